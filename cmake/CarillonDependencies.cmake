@@ -1,0 +1,27 @@
+# Everything that Carillon links to, found once. tools/setup installs all of it.
+
+find_package(Threads REQUIRED)
+find_package(dnnl 3.2 CONFIG QUIET)
+if(NOT dnnl_FOUND)
+  message(FATAL_ERROR
+    "oneDNN 3.2 was not found in ${CMAKE_SOURCE_DIR}/.venv. Run tools/setup first "
+    "(it installs Debian packages and a Python environment inside the checkout).")
+endif()
+find_package(Protobuf REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(simdjson REQUIRED)
+find_package(prometheus-cpp REQUIRED)
+find_package(ONNX REQUIRED)
+find_package(ZLIB REQUIRED)
+if(CARILLON_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(CARILLON_BUILD_BENCH)
+  find_package(benchmark REQUIRED)
+endif()

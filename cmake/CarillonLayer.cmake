@@ -1,0 +1,45 @@
+# carillon_layer(NAME <name> SOURCES ... [DEPENDS ...] [PRIVATE_DEPENDS ...] [TESTS ...] [TEST_DEPENDS ...])
+#
+# Makes the library carillon_<name> (an interface library where SOURCES is empty) and, from TESTS, the program
+# carillon_<name>_test whose cases ctest knows one by one. DEPENDS names what the layer's headers use.
+
+include(GoogleTest)
+
+add_library(carillon_options INTERFACE)
+target_include_directories(carillon_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(carillon_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
+  -Wold-style-cast -Wcast-qual -Wunused -Woverloaded-virtual -Wconversion -Wno-sign-conversion
+  -Wno-missing-field-initializers)
+if(CARILLON_WARNINGS_AS_ERRORS)
+  target_compile_options(carillon_options INTERFACE -Werror)
+endif()
+if(CARILLON_SANITIZE)
+  target_compile_options(carillon_options INTERFACE -fsanitize=${CARILLON_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=undefined)
+  target_link_options(carillon_options INTERFACE -fsanitize=${CARILLON_SANITIZE})
+  target_compile_definitions(carillon_options INTERFACE CARILLON_SANITIZED=1)
+endif()
+
+function(carillon_layer)
+  cmake_parse_arguments(L "" "NAME" "SOURCES;DEPENDS;PRIVATE_DEPENDS;TESTS;TEST_DEPENDS" ${ARGN})
+  set(lib carillon_${L_NAME})
+  if(L_SOURCES)
+    add_library(${lib} STATIC ${L_SOURCES})
+    target_link_libraries(${lib} PUBLIC carillon_options ${L_DEPENDS} PRIVATE ${L_PRIVATE_DEPENDS})
+  else()
+    add_library(${lib} INTERFACE)
+    target_link_libraries(${lib} INTERFACE carillon_options ${L_DEPENDS})
+  endif()
+  if(L_TESTS AND CARILLON_BUILD_TESTS)
+    carillon_test(NAME ${lib}_test SOURCES ${L_TESTS} DEPENDS ${lib} ${L_TEST_DEPENDS})
+  endif()
+endfunction()
+
+# carillon_test(NAME <program> SOURCES ... DEPENDS ...): a GoogleTest program, its cases known to ctest.
+function(carillon_test)
+  cmake_parse_arguments(T "" "NAME" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${T_NAME} ${T_SOURCES})
+  target_link_libraries(${T_NAME} PRIVATE carillon_options ${T_DEPENDS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${T_NAME} PRIVATE CARILLON_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  gtest_discover_tests(${T_NAME} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600)
+endfunction()

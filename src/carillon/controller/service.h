@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/result.h"
+#include "carillon/base/statistics.h"
+#include "carillon/base/time.h"
+#include "carillon/graph/repository.h"
+#include "carillon/workload/request.h"
+
+namespace carillon::controller {
+
+// One model as clients see it.
+struct ModelView {
+  std::string name;
+  std::int64_t version = 1;
+  bool ready = false;
+  std::string reason;  // why it is not ready
+  ModelId id;          // meaningful where ready
+  graph::ModelConfig config;
+};
+
+// A client's request, whole. The frontend owns the tensors inside it (aligned buffers, row-major, all rows of
+// an input contiguous) and gets it back with the answer.
+struct InferCall {
+  ModelId model;
+  int rows = 1;                                 // 1..max_batch_size; 1 where the model does not batch
+  std::vector<std::vector<std::byte>> inputs;   // in the model's order
+  std::vector<std::vector<std::byte>> outputs;  // sized by submit(); filled when the answer is a success
+  TimePoint arrival;
+  TimePoint deadline;  // TimePoint::max(): none given; then the model's SLO or the default
+  Class cls = Class::normal;
+  bool class_given = false;  // false: the model's own class
+  std::uint32_t priority = 0;
+  std::string application;
+};
+
+// The one answer. For refusals `error` says why, and when it would have finished.
+struct InferAnswer {
+  Result<> status;
+  std::unique_ptr<InferCall> call;
+  TimePoint finished;                  // when the answer was made
+  std::optional<Duration> would_take;  // for refusals: from arrival to the predicted end
+};
+
+// Takes the answer; called exactly once, from the controller's thread; must be quick and must not call back
+// into the service.
+using AnswerHandler = std::move_only_function<void(InferAnswer)>;
+
+// Counts and durations of one model, as KServe's statistics report them (Triton's statistics extension).
+struct StepStatistics {
+  std::uint64_t count = 0;
+  Duration total{0};
+};
+struct ModelStatistics {
+  std::string name;
+  std::int64_t version = 1;
+  std::uint64_t last_inference_ms = 0;  // Unix time
+  std::uint64_t inference_count = 0;    // rows
+  std::uint64_t execution_count = 0;    // batches
+  StepStatistics success, fail, queue, compute_input, compute_infer, compute_output;
+  // Of Carillon: outcomes by name, so that they can be metrics.
+  std::uint64_t on_time = 0, late = 0, refused = 0, cancelled = 0, failed = 0;
+  std::uint64_t loads = 0, unloads = 0;
+  bool loaded = false;
+  LatencyHistogram latency;           // arrival to answer, of successes
+  LatencyHistogram prediction_error;  // |predicted - measured| EXEC
+  struct Batch {
+    int size = 0;
+    StepStatistics infer;
+  };
+  std::vector<Batch> batches;
+};
+struct ServerStatistics {
+  std::vector<ModelStatistics> models;
+  std::uint64_t open_requests = 0;
+  std::uint64_t pages_total = 0, pages_free = 0;
+  Duration exec_busy{0};  // total time in EXEC
+  Duration load_busy{0};
+};
+
+// What the frontends ask of the rest. Every method is safe from any thread.
+class Service {
+ public:
+  virtual ~Service() = default;
+
+  virtual bool ready() const = 0;
+  virtual std::vector<ModelView> models()
+      const = 0;  // every entry of the repository, ready or not, in name order
+  // version empty: the newest. Errors name the model or version and what there is.
+  virtual Result<std::shared_ptr<const ModelView>> find(std::string_view model,
+                                                        std::string_view version) const = 0;
+  virtual TimePoint now() const = 0;
+
+  // Hands over a call whose tensors have the right sizes. The handler is called exactly once, also on
+  // failure, and also for a full server (unavailable). The ticket names it for cancel().
+  virtual std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) = 0;
+  // The client has gone: the handler still gets its one answer (cancelled, unless it was answered already).
+  // Any ticket.
+  virtual void cancel(std::uint64_t ticket) = 0;
+
+  virtual ServerStatistics statistics() const = 0;
+};
+
+}  // namespace carillon::controller

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "carillon/base/bytes.h"
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/graph/model.h"
+
+namespace carillon::engine {
+
+enum class Precision : std::uint8_t {
+  f32,
+  bf16
+};  // of the heavy kernels; inputs and outputs keep the model's types
+
+struct CompileOptions {
+  std::vector<int> batch_sizes{1, 2, 4, 8,
+                               16};  // ascending, distinct, each >= 1; {1} for a model without a batch
+  Precision precision = Precision::f32;
+};
+
+// Kernels [first, last) of a plan.
+struct KernelRange {
+  int first = 0;
+  int last = 0;
+};
+
+// Where one run finds its memory. Pointers are 64-byte aligned; nothing overlaps.
+struct Binding {
+  std::span<const std::byte* const> inputs;  // in the order of Plan::inputs(), each of the input's bytes
+  std::span<std::byte* const> outputs;       // likewise
+  std::byte* workspace = nullptr;      // Plan::workspace() bytes; contents must survive between partial runs
+  const std::byte* weights = nullptr;  // CompiledModel::weights() bytes, as write_weights() left them
+};
+
+// An ordered list of kernels for one model at one batch size, every buffer's place known in advance.
+//
+// Kernels are idempotent: a run of [0, i), then of [i, n), equals one of [0, n), and a kernel may be run
+// again. run() is not to be called by two threads at once for plans of one engine's same thread pool; it
+// allocates nothing that grows with the tensors and takes no lock that another plan's run holds.
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  virtual int batch() const = 0;
+  virtual std::span<const graph::TensorSpec> inputs() const = 0;   // shapes at this batch
+  virtual std::span<const graph::TensorSpec> outputs() const = 0;  // likewise
+  virtual Bytes workspace() const = 0;
+  virtual int kernels() const = 0;
+  virtual std::string_view kernel_name(int index) const = 0;  // "<node> <implementation>"
+
+  // Runs `range`. Where `durations` is not empty (then kernels() long) entry i gets kernel i's duration.
+  // An error is bad data (an index out of range) or a kernel's failure; the outputs are then undefined.
+  virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations) const = 0;
+};
+
+// A model made ready for one engine: plans for some batch sizes that share one block of weights.
+class CompiledModel {
+ public:
+  virtual ~CompiledModel() = default;
+  virtual const std::vector<graph::TensorSpec>& inputs() const = 0;  // dimension 0 as in the model
+  virtual const std::vector<graph::TensorSpec>& outputs() const = 0;
+  virtual Bytes weights() const = 0;
+  // Copies bytes [offset, offset + to.size()) of the weights, in the layout that the kernels want, to `to`.
+  // What LOAD does, page by page; needs offset + to.size() <= weights(). Safe from any thread.
+  virtual void write_weights(std::uint64_t offset, std::span<std::byte> to) const = 0;
+  virtual std::span<const int> batch_sizes() const = 0;
+  // The plan for exactly `batch`, or nullptr.
+  virtual const Plan* plan(int batch) const = 0;
+};
+
+// Turns graphs into plans. Used from one thread at a time while compiling.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual std::string_view name() const = 0;
+  virtual Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
+                                                               const CompileOptions& options) = 0;
+};
+
+}  // namespace carillon::engine

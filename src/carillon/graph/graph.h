@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/graph/tensor.h"
+
+namespace carillon::graph {
+
+using ValueId = Id<struct ValueTag, std::uint32_t>;
+inline constexpr ValueId no_value{0xffffffffU};  // an optional input or output that is absent
+
+// One tensor of the graph. Its type is known: a graph exists at one batch size, and every shape is static.
+struct Value {
+  std::string name;  // as in the ONNX file, or made up by a pass
+  TensorType type;
+  SharedTensor constant;  // set for weights and folded constants
+};
+
+using Attribute = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>,
+                               std::vector<float>, std::vector<std::string>, SharedTensor>;
+
+// What a fused consumer does to its producer's result, element by element, in order.
+struct PostOp {
+  enum class Kind : std::uint8_t {
+    relu,
+    leaky_relu /* alpha */,
+    clip /* [alpha, beta] */,
+    sigmoid,
+    tanh,
+    elu /* alpha */,
+    gelu_erf,
+    gelu_tanh,
+    hard_sigmoid /* alpha*x + beta */,
+    hard_swish,
+    silu /* x * sigmoid(x) */,
+    linear /* alpha*x + beta */,
+    add /* + operand */,
+    mul /* * operand */
+  };
+  Kind kind{};
+  float alpha = 0;
+  float beta = 0;
+  ValueId operand = no_value;  // for add and mul: broadcasts to the node's output (ONNX rules)
+};
+
+// One operation, named by its ONNX operator ("Conv", "MatMul", ...), in the canonical form below.
+//
+// Canonical form (what import and the passes leave behind; engines and kernels rely on it):
+//  - Operands that ONNX takes as inputs in newer and as attributes in older opsets keep their newest form:
+//  inputs.
+//    (Squeeze, Unsqueeze, Reduce*: axes; Slice: starts, ends, axes, steps; Clip: min, max; Pad: pads, value,
+//    axes; TopK: k; Split: split; Reshape and Expand: shape; Dropout: ratio; Upsample becomes Resize, ...) An
+//    import from an older opset adds constants. Operands that decide a shape are constants, else
+//    specialisation fails and names the node.
+//  - auto_pad is resolved into explicit `pads` for Conv, ConvTranspose and pooling; `kernel_shape`,
+//  `strides`,
+//    `dilations`, `pads` and `group` are always present there. Global pools stay as they are.
+//  - Identity, Dropout at inference, no-op Cast/Reshape/Transpose/Expand/Pad/Concat-of-one are gone. Flatten,
+//  Squeeze,
+//    Unsqueeze and Reshape all are "Reshape" with one input: the output's type says the rest.
+//  - Constant, ConstantOfShape, Shape, Size and everything that depends only on constants are folded.
+//  - BatchNormalization (inference) that follows a Conv, ConvTranspose or Gemm with constant weights is in
+//  its weights.
+//  - `post_ops` are set only on Conv, ConvTranspose, Gemm, MatMul, Add, Mul, Sub, Div, BatchNormalization and
+//    LayerNormalization. Fused patterns: "Gelu" (attribute approximate: "none" or "tanh"),
+//    "LayerNormalization" (X, Scale, B?; axis, epsilon; X and Y only).
+struct Node {
+  std::string name;  // never empty: ONNX's, or "<op>_<index>"
+  std::string op;
+  std::vector<ValueId> inputs;   // no_value where an optional one is absent
+  std::vector<ValueId> outputs;  // likewise
+  std::map<std::string, Attribute, std::less<>> attributes;
+  std::vector<PostOp> post_ops;
+
+  // The attribute, or `fallback` where it is absent. Asserts the type: import has checked it.
+  std::int64_t integer(std::string_view name, std::int64_t fallback) const;
+  float real(std::string_view name, float fallback) const;
+  std::string_view text(std::string_view name, std::string_view fallback) const;
+  std::span<const std::int64_t> integers(std::string_view name) const;  // empty where absent
+  std::span<const float> reals(std::string_view name) const;
+  bool has(std::string_view name) const { return attributes.find(name) != attributes.end(); }
+};
+
+// A checked graph at one batch size. Nodes are in an order in which every value is made before it is used.
+// Invariants (checked by validate()): ids are in range; each value is an input, a constant or made by exactly
+// one node; shapes are static; inputs and outputs are named and typed. A graph output may be an input or a
+// constant.
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+
+  const Value& value(ValueId id) const { return values[id.index()]; }
+  Value& value(ValueId id) { return values[id.index()]; }
+  bool is_constant(ValueId id) const { return id != no_value && value(id).constant != nullptr; }
+};
+
+// The invariants above; the error names the node or value that breaks them.
+Result<> validate(const Graph& graph);
+
+// For people: one line a node.
+std::string to_text(const Graph& graph);
+
+}  // namespace carillon::graph

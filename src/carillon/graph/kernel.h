@@ -1,0 +1,47 @@
+#pragma once
+
+#include <span>
+
+#include "carillon/base/result.h"
+#include "carillon/graph/graph.h"
+
+namespace carillon::graph {
+
+// A dense row-major tensor somewhere in memory.
+struct ConstView {
+  const TensorType* type = nullptr;  // nullptr: an absent optional input
+  const std::byte* data = nullptr;
+
+  explicit operator bool() const { return type != nullptr; }
+  template <typename T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(data);
+  }
+};
+struct MutableView {
+  const TensorType* type = nullptr;  // nullptr: an output that nobody wants
+  std::byte* data = nullptr;
+
+  explicit operator bool() const { return type != nullptr; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
+};
+
+// A plain kernel: computes `outputs` from `inputs`, whose types are those of the node's values, post-ops
+// excluded. Thread-safe, allocates nothing that grows with the tensors, fails only for bad data (an index out
+// of range), and then says which node. Outputs never overlap inputs.
+using PlainKernel = Result<> (*)(const Node& node, std::span<const ConstView> inputs,
+                                 std::span<const MutableView> outputs);
+
+// The plain kernel for `node` with these input types (absent inputs: nullptr), or nullptr where there is none
+// for the operator or these types. Plain kernels fold constants, serve as the reference in tests, and run
+// where an engine has nothing faster.
+PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* const> inputs);
+
+// Applies `node.post_ops` to `output` (f32 only) in place; `operands` views each post-op's operand (empty
+// where none).
+void apply_post_ops(const Node& node, std::span<const ConstView> operands, const MutableView& output);
+
+}  // namespace carillon::graph

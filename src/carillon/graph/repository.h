@@ -1,0 +1,53 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "carillon/base/time.h"
+#include "carillon/graph/model.h"
+
+namespace carillon::graph {
+
+// What `config.pbtxt` says of a model, or what its ONNX file implies where there is none (Triton's layout and
+// names).
+struct ModelConfig {
+  std::string name;
+  int max_batch_size = 0;  // 0: no batch dimension
+  std::vector<TensorSpec>
+      inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere: the file decides
+  std::vector<TensorSpec> outputs;
+  std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
+  std::optional<Duration> slo;   // parameter slo_ms
+  std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
+  std::string precision = "f32";       // parameter precision: f32, bf16
+  std::string file = "model.onnx";     // default_model_filename
+  std::string serialized;            // the inference.ModelConfig message, completed, for the config endpoints
+  std::vector<std::string> ignored;  // fields that the file sets and we do not heed, in words
+};
+
+// Versions of one model found in its folder, as version_policy (latest 1 by default) selects them.
+struct ModelVersion {
+  std::int64_t version = 1;
+  std::filesystem::path file;
+};
+
+struct RepositoryEntry {
+  std::string name;
+  std::filesystem::path folder;
+  Result<ModelConfig> config;          // an error: the entry cannot be served, and why
+  std::vector<ModelVersion> versions;  // ascending; empty only where config holds an error
+};
+
+// Reads DIR/<model>/[config.pbtxt] and DIR/<model>/<version>/model.onnx for every model, in name order. One
+// bad model does not spoil the others: its entry holds the error. An error of the whole: DIR cannot be read.
+// Names of models and files never lead outside DIR.
+Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path& directory);
+
+// A config for a model without config.pbtxt, from its imported file; and the completion of one that leaves
+// inputs or outputs out. An error where the two disagree: says what the file has and what the config says.
+Result<ModelConfig> complete_config(ModelConfig config, const Model& model);
+
+}  // namespace carillon::graph

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/workload/request.h"
+
+namespace carillon::schedule {
+
+// Why a request gets no result.
+enum class Reason : std::uint8_t {
+  cannot_finish,    // no schedule ends by its deadline, seen on arrival
+  deadline_passed,  // it could have been on time, but others went first
+  device_failed,    // its action failed or its device went
+  no_device,        // no device can ever hold the model
+  rejected_late,    // the worker could not start it in its window, and there is no time for another try
+};
+std::string_view name_of(Reason reason);
+
+// What a scheduler wants done. Ids of actions are the scheduler's own, ascending, never used twice.
+struct Load {
+  ActionId id;
+  DeviceId device;
+  ModelId model;
+  Window window;
+  Duration expected;
+};
+struct Unload {
+  ActionId id;
+  DeviceId device;
+  ModelId model;
+};
+struct Infer {
+  ActionId id;
+  DeviceId device;
+  ModelId model;
+  std::vector<RequestId> requests;  // its size is a batch size that the model has a plan for
+  Window window;
+  Duration expected;
+};
+struct Refuse {
+  RequestId request;
+  Reason reason{};
+  TimePoint would_finish;  // when it would have ended; max() where never
+};
+struct WakeAt {
+  TimePoint at;  // replaces an earlier WakeAt
+};
+using Action = std::variant<Load, Unload, Infer, Refuse, WakeAt>;
+using Actions = std::vector<Action>;
+
+// What can happen to a scheduler.
+struct RequestArrived {
+  Request request;
+};
+struct RequestCancelled {  // the client has gone; the request is open, or has been answered meanwhile
+  RequestId request;
+};
+enum class ActionStatus : std::uint8_t {
+  success,
+  too_late,    // could not start in its window: nothing was done
+  no_memory,   // LOAD: not enough free pages; INFER: not enough I/O cache
+  not_loaded,  // INFER: the weights are not there
+  failed,      // ran and failed
+};
+std::string_view name_of(ActionStatus status);
+struct ActionDone {
+  ActionId id;
+  ActionStatus status{};
+  TimePoint start;  // when the work began; meaningless where nothing was done
+  TimePoint end;
+  Duration duration;  // of the work on the device itself (EXEC, or the copy of LOAD)
+};
+// A device appears (also at the start), or changes. Loaded models and pending actions of a device that went
+// are gone.
+struct DeviceChanged {
+  DeviceId device;
+  bool alive = true;
+  std::uint64_t pages = 0;  // size of its page cache
+};
+struct Wake {};
+using Event = std::variant<RequestArrived, RequestCancelled, ActionDone, DeviceChanged, Wake>;
+
+}  // namespace carillon::schedule

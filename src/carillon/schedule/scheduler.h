@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "carillon/base/bytes.h"
+#include "carillon/base/result.h"
+#include "carillon/schedule/action.h"
+
+namespace carillon::schedule {
+
+// What a scheduler knows of a model before it first runs: from its plans and its profile.
+struct BatchProfile {
+  int batch = 1;
+  Duration exec;  // seed estimate of EXEC (with INPUT and OUTPUT, which are far shorter)
+};
+struct ModelInfo {
+  ModelId id;  // dense: the model's place in the list
+  std::string name;
+  std::uint64_t pages = 0;            // of the page cache that its weights take
+  Duration load;                      // seed estimate of LOAD
+  std::vector<BatchProfile> batches;  // ascending by batch, never empty
+};
+
+// Decides which request runs where and when: a pure state machine, without a clock, a thread, a socket or
+// randomness.
+//
+// Contract, kept by whoever drives it: `now` never goes back; every Load, Unload and Infer is answered by
+// exactly one ActionDone unless its device dies first; a WakeAt is answered by a Wake at or after its time.
+// Contract, kept by every policy: each request that arrived gets exactly one outcome: a Refuse, or a place in
+// an Infer that succeeds; after a RequestCancelled none is needed. A request whose Infer did not succeed is
+// tried again or refused. Not thread-safe.
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  virtual std::string_view name() const = 0;
+
+  // A model appears (server start, or a load on demand). Ids are dense and ascending.
+  virtual void add_model(const ModelInfo& model) = 0;
+
+  // Appends the actions that `event` calls for at time `now`.
+  virtual void decide(const Event& event, TimePoint now, Actions& out) = 0;
+
+  // What the policy now believes that a batch of `batch` takes on `device` (for metrics and prediction
+  // errors).
+  virtual Duration predicted_exec(DeviceId device, ModelId model, int batch) const = 0;
+};
+
+// A new scheduler by its name on the command line ("clockwork", "fcfs"); the error lists the names there are.
+Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view name);
+std::vector<std::string> scheduler_names();
+
+}  // namespace carillon::schedule

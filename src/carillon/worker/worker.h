@@ -1,0 +1,119 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "carillon/base/bytes.h"
+#include "carillon/base/clock.h"
+#include "carillon/base/ids.h"
+#include "carillon/engine/engine.h"
+#include "carillon/schedule/action.h"
+
+namespace carillon::worker {
+
+inline constexpr Bytes page_size = mib(16);
+inline constexpr int max_batch = 128;
+
+// Tensors of one row of one request, where the frontend holds them. Each pointer is to one row of the model's
+// input or output, in the model's order; whoever submits keeps them valid until the action's result.
+struct RowBuffers {
+  std::span<const std::byte* const> inputs;
+  std::span<std::byte* const> outputs;
+};
+
+struct LoadCommand {
+  ActionId id;
+  ModelId model;
+  Window window;
+};
+struct UnloadCommand {
+  ActionId id;
+  ModelId model;
+};
+struct InferCommand {
+  ActionId id;
+  ModelId model;
+  Window window;
+  int batch = 0;  // rows[0, batch); the model has a plan for it
+  std::array<RowBuffers, max_batch> rows;
+};
+
+// Times of one action, all on the worker's clock. Unused steps are equal to the one before.
+struct ActionTimes {
+  TimePoint received;
+  TimePoint input_start, input_end;    // INPUT
+  TimePoint exec_start, exec_end;      // EXEC, or LOAD's copy, or UNLOAD
+  TimePoint output_start, output_end;  // OUTPUT
+};
+struct ActionResult {
+  ActionId id;
+  schedule::ActionStatus status{};
+  ActionTimes times;
+  std::string error;  // for failed: what went wrong; empty (and unallocated) otherwise
+};
+
+// Takes results. Called from the worker's threads, one call an action, never with a lock of the worker's
+// held; must be quick and must not block.
+class ResultSink {
+ public:
+  virtual ~ResultSink() = default;
+  virtual void on_result(const ActionResult& result) = 0;
+};
+
+struct Options {
+  Bytes page_cache = gib(2);
+  Bytes io_cache = mib(512);
+  Bytes workspace = mib(512);
+  int exec_threads = 0;      // of the EXEC executor's kernels; 0: all cores
+  bool real_time = false;    // ask for real-time priority and pinning; refusal is told in Worker::notes()
+  std::size_t queue = 1024;  // actions an executor can hold
+  std::size_t max_models = 8192;
+};
+
+// Carries out actions exactly as told, and chooses nothing (Clockwork, sections 4.4 and 5.2).
+//
+// One executor a kind of work, each with its own thread: LOAD, INPUT, EXEC, OUTPUT. An executor takes actions
+// in order of `window.earliest` (then id), waits until it is reached, and refuses (too_late) what it cannot
+// start by `window.latest`. LOAD maps free 16 MiB pages to the model's contiguous address range and copies
+// the weights there; it fails with no_memory where pages lack. UNLOAD only returns the pages (at once, after
+// any running EXEC of the model) and always succeeds. INFER runs INPUT on receipt (I/O cache, gather of the
+// rows), EXEC in its window, OUTPUT at once after it. Serving an action allocates nothing, and no lock is
+// held while kernels or copies run. One EXEC at a time.
+class Worker {
+ public:
+  virtual ~Worker() = default;  // finishes what runs, answers all else with `failed`, joins its threads
+
+  // Registers `model` in the host store; not yet in the page cache. Ids are dense and ascending. Not while it
+  // is known. Errors: more pages than the cache has, more workspace or I/O than there is: says how much is
+  // needed and there.
+  virtual Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) = 0;
+
+  // Hands over an action. Never blocks; false where the executor's queue is full (then there is no result).
+  virtual bool submit(const LoadCommand& command) = 0;
+  virtual bool submit(const UnloadCommand& command) = 0;
+  virtual bool submit(const InferCommand& command) = 0;
+
+  virtual std::uint64_t total_pages() const = 0;
+  virtual std::uint64_t free_pages() const = 0;
+  // Pages that `weights` take.
+  static std::uint64_t pages_for(Bytes weights) {
+    return (weights.count + page_size.count - 1) / page_size.count;
+  }
+
+  // Runs `model` at `batch` `repeats` times on the EXEC thread, weights loaded, inputs as given or zeros, and
+  // returns each duration; for profiles. Blocks; not while serving.
+  virtual Result<std::vector<Duration>> measure_exec(ModelId model, int batch, int repeats) = 0;
+  virtual Result<std::vector<Duration>> measure_load(ModelId model, int repeats) = 0;
+
+  // What could not be had (real-time priority, huge pages) and what was done instead, in words.
+  virtual const std::vector<std::string>& notes() const = 0;
+};
+
+// Takes all its memory and starts its threads. Errors: memory that cannot be had, absurd options.
+Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock& clock, ResultSink& results);
+
+}  // namespace carillon::worker
