@@ -26,7 +26,7 @@ Duration percentile(std::span<Duration> values, double q) {
 }
 
 int LatencyHistogram::bin_of(std::uint64_t ns) {
-  const int width = std::bit_width(ns);
+  const int width = static_cast<int>(std::bit_width(ns));
   if (width <= sub_bits_ + 1) return static_cast<int>(ns);
   const int shift = width - sub_bits_ - 1;
   return ((shift + 1) << sub_bits_) + static_cast<int>((ns >> shift) - (1U << sub_bits_));
