@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -79,12 +80,12 @@ struct Node {
   std::vector<PostOp> post_ops;
 
   // The attribute, or `fallback` where it is absent. Asserts the type: import has checked it.
-  std::int64_t integer(std::string_view name, std::int64_t fallback) const;
-  float real(std::string_view name, float fallback) const;
-  std::string_view text(std::string_view name, std::string_view fallback) const;
-  std::span<const std::int64_t> integers(std::string_view name) const;  // empty where absent
-  std::span<const float> reals(std::string_view name) const;
-  bool has(std::string_view name) const { return attributes.find(name) != attributes.end(); }
+  std::int64_t integer(std::string_view attribute, std::int64_t fallback) const;
+  float real(std::string_view attribute, float fallback) const;
+  std::string_view text(std::string_view attribute, std::string_view fallback) const;
+  std::span<const std::int64_t> integers(std::string_view attribute) const;  // empty where absent
+  std::span<const float> reals(std::string_view attribute) const;
+  bool has(std::string_view attribute) const { return attributes.find(attribute) != attributes.end(); }
 };
 
 // A checked graph at one batch size. Nodes are in an order in which every value is made before it is used.
