@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Reads the source tree and says where it breaks the rules of the house.
+
+    check_tree.py arrows  [--root DIR]                 includes and CMake dependencies point downwards only
+    check_tree.py pure    [--root DIR]                 what decides has no clock, thread, socket, environment or dice
+    check_tree.py layout  [--root DIR]                 each layer has a README; headers have their guard
+    check_tree.py headers [--root DIR] --build DIR     every header compiles alone (needs compile_commands.json)
+
+Prints one line a finding, `file:line: what is wrong`, and exits with 1 where there is any.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+# From the top of the house to its foundation: a layer may include itself and those after it.
+LAYERS = ["cli", "frontend", "simulate", "controller", "worker", "tune", "provision", "schedule", "device",
+          "engine", "graph", "workload", "profile", "base"]
+
+# Rooms that only decide: events and times in, actions out.
+PURE = ["schedule", "provision", "tune", "device"]
+# Single files elsewhere that are decision cores, too.
+PURE_FILES = ["engine/memory_planner", "controller/core"]
+IMPURE = [
+    (re.compile(r"\bnow\s*\(\s*\)"), "reads a clock; take the time as an argument"),
+    (re.compile(r"carillon/base/clock\.h"), "includes a clock; take the time as an argument"),
+    (re.compile(r"\b(steady|system|high_resolution)_clock\b|\bclock_gettime\b|\bgettimeofday\b"), "reads a clock"),
+    (re.compile(r"#include\s*<(thread|mutex|shared_mutex|condition_variable|future|atomic|semaphore|latch|barrier)>"),
+     "has threads or locks; a core has one owner"),
+    (re.compile(r"\bstd::(jthread|thread|mutex|async)\b|\bpthread_"), "has threads or locks; a core has one owner"),
+    (re.compile(r"#include\s*<(sys/socket|netinet/in|arpa/inet|unistd|boost/asio)[^>]*>"), "talks to the outside"),
+    (re.compile(r"\b(getenv|secure_getenv)\b"), "reads the environment"),
+    (re.compile(r"#include\s*<random>|\bstd::mt19937|\brand\s*\(\s*\)"), "draws its own random numbers"),
+]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*"carillon/([a-z_]+)/')
+OTHER_QUOTED = re.compile(r'^\s*#\s*include\s*"(?!carillon/)([^"]+)"')
+
+
+def sources(root, *suffixes):
+    base = root / "src" / "carillon"
+    return sorted(p for p in base.rglob("*") if p.suffix in suffixes)
+
+
+def layer_of(root, path):
+    return path.relative_to(root / "src" / "carillon").parts[0]
+
+
+def code_lines(path):
+    """Lines with comments and string literals blanked, numbered from one."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    blank = lambda m: re.sub(r"[^\n]", " ", m.group(0))
+    text = re.sub(r"/\*.*?\*/", blank, text, flags=re.S)
+    out = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.lstrip().startswith("#"):
+            line = re.sub(r'"(\\.|[^"\\])*"', '""', line)
+        out.append((number, re.sub(r"//.*", "", line)))
+    return out
+
+
+def check_arrows(root):
+    findings = []
+    rank = {name: i for i, name in enumerate(LAYERS)}
+    for path in sources(root, ".h", ".cpp"):
+        layer = layer_of(root, path)
+        if layer not in rank:
+            findings.append(f"{path}:1: '{layer}' is not a layer of the house: {', '.join(LAYERS)}")
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+            if match := INCLUDE.match(line):
+                other = match.group(1)
+                if other not in rank:
+                    findings.append(f"{path}:{number}: includes unknown layer '{other}'")
+                elif rank[other] < rank[layer]:
+                    findings.append(f"{path}:{number}: '{layer}' includes '{other}', which lies above it")
+            elif (match := OTHER_QUOTED.match(line)) and not match.group(1).endswith((".pb.h",)):
+                findings.append(f'{path}:{number}: include "{match.group(1)}" by its full path, "carillon/<layer>/..."')
+    for cmake in sorted((root / "src" / "carillon").glob("*/CMakeLists.txt")):
+        layer = cmake.parent.name
+        for number, line in enumerate(cmake.read_text().split("\n"), 1):
+            for other in re.findall(r"\bcarillon_([a-z]+)\b", line.split("#")[0]):
+                if layer in rank and other in rank and rank[other] < rank[layer]:
+                    findings.append(f"{cmake}:{number}: 'carillon_{layer}' depends on 'carillon_{other}', which lies above it")
+    return findings
+
+
+def check_pure(root):
+    findings = []
+    for path in sources(root, ".h", ".cpp"):
+        relative = path.relative_to(root / "src" / "carillon")
+        is_file = any(str(relative.with_suffix("")) == name for name in PURE_FILES)
+        if relative.parts[0] not in PURE and not is_file:
+            continue
+        for number, line in code_lines(path):
+            for pattern, why in IMPURE:
+                if pattern.search(line):
+                    findings.append(f"{path}:{number}: a decision core {why}")
+    return findings
+
+
+def check_layout(root):
+    findings = []
+    base = root / "src" / "carillon"
+    for folder in sorted(p for p in base.iterdir() if p.is_dir()):
+        if not (folder / "README.md").is_file():
+            findings.append(f"{folder}:1: a layer says in README.md what lives here, who may include it and what to read first")
+    for path in sources(root, ".h"):
+        if "#pragma once" not in path.read_text(encoding="utf-8", errors="replace"):
+            findings.append(f"{path}:1: a header begins with #pragma once")
+    return findings
+
+
+def header_command(root, build, header, commands):
+    layer = layer_of(root, header)
+    marker = f"/src/carillon/{layer}/"
+    for entry in commands:
+        if marker in entry["file"]:
+            words = shlex.split(entry["command"])
+            break
+    else:  # a layer of headers only: our own include folder is enough
+        words = ["c++", "-std=c++23", f"-I{root}/src"]
+    flags, skip = [], False
+    for word in words[1:]:
+        if skip:
+            skip = False
+        elif word in ("-o", "-MF", "-MT", "-MQ"):
+            skip = True
+        elif word.startswith(("-I", "-D", "-std", "-f")) or word == "-isystem":
+            flags.append(word)
+        elif flags and flags[-1] == "-isystem":
+            flags.append(word)
+    compiler = next((w for w in words if re.search(r"(c\+\+|g\+\+|clang\+\+)(-\d+)?$", w)), "c++")
+    return [compiler, *flags, "-fsyntax-only", "-x", "c++", "-include", str(header), os.devnull]
+
+
+def check_headers(root, build):
+    commands = json.loads((pathlib.Path(build) / "compile_commands.json").read_text())
+    headers = sources(root, ".h")
+
+    def compile_one(header):
+        done = subprocess.run(header_command(root, build, header, commands), capture_output=True, text=True,
+                              cwd=build)
+        if done.returncode == 0:
+            return []
+        first = next((l for l in done.stderr.split("\n") if "error" in l), done.stderr.strip()[:200])
+        return [f"{header}:1: does not compile alone: {first}"]
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return [finding for found in pool.map(compile_one, headers) for finding in found]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("check", choices=["arrows", "pure", "layout", "headers"])
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
+    parser.add_argument("--build", type=pathlib.Path)
+    args = parser.parse_args()
+    if not (args.root / "src" / "carillon").is_dir():
+        parser.error(f"{args.root} has no src/carillon")
+    if args.check == "headers":
+        if not args.build:
+            parser.error("headers needs --build DIR, a configured build folder")
+        findings = check_headers(args.root, args.build)
+    else:
+        findings = {"arrows": check_arrows, "pure": check_pure, "layout": check_layout}[args.check](args.root)
+    print("\n".join(findings))
+    print(f"{args.check}: {len(findings)} finding(s)", file=sys.stderr)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

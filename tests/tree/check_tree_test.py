@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Shows that check_tree.py finds what it is there to find: each rule is broken once in a tree made for it."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+import check_tree
+
+
+class CheckTree(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+
+    def write(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def test_arrows_down_are_fine(self):
+        self.write("src/carillon/schedule/a.h", '#pragma once\n#include "carillon/base/time.h"\n')
+        self.write("src/carillon/schedule/CMakeLists.txt", "DEPENDS carillon_base\n")
+        self.assertEqual(check_tree.check_arrows(self.root), [])
+
+    def test_arrows_up_are_found(self):
+        self.write("src/carillon/schedule/a.h", '#include "carillon/worker/worker.h"\n')
+        self.write("src/carillon/graph/CMakeLists.txt", "DEPENDS carillon_engine\n")
+        found = check_tree.check_arrows(self.root)
+        self.assertEqual(len(found), 2, found)
+
+    def test_unknown_layers_and_short_includes_are_found(self):
+        self.write("src/carillon/utils/a.h", "")
+        self.write("src/carillon/base/b.h", '#include "c.h"\n')
+        self.assertEqual(len(check_tree.check_arrows(self.root)), 2)
+
+    def test_impure_cores_are_found(self):
+        for i, line in enumerate(["auto t = clock.now();", "#include <thread>", "std::mutex m;", '#include <random>',
+                                  'getenv("HOME");', '#include "carillon/base/clock.h"', "#include <sys/socket.h>"]):
+            self.write(f"src/carillon/schedule/bad{i}.cpp", line + "\n")
+        found = check_tree.check_pure(self.root)
+        self.assertEqual(len({f.split(":")[0] for f in found}), 7, found)
+
+    def test_words_in_comments_and_strings_do_not_count(self):
+        self.write("src/carillon/schedule/a.cpp", '// calls now() never\n/* std::mutex */ auto s = "std::thread";\n')
+        self.write("src/carillon/worker/a.cpp", "std::mutex m; clock.now();\n")
+        self.assertEqual(check_tree.check_pure(self.root), [])
+
+    def test_missing_readme_is_found(self):
+        self.write("src/carillon/base/a.h", "int a;\n")
+        self.assertEqual(len(check_tree.check_layout(self.root)), 2)
+
+    def test_a_header_that_leans_on_another_is_found(self):
+        self.write("src/carillon/base/good.h", "#pragma once\n#include <vector>\ninline std::vector<int> v;\n")
+        self.write("src/carillon/base/bad.h", "#pragma once\ninline std::vector<int> w;\n")
+        build = self.root / "build"
+        build.mkdir()
+        (build / "compile_commands.json").write_text(json.dumps([]))
+        found = check_tree.check_headers(self.root, build)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("bad.h", found[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
