@@ -1,0 +1,111 @@
+"""The quickstart's client part against a stand-in for the server: what it shows, and that it can fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def story(tmp_path):
+    """Starts `python -m carillon_quickstart` with the stand-in; gives the process."""
+    program = tmp_path / "carillon"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{HERE}/fake_carillon.py" "$@"\n')
+    program.chmod(0o755)
+    started = []
+
+    def start(*options: str, fault: str = "") -> subprocess.Popen:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "carillon_quickstart", "--program", str(program),
+             "--repository", str(tmp_path / "models"), "--log", str(tmp_path / "log"),
+             "--models", "tiny_mlp,tiny_encoder", "--seconds", "1",
+             "--least-deadline", "10", *options]  # so that a busy machine changes nothing,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "FAKE_FAULT": fault, "PYTHONPATH": str(HERE.parent)})
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_once_ends_by_itself_with_a_table(story):
+    process = story("--once")
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    rows = {line.split()[0]: line.split() for line in output.splitlines() if line.startswith("tiny_")}
+    for name in ("tiny_mlp", "tiny_encoder"):
+        sent, on_time = int(rows[name][3]), int(rows[name][4])
+        assert sent > 0 and 0.8 * sent <= on_time <= sent
+    assert "curl -s http://127.0.0.1:" in output
+    assert "it ended cleanly" in errors
+
+
+def test_ports_in_use_are_told_and_others_taken(story):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 8000))
+            taken.listen()
+        except OSError:
+            pass  # somebody else has it, which is as good
+        process = story("--once")
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "port 8000 (HTTP) is in use; taking" in errors
+
+
+@pytest.mark.parametrize("fault, words", [
+    ("wrong", "differs from onnxruntime's by 0.01"),
+    ("refuse", "requests were on time"),
+    ("die", "the fake died as it was told"),
+    ("stubborn", "did not end cleanly on Ctrl-C (exit status 3)"),
+])
+def test_a_server_that_fails_is_not_called_good(story, fault, words):
+    process = story("--once", fault=fault)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert words in errors
+
+
+def test_refusals_are_counted_as_such(story):
+    process = story("--once", fault="refuse")
+    output, _ = process.communicate(timeout=120)
+    row = next(line.split() for line in output.splitlines() if line.startswith("tiny_mlp"))
+    sent, on_time, refused = int(row[3]), int(row[4]), int(row[5])
+    assert on_time == 0 and refused == sent > 0
+
+
+def test_interrupt_stops_the_server_cleanly(story):
+    process = story()
+    for line in process.stdout:
+        if line.startswith("Serving until Ctrl-C"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "it ended cleanly" in errors
+
+
+def test_not_ready_in_time_is_told(tmp_path):
+    from carillon_quickstart.server import Server, ServerFailed
+
+    program = tmp_path / "carillon"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    with Server(program, tmp_path, tmp_path / "log", [], lambda _: None) as server:
+        with pytest.raises(ServerFailed, match="not ready after 0 s"):
+            server.wait_ready(["m"], limit=0.3)
+        process = server.process
+    assert process.poll() is not None

@@ -1,0 +1,68 @@
+# Numbered steps and quiet commands with progress, for the scripts of this project.
+# Sourced, not run. Needs bash and $LOG, a file to keep the output of quiet commands in.
+
+step_number=0
+
+# step TEXT: announces the next step.
+step() {
+  step_number=$((step_number + 1))
+  printf '[%d] %s\n' "$step_number" "$*" >&2
+}
+
+note() { printf '    %s\n' "$*" >&2; }
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+quiet_pid=
+
+# Ends the quiet command that is running, when the script itself is asked to end.
+end_quiet_command() {
+  trap - INT TERM
+  if [[ -n $quiet_pid ]]; then
+    kill -TERM -- "-$quiet_pid" 2>/dev/null || true
+    wait "$quiet_pid" 2>/dev/null || true
+  fi
+  printf '\nstopped\n' >&2
+  exit 130
+}
+
+# quietly TEXT COMMAND...: runs COMMAND with its output in $LOG. Shows the time that has gone by and the
+# last line of output, on one line that is rewritten on a terminal, as a line every 20 seconds elsewhere.
+# If COMMAND fails, shows the end of its output and ends the script.
+quietly() {
+  local text=$1 start=$SECONDS said=0 status=0 offset last
+  shift
+  mkdir -p "$(dirname "$LOG")"
+  printf '\n$ %s\n' "$*" >>"$LOG"
+  offset=$(stat -c %s "$LOG")
+  # Its own process group, so that all of it can be ended.
+  set -m
+  "$@" >>"$LOG" 2>&1 </dev/null &
+  quiet_pid=$!
+  set +m
+  trap end_quiet_command INT TERM
+  while kill -0 "$quiet_pid" 2>/dev/null; do
+    sleep 0.5
+    if [[ -t 2 ]]; then
+      last=$(tail -c 400 "$LOG" | tr '\r' '\n' | grep -v '^[[:space:]]*$' | tail -n 1 | cut -c 1-60)
+      printf '\r\033[K    %s: %d s  %s' "$text" $((SECONDS - start)) "$last" >&2
+    elif ((SECONDS - start - said >= 20)); then
+      said=$((SECONDS - start))
+      last=$(tail -c 400 "$LOG" | tr '\r' '\n' | grep -v '^[[:space:]]*$' | tail -n 1 | cut -c 1-100)
+      note "$text: $said s  $last"
+    fi
+  done
+  wait "$quiet_pid" || status=$?
+  quiet_pid=
+  trap - INT TERM
+  [[ -t 2 ]] && printf '\r\033[K' >&2
+  if ((status != 0)); then
+    printf '    %s failed (exit status %d):\n' "$text" "$status" >&2
+    tail -c +$((offset + 1)) "$LOG" | tail -n 40 | sed 's/^/    | /' >&2
+    fail "$text failed; all of its output is in $LOG"
+  fi
+  note "$text: done in $((SECONDS - start)) s"
+}
