@@ -3,8 +3,8 @@
 
 FAKE_FAULT in the environment makes it misbehave: "wrong" answers are off by
 one percent, "refuse" refuses every request that has less than twenty seconds,
-"die" ends it at start with a message, "stubborn" ends
-with status 3 on Ctrl-C.
+"die" ends it at start with a message, "stubborn" ends with status 3 on
+Ctrl-C.
 """
 
 from __future__ import annotations

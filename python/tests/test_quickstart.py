@@ -27,7 +27,8 @@ def story(tmp_path):
             [sys.executable, "-m", "carillon_quickstart", "--program", str(program),
              "--repository", str(tmp_path / "models"), "--log", str(tmp_path / "log"),
              "--models", "tiny_mlp,tiny_encoder", "--seconds", "1",
-             "--least-deadline", "10", *options]  # so that a busy machine changes nothing,
+             # So long a deadline that a busy machine changes nothing.
+             "--least-deadline", "10", *options],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "FAKE_FAULT": fault, "PYTHONPATH": str(HERE.parent)})
         started.append(process)
