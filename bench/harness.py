@@ -1,0 +1,166 @@
+"""What the benchmarks share: a server of their own on free loopback ports, load, tables, where results go."""
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CARILLON = pathlib.Path(os.environ.get("CARILLON_BIN", ROOT / "build/release/carillon"))
+RESULTS = ROOT / "build/bench"
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def machine():
+    """What a number was measured on, for its caption."""
+    model = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return {"cpu": model, "cores": os.cpu_count(), "commit": commit.stdout.strip(),
+            "date": datetime.date.today().isoformat()}
+
+
+class Server:
+    """`carillon serve` as a child; always stopped by its own process id."""
+
+    def __init__(self, models, *options, ready_s=600):
+        self.http, self.grpc, self.metrics_port = free_port(), free_port(), free_port()
+        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
+        command = [str(CARILLON), "serve", "--models", str(models), "--http", f"127.0.0.1:{self.http}",
+                   "--grpc", f"127.0.0.1:{self.grpc}", "--metrics", f"127.0.0.1:{self.metrics_port}", *map(str, options)]
+        say("$ " + " ".join(command))
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + ready_s
+        while True:
+            if self.process.poll() is not None:
+                raise SystemExit(f"the server ended with {self.process.returncode}:\n{self.tail()}")
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                urllib.request.urlopen(f"{self.http_url}/v2/health/ready", timeout=5).read()
+                return
+            if time.monotonic() > deadline:
+                self.stop()
+                raise SystemExit(f"the server was not ready after {ready_s} s:\n{self.tail()}")
+            time.sleep(0.2)
+
+    @property
+    def http_url(self):
+        return f"http://127.0.0.1:{self.http}"
+
+    @property
+    def grpc_url(self):
+        return f"grpc://127.0.0.1:{self.grpc}"
+
+    def get(self, path):
+        return json.loads(urllib.request.urlopen(self.http_url + path, timeout=30).read())
+
+    def metrics(self):
+        """Prometheus samples as {(name, (("label", "value"), ...)): number}."""
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30).read().decode()
+        samples = {}
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                key, value = line.rsplit(" ", 1)
+                name, _, labels = key.partition("{")
+                pairs = tuple(sorted(tuple(p.split("=", 1)) for p in labels.rstrip("}").replace('"', "").split(",") if p))
+                samples[(name, pairs)] = float(value)
+        return samples
+
+    def rss_bytes(self):
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError("no VmRSS")
+
+    def tail(self, lines=20):
+        return "\n".join(pathlib.Path(self.log.name).read_text().splitlines()[-lines:])
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise SystemExit(f"the server did not stop in 30 s:\n{self.tail()}")
+        os.unlink(self.log.name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def load(url, models, *options):
+    """Runs `carillon load --json`; `models` is a list of --model values."""
+    command = [str(CARILLON), "load", url]
+    for model in models:
+        command += ["--model", model]
+    command += [*map(str, options), "--json"]
+    say("$ " + " ".join(command))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def samples(folder, *models):
+    """A sample repository in `folder` (made there if it is not yet), with at least these models."""
+    folder = pathlib.Path(folder)
+    missing = [m for m in models if not (folder / m / "config.pbtxt").is_file()]
+    if missing:
+        say(f"making sample models {', '.join(missing)} in {folder}")
+        subprocess.run([sys.executable, "-m", "carillon_samples", "--out", str(folder), "--models", ",".join(missing)],
+                       check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, stdout=sys.stderr)
+    return folder
+
+
+@contextlib.contextmanager
+def only(repository, *models):
+    """A repository of links to these models of `repository` alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            subprocess.run(["cp", "-rl", str(pathlib.Path(repository) / model), folder], check=True)
+        yield pathlib.Path(folder)
+
+
+def save(name, result):
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file = RESULTS / f"{name}.json"
+    file.write_text(json.dumps({"machine": machine(), **result}, indent=2) + "\n")
+    say(f"wrote {file}")
+    return file
+
+
+def table(rows, header):
+    """A Markdown table on standard output."""
+    text = [[str(c) for c in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in text) for i in range(len(header))]
+    line = lambda row: "| " + " | ".join(c.ljust(w) for c, w in zip(row, widths)) + " |"
+    print(line(text[0]))
+    print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    for row in text[1:]:
+        print(line(row))

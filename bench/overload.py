@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""ResNet-50 and MobileNetV2 together at 0.5, 1 and 2 times what the device can do: who is still on time?
+
+Open-loop Poisson arrivals, deadline ten times the batch-1 time of each model. Capacity is measured first: the two
+models' rates, in equal numbers, at which full batches would keep the device busy all the time, from the same profile for
+all runs. Clockwork and first-come-first-served run in turn.
+
+    python bench/overload.py [--seconds 20] [--repository DIR] [--plot docs/img/overload.png]
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import harness
+
+MODELS = ["resnet50", "mobilenetv2"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--repository", default=str(harness.ROOT / "build/samples"))
+    parser.add_argument("--schedulers", default="clockwork,fcfs")
+    parser.add_argument("--factors", default="0.5,1,2")
+    parser.add_argument("--protocol", choices=["http", "grpc"], default="grpc")
+    parser.add_argument("--plot", default=str(harness.ROOT / "docs/img/overload.png"))
+    args = parser.parse_args()
+    factors = [float(f) for f in args.factors.split(",")]
+    repository = harness.samples(args.repository, *MODELS)
+
+    with harness.only(repository, *MODELS) as models:
+        profile_file = harness.RESULTS / "overload_profile.json"
+        harness.RESULTS.mkdir(parents=True, exist_ok=True)
+        subprocess.run([harness.CARILLON, "profile", "--models", models, "--out", profile_file], check=True,
+                       stdout=sys.stderr)
+        profile = {m["name"]: m for m in json.loads(profile_file.read_text())["models"]}
+        deadline, per_request = {}, {}
+        for name in MODELS:
+            batches = profile[name]["batches"]
+            deadline[name] = 10 * next(b["p50_ms"] for b in batches if b["batch"] == 1)
+            # The cheapest a request can be, among the batches that fit the deadline.
+            per_request[name] = min(b["p50_ms"] / b["batch"] for b in batches if b["p50_ms"] <= deadline[name] / 2)
+        # Equal rates r of both: r * (sum of their times) = 1.
+        capacity = 1000 / sum(per_request.values())
+        harness.say(f"capacity {capacity:.1f}/s of each model, deadlines {deadline}")
+
+        runs, rows = [], []
+        for scheduler in args.schedulers.split(","):
+            for factor in factors:
+                with harness.Server(models, "--scheduler", scheduler, "--profile", profile_file) as server:
+                    url = server.grpc_url if args.protocol == "grpc" else server.http_url
+                    harness.load(url, [f"{m},rate={5},deadline={deadline[m]:.3f}" for m in MODELS], "--duration", 2)
+                    result = harness.load(
+                        url, [f"{m},rate={capacity * factor:.3f},deadline={deadline[m]:.3f}" for m in MODELS],
+                        "--duration", args.seconds, "--seed", 7,
+                        "--csv", harness.RESULTS / f"overload_{scheduler}_{factor:g}.csv")
+                runs.append({"scheduler": scheduler, "factor": factor, "load": result})
+                answers = result["on_time"] + result["late"]
+                rows.append([scheduler, f"{factor:g}x", result["sent"], result["on_time"], f"{result['goodput_rps']:.1f}",
+                             result["late"], f"{100 * result['late'] / max(1, answers + result['refused']):.3f}%",
+                             result["refused"], result["refused_before_deadline"], result["failed"] + result["unanswered"],
+                             f"{result['p50_ms']:.1f}", f"{result['p99_ms']:.1f}"])
+    harness.table(rows, ["scheduler", "load", "sent", "on time", "goodput/s", "late", "late of answers", "refused",
+                         "before deadline", "failed", "p50 ms", "p99 ms"])
+    goodput = {(r["scheduler"], r["factor"]): r["load"]["goodput_rps"] for r in runs}
+    for scheduler in args.schedulers.split(","):
+        if (scheduler, 1) in goodput and (scheduler, 2) in goodput:
+            print(f"{scheduler}: goodput at 2x is {goodput[scheduler, 2] / goodput[scheduler, 1]:.3f} of that at 1x")
+    harness.save("overload", {"capacity_rps_each": capacity, "deadline_ms": deadline, "runs": runs})
+    plot(args, runs, factors, 2 * capacity)
+
+
+def plot(args, runs, factors, capacity):
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import csv
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
+    for scheduler in dict.fromkeys(r["scheduler"] for r in runs):
+        mine = [r for r in runs if r["scheduler"] == scheduler]
+        left.plot([r["factor"] for r in mine], [r["load"]["goodput_rps"] for r in mine], "o-", label=scheduler)
+        file = harness.RESULTS / f"overload_{scheduler}_{factors[-1]:g}.csv"
+        with open(file) as lines:
+            latencies = sorted(float(r["answered_ms"]) - float(r["planned_ms"]) for r in csv.DictReader(lines)
+                               if r["outcome"] in ("on_time", "late"))
+        right.plot(latencies, [(i + 1) / len(latencies) for i in range(len(latencies))], label=scheduler)
+    left.plot(factors, [f * capacity for f in factors], "k:", label="offered")
+    left.set(xlabel="load (times capacity)", ylabel="answers on time, a second", ylim=(0, 2.1 * capacity))
+    right.set(xlabel="latency of results (ms)", ylabel="fraction", title=f"at {factors[-1]:g}x", xscale="log")
+    left.legend()
+    right.legend()
+    figure.tight_layout()
+    pathlib.Path(args.plot).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(args.plot, dpi=110)
+    harness.say(f"wrote {args.plot}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <CLI/App.hpp>
+
+namespace carillon::cli {
+
+// Exit statuses that users' scripts rely on.
+inline constexpr int exit_success = 0;
+inline constexpr int exit_failure = 1;
+inline constexpr int exit_usage = 2;
+
+// Each adds its subcommand to the program; what the subcommand returns becomes `status`.
+void add_serve(CLI::App& program, int& status);
+void add_profile(CLI::App& program, int& status);
+void add_load(CLI::App& program, int& status);
+
+}  // namespace carillon::cli

@@ -1,0 +1,293 @@
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include "carillon/cli/commands.h"
+#include "carillon/cli/load/run.h"
+
+namespace carillon::cli {
+namespace {
+
+struct Arguments {
+  std::string url;
+  std::vector<std::string> models;
+  double rate = 10;
+  double deadline_ms = 0;
+  std::string process = "poisson";
+  double duration_s = 10;
+  double drain_s = 10;
+  double slack_ms = 0;
+  std::uint64_t seed = 1;
+  int rows = 1;
+  int connections = 256;
+  bool no_timeout = false;
+  bool json = false;
+  std::string csv;
+};
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// "NAME", "NAME,rate=R,deadline=MS": what one stream sends, where the command line's own values are the
+// default.
+Result<Stream> parse_stream(const std::string& text, const Arguments& arguments, std::string& name) {
+  const auto wrong = [&](const std::string& part) {
+    return invalid("--model " + text + ": '" + part + "' is not understood; write NAME, NAME,rate=R or " +
+                   "NAME,rate=R,deadline=MS");
+  };
+  Stream stream;
+  stream.rate = arguments.rate;
+  double deadline_ms = arguments.deadline_ms;
+  std::size_t begin = 0;
+  for (std::size_t part = 0; begin <= text.size(); ++part) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (part == 0) {
+      name = item;
+      continue;
+    }
+    const auto equals = item.find('=');
+    if (equals == std::string::npos) return wrong(item);
+    char* rest = nullptr;
+    const std::string value = item.substr(equals + 1);
+    const double number = std::strtod(value.c_str(), &rest);
+    if (value.empty() || *rest != '\0' || !(number >= 0)) return wrong(item);
+    if (item.starts_with("rate="))
+      stream.rate = number;
+    else if (item.starts_with("deadline="))
+      deadline_ms = number;
+    else
+      return wrong(item);
+  }
+  if (name.empty()) return wrong("");
+  auto process = parse_arrival_process(arguments.process);
+  if (!process) return std::unexpected(process.error());
+  stream.process = *process;
+  if (stream.process.kind != ArrivalProcess::Kind::closed && !(stream.rate > 0 && stream.rate <= 1e6))
+    return invalid("--model " + text + ": a rate is above 0 and at most 1000000 requests a second");
+  if (!(deadline_ms >= 0 && deadline_ms <= 86'400'000))
+    return invalid("--model " + text + ": a deadline is from 0 (none) to 86400000 ms");
+  stream.deadline = from_ms(deadline_ms);
+  return stream;
+}
+
+Result<> fill_template(Client& client, const std::string& model, int rows, std::uint64_t seed,
+                       Template& what) {
+  const auto metadata = client.metadata(model);
+  if (!metadata) return in_context("model '" + model + "'", metadata.error());
+  what.model = model;
+  for (const auto& input : metadata->inputs) {
+    InputSpec spec{input.name, input.datatype, input.shape, {}};
+    std::int64_t elements = 1;
+    for (std::size_t i = 0; i < spec.shape.size(); ++i) {
+      if (spec.shape[i] < 0) spec.shape[i] = i == 0 ? rows : 1;
+      elements *= spec.shape[i];
+      if (elements < 0 || elements > (std::int64_t{1} << 30))
+        return invalid("input '" + spec.name + "' of model '" + model + "' is too large to make data for");
+    }
+    auto data = make_data(spec.datatype, elements, seed++);
+    if (!data) return in_context("input '" + spec.name + "' of model '" + model + "'", data.error());
+    spec.data = std::move(*data);
+    what.inputs.push_back(std::move(spec));
+  }
+  return {};
+}
+
+std::vector<Summary> summarize(const RunResult& run, const std::vector<Stream>& streams) {
+  std::vector<Summary> summaries(streams.size() + 1);
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    summaries[i].name = streams[i].what.model;
+    summaries[i].deadline = streams[i].deadline;
+    summaries[i].first_error = run.first_errors[i];
+  }
+  Summary& all = summaries.back();
+  all.name = "all";
+  for (const Answered& answer : run.answers) {
+    summaries[answer.model].add(answer);
+    all.deadline = streams[answer.model].deadline;  // refusals are judged by their own stream's deadline
+    all.add(answer);
+  }
+  return summaries;
+}
+
+nlohmann::ordered_json to_json(Summary& summary, double seconds) {
+  const auto at = [](std::vector<Duration>& values, double q) { return to_ms(percentile(values, q)); };
+  nlohmann::ordered_json json;
+  json["name"] = summary.name;
+  json["deadline_ms"] = to_ms(summary.deadline);
+  json["sent"] = summary.sent;
+  json["on_time"] = summary.on_time;
+  json["late"] = summary.late;
+  json["refused"] = summary.refused;
+  json["refused_before_deadline"] = summary.refused_in_time;
+  json["failed"] = summary.failed;
+  json["unanswered"] = summary.unanswered;
+  json["offered_rps"] = static_cast<double>(summary.sent) / seconds;
+  json["goodput_rps"] = static_cast<double>(summary.on_time) / seconds;
+  json["on_time_rate"] =
+      summary.sent == 0 ? 0.0 : static_cast<double>(summary.on_time) / static_cast<double>(summary.sent);
+  json["p50_ms"] = at(summary.latencies, 0.5);
+  json["p90_ms"] = at(summary.latencies, 0.9);
+  json["p99_ms"] = at(summary.latencies, 0.99);
+  json["p999_ms"] = at(summary.latencies, 0.999);
+  json["max_ms"] = at(summary.latencies, 1);
+  json["refusal_p50_ms"] = at(summary.refusal_latencies, 0.5);
+  json["refusal_p99_ms"] = at(summary.refusal_latencies, 0.99);
+  if (!summary.first_error.empty()) json["first_error"] = summary.first_error;
+  return json;
+}
+
+void print_table(std::vector<Summary>& summaries, double seconds) {
+  fmt::print("{:<24}{:>9}{:>9}{:>7}{:>9}{:>8}{:>11}{:>10}{:>10}{:>10}\n", "model", "sent", "on time", "late",
+             "refused", "failed", "goodput/s", "p50 ms", "p99 ms", "max ms");
+  for (Summary& s : summaries) {
+    if (&s == &summaries.back() && summaries.size() == 2) break;  // one model is all
+    fmt::print("{:<24}{:>9}{:>9}{:>7}{:>9}{:>8}{:>11.1f}{:>10.2f}{:>10.2f}{:>10.2f}\n", s.name, s.sent,
+               s.on_time, s.late, s.refused, s.failed + s.unanswered,
+               static_cast<double>(s.on_time) / seconds, to_ms(percentile(s.latencies, 0.5)),
+               to_ms(percentile(s.latencies, 0.99)), to_ms(percentile(s.latencies, 1)));
+  }
+  for (const Summary& s : summaries)
+    if (!s.first_error.empty()) fmt::print("first failure of {}: {}\n", s.name, s.first_error);
+}
+
+bool write_csv(const std::string& file, const RunResult& run, const std::vector<Stream>& streams) {
+  static constexpr const char* names[] = {"on_time", "late", "refused", "failed", "unanswered"};
+  std::ofstream out(file);
+  out << "model,outcome,planned_ms,sent_ms,answered_ms\n";
+  for (const Answered& a : run.answers)
+    out << fmt::format("{},{},{:.4f},{:.4f},{:.4f}\n", streams[a.model].what.model,
+                       names[static_cast<int>(a.outcome)], to_ms(a.planned), to_ms(a.sent),
+                       to_ms(a.answered));
+  out.close();
+  return static_cast<bool>(out);
+}
+
+int complain(const Error& error) {
+  fmt::print(stderr, "carillon load: {}\n", error.message);
+  return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
+}
+
+int run(const Arguments& arguments) {
+  const auto address = parse_address(arguments.url);
+  if (!address) return complain(address.error());
+  const auto client = address->protocol == Protocol::http ? make_http_client(*address, arguments.connections)
+                                                          : make_grpc_client(*address);
+  std::vector<Stream> streams;
+  for (const std::string& text : arguments.models) {
+    std::string model;
+    auto stream = parse_stream(text, arguments, model);
+    if (!stream) return complain(stream.error());
+    if (const auto filled = fill_template(*client, model, arguments.rows, arguments.seed, stream->what);
+        !filled) {
+      complain(filled.error());
+      return exit_failure;
+    }
+    streams.push_back(std::move(*stream));
+  }
+
+  RunOptions options;
+  options.duration = from_seconds(arguments.duration_s);
+  options.drain = from_seconds(arguments.drain_s);
+  options.seed = arguments.seed;
+  options.send_deadline = !arguments.no_timeout;
+  options.slack = from_ms(arguments.slack_ms);
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  Duration last_line{-1h};
+  const auto progress = [&](const Progress& p) {
+    // A terminal gets a live line; a log gets one every five seconds.
+    if (terminal || p.elapsed - last_line >= 5s) {
+      last_line = p.elapsed;
+      fmt::print(stderr, "{}{:6.1f} s  sent {}  on time {}  late {}  refused {}  failed {}{}",
+                 terminal ? "\r" : "", to_seconds(p.elapsed), p.sent, p.on_time, p.late, p.refused, p.failed,
+                 terminal ? "   " : "\n");
+      std::fflush(stderr);
+    }
+    return interrupted == 0;
+  };
+  const RunResult result = run_load(*client, streams, options, progress);
+  if (terminal) fmt::print(stderr, "\r{:<90}\r", "");
+
+  const double seconds = result.interrupted && !result.answers.empty()
+                             ? to_seconds(result.answers.back().planned)
+                             : arguments.duration_s;
+  if (!arguments.csv.empty() && !write_csv(arguments.csv, result, streams))
+    return complain({ErrorCode::internal, "cannot write '" + arguments.csv + "'"});
+  auto summaries = summarize(result, streams);
+  if (arguments.json) {
+    Summary& all = summaries.back();
+    nlohmann::ordered_json json = to_json(all, seconds);
+    json.erase("name");
+    json.erase("deadline_ms");
+    json["url"] = arguments.url;
+    json["process"] = arguments.process;
+    json["seed"] = arguments.seed;
+    json["duration_s"] = seconds;
+    json["models"] = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < streams.size(); ++i) json["models"].push_back(to_json(summaries[i], seconds));
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    print_table(summaries, seconds);
+  }
+  return exit_success;
+}
+
+}  // namespace
+
+void add_load(CLI::App& program, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command =
+      *program.add_subcommand("load", "Sends load to a live server and tells how it was answered");
+  command.add_option("URL", arguments->url, "http://HOST:PORT or grpc://HOST:PORT")->required();
+  command
+      .add_option(
+          "--model", arguments->models,
+          "Model to send to; repeat for a mixture. NAME,rate=R,deadline=MS overrides the two for one model")
+      ->required();
+  command.add_option("--rate", arguments->rate, "Requests a second, for each model")->capture_default_str();
+  command
+      .add_option("--deadline", arguments->deadline_ms,
+                  "Milliseconds from the planned send time by which an answer is worth having; 0: none")
+      ->capture_default_str();
+  command.add_option("--process", arguments->process, "poisson, gamma:SHAPE, uniform or closed:CLIENTS")
+      ->capture_default_str();
+  command.add_option("--duration", arguments->duration_s, "Seconds to send for")
+      ->check(CLI::Range(0.01, 86400.0))
+      ->capture_default_str();
+  command.add_option("--drain", arguments->drain_s, "Seconds to wait for answers afterwards")
+      ->check(CLI::Range(0.0, 600.0))
+      ->capture_default_str();
+  command
+      .add_option("--slack", arguments->slack_ms,
+                  "Milliseconds kept back from the time-out that the server is told")
+      ->check(CLI::Range(0.0, 60000.0))
+      ->capture_default_str();
+  command.add_option("--seed", arguments->seed, "Of the arrivals and the inputs")->capture_default_str();
+  command.add_option("--rows", arguments->rows, "Rows of a request (its batch dimension)")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_option("--connections", arguments->connections, "The most HTTP connections")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command.add_flag("--no-timeout", arguments->no_timeout,
+                   "Judge answers by the deadline without telling the server");
+  command.add_flag("--json", arguments->json, "Print one JSON object");
+  command.add_option("--csv", arguments->csv, "Write a line for every request to this file");
+  command.footer(
+      "Open-loop arrivals do not wait for answers, and latency counts from the planned send time.\n"
+      "Examples:\n"
+      "  carillon load http://127.0.0.1:8000 --model resnet50 --rate 20 --deadline 200\n"
+      "  carillon load grpc://127.0.0.1:8001 --model tiny_mlp --process closed:64 --duration 5 --json\n"
+      "  carillon load http://127.0.0.1:8000 --model resnet50,rate=10,deadline=300 --model "
+      "mobilenetv2,rate=80");
+  command.callback([arguments, &status] { status = run(*arguments); });
+}
+
+}  // namespace carillon::cli
