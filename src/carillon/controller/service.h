@@ -71,6 +71,7 @@ struct ModelStatistics {
   std::uint64_t loads = 0, unloads = 0;
   bool loaded = false;
   LatencyHistogram latency;           // arrival to answer, of successes
+  LatencyHistogram exec;              // EXEC of one batch, as measured by the worker
   LatencyHistogram prediction_error;  // |predicted - measured| EXEC
   struct Batch {
     int size = 0;
