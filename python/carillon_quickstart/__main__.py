@@ -117,8 +117,8 @@ def exercise(server: Server, samples: list[Sample], root: Path, seconds: float,
 
 
 def serve_until_interrupted(server: Server) -> None:
-    print("\nServing until Ctrl-C.", flush=True)
     try:
+        print("\nServing until Ctrl-C.", flush=True)
         while True:
             server.check()
             time.sleep(0.5)

@@ -70,7 +70,13 @@ class Server:
         return self
 
     def __exit__(self, *_) -> None:
-        if self.process is not None and self.process.poll() is None:
+        """What was not stopped in the good way: Ctrl-C, and after some seconds by force."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 

@@ -99,6 +99,21 @@ def test_interrupt_stops_the_server_cleanly(story):
     assert "it ended cleanly" in errors
 
 
+def test_interrupt_in_the_middle_leaves_no_server_behind(story, tmp_path):
+    process = story("--seconds", "60")
+    for line in process.stderr:
+        if "requests a second" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    for status in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert str(tmp_path) not in status.read_text() or int(status.parent.name) == process.pid
+        except OSError:
+            pass  # it ended while we looked
+
+
 def test_not_ready_in_time_is_told(tmp_path):
     from carillon_quickstart.server import Server, ServerFailed
 
