@@ -22,10 +22,11 @@ quiet_pid=
 end_quiet_command() {
   trap - INT TERM
   if [[ -n $quiet_pid ]]; then
+    printf '\nstopping\n' >&2
     kill -TERM -- "-$quiet_pid" 2>/dev/null || true
     wait "$quiet_pid" 2>/dev/null || true
   fi
-  printf '\nstopped\n' >&2
+  printf 'stopped\n' >&2
   exit 130
 }
 
