@@ -45,13 +45,15 @@ struct InferCall {
 // The one answer. For refusals `error` says why, and when it would have finished.
 struct InferAnswer {
   Result<> status;
+  // Null where `status` is an error and a worker still writes into the buffers: they live on without the
+  // frontend.
   std::unique_ptr<InferCall> call;
   TimePoint finished;                  // when the answer was made
   std::optional<Duration> would_take;  // for refusals: from arrival to the predicted end
 };
 
-// Takes the answer; called exactly once, from the controller's thread; must be quick and must not call back
-// into the service.
+// Takes the answer; called exactly once, from the controller's thread or (a full or stopping server) inside
+// submit(); must be quick and must not call back into the service.
 using AnswerHandler = std::move_only_function<void(InferAnswer)>;
 
 // Counts and durations of one model, as KServe's statistics report them (Triton's statistics extension).

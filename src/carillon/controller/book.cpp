@@ -1,0 +1,108 @@
+#include "carillon/controller/book.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace carillon::controller {
+namespace {
+
+void count(StepStatistics& step, Duration d) {
+  ++step.count;
+  step.total += d;
+}
+
+}  // namespace
+
+void Book::add_model(std::string name, std::int64_t version) {
+  Page& page = pages_.emplace_back();
+  page.of.name = std::move(name);
+  page.of.version = version;
+}
+
+void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival, TimePoint now,
+                    const CallSteps& steps) {
+  Page& page = pages_[model.index()];
+  const Duration latency = std::max(Duration{0}, now - arrival);
+  const std::lock_guard lock(page.mutex);
+  ModelStatistics& of = page.of;
+  of.last_inference_ms = static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, (now.time_since_epoch() + unix_offset_) / std::chrono::milliseconds{1}));
+  switch (outcome) {
+    case Outcome::on_time:
+    case Outcome::late:
+      ++(outcome == Outcome::on_time ? of.on_time : of.late);
+      of.inference_count += static_cast<std::uint64_t>(rows);
+      of.latency.add(latency);
+      count(of.success, latency);
+      count(of.queue, steps.queue);
+      count(of.compute_input, steps.input);
+      count(of.compute_infer, steps.infer);
+      count(of.compute_output, steps.output);
+      return;
+    case Outcome::refused:
+      ++of.refused;
+      break;
+    case Outcome::cancelled:
+      ++of.cancelled;
+      break;
+    case Outcome::failed:
+      ++of.failed;
+      break;
+  }
+  count(of.fail, latency);
+}
+
+void Book::executed(ModelId model, int batch, const worker::ActionTimes& times, Duration predicted) {
+  const Duration measured = times.exec_end - times.exec_start;
+  {
+    Page& page = pages_[model.index()];
+    const std::lock_guard lock(page.mutex);
+    ++page.of.execution_count;
+    page.of.prediction_error.add(measured < predicted ? predicted - measured : measured - predicted);
+    auto& batches = page.of.batches;
+    auto at = std::ranges::lower_bound(batches, batch, {}, &ModelStatistics::Batch::size);
+    if (at == batches.end() || at->size != batch) at = batches.insert(at, {batch, {}});
+    count(at->infer, measured);
+  }
+  const std::lock_guard lock(mutex_);
+  exec_busy_ += measured;
+}
+
+void Book::loaded(ModelId model, Duration took) {
+  {
+    Page& page = pages_[model.index()];
+    const std::lock_guard lock(page.mutex);
+    ++page.of.loads;
+    page.of.loaded = true;
+  }
+  const std::lock_guard lock(mutex_);
+  load_busy_ += took;
+}
+
+void Book::unloaded(ModelId model) {
+  Page& page = pages_[model.index()];
+  const std::lock_guard lock(page.mutex);
+  ++page.of.unloads;
+  page.of.loaded = false;
+}
+
+void Book::set_open_requests(std::uint64_t count) {
+  const std::lock_guard lock(mutex_);
+  open_requests_ = count;
+}
+
+ServerStatistics Book::snapshot() const {
+  ServerStatistics out;
+  out.models.reserve(pages_.size());
+  for (const Page& page : pages_) {
+    const std::lock_guard lock(page.mutex);
+    out.models.push_back(page.of);
+  }
+  const std::lock_guard lock(mutex_);
+  out.open_requests = open_requests_;
+  out.exec_busy = exec_busy_;
+  out.load_busy = load_busy_;
+  return out;
+}
+
+}  // namespace carillon::controller

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/service.h"
+#include "carillon/worker/worker.h"
+
+namespace carillon::controller {
+
+// How one call ended.
+enum class Outcome : std::uint8_t {
+  on_time,    // a result, by its deadline
+  late,       // a result, after its deadline: still delivered, but counted apart
+  refused,    // by the scheduler, as it cannot be (or was not) on time
+  cancelled,  // its client has gone
+  failed      // all else: no room, a device that fails, a server that stops
+};
+
+// The durations of one call's steps, as KServe's statistics name them.
+struct CallSteps {
+  Duration queue{0};
+  Duration input{0};
+  Duration infer{0};
+  Duration output{0};
+};
+
+// Statistics of all models. Written by the controller, read by any thread: one short lock a model.
+class Book {
+ public:
+  // Models come in the order of their ids. `unix_minus_timeline`: what to add to a TimePoint to get Unix
+  // time. Not while others write.
+  void add_model(std::string name, std::int64_t version);
+  void set_unix_offset(Duration unix_minus_timeline) { unix_offset_ = unix_minus_timeline; }
+
+  // One call of `rows` rows was answered at `now`. `steps` counts for on_time and late only.
+  void answered(ModelId model, Outcome outcome, int rows, TimePoint arrival, TimePoint now,
+                const CallSteps& steps);
+  // One INFER of `batch` rows succeeded; `predicted` is what the scheduler expected of its EXEC.
+  void executed(ModelId model, int batch, const worker::ActionTimes& times, Duration predicted);
+  void loaded(ModelId model, Duration took);
+  void unloaded(ModelId model);
+  void set_open_requests(std::uint64_t count);
+
+  // A copy of all of it; pages_total and pages_free are left to the caller.
+  ServerStatistics snapshot() const;
+
+ private:
+  struct Page {
+    mutable std::mutex mutex;
+    ModelStatistics of;
+  };
+  std::deque<Page> pages_;  // by model id
+  Duration unix_offset_{0};
+  mutable std::mutex mutex_;  // of what follows
+  std::uint64_t open_requests_ = 0;
+  Duration exec_busy_{0};
+  Duration load_busy_{0};
+};
+
+}  // namespace carillon::controller

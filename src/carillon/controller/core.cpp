@@ -1,0 +1,504 @@
+#include "carillon/controller/core.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::controller {
+namespace {
+
+std::string milliseconds(Duration d) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.3f ms", to_ms(d));
+  return text;
+}
+
+ErrorCode code_of(schedule::Reason reason) {
+  switch (reason) {
+    case schedule::Reason::cannot_finish:
+    case schedule::Reason::deadline_passed:
+    case schedule::Reason::rejected_late:
+      return ErrorCode::deadline_exceeded;
+    case schedule::Reason::device_failed:
+      return ErrorCode::internal;
+    case schedule::Reason::no_device:
+      return ErrorCode::resource_exhausted;
+  }
+  CARILLON_ASSERT(false);
+}
+
+std::string_view words_of(schedule::Reason reason) {
+  switch (reason) {
+    case schedule::Reason::cannot_finish:
+      return "cannot finish by its deadline";
+    case schedule::Reason::deadline_passed:
+      return "can no longer finish by its deadline, as other work went first";
+    case schedule::Reason::device_failed:
+      return "its execution failed";
+    case schedule::Reason::no_device:
+      return "no device has room for the model";
+    case schedule::Reason::rejected_late:
+      return "could not start in its window, and there is no time for another try";
+  }
+  CARILLON_ASSERT(false);
+}
+
+}  // namespace
+
+Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& options)
+    : scheduler_(std::move(scheduler)),
+      options_(options),
+      tickets_(std::min<std::size_t>(options.max_open, 1 << 16)),
+      requests_(std::min<std::size_t>(options.max_open, 1 << 16)) {
+  CARILLON_ASSERT(scheduler_ != nullptr && options_.max_open > 0 && options_.full_queue_pause > Duration{0});
+  open_.reserve(std::min<std::size_t>(options.max_open, 1024));
+  flights_.reserve(256);
+  applications_.reserve(options_.max_applications);
+  actions_out_.reserve(256);
+  pending_.reserve(64);
+}
+
+Core::~Core() {
+  stop(last_);
+}
+
+void Core::add_device(worker::Worker& worker) {
+  CARILLON_ASSERT(!started_);
+  devices_.push_back(&worker);
+}
+
+void Core::add_model(ServedModel model) {
+  CARILLON_ASSERT(!started_ && model.info.id.index() == models_.size() && !model.info.batches.empty());
+  scheduler_->add_model(model.info);
+  book_.add_model(model.info.name, model.version);
+  models_.push_back(std::move(model));
+}
+
+void Core::start(TimePoint now) {
+  enter(now);
+  CARILLON_ASSERT(!started_ && !stopped_);
+  started_ = true;
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    feed(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(i)}, true, devices_[i]->total_pages()},
+         now);
+  settle(now);
+}
+
+void Core::answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error,
+                          TimePoint now) {
+  book_.answered(call->model, Outcome::failed, call->rows, call->arrival, now, {});
+  handler({std::unexpected(std::move(error)), std::move(call), now, std::nullopt});
+}
+
+void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer,
+                  TimePoint now) {
+  enter(now);
+  CARILLON_ASSERT(call != nullptr && call->model.index() < models_.size() && call->rows >= 1);
+  const ServedModel& model = models_[call->model.index()];
+  const auto rows = static_cast<std::size_t>(call->rows);
+  // A client's clock edge cannot lie in the future of ours; the scheduler must never see one that does.
+  call->arrival = std::min(call->arrival, now);
+  if (!started_ || stopped_)
+    return answer_at_once(std::move(call), std::move(on_answer),
+                          {ErrorCode::unavailable, "the server is not serving now"}, now);
+  if (open_rows_ + rows > options_.max_open)
+    return answer_at_once(
+        std::move(call), std::move(on_answer),
+        {ErrorCode::unavailable, "the server is full: " + std::to_string(open_rows_) +
+                                     " rows are open, of at most " + std::to_string(options_.max_open)},
+        now);
+  TimePoint deadline = call->deadline;
+  if (deadline == TimePoint::max()) {
+    if (model.slo)
+      deadline = saturating_add(call->arrival, *model.slo);
+    else if (options_.default_deadline)
+      deadline = saturating_add(call->arrival, *options_.default_deadline);
+  } else if (deadline > saturating_add(call->arrival, options_.longest_deadline)) {
+    return answer_at_once(
+        std::move(call), std::move(on_answer),
+        {ErrorCode::invalid_argument,
+         "the deadline lies more than " +
+             std::to_string(
+                 std::chrono::duration_cast<std::chrono::seconds>(options_.longest_deadline).count()) +
+             " s after the request's arrival; give an earlier one, or none"},
+        now);
+  }
+
+  const std::uint32_t index = open_.take();
+  Open& open = open_[index];
+  open.ticket = ticket;
+  open.handler = std::move(on_answer);
+  open.model = call->model;
+  open.arrival = call->arrival;
+  open.deadline = deadline;
+  open.first = next_request_;
+  open.rows = call->rows;
+  open.done = open.flying = 0;
+  open.closing = open.answered = false;
+  open.would_take.reset();
+  open.steps = {};
+  open.worker_error.clear();
+  open.state.assign(rows, Row::fresh);
+  open.inputs.clear();
+  open.outputs.clear();
+  CARILLON_ASSERT(call->inputs.size() == model.input_row_bytes.size());
+  CARILLON_ASSERT(call->outputs.size() == model.output_row_bytes.size());
+  for (std::size_t i = 0; i < call->inputs.size(); ++i)
+    CARILLON_ASSERT(call->inputs[i].size() == rows * model.input_row_bytes[i]);
+  for (std::size_t i = 0; i < call->outputs.size(); ++i)
+    CARILLON_ASSERT(call->outputs[i].size() == rows * model.output_row_bytes[i]);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t i = 0; i < call->inputs.size(); ++i)
+      open.inputs.push_back(call->inputs[i].data() + r * model.input_row_bytes[i]);
+    for (std::size_t i = 0; i < call->outputs.size(); ++i)
+      open.outputs.push_back(call->outputs[i].data() + r * model.output_row_bytes[i]);
+  }
+  Request request{.id = {},
+                  .model = open.model,
+                  .app = application(call->application),
+                  .cls = call->class_given ? call->cls : model.cls,
+                  .priority = call->priority,
+                  .arrival = open.arrival,
+                  .deadline = deadline};
+  open.call = std::move(call);
+  next_request_.value += rows;
+  open_rows_ += rows;
+  tickets_.insert(ticket, index);
+  for (std::size_t r = 0; r < rows && !open.closing; ++r) {
+    request.id = {open.first.value + r};
+    open.state[r] = Row::waiting;
+    requests_.insert(request.id.value, index);
+    feed(schedule::RequestArrived{request}, now);
+  }
+  settle(now);
+}
+
+void Core::cancel(std::uint64_t ticket, TimePoint now) {
+  enter(now);
+  const auto index = tickets_.find(ticket);
+  if (!index || stopped_) return;
+  close(*index, Outcome::cancelled, {ErrorCode::cancelled, "the client has gone"});
+  drain(now);
+  settle(now);
+}
+
+void Core::on_result(const worker::ActionResult& result, TimePoint now) {
+  enter(now);
+  const auto found = actions_.find(result.id.value);
+  CARILLON_ASSERT(found.has_value());  // a worker answers an action once
+  actions_.erase(result.id.value);
+  InFlight& flight = flights_[*found];
+  const bool success = result.status == schedule::ActionStatus::success;
+  const Duration ran = success ? result.times.exec_end - result.times.exec_start : Duration{0};
+  switch (flight.kind) {
+    case Kind::load:
+      if (success) book_.loaded(flight.model, ran);
+      break;
+    case Kind::unload:
+      if (success) book_.unloaded(flight.model);
+      break;
+    case Kind::infer:
+      if (success)
+        book_.executed(flight.model, static_cast<int>(flight.requests.size()), result.times,
+                       flight.predicted);
+      for (const RequestId request : flight.requests) land(request, result, now);
+      break;
+  }
+  flight.requests.clear();
+  flights_.give_back(*found);
+  if (!stopped_)
+    feed(schedule::ActionDone{.id = result.id,
+                              .status = result.status,
+                              .start = result.times.exec_start,
+                              .end = result.times.exec_end,
+                              .duration = ran},
+         now);
+  settle(now);
+}
+
+TimePoint Core::wake_at() const {
+  if (stopped_) return TimePoint::max();
+  return deferred_.empty() ? scheduler_wake_ : std::min(scheduler_wake_, deferred_.front().due);
+}
+
+void Core::wake(TimePoint now) {
+  enter(now);
+  if (stopped_) return;
+  // What feed() adds is due later than now: this ends.
+  while (!deferred_.empty() && deferred_.front().due <= now) {
+    const schedule::ActionDone done = deferred_.front().done;
+    deferred_.erase(deferred_.begin());
+    feed(done, now);
+  }
+  if (scheduler_wake_ <= now) {
+    scheduler_wake_ = TimePoint::max();
+    feed(schedule::Wake{}, now);
+  }
+  settle(now);
+}
+
+void Core::stop(TimePoint now) {
+  enter(now);
+  if (stopped_) return;
+  stopped_ = true;
+  pending_.clear();
+  for (std::uint32_t i = 0; i < open_.size(); ++i)
+    if (tickets_.find(open_[i].ticket) == i && !open_[i].answered)
+      close(i, Outcome::failed, {ErrorCode::unavailable, "the server is stopping"});
+  pending_.clear();
+  settle(now);
+}
+
+void Core::feed(schedule::Event event, TimePoint now) {
+  pending_.push_back(std::move(event));
+  drain(now);
+}
+
+// Gives the scheduler the pending events, and those that come of them, until it has nothing more to say. Only
+// then may settle() give buffers away: until the scheduler has heard of a cancellation, it may still use the
+// request.
+void Core::drain(TimePoint now) {
+  CARILLON_ASSERT(!deciding_);
+  deciding_ = true;
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    actions_out_.clear();
+    const schedule::Event next = pending_[i];
+    scheduler_->decide(next, now, actions_out_);
+    if (options_.observer != nullptr) options_.observer->on_decision(next, now, actions_out_);
+    apply(now);
+  }
+  pending_.clear();
+  deciding_ = false;
+}
+
+// Time as our caller tells it; it never goes back.
+void Core::enter(TimePoint now) {
+  CARILLON_ASSERT(now >= last_);
+  last_ = now;
+}
+
+void Core::apply(TimePoint now) {
+  // Work first, as it is urgent; refusals after it, so that a refused call's rows in this same list are seen
+  // as under way.
+  for (schedule::Action& action : actions_out_) {
+    std::visit(
+        [&](auto& what) {
+          using T = std::decay_t<decltype(what)>;
+          if constexpr (std::is_same_v<T, schedule::WakeAt>)
+            scheduler_wake_ = what.at;
+          else if constexpr (!std::is_same_v<T, schedule::Refuse>)
+            dispatch(what, now);
+        },
+        action);
+  }
+  for (const schedule::Action& action : actions_out_)
+    if (const auto* refusal = std::get_if<schedule::Refuse>(&action)) refuse(*refusal);
+}
+
+std::uint32_t Core::new_action(ActionId id, Kind kind, ModelId model) {
+  CARILLON_ASSERT(model.index() < models_.size());
+  const std::uint32_t index = flights_.take();
+  InFlight& flight = flights_[index];
+  flight.kind = kind;
+  flight.model = model;
+  flight.requests.clear();
+  flight.predicted = Duration{0};
+  actions_.insert(id.value, index);
+  return index;
+}
+
+// A worker's queue is full. The scheduler hears of it a little later: told at once, it could try again at
+// once, for ever.
+void Core::not_taken(ActionId id, TimePoint now) {
+  const auto index = actions_.find(id.value);
+  flights_.give_back(*index);
+  actions_.erase(id.value);
+  deferred_.push_back({{.id = id,
+                        .status = schedule::ActionStatus::too_late,
+                        .start = now,
+                        .end = now,
+                        .duration = Duration{0}},
+                       saturating_add(now, options_.full_queue_pause)});
+}
+
+void Core::dispatch(const schedule::Load& action, TimePoint now) {
+  CARILLON_ASSERT(action.device.index() < devices_.size());
+  new_action(action.id, Kind::load, action.model);
+  if (!devices_[action.device.index()]->submit(worker::LoadCommand{action.id, action.model, action.window}))
+    not_taken(action.id, now);
+}
+
+void Core::dispatch(const schedule::Unload& action, TimePoint now) {
+  CARILLON_ASSERT(action.device.index() < devices_.size());
+  new_action(action.id, Kind::unload, action.model);
+  if (!devices_[action.device.index()]->submit(worker::UnloadCommand{action.id, action.model}))
+    not_taken(action.id, now);
+}
+
+void Core::dispatch(schedule::Infer& action, TimePoint now) {
+  const std::size_t batch = action.requests.size();
+  CARILLON_ASSERT(action.device.index() < devices_.size());
+  CARILLON_ASSERT(batch >= 1 && batch <= static_cast<std::size_t>(worker::max_batch));
+  InFlight& flight = flights_[new_action(action.id, Kind::infer, action.model)];
+  flight.requests.assign(action.requests.begin(), action.requests.end());
+  flight.predicted = scheduler_->predicted_exec(action.device, action.model, static_cast<int>(batch));
+
+  const ServedModel& model = models_[action.model.index()];
+  const std::size_t inputs = model.input_row_bytes.size();
+  const std::size_t outputs = model.output_row_bytes.size();
+  command_.id = action.id;
+  command_.model = action.model;
+  command_.window = action.window;
+  command_.batch = static_cast<int>(batch);
+  for (std::size_t b = 0; b < batch; ++b) {
+    const RequestId request = action.requests[b];
+    const auto index = requests_.find(request.value);
+    CARILLON_ASSERT(index.has_value());  // the scheduler names only requests that it holds
+    Open& open = open_[*index];
+    Row& state = row(open, request);
+    CARILLON_ASSERT(open.model == action.model && !open.answered);
+    // `gone`: cancelled, but the scheduler has not heard of it yet.
+    CARILLON_ASSERT(state == Row::waiting || state == Row::gone);
+    state = Row::flying;
+    ++open.flying;
+    const std::size_t r = request.value - open.first.value;
+    command_.rows[b] = {std::span(open.inputs).subspan(r * inputs, inputs),
+                        std::span(open.outputs).subspan(r * outputs, outputs)};
+  }
+  if (devices_[action.device.index()]->submit(command_)) return;
+  for (const RequestId request : action.requests) {
+    Open& open = open_[*requests_.find(request.value)];
+    --open.flying;
+    row(open, request) = open.closing ? Row::gone : Row::waiting;
+  }
+  not_taken(action.id, now);
+}
+
+void Core::refuse(const schedule::Refuse& refusal) {
+  CARILLON_ASSERT(refusal.request < next_request_);
+  const auto index = requests_.find(refusal.request.value);
+  if (!index) return;  // cancelled meanwhile
+  Open& open = open_[*index];
+  Row& state = row(open, refusal.request);
+  if (state == Row::waiting) state = Row::gone;
+  if (open.closing || open.answered) return;
+  std::string text = "model '" + models_[open.model.index()].info.name + "': ";
+  text += words_of(refusal.reason);
+  if (refusal.reason == schedule::Reason::device_failed && !open.worker_error.empty())
+    text += ": " + open.worker_error;
+  if (refusal.would_finish != TimePoint::max()) {
+    open.would_take = std::max(Duration{0}, refusal.would_finish - open.arrival);
+    if (refusal.reason != schedule::Reason::device_failed) {
+      text += "; it would have finished " + milliseconds(*open.would_take) + " after its arrival";
+      if (open.deadline != TimePoint::max() && refusal.would_finish > open.deadline)
+        text += ", " + milliseconds(refusal.would_finish - open.deadline) + " after its deadline";
+    }
+  }
+  const ErrorCode code = code_of(refusal.reason);
+  close(*index, code == ErrorCode::deadline_exceeded ? Outcome::refused : Outcome::failed,
+        {code, std::move(text)});
+}
+
+// Decides that a call fails, and queues the news of its other rows for the scheduler. The answer is
+// settle()'s.
+void Core::close(std::uint32_t index, Outcome outcome, Error error) {
+  Open& open = open_[index];
+  if (open.closing || open.answered) return;
+  open.closing = true;
+  open.outcome = outcome;
+  open.error = std::move(error);
+  for (std::size_t r = 0; r < open.state.size(); ++r) {
+    if (open.state[r] != Row::waiting && open.state[r] != Row::flying) continue;
+    if (open.state[r] == Row::waiting) open.state[r] = Row::gone;
+    pending_.push_back(schedule::RequestCancelled{RequestId{open.first.value + r}});
+  }
+  closing_.push_back(index);
+}
+
+// Answers the calls that were closed; the scheduler has heard of all of them.
+void Core::settle(TimePoint now) {
+  for (const std::uint32_t index : closing_) {
+    Open& open = open_[index];
+    open.closing = false;
+    open.answered = true;
+    tickets_.erase(open.ticket);
+    for (std::size_t r = 0; r < open.state.size(); ++r)
+      if (open.state[r] != Row::flying) requests_.erase(open.first.value + r);
+    book_.answered(open.model, open.outcome, open.rows, open.arrival, now, {});
+    AnswerHandler handler = std::move(open.handler);
+    InferAnswer answer{std::unexpected(std::move(open.error)), nullptr, now, open.would_take};
+    if (open.flying == 0) {
+      answer.call = std::move(open.call);
+      release(index);
+    }
+    handler(std::move(answer));
+  }
+  closing_.clear();
+  book_.set_open_requests(tickets_.size());
+}
+
+// One row's INFER has ended, however.
+void Core::land(RequestId request, const worker::ActionResult& result, TimePoint now) {
+  const auto found = requests_.find(request.value);
+  CARILLON_ASSERT(found.has_value());
+  Open& open = open_[*found];
+  CARILLON_ASSERT(row(open, request) == Row::flying);
+  --open.flying;
+  if (open.answered) {
+    row(open, request) = Row::gone;
+    requests_.erase(request.value);
+    if (open.flying == 0) release(*found);
+    return;
+  }
+  const worker::ActionTimes& times = result.times;
+  if (result.status == schedule::ActionStatus::success) {
+    row(open, request) = Row::done;
+    requests_.erase(request.value);
+    open.steps.input = times.input_end - times.input_start;
+    open.steps.infer = times.exec_end - times.exec_start;
+    open.steps.output = times.output_end - times.output_start;
+    open.steps.queue = std::max(Duration{0}, times.exec_start - open.arrival - open.steps.input);
+    if (++open.done == open.rows) answer_success(*found, now);
+    return;
+  }
+  row(open, request) = Row::waiting;  // the scheduler tries again, or refuses it
+  if (result.status == schedule::ActionStatus::failed) open.worker_error = result.error;
+}
+
+void Core::answer_success(std::uint32_t index, TimePoint now) {
+  Open& open = open_[index];
+  tickets_.erase(open.ticket);
+  open.answered = true;
+  book_.answered(open.model, now <= open.deadline ? Outcome::on_time : Outcome::late, open.rows, open.arrival,
+                 now, open.steps);
+  AnswerHandler handler = std::move(open.handler);
+  InferAnswer answer{{}, std::move(open.call), now, std::nullopt};
+  release(index);
+  handler(std::move(answer));
+}
+
+void Core::release(std::uint32_t index) {
+  Open& open = open_[index];
+  open_rows_ -= static_cast<std::size_t>(open.rows);
+  open.call.reset();
+  open.handler = nullptr;
+  open_.give_back(index);
+}
+
+AppId Core::application(const std::string& name) {
+  if (name.empty()) return AppId{0};
+  if (const auto found = applications_.find(name); found != applications_.end()) return found->second;
+  // Names come from outside: beyond the cap all are one application.
+  if (applications_.size() >= options_.max_applications)
+    return AppId{static_cast<std::uint32_t>(options_.max_applications) + 1};
+  const AppId id{static_cast<std::uint32_t>(applications_.size()) + 1};
+  applications_.emplace(name, id);
+  return id;
+}
+
+}  // namespace carillon::controller

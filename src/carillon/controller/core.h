@@ -1,0 +1,187 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/book.h"
+#include "carillon/controller/index_table.h"
+#include "carillon/controller/service.h"
+#include "carillon/controller/slab.h"
+#include "carillon/schedule/action.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/worker/worker.h"
+
+namespace carillon::controller {
+
+// What the core must know of a model to serve it. Sizes are those of one row, in the model's order.
+struct ServedModel {
+  schedule::ModelInfo info;
+  std::int64_t version = 1;
+  std::vector<std::size_t> input_row_bytes;
+  std::vector<std::size_t> output_row_bytes;
+  std::optional<Duration> slo;
+  Class cls = Class::normal;
+};
+
+// Sees all that goes in and out of the scheduler, in order: for recording a run that can be replayed. Called
+// on the controller's thread; `actions` are those that the event called for.
+class EventObserver {
+ public:
+  virtual ~EventObserver() = default;
+  virtual void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) = 0;
+};
+
+struct CoreOptions {
+  std::optional<Duration> default_deadline;  // for a call without one, of a model without an SLO
+  Duration longest_deadline =
+      std::chrono::hours{24};           // of a call, from its arrival; a longer one is an error
+  std::size_t max_open = 1 << 16;       // rows; a call beyond it is answered `unavailable`
+  std::size_t max_applications = 1024;  // told apart by name; all further names share one AppId
+  Duration full_queue_pause =
+      std::chrono::microseconds{100};  // before a full worker is told of to the scheduler
+  EventObserver* observer = nullptr;
+};
+
+// The controller without its thread: what happens goes in with the time at which it happens, commands go to
+// the workers and answers to the handlers, inside the call. Deterministic, and without a clock.
+//
+// One call of k rows is k requests to the scheduler, with one deadline. It is answered when all rows are
+// done; as soon as one is refused, the others are cancelled and the whole is refused. Each call gets exactly
+// one answer. A worker writes into a call's buffers while an INFER of one of its rows is under way: a call
+// that is refused or cancelled then is answered at once, but without its buffers (InferAnswer::call is null),
+// which live on here until that INFER has ended.
+//
+// Not thread-safe; `now` never goes back. Handlers and workers must not call back.
+class Core {
+ public:
+  Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& options);
+  ~Core();  // answers what is open with `unavailable`; by then no worker may have an action any more
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  // Before start(). Devices are numbered in order; a worker must outlive every call of this core but the
+  // destructor. Models come in the order of their ids, which are dense.
+  void add_device(worker::Worker& worker);
+  void add_model(ServedModel model);
+  void start(TimePoint now);
+
+  // Takes a call whose buffers all have the right sizes and whose outputs are sized. `ticket` is not in use.
+  void submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now);
+  // The client of `ticket` has gone. Any ticket; nothing happens where it is not open.
+  void cancel(std::uint64_t ticket, TimePoint now);
+  // The result of an action that a worker took.
+  void on_result(const worker::ActionResult& result, TimePoint now);
+  // When wake() wants to be called; max() for never.
+  TimePoint wake_at() const;
+  // Gives the scheduler its Wake, and the refusals of full workers, where they are due.
+  void wake(TimePoint now);
+  // Answers all that is open, and all that comes, with `unavailable`; the scheduler hears nothing any more.
+  // Results must still come in (or the workers end) before the core goes.
+  void stop(TimePoint now);
+
+  const ServedModel& model(ModelId id) const { return models_[id.index()]; }
+  std::size_t models() const { return models_.size(); }
+  std::size_t open_rows() const { return open_rows_; }        // buffers that live on after an answer included
+  std::size_t open_calls() const { return tickets_.size(); }  // without an answer yet
+  std::size_t actions_in_flight() const { return actions_.size(); }
+  Book& book() { return book_; }
+  const Book& book() const { return book_; }
+
+ private:
+  enum class Row : std::uint8_t {
+    fresh,    // the scheduler has not heard of it
+    waiting,  // the scheduler holds it
+    flying,   // in an INFER that a worker has
+    done,     // its outputs are there
+    gone      // refused or cancelled
+  };
+  struct Open {
+    std::uint64_t ticket = 0;
+    std::unique_ptr<InferCall> call;
+    AnswerHandler handler;
+    ModelId model;
+    TimePoint arrival;
+    TimePoint deadline;
+    RequestId first;  // its rows are requests [first, first + rows)
+    int rows = 0;
+    int done = 0;
+    int flying = 0;
+    bool closing = false;   // its failure is decided, the answer not yet given
+    bool answered = false;  // only its buffers live on
+    Outcome outcome = Outcome::failed;
+    Error error;
+    std::optional<Duration> would_take;
+    CallSteps steps;           // of its last action
+    std::string worker_error;  // of its last action that ran and failed
+    std::vector<Row> state;
+    std::vector<const std::byte*> inputs;  // row by row
+    std::vector<std::byte*> outputs;
+  };
+  enum class Kind : std::uint8_t { load, unload, infer };
+  struct InFlight {
+    Kind kind{};
+    ModelId model;
+    std::vector<RequestId> requests;
+    Duration predicted{0};
+  };
+  struct Deferred {
+    schedule::ActionDone done;
+    TimePoint due;
+  };
+
+  void feed(schedule::Event event, TimePoint now);
+  void drain(TimePoint now);
+  void enter(TimePoint now);
+  void apply(TimePoint now);
+  void dispatch(const schedule::Load& action, TimePoint now);
+  void dispatch(const schedule::Unload& action, TimePoint now);
+  void dispatch(schedule::Infer& action, TimePoint now);
+  void not_taken(ActionId id, TimePoint now);
+  void refuse(const schedule::Refuse& refusal);
+  void close(std::uint32_t index, Outcome outcome, Error error);
+  void settle(TimePoint now);
+  void land(RequestId request, const worker::ActionResult& result, TimePoint now);
+  void answer_success(std::uint32_t index, TimePoint now);
+  void release(std::uint32_t index);
+  std::uint32_t new_action(ActionId id, Kind kind, ModelId model);
+  AppId application(const std::string& name);
+  Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
+  void answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error, TimePoint now);
+
+  std::unique_ptr<schedule::Scheduler> scheduler_;
+  CoreOptions options_;
+  std::vector<worker::Worker*> devices_;
+  std::vector<ServedModel> models_;
+  Book book_;
+
+  Slab<Open> open_;
+  IndexTable tickets_;   // of unanswered calls, to open_
+  IndexTable requests_;  // of rows that the scheduler or a worker may still name, to open_
+  Slab<InFlight> flights_;
+  IndexTable actions_;  // to flights_
+  std::size_t open_rows_ = 0;
+  RequestId next_request_{0};
+  std::unordered_map<std::string, AppId> applications_;
+
+  std::vector<schedule::Event> pending_;  // events of our own making, for the scheduler
+  bool deciding_ = false;
+  schedule::Actions actions_out_;
+  std::vector<std::uint32_t> closing_;
+  std::vector<Deferred> deferred_;  // in order of due
+  TimePoint scheduler_wake_ = TimePoint::max();
+  worker::InferCommand command_{};  // large: made once
+  TimePoint last_ = TimePoint::min();
+  bool started_ = false;
+  bool stopped_ = false;
+};
+
+}  // namespace carillon::controller

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "carillon/controller/service.h"
+
+namespace carillon::controller {
+
+// The models by name and version, as clients ask for them. Safe from any thread; a view that was given out
+// stays good.
+class Directory {
+ public:
+  // Replaces the view of the same name and version.
+  void put(ModelView view);
+
+  std::vector<ModelView> all() const;  // in order of name, then version
+  // `version` empty: the newest that is ready, or else the newest. Errors (not_found, invalid_argument for a
+  // version that is no positive integer) name what was asked for and what there is.
+  Result<std::shared_ptr<const ModelView>> find(std::string_view model, std::string_view version) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<const ModelView>> views_;  // in that order
+};
+
+}  // namespace carillon::controller
