@@ -1,0 +1,180 @@
+#include "carillon/profile/profile.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "carillon/base/random.h"
+#include "carillon/base/statistics.h"
+#include "carillon/profile/rolling.h"
+
+namespace carillon::profile {
+namespace {
+
+TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+
+TEST(RollingWindow, IsTheLargestOfTheLastTenAndTheSeedLeavesInTurn) {
+  RollingWindow window(7ms);
+  EXPECT_EQ(window.estimate(), 7ms);
+  for (int i = 0; i < 9; ++i) window.add(3ms, at(1ms));
+  EXPECT_EQ(window.estimate(), 7ms);
+  window.add(4ms, at(2ms));
+  EXPECT_EQ(window.estimate(), 4ms);
+  EXPECT_EQ(window.newest_at(), at(2ms));
+}
+
+TEST(RollingWindow, AgreesWithThePercentileOfTheLastTen) {
+  Random random(3);
+  RollingWindow window(5ms);
+  std::vector<Duration> all{5ms};
+  for (int i = 0; i < 1000; ++i) {
+    const Duration d{static_cast<std::int64_t>(random.below(1'000'000))};
+    all.push_back(d);
+    window.add(d, at(Duration{i}));
+    std::vector<Duration> last(all.end() - std::min<std::ptrdiff_t>(10, std::ssize(all)), all.end());
+    ASSERT_EQ(window.estimate(), percentile(last, 0.99)) << i;
+  }
+}
+
+TEST(RollingWindow, AnOutlierCanBeForgotten) {
+  RollingWindow window(3ms);
+  window.add(300ms, at(1ms));
+  window.forget_largest(at(2ms));
+  EXPECT_EQ(window.estimate(), 3ms);
+  EXPECT_EQ(window.newest_at(), at(2ms));
+}
+
+DeviceProfile sample() {
+  const Times t{.p50 = 3ms, .p99 = 4ms, .mean = 3100us, .min = 2900us, .max = 4200us, .n = 100};
+  const Times u{.p50 = 5ms, .p99 = 6ms, .mean = 5100us, .min = 4900us, .max = 6200us, .n = 100};
+  return {.device = "cpu \"x\"",
+          .created = "2026-01-02T03:04:05Z",
+          .carillon = "0.1.0",
+          .threads = 2,
+          .models = {{.name = "resnet",
+                      .version = 3,
+                      .precision = "bf16",
+                      .weights = Bytes{1'000'000},
+                      .load = t,
+                      .batches = {{1, t}, {2, u}},
+                      .kernels = {{1, "conv", 7us}}}}};
+}
+
+TEST(Profile, ReadsWhatItWrites) {
+  const auto read = parse_profile(to_json(sample()), "here");
+  ASSERT_TRUE(read.has_value()) << read.error().message;
+  EXPECT_EQ(*read, sample());
+
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("carillon_profile_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(write_profile(sample(), folder / "p.json").has_value());
+  const auto from_file = read_profile(folder / "p.json");
+  ASSERT_TRUE(from_file.has_value()) << from_file.error().message;
+  EXPECT_EQ(*from_file, sample());
+  EXPECT_FALSE(write_profile(sample(), folder / "none" / "p.json").has_value());
+  EXPECT_FALSE(read_profile(folder).has_value());
+  EXPECT_EQ(read_profile(folder / "other.json").error().code, ErrorCode::not_found);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Profile, FindsTheNewestVersion) {
+  auto profile = sample();
+  profile.models.push_back(profile.models[0]);
+  profile.models.back().version = 2;
+  EXPECT_EQ(profile.find("resnet")->version, 3);
+  EXPECT_EQ(profile.find("other"), nullptr);
+}
+
+TEST(Profile, ErrorsSayWhereAndWhatWouldBeRight) {
+  const std::string batch = R"({"batch": 1, "p50_ms": 1, "p99_ms": 2})";
+  const auto with = [&](const std::string& load, const std::string& batches) {
+    return R"({"device": "d", "models": [{"name": "m", "weights_bytes": 1, "load_ms": )" + load +
+           R"(, "batches": [)" + batches + "]}]}";
+  };
+  const std::string load = R"({"p50": 1, "p99": 2})";
+  ASSERT_TRUE(parse_profile(with(load, batch), "f").has_value());
+  const struct {
+    std::string text, says;
+  } rows[] = {
+      {"", "not a JSON document"},
+      {"[1", "not a JSON document"},
+      {"[]", "should be an object"},
+      {"{}", "has no \"device\""},
+      {R"({"device": 3, "models": []})", "should be a string"},
+      {R"({"device": "d"})", "has no \"models\""},
+      {R"({"device": "d", "models": {}})", "should be an array"},
+      {R"({"device": "d", "threads": 0, "models": []})", "1..65536"},
+      {R"({"device": "d", "models": [7]})", "models[0]: is number"},
+      {R"({"device": "d", "models": [{"name": ""}]})", "models[0].name"},
+      {R"({"device": "d", "models": [{"name": "m", "weights_bytes": -1}]})", "weights_bytes: is -1"},
+      {R"({"device": "d", "models": [{"name": "m", "weights_bytes": 18446744073709551615}]})",
+       "weights_bytes: is 18446744073709551615"},
+      {with("3", batch), "load_ms: is number"},
+      {with(R"({"p50": 1})", batch), "has no \"p99\""},
+      {with(R"({"p50": 3, "p99": 2})", batch), "out of order"},
+      {with(R"({"p50": -1, "p99": 2})", batch), "load_ms.p50: is -1"},
+      {with(R"({"p50": 1, "p99": 1e300})", batch), "0..1e9"},
+      {with(load, ""), "batches: is empty"},
+      {with(load, batch + "," + batch), "should ascend"},
+      {with(load, R"({"batch": 1.5, "p50_ms": 1, "p99_ms": 2})"), "whole number"},
+      {with(load, R"({"batch": 1, "p50_ms": "1", "p99_ms": 2})"), "should be milliseconds"},
+      {with(load, R"({"batch": 1, "p50_ms": 1, "p99_ms": 2, "mean_ms": 9, "max_ms": 3})"), "mean outside"},
+  };
+  for (const auto& row : rows) {
+    const auto read = parse_profile(row.text, "file.json");
+    ASSERT_FALSE(read.has_value()) << row.text;
+    EXPECT_NE(read.error().message.find(row.says), std::string::npos) << read.error().message;
+    EXPECT_EQ(read.error().message.find("file.json: "), 0U) << read.error().message;
+  }
+}
+
+TEST(Profile, DamagedFilesAreRefusedOrReadNeverWorse) {
+  const std::string good = to_json(sample());
+  Random random(5);
+  int refused = 0;
+  for (int i = 0; i < 5000; ++i) {
+    std::string text = good;
+    for (int k = 0; k < 3; ++k) text[random.below(text.size())] = static_cast<char>(random.below(256));
+    if (random.below(4) == 0) text.resize(random.below(text.size()));
+    const auto read = parse_profile(text, "f");
+    if (!read.has_value()) {
+      ++refused;
+      continue;
+    }
+    for (const auto& model : read->models) ASSERT_FALSE(model.batches.empty());
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(LinearFit, FindsTheLineAndSaysHowGoodItIs) {
+  std::vector<BatchTimes> batches;
+  for (const int k : {1, 2, 4, 8, 16}) batches.push_back({k, {.p50 = from_ms(1.053 * k + 5.072)}});
+  const auto fit = fit_linear(batches);
+  EXPECT_NEAR(fit.alpha_ms, 1.053, 1e-5);
+  EXPECT_NEAR(fit.beta_ms, 5.072, 1e-5);
+  EXPECT_NEAR(fit.r2, 1, 1e-9);
+  EXPECT_NEAR(to_ms(fit.at(3)), 1.053 * 3 + 5.072, 1e-5);
+  batches[2].exec.p50 += 3ms;
+  EXPECT_LT(fit_linear(batches).r2, 0.99);
+  const BatchTimes one{4, {.p50 = 8ms}};
+  EXPECT_NEAR(fit_linear(std::span(&one, 1)).alpha_ms, 2, 1e-9);
+}
+
+TEST(Times, SummarizesMeasurements) {
+  std::vector<Duration> d;
+  for (int i = 100; i >= 1; --i) d.push_back(Duration{i * 1000});
+  const Times t = summarize(d);
+  EXPECT_EQ(t,
+            (Times{.p50 = 50us, .p99 = 99us, .mean = Duration{50'500}, .min = 1us, .max = 100us, .n = 100}));
+}
+
+}  // namespace
+}  // namespace carillon::profile
