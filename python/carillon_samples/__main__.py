@@ -67,7 +67,6 @@ def main(arguments: list[str] | None = None) -> int:
     if any(sample.needs_torch and not is_complete(root, name) for name, sample, _ in wanted):
         try:
             import torch  # noqa: F401
-            import onnxscript  # noqa: F401
         except ImportError as error:
             say(f"carillon_samples: {error}; these models are exported with torch: run tools/setup --with-samples")
             return 1

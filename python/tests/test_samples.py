@@ -17,7 +17,7 @@ from carillon_samples.catalogue import MAX_BATCH, SAMPLES, TINY, choose
 from carillon_samples.repository import model_file
 
 needs_torch = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("torch", "onnxscript")),
+    importlib.util.find_spec("torch") is None,
     reason="torch is not installed: run tools/setup --with-samples (or ./test --with-samples)")
 
 
