@@ -1,0 +1,217 @@
+#include "carillon/frontend/infer_codec_grpc.h"
+
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "grpc_service.pb.h"
+
+#include "carillon/frontend/parameters.h"
+#include "carillon/frontend/tensors.h"
+
+namespace carillon::frontend {
+namespace {
+
+using Contents = inference::InferTensorContents;
+
+Result<ParameterValue> parameter_of(std::string_view name, const inference::InferParameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case inference::InferParameter::kBoolParam:
+      return parameter.bool_param();
+    case inference::InferParameter::kInt64Param:
+      return ParameterValue{std::int64_t{parameter.int64_param()}};
+    case inference::InferParameter::kStringParam:
+      return std::string_view(parameter.string_param());
+    case inference::InferParameter::kDoubleParam:
+      return parameter.double_param();
+    case inference::InferParameter::kUint64Param:
+      return ParameterValue{std::uint64_t{parameter.uint64_param()}};
+    case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return invalid("parameter '" + std::string(name) + "' has no value");
+}
+
+// A field of typed contents: what it is called and how much is in it.
+struct Field {
+  const char* name;
+  int size;
+};
+
+std::vector<Field> filled_fields(const Contents& contents) {
+  const Field all[] = {{"bool_contents", contents.bool_contents_size()},
+                       {"int_contents", contents.int_contents_size()},
+                       {"int64_contents", contents.int64_contents_size()},
+                       {"uint_contents", contents.uint_contents_size()},
+                       {"uint64_contents", contents.uint64_contents_size()},
+                       {"fp32_contents", contents.fp32_contents_size()},
+                       {"fp64_contents", contents.fp64_contents_size()},
+                       {"bytes_contents", contents.bytes_contents_size()}};
+  std::vector<Field> filled;
+  for (const auto& field : all)
+    if (field.size > 0) filled.push_back(field);
+  return filled;
+}
+
+// Copies `from` into elements of type T, which may be narrower.
+template <typename T, typename Repeated>
+Result<std::vector<std::byte>> copy_typed(const std::string& where, const InputCheck::Slot& slot,
+                                          const Repeated& from, std::string_view field,
+                                          const Contents& contents) {
+  for (const auto& filled : filled_fields(contents))
+    if (filled.name != field)
+      return invalid(where + " has data in " + filled.name + "; " +
+                     std::string(graph::kserve_name(slot.type)) + " goes into " + std::string(field));
+  if (static_cast<std::size_t>(from.size()) != slot.elements)
+    return invalid(where + " has " + std::to_string(from.size()) + " elements; shape " +
+                   graph::to_text(slot.shape) + " takes " + std::to_string(slot.elements));
+  std::vector<std::byte> bytes(slot.bytes);
+  std::byte* out = bytes.data();
+  for (int i = 0; i < from.size(); ++i) {
+    const auto given = from.Get(i);
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      if (!std::in_range<T>(given))
+        return invalid(where + ": element " + std::to_string(i) + " is " + std::to_string(given) +
+                       ", which is not a value of " + std::string(graph::kserve_name(slot.type)));
+    }
+    const T value = static_cast<T>(given);
+    std::memcpy(out, &value, sizeof value);
+    out += sizeof value;
+  }
+  return bytes;
+}
+
+Result<std::vector<std::byte>> take_typed(const std::string& where, const InputCheck::Slot& slot,
+                                          const Contents& contents) {
+  const auto copy = [&]<typename T>(T, const auto& from, std::string_view field) {
+    return copy_typed<T>(where, slot, from, field, contents);
+  };
+  switch (slot.type) {
+    case graph::DataType::boolean:
+      return copy(bool{}, contents.bool_contents(), "bool_contents");
+    case graph::DataType::i8:
+      return copy(std::int8_t{}, contents.int_contents(), "int_contents");
+    case graph::DataType::i16:
+      return copy(std::int16_t{}, contents.int_contents(), "int_contents");
+    case graph::DataType::i32:
+      return copy(std::int32_t{}, contents.int_contents(), "int_contents");
+    case graph::DataType::i64:
+      return copy(std::int64_t{}, contents.int64_contents(), "int64_contents");
+    case graph::DataType::u8:
+      return copy(std::uint8_t{}, contents.uint_contents(), "uint_contents");
+    case graph::DataType::u16:
+      return copy(std::uint16_t{}, contents.uint_contents(), "uint_contents");
+    case graph::DataType::u32:
+      return copy(std::uint32_t{}, contents.uint_contents(), "uint_contents");
+    case graph::DataType::u64:
+      return copy(std::uint64_t{}, contents.uint64_contents(), "uint64_contents");
+    case graph::DataType::f32:
+      return copy(float{}, contents.fp32_contents(), "fp32_contents");
+    case graph::DataType::f64:
+      return copy(double{}, contents.fp64_contents(), "fp64_contents");
+    case graph::DataType::f16:
+    case graph::DataType::bf16:
+      return invalid(where + " is " + std::string(graph::kserve_name(slot.type)) +
+                     ", which typed contents cannot carry; send it in raw_input_contents");
+    case graph::DataType::string:
+      break;
+  }
+  return fail(ErrorCode::unsupported, where + ": tensors of type BYTES are not supported");
+}
+
+bool has_parameter(const auto& tensor, const char* name) {
+  return tensor.parameters().find(name) != tensor.parameters().end();
+}
+
+Result<> read_inputs(const graph::ModelConfig& config, const inference::ModelInferRequest& message,
+                     controller::InferCall& call) {
+  const int raw = message.raw_input_contents_size();
+  if (raw > 0 && raw != message.inputs_size())
+    return invalid("raw_input_contents has " + std::to_string(raw) + " entries for " +
+                   std::to_string(message.inputs_size()) + " inputs; it needs one for each");
+  InputCheck check(config);
+  for (int i = 0; i < message.inputs_size(); ++i) {
+    const auto& input = message.inputs(i);
+    if (has_parameter(input, "shared_memory_region"))
+      return fail(ErrorCode::unsupported,
+                  "inputs[" + std::to_string(i) + "] is in shared memory, which is not supported");
+    const auto slot = check.claim(input.name(), input.datatype(),
+                                  {input.shape().data(), static_cast<std::size_t>(input.shape_size())});
+    if (!slot) return std::unexpected(slot.error());
+    const std::string where =
+        "input '" + config.inputs[slot->index].name + "' of model '" + config.name + "'";
+    Result<std::vector<std::byte>> bytes;
+    if (raw > 0) {
+      if (!filled_fields(input.contents()).empty())
+        return invalid(where + " has typed contents beside raw_input_contents; give one of them");
+      const std::string& blob = message.raw_input_contents(i);
+      bytes = take_raw(config, *slot, std::as_bytes(std::span(blob)));
+    } else {
+      bytes = take_typed(where, *slot, input.contents());
+    }
+    if (!bytes) return std::unexpected(std::move(bytes.error()));
+    call.inputs[slot->index] = std::move(*bytes);
+  }
+  if (auto complete = check.complete(); !complete) return complete;
+  call.rows = check.rows();
+  return {};
+}
+
+}  // namespace
+
+Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
+                                      const inference::ModelInferRequest& message, TimePoint arrival,
+                                      TimePoint transport_deadline) {
+  InferRequest request;
+  request.id = message.id();
+  request.call = std::make_unique<controller::InferCall>();
+  request.call->model = model.id;
+  request.call->inputs.resize(model.config.inputs.size());
+
+  RequestParameters scheduling;
+  for (const auto& [name, parameter] : message.parameters()) {
+    if (name != "timeout" && name != "priority" && name != "application") continue;
+    const auto value = parameter_of(name, parameter);
+    if (!value) return std::unexpected(value.error());
+    if (auto set = scheduling.set(name, *value); !set) return std::unexpected(std::move(set.error()));
+  }
+  if (auto read = read_inputs(model.config, message, *request.call); !read)
+    return std::unexpected(std::move(read.error()));
+
+  for (const auto& output : message.outputs()) {
+    if (has_parameter(output, "shared_memory_region"))
+      return fail(ErrorCode::unsupported,
+                  "output '" + output.name() + "' asks for shared memory, which is not supported");
+    if (const auto it = output.parameters().find("classification");
+        it != output.parameters().end() && it->second.int64_param() != 0)
+      return fail(ErrorCode::unsupported,
+                  "output '" + output.name() + "' asks for classification, which is not supported");
+    if (auto chosen = choose_output(model.config, output.name(), true, request.outputs); !chosen)
+      return std::unexpected(std::move(chosen.error()));
+  }
+  if (request.outputs.empty()) request.outputs = all_outputs(model.config, true);
+  for (const auto& [index, binary] : request.outputs)
+    if (const auto& spec = model.config.outputs[index]; spec.type == graph::DataType::string)
+      return fail(ErrorCode::unsupported, "output '" + spec.name + "' of model '" + model.config.name +
+                                              "' is BYTES; tensors of type BYTES are not supported");
+  scheduling.apply(*request.call, arrival, transport_deadline);
+  return request;
+}
+
+void write_infer_grpc(const controller::ModelView& model, const InferRequest& request,
+                      const controller::InferCall& call, inference::ModelInferResponse& response) {
+  response.set_model_name(model.name);
+  response.set_model_version(std::to_string(model.version));
+  response.set_id(request.id);
+  for (const auto& [index, binary] : request.outputs) {
+    const auto& spec = model.config.outputs[index];
+    auto& output = *response.add_outputs();
+    output.set_name(spec.name);
+    output.set_datatype(std::string(graph::kserve_name(spec.type)));
+    for (const auto extent : output_shape(model.config, index, call.rows)) output.add_shape(extent);
+    const auto& bytes = call.outputs[index];
+    response.add_raw_output_contents(bytes.data(), bytes.size());
+  }
+}
+
+}  // namespace carillon::frontend

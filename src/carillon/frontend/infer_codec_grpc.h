@@ -1,0 +1,28 @@
+#pragma once
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/service.h"
+#include "carillon/frontend/infer_request.h"
+
+namespace inference {
+class ModelInferRequest;
+class ModelInferResponse;
+}  // namespace inference
+
+namespace carillon::frontend {
+
+// Reads a ModelInfer request: tensors either all in raw_input_contents (one entry an input, in the inputs'
+// order) or all in typed contents; a mixture is refused. FP16 and BF16 are raw only. Nothing of `message` is
+// referred to afterwards. `transport_deadline` is the call's own, TimePoint::max() for none; the parameter
+// `timeout` goes before it. Errors as parse_infer_json's. Safe from any thread.
+Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
+                                      const inference::ModelInferRequest& message, TimePoint arrival,
+                                      TimePoint transport_deadline);
+
+// Fills `response`; the data goes into raw_output_contents, one entry an output. Requires outputs that passed
+// check_outputs().
+void write_infer_grpc(const controller::ModelView& model, const InferRequest& request,
+                      const controller::InferCall& call, inference::ModelInferResponse& response);
+
+}  // namespace carillon::frontend

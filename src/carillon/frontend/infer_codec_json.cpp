@@ -1,0 +1,581 @@
+#include "carillon/frontend/infer_codec_json.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <simdjson.h>
+
+#include "carillon/frontend/parameters.h"
+#include "carillon/frontend/tensors.h"
+
+namespace carillon::frontend {
+namespace {
+
+namespace dom = simdjson::dom;
+static_assert(PaddedBytes::padding >= simdjson::SIMDJSON_PADDING);
+
+// What an element is, for error texts; long ones are cut.
+std::string describe(const dom::element& element) {
+  switch (element.type()) {
+    case dom::element_type::ARRAY:
+      return "an array";
+    case dom::element_type::OBJECT:
+      return "an object";
+    case dom::element_type::STRING: {
+      const auto text = std::string_view(element);
+      return "\"" + std::string(text.substr(0, 64)) + (text.size() > 64 ? "...\"" : "\"");
+    }
+    case dom::element_type::INT64:
+    case dom::element_type::UINT64:
+    case dom::element_type::DOUBLE:
+    case dom::element_type::BOOL:
+    case dom::element_type::NULL_VALUE:
+      return simdjson::minify(element);
+  }
+  return "unknown";
+}
+
+std::unexpected<Error> wrong_kind(const std::string& where, const dom::element& element,
+                                  std::string_view wanted) {
+  return invalid(where + " is " + describe(element) + "; it must be " + std::string(wanted));
+}
+
+Result<std::string_view> text_of(const std::string& where, const dom::element& element) {
+  std::string_view text;
+  if (element.get(text) != simdjson::SUCCESS) return wrong_kind(where, element, "a string");
+  return text;
+}
+
+Result<dom::array> array_of(const std::string& where, const dom::element& element) {
+  dom::array array;
+  if (element.get(array) != simdjson::SUCCESS) return wrong_kind(where, element, "an array");
+  return array;
+}
+
+Result<dom::object> object_of(const std::string& where, const dom::element& element) {
+  dom::object object;
+  if (element.get(object) != simdjson::SUCCESS) return wrong_kind(where, element, "an object");
+  return object;
+}
+
+// Nothing for values that no parameter has: null, arrays, objects.
+std::optional<ParameterValue> parameter_of(const dom::element& element) {
+  switch (element.type()) {
+    case dom::element_type::STRING:
+      return std::string_view(element);
+    case dom::element_type::INT64:
+      return std::int64_t(element);
+    case dom::element_type::UINT64:
+      return std::uint64_t(element);
+    case dom::element_type::DOUBLE:
+      return double(element);
+    case dom::element_type::BOOL:
+      return bool(element);
+    case dom::element_type::NULL_VALUE:
+    case dom::element_type::ARRAY:
+    case dom::element_type::OBJECT:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+bool convert(const dom::element& element, T& out) {
+  if constexpr (std::is_same_v<T, bool>) {
+    bool b = false;
+    if (element.get(b) == simdjson::SUCCESS) return out = b, true;
+    std::int64_t n = 0;
+    if (element.get(n) != simdjson::SUCCESS || (n != 0 && n != 1)) return false;
+    return out = n == 1, true;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    double v = 0;
+    // Integers convert here too.
+    if (element.get(v) != simdjson::SUCCESS) return false;
+    // Rounds to an infinity: the client meant another number than the model would see.
+    if (std::isinf(static_cast<T>(v))) return false;
+    return out = static_cast<T>(v), true;
+  } else {
+    std::int64_t n = 0;
+    if (element.get(n) == simdjson::SUCCESS) {
+      if (!std::in_range<T>(n)) return false;
+      return out = static_cast<T>(n), true;
+    }
+    std::uint64_t u = 0;
+    if (element.get(u) != simdjson::SUCCESS || !std::in_range<T>(u)) return false;
+    return out = static_cast<T>(u), true;
+  }
+}
+
+// Reads the numbers of one input.
+template <typename T>
+class Filler {
+ public:
+  Filler(const std::string& where, const InputCheck::Slot& slot, std::byte* out)
+      : where_(where), slot_(slot), next_(reinterpret_cast<T*>(out)), end_(next_ + slot.elements) {}
+
+  Result<> fill(const dom::array& data) {
+    const auto first = data.begin();
+    const bool nested = first != data.end() && (*first).is_array() && slot_.shape.size() > 1;
+    auto filled = nested ? level(data, 0) : numbers(data, slot_.elements);
+    if (!filled) return filled;
+    return {};
+  }
+
+ private:
+  Result<> level(const dom::array& array, std::size_t depth) {
+    const auto extent = static_cast<std::size_t>(slot_.shape[depth]);
+    if (depth + 1 == slot_.shape.size()) return numbers(array, extent);
+    std::size_t n = 0;
+    for (const dom::element element : array) {
+      if (++n > extent) break;
+      dom::array inner;
+      if (element.get(inner) != simdjson::SUCCESS)
+        return invalid(where_ + ": data is nested unlike its shape " + graph::to_text(slot_.shape) + ": " +
+                       describe(element) + " where an array of dimension " + std::to_string(depth + 1) +
+                       " should be");
+      if (auto filled = level(inner, depth + 1); !filled) return filled;
+    }
+    if (n != extent) return wrong_count(n, extent, depth);
+    return {};
+  }
+
+  Result<> numbers(const dom::array& array, std::size_t count) {
+    std::size_t n = 0;
+    for (const dom::element element : array) {
+      if (++n > count) break;
+      if (!convert(element, *next_))
+        return invalid(where_ + ": element " +
+                       std::to_string(slot_.elements - static_cast<std::size_t>(end_ - next_)) + " is " +
+                       describe(element) + ", which is not a value of " +
+                       std::string(graph::kserve_name(slot_.type)));
+      ++next_;
+    }
+    if (n != count) return wrong_count(n, count, slot_.shape.size() - 1);
+    return {};
+  }
+
+  std::unexpected<Error> wrong_count(std::size_t n, std::size_t want, std::size_t depth) const {
+    const std::string got = n > want ? "more than " + std::to_string(want) : std::to_string(n);
+    if (want == slot_.elements)
+      return invalid(where_ + ": data has " + got + " elements; shape " + graph::to_text(slot_.shape) +
+                     " takes " + std::to_string(want));
+    return invalid(where_ + ": an array of dimension " + std::to_string(depth) + " has " + got +
+                   " elements; shape " + graph::to_text(slot_.shape) + " takes " + std::to_string(want));
+  }
+
+  const std::string& where_;
+  const InputCheck::Slot& slot_;
+  T* next_;
+  T* end_;
+};
+
+Result<std::vector<std::byte>> take_json(const std::string& where, const InputCheck::Slot& slot,
+                                         const dom::array& data) {
+  std::vector<std::byte> bytes(slot.bytes);
+  const auto fill = [&]<typename T>(T) { return Filler<T>(where, slot, bytes.data()).fill(data); };
+  Result<> filled;
+  switch (slot.type) {
+    case graph::DataType::f32:
+      filled = fill(float{});
+      break;
+    case graph::DataType::f64:
+      filled = fill(double{});
+      break;
+    case graph::DataType::i8:
+      filled = fill(std::int8_t{});
+      break;
+    case graph::DataType::i16:
+      filled = fill(std::int16_t{});
+      break;
+    case graph::DataType::i32:
+      filled = fill(std::int32_t{});
+      break;
+    case graph::DataType::i64:
+      filled = fill(std::int64_t{});
+      break;
+    case graph::DataType::u8:
+      filled = fill(std::uint8_t{});
+      break;
+    case graph::DataType::u16:
+      filled = fill(std::uint16_t{});
+      break;
+    case graph::DataType::u32:
+      filled = fill(std::uint32_t{});
+      break;
+    case graph::DataType::u64:
+      filled = fill(std::uint64_t{});
+      break;
+    case graph::DataType::boolean:
+      filled = fill(bool{});
+      break;
+    case graph::DataType::f16:
+    case graph::DataType::bf16:
+      return invalid(where + " is " + std::string(graph::kserve_name(slot.type)) +
+                     ", which JSON cannot carry; send it as a blob with binary_data_size");
+    case graph::DataType::string:
+      return fail(ErrorCode::unsupported, where + ": tensors of type BYTES are not supported");
+  }
+  if (!filled) return std::unexpected(std::move(filled.error()));
+  return bytes;
+}
+
+// Reads one request. A class for the state that its parts share.
+class RequestReader {
+ public:
+  RequestReader(const controller::ModelView& model, std::string_view blobs)
+      : config_(model.config), blobs_(blobs), check_(model.config) {
+    request_.call = std::make_unique<controller::InferCall>();
+    request_.call->model = model.id;
+    request_.call->inputs.resize(config_.inputs.size());
+  }
+
+  Result<InferRequest> read(const dom::element& root, TimePoint arrival) {
+    auto object = object_of("the request", root);
+    if (!object) return std::unexpected(std::move(object.error()));
+    std::optional<dom::element> inputs, outputs, parameters, id;
+    for (const auto [key, value] : *object) {
+      auto* known = key == "inputs"       ? &inputs
+                    : key == "outputs"    ? &outputs
+                    : key == "parameters" ? &parameters
+                    : key == "id"         ? &id
+                                          : nullptr;
+      if (known == nullptr) continue;
+      if (known->has_value()) return invalid("the request has \"" + std::string(key) + "\" twice");
+      *known = value;
+    }
+    if (id) {
+      auto text = text_of("\"id\"", *id);
+      if (!text) return std::unexpected(std::move(text.error()));
+      request_.id = *text;
+    }
+    if (parameters)
+      if (auto done = read_parameters(*parameters); !done) return std::unexpected(std::move(done.error()));
+    if (!inputs && !config_.inputs.empty()) return invalid("the request has no \"inputs\"");
+    if (inputs)
+      if (auto done = read_inputs(*inputs); !done) return std::unexpected(std::move(done.error()));
+    if (auto done = read_outputs(outputs); !done) return std::unexpected(std::move(done.error()));
+    scheduling_.apply(*request_.call, arrival, TimePoint::max());
+    return std::move(request_);
+  }
+
+ private:
+  Result<> read_parameters(const dom::element& element) {
+    auto object = object_of("\"parameters\"", element);
+    if (!object) return std::unexpected(std::move(object.error()));
+    for (const auto [key, value] : *object) {
+      const auto parameter = parameter_of(value);
+      if (!parameter) {
+        if (key == "timeout" || key == "priority" || key == "application" || key == "binary_data_output")
+          return wrong_kind("parameter '" + std::string(key) + "'", value, "a number, a string or a boolean");
+        continue;
+      }
+      if (key == "binary_data_output") {
+        auto binary = as_bool(key, *parameter);
+        if (!binary) return std::unexpected(std::move(binary.error()));
+        binary_outputs_ = *binary;
+      } else if (auto set = scheduling_.set(key, *parameter); !set) {
+        return set;
+      }
+    }
+    return {};
+  }
+
+  Result<> read_inputs(const dom::element& element) {
+    auto array = array_of("\"inputs\"", element);
+    if (!array) return std::unexpected(std::move(array.error()));
+    std::size_t i = 0;
+    for (const dom::element input : *array)
+      if (auto done = read_input("inputs[" + std::to_string(i++) + "]", input); !done) return done;
+    if (auto complete = check_.complete(); !complete) return complete;
+    if (!blobs_.empty())
+      return invalid("the body has " + std::to_string(blobs_.size()) +
+                     " bytes behind the JSON that no input's binary_data_size claims");
+    request_.call->rows = check_.rows();
+    return {};
+  }
+
+  Result<> read_input(const std::string& place, const dom::element& element) {
+    auto object = object_of(place, element);
+    if (!object) return std::unexpected(std::move(object.error()));
+    std::optional<dom::element> name, datatype, shape, data, parameters;
+    for (const auto [key, value] : *object) {
+      auto* known = key == "name"         ? &name
+                    : key == "datatype"   ? &datatype
+                    : key == "shape"      ? &shape
+                    : key == "data"       ? &data
+                    : key == "parameters" ? &parameters
+                                          : nullptr;
+      if (known == nullptr) continue;
+      if (known->has_value()) return invalid(place + " has \"" + std::string(key) + "\" twice");
+      *known = value;
+    }
+    if (!name) return invalid(place + " has no \"name\"");
+    if (!datatype) return invalid(place + " has no \"datatype\"");
+    if (!shape) return invalid(place + " has no \"shape\"");
+    const auto name_text = text_of(place + ".name", *name);
+    if (!name_text) return std::unexpected(name_text.error());
+    const auto datatype_text = text_of(place + ".datatype", *datatype);
+    if (!datatype_text) return std::unexpected(datatype_text.error());
+    const auto extents = read_shape(place + ".shape", *shape);
+    if (!extents) return std::unexpected(extents.error());
+
+    const auto blob_size = read_input_parameters(place, parameters);
+    if (!blob_size) return std::unexpected(blob_size.error());
+    const auto slot = check_.claim(*name_text, *datatype_text, *extents);
+    if (!slot) return std::unexpected(slot.error());
+
+    const std::string where =
+        "input '" + config_.inputs[slot->index].name + "' of model '" + config_.name + "'";
+    if (*blob_size && data)
+      return invalid(where + " has both \"data\" and binary_data_size; give one of them");
+    Result<std::vector<std::byte>> bytes;
+    if (*blob_size) {
+      if (**blob_size > blobs_.size())
+        return invalid(where + " has binary_data_size " + std::to_string(**blob_size) + ", but only " +
+                       std::to_string(blobs_.size()) + " bytes are left behind the JSON");
+      const auto blob = blobs_.substr(0, static_cast<std::size_t>(**blob_size));
+      blobs_.remove_prefix(blob.size());
+      bytes = take_raw(config_, *slot, std::as_bytes(std::span(blob)));
+    } else if (data) {
+      const auto array = array_of(where + ": \"data\"", *data);
+      if (!array) return std::unexpected(array.error());
+      bytes = take_json(where, *slot, *array);
+    } else {
+      return invalid(where + " has neither \"data\" nor the parameter binary_data_size");
+    }
+    if (!bytes) return std::unexpected(std::move(bytes.error()));
+    request_.call->inputs[slot->index] = std::move(*bytes);
+    return {};
+  }
+
+  Result<std::vector<std::int64_t>> read_shape(const std::string& where, const dom::element& element) {
+    const auto array = array_of(where, element);
+    if (!array) return std::unexpected(array.error());
+    std::vector<std::int64_t> extents;
+    for (const dom::element extent : *array) {
+      std::int64_t n = 0;
+      if (extent.get(n) != simdjson::SUCCESS)
+        return wrong_kind("an element of " + where, extent, "a whole number");
+      extents.push_back(n);
+      if (extents.size() > 64) return invalid(where + " has more than 64 dimensions");
+    }
+    return extents;
+  }
+
+  // binary_data_size, if there.
+  Result<std::optional<std::uint64_t>> read_input_parameters(const std::string& place,
+                                                             const std::optional<dom::element>& element) {
+    std::optional<std::uint64_t> blob_size;
+    if (!element) return blob_size;
+    const auto object = object_of(place + ".parameters", *element);
+    if (!object) return std::unexpected(object.error());
+    for (const auto [key, value] : *object) {
+      if (key == "shared_memory_region")
+        return fail(ErrorCode::unsupported, place + " is in shared memory, which is not supported");
+      if (key != "binary_data_size") continue;
+      const auto parameter = parameter_of(value);
+      if (!parameter) return wrong_kind(place + ".parameters.binary_data_size", value, "a whole number");
+      const auto size = as_count(key, *parameter);
+      if (!size) return std::unexpected(in_context(place, size.error()).error());
+      blob_size = *size;
+    }
+    return blob_size;
+  }
+
+  Result<> read_outputs(const std::optional<dom::element>& element) {
+    if (element) {
+      const auto array = array_of("\"outputs\"", *element);
+      if (!array) return std::unexpected(array.error());
+      std::size_t i = 0;
+      for (const dom::element output : *array)
+        if (auto done = read_output("outputs[" + std::to_string(i++) + "]", output); !done) return done;
+    }
+    if (request_.outputs.empty()) request_.outputs = all_outputs(config_, binary_outputs_);
+    for (const auto& [index, binary] : request_.outputs) {
+      const auto& spec = config_.outputs[index];
+      if (spec.type == graph::DataType::string)
+        return fail(ErrorCode::unsupported, "output '" + spec.name + "' of model '" + config_.name +
+                                                "' is BYTES; tensors of type BYTES are not supported");
+      if (!binary && (spec.type == graph::DataType::f16 || spec.type == graph::DataType::bf16))
+        return invalid("output '" + spec.name + "' of model '" + config_.name + "' is " +
+                       std::string(graph::kserve_name(spec.type)) +
+                       ", which JSON cannot carry; ask for it with the parameter binary_data");
+    }
+    return {};
+  }
+
+  Result<> read_output(const std::string& place, const dom::element& element) {
+    const auto object = object_of(place, element);
+    if (!object) return std::unexpected(object.error());
+    std::optional<std::string_view> name;
+    bool binary = binary_outputs_;
+    for (const auto [key, value] : *object) {
+      if (key == "name") {
+        const auto text = text_of(place + ".name", value);
+        if (!text) return std::unexpected(text.error());
+        name = *text;
+      } else if (key == "parameters") {
+        const auto parameters = object_of(place + ".parameters", value);
+        if (!parameters) return std::unexpected(parameters.error());
+        for (const auto [parameter_name, parameter_value] : *parameters) {
+          if (parameter_name == "shared_memory_region")
+            return fail(ErrorCode::unsupported, place + " asks for shared memory, which is not supported");
+          const auto parameter = parameter_of(parameter_value);
+          if (parameter_name == "classification" && parameter != ParameterValue{std::int64_t{0}})
+            return fail(ErrorCode::unsupported, place + " asks for classification, which is not supported");
+          if (parameter_name != "binary_data") continue;
+          if (!parameter)
+            return wrong_kind(place + ".parameters.binary_data", parameter_value, "true or false");
+          const auto given = as_bool(parameter_name, *parameter);
+          if (!given) return in_context(place, given.error());
+          binary = *given;
+        }
+      }
+    }
+    if (!name) return invalid(place + " has no \"name\"");
+    return choose_output(config_, *name, binary, request_.outputs);
+  }
+
+  const graph::ModelConfig& config_;
+  std::string_view blobs_;  // what no input has claimed yet
+  InputCheck check_;
+  RequestParameters scheduling_;
+  bool binary_outputs_ = false;
+  InferRequest request_;
+};
+
+void append_text(std::string& out, std::string_view text) {
+  out += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+template <typename T>
+void append_number(std::string& out, T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (!std::isfinite(value)) {
+      out += "null";
+      return;
+    }
+  }
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+  out.append(text, end);
+}
+
+template <typename T>
+void append_numbers(std::string& out, std::span<const std::byte> bytes) {
+  const std::span values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  out.reserve(out.size() + values.size() * 12);
+  bool first = true;
+  for (const T value : values) {
+    if (!first) out += ',';
+    first = false;
+    append_number(out, value);
+  }
+}
+
+void append_data(std::string& out, graph::DataType type, std::span<const std::byte> bytes) {
+  switch (type) {
+    case graph::DataType::f32:
+      return append_numbers<float>(out, bytes);
+    case graph::DataType::f64:
+      return append_numbers<double>(out, bytes);
+    case graph::DataType::i8:
+      return append_numbers<std::int8_t>(out, bytes);
+    case graph::DataType::i16:
+      return append_numbers<std::int16_t>(out, bytes);
+    case graph::DataType::i32:
+      return append_numbers<std::int32_t>(out, bytes);
+    case graph::DataType::i64:
+      return append_numbers<std::int64_t>(out, bytes);
+    case graph::DataType::u8:
+      return append_numbers<std::uint8_t>(out, bytes);
+    case graph::DataType::u16:
+      return append_numbers<std::uint16_t>(out, bytes);
+    case graph::DataType::u32:
+      return append_numbers<std::uint32_t>(out, bytes);
+    case graph::DataType::u64:
+      return append_numbers<std::uint64_t>(out, bytes);
+    case graph::DataType::boolean:
+      for (std::size_t i = 0; i < bytes.size(); ++i) {
+        if (i > 0) out += ',';
+        out += bytes[i] == std::byte{0} ? "false" : "true";
+      }
+      return;
+    case graph::DataType::f16:
+    case graph::DataType::bf16:
+    case graph::DataType::string:
+      return;  // refused when the request was read
+  }
+}
+
+}  // namespace
+
+Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
+                                      std::optional<std::size_t> json_size, TimePoint arrival) {
+  const auto all = body.text();
+  if (json_size && *json_size > all.size())
+    return invalid("Inference-Header-Content-Length is " + std::to_string(*json_size) +
+                   ", but the body has only " + std::to_string(all.size()) + " bytes");
+  const auto json = all.substr(0, json_size.value_or(all.size()));
+  if (json.size() > longest_json)
+    return invalid("the JSON has " + std::to_string(json.size()) + " bytes; at most " +
+                   std::to_string(longest_json) + " are allowed: send large tensors as blobs");
+  if (json.empty()) return invalid("the body has no JSON");
+
+  // A parser keeps its memory for the next request, so large ones get their own.
+  constexpr std::size_t kept = std::size_t{1} << 20;
+  thread_local dom::parser small;
+  dom::parser large;
+  auto& parser = json.size() <= kept ? small : large;
+  dom::element root;
+  if (const auto error = parser.parse(json.data(), json.size(), false).get(root); error != simdjson::SUCCESS)
+    return invalid(std::string("the body is not JSON: ") + simdjson::error_message(error));
+  return RequestReader(model, all.substr(json.size())).read(root, arrival);
+}
+
+InferResponseBody write_infer_json(const controller::ModelView& model, const InferRequest& request,
+                                   const controller::InferCall& call) {
+  InferResponseBody body;
+  auto& out = body.json;
+  out += "{\"model_name\":";
+  append_text(out, model.name);
+  out += ",\"model_version\":\"" + std::to_string(model.version) + "\"";
+  if (!request.id.empty()) {
+    out += ",\"id\":";
+    append_text(out, request.id);
+  }
+  out += ",\"outputs\":[";
+  bool first = true;
+  for (const auto& [index, binary] : request.outputs) {
+    const auto& spec = model.config.outputs[index];
+    const std::span<const std::byte> bytes = call.outputs[index];
+    out += first ? "{\"name\":" : ",{\"name\":";
+    first = false;
+    append_text(out, spec.name);
+    out += ",\"datatype\":\"" + std::string(graph::kserve_name(spec.type)) + "\",\"shape\":";
+    out += graph::to_text(output_shape(model.config, index, call.rows));
+    if (binary) {
+      out += ",\"parameters\":{\"binary_data_size\":" + std::to_string(bytes.size()) + "}}";
+      body.blobs.push_back(bytes);
+      body.binary = true;
+    } else {
+      out += ",\"data\":[";
+      append_data(out, spec.type, bytes);
+      out += "]}";
+    }
+  }
+  out += "]}";
+  return body;
+}
+
+std::string error_json(std::string_view message) {
+  std::string out = "{\"error\":";
+  append_text(out, message);
+  return out += "}";
+}
+
+}  // namespace carillon::frontend

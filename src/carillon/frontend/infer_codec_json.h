@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/service.h"
+#include "carillon/frontend/infer_request.h"
+#include "carillon/frontend/padded_bytes.h"
+
+namespace carillon::frontend {
+
+// The JSON of a request is parsed in memory; this bounds what that can cost. Large tensors go as blobs.
+inline constexpr std::size_t longest_json = std::size_t{64} << 20;
+
+// Reads the body of a KServe v2 infer request: JSON, then the inputs' blobs in order.
+//
+// `json_size` is the header Inference-Header-Content-Length; without it all of the body is JSON. JSON data
+// may be flat or nested as the shape says; numbers must fit the datatype, and FP16 and BF16 come as blobs
+// only. Nothing of `body` is referred to afterwards: each blob was copied once. Safe from any thread; cost
+// linear in the body. Errors (invalid_argument, or unsupported: BYTES, shared memory, classification) name
+// the tensor, what was given and what would be right.
+Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
+                                      std::optional<std::size_t> json_size, TimePoint arrival);
+
+// The answer's body, in pieces: the JSON, then views of the blobs inside `call`.
+struct InferResponseBody {
+  std::string json;
+  std::vector<std::span<const std::byte>> blobs;  // any: the JSON's length goes into the header
+  bool binary = false;                            // an output is a blob (perhaps an empty one)
+};
+
+// Requires outputs that passed check_outputs(). A number that JSON cannot say (NaN, infinities) is written as
+// null; ask for a blob where they matter.
+InferResponseBody write_infer_json(const controller::ModelView& model, const InferRequest& request,
+                                   const controller::InferCall& call);
+
+// {"error":"..."}
+std::string error_json(std::string_view message);
+
+}  // namespace carillon::frontend

@@ -1,0 +1,370 @@
+#include "carillon/frontend/infer_codec_json.h"
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "carillon/base/random.h"
+#include "carillon/frontend/fake_service.h"
+
+namespace carillon::frontend {
+namespace {
+
+using graph::DataType;
+using ::testing::HasSubstr;
+
+const TimePoint arrival{100s};
+
+Result<InferRequest> parse(const controller::ModelView& model, const std::string& json,
+                           const std::string& blobs = {}) {
+  return parse_infer_json(model, PaddedBytes(json + blobs),
+                          blobs.empty() ? std::nullopt : std::optional(json.size()), arrival);
+}
+
+template <typename T>
+std::vector<T> values(const std::vector<std::byte>& bytes) {
+  std::vector<T> out(bytes.size() / sizeof(T));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+template <typename T>
+std::string blob(std::initializer_list<T> values) {
+  return {reinterpret_cast<const char*>(std::data(values)), values.size() * sizeof(T)};
+}
+
+std::string input_x(const std::string& datatype, const std::string& shape, const std::string& data) {
+  return R"({"inputs":[{"name":"x","datatype":")" + datatype + R"(","shape":)" + shape + R"(,"data":)" +
+         data + "}]}";
+}
+
+const std::string good_pair =
+    R"({"id":"a1","inputs":[{"name":"n","datatype":"INT32","shape":[2,2],"data":[[1,2],[3,-4]]},)"
+    R"({"name":"x","datatype":"FP32","shape":[2,3],"data":[1,2.5,3,4e0,5,-6]}]})";
+
+TEST(InferJson, TakesInputsInAnyOrderFlatOrNested) {
+  const auto request = parse(pair_model(), good_pair);
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->id, "a1");
+  EXPECT_EQ(request->call->model, ModelId{7});
+  EXPECT_EQ(request->call->rows, 2);
+  EXPECT_EQ(values<float>(request->call->inputs[0]), (std::vector<float>{1, 2.5, 3, 4, 5, -6}));
+  EXPECT_EQ(values<std::int32_t>(request->call->inputs[1]), (std::vector{1, 2, 3, -4}));
+  ASSERT_EQ(request->outputs.size(), 2U);
+  EXPECT_FALSE(request->outputs[0].binary);
+  EXPECT_EQ(request->call->arrival, arrival);
+  EXPECT_EQ(request->call->deadline, TimePoint::max());
+  EXPECT_FALSE(request->call->class_given);
+}
+
+TEST(InferJson, TakesBlobsInTheOrderOfTheInputs) {
+  const std::string json =
+      R"({"inputs":[{"name":"n","datatype":"INT32","shape":[1,2],"parameters":{"binary_data_size":8}},)"
+      R"({"name":"x","datatype":"FP32","shape":[1,3],"parameters":{"binary_data_size":12}}],)"
+      R"("parameters":{"binary_data_output":true}})";
+  const auto request = parse(pair_model(), json, blob<std::int32_t>({7, 8}) + blob<float>({1, 2, 3}));
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(values<float>(request->call->inputs[0]), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(values<std::int32_t>(request->call->inputs[1]), (std::vector{7, 8}));
+  EXPECT_TRUE(request->outputs[0].binary);
+  EXPECT_TRUE(request->outputs[1].binary);
+}
+
+TEST(InferJson, OutputsAreThoseAskedForInThatOrder) {
+  auto json = nlohmann::json::parse(good_pair);
+  json["outputs"] = nlohmann::json::parse(R"([{"name":"s","parameters":{"binary_data":true}},{"name":"y"}])");
+  const auto request = parse(pair_model(), json.dump());
+  ASSERT_TRUE(request) << request.error().message;
+  ASSERT_EQ(request->outputs.size(), 2U);
+  EXPECT_EQ(request->outputs[0].index, 1U);
+  EXPECT_TRUE(request->outputs[0].binary);
+  EXPECT_EQ(request->outputs[1].index, 0U);
+  EXPECT_FALSE(request->outputs[1].binary);
+}
+
+TEST(InferJson, TakesTheEndsOfEveryType) {
+  const struct {
+    DataType type;
+    std::string data;
+    std::string bytes;
+  } rows[] = {
+      {DataType::i8, "[-128,127]", blob<std::int8_t>({-128, 127})},
+      {DataType::u8, "[0,255]", blob<std::uint8_t>({0, 255})},
+      {DataType::i16, "[-32768,32767]", blob<std::int16_t>({-32768, 32767})},
+      {DataType::u16, "[0,65535]", blob<std::uint16_t>({0, 65535})},
+      {DataType::i32, "[-2147483648,2147483647]", blob<std::int32_t>({INT32_MIN, INT32_MAX})},
+      {DataType::u32, "[0,4294967295]", blob<std::uint32_t>({0, UINT32_MAX})},
+      {DataType::i64, "[-9223372036854775808,9223372036854775807]",
+       blob<std::int64_t>({INT64_MIN, INT64_MAX})},
+      {DataType::u64, "[0,18446744073709551615]", blob<std::uint64_t>({0, UINT64_MAX})},
+      {DataType::f32, "[3.4028234663852886e38,-0.5]",
+       blob<float>({std::numeric_limits<float>::max(), -0.5F})},
+      {DataType::f64, "[1e308,7]", blob<double>({1e308, 7})},
+      {DataType::boolean, "[true,0]", blob<bool>({true, false})},
+  };
+  for (const auto& [type, data, bytes] : rows) {
+    const auto request = parse(model_of(type, {2}), input_x(std::string(kserve_name(type)), "[2]", data));
+    ASSERT_TRUE(request) << request.error().message;
+    EXPECT_EQ(request->call->inputs[0].size(), bytes.size());
+    EXPECT_EQ(std::memcmp(request->call->inputs[0].data(), bytes.data(), bytes.size()), 0) << data;
+  }
+}
+
+TEST(InferJson, SchedulingParameters) {
+  auto json = nlohmann::json::parse(good_pair);
+  json["parameters"] = {{"timeout", 50000}, {"priority", 1}, {"application", "maps"}, {"anything", nullptr}};
+  auto request = parse(pair_model(), json.dump());
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->call->deadline, arrival + 50ms);
+  EXPECT_TRUE(request->call->class_given);
+  EXPECT_EQ(request->call->cls, Class::real_time);
+  EXPECT_EQ(request->call->application, "maps");
+
+  json["parameters"] = {{"timeout", "1000"}, {"priority", 9}};
+  request = parse(pair_model(), json.dump());
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->call->deadline, arrival + 1ms);
+  EXPECT_EQ(request->call->cls, Class::normal);
+  EXPECT_TRUE(request->call->class_given);
+  EXPECT_EQ(request->call->priority, 9U);
+
+  json["parameters"] = {{"timeout", 0}, {"priority", 0}};
+  request = parse(pair_model(), json.dump());
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->call->deadline, TimePoint::max());
+  EXPECT_FALSE(request->call->class_given);
+}
+
+// Each row: what a client gets wrong, and what it must be told.
+TEST(InferJson, RefusesWithAReason) {
+  const auto pair = pair_model();
+  const auto with = [](const char* pointer, const std::string& value) {
+    auto json = nlohmann::json::parse(good_pair);
+    json[nlohmann::json::json_pointer(pointer)] = nlohmann::json::parse(value);
+    return json.dump();
+  };
+  const struct {
+    std::string json;
+    std::vector<std::string> wanted;
+  } rows[] = {
+      {"", {"no JSON"}},
+      {"{", {"not JSON"}},
+      {"[1]", {"the request is an array", "object"}},
+      {"{}", {"no \"inputs\""}},
+      {R"({"inputs":{}})", {"\"inputs\" is an object", "array"}},
+      {R"({"inputs":[],"inputs":[]})", {"\"inputs\" twice"}},
+      {R"({"inputs":[]})", {"needs input 'x', 'n'"}},
+      {R"({"inputs":[3]})", {"inputs[0] is 3", "object"}},
+      {R"({"inputs":[{"datatype":"FP32","shape":[1,3],"data":[1,2,3]}]})", {"inputs[0] has no \"name\""}},
+      {with("/inputs/0/name", "\"z\""), {"no input 'z'", "'x', 'n'"}},
+      {with("/inputs/0/name", "\"x\""), {"INT32", "FP32"}},
+      {with("/inputs/1", R"({"name":"n","datatype":"INT32","shape":[2,2],"data":[1,2,3,4]})"),
+       {"'n'", "given twice"}},
+      {with("/inputs/0/datatype", "\"INT64\""), {"'INT64'", "must be INT32"}},
+      {with("/inputs/0/datatype", "\"BYTES\""), {"BYTES", "not supported"}},
+      {with("/inputs/0/datatype", "5"), {"datatype is 5", "string"}},
+      {with("/inputs/0/shape", "[2,3]"), {"[2,3]", "[-1,2]", "1 to 4"}},
+      {with("/inputs/0/shape", "[2]"), {"[2]", "[-1,2]"}},
+      {with("/inputs/0/shape", "[0,2]"), {"[0,2]", "1 to 4"}},
+      {with("/inputs/0/shape", "[5,2]"), {"[5,2]", "1 to 4"}},
+      {with("/inputs/0/shape", "[-1,2]"), {"[-1,2]", "1 to 4"}},
+      {with("/inputs/0/shape", "[4611686018427387904,2]"), {"1 to 4"}},
+      {with("/inputs/0/shape", "[2.5,2]"), {"2.5", "whole number"}},
+      {with("/inputs/0/shape", "[1,2]"), {"dimension 0 has more than 1 elements", "shape [1,2]"}},
+      {with("/inputs/1", R"({"name":"x","datatype":"FP32","shape":[1,3],"data":[1,2,3]})"),
+       {"'x'", "batch of 1", "before it 2"}},
+      {with("/inputs/1/data", "[1,2,3,4,5]"), {"has 5 elements", "[2,3] takes 6"}},
+      {with("/inputs/1/data", "[1,2,3,4,5,6,7]"), {"more than 6 elements"}},
+      {with("/inputs/1/data", "[[1,2,3],[4,5]]"), {"dimension 1 has 2 elements"}},
+      {with("/inputs/1/data", "[[1,2,3],4]"), {"nested unlike", "4 where an array"}},
+      {with("/inputs/1/data", "[1,2,3,4,5,\"six\"]"), {"element 5 is \"six\"", "FP32"}},
+      {with("/inputs/1/data", "[1,2,3,4,null,6]"), {"element 4 is null"}},
+      {with("/inputs/1/data", "[1,2,3,4,1e39,6]"), {"element 4", "FP32"}},
+      {with("/inputs/1/data", "7"), {"\"data\" is 7", "array"}},
+      {with("/inputs/0/data", "[1,2,3,2147483648]"), {"element 3 is 2147483648", "INT32"}},
+      {with("/inputs/0/data", "[1,2,3,1.5]"), {"element 3 is 1.5", "INT32"}},
+      {with("/inputs/0/parameters", R"({"binary_data_size":16})"), {"both"}},
+      {with("/inputs/0/parameters", R"({"shared_memory_region":"r"})"), {"shared memory", "not supported"}},
+      {with("/outputs", R"([{"name":"q"}])"), {"no output 'q'", "'y', 's'"}},
+      {with("/outputs", R"([{"name":"y"},{"name":"y"}])"), {"'y'", "twice"}},
+      {with("/outputs", R"([{}])"), {"outputs[0] has no \"name\""}},
+      {with("/outputs", R"([{"name":"y","parameters":{"binary_data":1}}])"),
+       {"binary_data", "true or false"}},
+      {with("/outputs", R"([{"name":"y","parameters":{"classification":3}}])"), {"classification"}},
+      {with("/id", "5"), {"\"id\" is 5", "string"}},
+      {with("/parameters", R"({"timeout":-1})"), {"'timeout' is -1", "microseconds"}},
+      {with("/parameters", R"({"timeout":86400000001})"), {"86400000001", "a day"}},
+      {with("/parameters", R"({"timeout":18446744073709551615})"), {"18446744073709551615"}},
+      {with("/parameters", R"({"timeout":1.5})"), {"'timeout' is 1.5"}},
+      {with("/parameters", R"({"timeout":"soon"})"), {"\"soon\""}},
+      {with("/parameters", R"({"timeout":[1]})"), {"'timeout' is an array"}},
+      {with("/parameters", R"({"priority":-2})"), {"'priority' is -2"}},
+      {with("/parameters", R"({"priority":4294967296})"), {"'priority' is 4294967296"}},
+      {with("/parameters", R"({"application":7})"), {"'application' is 7", "text"}},
+      {with("/parameters", R"({"binary_data_output":"yes"})"), {"binary_data_output", "true or false"}},
+      {with("/parameters", "[]"), {"\"parameters\" is an array"}},
+      {std::string(4000, '[') + std::string(4000, ']'), {"not JSON"}},
+  };
+  for (const auto& [json, wanted] : rows) {
+    const auto request = parse(pair, json);
+    ASSERT_FALSE(request) << json;
+    for (const auto& words : wanted)
+      EXPECT_THAT(request.error().message, HasSubstr(words)) << json.substr(0, 400);
+    EXPECT_TRUE(request.error().code == ErrorCode::invalid_argument ||
+                request.error().code == ErrorCode::unsupported);
+  }
+}
+
+TEST(InferJson, RefusesWrongBlobs) {
+  const auto model = model_of(DataType::f32, {any_batch, 2});
+  const auto json = [](int size) {
+    return R"({"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":)" +
+           std::to_string(size) + "}}]}";
+  };
+  const std::string eight(8, '\1');
+  EXPECT_TRUE(parse(model, json(8), eight));
+  EXPECT_THAT(parse(model, json(8), eight + "x").error().message, HasSubstr("1 bytes behind the JSON"));
+  EXPECT_THAT(parse(model, json(9), eight + "x").error().message,
+              HasSubstr("has 9 bytes; shape [1,2] of FP32 takes 8"));
+  EXPECT_THAT(parse(model, json(80), eight).error().message, HasSubstr("only 8 bytes are left"));
+  EXPECT_THAT(parse(model, json(-1), eight).error().message, HasSubstr("binary_data_size"));
+  const auto beyond = parse_infer_json(model, PaddedBytes(json(8)), 10000, arrival);
+  EXPECT_THAT(beyond.error().message, HasSubstr("Inference-Header-Content-Length is 10000"));
+  EXPECT_THAT(parse_infer_json(model, PaddedBytes(json(8)), 0, arrival).error().message,
+              HasSubstr("no JSON"));
+}
+
+TEST(InferJson, HalfFloatsAreBlobsOnly) {
+  for (const auto type : {DataType::f16, DataType::bf16}) {
+    const auto model = model_of(type, {2});
+    const std::string name(kserve_name(type));
+    EXPECT_THAT(parse(model, input_x(name, "[2]", "[1,2]")).error().message, HasSubstr("blob"));
+    const std::string json = R"({"inputs":[{"name":"x","datatype":")" + name +
+                             R"(","shape":[2],"parameters":{"binary_data_size":4}}],"outputs":[{"name":"y")";
+    EXPECT_THAT(parse(model, json + "}]}", "abcd").error().message, HasSubstr("binary_data"));
+    EXPECT_TRUE(parse(model, json + R"(,"parameters":{"binary_data":true}}]})", "abcd"));
+  }
+}
+
+TEST(InferJson, TensorsOfTextAreRefusedByName) {
+  const auto refused = parse(model_of(DataType::string, {1}), input_x("BYTES", "[1]", "[\"a\"]"));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("input 'x'"));
+}
+
+TEST(InferJson, ScalarsAndBoolBlobs) {
+  const auto scalar = parse(model_of(DataType::f32, {}), input_x("FP32", "[]", "[2.5]"));
+  ASSERT_TRUE(scalar) << scalar.error().message;
+  EXPECT_EQ(values<float>(scalar->call->inputs[0]), std::vector{2.5F});
+  const auto bools =
+      parse(model_of(DataType::boolean, {3}),
+            R"({"inputs":[{"name":"x","datatype":"BOOL","shape":[3],"parameters":{"binary_data_size":3}}]})",
+            std::string("\0\x7f\1", 3));
+  ASSERT_TRUE(bools) << bools.error().message;
+  EXPECT_EQ(values<std::uint8_t>(bools->call->inputs[0]), (std::vector<std::uint8_t>{0, 1, 1}));
+}
+
+TEST(InferJson, WritesJsonAndBlobs) {
+  const auto model = pair_model();
+  auto request = parse(model, good_pair);
+  ASSERT_TRUE(request);
+  auto& call = *request->call;
+  const std::vector<float> y{
+      0.1F, -2, 1e20F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 3};
+  const std::vector<std::int64_t> s{INT64_MIN, 5};
+  const auto bytes_of = [](const auto& v) {
+    const auto bytes = std::as_bytes(std::span(v));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  call.outputs = {bytes_of(y), bytes_of(s)};
+
+  auto body = write_infer_json(model, *request, call);
+  EXPECT_FALSE(body.binary);
+  auto json = nlohmann::json::parse(body.json);
+  EXPECT_EQ(json["model_name"], "pair");
+  EXPECT_EQ(json["model_version"], "2");
+  EXPECT_EQ(json["id"], "a1");
+  EXPECT_EQ(json["outputs"][0]["shape"], (nlohmann::json{2, 3}));
+  EXPECT_EQ(json["outputs"][0]["data"][0].get<float>(), 0.1F);
+  EXPECT_EQ(json["outputs"][0]["data"][2].get<float>(), 1e20F);
+  EXPECT_TRUE(json["outputs"][0]["data"][3].is_null());
+  EXPECT_TRUE(json["outputs"][0]["data"][4].is_null());
+  EXPECT_EQ(json["outputs"][1]["data"], (nlohmann::json{INT64_MIN, 5}));
+  EXPECT_FALSE(json["outputs"][0].contains("parameters"));
+
+  request->outputs = {{1, true}, {0, false}};
+  request->id.clear();
+  body = write_infer_json(model, *request, call);
+  EXPECT_TRUE(body.binary);
+  json = nlohmann::json::parse(body.json);
+  EXPECT_FALSE(json.contains("id"));
+  EXPECT_EQ(json["outputs"][0]["name"], "s");
+  EXPECT_EQ(json["outputs"][0]["parameters"]["binary_data_size"], 16);
+  EXPECT_FALSE(json["outputs"][0].contains("data"));
+  ASSERT_EQ(body.blobs.size(), 1U);
+  EXPECT_EQ(body.blobs[0].data(), call.outputs[1].data()) << "blobs are not copied";
+}
+
+TEST(InferJson, ErrorsAreJson) {
+  EXPECT_EQ(nlohmann::json::parse(error_json("a \"b\"\n\xff"))["error"], "a \"b\"\n\xEF\xBF\xBD");
+}
+
+// Mangled requests: any answer is fine but a crash, an error without words or a call of the wrong sizes.
+TEST(InferJson, SurvivesMangledRequests) {
+  const auto model = pair_model();
+  const std::string json =
+      R"({"id":"i","parameters":{"timeout":5000,"priority":2,"application":"a","binary_data_output":true},)"
+      R"("inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"parameters":{"binary_data_size":12}},)"
+      R"({"name":"n","datatype":"INT32","shape":[1,2],"data":[[1,2]]}],)"
+      R"("outputs":[{"name":"y","parameters":{"binary_data":false}}]})";
+  const std::string whole = json + blob<float>({1, 2, 3});
+  const char* const pieces[] = {
+      "{",         "}",       "[",    "]",    "\"", ",", ":", "-1", "1e999", "null", "9223372036854775808",
+      "\"shape\"", "\\u0000", "\xff", "true", "4",  "0"};
+  Random random(20240607);
+  int good = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string body = whole;
+    const auto edits = 1 + random.below(3);
+    for (std::uint64_t e = 0; e < edits && !body.empty(); ++e) {
+      const auto at = random.below(body.size());
+      switch (random.below(4)) {
+        case 0:
+          body[at] = static_cast<char>(random.below(256));
+          break;
+        case 1:
+          body.erase(at, 1 + random.below(8));
+          break;
+        case 2:
+          body.insert(at, pieces[random.below(std::size(pieces))]);
+          break;
+        default:
+          body.insert(at, body.substr(random.below(body.size()), random.below(40)));
+      }
+    }
+    std::optional<std::size_t> size = json.size();
+    if (random.below(8) == 0) size = random.below(body.size() + 3);
+    if (random.below(16) == 0) size.reset();
+    const auto request = parse_infer_json(model, PaddedBytes(body), size, arrival);
+    if (!request) {
+      ASSERT_FALSE(request.error().message.empty());
+      continue;
+    }
+    ++good;
+    const auto rows = static_cast<std::size_t>(request->call->rows);
+    ASSERT_TRUE(rows >= 1 && rows <= 4);
+    ASSERT_EQ(request->call->inputs[0].size(), rows * 12);
+    ASSERT_EQ(request->call->inputs[1].size(), rows * 8);
+    ASSERT_GT(request->call->deadline, arrival);
+    ASSERT_FALSE(request->outputs.empty());
+  }
+  EXPECT_GT(good, 100) << "the mangling is too strong to test what lies behind the parser";
+}
+
+}  // namespace
+}  // namespace carillon::frontend

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/controller/service.h"
+
+namespace carillon::frontend {
+
+// One output that the client wants, in the order in which it wants them.
+struct OutputChoice {
+  std::size_t index = 0;  // into ModelConfig::outputs
+  bool binary = false;    // as a blob behind the JSON; no meaning over gRPC, which always sends raw bytes
+};
+
+// A request as a codec leaves it: checked against the model's config, tensors in place.
+struct InferRequest {
+  std::string id;  // echoed; empty: none given
+  std::vector<OutputChoice> outputs;
+  std::unique_ptr<controller::InferCall> call;  // deadline TimePoint::max(): the client named none
+};
+
+}  // namespace carillon::frontend

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "carillon/base/result.h"
+#include "carillon/controller/service.h"
+
+namespace google::protobuf {
+class Message;
+}
+namespace inference {
+class ModelConfig;
+class ModelMetadataResponse;
+class ModelStatisticsResponse;
+class RepositoryIndexResponse;
+class ServerMetadataResponse;
+}  // namespace inference
+
+namespace carillon::frontend {
+
+// What the service knows, as the protocol's messages; both frontends send these. Errors as Service::find's.
+inference::ServerMetadataResponse server_metadata();
+Result<inference::ModelMetadataResponse> model_metadata(const controller::Service& service,
+                                                        std::string_view model, std::string_view version);
+Result<inference::ModelConfig> model_config(const controller::Service& service, std::string_view model,
+                                            std::string_view version);
+// model empty: every model. version empty: every version of the model.
+Result<inference::ModelStatisticsResponse> model_statistics(const controller::Service& service,
+                                                            std::string_view model, std::string_view version);
+inference::RepositoryIndexResponse repository_index(const controller::Service& service, bool only_ready);
+
+// The message as JSON under its proto names: numbers as numbers (64-bit ones too), enumerators by name,
+// fields that are not messages always there, messages and members of a oneof where set. Text that is not
+// UTF-8 is mended.
+std::string to_json(const google::protobuf::Message& message);
+// The index, which over HTTP is a bare array.
+std::string to_json(const inference::RepositoryIndexResponse& index);
+
+}  // namespace carillon::frontend

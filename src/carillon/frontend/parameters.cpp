@@ -1,0 +1,94 @@
+#include "carillon/frontend/parameters.h"
+
+#include <charconv>
+#include <limits>
+
+namespace carillon::frontend {
+namespace {
+
+std::string to_text(const ParameterValue& value) {
+  struct Text {
+    std::string operator()(bool v) const { return v ? "true" : "false"; }
+    std::string operator()(std::int64_t v) const { return std::to_string(v); }
+    std::string operator()(std::uint64_t v) const { return std::to_string(v); }
+    std::string operator()(double v) const { return std::to_string(v); }
+    std::string operator()(std::string_view v) const {
+      return "\"" + std::string(v.substr(0, 64)) + (v.size() > 64 ? "..." : "") + "\"";
+    }
+  };
+  return std::visit(Text{}, value);
+}
+
+std::unexpected<Error> wrong(std::string_view name, const ParameterValue& value, std::string_view wanted) {
+  return invalid("parameter '" + std::string(name) + "' is " + to_text(value) + "; it must be " +
+                 std::string(wanted));
+}
+
+// A number in either of its integer forms, or decimal digits. Nothing for all else, negative numbers
+// included.
+std::optional<std::uint64_t> whole(const ParameterValue& value) {
+  if (const auto* n = std::get_if<std::int64_t>(&value)) {
+    if (*n < 0) return std::nullopt;
+    return static_cast<std::uint64_t>(*n);
+  }
+  if (const auto* n = std::get_if<std::uint64_t>(&value)) return *n;
+  if (const auto* text = std::get_if<std::string_view>(&value)) {
+    std::uint64_t n = 0;
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), n);
+    if (error == std::errc{} && end == text->data() + text->size() && !text->empty()) return n;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<bool> as_bool(std::string_view name, const ParameterValue& value) {
+  if (const auto* b = std::get_if<bool>(&value)) return *b;
+  return wrong(name, value, "true or false");
+}
+
+Result<std::uint64_t> as_count(std::string_view name, const ParameterValue& value) {
+  if (!std::holds_alternative<std::string_view>(value))
+    if (const auto n = whole(value)) return *n;
+  return wrong(name, value, "a whole number, not negative");
+}
+
+Result<> RequestParameters::set(std::string_view name, const ParameterValue& value) {
+  if (name == "timeout") {
+    const auto us = whole(value);
+    constexpr auto longest = static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(longest_timeout).count());
+    if (!us || *us > longest)
+      return wrong(name, value,
+                   "a whole number of microseconds from 0 (none) to " + std::to_string(longest) + " (a day)");
+    if (*us == 0)
+      timeout_.reset();
+    else
+      timeout_ = std::chrono::microseconds(*us);
+  } else if (name == "priority") {
+    const auto level = whole(value);
+    if (!level || *level > std::numeric_limits<std::uint32_t>::max())
+      return wrong(
+          name, value,
+          "a whole number: 0 for the model's own class, 1 for real-time, up to 4294967295 for normal");
+    priority_ = static_cast<std::uint32_t>(*level);
+  } else if (name == "application") {
+    const auto* text = std::get_if<std::string_view>(&value);
+    if (text == nullptr || text->size() > longest_application)
+      return wrong(name, value, "text of at most " + std::to_string(longest_application) + " bytes");
+    application_ = *text;
+  }
+  return {};
+}
+
+void RequestParameters::apply(controller::InferCall& call, TimePoint arrival,
+                              TimePoint transport_deadline) const {
+  call.arrival = arrival;
+  call.deadline = timeout_ ? saturating_add(arrival, *timeout_) : transport_deadline;
+  call.class_given = priority_ != 0;
+  call.cls = priority_ == 1 ? Class::real_time : Class::normal;
+  call.priority = priority_;
+  call.application = application_;
+}
+
+}  // namespace carillon::frontend

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/service.h"
+
+namespace carillon::frontend {
+
+// A request parameter as either protocol can carry it.
+using ParameterValue = std::variant<bool, std::int64_t, std::uint64_t, double, std::string_view>;
+
+// A longer `timeout` is taken for a mistake in the unit.
+inline constexpr Duration longest_timeout = std::chrono::hours(24);
+inline constexpr std::size_t longest_application = 256;  // bytes
+
+// The parameters of a request that say how it is scheduled.
+//
+//   timeout      whole microseconds from arrival to deadline, as a number or in decimal digits; 0: none
+//                (Triton's meaning)
+//   priority     1: real-time; 0: the model's own class; up to 2^32-1: normal, the smaller first
+//   application  text of at most longest_application bytes
+//
+// Any other name is ignored: protocols let clients send what a server does not know. Errors
+// (invalid_argument) name the parameter, its value and what would be right.
+class RequestParameters {
+ public:
+  Result<> set(std::string_view name, const ParameterValue& value);
+
+  // Fills in arrival, deadline, class, priority and application. The deadline is the timeout's if there is
+  // one, else `transport_deadline`.
+  void apply(controller::InferCall& call, TimePoint arrival, TimePoint transport_deadline) const;
+
+ private:
+  std::optional<Duration> timeout_;
+  std::uint32_t priority_ = 0;
+  std::string application_;
+};
+
+// A boolean parameter, or an error that names it.
+Result<bool> as_bool(std::string_view name, const ParameterValue& value);
+// A whole number >= 0, or an error that names the parameter.
+Result<std::uint64_t> as_count(std::string_view name, const ParameterValue& value);
+
+}  // namespace carillon::frontend

@@ -1,0 +1,148 @@
+#include "carillon/frontend/tensors.h"
+
+#include <algorithm>
+
+namespace carillon::frontend {
+namespace {
+
+std::string in_quotes(std::string_view name) {
+  constexpr std::size_t longest = 128;  // a name from outside may be any length
+  return "'" + std::string(name.substr(0, longest)) + (name.size() > longest ? "...'" : "'");
+}
+
+std::string names_of(const std::vector<graph::TensorSpec>& specs) {
+  std::string text;
+  for (const auto& spec : specs) text += (text.empty() ? "" : ", ") + in_quotes(spec.name);
+  return text;
+}
+
+std::size_t find(const std::vector<graph::TensorSpec>& specs, std::string_view name) {
+  return static_cast<std::size_t>(std::ranges::find(specs, name, &graph::TensorSpec::name) - specs.begin());
+}
+
+std::size_t elements_of(const graph::Shape& shape) {
+  std::size_t n = 1;
+  for (const auto extent : shape) n *= static_cast<std::size_t>(extent);
+  return n;
+}
+
+// "[-1,3,224,224] with 1 to 16 in place of -1"
+std::string wanted_shape(const graph::ModelConfig& config, const graph::TensorSpec& spec) {
+  auto text = graph::to_text(spec.shape);
+  if (config.max_batch_size > 0)
+    text += " with 1 to " + std::to_string(config.max_batch_size) + " in place of -1";
+  return text;
+}
+
+std::string given_shape(std::span<const std::int64_t> shape) {
+  constexpr std::size_t longest = 16;
+  if (shape.size() <= longest) return graph::to_text(shape);
+  return graph::to_text(shape.first(longest)) + " and " + std::to_string(shape.size() - longest) + " more";
+}
+
+}  // namespace
+
+InputCheck::InputCheck(const graph::ModelConfig& config) : config_(config), given_(config.inputs.size()) {}
+
+Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_view datatype,
+                                           std::span<const std::int64_t> shape) {
+  const std::size_t index = find(config_.inputs, name);
+  if (index == config_.inputs.size())
+    return invalid("model '" + config_.name + "' has no input " + in_quotes(name) + "; its inputs are " +
+                   names_of(config_.inputs));
+  const auto& spec = config_.inputs[index];
+  const std::string where = "input '" + spec.name + "' of model '" + config_.name + "'";
+  if (given_[index]) return invalid(where + " is given twice");
+  if (spec.type == graph::DataType::string || datatype == "BYTES")
+    return fail(ErrorCode::unsupported, where + " is " + std::string(graph::kserve_name(spec.type)) +
+                                            ", given as " + in_quotes(datatype) +
+                                            "; tensors of type BYTES are not supported");
+  if (datatype != graph::kserve_name(spec.type))
+    return invalid(where + " is given as " + in_quotes(datatype) + "; it must be " +
+                   std::string(graph::kserve_name(spec.type)));
+
+  const auto wrong_shape = [&] {
+    return invalid(where + " has shape " + given_shape(shape) + "; it must be " +
+                   wanted_shape(config_, spec));
+  };
+  if (shape.size() != spec.shape.size()) return wrong_shape();
+  std::size_t first_fixed = 0;
+  if (config_.max_batch_size > 0 && !spec.shape.empty() && spec.shape[0] == graph::batch_dimension) {
+    if (shape[0] < 1 || shape[0] > config_.max_batch_size) return wrong_shape();
+    if (rows_ != 0 && shape[0] != rows_)
+      return invalid(where + " has a batch of " + std::to_string(shape[0]) + ", the inputs before it " +
+                     std::to_string(rows_) + "; all inputs must have the same");
+    first_fixed = 1;
+  }
+  if (!std::ranges::equal(shape.subspan(first_fixed), std::span(spec.shape).subspan(first_fixed)))
+    return wrong_shape();
+
+  if (first_fixed == 1) rows_ = static_cast<int>(shape[0]);
+  given_[index] = true;
+  Slot slot{.index = index, .type = spec.type, .shape = {shape.begin(), shape.end()}};
+  slot.elements = elements_of(slot.shape);
+  slot.bytes = slot.elements * graph::size_of(spec.type);
+  return slot;
+}
+
+Result<> InputCheck::complete() const {
+  std::string missing;
+  for (std::size_t i = 0; i < given_.size(); ++i)
+    if (!given_[i]) missing += (missing.empty() ? "" : ", ") + in_quotes(config_.inputs[i].name);
+  if (missing.empty()) return {};
+  return invalid("model '" + config_.name + "' needs input " + missing + ", which the request does not give");
+}
+
+Result<> choose_output(const graph::ModelConfig& config, std::string_view name, bool binary,
+                       std::vector<OutputChoice>& chosen) {
+  const std::size_t index = find(config.outputs, name);
+  if (index == config.outputs.size())
+    return invalid("model '" + config.name + "' has no output " + in_quotes(name) + "; its outputs are " +
+                   names_of(config.outputs));
+  if (std::ranges::find(chosen, index, &OutputChoice::index) != chosen.end())
+    return invalid("output " + in_quotes(name) + " is asked for twice");
+  chosen.push_back({index, binary});
+  return {};
+}
+
+std::vector<OutputChoice> all_outputs(const graph::ModelConfig& config, bool binary) {
+  std::vector<OutputChoice> chosen;
+  for (std::size_t i = 0; i < config.outputs.size(); ++i) chosen.push_back({i, binary});
+  return chosen;
+}
+
+graph::Shape output_shape(const graph::ModelConfig& config, std::size_t index, int rows) {
+  auto shape = config.outputs[index].shape;
+  if (config.max_batch_size > 0 && !shape.empty() && shape[0] == graph::batch_dimension) shape[0] = rows;
+  return shape;
+}
+
+Result<> check_outputs(const graph::ModelConfig& config, const controller::InferCall& call) {
+  if (call.outputs.size() != config.outputs.size())
+    return fail(ErrorCode::internal, "model '" + config.name + "' gave " +
+                                         std::to_string(call.outputs.size()) + " outputs; it has " +
+                                         std::to_string(config.outputs.size()));
+  for (std::size_t i = 0; i < config.outputs.size(); ++i) {
+    const std::size_t want =
+        elements_of(output_shape(config, i, call.rows)) * graph::size_of(config.outputs[i].type);
+    if (call.outputs[i].size() != want)
+      return fail(ErrorCode::internal, "output '" + config.outputs[i].name + "' of model '" + config.name +
+                                           "' has " + std::to_string(call.outputs[i].size()) + " bytes; " +
+                                           std::to_string(want) + " were expected");
+  }
+  return {};
+}
+
+Result<std::vector<std::byte>> take_raw(const graph::ModelConfig& config, const InputCheck::Slot& slot,
+                                        std::span<const std::byte> data) {
+  if (data.size() != slot.bytes)
+    return invalid("input '" + config.inputs[slot.index].name + "' of model '" + config.name + "' has " +
+                   std::to_string(data.size()) + " bytes; shape " + graph::to_text(slot.shape) + " of " +
+                   std::string(graph::kserve_name(slot.type)) + " takes " + std::to_string(slot.bytes));
+  std::vector<std::byte> bytes(data.begin(), data.end());
+  if (slot.type == graph::DataType::boolean)
+    for (auto& b : bytes) b = b == std::byte{0} ? std::byte{0} : std::byte{1};
+  return bytes;
+}
+
+}  // namespace carillon::frontend

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/frontend/infer_request.h"
+#include "carillon/graph/repository.h"
+
+namespace carillon::frontend {
+
+// Checks the inputs of one request, one at a time, against what the model takes. No size here comes from the
+// client: bytes and elements follow from the config and a batch that was held against its maximum.
+class InputCheck {
+ public:
+  explicit InputCheck(const graph::ModelConfig& config);
+
+  struct Slot {
+    std::size_t index = 0;  // into ModelConfig::inputs
+    graph::DataType type = graph::DataType::f32;
+    graph::Shape shape;
+    std::size_t elements = 0;
+    std::size_t bytes = 0;
+  };
+
+  // The slot of input `name`. Errors (invalid_argument unless said): unknown name, one given twice, a
+  // datatype or shape that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs';
+  // unsupported: BYTES.
+  Result<Slot> claim(std::string_view name, std::string_view datatype, std::span<const std::int64_t> shape);
+
+  // Error: an input of the model was not given.
+  Result<> complete() const;
+
+  int rows() const { return rows_ == 0 ? 1 : rows_; }
+
+ private:
+  const graph::ModelConfig& config_;
+  std::vector<bool> given_;
+  int rows_ = 0;  // 0: not known yet
+};
+
+// Adds the output `name` to `chosen`. Errors: unknown, or already there.
+Result<> choose_output(const graph::ModelConfig& config, std::string_view name, bool binary,
+                       std::vector<OutputChoice>& chosen);
+// All outputs, in the model's order.
+std::vector<OutputChoice> all_outputs(const graph::ModelConfig& config, bool binary);
+
+// The extents of an output for a request of `rows` rows.
+graph::Shape output_shape(const graph::ModelConfig& config, std::size_t index, int rows);
+
+// Whether the call's outputs are there and of the right sizes. Error (internal): names the output.
+Result<> check_outputs(const graph::ModelConfig& config, const controller::InferCall& call);
+
+// Takes `data` as the bytes of an input; any nonzero byte of a BOOL becomes 1, which is what C++ needs.
+// Error: not slot.bytes long.
+Result<std::vector<std::byte>> take_raw(const graph::ModelConfig& config, const InputCheck::Slot& slot,
+                                        std::span<const std::byte> data);
+
+}  // namespace carillon::frontend
