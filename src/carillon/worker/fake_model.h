@@ -1,0 +1,238 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "carillon/engine/engine.h"
+#include "carillon/worker/worker.h"
+
+// For the worker's tests: an engine that adds numbers, and somebody to wait for results.
+namespace carillon::worker::testing {
+
+// What `model` keeps in the 8 bytes of its weights at `offset`, a multiple of 64. Never zero, and no two
+// models or places alike (splitmix64's finaliser is a bijection).
+inline std::uint64_t weight_word(std::uint64_t model, std::uint64_t offset) {
+  std::uint64_t x = (model << 40) + offset + 1;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// y[b, width] = x[b, width] + s[b, 1] + constant, and t[b, 1] = s. Its kernel looks at every 64th byte of the
+// weights first and fails where they are not this model's own.
+class FakeModel final : public engine::CompiledModel {
+ public:
+  struct Config {
+    std::uint64_t seed = 0;
+    std::uint64_t weights = 100;
+    std::int64_t width = 3;
+    float constant = 1;
+    std::vector<int> batches{1, 2, 4};
+    Bytes workspace = kib(4);
+    graph::DataType type = graph::DataType::f32;
+  };
+
+  explicit FakeModel(Config config) : config_(std::move(config)) {
+    inputs_ = {{"x", config_.type, {-1, config_.width}}, {"s", graph::DataType::f32, {-1, 1}}};
+    outputs_ = {{"y", graph::DataType::f32, {-1, config_.width}}, {"t", graph::DataType::f32, {-1, 1}}};
+    for (const int batch : config_.batches) plans_.push_back(std::make_unique<FakePlan>(*this, batch));
+  }
+
+  // Called by the kernel before anything else, on the EXEC thread; set before use. An error fails the run.
+  std::function<Result<>()> before_run;
+
+  const Config& config() const { return config_; }
+  const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
+  const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
+  Bytes weights() const override { return {config_.weights}; }
+  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    for (std::uint64_t at = 0; at + 8 <= to.size(); at += 64) {
+      const std::uint64_t word = weight_word(config_.seed, offset + at);
+      std::memcpy(to.data() + at, &word, 8);
+    }
+  }
+  std::span<const int> batch_sizes() const override { return config_.batches; }
+  const engine::Plan* plan(int batch) const override {
+    for (const auto& candidate : plans_)
+      if (candidate->batch() == batch) return candidate.get();
+    return nullptr;
+  }
+
+ private:
+  class FakePlan final : public engine::Plan {
+   public:
+    FakePlan(const FakeModel& model, int batch) : model_(model), batch_(batch) {
+      for (const auto& [specs, at_batch] :
+           {std::pair{&model.inputs_, &inputs_}, std::pair{&model.outputs_, &outputs_}})
+        for (graph::TensorSpec spec : *specs) {
+          spec.shape[0] = batch;
+          at_batch->push_back(std::move(spec));
+        }
+    }
+    int batch() const override { return batch_; }
+    std::span<const graph::TensorSpec> inputs() const override { return inputs_; }
+    std::span<const graph::TensorSpec> outputs() const override { return outputs_; }
+    Bytes workspace() const override { return model_.config_.workspace; }
+    int kernels() const override { return 1; }
+    std::string_view kernel_name(int) const override { return "add fake"; }
+    Result<> run(engine::KernelRange range, const engine::Binding& to, std::span<Duration>) const override {
+      if (range.first != 0 || range.last != 1) return fail(ErrorCode::internal, "wrong range of kernels");
+      if (model_.before_run)
+        if (auto done = model_.before_run(); !done) return done;
+      for (std::uint64_t at = 0; at + 8 <= model_.config_.weights; at += 64) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, to.weights + at, 8);
+        if (word != weight_word(model_.config_.seed, at))
+          return fail(ErrorCode::internal, "these are not my weights, at " + std::to_string(at));
+      }
+      std::memset(to.workspace, 0xa5, model_.config_.workspace.count);
+      const auto* x = reinterpret_cast<const float*>(to.inputs[0]);
+      const auto* s = reinterpret_cast<const float*>(to.inputs[1]);
+      auto* y = reinterpret_cast<float*>(to.outputs[0]);
+      auto* t = reinterpret_cast<float*>(to.outputs[1]);
+      for (int row = 0; row < batch_; ++row) {
+        for (std::int64_t i = 0; i < model_.config_.width; ++i)
+          *y++ = *x++ + s[row] + model_.config_.constant;
+        t[row] = s[row];
+      }
+      return {};
+    }
+
+   private:
+    const FakeModel& model_;
+    int batch_;
+    std::vector<graph::TensorSpec> inputs_, outputs_;
+  };
+
+  Config config_;
+  std::vector<graph::TensorSpec> inputs_, outputs_;
+  std::vector<std::unique_ptr<FakePlan>> plans_;
+};
+
+// Keeps results; a second result for one action is remembered as a fault.
+class Results final : public ResultSink {
+ public:
+  void on_result(const ActionResult& result) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!results_.emplace(result.id, result).second) ++doubles_;
+      order_.push_back(result.id);
+    }
+    arrived_.notify_all();
+  }
+  ActionResult wait(ActionId id) {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [&] { return results_.contains(id); });
+    return results_.at(id);
+  }
+  void wait_count(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [&] { return results_.size() >= count; });
+  }
+  std::optional<ActionResult> find(ActionId id) {
+    const std::lock_guard lock(mutex_);
+    const auto it = results_.find(id);
+    return it == results_.end() ? std::nullopt : std::optional(it->second);
+  }
+  std::size_t count() {
+    const std::lock_guard lock(mutex_);
+    return results_.size();
+  }
+  int doubles() {
+    const std::lock_guard lock(mutex_);
+    return doubles_;
+  }
+  std::vector<ActionId> order() {
+    const std::lock_guard lock(mutex_);
+    return order_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<ActionId, ActionResult> results_;
+  std::vector<ActionId> order_;
+  int doubles_ = 0;
+};
+
+// Holds whoever passes until it is opened, and tells that somebody has come.
+class Gate {
+ public:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    ++reached_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+  }
+  void wait_reached(int times = 1) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_ >= times; });
+  }
+  void open() {
+    {
+      const std::lock_guard lock(mutex_);
+      open_ = true;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int reached_ = 0;
+  bool open_ = false;
+};
+
+// The tensors of one batch of a FakeModel as a frontend holds them: each row apart.
+struct Batch {
+  Batch(std::int64_t width, int rows) : x(rows), s(rows), y(rows), t(rows), in(rows), out(rows) {
+    for (std::size_t row = 0; row < x.size(); ++row) {
+      for (std::int64_t i = 0; i < width; ++i)
+        x[row].push_back(static_cast<float>(100 * row) + static_cast<float>(i));
+      s[row] = {static_cast<float>(row) * 1000};
+      y[row].assign(static_cast<std::size_t>(width), -1);
+      t[row] = {-1};
+      in[row] = {bytes(x[row]), bytes(s[row])};
+      out[row] = {bytes(y[row]), bytes(t[row])};
+    }
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  InferCommand command(ActionId id, ModelId model, Window window) const {
+    InferCommand infer{.id = id, .model = model, .window = window, .batch = static_cast<int>(x.size())};
+    for (std::size_t row = 0; row < x.size(); ++row) infer.rows[row] = {in[row], out[row]};
+    return infer;
+  }
+  bool answered(float constant) const {
+    for (std::size_t row = 0; row < x.size(); ++row) {
+      if (t[row] != s[row]) return false;
+      for (std::size_t i = 0; i < x[row].size(); ++i)
+        if (y[row][i] != x[row][i] + s[row][0] + constant) return false;
+    }
+    return true;
+  }
+  bool untouched() const {
+    for (std::size_t row = 0; row < x.size(); ++row)
+      for (const float value : y[row])
+        if (value != -1) return false;
+    return true;
+  }
+
+  std::vector<std::vector<float>> x, s, y, t;
+  std::vector<std::array<const std::byte*, 2>> in;
+  std::vector<std::array<std::byte*, 2>> out;
+
+ private:
+  static std::byte* bytes(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+};
+
+}  // namespace carillon::worker::testing
