@@ -104,7 +104,9 @@ std::uint64_t resident_kib(const PageCache::Range& range) {
     std::uint64_t from = 0, to = 0, value = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2)
       inside = from < first + range.pages() * page && to > first;
-    else if (inside && std::sscanf(line.c_str(), "Rss: %lu kB", &value) == 1)
+    else if (inside && (std::sscanf(line.c_str(), "Rss: %lu kB", &value) == 1 ||
+                        std::sscanf(line.c_str(), "Shared_Hugetlb: %lu kB", &value) == 1 ||
+                        std::sscanf(line.c_str(), "Private_Hugetlb: %lu kB", &value) == 1))
       sum += value;
   }
   return sum;

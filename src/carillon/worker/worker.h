@@ -19,7 +19,8 @@ inline constexpr Bytes page_size = mib(16);
 inline constexpr int max_batch = 128;
 
 // Tensors of one row of one request, where the frontend holds them. Each pointer is to one row of the model's
-// input or output, in the model's order; whoever submits keeps them valid until the action's result.
+// input or output, in the model's order; whoever submits keeps them, and the arrays of pointers, valid until
+// the action's result. Outputs are written only where the result is success.
 struct RowBuffers {
   std::span<const std::byte* const> inputs;
   std::span<std::byte* const> outputs;
@@ -68,9 +69,10 @@ struct Options {
   Bytes page_cache = gib(2);
   Bytes io_cache = mib(512);
   Bytes workspace = mib(512);
-  int exec_threads = 0;      // of the EXEC executor's kernels; 0: all cores
-  bool real_time = false;    // ask for real-time priority and pinning; refusal is told in Worker::notes()
-  std::size_t queue = 1024;  // actions an executor can hold
+  int exec_threads = 0;    // of the EXEC executor's kernels; 0: all cores
+  bool real_time = false;  // ask for real-time priority and pinning; refusal is told in Worker::notes()
+  std::size_t queue =
+      1024;  // actions an executor can hold: LOADs and UNLOADs, and INFERs over all their steps
   std::size_t max_models = 8192;
 };
 
@@ -83,6 +85,11 @@ struct Options {
 // any running EXEC of the model) and always succeeds. INFER runs INPUT on receipt (I/O cache, gather of the
 // rows), EXEC in its window, OUTPUT at once after it. Serving an action allocates nothing, and no lock is
 // held while kernels or copies run. One EXEC at a time.
+//
+// An UNLOAD is effective from the moment the LOAD thread takes it, ahead of every LOAD in the queue: an EXEC
+// that starts later finds the model not_loaded, and a LOAD of the model follows the pages' return. An action
+// that makes no sense (unknown model, LOAD of a loaded one, a batch without a plan, rows that do not match
+// the model) is answered `failed` and says why.
 class Worker {
  public:
   virtual ~Worker() = default;  // finishes what runs, answers all else with `failed`, joins its threads
@@ -104,8 +111,10 @@ class Worker {
     return (weights.count + page_size.count - 1) / page_size.count;
   }
 
-  // Runs `model` at `batch` `repeats` times on the EXEC thread, weights loaded, inputs as given or zeros, and
-  // returns each duration; for profiles. Blocks; not while serving.
+  // Runs `model` at `batch` `repeats` times on the EXEC thread, on zeros, and returns each duration, the
+  // first with cold caches; for profiles. Loads the model where it is not loaded, and then unloads it.
+  // Blocks; not while serving, and not from a ResultSink. measure_load: map and copy on the LOAD thread; the
+  // model must not be loaded.
   virtual Result<std::vector<Duration>> measure_exec(ModelId model, int batch, int repeats) = 0;
   virtual Result<std::vector<Duration>> measure_load(ModelId model, int repeats) = 0;
 

@@ -1,0 +1,171 @@
+// A program of its own: it counts every operator new of the process.
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "carillon/worker/fake_model.h"
+
+namespace {
+
+thread_local bool is_test_thread = false;
+std::atomic<bool> counting{false};
+std::atomic<std::uint64_t> elsewhere{0};  // allocations on threads that are not the test's
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  if (counting.load(std::memory_order_relaxed) && !is_test_thread) ++elsewhere;
+  void* memory = alignment <= alignof(std::max_align_t)
+                     ? std::malloc(size)
+                     : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+
+// Not inlined, or GCC takes the pair of new and free() for a mistake.
+[[gnu::noinline]] void give_back(void* memory) {
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  return allocate(size, 1);
+}
+void* operator new[](std::size_t size) {
+  return allocate(size, 1);
+}
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return allocate(size, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return allocate(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  give_back(memory);
+}
+void operator delete[](void* memory) noexcept {
+  give_back(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  give_back(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  give_back(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  give_back(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  give_back(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  give_back(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  give_back(memory);
+}
+
+namespace carillon::worker {
+namespace {
+
+using schedule::ActionStatus;
+
+// Counts results by status, and allocates nothing.
+struct Counter final : ResultSink {
+  void on_result(const ActionResult& result) override {
+    ++counts[static_cast<std::size_t>(result.status)];
+    ++total;
+    total.notify_all();
+  }
+  void wait(int count) {
+    for (int seen = total.load(); seen < count; seen = total.load()) total.wait(seen);
+  }
+  int count(ActionStatus status) { return counts[static_cast<std::size_t>(status)].load(); }
+  std::array<std::atomic<int>, 5> counts{};
+  std::atomic<int> total{0};
+};
+
+TEST(WorkerAllocation, TheCounterCounts) {
+  is_test_thread = true;
+  elsewhere = 0;
+  counting = true;
+  std::thread other([] { ::operator delete(::operator new(8)); });
+  other.join();
+  counting = false;
+  EXPECT_GE(elsewhere.exchange(0), 1U);
+}
+
+TEST(WorkerAllocation, ServingAllocatesNothing) {
+  is_test_thread = true;
+  SteadyClock clock;
+  Counter counter;
+  auto made = make_worker({.page_cache = page_size * 2,
+                           .io_cache = kib(64),
+                           .workspace = kib(4),
+                           .exec_threads = 1,
+                           .queue = 64,
+                           .max_models = 4},
+                          clock, counter);
+  ASSERT_TRUE(made) << made.error().message;
+  Worker& worker = **made;
+  testing::Gate gate;
+  auto slow = std::make_shared<testing::FakeModel>(
+      testing::FakeModel::Config{.seed = 0, .width = 8000, .batches = {1}});
+  slow->before_run = [&]() -> Result<> {
+    gate.pass();
+    return {};
+  };
+  ASSERT_TRUE(worker.add_model({0}, slow));
+  ASSERT_TRUE(
+      worker.add_model({1}, std::make_shared<testing::FakeModel>(testing::FakeModel::Config{.seed = 1})));
+  ASSERT_TRUE(worker.add_model({2}, std::make_shared<testing::FakeModel>(testing::FakeModel::Config{
+                                        .seed = 2, .weights = 2 * page_size.count})));
+  constexpr Window any_time{TimePoint::min(), TimePoint::max()};
+  constexpr Window closed{TimePoint{}, TimePoint{1ns}};
+  const testing::Batch big(8000, 1), other_big(8000, 1), batch(3, 4);
+  std::uint64_t id = 0;
+  int sent = 0;
+  const auto send = [&](const auto& command) {
+    EXPECT_TRUE(worker.submit(command));
+    ++sent;
+  };
+
+  counting = true;
+  send(LoadCommand{{id++}, {0}, any_time});
+  send(LoadCommand{{id++}, {1}, closed});  // too_late
+  send(UnloadCommand{{id++}, {1}});
+  counter.wait(sent);
+  send(big.command({id++}, {0}, any_time));
+  gate.wait_reached();
+  send(other_big.command({id++}, {0}, any_time));  // no_memory: the I/O cache is full
+  counter.wait(sent - 1);
+  send(UnloadCommand{{id++}, {0}});          // waits for the EXEC
+  send(LoadCommand{{id++}, {0}, any_time});  // and this for that
+  gate.open();
+  counter.wait(sent);
+  send(LoadCommand{{id++}, {2}, any_time});  // no_memory: one page is left
+  counter.wait(sent);
+  send(batch.command({id++}, {1}, any_time));  // not_loaded
+  send(LoadCommand{{id++}, {1}, {clock.now() + 1ms, TimePoint::max()}});
+  counter.wait(sent);
+  for (int i = 0; i < 200; ++i) {
+    send(batch.command({id++}, {1}, i % 10 == 0 ? closed : any_time));
+    if (i % 8 == 0) counter.wait(sent);  // the I/O cache holds 16
+  }
+  counter.wait(sent);
+  counting = false;
+
+  EXPECT_EQ(elsewhere.exchange(0), 0U);
+  EXPECT_EQ(counter.count(ActionStatus::no_memory), 2);
+  EXPECT_EQ(counter.count(ActionStatus::not_loaded), 1);
+  EXPECT_EQ(counter.count(ActionStatus::too_late), 21);
+  EXPECT_EQ(counter.count(ActionStatus::failed), 0);
+  EXPECT_EQ(counter.count(ActionStatus::success), sent - 24);
+  EXPECT_TRUE(batch.answered(1) && big.answered(1) && other_big.untouched());
+}
+
+}  // namespace
+}  // namespace carillon::worker

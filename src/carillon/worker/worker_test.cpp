@@ -1,0 +1,488 @@
+#include "carillon/worker/worker.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "carillon/worker/fake_model.h"
+
+namespace carillon::worker {
+namespace {
+
+using schedule::ActionStatus;
+using testing::Batch;
+using testing::FakeModel;
+using testing::Gate;
+using testing::Results;
+
+constexpr Window any_time{TimePoint::min(), TimePoint::max()};
+
+Options small(std::uint64_t pages = 4) {
+  return {.page_cache = page_size * pages,
+          .io_cache = kib(64),
+          .workspace = kib(64),
+          .exec_threads = 1,
+          .queue = 16,
+          .max_models = 8};
+}
+
+class WorkerTest : public ::testing::Test {
+ protected:
+  void start(const Options& options) {
+    auto made = make_worker(options, clock_, results_);
+    ASSERT_TRUE(made) << made.error().message;
+    worker_ = std::move(*made);
+  }
+  ModelId add(FakeModel::Config config, std::function<Result<>()> before_run = {}) {
+    const ModelId id{next_model_++};
+    config.seed = id.value;
+    auto model = std::make_shared<FakeModel>(config);
+    model->before_run = std::move(before_run);
+    const auto added = worker_->add_model(id, model);
+    EXPECT_TRUE(added) << added.error().message;
+    return id;
+  }
+  ActionResult load(ModelId model, Window window = any_time) {
+    const ActionId id{next_action_++};
+    EXPECT_TRUE(worker_->submit(LoadCommand{id, model, window}));
+    return results_.wait(id);
+  }
+  ActionResult unload(ModelId model) {
+    const ActionId id{next_action_++};
+    EXPECT_TRUE(worker_->submit(UnloadCommand{id, model}));
+    return results_.wait(id);
+  }
+  ActionResult infer(const Batch& batch, ModelId model, Window window = any_time) {
+    const ActionId id{next_action_++};
+    EXPECT_TRUE(worker_->submit(batch.command(id, model, window)));
+    return results_.wait(id);
+  }
+
+  SteadyClock clock_;
+  Results results_;
+  std::unique_ptr<Worker> worker_;  // dies first
+  std::uint32_t next_model_ = 0;
+  std::uint64_t next_action_ = 1000;
+};
+
+TEST_F(WorkerTest, LoadsInfersAndUnloads) {
+  start(small());
+  const ModelId model = add({.weights = page_size.count + 100, .width = 5, .constant = 2.5F});
+  EXPECT_EQ(worker_->total_pages(), 4U);
+  EXPECT_EQ(worker_->free_pages(), 4U);
+
+  const ActionResult loaded = load(model);
+  EXPECT_EQ(loaded.status, ActionStatus::success);
+  EXPECT_TRUE(loaded.error.empty());
+  EXPECT_EQ(worker_->free_pages(), 2U);
+  const ActionTimes& l = loaded.times;
+  EXPECT_TRUE(l.received <= l.exec_start && l.exec_start <= l.exec_end);
+  EXPECT_TRUE(l.input_end == l.received && l.output_start == l.exec_end && l.output_end == l.exec_end);
+
+  for (const int rows : {1, 2, 4}) {
+    const Batch batch(5, rows);
+    const ActionResult done = infer(batch, model);
+    EXPECT_EQ(done.status, ActionStatus::success) << done.error;
+    EXPECT_TRUE(batch.answered(2.5F)) << "batch of " << rows;
+    const ActionTimes& t = done.times;
+    EXPECT_TRUE(t.received <= t.input_start && t.input_start <= t.input_end && t.input_end <= t.exec_start &&
+                t.exec_start <= t.exec_end && t.exec_end <= t.output_start && t.output_start <= t.output_end);
+  }
+
+  EXPECT_EQ(unload(model).status, ActionStatus::success);
+  EXPECT_EQ(worker_->free_pages(), 4U);
+  EXPECT_EQ(unload(model).status, ActionStatus::success);  // always
+  const Batch batch(5, 1);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::not_loaded);
+  EXPECT_TRUE(batch.untouched());
+}
+
+TEST_F(WorkerTest, RefusesWhatCannotStartInItsWindow) {
+  start(small());
+  const ModelId model = add({});
+  const TimePoint now = clock_.now();
+  const Window closed{now - 2ms, now - 1ms};
+  EXPECT_EQ(load(model, closed).status, ActionStatus::too_late);
+  EXPECT_EQ(worker_->free_pages(), 4U);
+  EXPECT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 1);
+  EXPECT_EQ(infer(batch, model, closed).status, ActionStatus::too_late);
+  EXPECT_EQ(infer(batch, model, {TimePoint::max(), now}).status, ActionStatus::too_late);  // never opens
+  EXPECT_TRUE(batch.untouched());
+  const ActionResult done = infer(batch, model, {now + 1ms, TimePoint::max()});
+  EXPECT_EQ(done.status, ActionStatus::success);
+  EXPECT_GE(done.times.exec_start, now + 1ms);
+  EXPECT_LE(done.times.input_start, done.times.exec_start);
+}
+
+// Set by one thread, read by others.
+class SharedClock final : public Clock {
+ public:
+  TimePoint now() const override { return TimePoint{Duration{now_.load()}}; }
+  void set(Duration now) { now_ = now.count(); }
+
+ private:
+  std::atomic<Duration::rep> now_{0};
+};
+
+// The window closes while another EXEC runs, after INPUT: nothing runs late, and the I/O memory comes back.
+TEST_F(WorkerTest, AnOverrunMakesTheNextTooLate) {
+  SharedClock clock;
+  clock.set(1ms);
+  auto made = make_worker(small(), clock, results_);
+  ASSERT_TRUE(made) << made.error().message;
+  worker_ = std::move(*made);
+  Gate gate;
+  const ModelId overrun = add({.batches = {1}}, [&]() -> Result<> {
+    gate.pass();
+    clock.set(10ms);
+    return {};
+  });
+  const ModelId wide = add({.width = 8000, .batches = {1}});  // takes the whole I/O cache
+  ASSERT_EQ(load(overrun).status, ActionStatus::success);
+  ASSERT_EQ(load(wide).status, ActionStatus::success);
+  const Batch first(3, 1), second(3, 1), third(3, 1), last(8000, 1);
+  ASSERT_TRUE(worker_->submit(first.command({1}, overrun, any_time)));
+  gate.wait_reached();
+  ASSERT_TRUE(worker_->submit(second.command({2}, overrun, {TimePoint{2ms}, TimePoint{9ms}})));
+  ASSERT_TRUE(worker_->submit(third.command({3}, {7}, {TimePoint{3ms}, TimePoint{20ms}})));
+  EXPECT_EQ(results_.wait({3}).status, ActionStatus::failed);  // so INPUT has done with 2 too
+  EXPECT_FALSE(results_.find({2}));
+  gate.open();
+  EXPECT_EQ(results_.wait({1}).status, ActionStatus::success);
+  const ActionResult late = results_.wait({2});
+  EXPECT_EQ(late.status, ActionStatus::too_late);
+  EXPECT_EQ(late.times.input_end, TimePoint{1ms});
+  EXPECT_EQ(late.times.output_end, late.times.input_end);
+  EXPECT_TRUE(second.untouched());
+  EXPECT_EQ(infer(last, wide).status, ActionStatus::success);
+  EXPECT_TRUE(last.answered(1));
+}
+
+TEST_F(WorkerTest, EachRefusalReturnsItsIoMemory) {
+  start(small());
+  const ModelId failing =
+      add({.width = 8000, .batches = {1}}, [] { return fail(ErrorCode::internal, "the kernel broke"); });
+  const ModelId model = add({.width = 8000, .batches = {1}});
+  const Batch batch(8000, 1);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::not_loaded);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::not_loaded);  // no_memory, had the first kept its piece
+  ASSERT_EQ(load(failing).status, ActionStatus::success);
+  for (int i = 0; i < 2; ++i) {
+    const ActionResult failed = infer(batch, failing);
+    EXPECT_EQ(failed.status, ActionStatus::failed);
+    EXPECT_EQ(failed.error, "the kernel broke");
+  }
+  EXPECT_TRUE(batch.untouched());
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
+}
+
+TEST_F(WorkerTest, LoadFailsWithoutPages) {
+  start(small(2));
+  const ModelId a = add({.weights = page_size.count}), b = add({.weights = 2 * page_size.count});
+  EXPECT_EQ(load(a).status, ActionStatus::success);
+  const ActionResult refused = load(b);
+  EXPECT_EQ(refused.status, ActionStatus::no_memory);
+  EXPECT_TRUE(refused.error.empty());
+  EXPECT_EQ(worker_->free_pages(), 1U);
+  EXPECT_EQ(unload(a).status, ActionStatus::success);
+  EXPECT_EQ(load(b).status, ActionStatus::success);
+  const Batch batch(3, 2);
+  EXPECT_EQ(infer(batch, b).status, ActionStatus::success);
+  EXPECT_EQ(infer(batch, a).status, ActionStatus::not_loaded);
+}
+
+TEST_F(WorkerTest, SaysWhatIsWrongWithAnAction) {
+  start(small());
+  const ModelId model = add({});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  EXPECT_EQ(load(model).error, "model 0 is loaded already");
+  EXPECT_EQ(load({7}).error, "model 7 is not registered");
+  EXPECT_EQ(unload({7}).error, "model 7 is not registered");
+  const Batch batch(3, 2);
+  std::uint64_t id = 0;
+  const auto error = [&](const InferCommand& command) {
+    EXPECT_TRUE(worker_->submit(command));
+    const ActionResult result = results_.wait(command.id);
+    EXPECT_EQ(result.status, ActionStatus::failed);
+    return result.error;
+  };
+  EXPECT_EQ(error(batch.command({id++}, {7}, any_time)), "model 7 is not registered");
+  for (const int size : {-1, 0, 3, max_batch + 1}) {
+    InferCommand command = batch.command({id++}, model, any_time);
+    command.batch = size;
+    EXPECT_EQ(error(command), "model 0 has no plan for a batch of " + std::to_string(size));
+  }
+  InferCommand command = batch.command({id++}, model, any_time);
+  command.rows[1].inputs = command.rows[1].inputs.first(1);
+  EXPECT_EQ(error(command), "row 1 has 1 inputs, and the model 2");
+  command = batch.command({id++}, model, any_time);
+  const std::array<std::byte*, 2> nowhere{batch.out[0][0], nullptr};
+  command.rows[0].outputs = nowhere;
+  EXPECT_EQ(error(command), "row 0 has no memory for number 1 of its outputs");
+  EXPECT_TRUE(batch.untouched());
+}
+
+TEST_F(WorkerTest, UnloadWaitsForItsOwnExecAndHoldsUpNoOther) {
+  start(small());
+  Gate gate;
+  const ModelId busy = add({.weights = page_size.count}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  const ModelId other = add({.weights = page_size.count});
+  ASSERT_EQ(load(busy).status, ActionStatus::success);
+  ASSERT_EQ(load(other).status, ActionStatus::success);
+  const Batch first(3, 1), second(3, 1), third(3, 1);
+  ASSERT_TRUE(worker_->submit(first.command({1}, busy, any_time)));
+  gate.wait_reached();
+  ASSERT_TRUE(worker_->submit(UnloadCommand{{2}, busy}));
+  ASSERT_TRUE(worker_->submit(LoadCommand{{3}, busy, any_time}));  // follows the UNLOAD
+  EXPECT_EQ(unload(other).status, ActionStatus::success);          // meanwhile others come and go
+  EXPECT_EQ(load(other).status, ActionStatus::success);
+  EXPECT_FALSE(results_.find({2}));
+  EXPECT_FALSE(results_.find({3}));
+  EXPECT_EQ(worker_->free_pages(), 2U);  // the pages of the running EXEC are still its own
+  gate.open();
+  EXPECT_EQ(results_.wait({1}).status, ActionStatus::success);  // its kernel saw its weights
+  EXPECT_EQ(results_.wait({2}).status, ActionStatus::success);
+  EXPECT_EQ(results_.wait({3}).status, ActionStatus::success);
+  EXPECT_EQ(worker_->free_pages(), 2U);
+  EXPECT_EQ(infer(third, busy).status, ActionStatus::success);
+}
+
+TEST_F(WorkerTest, AnExecThatStartsAfterUnloadIsRefused) {
+  start(small());
+  Gate gate;
+  const ModelId busy = add({}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  ASSERT_EQ(load(busy).status, ActionStatus::success);
+  const Batch first(3, 1), second(3, 1);
+  ASSERT_TRUE(worker_->submit(first.command({1}, busy, any_time)));
+  gate.wait_reached();
+  ASSERT_TRUE(worker_->submit(second.command({2}, busy, any_time)));
+  ASSERT_TRUE(worker_->submit(UnloadCommand{{3}, busy}));
+  const ModelId other = add({});
+  EXPECT_EQ(load(other).status, ActionStatus::success);  // so the LOAD thread has taken 3 before
+  gate.open();
+  EXPECT_EQ(results_.wait({1}).status, ActionStatus::success);
+  EXPECT_EQ(results_.wait({2}).status, ActionStatus::not_loaded);
+  EXPECT_EQ(results_.wait({3}).status, ActionStatus::success);
+  EXPECT_TRUE(second.untouched());
+}
+
+TEST_F(WorkerTest, AFullQueueTakesNoMore) {
+  Options options = small();
+  options.queue = 2;
+  start(options);
+  Gate gate;
+  const ModelId model = add({}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 1);
+  const Batch other(3, 1);
+  EXPECT_TRUE(worker_->submit(batch.command({1}, model, any_time)));
+  gate.wait_reached();
+  EXPECT_TRUE(worker_->submit(other.command({2}, model, any_time)));
+  EXPECT_FALSE(worker_->submit(batch.command({3}, model, any_time)));
+  // Loads have a queue of their own: both places are taken by windows far away.
+  const Window far{TimePoint::max(), TimePoint::max()};
+  EXPECT_TRUE(worker_->submit(LoadCommand{{4}, model, far}));
+  EXPECT_TRUE(worker_->submit(LoadCommand{{5}, model, far}));
+  EXPECT_FALSE(worker_->submit(LoadCommand{{6}, model, far}));
+  EXPECT_FALSE(worker_->submit(UnloadCommand{{7}, model}));
+  gate.open();
+  EXPECT_EQ(results_.wait({2}).status, ActionStatus::success);
+  EXPECT_TRUE(worker_->submit(other.command({8}, model, any_time)));  // there is room again
+  EXPECT_EQ(results_.wait({8}).status, ActionStatus::success);
+  EXPECT_FALSE(results_.find({3}) || results_.find({6}) || results_.find({7}));
+}
+
+TEST_F(WorkerTest, TheEndAnswersEverything) {
+  start(small());
+  Gate gate;
+  const ModelId model = add({}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const std::size_t before = results_.count();
+  const Window far{TimePoint::max(), TimePoint::max()};
+  const Batch running(3, 1), waiting(3, 1), never(3, 1);
+  ASSERT_TRUE(worker_->submit(running.command({1}, model, any_time)));
+  gate.wait_reached();
+  ASSERT_TRUE(worker_->submit(waiting.command({2}, model, far)));
+  ASSERT_TRUE(worker_->submit(never.command({3}, model, far)));
+  ASSERT_TRUE(worker_->submit(LoadCommand{{4}, model, far}));
+  ASSERT_TRUE(worker_->submit(UnloadCommand{{5}, model}));  // waits for 1
+  std::thread opener([&] { gate.open(); });
+  worker_.reset();
+  opener.join();
+  EXPECT_EQ(results_.count(), before + 5);
+  EXPECT_EQ(results_.doubles(), 0);
+  EXPECT_EQ(results_.find({1})->status, ActionStatus::success);  // ran, so it is finished
+  EXPECT_TRUE(running.answered(1));
+  for (const std::uint64_t id : {2, 3, 4}) {
+    EXPECT_EQ(results_.find({id})->status, ActionStatus::failed);
+    EXPECT_EQ(results_.find({id})->error, "the worker stops");
+  }
+  EXPECT_TRUE(waiting.untouched() && never.untouched());
+}
+
+TEST_F(WorkerTest, AResultMaySubmitTheNext) {
+  struct Chain final : ResultSink {
+    void on_result(const ActionResult& result) override {
+      if (result.status == ActionStatus::success && left-- > 0) {
+        EXPECT_TRUE(worker->submit(batch->command({result.id.value + 1}, {0}, any_time)));
+      } else {
+        gate.open();
+      }
+    }
+    Worker* worker = nullptr;
+    const Batch* batch = nullptr;
+    int left = 100;
+    Gate gate;
+  } chain;
+  Options options = small();
+  options.queue = 1;  // so each submission needs the place that the result before it left
+  auto made = make_worker(options, clock_, chain);
+  ASSERT_TRUE(made);
+  const Batch batch(3, 1);
+  chain.worker = made->get();
+  chain.batch = &batch;
+  ASSERT_TRUE((*made)->add_model({0}, std::make_shared<FakeModel>(FakeModel::Config{})));
+  ASSERT_TRUE((*made)->submit(LoadCommand{{1}, {0}, any_time}));
+  chain.gate.pass();
+  made->reset();
+  EXPECT_EQ(chain.left, -1);
+  EXPECT_TRUE(batch.answered(1));
+}
+
+TEST_F(WorkerTest, Measures) {
+  start(small(2));
+  const ModelId model = add({.weights = 2 * page_size.count});
+  const ModelId other = add({.weights = 1});
+  auto exec = worker_->measure_exec(model, 2, 3);
+  ASSERT_TRUE(exec) << exec.error().message;
+  EXPECT_EQ(exec->size(), 3U);
+  EXPECT_EQ(worker_->free_pages(), 2U);  // left as it was found
+  auto load_times = worker_->measure_load(model, 4);
+  ASSERT_TRUE(load_times) << load_times.error().message;
+  EXPECT_EQ(load_times->size(), 4U);
+  EXPECT_EQ(worker_->free_pages(), 2U);
+
+  ASSERT_EQ(load(other).status, ActionStatus::success);
+  ASSERT_TRUE(worker_->measure_exec(other, 1, 1));
+  EXPECT_EQ(worker_->free_pages(), 1U);
+  const struct {
+    Result<std::vector<Duration>> result;
+    const char* want;
+  } rows[] = {
+      {worker_->measure_exec(model, 1, 1), "model 0 cannot be loaded: it needs 2 pages, and 1 are free"},
+      {worker_->measure_load(model, 1), "model 0 needs 2 pages, and 1 are free"},
+      {worker_->measure_load(other, 1), "model 1 is in use: unload it before measuring its LOAD"},
+      {worker_->measure_exec(other, 3, 1), "model 1 has no plan for a batch of 3"},
+      {worker_->measure_exec({9}, 1, 1), "model 9 is not registered"},
+      {worker_->measure_load({9}, 1), "model 9 is not registered"},
+      {worker_->measure_exec(other, 1, 0), "at least one measurement is needed, not 0"},
+      {worker_->measure_load(other, -1), "at least one measurement is needed, not -1"},
+  };
+  for (const auto& [result, want] : rows) {
+    ASSERT_FALSE(result) << want;
+    EXPECT_EQ(result.error().message, want);
+  }
+}
+
+TEST_F(WorkerTest, AFailedMeasurementLeavesNothingBehind) {
+  start(small());
+  const ModelId model = add({.width = 8000, .batches = {1}}, [] { return invalid("bad index"); });
+  for (int i = 0; i < 2; ++i) {
+    const auto exec = worker_->measure_exec(model, 1, 3);
+    ASSERT_FALSE(exec);
+    EXPECT_EQ(exec.error().message, "model 0: bad index");
+  }
+  EXPECT_EQ(worker_->free_pages(), 4U);
+}
+
+TEST_F(WorkerTest, RefusesModelsThatDoNotFit) {
+  Options options = small();
+  options.max_models = 1;
+  start(options);
+  const struct {
+    std::uint32_t id;
+    FakeModel::Config config;
+    const char* want;  // a part of the text
+  } rows[] = {
+      {1, {}, "the next is 0"},
+      {0, {.weights = 5 * page_size.count}, "needs 5 pages of 16 MiB, and the page cache has 4"},
+      {0,
+       {.batches = {1, 2}, .workspace = kib(65)},
+       "batch 1 needs 65.0 KiB of workspace, and the worker has 64.0"},
+      {0, {.width = 5000, .batches = {1, 2}}, "batch 2 needs 78"},
+      {0, {.batches = {1, 129}}, "batch 129 is out of range"},
+      {0, {.batches = {0}}, "batch 0 is out of range"},
+      {0, {.batches = {}}, "no plan for any batch size"},
+      {0, {.type = graph::DataType::string}, "tensor \"x\" [1,3] holds strings"},
+  };
+  for (const auto& row : rows) {
+    const auto added = worker_->add_model({row.id}, std::make_shared<FakeModel>(row.config));
+    ASSERT_FALSE(added) << row.want;
+    EXPECT_NE(added.error().message.find(row.want), std::string::npos) << added.error().message;
+  }
+  EXPECT_FALSE(worker_->add_model({0}, nullptr));
+  add({.weights = 0});  // without weights: no page, and it runs
+  EXPECT_EQ(load({0}).status, ActionStatus::success);
+  const Batch batch(3, 4);
+  EXPECT_EQ(infer(batch, {0}).status, ActionStatus::success);
+  const auto second = worker_->add_model({1}, std::make_shared<FakeModel>(FakeModel::Config{}));
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::resource_exhausted);
+}
+
+TEST_F(WorkerTest, RefusesAbsurdOptions) {
+  const struct {
+    Options options;
+    const char* want;
+  } rows[] = {
+      {{.page_cache = mib(1)}, "page_cache is 1.0 MiB"},
+      {{.page_cache = {~0ULL}}, "page_cache is"},
+      {{.io_cache = {1}}, "io_cache is 1 B"},
+      {{.workspace = {0}}, "workspace is 0 B"},
+      {{.exec_threads = -1}, "exec_threads is -1"},
+      {{.queue = 0}, "queue is 0"},
+      {{.queue = 1U << 30}, "queue is 1073741824"},
+      {{.max_models = 0}, "max_models is 0"},
+      {{.page_cache = gib(1ULL << 16)}, "are available: make them smaller"},
+  };
+  for (const auto& row : rows) {
+    const auto made = make_worker(row.options, clock_, results_);
+    ASSERT_FALSE(made) << row.want;
+    EXPECT_NE(made.error().message.find(row.want), std::string::npos) << made.error().message;
+  }
+}
+
+TEST_F(WorkerTest, GoesOnWithoutWhatItCannotHave) {
+  Options options = small();
+  options.real_time = true;  // granted or refused: either way it serves
+  options.page_cache = options.page_cache + Bytes{1};
+  start(options);
+  const auto& notes = worker_->notes();
+  EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
+    return note.find("whole pages of 16 MiB") != std::string::npos;
+  }));
+  const ModelId model = add({});
+  EXPECT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 2);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
+}
+
+}  // namespace
+}  // namespace carillon::worker
