@@ -43,12 +43,17 @@ TEST(RollingWindow, AgreesWithThePercentileOfTheLastTen) {
   }
 }
 
-TEST(RollingWindow, AnOutlierCanBeForgotten) {
+TEST(RollingWindow, AnOutlierCanBeForgottenButNotOrdinarySpread) {
   RollingWindow window(3ms);
-  window.add(300ms, at(1ms));
-  window.forget_largest(at(2ms));
-  EXPECT_EQ(window.estimate(), 3ms);
-  EXPECT_EQ(window.newest_at(), at(2ms));
+  window.add(5ms, at(1ms));
+  window.forget_outlier(at(2ms));
+  EXPECT_EQ(window.estimate(), 5ms);
+  window.add(300ms, at(3ms));
+  window.forget_outlier(at(4ms));
+  EXPECT_EQ(window.estimate(), 5ms);
+  EXPECT_EQ(window.newest_at(), at(4ms));
+  window.reset(2ms, at(5ms));
+  EXPECT_EQ(window.estimate(), 2ms);
 }
 
 DeviceProfile sample() {

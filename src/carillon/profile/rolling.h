@@ -32,14 +32,21 @@ class RollingWindow {
     find_largest();
   }
 
-  // Lowers the largest value to the smallest: how a lone outlier is forgotten where it keeps the action from
-  // being run, and so from being measured again. Counts as a measurement in newest_at(), so that a caller
-  // can do this at a bounded rate.
-  void forget_largest(TimePoint at) {
+  // Lowers the largest value to the smallest, if it is more than twice that: how a lone outlier is forgotten
+  // where it keeps the action from being run, and so from being measured again. Counts as a measurement in
+  // newest_at(), so that a caller can do this at a bounded rate.
+  void forget_outlier(TimePoint at) {
     const auto end = values_.begin() + static_cast<std::ptrdiff_t>(count_);
-    *std::max_element(values_.begin(), end) = *std::min_element(values_.begin(), end);
+    const Duration smallest = *std::min_element(values_.begin(), end);
+    if (largest_ > 2 * smallest) *std::max_element(values_.begin(), end) = smallest;
     newest_at_ = at;
     find_largest();
+  }
+
+  // Starts anew from `seed`.
+  void reset(Duration seed, TimePoint at) {
+    *this = RollingWindow(seed);
+    newest_at_ = at;
   }
 
  private:

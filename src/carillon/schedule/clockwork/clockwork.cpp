@@ -1,0 +1,240 @@
+#include "carillon/schedule/clockwork/clockwork.h"
+
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::schedule {
+
+Clockwork::Clockwork(const ClockworkOptions& options)
+    : options_(options),
+      safety_permille_(static_cast<std::int64_t>(options.safety_share * 1000 + 0.5)),
+      needed_(options.capacity),
+      spare_(options.capacity) {
+  CARILLON_ASSERT(options.ahead >= Duration{0} && options.safety >= Duration{0} && safety_permille_ >= 0);
+  CARILLON_ASSERT(options.patient_share > 0 && options.patient_share <= 1);
+}
+
+int Clockwork::rank_of(const Request& request) {
+  return static_cast<int>(request.cls) * 2 + (request.deadline == TimePoint::max() ? 1 : 0);
+}
+
+void Clockwork::add_model(const ModelInfo& model) {
+  state_.add_model(model);
+  Model& m = models_.emplace_back();
+  for (int rank = 0; rank < ranks; ++rank) {
+    m.lanes[static_cast<std::size_t>(rank)] = Lane(has_deadline(rank));
+    m.expiry[static_cast<std::size_t>(rank)] = TimePoint::max();
+  }
+  needed_.add_model();
+  spare_.add_model();
+}
+
+void Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
+  struct Visitor {
+    Clockwork& self;
+    TimePoint now;
+    Actions& out;
+    void operator()(const RequestArrived& e) const { self.arrived(e.request, now, out); }
+    void operator()(const RequestCancelled& e) const { self.cancelled(e.request); }
+    void operator()(const ActionDone& e) const { self.done(e, now, out); }
+    void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
+    void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
+  };
+  std::visit(Visitor{*this, now, out}, event);
+  while (!wakes_.empty() && wakes_.begin()->first <= now) fill(wakes_.begin()->second, now, out);
+  run_loads(now, out);
+  expire(now, out);
+  ask_wake(now, out);
+}
+
+void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
+  CARILLON_ASSERT(request.model.index() < models_.size());
+  const int rank = rank_of(request);
+  if (!state_.can_hold(request.model)) {
+    refuse(request.id, Reason::no_device, TimePoint::max(), out);
+    return;
+  }
+  Model& m = models_[request.model.index()];
+  if (has_deadline(rank)) {
+    const bool in_time = std::any_of(m.places.begin(), m.places.end(), [&](const Place& p) {
+      return would_finish_on(p.device, request.model, now) <= request.deadline;
+    });
+    if (!in_time) {
+      const TimePoint finish = would_finish(request.model, now);
+      if (finish > request.deadline) {
+        const Duration left = request.deadline - now;
+        state_.doubt(request.model, (left - options_.safety) * 1000 / (1000 + safety_permille_), now);
+        refuse(request.id, Reason::cannot_finish, finish, out);
+        return;
+      }
+    }
+  }
+  OpenRequest open{.request = request, .sequence = next_sequence_++};
+  open.demand = state_.model(request.model).batches.front().exec;
+  m.lanes[static_cast<std::size_t>(rank)].insert(
+      {has_deadline(rank) ? request.deadline : request.arrival, request.priority, open.sequence, request.id});
+  priority_of(rank).add_demand(request.model, open.demand);
+  CARILLON_ASSERT(requests_.insert(request.id, open));
+  update_lane(request.model, rank);
+  offer(request.model, now, out);
+}
+
+void Clockwork::cancelled(RequestId id) {
+  const auto open = requests_.erase(id);
+  if (!open || !open->waiting) return;
+  const Request& r = open->request;
+  const int rank = rank_of(r);
+  CARILLON_ASSERT(models_[r.model.index()].lanes[static_cast<std::size_t>(rank)].erase(
+      {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open->sequence, id}));
+  priority_of(rank).add_demand(r.model, -open->demand);
+  update_lane(r.model, rank);
+}
+
+void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
+  const auto finished = state_.finish(event, now);
+  if (!finished) return;
+  const ModelId model = finished->model;
+  Model& m = models_[model.index()];
+  switch (finished->kind) {
+    case ActionKind::infer: {
+      if (event.status == ActionStatus::success)
+        for (const RequestId id : finished->requests) requests_.erase(id);
+      else
+        give_back(*finished, event.status, now, out);
+      // Estimates, and so bounds, have changed; or the worker told that the model is not there.
+      if (state_.residence(finished->device, model) == Residence::absent) {
+        displace(model, finished->device);
+      } else {
+        for (Place& p : m.places)
+          if (p.device == finished->device) update_bounds(model, p);
+      }
+      if (event.status != ActionStatus::success) offer(model, now, out);
+      break;
+    }
+    case ActionKind::load:
+      if (event.status == ActionStatus::success) {
+        m.load_failures = 0;
+      } else {
+        displace(model, finished->device);
+        if (event.status != ActionStatus::too_late) {
+          m.load_failures = std::min(m.load_failures + 1, options_.load_attempts);
+          m.load_not_before = saturating_add(now, options_.load_pause * (1 << (m.load_failures - 1)));
+          if (m.load_failures >= options_.load_attempts && m.places.empty())
+            refuse_all(model, Reason::device_failed, now, out);
+        }
+      }
+      break;
+    case ActionKind::unload:
+      break;
+  }
+  fill(finished->device, now, out);
+}
+
+// Requests of an INFER that did not succeed (none as status: its device went) wait again, or are refused.
+void Clockwork::give_back(const FinishedAction& infer, std::optional<ActionStatus> status, TimePoint now,
+                          Actions& out) {
+  const bool late = status == ActionStatus::too_late;
+  int touched = 0;  // ranks, as bits
+  for (const RequestId id : infer.requests) {
+    OpenRequest* open = requests_.find(id);
+    if (open == nullptr) continue;  // cancelled meanwhile
+    const Request& r = open->request;
+    const int rank = rank_of(r);
+    if (status && (!late || !has_deadline(rank))) ++open->failures;
+    const TimePoint finish = would_finish(infer.model, now);
+    const bool hopeless = finish == TimePoint::max() || (has_deadline(rank) && finish > r.deadline);
+    if (hopeless || open->failures >= options_.attempts) {
+      requests_.erase(id);
+      refuse(id, late ? Reason::rejected_late : Reason::device_failed, finish, out);
+      continue;
+    }
+    open->waiting = true;
+    models_[r.model.index()].lanes[static_cast<std::size_t>(rank)].insert(
+        {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open->sequence, id});
+    priority_of(rank).add_demand(r.model, open->demand);
+    touched |= 1 << rank;
+  }
+  for (int rank = 0; rank < ranks; ++rank)
+    if ((touched & (1 << rank)) != 0) update_lane(infer.model, rank);
+}
+
+void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out) {
+  if (event.device.index() == ports_.size()) {
+    ports_.emplace_back();
+    needed_.add_device();
+    spare_.add_device();
+  }
+  const std::vector<FinishedAction> lost = state_.device_changed(event);
+  for (std::size_t i = 0; i < models_.size(); ++i)
+    displace(ModelId{static_cast<std::uint32_t>(i)}, event.device);
+  set_wake(event.device, TimePoint::max());
+  ports_[event.device.index()].patient_exec_at = ports_[event.device.index()].patient_load_at =
+      TimePoint::min();
+  for (const FinishedAction& infer : lost) give_back(infer, std::nullopt, now, out);
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    const ModelId model{static_cast<std::uint32_t>(i)};
+    if (!waiting(model)) continue;
+    if (state_.can_hold(model))
+      offer(model, now, out);
+    else
+      refuse_all(model, Reason::no_device, now, out);
+  }
+}
+
+void Clockwork::expire(TimePoint now, Actions& out) {
+  while (!expiries_.empty() && expiries_.begin()->first <= now) {
+    const auto [model, rank] = expiries_.begin()->second;
+    Lane& lane = models_[model.index()].lanes[static_cast<std::size_t>(rank)];
+    // Estimates may have fallen since the expiry was listed.
+    if (last_start(model, lane.head().due) > now) {
+      update_lane(model, rank);
+      continue;
+    }
+    const Waiting head = lane.head();
+    lane.erase(head);
+    const auto open = requests_.erase(head.id);
+    priority_of(rank).add_demand(model, -open->demand);
+    update_lane(model, rank);
+    // It may be that one could still be squeezed in if it went before all else: it is too late all the same.
+    refuse(head.id, Reason::deadline_passed,
+           std::max(would_finish(model, now), saturating_add(head.due, Duration{1})), out);
+  }
+}
+
+void Clockwork::refuse(RequestId id, Reason reason, TimePoint finish, Actions& out) {
+  out.emplace_back(Refuse{id, reason, finish});
+}
+
+void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    Lane& lane = models_[model.index()].lanes[static_cast<std::size_t>(rank)];
+    while (!lane.empty()) {
+      const Waiting head = lane.head();
+      lane.erase(head);
+      priority_of(rank).add_demand(model, -requests_.erase(head.id)->demand);
+      refuse(head.id, reason, reason == Reason::no_device ? TimePoint::max() : would_finish(model, now), out);
+    }
+    update_lane(model, rank);
+  }
+}
+
+void Clockwork::ask_wake(TimePoint now, Actions& out) {
+  TimePoint at = load_wake_;
+  if (!expiries_.empty()) at = std::min(at, expiries_.begin()->first);
+  if (!wakes_.empty()) at = std::min(at, wakes_.begin()->first);
+  // A wake that comes too early does no harm, so only a nearer time is worth asking for.
+  if (at >= asked_wake_) return;
+  CARILLON_ASSERT(at > now);
+  asked_wake_ = at;
+  out.emplace_back(WakeAt{at});
+}
+
+Duration Clockwork::predicted_exec(DeviceId device, ModelId model, int batch) const {
+  const auto& batches = state_.model(model).batches;
+  std::size_t i = 0;
+  while (i + 1 < batches.size() && batches[i].batch < batch) ++i;
+  return state_.exec_estimate(device, model, static_cast<int>(i));
+}
+
+}  // namespace carillon::schedule

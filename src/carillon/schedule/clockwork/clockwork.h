@@ -1,0 +1,145 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "carillon/schedule/clockwork/lane.h"
+#include "carillon/schedule/clockwork/load_priority.h"
+#include "carillon/schedule/clockwork/options.h"
+#include "carillon/schedule/cluster_state.h"
+#include "carillon/schedule/request_table.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::schedule {
+
+// Clockwork's policy (section 5.3 and appendix B), with classes and requests without a deadline added.
+//
+// INFER: each device's EXEC executor is given work for the next few milliseconds. Of all loaded models' lanes
+// the strategy with the nearest required start goes first. The paper's one queue of strategies is kept as a
+// lane of requests a model, and, a device, an ordered set of lower bounds of the lanes' required starts: the
+// search walks the set in order and stops when no later lane can win, which finds the same strategy
+// (clockwork_test.cpp holds both against each other).
+// LOAD: the highest positive load priority; UNLOAD: least recently used, never one with pending actions.
+// Refusals: on arrival, if no device could answer it in time with what it was sent already; later, when the
+// last start that would be in time has passed (a WakeAt asks to be there then).
+//
+// Rank of a request, best first: real-time, then normal, then best-effort; within each, those with a deadline
+// before those without. Real-time and normal requests without a deadline are served in order of arrival when
+// there is room; after Options::patience they may also go before those with one, at a bounded share of time.
+// Best-effort work starts only on an idle device for which nothing else is waiting, and evicts only what
+// nobody uses: others wait at most for one best-effort batch that has begun. It may starve.
+//
+// A decision costs O(log n) in waiting requests and models, times the lanes whose bound beats the winner, and
+// O(devices) for what concerns a model's devices (its bounds, admission, where to load).
+class Clockwork final : public Scheduler {
+ public:
+  explicit Clockwork(const ClockworkOptions& options = {});
+
+  std::string_view name() const override { return "clockwork"; }
+  void add_model(const ModelInfo& model) override;
+  void decide(const Event& event, TimePoint now, Actions& out) override;
+  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override;
+
+  const ClusterState& state() const { return state_; }
+
+ private:
+  static constexpr int ranks = 6;
+  static int rank_of(const Request& request);
+  static bool has_deadline(int rank) { return rank % 2 == 0; }
+  static bool is_best_effort(int rank) { return rank >= 4; }
+  static constexpr int patient_rank = 3;  // normal, without a deadline
+
+  // A device where a model is loading or loaded, with the lanes' bounds in that device's `ready` sets.
+  struct Place {
+    DeviceId device;
+    std::array<TimePoint, ranks> bound{};
+    std::array<bool, ranks> listed{};
+  };
+  struct Model {
+    std::array<Lane, ranks> lanes;
+    std::array<TimePoint, ranks> expiry;  // as listed in expiries_; max() where not
+    std::vector<Place> places;
+    TimePoint patient_since = TimePoint::max();  // as listed in patient_
+    int load_failures = 0;
+    TimePoint load_not_before = TimePoint::min();
+  };
+  struct Port {  // the policy's own view of a device
+    std::array<std::set<std::pair<TimePoint, ModelId>>, ranks> ready;
+    TimePoint wake = TimePoint::max();  // as listed in wakes_
+    TimePoint patient_exec_at = TimePoint::min(), patient_load_at = TimePoint::min();
+  };
+  struct Choice {
+    ModelId model;
+    int rank = 0;
+    Strategy strategy;
+    TimePoint start;  // expected
+    TimePoint ready;  // of the weights
+    bool loaded = true;
+  };
+
+  // clockwork.cpp: what happens.
+  void arrived(const Request& request, TimePoint now, Actions& out);
+  void cancelled(RequestId id);
+  void done(const ActionDone& event, TimePoint now, Actions& out);
+  void changed(const DeviceChanged& event, TimePoint now, Actions& out);
+  void give_back(const FinishedAction& infer, std::optional<ActionStatus> status, TimePoint now,
+                 Actions& out);
+  void expire(TimePoint now, Actions& out);
+  void refuse(RequestId id, Reason reason, TimePoint would_finish, Actions& out);
+  void refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out);
+  void ask_wake(TimePoint now, Actions& out);
+
+  // infer.cpp: which batch runs next.
+  void fill(DeviceId device, TimePoint now, Actions& out);
+  void offer(ModelId model, TimePoint now, Actions& out);
+  std::optional<Choice> choose(DeviceId device, TimePoint free, TimePoint now);
+  std::optional<Choice> best_of_rank(DeviceId device, int rank, TimePoint free, TimePoint now);
+  void send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out);
+  void update_lane(ModelId model, int rank);
+  void update_bounds(ModelId model, Place& place);
+  void unlist(ModelId model, Place& place);
+  void set_wake(DeviceId device, TimePoint at);
+  Duration span_of(Duration exec) const;
+  std::span<const BatchCost> costs(DeviceId device, ModelId model, int rank) const;
+  TimePoint last_start(ModelId model, TimePoint deadline) const;
+  // When a lone request that is sent now would be answered, on the best device; max() where none can hold it.
+  TimePoint would_finish(ModelId model, TimePoint now) const;
+  TimePoint would_finish_on(DeviceId device, ModelId model, TimePoint now) const;
+  bool waiting(ModelId model) const;
+
+  // loads.cpp: what is loaded where.
+  void run_loads(TimePoint now, Actions& out);
+  bool load_patient(DeviceId device, TimePoint now, Actions& out);
+  bool load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out);
+  enum class LoadAttempt { sent, evicting, impossible };
+  LoadAttempt try_load(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out);
+  bool make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out);
+  TimePoint last_useful_load(DeviceId device, ModelId model) const;
+  void place(ModelId model, DeviceId device);
+  void displace(ModelId model, DeviceId device);
+  LoadPriority& priority_of(int rank) { return is_best_effort(rank) ? spare_ : needed_; }
+
+  ClockworkOptions options_;
+  std::int64_t safety_permille_;
+  ClusterState state_;
+  RequestTable requests_;
+  std::vector<Model> models_;
+  std::vector<Port> ports_;
+  LoadPriority needed_, spare_;  // of real-time and normal requests; of best-effort ones
+  std::set<std::pair<TimePoint, std::pair<ModelId, int>>> expiries_;  // of the lanes' heads
+  std::set<std::pair<TimePoint, DeviceId>> wakes_;
+  // Models that are nowhere and have requests without a deadline, by the arrival of the first.
+  std::set<std::pair<TimePoint, ModelId>> patient_;
+  TimePoint load_wake_ = TimePoint::max();
+  TimePoint asked_wake_ = TimePoint::max();
+  std::uint64_t next_sequence_ = 0;
+  mutable std::vector<BatchCost> costs_;  // scratch
+};
+
+}  // namespace carillon::schedule

@@ -1,0 +1,163 @@
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+#include "carillon/schedule/clockwork/clockwork.h"
+
+namespace carillon::schedule {
+
+// Gives LOAD executors work, the least loaded device first.
+void Clockwork::run_loads(TimePoint now, Actions& out) {
+  load_wake_ = TimePoint::max();
+  if (needed_.wanted().empty() && spare_.wanted().empty() && patient_.empty()) return;
+  std::vector<std::pair<double, DeviceId>> order;
+  for (std::size_t i = 0; i < ports_.size(); ++i) {
+    const DeviceId device{static_cast<std::uint32_t>(i)};
+    if (state_.alive(device)) order.emplace_back(needed_.device_load(device), device);
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [load, device] : order) {
+    for (;;) {
+      const Executor& executor = state_.load(device);
+      const TimePoint free = executor.free_at(now);
+      if (free > saturating_add(now, options_.ahead)) {
+        if (!executor.overdue(now)) load_wake_ = std::min(load_wake_, saturating_add(free, -options_.ahead));
+        break;
+      }
+      if (!load_patient(device, now, out) && !load_wanted(device, needed_, now, out) &&
+          !load_wanted(device, spare_, now, out))
+        break;
+    }
+  }
+}
+
+// A model that is nowhere, with a request without a deadline that ran out of patience.
+bool Clockwork::load_patient(DeviceId device, TimePoint now, Actions& out) {
+  Port& port = ports_[device.index()];
+  if (patient_.empty()) return false;
+  const auto [since, model] = *patient_.begin();
+  const TimePoint due = std::max(saturating_add(since, options_.patience), port.patient_load_at);
+  if (due > now) {
+    load_wake_ = std::min(load_wake_, due);
+    return false;
+  }
+  if (try_load(device, model, false, now, out) != LoadAttempt::sent) return false;
+  port.patient_load_at = saturating_add(
+      now,
+      from_ns(static_cast<double>(state_.load_estimate(device, model).count()) / options_.patient_share));
+  return true;
+}
+
+bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out) {
+  for (const auto& [_, model] : priority.wanted()) {
+    if (state_.residence(device, model) != Residence::absent) continue;
+    switch (try_load(device, model, &priority == &spare_, now, out)) {
+      case LoadAttempt::sent:
+        return true;
+      case LoadAttempt::evicting:
+        return false;
+      case LoadAttempt::impossible:
+        continue;
+    }
+  }
+  return false;
+}
+
+Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool best_effort, TimePoint now,
+                                           Actions& out) {
+  const Model& m = models_[model.index()];
+  const std::uint64_t pages = state_.model(model).pages;
+  if (state_.residence(device, model) != Residence::absent || pages > state_.total_pages(device))
+    return LoadAttempt::impossible;
+  // Best-effort work has a place already: it is not worth a second one.
+  if (best_effort && !m.places.empty()) return LoadAttempt::impossible;
+  if (m.load_not_before > now) {
+    load_wake_ = std::min(load_wake_, m.load_not_before);
+    return LoadAttempt::impossible;
+  }
+  // The paper takes requests that a LOAD cannot help any more out of the demand; here such a LOAD is skipped.
+  const TimePoint latest = last_useful_load(device, model);
+  if (latest < state_.load(device).free_at(now)) return LoadAttempt::impossible;
+  if (state_.free_pages(device) < pages)
+    return make_room(device, model, best_effort, now, out) ? LoadAttempt::evicting : LoadAttempt::impossible;
+
+  const Duration expected = state_.load_estimate(device, model);
+  const TimePoint earliest = std::max(now, state_.load(device).last_earliest());
+  const ActionId id = state_.begin_load(device, model, earliest, expected, now);
+  out.emplace_back(Load{id, device, model, {earliest, latest}, expected});
+  place(model, device);
+  return LoadAttempt::sent;
+}
+
+// Sends the UNLOADs after which the model will fit; the LOAD follows when they are reported. False where too
+// much is in use. Models that nobody waits for go first. One with waiting requests goes only to a model that
+// wants more, after it had a fair time; or to one whose requests ran out of patience.
+bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out) {
+  const std::uint64_t pages = state_.model(model).pages;
+  std::uint64_t room = state_.free_pages(device) + state_.freeing_pages(device);
+  if (room >= pages) return true;
+  const TimePoint since = models_[model.index()].patient_since;
+  const bool impatient = since != TimePoint::max() && saturating_add(since, options_.patience) <= now;
+  std::vector<ModelId> victims;
+  const auto collect = [&](auto&& may_go) {
+    state_.visit_lru(device, [&](ModelId candidate, TimePoint used) {
+      if (room >= pages) return false;
+      if (may_go(candidate, used) && std::find(victims.begin(), victims.end(), candidate) == victims.end()) {
+        victims.push_back(candidate);
+        room += state_.model(candidate).pages;
+      }
+      return room < pages;
+    });
+  };
+  collect([&](ModelId candidate, TimePoint used) {
+    if (needed_.demand(candidate) > Duration{0}) return false;
+    const TimePoint unused_from = saturating_add(used, options_.best_effort_evicts_after);
+    if (!best_effort || unused_from <= now) return true;
+    load_wake_ = std::min(load_wake_, unused_from);
+    return false;
+  });
+  if (room < pages && !best_effort)
+    collect([&](ModelId candidate, TimePoint used) {
+      const bool had_its_time = now - used >= 10 * state_.load_estimate(device, candidate);
+      const auto demand = static_cast<double>(needed_.demand(candidate).count());
+      return impatient || (had_its_time && demand < needed_.priority(model));
+    });
+  if (room < pages) return false;
+  for (const ModelId victim : victims) {
+    displace(victim, device);
+    out.emplace_back(Unload{state_.begin_unload(device, victim), device, victim});
+  }
+  return true;
+}
+
+// When the LOAD must start at the latest so that some waiting request is still in time.
+TimePoint Clockwork::last_useful_load(DeviceId device, ModelId model) const {
+  const Duration needed =
+      state_.load_estimate(device, model) + span_of(state_.exec_estimate(device, model, 0));
+  TimePoint latest = TimePoint::min();
+  for (const Lane& lane : models_[model.index()].lanes)
+    if (!lane.empty())
+      latest =
+          std::max(latest, lane.deadlines() ? saturating_add(lane.tail().due, -needed) : TimePoint::max());
+  return latest;
+}
+
+void Clockwork::place(ModelId model, DeviceId device) {
+  models_[model.index()].places.push_back({.device = device});
+  needed_.placed(model, device);
+  spare_.placed(model, device);
+  for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
+}
+
+void Clockwork::displace(ModelId model, DeviceId device) {
+  auto& places = models_[model.index()].places;
+  const auto found =
+      std::find_if(places.begin(), places.end(), [device](const Place& p) { return p.device == device; });
+  if (found == places.end()) return;
+  unlist(model, *found);
+  places.erase(found);
+  needed_.removed(model, device);
+  spare_.removed(model, device);
+  for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
+}
+
+}  // namespace carillon::schedule

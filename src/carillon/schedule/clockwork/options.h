@@ -1,0 +1,48 @@
+#pragma once
+
+#include "carillon/base/time.h"
+
+namespace carillon::schedule {
+
+struct ClockworkOptions {
+  // Work that each executor is given in advance (the paper's 5 ms): new actions are sent while an executor is
+  // expected to be free within this time.
+  Duration ahead = 5ms;
+
+  // What an answer needs beyond EXEC (input, output, answering), and the share of EXEC by which a batch may
+  // outlast its estimate: a batch is expected to be answered exec * (1 + safety_share) + safety after its
+  // start.
+  Duration safety = 250us;
+  double safety_share = 0.05;
+
+  // A window opens this long before its executor is expected to be free, so that work which ends early does
+  // not leave the device idle.
+  Duration early_start = 5ms;
+
+  // An INFER of a loading model is sent this long before the LOAD is expected to end. Its executor may wait
+  // for it that long at most.
+  Duration cold_ahead = 500us;
+
+  // Work that a device can take on before it counts as overloaded: capacity_g of the load priority.
+  Duration capacity = 20ms;
+
+  // A request without a deadline that has waited this long may go before those with one, for at most
+  // `patient_share` of a device's time.
+  Duration patience = 1s;
+  double patient_share = 0.1;
+
+  // The longest best-effort batch, where the model has a batch size that is short enough (else its smallest):
+  // the longest that anybody else can come to wait for best-effort work.
+  Duration best_effort_slice = 5ms;
+  // Best-effort work may evict only models that were not used for this long.
+  Duration best_effort_evicts_after = 1s;
+
+  // INFERs of one request that may fail before it is refused.
+  int attempts = 3;
+  // LOADs of one model that may fail in a row before its requests are refused, and the pause after the first
+  // failure, which doubles.
+  int load_attempts = 5;
+  Duration load_pause = 10ms;
+};
+
+}  // namespace carillon::schedule

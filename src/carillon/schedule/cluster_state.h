@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "carillon/profile/rolling.h"
+#include "carillon/schedule/executor.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::schedule {
+
+// Whether a model's weights are in a device's page cache.
+enum class Residence : std::uint8_t { absent, loading, loaded, unloading };
+
+enum class ActionKind : std::uint8_t { load, unload, infer };
+
+// What was known of an action that is reported, or that went with its device.
+struct FinishedAction {
+  ActionKind kind{};
+  DeviceId device;
+  ModelId model;
+  int batch_index = 0;              // INFER: place in the model's list of batch sizes
+  std::vector<RequestId> requests;  // INFER
+  bool sent_cold = false;           // INFER: sent while the model was still loading
+};
+
+// The mirror of all devices that a scheduler decides by (Clockwork, section 5.3): memory state, action
+// profiles, pending actions. It chooses nothing; a policy asks it, books what it sends, and passes on what is
+// reported. Costs O(1) but where said. Memory grows with devices x models by four bytes, and by about a
+// kilobyte for each pair that was ever loaded. Not thread-safe.
+class ClusterState {
+ public:
+  // Ids ascend by one from zero; `batches` ascends and starts at 1.
+  void add_model(const ModelInfo& model);
+  std::size_t model_count() const { return models_.size(); }
+  const ModelInfo& model(ModelId id) const { return models_[id.index()]; }
+
+  // A device came, went or started anew: what was loaded and pending there is gone. Returns the pending
+  // INFERs, in the order of their ids. Ids are dense; a device that was never announced is not alive.
+  std::vector<FinishedAction> device_changed(const DeviceChanged& change);
+  std::size_t device_count() const { return devices_.size(); }
+  bool alive(DeviceId id) const { return id.index() < devices_.size() && devices_[id.index()].alive; }
+  std::uint64_t total_pages(DeviceId id) const { return device(id).total_pages; }
+  std::uint64_t free_pages(DeviceId id) const { return device(id).free_pages; }
+  // Pages that will be free once every UNLOAD on its way is reported.
+  std::uint64_t freeing_pages(DeviceId id) const { return device(id).freeing_pages; }
+  // Some device that is alive could hold the model. O(devices).
+  bool can_hold(ModelId model) const;
+
+  const Executor& exec(DeviceId id) const { return device(id).exec; }
+  const Executor& load(DeviceId id) const { return device(id).load; }
+
+  Residence residence(DeviceId device, ModelId model) const;
+  // INFERs of the model that are pending on the device.
+  int pending_infers(DeviceId device, ModelId model) const;
+  // When the weights will be there, seen at `now`: `now` where loaded, the expected end of the LOAD where
+  // loading, max() otherwise.
+  TimePoint ready_at(DeviceId device, ModelId model, TimePoint now) const;
+  // The LOAD of a loading model should have ended already: when it will is not known.
+  bool load_overdue(DeviceId device, ModelId model, TimePoint now) const;
+
+  // Rolling estimates; the model's seed where nothing was measured on this device.
+  Duration exec_estimate(DeviceId device, ModelId model, int batch_index) const;
+  Duration load_estimate(DeviceId device, ModelId model) const;
+
+  // Loaded models of a device that no pending action needs, from the least recently used on. Calls
+  // `take(model, last use)` until it returns false. O(loaded models seen).
+  template <typename Take>
+  void visit_lru(DeviceId id, Take&& take) const {
+    for (const auto& [used, model] : device(id).lru)
+      if (pending_infers(id, model) == 0 && !take(model, used)) return;
+  }
+
+  // Book what is being sent. LOAD takes its pages at once, which must be free. UNLOAD is not for a model with
+  // pending actions; its pages are free when it is reported.
+  ActionId begin_load(DeviceId device, ModelId model, TimePoint earliest, Duration expected, TimePoint now);
+  ActionId begin_unload(DeviceId device, ModelId model);
+  ActionId begin_infer(DeviceId device, ModelId model, int batch_index, std::vector<RequestId> requests,
+                       TimePoint earliest, Duration expected, TimePoint now);
+
+  // An action is reported: corrects executors, memory and profiles. None where the action is not known (its
+  // device went meanwhile, or it was reported before).
+  std::optional<FinishedAction> finish(const ActionDone& done, TimePoint now);
+
+  // Estimates decide what runs, and only what runs is measured: a slow spell must not shut a model out for
+  // good. A policy calls this when a request is refused because one row would take longer than
+  // `at_most`, and the seed says it would not: where nothing was measured for a second, the seed counts
+  // again.
+  void doubt(ModelId model, Duration at_most, TimePoint now);
+
+ private:
+  struct OnDevice {
+    Residence residence = Residence::absent;
+    ActionId load_action;
+    int pending_infers = 0;
+    TimePoint last_use;
+    profile::RollingWindow load;
+    std::vector<profile::RollingWindow> exec;  // by batch index
+  };
+  static constexpr std::uint32_t no_slot = std::numeric_limits<std::uint32_t>::max();
+  struct Device {
+    bool alive = false;
+    std::uint64_t total_pages = 0, free_pages = 0, freeing_pages = 0;
+    Executor exec, load;
+    std::vector<std::uint32_t> slot_of;  // by model
+    std::vector<OnDevice> slots;
+    std::set<std::pair<TimePoint, ModelId>> lru;  // of the loaded
+  };
+
+  Device& device(DeviceId id);
+  const Device& device(DeviceId id) const { return const_cast<ClusterState*>(this)->device(id); }
+  OnDevice* find(Device& d, ModelId model) const;
+  const OnDevice* find(const Device& d, ModelId model) const { return find(const_cast<Device&>(d), model); }
+  OnDevice& get(Device& d, ModelId model);
+  void use(Device& d, ModelId model, TimePoint now);
+  void drop(Device& d, ModelId model);
+  void refresh_others(OnDevice& on, const ModelInfo& info, std::size_t measured, TimePoint now);
+
+  std::vector<ModelInfo> models_;
+  std::vector<Device> devices_;
+  IdMap<ActionId, FinishedAction> actions_;
+  ActionId next_action_{};
+};
+
+}  // namespace carillon::schedule

@@ -1,0 +1,245 @@
+#include "carillon/schedule/fcfs/fcfs.h"
+
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::schedule {
+
+void Fcfs::add_model(const ModelInfo& model) {
+  state_.add_model(model);
+  models_.emplace_back();
+}
+
+Duration Fcfs::predicted_exec(DeviceId device, ModelId model, int batch) const {
+  const auto& batches = state_.model(model).batches;
+  std::size_t i = 0;
+  while (i + 1 < batches.size() && batches[i].batch < batch) ++i;
+  return state_.exec_estimate(device, model, static_cast<int>(i));
+}
+
+void Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
+  struct Visitor {
+    Fcfs& self;
+    TimePoint now;
+    Actions& out;
+    void operator()(const RequestArrived& e) const {
+      const ModelId model = e.request.model;
+      CARILLON_ASSERT(model.index() < self.models_.size());
+      if (!self.state_.can_hold(model)) {
+        out.emplace_back(Refuse{e.request.id, Reason::no_device, TimePoint::max()});
+        return;
+      }
+      const Sequence sequence = self.next_sequence_++;
+      CARILLON_ASSERT(self.requests_.insert(e.request.id, {.request = e.request, .sequence = sequence}));
+      self.models_[model.index()].waiting.insert({sequence, e.request.id});
+      self.list(model);
+      for (const DeviceId device : self.models_[model.index()].places) self.fill(device, now, out);
+    }
+    void operator()(const RequestCancelled& e) const {
+      const auto open = self.requests_.erase(e.request);
+      if (!open || !open->waiting) return;
+      self.models_[open->request.model.index()].waiting.erase({open->sequence, e.request});
+      self.list(open->request.model);
+    }
+    void operator()(const ActionDone& e) const { self.done(e, now, out); }
+    void operator()(const DeviceChanged& e) const { self.changed(e, out); }
+    void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
+  };
+  std::visit(Visitor{*this, now, out}, event);
+  run_loads(now, out);
+  if (wake_ < asked_wake_) {
+    asked_wake_ = wake_;
+    out.emplace_back(WakeAt{wake_});
+  }
+}
+
+void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
+  const auto finished = state_.finish(event, now);
+  if (!finished) return;
+  const ModelId model = finished->model;
+  Model& m = models_[model.index()];
+  switch (finished->kind) {
+    case ActionKind::infer:
+      if (event.status == ActionStatus::success) {
+        for (const RequestId id : finished->requests) requests_.erase(id);
+        break;
+      }
+      give_back(*finished, true, out);
+      if (state_.residence(finished->device, model) == Residence::absent) displace(model, finished->device);
+      break;
+    case ActionKind::load:
+      if (event.status == ActionStatus::success) {
+        m.load_failures = 0;
+        break;
+      }
+      displace(model, finished->device);
+      m.load_failures = std::min(m.load_failures + 1, options_.load_attempts);
+      m.load_not_before = saturating_add(now, options_.load_pause * (1 << (m.load_failures - 1)));
+      if (m.load_failures >= options_.load_attempts && m.places.empty())
+        refuse_all(model, Reason::device_failed, out);
+      break;
+    case ActionKind::unload:
+      break;
+  }
+  fill(finished->device, now, out);
+}
+
+void Fcfs::give_back(const FinishedAction& infer, bool counts, Actions& out) {
+  for (const RequestId id : infer.requests) {
+    OpenRequest* open = requests_.find(id);
+    if (open == nullptr) continue;  // cancelled meanwhile
+    if (counts && ++open->failures >= options_.attempts) {
+      requests_.erase(id);
+      out.emplace_back(Refuse{id, Reason::device_failed, TimePoint::max()});
+      continue;
+    }
+    open->waiting = true;
+    models_[infer.model.index()].waiting.insert({open->sequence, id});
+  }
+  list(infer.model);
+}
+
+void Fcfs::changed(const DeviceChanged& event, Actions& out) {
+  if (event.device.index() == ready_.size()) ready_.emplace_back();
+  const auto lost = state_.device_changed(event);
+  for (std::size_t i = 0; i < models_.size(); ++i)
+    displace(ModelId{static_cast<std::uint32_t>(i)}, event.device);
+  for (const FinishedAction& infer : lost) give_back(infer, false, out);
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    const ModelId model{static_cast<std::uint32_t>(i)};
+    if (!models_[i].waiting.empty() && !state_.can_hold(model)) refuse_all(model, Reason::no_device, out);
+  }
+}
+
+void Fcfs::refuse_all(ModelId model, Reason reason, Actions& out) {
+  for (const auto& [sequence, id] : models_[model.index()].waiting) {
+    requests_.erase(id);
+    out.emplace_back(Refuse{id, reason, TimePoint::max()});
+  }
+  models_[model.index()].waiting.clear();
+  list(model);
+}
+
+void Fcfs::unlist(ModelId model) {
+  Model& m = models_[model.index()];
+  if (m.listed == no_sequence) return;
+  waiting_.erase({m.listed, model});
+  homeless_.erase({m.listed, model});
+  for (const DeviceId device : m.places) ready_[device.index()].erase({m.listed, model});
+  m.listed = no_sequence;
+}
+
+void Fcfs::list(ModelId model) {
+  Model& m = models_[model.index()];
+  const Sequence oldest = m.waiting.empty() ? no_sequence : m.waiting.begin()->first;
+  if (oldest == m.listed) return;
+  unlist(model);
+  m.listed = oldest;
+  if (oldest == no_sequence) return;
+  waiting_.insert({oldest, model});
+  if (m.places.empty()) homeless_.insert({oldest, model});
+  for (const DeviceId device : m.places) ready_[device.index()].insert({oldest, model});
+}
+
+void Fcfs::place(ModelId model, DeviceId device) {
+  unlist(model);
+  models_[model.index()].places.push_back(device);
+  list(model);
+}
+
+void Fcfs::displace(ModelId model, DeviceId device) {
+  auto& places = models_[model.index()].places;
+  const auto found = std::find(places.begin(), places.end(), device);
+  if (found == places.end()) return;
+  unlist(model);
+  places.erase(found);
+  list(model);
+}
+
+void Fcfs::fill(DeviceId device, TimePoint now, Actions& out) {
+  if (!state_.alive(device)) return;
+  while (state_.exec(device).pending().size() < options_.outstanding) {
+    const Order& ready = ready_[device.index()];
+    const auto next = std::find_if(ready.begin(), ready.end(), [&](const auto& entry) {
+      return state_.residence(device, entry.second) == Residence::loaded;
+    });
+    if (next == ready.end()) return;
+    const ModelId model = next->second;
+    Model& m = models_[model.index()];
+    const auto& batches = state_.model(model).batches;
+    std::size_t index = batches.size() - 1;
+    while (static_cast<std::size_t>(batches[index].batch) > m.waiting.size()) --index;
+    std::vector<RequestId> members;
+    for (int i = 0; i < batches[index].batch; ++i) {
+      members.push_back(m.waiting.begin()->second);
+      m.waiting.erase(m.waiting.begin());
+      requests_.find(members.back())->waiting = false;
+    }
+    list(model);
+    const Duration expected = state_.exec_estimate(device, model, static_cast<int>(index));
+    const ActionId id =
+        state_.begin_infer(device, model, static_cast<int>(index), members, now, expected, now);
+    out.emplace_back(Infer{id, device, model, std::move(members), {now, TimePoint::max()}, expected});
+  }
+}
+
+void Fcfs::run_loads(TimePoint now, Actions& out) {
+  wake_ = TimePoint::max();
+  if (waiting_.empty()) return;
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    const DeviceId device{static_cast<std::uint32_t>(i)};
+    if (!state_.alive(device) || !state_.load(device).idle()) continue;
+    const auto load_first = [&](const Order& order, bool may_evict) {
+      for (const auto& [sequence, model] : order)
+        if (state_.residence(device, model) == Residence::absent &&
+            try_load(device, model, may_evict, now, out))
+          return true;
+      return false;
+    };
+    if (!homeless_.empty()) {
+      load_first(homeless_, true);
+    } else if (state_.exec(device).idle() && ready_[i].empty()) {
+      load_first(waiting_, false);
+    }
+  }
+}
+
+// True where a LOAD was sent, or will be as soon as evictions are reported.
+bool Fcfs::try_load(DeviceId device, ModelId model, bool may_evict, TimePoint now, Actions& out) {
+  const std::uint64_t pages = state_.model(model).pages;
+  Model& m = models_[model.index()];
+  if (pages > state_.total_pages(device)) return false;
+  if (m.load_not_before > now) {
+    wake_ = std::min(wake_, m.load_not_before);
+    return false;
+  }
+  if (state_.free_pages(device) < pages) {
+    std::uint64_t room = state_.free_pages(device) + state_.freeing_pages(device);
+    if (room >= pages) return true;
+    if (!may_evict) return false;
+    std::vector<ModelId> victims;
+    state_.visit_lru(device, [&](ModelId candidate, TimePoint) {
+      if (models_[candidate.index()].listed < m.listed) return true;  // somebody older waits for it
+      victims.push_back(candidate);
+      room += state_.model(candidate).pages;
+      return room < pages;
+    });
+    if (room < pages) return false;
+    for (const ModelId victim : victims) {
+      displace(victim, device);
+      out.emplace_back(Unload{state_.begin_unload(device, victim), device, victim});
+    }
+    return true;
+  }
+  const Duration expected = state_.load_estimate(device, model);
+  out.emplace_back(Load{state_.begin_load(device, model, now, expected, now),
+                        device,
+                        model,
+                        {now, TimePoint::max()},
+                        expected});
+  place(model, device);
+  return true;
+}
+
+}  // namespace carillon::schedule

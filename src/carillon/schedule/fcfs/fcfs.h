@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "carillon/schedule/cluster_state.h"
+#include "carillon/schedule/request_table.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::schedule {
+
+struct FcfsOptions {
+  std::size_t outstanding = 2;  // INFERs that a device is given at a time: one runs, the next is ready
+  int attempts = 3;             // INFERs of a request that may fail before it is refused
+  int load_attempts = 5;        // LOADs of a model that may fail in a row before its requests are refused
+  Duration load_pause = 10ms;   // after the first failed LOAD; doubles
+};
+
+// First come, first served, as servers do that know no deadlines: the yardstick for the others. A device with
+// room takes the oldest request whose model is loaded there, together with as many of the same model as wait,
+// up to the largest batch size. A model that is nowhere is loaded for the oldest request in need, evicting
+// the least recently used. A device that would be idle loads another copy if there is free memory. Deadlines,
+// classes and priorities are ignored: late requests run too. Only failures and impossible models are refused.
+//
+// A decision costs O(log n) in waiting requests and models, and O(devices) for a model's devices.
+class Fcfs final : public Scheduler {
+ public:
+  explicit Fcfs(const FcfsOptions& options = {}) : options_(options) {}
+
+  std::string_view name() const override { return "fcfs"; }
+  void add_model(const ModelInfo& model) override;
+  void decide(const Event& event, TimePoint now, Actions& out) override;
+  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override;
+
+ private:
+  using Sequence = std::uint64_t;
+  struct Model {
+    std::set<std::pair<Sequence, RequestId>> waiting;
+    std::vector<DeviceId> places;   // loading or loaded
+    Sequence listed = no_sequence;  // of its oldest request, as listed in the sets below
+    int load_failures = 0;
+    TimePoint load_not_before = TimePoint::min();
+  };
+  static constexpr Sequence no_sequence = ~Sequence{0};
+  using Order = std::set<std::pair<Sequence, ModelId>>;
+
+  void done(const ActionDone& event, TimePoint now, Actions& out);
+  void changed(const DeviceChanged& event, Actions& out);
+  void give_back(const FinishedAction& infer, bool counts, Actions& out);
+  void refuse_all(ModelId model, Reason reason, Actions& out);
+  void list(ModelId model);    // after its oldest request or its places changed
+  void unlist(ModelId model);  // before its places change
+  void place(ModelId model, DeviceId device);
+  void displace(ModelId model, DeviceId device);
+  void fill(DeviceId device, TimePoint now, Actions& out);
+  void run_loads(TimePoint now, Actions& out);
+  bool try_load(DeviceId device, ModelId model, bool may_evict, TimePoint now, Actions& out);
+
+  FcfsOptions options_;
+  ClusterState state_;
+  RequestTable requests_;
+  std::vector<Model> models_;
+  std::vector<Order> ready_;  // by device: models that are loading or loaded there, by their oldest request
+  Order waiting_, homeless_;  // all models with waiting requests; those of them that are nowhere
+  TimePoint wake_ = TimePoint::max(), asked_wake_ = TimePoint::max();
+  Sequence next_sequence_ = 0;
+};
+
+}  // namespace carillon::schedule

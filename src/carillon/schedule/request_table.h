@@ -1,0 +1,22 @@
+#pragma once
+
+#include <optional>
+
+#include "carillon/base/assert.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/workload/request.h"
+
+namespace carillon::schedule {
+
+// What a policy keeps of an open request.
+struct OpenRequest {
+  Request request;
+  std::uint64_t sequence = 0;  // order of arrival: the last tie-breaker
+  bool waiting = true;         // else in a pending INFER
+  int failures = 0;            // INFERs of it that failed for another reason than being too late
+  Duration demand{0};          // what it adds to its model's demand
+};
+
+using RequestTable = IdMap<RequestId, OpenRequest>;
+
+}  // namespace carillon::schedule
