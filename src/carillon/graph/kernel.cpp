@@ -1,0 +1,77 @@
+#include "carillon/graph/kernel.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+
+#include "carillon/graph/plain/family.h"
+#include "carillon/graph/plain/loops.h"
+
+namespace carillon::graph {
+namespace {
+
+using plain::Finder;
+
+const std::unordered_map<std::string_view, Finder>& operators() {
+  static const auto table = [] {
+    std::unordered_map<std::string_view, Finder> made;
+    for (const auto family :
+         {plain::unary_operators(), plain::binary_operators(), plain::logic_operators(),
+          plain::cast_operators(), plain::reduce_operators(), plain::order_operators(),
+          plain::softmax_operators(), plain::convolution_operators(), plain::pool_operators(),
+          plain::norm_operators(), plain::matmul_operators(), plain::move_operators(), plain::pad_operators(),
+          plain::index_operators(), plain::resize_operators(), plain::generate_operators()}) {
+      for (const plain::Operator& op : family) made.emplace(op.name, op.find);
+    }
+    return made;
+  }();
+  return table;
+}
+
+}  // namespace
+
+PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* const> inputs) {
+  // Only these may lack their first output and still make another.
+  const bool first_optional = node.op == "TopK" || node.op == "Split" || node.op == "MaxPool" ||
+                              node.op == "LayerNormalization" || node.op == "Dropout";
+  if (node.outputs.empty() || (node.outputs[0] == no_value && !first_optional)) return nullptr;
+  const auto found = operators().find(node.op);
+  if (found == operators().end()) return nullptr;
+  for (const TensorType* type : inputs) {
+    if (type != nullptr && (type->type == DataType::string || type->shape.size() > plain::max_rank)) {
+      return nullptr;
+    }
+  }
+  return found->second(node, inputs);
+}
+
+namespace plain {
+
+std::unexpected<Error> failed(const Node& node, std::string_view what) {
+  return invalid("node '" + node.name + "' (" + node.op + "): " + std::string(what));
+}
+
+std::unexpected<Error> misfit(const Node& node, Inputs inputs, Outputs outputs) {
+  std::string text = "operands of shapes";
+  for (const ConstView& view : inputs) {
+    text += view ? " " + to_text(view.type->shape) : std::string(" (absent)");
+  }
+  text += " do not fit an output of shape";
+  for (const MutableView& view : outputs) {
+    text += view ? " " + to_text(view.type->shape) : std::string(" (absent)");
+  }
+  return failed(node, text);
+}
+
+std::unexpected<Error> bad_index(const Node& node, std::int64_t index, std::int64_t extent) {
+  return failed(node, "index " + std::to_string(index) + " is outside an axis of " + std::to_string(extent) +
+                          " elements");
+}
+
+std::unexpected<Error> bad_axis(const Node& node, std::size_t rank) {
+  return failed(node, "axis " + std::to_string(node.integer("axis", 0)) + " is outside a tensor of rank " +
+                          std::to_string(rank));
+}
+
+}  // namespace plain
+}  // namespace carillon::graph
