@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <utility>
+
+#include "carillon/base/assert.h"
+#include "carillon/graph/config.h"
+#include "carillon/graph/config_types.h"
+
+namespace carillon::graph {
+namespace {
+
+struct TypePair {
+  inference::DataType wire;
+  DataType ours;
+};
+constexpr TypePair type_pairs[] = {
+    {inference::TYPE_BOOL, DataType::boolean},  {inference::TYPE_UINT8, DataType::u8},
+    {inference::TYPE_UINT16, DataType::u16},    {inference::TYPE_UINT32, DataType::u32},
+    {inference::TYPE_UINT64, DataType::u64},    {inference::TYPE_INT8, DataType::i8},
+    {inference::TYPE_INT16, DataType::i16},     {inference::TYPE_INT32, DataType::i32},
+    {inference::TYPE_INT64, DataType::i64},     {inference::TYPE_FP16, DataType::f16},
+    {inference::TYPE_FP32, DataType::f32},      {inference::TYPE_FP64, DataType::f64},
+    {inference::TYPE_STRING, DataType::string}, {inference::TYPE_BF16, DataType::bf16},
+};
+
+std::string described(const TensorSpec& spec) {
+  return std::string(kserve_name(spec.type)) + to_text(spec.shape);
+}
+
+std::string names_of(const std::vector<TensorSpec>& specs) {
+  std::string out;
+  for (const TensorSpec& spec : specs) out += (out.empty() ? "'" : ", '") + spec.name + "'";
+  return out.empty() ? "none" : out;
+}
+
+const TensorSpec* find(const std::vector<TensorSpec>& specs, std::string_view name) {
+  const auto at = std::ranges::find(specs, name, &TensorSpec::name);
+  return at == specs.end() ? nullptr : &*at;
+}
+
+bool fits(const TensorSpec& config, const TensorSpec& file) {
+  return config.type == file.type &&
+         std::ranges::equal(config.shape, file.shape, [](std::int64_t wanted, std::int64_t there) {
+           return wanted == -1 || wanted == there;
+         });
+}
+
+// What the config says of `what` ("input" or "output"), against what the file has.
+Result<> agree(const std::vector<TensorSpec>& config, const std::vector<TensorSpec>& file,
+               const std::string& what) {
+  for (const TensorSpec& said : config) {
+    const TensorSpec* there = find(file, said.name);
+    if (there == nullptr)
+      return invalid(what + " '" + said.name + "' of the config is not in the file, which has " +
+                     names_of(file));
+    if (!fits(said, *there))
+      return invalid(what + " '" + said.name + "' is " + described(said) +
+                     " by the config (-1 first where it batches), " + "but " + described(*there) +
+                     " in the file");
+  }
+  return {};
+}
+
+// Dimensions as config.pbtxt has them: without the batch.
+template <typename Tensor>
+void write_tensor(const TensorSpec& spec, bool batched, Tensor& to) {
+  to.set_name(spec.name);
+  to.set_data_type(to_wire(spec.type));
+  to.clear_dims();
+  for (std::size_t i = batched ? 1 : 0; i < spec.shape.size(); ++i) to.add_dims(spec.shape[i]);
+}
+
+// Makes `list` say `specs`, in that order; what it says beyond name, type and dims stays.
+template <typename List>
+void write_tensors(const std::vector<TensorSpec>& specs, bool batched, List& list) {
+  const List old = list;
+  list.Clear();
+  for (const TensorSpec& spec : specs) {
+    auto& tensor = *list.Add();
+    for (const auto& was : old)
+      if (was.name() == spec.name) tensor = was;
+    write_tensor(spec, batched, tensor);
+  }
+}
+
+}  // namespace
+
+std::optional<DataType> from_wire(inference::DataType type) {
+  for (const TypePair& pair : type_pairs)
+    if (pair.wire == type) return pair.ours;
+  return std::nullopt;
+}
+
+inference::DataType to_wire(DataType type) {
+  for (const TypePair& pair : type_pairs)
+    if (pair.ours == type) return pair.wire;
+  CARILLON_ASSERT(false);
+}
+
+Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
+  if (config.batch_from_file) {
+    config.max_batch_size = model.batched() ? derived_max_batch : 0;
+    const bool preferred = config.batch_sizes.size() > 1;
+    if (!model.batched())
+      config.batch_sizes = {1};
+    else if (!preferred)
+      config.batch_sizes = default_batch_sizes(config.max_batch_size);
+    // Outputs that were given without a batch size are those of the whole: they get their batch dimension
+    // here.
+    if (model.batched())
+      for (TensorSpec& output : config.outputs) output.shape.insert(output.shape.begin(), batch_dimension);
+    config.batch_from_file = false;
+  }
+  const bool batched = config.max_batch_size > 0;
+  if (batched && !model.batched()) {
+    std::string shapes;
+    for (const TensorSpec& input : model.inputs()) shapes += " '" + input.name + "' " + described(input);
+    return invalid(
+        "max_batch_size is " + std::to_string(config.max_batch_size) +
+        ", but the first dimension of the file's inputs is fixed:" + shapes +
+        "; set max_batch_size to 0 and give whole shapes in dims, or export the model with a symbolic "
+        "first dimension");
+  }
+  if (auto ok = agree(config.inputs, model.inputs(), "input"); !ok) return std::unexpected(ok.error());
+  if (auto ok = agree(config.outputs, model.outputs(), "output"); !ok) return std::unexpected(ok.error());
+  if (!config.inputs.empty())
+    for (const TensorSpec& input : model.inputs())
+      if (find(config.inputs, input.name) == nullptr)
+        return invalid("the file's input '" + input.name + "' " + described(input) +
+                       " is missing from the config, which has " + names_of(config.inputs));
+  if (!config.outputs.empty() && config.outputs.size() < model.outputs().size())
+    config.ignored.push_back("outputs that the config leaves out are served as well: the file has " +
+                             names_of(model.outputs()));
+  config.inputs = model.inputs();
+  config.outputs = model.outputs();
+
+  inference::ModelConfig message;
+  if (!message.ParseFromString(config.serialized))
+    return fail(ErrorCode::internal, "the config's own message cannot be read");
+  message.set_name(config.name);
+  if (message.platform().empty()) message.set_platform("onnxruntime_onnx");
+  if (message.backend().empty()) message.set_backend("onnxruntime");
+  message.set_max_batch_size(config.max_batch_size);
+  message.set_default_model_filename(config.file);
+  if (message.version_policy().policy_choice_case() == inference::ModelVersionPolicy::POLICY_CHOICE_NOT_SET)
+    message.mutable_version_policy()->mutable_latest()->set_num_versions(1);
+  write_tensors(config.inputs, batched, *message.mutable_input());
+  write_tensors(config.outputs, batched, *message.mutable_output());
+  if (batched) {
+    auto& preferred = *message.mutable_dynamic_batching()->mutable_preferred_batch_size();
+    preferred.Clear();
+    for (const int size : config.batch_sizes) preferred.Add(size);
+  }
+  config.serialized = message.SerializeAsString();
+  return config;
+}
+
+}  // namespace carillon::graph

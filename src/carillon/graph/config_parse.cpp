@@ -1,0 +1,383 @@
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
+
+#include "carillon/graph/config.h"
+#include "carillon/graph/config_types.h"
+#include "carillon/graph/text.h"
+
+namespace carillon::graph {
+namespace {
+
+using inference::ModelInstanceGroup;
+using std::to_string;
+using Message = inference::ModelConfig;
+
+constexpr int deepest = 32;                // nested messages; the schema has 6 levels
+constexpr std::size_t notes_at_most = 50;  // of one config
+constexpr double longest_slo_ms = 24.0 * 3600 * 1000;
+
+struct Words {
+  std::string_view field;
+  std::string_view text;
+};
+
+// What changes a model's meaning, so that serving it without would be wrong.
+constexpr Words unsupported_fields[] = {
+    {"ensemble_scheduling", "ensembles are not supported; serve the steps as models, and call them in turn"},
+    {"sequence_batching", "sequence batching keeps state between requests, which is not supported"},
+    {"batch_input", "batch_input is not supported; only the request's own inputs reach the model"},
+    {"batch_output", "batch_output is not supported; outputs are split by row"},
+};
+// What serving goes on without.
+constexpr Words ignored_fields[] = {
+    {"optimization", "every graph is optimised in the same way"},
+    {"cc_model_filenames", "default_model_filename serves all devices"},
+    {"metric_tags", "metrics carry the model's name and version"},
+    {"model_warmup", "models are not warmed up with given data"},
+    {"model_operations", "no operator libraries are loaded"},
+    {"model_repository_agents", "there are no repository agents"},
+    {"response_cache", "answers are not cached"},
+    {"model_metrics", "the metrics are the same for all models"},
+    {"runtime", "there is one runtime"},
+};
+
+class Collector final : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, int column, const std::string& message) override {
+    if (error.empty()) error = place(line, column) + message;
+  }
+  void AddWarning(int line, int column, const std::string& message) override {
+    ++seen;
+    if (warnings.size() < notes_at_most) warnings.push_back(place(line, column) + message);
+  }
+  std::string error;
+  std::vector<std::string> warnings;
+  std::size_t seen = 0;
+
+ private:
+  static std::string place(int line, int column) {
+    if (line < 0) return "";
+    return "line " + to_string(line + 1) + ", column " + to_string(column + 1) + ": ";
+  }
+};
+
+// Why the text is nested too deep to be a config, or 0: the parser skips unknown messages by recursion.
+int line_too_deep(std::string_view text) {
+  int line = 1;
+  int depth = 0;
+  char quote = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') {
+      ++line;
+      quote = 0;  // strings end with their line
+    } else if (quote != 0) {
+      if (c == '\\')
+        ++i;
+      else if (c == quote)
+        quote = 0;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '#') {
+      while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
+    } else if (c == '{' || c == '<' || c == '[') {
+      if (++depth > deepest) return line;
+    } else if (c == '}' || c == '>' || c == ']') {
+      depth = std::max(0, depth - 1);
+    }
+  }
+  return 0;
+}
+
+// That all strings, however deep, are UTF-8: the text format's escapes can make others. Depth is bounded by
+// line_too_deep().
+Result<> check_strings(const google::protobuf::Message& message) {
+  using google::protobuf::FieldDescriptor;
+  std::vector<const FieldDescriptor*> set;
+  const auto* reflection = message.GetReflection();
+  reflection->ListFields(message, &set);
+  for (const FieldDescriptor* field : set) {
+    const int count = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+        std::string scratch;
+        const std::string& text = field->is_repeated()
+                                      ? reflection->GetRepeatedStringReference(message, field, i, &scratch)
+                                      : reflection->GetStringReference(message, field, &scratch);
+        if (!is_utf8(text)) return invalid(field->name() + " holds bytes that are not UTF-8");
+      } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        const auto& inner = field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                                 : reflection->GetMessage(message, field);
+        if (auto ok = check_strings(inner); !ok) return ok;
+      }
+    }
+  }
+  return {};
+}
+
+Result<Message> parse_text(std::string_view text, std::vector<std::string>& ignored) {
+  if (const int line = line_too_deep(text); line != 0)
+    return invalid("line " + to_string(line) + ": messages nested deeper than " + to_string(deepest));
+  Message message;
+  Collector collector;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&collector);
+  parser.AllowUnknownField(true);
+  parser.SetRecursionLimit(deepest);
+  if (!parser.ParseFromString(std::string(text), &message))
+    return invalid(collector.error.empty() ? "not a model config in protobuf text format" : collector.error);
+  for (std::string& warning : collector.warnings) ignored.push_back(std::move(warning));
+  if (collector.seen > collector.warnings.size())
+    ignored.push_back("and " + to_string(collector.seen - collector.warnings.size()) +
+                      " unknown fields more");
+  if (auto ok = check_strings(message); !ok) return std::unexpected(ok.error());
+  return message;
+}
+
+// The fields that are set, by what we do about them.
+Result<> check_fields(const Message& message, std::vector<std::string>& ignored) {
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  message.GetReflection()->ListFields(message, &set);
+  for (const auto* field : set) {
+    for (const Words& words : unsupported_fields)
+      if (field->name() == words.field) return fail(ErrorCode::unsupported, std::string(words.text));
+    for (const Words& words : ignored_fields)
+      if (field->name() == words.field) ignored.push_back(field->name() + ": " + std::string(words.text));
+  }
+  if (message.model_transaction_policy().decoupled())
+    return fail(
+        ErrorCode::unsupported,
+        "model_transaction_policy: decoupled models (none or many answers a request) are not supported");
+  if (!message.platform().empty() && message.platform() != "onnxruntime_onnx")
+    return fail(ErrorCode::unsupported,
+                "platform '" + message.platform() +
+                    "' is not supported; ONNX models have 'onnxruntime_onnx', or none");
+  if (!message.backend().empty() && message.backend() != "onnxruntime")
+    return fail(ErrorCode::unsupported, "backend '" + message.backend() +
+                                            "' is not supported; ONNX models have 'onnxruntime', or none");
+  return {};
+}
+
+// One input or output. `Tensor` is ModelInput or ModelOutput.
+template <typename Tensor>
+Result<TensorSpec> tensor_spec(const Tensor& tensor, bool batched, std::string_view what) {
+  if (tensor.name().empty()) return invalid(std::string(what) + " without a name");
+  if (!is_text(tensor.name())) return invalid(std::string(what) + " whose name has control characters");
+  const std::string where = std::string(what) + " '" + tensor.name() + "'";
+  TensorSpec spec;
+  spec.name = tensor.name();
+  if (tensor.has_reshape())
+    return fail(ErrorCode::unsupported,
+                where + ": reshape is not supported; give the file's own shape in dims");
+  const auto type = from_wire(tensor.data_type());
+  if (!type) return invalid(where + ": data_type is missing or unknown; for example TYPE_FP32");
+  if (*type == DataType::string)
+    return fail(ErrorCode::unsupported, where + ": TYPE_STRING tensors are not supported");
+  spec.type = *type;
+  if (tensor.dims_size() > 16)
+    return invalid(where + ": " + to_string(tensor.dims_size()) + " dims; at most 16");
+  if (tensor.dims_size() == 0 && batched)
+    return invalid(where + ": dims is missing; it is the shape of one row, without the batch dimension");
+  if (batched) spec.shape.push_back(batch_dimension);
+  for (const std::int64_t extent : tensor.dims()) {
+    if (extent < -1 || extent == 0)
+      return invalid(where + ": dims has " + to_string(extent) +
+                     "; each is 1 or more, or -1 where the file decides");
+    spec.shape.push_back(extent);
+  }
+  Shape fixed = spec.shape;
+  std::ranges::replace(fixed, std::int64_t{-1}, std::int64_t{1});
+  if (const auto count = element_count(fixed); !count) return in_context(where + ": dims", count.error());
+  if (tensor.is_shape_tensor())
+    return fail(ErrorCode::unsupported, where + ": shape tensors are not supported");
+  return spec;
+}
+
+Result<> read_tensors(const Message& message, ModelConfig& config) {
+  const bool batched = config.max_batch_size > 0;
+  std::set<std::string> names;
+  for (const auto& input : message.input()) {
+    auto spec = tensor_spec(input, batched, "input");
+    if (!spec) return std::unexpected(spec.error());
+    if (!names.insert(spec->name).second) return invalid("input '" + spec->name + "' is there twice");
+    if (input.format() != inference::ModelInput::FORMAT_NONE)
+      config.ignored.push_back("input '" + spec->name + "': format: dims alone say the layout");
+    if (input.allow_ragged_batch())
+      config.ignored.push_back("input '" + spec->name + "': allow_ragged_batch: all rows have one shape");
+    if (input.optional())
+      config.ignored.push_back("input '" + spec->name + "': optional: every request gives every input");
+    config.inputs.push_back(std::move(*spec));
+  }
+  names.clear();
+  for (const auto& output : message.output()) {
+    auto spec = tensor_spec(output, batched, "output");
+    if (!spec) return std::unexpected(spec.error());
+    if (!names.insert(spec->name).second) return invalid("output '" + spec->name + "' is there twice");
+    if (!output.label_filename().empty())
+      config.ignored.push_back("output '" + spec->name + "': label_filename: labels are not read");
+    config.outputs.push_back(std::move(*spec));
+  }
+  return {};
+}
+
+Result<> read_batching(const Message& message, ModelConfig& config) {
+  if (message.max_batch_size() < 0 || message.max_batch_size() > largest_max_batch)
+    return invalid("max_batch_size is " + to_string(message.max_batch_size()) + "; it is 0 (no batch) to " +
+                   to_string(largest_max_batch));
+  config.max_batch_size = message.max_batch_size();
+  config.batch_from_file = message.max_batch_size() == 0 && message.input_size() == 0;
+  config.batch_sizes = default_batch_sizes(config.max_batch_size);
+  if (!message.has_dynamic_batching()) return {};
+  const auto& batching = message.dynamic_batching();
+  if (batching.preferred_batch_size_size() > 0) {
+    const int most = config.batch_from_file ? derived_max_batch : std::max(1, config.max_batch_size);
+    std::set<int> sizes{1};  // a row that is left alone must run too
+    for (const int size : batching.preferred_batch_size()) {
+      if (size < 1 || size > most)
+        return invalid("dynamic_batching: preferred_batch_size is " + to_string(size) +
+                       "; it is 1 to max_batch_size, here " + to_string(most));
+      if (size > largest_plan)
+        config.ignored.push_back("dynamic_batching: preferred_batch_size " + to_string(size) +
+                                 ": the largest batch is " + to_string(largest_plan));
+      else
+        sizes.insert(size);
+    }
+    config.batch_sizes.assign(sizes.begin(), sizes.end());
+  }
+  const auto ignore = [&](bool set, std::string_view text) {
+    if (set) config.ignored.push_back("dynamic_batching: " + std::string(text));
+  };
+  ignore(batching.max_queue_delay_microseconds() != 0,
+         "max_queue_delay_microseconds: how long a request waits follows from its deadline");
+  ignore(batching.preserve_ordering(), "preserve_ordering: answers come as they are ready");
+  ignore(batching.priority_levels() != 0 || batching.default_priority_level() != 0,
+         "priority_levels: priority 1 is real-time, larger ones are normal, the smaller first on a tie");
+  ignore(batching.has_default_queue_policy() || batching.priority_queue_policy_size() > 0,
+         "queue policies: every deadline is heeded; parameter slo_ms sets the model's own");
+  return {};
+}
+
+Result<> read_parameters(const Message& message, ModelConfig& config) {
+  std::set<std::string> others;  // in order: a protobuf map has none
+  for (const auto& [key, value] : message.parameters()) {
+    const std::string& text = value.string_value();
+    if (key == "slo_ms") {
+      double ms = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ms);
+      if (error != std::errc{} || end != text.data() + text.size() || !(ms > 0) || !(ms <= longest_slo_ms))
+        return invalid("parameter slo_ms is '" + text +
+                       "'; it is a number of milliseconds above 0, at most " +
+                       to_string(static_cast<std::int64_t>(longest_slo_ms)) + " (a day), such as \"100\"");
+      config.slo = std::max(Duration{1}, from_ms(ms));
+    } else if (key == "class") {
+      if (text != "normal" && text != "real_time" && text != "best_effort")
+        return invalid("parameter class is '" + text + "'; it is normal, real_time or best_effort");
+      config.model_class = text;
+    } else if (key == "precision") {
+      if (text != "f32" && text != "bf16")
+        return invalid("parameter precision is '" + text + "'; it is f32 or bf16");
+      config.precision = text;
+    } else {
+      others.insert(key);
+    }
+  }
+  std::size_t told = 0;
+  for (const std::string& key : others)
+    if (++told <= notes_at_most) config.ignored.push_back("parameter '" + key + "': not known here");
+  return {};
+}
+
+void read_instances(const Message& message, ModelConfig& config) {
+  for (const auto& group : message.instance_group()) {
+    if (group.count() > 1)
+      config.ignored.push_back("instance_group: count " + to_string(group.count()) +
+                               ": a model has one copy a device, and runs as often as the scheduler wants");
+    if (group.kind() == ModelInstanceGroup::KIND_GPU || group.gpus_size() > 0)
+      config.ignored.push_back(
+          "instance_group: KIND_GPU: models run on the device that the server was started with");
+    if (group.has_rate_limiter())
+      config.ignored.push_back("instance_group: rate_limiter: the scheduler knows what the device can do");
+    if (group.profile_size() > 0 || group.passive() || group.secondary_devices_size() > 0 ||
+        !group.host_policy().empty())
+      config.ignored.push_back("instance_group: profile, passive, secondary_devices and host_policy");
+  }
+}
+
+Result<VersionPolicy> read_versions(const Message& message) {
+  VersionPolicy out;
+  const auto& policy = message.version_policy();
+  switch (policy.policy_choice_case()) {
+    case inference::ModelVersionPolicy::kLatest:
+      out.latest = std::max<std::int64_t>(1, policy.latest().num_versions());
+      break;
+    case inference::ModelVersionPolicy::kAll:
+      out.kind = VersionPolicy::Kind::all;
+      break;
+    case inference::ModelVersionPolicy::kSpecific:
+      out.kind = VersionPolicy::Kind::specific;
+      for (const std::int64_t version : policy.specific().versions()) {
+        if (version < 1)
+          return invalid("version_policy: specific version " + to_string(version) +
+                         "; versions are 1 or more");
+        out.specific.push_back(version);
+      }
+      if (out.specific.empty()) return invalid("version_policy: specific without versions");
+      std::ranges::sort(out.specific);
+      out.specific.erase(std::ranges::unique(out.specific).begin(), out.specific.end());
+      break;
+    case inference::ModelVersionPolicy::POLICY_CHOICE_NOT_SET:
+      break;
+  }
+  return out;
+}
+
+Result<> read_names(const Message& message, std::string_view folder, ModelConfig& config) {
+  if (!message.name().empty() && message.name() != folder)
+    return invalid("name is '" + message.name() + "', but the model's folder is '" + std::string(folder) +
+                   "'; they must agree, or name be left out");
+  config.name = folder;
+  const std::string& file = message.default_model_filename();
+  if (file.empty()) return {};
+  if (file == "." || file == ".." || file.find('/') != std::string::npos ||
+      file.find('\0') != std::string::npos)
+    return invalid("default_model_filename is '" + file +
+                   "'; it is the name of a file in the version's folder");
+  config.file = file;
+  return {};
+}
+
+}  // namespace
+
+std::vector<int> default_batch_sizes(int max_batch_size) {
+  std::vector<int> sizes{1};
+  while (sizes.back() * 2 <= std::min(max_batch_size, largest_plan)) sizes.push_back(sizes.back() * 2);
+  return sizes;
+}
+
+Result<ConfigFile> parse_config(std::string_view text, std::string_view folder) {
+  ConfigFile out;
+  ModelConfig& config = out.config;
+  auto message = parse_text(text, config.ignored);
+  if (!message) return std::unexpected(message.error());
+  if (auto ok = check_fields(*message, config.ignored); !ok) return std::unexpected(ok.error());
+  if (auto ok = read_names(*message, folder, config); !ok) return std::unexpected(ok.error());
+  if (auto ok = read_batching(*message, config); !ok) return std::unexpected(ok.error());
+  if (auto ok = read_tensors(*message, config); !ok) return std::unexpected(ok.error());
+  if (auto ok = read_parameters(*message, config); !ok) return std::unexpected(ok.error());
+  read_instances(*message, config);
+  auto versions = read_versions(*message);
+  if (!versions) return std::unexpected(versions.error());
+  out.versions = std::move(*versions);
+  message->set_name(std::string(folder));
+  config.serialized = message->SerializeAsString();
+  return out;
+}
+
+}  // namespace carillon::graph

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <optional>
+
+#include "model_config.pb.h"
+
+#include "carillon/graph/tensor.h"
+
+namespace carillon::graph {
+
+// Between the wire's types and ours; nothing for TYPE_INVALID and for numbers that name no type.
+std::optional<DataType> from_wire(inference::DataType type);
+inference::DataType to_wire(DataType type);
+
+}  // namespace carillon::graph

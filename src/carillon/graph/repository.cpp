@@ -1,0 +1,179 @@
+#include "carillon/graph/repository.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "carillon/graph/config.h"
+#include "carillon/graph/text.h"
+
+namespace carillon::graph {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t largest_config = 1 << 20;  // bytes of a config.pbtxt
+constexpr std::size_t longest_name = 255;
+
+// The name with whatever is not printable ASCII as \xNN, for a name that is not text.
+std::string escaped(std::string_view name) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string out;
+  for (const char c : name.substr(0, longest_name)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f)
+      out += c;
+    else
+      out += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+  }
+  return out;
+}
+
+// That `path` is there, and that links do not lead it out of `root` (canonical).
+Result<> check_inside(const fs::path& path, const fs::path& root) {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  if (error == std::errc::no_such_file_or_directory)
+    return fail(ErrorCode::not_found, fs::is_symlink(path, error)
+                                          ? path.string() + " is a symbolic link to nothing"
+                                          : path.string() + " is not there");
+  if (error) return invalid(path.string() + " cannot be read: " + error.message());
+  const auto [in_root, in_real] = std::ranges::mismatch(root, real);
+  if (in_root != root.end())
+    return invalid(path.string() + " is a symbolic link that leads out of the repository, to " +
+                   real.string());
+  return {};
+}
+
+Result<> check_file(const fs::path& path, const fs::path& root) {
+  if (auto ok = check_inside(path, root); !ok) return ok;
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return invalid(path.string() + " is not a regular file");
+  if (!std::ifstream(path, std::ios::binary))
+    return invalid(path.string() + " cannot be opened: no permission?");
+  return {};
+}
+
+// The text of config.pbtxt, empty where there is none.
+Result<std::string> read_config_text(const fs::path& file, const fs::path& root) {
+  std::error_code error;
+  if (fs::symlink_status(file, error).type() == fs::file_type::not_found) return std::string();
+  if (auto ok = check_file(file, root); !ok) return std::unexpected(ok.error());
+  std::ifstream in(file, std::ios::binary);
+  std::string text(largest_config + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) return invalid(file.string() + " cannot be read");
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (text.size() > largest_config)
+    return invalid(file.string() + " is longer than " + std::to_string(largest_config) + " bytes");
+  return text;
+}
+
+// The version that a folder's name stands for: a positive integer, as one writes it; else 0.
+std::int64_t version_of(const std::string& name) {
+  std::int64_t version = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), version);
+  if (error != std::errc{} || end != name.data() + name.size() || version < 1 || name[0] == '0') return 0;
+  return version;
+}
+
+Result<std::vector<fs::path>> folders_in(const fs::path& directory) {
+  std::vector<fs::path> out;
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;  // a link to nothing is no folder; one that cannot be looked at is
+    if (at->is_directory(ignored) || (ignored && ignored != std::errc::no_such_file_or_directory))
+      out.push_back(at->path());
+  }
+  if (error) return invalid(directory.string() + " cannot be read: " + error.message());
+  std::ranges::sort(out);
+  return out;
+}
+
+Result<std::vector<std::int64_t>> select(const VersionPolicy& policy, const std::set<std::int64_t>& there,
+                                         const fs::path& folder) {
+  if (there.empty())
+    return fail(
+        ErrorCode::not_found,
+        folder.string() + " has no version folder: the model's file belongs into " + (folder / "1").string());
+  std::vector<std::int64_t> all(there.begin(), there.end());
+  switch (policy.kind) {
+    case VersionPolicy::Kind::all:
+      return all;
+    case VersionPolicy::Kind::latest:
+      if (static_cast<std::int64_t>(all.size()) > policy.latest)
+        all.erase(all.begin(), all.end() - policy.latest);
+      return all;
+    case VersionPolicy::Kind::specific:
+      for (const std::int64_t version : policy.specific)
+        if (!there.contains(version))
+          return fail(ErrorCode::not_found, "version_policy: there is no version " + std::to_string(version) +
+                                                " in " + folder.string());
+      return policy.specific;
+  }
+  return all;
+}
+
+// All that can go wrong in one model's folder.
+Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, const fs::path& root,
+                               std::vector<ModelVersion>& versions) {
+  if (auto ok = check_inside(folder, root); !ok) return std::unexpected(ok.error());
+  const fs::path config_path = folder / "config.pbtxt";
+  const auto text = read_config_text(config_path, root);
+  if (!text) return std::unexpected(text.error());
+  auto parsed = parse_config(*text, name);
+  if (!parsed) return in_context(config_path.string(), parsed.error());
+  const auto folders = folders_in(folder);
+  if (!folders) return std::unexpected(folders.error());
+  std::set<std::int64_t> there;
+  for (const fs::path& each : *folders)
+    if (const std::int64_t version = version_of(each.filename().string()); version != 0)
+      there.insert(version);
+  const auto selected = select(parsed->versions, there, folder);
+  if (!selected) return std::unexpected(selected.error());
+  for (const std::int64_t version : *selected) {
+    const fs::path file = folder / std::to_string(version) / parsed->config.file;
+    if (auto ok = check_file(file, root); !ok) return std::unexpected(ok.error());
+    versions.push_back({version, file});
+  }
+  return std::move(parsed->config);
+}
+
+}  // namespace
+
+Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory) {
+  std::error_code error;
+  const fs::path root = fs::canonical(directory, error);
+  if (error)
+    return fail(
+        error == std::errc::no_such_file_or_directory ? ErrorCode::not_found : ErrorCode::invalid_argument,
+        "model repository '" + directory.string() + "': " + error.message());
+  if (!fs::is_directory(root, error))
+    return invalid("model repository '" + directory.string() +
+                   "' is not a directory; it is one with a folder for each model");
+  const auto folders = folders_in(directory);
+  if (!folders) return in_context("model repository", folders.error());
+  std::vector<RepositoryEntry> out;
+  for (const fs::path& folder : *folders) {
+    const std::string name = folder.filename().string();
+    if (name.starts_with('.')) continue;  // hidden: what tools leave behind
+    RepositoryEntry entry{name, folder, invalid("not read"), {}};
+    if (is_text(name)) {
+      entry.config = read_model(folder, name, root, entry.versions);
+      if (!entry.config) entry.versions.clear();
+    } else {
+      entry.name = escaped(name);
+      entry.config =
+          invalid("the folder's name, " + entry.name + ", is not UTF-8 text without control characters");
+    }
+    out.push_back(std::move(entry));
+  }
+  std::ranges::sort(out, {}, &RepositoryEntry::name);
+  return out;
+}
+
+}  // namespace carillon::graph

@@ -1,0 +1,556 @@
+#include "carillon/graph/repository.h"
+
+#include <fstream>
+
+#include "model_config.pb.h"
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "carillon/base/random.h"
+#include "carillon/graph/config.h"
+#include "carillon/graph/text.h"
+
+namespace carillon::graph {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Test;
+
+constexpr const char* full_config = R"(
+# A comment.
+name: "m"
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 3, 4 ] }, { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output { name: "y" data_type: TYPE_BF16 dims: [ 10 ] }
+dynamic_batching { preferred_batch_size: [ 4, 8, 4 ] }
+instance_group [ { count: 1 kind: KIND_CPU } ]
+default_model_filename: "net.onnx"
+version_policy { latest { num_versions: 2 } }
+parameters { key: "slo_ms" value { string_value: "12.5" } }
+parameters [ { key: "class" value { string_value: "real_time" } }, { key: "precision" value: { string_value: "bf16" } } ]
+)";
+
+TEST(ParseConfig, ReadsAllThatWeHeed) {
+  const auto parsed = parse_config(full_config, "m");
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  const ModelConfig& config = parsed->config;
+  EXPECT_EQ(config.name, "m");
+  EXPECT_EQ(config.max_batch_size, 8);
+  EXPECT_FALSE(config.batch_from_file);
+  EXPECT_EQ(config.inputs,
+            (std::vector<TensorSpec>{{"x", DataType::f32, {-1, 3, 4}}, {"ids", DataType::i64, {-1, -1}}}));
+  EXPECT_EQ(config.outputs, (std::vector<TensorSpec>{{"y", DataType::bf16, {-1, 10}}}));
+  EXPECT_EQ(config.batch_sizes, (std::vector<int>{1, 4, 8}));
+  EXPECT_EQ(config.slo, 12500us);
+  EXPECT_EQ(config.model_class, "real_time");
+  EXPECT_EQ(config.precision, "bf16");
+  EXPECT_EQ(config.file, "net.onnx");
+  EXPECT_EQ(config.ignored, std::vector<std::string>{});
+  EXPECT_EQ(parsed->versions.latest, 2);
+}
+
+TEST(ParseConfig, AnEmptyOneLeavesAllToTheFile) {
+  const auto parsed = parse_config("", "m");
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_TRUE(parsed->config.batch_from_file);
+  EXPECT_EQ(parsed->config.name, "m");
+  EXPECT_EQ(parsed->config.file, "model.onnx");
+  EXPECT_EQ(parsed->config.model_class, "normal");
+  EXPECT_EQ(parsed->config.slo, std::nullopt);
+  EXPECT_EQ(parsed->versions.kind, VersionPolicy::Kind::latest);
+  EXPECT_EQ(parsed->versions.latest, 1);
+}
+
+TEST(ParseConfig, BatchSizesArePowersOfTwoUpToTheMaximum) {
+  const struct {
+    int max;
+    std::vector<int> sizes;
+  } rows[] = {{0, {1}},
+              {1, {1}},
+              {2, {1, 2}},
+              {7, {1, 2, 4}},
+              {16, {1, 2, 4, 8, 16}},
+              {1000, {1, 2, 4, 8, 16, 32, 64, 128}}};
+  for (const auto& row : rows) EXPECT_EQ(default_batch_sizes(row.max), row.sizes) << row.max;
+}
+
+TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
+  const struct {
+    const char* text;
+    ErrorCode code;
+    const char* message;  // its beginning
+  } rows[] = {
+      {"name: \"m\"\nmax_batch_size 8", ErrorCode::invalid_argument, "line 2, column 16: "},
+      {"input [ { name: \"x\"", ErrorCode::invalid_argument, "line 1, column "},
+      {"input { name: \"x\" data_type: TYPE_FLOAT dims: [1] }", ErrorCode::invalid_argument,
+       "line 1, column 41: Unknown enumeration value of \"TYPE_FLOAT\" for field \"data_type\"."},
+      {"name: \"other\"", ErrorCode::invalid_argument,
+       "name is 'other', but the model's folder is 'm'; they must agree, or name be left out"},
+      {"max_batch_size: -1", ErrorCode::invalid_argument, "max_batch_size is -1; it is 0 (no batch) to 4096"},
+      {"max_batch_size: 2000000000", ErrorCode::invalid_argument, "max_batch_size is 2000000000; it is 0"},
+      {"max_batch_size: 99999999999999", ErrorCode::invalid_argument, "line 1, column "},
+      {"platform: \"tensorrt_plan\"", ErrorCode::unsupported,
+       "platform 'tensorrt_plan' is not supported; ONNX models have 'onnxruntime_onnx', or none"},
+      {"backend: \"python\"", ErrorCode::unsupported, "backend 'python' is not supported"},
+      {"ensemble_scheduling { }", ErrorCode::unsupported, "ensembles are not supported"},
+      {"sequence_batching { }", ErrorCode::unsupported, "sequence batching keeps state"},
+      {"model_transaction_policy { decoupled: true }", ErrorCode::unsupported,
+       "model_transaction_policy: decoupled"},
+      {"batch_input { }", ErrorCode::unsupported, "batch_input is not supported"},
+      {"input { data_type: TYPE_FP32 dims: [1] }", ErrorCode::invalid_argument, "input without a name"},
+      {"input { name: \"x\" dims: [1] }", ErrorCode::invalid_argument,
+       "input 'x': data_type is missing or unknown; for example TYPE_FP32"},
+      {"input { name: \"x\" data_type: 77 dims: [1] }", ErrorCode::invalid_argument,
+       "input 'x': data_type is missing"},
+      {"input { name: \"x\" data_type: TYPE_STRING dims: [1] }", ErrorCode::unsupported,
+       "input 'x': TYPE_STRING"},
+      {"max_batch_size: 2 input { name: \"x\" data_type: TYPE_FP32 }", ErrorCode::invalid_argument,
+       "input 'x': dims is missing"},
+      {"input { name: \"x\" data_type: TYPE_FP32 dims: [0] }", ErrorCode::invalid_argument,
+       "input 'x': dims has 0"},
+      {"output { name: \"y\" data_type: TYPE_FP32 dims: [-2] }", ErrorCode::invalid_argument,
+       "output 'y': dims has -2"},
+      {"input { name: \"x\" data_type: TYPE_FP32 dims: [9000000000, 9000000000] }",
+       ErrorCode::invalid_argument, "input 'x': dims: "},
+      {"input { name: \"x\" data_type: TYPE_FP32 dims: [1] reshape { shape: [] } }", ErrorCode::unsupported,
+       "input 'x': reshape is not supported"},
+      {"input [{ name: \"x\" data_type: TYPE_FP32 dims: [1] }, { name: \"x\" data_type: TYPE_FP32 dims: [1] "
+       "}]",
+       ErrorCode::invalid_argument, "input 'x' is there twice"},
+      {"max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 8 ] }", ErrorCode::invalid_argument,
+       "dynamic_batching: preferred_batch_size is 8; it is 1 to max_batch_size, here 4"},
+      {"max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 0 ] }", ErrorCode::invalid_argument,
+       "dynamic_batching: preferred_batch_size is 0"},
+      {"parameters { key: \"slo_ms\" value { string_value: \"fast\" } }", ErrorCode::invalid_argument,
+       "parameter slo_ms is 'fast'; it is a number of milliseconds above 0"},
+      {"parameters { key: \"slo_ms\" value { string_value: \"10ms\" } }", ErrorCode::invalid_argument,
+       "parameter slo_ms"},
+      {"parameters { key: \"slo_ms\" value { string_value: \"-1\" } }", ErrorCode::invalid_argument,
+       "parameter slo_ms"},
+      {"parameters { key: \"slo_ms\" value { string_value: \"0\" } }", ErrorCode::invalid_argument,
+       "parameter slo_ms"},
+      {"parameters { key: \"slo_ms\" value { string_value: \"nan\" } }", ErrorCode::invalid_argument,
+       "parameter slo_ms"},
+      {"parameters { key: \"slo_ms\" value { string_value: \"inf\" } }", ErrorCode::invalid_argument,
+       "parameter slo_ms"},
+      {"parameters { key: \"slo_ms\" value { string_value: \"1e300\" } }", ErrorCode::invalid_argument,
+       "parameter slo_ms"},
+      {"parameters { key: \"slo_ms\" }", ErrorCode::invalid_argument, "parameter slo_ms is ''"},
+      {"parameters { key: \"class\" value { string_value: \"rt\" } }", ErrorCode::invalid_argument,
+       "parameter class is 'rt'; it is normal, real_time or best_effort"},
+      {"parameters { key: \"precision\" value { string_value: \"fp16\" } }", ErrorCode::invalid_argument,
+       "parameter precision is 'fp16'; it is f32 or bf16"},
+      {"default_model_filename: \"../other/1/model.onnx\"", ErrorCode::invalid_argument,
+       "default_model_filename is"},
+      {"default_model_filename: \"..\"", ErrorCode::invalid_argument, "default_model_filename is"},
+      {"default_model_filename: \"a\\0b\"", ErrorCode::invalid_argument, "default_model_filename is"},
+      {"input { name: \"a\\377\" data_type: TYPE_FP32 dims: [1] }", ErrorCode::invalid_argument,
+       "name holds bytes that are not UTF-8"},
+      {"parameters { key: \"\\xff\" value { string_value: \"1\" } }", ErrorCode::invalid_argument,
+       "key holds bytes that are not UTF-8"},
+      {"input { name: \"a\\nb\" data_type: TYPE_FP32 dims: [1] }", ErrorCode::invalid_argument,
+       "input whose name has control characters"},
+      {"version_policy { specific { } }", ErrorCode::invalid_argument,
+       "version_policy: specific without versions"},
+      {"version_policy { specific { versions: [ 0 ] } }", ErrorCode::invalid_argument,
+       "version_policy: specific version 0"},
+  };
+  for (const auto& row : rows) {
+    const auto parsed = parse_config(row.text, "m");
+    ASSERT_FALSE(parsed.has_value()) << row.text;
+    EXPECT_EQ(parsed.error().code, row.code) << row.text;
+    EXPECT_TRUE(parsed.error().message.starts_with(row.message)) << row.text << "\n"
+                                                                 << parsed.error().message;
+  }
+}
+
+TEST(ParseConfig, SaysWhatItIgnores) {
+  const struct {
+    const char* text;
+    const char* note;
+  } rows[] = {
+      {"some_new_field: 3",
+       "line 1, column 15: Message type \"inference.ModelConfig\" has no field named \"some_new_field\"."},
+      {"a_new { b { c: \"}\" } }", "has no field named \"a_new\""},
+      {"optimization { graph { level: 1 } }", "optimization: every graph is optimised in the same way"},
+      {"model_warmup { name: \"w\" }", "model_warmup: "},
+      {"response_cache { enable: true }", "response_cache: answers are not cached"},
+      {"dynamic_batching { max_queue_delay_microseconds: 100 }",
+       "dynamic_batching: max_queue_delay_microseconds: "},
+      {"dynamic_batching { default_queue_policy { default_timeout_microseconds: 5 } }",
+       "dynamic_batching: queue policies"},
+      {"instance_group { count: 3 }", "instance_group: count 3: "},
+      {"instance_group { kind: KIND_GPU }", "instance_group: KIND_GPU: "},
+      {"parameters { key: \"colour\" value { string_value: \"red\" } }",
+       "parameter 'colour': not known here"},
+      {"input { name: \"x\" data_type: TYPE_FP32 dims: [1] format: FORMAT_NCHW }", "input 'x': format: "},
+      {"max_batch_size: 200 dynamic_batching { preferred_batch_size: [ 200 ] }",
+       "preferred_batch_size 200: the largest"},
+  };
+  for (const auto& row : rows) {
+    const auto parsed = parse_config(row.text, "m");
+    ASSERT_TRUE(parsed.has_value()) << row.text << "\n" << parsed.error().message;
+    ASSERT_EQ(parsed->config.ignored.size(), 1U) << row.text;
+    EXPECT_NE(parsed->config.ignored[0].find(row.note), std::string::npos) << parsed->config.ignored[0];
+  }
+}
+
+TEST(ParseConfig, HostileTextGetsAnError) {
+  std::string deep;
+  for (int i = 0; i < 200'000; ++i) deep += "a{";
+  EXPECT_EQ(parse_config(deep, "m").error().message, "line 1: messages nested deeper than 32");
+  deep.clear();
+  for (int i = 0; i < 200'000; ++i) deep += "a<";
+  EXPECT_FALSE(parse_config(deep, "m").has_value());
+  deep = "a: " + std::string(200'000, '[');
+  EXPECT_FALSE(parse_config(deep, "m").has_value());
+  std::string unknown;
+  for (int i = 0; i < 50'000; ++i) unknown += "u: 1\n";
+  const auto many = parse_config(unknown, "m");
+  ASSERT_TRUE(many.has_value());
+  EXPECT_EQ(many->config.ignored.size(), 51U);
+  EXPECT_EQ(many->config.ignored.back(), "and 49950 unknown fields more");
+  // Braces within strings and comments do not count.
+  EXPECT_TRUE(
+      parse_config(
+          "# " + std::string(100, '{') + "\nparameters { key: \"" + std::string(100, '{') + "\\\"{\" }", "m")
+          .has_value());
+}
+
+// Any bytes give a config or an error, never a crash.
+TEST(ParseConfig, DamagedTextNeverCrashes) {
+  Random random(7);
+  const std::string whole = full_config;
+  int good = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = whole;
+    const std::uint64_t edits = 1 + random.below(4);
+    for (std::uint64_t e = 0; e < edits; ++e) {
+      if (text.empty()) text = whole;
+      const std::size_t at = random.below(text.size());
+      switch (random.below(4)) {
+        case 0:
+          text[at] = static_cast<char>(random.below(256));
+          break;
+        case 1:
+          text.erase(at, 1 + random.below(20));
+          break;
+        case 2:
+          text.insert(at, text.substr(random.below(text.size()), random.below(30)));
+          break;
+        default:
+          text.resize(std::max<std::size_t>(1, at));
+      }
+    }
+    const auto parsed = parse_config(text, "m");
+    good += parsed.has_value();
+    if (!parsed) {
+      EXPECT_FALSE(parsed.error().message.empty());
+    }
+  }
+  EXPECT_GT(good, 50);
+}
+
+TEST(Text, KnowsUtf8) {
+  const struct {
+    std::string_view text;
+    bool utf8;
+  } rows[] = {{"", true},
+              {"a", true},
+              {"\xc3\xb6", true},
+              {"\xe2\x82\xac", true},
+              {"\xf0\x9f\x94\x94", true},
+              {"\xf4\x8f\xbf\xbf", true},
+              {"\xc3", false},  // cut off
+              {"\xe2\x82", false},
+              {"\x80", false},              // no lead
+              {"\xc0\xaf", false},          // not the shortest
+              {"\xed\xa0\x80", false},      // a surrogate
+              {"\xf4\x90\x80\x80", false},  // above the last
+              {"\xff", false}};
+  for (const auto& row : rows) EXPECT_EQ(is_utf8(row.text), row.utf8) << row.text;
+  EXPECT_FALSE(is_text("a\tb"));
+  EXPECT_FALSE(is_text("a\x7f"));
+}
+
+class FakeModel final : public Model {
+ public:
+  FakeModel(bool batched, std::vector<TensorSpec> inputs, std::vector<TensorSpec> outputs)
+      : batched_(batched), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+  const std::string& name() const override { return name_; }
+  const std::vector<TensorSpec>& inputs() const override { return inputs_; }
+  const std::vector<TensorSpec>& outputs() const override { return outputs_; }
+  bool batched() const override { return batched_; }
+  Result<Graph> specialize(std::int64_t) const override { return fail(ErrorCode::internal, "not here"); }
+
+ private:
+  std::string name_ = "fake";
+  bool batched_;
+  std::vector<TensorSpec> inputs_, outputs_;
+};
+
+const FakeModel batched_model(true, {{"x", DataType::f32, {-1, 3, 4}}, {"ids", DataType::i64, {-1, 7}}},
+                              {{"y", DataType::f32, {-1, 10}}, {"z", DataType::f32, {-1, 2}}});
+const FakeModel whole_model(false, {{"x", DataType::f32, {1, 3}}}, {{"y", DataType::f32, {1, 10}}});
+
+Result<ModelConfig> completed(const char* text, const Model& model) {
+  auto parsed = parse_config(text, "m");
+  if (!parsed) return std::unexpected(parsed.error());
+  return complete_config(std::move(parsed->config), model);
+}
+
+TEST(CompleteConfig, WithoutAConfigTheFileDecides) {
+  const auto config = completed("", batched_model);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->max_batch_size, 16);
+  EXPECT_EQ(config->batch_sizes, (std::vector<int>{1, 2, 4, 8, 16}));
+  EXPECT_EQ(config->inputs, batched_model.inputs());
+  EXPECT_EQ(config->outputs, batched_model.outputs());
+  inference::ModelConfig message;
+  ASSERT_TRUE(message.ParseFromString(config->serialized));
+  EXPECT_EQ(message.name(), "m");
+  EXPECT_EQ(message.max_batch_size(), 16);
+  EXPECT_EQ(message.platform(), "onnxruntime_onnx");
+  ASSERT_EQ(message.input_size(), 2);
+  EXPECT_EQ(message.input(0).data_type(), inference::TYPE_FP32);
+  ASSERT_EQ(message.input(0).dims_size(), 2) << "without the batch";
+  EXPECT_EQ(message.input(0).dims(1), 4);
+  EXPECT_EQ(message.version_policy().latest().num_versions(), 1U);
+  EXPECT_EQ(message.dynamic_batching().preferred_batch_size_size(), 5);
+
+  const auto whole = completed("", whole_model);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->max_batch_size, 0);
+  EXPECT_EQ(whole->batch_sizes, (std::vector<int>{1}));
+  ASSERT_TRUE(message.ParseFromString(whole->serialized));
+  EXPECT_EQ(message.input(0).dims_size(), 2);
+}
+
+TEST(CompleteConfig, TakesTheFilesOrderAndDimensions) {
+  const auto config = completed(R"(max_batch_size: 4
+      input { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] }
+      input { name: "x" data_type: TYPE_FP32 dims: [ 3, 4 ] format: FORMAT_NCHW }
+      output { name: "z" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "l.txt" })",
+                                batched_model);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->inputs, batched_model.inputs());
+  EXPECT_EQ(config->batch_sizes, (std::vector<int>{1, 2, 4}));
+  EXPECT_EQ(config->ignored.back(),
+            "outputs that the config leaves out are served as well: the file has 'y', 'z'");
+  inference::ModelConfig message;
+  ASSERT_TRUE(message.ParseFromString(config->serialized));
+  EXPECT_EQ(message.input(0).name(), "x");
+  EXPECT_EQ(message.input(0).format(), inference::ModelInput::FORMAT_NCHW) << "what was said stays";
+  EXPECT_EQ(message.input(1).dims(0), 7);
+  EXPECT_EQ(message.output(1).label_filename(), "l.txt");
+}
+
+TEST(CompleteConfig, OutputsAloneStillLeaveTheBatchToTheFile) {
+  const auto config = completed("output { name: \"y\" data_type: TYPE_FP32 dims: [ 10 ] }", batched_model);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->max_batch_size, 16);
+}
+
+TEST(CompleteConfig, DisagreementsAreErrors) {
+  const struct {
+    const char* text;
+    const Model& model;
+    const char* message;
+  } rows[] = {
+      {"max_batch_size: 4 input { name: \"x\" data_type: TYPE_FP32 dims: [ 3, 5 ] }", batched_model,
+       "input 'x' is FP32[-1,3,5] by the config (-1 first where it batches), but FP32[-1,3,4] in the file"},
+      {"max_batch_size: 4 input { name: \"x\" data_type: TYPE_FP16 dims: [ 3, 4 ] }", batched_model,
+       "input 'x' is FP16[-1,3,4] by the config"},
+      {"max_batch_size: 4 input { name: \"x\" data_type: TYPE_FP32 dims: [ 3 ] }", batched_model,
+       "input 'x' is FP32[-1,3] by the config"},
+      {"max_batch_size: 4 input { name: \"q\" data_type: TYPE_FP32 dims: [ 3 ] }", batched_model,
+       "input 'q' of the config is not in the file, which has 'x', 'ids'"},
+      {"max_batch_size: 4 input { name: \"x\" data_type: TYPE_FP32 dims: [ 3, 4 ] }", batched_model,
+       "the file's input 'ids' INT64[-1,7] is missing from the config, which has 'x'"},
+      {"max_batch_size: 4 output { name: \"y\" data_type: TYPE_FP32 dims: [ 11 ] }", batched_model,
+       "output 'y' is FP32[-1,11] by the config"},
+      {"max_batch_size: 4", whole_model,
+       "max_batch_size is 4, but the first dimension of the file's inputs is fixed"},
+  };
+  for (const auto& row : rows) {
+    const auto config = completed(row.text, row.model);
+    ASSERT_FALSE(config.has_value()) << row.text;
+    EXPECT_TRUE(config.error().message.starts_with(row.message)) << config.error().message;
+  }
+}
+
+class RepositoryTest : public Test {
+ protected:
+  RepositoryTest() {
+    std::string pattern = (fs::temp_directory_path() / "carillon-repository-XXXXXX").string();
+    base = mkdtemp(pattern.data());
+    root = base / "models";
+    fs::create_directory(root);
+  }
+  ~RepositoryTest() override {
+    std::error_code ignored;
+    fs::remove_all(base, ignored);
+  }
+  void write(const fs::path& relative, std::string_view text = "onnx") {
+    fs::create_directories((root / relative).parent_path());
+    std::ofstream(root / relative, std::ios::binary) << text;
+  }
+  std::vector<RepositoryEntry> read() {
+    auto entries = read_repository(root);
+    EXPECT_TRUE(entries.has_value()) << entries.error().message;
+    return entries ? std::move(*entries) : std::vector<RepositoryEntry>{};
+  }
+  // The one entry's error text.
+  std::string error() {
+    const auto entries = read();
+    EXPECT_EQ(entries.size(), 1U);
+    if (entries.size() != 1 || entries[0].config) return "no error";
+    EXPECT_TRUE(entries[0].versions.empty());
+    return entries[0].config.error().message;
+  }
+  static std::vector<std::int64_t> numbers(const RepositoryEntry& entry) {
+    std::vector<std::int64_t> out;
+    for (const ModelVersion& version : entry.versions) out.push_back(version.version);
+    return out;
+  }
+  fs::path base, root;
+};
+
+TEST_F(RepositoryTest, ReadsModelsInNameOrderAndPassesOverTheRest) {
+  write("b/1/model.onnx");
+  write("b/config.pbtxt", "max_batch_size: 2");
+  write("a/1/model.onnx");
+  write("README.md", "hello");
+  write(".git/config", "x");
+  write("b/notes/x", "y");
+  write("b/01/model.onnx");
+  write("b/-1/model.onnx");
+  const auto entries = read();
+  ASSERT_EQ(entries.size(), 2U);
+  EXPECT_EQ(entries[0].name, "a");
+  EXPECT_TRUE(entries[0].config->batch_from_file);
+  EXPECT_EQ(entries[1].name, "b");
+  EXPECT_EQ(entries[1].config->max_batch_size, 2);
+  EXPECT_EQ(numbers(entries[1]), (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(entries[1].versions[0].file, root / "b/1/model.onnx");
+}
+
+TEST_F(RepositoryTest, VersionPoliciesSelect) {
+  for (const char* version : {"1", "2", "9", "10"}) write(fs::path("m") / version / "model.onnx");
+  const struct {
+    const char* policy;
+    std::vector<std::int64_t> versions;
+  } rows[] = {{"", {10}},
+              {"version_policy { latest { } }", {10}},
+              {"version_policy { latest { num_versions: 3 } }", {2, 9, 10}},
+              {"version_policy { latest { num_versions: 99 } }", {1, 2, 9, 10}},
+              {"version_policy { all { } }", {1, 2, 9, 10}},
+              {"version_policy { specific { versions: [ 9, 1, 9 ] } }", {1, 9}}};
+  for (const auto& row : rows) {
+    write("m/config.pbtxt", row.policy);
+    EXPECT_EQ(numbers(read().at(0)), row.versions) << row.policy;
+  }
+  write("m/config.pbtxt", "version_policy { specific { versions: [ 3 ] } }");
+  EXPECT_EQ(error(), "version_policy: there is no version 3 in " + (root / "m").string());
+}
+
+TEST_F(RepositoryTest, WhatIsMissingIsNamed) {
+  fs::create_directories(root / "m");
+  EXPECT_EQ(error(), (root / "m").string() + " has no version folder: the model's file belongs into " +
+                         (root / "m/1").string());
+  fs::create_directories(root / "m/1");
+  EXPECT_EQ(error(), (root / "m/1/model.onnx").string() + " is not there");
+  fs::create_directories(root / "m/1/model.onnx");
+  EXPECT_EQ(error(), (root / "m/1/model.onnx").string() + " is not a regular file");
+}
+
+TEST_F(RepositoryTest, AConfigErrorNamesItsFile) {
+  write("m/1/model.onnx");
+  write("m/config.pbtxt", "name: \"m\"\nmax_batch_size: x");
+  EXPECT_TRUE(error().starts_with((root / "m/config.pbtxt").string() + ": line 2, column 17: ")) << error();
+  write("m/config.pbtxt", std::string((1 << 20) + 1, '\n'));
+  EXPECT_EQ(error(), (root / "m/config.pbtxt").string() + " is longer than 1048576 bytes");
+  fs::remove(root / "m/config.pbtxt");
+  fs::create_directory(root / "m/config.pbtxt");
+  EXPECT_EQ(error(), (root / "m/config.pbtxt").string() + " is not a regular file");
+}
+
+TEST_F(RepositoryTest, OneBadModelDoesNotSpoilTheOthers) {
+  write("bad/1/model.onnx");
+  write("bad/config.pbtxt", "platform: \"pytorch_libtorch\"");
+  write("good/1/model.onnx");
+  const auto entries = read();
+  ASSERT_EQ(entries.size(), 2U);
+  EXPECT_EQ(entries[0].config.error().code, ErrorCode::unsupported);
+  EXPECT_TRUE(entries[1].config.has_value());
+}
+
+TEST_F(RepositoryTest, LinksLeadNowhereOutside) {
+  fs::create_directories(base / "outside/1");
+  std::ofstream(base / "outside/1/model.onnx") << "secret";
+  std::ofstream(base / "outside/config.pbtxt") << "";
+  const std::string leads_out = "leads out of the repository";
+  fs::create_directory_symlink(base / "outside", root / "m");
+  EXPECT_NE(error().find(leads_out), std::string::npos) << error();
+  fs::remove(root / "m");
+  fs::create_directories(root / "m");
+  fs::create_directory_symlink(base / "outside/1", root / "m/1");
+  EXPECT_NE(error().find(leads_out), std::string::npos) << error();
+  fs::remove(root / "m/1");
+  fs::create_directories(root / "m/1");
+  fs::create_symlink(base / "outside/1/model.onnx", root / "m/1/model.onnx");
+  EXPECT_NE(error().find(leads_out), std::string::npos) << error();
+  fs::remove(root / "m/1/model.onnx");
+  write("m/1/model.onnx");
+  fs::create_symlink(base / "outside/config.pbtxt", root / "m/config.pbtxt");
+  EXPECT_NE(error().find(leads_out), std::string::npos) << error();
+  fs::remove(root / "m/config.pbtxt");
+  fs::create_symlink(root / "m/nothing", root / "m/config.pbtxt");
+  EXPECT_EQ(error(), (root / "m/config.pbtxt").string() + " is a symbolic link to nothing");
+  // Inside is fine, also where the repository itself is reached by a link.
+  fs::remove(root / "m/config.pbtxt");
+  write("n/1/net.onnx");
+  fs::remove(root / "m/1/model.onnx");
+  fs::create_symlink("../../n/1/net.onnx", root / "m/1/model.onnx");
+  fs::rename(root / "n/1/net.onnx", root / "n/1/model.onnx");
+  fs::remove(root / "m/1/model.onnx");
+  fs::create_symlink("../../n/1/model.onnx", root / "m/1/model.onnx");
+  fs::create_directory_symlink(root, base / "link");
+  const auto entries = read_repository(base / "link");
+  ASSERT_TRUE(entries.has_value());
+  for (const RepositoryEntry& entry : *entries)
+    EXPECT_TRUE(entry.config.has_value()) << entry.config.error().message;
+}
+
+TEST_F(RepositoryTest, NamesMustBeText) {
+  write("a\nb/1/model.onnx");
+  EXPECT_EQ(error(), "the folder's name, a\\x0ab, is not UTF-8 text without control characters");
+  fs::remove_all(root / "a\nb");
+  write("\xff\xfe/1/model.onnx");
+  EXPECT_EQ(error(), "the folder's name, \\xff\\xfe, is not UTF-8 text without control characters");
+  fs::remove_all(root / "\xff\xfe");
+  write(
+      "m\xc3\xb6"
+      "del/1/model.onnx");
+  EXPECT_TRUE(read().at(0).config.has_value());
+}
+
+TEST_F(RepositoryTest, ErrorsOfTheWhole) {
+  EXPECT_EQ(read_repository(base / "none").error().code, ErrorCode::not_found);
+  std::ofstream(base / "file") << "x";
+  EXPECT_TRUE(read_repository(base / "file")
+                  .error()
+                  .message.ends_with("is not a directory; it is one with a folder for each model"));
+  EXPECT_TRUE(read().empty()) << "an empty one is no error";
+}
+
+TEST_F(RepositoryTest, UnreadableOnesSayNoPermission) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  write("m/1/model.onnx");
+  fs::permissions(root / "m/1/model.onnx", fs::perms::none);
+  EXPECT_TRUE(error().ends_with("cannot be opened: no permission?")) << error();
+}
+
+}  // namespace
+}  // namespace carillon::graph
