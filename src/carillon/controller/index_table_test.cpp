@@ -34,7 +34,9 @@ TEST(IndexTable, AgreesWithAMapUnderRandomUse) {
       const auto found = table.find(key);
       const auto want = model.find(key);
       ASSERT_EQ(found.has_value(), want != model.end()) << "seed " << seed << " step " << step;
-      if (found) ASSERT_EQ(*found, want->second);
+      if (found) {
+        ASSERT_EQ(*found, want->second);
+      }
       ASSERT_EQ(table.size(), model.size());
     }
     for (const auto& [key, value] : model) ASSERT_EQ(table.find(key), value);

@@ -1,0 +1,264 @@
+#include "carillon/controller/controller.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <latch>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/controller/testing/fakes.h"
+
+namespace carillon::controller {
+namespace {
+
+using schedule::ActionStatus;
+
+// Two inputs of the fake kind: one f32 a row.
+class TinyModel final : public engine::CompiledModel {
+ public:
+  const std::vector<graph::TensorSpec>& inputs() const override { return specs_; }
+  const std::vector<graph::TensorSpec>& outputs() const override { return specs_; }
+  Bytes weights() const override { return {}; }
+  void write_weights(std::uint64_t, std::span<std::byte>) const override {}
+  std::span<const int> batch_sizes() const override { return batches_; }
+  const engine::Plan* plan(int) const override { return nullptr; }
+
+ private:
+  std::vector<graph::TensorSpec> specs_{{"x", graph::DataType::f32, {graph::batch_dimension, 1}}};
+  std::vector<int> batches_{1};
+};
+
+// Runs each request at once, alone; tries again what did not run; refuses what failed.
+class EagerScheduler final : public schedule::Scheduler {
+ public:
+  std::string_view name() const override { return "eager"; }
+  void add_model(const schedule::ModelInfo&) override {}
+  Duration predicted_exec(DeviceId, ModelId, int) const override { return 1us; }
+  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    if (const auto* arrived = std::get_if<schedule::RequestArrived>(&event)) {
+      run(arrived->request, out);
+    } else if (const auto* cancelled = std::get_if<schedule::RequestCancelled>(&event)) {
+      cancelled_.insert(cancelled->request);
+    } else if (const auto* done = std::get_if<schedule::ActionDone>(&event)) {
+      const Request request = flying_.at(done->id);
+      flying_.erase(done->id);
+      if (done->status == ActionStatus::success || cancelled_.contains(request.id)) return;
+      if (done->status == ActionStatus::failed)
+        out.push_back(schedule::Refuse{request.id, schedule::Reason::device_failed, now});
+      else
+        run(request, out);
+    }
+  }
+
+ private:
+  void run(const Request& request, schedule::Actions& out) {
+    flying_[{next_}] = request;
+    out.push_back(schedule::Infer{
+        {next_++}, {0}, request.model, {request.id}, {TimePoint::min(), TimePoint::max()}, 1us});
+  }
+  std::map<ActionId, Request> flying_;
+  std::set<RequestId> cancelled_;
+  std::uint64_t next_ = 0;
+};
+
+// Takes INFERs on a thread of its own and ends them, most with success; its queue is short.
+class BusyWorker final : public worker::Worker {
+ public:
+  BusyWorker(worker::ResultSink& sink, const Clock& clock, std::uint64_t seed)
+      : sink_(sink), clock_(clock), random_(seed), thread_([this] { run(); }) {}
+  ~BusyWorker() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      wake_.notify_one();
+    }
+    thread_.join();
+  }
+  Result<> add_model(ModelId, std::shared_ptr<const engine::CompiledModel>) override { return {}; }
+  bool submit(const worker::LoadCommand&) override { return false; }
+  bool submit(const worker::UnloadCommand&) override { return false; }
+  bool submit(const worker::InferCommand& command) override {
+    const std::lock_guard lock(mutex_);
+    if (queue_.size() >= 32) return false;
+    queue_.push_back({command.id, command.rows[0]});
+    wake_.notify_one();
+    return true;
+  }
+  std::uint64_t total_pages() const override { return 10; }
+  std::uint64_t free_pages() const override { return 4; }
+  Result<std::vector<Duration>> measure_exec(ModelId, int, int) override { return std::vector<Duration>{}; }
+  Result<std::vector<Duration>> measure_load(ModelId, int) override { return std::vector<Duration>{}; }
+  const std::vector<std::string>& notes() const override { return notes_; }
+
+ private:
+  struct Job {
+    ActionId id;
+    worker::RowBuffers row;
+  };
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const Job job = queue_.front();
+      queue_.pop_front();
+      const bool stopping = stop_;
+      lock.unlock();
+      worker::ActionResult result{.id = job.id, .status = ActionStatus::success, .times = {}, .error = {}};
+      const std::uint64_t dice = random_.below(20);
+      if (stopping || dice == 0) {
+        result.status = ActionStatus::failed;
+        result.error = "as the dice fell";
+      } else if (dice == 1) {
+        result.status = ActionStatus::too_late;
+      } else {
+        for (std::size_t i = 0; i < 4; ++i)
+          job.row.outputs[0][i] =
+              static_cast<std::byte>(std::to_integer<unsigned>(job.row.inputs[0][i]) + 1U);
+      }
+      result.times.exec_start = result.times.exec_end = clock_.now();
+      sink_.on_result(result);
+      lock.lock();
+    }
+  }
+  worker::ResultSink& sink_;
+  const Clock& clock_;
+  Random random_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Job> queue_;
+  bool stop_ = false;
+  std::vector<std::string> notes_;
+  std::thread thread_;
+};
+
+ModelView tiny_view() {
+  ModelView view;
+  view.name = "tiny";
+  view.config.name = "tiny";
+  return view;
+}
+
+std::unique_ptr<Controller> tiny_controller(const Clock& clock, std::uint64_t seed, Options options = {}) {
+  auto controller = std::make_unique<Controller>(std::make_unique<EagerScheduler>(), options, clock);
+  controller->add_worker(std::make_unique<BusyWorker>(controller->results(), clock, seed));
+  controller->add_model(tiny_view(), TinyModel(), testing::served(0).info);
+  return controller;
+}
+
+std::unique_ptr<InferCall> tiny_call(const Clock& clock, int rows) {
+  auto call = testing::call_of({0}, rows, clock.now());
+  call->outputs.clear();  // submit() makes them
+  return call;
+}
+
+TEST(Controller, AnswersACall) {
+  const SteadyClock clock;
+  auto controller = tiny_controller(clock, 3);
+  EXPECT_FALSE(controller->ready());
+  controller->start();
+  EXPECT_TRUE(controller->ready());
+  const auto found = controller->find("tiny", "");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_TRUE((*found)->ready);
+  std::promise<InferAnswer> promise;
+  controller->submit(tiny_call(clock, 3), [&](InferAnswer answer) { promise.set_value(std::move(answer)); });
+  const InferAnswer answer = promise.get_future().get();
+  ASSERT_TRUE(answer.status.has_value()) << answer.status.error().message;
+  EXPECT_TRUE(testing::is_right(*answer.call));
+  controller->stop();
+  EXPECT_FALSE(controller->ready());
+  const ServerStatistics statistics = controller->statistics();
+  EXPECT_EQ(statistics.models.at(0).success.count, 1U);
+  EXPECT_EQ(statistics.models.at(0).inference_count, 3U);
+  EXPECT_EQ(statistics.pages_total, 10U);
+  EXPECT_EQ(statistics.pages_free, 4U);
+}
+
+TEST(Controller, OneThatDoesNotRunAnswersInsideSubmit) {
+  const SteadyClock clock;
+  auto controller = tiny_controller(clock, 1);
+  int answers = 0;
+  const auto count = [&](const InferAnswer& answer) {
+    EXPECT_EQ(answer.status.error().code, ErrorCode::unavailable);
+    EXPECT_NE(answer.call, nullptr);
+    ++answers;
+  };
+  EXPECT_TRUE(controller->statistics().models.empty());
+  controller->submit(tiny_call(clock, 1), count);
+  EXPECT_EQ(answers, 1);
+  controller->start();
+  controller->stop();
+  controller->stop();
+  const std::uint64_t ticket = controller->submit(tiny_call(clock, 1), count);
+  controller->cancel(ticket);
+  EXPECT_EQ(answers, 2);
+}
+
+TEST(Controller, AnUnreadyModelIsShownWithItsReason) {
+  const SteadyClock clock;
+  auto controller = tiny_controller(clock, 1);
+  ModelView bad;
+  bad.name = "bad";
+  bad.reason = "no such operator";
+  controller->add_unready(bad);
+  EXPECT_EQ(controller->models().size(), 2U);
+  EXPECT_FALSE(controller->find("bad", "").value()->ready);
+  EXPECT_EQ(controller->find("bad", "").value()->reason, "no such operator");
+}
+
+// Many frontends submit and cancel while the worker ends actions and another thread reads the statistics; the
+// controller stops in the middle. To be run under ThreadSanitizer.
+TEST(Controller, EveryCallOfManyThreadsGetsExactlyOneAnswer) {
+  constexpr int threads = 4;
+  constexpr int calls = 1000;
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    const SteadyClock clock;
+    auto controller = tiny_controller(clock, seed, {.core = {.max_open = 400}, .inbox = 64});
+    std::vector<std::atomic<int>> answers(threads * calls);
+    std::atomic<int> wrong{0};
+    std::latch halfway(threads);
+    controller->start();
+    {
+      std::vector<std::jthread> frontends;
+      for (int t = 0; t < threads; ++t)
+        frontends.emplace_back([&, t] {
+          Random random(seed * 100 + static_cast<std::uint64_t>(t));
+          for (int i = 0; i < calls; ++i) {
+            const auto which = static_cast<std::size_t>(t * calls + i);
+            const std::uint64_t ticket = controller->submit(
+                tiny_call(clock, 1 + static_cast<int>(random.below(4))), [&, which](InferAnswer answer) {
+                  answers[which].fetch_add(1);
+                  if (answer.status && (answer.call == nullptr || !testing::is_right(*answer.call)))
+                    wrong.fetch_add(1);
+                });
+            if (random.below(4) == 0) controller->cancel(ticket);
+            if (i == calls / 2) halfway.count_down();
+          }
+        });
+      frontends.emplace_back([&] {
+        for (int i = 0; i < 50; ++i) {
+          const ServerStatistics statistics = controller->statistics();
+          EXPECT_EQ(statistics.models.size(), 1U);
+          EXPECT_EQ(controller->models().size(), 1U);
+        }
+      });
+      halfway.wait();
+      controller->stop();
+    }
+    for (const auto& count : answers) ASSERT_EQ(count.load(), 1) << "seed " << seed;
+    EXPECT_EQ(wrong.load(), 0);
+    const ModelStatistics of = controller->statistics().models.at(0);
+    EXPECT_LE(of.success.count + of.fail.count, static_cast<std::uint64_t>(threads * calls));
+    EXPECT_GT(of.success.count, 0U);
+  }
+}
+
+}  // namespace
+}  // namespace carillon::controller

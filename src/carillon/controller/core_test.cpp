@@ -1,0 +1,476 @@
+#include "carillon/controller/core.h"
+
+#include <gtest/gtest.h>
+
+#include "carillon/controller/testing/fakes.h"
+
+namespace carillon::controller {
+namespace {
+
+using schedule::Action;
+using schedule::ActionDone;
+using schedule::Actions;
+using schedule::ActionStatus;
+using schedule::Event;
+using schedule::Infer;
+using schedule::Reason;
+using schedule::Refuse;
+using schedule::RequestArrived;
+using schedule::RequestCancelled;
+using testing::call_of;
+using testing::HeldWorker;
+using testing::ScriptedScheduler;
+using testing::served;
+
+constexpr TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+constexpr Window always{TimePoint::min(), TimePoint::max()};
+
+Infer infer(std::uint64_t id, std::vector<RequestId> requests) {
+  return {.id = {id},
+          .device = {0},
+          .model = {0},
+          .requests = std::move(requests),
+          .window = always,
+          .expected = 1ms};
+}
+
+// One device, two models ("model1" with an SLO of 50 ms), a scheduler that does nothing until told.
+class CoreTest : public ::testing::Test {
+ protected:
+  explicit CoreTest(CoreOptions options = {}) {
+    auto owned = std::make_unique<ScriptedScheduler>();
+    scheduler = owned.get();
+    core = std::make_unique<Core>(std::move(owned), options);
+    core->add_device(worker);
+    core->add_model(served(0));
+    ServedModel with_slo = served(1);
+    with_slo.slo = 50ms;
+    with_slo.cls = Class::best_effort;
+    core->add_model(std::move(with_slo));
+    core->start(at(0ms));
+    scheduler->events.clear();
+  }
+
+  struct Answered {
+    std::uint64_t ticket;
+    InferAnswer answer;
+  };
+  void submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, TimePoint now) {
+    core->submit(
+        ticket, std::move(call),
+        [this, ticket](InferAnswer answer) {
+          EXPECT_FALSE(answer.call && worker.uses(*answer.call)) << "buffers given away while in use";
+          answers.push_back({ticket, std::move(answer)});
+        },
+        now);
+  }
+  // The scheduler answers the next event of kind E with `actions`.
+  template <typename E>
+  void on_next(Actions actions) {
+    scheduler->script = [actions, this](const Event& event, TimePoint, Actions& out) {
+      if (!std::holds_alternative<E>(event)) return;
+      out = actions;
+      scheduler->script = nullptr;
+    };
+  }
+  // Makes the scheduler say `actions` now.
+  void say(Actions actions, TimePoint now) {
+    scheduler->script = [actions, this](const Event& event, TimePoint, Actions& out) {
+      if (!std::holds_alternative<schedule::Wake>(event)) return;
+      scheduler->script = nullptr;
+      out = actions;
+    };
+    ASSERT_LE(core->wake_at(), now) << "arm() first";
+    core->wake(now);
+  }
+  // Each arrival asks for a timer, so that say() works.
+  void arm() {
+    scheduler->script = [](const Event& event, TimePoint now, Actions& out) {
+      if (std::holds_alternative<RequestArrived>(event)) out.push_back(schedule::WakeAt{now});
+    };
+  }
+  void end(std::uint64_t id, ActionStatus status, TimePoint now, std::string error = {}) {
+    core->on_result(worker.end({id}, status, now, 1ms, std::move(error)), now);
+  }
+  ModelStatistics stats(std::size_t model = 0) { return core->book().snapshot().models[model]; }
+
+  ScriptedScheduler* scheduler = nullptr;
+  HeldWorker worker;
+  std::vector<Answered> answers;
+  std::unique_ptr<Core> core;
+};
+
+TEST_F(CoreTest, StartTellsTheSchedulerOfModelsAndDevices) {
+  auto owned = std::make_unique<ScriptedScheduler>();
+  ScriptedScheduler& fresh = *owned;
+  Core another(std::move(owned), {});
+  another.add_device(worker);
+  another.add_model(served(0));
+  another.start(at(3ms));
+  ASSERT_EQ(fresh.models.size(), 1U);
+  const auto devices = fresh.heard<schedule::DeviceChanged>();
+  ASSERT_EQ(devices.size(), 1U);
+  EXPECT_EQ(devices[0].pages, 100U);
+  EXPECT_TRUE(devices[0].alive);
+}
+
+TEST_F(CoreTest, RowsOfOneCallAreJoined) {
+  arm();
+  submit(1, call_of({0}, 3, at(1ms), at(90ms)), at(1ms));
+  const auto arrived = scheduler->heard<RequestArrived>();
+  ASSERT_EQ(arrived.size(), 3U);
+  for (std::uint64_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(arrived[r].request.id, RequestId{r});
+    EXPECT_EQ(arrived[r].request.deadline, at(90ms));
+    EXPECT_EQ(arrived[r].request.arrival, at(1ms));
+  }
+  say({infer(0, {{2}, {0}}), infer(1, {{1}})}, at(2ms));
+  EXPECT_EQ(worker.held.size(), 2U);
+  end(0, ActionStatus::success, at(5ms));
+  EXPECT_TRUE(answers.empty());
+  end(1, ActionStatus::success, at(7ms));
+  ASSERT_EQ(answers.size(), 1U);
+  ASSERT_TRUE(answers[0].answer.status.has_value());
+  EXPECT_TRUE(testing::is_right(*answers[0].answer.call));
+  EXPECT_EQ(answers[0].answer.finished, at(7ms));
+  EXPECT_EQ(core->open_rows(), 0U);
+  EXPECT_EQ(core->actions_in_flight(), 0U);
+
+  const ModelStatistics of = stats();
+  EXPECT_EQ(of.on_time, 1U);
+  EXPECT_EQ(of.inference_count, 3U);
+  EXPECT_EQ(of.execution_count, 2U);
+  EXPECT_EQ(of.success.count, 1U);
+  EXPECT_EQ(of.success.total, 6ms);
+  EXPECT_EQ(of.compute_infer.total, 1ms);
+  EXPECT_EQ(of.queue.total, 5ms) << "from arrival to its last EXEC";
+  ASSERT_EQ(of.batches.size(), 2U);
+  EXPECT_EQ(of.batches[1].size, 2);
+  // Predicted 1 ms and 2 ms; both took 1 ms.
+  EXPECT_EQ(of.prediction_error.count(), 2U);
+  EXPECT_EQ(of.prediction_error.max(), 1ms);
+}
+
+TEST_F(CoreTest, TheDeadlineIsTheFirstThatIsPresent) {
+  auto owned = std::make_unique<ScriptedScheduler>();
+  ScriptedScheduler& fresh = *owned;
+  Core with_default(std::move(owned), {.default_deadline = 70ms});
+  with_default.add_device(worker);
+  with_default.add_model(served(0));
+  ServedModel slo = served(1);
+  slo.slo = 50ms;
+  with_default.add_model(std::move(slo));
+  with_default.start(at(0ms));
+  const auto nothing = [](const InferAnswer&) {};
+  with_default.submit(1, call_of({1}, 1, at(1ms), at(9ms)), nothing, at(2ms));
+  with_default.submit(2, call_of({1}, 1, at(1ms)), nothing, at(2ms));
+  with_default.submit(3, call_of({0}, 1, at(1ms)), nothing, at(2ms));
+  core->submit(4, call_of({0}, 1, at(1ms)), nothing, at(2ms));
+  const auto heard = fresh.heard<RequestArrived>();
+  ASSERT_EQ(heard.size(), 3U);
+  EXPECT_EQ(heard[0].request.deadline, at(9ms)) << "the call's own";
+  EXPECT_EQ(heard[1].request.deadline, at(51ms)) << "the model's SLO, from arrival";
+  EXPECT_EQ(heard[2].request.deadline, at(71ms)) << "the server's default, from arrival";
+  EXPECT_EQ(scheduler->heard<RequestArrived>().at(0).request.deadline, TimePoint::max()) << "none at all";
+}
+
+TEST_F(CoreTest, ADeadlineDaysAwayIsAnError) {
+  submit(1, call_of({0}, 1, at(0ms), at(25h)), at(1ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(answers[0].answer.status.error().message,
+            "the deadline lies more than 86400 s after the request's arrival; give an earlier one, or none");
+  EXPECT_TRUE(scheduler->events.empty());
+}
+
+TEST_F(CoreTest, ARefusalSaysWhyAndWhen) {
+  on_next<RequestArrived>({Refuse{{0}, Reason::cannot_finish, at(25ms)}});
+  submit(1, call_of({0}, 1, at(1ms), at(20ms)), at(2ms));
+  ASSERT_EQ(answers.size(), 1U);
+  const InferAnswer& answer = answers[0].answer;
+  EXPECT_EQ(answer.status.error().code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(
+      answer.status.error().message,
+      "model 'model0': cannot finish by its deadline; it would have finished 24.000 ms after its arrival, "
+      "5.000 ms after its deadline");
+  EXPECT_EQ(answer.would_take, 24ms);
+  EXPECT_NE(answer.call, nullptr);
+  EXPECT_TRUE(scheduler->heard<RequestCancelled>().empty()) << "nothing is left to cancel";
+  EXPECT_EQ(stats().refused, 1U);
+  EXPECT_EQ(stats().fail.count, 1U);
+  EXPECT_EQ(core->open_rows(), 0U);
+}
+
+TEST_F(CoreTest, ReasonsHaveTheirCodes) {
+  const struct {
+    Reason reason;
+    ErrorCode code;
+  } rows[] = {{Reason::cannot_finish, ErrorCode::deadline_exceeded},
+              {Reason::deadline_passed, ErrorCode::deadline_exceeded},
+              {Reason::rejected_late, ErrorCode::deadline_exceeded},
+              {Reason::device_failed, ErrorCode::internal},
+              {Reason::no_device, ErrorCode::resource_exhausted}};
+  std::uint64_t id = 0;
+  for (const auto& row : rows) {
+    on_next<RequestArrived>({Refuse{{id++}, row.reason, TimePoint::max()}});
+    submit(id, call_of({0}, 1, at(1ms), at(20ms)), at(2ms));
+    EXPECT_EQ(answers.back().answer.status.error().code, row.code);
+    EXPECT_EQ(answers.back().answer.would_take, std::nullopt);
+  }
+  EXPECT_EQ(stats().refused, 3U);
+  EXPECT_EQ(stats().failed, 2U);
+}
+
+TEST_F(CoreTest, OneRefusedRowRefusesTheCallAndCancelsTheOthers) {
+  arm();
+  submit(1, call_of({0}, 4, at(0ms), at(20ms)), at(0ms));
+  say({infer(0, {{0}}), Refuse{{2}, Reason::deadline_passed, at(30ms)}}, at(1ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(answers[0].answer.call, nullptr) << "row 0 is under way: its buffers are not given away";
+  std::vector<std::uint64_t> cancelled;
+  for (const auto& event : scheduler->heard<RequestCancelled>()) cancelled.push_back(event.request.value);
+  EXPECT_EQ(cancelled, (std::vector<std::uint64_t>{0, 1, 3}));
+  EXPECT_EQ(core->open_calls(), 0U);
+  EXPECT_EQ(core->open_rows(), 4U) << "its buffers live on";
+  end(0, ActionStatus::success, at(4ms));
+  EXPECT_EQ(core->open_rows(), 0U);
+  EXPECT_EQ(answers.size(), 1U);
+}
+
+TEST_F(CoreTest, ARowRefusedOnArrivalSparesTheRestTheTrip) {
+  on_next<RequestArrived>({Refuse{{0}, Reason::cannot_finish, at(30ms)}});
+  submit(1, call_of({0}, 4, at(0ms), at(20ms)), at(0ms));
+  EXPECT_EQ(scheduler->heard<RequestArrived>().size(), 1U);
+  EXPECT_TRUE(scheduler->heard<RequestCancelled>().empty());
+  EXPECT_EQ(answers.size(), 1U);
+}
+
+// Two calls lose a row in the same breath. On hearing of the first cancellation the scheduler uses a row of
+// the second call, of whose end it has not heard.
+TEST_F(CoreTest, BuffersStayUntilTheSchedulerHasHeardOfTheCancellation) {
+  arm();
+  submit(1, call_of({0}, 2, at(0ms), at(20ms)), at(0ms));
+  submit(2, call_of({0}, 2, at(0ms), at(20ms)), at(0ms));
+  scheduler->script = [](const Event& event, TimePoint, Actions& out) {
+    if (std::holds_alternative<schedule::Wake>(event)) {
+      out.push_back(Refuse{{0}, Reason::deadline_passed, at(30ms)});
+      out.push_back(Refuse{{2}, Reason::deadline_passed, at(30ms)});
+    } else if (const auto* cancelled = std::get_if<RequestCancelled>(&event);
+               cancelled != nullptr && cancelled->request == RequestId{1}) {
+      out.push_back(infer(0, {{3}}));
+    }
+  };
+  core->wake(at(1ms));
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_NE(answers[0].answer.call, nullptr);
+  EXPECT_EQ(answers[1].answer.call, nullptr);
+  end(0, ActionStatus::success, at(2ms));
+  EXPECT_EQ(core->open_rows(), 0U);
+}
+
+TEST_F(CoreTest, AGoneClientsRequestIsDroppedBeforeItRuns) {
+  submit(7, call_of({0}, 2, at(0ms)), at(0ms));
+  core->cancel(7, at(1ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::cancelled);
+  EXPECT_NE(answers[0].answer.call, nullptr);
+  EXPECT_EQ(scheduler->heard<RequestCancelled>().size(), 2U);
+  EXPECT_EQ(stats().cancelled, 1U);
+  EXPECT_EQ(core->open_rows(), 0U);
+  core->cancel(7, at(2ms));    // again
+  core->cancel(999, at(2ms));  // never given
+  EXPECT_EQ(answers.size(), 1U);
+  EXPECT_EQ(scheduler->heard<RequestCancelled>().size(), 2U);
+}
+
+TEST_F(CoreTest, AGoneClientsRunningRequestIsAnsweredAndItsBuffersOutliveIt) {
+  arm();
+  submit(7, call_of({0}, 1, at(0ms)), at(0ms));
+  say({infer(0, {{0}})}, at(0ms));
+  core->cancel(7, at(1ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].answer.call, nullptr);
+  EXPECT_EQ(scheduler->heard<RequestCancelled>().size(), 1U) << "it must not be tried again";
+  end(0, ActionStatus::too_late, at(2ms));
+  EXPECT_EQ(core->open_rows(), 0U);
+  EXPECT_EQ(scheduler->heard<ActionDone>().size(), 1U);
+}
+
+TEST_F(CoreTest, AFailureIsToldWithTheWorkersWords) {
+  arm();
+  submit(1, call_of({0}, 1, at(0ms), at(20ms)), at(0ms));
+  say({infer(0, {{0}})}, at(0ms));
+  on_next<ActionDone>({Refuse{{0}, Reason::device_failed, TimePoint::max()}});
+  end(0, ActionStatus::failed, at(2ms), "Gather_3: index 99 is out of range");
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::internal);
+  EXPECT_EQ(answers[0].answer.status.error().message,
+            "model 'model0': its execution failed: Gather_3: index 99 is out of range");
+  EXPECT_EQ(stats().failed, 1U);
+}
+
+TEST_F(CoreTest, AnActionThatDidNotRunMayBeTriedAgain) {
+  arm();
+  submit(1, call_of({0}, 1, at(0ms), at(20ms)), at(0ms));
+  say({infer(0, {{0}})}, at(0ms));
+  on_next<ActionDone>({infer(1, {{0}})});
+  end(0, ActionStatus::too_late, at(2ms));
+  EXPECT_TRUE(answers.empty());
+  end(1, ActionStatus::success, at(4ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_TRUE(answers[0].answer.status.has_value());
+}
+
+TEST_F(CoreTest, AFullWorkerIsToldOfAfterAPause) {
+  arm();
+  submit(1, call_of({0}, 1, at(0ms), at(20ms)), at(0ms));
+  worker.full = true;
+  say({infer(0, {{0}})}, at(1ms));
+  EXPECT_TRUE(scheduler->heard<ActionDone>().empty());
+  EXPECT_EQ(core->actions_in_flight(), 0U);
+  EXPECT_EQ(core->wake_at(), at(1ms) + 100us);
+  core->wake(at(1ms) + 50us);
+  EXPECT_TRUE(scheduler->heard<ActionDone>().empty()) << "not yet";
+  worker.full = false;
+  on_next<ActionDone>({infer(1, {{0}})});
+  core->wake(at(1ms) + 100us);
+  const auto done = scheduler->heard<ActionDone>();
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].id, ActionId{0});
+  EXPECT_EQ(done[0].status, ActionStatus::too_late);
+  EXPECT_EQ(core->wake_at(), TimePoint::max());
+  end(1, ActionStatus::success, at(3ms));
+  EXPECT_EQ(answers.size(), 1U);
+}
+
+TEST_F(CoreTest, LoadsAndUnloadsOfAFullWorkerAreToldToo) {
+  arm();
+  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  worker.full = true;
+  say({schedule::Load{{0}, {0}, {0}, always, 1ms}, schedule::Unload{{1}, {0}, {1}}}, at(0ms));
+  core->wake(at(1ms));
+  EXPECT_EQ(scheduler->heard<ActionDone>().size(), 2U);
+}
+
+TEST_F(CoreTest, ALateResultIsDeliveredAndCountedLate) {
+  arm();
+  submit(1, call_of({0}, 1, at(0ms), at(20ms)), at(0ms));
+  say({infer(0, {{0}})}, at(0ms));
+  end(0, ActionStatus::success, at(20ms) + 1ns);
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_TRUE(answers[0].answer.status.has_value());
+  EXPECT_EQ(stats().late, 1U);
+  EXPECT_EQ(stats().on_time, 0U);
+}
+
+TEST_F(CoreTest, LoadsAndUnloadsAreCounted) {
+  arm();
+  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  say({schedule::Load{{0}, {0}, {0}, always, 1ms}}, at(0ms));
+  end(0, ActionStatus::success, at(2ms));
+  EXPECT_TRUE(stats().loaded);
+  EXPECT_EQ(stats().loads, 1U);
+  submit(2, call_of({0}, 1, at(2ms)), at(2ms));
+  on_next<RequestArrived>({schedule::Unload{{1}, {0}, {0}}, schedule::Load{{2}, {0}, {1}, always, 1ms}});
+  submit(3, call_of({0}, 1, at(2ms)), at(2ms));
+  end(1, ActionStatus::success, at(3ms));
+  end(2, ActionStatus::no_memory, at(3ms));
+  EXPECT_FALSE(stats().loaded);
+  EXPECT_EQ(stats().unloads, 1U);
+  EXPECT_EQ(stats(1).loads, 0U);
+  EXPECT_EQ(core->book().snapshot().load_busy, 1ms);
+  EXPECT_EQ(core->book().snapshot().open_requests, 3U);
+}
+
+TEST_F(CoreTest, ClassAndPriorityGoToTheScheduler) {
+  auto call = call_of({1}, 1, at(0ms));
+  submit(1, std::move(call), at(0ms));
+  call = call_of({1}, 1, at(0ms));
+  call->class_given = true;
+  call->cls = Class::real_time;
+  call->priority = 3;
+  submit(2, std::move(call), at(0ms));
+  const auto heard = scheduler->heard<RequestArrived>();
+  EXPECT_EQ(heard.at(0).request.cls, Class::best_effort) << "the model's own";
+  EXPECT_EQ(heard.at(1).request.cls, Class::real_time);
+  EXPECT_EQ(heard.at(1).request.priority, 3U);
+}
+
+TEST_F(CoreTest, AnArrivalIsNeverLaterThanNow) {
+  submit(1, call_of({0}, 1, at(5ms), at(20ms)), at(3ms));
+  EXPECT_EQ(scheduler->heard<RequestArrived>().at(0).request.arrival, at(3ms));
+}
+
+class SmallCoreTest : public CoreTest {
+ protected:
+  SmallCoreTest() : CoreTest({.max_open = 3, .max_applications = 2}) {}
+};
+
+TEST_F(SmallCoreTest, ACallBeyondTheBoundIsAnsweredAtOnce) {
+  submit(1, call_of({0}, 2, at(0ms)), at(0ms));
+  submit(2, call_of({0}, 2, at(0ms)), at(0ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].ticket, 2U);
+  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::unavailable);
+  EXPECT_EQ(answers[0].answer.status.error().message, "the server is full: 2 rows are open, of at most 3");
+  submit(3, call_of({0}, 1, at(0ms)), at(0ms));
+  EXPECT_EQ(answers.size(), 1U);
+  core->cancel(1, at(1ms));
+  submit(4, call_of({0}, 2, at(1ms)), at(1ms));
+  EXPECT_EQ(answers.size(), 2U) << "only the cancelled one";
+}
+
+TEST_F(SmallCoreTest, ApplicationsAreToldApartUpToTheCap) {
+  std::vector<std::uint32_t> ids;
+  std::uint64_t ticket = 0;
+  for (const char* name : {"", "a", "b", "a", "c", "d", ""}) {
+    auto call = call_of({0}, 1, at(0ms));
+    call->application = name;
+    submit(++ticket, std::move(call), at(0ms));
+    ids.push_back(scheduler->heard<RequestArrived>().back().request.app.value);
+    core->cancel(ticket, at(0ms));
+  }
+  EXPECT_EQ(ids, (std::vector<std::uint32_t>{0, 1, 2, 1, 3, 3, 0}));
+}
+
+TEST_F(CoreTest, StopAnswersAllThatIsOpenOnce) {
+  arm();
+  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  say({infer(0, {{0}})}, at(0ms));
+  submit(2, call_of({0}, 3, at(0ms)), at(0ms));
+  const std::size_t heard = scheduler->events.size();
+  core->stop(at(1ms));
+  core->stop(at(1ms));
+  submit(3, call_of({0}, 1, at(1ms)), at(1ms));
+  ASSERT_EQ(answers.size(), 3U);
+  for (const Answered& each : answers) {
+    EXPECT_EQ(each.answer.status.error().code, ErrorCode::unavailable);
+    EXPECT_EQ(each.answer.call == nullptr, each.ticket == 1) << "only its action is under way";
+  }
+  end(0, ActionStatus::success, at(2ms));
+  core->cancel(1, at(2ms));
+  core->wake(at(3ms));
+  EXPECT_EQ(core->wake_at(), TimePoint::max());
+  EXPECT_EQ(scheduler->events.size(), heard) << "the scheduler hears nothing any more";
+  EXPECT_EQ(answers.size(), 3U);
+  EXPECT_EQ(core->open_rows(), 0U);
+}
+
+TEST_F(CoreTest, TheLastWakeCounts) {
+  on_next<RequestArrived>({schedule::WakeAt{at(5ms)}});
+  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  on_next<RequestArrived>({schedule::WakeAt{at(9ms)}});
+  submit(2, call_of({0}, 1, at(0ms)), at(0ms));
+  EXPECT_EQ(core->wake_at(), at(9ms));
+  core->wake(at(8ms));
+  EXPECT_TRUE(scheduler->heard<schedule::Wake>().empty());
+  core->wake(at(9ms));
+  EXPECT_EQ(scheduler->heard<schedule::Wake>().size(), 1U);
+  EXPECT_EQ(core->wake_at(), TimePoint::max());
+}
+
+}  // namespace
+}  // namespace carillon::controller

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "carillon/base/assert.h"
+#include "carillon/controller/core.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/worker/worker.h"
+
+// Stand-ins for a scheduler and a worker, for the controller's tests: both do as the test says.
+namespace carillon::controller::testing {
+
+// Remembers what it hears, and does what `script` says.
+class ScriptedScheduler final : public schedule::Scheduler {
+ public:
+  using Script = std::function<void(const schedule::Event&, TimePoint, schedule::Actions&)>;
+
+  std::string_view name() const override { return "scripted"; }
+  void add_model(const schedule::ModelInfo& model) override { models.push_back(model); }
+  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    events.push_back(event);
+    times.push_back(now);
+    if (const Script now_script = script) now_script(event, now, out);  // it may replace itself
+  }
+  Duration predicted_exec(DeviceId, ModelId, int batch) const override {
+    return batch * std::chrono::milliseconds{1};
+  }
+
+  template <typename E>
+  std::vector<E> heard() const {
+    std::vector<E> out;
+    for (const schedule::Event& event : events)
+      if (const auto* e = std::get_if<E>(&event)) out.push_back(*e);
+    return out;
+  }
+
+  Script script;
+  std::vector<schedule::ModelInfo> models;
+  std::vector<schedule::Event> events;
+  std::vector<TimePoint> times;
+};
+
+// Holds every action until the test ends it. An INFER that succeeds writes each output byte as the row's
+// input byte plus one, through the pointers it was given.
+class HeldWorker final : public worker::Worker {
+ public:
+  struct Held {
+    enum class Kind { load, unload, infer } kind{};
+    worker::InferCommand infer;
+  };
+
+  Result<> add_model(ModelId, std::shared_ptr<const engine::CompiledModel>) override { return {}; }
+  bool submit(const worker::LoadCommand& command) override {
+    if (full) return false;
+    held[command.id].kind = Held::Kind::load;
+    return true;
+  }
+  bool submit(const worker::UnloadCommand& command) override {
+    if (full) return false;
+    held[command.id].kind = Held::Kind::unload;
+    return true;
+  }
+  bool submit(const worker::InferCommand& command) override {
+    if (full) return false;
+    CARILLON_ASSERT(!held.contains(command.id));
+    held[command.id] = {Held::Kind::infer, command};
+    return true;
+  }
+  std::uint64_t total_pages() const override { return 100; }
+  std::uint64_t free_pages() const override { return 60; }
+  Result<std::vector<Duration>> measure_exec(ModelId, int, int) override { return std::vector<Duration>{}; }
+  Result<std::vector<Duration>> measure_load(ModelId, int) override { return std::vector<Duration>{}; }
+  const std::vector<std::string>& notes() const override { return notes_; }
+
+  // Ends `id`: the result to hand to the core. EXEC takes `took` and ends at `end`.
+  worker::ActionResult end(ActionId id, schedule::ActionStatus status, TimePoint end,
+                           Duration took = std::chrono::milliseconds{1}, std::string error = {}) {
+    const auto found = held.find(id);
+    CARILLON_ASSERT(found != held.end());
+    const Held& action = found->second;
+    if (action.kind == Held::Kind::infer && status == schedule::ActionStatus::success)
+      for (int b = 0; b < action.infer.batch; ++b) {
+        const worker::RowBuffers& row = action.infer.rows[static_cast<std::size_t>(b)];
+        for (std::size_t i = 0; i < row_bytes; ++i)
+          row.outputs[0][i] = static_cast<std::byte>(std::to_integer<unsigned>(row.inputs[0][i]) + 1U);
+      }
+    held.erase(found);
+    worker::ActionResult out{.id = id, .status = status, .times = {}, .error = std::move(error)};
+    worker::ActionTimes& t = out.times;
+    t.received = t.input_start = t.input_end = t.exec_start = end - took;
+    t.exec_end = t.output_start = t.output_end = end;
+    return out;
+  }
+
+  // Whether an action that is under way reads or writes memory of `call`.
+  bool uses(const InferCall& call) const {
+    for (const auto& [id, action] : held) {
+      if (action.kind != Held::Kind::infer) continue;
+      for (int b = 0; b < action.infer.batch; ++b) {
+        const worker::RowBuffers& row = action.infer.rows[static_cast<std::size_t>(b)];
+        if (inside(row.outputs[0], call.outputs[0]) || inside(row.inputs[0], call.inputs[0])) return true;
+      }
+    }
+    return false;
+  }
+
+  std::map<ActionId, Held> held;
+  bool full = false;
+  std::size_t row_bytes = 4;
+
+ private:
+  static bool inside(const std::byte* at, const std::vector<std::byte>& buffer) {
+    return !std::less<>{}(at, buffer.data()) && std::less<>{}(at, buffer.data() + buffer.size());
+  }
+  std::vector<std::string> notes_;
+};
+
+inline ServedModel served(std::uint32_t id, std::size_t row_bytes = 4) {
+  ServedModel model;
+  model.info = {.id = {id},
+                .name = "model" + std::to_string(id),
+                .pages = 1,
+                .load = std::chrono::milliseconds{2},
+                .batches = {{1, std::chrono::milliseconds{1}}, {2, std::chrono::milliseconds{2}}}};
+  model.input_row_bytes = {row_bytes};
+  model.output_row_bytes = {row_bytes};
+  return model;
+}
+
+// A call whose every input byte tells its row: row r is filled with `fill` + r.
+inline std::unique_ptr<InferCall> call_of(ModelId model, int rows, TimePoint arrival,
+                                          TimePoint deadline = TimePoint::max(), unsigned fill = 10,
+                                          std::size_t row_bytes = 4) {
+  auto call = std::make_unique<InferCall>();
+  call->model = model;
+  call->rows = rows;
+  call->arrival = arrival;
+  call->deadline = deadline;
+  const std::size_t bytes = row_bytes * static_cast<std::size_t>(rows);
+  call->inputs.emplace_back(bytes);
+  call->outputs.emplace_back(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) call->inputs[0][i] = static_cast<std::byte>(fill + i / row_bytes);
+  return call;
+}
+
+// Whether every row of a succeeded call is the input plus one.
+inline bool is_right(const InferCall& call) {
+  for (std::size_t i = 0; i < call.inputs[0].size(); ++i)
+    if (std::to_integer<unsigned>(call.outputs[0][i]) !=
+        ((std::to_integer<unsigned>(call.inputs[0][i]) + 1U) & 0xffU))
+      return false;
+  return true;
+}
+
+}  // namespace carillon::controller::testing
