@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-CARILLON = pathlib.Path(os.environ.get("CARILLON_BIN", ROOT / "build/release/carillon"))
+CARILLON = pathlib.Path(os.environ.get("CARILLON_PROGRAM", ROOT / "build/release/carillon"))
 RESULTS = ROOT / "build/bench"
 
 

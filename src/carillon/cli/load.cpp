@@ -66,10 +66,10 @@ Result<Stream> parse_stream(const std::string& text, const Arguments& arguments,
       return wrong(item);
   }
   if (name.empty()) return wrong("");
-  auto process = parse_arrival_process(arguments.process);
-  if (!process) return std::unexpected(process.error());
-  stream.process = *process;
-  if (stream.process.kind != ArrivalProcess::Kind::closed && !(stream.rate > 0 && stream.rate <= 1e6))
+  const auto arrivals = workload::parse_arrivals(arguments.process);
+  if (!arrivals) return in_context("--process", arrivals.error());
+  stream.arrivals = *arrivals;
+  if (stream.arrivals.kind != workload::ArrivalKind::closed && !(stream.rate > 0 && stream.rate <= 1e6))
     return invalid("--model " + text + ": a rate is above 0 and at most 1000000 requests a second");
   if (!(deadline_ms >= 0 && deadline_ms <= 86'400'000))
     return invalid("--model " + text + ": a deadline is from 0 (none) to 86400000 ms");

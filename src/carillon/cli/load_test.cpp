@@ -1,8 +1,8 @@
-#include <gtest/gtest.h>
-
 #include <map>
 #include <mutex>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "carillon/cli/load/run.h"
 
@@ -14,7 +14,8 @@ TEST(ParseAddress, TakesBothProtocolsAndDefaults) {
   EXPECT_EQ(parse_address("grpc://host")->port, "8001");
   EXPECT_EQ(parse_address("host:1")->protocol, Protocol::http);
   EXPECT_EQ(parse_address("http://[::1]:8000/")->host, "::1");
-  for (const char* wrong : {"", "ftp://a:1", "http://a:0", "http://a:70000", "http://a:b", "http://a/b:80", "http://:80"})
+  for (const char* wrong :
+       {"", "ftp://a:1", "http://a:0", "http://a:70000", "http://a:b", "http://a/b:80", "http://:80"})
     EXPECT_FALSE(parse_address(wrong).has_value()) << wrong;
 }
 
@@ -64,11 +65,11 @@ RunOptions short_run() {
 
 TEST(RunLoad, EveryPlannedRequestIsSentOnceAndAnsweredOnce) {
   std::vector<Stream> streams(2);
-  streams[0].process = *parse_arrival_process("uniform");
+  streams[0].arrivals = *workload::parse_arrivals("uniform");
   streams[0].rate = 1000;
   streams[0].deadline = 1h;
   streams[1] = streams[0];
-  streams[1].process = *parse_arrival_process("poisson");
+  streams[1].arrivals = *workload::parse_arrivals("poisson");
   streams[1].deadline = 0ms;
   FakeClient client;
   const RunResult run = run_load(client, streams, short_run(), [](const Progress&) { return true; });
@@ -92,7 +93,7 @@ TEST(RunLoad, EveryPlannedRequestIsSentOnceAndAnsweredOnce) {
 
 TEST(RunLoad, ClosedLoopsKeepTheirNumberInFlight) {
   std::vector<Stream> streams(1);
-  streams[0].process = *parse_arrival_process("closed:3");
+  streams[0].arrivals = *workload::parse_arrivals("closed:3");
   FakeClient client;
   const RunResult run = run_load(client, streams, short_run(), [](const Progress&) { return true; });
   EXPECT_GE(run.answers.size(), 3U);
@@ -101,7 +102,7 @@ TEST(RunLoad, ClosedLoopsKeepTheirNumberInFlight) {
 
 TEST(RunLoad, StopsWhenToldTo) {
   std::vector<Stream> streams(1);
-  streams[0].process = *parse_arrival_process("uniform");
+  streams[0].arrivals = *workload::parse_arrivals("uniform");
   streams[0].rate = 10;
   RunOptions options = short_run();
   options.duration = 1h;

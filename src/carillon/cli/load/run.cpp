@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <queue>
 #include <thread>
+#include <utility>
 
 #include "carillon/base/clock.h"
 #include "carillon/base/random.h"
@@ -35,21 +37,21 @@ class Run {
     shared_->first_errors.resize(streams.size());
     for (const Stream& stream : streams) {
       shared_->deadlines.push_back(stream.deadline);
-      shared_->closed_loop.push_back(stream.process.kind == ArrivalProcess::Kind::closed);
+      shared_->closed_loop.push_back(stream.arrivals.kind == workload::ArrivalKind::closed);
     }
   }
 
   RunResult operator()() {
     Random seeds(options_.seed);
-    std::vector<Arrivals> arrivals;
-    arrivals.reserve(streams_.size());
+    std::vector<std::optional<workload::ArrivalProcess>> arrivals(streams_.size());
     std::uint32_t index = 0;
     for (const Stream& stream : streams_) {
-      arrivals.emplace_back(stream.process, stream.rate, seeds.split());
-      if (stream.process.kind == ArrivalProcess::Kind::closed)
-        for (int i = 0; i < stream.process.clients; ++i) shared_->wants_next.push_back(index);
-      else
-        planned_.push({arrivals.back().next(), index});
+      if (stream.arrivals.kind == workload::ArrivalKind::closed) {
+        for (int i = 0; i < stream.arrivals.clients; ++i) shared_->wants_next.push_back(index);
+      } else {
+        arrivals[index].emplace(stream.arrivals, stream.rate, seeds.bits());
+        planned_.push({arrivals[index]->next_gap(), index});
+      }
       ++index;
     }
     shared_->start = shared_->clock.now();
@@ -63,7 +65,7 @@ class Run {
         planned_.pop();
         if (next.at >= options_.duration) continue;
         send(next.stream, next.at);
-        planned_.push({next.at + arrivals[next.stream].next(), next.stream});
+        planned_.push({next.at + arrivals[next.stream]->next_gap(), next.stream});
       }
       stopped = !report();
       wait_until(planned_.empty() ? options_.duration : std::min(planned_.top().at, options_.duration));

@@ -15,9 +15,9 @@ namespace carillon::cli {
 // One stream of requests.
 struct Stream {
   Template what;
-  ArrivalProcess process;  // open loop, or closed with a number of clients
-  double rate = 0;         // requests a second; unused by a closed loop
-  Duration deadline{0};    // from the planned send time; zero: none
+  workload::ArrivalSpec arrivals;  // open loop, or closed with a number of clients
+  double rate = 0;                 // requests a second; unused by a closed loop
+  Duration deadline{0};            // from the planned send time; zero: none
 };
 
 struct RunOptions {

@@ -1,0 +1,87 @@
+#include "carillon/cli/device.h"
+
+#include <algorithm>
+#include <fstream>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+
+#include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/engine/emulated/emulated_engine.h"
+#include "carillon/profile/profile.h"
+
+namespace carillon::cli {
+namespace {
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("model name"))
+      if (const auto colon = line.find(": "); colon != std::string::npos) return line.substr(colon + 2);
+  return "unknown";
+}
+
+Result<> read_size(const char* option, const std::string& text, Bytes least, Bytes& into) {
+  if (text.empty()) return {};
+  const auto size = parse_bytes(text);
+  if (!size) return in_context(option, size.error());
+  if (*size < least) return invalid(std::string(option) + ": " + text + " is less than " + to_text(least));
+  into = *size;
+  return {};
+}
+
+}  // namespace
+
+void add_device_options(CLI::App& command, DeviceArguments& arguments) {
+  command
+      .add_option("--device", arguments.device,
+                  "cpu, or emulated:FILE: time passes by a profile file and outputs are zeros")
+      ->capture_default_str();
+  command.add_option("--threads", arguments.threads, "Threads that run kernels; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--page-cache", arguments.page_cache,
+                     "Device memory for weights, in pages of 16 MiB (default 2 GiB)");
+  command.add_option("--io-cache", arguments.io_cache,
+                     "Device memory for inputs and outputs (default 256 MiB)");
+  command.add_option("--workspace", arguments.workspace,
+                     "Device memory for what kernels hand on (default 512 MiB)");
+  command.add_flag(
+      "--real-time", arguments.real_time,
+      "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");
+}
+
+Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
+  Device device;
+  device.worker.io_cache = mib(256);
+  if (auto read =
+          read_size("--page-cache", arguments.page_cache, worker::page_size, device.worker.page_cache);
+      !read)
+    return std::unexpected(read.error());
+  if (auto read = read_size("--io-cache", arguments.io_cache, kib(64), device.worker.io_cache); !read)
+    return std::unexpected(read.error());
+  if (auto read = read_size("--workspace", arguments.workspace, kib(64), device.worker.workspace); !read)
+    return std::unexpected(read.error());
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = arguments.threads == 0 ? cores : arguments.threads;
+  device.worker.exec_threads = threads;
+  device.worker.real_time = arguments.real_time;
+
+  static constexpr std::string_view emulated = "emulated:";
+  if (arguments.device == "cpu") {
+    device.engine = engine::make_cpu_engine({.threads = threads});
+    device.description = "cpu: " + cpu_name() + ", " + std::to_string(threads) + " threads";
+  } else if (arguments.device.starts_with(emulated)) {
+    const std::string file = arguments.device.substr(emulated.size());
+    auto profile = profile::read_profile(file);
+    if (!profile) return in_context("--device", profile.error());
+    device.engine = make_emulated(*profile, clock);
+    device.description = arguments.device;
+  } else {
+    return invalid("--device: '" + arguments.device +
+                   "' is not a device; there are cpu and emulated:PROFILE");
+  }
+  return device;
+}
+
+}  // namespace carillon::cli

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <CLI/App.hpp>
+#include <memory>
+#include <string>
+
+#include "carillon/base/clock.h"
+#include "carillon/base/result.h"
+#include "carillon/engine/engine.h"
+#include "carillon/worker/worker.h"
+
+namespace carillon::cli {
+
+// The device as the command line describes it; shared by serve and profile.
+struct DeviceArguments {
+  std::string device = "cpu";
+  std::string page_cache;  // sizes as text; empty: the default
+  std::string io_cache;
+  std::string workspace;
+  int threads = 0;
+  bool real_time = false;
+};
+
+void add_device_options(CLI::App& command, DeviceArguments& arguments);
+
+struct Device {
+  std::unique_ptr<engine::Engine> engine;
+  worker::Options worker;
+  std::string description;  // "cpu: AMD EPYC, 2 threads"
+};
+
+// Errors name the option. `clock` outlives the engine.
+Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock);
+
+}  // namespace carillon::cli

@@ -1,0 +1,165 @@
+#include <csignal>
+
+#include <CLI/CLI.hpp>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "carillon/base/clock.h"
+#include "carillon/cli/commands.h"
+#include "carillon/cli/device.h"
+#include "carillon/controller/controller.h"
+#include "carillon/controller/model_loader.h"
+#include "carillon/frontend/frontend.h"
+#include "carillon/profile/profile.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::cli {
+namespace {
+
+struct Arguments {
+  std::string models;
+  std::string scheduler = "clockwork";
+  std::string http = "0.0.0.0:8000";
+  std::string grpc = "0.0.0.0:8001";
+  std::string metrics = "0.0.0.0:8002";
+  std::string profile;
+  double default_deadline_ms = 0;
+  std::size_t max_open = 1 << 16;
+  int http_threads = 1;
+  std::string body_limit = "256 MiB";
+  std::string log_level = "info";
+  DeviceArguments device;
+};
+
+int complain(int status, const Error& error) {
+  fmt::print(stderr, "carillon serve: {}\n", error.message);
+  return status;
+}
+
+int run(const Arguments& arguments) {
+  // Progress and logs go to standard error: standard output stays free for what is asked for.
+  spdlog::set_default_logger(spdlog::stderr_color_mt("carillon"));
+  spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
+  spdlog::set_level(spdlog::level::from_str(arguments.log_level));
+
+  // Taken by sigwait() below; blocked before any thread starts, so that all inherit it.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  const SteadyClock clock;
+  auto scheduler = schedule::make_scheduler(arguments.scheduler);
+  if (!scheduler) return complain(exit_usage, scheduler.error());
+  auto device = make_device(arguments.device, clock);
+  if (!device) return complain(exit_usage, device.error());
+  const auto body_limit = parse_bytes(arguments.body_limit);
+  if (!body_limit) return complain(exit_usage, in_context("--body-limit", body_limit.error()).error());
+  std::optional<profile::DeviceProfile> profile;
+  if (!arguments.profile.empty()) {
+    auto read = profile::read_profile(arguments.profile);
+    if (!read) return complain(exit_failure, in_context("--profile", read.error()).error());
+    profile = std::move(*read);
+  }
+
+  controller::Options options;
+  options.core.max_open = arguments.max_open;
+  if (arguments.default_deadline_ms > 0)
+    options.core.default_deadline = from_ms(arguments.default_deadline_ms);
+  controller::Controller controller(std::move(*scheduler), options, clock);
+  auto worker = worker::make_worker(device->worker, clock, controller.results());
+  if (!worker) return complain(exit_failure, worker.error());
+  for (const std::string& note : (*worker)->notes()) spdlog::info("{}", note);
+  spdlog::info("device {}; page cache {}, I/O cache {}, workspace {}", device->description,
+               to_text(device->worker.page_cache), to_text(device->worker.io_cache),
+               to_text(device->worker.workspace));
+
+  controller::LoaderOptions loading;
+  loading.profile = profile ? &*profile : nullptr;
+  loading.progress = [](const controller::LoadProgress& progress) {
+    spdlog::info("[{}/{}] {}: {}", progress.index, progress.count, progress.model, progress.text);
+  };
+  loading.stop_requested = [&signals] {
+    sigset_t pending;
+    sigpending(&pending);
+    return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+  };
+  auto loaded = controller::load_repository(arguments.models, *device->engine, **worker, controller, loading);
+  if (!loaded) return complain(exit_failure, loaded.error());
+  controller.add_worker(std::move(*worker));
+  controller.start();
+
+  frontend::Options doors;
+  doors.http = arguments.http;
+  doors.grpc = arguments.grpc;
+  doors.metrics = arguments.metrics;
+  doors.http_threads = arguments.http_threads;
+  doors.max_body = body_limit->count;
+  auto frontend = frontend::Frontend::start(controller, doors);
+  if (!frontend) return complain(exit_failure, frontend.error());
+  const frontend::Ports ports = (*frontend)->ports();
+  spdlog::info(
+      "ready: {} of {} models; scheduler {}; HTTP port {}, gRPC port {}, metrics port {} (0: off); Ctrl-C "
+      "stops",
+      loaded->ready, loaded->ready + loaded->unready, arguments.scheduler, ports.http, ports.grpc,
+      ports.metrics);
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  // From here on a second Ctrl-C ends the program at once.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  spdlog::info("stopping");
+  (*frontend)->stop();
+  controller.stop();
+  spdlog::info("stopped");
+  return exit_success;
+}
+
+}  // namespace
+
+void add_serve(CLI::App& program, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = *program.add_subcommand(
+      "serve", "Serves a model repository: frontends, controller and worker in one process");
+  command.add_option("--models", arguments->models, "Repository: DIR/<model>/<version>/model.onnx")
+      ->required();
+  std::string names;
+  for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
+  command.add_option("--scheduler", arguments->scheduler, "Policy: " + names)->capture_default_str();
+  command.add_option("--http", arguments->http, "HOST:PORT of KServe v2 over HTTP; empty: off")
+      ->capture_default_str();
+  command.add_option("--grpc", arguments->grpc, "HOST:PORT of KServe v2 over gRPC; empty: off")
+      ->capture_default_str();
+  command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; empty: off")
+      ->capture_default_str();
+  add_device_options(command, arguments->device);
+  command.add_option("--profile", arguments->profile,
+                     "Profile file to start from; models that it lacks are measured at the start");
+  command
+      .add_option("--default-deadline", arguments->default_deadline_ms,
+                  "Milliseconds for requests that name no deadline, of models without slo_ms; 0: none")
+      ->check(CLI::Range(0.0, 86'400'000.0))
+      ->capture_default_str();
+  command
+      .add_option("--max-open", arguments->max_open,
+                  "The most rows that may be open; beyond it requests are refused")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  command.add_option("--http-threads", arguments->http_threads, "Threads of the HTTP frontend")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command.add_option("--body-limit", arguments->body_limit, "The largest HTTP body")->capture_default_str();
+  command.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, err or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "err", "off"}))
+      ->capture_default_str();
+  command.footer(
+      "Examples:\n"
+      "  carillon serve --models ./models\n"
+      "  carillon serve --models ./models --http 127.0.0.1:9000 --grpc '' --metrics 127.0.0.1:9002\n"
+      "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs");
+  command.callback([arguments, &status] { status = run(*arguments); });
+}
+
+}  // namespace carillon::cli
