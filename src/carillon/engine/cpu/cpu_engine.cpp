@@ -1,0 +1,182 @@
+#include "carillon/engine/cpu/cpu_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+
+#include <omp.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/engine/cpu/plan.h"
+#include "carillon/engine/cpu/plan_builder.h"
+
+namespace carillon::engine {
+
+namespace {
+
+using namespace cpu;
+
+using Lower = bool (*)(PlanBuilder&, const graph::Node&);
+
+Lower find_lowering(std::string_view op) {
+  struct Row {
+    std::string_view op;
+    Lower lower;
+  };
+  static constexpr std::array rows{
+      Row{"Conv", lower_convolution},
+      Row{"ConvTranspose", lower_convolution},
+      Row{"MatMul", lower_matmul},
+      Row{"Gemm", lower_gemm},
+      Row{"MaxPool", lower_pooling},
+      Row{"AveragePool", lower_pooling},
+      Row{"GlobalAveragePool", lower_pooling},
+      Row{"GlobalMaxPool", lower_pooling},
+      Row{"ReduceMean", lower_pooling},
+      Row{"Relu", lower_eltwise},
+      Row{"LeakyRelu", lower_eltwise},
+      Row{"Sigmoid", lower_eltwise},
+      Row{"Tanh", lower_eltwise},
+      Row{"Elu", lower_eltwise},
+      Row{"HardSigmoid", lower_eltwise},
+      Row{"HardSwish", lower_eltwise},
+      Row{"Gelu", lower_eltwise},
+      Row{"Sqrt", lower_eltwise},
+      Row{"Abs", lower_eltwise},
+      Row{"Neg", lower_eltwise},
+      Row{"Clip", lower_eltwise},
+      Row{"Add", lower_binary},
+      Row{"Sub", lower_binary},
+      Row{"Mul", lower_binary},
+      Row{"Div", lower_binary},
+      Row{"Max", lower_binary},
+      Row{"Min", lower_binary},
+      Row{"BatchNormalization", lower_normalization},
+      Row{"LayerNormalization", lower_normalization},
+      Row{"LRN", lower_normalization},
+      Row{"Softmax", lower_normalization},
+      Row{"LogSoftmax", lower_normalization},
+      Row{"Concat", lower_concat},
+      Row{"Reshape", lower_view},
+      Row{"Transpose", lower_view},
+  };
+  const auto row = std::ranges::find(rows, op, &Row::op);
+  return row == rows.end() ? nullptr : row->lower;
+}
+
+Result<> lower_node(PlanBuilder& builder, const graph::Node& node) {
+  if (const Lower lower = find_lowering(node.op); lower != nullptr) {
+    try {
+      if (lower(builder, node)) return {};
+    } catch (const dnnl::error&) {
+      // oneDNN has no implementation for what the lowering asked: plain code then.
+    }
+  }
+  return builder.emit_plain(node);
+}
+
+class CpuModel final : public CompiledModel {
+ public:
+  const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
+  const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
+  Bytes weights() const override { return {block_.bytes().size()}; }
+  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    const auto from = block_.bytes();
+    CARILLON_ASSERT(offset <= from.size() && to.size() <= from.size() - offset);
+    if (!to.empty()) std::memcpy(to.data(), from.data() + offset, to.size());
+  }
+  std::span<const int> batch_sizes() const override { return batch_sizes_; }
+  const Plan* plan(int batch) const override {
+    const auto i = std::ranges::lower_bound(batch_sizes_, batch) - batch_sizes_.begin();
+    const auto index = static_cast<std::size_t>(i);
+    return index < plans_.size() && batch_sizes_[index] == batch ? plans_[index].get() : nullptr;
+  }
+
+ private:
+  friend class CpuEngine;
+  std::vector<graph::TensorSpec> inputs_, outputs_;
+  std::vector<int> batch_sizes_;
+  std::vector<std::unique_ptr<CpuPlan>> plans_;  // as batch_sizes_
+  HostBlock block_;
+};
+
+std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs, int batch) {
+  std::vector<graph::TensorSpec> at;
+  for (const auto& spec : specs)
+    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch)});
+  return at;
+}
+
+class CpuEngine final : public Engine {
+ public:
+  explicit CpuEngine(const CpuOptions& options)
+      : threads_(options.threads > 0 ? options.threads : omp_get_num_procs()),
+        engine_(dnnl::engine::kind::cpu, 0) {}
+
+  std::string_view name() const override { return "cpu"; }
+
+  Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
+                                                       const CompileOptions& options) override {
+    if (auto checked = check(model, options); !checked) return std::unexpected(checked.error());
+    try {
+      return build(model, options);
+    } catch (const dnnl::error& e) {
+      return fail(ErrorCode::internal, "model \"" + model.name() + "\": oneDNN: " + e.what());
+    } catch (const std::bad_alloc&) {
+      return fail(ErrorCode::resource_exhausted, "model \"" + model.name() + "\": out of memory");
+    }
+  }
+
+ private:
+  static Result<> check(const graph::Model& model, const CompileOptions& options) {
+    const auto& sizes = options.batch_sizes;
+    if (sizes.empty() || sizes.front() < 1 ||
+        std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
+      return invalid("model \"" + model.name() +
+                     "\": batch sizes must be ascending, distinct and at least 1");
+    if (!model.batched() && sizes != std::vector{1})
+      return invalid("model \"" + model.name() + "\" does not batch: its only batch size is 1");
+    return {};
+  }
+
+  Result<std::shared_ptr<const CompiledModel>> build(const graph::Model& model,
+                                                     const CompileOptions& options) {
+    enter_team(threads_);  // primitives are made for as many threads as will run them
+    auto compiled = std::make_shared<CpuModel>();
+    compiled->inputs_ = model.inputs();
+    compiled->outputs_ = model.outputs();
+    compiled->batch_sizes_ = options.batch_sizes;
+    compiled->plans_.resize(options.batch_sizes.size());
+    WeightStore weights(engine_);
+    // The largest first: what it packs, the others take over.
+    for (std::size_t i = options.batch_sizes.size(); i-- > 0;) {
+      const int batch = options.batch_sizes[i];
+      const std::string where = "model \"" + model.name() + "\" at batch " + std::to_string(batch);
+      const Result<graph::Graph> graph = model.specialize(batch);
+      if (!graph) return in_context(where, graph.error());
+      PlanBuilder builder(engine_, *graph, weights, options.precision);
+      for (const graph::Node& node : graph->nodes)
+        if (auto lowered = lower_node(builder, node); !lowered) return in_context(where, lowered.error());
+      Result<PlanParts> parts = builder.finish();
+      if (!parts) return in_context(where, parts.error());
+      parts->batch = batch;
+      parts->inputs = specs_at(model.inputs(), batch);
+      parts->outputs = specs_at(model.outputs(), batch);
+      compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), engine_, threads_);
+    }
+    compiled->block_ = weights.take();
+    return compiled;
+  }
+
+  int threads_;
+  dnnl::engine engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_cpu_engine(const CpuOptions& options) {
+  return std::make_unique<CpuEngine>(options);
+}
+
+}  // namespace carillon::engine

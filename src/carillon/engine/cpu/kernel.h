@@ -1,0 +1,85 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <dnnl.hpp>
+
+#include "carillon/base/result.h"
+#include "carillon/graph/kernel.h"
+
+namespace carillon::engine::cpu {
+
+// Which of a binding's memories a byte lies in.
+enum class Where : std::uint8_t { workspace, weights, input, output };
+
+// A place in one of them, known when a plan is finished.
+struct Slot {
+  Where where = Where::workspace;
+  int index = 0;  // of the input or output
+  std::uint64_t offset = 0;
+};
+
+// One step of a plan. Its operands' addresses are patched when the binding's pointers change; run() then uses
+// them. Idempotent: no operand that is written overlaps one that is read.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual Result<> run(dnnl::stream& stream) = 0;
+  // Operand `operand` (as numbered by whoever made the kernel) now lies at `address`.
+  virtual void place(int operand, std::byte* address) = 0;
+};
+
+// A oneDNN primitive. Operands are numbered in the order of `arguments`.
+class DnnlKernel final : public Kernel {
+ public:
+  struct Argument {
+    int id;  // DNNL_ARG_*
+    dnnl::memory::desc desc;
+  };
+  DnnlKernel(const dnnl::engine& engine, dnnl::primitive primitive, const std::vector<Argument>& arguments);
+  Result<> run(dnnl::stream& stream) override;
+  void place(int operand, std::byte* address) override;
+
+ private:
+  dnnl::primitive primitive_;
+  std::vector<dnnl::memory> memories_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
+
+// A plain kernel with its node's post-ops. Operands: inputs, then outputs, then the post-ops' operands;
+// absent ones are counted, and never placed.
+class PlainKernelStep final : public Kernel {
+ public:
+  // Types are null where an operand is absent.
+  PlainKernelStep(graph::Node node, graph::PlainKernel kernel, std::vector<const graph::TensorType*> inputs,
+                  std::vector<const graph::TensorType*> outputs,
+                  std::vector<const graph::TensorType*> post_op_operands);
+  Result<> run(dnnl::stream& stream) override;
+  void place(int operand, std::byte* address) override;
+
+ private:
+  graph::Node node_;
+  graph::PlainKernel kernel_;
+  std::vector<std::unique_ptr<graph::TensorType>> types_;
+  std::vector<graph::ConstView> inputs_;
+  std::vector<graph::MutableView> outputs_;
+  std::vector<graph::ConstView> post_op_operands_;
+};
+
+// Copies bytes from operand 0 to operand 1.
+class CopyKernel final : public Kernel {
+ public:
+  explicit CopyKernel(std::size_t size) : size_(size) {}
+  Result<> run(dnnl::stream& stream) override;
+  void place(int operand, std::byte* address) override;
+
+ private:
+  std::size_t size_;
+  std::byte* from_ = nullptr;
+  std::byte* to_ = nullptr;
+};
+
+}  // namespace carillon::engine::cpu

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include <dnnl.hpp>
+
+#include "carillon/graph/tensor.h"
+
+// What a oneDNN memory descriptor says about bytes.
+namespace carillon::engine::cpu {
+
+using Desc = dnnl::memory::desc;
+using Dims = dnnl::memory::dims;
+using DnnlType = dnnl::memory::data_type;
+
+// Dense, last dimension innermost. A scalar becomes one dimension of 1.
+Desc row_major(std::span<const std::int64_t> shape, DnnlType type);
+// `shape` with ones in front, up to `rank` dimensions (rank >= shape.size()).
+Dims with_rank(std::span<const std::int64_t> shape, std::size_t rank);
+
+// The same order of elements as row-major without gaps, whatever the descriptor calls it: dimensions of one
+// element do not matter, and nChw16c with one pixel and 16 | C is row-major too.
+bool is_row_major(const Desc& desc);
+// No gaps: every byte of the descriptor's size belongs to an element.
+bool is_dense(const Desc& desc);
+// The same type, dimensions and place for every element.
+bool same_layout(const Desc& a, const Desc& b);
+// `desc` seen with other dimensions of the same elements in the same order; a zero descriptor where strides
+// cannot say that.
+Desc reshaped(const Desc& desc, std::span<const std::int64_t> shape);
+// `desc` seen through ONNX's Transpose: dimension i of the result is dimension perm[i].
+Desc transposed(const Desc& desc, std::span<const std::int64_t> perm);
+Desc with_type(const Desc& desc, DnnlType type);
+
+// oneDNN's last resorts, orders of magnitude behind its other implementations.
+bool is_slow(std::string_view implementation);
+
+}  // namespace carillon::engine::cpu

@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <optional>
+
+#include "carillon/engine/cpu/plan_builder.h"
+
+namespace carillon::engine::cpu {
+
+namespace {
+
+using dnnl::memory;
+
+Dims dims_of(std::span<const std::int64_t> values) {
+  return {values.begin(), values.end()};
+}
+
+// What a Conv or ConvTranspose node says, in oneDNN's terms.
+struct Convolution {
+  bool transpose = false;
+  Dims strides, dilations, pads_begin, pads_end;
+  Dims weight_dims;    // (G,) O, I, kernel
+  Desc weight_source;  // the ONNX tensor seen so
+  graph::ValueId bias = graph::no_value;
+};
+
+std::optional<Convolution> read(PlanBuilder& builder, const graph::Node& node) {
+  Convolution c;
+  c.transpose = node.op == "ConvTranspose";
+  const auto input = node.inputs[0], weight = node.inputs[1], output = node.outputs[0];
+  if (!builder.is_real(input) || !builder.is_real(weight) || !builder.is_real(output)) return std::nullopt;
+  if (!builder.is_constant(weight) || builder.is_constant(input)) return std::nullopt;
+  const graph::Shape &x = builder.shape(input), &w = builder.shape(weight), &y = builder.shape(output);
+  if (x.size() < 3 || x.size() > 5) return std::nullopt;
+  if (node.inputs.size() > 2) c.bias = node.inputs[2];
+  if (c.bias != graph::no_value && (!builder.is_real(c.bias) || !builder.is_constant(c.bias)))
+    return std::nullopt;
+
+  const std::size_t pixels = x.size() - 2;  // spatial dimensions
+  const std::int64_t groups = node.integer("group", 1);
+  const auto strides = node.integers("strides"), dilations = node.integers("dilations"),
+             pads = node.integers("pads");
+  if (strides.size() != pixels || dilations.size() != pixels || pads.size() != 2 * pixels)
+    return std::nullopt;
+  c.strides = dims_of(strides);
+  c.dilations = dims_of(dilations);
+  for (auto& d : c.dilations) --d;
+  c.pads_begin = dims_of(pads.first(pixels));
+  c.pads_end = dims_of(pads.last(pixels));
+
+  // Row-major extents of one channel's kernel, then the ONNX order: Conv (O, I/G, kernel), ConvTranspose (I,
+  // O/G, kernel).
+  Dims kernel(w.begin() + 2, w.end());
+  Dims kernel_strides(pixels);
+  std::int64_t window = 1;
+  for (std::size_t i = pixels; i-- > 0;) {
+    kernel_strides[i] = window;
+    window *= kernel[i];
+  }
+  const std::int64_t out = c.transpose ? w[1] : w[0] / groups;  // a group's
+  const std::int64_t in = c.transpose ? w[0] / groups : w[1];
+  Dims source_strides;
+  if (groups > 1) {
+    c.weight_dims = {groups, out, in};
+    source_strides = c.transpose ? Dims{in * out * window, window, out * window}
+                                 : Dims{out * in * window, in * window, window};
+  } else {
+    c.weight_dims = {out, in};
+    source_strides = c.transpose ? Dims{window, out * window} : Dims{in * window, window};
+  }
+  c.weight_dims.insert(c.weight_dims.end(), kernel.begin(), kernel.end());
+  source_strides.insert(source_strides.end(), kernel_strides.begin(), kernel_strides.end());
+  c.weight_source = Desc(c.weight_dims, DnnlType::f32, source_strides);
+
+  if (c.transpose) {
+    // oneDNN has no output_padding; it is what the end's padding lacks.
+    for (std::size_t i = 0; i < pixels; ++i) {
+      const std::int64_t reach = (c.dilations[i] + 1) * (kernel[i] - 1) + 1;
+      c.pads_end[i] = (x[i + 2] - 1) * c.strides[i] + reach - y[i + 2] - c.pads_begin[i];
+    }
+  }
+  return c;
+}
+
+template <typename Primitive, typename Make>
+bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, const Make& make) {
+  using PrimitiveDesc = typename Primitive::primitive_desc;
+  const auto input = node.inputs[0], weight = node.inputs[1], output = node.outputs[0];
+  const DnnlType type = builder.heavy_type(), result = builder.result_type(output);
+  const Dims y = with_rank(builder.shape(output), builder.shape(output).size());
+  const Desc any_x(with_rank(builder.shape(input), y.size()), type, memory::format_tag::any);
+  const Desc any_w(c.weight_dims, type, memory::format_tag::any);
+  const Desc any_y(y, result, memory::format_tag::any);
+
+  FusedPostOps fused;
+  bool fuse = append_post_ops(builder, node, 0, y, fused);
+  const auto attempt = [&](const Desc& x, const Desc& w, const Desc& to) -> std::optional<PrimitiveDesc> {
+    dnnl::primitive_attr attributes = PlanBuilder::attributes();
+    if (fuse) attributes.set_post_ops(fused.ops);
+    PrimitiveDesc desc = make(x, w, to, attributes);
+    if (!desc) return std::nullopt;
+    return desc;
+  };
+  // The free choice first. Then the input as it lies: oneDNN's preference is rarely worth a reorder.
+  std::optional<PrimitiveDesc> chosen = attempt(any_x, any_w, any_y);
+  if (fuse && !node.post_ops.empty() && (!chosen || is_slow(chosen->impl_info_str()))) {
+    fuse = false;  // an operand that no fast implementation takes
+    if (auto plain = attempt(any_x, any_w, any_y); plain && !is_slow(plain->impl_info_str())) {
+      chosen = plain;
+    } else {
+      fuse = true;
+    }
+  }
+  if (!chosen || is_slow(chosen->impl_info_str())) return false;
+  const Desc lies = builder.current(input).desc;
+  if (lies.get_data_type() == type && !same_layout(chosen->src_desc(), lies) && is_dense(lies)) {
+    if (auto same = attempt(lies, any_w, any_y);
+        same && std::string_view(same->impl_info_str()) == chosen->impl_info_str())
+      chosen = same;
+  }
+  // The weights as another batch size has them, if that runs the same implementation.
+  if (const Desc* known = builder.known_layout(weight, c.weight_dims, type);
+      known != nullptr && *known != chosen->weights_desc()) {
+    if (auto same = attempt(chosen->src_desc(), *known, any_y);
+        same && std::string_view(same->impl_info_str()) == chosen->impl_info_str())
+      chosen = same;
+  }
+
+  const Primitive primitive(*chosen);
+  PlanBuilder::Arguments arguments{
+      {DNNL_ARG_SRC, builder.in_layout(input, chosen->src_desc())},
+      {DNNL_ARG_WEIGHTS, builder.packed(weight, c.weight_source, chosen->weights_desc())}};
+  if (c.bias != graph::no_value) {
+    Operand bias = builder.current(c.bias);
+    arguments.emplace_back(DNNL_ARG_BIAS, bias);
+  }
+  if (!fuse) {
+    const Operand raw = builder.temporary(chosen->dst_desc());
+    arguments.emplace_back(DNNL_ARG_DST, raw);
+    builder.emit(node.name, *chosen, primitive, arguments);
+    apply_separately(builder, node, 0, raw);
+    return true;
+  }
+  arguments.insert(arguments.end(), fused.arguments.begin(), fused.arguments.end());
+  arguments.emplace_back(DNNL_ARG_DST, builder.define(output, chosen->dst_desc()));
+  builder.emit(node.name, *chosen, primitive, arguments);
+  return true;
+}
+
+}  // namespace
+
+bool lower_convolution(PlanBuilder& builder, const graph::Node& node) {
+  const std::optional<Convolution> c = read(builder, node);
+  if (!c) return false;
+  constexpr auto inference = dnnl::prop_kind::forward_inference;
+  const Desc bias = c->bias == graph::no_value ? Desc() : row_major(builder.shape(c->bias), DnnlType::f32);
+  if (c->transpose)
+    return lower<dnnl::deconvolution_forward>(
+        builder, node, *c,
+        [&](const Desc& x, const Desc& w, const Desc& y, const dnnl::primitive_attr& attr) {
+          return dnnl::deconvolution_forward::primitive_desc(
+              builder.engine(), inference, dnnl::algorithm::deconvolution_direct, x, w, bias, y, c->strides,
+              c->dilations, c->pads_begin, c->pads_end, attr, /*allow_empty=*/true);
+        });
+  return lower<dnnl::convolution_forward>(
+      builder, node, *c, [&](const Desc& x, const Desc& w, const Desc& y, const dnnl::primitive_attr& attr) {
+        return dnnl::convolution_forward::primitive_desc(
+            builder.engine(), inference, dnnl::algorithm::convolution_direct, x, w, bias, y, c->strides,
+            c->dilations, c->pads_begin, c->pads_end, attr, /*allow_empty=*/true);
+      });
+}
+
+}  // namespace carillon::engine::cpu

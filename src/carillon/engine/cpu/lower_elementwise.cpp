@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "carillon/engine/cpu/eltwise.h"
+#include "carillon/engine/cpu/plan_builder.h"
+
+namespace carillon::engine::cpu {
+
+namespace {
+
+using Algorithm = dnnl::algorithm;
+
+std::optional<float> constant_scalar(PlanBuilder& builder, graph::ValueId id) {
+  if (!builder.is_constant(id) || !builder.is_real(id) || builder.type(id).elements() != 1)
+    return std::nullopt;
+  return builder.constant(id)->as<float>()[0];
+}
+
+std::optional<Eltwise> eltwise_of(PlanBuilder& builder, const graph::Node& node) {
+  const std::string_view op = node.op;
+  if (op == "Relu") return Eltwise{Algorithm::eltwise_relu};
+  if (op == "LeakyRelu") return Eltwise{Algorithm::eltwise_relu, node.real("alpha", 0.01F)};
+  if (op == "Sigmoid") return Eltwise{Algorithm::eltwise_logistic};
+  if (op == "Tanh") return Eltwise{Algorithm::eltwise_tanh};
+  if (op == "Elu") return Eltwise{Algorithm::eltwise_elu, node.real("alpha", 1)};
+  if (op == "HardSigmoid")
+    return Eltwise{Algorithm::eltwise_hardsigmoid, node.real("alpha", 0.2F), node.real("beta", 0.5F)};
+  if (op == "HardSwish") return Eltwise{Algorithm::eltwise_hardswish, 1.0F / 6, 0.5F};
+  if (op == "Gelu")
+    return Eltwise{node.text("approximate", "none") == "tanh" ? Algorithm::eltwise_gelu_tanh
+                                                              : Algorithm::eltwise_gelu_erf};
+  if (op == "Sqrt") return Eltwise{Algorithm::eltwise_sqrt};
+  if (op == "Abs") return Eltwise{Algorithm::eltwise_abs};
+  if (op == "Neg") return Eltwise{Algorithm::eltwise_linear, -1, 0};
+  if (op == "Clip") {
+    float low = std::numeric_limits<float>::lowest(), high = std::numeric_limits<float>::max();
+    for (std::size_t i = 1; i < std::min<std::size_t>(node.inputs.size(), 3); ++i) {
+      if (node.inputs[i] == graph::no_value) continue;
+      const auto bound = constant_scalar(builder, node.inputs[i]);
+      if (!bound) return std::nullopt;
+      (i == 1 ? low : high) = *bound;
+    }
+    if (!(low <= high)) return std::nullopt;
+    return Eltwise{Algorithm::eltwise_clip, low, high};
+  }
+  return std::nullopt;
+}
+
+// Only products read the value (perhaps through views), and not as a post-op's operand.
+bool only_products_read(PlanBuilder& builder, graph::ValueId id, int depth = 0) {
+  if (builder.is_output(id) || builder.consumers(id).empty() || depth > 4) return false;
+  return std::ranges::all_of(builder.consumers(id), [&](int n) {
+    const graph::Node& reader = builder.node(n);
+    if (reader.op == "Reshape" || reader.op == "Transpose")
+      return only_products_read(builder, reader.outputs[0], depth + 1);
+    if (reader.op != "MatMul") return false;
+    return std::ranges::none_of(reader.post_ops, [&](const auto& op) { return op.operand == id; });
+  });
+}
+
+// A product of matrices takes a scalar factor along for nothing, so Mul and Div by one become no kernel.
+bool absorb_scale(PlanBuilder& builder, const graph::Node& node) {
+  if ((node.op != "Mul" && node.op != "Div") || !node.post_ops.empty()) return false;
+  auto value = node.inputs[0], scalar = node.inputs[1];
+  if (node.op == "Mul" && builder.is_constant(value)) std::swap(value, scalar);
+  const auto factor = constant_scalar(builder, scalar);
+  if (!factor || *factor == 0 || builder.is_constant(value) || !builder.is_real(value)) return false;
+  if (builder.shape(value) != builder.shape(node.outputs[0])) return false;
+  if (!only_products_read(builder, node.outputs[0])) return false;
+  Operand operand = builder.current(value);
+  operand.factor *= node.op == "Mul" ? *factor : 1 / *factor;
+  builder.alias(node.outputs[0], operand);
+  return true;
+}
+
+}  // namespace
+
+bool lower_eltwise(PlanBuilder& builder, const graph::Node& node) {
+  const auto input = node.inputs[0], output = node.outputs[0];
+  if (!builder.is_real(input) || !builder.is_real(output) || builder.is_constant(input)) return false;
+  if (!node.post_ops.empty()) return false;
+  const std::optional<Eltwise> eltwise = eltwise_of(builder, node);
+  if (!eltwise) return false;
+  const Operand source = builder.dense(input);
+  const dnnl::eltwise_forward::primitive_desc desc(builder.engine(), dnnl::prop_kind::forward_inference,
+                                                   eltwise->algorithm, source.desc, source.desc,
+                                                   eltwise->alpha, eltwise->beta, PlanBuilder::attributes());
+  const dnnl::eltwise_forward primitive(desc);
+  const Operand result = builder.define(output, source.desc);
+  builder.emit(node.name, desc, primitive,
+               PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}});
+  return true;
+}
+
+bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
+  if (node.inputs.size() != 2) return false;
+  auto a = node.inputs[0], b = node.inputs[1];
+  const auto output = node.outputs[0];
+  if (!builder.is_real(a) || !builder.is_real(b) || !builder.is_real(output)) return false;
+  if (absorb_scale(builder, node)) return true;
+  const graph::Shape& y = builder.shape(output);
+  const bool commutes = node.op != "Sub" && node.op != "Div";
+  if (commutes && (builder.shape(a) != y || builder.is_constant(a))) std::swap(a, b);
+  if (builder.shape(a) != y || builder.is_constant(a)) return false;
+  const Algorithm algorithm = node.op == "Add"   ? Algorithm::binary_add
+                              : node.op == "Sub" ? Algorithm::binary_sub
+                              : node.op == "Mul" ? Algorithm::binary_mul
+                              : node.op == "Div" ? Algorithm::binary_div
+                              : node.op == "Max" ? Algorithm::binary_max
+                                                 : Algorithm::binary_min;
+  const Operand left = builder.dense(a);
+  Operand right;
+  if (builder.shape(b) == y) {
+    const DnnlType type = builder.is_constant(b) ? DnnlType::f32 : builder.current_type(b);
+    const bool blocked = left.desc.get_inner_nblks() != 0;
+    right = builder.in_layout(
+        b, blocked && type != left.desc.get_data_type() ? left.desc : with_type(left.desc, type));
+  } else {
+    right = builder.dense(b);
+    right.desc = reshaped(right.desc, with_rank(builder.shape(b), std::max<std::size_t>(y.size(), 1)));
+    if (right.desc.is_zero()) return false;
+  }
+  const Dims dims = left.desc.get_dims();
+  FusedPostOps fused;
+  bool fuse = append_post_ops(builder, node, 0, dims, fused);
+  dnnl::primitive_attr attributes = PlanBuilder::attributes();
+  const auto make = [&] {
+    if (fuse) attributes.set_post_ops(fused.ops);
+    return dnnl::binary::primitive_desc(builder.engine(), algorithm, left.desc, right.desc, left.desc,
+                                        attributes, /*allow_empty=*/true);
+  };
+  auto desc = make();
+  if (fuse && !node.post_ops.empty() && (!desc || is_slow(desc.impl_info_str()))) {
+    fuse = false;
+    attributes = PlanBuilder::attributes();
+    desc = make();
+  }
+  if (!desc) return false;
+  const dnnl::binary primitive(desc);
+  const Operand result = fuse ? builder.define(output, left.desc) : builder.temporary(left.desc);
+  PlanBuilder::Arguments arguments{{DNNL_ARG_SRC_0, left}, {DNNL_ARG_SRC_1, right}, {DNNL_ARG_DST, result}};
+  if (fuse) arguments.insert(arguments.end(), fused.arguments.begin(), fused.arguments.end());
+  builder.emit(node.name, desc, primitive, arguments);
+  if (!fuse) apply_separately(builder, node, 0, result);
+  return true;
+}
+
+}  // namespace carillon::engine::cpu

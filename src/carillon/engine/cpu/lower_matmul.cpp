@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <optional>
+
+#include "carillon/engine/cpu/plan_builder.h"
+
+namespace carillon::engine::cpu {
+
+namespace {
+
+using dnnl::memory;
+using PrimitiveDesc = dnnl::matmul::primitive_desc;
+
+// oneDNN takes matrices whose rows or whose columns are contiguous.
+bool is_matrix_friendly(const Desc& desc) {
+  if (desc.get_inner_nblks() != 0) return false;
+  const Dims dims = desc.get_dims(), strides = desc.get_strides();
+  const std::size_t n = dims.size();
+  if (n < 2) return false;
+  const bool row = strides[n - 1] == 1 || dims[n - 1] == 1, column = strides[n - 2] == 1 || dims[n - 2] == 1;
+  return row || column;
+}
+
+// The operand as a matrix of `dims` and type `type`; a reorder where it must be.
+Operand as_matrices(PlanBuilder& builder, graph::ValueId id, const Dims& dims, DnnlType type) {
+  Operand operand = builder.current(id);
+  const Desc seen = reshaped(operand.desc, dims);
+  if (!seen.is_zero() && is_matrix_friendly(seen)) {
+    operand.desc = seen;
+    if (seen.get_data_type() == type) return operand;
+    if (builder.is_constant(id)) return builder.packed(id, seen, with_type(seen, type));
+  }
+  operand = builder.in_layout(id, row_major(builder.shape(id), type));
+  operand.desc = row_major(dims, type);
+  return operand;
+}
+
+// A bias of one row: the first post-op adds a constant to every row.
+bool starts_with_bias(PlanBuilder& builder, const graph::Node& node, std::int64_t columns) {
+  if (node.post_ops.empty() || node.post_ops[0].kind != graph::PostOp::Kind::add) return false;
+  const auto id = node.post_ops[0].operand;
+  return builder.is_constant(id) && builder.is_real(id) && builder.type(id).elements() == columns &&
+         !builder.shape(id).empty() && builder.shape(id).back() == columns;
+}
+
+struct Product {
+  Operand a;                                  // how it lies
+  graph::ValueId packed_b = graph::no_value;  // a constant to be packed, seen as `b.desc`
+  Operand b;
+  float b_factor = 1;
+  Operand bias;  // buffer -1: none
+  Desc result;   // as oneDNN sees it
+  Desc output;   // as the node's output lies then
+  std::size_t first_post_op = 0;
+};
+
+bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
+  const DnnlType type = builder.heavy_type();
+  const float factor = p.a.factor * p.b.factor;
+  const Dims dims = p.result.get_dims();
+  const Desc any_b(p.b.desc.get_dims(), type, memory::format_tag::any);
+
+  // The factor comes before what follows the product. oneDNN adds the bias first, so without one here.
+  if (factor != 1 && p.bias.buffer >= 0) return false;
+  FusedPostOps fused;
+  if (factor != 1) fused.ops.append_eltwise(dnnl::algorithm::eltwise_linear, factor, 0);
+  FusedPostOps separate = fused;
+  bool fuse = append_post_ops(builder, node, p.first_post_op, dims, fused);
+  const auto attempt = [&](const Desc& b) -> std::optional<PrimitiveDesc> {
+    dnnl::primitive_attr attributes = PlanBuilder::attributes();
+    attributes.set_post_ops(fuse ? fused.ops : separate.ops);
+    PrimitiveDesc desc =
+        p.bias.buffer >= 0
+            ? PrimitiveDesc(builder.engine(), p.a.desc, b, p.bias.desc, p.result, attributes, true)
+            : PrimitiveDesc(builder.engine(), p.a.desc, b, p.result, attributes, true);
+    if (!desc) return std::nullopt;
+    return desc;
+  };
+  const bool pack = p.packed_b != graph::no_value;
+  std::optional<PrimitiveDesc> chosen = attempt(pack ? any_b : p.b.desc);
+  if (fuse && node.post_ops.size() > p.first_post_op && (!chosen || is_slow(chosen->impl_info_str()))) {
+    fuse = false;
+    chosen = attempt(pack ? any_b : p.b.desc);
+  }
+  if (!chosen) return false;
+  if (pack) {
+    if (const Desc* known = builder.known_layout(p.packed_b, any_b.get_dims(), type);
+        known != nullptr && *known != chosen->weights_desc()) {
+      if (auto same = attempt(*known);
+          same && std::string_view(same->impl_info_str()) == chosen->impl_info_str())
+        chosen = same;
+    }
+  }
+  const dnnl::matmul primitive(*chosen);
+  const Operand b = pack ? builder.packed(p.packed_b, p.b.desc, chosen->weights_desc(), p.b_factor) : p.b;
+  PlanBuilder::Arguments arguments{{DNNL_ARG_SRC, p.a}, {DNNL_ARG_WEIGHTS, b}};
+  if (p.bias.buffer >= 0) arguments.emplace_back(DNNL_ARG_BIAS, p.bias);
+  const auto output = node.outputs[0];
+  Operand to = fuse ? builder.define(output, p.output) : builder.temporary(p.output);
+  const Operand defined = to;
+  to.desc = p.result;
+  if (fuse) arguments.insert(arguments.end(), fused.arguments.begin(), fused.arguments.end());
+  arguments.emplace_back(DNNL_ARG_DST, to);
+  builder.emit(node.name, *chosen, primitive, arguments);
+  if (!fuse) apply_separately(builder, node, p.first_post_op, defined);
+  return true;
+}
+
+// Where the output's only reader is a Transpose that keeps the last dimension: strides with which the
+// transposed result is row-major.
+Desc result_layout(PlanBuilder& builder, graph::ValueId output, DnnlType type) {
+  const graph::Shape& shape = builder.shape(output);
+  const Desc plain = row_major(shape, type);
+  const auto& readers = builder.consumers(output);
+  if (readers.size() != 1 || builder.is_output(output)) return plain;
+  const graph::Node& reader = builder.node(readers[0]);
+  if (reader.op != "Transpose" || !reader.has("perm")) return plain;
+  const auto perm = reader.integers("perm");
+  if (perm.size() != shape.size() || perm.back() != static_cast<std::int64_t>(perm.size()) - 1) return plain;
+  Dims strides(shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = perm.size(); i-- > 0;) {
+    const auto from = static_cast<std::size_t>(perm[i]);
+    strides[from] = stride;
+    stride *= shape[from];
+  }
+  return Desc(Dims(shape.begin(), shape.end()), type, strides);
+}
+
+}  // namespace
+
+bool lower_matmul(PlanBuilder& builder, const graph::Node& node) {
+  const auto a = node.inputs[0], b = node.inputs[1], output = node.outputs[0];
+  if (!builder.is_real(a) || !builder.is_real(b) || !builder.is_real(output)) return false;
+  graph::Shape as = builder.shape(a), bs = builder.shape(b);
+  if (as.empty() || bs.empty()) return false;
+  if (as.size() == 1) as.insert(as.begin(), 1);
+  if (bs.size() == 1) bs.push_back(1);
+  const DnnlType type = builder.heavy_type(), result = builder.result_type(output);
+  const std::int64_t inner = as.back(), columns = bs.back();
+  if (inner == 0 || columns == 0) return false;
+
+  Product p;
+  if (builder.is_constant(b) && bs.size() == 2 && !builder.is_constant(a)) {
+    const std::int64_t rows = builder.type(a).elements() / inner;
+    p.a = as_matrices(builder, a, {rows, inner}, type);
+    p.packed_b = b;
+    p.b.desc = row_major(bs, DnnlType::f32);
+    p.result = row_major(Dims{rows, columns}, result);
+    p.output = row_major(builder.shape(output), result);
+    if (starts_with_bias(builder, node, columns) && p.a.factor == 1) {
+      p.bias = builder.current(node.post_ops[0].operand);
+      p.bias.desc = row_major(Dims{1, columns}, DnnlType::f32);
+      p.first_post_op = 1;
+    }
+    return emit(builder, node, p);
+  }
+  const std::size_t rank = std::max(as.size(), bs.size());
+  if (builder.shape(output).size() != rank) return false;  // a vector operand in a batch
+  p.a = as_matrices(builder, a, with_rank(as, rank), type);
+  p.b = as_matrices(builder, b, with_rank(bs, rank), type);
+  p.result = p.output = result_layout(builder, output, result);
+  return emit(builder, node, p);
+}
+
+bool lower_gemm(PlanBuilder& builder, const graph::Node& node) {
+  const auto a = node.inputs[0], b = node.inputs[1], output = node.outputs[0];
+  const auto c = node.inputs.size() > 2 ? node.inputs[2] : graph::no_value;
+  if (!builder.is_real(a) || !builder.is_real(b) || !builder.is_real(output)) return false;
+  if (builder.shape(a).size() != 2 || builder.shape(b).size() != 2) return false;
+  const graph::Shape& y = builder.shape(output);
+  const DnnlType type = builder.heavy_type(), result = builder.result_type(output);
+  const float alpha = node.real("alpha", 1), beta = node.real("beta", 1);
+
+  Product p;
+  p.a = as_matrices(builder, a, with_rank(builder.shape(a), 2), type);
+  constexpr std::int64_t swap[] = {1, 0};
+  if (node.integer("transA", 0) != 0) p.a.desc = transposed(p.a.desc, swap);
+  const bool flip_b = node.integer("transB", 0) != 0;
+  if (builder.is_constant(b)) {
+    p.packed_b = b;
+    p.b.desc = row_major(builder.shape(b), DnnlType::f32);
+    p.b_factor = alpha;
+  } else {
+    if (alpha != 1) return false;
+    p.b = as_matrices(builder, b, with_rank(builder.shape(b), 2), type);
+  }
+  if (flip_b) p.b.desc = transposed(p.b.desc, swap);
+  if (c != graph::no_value && beta != 0) {
+    // A constant row is a bias; anything else is left to the plain kernel.
+    if (!builder.is_real(c) || !builder.is_constant(c) || builder.type(c).elements() != y[1] ||
+        builder.shape(c).back() != y[1])
+      return false;
+    const Desc row = row_major(Dims{1, y[1]}, DnnlType::f32);
+    p.bias = builder.packed(c, row, row, beta);
+  }
+  p.result = p.output = row_major(y, result);
+  return emit(builder, node, p);
+}
+
+}  // namespace carillon::engine::cpu

@@ -1,0 +1,142 @@
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+#include "carillon/engine/cpu/eltwise.h"
+#include "carillon/engine/cpu/plan_builder.h"
+
+namespace carillon::engine::cpu {
+
+using graph::PostOp;
+
+Eltwise eltwise_of(const PostOp& op) {
+  using Algorithm = dnnl::algorithm;
+  switch (op.kind) {
+    case PostOp::Kind::relu:
+      return {Algorithm::eltwise_relu};
+    case PostOp::Kind::leaky_relu:
+      return {Algorithm::eltwise_relu, op.alpha};
+    case PostOp::Kind::clip:
+      return {Algorithm::eltwise_clip, op.alpha, op.beta};
+    case PostOp::Kind::sigmoid:
+      return {Algorithm::eltwise_logistic};
+    case PostOp::Kind::tanh:
+      return {Algorithm::eltwise_tanh};
+    case PostOp::Kind::elu:
+      return {Algorithm::eltwise_elu, op.alpha};
+    case PostOp::Kind::gelu_erf:
+      return {Algorithm::eltwise_gelu_erf};
+    case PostOp::Kind::gelu_tanh:
+      return {Algorithm::eltwise_gelu_tanh};
+    case PostOp::Kind::hard_sigmoid:
+      return {Algorithm::eltwise_hardsigmoid, op.alpha, op.beta};
+    case PostOp::Kind::hard_swish:
+      return {Algorithm::eltwise_hardswish, 1.0F / 6, 0.5F};
+    case PostOp::Kind::silu:
+      return {Algorithm::eltwise_swish, 1};
+    case PostOp::Kind::linear:
+      return {Algorithm::eltwise_linear, op.alpha, op.beta};
+    case PostOp::Kind::add:
+    case PostOp::Kind::mul:
+      break;
+  }
+  CARILLON_ASSERT(!"add and mul have operands: they are binary");
+  return {};
+}
+
+namespace {
+
+bool is_binary(const PostOp& op) {
+  return op.kind == PostOp::Kind::add || op.kind == PostOp::Kind::mul;
+}
+
+dnnl::algorithm binary_of(const PostOp& op) {
+  return op.kind == PostOp::Kind::add ? dnnl::algorithm::binary_add : dnnl::algorithm::binary_mul;
+}
+
+// The operand of a binary post-op as a tensor that broadcasts to `dims`; an empty descriptor: it cannot be.
+Operand operand_for(PlanBuilder& builder, const graph::Node& node, graph::ValueId id, const Dims& dims) {
+  const graph::Shape& full = builder.shape(node.outputs.front());
+  const graph::Shape& shape = builder.shape(id);
+  if (!builder.is_real(id) || shape.size() > full.size()) return {};
+  Operand operand = builder.dense(id);
+  const bool flattened = !std::ranges::equal(dims, full) && !(full.empty() && dims == Dims{1});
+  if (!flattened) {
+    operand.desc = reshaped(operand.desc, with_rank(shape, dims.size()));
+    return operand;
+  }
+  // The result is seen as rows of the last dimension.
+  if (dims.size() != 2) return {};
+  const std::int64_t elements = builder.type(id).elements();
+  Dims seen;
+  if (elements == 1) {
+    seen = {1, 1};
+  } else if (elements == dims[0] * dims[1]) {
+    seen = dims;
+  } else if (elements == dims[1] && shape.back() == dims[1]) {
+    seen = {1, dims[1]};
+  } else if (elements == dims[0] && shape.size() == full.size() && shape.back() == 1) {
+    seen = {dims[0], 1};
+  } else {
+    return {};
+  }
+  operand.desc = reshaped(operand.desc, seen);
+  return operand;
+}
+
+}  // namespace
+
+bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t first, const Dims& dims,
+                     FusedPostOps& fused) {
+  for (std::size_t i = first; i < node.post_ops.size(); ++i) {
+    const PostOp& op = node.post_ops[i];
+    if (!is_binary(op)) {
+      const Eltwise eltwise = eltwise_of(op);
+      fused.ops.append_eltwise(eltwise.algorithm, eltwise.alpha, eltwise.beta);
+      continue;
+    }
+    const Operand operand = operand_for(builder, node, op.operand, dims);
+    if (operand.buffer < 0 || operand.desc.is_zero()) return false;
+    const int place = fused.ops.len();
+    fused.ops.append_binary(binary_of(op), operand.desc);
+    fused.arguments.emplace_back(DNNL_ARG_ATTR_MULTIPLE_POST_OP(place) | DNNL_ARG_SRC_1, operand);
+  }
+  return true;
+}
+
+void apply_separately(PlanBuilder& builder, const graph::Node& node, std::size_t first, Operand value) {
+  const auto output = node.outputs.front();
+  if (first == node.post_ops.size()) {
+    builder.alias(output, value);
+    return;
+  }
+  for (std::size_t i = first; i < node.post_ops.size(); ++i) {
+    const PostOp& op = node.post_ops[i];
+    const bool last = i + 1 == node.post_ops.size();
+    if (is_binary(op)) {
+      const Dims dims = value.desc.get_dims();
+      const Operand operand = operand_for(builder, node, op.operand, dims);
+      if (operand.buffer < 0 || operand.desc.is_zero())
+        throw dnnl::error(dnnl_unimplemented, "an operand does not broadcast to its node's result");
+      const dnnl::binary::primitive_desc desc(builder.engine(), binary_of(op), value.desc, operand.desc,
+                                              value.desc, PlanBuilder::attributes());
+      const dnnl::binary primitive(desc);
+      const Operand result = last ? builder.define(output, value.desc) : builder.temporary(value.desc);
+      builder.emit(
+          node.name, desc, primitive,
+          PlanBuilder::Arguments{{DNNL_ARG_SRC_0, value}, {DNNL_ARG_SRC_1, operand}, {DNNL_ARG_DST, result}});
+      value = result;
+    } else {
+      const Eltwise eltwise = eltwise_of(op);
+      const dnnl::eltwise_forward::primitive_desc desc(
+          builder.engine(), dnnl::prop_kind::forward_inference, eltwise.algorithm, value.desc, value.desc,
+          eltwise.alpha, eltwise.beta, PlanBuilder::attributes());
+      const dnnl::eltwise_forward primitive(desc);
+      const Operand result = last ? builder.define(output, value.desc) : builder.temporary(value.desc);
+      builder.emit(node.name, desc, primitive,
+                   PlanBuilder::Arguments{{DNNL_ARG_SRC, value}, {DNNL_ARG_DST, result}});
+      value = result;
+    }
+  }
+}
+
+}  // namespace carillon::engine::cpu

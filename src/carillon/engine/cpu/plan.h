@@ -1,0 +1,66 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <dnnl.hpp>
+
+#include "carillon/engine/cpu/kernel.h"
+#include "carillon/engine/engine.h"
+
+namespace carillon::engine::cpu {
+
+// Sets the OpenMP team of the calling thread to `threads`, and makes it flush denormals. Cheap when nothing
+// changes.
+void enter_team(int threads);
+
+// Everything that a finished plan consists of.
+struct PlanParts {
+  struct Patch {  // operand `operand` of kernel `kernel` lies at `slot`
+    int kernel = 0;
+    int operand = 0;
+    Slot slot;
+  };
+  int batch = 1;
+  std::vector<graph::TensorSpec> inputs, outputs;
+  std::uint64_t workspace = 0;
+  std::vector<std::unique_ptr<Kernel>> kernels;
+  std::vector<std::string> names;  // as many as kernels
+  std::vector<Patch> patches;
+};
+
+class CpuPlan final : public Plan {
+ public:
+  CpuPlan(PlanParts parts, const dnnl::engine& engine, int threads);
+
+  int batch() const override { return parts_.batch; }
+  std::span<const graph::TensorSpec> inputs() const override { return parts_.inputs; }
+  std::span<const graph::TensorSpec> outputs() const override { return parts_.outputs; }
+  Bytes workspace() const override { return {parts_.workspace}; }
+  int kernels() const override { return static_cast<int>(parts_.kernels.size()); }
+  std::string_view kernel_name(int index) const override {
+    return parts_.names[static_cast<std::size_t>(index)];
+  }
+  Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations) const override;
+
+ private:
+  // The one mutable part: where the kernels' operands lie now. Hence one run at a time.
+  struct State {
+    dnnl::stream stream;
+    std::byte* workspace = nullptr;
+    const std::byte* weights = nullptr;
+    std::vector<const std::byte*> inputs;
+    std::vector<std::byte*> outputs;
+  };
+  void place(const std::vector<PlanParts::Patch>& patches, std::byte* base) const;
+  void bind(const Binding& binding) const;
+
+  PlanParts parts_;
+  std::vector<PlanParts::Patch> workspace_patches_, weight_patches_;
+  std::vector<std::vector<PlanParts::Patch>> input_patches_, output_patches_;
+  int threads_;
+  mutable State state_;
+};
+
+}  // namespace carillon::engine::cpu

@@ -1,0 +1,288 @@
+#include "carillon/engine/cpu/plan_builder.h"
+
+#include <algorithm>
+#include <array>
+
+#include "carillon/base/assert.h"
+#include "carillon/engine/memory_planner.h"
+
+namespace carillon::engine::cpu {
+
+namespace {
+
+constexpr int weights_buffer = 0;
+
+std::string describe(const graph::TensorType& type) {
+  return std::string(graph::onnx_name(type.type)) + graph::to_text(type.shape);
+}
+
+}  // namespace
+
+PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, WeightStore& weights,
+                         Precision precision)
+    : engine_(engine),
+      graph_(graph),
+      weights_(weights),
+      heavy_type_(precision == Precision::bf16 ? DnnlType::bf16 : DnnlType::f32),
+      consumers_(graph.values.size()),
+      is_output_(graph.values.size(), false),
+      places_(graph.values.size()),
+      output_written_(graph.outputs.size(), false) {
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const auto note = [&](graph::ValueId id) {
+      if (id == graph::no_value) return;
+      auto& readers = consumers_[id.index()];
+      if (readers.empty() || readers.back() != static_cast<int>(n)) readers.push_back(static_cast<int>(n));
+    };
+    for (const auto id : graph.nodes[n].inputs) note(id);
+    for (const auto& op : graph.nodes[n].post_ops) note(op.operand);
+  }
+  buffers_.push_back({.where = Where::weights});
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    const auto id = graph.inputs[i];
+    buffers_.push_back({.where = Where::input, .index = static_cast<int>(i)});
+    const Desc desc = is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc();
+    places_[id.index()] = {{.buffer = static_cast<int>(buffers_.size()) - 1, .desc = desc}};
+  }
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
+    buffers_.push_back({.where = Where::output, .index = static_cast<int>(i)});
+    is_output_[graph.outputs[i].index()] = true;
+  }
+}
+
+bool PlanBuilder::is_real(graph::ValueId id) const {
+  return id != graph::no_value && type(id).type == graph::DataType::f32 && type(id).elements() > 0 &&
+         shape(id).size() <= 6;
+}
+
+bool PlanBuilder::prefers_heavy_type(graph::ValueId id, int depth) const {
+  static constexpr std::array heavy{"Conv", "ConvTranspose", "Gemm", "MatMul"};
+  static constexpr std::array carries{"Add",         "Sub",
+                                      "Mul",         "Div",
+                                      "Relu",        "Clip",
+                                      "Concat",      "MaxPool",
+                                      "AveragePool", "GlobalAveragePool",
+                                      "Gelu",        "LayerNormalization",
+                                      "Softmax",     "Reshape",
+                                      "Transpose",   "BatchNormalization",
+                                      "Sigmoid",     "HardSwish",
+                                      "LeakyRelu",   "Tanh"};
+  if (depth > 8) return false;
+  return std::ranges::any_of(consumers(id), [&](int n) {
+    const graph::Node& reader = node(n);
+    if (std::ranges::find(heavy, reader.op) != heavy.end()) return true;
+    return std::ranges::find(carries, reader.op) != carries.end() &&
+           prefers_heavy_type(reader.outputs.front(), depth + 1);
+  });
+}
+
+DnnlType PlanBuilder::result_type(graph::ValueId output) const {
+  if (heavy_type_ == DnnlType::f32) return DnnlType::f32;
+  return prefers_heavy_type(output, 0) ? heavy_type_ : DnnlType::f32;
+}
+
+Operand PlanBuilder::current(graph::ValueId id) {
+  CARILLON_ASSERT(id != graph::no_value);
+  if (is_constant(id)) {
+    const Desc desc = is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc();
+    return {.buffer = weights_buffer, .offset = weights_.raw(constant(id)), .desc = desc};
+  }
+  CARILLON_ASSERT(!places_[id.index()].empty());
+  return places_[id.index()].front();
+}
+
+DnnlType PlanBuilder::current_type(graph::ValueId id) const {
+  if (is_constant(id)) return DnnlType::f32;
+  CARILLON_ASSERT(!places_[id.index()].empty());
+  return places_[id.index()].front().desc.get_data_type();
+}
+
+Operand PlanBuilder::in_layout(graph::ValueId id, const Desc& wanted) {
+  CARILLON_ASSERT(is_real(id));
+  if (is_constant(id)) return packed(id, cpu::row_major(shape(id), DnnlType::f32), wanted);
+  for (const Operand& place : places_[id.index()])
+    if (same_layout(place.desc, wanted)) {
+      Operand found = place;
+      found.desc = wanted;
+      return found;
+    }
+  const Operand copy = reordered(graph_.value(id).name, current(id), wanted);
+  places_[id.index()].push_back(copy);
+  return copy;
+}
+
+Operand PlanBuilder::row_major(graph::ValueId id) {
+  if (!is_real(id)) return current(id);
+  const Operand plain = in_layout(id, cpu::row_major(shape(id), DnnlType::f32));
+  if (plain.factor == 1) return plain;
+  const dnnl::eltwise_forward::primitive_desc desc(engine_, dnnl::prop_kind::forward_inference,
+                                                   dnnl::algorithm::eltwise_linear, plain.desc, plain.desc,
+                                                   plain.factor, 0, attributes());
+  const Operand scaled = temporary(plain.desc);
+  emit(graph_.value(id).name + " scale", desc, dnnl::eltwise_forward(desc),
+       Arguments{{DNNL_ARG_SRC, plain}, {DNNL_ARG_DST, scaled}});
+  return scaled;
+}
+
+Operand PlanBuilder::dense(graph::ValueId id) {
+  const Operand now = current(id);
+  if (is_constant(id) || (is_dense(now.desc) && now.desc.get_submemory_offset() == 0)) return now;
+  return in_layout(id, cpu::row_major(shape(id), now.desc.get_data_type()));
+}
+
+Operand PlanBuilder::packed(graph::ValueId id, const Desc& source, const Desc& target, float factor) {
+  return {.buffer = weights_buffer,
+          .offset = weights_.packed(constant(id), source, target, factor),
+          .desc = target};
+}
+
+const Desc* PlanBuilder::known_layout(graph::ValueId id, const Dims& dims, DnnlType type) const {
+  return weights_.known_layout(constant(id), dims, type);
+}
+
+Operand PlanBuilder::reordered(const std::string& name, const Operand& operand, const Desc& wanted) {
+  const dnnl::reorder::primitive_desc desc(engine_, operand.desc, engine_, wanted, attributes());
+  const dnnl::reorder primitive(desc);
+  Operand copy = temporary(wanted);
+  copy.factor = operand.factor;
+  emit(name + " reorder", desc, primitive, Arguments{{DNNL_ARG_FROM, operand}, {DNNL_ARG_TO, copy}});
+  return copy;
+}
+
+int PlanBuilder::new_buffer(std::uint64_t size) {
+  buffers_.push_back({.where = Where::workspace, .size = size});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+Operand PlanBuilder::temporary(const Desc& desc) {
+  return {.buffer = new_buffer(desc.get_size()), .desc = desc};
+}
+
+Operand PlanBuilder::define(graph::ValueId id, const Desc& desc) {
+  Operand place{.desc = desc};
+  const bool as_client_wants =
+      desc.is_zero() || (desc.get_data_type() == DnnlType::f32 && cpu::is_row_major(desc));
+  if (is_output(id) && as_client_wants) {
+    const auto i = static_cast<std::size_t>(std::ranges::find(graph_.outputs, id) - graph_.outputs.begin());
+    output_written_[i] = true;
+    place.buffer = static_cast<int>(1 + graph_.inputs.size() + i);
+  } else {
+    place.buffer = new_buffer(desc.is_zero() ? type(id).bytes().count : desc.get_size());
+  }
+  places_[id.index()] = {place};
+  return place;
+}
+
+void PlanBuilder::alias(graph::ValueId id, const Operand& operand) {
+  places_[id.index()] = {operand};
+}
+
+dnnl::primitive_attr PlanBuilder::attributes() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+void PlanBuilder::emit_primitive(std::string name, const dnnl::primitive& primitive,
+                                 const Arguments& arguments, const Desc& scratchpad) {
+  std::vector<DnnlKernel::Argument> described;
+  std::vector<Operand> operands;
+  for (const auto& [id, operand] : arguments) {
+    described.push_back({id, operand.desc});
+    operands.push_back(operand);
+  }
+  if (!scratchpad.is_zero() && scratchpad.get_size() > 0) {
+    described.push_back({DNNL_ARG_SCRATCHPAD, scratchpad});
+    operands.push_back(temporary(scratchpad));
+  }
+  append(std::move(name), std::make_unique<DnnlKernel>(engine_, primitive, described), operands);
+}
+
+void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
+                         const std::vector<Operand>& operands) {
+  const int k = static_cast<int>(parts_.kernels.size());
+  parts_.names.push_back(std::move(name));
+  parts_.kernels.push_back(std::move(kernel));
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const auto& [buffer, offset, desc, factor] = operands[i];
+    if (buffer < 0) continue;
+    uses_.push_back({k, static_cast<int>(i), buffer, offset});
+    Buffer& b = buffers_[static_cast<std::size_t>(buffer)];
+    if (b.first < 0) b.first = k;
+    b.last = k;
+  }
+}
+
+Result<> PlanBuilder::emit_plain(const graph::Node& node) {
+  std::vector<const graph::TensorType*> inputs, outputs, extras;
+  for (const auto id : node.inputs) inputs.push_back(id == graph::no_value ? nullptr : &type(id));
+  const graph::PlainKernel kernel = graph::find_plain_kernel(node, inputs);
+  if (kernel == nullptr) {
+    std::string types;
+    for (const auto* t : inputs)
+      types += (types.empty() ? "" : ", ") + (t == nullptr ? "none" : describe(*t));
+    return fail(ErrorCode::unsupported,
+                "node \"" + node.name + "\": no kernel for " + node.op + "(" + types + ") on this engine");
+  }
+  std::vector<Operand> operands;
+  for (const auto id : node.inputs) operands.push_back(id == graph::no_value ? Operand{} : row_major(id));
+  std::vector<Operand> post_operands;
+  for (const auto& op : node.post_ops) {
+    const bool none = op.operand == graph::no_value;
+    extras.push_back(none ? nullptr : &type(op.operand));
+    post_operands.push_back(none ? Operand{} : row_major(op.operand));
+  }
+  for (const auto id : node.outputs) {
+    outputs.push_back(id == graph::no_value ? nullptr : &type(id));
+    operands.push_back(id == graph::no_value
+                           ? Operand{}
+                           : define(id, is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc()));
+  }
+  operands.insert(operands.end(), post_operands.begin(), post_operands.end());
+  append(node.name + " plain:" + node.op,
+         std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras), operands);
+  return {};
+}
+
+Result<PlanParts> PlanBuilder::finish() {
+  for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
+    if (output_written_[i]) continue;
+    const auto id = graph_.outputs[i];
+    const Operand now = current(id);
+    Operand target{.buffer = static_cast<int>(1 + graph_.inputs.size() + i)};
+    const std::string name = graph_.value(id).name;
+    if (is_real(id)) {
+      target.desc = cpu::row_major(shape(id), DnnlType::f32);
+      if (!same_layout(now.desc, target.desc)) {
+        const dnnl::reorder::primitive_desc desc(engine_, now.desc, engine_, target.desc, attributes());
+        emit(name + " reorder", desc, dnnl::reorder(desc),
+             Arguments{{DNNL_ARG_FROM, now}, {DNNL_ARG_TO, target}});
+        continue;
+      }
+    }
+    append(name + " copy", std::make_unique<CopyKernel>(type(id).bytes().count), {now, target});
+  }
+
+  std::vector<BufferNeed> needs;
+  std::vector<std::size_t> slot_of(buffers_.size(), 0);
+  for (std::size_t b = 0; b < buffers_.size(); ++b) {
+    const Buffer& buffer = buffers_[b];
+    if (buffer.where != Where::workspace || buffer.first < 0) continue;
+    slot_of[b] = needs.size();
+    needs.push_back({.size = buffer.size, .first = buffer.first, .last = buffer.last});
+  }
+  const MemoryPlan plan = plan_memory(needs);
+  parts_.workspace = plan.total;
+  for (const auto& [kernel, operand, b, offset] : uses_) {
+    const Buffer& buffer = buffers_[static_cast<std::size_t>(b)];
+    const std::uint64_t base =
+        buffer.where == Where::workspace ? plan.offsets[slot_of[static_cast<std::size_t>(b)]] : 0;
+    parts_.patches.push_back(
+        {.kernel = kernel,
+         .operand = operand,
+         .slot = {.where = buffer.where, .index = buffer.index, .offset = base + offset}});
+  }
+  return std::move(parts_);
+}
+
+}  // namespace carillon::engine::cpu

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <dnnl.hpp>
+
+#include "carillon/engine/cpu/kernel.h"
+#include "carillon/engine/cpu/layout.h"
+#include "carillon/engine/cpu/plan.h"
+#include "carillon/engine/cpu/weight_store.h"
+#include "carillon/engine/engine.h"
+#include "carillon/graph/graph.h"
+
+namespace carillon::engine::cpu {
+
+// Bytes that a kernel reads or writes: where, and in which layout.
+struct Operand {
+  int buffer = -1;           // the builder's number
+  std::uint64_t offset = 0;  // in the buffer
+  Desc desc;                 // zero: row-major elements of a type that oneDNN is not asked about
+  float factor = 1;  // what is meant is the bytes times this: see lower_binary; row_major() settles it
+};
+
+// Collects a plan's kernels while the graph's nodes are lowered one after the other. It knows for every value
+// where it lies and how; a kernel that wants it otherwise gets a reorder in front, once for all who want the
+// same. When all nodes are lowered, finish() gives every buffer its place.
+//
+// Members that make primitives throw dnnl::error.
+class PlanBuilder {
+ public:
+  PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, WeightStore& weights,
+              Precision precision);
+
+  const dnnl::engine& engine() const { return engine_; }
+  const graph::Graph& graph() const { return graph_; }
+  const graph::TensorType& type(graph::ValueId id) const { return graph_.value(id).type; }
+  const graph::Shape& shape(graph::ValueId id) const { return type(id).shape; }
+  const graph::SharedTensor& constant(graph::ValueId id) const { return graph_.value(id).constant; }
+  bool is_constant(graph::ValueId id) const { return graph_.is_constant(id); }
+  bool is_output(graph::ValueId id) const { return is_output_[id.index()]; }
+  // Indices of the nodes that read the value (as input or post-op operand), in order.
+  const std::vector<int>& consumers(graph::ValueId id) const { return consumers_[id.index()]; }
+  const graph::Node& node(int index) const { return graph_.nodes[static_cast<std::size_t>(index)]; }
+
+  // f32 with at least one element: what the oneDNN lowerings deal with.
+  bool is_real(graph::ValueId id) const;
+  // What a heavy kernel reads and, unless nobody wants it, writes.
+  DnnlType heavy_type() const { return heavy_type_; }
+  DnnlType result_type(graph::ValueId output) const;
+
+  // How the value lies now. A constant lies row-major in the weights.
+  Operand current(graph::ValueId id);
+  DnnlType current_type(graph::ValueId id) const;
+  // The value in exactly this layout: where it lies, or a copy made by a reorder.
+  Operand in_layout(graph::ValueId id, const Desc& wanted);
+  // The value row-major in its own type.
+  Operand row_major(graph::ValueId id);
+  // The value in its layout if that has no gaps, else row-major; the type stays.
+  Operand dense(graph::ValueId id);
+  // The constant seen as `source`, packed as `target`, times `factor`.
+  Operand packed(graph::ValueId id, const Desc& source, const Desc& target, float factor = 1);
+  // `operand` in the layout `wanted` by a reorder (no copy is kept).
+  Operand reordered(const std::string& name, const Operand& operand, const Desc& wanted);
+  const Desc* known_layout(graph::ValueId id, const Dims& dims, DnnlType type) const;
+
+  // Room for a kernel's result: the value lies there from now on. A graph output in row-major f32 goes
+  // straight to where the client wants it.
+  Operand define(graph::ValueId id, const Desc& desc);
+  // Room for bytes between two kernels.
+  Operand temporary(const Desc& desc);
+  // The value is another view of what `operand` describes.
+  void alias(graph::ValueId id, const Operand& operand);
+
+  // Appends a primitive; the scratchpad is taken care of.
+  template <typename PrimitiveDesc, typename Arguments>
+  void emit(const std::string& node, const PrimitiveDesc& desc, const dnnl::primitive& primitive,
+            const Arguments& arguments) {
+    emit_primitive(node + " " + desc.impl_info_str(), primitive, {arguments.begin(), arguments.end()},
+                   desc.scratchpad_desc());
+  }
+  using Arguments = std::vector<std::pair<int, Operand>>;
+  // Appends the node's plain kernel; an error where there is none.
+  Result<> emit_plain(const graph::Node& node);
+
+  // Attributes that every primitive of a plan has.
+  static dnnl::primitive_attr attributes();
+
+  // Copies outputs that lie elsewhere, places the buffers, gives the plan up.
+  Result<PlanParts> finish();
+
+ private:
+  struct Buffer {
+    Where where = Where::workspace;
+    int index = 0;
+    std::uint64_t size = 0;
+    int first = -1, last = -1;  // kernels that touch it
+  };
+
+  int new_buffer(std::uint64_t size);
+  void emit_primitive(std::string name, const dnnl::primitive& primitive, const Arguments& arguments,
+                      const Desc& scratchpad);
+  // Appends a kernel whose operand i lies at operands[i] (a buffer of -1: absent).
+  void append(std::string name, std::unique_ptr<Kernel> kernel, const std::vector<Operand>& operands);
+  bool prefers_heavy_type(graph::ValueId id, int depth) const;
+
+  dnnl::engine engine_;
+  const graph::Graph& graph_;
+  WeightStore& weights_;
+  DnnlType heavy_type_;
+  std::vector<std::vector<int>> consumers_;
+  std::vector<bool> is_output_;
+  std::vector<std::vector<Operand>> places_;  // of each value; the first is where it was made
+  std::vector<Buffer> buffers_;               // 0: the weights; then inputs; then outputs; then the rest
+  std::vector<bool> output_written_;
+  struct Use {
+    int kernel, operand, buffer;
+    std::uint64_t offset;
+  };
+  std::vector<Use> uses_;
+  PlanParts parts_;
+};
+
+// Post-ops of a node as oneDNN's, and the operands that they read.
+struct FusedPostOps {
+  dnnl::post_ops ops;
+  PlanBuilder::Arguments arguments;
+};
+
+// Appends the node's post-ops [first, ...) to `fused`, for a primitive whose result has dimensions `dims`
+// (the node's output's, or a flattening that keeps the last one). False: an operand cannot be shown to oneDNN
+// so.
+bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t first, const Dims& dims,
+                     FusedPostOps& fused);
+// Applies the node's post-ops [first, ...) to `value` by kernels of their own, the last of which defines the
+// node's output. Without any, `value` becomes the output.
+void apply_separately(PlanBuilder& builder, const graph::Node& node, std::size_t first, Operand value);
+
+// Turns one node into kernels; false: the plain kernel must do it. Nothing is emitted then but reorders.
+// Throws dnnl::error, which means the same.
+bool lower_convolution(PlanBuilder& builder, const graph::Node& node);    // Conv, ConvTranspose
+bool lower_matmul(PlanBuilder& builder, const graph::Node& node);         // MatMul
+bool lower_gemm(PlanBuilder& builder, const graph::Node& node);           // Gemm
+bool lower_pooling(PlanBuilder& builder, const graph::Node& node);        // pools, and means over all pixels
+bool lower_eltwise(PlanBuilder& builder, const graph::Node& node);        // activations, Clip, Exp, ...
+bool lower_binary(PlanBuilder& builder, const graph::Node& node);         // Add, Mul, Sub, Div, Max, Min
+bool lower_normalization(PlanBuilder& builder, const graph::Node& node);  // Batch-, Layer-, LRN, Softmax
+bool lower_concat(PlanBuilder& builder, const graph::Node& node);
+bool lower_view(PlanBuilder& builder, const graph::Node& node);  // Reshape, Transpose: no kernel at all
+
+}  // namespace carillon::engine::cpu

@@ -1,0 +1,114 @@
+#include "carillon/engine/cpu/weight_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include <sys/mman.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/base/bytes.h"
+
+namespace carillon::engine::cpu {
+
+HostBlock::HostBlock(HostBlock&& other) noexcept {
+  *this = std::move(other);
+}
+
+HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(capacity_, other.capacity_);
+  return *this;
+}
+
+HostBlock::~HostBlock() {
+  if (data_ != nullptr) munmap(data_, capacity_);
+}
+
+std::uint64_t HostBlock::append(std::uint64_t size) {
+  const std::uint64_t offset = round_up(size_, 64);
+  const std::uint64_t end = offset + size;
+  if (end > capacity_) {
+    const std::uint64_t wanted = round_up(std::max(end, capacity_ + capacity_ / 2), mib(1).count);
+    void* const moved =
+        data_ == nullptr ? mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                         : mremap(data_, capacity_, wanted, MREMAP_MAYMOVE);
+    if (moved == MAP_FAILED) throw std::bad_alloc();
+    data_ = static_cast<std::byte*>(moved);
+    capacity_ = wanted;
+  }
+  size_ = end;
+  return offset;
+}
+
+void HostBlock::shrink_to_fit() {
+  const std::uint64_t wanted = round_up(size_, 4096);
+  if (data_ == nullptr || wanted == 0 || wanted >= capacity_) return;
+  void* const moved = mremap(data_, capacity_, wanted, MREMAP_MAYMOVE);
+  if (moved == MAP_FAILED) return;  // the larger block serves as well
+  data_ = static_cast<std::byte*>(moved);
+  capacity_ = wanted;
+}
+
+std::uint64_t WeightStore::raw(const graph::SharedTensor& tensor) {
+  Entry& entry = entries_[tensor.get()];
+  entry.keep_alive = tensor;
+  for (const Copy& copy : entry.copies)
+    if (copy.target.is_zero()) return copy.offset;
+  const auto bytes = tensor->bytes();
+  const std::uint64_t offset = block_.append(bytes.size());
+  if (!bytes.empty()) std::memcpy(block_.bytes().data() + offset, bytes.data(), bytes.size());
+  entry.copies.push_back({.source = {}, .target = {}, .factor = 1, .offset = offset});
+  return offset;
+}
+
+std::uint64_t WeightStore::packed(const graph::SharedTensor& tensor, const Desc& source, const Desc& target,
+                                  float factor) {
+  CARILLON_ASSERT(tensor->type().type == graph::DataType::f32);
+  CARILLON_ASSERT(source.get_size() <= tensor->bytes().size());
+  if (factor == 1 && source.get_data_type() == target.get_data_type() && is_row_major(source) &&
+      is_row_major(target))
+    return raw(tensor);
+  Entry& entry = entries_[tensor.get()];
+  entry.keep_alive = tensor;
+  for (const Copy& copy : entry.copies)
+    if (!copy.target.is_zero() && copy.source == source && copy.target == target && copy.factor == factor)
+      return copy.offset;
+
+  const std::uint64_t offset = block_.append(target.get_size());
+  const float* values = tensor->as<float>().data();
+  std::vector<float> scaled;
+  if (factor != 1) {
+    scaled.assign(tensor->as<float>().begin(), tensor->as<float>().end());
+    for (float& value : scaled) value *= factor;
+    values = scaled.data();
+  }
+  // oneDNN takes the source of a reorder as a pointer to mutable bytes, and only reads it.
+  dnnl::memory from(source, engine_, const_cast<float*>(values));
+  dnnl::memory to(target, engine_, block_.bytes().data() + offset);
+  dnnl::stream stream(engine_);
+  dnnl::reorder(from, to).execute(stream, from, to);
+  stream.wait();
+  entry.copies.push_back({.source = source, .target = target, .factor = factor, .offset = offset});
+  return offset;
+}
+
+const Desc* WeightStore::known_layout(const graph::SharedTensor& tensor, const Dims& dims,
+                                      DnnlType type) const {
+  const auto entry = entries_.find(tensor.get());
+  if (entry == entries_.end()) return nullptr;
+  for (const Copy& copy : entry->second.copies)
+    if (!copy.target.is_zero() && copy.target.get_dims() == dims && copy.target.get_data_type() == type)
+      return &copy.target;
+  return nullptr;
+}
+
+HostBlock WeightStore::take() {
+  entries_.clear();
+  block_.shrink_to_fit();
+  return std::move(block_);
+}
+
+}  // namespace carillon::engine::cpu

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include <dnnl.hpp>
+
+#include "carillon/engine/cpu/layout.h"
+#include "carillon/graph/tensor.h"
+
+namespace carillon::engine::cpu {
+
+// One growing block of memory from the system: it grows by moving pages, never by copying bytes. Starts at a
+// page's boundary.
+class HostBlock {
+ public:
+  HostBlock() = default;
+  HostBlock(HostBlock&& other) noexcept;
+  HostBlock& operator=(HostBlock&& other) noexcept;
+  ~HostBlock();
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::span<std::byte> bytes() { return {data_, size_}; }
+  // Appends `size` zero bytes at a multiple of 64 and returns their offset. Throws std::bad_alloc.
+  std::uint64_t append(std::uint64_t size);
+  void shrink_to_fit();
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t size_ = 0;
+  std::uint64_t capacity_ = 0;
+};
+
+// The constants of one model as its kernels want them: packed once, shared by all plans that ask for the same
+// tensor in the same layout. Used while compiling, from one thread.
+class WeightStore {
+ public:
+  explicit WeightStore(const dnnl::engine& engine) : engine_(engine) {}
+
+  // Where the tensor's own bytes lie.
+  std::uint64_t raw(const graph::SharedTensor& tensor);
+  // Where the f32 tensor, seen as `source` and multiplied by `factor`, lies in the layout `target`.
+  std::uint64_t packed(const graph::SharedTensor& tensor, const Desc& source, const Desc& target,
+                       float factor = 1);
+  // The layout in which this tensor was packed first, for the same dimensions and type; nullptr: not yet.
+  const Desc* known_layout(const graph::SharedTensor& tensor, const Dims& dims, DnnlType type) const;
+
+  // Ends packing: gives up the block, forgets the tensors.
+  HostBlock take();
+
+ private:
+  struct Copy {
+    Desc source, target;  // both zero: raw
+    float factor = 1;
+    std::uint64_t offset = 0;
+  };
+  struct Entry {
+    graph::SharedTensor keep_alive;  // the address is the key
+    std::vector<Copy> copies;
+  };
+
+  dnnl::engine engine_;
+  std::unordered_map<const graph::Tensor*, Entry> entries_;
+  HostBlock block_;
+};
+
+}  // namespace carillon::engine::cpu
