@@ -52,6 +52,8 @@ class Controller final : public Service, private worker::ResultSink {
   // A model that the workers know by `info.id` (dense and ascending). `view.ready` and `view.id` are set
   // here.
   void add_model(ModelView view, const engine::CompiledModel& compiled, const schedule::ModelInfo& info);
+  // The id that add_model() expects next.
+  ModelId next_model() const { return {static_cast<std::uint32_t>(core_.models())}; }
   // A model that cannot be served: `view.reason` says why.
   void add_unready(ModelView view);
 

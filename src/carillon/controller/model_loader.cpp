@@ -1,0 +1,209 @@
+#include "carillon/controller/model_loader.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "carillon/base/assert.h"
+#include "carillon/base/statistics.h"
+
+namespace carillon::controller {
+namespace {
+
+// A compiled model of which only the smaller batch sizes are used.
+class SmallerBatches final : public engine::CompiledModel {
+ public:
+  SmallerBatches(std::shared_ptr<const engine::CompiledModel> whole, std::vector<int> sizes)
+      : whole_(std::move(whole)), sizes_(std::move(sizes)) {}
+  const std::vector<graph::TensorSpec>& inputs() const override { return whole_->inputs(); }
+  const std::vector<graph::TensorSpec>& outputs() const override { return whole_->outputs(); }
+  Bytes weights() const override { return whole_->weights(); }
+  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    whole_->write_weights(offset, to);
+  }
+  std::span<const int> batch_sizes() const override { return sizes_; }
+  const engine::Plan* plan(int batch) const override {
+    return std::ranges::binary_search(sizes_, batch) ? whole_->plan(batch) : nullptr;
+  }
+
+ private:
+  std::shared_ptr<const engine::CompiledModel> whole_;
+  std::vector<int> sizes_;
+};
+
+Result<std::shared_ptr<const engine::CompiledModel>> import_and_compile(graph::ModelConfig& config,
+                                                                        const std::filesystem::path& file,
+                                                                        engine::Engine& engine,
+                                                                        const Doing& doing) {
+  doing("reading " + file.string());
+  graph::ImportOptions import{.input_shapes = {},
+                              .batched = config.batch_from_file || config.max_batch_size > 0};
+  for (const graph::TensorSpec& input : config.inputs)
+    import.input_shapes.emplace_back(input.name, input.shape);
+  const auto model = graph::import_onnx(file, import);
+  if (!model) return std::unexpected(model.error());
+  auto completed = graph::complete_config(std::move(config), **model);
+  if (!completed) return std::unexpected(completed.error());
+  config = std::move(*completed);
+  doing("compiling");
+  return engine.compile(
+      **model, {.batch_sizes = config.batch_sizes,
+                .precision = config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32});
+}
+
+std::string label_of(const std::string& name, std::int64_t version) {
+  return name + " version " + std::to_string(version);
+}
+
+// How often to measure a batch size whose run should take about `expected`.
+int repeats_for(const SeedOptions& options, Duration expected) {
+  if (expected <= Duration{0}) return options.repeats;
+  return static_cast<int>(std::clamp<std::int64_t>(options.at_most / expected, 1, options.repeats));
+}
+
+Duration median(std::vector<Duration> values) {
+  return std::max(Duration{1}, percentile(values, 0.5));
+}
+
+const profile::ModelProfile* known(const SeedOptions& options, const PreparedModel& model,
+                                   std::int64_t version) {
+  if (options.profile == nullptr) return nullptr;
+  for (const profile::ModelProfile& each : options.profile->models)
+    if (each.name == model.config.name && each.version == version && each.precision == model.config.precision)
+      return &each;
+  return nullptr;
+}
+
+}  // namespace
+
+Result<PreparedModel> prepare_model(const graph::RepositoryEntry& entry, const graph::ModelVersion& version,
+                                    engine::Engine& engine, worker::Worker& worker, ModelId id,
+                                    const Doing& doing) {
+  CARILLON_ASSERT(entry.config.has_value());
+  PreparedModel out{.id = id, .config = *entry.config, .compiled = nullptr, .notes = {}};
+  try {
+    auto compiled = import_and_compile(out.config, version.file, engine, doing);
+    if (!compiled) return std::unexpected(compiled.error());
+    out.compiled = std::move(*compiled);
+  } catch (const std::exception& error) {
+    // Most likely memory: a file may ask for more than there is, and must not end the server.
+    return fail(ErrorCode::resource_exhausted,
+                std::string("while reading and compiling it: ") + error.what());
+  }
+  const auto whole = out.compiled;
+  std::vector<int> sizes(whole->batch_sizes().begin(), whole->batch_sizes().end());
+  while (true) {
+    const auto added = worker.add_model(id, out.compiled);
+    if (added) break;
+    if (added.error().code != ErrorCode::resource_exhausted || sizes.size() <= 1)
+      return std::unexpected(added.error());
+    out.notes.push_back("batches of " + std::to_string(sizes.back()) +
+                        " are left out: " + added.error().message);
+    sizes.pop_back();
+    out.compiled = std::make_shared<SmallerBatches>(whole, sizes);
+  }
+  out.config.batch_sizes = std::move(sizes);
+  return out;
+}
+
+Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version,
+                                         worker::Worker& worker, const SeedOptions& options,
+                                         const Doing& doing) {
+  CARILLON_ASSERT(options.repeats >= 1);
+  schedule::ModelInfo info{.id = model.id,
+                           .name = model.config.name,
+                           .pages = worker::Worker::pages_for(model.compiled->weights()),
+                           .load = Duration{0},
+                           .batches = {}};
+  const profile::ModelProfile* profile = known(options, model, version);
+  if (profile != nullptr) {
+    info.load = std::max(Duration{1}, profile->load.p50);
+  } else {
+    doing("measuring LOAD");
+    auto loads = worker.measure_load(model.id, std::min(options.repeats, 3));
+    if (!loads) return std::unexpected(loads.error());
+    info.load = median(std::move(*loads));
+  }
+  Duration per_row{0};  // of the last batch size
+  for (const int batch : model.compiled->batch_sizes()) {
+    Duration exec{0};
+    if (profile != nullptr)
+      for (const profile::BatchTimes& times : profile->batches)
+        if (times.batch == batch) exec = std::max(Duration{1}, times.exec.p50);
+    if (exec == Duration{0}) {
+      doing("measuring batch " + std::to_string(batch));
+      auto times = worker.measure_exec(model.id, batch, 1 + repeats_for(options, per_row * batch));
+      if (!times) return std::unexpected(times.error());
+      if (times->size() > 1) times->erase(times->begin());  // it warmed up
+      exec = median(std::move(*times));
+    }
+    per_row = exec / batch;
+    info.batches.push_back({batch, exec});
+  }
+  return info;
+}
+
+Result<LoadReport> load_models(const std::filesystem::path& repository, engine::Engine& engine,
+                               worker::Worker& worker, Controller& controller, const LoaderOptions& options) {
+  auto entries = graph::read_repository(repository);
+  if (!entries) return std::unexpected(entries.error());
+  LoadReport report;
+  LoadProgress progress;
+  for (const graph::RepositoryEntry& entry : *entries)
+    progress.total += std::max<std::size_t>(1, entry.versions.size());
+  const auto tell = [&](std::string doing) {
+    progress.doing = std::move(doing);
+    if (options.progress) options.progress(progress);
+  };
+  const auto not_ready = [&](ModelView view, const Error& error) {
+    view.reason = error.message;
+    report.notes.push_back(progress.model + " is not ready: " + error.message);
+    ++report.not_ready;
+    ++progress.done;
+    controller.add_unready(std::move(view));
+    tell("not ready: " + error.message);
+  };
+  for (const graph::RepositoryEntry& entry : *entries) {
+    ModelView view;
+    view.name = entry.name;
+    view.config.name = entry.name;
+    if (!entry.config) {
+      progress.model = entry.name;
+      not_ready(std::move(view), entry.config.error());
+      continue;
+    }
+    for (const graph::ModelVersion& version : entry.versions) {
+      view.version = version.version;
+      view.config = *entry.config;
+      progress.model = label_of(entry.name, version.version);
+      auto model = prepare_model(entry, version, engine, worker, controller.next_model(), tell);
+      if (!model) {
+        not_ready(view, model.error());
+        continue;
+      }
+      view.config = model->config;
+      for (const std::string& note : model->config.ignored)
+        report.notes.push_back(progress.model + ": ignored: " + note);
+      for (const std::string& note : model->notes) report.notes.push_back(progress.model + ": " + note);
+      auto info = seed_profile(*model, version.version, worker, options.seeds, tell);
+      if (!info) {
+        // The worker knows it already, so the id is used up; clients see that it is not ready.
+        controller.add_model(view, *model->compiled,
+                             {.id = model->id,
+                              .name = model->config.name,
+                              .pages = worker::Worker::pages_for(model->compiled->weights()),
+                              .load = std::chrono::seconds{1},
+                              .batches = {{1, std::chrono::seconds{1}}}});
+        not_ready(view, info.error());
+        continue;
+      }
+      controller.add_model(view, *model->compiled, *info);
+      ++report.ready;
+      ++progress.done;
+      tell("ready");
+    }
+  }
+  return report;
+}
+
+}  // namespace carillon::controller

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/controller.h"
+#include "carillon/engine/engine.h"
+#include "carillon/graph/repository.h"
+#include "carillon/profile/profile.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/worker/worker.h"
+
+namespace carillon::controller {
+
+// One version of a model, imported, compiled and known to the worker.
+struct PreparedModel {
+  ModelId id;
+  graph::ModelConfig config;  // complete; batch_sizes are those that fit the worker
+  std::shared_ptr<const engine::CompiledModel> compiled;
+  std::vector<std::string> notes;  // what could not be had, and what was done instead
+};
+
+// Called as the work goes on, for people: "compiling", "measuring batch 4", "ready", "not ready: ...".
+struct LoadProgress {
+  std::size_t done = 0;  // models that are through
+  std::size_t total = 0;
+  std::string model;  // "resnet50 version 1"
+  std::string doing;
+};
+using LoadObserver = std::function<void(const LoadProgress&)>;
+using Doing = std::function<void(std::string)>;
+
+// Imports `version` of `entry` (whose config is no error), completes its config, compiles it and registers it
+// with `worker` as `id`, the next that the worker expects. A batch size that does not fit the worker's
+// workspace or I/O cache is left out, with a note. The ONNX weights are let go before this returns. After an
+// error `id` is still free.
+Result<PreparedModel> prepare_model(const graph::RepositoryEntry& entry, const graph::ModelVersion& version,
+                                    engine::Engine& engine, worker::Worker& worker, ModelId id,
+                                    const Doing& doing);
+
+struct SeedOptions {
+  const profile::DeviceProfile* profile =
+      nullptr;      // where it knows the model in this precision, nothing is measured
+  int repeats = 5;  // of each measurement, after one to warm up; >= 1
+  Duration at_most = std::chrono::milliseconds{600};  // a batch size that takes longer is repeated less
+};
+
+// What the scheduler is told of a model at first: from the profile, or measured on `worker`, which must not
+// be serving. Seeds are medians: the scheduler learns the rest, but it never runs, and so never learns of, a
+// model whose seed is above its deadlines.
+Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version,
+                                         worker::Worker& worker, const SeedOptions& options,
+                                         const Doing& doing);
+
+struct LoaderOptions {
+  SeedOptions seeds;
+  LoadObserver progress;
+};
+
+struct LoadReport {
+  std::size_t ready = 0;
+  std::size_t not_ready = 0;
+  // A line each: models that are not ready and why, what configs say that is not heeded, what did not fit.
+  std::vector<std::string> notes;
+};
+
+// Brings all models of the repository into `worker` (which `controller` gets afterwards) and `controller`
+// (not yet started). A model that cannot be served becomes a view that is not ready, with the reason. The
+// only error is a repository that cannot be read.
+Result<LoadReport> load_models(const std::filesystem::path& repository, engine::Engine& engine,
+                               worker::Worker& worker, Controller& controller, const LoaderOptions& options);
+
+}  // namespace carillon::controller
