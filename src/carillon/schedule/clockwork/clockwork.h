@@ -100,6 +100,7 @@ class Clockwork final : public Scheduler {
   void offer(ModelId model, TimePoint now, Actions& out);
   std::optional<Choice> choose(DeviceId device, TimePoint free, TimePoint now);
   std::optional<Choice> best_of_rank(DeviceId device, int rank, TimePoint free, TimePoint now);
+  void spare_others(DeviceId device, Choice& choice);
   void send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out);
   void update_lane(ModelId model, int rank);
   void update_bounds(ModelId model, Place& place);
@@ -140,6 +141,7 @@ class Clockwork final : public Scheduler {
   TimePoint asked_wake_ = TimePoint::max();
   std::uint64_t next_sequence_ = 0;
   mutable std::vector<BatchCost> costs_;  // scratch
+  std::vector<BatchCost> own_costs_;      // scratch
 };
 
 }  // namespace carillon::schedule

@@ -204,7 +204,47 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
     if (!strategy || (best && key(best->strategy) < key(*strategy))) continue;
     best = Choice{model, rank, *strategy, start, ready, loaded};
   }
+  if (best && has_deadline(rank)) spare_others(device, *best);
   return best;
+}
+
+// Where the chosen batch would make another lane lose answers that take less time each than its own, a
+// smaller batch goes that leaves them enough time; and where none does, they go first. Only lanes at risk are
+// looked at, the nearest first. Without this, models with long batches starve cheap ones with near deadlines
+// under overload: a long batch has the earlier required start.
+void Clockwork::spare_others(DeviceId device, Choice& choice) {
+  const auto r = static_cast<std::size_t>(choice.rank);
+  int asked = 0;
+  for (const auto& [bound, model] : ports_[device.index()].ready[r]) {
+    const auto size = static_cast<std::size_t>(choice.strategy.batch_index);
+    const std::span<const BatchCost> all = costs(device, choice.model, choice.rank);
+    own_costs_.assign(all.begin(), all.end());
+    const BatchCost own = own_costs_[size];
+    if (asked == options_.lanes_spared || bound >= saturating_add(choice.start, own.span)) return;
+    if (model == choice.model || state_.residence(device, model) != Residence::loaded) continue;
+    ++asked;
+    const Lane& other = models_[model.index()].lanes[r];
+    const auto other_costs = costs(device, model, choice.rank);
+    const auto first = other.best(other_costs, choice.start);
+    if (!first) continue;
+    const BatchCost& cost = other_costs[static_cast<std::size_t>(first->batch_index)];
+    const auto harmed_by = [&](Duration span) {
+      const auto left = other.best(other_costs, saturating_add(choice.start, span));
+      return !left || left->batch_index < first->batch_index;
+    };
+    if (cost.span / cost.batch >= own.span / own.batch || !harmed_by(own.span)) continue;
+    std::size_t smaller = size;
+    while (smaller > 0 && harmed_by(own_costs_[smaller - 1].span)) --smaller;
+    if (smaller == 0) {
+      choice = {model, choice.rank, *first, choice.start, choice.ready, true};
+      return;
+    }
+    const BatchCost& shorter = own_costs_[smaller - 1];
+    if ((own.span - shorter.span) / (own.batch - shorter.batch) <= cost.span / cost.batch) continue;
+    const auto strategy =
+        models_[choice.model.index()].lanes[r].best(std::span(own_costs_).first(smaller), choice.start);
+    if (strategy) choice.strategy = *strategy;
+  }
 }
 
 void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out) {

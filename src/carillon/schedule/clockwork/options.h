@@ -19,6 +19,11 @@ struct ClockworkOptions {
   // not leave the device idle.
   Duration early_start = 5ms;
 
+  // Before a batch is sent, this many other lanes are asked whether it would cost them answers that take less
+  // time each; then a smaller batch goes, or they go first. Zero keeps to the letter of appendix B, by which
+  // cheap models with near deadlines starve beside long batches under overload.
+  int lanes_spared = 4;
+
   // An INFER of a loading model is sent this long before the LOAD is expected to end. Its executor may wait
   // for it that long at most.
   Duration cold_ahead = 500us;

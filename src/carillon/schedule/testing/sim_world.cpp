@@ -1,0 +1,346 @@
+#include "carillon/schedule/testing/sim_world.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::schedule::testing {
+
+SimWorld::SimWorld(Scheduler& scheduler, const Options& options, std::vector<ModelInfo> models)
+    : scheduler_(scheduler),
+      options_(options),
+      models_(std::move(models)),
+      random_(options.seed),
+      devices_(options.pages.size()) {
+  for (const ModelInfo& model : models_) scheduler_.add_model(model);
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    device(DeviceId{static_cast<std::uint32_t>(i)}, true, TimePoint{});
+}
+
+void SimWorld::problem(const std::string& kind, const std::string& detail) {
+  problems_.emplace(kind, detail + " at " + std::to_string(now_.time_since_epoch().count()) + " ns");
+}
+
+std::string SimWorld::problems_text() const {
+  std::string text;
+  for (const auto& [kind, detail] : problems_) text += kind + ": " + detail + "\n";
+  return text;
+}
+
+void SimWorld::plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp) {
+  queue_.insert({std::max(at, now_), next_order_++, step, what, stamp});
+}
+
+void SimWorld::arrive(Request request, TimePoint at) {
+  request.id = next_id();
+  request.arrival = at;
+  requests_.push_back({.request = request});
+  plan(at, Step::arrive, request.id.value);
+}
+
+void SimWorld::cancel(RequestId id, TimePoint at) {
+  plan(at, Step::cancel, id.value);
+}
+
+void SimWorld::device(DeviceId id, bool alive, TimePoint at) {
+  plan(at, Step::device, id.value, alive ? 1 : 0);
+}
+
+void SimWorld::run(TimePoint until) {
+  while (!queue_.empty() && queue_.begin()->at <= until) {
+    const Entry entry = *queue_.begin();
+    queue_.erase(queue_.begin());
+    now_ = entry.at;
+    switch (entry.step) {
+      case Step::arrive:
+        if (requests_[entry.what].outcome == Outcome::open)
+          decide(RequestArrived{requests_[entry.what].request});
+        break;
+      case Step::cancel: {
+        RequestLog& log = requests_[entry.what];
+        if (log.request.arrival > now_) break;
+        if (log.outcome == Outcome::open) log.outcome = Outcome::cancelled;
+        decide(RequestCancelled{RequestId{entry.what}});
+        break;
+      }
+      case Step::device: {
+        SimDevice& d = devices_[entry.what];
+        const std::uint64_t life = d.life + 1;
+        d = SimDevice{};
+        d.life = life;
+        d.alive = entry.stamp == 1;
+        d.total = options_.pages[entry.what];
+        decide(DeviceChanged{DeviceId{static_cast<std::uint32_t>(entry.what)}, d.alive, d.total});
+        break;
+      }
+      case Step::receive:
+        receive(entry.what);
+        break;
+      case Step::start: {
+        SimDevice& d = devices_[entry.what];
+        if (d.life != entry.stamp) break;
+        kick(d, d.exec);
+        kick(d, d.load);
+        break;
+      }
+      case Step::end:
+        finish(entry.what);
+        break;
+      case Step::report:
+        report(entry.what);
+        break;
+      case Step::wake:
+        if (entry.stamp == wake_stamp_) decide(Wake{});
+        break;
+    }
+    check();
+  }
+  if (!queue_.empty()) return;
+  for (const RequestLog& log : requests_)
+    if (log.outcome == Outcome::open)
+      problem("no outcome", "request " + std::to_string(log.request.id.value));
+  for (std::size_t i = 0; i < actions_.size(); ++i)
+    if (!actions_[i].reported && devices_[actions_[i].device.index()].life == actions_[i].life)
+      problem("no report", "action " + std::to_string(i));
+}
+
+void SimWorld::decide(const Event& event) {
+  ++decisions_;
+  out_.clear();
+  scheduler_.decide(event, now_, out_);
+  const Actions actions = std::move(out_);
+  out_ = {};
+  for (const Action& action : actions) take(action);
+}
+
+void SimWorld::take(const Action& action) {
+  if (on_action != nullptr) on_action(action, now_);
+  const auto mix = [this](std::uint64_t v) { digest_ = (digest_ ^ v) * 1099511628211ULL; };
+  mix(action.index());
+  mix(static_cast<std::uint64_t>(now_.time_since_epoch().count()));
+  const auto noisy = [this](Duration d) {
+    double factor = options_.speed * (1 + options_.noise * std::abs(random_.normal()));
+    if (options_.hiccups > 0 && random_.uniform() < options_.hiccups) factor *= 10;
+    return from_ns(static_cast<double>(d.count()) * factor);
+  };
+  if (const auto* wake = std::get_if<WakeAt>(&action)) {
+    if (wake->at <= now_) problem("wake in the past", "a WakeAt");
+    plan(wake->at, Step::wake, 0, ++wake_stamp_);
+    return;
+  }
+  if (const auto* refuse = std::get_if<Refuse>(&action)) {
+    mix(refuse->request.value);
+    RequestLog& log = requests_[refuse->request.value];
+    if (log.outcome != Outcome::open) {
+      problem("refused what has an outcome", "request " + std::to_string(refuse->request.value));
+      return;
+    }
+    log.outcome = Outcome::refused;
+    log.answered = now_;
+    log.reason = refuse->reason;
+    log.would_finish = refuse->would_finish;
+    return;
+  }
+  ActionLog log;
+  std::uint64_t id = 0;
+  if (const auto* load = std::get_if<Load>(&action)) {
+    id = load->id.value;
+    log = {.kind = Kind::load, .device = load->device, .model = load->model, .window = load->window};
+    log.duration = noisy(models_[load->model.index()].load);
+    if (random_.uniform() < options_.load_failures) log.planned = ActionStatus::failed;
+    ++loads_;
+  } else if (const auto* unload = std::get_if<Unload>(&action)) {
+    id = unload->id.value;
+    log = {.kind = Kind::unload, .device = unload->device, .model = unload->model};
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      const ActionLog& other = actions_[actions_.size() - 1 - i];
+      if (i > 200) break;
+      if (!other.reported && other.kind == Kind::infer && other.device == unload->device &&
+          other.model == unload->model && other.life == devices_[other.device.index()].life)
+        problem("unload of a model in use", "action " + std::to_string(id));
+    }
+    ++unloads_;
+  } else {
+    const auto& infer = std::get<Infer>(action);
+    id = infer.id.value;
+    log = {.kind = Kind::infer,
+           .device = infer.device,
+           .model = infer.model,
+           .requests = infer.requests,
+           .window = infer.window};
+    const auto& batches = models_[infer.model.index()].batches;
+    const auto plan = std::find_if(batches.begin(), batches.end(), [&](const BatchProfile& b) {
+      return b.batch == static_cast<int>(infer.requests.size());
+    });
+    if (plan == batches.end()) {
+      problem("no plan for a batch", std::to_string(infer.requests.size()));
+      return;
+    }
+    for (const RequestId r : infer.requests) {
+      mix(r.value);
+      if (requests_[r.value].request.model != infer.model) problem("wrong model", std::to_string(r.value));
+      if (requests_[r.value].outcome != Outcome::open)
+        problem("ran what has an outcome", "request " + std::to_string(r.value));
+    }
+    log.duration = noisy(plan->exec);
+    const double luck = random_.uniform();
+    if (luck < options_.infer_failures)
+      log.planned = ActionStatus::failed;
+    else if (luck < options_.infer_failures + options_.not_started)
+      log.planned = ActionStatus::no_memory;
+    ++infers_;
+  }
+  if (id != actions_.size()) problem("action ids", "not ascending by one");
+  if (!devices_[log.device.index()].alive) problem("action for a dead device", std::to_string(id));
+  log.life = devices_[log.device.index()].life;
+  actions_.push_back(std::move(log));
+  plan(now_ + options_.latency, Step::receive, id);
+}
+
+void SimWorld::receive(std::uint64_t id) {
+  ActionLog& a = actions_[id];
+  SimDevice& d = devices_[a.device.index()];
+  if (a.life != d.life) return;
+  switch (a.kind) {
+    case Kind::unload:
+      if (d.loaded.erase(a.model) == 1) d.used -= models_[a.model.index()].pages;
+      report_later(id, ActionStatus::success, now_);
+      break;
+    case Kind::load:
+      d.load.queue.insert({a.window.earliest, id});
+      kick(d, d.load);
+      break;
+    case Kind::infer:
+      d.exec.queue.insert({a.window.earliest, id});
+      kick(d, d.exec);
+      break;
+  }
+}
+
+// What a worker's executor does: the first action by `earliest`, in its window or not at all.
+void SimWorld::kick(SimDevice& d, SimExecutor& executor) {
+  while (!executor.busy && !executor.queue.empty()) {
+    const auto [earliest, id] = *executor.queue.begin();
+    ActionLog& a = actions_[id];
+    if (earliest > now_) {
+      plan(earliest, Step::start, a.device.value, d.life);
+      return;
+    }
+    executor.queue.erase(executor.queue.begin());
+    if (now_ > a.window.latest) {
+      ++too_late_;
+      report_later(id, ActionStatus::too_late, now_);
+      continue;
+    }
+    if (a.kind == Kind::infer && !d.loaded.contains(a.model)) {
+      ++not_loaded_;
+      report_later(id, ActionStatus::not_loaded, now_);
+      continue;
+    }
+    if (a.planned == ActionStatus::no_memory) {
+      report_later(id, ActionStatus::no_memory, now_);
+      continue;
+    }
+    if (a.kind == Kind::load) {
+      if (d.used + models_[a.model.index()].pages > d.total) {
+        problem("load without free pages", "action " + std::to_string(id));
+        report_later(id, ActionStatus::no_memory, now_);
+        continue;
+      }
+      if (d.loaded.contains(a.model)) problem("load of what is loaded", "action " + std::to_string(id));
+      d.used += models_[a.model.index()].pages;
+      d.loading.insert(a.model);
+    }
+    if (!a.window.contains(now_)) problem("start outside of its window", "action " + std::to_string(id));
+    executor.busy = true;
+    executor.running = id;
+    a.start = now_;
+    plan(now_ + a.duration, Step::end, id);
+  }
+}
+
+void SimWorld::finish(std::uint64_t id) {
+  ActionLog& a = actions_[id];
+  SimDevice& d = devices_[a.device.index()];
+  if (a.life != d.life) return;
+  SimExecutor& executor = a.kind == Kind::load ? d.load : d.exec;
+  if (!executor.busy || executor.running != id) problem("two things at once", "action " + std::to_string(id));
+  executor.busy = false;
+  if (a.kind == Kind::load) {
+    d.loading.erase(a.model);
+    if (a.planned == ActionStatus::success)
+      d.loaded.insert(a.model);
+    else
+      d.used -= models_[a.model.index()].pages;
+  }
+  a.end = now_;
+  report_later(id, a.planned, now_ + (a.kind == Kind::infer ? options_.io : Duration{0}));
+  kick(d, executor);
+}
+
+void SimWorld::report_later(std::uint64_t id, ActionStatus status, TimePoint at) {
+  actions_[id].status = status;
+  plan(at + options_.latency, Step::report, id);
+}
+
+void SimWorld::report(std::uint64_t id) {
+  ActionLog& a = actions_[id];
+  if (a.life != devices_[a.device.index()].life) return;
+  if (a.reported) problem("reported twice", "action " + std::to_string(id));
+  a.reported = true;
+  if (a.kind == Kind::infer && a.status == ActionStatus::success)
+    for (const RequestId r : a.requests) answer(r, now_, static_cast<int>(a.requests.size()));
+  decide(ActionDone{ActionId{id}, a.status, a.start, a.end, a.duration});
+}
+
+void SimWorld::answer(RequestId id, TimePoint at, int batch) {
+  RequestLog& log = requests_[id.value];
+  if (log.outcome == Outcome::cancelled) return;
+  if (log.outcome != Outcome::open) {
+    problem("two outcomes", "request " + std::to_string(id.value));
+    return;
+  }
+  log.outcome = at <= log.request.deadline ? Outcome::on_time : Outcome::late;
+  log.answered = at;
+  log.batch = batch;
+}
+
+void SimWorld::check() {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const SimDevice& d = devices_[i];
+    if (d.used > d.total) problem("memory", "device " + std::to_string(i) + " is over its pages");
+    if (devices_.size() > 4) continue;  // the sum below is for small worlds
+    std::uint64_t sum = 0;
+    for (const ModelId m : d.loaded) sum += models_[m.index()].pages;
+    for (const ModelId m : d.loading) sum += models_[m.index()].pages;
+    if (sum != d.used) problem("page count", "device " + std::to_string(i));
+  }
+}
+
+SimWorld::Counts SimWorld::count(TimePoint from, TimePoint to) const {
+  Counts counts;
+  for (const RequestLog& log : requests_) {
+    if (log.request.arrival < from || log.request.arrival >= to) continue;
+    switch (log.outcome) {
+      case Outcome::open:
+        ++counts.open;
+        break;
+      case Outcome::on_time:
+        ++counts.on_time;
+        break;
+      case Outcome::late:
+        ++counts.late;
+        break;
+      case Outcome::refused:
+        ++counts.refused;
+        break;
+      case Outcome::cancelled:
+        ++counts.cancelled;
+        break;
+    }
+  }
+  return counts;
+}
+
+}  // namespace carillon::schedule::testing

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/random.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::schedule::testing {
+
+// What one request came to.
+enum class Outcome { open, on_time, late, refused, cancelled };
+
+// For tests only: a scheduler under virtual time, simulated devices that do exactly as they are told, and
+// faults dealt out by a seed. After every step it checks what must hold; what does not is put into
+// `problems` (once a kind), and the run goes on.
+//
+//   SimWorld world(scheduler, {.seed = 7}, models, {.pages = {20}});
+//   world.arrive(request, at);
+//   world.run();
+//   EXPECT_TRUE(world.problems().empty());
+class SimWorld {
+ public:
+  struct Options {
+    std::uint64_t seed = 1;
+    std::vector<std::uint64_t> pages{1000};        // of each device
+    Duration latency{0};                           // one way, between scheduler and devices
+    Duration io = 50us;                            // from the end of EXEC to the answer
+    double noise = 0;                              // EXEC and LOAD take 1 + noise * |normal| of the profile
+    double hiccups = 0;                            // share of actions that take ten times as long
+    double infer_failures = 0, load_failures = 0;  // share that runs and fails
+    double not_started = 0;                        // share of INFERs that ends as no_memory
+    double speed = 1;                              // true times over the profile's
+  };
+
+  SimWorld(Scheduler& scheduler, const Options& options, std::vector<ModelInfo> models);
+
+  // Plans, before or during run().
+  void arrive(Request request, TimePoint at);  // id, arrival are set; returns nothing: see outcomes()
+  void cancel(RequestId id, TimePoint at);
+  void device(DeviceId id, bool alive, TimePoint at);
+  RequestId next_id() const { return RequestId{requests_.size()}; }
+
+  // Runs until nothing is left to happen, or `until`.
+  void run(TimePoint until = TimePoint::max());
+
+  TimePoint now() const { return now_; }
+  const std::map<std::string, std::string>& problems() const { return problems_; }
+  std::string problems_text() const;
+
+  struct RequestLog {
+    Request request;
+    Outcome outcome = Outcome::open;
+    TimePoint answered;
+    Reason reason{};
+    TimePoint would_finish;
+    int batch = 0;
+  };
+  const std::vector<RequestLog>& requests() const { return requests_; }
+  struct Counts {
+    int on_time = 0, late = 0, refused = 0, cancelled = 0, open = 0;
+  };
+  // Of requests that arrived in [from, to).
+  Counts count(TimePoint from = TimePoint::min(), TimePoint to = TimePoint::max()) const;
+  int loads() const { return loads_; }
+  int unloads() const { return unloads_; }
+  int infers() const { return infers_; }
+  // Of INFERs and LOADs that were refused by a device because it was too late, or the model was not there.
+  int too_late() const { return too_late_; }
+  int not_loaded() const { return not_loaded_; }
+  std::uint64_t decisions() const { return decisions_; }
+  // All actions so far, as text: equal for equal runs.
+  std::uint64_t digest() const { return digest_; }
+  // Called with each action that the scheduler takes.
+  void (*on_action)(const Action&, TimePoint) = nullptr;
+
+ private:
+  enum class Step { arrive, cancel, device, receive, start, end, report, wake };
+  struct Entry {
+    TimePoint at;
+    std::uint64_t order = 0;
+    Step step{};
+    std::uint64_t what = 0;  // request, action, or device
+    std::uint64_t stamp = 0;
+    friend bool operator<(const Entry& a, const Entry& b) {
+      return std::pair(a.at, a.order) < std::pair(b.at, b.order);
+    }
+  };
+  enum class Kind { load, unload, infer };
+  struct ActionLog {
+    Kind kind{};
+    DeviceId device;
+    ModelId model;
+    std::vector<RequestId> requests;
+    Window window;
+    Duration duration{0};
+    ActionStatus planned = ActionStatus::success;
+    ActionStatus status = ActionStatus::success;
+    TimePoint start, end;
+    std::uint64_t life = 0;  // of its device
+    bool reported = false;
+  };
+  struct SimExecutor {
+    std::set<std::pair<TimePoint, std::uint64_t>> queue;  // by earliest, then id
+    bool busy = false;
+    std::uint64_t running = 0;
+  };
+  struct SimDevice {
+    bool alive = false;
+    std::uint64_t life = 0;
+    std::uint64_t total = 0, used = 0;
+    std::set<ModelId> loaded;
+    std::set<ModelId> loading;
+    SimExecutor exec, load;
+  };
+
+  void problem(const std::string& kind, const std::string& detail);
+  void plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp = 0);
+  void decide(const Event& event);
+  void take(const Action& action);
+  void receive(std::uint64_t id);
+  void kick(SimDevice& device, SimExecutor& executor);
+  void finish(std::uint64_t id);
+  void report_later(std::uint64_t id, ActionStatus status, TimePoint at);
+  void report(std::uint64_t id);
+  void answer(RequestId id, TimePoint at, int batch);
+  void check();
+
+  Scheduler& scheduler_;
+  Options options_;
+  std::vector<ModelInfo> models_;
+  Random random_;
+  TimePoint now_{};
+  std::set<Entry> queue_;
+  std::uint64_t next_order_ = 0;
+  std::vector<RequestLog> requests_;
+  std::vector<ActionLog> actions_;
+  std::vector<SimDevice> devices_;
+  std::uint64_t wake_stamp_ = 0;
+  Actions out_;
+  std::map<std::string, std::string> problems_;
+  int loads_ = 0, unloads_ = 0, infers_ = 0, too_late_ = 0, not_loaded_ = 0;
+  std::uint64_t decisions_ = 0, digest_ = 1469598103934665603ULL;
+};
+
+}  // namespace carillon::schedule::testing
