@@ -1,0 +1,26 @@
+#include "carillon/frontend/answers.h"
+
+#include "carillon/frontend/tensors.h"
+
+namespace carillon::frontend {
+
+Result<std::shared_ptr<const controller::ModelView>> ready_model(const controller::Service& service,
+                                                                 std::string_view model,
+                                                                 std::string_view version) {
+  auto view = service.find(model, version);
+  if (!view) return view;
+  if (!(*view)->ready)
+    return fail(ErrorCode::unavailable, "model '" + (*view)->name + "' version " +
+                                            std::to_string((*view)->version) + " is not ready" +
+                                            ((*view)->reason.empty() ? "" : ": " + (*view)->reason));
+  return view;
+}
+
+Result<> check_answer(const controller::ModelView& model, const controller::InferAnswer& answer) {
+  if (!answer.status) return answer.status;
+  if (!answer.call)
+    return fail(ErrorCode::internal, "model '" + model.name + "' gave an answer without outputs");
+  return check_outputs(model.config, *answer.call);
+}
+
+}  // namespace carillon::frontend

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "carillon/base/result.h"
+#include "carillon/controller/service.h"
+
+namespace carillon::frontend {
+
+// The model a request is for, if it can take requests. Errors as Service::find's; unavailable: it is not
+// ready, and why.
+Result<std::shared_ptr<const controller::ModelView>> ready_model(const controller::Service& service,
+                                                                 std::string_view model,
+                                                                 std::string_view version);
+
+// What stands in the way of sending `answer` as a success: its own failure, or outputs that are not what the
+// model promises.
+Result<> check_answer(const controller::ModelView& model, const controller::InferAnswer& answer);
+
+// Header (HTTP) and trailing metadata (gRPC) of a refusal: whole microseconds from arrival to the predicted
+// end.
+inline constexpr const char* would_take_key = "carillon-would-take-us";
+
+}  // namespace carillon::frontend

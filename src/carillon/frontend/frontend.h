@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/service.h"
+
+namespace carillon::frontend {
+
+struct Options {
+  // "host:port"; empty: off. Port 0 lets the system choose; ports() says which.
+  std::string http = "0.0.0.0:8000";
+  std::string grpc = "0.0.0.0:8001";
+  std::string metrics = "0.0.0.0:8002";
+  int http_threads = 1;
+  std::size_t max_body = std::size_t{256} << 20;  // bytes of an HTTP body
+  Duration idle_timeout = std::chrono::seconds(75);
+  Duration stop_grace = std::chrono::seconds(10);
+};
+
+// The real ports; 0: off.
+struct Ports {
+  std::uint16_t http = 0;
+  std::uint16_t grpc = 0;
+  std::uint16_t metrics = 0;
+};
+
+// All of the server's doors: KServe v2 over HTTP and gRPC, and Prometheus metrics.
+//
+//   auto frontend = Frontend::start(service, {.http = "127.0.0.1:0", .grpc = "", .metrics = ""});
+//   if (!frontend) return frontend.error().message;   // "cannot listen on ...: port in use; ... --http"
+//   ... (*frontend)->ports().http ...
+//   (*frontend)->stop();
+class Frontend {
+ public:
+  // All listen, or none does. Errors name the address and the option (--http, --grpc, --metrics). `service`
+  // outlives the frontend, and answers until stop() has returned.
+  static Result<std::unique_ptr<Frontend>> start(controller::Service& service, const Options& options);
+
+  virtual ~Frontend() = default;  // stops
+  virtual Ports ports() const = 0;
+  // Takes no more requests and lets open ones finish within stop_grace, all doors at the same time; the
+  // metrics stay to the last. May be called twice.
+  virtual void stop() = 0;
+};
+
+}  // namespace carillon::frontend

@@ -1,0 +1,202 @@
+#include "carillon/frontend/frontend.h"
+
+#include "grpc_service.pb.h"
+#include "model_config.pb.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "carillon/frontend/address.h"
+#include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/http_routes.h"
+#include "carillon/frontend/messages.h"
+#include "carillon/frontend/metrics.h"
+#include "carillon/frontend/test_client.h"
+
+namespace carillon::frontend {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+TEST(Address, Forms) {
+  const struct {
+    const char* text;
+    const char* host;
+    std::uint16_t port;
+  } good[] = {{"127.0.0.1:8000", "127.0.0.1", 8000},
+              {"[::1]:0", "::1", 0},
+              {":65535", "0.0.0.0", 65535},
+              {"*:80", "0.0.0.0", 80},
+              {"localhost:1", "localhost", 1}};
+  for (const auto& [text, host, port] : good) {
+    const auto address = parse_address(text);
+    ASSERT_TRUE(address) << text;
+    EXPECT_EQ(address->host, host);
+    EXPECT_EQ(address->port, port);
+  }
+  EXPECT_EQ(parse_address("[::1]:9")->text(), "[::1]:9");
+  for (const char* text :
+       {"", "8000", "host", "host:", "host:x", "host:65536", "host:-1", "::1:80", "[]:80", "[::1:80"})
+    EXPECT_THAT(parse_address(text).error().message, HasSubstr("host:port")) << text;
+}
+
+TEST(Routes, Table) {
+  const struct {
+    const char* target;
+    Route wanted;
+  } rows[] = {
+      {"/v2", {Endpoint::server_metadata, "", ""}},
+      {"/v2/", {Endpoint::server_metadata, "", ""}},
+      {"/v2?x=1", {Endpoint::server_metadata, "", ""}},
+      {"/v2/models/a%2Fb%20c", {Endpoint::model_metadata, "a/b c", ""}},
+      {"/v2/models/m/versions/3", {Endpoint::model_metadata, "m", "3"}},
+      {"/v2/models/m/versions/3/config", {Endpoint::model_config, "m", "3"}},
+      {"/v2/models/m/stats", {Endpoint::model_statistics, "m", ""}},
+      {"/v2/models/stats", {Endpoint::model_statistics, "", ""}},
+      {"/v2/models/m/trace/setting", {Endpoint::not_implemented, "", ""}},
+      {"/v2/systemsharedmemory/region/r/status", {Endpoint::not_implemented, "", ""}},
+  };
+  for (const auto& [target, wanted] : rows) {
+    const auto route = find_route("GET", target);
+    ASSERT_TRUE(route) << target << " " << route.error().message;
+    EXPECT_EQ(*route, wanted) << target;
+  }
+  for (const char* target : {"", "v2", "/", "/v1", "/v2/x", "/v2/models", "/v2/models/", "/v2/models//infer",
+                             "/v2/models/m/versions", "/v2/models/m/versions//ready", "/v2/models/m/infer/x",
+                             "/v2/health", "/v2/repository/models/m"})
+    EXPECT_EQ(find_route("GET", target).error().status, 404) << target;
+  for (const char* target : {"/v2/models/%", "/v2/models/%4", "/v2/models/%4x"})
+    EXPECT_EQ(find_route("GET", target).error().status, 400) << target;
+  EXPECT_EQ(find_route("DELETE", "/v2/models/m").error().allow, "GET");
+}
+
+TEST(Messages, StatisticsAreWholeAsJson) {
+  FakeService service;
+  service.all_models = {pair_model()};
+  service.all_statistics.models.push_back({.name = "pair",
+                                           .version = 2,
+                                           .inference_count = 40,
+                                           .execution_count = 10,
+                                           .success = {40, 8ms},
+                                           .batches = {{4, {10, 2ms}}}});
+  const auto statistics = model_statistics(service, "pair", "");
+  ASSERT_TRUE(statistics);
+  const auto all = json::parse(to_json(*statistics));
+  const auto& model = all["model_stats"][0];
+  EXPECT_EQ(model["version"], "2");
+  EXPECT_EQ(model["inference_count"], 40);
+  EXPECT_EQ(model["inference_stats"]["success"], (json{{"count", 40}, {"ns", 8000000}}));
+  // What perf_analyzer reads without asking.
+  for (const char* step : {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
+                           "cache_hit", "cache_miss"}) {
+    EXPECT_TRUE(model["inference_stats"][step]["count"].is_number()) << step;
+    EXPECT_TRUE(model["inference_stats"][step]["ns"].is_number()) << step;
+  }
+  EXPECT_EQ(model["batch_stats"][0]["batch_size"], 4);
+  EXPECT_FALSE(model_statistics(service, "nobody", ""));
+}
+
+TEST(Messages, ConfigsAreJsonWithNumbersAndNames) {
+  inference::ModelConfig config;
+  config.set_name("m");
+  config.set_max_batch_size(8);
+  auto& input = *config.add_input();
+  input.set_name("x\xff");
+  input.set_data_type(inference::TYPE_FP32);
+  input.add_dims(-1);
+  config.mutable_dynamic_batching()->set_max_queue_delay_microseconds(1ULL << 60);
+  (*config.mutable_parameters())["slo_ms"].set_string_value("25");
+  FakeService service;
+  service.all_models = {pair_model()};
+  service.all_models[0].config.serialized = config.SerializeAsString();
+  const auto read = model_config(service, "pair", "2");
+  ASSERT_TRUE(read);
+  const auto all = json::parse(to_json(*read));
+  EXPECT_EQ(all["max_batch_size"], 8);
+  EXPECT_EQ(all["input"][0]["data_type"], "TYPE_FP32");
+  EXPECT_EQ(all["input"][0]["dims"], json{-1});
+  EXPECT_EQ(all["input"][0]["name"], "x\xEF\xBF\xBD");
+  EXPECT_EQ(all["dynamic_batching"]["max_queue_delay_microseconds"], 1ULL << 60);
+  EXPECT_EQ(all["parameters"]["slo_ms"]["string_value"], "25");
+  EXPECT_FALSE(all.contains("ensemble_scheduling"));
+  service.all_models[0].config.serialized = "\xff\xff damaged";
+  EXPECT_EQ(model_config(service, "pair", "2").error().code, ErrorCode::internal);
+}
+
+TEST(Metrics, NamesAndValues) {
+  controller::ServerStatistics statistics{
+      .open_requests = 3, .pages_total = 64, .pages_free = 60, .exec_busy = 1500ms};
+  auto& model = statistics.models.emplace_back();
+  model.name = "m\"\n";
+  model.version = 4;
+  model.success = {7, 21ms};
+  model.on_time = 6;
+  model.late = 1;
+  model.refused = 2;
+  model.loaded = true;
+  model.latency.add(3ms);
+  model.latency.add(20s);
+  const std::string text = metrics_text(statistics);
+  for (const char* line : {
+           "nv_inference_request_success{model=\"m\\\"\\n\",version=\"4\"} 7",
+           "nv_inference_request_duration_us{model=\"m\\\"\\n\",version=\"4\"} 21000",
+           "nv_inference_request_failure{model=\"m\\\"\\n\",version=\"4\",reason=\"REJECTED\"} 2",
+           "carillon_requests_total{model=\"m\\\"\\n\",version=\"4\",outcome=\"on_time\"} 6",
+           "carillon_requests_total{model=\"m\\\"\\n\",version=\"4\",outcome=\"late\"} 1",
+           "carillon_request_latency_seconds_bucket{model=\"m\\\"\\n\",version=\"4\",le=\"0.0025\"} 0",
+           "carillon_request_latency_seconds_bucket{model=\"m\\\"\\n\",version=\"4\",le=\"10\"} 1",
+           "carillon_request_latency_seconds_bucket{model=\"m\\\"\\n\",version=\"4\",le=\"+Inf\"} 2",
+           "carillon_request_latency_seconds_count{model=\"m\\\"\\n\",version=\"4\"} 2",
+           "carillon_model_loaded{model=\"m\\\"\\n\",version=\"4\"} 1",
+           "carillon_page_cache_pages 64",
+           "carillon_page_cache_pages_free 60",
+           "carillon_open_requests 3",
+           "carillon_exec_busy_seconds_total 1.5",
+           "# TYPE carillon_requests_total counter",
+       })
+    EXPECT_THAT(text, HasSubstr(line));
+}
+
+TEST(Frontend, OpensAllDoors) {
+  FakeService service;
+  service.all_models = {pair_model()};
+  const Options options{.http = "127.0.0.1:0", .grpc = "127.0.0.1:0", .metrics = "127.0.0.1:0"};
+  auto frontend = Frontend::start(service, options);
+  ASSERT_TRUE(frontend) << frontend.error().message;
+  const auto ports = (*frontend)->ports();
+  EXPECT_GT(ports.http, 0);
+  EXPECT_GT(ports.grpc, 0);
+  EXPECT_GT(ports.metrics, 0);
+  EXPECT_EQ(TestClient(ports.http).ask("GET", "/v2/health/live").result_int(), 200U);
+  TestClient metrics(ports.metrics);
+  const auto text = metrics.ask("GET", "/metrics");
+  EXPECT_EQ(text.result_int(), 200U);
+  EXPECT_THAT(std::string(text["Content-Type"]), HasSubstr("text/plain"));
+  EXPECT_THAT(text.body(), HasSubstr("carillon_open_requests 0"));
+  EXPECT_EQ(metrics.ask("GET", "/").result_int(), 404U);
+  EXPECT_EQ(metrics.ask("POST", "/metrics").result_int(), 405U);
+
+  auto taken = options;
+  taken.metrics = "127.0.0.1:" + std::to_string(ports.metrics);
+  const auto second = Frontend::start(service, taken);
+  ASSERT_FALSE(second);
+  EXPECT_THAT(second.error().message, HasSubstr("--metrics"));
+  auto wrong = options;
+  wrong.grpc = "nowhere";
+  EXPECT_THAT(Frontend::start(service, wrong).error().message, HasSubstr("--grpc"));
+  (*frontend)->stop();
+  (*frontend)->stop();
+}
+
+TEST(Frontend, DoorsCanBeOff) {
+  FakeService service;
+  auto frontend = Frontend::start(service, {.http = "", .grpc = "", .metrics = "127.0.0.1:0"});
+  ASSERT_TRUE(frontend);
+  EXPECT_EQ((*frontend)->ports().http, 0);
+  EXPECT_EQ((*frontend)->ports().grpc, 0);
+  EXPECT_GT((*frontend)->ports().metrics, 0);
+}
+
+}  // namespace
+}  // namespace carillon::frontend

@@ -1,0 +1,252 @@
+#include "carillon/frontend/grpc_server.h"
+
+#include <thread>
+
+#include "grpc_service.grpc.pb.h"
+#include "health.grpc.pb.h"
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "carillon/frontend/fake_service.h"
+
+namespace carillon::frontend {
+namespace {
+
+using ::testing::HasSubstr;
+
+inference::ModelInferRequest pair_request() {
+  inference::ModelInferRequest request;
+  request.set_model_name("pair");
+  request.set_id("g1");
+  auto& x = *request.add_inputs();
+  x.set_name("x");
+  x.set_datatype("FP32");
+  x.add_shape(1);
+  x.add_shape(3);
+  request.add_raw_input_contents(std::string(12, '\0'));
+  auto& n = *request.add_inputs();
+  n.set_name("n");
+  n.set_datatype("INT32");
+  n.add_shape(1);
+  n.add_shape(2);
+  request.add_raw_input_contents(std::string(8, '\0'));
+  return request;
+}
+
+class GrpcServerTest : public ::testing::Test {
+ protected:
+  GrpcServerTest() {
+    service.all_models = {pair_model()};
+    auto started = GrpcServer::start(service, {.address = {"127.0.0.1", 0}});
+    EXPECT_TRUE(started) << started.error().message;
+    server = std::move(*started);
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    channel = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server->port()),
+                                        grpc::InsecureChannelCredentials(), arguments);
+    stub = inference::GRPCInferenceService::NewStub(channel);
+  }
+  ~GrpcServerTest() override {
+    service.release();
+    server->stop();
+  }
+
+  template <typename Request, typename Response>
+  grpc::Status call(grpc::Status (inference::GRPCInferenceService::Stub::*method)(grpc::ClientContext*,
+                                                                                  const Request&, Response*),
+                    const Request& request, Response& response) {
+    grpc::ClientContext context;
+    return ((*stub).*method)(&context, request, &response);
+  }
+
+  FakeService service;
+  std::unique_ptr<GrpcServer> server;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<inference::GRPCInferenceService::Stub> stub;
+};
+
+using Stub = inference::GRPCInferenceService::Stub;
+
+TEST_F(GrpcServerTest, Infers) {
+  inference::ModelInferResponse response;
+  auto request = pair_request();
+  (*request.mutable_parameters())["timeout"].set_int64_param(40000);
+  const auto status = call(&Stub::ModelInfer, request, response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.id(), "g1");
+  EXPECT_EQ(response.model_version(), "2");
+  ASSERT_EQ(response.raw_output_contents_size(), 2);
+  EXPECT_EQ(response.raw_output_contents(0).size(), 12U);
+  EXPECT_EQ(response.raw_output_contents(0)[3], 3);
+  EXPECT_EQ(service.last_deadline(), service.now() + 40ms);
+}
+
+TEST_F(GrpcServerTest, TheCallsDeadlineCountsWhereNoTimeoutIsGiven) {
+  inference::ModelInferResponse response;
+  ASSERT_TRUE(call(&Stub::ModelInfer, pair_request(), response).ok());
+  EXPECT_EQ(service.last_deadline(), TimePoint::max());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::hours(1));
+  ASSERT_TRUE(stub->ModelInfer(&context, pair_request(), &response).ok());
+  EXPECT_GT(service.last_deadline(), service.now() + std::chrono::minutes(50));
+  EXPECT_LE(service.last_deadline(), service.now() + std::chrono::minutes(61));
+}
+
+TEST_F(GrpcServerTest, MapsFailures) {
+  const struct {
+    ErrorCode code;
+    grpc::StatusCode status;
+  } rows[] = {{ErrorCode::deadline_exceeded, grpc::DEADLINE_EXCEEDED},
+              {ErrorCode::unavailable, grpc::UNAVAILABLE},
+              {ErrorCode::resource_exhausted, grpc::RESOURCE_EXHAUSTED},
+              {ErrorCode::internal, grpc::INTERNAL},
+              {ErrorCode::not_found, grpc::NOT_FOUND}};
+  for (const auto& [code, wanted] : rows) {
+    service.fail_with(Error{code, "because"});
+    grpc::ClientContext context;
+    inference::ModelInferResponse response;
+    const auto status = stub->ModelInfer(&context, pair_request(), &response);
+    EXPECT_EQ(status.error_code(), wanted);
+    EXPECT_EQ(status.error_message(), "because");
+    const auto& trailing = context.GetServerTrailingMetadata();
+    const auto it = trailing.find("carillon-would-take-us");
+    EXPECT_EQ(it != trailing.end(), code == ErrorCode::deadline_exceeded);
+    if (it != trailing.end()) {
+      EXPECT_EQ(it->second, "31200");
+    }
+  }
+}
+
+TEST_F(GrpcServerTest, BadRequestsSayWhatIsWrong) {
+  inference::ModelInferResponse response;
+  auto request = pair_request();
+  request.set_model_name("nobody");
+  auto status = call(&Stub::ModelInfer, request, response);
+  EXPECT_EQ(status.error_code(), grpc::NOT_FOUND);
+  EXPECT_THAT(status.error_message(), HasSubstr("nobody"));
+  request = pair_request();
+  request.mutable_inputs(0)->set_shape(0, 99);
+  status = call(&Stub::ModelInfer, request, response);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("[99,3]"));
+}
+
+TEST_F(GrpcServerTest, ACancelledCallIsCancelled) {
+  service.hold(true);
+  grpc::ClientContext context;
+  inference::ModelInferResponse response;
+  std::thread calling([&] {
+    EXPECT_EQ(stub->ModelInfer(&context, pair_request(), &response).error_code(), grpc::CANCELLED);
+  });
+  service.wait_for_held(1);
+  context.TryCancel();
+  calling.join();
+  service.wait_for_cancelled(1);
+  EXPECT_EQ(service.cancelled(), 1);
+}
+
+TEST_F(GrpcServerTest, ACallWhoseDeadlinePassesIsCancelled) {
+  service.hold(true);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  inference::ModelInferResponse response;
+  EXPECT_EQ(stub->ModelInfer(&context, pair_request(), &response).error_code(), grpc::DEADLINE_EXCEEDED);
+  service.wait_for_cancelled(1);
+}
+
+TEST_F(GrpcServerTest, TellsAboutItself) {
+  inference::ServerLiveResponse live;
+  EXPECT_TRUE(call(&Stub::ServerLive, inference::ServerLiveRequest(), live).ok());
+  EXPECT_TRUE(live.live());
+  inference::ServerReadyResponse ready;
+  EXPECT_TRUE(call(&Stub::ServerReady, inference::ServerReadyRequest(), ready).ok());
+  EXPECT_TRUE(ready.ready());
+  inference::ServerMetadataResponse metadata;
+  EXPECT_TRUE(call(&Stub::ServerMetadata, inference::ServerMetadataRequest(), metadata).ok());
+  EXPECT_EQ(metadata.name(), "carillon");
+  inference::ModelMetadataRequest of_pair;
+  of_pair.set_name("pair");
+  inference::ModelMetadataResponse model;
+  EXPECT_TRUE(call(&Stub::ModelMetadata, of_pair, model).ok());
+  EXPECT_EQ(model.inputs(0).shape(0), -1);
+  EXPECT_EQ(model.versions(0), "2");
+  inference::RepositoryIndexResponse index;
+  EXPECT_TRUE(call(&Stub::RepositoryIndex, inference::RepositoryIndexRequest(), index).ok());
+  EXPECT_EQ(index.models(0).state(), "READY");
+  of_pair.set_name("nobody");
+  EXPECT_EQ(call(&Stub::ModelMetadata, of_pair, model).error_code(), grpc::NOT_FOUND);
+  inference::ModelReadyRequest is_ready;
+  is_ready.set_name("pair");
+  inference::ModelReadyResponse model_ready;
+  EXPECT_TRUE(call(&Stub::ModelReady, is_ready, model_ready).ok());
+  EXPECT_TRUE(model_ready.ready());
+}
+
+TEST_F(GrpcServerTest, WhatIsNotServedSaysSo) {
+  inference::RepositoryModelLoadResponse load;
+  auto status = call(&Stub::RepositoryModelLoad, inference::RepositoryModelLoadRequest(), load);
+  EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("RepositoryModelLoad"));
+  inference::SystemSharedMemoryStatusResponse shared;
+  status = call(&Stub::SystemSharedMemoryStatus, inference::SystemSharedMemoryStatusRequest(), shared);
+  EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
+  grpc::ClientContext context;
+  const auto stream = stub->ModelStreamInfer(&context);
+  inference::ModelStreamInferResponse ignored;
+  EXPECT_FALSE(stream->Read(&ignored));
+  status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("ModelStreamInfer"));
+}
+
+TEST_F(GrpcServerTest, Health) {
+  const auto health = grpc::health::v1::Health::NewStub(channel);
+  grpc::health::v1::HealthCheckResponse response;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(health->Check(&context, {}, &response).ok());
+    EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING);
+  }
+  service.set_ready(false);
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(health->Check(&context, {}, &response).ok());
+    EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+  }
+  grpc::ClientContext context;
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service("other");
+  EXPECT_EQ(health->Check(&context, request, &response).error_code(), grpc::NOT_FOUND);
+}
+
+TEST_F(GrpcServerTest, LargeMessages) {
+  auto big = model_of(graph::DataType::u8, {8000000}, "big");
+  big.id = ModelId{3};
+  service.all_models.push_back(big);
+  inference::ModelInferRequest request;
+  request.set_model_name("big");
+  auto& x = *request.add_inputs();
+  x.set_name("x");
+  x.set_datatype("UINT8");
+  x.add_shape(8000000);
+  request.add_raw_input_contents(std::string(8000000, 'x'));
+  inference::ModelInferResponse response;
+  for (const auto algorithm : {GRPC_COMPRESS_NONE, GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    const auto status = stub->ModelInfer(&context, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.raw_output_contents(0).size(), 8000000U);
+  }
+}
+
+TEST_F(GrpcServerTest, APortInUse) {
+  const auto second = GrpcServer::start(service, {.address = {"127.0.0.1", server->port()}});
+  ASSERT_FALSE(second);
+  EXPECT_THAT(second.error().message, HasSubstr("port in use; choose another with --grpc"));
+}
+
+}  // namespace
+}  // namespace carillon::frontend

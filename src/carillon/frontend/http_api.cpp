@@ -1,0 +1,133 @@
+#include "carillon/frontend/http_api.h"
+
+#include <charconv>
+#include <utility>
+
+#include "grpc_service.pb.h"
+#include "model_config.pb.h"
+#include <nlohmann/json.hpp>
+
+#include "carillon/frontend/answers.h"
+#include "carillon/frontend/http_routes.h"
+#include "carillon/frontend/infer_codec_json.h"
+#include "carillon/frontend/messages.h"
+
+namespace carillon::frontend {
+namespace {
+
+template <typename Message>
+HttpReply json_reply(const Result<Message>& message) {
+  if (!message) return error_reply(message.error());
+  return {.body = to_json(*message)};
+}
+
+// Keeps the tensors alive while their blobs are sent.
+HttpReply answer_reply(const controller::ModelView& model, const InferRequest& request,
+                       controller::InferAnswer answer) {
+  if (const auto checked = check_answer(model, answer); !checked) {
+    auto reply = error_reply(checked.error());
+    if (answer.would_take)
+      reply.headers.emplace_back(
+          would_take_key,
+          std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
+    return reply;
+  }
+  auto body = write_infer_json(model, request, *answer.call);
+  HttpReply reply;
+  if (body.binary) {
+    reply.content_type = "application/octet-stream";
+    reply.headers.emplace_back("Inference-Header-Content-Length", std::to_string(body.json.size()));
+  }
+  reply.body = std::move(body.json);
+  reply.blobs = std::move(body.blobs);
+  reply.keeps = std::shared_ptr<controller::InferCall>(std::move(answer.call));
+  return reply;
+}
+
+}  // namespace
+
+std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver deliver) {
+  const auto route = find_route(request.method, request.target);
+  if (!route) {
+    auto reply = error_reply(route.error().status, route.error().message);
+    if (!route.error().allow.empty()) reply.headers.emplace_back("Allow", route.error().allow);
+    return reply;
+  }
+  switch (route->endpoint) {
+    case Endpoint::server_metadata:
+      return HttpReply{.body = to_json(server_metadata())};
+    case Endpoint::server_live:
+      return HttpReply{.body = R"({"live":true})"};
+    case Endpoint::server_ready:
+      if (service_.ready()) return HttpReply{.body = R"({"ready":true})"};
+      return HttpReply{.status = 503, .body = R"({"ready":false,"error":"the server is not ready"})"};
+    case Endpoint::model_metadata:
+      return json_reply(model_metadata(service_, route->model, route->version));
+    case Endpoint::model_ready:
+      return ready(route->model, route->version);
+    case Endpoint::model_config:
+      return json_reply(model_config(service_, route->model, route->version));
+    case Endpoint::model_statistics:
+      return json_reply(model_statistics(service_, route->model, route->version));
+    case Endpoint::infer:
+      return infer(route->model, route->version, request, std::move(deliver));
+    case Endpoint::repository_index:
+      return index(request);
+    case Endpoint::not_implemented:
+      return error_reply(501, "this server does not implement " + request.target.substr(0, 256));
+  }
+  return error_reply(500, "no such endpoint");
+}
+
+HttpReply HttpApi::ready(std::string_view model, std::string_view version) const {
+  const auto view = service_.find(model, version);
+  if (!view) return error_reply(view.error());
+  nlohmann::ordered_json body{{"name", (*view)->name}, {"ready", (*view)->ready}};
+  if (!(*view)->ready) body["error"] = "the model is not ready: " + (*view)->reason;
+  return {.status = (*view)->ready ? 200 : 503,
+          .body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+}
+
+HttpReply HttpApi::index(const HttpRequest& request) const {
+  bool only_ready = false;
+  if (request.body.size() > 0) {
+    const auto body = nlohmann::json::parse(request.body.text(), nullptr, false);
+    if (!body.is_object())
+      return error_reply(400, "the body must be a JSON object, such as {\"ready\":true}");
+    if (const auto it = body.find("ready"); it != body.end()) {
+      if (!it->is_boolean()) return error_reply(400, "\"ready\" must be true or false");
+      only_ready = it->get<bool>();
+    }
+  }
+  return {.body = to_json(repository_index(service_, only_ready))};
+}
+
+std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::string_view version,
+                                                 const HttpRequest& request, Deliver deliver) {
+  const TimePoint arrival = service_.now();
+  auto view = ready_model(service_, model, version);
+  if (!view) return error_reply(view.error());
+  std::optional<std::size_t> json_size;
+  if (const auto& text = request.inference_header_length) {
+    std::size_t n = 0;
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), n);
+    if (error != std::errc{} || end != text->data() + text->size() || text->empty())
+      return error_reply(400, "Inference-Header-Content-Length is '" + text->substr(0, 64) +
+                                  "'; it must be the number of bytes of the JSON");
+    json_size = n;
+  }
+  auto parsed = parse_infer_json(**view, request.body, json_size, arrival);
+  if (!parsed) return error_reply(parsed.error());
+
+  auto call = std::move(parsed->call);
+  const std::uint64_t ticket = service_.submit(
+      std::move(call), [view = std::move(*view), parsed = std::move(*parsed),
+                        deliver = std::move(deliver)](controller::InferAnswer answer) mutable {
+        deliver([view = std::move(view), parsed = std::move(parsed), answer = std::move(answer)]() mutable {
+          return answer_reply(*view, parsed, std::move(answer));
+        });
+      });
+  return Deferred{.cancel = [this, ticket] { service_.cancel(ticket); }};
+}
+
+}  // namespace carillon::frontend

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "carillon/controller/service.h"
+#include "carillon/frontend/http_server.h"
+
+namespace carillon::frontend {
+
+// KServe v2 over HTTP, with Triton's extensions, as a handler for an HttpServer. The service outlives it.
+class HttpApi final : public HttpHandler {
+ public:
+  explicit HttpApi(controller::Service& service) : service_(service) {}
+
+  std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) override;
+
+ private:
+  std::variant<HttpReply, Deferred> infer(std::string_view model, std::string_view version,
+                                          const HttpRequest& request, Deliver deliver);
+  HttpReply ready(std::string_view model, std::string_view version) const;
+  HttpReply index(const HttpRequest& request) const;
+
+  controller::Service& service_;
+};
+
+}  // namespace carillon::frontend

@@ -1,0 +1,487 @@
+#include "carillon/frontend/http_server.h"
+
+#include <cstring>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "carillon/base/random.h"
+#include "carillon/frontend/compression.h"
+#include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/http_api.h"
+#include "carillon/frontend/test_client.h"
+
+namespace carillon::frontend {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::string pair_request(const std::string& id = "a", int rows = 1) {
+  json x = json::array();
+  for (int i = 0; i < rows * 3; ++i) x.push_back(i);
+  json n = json::array();
+  for (int i = 0; i < rows * 2; ++i) n.push_back(i);
+  return json{{"id", id},
+              {"inputs",
+               {{{"name", "x"}, {"datatype", "FP32"}, {"shape", {rows, 3}}, {"data", x}},
+                {{"name", "n"}, {"datatype", "INT32"}, {"shape", {rows, 2}}, {"data", n}}}}}
+      .dump();
+}
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  HttpServerTest() {
+    service.all_models = {pair_model()};
+    auto sick = model_of(graph::DataType::f32, {2}, "sick");
+    sick.ready = false;
+    sick.id = ModelId{9};
+    sick.reason = "its file is damaged";
+    service.all_models.push_back(sick);
+  }
+  ~HttpServerTest() override {
+    service.release();
+    if (server) server->stop();
+  }
+
+  void start(HttpOptions options = {}) {
+    options.address = {"127.0.0.1", 0};
+    auto started = HttpServer::start(api, options);
+    ASSERT_TRUE(started) << started.error().message;
+    server = std::move(*started);
+  }
+
+  TestClient client() { return TestClient(server->port()); }
+
+  FakeService service;
+  HttpApi api{service};
+  std::unique_ptr<HttpServer> server;
+};
+
+TEST_F(HttpServerTest, AnswersJson) {
+  start();
+  auto c = client();
+  const auto response = c.ask("POST", "/v2/models/pair/infer", pair_request("id-7", 2));
+  EXPECT_EQ(response.result_int(), 200U);
+  EXPECT_EQ(response["Content-Type"], "application/json");
+  const auto body = json::parse(response.body());
+  EXPECT_EQ(body["id"], "id-7");
+  EXPECT_EQ(body["model_version"], "2");
+  EXPECT_EQ(body["outputs"][0]["data"].size(), 6U);
+  EXPECT_EQ(service.last_deadline(), TimePoint::max());
+}
+
+TEST_F(HttpServerTest, AnswersBlobs) {
+  start();
+  auto c = client();
+  const std::string head = json{
+      {"parameters", {{"binary_data_output", true}, {"timeout", 30000}}},
+      {"inputs",
+       {{{"name", "x"}, {"datatype", "FP32"}, {"shape", {1, 3}}, {"parameters", {{"binary_data_size", 12}}}},
+        {{"name", "n"},
+         {"datatype", "INT32"},
+         {"shape", {1, 2}},
+         {"parameters",
+          {{"binary_data_size",
+            8}}}}}}}.dump();
+  const auto response = c.ask("POST", "/v2/models/pair/versions/2/infer", head + std::string(20, '\1'),
+                              {{"Inference-Header-Content-Length", std::to_string(head.size())}});
+  EXPECT_EQ(response.result_int(), 200U);
+  EXPECT_EQ(response["Content-Type"], "application/octet-stream");
+  const auto length = std::stoul(std::string(response["Inference-Header-Content-Length"]));
+  const auto body = json::parse(response.body().substr(0, length));
+  EXPECT_EQ(body["outputs"][0]["parameters"]["binary_data_size"], 12);
+  EXPECT_EQ(body["outputs"][1]["parameters"]["binary_data_size"], 8);
+  ASSERT_EQ(response.body().size(), length + 20);
+  EXPECT_EQ(response.body()[length + 5], 5);
+  EXPECT_EQ(service.last_deadline(), service.now() + 30ms);
+}
+
+TEST_F(HttpServerTest, Statuses) {
+  start();
+  const std::string good = pair_request();
+  const struct {
+    std::string method, target, body;
+    unsigned status;
+    std::string wanted;
+  } rows[] = {
+      {"GET", "/v2", "", 200, "\"extensions\":["},
+      {"GET", "/v2/health/live", "", 200, R"({"live":true})"},
+      {"GET", "/v2/health/ready", "", 200, R"({"ready":true})"},
+      {"GET", "/v2/models/pair", "", 200, R"("shape":[-1,3])"},
+      {"GET", "/v2/models/pair/ready", "", 200, R"({"name":"pair","ready":true})"},
+      {"GET", "/v2/models/p%61ir/versions/2/ready", "", 200, "\"ready\":true"},
+      {"GET", "/v2/models/pair/config", "", 200, "\"max_batch_size\""},
+      {"GET", "/v2/models/pair/stats", "", 200, "model_stats"},
+      {"GET", "/v2/models/stats", "", 200, "model_stats"},
+      {"POST", "/v2/repository/index", "", 200, R"("state":"READY")"},
+      {"POST", "/v2/repository/index", "[]", 400, "must be a JSON object"},
+      {"GET", "/v2/models/sick/ready", "", 503, "damaged"},
+      {"POST", "/v2/models/sick/infer", good, 503, "damaged"},
+      {"GET", "/v2/models/nobody", "", 404, "nobody"},
+      {"POST", "/v2/models/nobody/infer", good, 404, "nobody"},
+      {"POST", "/v2/models/pair/versions/3/infer", good, 404, "'3'"},
+      {"POST", "/v2/models/pair/infer", "{}", 400, "inputs"},
+      {"POST", "/v2/models/pair/infer", "", 400, "no JSON"},
+      {"GET", "/v2/models/pair/infer", "", 405, "use POST"},
+      {"POST", "/v2", "", 405, "use GET"},
+      {"GET", "/v3", "", 404, "no such path"},
+      {"GET", "/v2/models/%zz", "", 400, "escape"},
+      {"POST", "/v2/repository/models/pair/load", "", 501, "not implement"},
+      {"GET", "/v2/systemsharedmemory/status", "", 501, "not implement"},
+      {"POST", "/v2/cudasharedmemory/region/r/register", "", 501, "not implement"},
+      {"GET", "/v2/logging", "", 501, "not implement"},
+      {"POST", "/v2/trace/setting", "", 501, "not implement"},
+  };
+  auto c = client();  // one connection for all: an error does not end it
+  for (const auto& [method, target, body, status, wanted] : rows) {
+    const auto response = c.ask(method, target, body);
+    EXPECT_EQ(response.result_int(), status) << target;
+    EXPECT_THAT(response.body(), HasSubstr(wanted)) << target;
+    EXPECT_EQ(response["Content-Type"], "application/json") << target;
+    const auto parsed = json::parse(response.body());
+    if (status != 200) {
+      EXPECT_TRUE(parsed["error"].is_string()) << target;
+    }
+  }
+}
+
+TEST_F(HttpServerTest, NotReady) {
+  start();
+  service.set_ready(false);
+  const auto response = client().ask("GET", "/v2/health/ready");
+  EXPECT_EQ(response.result_int(), 503U);
+  EXPECT_EQ(json::parse(response.body())["ready"], false);
+}
+
+TEST_F(HttpServerTest, MapsFailures) {
+  start();
+  auto c = client();
+  const struct {
+    ErrorCode code;
+    unsigned status;
+  } rows[] = {{ErrorCode::deadline_exceeded, 504},
+              {ErrorCode::unavailable, 503},
+              {ErrorCode::resource_exhausted, 503},
+              {ErrorCode::internal, 500},
+              {ErrorCode::unsupported, 501}};
+  for (const auto& [code, status] : rows) {
+    service.fail_with(Error{code, "because"});
+    const auto response = c.ask("POST", "/v2/models/pair/infer", pair_request());
+    EXPECT_EQ(response.result_int(), status);
+    EXPECT_EQ(json::parse(response.body())["error"], "because");
+    EXPECT_EQ(response["carillon-would-take-us"], code == ErrorCode::deadline_exceeded ? "31200" : "");
+  }
+}
+
+TEST_F(HttpServerTest, AClientThatGoesIsCancelled) {
+  start();
+  service.hold(true);
+  auto c = client();
+  c.send("POST", "/v2/models/pair/infer", pair_request());
+  service.wait_for_held(1);
+  c.close();
+  service.wait_for_cancelled(1);
+  EXPECT_EQ(service.cancelled(), 1);
+  service.hold(false);
+  EXPECT_EQ(client().ask("POST", "/v2/models/pair/infer", pair_request()).result_int(), 200U);
+}
+
+TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
+  start();
+  service.hold(true);
+  auto c = client();
+  std::string three;
+  for (const char* id : {"one", "two", "three"})
+    three += TestClient::request("POST", "/v2/models/pair/infer", pair_request(id));
+  c.send(three);
+  service.wait_for_held(1);
+  service.hold(false);
+  service.release();
+  for (const char* id : {"one", "two", "three"}) EXPECT_EQ(json::parse(c.receive().body())["id"], id);
+  EXPECT_EQ(service.cancelled(), 0);
+}
+
+TEST_F(HttpServerTest, BodiesThatAreTooLargeAreRefusedEarly) {
+  start({.max_body = 1000});
+  auto c = client();
+  c.send("POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nContent-Length: 1001\r\n\r\n");
+  const auto response = c.receive();
+  EXPECT_EQ(response.result_int(), 413U);
+  EXPECT_THAT(json::parse(response.body())["error"], HasSubstr("at most 1000"));
+  EXPECT_TRUE(c.closed());
+
+  auto chunked = client();
+  chunked.send("POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.send("800\r\n" + std::string(0x800, ' ') + "\r\n");
+  EXPECT_EQ(chunked.receive().result_int(), 413U);
+  EXPECT_TRUE(chunked.closed());
+
+  auto packed = client();
+  const std::string zeros(100000, ' ');
+  const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(zeros))};
+  EXPECT_EQ(
+      packed.ask("POST", "/v2/models/pair/infer", pack(Coding::gzip, pieces), {{"Content-Encoding", "gzip"}})
+          .result_int(),
+      400U);
+}
+
+TEST_F(HttpServerTest, HeadersThatAreTooLargeOrNotHttp) {
+  start({.max_header = 4096});
+  auto c = client();
+  c.send("GET /v2 HTTP/1.1\r\nX: " + std::string(8192, 'x') + "\r\n\r\n");
+  EXPECT_EQ(c.receive().result_int(), 431U);
+  auto garbage = client();
+  garbage.send("\x16\x03\x01 not http at all\r\n\r\n");
+  EXPECT_EQ(garbage.receive().result_int(), 400U);
+  EXPECT_TRUE(garbage.closed());
+  auto smuggler = client();
+  smuggler.send("POST /v2 HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+  EXPECT_EQ(smuggler.receive().result_int(), 400U);
+}
+
+TEST_F(HttpServerTest, ChunkedAndCompressedBodies) {
+  start();
+  const std::string body = pair_request();
+  auto c = client();
+  char size[16];
+  std::snprintf(size, sizeof size, "%zx", body.size() - 10);
+  c.send("POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n" +
+         std::string("a\r\n") + body.substr(0, 10) + "\r\n" + size + "\r\n" + body.substr(10) +
+         "\r\n0\r\n\r\n");
+  EXPECT_EQ(c.receive().result_int(), 200U);
+  const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(body))};
+  EXPECT_EQ(c.ask("POST", "/v2/models/pair/infer", pack(Coding::gzip, pieces), {{"Content-Encoding", "gzip"}})
+                .result_int(),
+            200U);
+  EXPECT_EQ(
+      c.ask("POST", "/v2/models/pair/infer", pack(Coding::deflate, pieces), {{"Content-Encoding", "deflate"}})
+          .result_int(),
+      200U);
+  EXPECT_EQ(c.ask("POST", "/v2/models/pair/infer", body, {{"Content-Encoding", "gzip"}}).result_int(), 400U);
+  EXPECT_EQ(c.ask("POST", "/v2/models/pair/infer", body, {{"Content-Encoding", "br"}}).result_int(), 415U);
+}
+
+TEST_F(HttpServerTest, CompressesWhenAsked) {
+  auto big = model_of(graph::DataType::f32, {any_batch, 1000}, "big");
+  big.id = ModelId{3};
+  service.all_models.push_back(big);
+  start();
+  auto c = client();
+  const std::string head = json{{"parameters", {{"binary_data_output", true}}},
+                                {"inputs",
+                                 {{{"name", "x"},
+                                   {"datatype", "FP32"},
+                                   {"shape", {1, 1000}},
+                                   {"parameters", {{"binary_data_size", 4000}}}}}}}
+                               .dump();
+  const TestClient::Headers length{{"Inference-Header-Content-Length", std::to_string(head.size())}};
+  auto asking = length;
+  asking.emplace_back("Accept-Encoding", "deflate, gzip");
+  const std::string body = head + std::string(4000, 'x');
+  const auto plain = c.ask("POST", "/v2/models/big/infer", body, length);
+  const auto packed = c.ask("POST", "/v2/models/big/infer", body, asking);
+  EXPECT_EQ(plain["Content-Encoding"], "");
+  EXPECT_EQ(packed["Content-Encoding"], "gzip");
+  EXPECT_EQ(packed["Inference-Header-Content-Length"], plain["Inference-Header-Content-Length"]);
+  const auto unpacked = unpack(packed.body(), 1 << 20);
+  ASSERT_TRUE(unpacked) << unpacked.error().message;
+  EXPECT_EQ(unpacked->text(), plain.body());
+}
+
+TEST_F(HttpServerTest, LargeBodiesArriveWhole) {
+  auto big = model_of(graph::DataType::u8, {3000000}, "big");
+  big.id = ModelId{3};
+  service.all_models.push_back(big);
+  start({.threads = 2});
+  const std::string head = json{{"parameters", {{"binary_data_output", true}}},
+                                {"inputs",
+                                 {{{"name", "x"},
+                                   {"datatype", "UINT8"},
+                                   {"shape", {3000000}},
+                                   {"parameters", {{"binary_data_size", 3000000}}}}}}}
+                               .dump();
+  auto c = client();
+  c.send("POST", "/v2/models/big/infer", head + std::string(3000000, 'x'),
+         {{"Inference-Header-Content-Length", std::to_string(head.size())}});
+  const auto response = c.receive();
+  EXPECT_EQ(response.result_int(), 200U);
+  EXPECT_GT(response.body().size(), 3000000U);
+}
+
+TEST_F(HttpServerTest, Expect100Continue) {
+  start();
+  auto c = client();
+  const std::string body = pair_request();
+  c.send("POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_EQ(c.receive().result_int(), 100U);
+  c.send(body);
+  EXPECT_EQ(c.receive().result_int(), 200U);
+}
+
+TEST_F(HttpServerTest, ConnectionsCloseWhenAskedTo) {
+  start();
+  auto c = client();
+  const auto response = c.ask("GET", "/v2/health/live", "", {{"Connection", "close"}});
+  EXPECT_EQ(response.result_int(), 200U);
+  EXPECT_TRUE(c.closed());
+  auto old = client();
+  old.send("GET /v2/health/live HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old.receive().result_int(), 200U);
+  EXPECT_TRUE(old.closed());
+}
+
+// The wait ends when the server closes, not after a time.
+TEST_F(HttpServerTest, SlowClientsAreDropped) {
+  start({.idle_timeout = 50ms, .body_timeout = 50ms});
+  auto silent = client();
+  EXPECT_TRUE(silent.closed());
+  auto slow_header = client();
+  slow_header.send("GET /v2 HTT");
+  EXPECT_TRUE(slow_header.closed());
+  auto slow_body = client();
+  slow_body.send("POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\nhalf");
+  EXPECT_TRUE(slow_body.closed());
+}
+
+TEST_F(HttpServerTest, TooManyConnectionsAreClosed) {
+  start({.max_connections = 1});
+  auto first = client();
+  EXPECT_EQ(first.ask("GET", "/v2/health/live").result_int(), 200U);
+  auto second = client();
+  EXPECT_TRUE(second.closed());
+  EXPECT_EQ(first.ask("GET", "/v2/health/live").result_int(), 200U);
+}
+
+TEST_F(HttpServerTest, StopLetsOpenRequestsFinish) {
+  start();
+  service.hold(true);
+  auto idle = client();
+  EXPECT_EQ(idle.ask("GET", "/v2/health/live").result_int(), 200U);
+  auto open = client();
+  open.send("POST", "/v2/models/pair/infer", pair_request("last"));
+  service.wait_for_held(1);
+  std::thread stopping([&] { server->stop(); });
+  EXPECT_TRUE(idle.closed());  // so stop() has begun
+  service.release();
+  const auto response = open.receive();
+  EXPECT_EQ(json::parse(response.body())["id"], "last");
+  EXPECT_EQ(response["Connection"], "close");
+  EXPECT_TRUE(open.closed());
+  open.close();
+  stopping.join();
+  EXPECT_EQ(server->connections(), 0U);
+}
+
+TEST_F(HttpServerTest, StopRefusesWhatDoesNotFinish) {
+  start({.stop_grace = 1ms});
+  service.hold(true);
+  auto open = client();
+  open.send("POST", "/v2/models/pair/infer", pair_request());
+  service.wait_for_held(1);
+  std::thread stopping([&] { server->stop(); });
+  const auto response = open.receive();
+  EXPECT_EQ(response.result_int(), 503U);
+  EXPECT_THAT(response.body(), HasSubstr("going away"));
+  open.close();
+  stopping.join();
+  EXPECT_EQ(service.cancelled(), 1);
+}
+
+// An answer that comes after the server has gone is dropped.
+TEST_F(HttpServerTest, LateAnswersAreDropped) {
+  class Stubborn final : public HttpHandler {
+   public:
+    std::variant<HttpReply, Deferred> handle(HttpRequest, Deliver deliver) override {
+      const std::lock_guard lock(mutex);
+      late = std::move(deliver);
+      has.notify_all();
+      return Deferred{.cancel = [] {}};
+    }
+    std::mutex mutex;
+    std::condition_variable has;
+    Deliver late;
+  } stubborn;
+  auto started = HttpServer::start(stubborn, {.address = {"127.0.0.1", 0}, .stop_grace = 1ms});
+  ASSERT_TRUE(started);
+  TestClient c((*started)->port());
+  c.send("GET", "/");
+  {
+    std::unique_lock lock(stubborn.mutex);
+    stubborn.has.wait(lock, [&] { return static_cast<bool>(stubborn.late); });
+  }
+  c.close();
+  (*started)->stop();
+  stubborn.late([] { return HttpReply{}; });
+}
+
+TEST_F(HttpServerTest, HandlersThatThrowAreAnswered) {
+  class Thrower final : public HttpHandler {
+   public:
+    std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver) override {
+      if (request.target == "/memory") throw std::bad_alloc();
+      throw std::runtime_error("broken");
+    }
+  } thrower;
+  auto started = HttpServer::start(thrower, {.address = {"127.0.0.1", 0}});
+  ASSERT_TRUE(started);
+  TestClient c((*started)->port());
+  EXPECT_EQ(c.ask("GET", "/").result_int(), 500U);
+  EXPECT_EQ(c.ask("GET", "/memory").result_int(), 503U);
+}
+
+TEST_F(HttpServerTest, APortInUse) {
+  start();
+  HttpOptions options;
+  options.address = {"127.0.0.1", server->port()};
+  const auto second = HttpServer::start(api, options);
+  ASSERT_FALSE(second);
+  EXPECT_THAT(second.error().message, HasSubstr("port in use; choose another with --http"));
+  EXPECT_THAT(second.error().message, HasSubstr("127.0.0.1:" + std::to_string(server->port())));
+  options.address = {"203.0.113.7", 0};
+  const auto elsewhere = HttpServer::start(api, options);
+  ASSERT_FALSE(elsewhere);
+  EXPECT_THAT(elsewhere.error().message, HasSubstr("not one of this machine's"));
+}
+
+TEST_F(HttpServerTest, ManyClientsAtOnce) {
+  start({.threads = 2});
+  std::vector<std::thread> threads;
+  std::atomic<int> good = 0;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      auto c = client();
+      for (int i = 0; i < 50; ++i) {
+        const std::string id = std::to_string(t) + "-" + std::to_string(i);
+        const auto response = c.ask("POST", "/v2/models/pair/infer", pair_request(id, 1 + i % 4));
+        if (response.result_int() == 200 && json::parse(response.body())["id"] == id) ++good;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(good, 400);
+}
+
+// Whatever bytes come, the server answers or closes, and goes on.
+TEST_F(HttpServerTest, SurvivesMangledConnections) {
+  start({.max_body = 1 << 16, .idle_timeout = 100ms, .body_timeout = 100ms});
+  const std::string whole = TestClient::request("POST", "/v2/models/pair/infer", pair_request());
+  Random random(31);
+  for (int round = 0; round < 300; ++round) {
+    std::string bytes = whole;
+    for (int e = 0; e < 3; ++e) bytes[random.below(bytes.size())] = static_cast<char>(random.below(256));
+    auto c = client();
+    c.send(bytes);
+    if (random.below(2) == 0) {
+      c.close();
+      continue;
+    }
+    (void)c.receive();
+  }
+  EXPECT_EQ(client().ask("GET", "/v2/health/live").result_int(), 200U);
+}
+
+}  // namespace
+}  // namespace carillon::frontend

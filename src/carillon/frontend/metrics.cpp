@@ -1,0 +1,172 @@
+#include "carillon/frontend/metrics.h"
+
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include <prometheus/client_metric.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+namespace carillon::frontend {
+namespace {
+
+using controller::ModelStatistics;
+using controller::ServerStatistics;
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+// Upper ends of the histograms' buckets: 1, 2.5, 5 in each decade from 10 us to 10 s.
+const std::vector<Duration> bucket_ends = {10us, 25us, 50us,  100us, 250us, 500us, 1ms,    2500us, 5ms, 10ms,
+                                           25ms, 50ms, 100ms, 250ms, 500ms, 1s,    2500ms, 5s,     10s};
+
+double us(const controller::StepStatistics& step) {
+  return static_cast<double>(step.total.count() / 1000);
+}
+
+ClientMetric labelled(const ModelStatistics& model) {
+  ClientMetric metric;
+  metric.label = {{"model", model.name}, {"version", std::to_string(model.version)}};
+  return metric;
+}
+
+ClientMetric::Histogram histogram_of(const LatencyHistogram& from) {
+  ClientMetric::Histogram histogram;
+  histogram.sample_count = from.count();
+  histogram.sample_sum = to_seconds(from.sum());
+  for (const auto end : bucket_ends) histogram.bucket.push_back({from.count_at_most(end), to_seconds(end)});
+  histogram.bucket.push_back({from.count(), std::numeric_limits<double>::infinity()});
+  return histogram;
+}
+
+class Families {
+ public:
+  explicit Families(const ServerStatistics& statistics) : statistics_(statistics) {}
+
+  void counter(std::string name, std::string help, auto value) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Counter, {}};
+    for (const auto& model : statistics_.models) {
+      auto metric = labelled(model);
+      metric.counter.value = static_cast<double>(value(model));
+      family.metric.push_back(std::move(metric));
+    }
+    all.push_back(std::move(family));
+  }
+
+  // One counter with a further label that tells several counts apart.
+  void counters(std::string name, std::string help, std::string label,
+                const std::vector<std::pair<std::string, std::uint64_t ModelStatistics::*>>& values) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Counter, {}};
+    for (const auto& model : statistics_.models)
+      for (const auto& [value, member] : values) {
+        auto metric = labelled(model);
+        metric.label.push_back({label, value});
+        metric.counter.value = static_cast<double>(model.*member);
+        family.metric.push_back(std::move(metric));
+      }
+    all.push_back(std::move(family));
+  }
+
+  void gauge(std::string name, std::string help, auto value) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {}};
+    for (const auto& model : statistics_.models) {
+      auto metric = labelled(model);
+      metric.gauge.value = static_cast<double>(value(model));
+      family.metric.push_back(std::move(metric));
+    }
+    all.push_back(std::move(family));
+  }
+
+  void histogram(std::string name, std::string help, LatencyHistogram ModelStatistics::*member) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Histogram, {}};
+    for (const auto& model : statistics_.models) {
+      auto metric = labelled(model);
+      metric.histogram = histogram_of(model.*member);
+      family.metric.push_back(std::move(metric));
+    }
+    all.push_back(std::move(family));
+  }
+
+  void server_gauge(std::string name, std::string help, double value) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {ClientMetric{}}};
+    family.metric[0].gauge.value = value;
+    all.push_back(std::move(family));
+  }
+
+  void server_counter(std::string name, std::string help, double value) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Counter, {ClientMetric{}}};
+    family.metric[0].counter.value = value;
+    all.push_back(std::move(family));
+  }
+
+  std::vector<MetricFamily> all;
+
+ private:
+  const ServerStatistics& statistics_;
+};
+
+}  // namespace
+
+std::string metrics_text(const ServerStatistics& statistics) {
+  Families f(statistics);
+  using M = ModelStatistics;
+  f.counter("nv_inference_request_success", "Requests answered with their outputs",
+            [](const M& m) { return m.success.count; });
+  f.counters("nv_inference_request_failure", "Requests answered with an error, by reason", "reason",
+             {{"REJECTED", &M::refused}, {"CANCELED", &M::cancelled}, {"OTHER", &M::failed}});
+  f.counter("nv_inference_count", "Rows inferred", [](const M& m) { return m.inference_count; });
+  f.counter("nv_inference_exec_count", "Batches executed", [](const M& m) { return m.execution_count; });
+  f.counter("nv_inference_request_duration_us", "Total time from arrival to answer of successful requests",
+            [](const M& m) { return us(m.success); });
+  f.counter("nv_inference_queue_duration_us", "Total time waiting to be executed",
+            [](const M& m) { return us(m.queue); });
+  f.counter("nv_inference_compute_input_duration_us", "Total time moving inputs to the device",
+            [](const M& m) { return us(m.compute_input); });
+  f.counter("nv_inference_compute_infer_duration_us", "Total time executing",
+            [](const M& m) { return us(m.compute_infer); });
+  f.counter("nv_inference_compute_output_duration_us", "Total time moving outputs from the device",
+            [](const M& m) { return us(m.compute_output); });
+
+  f.counters("carillon_requests_total", "Requests by outcome", "outcome",
+             {{"on_time", &M::on_time},
+              {"late", &M::late},
+              {"refused", &M::refused},
+              {"cancelled", &M::cancelled},
+              {"failed", &M::failed}});
+  f.histogram("carillon_request_latency_seconds", "From arrival to answer, of successful requests",
+              &M::latency);
+  f.histogram("carillon_prediction_error_seconds", "How far predicted and measured execution times differ",
+              &M::prediction_error);
+  f.counter("carillon_model_loads_total", "Times a model's weights were put onto the device",
+            [](const M& m) { return m.loads; });
+  f.counter("carillon_model_unloads_total", "Times a model's weights were taken off the device",
+            [](const M& m) { return m.unloads; });
+  f.gauge("carillon_model_loaded", "1 where the model's weights are on the device",
+          [](const M& m) { return m.loaded ? 1 : 0; });
+  f.server_gauge("carillon_page_cache_pages", "Pages that the weight cache has",
+                 static_cast<double>(statistics.pages_total));
+  f.server_gauge("carillon_page_cache_pages_free", "Pages of the weight cache that hold nothing",
+                 static_cast<double>(statistics.pages_free));
+  f.server_gauge("carillon_open_requests", "Requests that wait for their answer",
+                 static_cast<double>(statistics.open_requests));
+  f.server_counter("carillon_exec_busy_seconds_total", "Time spent executing batches",
+                   to_seconds(statistics.exec_busy));
+  f.server_counter("carillon_load_busy_seconds_total", "Time spent loading weights",
+                   to_seconds(statistics.load_busy));
+  return prometheus::TextSerializer().Serialize(f.all);
+}
+
+std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Deliver) {
+  const auto path = request.target.substr(0, request.target.find('?'));
+  if (path != "/metrics") return error_reply(404, "no such path here; metrics are at /metrics");
+  if (request.method != "GET") {
+    auto reply = error_reply(405, "use GET for /metrics");
+    reply.headers.emplace_back("Allow", "GET");
+    return reply;
+  }
+  return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                   .body = metrics_text(service_.statistics())};
+}
+
+}  // namespace carillon::frontend
