@@ -31,16 +31,27 @@ class SmallerBatches final : public engine::CompiledModel {
   std::vector<int> sizes_;
 };
 
+Result<std::shared_ptr<const graph::Model>> import(const graph::ModelConfig& config,
+                                                   const std::filesystem::path& file) {
+  graph::ImportOptions options{.input_shapes = {}, .batched = config.max_batch_size > 0};
+  for (const graph::TensorSpec& input : config.inputs)
+    options.input_shapes.emplace_back(input.name, input.shape);
+  auto model = graph::import_onnx(file, options);
+  if (model || !config.batch_from_file) return model;
+  // An open first dimension is what keeps it from being imported whole, or something else is wrong with it.
+  options.batched = true;
+  auto batched = graph::import_onnx(file, options);
+  if (batched || batched.error().message == model.error().message) return batched;
+  return fail(batched.error().code,
+              batched.error().message + "; as a model without a batch: " + model.error().message);
+}
+
 Result<std::shared_ptr<const engine::CompiledModel>> import_and_compile(graph::ModelConfig& config,
                                                                         const std::filesystem::path& file,
                                                                         engine::Engine& engine,
                                                                         const Doing& doing) {
   doing("reading " + file.string());
-  graph::ImportOptions import{.input_shapes = {},
-                              .batched = config.batch_from_file || config.max_batch_size > 0};
-  for (const graph::TensorSpec& input : config.inputs)
-    import.input_shapes.emplace_back(input.name, input.shape);
-  const auto model = graph::import_onnx(file, import);
+  const auto model = import(config, file);
   if (!model) return std::unexpected(model.error());
   auto completed = graph::complete_config(std::move(config), **model);
   if (!completed) return std::unexpected(completed.error());
