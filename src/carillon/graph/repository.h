@@ -26,8 +26,8 @@ struct ModelConfig {
   std::string file = "model.onnx";     // default_model_filename
   std::string serialized;            // the inference.ModelConfig message, completed, for the config endpoints
   std::vector<std::string> ignored;  // fields that the file sets and we do not heed, in words
-  // Neither a batch size nor inputs are given: import with ImportOptions::batched, and complete_config() sets
-  // max_batch_size.
+  // Neither a batch size nor inputs are given: whether the model batches is for its file to say (it does if
+  // it cannot be imported without a batch), and complete_config() sets max_batch_size.
   bool batch_from_file = false;
 };
 
@@ -46,8 +46,8 @@ struct RepositoryEntry {
 
 // Reads DIR/<model>/[config.pbtxt] and DIR/<model>/<version>/model.onnx for every model, in name order. One
 // bad model does not spoil the others: its entry holds the error. An error of the whole: DIR cannot be read.
-// Names of models and files, and symbolic links, never lead outside DIR. Plain files in DIR, hidden folders and
-// folders of a model that are not named by a positive integer are passed over.
+// Names of models and files, and symbolic links, never lead outside DIR. Plain files in DIR, hidden folders
+// and folders of a model that are not named by a positive integer are passed over.
 Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path& directory);
 
 // A config for a model without config.pbtxt, from its imported file; and the completion of one that leaves
