@@ -99,6 +99,12 @@ TEST(IoCacheDeathTest, ReleasingTwiceIsABug) {
   const auto piece = cache.allocate(1);
   cache.release(piece);
   EXPECT_DEATH(cache.release(piece), "is_free");
+  // Also where it has become the inside of a longer run.
+  const auto before = cache.allocate(1), after = cache.allocate(1), wall = cache.allocate(1);
+  cache.release(before);
+  cache.release(after);
+  EXPECT_DEATH(cache.release(after), "is_free");
+  cache.release(wall);
 }
 
 }  // namespace

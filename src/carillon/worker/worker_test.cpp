@@ -29,6 +29,16 @@ Options small(std::uint64_t pages = 4) {
           .max_models = 8};
 }
 
+// Set by one thread, read by others.
+class SharedClock final : public Clock {
+ public:
+  TimePoint now() const override { return TimePoint{Duration{now_.load()}}; }
+  void set(Duration now) { now_ = now.count(); }
+
+ private:
+  std::atomic<Duration::rep> now_{0};
+};
+
 class WorkerTest : public ::testing::Test {
  protected:
   void start(const Options& options) {
@@ -62,8 +72,9 @@ class WorkerTest : public ::testing::Test {
   }
 
   SteadyClock clock_;
+  SharedClock shared_clock_;
   Results results_;
-  std::unique_ptr<Worker> worker_;  // dies first
+  std::unique_ptr<Worker> worker_;  // dies first: its threads use those above
   std::uint32_t next_model_ = 0;
   std::uint64_t next_action_ = 1000;
 };
@@ -118,19 +129,9 @@ TEST_F(WorkerTest, RefusesWhatCannotStartInItsWindow) {
   EXPECT_LE(done.times.input_start, done.times.exec_start);
 }
 
-// Set by one thread, read by others.
-class SharedClock final : public Clock {
- public:
-  TimePoint now() const override { return TimePoint{Duration{now_.load()}}; }
-  void set(Duration now) { now_ = now.count(); }
-
- private:
-  std::atomic<Duration::rep> now_{0};
-};
-
 // The window closes while another EXEC runs, after INPUT: nothing runs late, and the I/O memory comes back.
 TEST_F(WorkerTest, AnOverrunMakesTheNextTooLate) {
-  SharedClock clock;
+  SharedClock& clock = shared_clock_;
   clock.set(1ms);
   auto made = make_worker(small(), clock, results_);
   ASSERT_TRUE(made) << made.error().message;
@@ -337,14 +338,57 @@ TEST_F(WorkerTest, TheEndAnswersEverything) {
   EXPECT_TRUE(waiting.untouched() && never.untouched());
 }
 
+// One result holds OUTPUT up while a second batch runs to its end behind it: its outputs are still delivered.
+TEST_F(WorkerTest, TheEndDeliversWhatHasRun) {
+  struct Holder final : ResultSink {
+    void on_result(const ActionResult& result) override {
+      if (result.id == ActionId{1}) held.pass();
+      results.on_result(result);
+    }
+    Gate held;
+    Results results;
+  } sink;
+  auto made = make_worker(small(), clock_, sink);
+  ASSERT_TRUE(made) << made.error().message;
+  Gate third_runs;
+  int runs = 0;  // the EXEC thread's
+  auto model = std::make_shared<FakeModel>(FakeModel::Config{});
+  model->before_run = [&]() -> Result<> {
+    if (++runs == 3) third_runs.pass();
+    return {};
+  };
+  const Batch batches[] = {{3, 1}, {3, 1}, {3, 1}};
+  ASSERT_TRUE((*made)->add_model({0}, model));
+  ASSERT_TRUE((*made)->submit(LoadCommand{{0}, {0}, any_time}));
+  ASSERT_EQ(sink.results.wait({0}).status, ActionStatus::success);
+  for (std::uint64_t i = 0; i < 3; ++i)
+    ASSERT_TRUE((*made)->submit(batches[i].command({i + 1}, {0}, any_time)));
+  third_runs.wait_reached();
+  sink.held.wait_reached();
+  std::thread opener([&] {
+    third_runs.open();
+    sink.held.open();
+  });
+  made->reset();
+  opener.join();
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(sink.results.find({i + 1})->status, ActionStatus::success);
+    EXPECT_TRUE(batches[i].answered(1));
+  }
+}
+
 TEST_F(WorkerTest, AResultMaySubmitTheNext) {
   struct Chain final : ResultSink {
     void on_result(const ActionResult& result) override {
-      if (result.status == ActionStatus::success && left-- > 0) {
-        EXPECT_TRUE(worker->submit(batch->command({result.id.value + 1}, {0}, any_time)));
-      } else {
+      const ActionId next{result.id.value + 1};
+      if (result.status != ActionStatus::success || left-- <= 0)
         gate.open();
-      }
+      else if (left % 10 == 5)
+        EXPECT_TRUE(worker->submit(UnloadCommand{next, {0}}));
+      else if (left % 10 == 4)
+        EXPECT_TRUE(worker->submit(LoadCommand{next, {0}, any_time}));
+      else
+        EXPECT_TRUE(worker->submit(batch->command(next, {0}, any_time)));
     }
     Worker* worker = nullptr;
     const Batch* batch = nullptr;
