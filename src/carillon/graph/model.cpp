@@ -1,0 +1,219 @@
+#include "carillon/graph/model.h"
+
+#include <algorithm>
+#include <map>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "carillon/base/assert.h"
+#include "carillon/graph/fold.h"
+#include "carillon/graph/onnx_import.h"
+#include "carillon/graph/passes/passes.h"
+#include "carillon/graph/specialize.h"
+
+namespace carillon::graph {
+
+Shape TensorSpec::shape_at(std::int64_t batch) const {
+  CARILLON_ASSERT(batch >= 1);
+  Shape out = shape;
+  if (!out.empty() && out[0] == batch_dimension) out[0] = batch;
+  return out;
+}
+
+namespace {
+
+// Constants computed from a file may take this much more than the file itself; enough to widen 8-bit weights
+// and to go through several steps, far from what a hostile file could ask for.
+constexpr std::uint64_t budget_floor = std::uint64_t{64} << 20;
+constexpr std::uint64_t budget_factor = 16;
+
+std::string dimension_text(std::size_t d, const Dimension& dimension) {
+  return "dimension " + std::to_string(d) +
+         (dimension.symbol.empty() ? "" : " ('" + dimension.symbol.substr(0, 100) + "')");
+}
+
+class OnnxModel final : public Model {
+ public:
+  OnnxModel(OnnxGraph source, bool batched) : source_(std::move(source)), batched_(batched) {
+    for (Value& value : source_.graph.values)
+      if (value.constant != nullptr) value.constant = store_.intern(std::move(value.constant));
+  }
+
+  Result<> prepare(const ImportOptions& options) {
+    if (auto ok = find_inputs(options); !ok) return ok;
+    return find_outputs();
+  }
+
+  const std::string& name() const override { return source_.name; }
+  const std::vector<TensorSpec>& inputs() const override { return inputs_; }
+  const std::vector<TensorSpec>& outputs() const override { return outputs_; }
+  bool batched() const override { return batched_; }
+
+  Result<Graph> specialize(std::int64_t batch) const override {
+    try {
+      Folder folder = make_folder();
+      auto graph = infer(batch, folder);
+      if (!graph) return graph;
+      if (auto ok = optimize(*graph, folder); !ok) return std::unexpected(ok.error());
+      if (auto ok = validate(*graph); !ok) return std::unexpected(ok.error());
+      return graph;
+    } catch (const std::bad_alloc&) {
+      return fail(ErrorCode::resource_exhausted,
+                  "not enough memory to prepare the model for batch " + std::to_string(batch));
+    }
+  }
+
+ private:
+  Folder make_folder() const {
+    return Folder(store_,
+                  budget_floor + std::min(source_.bytes_on_disk, std::uint64_t{1} << 50) * budget_factor);
+  }
+
+  Result<Graph> infer(std::int64_t batch, Folder& folder) const {
+    if (batch < 1) return invalid("batch " + std::to_string(batch) + " must be at least 1");
+    if (!batched_ && batch != 1)
+      return invalid("batch " + std::to_string(batch) + ": the model has no batch dimension");
+    if (!fixed_at_one_.empty() && batch != 1)
+      return invalid("batch " + std::to_string(batch) + ": dimension 0 of input '" + fixed_at_one_ +
+                     "' is fixed at 1 in the file; export the model with a dynamic batch dimension");
+    std::vector<Shape> shapes;
+    for (const TensorSpec& spec : inputs_) shapes.push_back(spec.shape_at(batch));
+    return infer_types(source_, shapes, folder);
+  }
+
+  Result<> find_inputs(const ImportOptions& options) {
+    for (const auto& [name, shape] : options.input_shapes) {
+      const bool known = std::any_of(source_.inputs.begin(), source_.inputs.end(), [&](const auto& input) {
+        return source_.graph.value(input.id).name == name;
+      });
+      if (!known) return invalid("the model has no input '" + name + "'");
+    }
+    std::map<std::string, std::int64_t, std::less<>> symbols;
+    for (OnnxGraph::Input& input : source_.inputs)
+      if (auto ok = apply_option(options, input, symbols); !ok) return ok;
+    for (const OnnxGraph::Input& input : source_.inputs)
+      if (auto ok = add_input(input, symbols); !ok) return ok;
+    return {};
+  }
+
+  // What the options fix, and which symbols that gives an extent.
+  Result<> apply_option(const ImportOptions& options, OnnxGraph::Input& input,
+                        std::map<std::string, std::int64_t, std::less<>>& symbols) const {
+    const std::string& name = source_.graph.value(input.id).name;
+    const std::string where = "input '" + name + "'";
+    const auto option = std::find_if(options.input_shapes.begin(), options.input_shapes.end(),
+                                     [&](const auto& entry) { return entry.first == name; });
+    if (option == options.input_shapes.end()) {
+      if (input.ranked) return {};
+      return invalid(where + " has no shape in the file; state its dims in the model's config");
+    }
+    const Shape& wanted = option->second;
+    if (!input.ranked) input.dimensions.resize(wanted.size());
+    input.ranked = true;
+    if (wanted.size() != input.dimensions.size())
+      return invalid(where + " has " + std::to_string(input.dimensions.size()) +
+                     " dimensions in the file, but " + to_text(wanted) + " was asked for");
+    for (std::size_t d = 0; d < wanted.size(); ++d) {
+      Dimension& dimension = input.dimensions[d];
+      if (wanted[d] == -1) continue;
+      if (wanted[d] < 1)
+        return invalid(where + ": extent " + std::to_string(wanted[d]) + " must be at least 1");
+      if (dimension.extent >= 0 && dimension.extent != wanted[d])
+        return invalid(where + ": " + dimension_text(d, dimension) + " is " +
+                       std::to_string(dimension.extent) + " in the file, but " + std::to_string(wanted[d]) +
+                       " was asked for");
+      dimension.extent = wanted[d];
+      if (dimension.symbol.empty()) continue;
+      const auto [entry, fresh] = symbols.try_emplace(dimension.symbol, wanted[d]);
+      if (!fresh && entry->second != wanted[d])
+        return invalid(where + ": " + dimension_text(d, dimension) + " is asked to be " +
+                       std::to_string(wanted[d]) + ", but elsewhere " + std::to_string(entry->second));
+    }
+    return {};
+  }
+
+  Result<> add_input(const OnnxGraph::Input& input,
+                     const std::map<std::string, std::int64_t, std::less<>>& symbols) {
+    TensorSpec spec{.name = source_.graph.value(input.id).name, .type = input.type};
+    const std::string where = "input '" + spec.name + "'";
+    if (batched_ && input.dimensions.empty())
+      return invalid(where + " is a scalar and cannot have a batch dimension; set max_batch_size to 0");
+    for (std::size_t d = 0; d < input.dimensions.size(); ++d) {
+      const Dimension& dimension = input.dimensions[d];
+      if (batched_ && d == 0) {
+        if (dimension.extent > 1)
+          return invalid(where + ": dimension 0 is fixed at " + std::to_string(dimension.extent) +
+                         ", so it is no batch dimension; set max_batch_size to 0");
+        if (dimension.extent == 1) fixed_at_one_ = spec.name;
+        spec.shape.push_back(batch_dimension);
+        continue;
+      }
+      std::int64_t extent = dimension.extent;
+      if (const auto found = symbols.find(dimension.symbol); extent < 0 && found != symbols.end())
+        extent = found->second;
+      if (extent < 0)
+        return invalid(where + ": " + dimension_text(d, dimension) +
+                       " has no fixed extent; state it in the dims of the model's config");
+      spec.shape.push_back(extent);
+    }
+    inputs_.push_back(std::move(spec));
+    return {};
+  }
+
+  Result<> find_outputs() {
+    // In full once, so that every error is told at load; at another batch only as far as shapes.
+    auto one = specialize(1);
+    if (!one) return std::unexpected(one.error());
+    for (const ValueId id : one->outputs) {
+      const Value& value = one->value(id);
+      outputs_.push_back({value.name, value.type.type, value.type.shape});
+    }
+    if (!batched_) return {};
+    std::vector<Shape> other;
+    if (fixed_at_one_.empty()) {
+      Folder folder = make_folder();
+      auto two = infer(2, folder);
+      if (!two) return in_context("at batch 2", two.error());
+      for (const ValueId id : two->outputs) other.push_back(two->value(id).type.shape);
+    }
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      Shape& shape = outputs_[i].shape;
+      const Shape seen = shape;
+      bool follows = !shape.empty() && shape[0] == 1;
+      if (follows) shape[0] = batch_dimension;
+      if (follows && !other.empty()) follows = outputs_[i].shape_at(2) == other[i];
+      if (!follows)
+        return invalid("output '" + outputs_[i].name + "' has shape " + to_text(seen) + " at batch 1" +
+                       (other.empty() ? "" : " and " + to_text(other[i]) + " at batch 2") +
+                       ": its dimension 0 (and only that) must be the batch; set max_batch_size to 0 for a "
+                       "model that does not batch");
+    }
+    return {};
+  }
+
+  OnnxGraph source_;
+  bool batched_;
+  std::string fixed_at_one_;  // an input
+  std::vector<TensorSpec> inputs_;
+  std::vector<TensorSpec> outputs_;
+  mutable ConstantStore store_;  // has a lock of its own
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Model>> import_onnx(const std::filesystem::path& file,
+                                                 const ImportOptions& options) {
+  auto source = read_onnx(file);
+  if (!source) return std::unexpected(source.error());
+  const std::string where = "model file '" + file.string() + "'";
+  try {
+    auto model = std::make_shared<OnnxModel>(*std::move(source), options.batched);
+    if (auto ok = model->prepare(options); !ok) return in_context(where, ok.error());
+    return model;
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::resource_exhausted, where + ": not enough memory to prepare it");
+  }
+}
+
+}  // namespace carillon::graph

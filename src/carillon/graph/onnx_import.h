@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/graph/graph.h"
+
+namespace carillon::graph {
+
+// One extent of an input: a number, or a symbol ("batch"; may be empty) where `extent` is -1.
+struct Dimension {
+  std::int64_t extent = -1;
+  std::string symbol;
+};
+
+// An ONNX file in the newest form of its operators, before shapes are known: only the types of constants are
+// set. Nodes are in an order in which every value is made before it is used.
+struct OnnxGraph {
+  struct Input {
+    ValueId id;
+    DataType type = DataType::f32;
+    bool ranked = false;
+    std::vector<Dimension> dimensions;
+  };
+  struct Output {
+    ValueId id;
+    bool typed = false;
+    DataType type = DataType::f32;
+  };
+
+  std::string name;
+  int opset = 0;
+  Graph graph;
+  std::vector<Input> inputs;  // as graph.inputs: those that no initializer sets
+  std::vector<Output> outputs;
+  std::uint64_t bytes_on_disk = 0;  // the file and its external data
+};
+
+// Reads and checks `file`; see import_onnx() for the errors.
+Result<OnnxGraph> read_onnx(const std::filesystem::path& file);
+
+}  // namespace carillon::graph

@@ -1,0 +1,189 @@
+#include "carillon/graph/operators.h"
+
+#include <algorithm>
+#include <array>
+
+namespace carillon::graph {
+namespace {
+
+namespace in = infer;
+constexpr int now = last_opset;
+constexpr int any = -1;
+
+constexpr std::string_view conv = "auto_pad:s dilations:I group:i kernel_shape:I pads:I strides:I";
+constexpr std::string_view transposed =
+    "auto_pad:s dilations:I group:i kernel_shape:I output_padding:I output_shape:I pads:I strides:I";
+constexpr std::string_view pool =
+    "auto_pad:s ceil_mode:i count_include_pad:i dilations:I kernel_shape:I pads:I p:i storage_order:i "
+    "strides:I";
+constexpr std::string_view reduction = "axes:I keepdims:i noop_with_empty_axes:i";
+constexpr std::string_view scale_and_shift = "alpha:f beta:f";
+
+// In the order of their names, which find_operator relies on.
+constexpr auto table = std::to_array<Operator>({
+    {"Abs", 7, now, 1, 1, 1, "", in::unary_number},
+    {"Acos", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Acosh", 9, now, 1, 1, 1, "", in::unary_float},
+    {"Add", 7, now, 2, 2, 1, "", in::binary_number},
+    {"And", 7, now, 2, 2, 1, "", in::binary_boolean},
+    {"ArgMax", 7, now, 1, 1, 1, "axis:i keepdims:i select_last_index:i", in::arg_reduce},
+    {"ArgMin", 7, now, 1, 1, 1, "axis:i keepdims:i select_last_index:i", in::arg_reduce},
+    {"Asin", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Asinh", 9, now, 1, 1, 1, "", in::unary_float},
+    {"Atan", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Atanh", 9, now, 1, 1, 1, "", in::unary_float},
+    {"AveragePool", 7, now, 1, 1, 1, pool, in::pool},
+    {"BatchNormalization", 7, now, 5, 5, 5, "epsilon:f momentum:f spatial:i training_mode:i",
+     in::batch_normalization},
+    {"BitShift", 11, now, 2, 2, 1, "direction:s", in::binary_integer},
+    {"BitwiseAnd", 18, now, 2, 2, 1, "", in::binary_integer},
+    {"BitwiseNot", 18, now, 1, 1, 1, "", in::bitwise_not},
+    {"BitwiseOr", 18, now, 2, 2, 1, "", in::binary_integer},
+    {"BitwiseXor", 18, now, 2, 2, 1, "", in::binary_integer},
+    {"Cast", 7, now, 1, 1, 1, "to:i saturate:i", in::cast},
+    {"CastLike", 15, now, 2, 2, 1, "saturate:i", in::cast_like},
+    {"Ceil", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Celu", 12, now, 1, 1, 1, "alpha:f", in::unary_float},
+    {"Clip", 7, now, 1, 3, 1, "max:f min:f", in::clip},
+    {"Concat", 7, now, 1, any, 1, "axis:i", in::concat},
+    // Constant never reaches inference: import makes a constant of it.
+    {"Constant", 7, now, 0, 0, 1, "value:t value_float:f value_floats:F value_int:i value_ints:I", nullptr},
+    {"ConstantOfShape", 9, now, 1, 1, 1, "value:t", in::constant_of_shape},
+    {"Conv", 7, now, 2, 3, 1, conv, in::conv},
+    {"ConvTranspose", 7, now, 2, 3, 1, transposed, in::conv_transpose},
+    {"Cos", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Cosh", 9, now, 1, 1, 1, "", in::unary_float},
+    {"CumSum", 11, now, 2, 2, 1, "exclusive:i reverse:i", in::cumsum},
+    {"DepthToSpace", 7, now, 1, 1, 1, "blocksize:i mode:s", in::depth_to_space},
+    {"Div", 7, now, 2, 2, 1, "", in::binary_number},
+    {"Dropout", 7, now, 1, 3, 2, "ratio:f seed:i", in::dropout},
+    {"Elu", 7, now, 1, 1, 1, "alpha:f", in::unary_float},
+    {"Equal", 7, now, 2, 2, 1, "", in::equality},
+    {"Erf", 9, now, 1, 1, 1, "", in::unary_number},
+    {"Exp", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Expand", 8, now, 2, 2, 1, "", in::expand},
+    {"EyeLike", 9, now, 1, 1, 1, "dtype:i k:i", in::eye_like},
+    {"Flatten", 7, now, 1, 1, 1, "axis:i", in::flatten},
+    {"Floor", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Gather", 7, now, 2, 2, 1, "axis:i", in::gather},
+    {"GatherElements", 11, now, 2, 2, 1, "axis:i", in::gather_elements},
+    {"GatherND", 11, now, 2, 2, 1, "batch_dims:i", in::gather_nd},
+    {"Gelu", 20, now, 1, 1, 1, "approximate:s", in::unary_float},
+    {"Gemm", 7, now, 2, 3, 1, "alpha:f beta:f transA:i transB:i", in::gemm},
+    {"GlobalAveragePool", 7, now, 1, 1, 1, "", in::global_pool},
+    {"GlobalLpPool", 7, now, 1, 1, 1, "p:i", in::global_pool},
+    {"GlobalMaxPool", 7, now, 1, 1, 1, "", in::global_pool},
+    {"Greater", 7, now, 2, 2, 1, "", in::comparison},
+    {"GreaterOrEqual", 12, now, 2, 2, 1, "", in::comparison},
+    {"GroupNormalization", 18, now, 3, 3, 1, "epsilon:f num_groups:i stash_type:i", in::group_normalization},
+    {"HardSigmoid", 7, now, 1, 1, 1, scale_and_shift, in::unary_float},
+    {"HardSwish", 14, now, 1, 1, 1, "", in::unary_float},
+    {"Hardmax", 7, now, 1, 1, 1, "axis:i", in::softmax},
+    {"Identity", 7, now, 1, 1, 1, "", in::same_as_input},
+    {"InstanceNormalization", 7, now, 3, 3, 1, "epsilon:f", in::instance_normalization},
+    {"IsInf", 10, now, 1, 1, 1, "detect_negative:i detect_positive:i", in::float_test},
+    {"IsNaN", 9, now, 1, 1, 1, "", in::float_test},
+    {"LRN", 7, now, 1, 1, 1, "alpha:f beta:f bias:f size:i", in::lrn},
+    {"LayerNormalization", 17, now, 2, 3, 3, "axis:i epsilon:f stash_type:i", in::layer_normalization},
+    {"LeakyRelu", 7, now, 1, 1, 1, "alpha:f", in::unary_float},
+    {"Less", 7, now, 2, 2, 1, "", in::comparison},
+    {"LessOrEqual", 12, now, 2, 2, 1, "", in::comparison},
+    {"Log", 7, now, 1, 1, 1, "", in::unary_float},
+    {"LogSoftmax", 7, now, 1, 1, 1, "axis:i", in::softmax},
+    {"LpNormalization", 7, now, 1, 1, 1, "axis:i p:i", in::lp_normalization},
+    {"LpPool", 7, now, 1, 1, 1, pool, in::pool},
+    {"MatMul", 7, now, 2, 2, 1, "", in::matmul},
+    {"Max", 7, now, 1, any, 1, "", in::variadic_number},
+    {"MaxPool", 7, now, 1, 1, 2, pool, in::pool},
+    {"Mean", 7, now, 1, any, 1, "", in::variadic_number},
+    {"MeanVarianceNormalization", 9, now, 1, 1, 1, "axes:I", in::mean_variance_normalization},
+    {"Min", 7, now, 1, any, 1, "", in::variadic_number},
+    {"Mish", 18, now, 1, 1, 1, "", in::unary_float},
+    {"Mod", 10, now, 2, 2, 1, "fmod:i", in::binary_number},
+    {"Mul", 7, now, 2, 2, 1, "", in::binary_number},
+    {"Neg", 7, now, 1, 1, 1, "", in::unary_number},
+    {"NonZero", 9, now, 1, 1, 1, "", in::non_zero},
+    {"Not", 7, now, 1, 1, 1, "", in::logical_not},
+    {"OneHot", 9, now, 3, 3, 1, "axis:i", in::one_hot},
+    {"Or", 7, now, 2, 2, 1, "", in::binary_boolean},
+    {"PRelu", 7, now, 2, 2, 1, "", in::prelu},
+    {"Pad", 7, now, 1, 4, 1, "mode:s pads:I value:f", in::pad},
+    {"Pow", 7, now, 2, 2, 1, "", in::power},
+    {"Range", 11, now, 3, 3, 1, "", in::range},
+    {"Reciprocal", 7, now, 1, 1, 1, "", in::unary_float},
+    {"ReduceL1", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceL2", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceLogSum", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceLogSumExp", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceMax", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceMean", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceMin", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceProd", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceSum", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"ReduceSumSquare", 7, now, 1, 2, 1, reduction, in::reduce},
+    {"Relu", 7, now, 1, 1, 1, "", in::unary_number},
+    {"Reshape", 7, now, 2, 2, 1, "allowzero:i", in::reshape},
+    {"Resize", 10, now, 1, 4, 1,
+     "antialias:i axes:I coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i "
+     "extrapolation_value:f keep_aspect_ratio_policy:s mode:s nearest_mode:s",
+     in::resize},
+    {"ReverseSequence", 10, now, 2, 2, 1, "batch_axis:i time_axis:i", in::reverse_sequence},
+    {"Round", 11, now, 1, 1, 1, "", in::unary_float},
+    {"Scatter", 9, 10, 3, 3, 1, "axis:i", in::scatter_elements},
+    {"ScatterElements", 11, now, 3, 3, 1, "axis:i reduction:s", in::scatter_elements},
+    {"ScatterND", 11, now, 3, 3, 1, "reduction:s", in::scatter_nd},
+    {"Selu", 7, now, 1, 1, 1, "alpha:f gamma:f", in::unary_float},
+    {"Shape", 7, now, 1, 1, 1, "end:i start:i", in::shape_of},
+    {"Shrink", 9, now, 1, 1, 1, "bias:f lambd:f", in::unary_number},
+    {"Sigmoid", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Sign", 9, now, 1, 1, 1, "", in::unary_number},
+    {"Sin", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Sinh", 9, now, 1, 1, 1, "", in::unary_float},
+    {"Size", 7, now, 1, 1, 1, "", in::size_of_tensor},
+    {"Slice", 7, now, 1, 5, 1, "axes:I ends:I starts:I", in::slice},
+    {"Softmax", 7, now, 1, 1, 1, "axis:i", in::softmax},
+    {"Softplus", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Softsign", 7, now, 1, 1, 1, "", in::unary_float},
+    {"SpaceToDepth", 7, now, 1, 1, 1, "blocksize:i", in::space_to_depth},
+    {"Split", 7, now, 1, 2, any, "axis:i num_outputs:i split:I", in::split},
+    {"Sqrt", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Squeeze", 7, now, 1, 2, 1, "axes:I", in::squeeze},
+    {"Sub", 7, now, 2, 2, 1, "", in::binary_number},
+    {"Sum", 7, now, 1, any, 1, "", in::variadic_number},
+    {"Tan", 7, now, 1, 1, 1, "", in::unary_float},
+    {"Tanh", 7, now, 1, 1, 1, "", in::unary_float},
+    {"ThresholdedRelu", 10, now, 1, 1, 1, "alpha:f", in::unary_float},
+    {"Tile", 7, now, 2, 2, 1, "", in::tile},
+    {"TopK", 7, now, 1, 2, 2, "axis:i k:i largest:i sorted:i", in::top_k},
+    {"Transpose", 7, now, 1, 1, 1, "perm:I", in::transpose},
+    {"Trilu", 14, now, 1, 2, 1, "upper:i", in::trilu},
+    {"Unsqueeze", 7, now, 1, 2, 1, "axes:I", in::unsqueeze},
+    {"Upsample", 7, 9, 1, 2, 1, "mode:s scales:F", in::resize},
+    {"Where", 9, now, 3, 3, 1, "", in::where},
+    {"Xor", 7, now, 2, 2, 1, "", in::binary_boolean},
+});
+
+static_assert(std::is_sorted(table.begin(), table.end(),
+                             [](const Operator& a, const Operator& b) { return a.name < b.name; }));
+
+}  // namespace
+
+const Operator* find_operator(std::string_view name) {
+  const auto* found = std::lower_bound(table.begin(), table.end(), name,
+                                       [](const Operator& op, std::string_view n) { return op.name < n; });
+  return found != table.end() && found->name == name ? found : nullptr;
+}
+
+char attribute_type(const Operator& op, std::string_view attribute) {
+  std::string_view rest = op.attributes;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(' '), rest.size());
+    const std::string_view word = rest.substr(0, end);
+    const std::size_t colon = word.find(':');
+    if (word.substr(0, colon) == attribute) return word[colon + 1];
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return 0;
+}
+
+}  // namespace carillon::graph

@@ -1,0 +1,43 @@
+#include <string>
+#include <unordered_map>
+
+#include "carillon/graph/passes/passes.h"
+
+namespace carillon::graph {
+
+void merge_common(Graph& graph) {
+  std::vector<ValueId> same(graph.values.size());
+  std::unordered_map<const Tensor*, ValueId> constants;
+  for (std::size_t i = 0; i < same.size(); ++i) {
+    const ValueId id{static_cast<std::uint32_t>(i)};
+    same[i] = id;
+    if (graph.values[i].constant != nullptr)
+      same[i] = constants.try_emplace(graph.values[i].constant.get(), id).first->second;
+  }
+  std::vector<bool> output(graph.values.size(), false);
+  for (const ValueId id : graph.outputs) output[id.index()] = true;
+
+  std::unordered_map<std::string, std::size_t> seen;
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    Node& node = graph.nodes[n];
+    std::string key;
+    for (ValueId& id : node.inputs) {
+      if (id != no_value) id = same[id.index()];
+      key += std::to_string(id.value) + ",";
+    }
+    for (PostOp& post : node.post_ops)
+      if (post.operand != no_value) post.operand = same[post.operand.index()];
+    key += std::to_string(node.outputs.size()) + signature(node);
+    const auto [entry, fresh] = seen.try_emplace(std::move(key), n);
+    if (fresh) continue;
+    const Node& first = graph.nodes[entry->second];
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId from = node.outputs[i];
+      // A graph output keeps its own value, and what the first node does not make cannot be taken from it.
+      if (from != no_value && !output[from.index()] && first.outputs[i] != no_value)
+        same[from.index()] = first.outputs[i];
+    }
+  }
+}
+
+}  // namespace carillon::graph

@@ -1,0 +1,21 @@
+#include "carillon/graph/passes/passes.h"
+
+namespace carillon::graph {
+
+Result<> optimize(Graph& graph, Folder& folder) {
+  remove_no_ops(graph);
+  merge_common(graph);
+  // Patterns of several nodes come first: their parts would be fused away.
+  fuse_hard_swish(graph);
+  fuse_gelu(graph);
+  fuse_layer_normalization(graph, folder.store());
+  use_global_pools(graph);
+  if (auto ok = fold_batch_normalization(graph, folder); !ok) return ok;
+  fuse_post_ops(graph);
+  // The patterns leave reshapes next to each other.
+  remove_no_ops(graph);
+  compact(graph);
+  return {};
+}
+
+}  // namespace carillon::graph

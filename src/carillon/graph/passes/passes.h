@@ -1,0 +1,45 @@
+#pragma once
+
+#include "carillon/base/result.h"
+#include "carillon/graph/fold.h"
+#include "carillon/graph/graph.h"
+
+namespace carillon::graph {
+
+// Each pass takes a valid, typed graph and leaves one that computes the same (to rounding) with the same
+// inputs and outputs. None depends on another having run, but they do more in the order of optimize().
+
+// Identity and all that does nothing for these types and constants; chains of Reshape and of Transpose;
+// Transpose that moves only extents of 1 becomes Reshape; Expand before an operator that broadcasts anyway.
+void remove_no_ops(Graph& graph);
+
+// Nodes that compute the same from the same values become one; so do values that share one constant.
+void merge_common(Graph& graph);
+
+// x/sqrt(2) -> Erf -> +1 -> *x -> *0.5 and the tanh form, in any order of the factors, become Gelu.
+void fuse_gelu(Graph& graph);
+
+// Add 3, Clip 0..6, Div 6 becomes HardSigmoid; that times x becomes HardSwish.
+void fuse_hard_swish(Graph& graph);
+
+// Subtract the mean, divide by the root of the mean square plus epsilon, scale, shift: LayerNormalization.
+void fuse_layer_normalization(Graph& graph, ConstantStore& store);
+
+// ReduceMean and ReduceMax over all spatial dimensions become GlobalAveragePool and GlobalMaxPool.
+void use_global_pools(Graph& graph);
+
+// BatchNormalization, and Mul and Add by channel with constants, go into the weights of the Conv,
+// ConvTranspose or Gemm before them.
+Result<> fold_batch_normalization(Graph& graph, Folder& folder);
+
+// Activations, scalar arithmetic, and Add and Mul with another tensor go into the post_ops of what makes
+// their operand.
+void fuse_post_ops(Graph& graph);
+
+// Nodes and values that nothing needs are gone; ids are dealt out anew, in order of first use.
+void compact(Graph& graph);
+
+// All of them.
+Result<> optimize(Graph& graph, Folder& folder);
+
+}  // namespace carillon::graph
