@@ -8,7 +8,10 @@ namespace carillon::schedule {
 // Gives LOAD executors work, the least loaded device first.
 void Clockwork::run_loads(TimePoint now, Actions& out) {
   load_wake_ = TimePoint::max();
-  if (needed_.wanted().empty() && spare_.wanted().empty() && patient_.empty()) return;
+  const auto nothing_wanted = [this] {
+    return needed_.wanted().empty() && spare_.wanted().empty() && patient_.empty();
+  };
+  if (nothing_wanted()) return;
   std::vector<std::pair<double, DeviceId>> order;
   for (std::size_t i = 0; i < ports_.size(); ++i) {
     const DeviceId device{static_cast<std::uint32_t>(i)};
@@ -16,7 +19,7 @@ void Clockwork::run_loads(TimePoint now, Actions& out) {
   }
   std::sort(order.begin(), order.end());
   for (const auto& [load, device] : order) {
-    for (;;) {
+    while (!nothing_wanted()) {
       const Executor& executor = state_.load(device);
       const TimePoint free = executor.free_at(now);
       if (free > saturating_add(now, options_.ahead)) {
@@ -85,6 +88,7 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
   const ActionId id = state_.begin_load(device, model, earliest, expected, now);
   out.emplace_back(Load{id, device, model, {earliest, latest}, expected});
   place(model, device);
+  fill(device, now, out);  // sets the wake for the INFER that is to follow
   return LoadAttempt::sent;
 }
 

@@ -1,0 +1,465 @@
+#include "carillon/schedule/clockwork/clockwork.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/schedule/testing/appendix_b.h"
+#include "carillon/schedule/testing/models.h"
+#include "carillon/schedule/testing/sim_world.h"
+
+namespace carillon::schedule {
+namespace {
+
+using testing::linear_model;
+using testing::Outcome;
+using testing::SimWorld;
+
+TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+constexpr TimePoint no_deadline = TimePoint::max();
+
+// A scheduler with one device, driven by hand; wakes that it asked for come with the next event.
+struct Hand {
+  Clockwork scheduler;
+  Actions out;
+  std::uint64_t next_request = 0;
+  TimePoint wake = no_deadline;
+
+  Hand(const ClockworkOptions& options, const std::vector<ModelInfo>& models, std::uint64_t pages)
+      : scheduler(options) {
+    for (const auto& m : models) scheduler.add_model(m);
+    decide(DeviceChanged{DeviceId{0}, true, pages}, at(0ms));
+  }
+  const Actions& decide(const Event& event, TimePoint now) {
+    out.clear();
+    if (wake <= now) {
+      wake = no_deadline;
+      scheduler.decide(Wake{}, now, out);
+    }
+    scheduler.decide(event, now, out);
+    for (const WakeAt& asked : sent<WakeAt>()) wake = asked.at;
+    return out;
+  }
+  RequestId arrive(std::uint32_t model, TimePoint now, TimePoint deadline, Class cls = Class::normal,
+                   std::uint32_t priority = 0) {
+    const RequestId id{next_request++};
+    decide(RequestArrived{{.id = id,
+                           .model = ModelId{model},
+                           .cls = cls,
+                           .priority = priority,
+                           .arrival = now,
+                           .deadline = deadline}},
+           now);
+    return id;
+  }
+  void done(ActionId id, TimePoint start, TimePoint end, ActionStatus status = ActionStatus::success) {
+    decide(ActionDone{id, status, start, end, end - start}, end);
+  }
+  template <typename Kind>
+  std::vector<Kind> sent() const {
+    std::vector<Kind> found;
+    for (const Action& action : out)
+      if (const auto* kind = std::get_if<Kind>(&action)) found.push_back(*kind);
+    return found;
+  }
+  // Loads a model and leaves the device idle at `now`.
+  void warm(std::uint32_t model, TimePoint now) {
+    arrive(model, now, no_deadline);
+    const auto load = sent<Load>().at(0);
+    done(load.id, now, now + load.expected);
+    const auto infer = sent<Infer>().at(0);
+    done(infer.id, now + load.expected, now + load.expected + infer.expected);
+  }
+};
+
+TEST(Clockwork, AnIdleDeviceGetsARequestAtOnce) {
+  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  hand.warm(0, at(0ms));
+  const RequestId id = hand.arrive(0, at(100ms), at(150ms));
+  const auto infer = hand.sent<Infer>();
+  ASSERT_EQ(infer.size(), 1U);
+  EXPECT_EQ(infer[0].requests, std::vector<RequestId>{id});
+  EXPECT_EQ(infer[0].window.earliest, at(100ms));
+  // 150 ms less 3 ms of EXEC, 5% of it, and 0.25 ms for input, output and answering.
+  EXPECT_EQ(infer[0].window.latest, at(Duration{150'000'000 - 3'000'000 - 150'000 - 250'000}));
+  EXPECT_EQ(infer[0].expected, 3ms);
+}
+
+TEST(Clockwork, BatchesFormWhileTheDeviceIsBusy) {
+  Hand hand({}, {linear_model(0, 1ms, 9ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.arrive(0, at(100ms), at(900ms));
+  const auto first = hand.sent<Infer>().at(0);
+  for (int i = 0; i < 5; ++i) {
+    hand.arrive(0, at(101ms), at(900ms));
+    EXPECT_TRUE(hand.sent<Infer>().empty()) << "it has work for more than the next 5 ms";
+  }
+  // Nine milliseconds remain: a wake is asked for when five do.
+  hand.decide(Wake{}, at(105ms));
+  const auto next = hand.sent<Infer>();
+  ASSERT_EQ(next.size(), 1U) << "that is work enough again";
+  EXPECT_EQ(next[0].requests.size(), 4U);
+  hand.done(first.id, at(100ms), at(110ms));
+  EXPECT_TRUE(hand.sent<Infer>().empty());
+}
+
+TEST(Clockwork, AsksToBeWokenWhenAnExecutorRunsLow) {
+  Hand hand({}, {linear_model(0, 1ms, 9ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.arrive(0, at(100ms), at(900ms));
+  hand.arrive(0, at(101ms), at(900ms));
+  EXPECT_EQ(hand.wake, at(105ms));
+}
+
+TEST(Clockwork, AColdModelIsLoadedAndItsInferFollows) {
+  Hand hand({}, {linear_model(0, 1ms, 2ms, 1, 8ms)}, 10);
+  hand.arrive(0, at(1ms), at(100ms));
+  const auto load = hand.sent<Load>();
+  ASSERT_EQ(load.size(), 1U);
+  EXPECT_EQ(load[0].window.earliest, at(1ms));
+  EXPECT_TRUE(hand.sent<Infer>().empty());
+  EXPECT_EQ(hand.wake, at(9ms) - 500us);
+  hand.decide(Wake{}, at(9ms) - 500us);
+  const auto infer = hand.sent<Infer>();
+  ASSERT_EQ(infer.size(), 1U);
+  EXPECT_EQ(infer[0].window.earliest, at(9ms)) << "the expected end of the LOAD";
+}
+
+TEST(Clockwork, RefusesOnArrivalWhatCannotBeOnTimeAndSaysWhenItWouldEnd) {
+  const Duration span = 3ms + 150us + 250us;
+  Hand hand({}, {linear_model(0, 1ms, 2ms, 1, 8ms), linear_model(1, 1ms, 2ms, 99, 8ms)}, 10);
+  hand.arrive(0, at(0ms), at(8ms + span) - 1ns);
+  auto refused = hand.sent<Refuse>();
+  ASSERT_EQ(refused.size(), 1U) << "cold, and a nanosecond short";
+  EXPECT_EQ(refused[0].reason, Reason::cannot_finish);
+  EXPECT_EQ(refused[0].would_finish, at(8ms + span));
+  hand.arrive(1, at(0ms), no_deadline);
+  refused = hand.sent<Refuse>();
+  ASSERT_EQ(refused.size(), 1U);
+  EXPECT_EQ(refused[0].reason, Reason::no_device);
+  EXPECT_EQ(refused[0].would_finish, TimePoint::max());
+  hand.arrive(0, at(0ms), at(8ms + span));
+  EXPECT_TRUE(hand.sent<Refuse>().empty()) << "just in time";
+  hand.arrive(0, at(0ms), at(-5ms));
+  EXPECT_EQ(hand.sent<Refuse>().size(), 1U) << "a deadline in the past";
+}
+
+TEST(Clockwork, CountsPendingWorkOnArrival) {
+  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.arrive(0, at(100ms), at(900ms));  // until 130 ms
+  const Duration span = 30ms + 1500us + 250us;
+  hand.arrive(0, at(110ms), at(130ms + span) - 1ns);
+  ASSERT_EQ(hand.sent<Refuse>().size(), 1U);
+  EXPECT_EQ(hand.sent<Refuse>()[0].would_finish, at(130ms + span));
+  hand.arrive(0, at(110ms), at(130ms + span));
+  EXPECT_TRUE(hand.sent<Refuse>().empty());
+}
+
+TEST(Clockwork, RefusesAWaitingRequestWhenItsLastStartHasPassed) {
+  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.arrive(0, at(100ms), at(900ms));
+  const auto running = hand.sent<Infer>().at(0);
+  const RequestId id = hand.arrive(0, at(110ms), at(170ms));
+  const TimePoint last_start = at(170ms - 31500us - 250us);
+  hand.decide(Wake{}, at(125ms));  // sent ahead of time
+  ASSERT_EQ(hand.sent<Infer>().size(), 1U);
+  EXPECT_EQ(hand.sent<Infer>()[0].window.latest, last_start);
+  const auto second = hand.sent<Infer>()[0];
+  // The first runs over; the worker could not start the second in its window.
+  hand.done(running.id, at(100ms), at(141ms));
+  hand.done(second.id, at(141ms), at(141ms), ActionStatus::too_late);
+  const auto refused = hand.sent<Refuse>();
+  ASSERT_EQ(refused.size(), 1U);
+  EXPECT_EQ(refused[0].request, id);
+  EXPECT_EQ(refused[0].reason, Reason::rejected_late);
+  EXPECT_GT(refused[0].would_finish, at(170ms));
+}
+
+TEST(Clockwork, AsksToBeWokenForARefusal) {
+  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.arrive(0, at(200ms), at(2s));  // runs until 230 ms
+  const RequestId b = hand.arrive(0, at(201ms), at(2s));
+  const RequestId passed_over = hand.arrive(0, at(201ms), at(262ms));
+  const RequestId d = hand.arrive(0, at(201ms), at(2s));
+  EXPECT_TRUE(hand.sent<Refuse>().empty()) << "alone it could still be in time";
+  hand.decide(Wake{}, at(225ms));
+  ASSERT_EQ(hand.sent<Infer>().size(), 1U);
+  EXPECT_EQ(hand.sent<Infer>()[0].requests, (std::vector<RequestId>{b, d})) << "two are more than one";
+  EXPECT_TRUE(hand.sent<Refuse>().empty());
+  EXPECT_EQ(hand.wake, at(262ms - 31500us - 250us)) << "its last start";
+  hand.decide(Wake{}, hand.wake);
+  ASSERT_EQ(hand.sent<Refuse>().size(), 1U);
+  EXPECT_EQ(hand.sent<Refuse>()[0].request, passed_over);
+  EXPECT_EQ(hand.sent<Refuse>()[0].reason, Reason::deadline_passed);
+}
+
+TEST(Clockwork, RealTimeGoesBeforeNormalBeforeBestEffort) {
+  ClockworkOptions options{.ahead = 0ms};
+  Hand hand(options, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 10);
+  for (std::uint32_t m = 0; m < 3; ++m) hand.warm(m, at(100ms * m));
+  TimePoint now = at(1s);
+  hand.arrive(0, now, no_deadline);
+  auto running = hand.sent<Infer>().at(0);
+  hand.arrive(2, now, now + 50ms, Class::best_effort);
+  hand.arrive(1, now, no_deadline);
+  hand.arrive(1, now, now + 60ms);
+  hand.arrive(0, now, now + 500ms, Class::real_time);
+  std::vector<std::uint32_t> models;
+  std::vector<bool> with_deadline;
+  for (int i = 0; i < 4; ++i) {
+    hand.done(running.id, now, now + 3ms);
+    now += 3ms;
+    ASSERT_EQ(hand.sent<Infer>().size(), 1U) << i;
+    running = hand.sent<Infer>()[0];
+    models.push_back(running.model.value);
+    with_deadline.push_back(running.window.latest != TimePoint::max());
+  }
+  EXPECT_EQ(models, (std::vector<std::uint32_t>{0, 1, 1, 2}));
+  EXPECT_EQ(with_deadline, (std::vector<bool>{true, true, false, true}));
+}
+
+TEST(Clockwork, BestEffortNeverWaitsInFrontOfOthers) {
+  Hand hand({}, {linear_model(0, 1ms, 1ms), linear_model(1, 1ms, 1ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.warm(1, at(100ms));
+  hand.arrive(0, at(1s), at(2s));
+  hand.arrive(1, at(1s), at(2s), Class::best_effort);
+  EXPECT_TRUE(hand.sent<Infer>().empty()) << "the device is busy: no best-effort work ahead";
+  // Sixteen take 17 ms: more than the slice of 5 ms, so batches of four.
+  Hand other({}, {linear_model(0, 1ms, 1ms)}, 10);
+  other.warm(0, at(0ms));
+  other.arrive(0, at(1s), at(9s));
+  const auto running = other.sent<Infer>().at(0);
+  for (int i = 0; i < 16; ++i) other.arrive(0, at(1s), at(9s), Class::best_effort);
+  other.done(running.id, at(1s), at(1s + 2ms));
+  ASSERT_EQ(other.sent<Infer>().size(), 1U);
+  EXPECT_EQ(other.sent<Infer>()[0].requests.size(), 4U);
+}
+
+TEST(Clockwork, PriorityBreaksTies) {
+  ClockworkOptions options{.ahead = 0ms};
+  Hand hand(options, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.warm(1, at(100ms));
+  hand.arrive(0, at(1s), no_deadline);
+  const auto running = hand.sent<Infer>().at(0);
+  hand.arrive(0, at(1s), at(2s), Class::normal, 5);
+  hand.arrive(1, at(1s), at(2s), Class::normal, 2);
+  hand.done(running.id, at(1s), at(1s + 3ms));
+  EXPECT_EQ(hand.sent<Infer>().at(0).model, ModelId{1});
+}
+
+TEST(Clockwork, ACancelledRequestIsDroppedBeforeItRuns) {
+  ClockworkOptions options{.ahead = 0ms};
+  Hand hand(options, {linear_model(0, 1ms, 2ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.arrive(0, at(1s), at(2s));
+  const auto running = hand.sent<Infer>().at(0);
+  const RequestId gone = hand.arrive(0, at(1s), at(2s));
+  hand.decide(RequestCancelled{gone}, at(1s));
+  hand.decide(RequestCancelled{gone}, at(1s));
+  hand.decide(RequestCancelled{running.requests[0]}, at(1s));
+  hand.done(running.id, at(1s), at(1s + 3ms), ActionStatus::failed);
+  EXPECT_TRUE(hand.sent<Infer>().empty());
+  EXPECT_TRUE(hand.sent<Refuse>().empty());
+}
+
+TEST(Clockwork, AFailedInferIsTriedAgainButNotForEver) {
+  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  hand.warm(0, at(0ms));
+  const RequestId id = hand.arrive(0, at(1s), no_deadline);
+  for (int i = 0; i < 2; ++i) {
+    const auto infer = hand.sent<Infer>();
+    ASSERT_EQ(infer.size(), 1U);
+    hand.done(infer[0].id, at(1s), at(1s + 1ms), ActionStatus::failed);
+  }
+  const auto infer = hand.sent<Infer>();
+  ASSERT_EQ(infer.size(), 1U);
+  hand.done(infer[0].id, at(1s), at(1s + 1ms), ActionStatus::failed);
+  EXPECT_TRUE(hand.sent<Infer>().empty());
+  ASSERT_EQ(hand.sent<Refuse>().size(), 1U);
+  EXPECT_EQ(hand.sent<Refuse>()[0].request, id);
+  EXPECT_EQ(hand.sent<Refuse>()[0].reason, Reason::device_failed);
+}
+
+TEST(Clockwork, AModelThatCannotBeLoadedHasItsRequestsRefused) {
+  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  hand.arrive(0, at(0ms), no_deadline);
+  TimePoint now = at(0ms);
+  int loads = 0;
+  for (int step = 0; step < 50 && hand.sent<Refuse>().empty(); ++step) {
+    if (const auto load = hand.sent<Load>(); !load.empty()) {
+      ++loads;
+      now += 8ms;
+      hand.done(load[0].id, now - 8ms, now, ActionStatus::failed);
+    } else {
+      ASSERT_NE(hand.wake, no_deadline) << "a pause must end";
+      now = hand.wake;
+      hand.decide(Wake{}, now);
+    }
+  }
+  EXPECT_EQ(loads, 5);
+  ASSERT_EQ(hand.sent<Refuse>().size(), 1U);
+  EXPECT_EQ(hand.sent<Refuse>()[0].reason, Reason::device_failed);
+}
+
+TEST(Clockwork, EvictsTheLeastRecentlyUsedAndLoadsWhenItIsGone) {
+  Hand hand({}, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 2);
+  hand.warm(0, at(0ms));
+  hand.warm(1, at(100ms));
+  hand.arrive(0, at(200ms), no_deadline);
+  hand.done(hand.sent<Infer>().at(0).id, at(200ms), at(203ms));
+  hand.arrive(2, at(300ms), at(500ms));
+  const auto unload = hand.sent<Unload>();
+  ASSERT_EQ(unload.size(), 1U);
+  EXPECT_EQ(unload[0].model, ModelId{1});
+  EXPECT_TRUE(hand.sent<Load>().empty()) << "its pages are free when the worker says so";
+  hand.done(unload[0].id, at(300ms), at(300ms));
+  EXPECT_EQ(hand.sent<Load>().at(0).model, ModelId{2});
+}
+
+TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {
+  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  hand.decide(DeviceChanged{DeviceId{1}, true, 10}, at(0ms));
+  hand.warm(0, at(0ms));
+  hand.arrive(0, at(1s), at(2s));
+  const auto infer = hand.sent<Infer>().at(0);
+  EXPECT_EQ(infer.device, DeviceId{0});
+  hand.decide(DeviceChanged{DeviceId{0}, false, 0}, at(1s + 1ms));
+  EXPECT_EQ(hand.sent<Load>().at(0).device, DeviceId{1});
+  hand.decide(DeviceChanged{DeviceId{1}, false, 0}, at(1s + 2ms));
+  ASSERT_EQ(hand.sent<Refuse>().size(), 1U);
+  EXPECT_EQ(hand.sent<Refuse>()[0].reason, Reason::no_device);
+}
+
+// The ordered sets of bounds find what a scan of the paper's one strategy queue finds.
+TEST(Clockwork, ChoosesWhatTheStrategyQueueChooses) {
+  Random random(77);
+  const ClockworkOptions options{.ahead = 0ms, .lanes_spared = 0};
+  int chosen = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::vector<ModelInfo> models;
+    const auto count = static_cast<std::uint32_t>(2 + random.below(7));
+    for (std::uint32_t m = 0; m < count; ++m)
+      models.push_back(linear_model(m, Duration{static_cast<std::int64_t>(random.below(3'000'000))},
+                                    Duration{static_cast<std::int64_t>(1 + random.below(8'000'000))}, 1, 8ms,
+                                    {1, 2, 4, 8}));
+    Hand hand(options, models, 100);
+    TimePoint now = at(0ms);
+    for (std::uint32_t m = 0; m < count; ++m) {
+      hand.warm(m, now);
+      now += 100ms;
+    }
+    std::vector<std::vector<Waiting>> waiting(count);
+    hand.arrive(0, now, no_deadline);
+    auto running = hand.sent<Infer>().at(0);
+    std::uint64_t sequence = count + 1;
+    for (int batch = 0; batch < 12; ++batch) {
+      const std::uint64_t n = random.below(12);
+      for (std::uint64_t i = 0; i < n; ++i) {
+        const auto m = static_cast<std::uint32_t>(random.below(count));
+        const TimePoint due = now + Duration{static_cast<std::int64_t>(random.below(120)) * 500'000};
+        const auto priority = static_cast<std::uint32_t>(random.below(3));
+        const RequestId id = hand.arrive(m, now, due, Class::normal, priority);
+        ASSERT_TRUE(hand.sent<Infer>().empty());
+        if (hand.sent<Refuse>().empty()) waiting[m].push_back({due, priority, sequence++, id});
+      }
+      const TimePoint end = now + running.expected;
+      std::vector<testing::QueuedModel> queue;
+      for (std::uint32_t m = 0; m < count; ++m) {
+        std::vector<BatchCost> costs;
+        for (const auto& b : models[m].batches) {
+          const Duration exec = hand.scheduler.predicted_exec(DeviceId{0}, ModelId{m}, b.batch);
+          costs.push_back({b.batch, exec + exec * 50 / 1000 + 250us});
+        }
+        queue.push_back({ModelId{m}, waiting[m], costs, end});
+      }
+      const auto want = testing::first_eligible(queue);
+      hand.done(running.id, now, end);
+      now = end;
+      const auto infer = hand.sent<Infer>();
+      ASSERT_EQ(infer.empty(), !want.has_value()) << "round " << round;
+      for (const Refuse& r : hand.sent<Refuse>())
+        for (auto& w : waiting) std::erase_if(w, [&](const Waiting& x) { return x.id == r.request; });
+      if (!want) break;
+      ++chosen;
+      ASSERT_EQ(infer[0].model, want->model) << "round " << round;
+      ASSERT_EQ(infer[0].requests, want->members) << "round " << round;
+      ASSERT_EQ(infer[0].window.latest, want->start);
+      std::erase_if(waiting[want->model.index()], [&](const Waiting& x) {
+        return std::find(want->members.begin(), want->members.end(), x.id) != want->members.end();
+      });
+      running = infer[0];
+    }
+  }
+  EXPECT_GT(chosen, 1000);
+}
+
+TEST(Clockwork, RequestsWithoutADeadlineDoNotStarve) {
+  Clockwork scheduler;
+  SimWorld world(scheduler, {}, {linear_model(0, 1ms, 4ms), linear_model(1, 1ms, 4ms)});
+  // Model 0 alone asks for three times what the device can do.
+  for (int i = 0; i < 12'000; ++i) {
+    const TimePoint t = at(50ms + i * 250us);
+    world.arrive({.model = ModelId{0}, .deadline = t + 50ms}, t);
+  }
+  for (int i = 0; i < 20; ++i)
+    world.arrive({.model = ModelId{1}, .deadline = no_deadline}, at(100ms + i * 10ms));
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  for (const auto& log : world.requests())
+    if (log.request.model == ModelId{1}) {
+      EXPECT_EQ(log.outcome, Outcome::on_time);
+      EXPECT_LT(log.answered, at(2500ms)) << "while the flood goes on";
+    }
+}
+
+TEST(Clockwork, AFloodWithoutDeadlinesLeavesMostOfTheTimeToThoseWithOne) {
+  Clockwork scheduler;
+  SimWorld world(scheduler, {}, {linear_model(0, 1ms, 4ms), linear_model(1, 1ms, 4ms)});
+  for (int i = 0; i < 10'000; ++i)
+    world.arrive({.model = ModelId{1}, .deadline = no_deadline}, at(50ms + i * 300us));
+  for (int i = 0; i < 300; ++i) {
+    const TimePoint t = at(100ms + i * 10ms);
+    world.arrive({.model = ModelId{0}, .deadline = t + 100ms}, t);
+  }
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  int on_time = 0;
+  for (const auto& log : world.requests())
+    on_time += log.request.model == ModelId{0} && log.outcome == Outcome::on_time ? 1 : 0;
+  EXPECT_GE(on_time, 290);
+}
+
+TEST(Clockwork, BestEffortWaitsForAllElseButIsServed) {
+  const auto run = [](bool with_best_effort) {
+    Clockwork scheduler;
+    SimWorld world(scheduler, {}, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms)});
+    for (int i = 0; i < 400; ++i) {
+      const TimePoint t = at(50ms + i * 5ms);
+      world.arrive({.model = ModelId{0}, .deadline = t + 30ms}, t);
+    }
+    if (with_best_effort)
+      for (int i = 0; i < 400; ++i)
+        world.arrive({.model = ModelId{1}, .cls = Class::best_effort, .deadline = no_deadline},
+                     at(60ms + i * 5ms));
+    world.run();
+    EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+    int normal = 0, best_effort = 0;
+    for (const auto& log : world.requests())
+      if (log.outcome == Outcome::on_time) ++(log.request.model == ModelId{0} ? normal : best_effort);
+    return std::pair(normal, best_effort);
+  };
+  EXPECT_EQ(run(false).first, run(true).first);
+  EXPECT_EQ(run(true).second, 400);
+}
+
+}  // namespace
+}  // namespace carillon::schedule

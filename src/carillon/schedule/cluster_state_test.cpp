@@ -1,0 +1,195 @@
+#include "carillon/schedule/cluster_state.h"
+
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/schedule/testing/models.h"
+
+namespace carillon::schedule {
+namespace {
+
+using testing::linear_model;
+
+TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+constexpr DeviceId device{0};
+constexpr ModelId model{0};
+
+TEST(IdMap, AgreesWithAMapUnderRandomUse) {
+  Random random(1);
+  IdMap<RequestId, int> map;
+  std::map<std::uint64_t, int> reference;
+  for (int i = 0; i < 200'000; ++i) {
+    const std::uint64_t key = random.below(300) * (random.below(2) == 0 ? 1 : 1'000'003);
+    if (random.below(2) == 0) {
+      ASSERT_EQ(map.insert(RequestId{key}, i), reference.emplace(key, i).second);
+    } else {
+      const auto taken = map.erase(RequestId{key});
+      const auto found = reference.find(key);
+      ASSERT_EQ(taken.has_value(), found != reference.end());
+      if (taken) {
+        ASSERT_EQ(*taken, found->second);
+        reference.erase(found);
+      }
+    }
+    ASSERT_EQ(map.size(), reference.size());
+    const auto found = reference.find(key);
+    const int* value = map.find(RequestId{key});
+    ASSERT_EQ(value != nullptr, found != reference.end());
+  }
+}
+
+TEST(Executor, ActionsFollowEachOther) {
+  Executor executor;
+  EXPECT_EQ(executor.free_at(at(7ms)), at(7ms));
+  executor.push(ActionId{0}, model, at(1ms), 4ms);
+  executor.push(ActionId{1}, model, at(1ms), 2ms);
+  EXPECT_EQ(executor.free_at(at(1ms)), at(7ms));
+  EXPECT_EQ(executor.end_of(ActionId{0}, at(1ms)), at(5ms));
+  executor.push(ActionId{2}, model, at(10ms), 1ms);  // waits for its window
+  EXPECT_EQ(executor.free_at(at(1ms)), at(11ms));
+  executor.push(ActionId{3}, model, at(2ms), 1ms);  // goes before it
+  EXPECT_EQ(executor.end_of(ActionId{3}, at(2ms)), at(8ms));
+  EXPECT_EQ(executor.free_at(at(2ms)), at(11ms));
+}
+
+TEST(Executor, ResultsCorrectTheForecast) {
+  Executor executor;
+  executor.push(ActionId{0}, model, at(0ms), 4ms);
+  executor.push(ActionId{1}, model, at(0ms), 2ms);
+  executor.remove(ActionId{0}, at(3ms));  // early
+  EXPECT_EQ(executor.free_at(at(3ms)), at(5ms));
+  EXPECT_FALSE(executor.overdue(at(5ms)));
+  EXPECT_TRUE(executor.overdue(at(6ms)));
+  EXPECT_EQ(executor.free_at(at(6ms)), at(6ms));  // overdue: taken to end now
+  executor.push(ActionId{2}, model, at(6ms), 3ms);
+  EXPECT_EQ(executor.free_at(at(7ms)), at(10ms));
+  executor.remove(ActionId{1}, TimePoint::min());  // did not run
+  executor.remove(ActionId{2}, at(12ms));
+  EXPECT_TRUE(executor.idle());
+  EXPECT_EQ(executor.free_at(at(13ms)), at(13ms));
+}
+
+struct Loaded {
+  ClusterState state;
+  Loaded() {
+    state.add_model(linear_model(0, 1ms, 2ms, 3));
+    state.add_model(linear_model(1, 1ms, 2ms, 3));
+    state.device_changed({device, true, 10});
+    const ActionId load = state.begin_load(device, model, at(0ms), 8ms, at(0ms));
+    state.finish({load, ActionStatus::success, at(0ms), at(6ms), 6ms}, at(6ms));
+  }
+};
+
+TEST(ClusterState, FollowsALoad) {
+  ClusterState state;
+  state.add_model(linear_model(0, 1ms, 2ms, 3));
+  EXPECT_FALSE(state.can_hold(model));
+  state.device_changed({device, true, 10});
+  EXPECT_TRUE(state.can_hold(model));
+  EXPECT_EQ(state.ready_at(device, model, at(1ms)), TimePoint::max());
+  const ActionId load = state.begin_load(device, model, at(1ms), 8ms, at(1ms));
+  EXPECT_EQ(state.residence(device, model), Residence::loading);
+  EXPECT_EQ(state.free_pages(device), 7U);
+  EXPECT_EQ(state.ready_at(device, model, at(1ms)), at(9ms));
+  EXPECT_FALSE(state.load_overdue(device, model, at(8ms)));
+  EXPECT_TRUE(state.load_overdue(device, model, at(9ms)));
+  state.finish({load, ActionStatus::success, at(1ms), at(10ms), 9ms}, at(10ms));
+  EXPECT_EQ(state.residence(device, model), Residence::loaded);
+  EXPECT_EQ(state.load_estimate(device, model), 9ms);
+  EXPECT_EQ(state.load_estimate(device, model), 9ms);
+}
+
+TEST(ClusterState, AFailedLoadGivesItsPagesBack) {
+  ClusterState state;
+  state.add_model(linear_model(0, 1ms, 2ms, 3));
+  state.device_changed({device, true, 10});
+  const ActionId load = state.begin_load(device, model, at(0ms), 8ms, at(0ms));
+  state.finish({load, ActionStatus::failed, at(0ms), at(1ms), 1ms}, at(1ms));
+  EXPECT_EQ(state.residence(device, model), Residence::absent);
+  EXPECT_EQ(state.free_pages(device), 10U);
+  EXPECT_EQ(state.load_estimate(device, model), 8ms) << "failures are no measurements";
+}
+
+TEST(ClusterState, PagesAreFreeWhenTheUnloadIsReported) {
+  Loaded w;
+  const ActionId unload = w.state.begin_unload(device, model);
+  EXPECT_EQ(w.state.residence(device, model), Residence::unloading);
+  EXPECT_EQ(w.state.free_pages(device), 7U);
+  EXPECT_EQ(w.state.freeing_pages(device), 3U);
+  w.state.finish({unload, ActionStatus::success, {}, {}, {}}, at(7ms));
+  EXPECT_EQ(w.state.free_pages(device), 10U);
+  EXPECT_EQ(w.state.freeing_pages(device), 0U);
+}
+
+TEST(ClusterState, LruLeavesOutWhatIsPending) {
+  Loaded w;
+  const ActionId load = w.state.begin_load(device, ModelId{1}, at(6ms), 8ms, at(6ms));
+  w.state.finish({load, ActionStatus::success, at(6ms), at(14ms), 8ms}, at(14ms));
+  const auto order = [&] {
+    std::vector<std::uint32_t> ids;
+    w.state.visit_lru(device, [&](ModelId id, TimePoint) {
+      ids.push_back(id.value);
+      return true;
+    });
+    return ids;
+  };
+  EXPECT_EQ(order(), (std::vector<std::uint32_t>{0, 1}));
+  const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{5}}, at(15ms), 3ms, at(15ms));
+  EXPECT_EQ(order(), (std::vector<std::uint32_t>{1}));
+  const auto finished =
+      w.state.finish({infer, ActionStatus::success, at(15ms), at(17ms), Duration{1'900'000}}, at(17ms));
+  EXPECT_EQ(finished->requests, std::vector<RequestId>{RequestId{5}});
+  EXPECT_EQ(order(), (std::vector<std::uint32_t>{1, 0}));
+  EXPECT_FALSE(w.state.finish({infer, ActionStatus::success, {}, {}, {}}, at(18ms)).has_value())
+      << "a second report is not known";
+}
+
+TEST(ClusterState, TheWorkersWordOnWhatIsLoadedCounts) {
+  Loaded w;
+  const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{5}}, at(7ms), 3ms, at(7ms));
+  w.state.finish({infer, ActionStatus::not_loaded, {}, {}, {}}, at(7ms));
+  EXPECT_EQ(w.state.residence(device, model), Residence::absent);
+  EXPECT_EQ(w.state.free_pages(device), 10U);
+}
+
+TEST(ClusterState, ADeviceThatWentLosesItsActions) {
+  Loaded w;
+  const ActionId infer =
+      w.state.begin_infer(device, model, 1, {RequestId{5}, RequestId{6}}, at(7ms), 3ms, at(7ms));
+  const ActionId load = w.state.begin_load(device, ModelId{1}, at(7ms), 8ms, at(7ms));
+  const auto lost = w.state.device_changed({device, false, 0});
+  ASSERT_EQ(lost.size(), 1U);
+  EXPECT_EQ(lost[0].requests.size(), 2U);
+  EXPECT_FALSE(w.state.alive(device));
+  EXPECT_FALSE(w.state.finish({infer, ActionStatus::success, {}, {}, {}}, at(8ms)).has_value());
+  EXPECT_FALSE(w.state.finish({load, ActionStatus::success, {}, {}, {}}, at(8ms)).has_value());
+  w.state.device_changed({device, true, 10});
+  EXPECT_EQ(w.state.free_pages(device), 10U);
+  EXPECT_EQ(w.state.residence(device, model), Residence::absent);
+  EXPECT_EQ(w.state.load_estimate(device, model), 8ms)
+      << "measurements stay: the seed is still in the window";
+}
+
+TEST(ClusterState, ASlowSpellDoesNotShutAModelOut) {
+  Loaded w;
+  TimePoint now = at(10ms);
+  for (int i = 0; i < 10; ++i) {
+    const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{5}}, now, 3ms, now);
+    w.state.finish({infer, ActionStatus::success, now, now + 90ms, 90ms}, now + 90ms);
+    now += 100ms;
+  }
+  EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms);
+  w.state.doubt(model, 10ms, now);
+  EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms) << "measured just now";
+  w.state.doubt(model, 2ms, now + 2s);
+  EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms) << "the seed would not fit either";
+  w.state.doubt(model, 10ms, now + 2s);
+  EXPECT_EQ(w.state.exec_estimate(device, model, 0), 3ms);
+}
+
+}  // namespace
+}  // namespace carillon::schedule

@@ -1,0 +1,82 @@
+#include "carillon/schedule/fcfs/fcfs.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/schedule/testing/models.h"
+#include "carillon/schedule/testing/sim_world.h"
+
+namespace carillon::schedule {
+namespace {
+
+using testing::linear_model;
+using testing::Outcome;
+using testing::SimWorld;
+
+TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+
+TEST(Fcfs, ServesInOrderOfArrivalAndRunsLateRequestsToo) {
+  Fcfs scheduler;
+  SimWorld world(scheduler, {},
+                 {linear_model(0, 1ms, 9ms, 1, 8ms, {1}), linear_model(1, 1ms, 9ms, 1, 8ms, {1})});
+  for (std::uint32_t i = 0; i < 20; ++i)
+    world.arrive({.model = ModelId{i % 2}, .deadline = at(100ms)}, at(50ms + Duration{i}));
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  EXPECT_EQ(world.count().on_time + world.count().late, 20);
+  EXPECT_GT(world.count().late, 0);
+  const auto& log = world.requests();
+  for (std::size_t i = 4; i < log.size(); ++i)  // once both are loaded
+    EXPECT_LE(log[i - 1].answered, log[i].answered) << i;
+}
+
+TEST(Fcfs, BatchesWhatWaitsAndKeepsTwoOutstanding) {
+  Fcfs scheduler;
+  SimWorld world(scheduler, {}, {linear_model(0, 1ms, 9ms)});
+  for (int i = 0; i < 1 + 1 + 16 + 4; ++i)
+    world.arrive({.model = ModelId{0}, .deadline = at(9s)}, at(50ms + Duration{i}));
+  world.arrive({.model = ModelId{0}, .deadline = at(9s)}, at(1ms));  // loads the model
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  EXPECT_EQ(world.infers(), 1 + 2 + 2);
+}
+
+TEST(Fcfs, LoadsOnDemandAndEvictsTheLeastRecentlyUsed) {
+  Fcfs scheduler;
+  std::vector<ModelInfo> models;
+  for (std::uint32_t m = 0; m < 10; ++m) models.push_back(linear_model(m, 1ms, 2ms));
+  SimWorld world(scheduler, {.pages = {3}}, models);
+  for (std::uint32_t i = 0; i < 100; ++i)
+    world.arrive({.model = ModelId{i * 7 % 10}, .deadline = at(100s)}, at(1ms * i));
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  EXPECT_EQ(world.count().on_time, 100);
+  EXPECT_GT(world.unloads(), 5);
+}
+
+TEST(Scheduler, IsMadeByName) {
+  for (const std::string& name : scheduler_names()) {
+    const auto made = make_scheduler(name);
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    EXPECT_EQ((*made)->name(), name);
+    EXPECT_FALSE(make_scheduler(name + ":3").has_value());
+  }
+  for (const char* wrong : {"", "Clockwork", "timeout:0.5", ":"}) {
+    const auto made = make_scheduler(wrong);
+    ASSERT_FALSE(made.has_value());
+    EXPECT_EQ(made.error().code, ErrorCode::not_found);
+    EXPECT_NE(made.error().message.find("clockwork, fcfs"), std::string::npos) << made.error().message;
+  }
+}
+
+TEST(Scheduler, NamesOfReasonsAndStatusesAreDistinct) {
+  EXPECT_EQ(name_of(Reason::cannot_finish), "cannot_finish");
+  EXPECT_EQ(name_of(Reason::rejected_late), "rejected_late");
+  EXPECT_EQ(name_of(ActionStatus::too_late), "too_late");
+}
+
+}  // namespace
+}  // namespace carillon::schedule
