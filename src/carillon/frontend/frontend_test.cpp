@@ -102,7 +102,7 @@ TEST(Messages, ConfigsAreJsonWithNumbersAndNames) {
   config.set_name("m");
   config.set_max_batch_size(8);
   auto& input = *config.add_input();
-  input.set_name("x\xff");
+  input.set_name("x\xC3\xA9");
   input.set_data_type(inference::TYPE_FP32);
   input.add_dims(-1);
   config.mutable_dynamic_batching()->set_max_queue_delay_microseconds(1ULL << 60);
@@ -116,7 +116,7 @@ TEST(Messages, ConfigsAreJsonWithNumbersAndNames) {
   EXPECT_EQ(all["max_batch_size"], 8);
   EXPECT_EQ(all["input"][0]["data_type"], "TYPE_FP32");
   EXPECT_EQ(all["input"][0]["dims"], json{-1});
-  EXPECT_EQ(all["input"][0]["name"], "x\xEF\xBF\xBD");
+  EXPECT_EQ(all["input"][0]["name"], "x\xC3\xA9");
   EXPECT_EQ(all["dynamic_batching"]["max_queue_delay_microseconds"], 1ULL << 60);
   EXPECT_EQ(all["parameters"]["slo_ms"]["string_value"], "25");
   EXPECT_FALSE(all.contains("ensemble_scheduling"));

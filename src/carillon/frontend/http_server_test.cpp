@@ -64,7 +64,7 @@ TEST_F(HttpServerTest, AnswersJson) {
   start();
   auto c = client();
   const auto response = c.ask("POST", "/v2/models/pair/infer", pair_request("id-7", 2));
-  EXPECT_EQ(response.result_int(), 200U);
+  ASSERT_EQ(response.result_int(), 200U) << response.body();
   EXPECT_EQ(response["Content-Type"], "application/json");
   const auto body = json::parse(response.body());
   EXPECT_EQ(body["id"], "id-7");
@@ -88,7 +88,7 @@ TEST_F(HttpServerTest, AnswersBlobs) {
             8}}}}}}}.dump();
   const auto response = c.ask("POST", "/v2/models/pair/versions/2/infer", head + std::string(20, '\1'),
                               {{"Inference-Header-Content-Length", std::to_string(head.size())}});
-  EXPECT_EQ(response.result_int(), 200U);
+  ASSERT_EQ(response.result_int(), 200U) << response.body();
   EXPECT_EQ(response["Content-Type"], "application/octet-stream");
   const auto length = std::stoul(std::string(response["Inference-Header-Content-Length"]));
   const auto body = json::parse(response.body().substr(0, length));
@@ -307,7 +307,7 @@ TEST_F(HttpServerTest, LargeBodiesArriveWhole) {
   c.send("POST", "/v2/models/big/infer", head + std::string(3000000, 'x'),
          {{"Inference-Header-Content-Length", std::to_string(head.size())}});
   const auto response = c.receive();
-  EXPECT_EQ(response.result_int(), 200U);
+  ASSERT_EQ(response.result_int(), 200U) << response.body();
   EXPECT_GT(response.body().size(), 3000000U);
 }
 
@@ -326,7 +326,7 @@ TEST_F(HttpServerTest, ConnectionsCloseWhenAskedTo) {
   start();
   auto c = client();
   const auto response = c.ask("GET", "/v2/health/live", "", {{"Connection", "close"}});
-  EXPECT_EQ(response.result_int(), 200U);
+  ASSERT_EQ(response.result_int(), 200U) << response.body();
   EXPECT_TRUE(c.closed());
   auto old = client();
   old.send("GET /v2/health/live HTTP/1.0\r\n\r\n");

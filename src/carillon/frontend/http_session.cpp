@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
@@ -74,7 +75,8 @@ void HttpSession::read_header() {
   chunked_.reset();
   parser_->header_limit(static_cast<std::uint32_t>(
       std::min<std::size_t>(loop_->shared->options.max_header, std::numeric_limits<std::uint32_t>::max())));
-  parser_->body_limit(boost::none);  // held against max_body below, with an answer
+  // Held against max_body below, with an answer (boost::none would mean a limit of nothing in 1.74).
+  parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
   http::async_read_header(socket_, buffer_, *parser_,
                           [self = shared_from_this()](Error error, std::size_t) { self->on_header(error); });
 }
@@ -216,7 +218,8 @@ void HttpSession::on_watched(Error error, std::size_t bytes) {
   watching_ = false;
   if (state_ == State::closed) return;
   buffer_.commit(bytes);
-  if (error) gone_ = true;
+  // Cancelled by on_written(), to read what is here already.
+  if (error && error != asio::error::operation_aborted) gone_ = true;
   if (state_ == State::open) {
     if (gone_) {
       if (cancel_) std::exchange(cancel_, {})();
@@ -300,8 +303,9 @@ void HttpSession::on_written(Error error) {
   if (error || gone_) return close();
   if (close_after_ || (loop_->stopping && buffer_.size() == 0)) return linger();
   if (!watching_) return read_header();
-  // The posted read waits for the next request.
+  // The posted read waits for the next request, unless that is here already.
   state_ = State::idle;
+  if (buffer_.size() > 0) socket_.cancel(error);
   set_deadline(loop_->shared->options.idle_timeout);
 }
 
