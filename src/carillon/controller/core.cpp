@@ -169,6 +169,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   next_request_.value += rows;
   open_rows_ += rows;
   tickets_.insert(ticket, index);
+  book_.set_open_requests(tickets_.size());
   for (std::size_t r = 0; r < rows && !open.closing; ++r) {
     request.id = {open.first.value + r};
     open.state[r] = Row::waiting;
@@ -427,6 +428,7 @@ void Core::settle(TimePoint now) {
     open.closing = false;
     open.answered = true;
     tickets_.erase(open.ticket);
+    book_.set_open_requests(tickets_.size());  // before the handler: whoever is answered sees it
     for (std::size_t r = 0; r < open.state.size(); ++r)
       if (open.state[r] != Row::flying) requests_.erase(open.first.value + r);
     book_.answered(open.model, open.outcome, open.rows, open.arrival, now, {});
@@ -439,7 +441,6 @@ void Core::settle(TimePoint now) {
     handler(std::move(answer));
   }
   closing_.clear();
-  book_.set_open_requests(tickets_.size());
 }
 
 // One row's INFER has ended, however.
@@ -473,6 +474,7 @@ void Core::land(RequestId request, const worker::ActionResult& result, TimePoint
 void Core::answer_success(std::uint32_t index, TimePoint now) {
   Open& open = open_[index];
   tickets_.erase(open.ticket);
+  book_.set_open_requests(tickets_.size());
   open.answered = true;
   book_.answered(open.model, now <= open.deadline ? Outcome::on_time : Outcome::late, open.rows, open.arrival,
                  now, open.steps);

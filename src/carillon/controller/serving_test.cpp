@@ -1,0 +1,315 @@
+// The whole of the serving path below the frontends: a repository on disk, the CPU engine, a worker with room
+// for two models, a real scheduler and the live controller.
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "onnx/onnx_pb.h"
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "carillon/base/clock.h"
+#include "carillon/base/random.h"
+#include "carillon/controller/controller.h"
+#include "carillon/controller/model_loader.h"
+#include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/worker/worker.h"
+
+namespace carillon::controller {
+namespace {
+
+namespace fs = std::filesystem;
+
+void add_io(onnx::ValueInfoProto& value, const char* name, std::int64_t width, bool open) {
+  value.set_name(name);
+  auto& type = *value.mutable_type()->mutable_tensor_type();
+  type.set_elem_type(onnx::TensorProto::FLOAT);
+  auto& first = *type.mutable_shape()->add_dim();
+  if (open)
+    first.set_dim_param("batch");
+  else
+    first.set_dim_value(1);
+  type.mutable_shape()->add_dim()->set_dim_value(width);
+}
+
+// y = relu(x * W), x [batch, in], y [batch, out], W[i][j] = weight(i, j).
+std::string linear_model(std::int64_t in, std::int64_t out, float scale, bool open_batch = true) {
+  onnx::ModelProto model;
+  model.set_ir_version(8);
+  auto& opset = *model.add_opset_import();
+  opset.set_domain("");
+  opset.set_version(17);
+  auto& graph = *model.mutable_graph();
+  graph.set_name("linear");
+  add_io(*graph.add_input(), "x", in, open_batch);
+  add_io(*graph.add_output(), "y", out, open_batch);
+  auto& weights = *graph.add_initializer();
+  weights.set_name("W");
+  weights.set_data_type(onnx::TensorProto::FLOAT);
+  weights.add_dims(in);
+  weights.add_dims(out);
+  for (std::int64_t i = 0; i < in; ++i)
+    for (std::int64_t j = 0; j < out; ++j)
+      weights.add_float_data(scale * static_cast<float>((i + 2 * j) % 5 - 1));
+  auto& product = *graph.add_node();
+  product.set_name("product");
+  product.set_op_type("MatMul");
+  product.add_input("x");
+  product.add_input("W");
+  product.add_output("p");
+  auto& relu = *graph.add_node();
+  relu.set_name("relu");
+  relu.set_op_type("Relu");
+  relu.add_input("p");
+  relu.add_output("y");
+  return model.SerializeAsString();
+}
+
+float expected(const float* x, std::int64_t in, std::int64_t j, float scale) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < in; ++i)
+    sum += static_cast<double>(x[i]) * static_cast<double>(scale * static_cast<float>((i + 2 * j) % 5 - 1));
+  return static_cast<float>(std::max(0.0, sum));
+}
+
+constexpr std::int64_t in_width = 8;
+constexpr std::int64_t out_width = 3;
+
+class ServingTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  ServingTest() {
+    std::string pattern = (fs::temp_directory_path() / "carillon-serving-XXXXXX").string();
+    root = mkdtemp(pattern.data());
+  }
+  ~ServingTest() override {
+    controller.reset();
+    std::error_code ignored;
+    fs::remove_all(root, ignored);
+  }
+  void write(const fs::path& relative, const std::string& bytes) {
+    fs::create_directories((root / relative).parent_path());
+    std::ofstream(root / relative, std::ios::binary) << bytes;
+  }
+  // Models a, b and c, alike but for the scale of their weights: 1, 2 and 3.
+  void write_three() {
+    float scale = 0;
+    for (const char* name : {"a", "b", "c"})
+      write(fs::path(name) / "1/model.onnx", linear_model(in_width, out_width, ++scale));
+    write("a/config.pbtxt",
+          "max_batch_size: 4 parameters { key: \"slo_ms\" value { string_value: \"60000\" } }");
+  }
+  LoadReport load(LoaderOptions options = {}, worker::Options sizes = {.page_cache = worker::page_size * 2,
+                                                                       .io_cache = mib(4),
+                                                                       .workspace = mib(16),
+                                                                       .exec_threads = 1}) {
+    auto scheduler = schedule::make_scheduler(GetParam());
+    EXPECT_TRUE(scheduler.has_value());
+    controller = std::make_unique<Controller>(std::move(*scheduler), Options{}, clock);
+    auto worker = worker::make_worker(sizes, clock, controller->results());
+    EXPECT_TRUE(worker.has_value()) << worker.error().message;
+    auto engine = engine::make_cpu_engine({.threads = 1});
+    if (options.seeds.repeats == 5) options.seeds.repeats = 2;
+    options.progress = [this](const LoadProgress& now) { said.push_back(now.model + ": " + now.doing); };
+    auto report = load_models(root, *engine, **worker, *controller, options);
+    EXPECT_TRUE(report.has_value()) << report.error().message;
+    controller->add_worker(std::move(*worker));
+    return report ? *report : LoadReport{};
+  }
+
+  std::future<InferAnswer> infer(const char* name, int rows, Duration deadline = Duration{0},
+                                 std::uint64_t seed = 1) {
+    const auto view = controller->find(name, "");
+    EXPECT_TRUE(view.has_value());
+    auto call = std::make_unique<InferCall>();
+    call->model = (*view)->id;
+    call->rows = rows;
+    call->arrival = clock.now();
+    call->deadline = deadline == Duration{0} ? TimePoint::max() : call->arrival + deadline;
+    const std::size_t floats = static_cast<std::size_t>(rows) * static_cast<std::size_t>(in_width);
+    call->inputs.emplace_back(floats * 4);
+    Random random(seed);
+    for (std::size_t i = 0; i < floats; ++i) {
+      const auto x = static_cast<float>(random.normal());
+      std::memcpy(call->inputs[0].data() + i * 4, &x, 4);
+    }
+    auto promise = std::make_shared<std::promise<InferAnswer>>();
+    auto future = promise->get_future();
+    controller->submit(std::move(call),
+                       [promise](InferAnswer answer) { promise->set_value(std::move(answer)); });
+    return future;
+  }
+  static void expect_right(const InferAnswer& answer, float scale) {
+    ASSERT_TRUE(answer.status.has_value()) << answer.status.error().message;
+    ASSERT_NE(answer.call, nullptr);
+    std::vector<float> x(answer.call->inputs[0].size() / 4), y(answer.call->outputs[0].size() / 4);
+    std::memcpy(x.data(), answer.call->inputs[0].data(), x.size() * 4);
+    std::memcpy(y.data(), answer.call->outputs[0].data(), y.size() * 4);
+    ASSERT_EQ(y.size(), static_cast<std::size_t>(answer.call->rows) * static_cast<std::size_t>(out_width));
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const std::int64_t row = static_cast<std::int64_t>(i) / out_width;
+      const float want =
+          expected(x.data() + row * in_width, in_width, static_cast<std::int64_t>(i) % out_width, scale);
+      EXPECT_NEAR(y[i], want, 1e-4F * (1 + std::abs(want))) << i;
+    }
+  }
+
+  fs::path root;
+  SteadyClock clock;
+  std::vector<std::string> said;
+  std::unique_ptr<Controller> controller;
+};
+
+TEST_P(ServingTest, LoadsAndAnswersColdAndWarm) {
+  write_three();
+  const LoadReport report = load();
+  EXPECT_EQ(report.ready, 3U);
+  EXPECT_EQ(report.not_ready, 0U);
+  EXPECT_EQ(controller->find("a", "").value()->config.max_batch_size, 4);
+  EXPECT_EQ(controller->find("b", "").value()->config.max_batch_size, 16) << "from the file alone";
+  controller->start();
+  expect_right(infer("a", 1).get(), 1);  // cold
+  EXPECT_EQ(controller->statistics().models[0].loads, 1U);
+  expect_right(infer("a", 3).get(), 1);  // warm
+  EXPECT_EQ(controller->statistics().models[0].loads, 1U);
+  expect_right(infer("b", 16, 60s).get(), 2);
+  expect_right(infer("c", 5, 60s).get(), 3);  // no page is left: somebody is evicted
+  expect_right(infer("a", 2).get(), 1);
+  const ServerStatistics statistics = controller->statistics();
+  std::uint64_t unloads = 0, rows = 0, executions = 0;
+  for (const ModelStatistics& model : statistics.models) {
+    unloads += model.unloads;
+    rows += model.inference_count;
+    for (const auto& batch : model.batches)
+      executions += batch.infer.count * static_cast<std::uint64_t>(batch.size);
+    EXPECT_EQ(model.success.count, model.on_time) << model.name;
+  }
+  EXPECT_GE(unloads, 1U);
+  EXPECT_EQ(rows, 27U);
+  EXPECT_EQ(executions, 27U) << "every row ran once";
+  EXPECT_EQ(statistics.pages_total, 2U);
+  EXPECT_GT(statistics.exec_busy, Duration{0});
+  EXPECT_GT(statistics.load_busy, Duration{0});
+}
+
+TEST_P(ServingTest, ManyCallsEvictAndNoneIsLost) {
+  write_three();
+  load();
+  controller->start();
+  Random random(11);
+  const char* names[] = {"a", "b", "c"};
+  struct Waiting {
+    std::size_t model;
+    std::future<InferAnswer> answer;
+  };
+  std::vector<Waiting> waiting;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const std::size_t model = random.below(3);
+    waiting.push_back({model, infer(names[model], 1 + static_cast<int>(random.below(4)), 60s, i)});
+  }
+  for (Waiting& each : waiting) expect_right(each.answer.get(), static_cast<float>(each.model + 1));
+  EXPECT_EQ(controller->statistics().open_requests, 0U);
+}
+
+TEST_P(ServingTest, AStopAnswersWhatIsOpen) {
+  write_three();
+  load();
+  controller->start();
+  std::vector<std::future<InferAnswer>> open;
+  for (std::uint64_t i = 0; i < 100; ++i) open.push_back(infer("a", 2, 60s, i));
+  controller->stop();
+  for (auto& each : open) {
+    const InferAnswer answer = each.get();
+    if (answer.status)
+      expect_right(answer, 1);
+    else
+      EXPECT_EQ(answer.status.error().code, ErrorCode::unavailable);
+  }
+}
+
+TEST_P(ServingTest, BadModelsAreNotReadyAndDoNotStopTheOthers) {
+  write("a/1/model.onnx", linear_model(in_width, out_width, 1));
+  write("corrupt/1/model.onnx", "this is no model");
+  write("disagrees/1/model.onnx", linear_model(in_width, out_width, 1));
+  write("disagrees/config.pbtxt", "max_batch_size: 2 input { name: \"x\" data_type: TYPE_FP32 dims: [ 9 ] }");
+  write("empty/config.pbtxt", "");
+  write("huge/1/model.onnx", linear_model(3 << 20, 3, 1));  // 36 MiB of weights, and 32 of cache
+  write("whole/1/model.onnx", linear_model(in_width, out_width, 1, false));
+  const LoadReport report = load();
+  EXPECT_EQ(report.ready, 2U);
+  EXPECT_EQ(report.not_ready, 4U);
+  EXPECT_EQ(report.notes.size(), 4U);
+  for (const char* name : {"corrupt", "disagrees", "empty", "huge"}) {
+    const auto view = controller->find(name, "");
+    ASSERT_TRUE(view.has_value());
+    EXPECT_FALSE((*view)->ready) << name;
+    EXPECT_FALSE((*view)->reason.empty()) << name;
+  }
+  EXPECT_NE(controller->find("huge", "").value()->reason.find("page cache"), std::string::npos)
+      << controller->find("huge", "").value()->reason;
+  EXPECT_EQ(controller->find("whole", "").value()->config.max_batch_size, 0)
+      << "its first dimension is fixed";
+  controller->start();
+  expect_right(infer("a", 2).get(), 1);
+  expect_right(infer("whole", 1).get(), 1);
+}
+
+TEST_P(ServingTest, BatchesThatDoNotFitAreLeftOut) {
+  constexpr std::int64_t wide = 100'000;  // 400 kB a row: 16 of them are more than the I/O cache has
+  write("wide/1/model.onnx", linear_model(wide, 2, 1));
+  const LoadReport report = load();
+  EXPECT_EQ(report.ready, 1U);
+  const auto view = controller->find("wide", "");
+  EXPECT_EQ((*view)->config.batch_sizes, (std::vector<int>{1, 2, 4, 8}));
+  ASSERT_EQ(report.notes.size(), 1U);
+  EXPECT_TRUE(report.notes[0].starts_with("wide version 1: batches of 16 are left out: ")) << report.notes[0];
+}
+
+TEST_P(ServingTest, SeedsComeFromTheProfileWhereItKnowsThem) {
+  write_three();
+  profile::DeviceProfile profile;
+  profile::ModelProfile known{.name = "a", .version = 1, .precision = "f32"};
+  known.load.p50 = known.load.p99 = 2ms;
+  for (const int batch : {1, 2, 4}) known.batches.push_back({batch, {.p50 = 1ms, .p99 = 1ms, .n = 10}});
+  profile.models = {known};
+  known.name = "b";
+  known.precision = "bf16";
+  profile.models.push_back(known);
+  LoaderOptions options;
+  options.seeds.profile = &profile;
+  load(options);
+  bool measured_a = false, measured_b = false;
+  for (const std::string& line : said) {
+    measured_a |= line.starts_with("a version 1: measuring");
+    measured_b |= line.starts_with("b version 1: measuring");
+  }
+  EXPECT_FALSE(measured_a);
+  EXPECT_TRUE(measured_b) << "known in another precision only";
+  EXPECT_EQ(said.back(), "c version 1: ready");
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedulers, ServingTest, ::testing::Values("clockwork", "fcfs"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+class ClockworkServingTest : public ServingTest {};
+
+TEST_P(ClockworkServingTest, AHopelessDeadlineIsRefusedWithTheTimeItWouldHaveTaken) {
+  write_three();
+  load();
+  controller->start();
+  expect_right(infer("a", 1).get(), 1);
+  const InferAnswer answer = infer("a", 1, 1ns).get();
+  ASSERT_FALSE(answer.status.has_value());
+  EXPECT_EQ(answer.status.error().code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(answer.status.error().message.find("model 'a'"), std::string::npos);
+  ASSERT_TRUE(answer.would_take.has_value());
+  EXPECT_GT(*answer.would_take, Duration{0});
+  EXPECT_EQ(controller->statistics().models[0].refused, 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedulers, ClockworkServingTest, ::testing::Values("clockwork"));
+
+}  // namespace
+}  // namespace carillon::controller
