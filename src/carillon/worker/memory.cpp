@@ -45,6 +45,28 @@ std::optional<std::uint64_t> left_in_group(const fs::path& folder, bool v2) {
   return *limit - std::min(*limit, held);
 }
 
+// Makes the pages behind a writable mapping present, with an error instead of a signal where the system has
+// none left.
+Result<> populate(std::byte* data, Bytes size, std::string_view what) {
+  const std::uint64_t step = mib(64).count;
+  for (std::uint64_t at = 0; at < size.count; at += step) {
+    const std::uint64_t length = std::min(step, size.count - at);
+    int error = 0;
+    do {
+      error = madvise(data + at, length, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+    } while (error == EINTR || error == EAGAIN);
+    if (error == EINVAL) {  // before Linux 5.14
+      for (std::uint64_t byte = 0; byte < length; byte += 4096)
+        *static_cast<volatile std::byte*>(data + at + byte) = std::byte{0};
+    } else if (error != 0) {
+      return fail(ErrorCode::resource_exhausted, std::string(what) + ": the system gave " +
+                                                     to_text(Bytes{at}) + " of " + to_text(size) + ": " +
+                                                     std::strerror(error));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Bytes> available_memory(const fs::path& root) {
@@ -80,38 +102,32 @@ std::string selected(const fs::path& setting) {
   return {};
 }
 
-Result<> populate(std::byte* data, Bytes size, std::string_view what) {
-  const std::uint64_t step = mib(64).count;
-  for (std::uint64_t at = 0; at < size.count; at += step) {
-    const std::uint64_t length = std::min(step, size.count - at);
-    int error = 0;
-    do {
-      error = madvise(data + at, length, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
-    } while (error == EINTR || error == EAGAIN);
-    if (error == EINVAL) {  // before Linux 5.14
-      for (std::uint64_t byte = 0; byte < length; byte += 4096)
-        *static_cast<volatile std::byte*>(data + at + byte) = std::byte{0};
-    } else if (error != 0) {
-      return fail(ErrorCode::resource_exhausted, std::string(what) + ": the system gave " +
-                                                     to_text(Bytes{at}) + " of " + to_text(size) + ": " +
-                                                     std::strerror(error));
-    }
-  }
-  return {};
+Result<std::byte*> map_aligned(std::uint64_t size, int protection) {
+  // More than is needed; then the ends go back.
+  void* start =
+      mmap(nullptr, size + huge_page, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED)
+    return fail(ErrorCode::resource_exhausted,
+                "cannot have " + to_text(Bytes{size}) + " of addresses: " + std::strerror(errno));
+  auto* first = static_cast<std::byte*>(start);
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(start);
+  const std::uint64_t before = round_up(address, huge_page) - address;
+  if (before > 0) munmap(first, before);
+  munmap(first + before + size, huge_page - before);
+  return first + before;
 }
 
 Result<Arena> Arena::take(Bytes size, std::string_view what, std::vector<std::string>& notes) {
   size.count = round_up(size.count, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
-  void* data = mmap(nullptr, size.count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED)
-    return fail(ErrorCode::resource_exhausted,
-                std::string(what) + ": cannot take " + to_text(size) + ": " + std::strerror(errno));
-  Arena arena(static_cast<std::byte*>(data), size);
+  const auto data = map_aligned(size.count, PROT_READ | PROT_WRITE);
+  if (!data) return in_context(what, data.error());
+  Arena arena(*data, size);
+  madvise(*data, size.count, MADV_DONTFORK);
   const std::string huge = selected("/sys/kernel/mm/transparent_hugepage/enabled");
-  if (madvise(data, size.count, MADV_HUGEPAGE) != 0 || (huge != "always" && huge != "madvise"))
+  if (madvise(*data, size.count, MADV_HUGEPAGE) != 0 || (huge != "always" && huge != "madvise"))
     notes.push_back(std::string(what) + ": no huge pages (transparent_hugepage/enabled is \"" + huge +
                     "\"); small pages are used");
-  if (auto done = populate(arena.data(), size, what); !done) return std::unexpected(done.error());
+  if (auto done = populate(*data, size, what); !done) return std::unexpected(done.error());
   return arena;
 }
 

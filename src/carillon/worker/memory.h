@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -21,12 +22,15 @@ Result<Bytes> available_memory(const std::filesystem::path& root = "/");
 // cannot be read.
 std::string selected(const std::filesystem::path& setting);
 
-// Makes the pages behind a writable mapping present, so that no later touch faults in new memory. An error
-// instead of a signal where the system has none left.
-Result<> populate(std::byte* data, Bytes size, std::string_view what);
+inline constexpr std::uint64_t huge_page = 2ULL << 20;
 
-// Anonymous memory that is there from the start: populated when taken, zero, page-aligned, in huge pages
-// where the system gives them (else a note says so). Movable; given back when destroyed.
+// Private anonymous memory of `size` bytes at an address that is a multiple of huge_page; nothing is behind
+// it until it is touched. `protection` as for mmap. Give it back with munmap. Error: no address space.
+Result<std::byte*> map_aligned(std::uint64_t size, int protection);
+
+// Memory that is there from the start: populated when taken, zero, aligned to huge_page, in huge pages where
+// the system gives them (else a note says so). A forked child does not have it, so that a fork never makes
+// its pages copy-on-write here. Movable; given back when destroyed.
 class Arena {
  public:
   // `size` > 0, rounded up to whole system pages; `what` names it in errors and notes.

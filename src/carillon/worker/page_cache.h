@@ -9,6 +9,7 @@
 
 #include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
+#include "carillon/worker/memory.h"
 
 namespace carillon::worker {
 
@@ -17,8 +18,12 @@ namespace carillon::worker {
 // a tensor may span pages and a model's weights are at the same address whenever they are there. The number
 // of free pages says all about whether a model fits.
 //
+// A page is moved with mremap: the kernel hands its page tables over whole, 2 MiB an entry, which takes
+// microseconds however large the pages behind it are. (Mapping pieces of a shared memory file instead fills
+// and clears every 4 KiB entry: as long as a third of the copy itself, at LOAD and again at UNLOAD.)
+//
 // map() and unmap() belong to one thread at a time; the counts may be read by any. Nothing is allocated but
-// in make() and reserve(). Ranges must not be used after their cache is gone.
+// in make() and reserve(). Ranges must not be used after their cache is gone. Needs Linux 5.7.
 class PageCache {
  public:
   // Addresses for one model; while nothing is mapped, any access is a fault.
@@ -53,7 +58,6 @@ class PageCache {
   // Takes and touches `pages` (>= 1) pages: huge ones where the system has them, else a note says what was
   // had. Error: the system does not give the memory.
   static Result<std::unique_ptr<PageCache>> make(std::uint64_t pages, std::vector<std::string>& notes);
-  ~PageCache();
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
 
@@ -63,10 +67,10 @@ class PageCache {
   enum class Outcome : std::uint8_t {
     mapped,
     no_pages,  // fewer are free than the range has; nothing was taken
-    refused    // the kernel refused (errno says why; likely vm.max_map_count); nothing was taken
+    refused    // the kernel refused (errno says why); nothing was taken
   };
-  // Requires an unmapped range. Page tables are filled too, so that no access to the range faults. The pages
-  // hold what their last user left.
+  // Requires an unmapped range. No access to it faults from here on. The pages hold what their last user
+  // left.
   Outcome map(Range& range);
   // Requires a mapped range. Any access to it is a fault from here on.
   void unmap(Range& range);
@@ -75,10 +79,11 @@ class PageCache {
   std::uint64_t free_pages() const { return free_count_.load(std::memory_order_relaxed); }
 
  private:
-  PageCache(int file, std::uint64_t pages);
+  PageCache(Arena home, std::uint64_t pages);
+  std::byte* home(std::uint32_t page) const;
   void give_back(Range& range);
 
-  int file_;  // the pages, one after another
+  Arena home_;  // where each page is while it is free; a page that is elsewhere leaves a hole nobody touches
   std::uint64_t total_;
   std::vector<std::uint32_t> free_;  // a stack
   std::atomic<std::uint64_t> free_count_;
