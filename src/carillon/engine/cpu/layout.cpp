@@ -31,6 +31,18 @@ Desc row_major(std::span<const std::int64_t> shape, DnnlType type) {
   return Desc(dims, type, row_major_strides(dims));
 }
 
+Desc channels_last(const Dims& dims, DnnlType type) {
+  Dims strides(dims.size());
+  std::int64_t stride = strides[1] = 1;
+  stride *= dims[1];
+  for (std::size_t i = dims.size(); i-- > 2;) {
+    strides[i] = stride;
+    stride *= dims[i];
+  }
+  strides[0] = stride;
+  return Desc(dims, type, strides);
+}
+
 Dims with_rank(std::span<const std::int64_t> shape, std::size_t rank) {
   CARILLON_ASSERT(shape.size() <= rank);
   Dims dims(rank - shape.size(), 1);
@@ -118,6 +130,10 @@ Desc with_type(const Desc& desc, DnnlType type) {
 
 bool is_slow(std::string_view implementation) {
   return implementation.starts_with("ref") || implementation.starts_with("simple:ref");
+}
+
+bool is_by_gemm(std::string_view implementation) {
+  return implementation.find("gemm") != std::string_view::npos;
 }
 
 }  // namespace carillon::engine::cpu

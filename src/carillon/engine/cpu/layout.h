@@ -16,6 +16,8 @@ using DnnlType = dnnl::memory::data_type;
 
 // Dense, last dimension innermost. A scalar becomes one dimension of 1.
 Desc row_major(std::span<const std::int64_t> shape, DnnlType type);
+// Dense, dimension 1 innermost (nhwc and its like); needs at least two dimensions.
+Desc channels_last(const Dims& dims, DnnlType type);
 // `shape` with ones in front, up to `rank` dimensions (rank >= shape.size()).
 Dims with_rank(std::span<const std::int64_t> shape, std::size_t rank);
 
@@ -35,5 +37,7 @@ Desc with_type(const Desc& desc, DnnlType type);
 
 // oneDNN's last resorts, orders of magnitude behind its other implementations.
 bool is_slow(std::string_view implementation);
+// Convolution by unfolding and a matrix product: behind the direct ones.
+bool is_by_gemm(std::string_view implementation);
 
 }  // namespace carillon::engine::cpu

@@ -86,40 +86,37 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
   const auto input = node.inputs[0], weight = node.inputs[1], output = node.outputs[0];
   const DnnlType type = builder.heavy_type(), result = builder.result_type(output);
   const Dims y = with_rank(builder.shape(output), builder.shape(output).size());
-  const Desc any_x(with_rank(builder.shape(input), y.size()), type, memory::format_tag::any);
+  const Dims x = with_rank(builder.shape(input), y.size());
   const Desc any_w(c.weight_dims, type, memory::format_tag::any);
-  const Desc any_y(y, result, memory::format_tag::any);
 
   FusedPostOps fused;
   bool fuse = append_post_ops(builder, node, 0, y, fused);
-  const auto attempt = [&](const Desc& x, const Desc& w, const Desc& to) -> std::optional<PrimitiveDesc> {
+  const auto attempt = [&](const Desc& from, const Desc& w, const Desc& to) -> std::optional<PrimitiveDesc> {
     dnnl::primitive_attr attributes = PlanBuilder::attributes();
     if (fuse) attributes.set_post_ops(fused.ops);
-    PrimitiveDesc desc = make(x, w, to, attributes);
-    if (!desc) return std::nullopt;
+    PrimitiveDesc desc = make(from, w, to, attributes);
+    if (!desc || is_slow(desc.impl_info_str())) return std::nullopt;
     return desc;
   };
-  // The free choice first. Then the input as it lies: oneDNN's preference is rarely worth a reorder.
-  std::optional<PrimitiveDesc> chosen = attempt(any_x, any_w, any_y);
-  if (fuse && !node.post_ops.empty() && (!chosen || is_slow(chosen->impl_info_str()))) {
+  // Channels last first: where that is fast it is as fast as any other layout (measured on AVX-512 machines,
+  // convolutions of ResNet-50 and MobileNetV2), and one layout throughout needs no reorders.
+  const auto choose = [&]() -> std::optional<PrimitiveDesc> {
+    auto last = attempt(channels_last(x, type), any_w, channels_last(y, result));
+    if (last && !is_by_gemm(last->impl_info_str())) return last;
+    auto free =
+        attempt(Desc(x, type, memory::format_tag::any), any_w, Desc(y, result, memory::format_tag::any));
+    return free && !is_by_gemm(free->impl_info_str()) ? free : last ? last : free;
+  };
+  std::optional<PrimitiveDesc> chosen = choose();
+  if (!chosen && fuse && !node.post_ops.empty()) {
     fuse = false;  // an operand that no fast implementation takes
-    if (auto plain = attempt(any_x, any_w, any_y); plain && !is_slow(plain->impl_info_str())) {
-      chosen = plain;
-    } else {
-      fuse = true;
-    }
+    chosen = choose();
   }
-  if (!chosen || is_slow(chosen->impl_info_str())) return false;
-  const Desc lies = builder.current(input).desc;
-  if (lies.get_data_type() == type && !same_layout(chosen->src_desc(), lies) && is_dense(lies)) {
-    if (auto same = attempt(lies, any_w, any_y);
-        same && std::string_view(same->impl_info_str()) == chosen->impl_info_str())
-      chosen = same;
-  }
+  if (!chosen) return false;
   // The weights as another batch size has them, if that runs the same implementation.
   if (const Desc* known = builder.known_layout(weight, c.weight_dims, type);
       known != nullptr && *known != chosen->weights_desc()) {
-    if (auto same = attempt(chosen->src_desc(), *known, any_y);
+    if (auto same = attempt(chosen->src_desc(), *known, chosen->dst_desc());
         same && std::string_view(same->impl_info_str()) == chosen->impl_info_str())
       chosen = same;
   }

@@ -1,0 +1,184 @@
+#include "carillon/engine/emulated/emulated_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <thread>
+
+#include "carillon/base/assert.h"
+#include "carillon/base/random.h"
+
+namespace carillon::engine {
+
+namespace {
+
+void sleep_then_spin(const Clock& clock, TimePoint until) {
+  constexpr Duration spin = 200us;
+  for (Duration left = until - clock.now(); left > Duration{0}; left = until - clock.now())
+    if (left > spin) std::this_thread::sleep_for(left - spin);
+}
+
+std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs, int batch) {
+  std::vector<graph::TensorSpec> at;
+  for (const auto& spec : specs)
+    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch)});
+  return at;
+}
+
+class EmulatedPlan final : public Plan {
+ public:
+  EmulatedPlan(const graph::Model& model, int batch, Duration mean,
+               std::shared_ptr<const EmulatedOptions> options, std::uint64_t seed, const Clock& clock)
+      : batch_(batch),
+        inputs_(specs_at(model.inputs(), batch)),
+        outputs_(specs_at(model.outputs(), batch)),
+        mean_(mean),
+        options_(std::move(options)),
+        random_(seed),
+        clock_(clock) {
+    for (const auto& spec : outputs_)
+      output_bytes_.push_back(graph::TensorType{spec.type, spec.shape}.bytes().count);
+    for (int k = 0; k < options_->kernels; ++k)
+      names_.push_back(model.name() + "/" + std::to_string(k) + " emulated");
+  }
+
+  int batch() const override { return batch_; }
+  std::span<const graph::TensorSpec> inputs() const override { return inputs_; }
+  std::span<const graph::TensorSpec> outputs() const override { return outputs_; }
+  Bytes workspace() const override { return {}; }
+  int kernels() const override { return options_->kernels; }
+  std::string_view kernel_name(int index) const override { return names_[static_cast<std::size_t>(index)]; }
+
+  Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations) const override {
+    CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
+    CARILLON_ASSERT(binding.outputs.size() == outputs_.size());
+    CARILLON_ASSERT(durations.empty() || durations.size() == static_cast<std::size_t>(kernels()));
+    TimePoint now = clock_.now();
+    TimePoint end = now;
+    const Duration one = with_noise(mean_) / kernels();
+    for (int k = range.first; k < range.last; ++k) {
+      end += one;
+      if (k + 1 == kernels())
+        for (std::size_t i = 0; i < outputs_.size(); ++i)
+          if (output_bytes_[i] > 0) std::memset(binding.outputs[i], 0, output_bytes_[i]);
+      if (options_->wait)
+        options_->wait(clock_, end);
+      else
+        sleep_then_spin(clock_, end);
+      const TimePoint after = clock_.now();
+      if (!durations.empty()) durations[static_cast<std::size_t>(k)] = after - now;
+      now = after;
+    }
+    return {};
+  }
+
+ private:
+  Duration with_noise(Duration mean) const {
+    if (options_->noise == 0) return mean;
+    const double factor = 1 + options_->noise * std::clamp(random_.normal(), -3.0, 3.0);
+    return from_ns(static_cast<double>(mean.count()) * std::max(factor, 0.0));
+  }
+
+  int batch_;
+  std::vector<graph::TensorSpec> inputs_, outputs_;
+  std::vector<std::uint64_t> output_bytes_;
+  std::vector<std::string> names_;
+  Duration mean_;
+  std::shared_ptr<const EmulatedOptions> options_;
+  mutable Random random_;  // one run at a time
+  const Clock& clock_;
+};
+
+class EmulatedCompiled final : public CompiledModel {
+ public:
+  const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
+  const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
+  Bytes weights() const override { return weights_; }
+  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    CARILLON_ASSERT(offset <= weights_.count && to.size() <= weights_.count - offset);
+    if (!to.empty()) std::memset(to.data(), 0, to.size());
+  }
+  std::span<const int> batch_sizes() const override { return batch_sizes_; }
+  const Plan* plan(int batch) const override {
+    const auto i =
+        static_cast<std::size_t>(std::ranges::lower_bound(batch_sizes_, batch) - batch_sizes_.begin());
+    return i < plans_.size() && batch_sizes_[i] == batch ? plans_[i].get() : nullptr;
+  }
+
+ private:
+  friend class EmulatedEngine;
+  std::vector<graph::TensorSpec> inputs_, outputs_;
+  Bytes weights_;
+  std::vector<int> batch_sizes_;
+  std::vector<std::unique_ptr<EmulatedPlan>> plans_;
+};
+
+class EmulatedEngine final : public Engine {
+ public:
+  EmulatedEngine(EmulatedOptions options, const Clock& clock)
+      : options_(std::make_shared<const EmulatedOptions>(std::move(options))),
+        seeds_(options_->seed),
+        clock_(clock) {}
+
+  std::string_view name() const override { return "emulated"; }
+
+  Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
+                                                       const CompileOptions& options) override {
+    if (options_->kernels < 1) return invalid("an emulated plan needs at least one kernel");
+    if (!(options_->noise >= 0 && options_->noise < 1))
+      return invalid("the noise of emulated plans must be at least 0 and below 1");
+    const auto& sizes = options.batch_sizes;
+    if (sizes.empty() || sizes.front() < 1 ||
+        std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
+      return invalid("model \"" + model.name() +
+                     "\": batch sizes must be ascending, distinct and at least 1");
+    const auto found = options_->models.find(model.name());
+    if (found == options_->models.end() && !options_->other_models)
+      return fail(ErrorCode::not_found, "no profile for model \"" + model.name() +
+                                            "\": the emulated device knows " +
+                                            std::to_string(options_->models.size()) + " others");
+    const EmulatedModel& profile = found == options_->models.end() ? *options_->other_models : found->second;
+    if (profile.execution.empty() || profile.execution.begin()->first < 1)
+      return invalid("the profile of model \"" + model.name() +
+                     "\" needs a time for a batch size of 1 or more");
+
+    auto compiled = std::make_shared<EmulatedCompiled>();
+    compiled->inputs_ = model.inputs();
+    compiled->outputs_ = model.outputs();
+    compiled->weights_ = profile.weights;
+    compiled->batch_sizes_ = sizes;
+    for (const int batch : sizes)
+      compiled->plans_.push_back(std::make_unique<EmulatedPlan>(
+          model, batch, emulated_duration(profile, batch), options_, seeds_.bits(), clock_));
+    return compiled;
+  }
+
+ private:
+  std::shared_ptr<const EmulatedOptions> options_;
+  Random seeds_;
+  const Clock& clock_;
+};
+
+}  // namespace
+
+Duration emulated_duration(const EmulatedModel& model, int batch) {
+  CARILLON_ASSERT(batch >= 1 && !model.execution.empty());
+  const auto& table = model.execution;
+  const auto above = table.lower_bound(batch);
+  if (above != table.end() && (above->first == batch || above == table.begin())) return above->second;
+  if (table.size() == 1) {
+    const auto& [size, time] = *table.begin();
+    return from_ns(static_cast<double>(time.count()) * batch / size);
+  }
+  const auto right = above == table.end() ? std::prev(table.end()) : above;
+  const auto left = std::prev(right);
+  const double slope =
+      static_cast<double>((right->second - left->second).count()) / (right->first - left->first);
+  return left->second + from_ns(slope * (batch - left->first));
+}
+
+std::unique_ptr<Engine> make_emulated_engine(EmulatedOptions options, const Clock& clock) {
+  return std::make_unique<EmulatedEngine>(std::move(options), clock);
+}
+
+}  // namespace carillon::engine

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "carillon/base/clock.h"
+#include "carillon/engine/engine.h"
+
+namespace carillon::engine {
+
+// How one model behaves on the device that is emulated.
+struct EmulatedModel {
+  Bytes weights;
+  // By batch size, each >= 1. Between two, times are interpolated; above the largest the last slope goes on
+  // (with one entry: in proportion to the batch); below the smallest, its time.
+  std::map<int, Duration> execution;
+};
+
+struct EmulatedOptions {
+  std::map<std::string, EmulatedModel, std::less<>> models;  // by name
+  std::optional<EmulatedModel> other_models;                 // for names that `models` does not have
+  double noise = 0;  // standard deviation of a run's time over its mean, in [0, 1); cut off at three of them
+  std::uint64_t seed = 1;
+  int kernels = 1;  // of every plan, of equal length; >= 1
+  // Waits until `clock` reads at least the time given; empty: sleeps, then spins for the last 200
+  // microseconds (a sleep alone oversleeps).
+  std::function<void(const Clock& clock, TimePoint until)> wait;
+};
+
+// What a plan of `model` takes at `batch` (>= 1), without noise. Requires that `model.execution` is not
+// empty.
+Duration emulated_duration(const EmulatedModel& model, int batch);
+
+// An engine whose plans take time and compute nothing: outputs are zeros, weights are zeros of the right
+// size. For work on schedulers without the hardware. `clock` outlives the engine and all that it compiled.
+//
+// compile() fails with `not_found` for a model that has no profile, `invalid_argument` for options out of
+// range.
+std::unique_ptr<Engine> make_emulated_engine(EmulatedOptions options, const Clock& clock);
+
+}  // namespace carillon::engine
