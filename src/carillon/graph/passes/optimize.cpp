@@ -10,6 +10,9 @@ Result<> optimize(Graph& graph, Folder& folder) {
   fuse_gelu(graph);
   fuse_layer_normalization(graph, folder.store());
   use_global_pools(graph);
+  mask_by_adding(graph, folder.store());
+  merge_common(graph);
+  hoist_scalars(graph);
   if (auto ok = fold_batch_normalization(graph, folder); !ok) return ok;
   fuse_post_ops(graph);
   // The patterns leave reshapes next to each other.

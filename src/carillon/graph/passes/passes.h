@@ -28,6 +28,13 @@ void fuse_layer_normalization(Graph& graph, ConstantStore& store);
 // ReduceMean and ReduceMax over all spatial dimensions become GlobalAveragePool and GlobalMaxPool.
 void use_global_pools(Graph& graph);
 
+// Softmax(Where(mask, -1e30 or less, scores)) becomes Softmax(scores + small mask), which what makes the
+// scores can take as a post-op; the small mask is made once for all layers.
+void mask_by_adding(Graph& graph, ConstantStore& store);
+
+// A scalar factor on an operand of MatMul becomes a post-op.
+void hoist_scalars(Graph& graph);
+
 // BatchNormalization, and Mul and Add by channel with constants, go into the weights of the Conv,
 // ConvTranspose or Gemm before them.
 Result<> fold_batch_normalization(Graph& graph, Folder& folder);

@@ -1,0 +1,220 @@
+#include <gtest/gtest.h>
+
+#include "carillon/graph/testing.h"
+
+namespace carillon::graph {
+namespace {
+
+using testing::Onnx;
+
+// Models small enough to be mutated thousands of times, which together pass through most of the importer.
+std::vector<std::string> seeds() {
+  std::vector<std::string> out;
+  const std::vector<std::int64_t> ones{1, 1};
+  {
+    Onnx m;
+    m.input("x", {"n", "2", "5", "5"}).random("w", {4, 2, 3, 3}).random("b", {4});
+    for (const char* p : {"s", "t", "m", "v"}) m.random(p, {4}, true);
+    m.node("Conv", {"x", "w", "b"}, {"c"})
+        .set("pads", std::vector<std::int64_t>{1, 1, 1, 1})
+        .set("strides", ones);
+    m.node("BatchNormalization", {"c", "s", "t", "m", "v"}, {"n"}).node("Relu", {"n"}, {"r"});
+    m.node("MaxPool", {"r"}, {"p"}).set("kernel_shape", std::vector<std::int64_t>{2, 2}).set("ceil_mode", 1);
+    m.node("GlobalAveragePool", {"p"}, {"g"}).node("Flatten", {"g"}, {"y"}).output("y");
+    out.push_back(m.bytes());
+  }
+  {
+    Onnx m;
+    m.input("x", {"n", "3", "4"}).i64("zero", {}, {0}).i64("i0", {1}, {0}).i64("rest", {1}, {12});
+    m.i64("starts", {1}, {1}).i64("ends", {1}, {3}).i64("axes", {1}, {1}).random("w", {12, 3});
+    m.node("Shape", {"x"}, {"s"}).node("Gather", {"s", "zero"}, {"n"}).node("Unsqueeze", {"n", "i0"}, {"n1"});
+    m.node("Concat", {"n1", "rest"}, {"to"}).set("axis", 0).node("Reshape", {"x", "to"}, {"f"});
+    m.node("Gemm", {"f", "w"}, {"g"}).set("alpha", 0.5F).node("Softmax", {"g"}, {"h"}).set("axis", 1);
+    m.node("Slice", {"h", "starts", "ends", "axes"}, {"y"}).output("y");
+    out.push_back(m.bytes());
+  }
+  {
+    Onnx m(11);
+    m.input("x", {"n", "1", "4", "4"}).f32("scales", {4}, {1, 1, 2, 2}).f32("roi", {0}, {});
+    m.random("w", {1, 2, 2, 2}).i64("pads", {8}, {0, 0, 1, 1, 0, 0, 1, 1}).i64("shape", {4}, {1, 1, 8, 8});
+    m.node("Resize", {"x", "roi", "scales"}, {"r"}).set("mode", "linear");
+    m.node("Pad", {"r", "pads"}, {"p"}).set("mode", "reflect");
+    m.node("ConvTranspose", {"p", "w"}, {"t"})
+        .set("output_shape", std::vector<std::int64_t>{20, 20})
+        .set("strides", std::vector<std::int64_t>{2, 2});
+    m.node("Softmax", {"t"}, {"u"}).node("Split", {"u"}, {"a", "b"}).set("axis", 1);
+    m.node("Sum", {"a", "b"}, {"y"}).output("y");
+    out.push_back(m.bytes());
+  }
+  {
+    Onnx m;
+    m.input("x", {"n", "6"})
+        .i64("a", {}, {0})
+        .i64("l", {}, {6})
+        .i64("d", {}, {1})
+        .i64("k", {1}, {2})
+        .i64("r", {2}, {1, 3});
+    m.i64("e", {2}, {1, 6})
+        .node("Range", {"a", "l", "d"}, {"range"})
+        .node("Cast", {"range"}, {"cast"})
+        .set("to", 1);
+    m.node("ConstantOfShape", {"e"}, {"zeros"})
+        .node("Expand", {"cast", "e"}, {"wide"})
+        .node("Add", {"x", "wide"}, {"s"});
+    m.node("Sub", {"s", "zeros"}, {"t"}).node("Tile", {"t", "r"}, {"u"}).node("TopK", {"u", "k"}, {"v", "i"});
+    m.node("ReduceMean", {"v"}, {"y"})
+        .set("axes", std::vector<std::int64_t>{1})
+        .output("y")
+        .output("i", DataType::i64);
+    out.push_back(m.bytes());
+  }
+  return out;
+}
+
+std::string mutate(std::string bytes, Random& random) {
+  const std::uint64_t count = 1 + random.below(4);
+  for (std::uint64_t i = 0; i < count && !bytes.empty(); ++i) {
+    const std::size_t at = random.below(bytes.size());
+    const std::size_t length = std::min<std::size_t>(1 + random.below(16), bytes.size() - at);
+    switch (random.below(7)) {
+      case 0:
+        bytes[at] = static_cast<char>(random.below(256));
+        break;
+      case 1:
+        bytes[at] = static_cast<char>(bytes[at] ^ static_cast<char>(1U << random.below(8)));
+        break;
+      case 2:
+        bytes.resize(at);
+        break;
+      case 3:
+        bytes.erase(at, length);
+        break;
+      case 4:
+        bytes.insert(at, bytes.substr(random.below(bytes.size()), length));
+        break;
+      case 5:  // large and negative numbers, where one is read
+        for (std::size_t k = 0; k < length; ++k) bytes[at + k] = static_cast<char>(0xff);
+        break;
+      case 6:  // small numbers: other types, axes, extents
+        bytes[at] = static_cast<char>(random.below(12));
+        break;
+    }
+  }
+  return bytes;
+}
+
+// Changes one number or name where it is meant to be: further in than flipped bytes reach.
+std::string mutate_fields(const std::string& bytes, Random& random) {
+  onnx::ModelProto model;
+  if (!model.ParseFromString(bytes)) return bytes;
+  static constexpr std::int64_t odd[] = {0,  1,  -1, 2,         3,         5,         7,         -2,
+                                         64, 65, 16, 1LL << 20, 1LL << 31, 1LL << 40, INT64_MAX, INT64_MIN};
+  const auto number = [&] { return odd[random.below(std::size(odd))]; };
+  auto& graph = *model.mutable_graph();
+  const std::uint64_t count = 1 + random.below(3);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    switch (random.below(6)) {
+      case 0: {
+        auto& node = *graph.mutable_node(
+            static_cast<int>(random.below(static_cast<std::uint64_t>(graph.node_size()))));
+        if (node.attribute_size() == 0) break;
+        auto& a = *node.mutable_attribute(0);
+        a.set_i(number());
+        for (auto& v : *a.mutable_ints())
+          if (random.below(2) == 0) v = number();
+        if (random.below(4) == 0) a.add_ints(number());
+        a.set_f(static_cast<float>(number()));
+        break;
+      }
+      case 1: {
+        if (graph.initializer_size() == 0) break;
+        auto& t = *graph.mutable_initializer(
+            static_cast<int>(random.below(static_cast<std::uint64_t>(graph.initializer_size()))));
+        for (auto& v : *t.mutable_int64_data())
+          if (random.below(2) == 0) v = number();
+        if (random.below(4) == 0 && t.dims_size() > 0) t.set_dims(0, number());
+        if (random.below(4) == 0) t.add_dims(1);
+        break;
+      }
+      case 2: {
+        auto& node = *graph.mutable_node(
+            static_cast<int>(random.below(static_cast<std::uint64_t>(graph.node_size()))));
+        const auto& other =
+            graph.node(static_cast<int>(random.below(static_cast<std::uint64_t>(graph.node_size()))));
+        node.set_op_type(other.op_type());
+        *node.mutable_attribute() = other.attribute();
+        break;
+      }
+      case 3: {
+        auto& node = *graph.mutable_node(
+            static_cast<int>(random.below(static_cast<std::uint64_t>(graph.node_size()))));
+        const auto& other =
+            graph.node(static_cast<int>(random.below(static_cast<std::uint64_t>(graph.node_size()))));
+        if (node.input_size() > 0)
+          node.set_input(static_cast<int>(random.below(static_cast<std::uint64_t>(node.input_size()))),
+                         random.below(2) == 0 ? other.output(0) : "x");
+        break;
+      }
+      case 4: {
+        auto* shape = graph.mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape();
+        const auto d = static_cast<int>(random.below(static_cast<std::uint64_t>(shape->dim_size())));
+        shape->mutable_dim(d)->set_dim_value(number());
+        break;
+      }
+      case 5:
+        model.mutable_opset_import(0)->set_version(static_cast<std::int64_t>(7 + random.below(17)));
+        break;
+    }
+  }
+  return model.SerializeAsString();
+}
+
+// Whatever the bytes are, import gives a model that can be specialised, or an error with a text.
+void must_not_crash(const testing::Folder& folder, const std::string& bytes, int& imported) {
+  const auto file = folder.write("model.onnx", bytes);
+  for (const bool batched : {true, false}) {
+    const auto model = import_onnx(file, {.batched = batched});
+    if (!model) {
+      ASSERT_FALSE(model.error().message.empty());
+      ASSERT_NE(model.error().code, ErrorCode::internal) << model.error().message;
+      continue;
+    }
+    ++imported;
+    const auto graph = (*model)->specialize(batched ? 3 : 1);
+    if (graph) continue;
+    ASSERT_NE(graph.error().code, ErrorCode::internal) << graph.error().message;
+  }
+}
+
+TEST(OnnxFuzz, MutatedFilesNeverCrashTheImporter) {
+  const testing::Folder folder;
+  const auto models = seeds();
+  int imported = 0;
+  for (const std::string& model : models) {
+    must_not_crash(folder, model, imported);
+    ASSERT_GT(imported, 0) << "a seed must be a good model";
+    imported = 0;
+  }
+  Random random(20240611);
+  for (int round = 0; round < 3000; ++round) {
+    SCOPED_TRACE(round);
+    const std::string& model = models[random.below(models.size())];
+    must_not_crash(folder, round % 2 == 0 ? mutate(model, random) : mutate_fields(model, random), imported);
+    if (HasFatalFailure()) return;
+  }
+  // Mutations that all are refused at the door would test little.
+  EXPECT_GT(imported, 300);
+}
+
+TEST(OnnxFuzz, CutFilesNeverCrashTheImporter) {
+  const testing::Folder folder;
+  int imported = 0;
+  for (const std::string& model : seeds())
+    for (std::size_t size = 0; size < model.size(); size += 7) {
+      must_not_crash(folder, model.substr(0, size), imported);
+      if (HasFatalFailure()) return;
+    }
+}
+
+}  // namespace
+}  // namespace carillon::graph

@@ -1,0 +1,399 @@
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/graph/fold.h"
+#include "carillon/graph/onnx_import.h"
+#include "carillon/graph/specialize.h"
+#include "carillon/graph/testing.h"
+
+namespace carillon::graph {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using testing::kinds;
+using testing::Onnx;
+using testing::operators;
+using Kind = PostOp::Kind;
+
+// The optimised graph at batch 2, after it was seen to compute what the graph as written does.
+Graph optimised(const Onnx& m, bool batched = true) {
+  const testing::Folder folder;
+  const auto file = folder.write("model.onnx", m.bytes());
+  const auto model = import_onnx(file, {.batched = batched});
+  EXPECT_TRUE(model.has_value()) << (model ? "" : model.error().message);
+  if (!model) return {};
+  const std::int64_t batch = batched ? 2 : 1;
+  auto fused = (*model)->specialize(batch);
+  EXPECT_TRUE(fused.has_value()) << (fused ? "" : fused.error().message);
+  if (!fused) return {};
+
+  const auto source = read_onnx(file);
+  ConstantStore store;
+  Folder folding(store, std::uint64_t{1} << 30);
+  std::vector<Shape> shapes;
+  for (const TensorSpec& spec : (*model)->inputs()) shapes.push_back(spec.shape_at(batch));
+  const auto plain = infer_types(*source, shapes, folding);
+  EXPECT_TRUE(plain.has_value());
+  EXPECT_TRUE(validate(*plain).has_value());
+  Random random(11);
+  std::vector<SharedTensor> inputs;
+  for (const ValueId id : plain->inputs)
+    inputs.push_back(testing::random_tensor(plain->value(id).type, random));
+  const auto want = testing::run_plainly(*plain, inputs);
+  const auto got = testing::run_plainly(*fused, inputs);
+  EXPECT_TRUE(want.has_value()) << (want ? "" : want.error().message);
+  EXPECT_TRUE(got.has_value()) << (got ? "" : got.error().message);
+  if (!want || !got) return *std::move(fused);
+  for (std::size_t i = 0; i < want->size(); ++i) {
+    EXPECT_EQ(plain->value(plain->outputs[i]).name, fused->value(fused->outputs[i]).name);
+    EXPECT_EQ((*want)[i]->type(), (*got)[i]->type());
+    if ((*want)[i]->type() != (*got)[i]->type()) continue;
+    if ((*want)[i]->type().type != DataType::f32) {
+      EXPECT_TRUE(std::ranges::equal((*want)[i]->bytes(), (*got)[i]->bytes()));
+      continue;
+    }
+    const auto a = (*want)[i]->as<float>();
+    const auto b = (*got)[i]->as<float>();
+    for (std::size_t k = 0; k < a.size(); ++k)
+      EXPECT_NEAR(a[k], b[k], 1e-4F * (1 + std::abs(a[k]))) << to_text(*fused) << "element " << k;
+  }
+  return *std::move(fused);
+}
+
+Onnx image() {
+  Onnx m;
+  m.input("x", {"n", "4", "6", "6"});
+  return m;
+}
+
+void batch_norm(Onnx& m, const std::string& from, const std::string& to, std::int64_t channels) {
+  for (const char* p : {".s", ".b", ".m", ".v"}) m.random(to + p, {channels}, true);
+  m.node("BatchNormalization", {from, to + ".s", to + ".b", to + ".m", to + ".v"}, {to});
+}
+
+TEST(FoldBatchNormalization, IntoConv) {
+  Onnx m = image();
+  m.random("w", {8, 2, 3, 3}).node("Conv", {"x", "w"}, {"c"}).set("group", 2);
+  batch_norm(m, "c", "y", 8);
+  m.output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("Conv"));
+}
+
+TEST(FoldBatchNormalization, IntoConvWithBiasThenRelu) {
+  Onnx m = image();
+  m.random("w", {8, 4, 1, 1}).random("b", {8}).node("Conv", {"x", "w", "b"}, {"c"});
+  batch_norm(m, "c", "n", 8);
+  m.node("Relu", {"n"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Conv"));
+  EXPECT_THAT(kinds(g.nodes[0]), ElementsAre(Kind::relu));
+}
+
+TEST(FoldBatchNormalization, IntoGroupedConvTranspose) {
+  Onnx m = image();
+  m.random("w", {4, 3, 3, 3}).node("ConvTranspose", {"x", "w"}, {"c"}).set("group", 2);
+  batch_norm(m, "c", "y", 6);
+  m.output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("ConvTranspose"));
+}
+
+TEST(FoldBatchNormalization, IntoGemmEitherWay) {
+  for (const int turned : {0, 1}) {
+    Onnx m;
+    m.input("x", {"n", "5"}).random("w", turned ? Shape{3, 5} : Shape{5, 3}).random("b", {3});
+    m.node("Gemm", {"x", "w", "b"}, {"g"}).set("transB", turned).set("alpha", 0.5F).set("beta", 2.0F);
+    batch_norm(m, "g", "y", 3);
+    m.output("y");
+    EXPECT_THAT(operators(optimised(m)), ElementsAre("Gemm"));
+  }
+}
+
+TEST(FoldBatchNormalization, StaysWhereTheConvHasAnotherUser) {
+  Onnx m = image();
+  m.random("w", {8, 4, 1, 1}).node("Conv", {"x", "w"}, {"c"});
+  batch_norm(m, "c", "y", 8);
+  m.node("Exp", {"c"}, {"z"}).output("y").output("z");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("Conv", "BatchNormalization", "Exp"));
+}
+
+TEST(FoldBatchNormalization, ScaleAndShiftByChannelToo) {
+  Onnx m = image();
+  m.random("w", {8, 4, 1, 1}).random("s", {8, 1, 1}).random("t", {1, 8, 1, 1});
+  m.node("Conv", {"x", "w"}, {"c"}).node("Mul", {"s", "c"}, {"d"}).node("Add", {"d", "t"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Conv"));
+  EXPECT_THAT(kinds(g.nodes[0]), IsEmpty());
+}
+
+TEST(PostOps, ResidualBlock) {
+  Onnx m = image();
+  m.random("w1", {4, 4, 1, 1}).random("w2", {4, 4, 1, 1});
+  // The shortcut is made after the main path, as in some exporters' order.
+  m.node("Conv", {"x", "w1"}, {"a"}).node("Conv", {"x", "w2"}, {"b"}).node("Add", {"a", "b"}, {"s"});
+  m.node("Relu", {"s"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Conv", "Conv"));
+  EXPECT_THAT(kinds(g.nodes[1]), ElementsAre(Kind::add, Kind::relu));
+}
+
+TEST(PostOps, OrderOfOperandsIsKept) {
+  Onnx m = image();
+  m.random("w", {4, 4, 1, 1});
+  m.node("Conv", {"x", "w"}, {"a"}).node("Exp", {"x"}, {"late"}).node("Mul", {"late", "a"}, {"p"});
+  m.node("Add", {"p", "x"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Exp", "Conv"));
+  EXPECT_THAT(kinds(g.nodes[1]), ElementsAre(Kind::mul, Kind::add));
+}
+
+TEST(PostOps, NotWhereTheResultIsSeen) {
+  Onnx m = image();
+  m.random("w", {4, 4, 1, 1})
+      .node("Conv", {"x", "w"}, {"a"})
+      .node("Relu", {"a"}, {"y"})
+      .output("a")
+      .output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("Conv", "Relu"));
+}
+
+TEST(PostOps, NotWhereTheSumIsWider) {
+  Onnx m;
+  m.input("x", {"n", "1", "4"}).random("w", {4, 4}).random("wide", {3, 4});
+  m.node("MatMul", {"x", "w"}, {"a"}).node("Add", {"a", "wide"}, {"y"}).output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("MatMul", "Add"));
+}
+
+TEST(PostOps, BiasScalarsAndActivations) {
+  Onnx m;
+  m.input("x", {"n", "4"}).random("w", {4, 4}).random("b", {4}).f32("two", {}, {2}).f32("three", {1}, {3});
+  m.node("MatMul", {"x", "w"}, {"a"}).node("Add", {"b", "a"}, {"c"}).node("Mul", {"c", "two"}, {"d"});
+  m.node("Sub", {"three", "d"}, {"e"}).node("Div", {"e", "two"}, {"f"}).node("Elu", {"f"}, {"g"});
+  m.node("Tanh", {"g"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("MatMul"));
+  EXPECT_THAT(kinds(g.nodes[0]), ElementsAre(Kind::add, Kind::linear, Kind::elu, Kind::tanh));
+}
+
+TEST(PostOps, SquareIsNotAPostOpOfItself) {
+  Onnx m;
+  m.input("x", {"n", "4"})
+      .random("w", {4, 4})
+      .node("MatMul", {"x", "w"}, {"a"})
+      .node("Mul", {"a", "a"}, {"y"});
+  m.output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("MatMul", "Mul"));
+}
+
+TEST(PostOps, Silu) {
+  Onnx m = image();
+  m.random("w", {4, 4, 1, 1}).node("Conv", {"x", "w"}, {"a"}).node("Sigmoid", {"a"}, {"s"});
+  m.node("Mul", {"a", "s"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Conv"));
+  EXPECT_THAT(kinds(g.nodes[0]), ElementsAre(Kind::silu));
+}
+
+TEST(PostOps, Relu6AndOpenClip) {
+  Onnx m = image();
+  m.random("w", {4, 4, 1, 1}).f32("zero", {}, {0}).f32("six", {}, {6});
+  m.node("Conv", {"x", "w"}, {"a"}).node("Clip", {"a", "zero", "six"}, {"b"});
+  m.node("Conv", {"b", "w"}, {"c"}).node("Clip", {"c", "zero"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Conv", "Conv"));
+  EXPECT_THAT(kinds(g.nodes[0]), ElementsAre(Kind::clip));
+  EXPECT_EQ(g.nodes[0].post_ops[0].beta, 6.0F);
+  EXPECT_THAT(kinds(g.nodes[1]), ElementsAre(Kind::relu));
+}
+
+TEST(HardSwish, BothOrders) {
+  for (const bool divide_last : {false, true}) {
+    Onnx m = image();
+    m.random("w", {4, 4, 1, 1}).f32("3", {}, {3}).f32("0", {}, {0}).f32("6", {}, {6});
+    m.node("Conv", {"x", "w"}, {"a"}).node("Add", {"a", "3"}, {"b"}).node("Clip", {"b", "0", "6"}, {"c"});
+    if (divide_last)
+      m.node("Mul", {"a", "c"}, {"d"}).node("Div", {"d", "6"}, {"y"});
+    else
+      m.node("Div", {"c", "6"}, {"d"}).node("Mul", {"a", "d"}, {"y"});
+    m.output("y");
+    const Graph g = optimised(m);
+    ASSERT_THAT(operators(g), ElementsAre("Conv")) << divide_last;
+    EXPECT_THAT(kinds(g.nodes[0]), ElementsAre(Kind::hard_swish));
+  }
+}
+
+Onnx tokens() {
+  Onnx m;
+  m.input("x", {"n", "3", "8"}).f32("half", {}, {0.5F}).f32("one", {}, {1}).f32("root2", {}, {1.41421356F});
+  m.f32("k", {}, {0.044715F}).f32("root", {}, {0.7978845608F}).f32("three", {}, {3}).f32("two", {}, {2});
+  m.f32("eps", {}, {1e-5F}).random("scale", {8}).random("bias", {8}).i64("last", {1}, {-1});
+  return m;
+}
+
+TEST(Gelu, ErfForms) {
+  for (const int form : {0, 1, 2}) {
+    Onnx m = tokens();
+    m.node("Exp", {"x"}, {"v"})
+        .node("Div", {"v", "root2"}, {"d"})
+        .node("Erf", {"d"}, {"e"})
+        .node("Add", {"e", "one"}, {"g"});
+    if (form == 0) m.node("Mul", {"v", "g"}, {"p"}).node("Mul", {"p", "half"}, {"y"});
+    if (form == 1) m.node("Mul", {"half", "v"}, {"p"}).node("Mul", {"p", "g"}, {"y"});
+    if (form == 2) m.node("Mul", {"half", "g"}, {"p"}).node("Mul", {"v", "p"}, {"y"});
+    m.output("y");
+    const Graph g = optimised(m);
+    ASSERT_THAT(operators(g), ElementsAre("Exp", "Gelu")) << form;
+    EXPECT_EQ(g.nodes[1].text("approximate", ""), "none");
+  }
+}
+
+TEST(Gelu, TanhForms) {
+  for (const int form : {0, 1}) {
+    Onnx m = tokens();
+    m.node("Sin", {"x"}, {"v"});
+    if (form == 0)
+      m.node("Pow", {"v", "three"}, {"c"});
+    else
+      m.node("Mul", {"v", "v"}, {"sq"}).node("Mul", {"sq", "v"}, {"c"});
+    m.node("Mul", {"c", "k"}, {"kc"}).node("Add", {"v", "kc"}, {"s"}).node("Mul", {"s", "root"}, {"u"});
+    m.node("Tanh", {"u"}, {"t"}).node("Add", {"one", "t"}, {"g"}).node("Mul", {"v", "half"}, {"h"});
+    m.node("Mul", {"h", "g"}, {"y"}).output("y");
+    const Graph g = optimised(m);
+    ASSERT_THAT(operators(g), ElementsAre("Sin", "Gelu")) << form;
+    EXPECT_EQ(g.nodes[1].text("approximate", ""), "tanh");
+  }
+}
+
+TEST(Gelu, NotWithAnotherFactor) {
+  Onnx m = tokens();
+  m.node("Div", {"x", "root2"}, {"d"}).node("Erf", {"d"}, {"e"}).node("Add", {"e", "one"}, {"g"});
+  m.node("Mul", {"x", "g"}, {"p"}).node("Mul", {"p", "three"}, {"y"}).output("y");
+  const auto ops = operators(optimised(m));
+  EXPECT_THAT(ops, ::testing::Not(::testing::Contains("Gelu")));
+  EXPECT_THAT(ops, ::testing::Contains("Erf"));
+}
+
+TEST(LayerNormalization, AsTorchUsedToExportIt) {
+  for (const bool affine : {true, false}) {
+    Onnx m = tokens();
+    m.node("ReduceMean", {"x"}, {"mean"}).set("axes", std::vector<std::int64_t>{-1});
+    m.node("Sub", {"x", "mean"}, {"d"}).node("Pow", {"d", "two"}, {"sq"});
+    m.node("ReduceMean", {"sq"}, {"var"}).set("axes", std::vector<std::int64_t>{-1});
+    m.node("Add", {"var", "eps"}, {"ve"})
+        .node("Sqrt", {"ve"}, {"root_ve"})
+        .node("Div", {"d", "root_ve"}, {"n"});
+    if (affine) m.node("Mul", {"n", "scale"}, {"ns"}).node("Add", {"ns", "bias"}, {"y"});
+    m.output(affine ? "y" : "n");
+    const Graph g = optimised(m);
+    ASSERT_THAT(operators(g), ElementsAre("LayerNormalization"));
+    EXPECT_EQ(g.nodes[0].inputs.size(), affine ? 3U : 2U);
+    EXPECT_EQ(g.nodes[0].integer("axis", 9), 2);
+  }
+}
+
+TEST(NoOps, VanishAndOutputsKeepTheirNames) {
+  Onnx m = tokens();
+  m.node("Identity", {"x"}, {"a"}).node("Dropout", {"a"}, {"b"}).node("Cast", {"b"}, {"c"}).set("to", 1);
+  m.node("Exp", {"c"}, {"d"})
+      .node("Identity", {"d"}, {"e"})
+      .node("Concat", {"e"}, {"y"})
+      .set("axis", 1)
+      .output("y");
+  const Graph g = optimised(m);
+  EXPECT_THAT(operators(g), ElementsAre("Exp"));
+  EXPECT_EQ(g.value(g.outputs[0]).name, "y");
+}
+
+TEST(NoOps, OutputsThatAreInputsOrEachOther) {
+  Onnx m = tokens();
+  m.node("Identity", {"x"}, {"y"}).node("Exp", {"x"}, {"z"}).node("Identity", {"z"}, {"w"});
+  m.output("y").output("z").output("w");
+  const Graph g = optimised(m);
+  EXPECT_THAT(operators(g), ::testing::UnorderedElementsAre("Reshape", "Exp", "Reshape"));
+  EXPECT_EQ(g.value(g.outputs[0]).name, "y");
+  EXPECT_EQ(g.value(g.outputs[1]).name, "z");
+  EXPECT_EQ(g.value(g.outputs[2]).name, "w");
+}
+
+TEST(NoOps, OutputThatIsAConstant) {
+  Onnx m;
+  m.input("x", {"3"}).f32("c", {2}, {1, 2}).node("Identity", {"c"}, {"y"}).node("Relu", {"x"}, {"z"});
+  m.output("y").output("z");
+  const Graph g = optimised(m, false);
+  EXPECT_TRUE(g.is_constant(g.outputs[0]));
+  EXPECT_EQ(g.value(g.outputs[0]).name, "y");
+}
+
+TEST(NoOps, MovesCancel) {
+  Onnx m = tokens();
+  const std::vector<std::int64_t> perm{0, 2, 1};
+  m.node("Transpose", {"x"}, {"a"}).set("perm", perm).node("Transpose", {"a"}, {"b"}).set("perm", perm);
+  m.i64("flat", {2}, {0, -1}).i64("back", {3}, {-1, 3, 8});
+  m.node("Exp", {"b"}, {"e"})
+      .node("Reshape", {"e", "flat"}, {"c"})
+      .node("Reshape", {"c", "back"}, {"y"})
+      .output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("Exp"));
+}
+
+TEST(NoOps, TransposeOfOnesIsReshape) {
+  Onnx m;
+  m.input("x", {"n", "1", "5"})
+      .node("Transpose", {"x"}, {"y"})
+      .set("perm", std::vector<std::int64_t>{0, 2, 1})
+      .output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("Reshape"));
+}
+
+TEST(Fold, ShapeArithmeticIsGone) {
+  Onnx m = tokens();
+  m.i64("zero", {}, {0}).i64("i0", {1}, {0}).i64("rest", {1}, {24});
+  m.node("Shape", {"x"}, {"s"}).node("Gather", {"s", "zero"}, {"n"}).node("Unsqueeze", {"n", "i0"}, {"n1"});
+  m.node("Concat", {"n1", "rest"}, {"to"}).set("axis", 0).node("Reshape", {"x", "to"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Reshape"));
+  EXPECT_EQ(g.nodes[0].inputs.size(), 1U);
+}
+
+TEST(Attention, ScaleAndMaskBecomePostOps) {
+  Onnx m;
+  m.input("q", {"n", "2", "8", "4"})
+      .input("k", {"n", "2", "4", "8"})
+      .input("mask", {"n", "1", "1", "8"}, DataType::boolean);
+  m.f32("c", {}, {2})
+      .f32("low", {}, {-3.4028234e38F})
+      .node("Div", {"q", "c"}, {"qs"})
+      .node("MatMul", {"qs", "k"}, {"s"});
+  m.node("Where", {"mask", "low", "s"}, {"masked"})
+      .node("Softmax", {"masked"}, {"y"})
+      .set("axis", -1)
+      .output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Where", "MatMul", "Softmax"));
+  EXPECT_EQ(g.value(g.nodes[0].outputs[0]).type.shape, (Shape{2, 1, 1, 8}));
+  EXPECT_THAT(kinds(g.nodes[1]), ElementsAre(Kind::linear, Kind::add));
+}
+
+TEST(GlobalPools, MeanOverAnImage) {
+  for (const int keep : {0, 1}) {
+    Onnx m = image();
+    m.node("ReduceMean", {"x"}, {"y"})
+        .set("axes", std::vector<std::int64_t>{2, -1})
+        .set("keepdims", keep)
+        .output("y");
+    const auto ops = operators(optimised(m));
+    EXPECT_EQ(ops[0], "GlobalAveragePool");
+    EXPECT_EQ(ops.size(), keep ? 1U : 2U);
+  }
+}
+
+TEST(MergeCommon, SameWorkIsDoneOnce) {
+  Onnx m = tokens();
+  m.node("Exp", {"x"}, {"a"}).node("Exp", {"x"}, {"b"}).node("Sub", {"a", "b"}, {"y"}).output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("Exp", "Sub"));
+}
+
+}  // namespace
+}  // namespace carillon::graph
