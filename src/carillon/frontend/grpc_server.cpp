@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,6 +30,10 @@ grpc::Status status_of(const Error& error) {
   // gRPC carries the text in a header, which servers and proxies bound.
   constexpr std::size_t longest = 4096;
   return {static_cast<grpc::StatusCode>(grpc_status(error.code)), error.message.substr(0, longest)};
+}
+
+grpc::Status no_memory() {
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory for this request"};
 }
 
 ServerUnaryReactor* finish(CallbackServerContext* context, const grpc::Status& status) {
@@ -119,11 +124,14 @@ class InferReactor final : public ServerUnaryReactor {
     const TimePoint arrival = service.now();
     auto view = ready_model(service, message.model_name(), message.model_version());
     if (!view) return Finish(status_of(view.error()));
-    auto request = parse_infer_grpc(**view, message, arrival, deadline_of(context_, arrival));
-    if (!request) return Finish(status_of(request.error()));
-
+    try {
+      auto request = parse_infer_grpc(**view, message, arrival, deadline_of(context_, arrival));
+      if (!request) return Finish(status_of(request.error()));
+      request_ = std::move(*request);
+    } catch (const std::bad_alloc&) {
+      return Finish(no_memory());
+    }
     view_ = std::move(*view);
-    request_ = std::move(*request);
     const auto ticket =
         service.submit(std::move(request_.call), [this, &answers](controller::InferAnswer answer) {
           answers.post([this, answer = std::move(answer)]() mutable { send(std::move(answer)); });
@@ -150,7 +158,11 @@ class InferReactor final : public ServerUnaryReactor {
                 std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
       return Finish(status_of(checked.error()));
     }
-    write_infer_grpc(*view_, request_, *answer.call, response_);
+    try {
+      write_infer_grpc(*view_, request_, *answer.call, response_);
+    } catch (const std::bad_alloc&) {
+      return Finish(no_memory());
+    }
     Finish(grpc::Status::OK);
   }
 

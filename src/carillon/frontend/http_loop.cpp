@@ -1,6 +1,7 @@
 #include "carillon/frontend/http_loop.h"
 
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include "carillon/frontend/http_session.h"
@@ -33,7 +34,14 @@ HttpLoop::HttpLoop(std::shared_ptr<HttpShared> of_server)
 void HttpLoop::start() {
   sweep();
   thread_ = std::thread([self = shared_from_this()] {
-    self->context.run();
+    // A connection whose handler ran out of memory keeps its deadline, and the sweep closes it.
+    for (bool ended = false; !ended;) {
+      try {
+        self->context.run();
+        ended = true;
+      } catch (const std::bad_alloc&) {
+      }
+    }
     {
       const std::lock_guard lock(self->mutex_);
       self->closed_ = true;

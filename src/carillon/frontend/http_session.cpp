@@ -254,6 +254,7 @@ void HttpSession::reply_and_close(int status, std::string_view message) {
 
 void HttpSession::write(HttpReply reply) {
   state_ = State::writing;
+  set_deadline(loop_->shared->options.body_timeout);
   cancel_ = {};
   reply_ = std::move(reply);
   close_after_ |= loop_->stopping;

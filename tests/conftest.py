@@ -1,0 +1,99 @@
+"""A real server on loopback for the tests of this folder.
+
+The program is $CARILLON_BIN, else build/release/carillon. The sample models are made anew for each run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+
+
+@dataclass
+class RunningServer:
+    http: str
+    grpc: str
+    metrics: str
+    program: Path
+    models: Path
+    process: subprocess.Popen
+
+    def scrape(self) -> str:
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as response:
+            return response.read().decode()
+
+
+def free_addresses(count: int) -> list[str]:
+    """Held open together, so that they differ."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return [f"{HOST}:{probe.getsockname()[1]}" for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/v2/health/ready", timeout=5) as response:
+            return response.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="session")
+def program() -> Path:
+    found = Path(os.environ.get("CARILLON_BIN", ROOT / "build" / "release" / "carillon"))
+    if not found.is_file():
+        pytest.fail(f"no program at {found}: build it, or name it in CARILLON_BIN", pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    subprocess.run([sys.executable, "-m", "carillon_samples", "--models", "tiny", "--out", str(folder)],
+                   check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(program, tiny_models, tmp_path_factory):
+    http, grpc, metrics = free_addresses(3)
+    log_path = tmp_path_factory.mktemp("log") / "server.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [str(program), "serve", "--models", str(tiny_models), "--http", http, "--grpc", grpc,
+             "--metrics", metrics, "--page-cache", "256 MiB"],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        limit = time.monotonic() + 300
+        while not is_ready(http):
+            status = process.poll()
+            if status is not None or time.monotonic() > limit:
+                pytest.fail(f"the server {'is not ready' if status is None else f'ended with {status}'}:\n"
+                            + log_path.read_text(errors="replace")[-4000:], pytrace=False)
+            time.sleep(0.1)
+        yield RunningServer(http, grpc, metrics, program, tiny_models, process)
+        assert process.poll() is None, "the server ended:\n" + log_path.read_text(errors="replace")[-4000:]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0, log_path.read_text(errors="replace")[-4000:]
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
