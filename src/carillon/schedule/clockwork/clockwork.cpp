@@ -63,7 +63,8 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     if (!in_time) {
       const TimePoint finish = would_finish(request.model, now);
       if (finish > request.deadline) {
-        const Duration left = request.deadline - now;
+        // A deadline may lie anywhere on the timeline.
+        const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
         state_.doubt(request.model, (left - options_.safety) * 1000 / (1000 + safety_permille_), now);
         refuse(request.id, Reason::cannot_finish, finish, out);
         return;

@@ -146,6 +146,10 @@ TEST(Clockwork, RefusesOnArrivalWhatCannotBeOnTimeAndSaysWhenItWouldEnd) {
   EXPECT_TRUE(hand.sent<Refuse>().empty()) << "just in time";
   hand.arrive(0, at(0ms), at(-5ms));
   EXPECT_EQ(hand.sent<Refuse>().size(), 1U) << "a deadline in the past";
+  hand.arrive(0, at(0ms), TimePoint::min());
+  EXPECT_EQ(hand.sent<Refuse>().size(), 1U);
+  hand.arrive(0, at(0ms), TimePoint::max() - 1ns);
+  EXPECT_TRUE(hand.sent<Refuse>().empty());
 }
 
 TEST(Clockwork, CountsPendingWorkOnArrival) {
@@ -337,6 +341,29 @@ TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {
   hand.decide(DeviceChanged{DeviceId{1}, false, 0}, at(1s + 2ms));
   ASSERT_EQ(hand.sent<Refuse>().size(), 1U);
   EXPECT_EQ(hand.sent<Refuse>()[0].reason, Reason::no_device);
+}
+
+TEST(Clockwork, AnOverloadedModelIsLoadedOnASecondDevice) {
+  Clockwork scheduler;
+  SimWorld world(scheduler, {.pages = {4, 4}}, {linear_model(0, 1ms, 4ms)});
+  // One device answers 800 a second in batches of 16.
+  for (int i = 0; i < 2400; ++i) {
+    const TimePoint t = at(50ms + i * 833us);
+    world.arrive({.model = ModelId{0}, .deadline = t + 50ms}, t);
+  }
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  EXPECT_EQ(world.loads(), 2);
+  EXPECT_GT(world.count().on_time, 2300);
+}
+
+TEST(Clockwork, AModelMayComeWhileServing) {
+  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  hand.warm(0, at(0ms));
+  hand.scheduler.add_model(linear_model(1, 1ms, 2ms));
+  hand.warm(1, at(100ms));
+  hand.arrive(1, at(1s), at(2s));
+  EXPECT_EQ(hand.sent<Infer>().size(), 1U);
 }
 
 // The ordered sets of bounds find what a scan of the paper's one strategy queue finds.

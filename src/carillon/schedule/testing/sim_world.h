@@ -49,7 +49,6 @@ class SimWorld {
   // Runs until nothing is left to happen, or `until`.
   void run(TimePoint until = TimePoint::max());
 
-  TimePoint now() const { return now_; }
   const std::map<std::string, std::string>& problems() const { return problems_; }
   std::string problems_text() const;
 
