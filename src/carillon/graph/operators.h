@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "carillon/base/result.h"
@@ -8,13 +9,13 @@
 namespace carillon::graph {
 
 // The opsets of the default domain that import understands.
-inline constexpr int first_opset = 7;
+inline constexpr int first_opset = 1;  // some operators only from 7 on, when broadcasting came
 inline constexpr int last_opset = 23;
 
 // What import and specialisation know of one ONNX operator.
 struct Operator {
   std::string_view name;
-  int since;  // the opset that brought it (first_opset where it is older)
+  int since;  // the first opset whose form of it we understand
   int last;   // the last opset that has it
   int min_inputs;
   int max_inputs;   // -1: any number
@@ -23,6 +24,13 @@ struct Operator {
   std::string_view attributes;
   infer::Function infer;
 };
+
+// All of them, by name.
+std::span<const Operator> all_operators();
+
+// The oldest opset whose form of `op` is already that of `first_opset` (or op.since where that is later): a
+// file of an older opset than first_opset imports where all its operators are of this kind.
+int oldest_opset(const Operator& op);
 
 // nullptr where we do not know it.
 const Operator* find_operator(std::string_view name);

@@ -231,13 +231,7 @@ Result<> trilu(const Node& node, Inputs inputs, Outputs outputs) {
   for (std::int64_t m = 0; m < matrices; ++m) {
     for (std::int64_t r = 0; r < rows; ++r, x += columns, y += columns) {
       const std::int64_t cut = std::clamp<std::int64_t>(upper ? r + k : r + k + 1, 0, columns);
-      if (upper) {
-        std::fill_n(y, cut, T{0});
-        std::copy(x + cut, x + columns, y + cut);
-      } else {
-        std::copy(x, x + cut, y);
-        std::fill_n(y + cut, columns - cut, T{0});
-      }
+      for (std::int64_t c = 0; c < columns; ++c) y[c] = (c >= cut) == upper ? x[c] : T{0};
     }
   }
   return {};

@@ -1,0 +1,89 @@
+#include <memory>
+
+#include "onnx_node/suite.h"
+
+#include "carillon/graph/kernel.h"
+
+namespace carillon::onnx_node {
+namespace {
+
+using graph::ConstView;
+using graph::Graph;
+using graph::MutableView;
+using graph::no_value;
+using graph::Node;
+using graph::Tensor;
+using graph::TensorType;
+using graph::ValueId;
+
+// Keeps every value of the graph in memory of its own and runs node after node.
+class PlainBackend : public Backend {
+ public:
+  std::string_view name() const override { return "plain"; }
+
+  Result<std::vector<Tensor>> run(const graph::Model& model, const std::vector<Tensor>& inputs) override {
+    const auto graph = model.specialize(1);
+    if (!graph) return in_context("specialize", graph.error());
+    std::vector<std::unique_ptr<Tensor>> values(graph->values.size());
+    std::vector<const Tensor*> known(graph->values.size(), nullptr);
+    for (std::size_t i = 0; i < graph->values.size(); ++i) known[i] = graph->values[i].constant.get();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const ValueId id = graph->inputs[i];
+      if (graph->value(id).type != inputs[i].type()) return invalid("input of another type than the model's");
+      known[id.index()] = &inputs[i];
+    }
+    for (const Node& node : graph->nodes) {
+      if (const auto ran = run_node(*graph, node, values, known); !ran) return std::unexpected(ran.error());
+    }
+    std::vector<Tensor> outputs;
+    for (const ValueId id : graph->outputs) {
+      if (known[id.index()] == nullptr) return invalid("an output that no node makes");
+      Tensor copy(graph->value(id).type);
+      std::ranges::copy(known[id.index()]->bytes(), copy.bytes().begin());
+      outputs.push_back(std::move(copy));
+    }
+    return outputs;
+  }
+
+ private:
+  static Result<> run_node(const Graph& graph, const Node& node, std::vector<std::unique_ptr<Tensor>>& values,
+                           std::vector<const Tensor*>& known) {
+    const auto view = [&](ValueId id) {
+      return id == no_value ? ConstView{}
+                            : ConstView{&graph.value(id).type, known[id.index()]->bytes().data()};
+    };
+    std::vector<ConstView> from;
+    std::vector<const TensorType*> types;
+    for (const ValueId id : node.inputs) {
+      from.push_back(view(id));
+      types.push_back(from.back().type);
+    }
+    std::vector<ConstView> operands;
+    for (const auto& post : node.post_ops) operands.push_back(view(post.operand));
+    std::vector<MutableView> to;
+    for (const ValueId id : node.outputs) {
+      if (id == no_value) {
+        to.push_back({});
+        continue;
+      }
+      values[id.index()] = std::make_unique<Tensor>(graph.value(id).type);
+      known[id.index()] = values[id.index()].get();
+      to.push_back({&graph.value(id).type, values[id.index()]->bytes().data()});
+    }
+    const graph::PlainKernel kernel = graph::find_plain_kernel(node, types);
+    if (kernel == nullptr) {
+      return fail(ErrorCode::unsupported, "node '" + node.name + "' (" + node.op + ") has no plain kernel");
+    }
+    if (const auto ran = kernel(node, from, to); !ran) return ran;
+    graph::apply_post_ops(node, operands, to[0]);
+    return {};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_plain_backend() {
+  return std::make_unique<PlainBackend>();
+}
+
+}  // namespace carillon::onnx_node

@@ -1,0 +1,130 @@
+#include "onnx_node/table.h"
+
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "carillon/graph/operators.h"
+
+namespace carillon::onnx_node {
+namespace {
+
+struct Row {
+  int left_out = 0;
+  int run = 0;
+  std::vector<int> passed;         // a backend
+  std::map<std::string, int> why;  // reason: tests
+};
+
+std::string reasons(const Row& row) {
+  std::string text;
+  for (const auto& [reason, count] : row.why) {
+    text += (text.empty() ? "" : "; ") + reason + " (" + std::to_string(count) + ")";
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> make_table(const std::vector<Case>& cases,
+                               const std::vector<std::unique_ptr<Backend>>& backends,
+                               const std::filesystem::path& scratch) {
+  std::map<std::string, Row> rows;
+  Row total;
+  total.passed.resize(backends.size());
+  std::vector<std::string> failures;
+  std::map<std::string, std::vector<std::string>> left_out;
+  for (const Case& test : cases) {
+    const auto prepared = prepare(test, scratch);
+    if (!prepared) return in_context(test.name, prepared.error());
+    std::vector<Row*> counted{&total};
+    for (const std::string& op : prepared->operators) {
+      Row& row = rows[op];
+      row.passed.resize(backends.size());
+      counted.push_back(&row);
+    }
+    if (!prepared->left_out.empty()) {
+      left_out[prepared->left_out].push_back(test.name);
+      for (Row* row : counted) {
+        ++row->left_out;
+        ++row->why[prepared->left_out];
+      }
+      continue;
+    }
+    for (Row* row : counted) ++row->run;
+    for (std::size_t b = 0; b < backends.size(); ++b) {
+      const auto ran = run_prepared(*prepared, *backends[b]);
+      if (!ran) {
+        failures.push_back("- `" + test.name + "` (" + std::string(backends[b]->name()) + ")");
+        continue;
+      }
+      for (Row* row : counted) ++row->passed[b];
+    }
+  }
+
+  std::ostringstream text;
+  text << R"(# ONNX operators and their conformance
+
+Made by `build/<preset>/onnx_node_suite --write-docs docs/onnx-operators.md`; a test checks that it is current.
+
+The tests are ONNX's backend node tests as Debian's `libonnx-testdata` has them. Each runs in two ways: node by
+node with the plain kernels (plain), and compiled by the CPU engine (cpu). Results may differ from ONNX's by 1e-3
+of the value plus 1e-5; bfloat16 by one unit in its last place (ONNX's data was made by truncation, Carillon rounds
+to the nearest); integers and booleans not at all. Graphs are static here: where a test feeds an operand that
+decides a shape as an input (Reshape's shape, Slice's starts, ...), it becomes a constant before import.
+
+A test is left out by rule only: it uses an operator or an element type that is not claimed, it trains, the shape
+of its output depends on data, an input has no elements, or its data is not of the shape that its model declares. A
+claimed test that fails is a failure of the test suite.
+
+)";
+  text << "| tests | left out | run |";
+  for (const auto& backend : backends) text << " pass (" << backend->name() << ") |";
+  text << "\n|---|---|---|";
+  for (std::size_t b = 0; b < backends.size(); ++b) text << "---|";
+  text << "\n| " << cases.size() << " | " << total.left_out << " | " << total.run << " |";
+  for (const int passed : total.passed) text << " " << passed << " |";
+  text << "\n\n";
+  if (!failures.empty()) {
+    text << "## Failures\n\n";
+    for (const std::string& failure : failures) text << failure << "\n";
+    text << "\n";
+  }
+
+  const auto table = [&](bool claimed) {
+    text << "| operator | tests | left out | run |";
+    for (const auto& backend : backends) text << " pass (" << backend->name() << ") |";
+    text << " why left out |\n|---|---|---|---|";
+    for (std::size_t b = 0; b < backends.size(); ++b) text << "---|";
+    text << "---|\n";
+    for (const auto& [op, row] : rows) {
+      if ((graph::find_operator(op) != nullptr) != claimed) continue;
+      text << "| " << op << " | " << row.left_out + row.run << " | " << row.left_out << " | " << row.run
+           << " |";
+      for (const int passed : row.passed) text << " " << passed << " |";
+      text << " " << reasons(row) << " |\n";
+    }
+    text << "\n";
+  };
+  text << "## Operators that are claimed\n\nA test counts for every operator that its graph uses.\n\n";
+  table(true);
+  std::string untested;
+  for (const graph::Operator& op : graph::all_operators()) {
+    const std::string name(op.name);
+    if (!rows.contains(name)) untested += (untested.empty() ? "" : ", ") + name;
+  }
+  if (!untested.empty()) {
+    text << "Claimed, but in no node test of this package: " << untested << ".\n\n";
+  }
+  text << "## Operators that are not\n\n";
+  table(false);
+  text << "## Tests left out, by rule\n\n";
+  for (const auto& [reason, names] : left_out) {
+    text << "- " << reason << " (" << names.size() << "):";
+    for (const std::string& name : names) text << " " << name;
+    text << "\n";
+  }
+  return text.str();
+}
+
+}  // namespace carillon::onnx_node
