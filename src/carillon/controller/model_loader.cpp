@@ -143,9 +143,13 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
         if (times.batch == batch) exec = std::max(Duration{1}, times.exec.p50);
     if (exec == Duration{0}) {
       doing("measuring batch " + std::to_string(batch));
-      auto times = worker.measure_exec(model.id, batch, 1 + repeats_for(options, per_row * batch));
+      // The first run warms up; of a long one that is a small part, and starting up should not take twice as
+      // long.
+      const Duration expected = per_row * batch;
+      const bool warm_up = expected <= options.at_most;
+      auto times = worker.measure_exec(model.id, batch, repeats_for(options, expected) + (warm_up ? 1 : 0));
       if (!times) return std::unexpected(times.error());
-      if (times->size() > 1) times->erase(times->begin());  // it warmed up
+      if (warm_up) times->erase(times->begin());
       exec = median(std::move(*times));
     }
     per_row = exec / batch;

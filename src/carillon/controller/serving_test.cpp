@@ -6,8 +6,8 @@
 #include <fstream>
 #include <future>
 
-#include "onnx/onnx_pb.h"
 #include <gtest/gtest.h>
+#include <onnx/onnx_pb.h>
 #include <stdlib.h>
 
 #include "carillon/base/clock.h"
@@ -51,9 +51,11 @@ std::string linear_model(std::int64_t in, std::int64_t out, float scale, bool op
   weights.set_data_type(onnx::TensorProto::FLOAT);
   weights.add_dims(in);
   weights.add_dims(out);
+  std::vector<float> values;
+  values.reserve(static_cast<std::size_t>(in * out));
   for (std::int64_t i = 0; i < in; ++i)
-    for (std::int64_t j = 0; j < out; ++j)
-      weights.add_float_data(scale * static_cast<float>((i + 2 * j) % 5 - 1));
+    for (std::int64_t j = 0; j < out; ++j) values.push_back(scale * static_cast<float>((i + 2 * j) % 5 - 1));
+  weights.set_raw_data(values.data(), values.size() * sizeof(float));
   auto& product = *graph.add_node();
   product.set_name("product");
   product.set_op_type("MatMul");
