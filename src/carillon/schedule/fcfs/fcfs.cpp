@@ -43,7 +43,7 @@ void Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
       self.list(open->request.model);
     }
     void operator()(const ActionDone& e) const { self.done(e, now, out); }
-    void operator()(const DeviceChanged& e) const { self.changed(e, out); }
+    void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
   };
   std::visit(Visitor{*this, now, out}, event);
@@ -67,6 +67,7 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
       }
       give_back(*finished, true, out);
       if (state_.residence(finished->device, model) == Residence::absent) displace(model, finished->device);
+      for (const DeviceId device : m.places) fill(device, now, out);
       break;
     case ActionKind::load:
       if (event.status == ActionStatus::success) {
@@ -100,7 +101,7 @@ void Fcfs::give_back(const FinishedAction& infer, bool counts, Actions& out) {
   list(infer.model);
 }
 
-void Fcfs::changed(const DeviceChanged& event, Actions& out) {
+void Fcfs::changed(const DeviceChanged& event, TimePoint now, Actions& out) {
   if (event.device.index() == ready_.size()) ready_.emplace_back();
   const auto lost = state_.device_changed(event);
   for (std::size_t i = 0; i < models_.size(); ++i)
@@ -110,6 +111,8 @@ void Fcfs::changed(const DeviceChanged& event, Actions& out) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     if (!models_[i].waiting.empty() && !state_.can_hold(model)) refuse_all(model, Reason::no_device, out);
   }
+  // What was given back may be loaded on devices that are idle.
+  for (std::size_t i = 0; i < ready_.size(); ++i) fill(DeviceId{static_cast<std::uint32_t>(i)}, now, out);
 }
 
 void Fcfs::refuse_all(ModelId model, Reason reason, Actions& out) {

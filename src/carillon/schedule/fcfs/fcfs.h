@@ -48,7 +48,7 @@ class Fcfs final : public Scheduler {
   using Order = std::set<std::pair<Sequence, ModelId>>;
 
   void done(const ActionDone& event, TimePoint now, Actions& out);
-  void changed(const DeviceChanged& event, Actions& out);
+  void changed(const DeviceChanged& event, TimePoint now, Actions& out);
   void give_back(const FinishedAction& infer, bool counts, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
   void list(ModelId model);    // after its oldest request or its places changed

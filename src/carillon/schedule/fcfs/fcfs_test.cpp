@@ -57,6 +57,18 @@ TEST(Fcfs, LoadsOnDemandAndEvictsTheLeastRecentlyUsed) {
   EXPECT_GT(world.unloads(), 5);
 }
 
+TEST(Fcfs, WhatADeviceLosesGoesToAnIdleOneThatHasTheModel) {
+  Fcfs scheduler;
+  SimWorld world(scheduler, {.pages = {1, 1}}, {linear_model(0, 1ms, 9ms)});
+  for (int i = 0; i < 200; ++i) world.arrive({.model = ModelId{0}, .deadline = at(9s)}, at(Duration{i}));
+  world.arrive({.model = ModelId{0}, .deadline = at(9s)}, at(5s));
+  world.device(DeviceId{0}, false, at(5s + 1ms));
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  EXPECT_EQ(world.count().on_time, 201);
+  EXPECT_EQ(world.loads(), 2);
+}
+
 TEST(Scheduler, IsMadeByName) {
   for (const std::string& name : scheduler_names()) {
     const auto made = make_scheduler(name);

@@ -76,7 +76,7 @@ class Policies : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Policies, HoldTheirPromisesInManyWorlds) {
   int late = 0, on_time = 0, refused = 0, decisions = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     World world = make_world(seed, GetParam());
     world.sim->run(TimePoint{3600s});
     ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
