@@ -90,7 +90,7 @@ Result<int> find_opset(const onnx::ModelProto& model) {
     if (import.domain().empty() || import.domain() == "ai.onnx")
       version = std::max(version, import.version());
   if (version == 0) return invalid("it does not say which opset of ONNX's operators it uses");
-  if (version < 1 || version > last_opset)  // below first_opset it depends on the operators
+  if (version < first_opset || version > last_opset)
     return fail(ErrorCode::unsupported, "it uses opset " + std::to_string(version) + "; supported are " +
                                             std::to_string(first_opset) + " to " +
                                             std::to_string(last_opset));
@@ -219,12 +219,12 @@ class Importer {
     if (op == nullptr)
       return fail(ErrorCode::unsupported, describe(node) + ": the operator is not supported (opset " +
                                               std::to_string(out_.opset) + ")");
-    if (out_.opset < first_opset && op->since <= first_opset && out_.opset < oldest_opset(*op))
+    if (out_.opset < op->since && op->since <= whole_opset)
       return fail(ErrorCode::unsupported,
                   describe(node) + ": its form of opset " + std::to_string(out_.opset) +
-                      " is not supported; export the model with opset " + std::to_string(first_opset) +
+                      " is not supported; export the model with opset " + std::to_string(whole_opset) +
                       " to " + std::to_string(last_opset));
-    if (out_.opset < oldest_opset(*op) || out_.opset > op->last)
+    if (out_.opset < op->since || out_.opset > op->last)
       return invalid(describe(node) + ": the operator is known from opset " + std::to_string(op->since) +
                      " to " + std::to_string(op->last) + ", but the file uses opset " +
                      std::to_string(out_.opset));

@@ -167,64 +167,10 @@ constexpr auto table = std::to_array<Operator>({
 static_assert(std::is_sorted(table.begin(), table.end(),
                              [](const Operator& a, const Operator& b) { return a.name < b.name; }));
 
-// The opset of the last change before first_opset, of operators that opset 7 did not change.
-struct Unchanged {
-  std::string_view name;
-  int since;
-};
-constexpr Unchanged unchanged[] = {
-    {"Abs", 6},
-    {"Ceil", 6},
-    {"Concat", 4},
-    {"Constant", 1},
-    {"Conv", 1},
-    {"ConvTranspose", 1},
-    {"Elu", 6},
-    {"Exp", 6},
-    {"Floor", 6},
-    {"GlobalAveragePool", 1},
-    {"GlobalMaxPool", 1},
-    {"HardSigmoid", 6},
-    {"Identity", 1},
-    {"InstanceNormalization", 6},
-    {"LeakyRelu", 6},
-    {"Log", 6},
-    {"MatMul", 1},
-    {"MaxPool", 1},
-    {"Neg", 6},
-    {"Not", 1},
-    {"Reciprocal", 6},
-    {"ReduceL1", 1},
-    {"ReduceL2", 1},
-    {"ReduceLogSum", 1},
-    {"ReduceLogSumExp", 1},
-    {"ReduceMax", 1},
-    {"ReduceMean", 1},
-    {"ReduceMin", 1},
-    {"ReduceProd", 1},
-    {"ReduceSum", 1},
-    {"ReduceSumSquare", 1},
-    {"Relu", 6},
-    {"Selu", 6},
-    {"Sigmoid", 6},
-    {"Softplus", 1},
-    {"Softsign", 1},
-    {"Sqrt", 6},
-    {"Tanh", 6},
-    {"Transpose", 1},
-};
-
 }  // namespace
 
 std::span<const Operator> all_operators() {
   return table;
-}
-
-int oldest_opset(const Operator& op) {
-  if (op.since > first_opset) return op.since;
-  const auto* found = std::find_if(std::begin(unchanged), std::end(unchanged),
-                                   [&](const Unchanged& each) { return each.name == op.name; });
-  return found != std::end(unchanged) ? found->since : first_opset;
 }
 
 const Operator* find_operator(std::string_view name) {

@@ -9,7 +9,9 @@
 namespace carillon::graph {
 
 // The opsets of the default domain that import understands.
-inline constexpr int first_opset = 1;  // some operators only from 7 on, when broadcasting came
+inline constexpr int first_opset = 1;
+// From here on we know every operator of the table that its opset had: broadcasting has today's rules.
+inline constexpr int whole_opset = 7;
 inline constexpr int last_opset = 23;
 
 // What import and specialisation know of one ONNX operator.
@@ -27,10 +29,6 @@ struct Operator {
 
 // All of them, by name.
 std::span<const Operator> all_operators();
-
-// The oldest opset whose form of `op` is already that of `first_opset` (or op.since where that is later): a
-// file of an older opset than first_opset imports where all its operators are of this kind.
-int oldest_opset(const Operator& op);
 
 // nullptr where we do not know it.
 const Operator* find_operator(std::string_view name);

@@ -47,10 +47,13 @@ Result<> arg_reduce(Inference& x) {
 
 Result<> cumsum(Inference& x) {
   if (auto ok = x.require(0, TypeClass::number); !ok) return ok;
-  auto axis = x.integers(1, "axis");
-  if (!axis) return std::unexpected(axis.error());
-  if (axis->size() != 1) return x.error("axis must be one number");
-  if (auto ok = x.axis((*axis)[0], x.rank(0)); !ok) return std::unexpected(ok.error());
+  if (auto ok = x.require(1, TypeClass::integer); !ok) return ok;
+  if (x.input(1).elements() != 1) return x.error("axis must be one number");
+  if (x.constant(1) != nullptr) {
+    auto axis = x.integers(1, "axis");
+    if (!axis) return std::unexpected(axis.error());
+    if (auto ok = x.axis((*axis)[0], x.rank(0)); !ok) return std::unexpected(ok.error());
+  }
   x.set(0, x.input(0).type, x.shape(0));
   return {};
 }
