@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "carillon/base/clock.h"
 #include "carillon/base/statistics.h"
 
 namespace carillon::bench {
