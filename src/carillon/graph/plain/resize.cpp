@@ -184,54 +184,96 @@ struct Job {
   Settings settings;
   int rank = 0;
   std::array<Axis, max_rank> axes{};
-  std::array<Blend, max_rank> blends{};
-  bool outside = false;
+  std::array<std::int64_t, max_rank> out_stride{};
 };
 
-// The mix of the axes from `axis` on, around `x`.
-template <typename T>
-double mix(const Job& job, int axis, const T* x) {
-  if (axis == job.rank) return static_cast<double>(load(*x));
-  const Blend& blend = job.blends[axis];
-  if (blend.count == 1) return mix(job, axis + 1, x + blend.offset[0]);
-  double sum = 0;
-  for (int i = 0; i < blend.count; ++i) {
-    if (blend.weight[i] != 0) sum += blend.weight[i] * mix(job, axis + 1, x + blend.offset[i]);
-  }
-  return sum;
-}
-
-// Fills the output from `axis` on; the blends of the axes before are set.
-template <typename T>
-T* fill(Job& job, int axis, const T* x, T* y) {
-  if (axis == job.rank) {
-    *y = store<T>(number_cast<Compute<T>>(job.outside ? job.settings.extrapolation : mix(job, 0, x)));
-    return y + 1;
-  }
-  const bool outside = job.outside;
-  for (std::int64_t place = 0; place < job.axes[axis].out; ++place) {
-    job.blends[axis] = blend_of(job.settings, job.axes[axis], place);
-    job.outside = outside || job.blends[axis].outside;
-    y = fill(job, axis + 1, x, y);
-  }
-  job.outside = outside;
-  return y;
-}
-
-// Nearest needs no mixing: each axis adds its offset.
-template <typename T>
-T* fill_nearest(const Job& job, int axis, const T* x, T* y, bool outside) {
-  const Axis& here = job.axes[axis];
-  for (std::int64_t place = 0; place < here.out; ++place) {
-    const Blend blend = blend_of(job.settings, here, place);
-    if (axis + 1 < job.rank) {
-      y = fill_nearest(job, axis + 1, x + blend.offset[0], y, outside || blend.outside);
-    } else {
-      *y++ = outside || blend.outside ? store<T>(number_cast<Compute<T>>(job.settings.extrapolation))
-                                      : x[blend.offset[0]];
+// The blends of a stretch of the last axis, made once for all rows.
+inline constexpr std::int64_t tile = 128;
+struct Columns {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  int taps = 1;
+  std::array<std::array<std::int64_t, tile>, 4> offset;
+  std::array<std::array<float, tile>, 4> weight;
+  std::array<bool, tile> outside;
+};
+void make_columns(const Job& job, std::int64_t first, Columns& columns) {
+  const Axis& axis = job.axes[job.rank - 1];
+  columns.first = first;
+  columns.count = std::min(tile, axis.out - first);
+  for (std::int64_t j = 0; j < columns.count; ++j) {
+    const Blend blend = blend_of(job.settings, axis, first + j);
+    columns.taps = blend.count;  // the same for all of an axis
+    columns.outside[j] = blend.outside;
+    for (int t = 0; t < blend.count; ++t) {
+      columns.offset[t][j] = blend.offset[t];
+      columns.weight[t][j] = static_cast<float>(blend.weight[t]);
     }
   }
-  return y;
+}
+
+// The lines of the input that one line of the output mixes: every combination of what its axes before the
+// last take.
+inline constexpr int max_lines = 256;
+struct Lines {
+  int count = 1;
+  bool outside = false;
+  std::array<std::int64_t, max_lines> offset;
+  std::array<float, max_lines> weight;
+};
+
+template <typename T>
+void write_line(const Job& job, const Columns& columns, const Lines& lines, const T* x, T* y) {
+  using C = Compute<T>;
+  const T beyond = store<T>(number_cast<C>(job.settings.extrapolation));
+  if (lines.outside) {
+    std::fill_n(y, columns.count, beyond);
+    return;
+  }
+  if (job.settings.mode == Mode::nearest) {
+    const T* line = x + lines.offset[0];
+    for (std::int64_t j = 0; j < columns.count; ++j) y[j] = line[columns.offset[0][j]];
+  } else {
+    using Sum = std::conditional_t<std::is_same_v<C, float>, float, double>;
+    std::array<Sum, tile> sum{};
+    for (int l = 0; l < lines.count; ++l) {
+      const T* line = x + lines.offset[l];
+      const auto weight = static_cast<Sum>(lines.weight[l]);
+      if (weight == Sum{0}) continue;
+      for (int t = 0; t < columns.taps; ++t) {
+        for (std::int64_t j = 0; j < columns.count; ++j) {
+          sum[j] += weight * static_cast<Sum>(columns.weight[t][j]) *
+                    static_cast<Sum>(load(line[columns.offset[t][j]]));
+        }
+      }
+    }
+    for (std::int64_t j = 0; j < columns.count; ++j) y[j] = store<T>(number_cast<C>(sum[j]));
+  }
+  for (std::int64_t j = 0; j < columns.count; ++j) {
+    if (columns.outside[j]) y[j] = beyond;
+  }
+}
+
+// Fills the columns of every line from `axis` on.
+template <typename T>
+void fill(const Job& job, const Columns& columns, int axis, const Lines& lines, const T* x, T* y) {
+  if (axis == job.rank - 1) {
+    write_line(job, columns, lines, x, y + columns.first);
+    return;
+  }
+  Lines mine;
+  for (std::int64_t place = 0; place < job.axes[axis].out; ++place) {
+    const Blend blend = blend_of(job.settings, job.axes[axis], place);
+    mine.count = 0;
+    mine.outside = lines.outside || blend.outside;
+    for (int l = 0; l < lines.count; ++l) {
+      for (int t = 0; t < blend.count; ++t, ++mine.count) {
+        mine.offset[mine.count] = lines.offset[l] + blend.offset[t];
+        mine.weight[mine.count] = lines.weight[l] * static_cast<float>(blend.weight[t]);
+      }
+    }
+    fill(job, columns, axis + 1, mine, x, y + place * job.out_stride[axis]);
+  }
 }
 
 double real_at(const ConstView& view, std::int64_t at) {
@@ -277,10 +319,19 @@ Result<> resize(const Node& node, Inputs inputs, Outputs outputs) {
     }
     if (!(job.axes[*d].scale > 0)) return failed(node, "a scale is not positive");
   }
-  if (settings->mode == Mode::nearest) {
-    fill_nearest(job, 0, inputs[0].as<T>(), outputs[0].as<T>(), false);
-  } else {
-    fill(job, 0, inputs[0].as<T>(), outputs[0].as<T>());
+  int combinations = 1;
+  for (int d = 0; d + 1 < job.rank; ++d) {
+    combinations *= blend_of(job.settings, job.axes[d], 0).count;
+    if (combinations > max_lines) return failed(node, "it interpolates along too many axes");
+  }
+  job.out_stride = dense_strides(to);
+  Lines whole;
+  whole.offset[0] = 0;
+  whole.weight[0] = 1;
+  Columns columns;
+  for (std::int64_t first = 0; first < to.back(); first += tile) {
+    make_columns(job, first, columns);
+    fill(job, columns, 0, whole, inputs[0].as<T>(), outputs[0].as<T>());
   }
   return {};
 }
