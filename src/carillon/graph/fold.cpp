@@ -17,9 +17,6 @@ namespace {
 
 constexpr std::size_t small_bytes = 64U << 10;
 
-// Multiplications that folding one node may take.
-constexpr double work_limit = 4e9;
-
 template <typename T>
 void append_raw(std::string& text, const T& value) {
   const auto bytes = std::bit_cast<std::array<char, sizeof(T)>>(value);
@@ -283,9 +280,10 @@ Result<bool> Folder::fold(Graph& graph, const Node& node) {
   if (fill == nullptr) {
     kernel = find_plain_kernel(node, operand_types);
     // What would take long or much memory is left to run time, where an engine plans for it.
-    if (kernel == nullptr || bytes > budget_ || node.outputs[0] == no_value ||
-        multiplications(graph, node) > work_limit)
-      return false;
+    if (kernel == nullptr || bytes > budget_ || node.outputs[0] == no_value) return false;
+    const double work = multiplications(graph, node);
+    if (work > work_) return false;
+    work_ -= work;
   }
   std::string key = signature(node);
   if (types_alone) append_type(key, graph.value(node.inputs[0]).type);

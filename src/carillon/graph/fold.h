@@ -40,7 +40,9 @@ class ConstantStore {
 // cannot ask for any amount of memory or work.
 class Folder {
  public:
-  Folder(ConstantStore& store, std::uint64_t budget) : store_(store), budget_(budget) {}
+  // `budget`: bytes; the multiplications allowed follow from it.
+  Folder(ConstantStore& store, std::uint64_t budget)
+      : store_(store), budget_(budget), work_(1e9 + 4 * static_cast<double>(budget)) {}
 
   // Makes `node`'s outputs constants of `graph` where all that it depends on is known and we can compute it;
   // false where not. The outputs' types are set.
@@ -58,6 +60,7 @@ class Folder {
 
   ConstantStore& store_;
   std::uint64_t budget_;
+  double work_;
 };
 
 // A text that is the same for nodes that compute the same from the same inputs.

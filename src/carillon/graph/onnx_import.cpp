@@ -9,6 +9,7 @@
 #include <queue>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "onnx/onnx_pb.h"
@@ -397,11 +398,12 @@ class Importer {
 
   Result<> outputs() {
     if (proto_.output_size() == 0) return invalid("the graph has no outputs");
+    std::unordered_set<ValueId> listed;
     for (const auto& proto : proto_.output()) {
       if (auto ok = check_name(proto.name(), "an output"); !ok) return ok;
       const auto found = ids_.find(proto.name());
       if (found == ids_.end()) return invalid("output '" + proto.name() + "' is not made by anything");
-      if (std::find(graph().outputs.begin(), graph().outputs.end(), found->second) != graph().outputs.end())
+      if (!listed.insert(found->second).second)
         return invalid("output '" + proto.name() + "' is listed twice");
       OnnxGraph::Output output{.id = found->second};
       if (proto.type().has_tensor_type() && proto.type().tensor_type().elem_type() != 0) {

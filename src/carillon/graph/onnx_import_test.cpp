@@ -246,6 +246,33 @@ TEST(ImportOnnx, BadFiles) {
   EXPECT_THAT(import_onnx(folder.path(), {}).error().message, HasSubstr("not a regular file"));
 }
 
+// Nothing may recurse as deep as a file wants it to.
+TEST(ImportOnnx, LongChains) {
+  Onnx m;
+  m.input("x", {"n", "4"}).f32("c", {}, {1.5F});
+  std::string last = "x";
+  constexpr int length = 50000;
+  for (int i = 0; i < length; ++i) {
+    const std::string name = "v" + std::to_string(i);
+    m.node(i % 2 == 0 ? "Mul" : "Div", {last, "c"}, {name});
+    last = name;
+  }
+  m.output(last);
+  const auto model = m.import();
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_LT((*model)->specialize(1)->nodes.size(), length);
+}
+
+// What folding may cost follows from the size of the file.
+TEST(ImportOnnx, LargeProductsOfConstantsAreLeftToRunTime) {
+  Onnx m;
+  m.input("x", {"n", "2000"}).i64("s", {2}, {2000, 2000}).node("ConstantOfShape", {"s"}, {"a"});
+  m.node("MatMul", {"a", "a"}, {"b"}).node("MatMul", {"x", "b"}, {"y"}).output("y");
+  const auto model = m.import();
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_THAT(testing::operators(*(*model)->specialize(1)), ElementsAre("MatMul", "MatMul"));
+}
+
 // External data.
 
 struct Place {

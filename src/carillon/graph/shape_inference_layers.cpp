@@ -132,7 +132,7 @@ Result<> conv(Inference& x) {
   const Shape& weight = x.shape(1);
   const std::int64_t group = x.node().integer("group", 1);
   const std::int64_t channels = x.shape(0)[1];
-  if (group < 1 || group > window_limit || channels != weight[1] * group || weight[0] % group != 0 ||
+  if (group < 1 || channels % group != 0 || channels / group != weight[1] || weight[0] % group != 0 ||
       weight[0] < 1)
     return x.error("input " + to_text(x.shape(0)) + ", weights " + to_text(weight) + " and group " +
                    std::to_string(group) + " do not fit together");
@@ -156,7 +156,7 @@ Result<> conv_transpose(Inference& x) {
   const Shape& weight = x.shape(1);
   const std::int64_t group = x.node().integer("group", 1);
   if (group < 1 || group > window_limit || x.shape(0)[1] != weight[0] || weight[0] % group != 0 ||
-      weight[1] < 1)
+      weight[1] < 1 || weight[1] > window_limit)
     return x.error("input " + to_text(x.shape(0)) + ", weights " + to_text(weight) + " and group " +
                    std::to_string(group) + " do not fit together");
   const std::int64_t channels = weight[1] * group;
@@ -179,6 +179,7 @@ Result<> conv_transpose(Inference& x) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t stride = window->strides[i];
     const std::int64_t in = x.shape(0)[i + 2];
+    if (in > (std::int64_t{1} << 32)) return x.error("input " + to_text(x.shape(0)) + " is too large");
     const std::int64_t reach = (window->kernel[i] - 1) * window->dilations[i] + 1;
     const std::int64_t full = stride * (in - 1) + (*more)[i] + reach;  // before pads are cut off
     std::int64_t& begin = window->pads[i];

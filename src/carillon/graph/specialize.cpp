@@ -13,6 +13,8 @@
 namespace carillon::graph {
 namespace {
 
+constexpr std::size_t most_dimensions = 64;
+
 bool is_zero(const Tensor& tensor, std::size_t i) {
   const std::size_t size = size_of(tensor.type().type);
   auto bytes = tensor.bytes().subspan(i * size, size);
@@ -92,6 +94,9 @@ class Specializer {
       if (node.outputs[i] == no_value) continue;
       const TensorType& type = inference.results()[i];
       if (auto count = element_count(type.shape); !count) return in_context(describe(node), count.error());
+      if (type.shape.size() > most_dimensions)
+        return invalid(describe(node) + ": its result has " + std::to_string(type.shape.size()) +
+                       " dimensions; at most " + std::to_string(most_dimensions) + " are supported");
       graph_.value(node.outputs[i]).type = type;
     }
     return settle(std::move(node));
