@@ -111,7 +111,8 @@ Desc reshaped(const Desc& desc, std::span<const std::int64_t> shape) {
   if (dims.empty()) dims.push_back(1);
   if (desc.get_dims() == dims) return desc;
   if (is_row_major(desc)) return row_major(dims, desc.get_data_type());
-  return desc.reshape(dims, /*allow_empty=*/true);
+  const Desc seen = desc.reshape(dims, /*allow_empty=*/true);
+  return seen ? seen : Desc();
 }
 
 Desc transposed(const Desc& desc, std::span<const std::int64_t> perm) {
@@ -119,7 +120,8 @@ Desc transposed(const Desc& desc, std::span<const std::int64_t> perm) {
   std::vector<int> goes_to(perm.size());
   for (std::size_t i = 0; i < perm.size(); ++i)
     goes_to[static_cast<std::size_t>(perm[i])] = static_cast<int>(i);
-  return desc.permute_axes(goes_to, /*allow_empty=*/true);
+  const Desc seen = desc.permute_axes(goes_to, /*allow_empty=*/true);
+  return seen ? seen : Desc();
 }
 
 Desc with_type(const Desc& desc, DnnlType type) {
