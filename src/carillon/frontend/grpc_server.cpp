@@ -200,9 +200,10 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
 
   ServerUnaryReactor* ModelReady(CallbackServerContext* context, const inference::ModelReadyRequest* request,
                                  inference::ModelReadyResponse* response) override {
+    // As Triton has it, a model that is not there is not ready: clients ask this to wait for one.
     const auto view = service_.find(request->name(), request->version());
-    if (!view) return finish(context, status_of(view.error()));
-    response->set_ready((*view)->ready);
+    if (!view && view.error().code != ErrorCode::not_found) return finish(context, status_of(view.error()));
+    response->set_ready(view && (*view)->ready);
     return finish(context, grpc::Status::OK);
   }
 

@@ -182,6 +182,9 @@ TEST_F(GrpcServerTest, TellsAboutItself) {
   inference::ModelReadyResponse model_ready;
   EXPECT_TRUE(call(&Stub::ModelReady, is_ready, model_ready).ok());
   EXPECT_TRUE(model_ready.ready());
+  is_ready.set_name("nobody");
+  EXPECT_TRUE(call(&Stub::ModelReady, is_ready, model_ready).ok());
+  EXPECT_FALSE(model_ready.ready());
 }
 
 TEST_F(GrpcServerTest, WhatIsNotServedSaysSo) {
