@@ -75,7 +75,13 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     const std::string file = arguments.device.substr(emulated.size());
     auto profile = profile::read_profile(file);
     if (!profile) return in_context("--device", profile.error());
-    device.engine = make_emulated(*profile, clock);
+    engine::EmulatedOptions emulation;
+    for (const profile::ModelProfile& model : profile->models) {
+      engine::EmulatedModel& into = emulation.models[model.name];
+      into.weights = model.weights;
+      for (const profile::BatchTimes& times : model.batches) into.execution[times.batch] = times.exec.p50;
+    }
+    device.engine = engine::make_emulated_engine(std::move(emulation), clock);
     device.description = arguments.device;
   } else {
     return invalid("--device: '" + arguments.device +

@@ -1,8 +1,14 @@
+#include <algorithm>
+#include <atomic>
 #include <csignal>
+#include <optional>
+#include <thread>
 
 #include <CLI/CLI.hpp>
+#include <pthread.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
@@ -31,6 +37,48 @@ struct Arguments {
   DeviceArguments device;
 };
 
+// Waits for Ctrl-C or SIGTERM in a thread that may be the program's only one to see them: both are blocked
+// before any other thread starts. Until wait() is called (models load meanwhile) they end the program at
+// once, as they do after it has returned.
+class SignalWait {
+ public:
+  SignalWait() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    watcher_ = std::thread([this] {
+      for (;;) {
+        int signal = 0;
+        sigwait(&set_, &signal);
+        const State was = state_.exchange(State::signalled);
+        if (was == State::ended) return;
+        if (was != State::waiting) _exit(128 + signal);
+        state_.notify_all();
+      }
+    });
+  }
+  ~SignalWait() {
+    state_ = State::ended;
+    pthread_kill(watcher_.native_handle(), SIGTERM);
+    watcher_.join();
+  }
+  SignalWait(const SignalWait&) = delete;
+  SignalWait& operator=(const SignalWait&) = delete;
+
+  void wait() const {
+    State expected = State::starting;
+    state_.compare_exchange_strong(expected, State::waiting);
+    state_.wait(State::waiting);
+  }
+
+ private:
+  enum class State : std::uint8_t { starting, waiting, signalled, ended };
+  sigset_t set_{};
+  mutable std::atomic<State> state_{State::starting};
+  std::thread watcher_;
+};
+
 int complain(int status, const Error& error) {
   fmt::print(stderr, "carillon serve: {}\n", error.message);
   return status;
@@ -42,14 +90,8 @@ int run(const Arguments& arguments) {
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(spdlog::level::from_str(arguments.log_level));
 
-  // Taken by sigwait() below; blocked before any thread starts, so that all inherit it.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
-
+  const SignalWait signals;
   const SteadyClock clock;
   auto scheduler = schedule::make_scheduler(arguments.scheduler);
   if (!scheduler) return complain(exit_usage, scheduler.error());
@@ -77,17 +119,14 @@ int run(const Arguments& arguments) {
                to_text(device->worker.workspace));
 
   controller::LoaderOptions loading;
-  loading.profile = profile ? &*profile : nullptr;
+  loading.seeds.profile = profile ? &*profile : nullptr;
   loading.progress = [](const controller::LoadProgress& progress) {
-    spdlog::info("[{}/{}] {}: {}", progress.index, progress.count, progress.model, progress.text);
+    spdlog::info("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
+                 progress.model, progress.doing);
   };
-  loading.stop_requested = [&signals] {
-    sigset_t pending;
-    sigpending(&pending);
-    return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
-  };
-  auto loaded = controller::load_repository(arguments.models, *device->engine, **worker, controller, loading);
+  auto loaded = controller::load_models(arguments.models, *device->engine, **worker, controller, loading);
   if (!loaded) return complain(exit_failure, loaded.error());
+  for (const std::string& note : loaded->notes) spdlog::warn("{}", note);
   controller.add_worker(std::move(*worker));
   controller.start();
 
@@ -103,13 +142,10 @@ int run(const Arguments& arguments) {
   spdlog::info(
       "ready: {} of {} models; scheduler {}; HTTP port {}, gRPC port {}, metrics port {} (0: off); Ctrl-C "
       "stops",
-      loaded->ready, loaded->ready + loaded->unready, arguments.scheduler, ports.http, ports.grpc,
+      loaded->ready, loaded->ready + loaded->not_ready, arguments.scheduler, ports.http, ports.grpc,
       ports.metrics);
 
-  int signal = 0;
-  sigwait(&signals, &signal);
-  // From here on a second Ctrl-C ends the program at once.
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  signals.wait();
   spdlog::info("stopping");
   (*frontend)->stop();
   controller.stop();

@@ -1,0 +1,168 @@
+#include "carillon/profile/profile.h"
+
+#include <ctime>
+
+#include <CLI/CLI.hpp>
+#include <spdlog/fmt/fmt.h>
+
+#include "carillon/base/clock.h"
+#include "carillon/cli/commands.h"
+#include "carillon/cli/device.h"
+#include "carillon/controller/model_loader.h"
+
+namespace carillon::cli {
+namespace {
+
+struct Arguments {
+  std::string models;
+  std::string out;
+  std::vector<std::string> only;
+  int repeats = 30;
+  bool json = false;
+  DeviceArguments device;
+};
+
+// Nobody waits for results here: measuring blocks until it has them.
+class NoResults final : public worker::ResultSink {
+ public:
+  void on_result(const worker::ActionResult&) override {}
+};
+
+int complain(int status, const Error& error) {
+  fmt::print(stderr, "carillon profile: {}\n", error.message);
+  return status;
+}
+
+std::string timestamp() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+Result<profile::ModelProfile> measure(const controller::PreparedModel& model, std::int64_t version,
+                                      worker::Worker& worker, int repeats) {
+  profile::ModelProfile measured;
+  measured.name = model.config.name;
+  measured.version = version;
+  measured.precision = model.config.precision;
+  measured.weights = model.compiled->weights();
+  auto loads = worker.measure_load(model.id, std::min(repeats, 10));
+  if (!loads) return in_context("loading", loads.error());
+  measured.load = profile::summarize(*loads);
+  for (const int batch : model.config.batch_sizes) {
+    fmt::print(stderr, " {}", batch);
+    std::fflush(stderr);
+    // The first runs touch memory and wake threads.
+    if (auto warm = worker.measure_exec(model.id, batch, 2); !warm)
+      return in_context("running", warm.error());
+    auto times = worker.measure_exec(model.id, batch, repeats);
+    if (!times) return in_context("batch " + std::to_string(batch), times.error());
+    measured.batches.push_back({batch, profile::summarize(*times)});
+  }
+  return measured;
+}
+
+void print_table(const profile::DeviceProfile& profile) {
+  fmt::print("{:<20}{:>10}{:>10}{:>7}{:>11}{:>11}{:>11}{:>12}\n", "model", "weights", "load ms", "batch",
+             "p50 ms", "p99 ms", "p99/p50", "requests/s");
+  for (const auto& model : profile.models)
+    for (const auto& batch : model.batches) {
+      const bool first = &batch == &model.batches.front();
+      fmt::print("{:<20}{:>10}{:>10}{:>7}{:>11.3f}{:>11.3f}{:>11.3f}{:>12.1f}\n", first ? model.name : "",
+                 first ? to_text(model.weights) : "",
+                 first ? fmt::format("{:.2f}", to_ms(model.load.p50)) : "", batch.batch,
+                 to_ms(batch.exec.p50), to_ms(batch.exec.p99),
+                 to_ms(batch.exec.p99) / std::max(1e-9, to_ms(batch.exec.p50)),
+                 batch.batch / std::max(1e-12, to_seconds(batch.exec.p50)));
+    }
+}
+
+int run(const Arguments& arguments) {
+  const SteadyClock clock;
+  auto device = make_device(arguments.device, clock);
+  if (!device) return complain(exit_usage, device.error());
+  const auto entries = graph::read_repository(arguments.models);
+  if (!entries) return complain(exit_failure, entries.error());
+  NoResults nobody;
+  auto worker = worker::make_worker(device->worker, clock, nobody);
+  if (!worker) return complain(exit_failure, worker.error());
+
+  profile::DeviceProfile profile;
+  profile.device = device->description;
+  profile.created = timestamp();
+  profile.carillon = CARILLON_VERSION;
+  profile.threads = device->worker.exec_threads;
+  std::uint32_t next = 0;
+  int failures = 0;
+  for (const std::string& name : arguments.only)
+    if (std::ranges::none_of(*entries, [&](const auto& entry) { return entry.name == name; }))
+      return complain(exit_usage, {ErrorCode::not_found,
+                                   "--only " + name + ": there is no such model in " + arguments.models});
+  for (std::size_t i = 0; i < entries->size(); ++i) {
+    const graph::RepositoryEntry& entry = (*entries)[i];
+    if (!arguments.only.empty() && std::ranges::find(arguments.only, entry.name) == arguments.only.end())
+      continue;
+    fmt::print(stderr, "[{}/{}] {}: ", i + 1, entries->size(), entry.name);
+    std::fflush(stderr);
+    const auto one = [&]() -> Result<> {
+      if (!entry.config) return std::unexpected(entry.config.error());
+      const graph::ModelVersion& version = entry.versions.back();
+      fmt::print(stderr, "compiling");
+      std::fflush(stderr);
+      auto model = controller::prepare_model(entry, version, *device->engine, **worker, ModelId{next},
+                                             [](const auto&) {});
+      if (!model) return std::unexpected(model.error());
+      ++next;
+      fmt::print(stderr, ", measuring batch");
+      auto measured = measure(*model, version.version, **worker, arguments.repeats);
+      if (!measured) return std::unexpected(measured.error());
+      profile.models.push_back(std::move(*measured));
+      return {};
+    }();
+    if (one) {
+      fmt::print(stderr, "\n");
+    } else {
+      ++failures;
+      fmt::print(stderr, "\n  left out: {}\n", one.error().message);
+    }
+  }
+  if (profile.models.empty())
+    return complain(exit_failure,
+                    {ErrorCode::not_found, "there is no model to measure in '" + arguments.models + "'"});
+  if (!arguments.out.empty()) {
+    if (const auto written = profile::write_profile(profile, arguments.out); !written)
+      return complain(exit_failure, written.error());
+    fmt::print(stderr, "wrote {}\n", arguments.out);
+  }
+  if (arguments.json)
+    fmt::print("{}\n", profile::to_json(profile));
+  else
+    print_table(profile);
+  return failures == 0 ? exit_success : exit_failure;
+}
+
+}  // namespace
+
+void add_profile(CLI::App& program, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command =
+      *program.add_subcommand("profile", "Measures how long models take on this device, by batch size");
+  command.add_option("--models", arguments->models, "Model repository")->required();
+  command.add_option("--out", arguments->out, "File to write; 'serve --profile' starts from it");
+  command.add_option("--only", arguments->only, "Only this model; may be repeated");
+  command.add_option("--repeats", arguments->repeats, "Measurements of each batch size")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  add_device_options(command, arguments->device);
+  command.add_flag("--json", arguments->json, "Print the profile as one JSON object");
+  command.footer(
+      "Examples:\n"
+      "  carillon profile --models ./models --out profile.json\n"
+      "  carillon profile --models ./models --only resnet50 --repeats 1000 --json");
+  command.callback([arguments, &status] { status = run(*arguments); });
+}
+
+}  // namespace carillon::cli
