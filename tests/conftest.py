@@ -1,6 +1,6 @@
 """A real server on loopback for the tests of this folder.
 
-The program is $CARILLON_BIN, else build/release/carillon. The sample models are made anew for each run.
+The program is $CARILLON_PROGRAM, else build/release/carillon. The sample models are made anew for each run.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def is_ready(address: str) -> bool:
 
 @pytest.fixture(scope="session")
 def program() -> Path:
-    found = Path(os.environ.get("CARILLON_BIN", ROOT / "build" / "release" / "carillon"))
+    found = Path(os.environ.get("CARILLON_PROGRAM", ROOT / "build" / "release" / "carillon"))
     if not found.is_file():
-        pytest.fail(f"no program at {found}: build it, or name it in CARILLON_BIN", pytrace=False)
+        pytest.fail(f"no program at {found}: build it, or name it in CARILLON_PROGRAM", pytrace=False)
     return found
 
 

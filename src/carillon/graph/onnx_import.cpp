@@ -12,10 +12,10 @@
 #include <unordered_set>
 #include <utility>
 
-#include "onnx/onnx_pb.h"
 #include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl.h>
+#include <onnx/onnx_pb.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

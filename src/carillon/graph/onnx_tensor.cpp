@@ -8,8 +8,8 @@
 #include <system_error>
 #include <utility>
 
-#include "onnx/onnx_pb.h"
 #include <fcntl.h>
+#include <onnx/onnx_pb.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "onnx/onnx_pb.h"
 #include <gtest/gtest.h>
+#include <onnx/onnx_pb.h>
 #include <unistd.h>
 
 #include "carillon/base/random.h"
