@@ -149,6 +149,7 @@ TEST(WorkerAllocation, ServingAllocatesNothing) {
   send(LoadCommand{{id++}, {2}, any_time});  // no_memory: one page is left
   counter.wait(sent);
   send(batch.command({id++}, {1}, any_time));  // not_loaded
+  counter.wait(sent);
   send(LoadCommand{{id++}, {1}, {clock.now() + 1ms, TimePoint::max()}});
   counter.wait(sent);
   for (int i = 0; i < 200; ++i) {
