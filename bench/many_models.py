@@ -62,8 +62,8 @@ def main():
             mixed = harness.load(server.http_url, [f"{n},rate={rate}" for n in names], "--deadline", 1000,
                                  "--duration", args.seconds)
             metrics = server.metrics()
-            loads = sum(v for (n, _), v in metrics.items() if n.startswith("carillon_loads"))
-            unloads = sum(v for (n, _), v in metrics.items() if n.startswith("carillon_unloads"))
+            loads = sum(v for (n, _), v in metrics.items() if n.startswith("carillon_model_loads"))
+            unloads = sum(v for (n, _), v in metrics.items() if n.startswith("carillon_model_unloads"))
     harness.table([[kind, len(v), f"{percentile(v, .5):.2f}", f"{percentile(v, .99):.2f}", f"{max(v):.2f}"]
                    for kind, v in latencies.items()], ["one at a time", "requests", "p50 ms", "p99 ms", "max ms"])
     lost = mixed["unanswered"]

@@ -58,6 +58,7 @@ void Book::executed(ModelId model, int batch, const worker::ActionTimes& times, 
     Page& page = pages_[model.index()];
     const std::lock_guard lock(page.mutex);
     ++page.of.execution_count;
+    page.of.exec.add(measured);
     page.of.prediction_error.add(measured < predicted ? predicted - measured : measured - predicted);
     auto& batches = page.of.batches;
     auto at = std::ranges::lower_bound(batches, batch, {}, &ModelStatistics::Batch::size);

@@ -88,6 +88,21 @@ class Families {
     all.push_back(std::move(family));
   }
 
+  // Quantiles over all that was counted, to 3%: tails that the buckets of a histogram are too wide for.
+  void summary(std::string name, std::string help, LatencyHistogram ModelStatistics::*member) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Summary, {}};
+    for (const auto& model : statistics_.models) {
+      const LatencyHistogram& counted = model.*member;
+      auto metric = labelled(model);
+      metric.summary.sample_count = counted.count();
+      metric.summary.sample_sum = to_seconds(counted.sum());
+      for (const double q : {0.5, 0.9, 0.99, 0.999, 0.9999, 1.0})
+        metric.summary.quantile.push_back({q, to_seconds(counted.percentile(q))});
+      family.metric.push_back(std::move(metric));
+    }
+    all.push_back(std::move(family));
+  }
+
   void server_gauge(std::string name, std::string help, double value) {
     MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {ClientMetric{}}};
     family.metric[0].gauge.value = value;
@@ -138,6 +153,9 @@ std::string metrics_text(const ServerStatistics& statistics) {
               &M::latency);
   f.histogram("carillon_prediction_error_seconds", "How far predicted and measured execution times differ",
               &M::prediction_error);
+  f.summary("carillon_exec_seconds", "Execution of one batch, as measured by the worker", &M::exec);
+  f.summary("carillon_prediction_error_quantile_seconds",
+            "How far predicted and measured execution times differ", &M::prediction_error);
   f.counter("carillon_model_loads_total", "Times a model's weights were put onto the device",
             [](const M& m) { return m.loads; });
   f.counter("carillon_model_unloads_total", "Times a model's weights were taken off the device",

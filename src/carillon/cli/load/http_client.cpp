@@ -84,7 +84,8 @@ class HttpClient final : public Client {
       return fail(ErrorCode::not_found, error_text(response.result_int(), response.body()));
     try {
       Metadata metadata;
-      for (const auto& input : nlohmann::json::parse(response.body()).at("inputs"))
+      const auto json = nlohmann::json::parse(response.body());
+      for (const auto& input : json.at("inputs"))
         metadata.inputs.push_back({input.at("name"), input.at("datatype"), input.at("shape")});
       return metadata;
     } catch (const nlohmann::json::exception& wrong) {
