@@ -21,6 +21,7 @@ MODELS = ["resnet50", "mobilenetv2"]
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--warmup", type=float, default=2, help="seconds at each load that are left out")
     parser.add_argument("--repository", default=str(harness.ROOT / "build/samples"))
     parser.add_argument("--schedulers", default="clockwork,fcfs")
     parser.add_argument("--factors", default="0.5,1,2")
@@ -54,7 +55,7 @@ def main():
                     harness.load(url, [f"{m},rate={5},deadline={deadline[m]:.3f}" for m in MODELS], "--duration", 2)
                     result = harness.load(
                         url, [f"{m},rate={capacity * factor:.3f},deadline={deadline[m]:.3f}" for m in MODELS],
-                        "--duration", args.seconds, "--seed", 7,
+                        "--duration", args.seconds + args.warmup, "--warmup", args.warmup, "--seed", 7,
                         "--csv", harness.RESULTS / f"overload_{scheduler}_{factor:g}.csv")
                 runs.append({"scheduler": scheduler, "factor": factor, "load": result})
                 answers = result["on_time"] + result["late"]
@@ -85,7 +86,7 @@ def plot(args, runs, factors, capacity):
         file = harness.RESULTS / f"overload_{scheduler}_{factors[-1]:g}.csv"
         with open(file) as lines:
             latencies = sorted(float(r["answered_ms"]) - float(r["planned_ms"]) for r in csv.DictReader(lines)
-                               if r["outcome"] in ("on_time", "late"))
+                               if r["outcome"] in ("on_time", "late") and float(r["planned_ms"]) >= 1e3 * args.warmup)
         right.plot(latencies, [(i + 1) / len(latencies) for i in range(len(latencies))], label=scheduler)
     left.plot(factors, [f * capacity for f in factors], "k:", label="offered")
     left.set(xlabel="load (times capacity)", ylabel="answers on time, a second", ylim=(0, 2.1 * capacity))

@@ -22,6 +22,7 @@ struct Arguments {
   std::string process = "poisson";
   double duration_s = 10;
   double drain_s = 10;
+  double warmup_s = 0;
   double slack_ms = 0;
   std::uint64_t seed = 1;
   int rows = 1;
@@ -99,7 +100,7 @@ Result<> fill_template(Client& client, const std::string& model, int rows, std::
   return {};
 }
 
-std::vector<Summary> summarize(const RunResult& run, const std::vector<Stream>& streams) {
+std::vector<Summary> summarize(const RunResult& run, const std::vector<Stream>& streams, Duration warmup) {
   std::vector<Summary> summaries(streams.size() + 1);
   for (std::size_t i = 0; i < streams.size(); ++i) {
     summaries[i].name = streams[i].what.model;
@@ -109,6 +110,7 @@ std::vector<Summary> summarize(const RunResult& run, const std::vector<Stream>& 
   Summary& all = summaries.back();
   all.name = "all";
   for (const Answered& answer : run.answers) {
+    if (answer.planned < warmup) continue;
     summaries[answer.model].add(answer);
     all.deadline = streams[answer.model].deadline;  // refusals are judged by their own stream's deadline
     all.add(answer);
@@ -175,6 +177,9 @@ int complain(const Error& error) {
 }
 
 int run(const Arguments& arguments) {
+  if (arguments.warmup_s >= arguments.duration_s)
+    return complain({ErrorCode::invalid_argument,
+                     "--warmup must be shorter than --duration: nothing would be left to tell"});
   const auto address = parse_address(arguments.url);
   if (!address) return complain(address.error());
   const auto client = address->protocol == Protocol::http ? make_http_client(*address, arguments.connections)
@@ -215,12 +220,13 @@ int run(const Arguments& arguments) {
   const RunResult result = run_load(*client, streams, options, progress);
   if (terminal) fmt::print(stderr, "\r{:<90}\r", "");
 
-  const double seconds = result.interrupted && !result.answers.empty()
-                             ? to_seconds(result.answers.back().planned)
-                             : arguments.duration_s;
+  const double sent_for = result.interrupted && !result.answers.empty()
+                              ? to_seconds(result.answers.back().planned)
+                              : arguments.duration_s;
+  const double seconds = std::max(1e-9, sent_for - arguments.warmup_s);
   if (!arguments.csv.empty() && !write_csv(arguments.csv, result, streams))
     return complain({ErrorCode::internal, "cannot write '" + arguments.csv + "'"});
-  auto summaries = summarize(result, streams);
+  auto summaries = summarize(result, streams, from_seconds(arguments.warmup_s));
   if (arguments.json) {
     Summary& all = summaries.back();
     nlohmann::ordered_json json = to_json(all, seconds);
@@ -229,7 +235,8 @@ int run(const Arguments& arguments) {
     json["url"] = arguments.url;
     json["process"] = arguments.process;
     json["seed"] = arguments.seed;
-    json["duration_s"] = seconds;
+    json["duration_s"] = arguments.duration_s;
+    json["warmup_s"] = arguments.warmup_s;
     json["models"] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < streams.size(); ++i) json["models"].push_back(to_json(summaries[i], seconds));
     fmt::print("{}\n", json.dump(2));

@@ -24,7 +24,7 @@ constexpr TimePoint no_deadline = TimePoint::max();
 
 // A scheduler with one device, driven by hand; wakes that it asked for come with the next event.
 struct Hand {
-  Clockwork scheduler;
+  Clockwork scheduler{ClockworkOptions{.safety = 250us}};
   Actions out;
   std::uint64_t next_request = 0;
   TimePoint wake = no_deadline;
@@ -205,7 +205,7 @@ TEST(Clockwork, AsksToBeWokenForARefusal) {
 }
 
 TEST(Clockwork, RealTimeGoesBeforeNormalBeforeBestEffort) {
-  ClockworkOptions options{.ahead = 0ms};
+  ClockworkOptions options{.ahead = 0ms, .safety = 250us};
   Hand hand(options, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 10);
   for (std::uint32_t m = 0; m < 3; ++m) hand.warm(m, at(100ms * m));
   TimePoint now = at(1s);
@@ -248,7 +248,7 @@ TEST(Clockwork, BestEffortNeverWaitsInFrontOfOthers) {
 }
 
 TEST(Clockwork, PriorityBreaksTies) {
-  ClockworkOptions options{.ahead = 0ms};
+  ClockworkOptions options{.ahead = 0ms, .safety = 250us};
   Hand hand(options, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
   hand.warm(1, at(100ms));
@@ -261,7 +261,7 @@ TEST(Clockwork, PriorityBreaksTies) {
 }
 
 TEST(Clockwork, ACancelledRequestIsDroppedBeforeItRuns) {
-  ClockworkOptions options{.ahead = 0ms};
+  ClockworkOptions options{.ahead = 0ms, .safety = 250us};
   Hand hand(options, {linear_model(0, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(1s), at(2s));
@@ -344,7 +344,7 @@ TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {
 }
 
 TEST(Clockwork, AnOverloadedModelIsLoadedOnASecondDevice) {
-  Clockwork scheduler;
+  Clockwork scheduler{ClockworkOptions{.safety = 250us}};
   SimWorld world(scheduler, {.pages = {4, 4}}, {linear_model(0, 1ms, 4ms)});
   // One device answers 800 a second in batches of 16.
   for (int i = 0; i < 2400; ++i) {
@@ -369,7 +369,7 @@ TEST(Clockwork, AModelMayComeWhileServing) {
 // The ordered sets of bounds find what a scan of the paper's one strategy queue finds.
 TEST(Clockwork, ChoosesWhatTheStrategyQueueChooses) {
   Random random(77);
-  const ClockworkOptions options{.ahead = 0ms, .lanes_spared = 0};
+  const ClockworkOptions options{.ahead = 0ms, .safety = 250us, .lanes_spared = 0};
   int chosen = 0;
   for (int round = 0; round < 300; ++round) {
     std::vector<ModelInfo> models;
@@ -430,7 +430,7 @@ TEST(Clockwork, ChoosesWhatTheStrategyQueueChooses) {
 }
 
 TEST(Clockwork, RequestsWithoutADeadlineDoNotStarve) {
-  Clockwork scheduler;
+  Clockwork scheduler{ClockworkOptions{.safety = 250us}};
   SimWorld world(scheduler, {}, {linear_model(0, 1ms, 4ms), linear_model(1, 1ms, 4ms)});
   // Model 0 alone asks for three times what the device can do.
   for (int i = 0; i < 12'000; ++i) {
@@ -449,7 +449,7 @@ TEST(Clockwork, RequestsWithoutADeadlineDoNotStarve) {
 }
 
 TEST(Clockwork, AFloodWithoutDeadlinesLeavesMostOfTheTimeToThoseWithOne) {
-  Clockwork scheduler;
+  Clockwork scheduler{ClockworkOptions{.safety = 250us}};
   SimWorld world(scheduler, {}, {linear_model(0, 1ms, 4ms), linear_model(1, 1ms, 4ms)});
   for (int i = 0; i < 10'000; ++i)
     world.arrive({.model = ModelId{1}, .deadline = no_deadline}, at(50ms + i * 300us));
@@ -467,7 +467,7 @@ TEST(Clockwork, AFloodWithoutDeadlinesLeavesMostOfTheTimeToThoseWithOne) {
 
 TEST(Clockwork, BestEffortWaitsForAllElseButIsServed) {
   const auto run = [](bool with_best_effort) {
-    Clockwork scheduler;
+    Clockwork scheduler{ClockworkOptions{.safety = 250us}};
     SimWorld world(scheduler, {}, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms)});
     for (int i = 0; i < 400; ++i) {
       const TimePoint t = at(50ms + i * 5ms);
