@@ -272,6 +272,11 @@ void add_load(CLI::App& program, int& status) {
       ->check(CLI::Range(0.0, 600.0))
       ->capture_default_str();
   command
+      .add_option("--warmup", arguments->warmup_s,
+                  "Seconds at the start whose requests are left out of the figures")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command
       .add_option("--slack", arguments->slack_ms,
                   "Milliseconds kept back from the time-out that the server is told")
       ->check(CLI::Range(0.0, 60000.0))

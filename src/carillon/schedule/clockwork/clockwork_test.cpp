@@ -24,7 +24,7 @@ constexpr TimePoint no_deadline = TimePoint::max();
 
 // A scheduler with one device, driven by hand; wakes that it asked for come with the next event.
 struct Hand {
-  Clockwork scheduler{ClockworkOptions{.safety = 250us}};
+  Clockwork scheduler;
   Actions out;
   std::uint64_t next_request = 0;
   TimePoint wake = no_deadline;
@@ -77,7 +77,7 @@ struct Hand {
 };
 
 TEST(Clockwork, AnIdleDeviceGetsARequestAtOnce) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
   const RequestId id = hand.arrive(0, at(100ms), at(150ms));
   const auto infer = hand.sent<Infer>();
@@ -90,7 +90,7 @@ TEST(Clockwork, AnIdleDeviceGetsARequestAtOnce) {
 }
 
 TEST(Clockwork, BatchesFormWhileTheDeviceIsBusy) {
-  Hand hand({}, {linear_model(0, 1ms, 9ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 9ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(100ms), at(900ms));
   const auto first = hand.sent<Infer>().at(0);
@@ -108,7 +108,7 @@ TEST(Clockwork, BatchesFormWhileTheDeviceIsBusy) {
 }
 
 TEST(Clockwork, AsksToBeWokenWhenAnExecutorRunsLow) {
-  Hand hand({}, {linear_model(0, 1ms, 9ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 9ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(100ms), at(900ms));
   hand.arrive(0, at(101ms), at(900ms));
@@ -116,7 +116,7 @@ TEST(Clockwork, AsksToBeWokenWhenAnExecutorRunsLow) {
 }
 
 TEST(Clockwork, AColdModelIsLoadedAndItsInferFollows) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms, 1, 8ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms, 1, 8ms)}, 10);
   hand.arrive(0, at(1ms), at(100ms));
   const auto load = hand.sent<Load>();
   ASSERT_EQ(load.size(), 1U);
@@ -131,7 +131,7 @@ TEST(Clockwork, AColdModelIsLoadedAndItsInferFollows) {
 
 TEST(Clockwork, RefusesOnArrivalWhatCannotBeOnTimeAndSaysWhenItWouldEnd) {
   const Duration span = 3ms + 150us + 250us;
-  Hand hand({}, {linear_model(0, 1ms, 2ms, 1, 8ms), linear_model(1, 1ms, 2ms, 99, 8ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms, 1, 8ms), linear_model(1, 1ms, 2ms, 99, 8ms)}, 10);
   hand.arrive(0, at(0ms), at(8ms + span) - 1ns);
   auto refused = hand.sent<Refuse>();
   ASSERT_EQ(refused.size(), 1U) << "cold, and a nanosecond short";
@@ -153,7 +153,7 @@ TEST(Clockwork, RefusesOnArrivalWhatCannotBeOnTimeAndSaysWhenItWouldEnd) {
 }
 
 TEST(Clockwork, CountsPendingWorkOnArrival) {
-  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 29ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(100ms), at(900ms));  // until 130 ms
   const Duration span = 30ms + 1500us + 250us;
@@ -165,7 +165,7 @@ TEST(Clockwork, CountsPendingWorkOnArrival) {
 }
 
 TEST(Clockwork, RefusesAWaitingRequestWhenItsLastStartHasPassed) {
-  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 29ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(100ms), at(900ms));
   const auto running = hand.sent<Infer>().at(0);
@@ -186,7 +186,7 @@ TEST(Clockwork, RefusesAWaitingRequestWhenItsLastStartHasPassed) {
 }
 
 TEST(Clockwork, AsksToBeWokenForARefusal) {
-  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 29ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(200ms), at(2s));  // runs until 230 ms
   const RequestId b = hand.arrive(0, at(201ms), at(2s));
@@ -230,7 +230,7 @@ TEST(Clockwork, RealTimeGoesBeforeNormalBeforeBestEffort) {
 }
 
 TEST(Clockwork, BestEffortNeverWaitsInFrontOfOthers) {
-  Hand hand({}, {linear_model(0, 1ms, 1ms), linear_model(1, 1ms, 1ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 1ms), linear_model(1, 1ms, 1ms)}, 10);
   hand.warm(0, at(0ms));
   hand.warm(1, at(100ms));
   hand.arrive(0, at(1s), at(2s));
@@ -276,7 +276,7 @@ TEST(Clockwork, ACancelledRequestIsDroppedBeforeItRuns) {
 }
 
 TEST(Clockwork, AFailedInferIsTriedAgainButNotForEver) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
   const RequestId id = hand.arrive(0, at(1s), no_deadline);
   for (int i = 0; i < 2; ++i) {
@@ -294,7 +294,7 @@ TEST(Clockwork, AFailedInferIsTriedAgainButNotForEver) {
 }
 
 TEST(Clockwork, AModelThatCannotBeLoadedHasItsRequestsRefused) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms)}, 10);
   hand.arrive(0, at(0ms), no_deadline);
   TimePoint now = at(0ms);
   int loads = 0;
@@ -315,7 +315,8 @@ TEST(Clockwork, AModelThatCannotBeLoadedHasItsRequestsRefused) {
 }
 
 TEST(Clockwork, EvictsTheLeastRecentlyUsedAndLoadsWhenItIsGone) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 2);
+  Hand hand({.safety = 250us},
+            {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 2);
   hand.warm(0, at(0ms));
   hand.warm(1, at(100ms));
   hand.arrive(0, at(200ms), no_deadline);
@@ -330,7 +331,7 @@ TEST(Clockwork, EvictsTheLeastRecentlyUsedAndLoadsWhenItIsGone) {
 }
 
 TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms)}, 10);
   hand.decide(DeviceChanged{DeviceId{1}, true, 10}, at(0ms));
   hand.warm(0, at(0ms));
   hand.arrive(0, at(1s), at(2s));
@@ -358,7 +359,7 @@ TEST(Clockwork, AnOverloadedModelIsLoadedOnASecondDevice) {
 }
 
 TEST(Clockwork, AModelMayComeWhileServing) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
   hand.scheduler.add_model(linear_model(1, 1ms, 2ms));
   hand.warm(1, at(100ms));
