@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include <pthread.h>
+
 #include "carillon/base/assert.h"
 
 namespace carillon::controller {
@@ -145,6 +147,7 @@ void Controller::on_result(const worker::ActionResult& result) {
 }
 
 void Controller::run() {
+  pthread_setname_np(pthread_self(), "carillon-ctl");
   core_.start(clock_.now());
   Inbox work;
   std::unique_lock lock(mutex_);
