@@ -16,6 +16,11 @@ std::uint64_t rank_of(double q, std::uint64_t count) {
   return std::clamp<std::uint64_t>(rank, 1, count);
 }
 
+// A request that waits for ever must not spoil the sum of all others' times by an overflow.
+Duration saturating_sum(Duration a, Duration b) {
+  return saturating_add(TimePoint{a}, b).time_since_epoch();
+}
+
 }  // namespace
 
 Duration percentile(std::span<Duration> values, double q) {
@@ -44,14 +49,14 @@ void LatencyHistogram::add(Duration d) {
   const auto ns = static_cast<std::uint64_t>(std::max<std::int64_t>(d.count(), 0));
   ++bin_[static_cast<std::size_t>(bin_of(ns))];
   ++count_;
-  sum_ += Duration{static_cast<std::int64_t>(ns)};
+  sum_ = saturating_sum(sum_, Duration{static_cast<std::int64_t>(ns)});
   max_ = std::max(max_, Duration{static_cast<std::int64_t>(ns)});
 }
 
 void LatencyHistogram::merge(const LatencyHistogram& other) {
   for (std::size_t i = 0; i < bin_.size(); ++i) bin_[i] += other.bin_[i];
   count_ += other.count_;
-  sum_ += other.sum_;
+  sum_ = saturating_sum(sum_, other.sum_);
   max_ = std::max(max_, other.max_);
 }
 

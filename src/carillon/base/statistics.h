@@ -22,7 +22,7 @@ class LatencyHistogram {
   void merge(const LatencyHistogram& other);
 
   std::uint64_t count() const { return count_; }
-  Duration sum() const { return sum_; }
+  Duration sum() const { return sum_; }  // held at Duration::max() instead of overflowing
   Duration mean() const { return count_ == 0 ? Duration{0} : sum_ / static_cast<std::int64_t>(count_); }
   Duration max() const { return max_; }
   // Upper end of the bin that holds the nearest-rank value, never above max(). q in [0, 1].
