@@ -32,7 +32,8 @@ class Doors final : public Frontend {
       server = std::move(*started);
       return {};
     };
-    if (auto done = http(api_, options.http, "--http", options.http_threads, http_); !done) return done;
+    // HTTP opens last: launchers wait for its /v2/health/ready and then use the other doors at once.
+    if (auto done = http(metrics_api_, options.metrics, "--metrics", 1, metrics_); !done) return done;
     if (!options.grpc.empty()) {
       auto parsed = parse_address(options.grpc);
       if (!parsed) return in_context("--grpc", parsed.error());
@@ -40,7 +41,7 @@ class Doors final : public Frontend {
       if (!started) return std::unexpected(std::move(started.error()));
       grpc_ = std::move(*started);
     }
-    return http(metrics_api_, options.metrics, "--metrics", 1, metrics_);
+    return http(api_, options.http, "--http", options.http_threads, http_);
   }
 
   Ports ports() const override {
