@@ -416,7 +416,7 @@ void Core::close(std::uint32_t index, Outcome outcome, Error error) {
   for (std::size_t r = 0; r < open.state.size(); ++r) {
     if (open.state[r] != Row::waiting && open.state[r] != Row::flying) continue;
     if (open.state[r] == Row::waiting) open.state[r] = Row::gone;
-    pending_.push_back(schedule::RequestCancelled{RequestId{open.first.value + r}});
+    pending_.push_back(schedule::RequestCancelled{RequestId{open.first.value + r}, open.model});
   }
   closing_.push_back(index);
 }

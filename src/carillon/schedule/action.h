@@ -50,7 +50,13 @@ struct Refuse {
 struct WakeAt {
   TimePoint at;  // replaces an earlier WakeAt
 };
-using Action = std::variant<Load, Unload, Infer, Refuse, WakeAt>;
+// Ends an INFER early, for policies that preempt. Where it had not ended, it is reported as `stopped` and has
+// no effect; where it had, its own report stands.
+struct Stop {
+  ActionId id;
+  DeviceId device;
+};
+using Action = std::variant<Load, Unload, Infer, Refuse, WakeAt, Stop>;
 using Actions = std::vector<Action>;
 
 // What can happen to a scheduler.
@@ -59,6 +65,7 @@ struct RequestArrived {
 };
 struct RequestCancelled {  // the client has gone; the request is open, or has been answered meanwhile
   RequestId request;
+  ModelId model;  // the request's
 };
 enum class ActionStatus : std::uint8_t {
   success,
@@ -66,6 +73,7 @@ enum class ActionStatus : std::uint8_t {
   no_memory,   // LOAD: not enough free pages; INFER: not enough I/O cache
   not_loaded,  // INFER: the weights are not there
   failed,      // ran and failed
+  stopped,     // INFER: ended by a Stop
 };
 std::string_view name_of(ActionStatus status);
 struct ActionDone {

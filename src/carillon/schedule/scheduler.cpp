@@ -9,31 +9,40 @@ namespace {
 // A policy may take a value, written "name:value"; its maker gets the text behind the colon.
 struct Policy {
   std::string_view name;
-  Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value);
+  Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value, const Environment& environment);
 };
 
-template <typename Plain>
-Result<std::unique_ptr<Scheduler>> make_plain(std::string_view value) {
-  if (!value.empty())
-    return invalid("scheduler '" + std::string(Plain().name()) + "' takes no value, but was given '" +
-                   std::string(value) + "'");
-  return std::make_unique<Plain>();
+Result<> no_value(std::string_view name, std::string_view value) {
+  if (value.empty()) return {};
+  return invalid("scheduler '" + std::string(name) + "' takes no value, but was given '" +
+                 std::string(value) + "'");
+}
+
+Result<std::unique_ptr<Scheduler>> make_fcfs(std::string_view value, const Environment&) {
+  if (auto none = no_value("fcfs", value); !none) return std::unexpected(std::move(none.error()));
+  return std::make_unique<Fcfs>();
+}
+
+Result<std::unique_ptr<Scheduler>> make_clockwork(std::string_view value, const Environment& environment) {
+  if (auto none = no_value("clockwork", value); !none) return std::unexpected(std::move(none.error()));
+  return std::make_unique<Clockwork>(
+      ClockworkOptions{.safety = environment.answer, .safety_share = environment.overrun});
 }
 
 constexpr Policy policies[] = {
-    {"clockwork", make_plain<Clockwork>},
-    {"fcfs", make_plain<Fcfs>},
+    {"clockwork", make_clockwork},
+    {"fcfs", make_fcfs},
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text) {
+Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const Environment& environment) {
   const auto colon = text.find(':');
   const auto name = text.substr(0, colon);
   const auto value = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
   std::string names;
   for (const Policy& policy : policies) {
-    if (policy.name == name) return policy.make(value);
+    if (policy.name == name) return policy.make(value, environment);
     names += (names.empty() ? "" : ", ") + std::string(policy.name);
   }
   return fail(ErrorCode::not_found, "no scheduler '" + std::string(text) + "'; there are " + names);
@@ -73,6 +82,8 @@ std::string_view name_of(ActionStatus status) {
       return "not_loaded";
     case ActionStatus::failed:
       return "failed";
+    case ActionStatus::stopped:
+      return "stopped";
   }
   return "unknown";
 }

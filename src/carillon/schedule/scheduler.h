@@ -24,6 +24,14 @@ struct ModelInfo {
   std::vector<BatchProfile> batches;  // ascending by batch, never empty
 };
 
+// What a policy must know of where it runs, apart from models and devices. The defaults are those of a server
+// whose clients, frontends and kernels share a machine; a simulation states its own.
+struct Environment {
+  Duration dispatch = 300us;  // from a decision until EXEC can start: the message, and fetching the inputs
+  Duration answer = 1ms;      // from the end of EXEC until the client has its answer
+  double overrun = 0.05;      // share of EXEC by which a batch may outlast its estimate
+};
+
 // Decides which request runs where and when: a pure state machine, without a clock, a thread, a socket or
 // randomness.
 //
@@ -48,8 +56,9 @@ class Scheduler {
   virtual Duration predicted_exec(DeviceId device, ModelId model, int batch) const = 0;
 };
 
-// A new scheduler by its name on the command line ("clockwork", "fcfs"); the error lists the names there are.
-Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view name);
+// A new scheduler by its name on the command line: "clockwork", "symphony", "timeout:0.3"; the error lists
+// the names there are, or says what the value behind the colon must be.
+Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view name, const Environment& environment = {});
 std::vector<std::string> scheduler_names();
 
 }  // namespace carillon::schedule

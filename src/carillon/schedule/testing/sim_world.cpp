@@ -61,7 +61,7 @@ void SimWorld::run(TimePoint until) {
         RequestLog& log = requests_[entry.what];
         if (log.request.arrival > now_) break;
         if (log.outcome == Outcome::open) log.outcome = Outcome::cancelled;
-        decide(RequestCancelled{RequestId{entry.what}});
+        decide(RequestCancelled{RequestId{entry.what}, log.request.model});
         break;
       }
       case Step::device: {

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/workload/scenario.h"
+
+namespace carillon::simulate {
+
+// What went through a device, for the timeline plot.
+struct Execution {
+  DeviceId device;
+  ModelId model;
+  int batch = 0;
+  TimePoint start, end;
+};
+
+struct ModelFigures {
+  std::string name;
+  Duration slo{0};
+  std::uint64_t offered = 0, on_time = 0, late = 0, refused = 0, cancelled = 0;
+  std::uint64_t batches = 0, batched = 0;  // INFERs that ran, and requests in them
+  std::vector<Duration> latencies;         // of all answers, on time or late, in the order of answering
+};
+
+// What a run came to. Counts are of requests that arrived after the warm-up; busy times of that span too.
+struct Figures {
+  std::vector<ModelFigures> models;
+  std::vector<std::uint64_t> batch_sizes;  // INFERs by batch size; [0] is unused
+  std::vector<Duration> busy;              // by device
+  std::vector<Execution> timeline;         // at most Options::timeline, from the end of the warm-up on
+  std::uint64_t loads = 0, unloads = 0, stopped = 0, too_late = 0;
+  std::uint64_t events = 0;     // that the simulation handled
+  std::uint64_t decisions = 0;  // calls of the scheduler
+  Duration span{0};             // from the end of the warm-up to the end of the arrivals
+  double wall_s = 0;
+};
+
+// Things that go wrong, dealt out by the seed. All off by default.
+struct Faults {
+  double speed = 1;            // true times over the profile's
+  double noise = 0;            // EXEC and LOAD take 1 + noise * |normal| of their time
+  double hiccups = 0;          // share of actions that take ten times as long
+  double infer_failures = 0;   // share of INFERs that run and fail
+  double load_failures = 0;    // share of LOADs that run and fail
+  double lost_inputs = 0;      // share of INFERs that end as no_memory without running
+  double late_reports = 0;     // share of reports that come up to 20 ms late
+  double doubled_reports = 0;  // share of reports that come twice
+  double lost_reports = 0;     // share of reports that never come; the device is then declared dead after 1 s
+  double cancels = 0;  // share of requests whose client goes, at a time up to twice the SLO after it came
+  double deaths_per_s = 0;     // of each device; it comes back after up to 2 s
+  double stalls_per_s = 0;     // of each device: everything that runs then takes up to 200 ms longer
+  double slowdowns_per_s = 0;  // of each device: up to four times slower for up to 1 s
+  Duration clock_offset{0};    // devices' clocks are off by up to this, either way
+  friend bool operator==(const Faults&, const Faults&) = default;
+};
+
+// Sees everything in its order, in virtual time: a recorder, a checker. Requests are as the clients sent
+// them.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_decision(const schedule::Event&, TimePoint, const schedule::Actions&) {}
+  enum class Outcome : std::uint8_t { on_time, late, refused, cancelled, unanswered };
+  virtual void on_outcome(const Request&, Outcome, TimePoint) {}
+  // The device begins or ends (start == end: refused without running) an action.
+  virtual void on_start(ActionId, DeviceId, TimePoint) {}
+  virtual void on_end(ActionId, DeviceId, schedule::ActionStatus, TimePoint) {}
+};
+
+struct Options {
+  Faults faults;
+  std::size_t timeline = 0;  // executions to keep
+  Observer* observer = nullptr;
+  // Called about ten times a second of wall time, with the share of virtual time that has passed, in [0, 1];
+  // false ends the run.
+  std::function<bool(double)> progress;
+};
+
+// What a scheduler is told of a scenario: the models with all batch sizes up to their largest (where that is
+// above 128, at steps that keep within 2% of it), and the environment. Without a memory limit models take no
+// pages and are everywhere from the start.
+std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario);
+schedule::Environment environment(const workload::Scenario& scenario);
+
+// Runs a scenario in virtual time under a scheduler that has seen nothing yet (models and devices are
+// announced here). The same scenario, scheduler and options give the same figures, but for wall_s. The run
+// goes on after the last arrival until every request has its outcome. Thread-safe: different runs share
+// nothing.
+//
+// Time of a request: sent at its arrival, heard by the scheduler one network delay later; INFER reaches the
+// device one network delay after the decision and its inputs one more; the answer reaches the client, and the
+// report the scheduler, one after the end of EXEC. It is on time where the client has the answer by arrival +
+// SLO.
+Figures run(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options = {});
+
+}  // namespace carillon::simulate

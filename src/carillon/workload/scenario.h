@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/bytes.h"
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/workload/arrivals.h"
+
+namespace carillon::workload {
+
+// One mode of a model whose time depends on its input: a request's own time is drawn from a normal
+// distribution (held above zero), the mode by its weight; `app` names the application that such requests come
+// from.
+struct LatencyMode {
+  Duration mean;
+  Duration deviation{0};
+  double weight = 1;
+  std::string app;
+};
+
+// How long a batch takes on a device: a table by batch size (linear between its sizes and beyond the last),
+// or, with modes, c0 + c1 * k * max of the requests' own times.
+struct LatencyModel {
+  std::vector<std::pair<int, Duration>> table;  // ascending by batch; one entry at least, or modes
+  Duration alpha{0}, beta{0};                   // alpha * k + beta, where `linear`
+  bool linear = false;
+  std::vector<LatencyMode> modes;
+  Duration c0{0};
+  double c1 = 1;
+
+  // Of a batch of `k` >= 1 whose longest request takes `longest` by itself (ignored without modes).
+  Duration batch_time(int k, Duration longest = Duration{0}) const;
+  // What a scheduler is told before it has seen a request: with modes, `longest` is the mean of the modes.
+  Duration expected(int k) const;
+};
+
+// A rate that changes: from `at` on (from the start of the run), `requests_per_s`; 0 is a pause.
+struct RateStep {
+  Duration at;
+  double requests_per_s = 0;
+};
+
+struct ScenarioModel {
+  std::string name;  // unique: copies are named name-0, name-1, ...
+  Duration slo;
+  int max_batch = 64;
+  Bytes weights{};               // 0: takes no memory
+  std::optional<Duration> load;  // else weights / pcie
+  LatencyModel latency;
+  std::optional<ArrivalSpec> process;  // else the scenario's
+  std::vector<RateStep> rate;          // its own, ascending by `at`; empty: its part of the load's rate
+  std::vector<TimePoint> arrivals;     // of a trace, ascending; where given there is no process
+};
+
+enum class Popularity : std::uint8_t { equal, zipf };
+
+// A workload and a cluster, as a file describes them. See docs/scenarios.md for the format.
+struct Scenario {
+  std::string name;
+  std::uint64_t seed = 1;
+  Duration duration = std::chrono::seconds{60};
+  Duration warmup{0};  // requests that arrive before it are left out of the figures
+  std::string scheduler = "symphony";
+
+  int devices = 1;
+  std::optional<Bytes> memory;  // of each device; none: no limit, and every model is loaded
+  double pcie_bytes_per_s = 12.5e9;
+  Duration network_delay{0};  // one way, control and data
+
+  double rate = 0;  // requests a second over all models without a rate of their own
+  ArrivalSpec process;
+  Popularity popularity = Popularity::equal;
+  double zipf = 0.9;
+  std::filesystem::path trace;  // of process = "trace:FILE"
+
+  std::vector<ScenarioModel> models;  // copies written out
+};
+
+// Reads a scenario. Paths inside are relative to the file. Errors name file, line, key, what was found and
+// what would be right. Sizes and counts are bounded (at most 100,000 models, 100,000 devices).
+Result<Scenario> read_scenario(const std::filesystem::path& file);
+Result<Scenario> parse_scenario(std::string_view toml, const std::filesystem::path& where);
+
+// The rate of each model in requests a second, in their order: `rate` shared by popularity among those
+// without a rate of their own (for them: the mean of their steps over the duration).
+std::vector<double> model_rates(const Scenario& scenario);
+
+}  // namespace carillon::workload
