@@ -25,7 +25,7 @@ class Fleet {
     ModelId model;
     int batch_index = 0;
     std::vector<Request> requests;
-    TimePoint start, end;  // expected
+    TimePoint start, end;  // expected; corrected by what is reported of those before it
   };
 
   explicit Fleet(const Environment& environment) : environment_(environment) {}
@@ -52,8 +52,10 @@ class Fleet {
   // called by the clock at wake_at(). True where it is loaded, loading, or will be tried again; false where
   // no device can hold it, or its LOADs failed five times in a row: then nobody should wait.
   bool want(ModelId model, TimePoint now, Actions& out);
-  // When want() should be called again; max() for never. Reset by the call.
+  // When want() should be called again for what is still wanted; max() for never. take_wake() resets it, and
+  // is to be called when that time has come.
   TimePoint wake_at() const { return wake_; }
+  void take_wake() { wake_ = TimePoint::max(); }
 
   // Time of EXEC by place in the model's list of batch sizes: the rolling estimate over all devices.
   Duration exec(ModelId model, int batch_index) const {
