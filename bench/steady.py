@@ -2,7 +2,8 @@
 """Memory over a long run: the server's resident set must not grow.
 
 Mixed load (open loop, both protocols, overloaded for a part of the time, clients that leave in the middle) for
---minutes; the resident set is read every second. Growth is the slope of a line fitted to the second half.
+--minutes; the resident set is read every second. The load repeats every minute (its last third is a burst), so growth
+is told by the smallest resident set of each minute: the slope of a line through those of the second half.
 
     python bench/steady.py [--minutes 10] [--plot docs/img/steady.png]
 """
@@ -62,19 +63,23 @@ def main():
         for t in threads:
             t.join()
     half = len(times) // 2
-    slope = float(np.polyfit(times[half:], sizes[half:], 1)[0]) * 60
+    lows = [min(size for t, size in zip(times, sizes, strict=True) if minute <= t / 60 < minute + 1)
+            for minute in range(int(times[-1] / 60))]
+    late_lows = lows[len(lows) // 2:]
+    slope = float(np.polyfit(range(len(late_lows)), late_lows, 1)[0]) if len(late_lows) > 1 else float("nan")
     total = {k: sum(r[k] for r in results) for k in ("sent", "on_time", "late", "refused", "failed", "unanswered")}
     print(f"{args.minutes:g} minutes, {total['sent']} requests: {total}")
-    print(f"resident set: {sizes[0]:.1f} MiB at 1 s, {sizes[half]:.1f} MiB half way, {sizes[-1]:.1f} MiB at the end; "
-          f"slope of the second half {slope:+.3f} MiB a minute")
+    print(f"resident set: {sizes[0]:.1f} MiB at 1 s, {sizes[half]:.1f} MiB half way, {sizes[-1]:.1f} MiB at the end, "
+          f"{max(sizes):.1f} MiB at most; lowest of each minute: {', '.join(f'{low:.1f}' for low in lows)}; "
+          f"slope of their second half {slope:+.3f} MiB a minute")
     harness.save("steady", {"minutes": args.minutes, "slope_mib_per_minute": slope, "total": total,
-                            "rss_mib": {"first": sizes[0], "half": sizes[half], "last": sizes[-1], "max": max(sizes)}})
+                            "lows_mib": lows, "rss_mib": {"first": sizes[0], "half": sizes[half], "last": sizes[-1], "max": max(sizes)}})
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     figure, axes = plt.subplots(figsize=(8, 3.5))
     axes.plot([t / 60 for t in times], sizes)
-    axes.set(xlabel="minutes", ylabel="resident set (MiB)", ylim=(0, None))
+    axes.set(xlabel="minutes", ylabel="resident set (MiB)", ylim=(min(sizes) - 100, max(sizes) + 100))
     figure.tight_layout()
     pathlib.Path(args.plot).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.plot, dpi=110)
