@@ -56,7 +56,9 @@ struct ScenarioModel {
   LatencyModel latency;
   std::optional<ArrivalSpec> process;  // else the scenario's
   std::vector<RateStep> rate;          // its own, ascending by `at`; empty: its part of the load's rate
-  std::vector<TimePoint> arrivals;     // of a trace, ascending; where given there is no process
+  std::vector<TimePoint> arrivals;     // planned one by one, ascending; where given there is no process
+  // Of a trace: requests in each minute, uniform at random within it; where given there is no process.
+  std::vector<std::uint32_t> per_minute;
 };
 
 enum class Popularity : std::uint8_t { equal, zipf };

@@ -1,0 +1,803 @@
+#include "carillon/simulate/simulation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <queue>
+#include <set>
+#include <utility>
+
+#include "carillon/base/assert.h"
+#include "carillon/base/random.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/simulate/clients.h"
+
+namespace carillon::simulate {
+namespace {
+
+using schedule::ActionStatus;
+
+constexpr std::uint64_t page = 16ULL << 20;
+constexpr std::uint64_t no_limit = std::uint64_t{1} << 40;  // pages
+// A closed loop's client that is answered at once does not send again within the same instant.
+constexpr Duration shortest_turn = 100us;
+
+std::uint64_t pages_of(const workload::Scenario& scenario, const workload::ScenarioModel& model) {
+  return scenario.memory ? (model.weights.count + page - 1) / page : 0;
+}
+
+Duration load_time(const workload::Scenario& scenario, const workload::ScenarioModel& model) {
+  if (!scenario.memory) return Duration{0};
+  if (model.load) return *model.load;
+  return from_seconds(static_cast<double>(model.weights.count) / scenario.pcie_bytes_per_s);
+}
+
+enum class Step : std::uint8_t { end, kick, receive, stop, report, device, fault, arrive, cancel, wake };
+
+// Among events of one instant: what devices did, then what clients did, then what the scheduler had planned.
+constexpr std::uint8_t rank_of(Step step) {
+  return step < Step::arrive ? 0 : step < Step::wake ? 1 : 2;
+}
+
+struct Entry {
+  TimePoint at;
+  std::uint64_t order = 0;  // rank in the upper bits, then the order of planning
+  std::uint64_t what = 0;
+  std::uint32_t stamp = 0;
+  Step step{};
+  friend bool operator>(const Entry& a, const Entry& b) {
+    return a.at != b.at ? a.at > b.at : a.order > b.order;
+  }
+};
+
+struct Record {
+  Request request;
+  Duration own{0};
+  bool open = true;    // has no outcome yet
+  bool heard = false;  // by the scheduler
+};
+
+enum class Kind : std::uint8_t { load, infer };
+
+struct Act {
+  ActionId id;
+  Kind kind{};
+  DeviceId device;
+  ModelId model;
+  std::vector<RequestId> requests;
+  Window window;
+  TimePoint ready;  // message and inputs are there
+  Duration duration{0};
+  ActionStatus planned = ActionStatus::success;
+  ActionStatus status = ActionStatus::success;
+  TimePoint start, end;
+  std::uint32_t life = 0;   // of its device
+  std::uint32_t stamp = 0;  // an end event that carries another one is void
+  bool used = false;
+};
+
+struct Executor {
+  std::vector<std::uint32_t> queue;  // slots of acts, by (earliest, id)
+  std::uint32_t running = none;
+  TimePoint kick_at = TimePoint::max();  // of the kick that is planned
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+};
+
+enum class Place : std::uint8_t { absent, loading, loaded };
+
+struct Device {
+  bool alive = false;
+  std::uint32_t life = 0;
+  std::uint64_t total = 0, used = 0;
+  std::vector<Place> places;  // by model, where memory is limited
+  Executor exec, load;
+  TimePoint slow_until = TimePoint::min();
+  double slow = 1;
+  Duration offset{0};  // of its clock
+};
+
+class Simulation {
+ public:
+  Simulation(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options)
+      : scenario_(scenario),
+        scheduler_(scheduler),
+        options_(options),
+        infos_(model_infos(scenario)),
+        clients_(scenario),
+        random_(scenario.seed ^ 0x5bd1e9955bd1e995ULL),
+        delay_(scenario.network_delay),
+        warm_(TimePoint{} + scenario.warmup),
+        end_(TimePoint{} + scenario.duration),
+        faulty_(options.faults != Faults{}),
+        devices_(static_cast<std::size_t>(scenario.devices)) {}
+
+  Figures run();
+
+ private:
+  void plan(TimePoint at, Step step, std::uint64_t what, std::uint32_t stamp = 0) {
+    queue_.push({std::max(at, now_), (static_cast<std::uint64_t>(rank_of(step)) << 56) | next_order_++, what,
+                 stamp, step});
+  }
+  void handle(const Entry& entry);
+  void decide(const schedule::Event& event);
+  void carry_out(schedule::Action& action);
+  void send(ModelId model);
+  void hear(RequestId id);
+  void deal_faults();
+  void fault(std::uint64_t what);
+  void set_device(std::size_t index, bool alive);
+  void receive(std::uint32_t slot);
+  void stop(ActionId id);
+  void enqueue(Executor& executor, std::uint32_t slot);
+  void kick(Device& device, std::size_t index, Executor& executor);
+  void begin(Device& device, Executor& executor, std::uint32_t slot);
+  void finish(std::uint32_t slot);
+  void report(std::uint32_t slot, ActionStatus status, TimePoint at);
+  void deliver(std::uint32_t slot, bool again);
+  void outcome(RequestId id, Observer::Outcome outcome, TimePoint at);
+  bool resident(const Device& device, ModelId model) const {
+    if (infos_[model.index()].pages == 0) return true;
+    return model.index() < device.places.size() && device.places[model.index()] == Place::loaded;
+  }
+  Place& place(Device& device, ModelId model) {
+    if (device.places.size() < infos_.size()) device.places.resize(infos_.size(), Place::absent);
+    return device.places[model.index()];
+  }
+  Record* record(RequestId id) {
+    if (id.value < first_ || id.value - first_ >= records_.size()) return nullptr;
+    return &records_[id.value - first_];
+  }
+  std::uint32_t new_act(ActionId id, Kind kind, DeviceId device, ModelId model);
+  void free_act(std::uint32_t slot);
+  Duration true_time(Device& device, Duration planned);
+  void count_busy(const Act& act);
+
+  const workload::Scenario& scenario_;
+  schedule::Scheduler& scheduler_;
+  const Options& options_;
+  std::vector<schedule::ModelInfo> infos_;
+  Clients clients_;
+  Random random_;
+  Duration delay_;
+  TimePoint warm_, end_;
+  bool faulty_;
+  Figures figures_;
+
+  TimePoint now_{};
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+  std::uint64_t next_order_ = 0;
+  std::deque<Record> records_;
+  std::uint64_t first_ = 0;  // id of the first of records_
+  std::uint64_t open_ = 0;
+  std::vector<Device> devices_;
+  std::vector<Act> acts_;
+  std::vector<std::uint32_t> free_acts_;
+  schedule::IdMap<ActionId, std::uint32_t> slots_;
+  bool deciding_ = false;
+  std::uint32_t wake_stamp_ = 0;
+  std::vector<schedule::Actions> spare_;  // of decisions, for reuse
+  TimePoint wake_at_ = TimePoint::max();
+};
+
+Figures Simulation::run() {
+  const auto started = std::chrono::steady_clock::now();
+  auto shown = started;
+  figures_.models.resize(scenario_.models.size());
+  for (std::size_t i = 0; i < scenario_.models.size(); ++i) {
+    figures_.models[i].name = scenario_.models[i].name;
+    figures_.models[i].slo = scenario_.models[i].slo;
+  }
+  figures_.busy.resize(devices_.size());
+  figures_.span = end_ - warm_;
+  for (const schedule::ModelInfo& info : infos_) scheduler_.add_model(info);
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (faulty_ && options_.faults.clock_offset > Duration{0})
+      devices_[i].offset =
+          from_ns((2 * random_.uniform() - 1) * static_cast<double>(options_.faults.clock_offset.count()));
+    set_device(i, true);
+  }
+  if (faulty_) deal_faults();
+  for (std::size_t i = 0; i < scenario_.models.size(); ++i) {
+    const auto& model = scenario_.models[i];
+    const auto spec = model.process.value_or(scenario_.process);
+    if (spec.kind != workload::ArrivalKind::closed || !model.arrivals.empty() || !model.per_minute.empty())
+      continue;
+    const TimePoint from = model.rate.empty() ? TimePoint{} : TimePoint{} + model.rate.front().at;
+    // Apart by a microsecond, so that they do not come as one.
+    for (int c = 0; c < spec.clients; ++c) plan(from + c * 1us, Step::arrive, i, 1);
+  }
+
+  while (true) {
+    const TimePoint arrival = clients_.next_at();
+    const bool queued = !queue_.empty();
+    if (!queued && arrival == TimePoint::max()) break;
+    ++figures_.events;
+    const bool client_first =
+        arrival != TimePoint::max() && (!queued || arrival < queue_.top().at ||
+                                        (arrival == queue_.top().at && rank_of(queue_.top().step) > 0));
+    if (client_first) {
+      now_ = arrival;
+      send(ModelId{clients_.take()});
+    } else {
+      const Entry entry = queue_.top();
+      queue_.pop();
+      now_ = entry.at;
+      handle(entry);
+    }
+    // The scheduler may wake for ever; nobody waits for it then.
+    if (now_ >= end_ && open_ == 0 && clients_.next_at() == TimePoint::max()) break;
+    if (now_ > end_ + std::chrono::hours{1}) break;  // what is open now stays unanswered
+    if (options_.progress && (figures_.events & 0xfff) == 0) {
+      const auto wall = std::chrono::steady_clock::now();
+      if (wall - shown > std::chrono::milliseconds{100}) {
+        shown = wall;
+        if (!options_.progress(
+                std::min(1.0, to_seconds(now_ - TimePoint{}) / to_seconds(scenario_.duration))))
+          break;
+      }
+    }
+  }
+  for (Record& r : records_)
+    if (r.open) outcome(r.request.id, Observer::Outcome::unanswered, now_);
+  figures_.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return std::move(figures_);
+}
+
+void Simulation::handle(const Entry& entry) {
+  switch (entry.step) {
+    case Step::end: {
+      const Act& act = acts_[entry.what];
+      if (act.used && act.stamp == entry.stamp) finish(static_cast<std::uint32_t>(entry.what));
+      break;
+    }
+    case Step::kick: {
+      Device& d = devices_[entry.what];
+      Executor& executor = entry.stamp == 0 ? d.exec : d.load;
+      if (executor.kick_at != entry.at) break;
+      executor.kick_at = TimePoint::max();
+      kick(d, entry.what, executor);
+      break;
+    }
+    case Step::receive:
+      receive(static_cast<std::uint32_t>(entry.what));
+      break;
+    case Step::stop:
+      stop(ActionId{entry.what});
+      break;
+    case Step::report:
+      deliver(static_cast<std::uint32_t>(entry.what), entry.stamp == 1);
+      break;
+    case Step::device:
+      set_device(entry.what, entry.stamp == 1);
+      break;
+    case Step::fault:
+      fault(entry.what);
+      break;
+    case Step::arrive:
+      if (entry.stamp == 1) {  // a client of a closed loop
+        if (now_ < end_) send(ModelId{static_cast<std::uint32_t>(entry.what)});
+      } else {
+        hear(RequestId{entry.what});
+      }
+      break;
+    case Step::cancel: {
+      const RequestId id{entry.what};
+      Record* r = record(id);
+      if (r == nullptr || !r->open) break;
+      const bool heard = r->heard;
+      const ModelId model = r->request.model;
+      outcome(id, Observer::Outcome::cancelled, now_);
+      if (heard) decide(schedule::RequestCancelled{id, model});
+      break;
+    }
+    case Step::wake:
+      if (entry.stamp != wake_stamp_) break;
+      wake_at_ = TimePoint::max();
+      decide(schedule::Wake{});
+      break;
+  }
+}
+
+void Simulation::send(ModelId model) {
+  const workload::ScenarioModel& m = scenario_.models[model.index()];
+  const RequestId id{first_ + records_.size()};
+  Record r;
+  r.request = {.id = id, .model = model, .arrival = now_, .deadline = now_ + m.slo};
+  if (!m.latency.modes.empty()) {
+    double total = 0;
+    for (const auto& mode : m.latency.modes) total += mode.weight;
+    double pick = random_.uniform() * total;
+    std::size_t mode = 0;
+    while (mode + 1 < m.latency.modes.size() && pick >= m.latency.modes[mode].weight)
+      pick -= m.latency.modes[mode++].weight;
+    const auto& chosen = m.latency.modes[mode];
+    r.own = std::max(Duration{1},
+                     chosen.mean + from_ns(random_.normal() * static_cast<double>(chosen.deviation.count())));
+    r.request.app = AppId{static_cast<std::uint32_t>(mode)};
+  }
+  records_.push_back(r);
+  ++open_;
+  if (now_ >= warm_) ++figures_.models[model.index()].offered;
+  if (faulty_ && options_.faults.cancels > 0 && random_.uniform() < options_.faults.cancels)
+    plan(now_ + from_seconds(random_.uniform() * 2 * to_seconds(m.slo)), Step::cancel, id.value);
+  if (delay_ == Duration{0})
+    hear(id);
+  else
+    plan(now_ + delay_, Step::arrive, id.value);
+}
+
+void Simulation::hear(RequestId id) {
+  Record* r = record(id);
+  if (r == nullptr || !r->open) return;
+  r->heard = true;
+  Request request = r->request;
+  request.arrival = now_;
+  decide(schedule::RequestArrived{request});
+}
+
+void Simulation::decide(const schedule::Event& event) {
+  ++figures_.decisions;
+  schedule::Actions actions;
+  if (!spare_.empty()) {
+    actions = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  scheduler_.decide(event, now_, actions);
+  if (options_.observer != nullptr) options_.observer->on_decision(event, now_, actions);
+  // What comes of an action at once is reported after all of them are on their way.
+  const bool outer = std::exchange(deciding_, true);
+  for (schedule::Action& action : actions) carry_out(action);
+  deciding_ = outer;
+  actions.clear();
+  spare_.push_back(std::move(actions));
+}
+
+std::uint32_t Simulation::new_act(ActionId id, Kind kind, DeviceId device, ModelId model) {
+  std::uint32_t slot = 0;
+  if (free_acts_.empty()) {
+    slot = static_cast<std::uint32_t>(acts_.size());
+    acts_.emplace_back();
+  } else {
+    slot = free_acts_.back();
+    free_acts_.pop_back();
+  }
+  Act& act = acts_[slot];
+  act.id = id;
+  act.kind = kind;
+  act.device = device;
+  act.model = model;
+  act.requests.clear();
+  act.planned = act.status = ActionStatus::success;
+  act.life = devices_[device.index()].life;
+  ++act.stamp;
+  act.used = true;
+  slots_.insert(id, slot);
+  return slot;
+}
+
+void Simulation::free_act(std::uint32_t slot) {
+  Act& act = acts_[slot];
+  slots_.erase(act.id);
+  act.used = false;
+  ++act.stamp;
+  free_acts_.push_back(slot);
+}
+
+Duration Simulation::true_time(Device& device, Duration planned) {
+  if (!faulty_) return planned;
+  double factor = options_.faults.speed * (1 + options_.faults.noise * std::abs(random_.normal()));
+  if (options_.faults.hiccups > 0 && random_.uniform() < options_.faults.hiccups) factor *= 10;
+  if (now_ < device.slow_until) factor *= device.slow;
+  return from_ns(static_cast<double>(planned.count()) * factor);
+}
+
+void Simulation::carry_out(schedule::Action& action) {
+  if (auto* infer = std::get_if<schedule::Infer>(&action)) {
+    const std::uint32_t slot = new_act(infer->id, Kind::infer, infer->device, infer->model);
+    Act& act = acts_[slot];
+    act.requests.swap(infer->requests);
+    act.window = infer->window;
+    act.ready = now_ + 2 * delay_;
+    Duration longest{0};
+    for (const RequestId id : act.requests)
+      if (const Record* r = record(id)) longest = std::max(longest, r->own);
+    act.duration = scenario_.models[infer->model.index()].latency.batch_time(
+        static_cast<int>(act.requests.size()), longest);
+    if (faulty_) {
+      const double luck = random_.uniform();
+      if (luck < options_.faults.infer_failures)
+        act.planned = ActionStatus::failed;
+      else if (luck < options_.faults.infer_failures + options_.faults.lost_inputs)
+        act.planned = ActionStatus::no_memory;
+    }
+    if (delay_ == Duration{0})
+      receive(slot);
+    else
+      plan(now_ + delay_, Step::receive, slot);
+  } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
+    outcome(refuse->request, Observer::Outcome::refused, now_);
+  } else if (const auto* wake = std::get_if<schedule::WakeAt>(&action)) {
+    if (wake->at == wake_at_) return;
+    wake_at_ = wake->at;
+    ++wake_stamp_;
+    if (wake->at < TimePoint::max()) plan(wake->at, Step::wake, 0, wake_stamp_);
+  } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
+    const std::uint32_t slot = new_act(load->id, Kind::load, load->device, load->model);
+    Act& act = acts_[slot];
+    act.window = load->window;
+    act.ready = now_ + delay_;
+    act.duration = infos_[load->model.index()].load;
+    if (faulty_ && random_.uniform() < options_.faults.load_failures) act.planned = ActionStatus::failed;
+    if (delay_ == Duration{0})
+      receive(slot);
+    else
+      plan(now_ + delay_, Step::receive, slot);
+  } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
+    // Takes no time: frees the pages when it is heard, which costs nobody anything before.
+    const std::uint32_t slot = new_act(unload->id, Kind::load, unload->device, unload->model);
+    Act& act = acts_[slot];
+    act.kind = Kind::load;
+    act.window = {TimePoint::min(), TimePoint::max()};
+    act.duration = Duration{-1};  // marks an UNLOAD
+    if (delay_ == Duration{0})
+      receive(slot);
+    else
+      plan(now_ + delay_, Step::receive, slot);
+  } else if (const auto* halt = std::get_if<schedule::Stop>(&action)) {
+    if (delay_ == Duration{0})
+      stop(halt->id);
+    else
+      plan(now_ + delay_, Step::stop, halt->id.value);
+  }
+}
+
+void Simulation::stop(ActionId id) {
+  const std::uint32_t* found = slots_.find(id);
+  if (found == nullptr) return;
+  const std::uint32_t slot = *found;
+  Act& act = acts_[slot];
+  Device& d = devices_[act.device.index()];
+  if (act.life != d.life || act.kind != Kind::infer) return;
+  Executor& executor = d.exec;
+  if (executor.running == slot) {
+    act.end = now_;
+    ++act.stamp;  // its end is void
+    executor.running = Executor::none;
+    count_busy(act);
+  } else {
+    const auto waiting = std::find(executor.queue.begin(), executor.queue.end(), slot);
+    if (waiting == executor.queue.end()) return;  // has ended: its report is on its way
+    executor.queue.erase(waiting);
+    act.start = act.end = now_;
+    if (options_.observer != nullptr) options_.observer->on_start(act.id, act.device, now_);
+  }
+  ++figures_.stopped;
+  if (options_.observer != nullptr)
+    options_.observer->on_end(act.id, act.device, ActionStatus::stopped, now_);
+  const std::size_t index = act.device.index();
+  // Later, not now: the scheduler is still in the decision that stops it.
+  acts_[slot].status = ActionStatus::stopped;
+  plan(now_ + delay_, Step::report, slot, 0);
+  kick(d, index, executor);
+}
+
+void Simulation::receive(std::uint32_t slot) {
+  Act& act = acts_[slot];
+  Device& d = devices_[act.device.index()];
+  if (!d.alive || act.life != d.life) {  // it goes with its device
+    free_act(slot);
+    return;
+  }
+  if (act.duration < Duration{0}) {
+    Place& p = place(d, act.model);
+    if (p == Place::loaded) {
+      d.used -= infos_[act.model.index()].pages;
+      p = Place::absent;
+      ++figures_.unloads;
+    }
+    act.start = act.end = now_;
+    report(slot, ActionStatus::success, now_);
+    return;
+  }
+  Executor& executor = act.kind == Kind::infer ? d.exec : d.load;
+  enqueue(executor, slot);
+  kick(d, act.device.index(), executor);
+}
+
+void Simulation::enqueue(Executor& executor, std::uint32_t slot) {
+  const Act& act = acts_[slot];
+  const auto at = std::find_if(executor.queue.rbegin(), executor.queue.rend(), [&](std::uint32_t other) {
+    return std::pair(acts_[other].window.earliest, acts_[other].id) < std::pair(act.window.earliest, act.id);
+  });
+  executor.queue.insert(at.base(), slot);
+}
+
+// Starts what can start; else sees to it that the next is looked at when it can.
+void Simulation::kick(Device& device, std::size_t index, Executor& executor) {
+  while (executor.running == Executor::none && !executor.queue.empty()) {
+    const std::uint32_t slot = executor.queue.front();
+    Act& act = acts_[slot];
+    const TimePoint earliest = act.window.earliest == TimePoint::min()
+                                   ? act.ready
+                                   : std::max(saturating_add(act.window.earliest, -device.offset), act.ready);
+    if (earliest > now_) {
+      if (executor.kick_at != earliest) {
+        executor.kick_at = earliest;
+        plan(earliest, Step::kick, index, &executor == &device.exec ? 0 : 1);
+      }
+      return;
+    }
+    executor.queue.erase(executor.queue.begin());
+    begin(device, executor, slot);
+  }
+}
+
+void Simulation::begin(Device& d, Executor& executor, std::uint32_t slot) {
+  Act& act = acts_[slot];
+  act.start = act.end = now_;
+  const schedule::ModelInfo& info = infos_[act.model.index()];
+  ActionStatus status = ActionStatus::success;
+  if (saturating_add(now_, d.offset) > act.window.latest) {
+    status = ActionStatus::too_late;
+    ++figures_.too_late;
+  } else if (act.kind == Kind::load) {
+    if (info.pages > 0 && place(d, act.model) != Place::absent)
+      status = ActionStatus::failed;
+    else if (info.pages > 0 && d.used + info.pages > d.total)
+      status = ActionStatus::no_memory;
+  } else if (!resident(d, act.model)) {
+    status = ActionStatus::not_loaded;
+  } else if (act.planned == ActionStatus::no_memory) {
+    status = ActionStatus::no_memory;
+  }
+  if (options_.observer != nullptr) options_.observer->on_start(act.id, act.device, now_);
+  if (status != ActionStatus::success) {
+    if (options_.observer != nullptr) options_.observer->on_end(act.id, act.device, status, now_);
+    report(slot, status, now_);
+    return;
+  }
+  if (act.kind == Kind::load && info.pages > 0) {
+    d.used += info.pages;
+    place(d, act.model) = Place::loading;
+  }
+  act.end = now_ + true_time(d, act.duration);
+  executor.running = slot;
+  plan(act.end, Step::end, slot, act.stamp);
+}
+
+void Simulation::count_busy(const Act& act) {
+  const TimePoint from = std::max(act.start, warm_);
+  const TimePoint to = std::min(act.end, end_);
+  if (to > from) figures_.busy[act.device.index()] += to - from;
+  if (act.start >= warm_ && figures_.timeline.size() < options_.timeline)
+    figures_.timeline.push_back(
+        {act.device, act.model, static_cast<int>(act.requests.size()), act.start, act.end});
+}
+
+void Simulation::finish(std::uint32_t slot) {
+  Act& act = acts_[slot];
+  const std::size_t index = act.device.index();
+  Device& d = devices_[index];
+  Executor& executor = act.kind == Kind::infer ? d.exec : d.load;
+  act.end = now_;
+  executor.running = Executor::none;
+  const ActionStatus status = act.planned;
+  if (act.kind == Kind::load) {
+    const std::uint64_t pages = infos_[act.model.index()].pages;
+    if (status == ActionStatus::success) {
+      if (pages > 0) place(d, act.model) = Place::loaded;
+      ++figures_.loads;
+    } else if (pages > 0) {
+      place(d, act.model) = Place::absent;
+      d.used -= pages;
+    }
+  } else {
+    count_busy(act);
+    if (act.start >= warm_ && status == ActionStatus::success) {
+      ModelFigures& model = figures_.models[act.model.index()];
+      ++model.batches;
+      model.batched += act.requests.size();
+      if (figures_.batch_sizes.size() <= act.requests.size())
+        figures_.batch_sizes.resize(act.requests.size() + 1);
+      ++figures_.batch_sizes[act.requests.size()];
+    }
+  }
+  if (options_.observer != nullptr) options_.observer->on_end(act.id, act.device, status, now_);
+  // What waits starts before anybody hears of the end, as on a device.
+  kick(d, index, executor);
+  report(slot, status, now_);
+}
+
+void Simulation::report(std::uint32_t slot, ActionStatus status, TimePoint at) {
+  acts_[slot].status = status;
+  TimePoint heard = at + delay_;
+  if (faulty_) {
+    const Faults& f = options_.faults;
+    if (f.lost_reports > 0 && random_.uniform() < f.lost_reports) {
+      // Nobody hears of it; the device is taken for dead.
+      const std::size_t device = acts_[slot].device.index();
+      const std::uint32_t life = acts_[slot].life;
+      free_act(slot);
+      plan(at + 1s, Step::fault,
+           (std::uint64_t{2} << 60) | (static_cast<std::uint64_t>(life) << 24) | device);
+      return;
+    }
+    if (f.late_reports > 0 && random_.uniform() < f.late_reports) heard += from_ms(20 * random_.uniform());
+    if (f.doubled_reports > 0 && random_.uniform() < f.doubled_reports) {
+      plan(heard, Step::report, slot, 1);
+      return;
+    }
+  }
+  if (heard == now_ && !deciding_)
+    deliver(slot, false);
+  else
+    plan(heard, Step::report, slot, 0);
+}
+
+void Simulation::deliver(std::uint32_t slot, bool again) {
+  Act& act = acts_[slot];
+  const Device& d = devices_[act.device.index()];
+  if (act.life != d.life) {
+    free_act(slot);
+    return;
+  }
+  schedule::ActionDone done{.id = act.id,
+                            .status = act.status,
+                            .start = act.start + d.offset,
+                            .end = act.end + d.offset,
+                            .duration = act.end - act.start};
+  const bool answers = act.kind == Kind::infer && act.status == ActionStatus::success;
+  std::vector<RequestId> requests;
+  if (answers) requests.swap(act.requests);
+  free_act(slot);
+  for (const RequestId id : requests) {
+    const Record* r = record(id);
+    if (r == nullptr || !r->open) continue;
+    outcome(id, now_ <= r->request.deadline ? Observer::Outcome::on_time : Observer::Outcome::late, now_);
+  }
+  if (requests.capacity() > 0 && acts_[slot].requests.capacity() == 0) {
+    requests.clear();
+    acts_[slot].requests.swap(requests);
+  }
+  decide(done);
+  if (again) decide(done);
+}
+
+void Simulation::outcome(RequestId id, Observer::Outcome what, TimePoint at) {
+  Record* r = record(id);
+  if (options_.observer != nullptr && r != nullptr) options_.observer->on_outcome(r->request, what, at);
+  if (r == nullptr || !r->open) return;
+  r->open = false;
+  --open_;
+  const ModelId model = r->request.model;
+  const TimePoint sent = r->request.arrival;
+  if (sent >= warm_) {
+    ModelFigures& f = figures_.models[model.index()];
+    switch (what) {
+      case Observer::Outcome::on_time:
+        ++f.on_time;
+        f.latencies.push_back(at - sent);
+        break;
+      case Observer::Outcome::late:
+        ++f.late;
+        f.latencies.push_back(at - sent);
+        break;
+      case Observer::Outcome::refused:
+        ++f.refused;
+        break;
+      case Observer::Outcome::cancelled:
+        ++f.cancelled;
+        break;
+      case Observer::Outcome::unanswered:
+        break;
+    }
+  }
+  while (!records_.empty() && !records_.front().open) {
+    records_.pop_front();
+    ++first_;
+  }
+  const workload::ScenarioModel& m = scenario_.models[model.index()];
+  if (m.process.value_or(scenario_.process).kind == workload::ArrivalKind::closed && m.arrivals.empty() &&
+      m.per_minute.empty() && what != Observer::Outcome::unanswered)
+    plan(at + std::max(what == Observer::Outcome::refused ? delay_ : Duration{0}, shortest_turn),
+         Step::arrive, model.index(), 1);
+}
+
+// -- what goes wrong
+
+void Simulation::deal_faults() {
+  const auto deal = [&](double per_s, std::uint64_t kind) {
+    if (per_s <= 0) return;
+    for (std::size_t i = 0; i < devices_.size(); ++i)
+      for (double t = random_.exponential(1 / per_s); t < to_seconds(scenario_.duration);
+           t += random_.exponential(1 / per_s))
+        plan(TimePoint{} + from_seconds(t), Step::fault, (kind << 60) | i);
+  };
+  deal(options_.faults.deaths_per_s, 1);
+  deal(options_.faults.stalls_per_s, 3);
+  deal(options_.faults.slowdowns_per_s, 4);
+}
+
+void Simulation::fault(std::uint64_t what) {
+  const std::uint64_t kind = what >> 60;
+  const std::size_t index = what & 0xffffff;
+  Device& d = devices_[index];
+  if (!d.alive) return;
+  switch (kind) {
+    case 2:
+      if (d.life != ((what >> 24) & 0xfffffffffULL)) break;
+      [[fallthrough]];
+    case 1:
+      plan(now_ + from_seconds(0.001 + 2 * random_.uniform()), Step::device, index, 1);
+      set_device(index, false);
+      break;
+    case 3:
+      for (Executor* executor : {&d.exec, &d.load}) {
+        if (executor->running == Executor::none) continue;
+        Act& act = acts_[executor->running];
+        act.end += from_ms(200 * random_.uniform());
+        ++act.stamp;
+        plan(act.end, Step::end, executor->running, act.stamp);
+      }
+      break;
+    case 4:
+      d.slow = 1 + 3 * random_.uniform();
+      d.slow_until = now_ + from_seconds(random_.uniform());
+      break;
+    default:
+      break;
+  }
+}
+
+void Simulation::set_device(std::size_t index, bool alive) {
+  Device& d = devices_[index];
+  if (d.alive == alive) return;
+  for (Executor* executor : {&d.exec, &d.load}) {
+    if (executor->running != Executor::none) {
+      Act& act = acts_[executor->running];
+      act.end = now_;
+      if (act.kind == Kind::infer) count_busy(act);
+      free_act(executor->running);
+    }
+    for (const std::uint32_t slot : executor->queue) free_act(slot);
+  }
+  Device fresh;
+  fresh.alive = alive;
+  fresh.life = d.life + 1;
+  fresh.offset = d.offset;
+  fresh.total = scenario_.memory ? scenario_.memory->count / page : no_limit;
+  d = std::move(fresh);
+  decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(index)}, alive, d.total});
+}
+
+}  // namespace
+
+std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario) {
+  std::vector<schedule::ModelInfo> infos;
+  for (std::size_t i = 0; i < scenario.models.size(); ++i) {
+    const workload::ScenarioModel& model = scenario.models[i];
+    schedule::ModelInfo info{.id = ModelId{static_cast<std::uint32_t>(i)},
+                             .name = model.name,
+                             .pages = pages_of(scenario, model),
+                             .load = load_time(scenario, model),
+                             .batches = {}};
+    for (int b = 1; b <= model.max_batch; b = b < 128 ? b + 1 : std::max(b + 1, b + b / 50))
+      info.batches.push_back({b, model.latency.expected(b)});
+    if (info.batches.back().batch != model.max_batch)
+      info.batches.push_back({model.max_batch, model.latency.expected(model.max_batch)});
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+schedule::Environment environment(const workload::Scenario& scenario) {
+  return {.dispatch = 2 * scenario.network_delay, .answer = scenario.network_delay, .overrun = 0};
+}
+
+Figures run(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options) {
+  return Simulation(scenario, scheduler, options).run();
+}
+
+}  // namespace carillon::simulate
