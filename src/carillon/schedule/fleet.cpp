@@ -195,6 +195,13 @@ void Fleet::stop(ActionId id, Actions& out) {
   if (const Flight* flight = flights_.find(id)) out.emplace_back(Stop{id, flight->device});
 }
 
+void Fleet::forget(RequestId request, ModelId model) {
+  for (const auto& order : flights_of_)
+    for (const ActionId id : order)
+      if (Flight& flight = *flights_.find(id); flight.model == model)
+        std::erase_if(flight.requests, [request](const Request& r) { return r.id == request; });
+}
+
 Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out) {
   Report report;
   const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||

@@ -89,6 +89,9 @@ class Fleet {
   // Sends a Stop; the flight is reported as stopped, or as what it came to before.
   void stop(ActionId id, Actions& out);
   const Flight* flight(ActionId id) const { return flights_.find(id); }
+  // The client of a request has gone: where it is in a flight of that model, it is taken out of its list, so
+  // that nobody tries it again. O(devices).
+  void forget(RequestId request, ModelId model);
 
   // An action is reported. For an INFER, returns its flight and removes it (whatever its status); LOADs and
   // UNLOADs are dealt with here, and `loaded` tells that a model became ready on a device.

@@ -2,6 +2,7 @@
 
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/fcfs/fcfs.h"
+#include "carillon/schedule/symphony/symphony.h"
 
 namespace carillon::schedule {
 namespace {
@@ -29,9 +30,15 @@ Result<std::unique_ptr<Scheduler>> make_clockwork(std::string_view value, const 
       ClockworkOptions{.safety = environment.answer, .safety_share = environment.overrun});
 }
 
+Result<std::unique_ptr<Scheduler>> make_symphony(std::string_view value, const Environment& environment) {
+  if (auto none = no_value("symphony", value); !none) return std::unexpected(std::move(none.error()));
+  return std::make_unique<Symphony>(environment);
+}
+
 constexpr Policy policies[] = {
     {"clockwork", make_clockwork},
     {"fcfs", make_fcfs},
+    {"symphony", make_symphony},
 };
 
 }  // namespace

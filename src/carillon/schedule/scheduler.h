@@ -19,7 +19,7 @@ struct BatchProfile {
 struct ModelInfo {
   ModelId id;  // dense: the model's place in the list
   std::string name;
-  std::uint64_t pages = 0;            // of the page cache that its weights take
+  std::uint64_t pages = 0;            // of the page cache that its weights take; 0: it needs no LOAD
   Duration load;                      // seed estimate of LOAD
   std::vector<BatchProfile> batches;  // ascending by batch, never empty
 };

@@ -233,7 +233,7 @@ void SimWorld::kick(SimDevice& d, SimExecutor& executor) {
       report_later(id, ActionStatus::too_late, now_);
       continue;
     }
-    if (a.kind == Kind::infer && !d.loaded.contains(a.model)) {
+    if (a.kind == Kind::infer && models_[a.model.index()].pages > 0 && !d.loaded.contains(a.model)) {
       ++not_loaded_;
       report_later(id, ActionStatus::not_loaded, now_);
       continue;

@@ -1,0 +1,89 @@
+#include "carillon/schedule/symphony/model_machine.h"
+
+#include <algorithm>
+
+namespace carillon::schedule::symphony {
+
+ModelMachine::ModelMachine(const ModelInfo& info, const Environment& environment)
+    : id_(info.id),
+      dispatch_(environment.dispatch),
+      answer_(environment.answer),
+      overrun_(environment.overrun) {
+  for (const BatchProfile& b : info.batches) {
+    sizes_.push_back(b.batch);
+    dense_ = dense_ && b.batch == static_cast<int>(sizes_.size());
+  }
+  exec_.resize(sizes_.size());
+  span_.resize(sizes_.size());
+  for (std::size_t i = 0; i < sizes_.size(); ++i) set_exec(static_cast<int>(i), info.batches[i].exec);
+}
+
+void ModelMachine::set_exec(int index, Duration exec) {
+  const auto i = static_cast<std::size_t>(index);
+  if (exec_[i] == exec) return;
+  exec_[i] = exec;
+  span_[i] = exec + from_ns(static_cast<double>(exec.count()) * overrun_) + answer_;
+}
+
+int ModelMachine::index_for(std::size_t requests) const {
+  if (dense_) return static_cast<int>(std::min(requests, sizes_.size())) - 1;
+  const auto above = std::upper_bound(sizes_.begin(), sizes_.end(),
+                                      static_cast<int>(std::min<std::size_t>(requests, 1 << 30)));
+  return static_cast<int>(above - sizes_.begin()) - 1;
+}
+
+int ModelMachine::fitting(std::size_t requests, TimePoint start, TimePoint deadline) const {
+  int high = index_for(requests);
+  if (high < 0 || start + span(high) <= deadline) return high;
+  if (start + span(0) > deadline) return -1;
+  int low = 0;  // fits
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (start + span(middle) <= deadline ? low : high) = middle;
+  }
+  return low;
+}
+
+const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint free_at,
+                                                     std::vector<Request>& dropped) {
+  const TimePoint start = std::max(now + dispatch_, free_at);
+  candidate_.reset();
+  while (!queue_.empty()) {
+    const TimePoint deadline = queue_.front().deadline;
+    const int index = fitting(queue_.size(), start, deadline);
+    // What is lost by going on with this head: the batch stays below the target although there are requests
+    // enough.
+    const bool small = index >= 0 && target_ > 0 && batch_size(index) < target_ &&
+                       index < index_for(std::min(queue_.size(), static_cast<std::size_t>(target_)));
+    if (index < 0 || small) {
+      dropped.push_back(queue_.front());
+      queue_.pop_front();
+      continue;
+    }
+    const TimePoint latest = deadline - span(index);
+    TimePoint frontrun = latest;
+    if (index + 1 < batch_count())
+      frontrun = deadline - span(index + 1);
+    else
+      frontrun = start;  // it cannot grow
+    candidate_ = Candidate{batch_size(index), std::max(start, frontrun), latest};
+    break;
+  }
+  return candidate_;
+}
+
+std::optional<Batch> ModelMachine::granted(TimePoint now, TimePoint free_at, std::vector<Request>& dropped) {
+  update(now, free_at, dropped);
+  if (!candidate_) return std::nullopt;
+  Batch batch;
+  batch.index = index_for(static_cast<std::size_t>(candidate_->size));
+  // It runs as soon as the device can: whoever granted it chose the moment.
+  batch.exec_at = std::max(now + dispatch_, free_at);
+  batch.latest = candidate_->latest;
+  batch.requests.assign(queue_.begin(), queue_.begin() + candidate_->size);
+  queue_.pop_front(static_cast<std::size_t>(candidate_->size));
+  candidate_.reset();
+  return batch;
+}
+
+}  // namespace carillon::schedule::symphony

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "carillon/schedule/request_queue.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/symphony/options.h"
+
+namespace carillon::schedule::symphony {
+
+// What a model would run next: `size` requests, from `exec_at` (the frontrun moment) to `latest`.
+struct Candidate {
+  int size = 0;
+  TimePoint exec_at;
+  TimePoint latest;
+  friend bool operator==(const Candidate&, const Candidate&) = default;
+};
+
+// A batch that is to be sent.
+struct Batch {
+  int index = 0;  // place in the model's list of batch sizes
+  std::vector<Request> requests;
+  TimePoint exec_at;
+  TimePoint latest;  // start at the latest
+};
+
+// The ModelThread of Symphony (figure 18): one model's queue and its candidate. A state machine: it is told
+// what happens and when, and what it says is passed on to the RankMachine by whoever drives it. Costs O(log
+// batch sizes) a call, and O(1) for each request that enters or leaves. Not thread-safe.
+class ModelMachine {
+ public:
+  ModelMachine(const ModelInfo& info, const Environment& environment);
+
+  // Time of EXEC by place in the list of batch sizes.
+  void set_exec(int index, Duration exec);
+  Duration exec(int index) const { return exec_[static_cast<std::size_t>(index)]; }
+  int batch_size(int index) const { return sizes_[static_cast<std::size_t>(index)]; }
+  int batch_count() const { return static_cast<int>(sizes_.size()); }
+  // The place of the largest batch size <= requests, which is at least 1.
+  int index_for(std::size_t requests) const;
+  // From the start of EXEC until the client has its answer.
+  Duration span(int index) const { return span_[static_cast<std::size_t>(index)]; }
+
+  // Heads are dropped where else the batch would be smaller than this, and there are requests enough; 0:
+  // never.
+  void set_target(int size) { target_ = size; }
+  int target() const { return target_; }
+
+  void enqueue(const Request& request) { queue_.push(request); }
+  bool remove(RequestId id) { return queue_.remove(id); }
+  const RequestQueue& queue() const { return queue_; }
+
+  // Finds the candidate anew, seen at `now`, for a device that is free at `free_at` (or any:
+  // TimePoint::min()). What can no longer be on time, or is dropped early, is appended to `dropped`.
+  const std::optional<Candidate>& update(TimePoint now, TimePoint free_at, std::vector<Request>& dropped);
+  const std::optional<Candidate>& candidate() const { return candidate_; }
+  // When the candidate has to be found anew, because its batch could not start later; max() for never.
+  TimePoint refresh_at() const { return candidate_ ? candidate_->latest + Duration{1} : TimePoint::max(); }
+
+  // A device was granted that is free at `free_at`: takes the batch out of the queue; none where nothing can
+  // be on time any more. The candidate is to be updated afterwards.
+  std::optional<Batch> granted(TimePoint now, TimePoint free_at, std::vector<Request>& dropped);
+
+ private:
+  // The place of the largest batch size of at most `requests` that ends by `deadline` if it starts at
+  // `start`; -1 for none.
+  int fitting(std::size_t requests, TimePoint start, TimePoint deadline) const;
+
+  ModelId id_;
+  Duration dispatch_;
+  Duration answer_;
+  double overrun_;
+  bool dense_ = true;  // batch sizes are 1, 2, 3, ...
+  std::vector<int> sizes_;
+  std::vector<Duration> exec_, span_;
+  RequestQueue queue_;
+  int target_ = 0;
+  std::optional<Candidate> candidate_;
+};
+
+}  // namespace carillon::schedule::symphony

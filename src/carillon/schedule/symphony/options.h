@@ -1,0 +1,27 @@
+#pragma once
+
+#include "carillon/base/time.h"
+
+namespace carillon::schedule {
+
+struct SymphonyOptions {
+  // Share of the planned batch size that gathering holds on to by dropping heads early. At 1 every batch is
+  // as large as regular arrivals would allow, which costs heads whenever they are not regular; at 0 heads are
+  // never dropped early, and goodput collapses under overload.
+  double hold = 0.87;
+
+  // How long before its frontrun moment a batch may take a device, as a share of its head's SLO. Between
+  // frontrun and latest lies only the time of one more request, often less than a device is away when many
+  // models share them; a batch that misses it shrinks. 0 keeps to Algorithm 1.
+  double slack = 0.08;
+
+  // How often batch sizes are planned anew from the rates of arrival, and the time over which rates are
+  // averaged.
+  Duration plan_every = 250ms;
+  Duration rate_window = 2s;
+
+  // INFERs of one request that may fail before it is refused.
+  int attempts = 3;
+};
+
+}  // namespace carillon::schedule

@@ -1,0 +1,195 @@
+#include "carillon/schedule/symphony/symphony.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::schedule {
+namespace {
+
+constexpr Duration no_deadline = std::chrono::minutes{1};
+
+}  // namespace
+
+Symphony::Symphony(const Environment& environment, const SymphonyOptions& options)
+    : options_(options),
+      fleet_(environment),
+      rank_(environment.dispatch),
+      plan_(options.rate_window, options.plan_every) {}
+
+void Symphony::add_model(const ModelInfo& model) {
+  fleet_.add_model(model);
+  machines_.emplace_back(model, fleet_.environment());
+  plan_.add_model();
+}
+
+Duration Symphony::predicted_exec(DeviceId, ModelId model, int batch) const {
+  return fleet_.exec(model, fleet_.batch_index(model, static_cast<std::size_t>(std::max(1, batch))));
+}
+
+void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
+  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
+    arrived(arrival->request, now, out);
+  } else if (const auto* report = std::get_if<ActionDone>(&event)) {
+    done(*report, now, out);
+  } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
+    failures_.erase(gone->request);
+    if (machines_[gone->model.index()].remove(gone->request))
+      update(gone->model, now, out);
+    else
+      fleet_.forget(gone->request, gone->model);
+  } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
+    auto lost = fleet_.device_changed(*change, now, out);
+    inform_device(change->device, now);
+    for (Fleet::Flight& flight : lost) give_back(flight, false, now, out);
+    for (std::size_t i = 0; i < machines_.size(); ++i) {
+      const ModelId model{static_cast<std::uint32_t>(i)};
+      if (machines_[i].queue().empty()) continue;
+      fleet_.want(model, now, out);
+      update(model, now, out);
+    }
+  } else {  // Wake
+    asked_wake_ = TimePoint::max();
+  }
+  if (plan_.due(now)) replan(now, out);
+  run_due(now, out);
+}
+
+void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
+  const ModelId model = request.model;
+  Request taken = request;
+  if (taken.deadline > now + no_deadline) taken.deadline = now + no_deadline;
+  plan_.arrived(model, taken.deadline - now);
+  if (!fleet_.anywhere(model) && !fleet_.want(model, now, out)) {
+    out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
+    return;
+  }
+  machines_[model.index()].enqueue(taken);
+  update(model, now, out);
+}
+
+void Symphony::update(ModelId model, TimePoint now, Actions& out) {
+  auto& machine = machines_[model.index()];
+  dropped_.clear();
+  auto candidate = machine.update(now, TimePoint::min(), dropped_);
+  refuse_dropped(now, out);
+  if (!candidate) {
+    refresh_.remove(model.value);
+  } else {
+    refresh_.set(model.value, machine.refresh_at());
+    const Request& head = machine.queue().front();
+    const Duration slack =
+        from_ns(options_.slack * static_cast<double>((head.deadline - head.arrival).count()));
+    candidate->exec_at = std::max(now + fleet_.environment().dispatch, candidate->exec_at - slack);
+  }
+  rank_.inform_candidate(model, candidate);
+}
+
+void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {
+  failures_.erase(request.id);
+  const auto& machine = machines_[request.model.index()];
+  const TimePoint would_finish = now + fleet_.environment().dispatch + machine.span(0);
+  if (would_finish > request.deadline) fleet_.doubt(request.model, now);
+  out.emplace_back(Refuse{
+      request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed, would_finish});
+}
+
+void Symphony::refuse_dropped(TimePoint now, Actions& out) {
+  for (const Request& request : dropped_) refuse(request, now, out);
+  dropped_.clear();
+}
+
+void Symphony::inform_device(DeviceId device, TimePoint now) {
+  // What is overdue, or has a batch waiting behind the one that runs, is looked at again when it reports.
+  const bool ready = fleet_.alive(device) && fleet_.pending(device) <= 1 && !fleet_.overdue(device, now);
+  rank_.inform_device(device, ready ? fleet_.free_at(device, now) : TimePoint::max());
+}
+
+void Symphony::run_due(TimePoint now, Actions& out) {
+  if (fleet_.wake_at() <= now) {
+    fleet_.take_wake();
+    for (std::size_t i = 0; i < machines_.size(); ++i) {
+      const ModelId model{static_cast<std::uint32_t>(i)};
+      if (!machines_[i].queue().empty() && !fleet_.anywhere(model)) fleet_.want(model, now, out);
+    }
+  }
+  while (refresh_.top_at() <= now) update(ModelId{refresh_.top()}, now, out);
+  while (auto grant = rank_.match(now, [this](DeviceId d, ModelId m) { return fleet_.loaded(d, m); })) {
+    if (fleet_.overdue(grant->device, now)) {
+      // It should be free by now and is not: nothing is known until it reports.
+      rank_.inform_device(grant->device, TimePoint::max());
+      update(grant->model, now, out);
+      continue;
+    }
+    auto& machine = machines_[grant->model.index()];
+    dropped_.clear();
+    auto batch = machine.granted(now, fleet_.free_at(grant->device, now), dropped_);
+    refuse_dropped(now, out);
+    if (batch) {
+      const Window window{std::max(now, batch->exec_at - fleet_.environment().dispatch), batch->latest};
+      fleet_.send(grant->device, grant->model, batch->index, std::move(batch->requests), window, now, out);
+    }
+    inform_device(grant->device, now);
+    update(grant->model, now, out);
+  }
+  TimePoint wake = std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at()});
+  if (wake < asked_wake_) {
+    wake = std::max(wake, now + Duration{1});
+    asked_wake_ = wake;
+    out.emplace_back(WakeAt{wake});
+  }
+}
+
+void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
+  auto report = fleet_.finish(event, now, out);
+  if (report.unloadable) {
+    auto& machine = machines_[report.unloadable->index()];
+    std::vector<Request> all(machine.queue().begin(), machine.queue().end());
+    for (const Request& request : all) {
+      machine.remove(request.id);
+      failures_.erase(request.id);
+      out.emplace_back(Refuse{request.id, Reason::device_failed, TimePoint::max()});
+    }
+    update(*report.unloadable, now, out);
+  }
+  if (report.loaded) inform_device(report.loaded->first, now);
+  if (!report.flight) return;
+  Fleet::Flight& flight = *report.flight;
+  if (event.status == ActionStatus::success) {
+    machines_[flight.model.index()].set_exec(flight.batch_index,
+                                             fleet_.exec(flight.model, flight.batch_index));
+    if (failures_.size() > 0)
+      for (const Request& request : flight.requests) failures_.erase(request.id);
+  } else {
+    give_back(flight, event.status != ActionStatus::too_late, now, out);
+  }
+  inform_device(flight.device, now);
+}
+
+void Symphony::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
+  auto& machine = machines_[flight.model.index()];
+  const bool possible = fleet_.anywhere(flight.model) || fleet_.want(flight.model, now, out);
+  for (const Request& request : flight.requests) {
+    int failures = failures_.erase(request.id).value_or(0) + (counts ? 1 : 0);
+    if (failures >= options_.attempts || !possible) {
+      out.emplace_back(
+          Refuse{request.id, possible ? Reason::device_failed : Reason::no_device, TimePoint::max()});
+      continue;
+    }
+    if (failures > 0) failures_.insert(request.id, failures);
+    machine.enqueue(request);
+  }
+  update(flight.model, now, out);
+}
+
+void Symphony::replan(TimePoint now, Actions& out) {
+  plan_.plan(now, fleet_.alive_count(), machines_);
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    const ModelId model{static_cast<std::uint32_t>(i)};
+    machines_[i].set_target(static_cast<int>(std::floor(options_.hold * plan_.size(model))));
+    if (!machines_[i].queue().empty()) update(model, now, out);
+  }
+}
+
+}  // namespace carillon::schedule

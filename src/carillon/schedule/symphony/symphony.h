@@ -1,0 +1,58 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "carillon/schedule/fleet.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/symphony/batch_plan.h"
+#include "carillon/schedule/symphony/model_machine.h"
+#include "carillon/schedule/symphony/options.h"
+#include "carillon/schedule/symphony/rank_machine.h"
+
+namespace carillon::schedule {
+
+// Symphony's deferred batch scheduling (Algorithm 1 and figure 18): a batch waits for more requests until its
+// frontrun moment d - l(b+1), from which on one more request would make it late, and runs by d - l(b) on the
+// free device with the smallest id. Both of its state machines are driven here in one thread.
+//
+// Beyond the paper: the batch size that gathering holds on to under overload is planned from the models'
+// rates (BatchPlan), and a batch that has little to gain by waiting may take a device that would idle
+// (SymphonyOptions::early_waste). Classes and priorities are ignored but for best-effort requests, which run
+// like all others. Requests without a deadline (TimePoint::max()) are taken to have one a minute away.
+class Symphony final : public Scheduler {
+ public:
+  explicit Symphony(const Environment& environment, const SymphonyOptions& options = {});
+
+  std::string_view name() const override { return "symphony"; }
+  void add_model(const ModelInfo& model) override;
+  void decide(const Event& event, TimePoint now, Actions& out) override;
+  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override;
+
+  const Fleet& fleet() const { return fleet_; }
+  const symphony::BatchPlan& plan() const { return plan_; }
+
+ private:
+  void arrived(const Request& request, TimePoint now, Actions& out);
+  void done(const ActionDone& event, TimePoint now, Actions& out);
+  void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
+  void update(ModelId model, TimePoint now, Actions& out);
+  void inform_device(DeviceId device, TimePoint now);
+  void refuse(const Request& request, TimePoint now, Actions& out);
+  void refuse_dropped(TimePoint now, Actions& out);
+  void replan(TimePoint now, Actions& out);
+  void run_due(TimePoint now, Actions& out);
+
+  SymphonyOptions options_;
+  Fleet fleet_;
+  std::vector<symphony::ModelMachine> machines_;
+  symphony::RankMachine rank_;
+  symphony::BatchPlan plan_;
+  TimerHeap refresh_;  // models whose candidate has to be found anew
+  IdMap<RequestId, int> failures_;
+  std::vector<Request> dropped_;  // scratch
+  std::vector<ModelId> wanted_;   // models that are nowhere and have requests
+  TimePoint asked_wake_ = TimePoint::max();
+};
+
+}  // namespace carillon::schedule

@@ -1,0 +1,186 @@
+#include "carillon/schedule/symphony/symphony.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/schedule/symphony/batch_plan.h"
+#include "carillon/schedule/testing/models.h"
+#include "carillon/schedule/testing/sim_world.h"
+
+namespace carillon::schedule {
+namespace {
+
+using testing::SimWorld;
+
+constexpr Environment ideal{.dispatch = 0ns, .answer = 0ns, .overrun = 0};
+constexpr SymphonyOptions to_the_letter{.hold = 0, .slack = 0};
+
+// Section 3.3: l(b) = b + 5, SLO 12, three devices, a request every 0.75. A unit of time is a millisecond
+// here.
+ModelInfo model_of_3_3() {
+  ModelInfo model{.id = ModelId{0}, .name = "m", .batches = {}};
+  for (int b = 1; b <= 16; ++b) model.batches.push_back({b, (b + 5) * 1ms});
+  return model;
+}
+
+// One INFER: when it was sent, where, and the numbers of its first and last request (from 1, as in the
+// paper).
+struct Sent {
+  double at = 0;
+  std::uint32_t device = 0;
+  std::uint64_t first = 0, last = 0;
+  friend bool operator==(const Sent&, const Sent&) = default;
+};
+void PrintTo(const Sent& s, std::ostream* out) {
+  *out << "{" << s.at << ", device " << s.device << ", R" << s.first << "-R" << s.last << "}";
+}
+
+// What Symphony sends when the requests of `numbers` arrive at 0.75 * (number - 1).
+struct Trace {
+  std::vector<Sent> sent;
+  std::vector<std::uint64_t> refused;
+};
+Trace run_3_3(const std::vector<std::uint64_t>& numbers) {
+  Symphony symphony(ideal, to_the_letter);
+  static std::vector<std::pair<Infer, TimePoint>> infers;
+  infers.clear();
+  SimWorld world(symphony, {.pages = {10, 10, 10}, .io = 0ns}, {model_of_3_3()});
+  world.on_action = [](const Action& action, TimePoint now) {
+    if (const auto* infer = std::get_if<Infer>(&action)) infers.emplace_back(*infer, now);
+  };
+  for (const std::uint64_t n : numbers) {
+    const TimePoint at = TimePoint{} + static_cast<std::int64_t>(n - 1) * 750us;
+    world.arrive({.model = ModelId{0}, .deadline = at + 12ms}, at);
+  }
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  Trace trace;
+  for (const auto& [infer, now] : infers)
+    trace.sent.push_back({to_ms(std::max(now, infer.window.earliest) - TimePoint{}), infer.device.value,
+                          numbers[infer.requests.front().value], numbers[infer.requests.back().value]});
+  for (const auto& log : world.requests())
+    if (log.outcome != testing::Outcome::on_time) trace.refused.push_back(numbers[log.request.id.value]);
+  return trace;
+}
+
+TEST(Symphony, Figure4StaggersBatchesOfFour) {
+  std::vector<std::uint64_t> numbers;
+  for (std::uint64_t n = 1; n <= 48; ++n) numbers.push_back(n);
+  const Trace trace = run_3_3(numbers);
+  // R4 arrives at 2.25, after R1's frontrun 12 - l(5) = 2: the batch goes at once. Every third batch is on
+  // the same device, which has just ended its last.
+  ASSERT_GE(trace.sent.size(), 11U);
+  for (std::size_t i = 0; i < 11; ++i)
+    EXPECT_EQ(trace.sent[i], (Sent{2.25 + 3.0 * static_cast<double>(i), static_cast<std::uint32_t>(i % 3),
+                                   4 * i + 1, 4 * i + 4}))
+        << i;
+  EXPECT_TRUE(trace.refused.empty());
+}
+
+TEST(Symphony, Figure5bRegainsThePatternAfterAGap) {
+  std::vector<std::uint64_t> numbers;
+  for (std::uint64_t n = 1; n <= 80; ++n)
+    if (n < 13 || n > 15) numbers.push_back(n);
+  const Trace trace = run_3_3(numbers);
+  EXPECT_TRUE(trace.refused.empty());
+  // R16's frontrun is at 11.25 + 12 - l(5) = 13.25; R19 comes at 13.5 and the batch goes, and so on, by
+  // fours.
+  ASSERT_GE(trace.sent.size(), 12U);
+  for (std::size_t i = 3; i < 12; ++i) {
+    EXPECT_EQ(trace.sent[i].first, 16 + 4 * (i - 3)) << i;
+    EXPECT_EQ(trace.sent[i].last, 19 + 4 * (i - 3)) << i;
+    EXPECT_EQ(trace.sent[i].at, 13.5 + 3.0 * static_cast<double>(i - 3)) << i;
+  }
+}
+
+TEST(Symphony, TheFreeDeviceWithTheSmallestIdGoesFirst) {
+  Symphony symphony(ideal, to_the_letter);
+  SimWorld world(symphony, {.pages = {10, 10, 10, 10}, .io = 0ns}, {model_of_3_3()});
+  static std::map<std::uint32_t, int> used;
+  used.clear();
+  world.on_action = [](const Action& action, TimePoint) {
+    if (const auto* infer = std::get_if<Infer>(&action)) ++used[infer->device.value];
+  };
+  for (int i = 0; i < 20; ++i) {
+    const TimePoint at = TimePoint{} + i * 30ms;
+    world.arrive({.model = ModelId{0}, .deadline = at + 12ms}, at);
+  }
+  world.run();
+  EXPECT_EQ(used, (std::map<std::uint32_t, int>{{0, 20}}));
+}
+
+TEST(Symphony, AFullBatchDoesNotWait) {
+  Symphony symphony(ideal, to_the_letter);
+  ModelInfo model = model_of_3_3();
+  model.batches.resize(2);
+  Actions out;
+  symphony.add_model(model);
+  symphony.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
+  out.clear();
+  for (std::uint64_t i = 0; i < 2; ++i)
+    symphony.decide(RequestArrived{{.id = RequestId{i}, .deadline = TimePoint{} + 1s}}, TimePoint{}, out);
+  ASSERT_FALSE(out.empty());
+  const auto* infer = std::get_if<Infer>(&out.back());
+  if (infer == nullptr) infer = std::get_if<Infer>(&out[out.size() - 2]);
+  ASSERT_NE(infer, nullptr);
+  EXPECT_EQ(infer->requests.size(), 2U);
+}
+
+TEST(Symphony, MessagesLeaveEarlyByTheNetworksDelay) {
+  const Environment far{.dispatch = 2ms, .answer = 1ms, .overrun = 0};
+  Symphony symphony(far, to_the_letter);
+  Actions out;
+  symphony.add_model(model_of_3_3());
+  symphony.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
+  out.clear();
+  symphony.decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + 20ms}}, TimePoint{}, out);
+  // Frontrun is 20 - l(2) - 1 = 12; the message leaves at 10.
+  ASSERT_EQ(out.size(), 1U);
+  ASSERT_TRUE(std::holds_alternative<WakeAt>(out[0]));
+  EXPECT_EQ(std::get<WakeAt>(out[0]).at, TimePoint{} + 10ms);
+  out.clear();
+  symphony.decide(Wake{}, TimePoint{} + 10ms, out);
+  ASSERT_FALSE(out.empty());
+  ASSERT_TRUE(std::holds_alternative<Infer>(out[0]));
+  EXPECT_EQ(std::get<Infer>(out[0]).window.latest, TimePoint{} + 13ms);  // 20 - l(1) - 1
+}
+
+TEST(Symphony, AHopelessRequestIsRefusedAtOnce) {
+  Symphony symphony(ideal, to_the_letter);
+  Actions out;
+  symphony.add_model(model_of_3_3());
+  symphony.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
+  out.clear();
+  symphony.decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + 5ms}}, TimePoint{}, out);
+  ASSERT_FALSE(out.empty());
+  ASSERT_TRUE(std::holds_alternative<Refuse>(out[0]));
+  EXPECT_EQ(std::get<Refuse>(out[0]).reason, Reason::cannot_finish);
+  EXPECT_EQ(std::get<Refuse>(out[0]).would_finish, TimePoint{} + 6ms);
+}
+
+TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
+  // Symphony, Table 2: floor((SLO / (1 + 1/N) - beta) / alpha) is 16 for ResNet50 and 8 for
+  // InceptionResNetV2.
+  struct Case {
+    double alpha, beta, slo;
+    int size;
+  };
+  for (const Case& c : {Case{1.053, 5.072, 25, 16}, Case{5.090, 18.368, 70, 8}}) {
+    ModelInfo info{.id = ModelId{0}, .batches = {}};
+    for (int b = 1; b <= 64; ++b) info.batches.push_back({b, from_ms(c.alpha * b + c.beta)});
+    const std::vector<symphony::ModelMachine> machines{symphony::ModelMachine(info, ideal)};
+    symphony::BatchPlan plan(2s, 250ms);
+    plan.add_model();
+    plan.plan(TimePoint{}, 8, machines);
+    for (int i = 0; i < 10000; ++i) plan.arrived(ModelId{0}, from_ms(c.slo));  // far above capacity
+    plan.plan(TimePoint{} + 1s, 8, machines);
+    EXPECT_NEAR(plan.size(ModelId{0}), c.size, 1);
+    EXPECT_GT(plan.demand(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace carillon::schedule

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "carillon/base/time.h"
+
+namespace carillon::schedule {
+
+// At most one time for each of a dense set of keys, the earliest on top (ties: the smaller key). A 4-ary heap
+// that knows where each key stands: set and remove cost O(log n) and allocate nothing once the keys are
+// known.
+class TimerHeap {
+ public:
+  bool empty() const { return heap_.empty(); }
+  std::size_t size() const { return heap_.size(); }
+  std::uint32_t top() const { return heap_.front().key; }
+  TimePoint top_at() const { return heap_.empty() ? TimePoint::max() : heap_.front().at; }
+  bool contains(std::uint32_t key) const { return key < place_.size() && place_[key] != none; }
+  TimePoint at(std::uint32_t key) const { return heap_[place_[key]].at; }
+
+  // Inserts, or moves what is there.
+  void set(std::uint32_t key, TimePoint at) {
+    if (key >= place_.size()) place_.resize(key + 1, none);
+    std::uint32_t i = place_[key];
+    if (i == none) {
+      i = static_cast<std::uint32_t>(heap_.size());
+      heap_.push_back({at, key});
+      place_[key] = i;
+      up(i);
+    } else {
+      const TimePoint old = heap_[i].at;
+      heap_[i].at = at;
+      if (at < old)
+        up(i);
+      else
+        down(i);
+    }
+  }
+  void remove(std::uint32_t key) {
+    if (!contains(key)) return;
+    const std::uint32_t i = place_[key];
+    place_[key] = none;
+    const Entry last = heap_.back();
+    heap_.pop_back();
+    if (i == heap_.size()) return;
+    heap_[i] = last;
+    place_[last.key] = i;
+    up(i);
+    down(place_[last.key]);
+  }
+
+ private:
+  struct Entry {
+    TimePoint at;
+    std::uint32_t key = 0;
+    friend bool operator<(const Entry& a, const Entry& b) {
+      return a.at != b.at ? a.at < b.at : a.key < b.key;
+    }
+  };
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+
+  void up(std::uint32_t i) {
+    const Entry moving = heap_[i];
+    while (i > 0) {
+      const std::uint32_t parent = (i - 1) / 4;
+      if (!(moving < heap_[parent])) break;
+      heap_[i] = heap_[parent];
+      place_[heap_[i].key] = i;
+      i = parent;
+    }
+    heap_[i] = moving;
+    place_[moving.key] = i;
+  }
+  void down(std::uint32_t i) {
+    const Entry moving = heap_[i];
+    const auto size = static_cast<std::uint32_t>(heap_.size());
+    while (true) {
+      const std::uint32_t first = 4 * i + 1;
+      if (first >= size) break;
+      std::uint32_t best = first;
+      for (std::uint32_t c = first + 1; c < first + 4 && c < size; ++c)
+        if (heap_[c] < heap_[best]) best = c;
+      if (!(heap_[best] < moving)) break;
+      heap_[i] = heap_[best];
+      place_[heap_[i].key] = i;
+      i = best;
+    }
+    heap_[i] = moving;
+    place_[moving.key] = i;
+  }
+
+  std::vector<Entry> heap_;
+  std::vector<std::uint32_t> place_;
+};
+
+}  // namespace carillon::schedule
