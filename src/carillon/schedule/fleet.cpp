@@ -89,13 +89,41 @@ void Fleet::load(DeviceId id, ModelId model, TimePoint now, Actions& out) {
   ++next_action_.value;
 }
 
+void Fleet::set_wanted(Model& model, bool wanted) {
+  if (model.wanted == wanted) return;
+  model.wanted = wanted;
+  wanted ? ++wanted_ : --wanted_;
+}
+
+// wanted_ > 0.
+ModelId Fleet::oldest_wanted() const {
+  const Model* oldest = nullptr;
+  for (const Model& m : models_)
+    if (m.wanted && (oldest == nullptr || m.waiting_since < oldest->waiting_since)) oldest = &m;
+  return oldest->info.id;
+}
+
 bool Fleet::want(ModelId model, TimePoint now, Actions& out) {
   Model& m = models_[model.index()];
   if (m.info.pages == 0) return alive_ > 0;
-  if (m.places > 0) return true;
+  if (m.places > 0) {
+    set_wanted(m, false);
+    return true;
+  }
+  if (!can_hold(model)) {
+    set_wanted(m, false);
+    return false;
+  }
   if (now < m.load_not_before) {
     wake_ = std::min(wake_, m.load_not_before);
     return m.load_failures < give_up_after;
+  }
+  // In the order in which they began to wait, so that nobody takes the room that was made for another.
+  if (wanted_ > 0 && oldest_wanted() != m.info.id &&
+      models_[oldest_wanted().index()].waiting_since <= m.waiting_since) {
+    set_wanted(m, true);
+    wake_ = std::min(wake_, saturating_add(now, load_pause));
+    return true;
   }
   // The device with the most room; evictions on their way count as room.
   Device* best = nullptr;
@@ -108,17 +136,19 @@ bool Fleet::want(ModelId model, TimePoint now, Actions& out) {
       best_index = i;
     }
   }
-  if (best == nullptr) return false;
+  CARILLON_ASSERT(best != nullptr);
   const DeviceId id{static_cast<std::uint32_t>(best_index)};
-  if (best->free_pages >= m.info.pages) {
-    m.wanted = false;
+  prepare(*best);
+  if (best->free_pages >= m.info.pages && best->residence[model.index()] == Residence::absent) {
+    set_wanted(m, false);
     load(id, model, now, out);
     return true;
   }
-  m.wanted = true;
+  set_wanted(m, true);
   while (best->free_pages + best->freeing_pages < m.info.pages) {
     const auto victim = std::find_if(best->lru.begin(), best->lru.end(), [&](const auto& entry) {
-      return best->pending_of[entry.second.index()] == 0;
+      return best->pending_of[entry.second.index()] == 0 &&
+             models_[entry.second.index()].waiting_since > m.waiting_since;
     });
     if (victim == best->lru.end()) {  // all in use: when something is reported, or a little later
       wake_ = std::min(wake_, saturating_add(now, load_pause));
@@ -128,7 +158,11 @@ bool Fleet::want(ModelId model, TimePoint now, Actions& out) {
     best->lru.erase(victim);
     best->residence[gone.index()] = Residence::unloading;
     best->freeing_pages += models_[gone.index()].info.pages;
-    --models_[gone.index()].places;
+    if (Model& other = models_[gone.index()];
+        --other.places == 0 && other.waiting_since != TimePoint::max()) {
+      set_wanted(other, true);  // its turn comes again
+      wake_ = std::min(wake_, saturating_add(now, load_pause));
+    }
     moves_.insert(next_action_, {Kind::unload, id, gone, best->life});
     out.emplace_back(Unload{next_action_, id, gone});
     ++next_action_.value;
@@ -204,6 +238,7 @@ void Fleet::forget(RequestId request, ModelId model) {
 
 Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out) {
   Report report;
+  const bool scarce = wanted_ > 0;
   const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||
                    done.status == ActionStatus::stopped;
   if (auto flight = flights_.erase(done.id)) {
@@ -235,6 +270,7 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
     }
     d.free_at = free;
     report.flight = std::move(flight);
+    if (scarce) wake_ = std::min(wake_, saturating_add(now, Duration{1}));  // it may be evicted now
     return report;
   }
   const auto move = moves_.erase(done.id);
@@ -261,9 +297,12 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
     wake_ = std::min(wake_, m.load_not_before);
     if (m.places == 0 && m.load_failures >= give_up_after) report.unloadable = move->model;
   }
-  if (move->kind == Kind::unload || done.status != ActionStatus::success)
-    for (std::size_t i = 0; i < models_.size(); ++i)
-      if (models_[i].wanted) want(ModelId{static_cast<std::uint32_t>(i)}, now, out);
+  // Room was made: for those who wait for it, one after the other, until one still has to wait.
+  while (wanted_ > 0) {
+    const ModelId next = oldest_wanted();
+    want(next, now, out);
+    if (models_[next.index()].wanted) break;
+  }
   return report;
 }
 

@@ -52,6 +52,16 @@ class Fleet {
   // called by the clock at wake_at(). True where it is loaded, loading, or will be tried again; false where
   // no device can hold it, or its LOADs failed five times in a row: then nobody should wait.
   bool want(ModelId model, TimePoint now, Actions& out);
+  // Since when the oldest waiting request of a model waits; max() where none does. Models that somebody has
+  // waited for longer than for the wanted one are not evicted for it.
+  void set_waiting(ModelId model, TimePoint since) {
+    Model& m = models_[model.index()];
+    m.waiting_since = since;
+    if (since == TimePoint::max()) set_wanted(m, false);
+  }
+  // Some model is wanted and could not be loaded yet: memory is short, and nobody should hold on to it for
+  // long.
+  bool short_of_memory() const { return wanted_ > 0; }
   // When want() should be called again for what is still wanted; max() for never. take_wake() resets it, and
   // is to be called when that time has come.
   TimePoint wake_at() const { return wake_; }
@@ -117,7 +127,8 @@ class Fleet {
     int places = 0;  // devices where it is loading or loaded
     int load_failures = 0;
     TimePoint load_not_before = TimePoint::min();
-    bool wanted = false;
+    bool wanted = false;  // and waits for an UNLOAD
+    TimePoint waiting_since = TimePoint::max();
   };
   struct Device {
     bool alive = false;
@@ -138,6 +149,8 @@ class Fleet {
   };
 
   void prepare(Device& device);
+  ModelId oldest_wanted() const;
+  void set_wanted(Model& model, bool wanted);
   void fill(DeviceId id, TimePoint now, Actions& out);
   void load(DeviceId id, ModelId model, TimePoint now, Actions& out);
   void touch(Device& device, ModelId model, TimePoint now);
@@ -146,6 +159,7 @@ class Fleet {
   std::vector<Model> models_;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
+  std::size_t wanted_ = 0;
   IdMap<ActionId, Flight> flights_;
   std::vector<std::vector<ActionId>> flights_of_;  // by device, in the order of sending
   IdMap<ActionId, Move> moves_;

@@ -50,6 +50,7 @@ class ModelMachine {
 
   void enqueue(const Request& request) { queue_.push(request); }
   bool remove(RequestId id) { return queue_.remove(id); }
+  void clear() { queue_.clear(); }
   const RequestQueue& queue() const { return queue_; }
 
   // Finds the candidate anew, seen at `now`, for a device that is free at `free_at` (or any:

@@ -15,6 +15,9 @@ struct SymphonyOptions {
   // models share them; a batch that misses it shrinks. 0 keeps to Algorithm 1.
   double slack = 0.08;
 
+  // The longest that a batch is deferred on a device that would idle, whatever its deadline allows.
+  Duration longest_wait = 500ms;
+
   // How often batch sizes are planned anew from the rates of arrival, and the time over which rates are
   // averaged.
   Duration plan_every = 250ms;

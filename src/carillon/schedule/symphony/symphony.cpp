@@ -8,7 +8,8 @@
 namespace carillon::schedule {
 namespace {
 
-constexpr Duration no_deadline = std::chrono::minutes{1};
+// A request whose deadline is further away has none that anybody plans by.
+constexpr Duration horizon = std::chrono::minutes{1};
 
 }  // namespace
 
@@ -46,7 +47,7 @@ void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
     for (std::size_t i = 0; i < machines_.size(); ++i) {
       const ModelId model{static_cast<std::uint32_t>(i)};
       if (machines_[i].queue().empty()) continue;
-      fleet_.want(model, now, out);
+      if (!fleet_.want(model, now, out)) refuse_all(model, Reason::no_device, out);
       update(model, now, out);
     }
   } else {  // Wake
@@ -58,14 +59,17 @@ void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
 
 void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
   const ModelId model = request.model;
-  Request taken = request;
-  if (taken.deadline > now + no_deadline) taken.deadline = now + no_deadline;
-  plan_.arrived(model, taken.deadline - now);
-  if (!fleet_.anywhere(model) && !fleet_.want(model, now, out)) {
-    out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
-    return;
+  plan_.arrived(model, std::min<Duration>(request.deadline - now, horizon));
+  auto& machine = machines_[model.index()];
+  if (!fleet_.anywhere(model)) {
+    if (machine.queue().empty()) fleet_.set_waiting(model, now);
+    if (!fleet_.want(model, now, out)) {
+      fleet_.set_waiting(model, TimePoint::max());
+      out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
+      return;
+    }
   }
-  machines_[model.index()].enqueue(taken);
+  machine.enqueue(request);
   update(model, now, out);
 }
 
@@ -81,8 +85,12 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
     const Request& head = machine.queue().front();
     const Duration slack =
         from_ns(options_.slack * static_cast<double>((head.deadline - head.arrival).count()));
-    candidate->exec_at = std::max(now + fleet_.environment().dispatch, candidate->exec_at - slack);
+    const TimePoint soonest = now + fleet_.environment().dispatch;
+    const TimePoint at =
+        std::min(candidate->exec_at - slack, saturating_add(head.arrival, options_.longest_wait));
+    candidate->exec_at = fleet_.short_of_memory() ? soonest : std::max(soonest, at);
   }
+  fleet_.set_waiting(model, machine.queue().empty() ? TimePoint::max() : machine.queue().front().arrival);
   rank_.inform_candidate(model, candidate);
 }
 
@@ -93,6 +101,15 @@ void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {
   if (would_finish > request.deadline) fleet_.doubt(request.model, now);
   out.emplace_back(Refuse{
       request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed, would_finish});
+}
+
+void Symphony::refuse_all(ModelId model, Reason reason, Actions& out) {
+  auto& machine = machines_[model.index()];
+  for (const Request& request : machine.queue()) {
+    failures_.erase(request.id);
+    out.emplace_back(Refuse{request.id, reason, TimePoint::max()});
+  }
+  machine.clear();
 }
 
 void Symphony::refuse_dropped(TimePoint now, Actions& out) {
@@ -144,13 +161,7 @@ void Symphony::run_due(TimePoint now, Actions& out) {
 void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
   auto report = fleet_.finish(event, now, out);
   if (report.unloadable) {
-    auto& machine = machines_[report.unloadable->index()];
-    std::vector<Request> all(machine.queue().begin(), machine.queue().end());
-    for (const Request& request : all) {
-      machine.remove(request.id);
-      failures_.erase(request.id);
-      out.emplace_back(Refuse{request.id, Reason::device_failed, TimePoint::max()});
-    }
+    refuse_all(*report.unloadable, Reason::device_failed, out);
     update(*report.unloadable, now, out);
   }
   if (report.loaded) inform_device(report.loaded->first, now);

@@ -17,9 +17,9 @@ namespace carillon::schedule {
 // free device with the smallest id. Both of its state machines are driven here in one thread.
 //
 // Beyond the paper: the batch size that gathering holds on to under overload is planned from the models'
-// rates (BatchPlan), and a batch that has little to gain by waiting may take a device that would idle
-// (SymphonyOptions::early_waste). Classes and priorities are ignored but for best-effort requests, which run
-// like all others. Requests without a deadline (TimePoint::max()) are taken to have one a minute away.
+// rates (BatchPlan), and a batch may take a device somewhat before its frontrun moment
+// (SymphonyOptions::slack). Classes and priorities are ignored. Requests without a deadline
+// (TimePoint::max()) run when no other waits.
 class Symphony final : public Scheduler {
  public:
   explicit Symphony(const Environment& environment, const SymphonyOptions& options = {});
@@ -39,6 +39,7 @@ class Symphony final : public Scheduler {
   void update(ModelId model, TimePoint now, Actions& out);
   void inform_device(DeviceId device, TimePoint now);
   void refuse(const Request& request, TimePoint now, Actions& out);
+  void refuse_all(ModelId model, Reason reason, Actions& out);
   void refuse_dropped(TimePoint now, Actions& out);
   void replan(TimePoint now, Actions& out);
   void run_due(TimePoint now, Actions& out);

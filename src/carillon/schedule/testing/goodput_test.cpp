@@ -141,7 +141,7 @@ TEST_P(MoreModelsThanMemory, NobodyStarvesBehindHotModels) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MoreModelsThanMemory, ::testing::Values("clockwork", "fcfs"),
+INSTANTIATE_TEST_SUITE_P(All, MoreModelsThanMemory, ::testing::Values("clockwork", "fcfs", "symphony"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

@@ -117,7 +117,7 @@ TEST_P(Policies, RepeatARunExactly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Policies, ::testing::Values("clockwork", "fcfs"),
+INSTANTIATE_TEST_SUITE_P(All, Policies, ::testing::Values("clockwork", "fcfs", "symphony"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace
