@@ -76,7 +76,8 @@ struct Scenario {
   double pcie_bytes_per_s = 12.5e9;
   Duration network_delay{0};  // one way, control and data
 
-  double rate = 0;  // requests a second over all models without a rate of their own
+  // Requests a second over all models without a rate of their own; of a trace: its mean, 0 as it is.
+  double rate = 0;
   ArrivalSpec process;
   Popularity popularity = Popularity::equal;
   double zipf = 0.9;
@@ -93,5 +94,9 @@ Result<Scenario> parse_scenario(std::string_view toml, const std::filesystem::pa
 // The rate of each model in requests a second, in their order: `rate` shared by popularity among those
 // without a rate of their own (for them: the mean of their steps over the duration).
 std::vector<double> model_rates(const Scenario& scenario);
+
+// Sets the load's rate; a trace keeps its shape. Models with a rate of their own, and closed loops, stay as
+// they are.
+void set_rate(Scenario& scenario, double requests_per_s);
 
 }  // namespace carillon::workload

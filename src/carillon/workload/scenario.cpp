@@ -1,0 +1,580 @@
+#include "carillon/workload/scenario.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include <toml++/toml.h>
+
+#include "carillon/base/random.h"
+
+namespace carillon::workload {
+namespace {
+
+constexpr std::size_t most_models = 100'000;
+
+// Stops at the edge of this file.
+struct Problem {
+  std::string message;
+};
+
+std::string place_of(const std::filesystem::path& file, const toml::source_region& where) {
+  return file.string() + ":" + std::to_string(where.begin.line);
+}
+
+// One table of the file: takes keys out by name and type, and then says which it did not know.
+class Section {
+ public:
+  Section(const toml::table& table, std::string name, const std::filesystem::path& file)
+      : table_(table), name_(std::move(name)), file_(file) {}
+
+  [[noreturn]] void wrong(const toml::node* node, const std::string& what) const {
+    throw Problem{place_of(file_, node != nullptr ? node->source() : table_.source()) + ": " + what};
+  }
+  bool has(const char* key) const { return table_.contains(key); }
+  const toml::node* find(const char* key) {
+    known_.insert(key);
+    return table_.get(key);
+  }
+  double number(const char* key, double otherwise, double low, double high) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return otherwise;
+    const auto value = node->value<double>();
+    if (!node->is_number() || !value || !(*value >= low && *value <= high))
+      wrong(node, describe(key) + " must be a number from " + text_of(low) + " to " + text_of(high));
+    return *value;
+  }
+  std::int64_t whole(const char* key, std::int64_t otherwise, std::int64_t low, std::int64_t high) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return otherwise;
+    const auto value = node->value_exact<std::int64_t>();
+    if (!value || *value < low || *value > high)
+      wrong(node, describe(key) + " must be a whole number from " + std::to_string(low) + " to " +
+                      std::to_string(high));
+    return *value;
+  }
+  std::string text(const char* key, std::string otherwise) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return otherwise;
+    const auto value = node->value_exact<std::string>();
+    if (!value) wrong(node, describe(key) + " must be a text in quotes");
+    return *value;
+  }
+  std::optional<Bytes> bytes(const char* key, std::string_view suffix = "") {
+    const toml::node* node = find(key);
+    if (node == nullptr) return std::nullopt;
+    if (const auto count = node->value_exact<std::int64_t>(); count && *count >= 0)
+      return Bytes{static_cast<std::uint64_t>(*count)};
+    auto value = node->value_exact<std::string>();
+    if (!value) wrong(node, describe(key) + " must be a size in quotes, such as \"16 GB\"");
+    if (!suffix.empty() && value->ends_with(suffix)) value->resize(value->size() - suffix.size());
+    const auto parsed = parse_bytes(*value);
+    if (!parsed) wrong(node, describe(key) + ": " + parsed.error().message);
+    return *parsed;
+  }
+  Section section(const char* key) {
+    const toml::node* node = find(key);
+    static const toml::table none;
+    if (node == nullptr) return {none, key, file_};
+    if (!node->is_table()) wrong(node, describe(key) + " must be a table");
+    return {*node->as_table(), key, file_};
+  }
+  std::string describe(const char* key) const { return name_.empty() ? key : name_ + "." + key; }
+  // Call it when all keys have been asked for.
+  void done() const {
+    for (const auto& [key, node] : table_) {
+      if (known_.contains(std::string(key.str()))) continue;
+      std::string all;
+      for (const std::string& k : known_) all += (all.empty() ? "" : ", ") + k;
+      wrong(&node, (name_.empty() ? "the file" : "[" + name_ + "]") + " has no key '" +
+                       std::string(key.str()) + "'; there are " + all);
+    }
+  }
+  const std::filesystem::path& file() const { return file_; }
+
+ private:
+  static std::string text_of(double value) {
+    std::ostringstream out;
+    out << value;
+    return out.str();
+  }
+  const toml::table& table_;
+  std::string name_;
+  const std::filesystem::path& file_;
+  std::set<std::string> known_;
+};
+
+std::vector<std::string> split(const std::string& line) {
+  std::vector<std::string> cells;
+  std::string cell;
+  for (const char c : line) {
+    if (c == ',') {
+      cells.push_back(std::move(cell));
+      cell.clear();
+    } else if (c != '\r') {
+      cell += c;
+    }
+  }
+  cells.push_back(std::move(cell));
+  return cells;
+}
+
+double to_number(const std::string& cell, const std::filesystem::path& file, std::size_t line) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  if (error != std::errc{} || end != cell.data() + cell.size() || !std::isfinite(value) || value < 0 ||
+      value > 1e9)
+    throw Problem{file.string() + ":" + std::to_string(line) + ": '" + cell +
+                  "' is not a number from 0 to 1e9"};
+  return value;
+}
+
+// A row of a profile: columns alpha_ms, beta_ms, slo_ms, or exec_b<N>_ms; weights_MB, transfer_ms.
+struct ProfileRow {
+  std::string name;
+  LatencyModel latency;
+  std::optional<Duration> slo, load;
+  std::optional<Bytes> weights;
+};
+
+std::vector<ProfileRow> read_profile_csv(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (!in) throw Problem{"cannot read the profile '" + file.string() + "'"};
+  std::string line;
+  std::getline(in, line);
+  const auto header = split(line);
+  if (header.empty() || header[0] != "model")
+    throw Problem{file.string() + ":1: the first column of a profile is 'model'"};
+  std::vector<ProfileRow> rows;
+  for (std::size_t n = 2; std::getline(in, line); ++n) {
+    if (line.empty()) continue;
+    const auto cells = split(line);
+    if (cells.size() != header.size())
+      throw Problem{file.string() + ":" + std::to_string(n) + ": " + std::to_string(cells.size()) +
+                    " cells, but the header has " + std::to_string(header.size())};
+    ProfileRow row{.name = cells[0], .latency = {}, .slo = {}, .load = {}, .weights = {}};
+    for (std::size_t i = 1; i < cells.size(); ++i) {
+      const std::string& column = header[i];
+      if (column == "alpha_ms") {
+        row.latency.alpha = from_ms(to_number(cells[i], file, n));
+        row.latency.linear = true;
+      } else if (column == "beta_ms") {
+        row.latency.beta = from_ms(to_number(cells[i], file, n));
+      } else if (column == "slo_ms") {
+        row.slo = from_ms(to_number(cells[i], file, n));
+      } else if (column == "weights_MB") {
+        row.weights = Bytes{static_cast<std::uint64_t>(to_number(cells[i], file, n) * 1e6)};
+      } else if (column == "transfer_ms") {
+        row.load = from_ms(to_number(cells[i], file, n));
+      } else if (column.starts_with("exec_b") && column.ends_with("_ms")) {
+        const double batch = to_number(column.substr(6, column.size() - 9), file, 1);
+        row.latency.table.emplace_back(static_cast<int>(batch), from_ms(to_number(cells[i], file, n)));
+      }
+    }
+    std::sort(row.latency.table.begin(), row.latency.table.end());
+    if (!row.latency.linear && row.latency.table.empty())
+      throw Problem{file.string() + ":1: a profile has the columns alpha_ms and beta_ms, or exec_b<N>_ms"};
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::filesystem::path beside(const std::filesystem::path& scenario, const std::string& name) {
+  const std::filesystem::path path(name);
+  return path.is_absolute() ? path : scenario.parent_path() / path;
+}
+
+LatencyMode read_mode(const toml::node& node, const std::filesystem::path& file) {
+  if (!node.is_table())
+    throw Problem{place_of(file, node.source()) + ": a mode is a table {mean_ms, std_ms, weight}"};
+  Section section(*node.as_table(), "modes", file);
+  LatencyMode mode;
+  mode.mean = from_ms(section.number("mean_ms", 0, 1e-6, 1e9));
+  if (!section.has("mean_ms")) section.wrong(&node, "a mode needs mean_ms");
+  mode.deviation = from_ms(section.number("std_ms", 0, 0, 1e9));
+  mode.weight = section.number("weight", 1, 1e-9, 1e9);
+  mode.app = section.text("app", "");
+  section.done();
+  return mode;
+}
+
+// `latency = {...}` of a model; the row's other columns where it names a CSV file.
+ProfileRow read_latency(Section& model) {
+  const toml::node* node = model.find("latency");
+  if (node == nullptr || !node->is_table())
+    model.wrong(
+        node,
+        "a model needs latency = { alpha_ms, beta_ms }, { table_ms }, { csv, row } or { c0_ms, c1, modes }");
+  Section section(*node->as_table(), "latency", model.file());
+  ProfileRow row;
+  if (section.has("csv")) {
+    const std::string name = section.text("csv", ""), wanted = section.text("row", "");
+    section.done();
+    const auto rows = read_profile_csv(beside(model.file(), name));
+    const auto found =
+        std::find_if(rows.begin(), rows.end(), [&](const ProfileRow& r) { return r.name == wanted; });
+    if (found == rows.end()) section.wrong(node, "'" + name + "' has no row '" + wanted + "'");
+    return *found;
+  }
+  if (section.has("modes")) {
+    const toml::node* modes = section.find("modes");
+    if (!modes->is_array() || modes->as_array()->empty() || modes->as_array()->size() > 1000)
+      section.wrong(modes, "latency.modes must be a list of 1 to 1000 tables");
+    for (const toml::node& mode : *modes->as_array())
+      row.latency.modes.push_back(read_mode(mode, model.file()));
+    row.latency.c0 = from_ms(section.number("c0_ms", 0, 0, 1e9));
+    row.latency.c1 = section.number("c1", 1, 1e-9, 1e9);
+  } else if (section.has("table_ms")) {
+    const toml::node* table = section.find("table_ms");
+    if (!table->is_table() || table->as_table()->empty())
+      section.wrong(table, "latency.table_ms must be a table such as { 1 = 2.61, 2 = 3.78 }");
+    for (const auto& [key, value] : *table->as_table()) {
+      int batch = 0;
+      const std::string_view text = key.str();
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), batch);
+      const auto ms = value.value<double>();
+      if (error != std::errc{} || end != text.data() + text.size() || batch < 1 || batch > 100000 || !ms ||
+          !(*ms > 0 && *ms < 1e9))
+        section.wrong(&value, "latency.table_ms maps batch sizes from 1 to milliseconds above 0");
+      row.latency.table.emplace_back(batch, from_ms(*ms));
+    }
+    std::sort(row.latency.table.begin(), row.latency.table.end());
+  } else {
+    row.latency.linear = true;
+    row.latency.alpha = from_ms(section.number("alpha_ms", 0, 0, 1e9));
+    row.latency.beta = from_ms(section.number("beta_ms", 0, 0, 1e9));
+    if (row.latency.alpha + row.latency.beta <= Duration{0})
+      section.wrong(node, "latency: alpha_ms + beta_ms must be above 0");
+  }
+  section.done();
+  return row;
+}
+
+ArrivalSpec read_process(Section& section, const std::string& text) {
+  auto parsed = parse_arrivals(text);
+  if (!parsed)
+    section.wrong(section.find("process"), section.describe("process") + ": " + parsed.error().message);
+  return *parsed;
+}
+
+void read_models(Section model, Scenario& scenario) {
+  ScenarioModel base;
+  const bool many = model.has("csv");
+  std::vector<ProfileRow> rows;
+  if (many) {
+    rows = read_profile_csv(beside(model.file(), model.text("csv", "")));
+    const double low = model.number("min_ratio", 0, 0, 1e12);
+    const double high = model.number("max_ratio", 1e12, 0, 1e12);
+    std::erase_if(rows, [&](const ProfileRow& r) {
+      if (!r.latency.linear) return false;
+      const double ratio = static_cast<double>(r.latency.beta.count()) /
+                           std::max(1.0, static_cast<double>(r.latency.alpha.count()));
+      return ratio < low || ratio >= high;
+    });
+    if (rows.empty()) model.wrong(model.find("csv"), "no row of the file is between min_ratio and max_ratio");
+  } else {
+    rows.push_back(read_latency(model));
+    rows.front().name = model.text("name", "");
+    if (rows.front().name.empty()) model.wrong(nullptr, "a model needs a name");
+  }
+  const auto copies = model.whole("copies", 1, 1, static_cast<std::int64_t>(most_models));
+  const double slo = model.number("slo_ms", 0, 1e-3, 1e9);
+  base.max_batch = static_cast<int>(model.whole("max_batch", 64, 1, 100000));
+  const auto weights = model.bytes("weights");
+  const bool has_load = model.has("load_ms");
+  const double load_ms = model.number("load_ms", 0, 0, 1e9);
+  if (model.has("process")) base.process = read_process(model, model.text("process", ""));
+  const double start = model.number("start_s", 0, 0, 1e9), end = model.number("end_s", 1e9, 0, 1e9);
+  if (const toml::node* steps = model.find("steps")) {
+    if (!steps->is_array()) model.wrong(steps, "steps must be a list of [at_s, requests_per_s]");
+    for (const toml::node& step : *steps->as_array()) {
+      const toml::array* pair = step.as_array();
+      const auto at = pair != nullptr && pair->size() == 2 ? (*pair)[0].value<double>() : std::nullopt;
+      const auto rate = pair != nullptr && pair->size() == 2 ? (*pair)[1].value<double>() : std::nullopt;
+      if (!at || !rate || !(*at >= 0 && *at <= 1e9) || !(*rate >= 0 && *rate <= 1e9))
+        model.wrong(&step, "steps must be a list of [at_s, requests_per_s], each from 0 to 1e9");
+      if (!base.rate.empty() && from_seconds(*at) <= base.rate.back().at)
+        model.wrong(&step, "steps must ascend in time");
+      base.rate.push_back({from_seconds(*at), *rate});
+    }
+    if (!base.rate.empty() && base.rate.front().at > Duration{0})
+      base.rate.insert(base.rate.begin(), {Duration{0}, 0});
+  } else if (model.has("rate")) {
+    const double rate = model.number("rate", 0, 0, 1e9);
+    if (start > 0) base.rate.push_back({Duration{0}, 0});
+    base.rate.push_back({from_seconds(start), rate});
+    if (end < 1e9) base.rate.push_back({from_seconds(end), 0});
+  } else if (base.process && base.process->kind == ArrivalKind::closed && start > 0) {
+    base.rate.push_back({from_seconds(start), 0});
+  } else if (start > 0 || end < 1e9) {
+    model.wrong(nullptr, "start_s and end_s need the model's own rate");
+  }
+  model.done();
+  for (const ProfileRow& row : rows) {
+    if (slo <= 0 && !row.slo) model.wrong(nullptr, "model '" + row.name + "' needs slo_ms");
+    for (std::int64_t c = 0; c < copies; ++c) {
+      if (scenario.models.size() == most_models)
+        model.wrong(nullptr, "more than " + std::to_string(most_models) + " models");
+      ScenarioModel m = base;
+      m.name = copies == 1 ? row.name : row.name + "-" + std::to_string(c);
+      m.latency = row.latency;
+      m.slo = slo > 0 ? from_ms(slo) : *row.slo;
+      m.weights = weights.value_or(row.weights.value_or(Bytes{}));
+      m.load = has_load ? std::optional(from_ms(load_ms)) : row.load;
+      scenario.models.push_back(std::move(m));
+    }
+  }
+}
+
+// The functions of a trace, dealt over the models. Every function's requests of a minute are shared by the
+// models that have it; fractions become whole requests by the seed, so that the mean rate is kept.
+void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest) {
+  std::ifstream in(scenario.trace);
+  if (!in) throw Problem{"cannot read the trace '" + scenario.trace.string() + "'"};
+  std::string line;
+  std::getline(in, line);
+  const auto header = split(line);
+  std::size_t first = 0;
+  while (first < header.size() &&
+         (header[first].empty() || header[first].find_first_not_of("0123456789") != std::string::npos))
+    ++first;
+  const std::size_t minutes = header.size() - first;
+  if (minutes == 0) throw Problem{scenario.trace.string() + ":1: no column is a minute (a number)"};
+  const auto wanted = static_cast<std::size_t>(std::min<std::int64_t>(
+      static_cast<std::int64_t>(minutes),
+      (scenario.duration + std::chrono::minutes{1} - Duration{1}) / std::chrono::minutes{1}));
+  std::vector<std::vector<double>> functions;
+  for (std::size_t n = 2; std::getline(in, line); ++n) {
+    if (line.empty()) continue;
+    const auto cells = split(line);
+    if (cells.size() != header.size())
+      throw Problem{scenario.trace.string() + ":" + std::to_string(n) + ": the row has " +
+                    std::to_string(cells.size()) + " cells, the header " + std::to_string(header.size())};
+    std::vector<double> counts(wanted);
+    for (std::size_t m = 0; m < wanted; ++m) counts[m] = to_number(cells[first + m], scenario.trace, n);
+    functions.push_back(std::move(counts));
+    if (functions.size() > 1'000'000)
+      throw Problem{scenario.trace.string() + ": more than a million functions"};
+  }
+  if (functions.empty()) throw Problem{scenario.trace.string() + ": no functions"};
+  double total = 0;
+  std::vector<double> sums;
+  for (const auto& f : functions) {
+    double sum = 0;
+    for (const double c : f) sum += c;
+    sums.push_back(sum);
+    total += sum;
+  }
+  if (total <= 0)
+    throw Problem{scenario.trace.string() + ": no requests in the first " + std::to_string(wanted) +
+                  " minutes"};
+  const double scale = scenario.rate > 0 ? scenario.rate * 60 * static_cast<double>(wanted) / total : 1;
+
+  Random random(scenario.seed ^ 0x7ace7aceULL);
+  const std::size_t count = scenario.models.size();
+  std::vector<std::vector<std::size_t>> users(functions.size());
+  std::vector<std::size_t> deck(functions.size());
+  for (std::size_t i = 0; i < deck.size(); ++i) deck[i] = i;
+  std::size_t next = deck.size();
+  for (int k = 0; k < functions_per_model; ++k)
+    for (std::size_t m = 0; m < count; ++m) {
+      if (next == deck.size()) {
+        for (std::size_t i = deck.size(); i > 1; --i) std::swap(deck[i - 1], deck[random.below(i)]);
+        next = 0;
+      }
+      users[deck[next++]].push_back(m);
+    }
+  for (std::size_t f = 0; f < functions.size(); ++f) {
+    // A hot function is spread further, in proportion to its part of all requests.
+    const auto least = std::min<std::size_t>(
+        count, static_cast<std::size_t>(
+                   std::ceil(spread_hottest * sums[f] / *std::max_element(sums.begin(), sums.end()))));
+    while (users[f].size() < std::max<std::size_t>(1, least)) users[f].push_back(random.below(count));
+    std::sort(users[f].begin(), users[f].end());
+    users[f].erase(std::unique(users[f].begin(), users[f].end()), users[f].end());
+  }
+  std::vector<std::vector<double>> expected(count, std::vector<double>(wanted));
+  for (std::size_t f = 0; f < functions.size(); ++f)
+    for (const std::size_t m : users[f])
+      for (std::size_t minute = 0; minute < wanted; ++minute)
+        expected[m][minute] += functions[f][minute] * scale / static_cast<double>(users[f].size());
+  for (std::size_t m = 0; m < count; ++m) {
+    auto& counts = scenario.models[m].per_minute;
+    counts.resize(wanted);
+    for (std::size_t minute = 0; minute < wanted; ++minute) {
+      const double whole = std::floor(expected[m][minute]);
+      if (whole > 4e9) throw Problem{"the trace gives a model more than four billion requests a minute"};
+      counts[minute] =
+          static_cast<std::uint32_t>(whole) + (random.uniform() < expected[m][minute] - whole ? 1U : 0U);
+    }
+  }
+}
+
+Scenario build(const toml::table& root, const std::filesystem::path& file) {
+  Scenario s;
+  Section top(root, "", file);
+  s.name = top.text("name", file.stem().string());
+  s.seed = static_cast<std::uint64_t>(top.whole("seed", 1, 0, std::numeric_limits<std::int64_t>::max()));
+  s.duration = from_seconds(top.number("duration_s", 60, 1e-3, 1e7));
+  s.warmup = from_seconds(top.number("warmup_s", 0, 0, 1e7));
+  if (s.warmup >= s.duration) top.wrong(root.get("warmup_s"), "warmup_s must be shorter than duration_s");
+  s.scheduler = top.text("scheduler", "symphony");
+
+  Section cluster = top.section("cluster");
+  s.devices = static_cast<int>(cluster.whole("devices", 1, 1, 100000));
+  s.memory = cluster.bytes("memory");
+  if (const auto pcie = cluster.bytes("pcie", "/s")) {
+    if (pcie->count == 0) cluster.wrong(cluster.find("pcie"), "cluster.pcie must be above 0");
+    s.pcie_bytes_per_s = static_cast<double>(pcie->count);
+  }
+  s.network_delay = from_ns(cluster.number("network_delay_us", 0, 0, 1e9) * 1e3);
+  cluster.done();
+
+  Section load = top.section("load");
+  s.rate = load.number("rate", 0, 0, 1e9);
+  const std::string process = load.text("process", "poisson");
+  const auto functions_per_model = static_cast<int>(load.whole("functions_per_model", 1, 1, 1000));
+  const auto spread_hottest = static_cast<int>(load.whole("spread_hottest", 1, 1, 100000));
+  if (process.starts_with("trace:"))
+    s.trace = beside(file, process.substr(6));
+  else
+    s.process = read_process(load, process);
+  const std::string popularity = load.text("popularity", "equal");
+  if (popularity.starts_with("zipf:")) {
+    s.popularity = Popularity::zipf;
+    const std::string shape = popularity.substr(5);
+    const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), s.zipf);
+    if (error != std::errc{} || end != shape.data() + shape.size() || !(s.zipf >= 0 && s.zipf <= 100))
+      load.wrong(load.find("popularity"),
+                 "load.popularity: the shape of zipf must be a number from 0 to 100");
+  } else if (popularity != "equal") {
+    load.wrong(load.find("popularity"), "load.popularity must be \"equal\" or \"zipf:SHAPE\"");
+  }
+  load.done();
+
+  const toml::node* models = top.find("models");
+  if (models == nullptr || !models->is_array_of_tables())
+    top.wrong(models, "a scenario needs at least one [[models]]");
+  for (const toml::node& model : *models->as_array())
+    read_models(Section(*model.as_table(), "models", file), s);
+  top.done();
+  std::set<std::string_view> names;
+  for (const ScenarioModel& m : s.models)
+    if (!names.insert(m.name).second) top.wrong(models, "two models are named '" + m.name + "'");
+  if (s.memory)
+    for (const ScenarioModel& m : s.models)
+      if (m.weights > *s.memory)
+        top.wrong(models, "model '" + m.name + "' (" + to_text(m.weights) +
+                              ") does not fit into a device's " + to_text(*s.memory));
+  const bool own = std::all_of(s.models.begin(), s.models.end(), [&](const ScenarioModel& m) {
+    return !m.rate.empty() || m.process.value_or(s.process).kind == ArrivalKind::closed;
+  });
+  if (s.rate <= 0 && !own && s.trace.empty())
+    top.wrong(root.get("load"), "load.rate (requests a second over all models) must be above 0");
+  if (!s.trace.empty()) deal_trace(s, functions_per_model, spread_hottest);
+  return s;
+}
+
+}  // namespace
+
+Duration LatencyModel::batch_time(int k, Duration longest) const {
+  if (!modes.empty()) return c0 + from_ns(c1 * k * static_cast<double>(longest.count()));
+  if (linear) return alpha * k + beta;
+  // Between two sizes of the table, or on the line through its first or last two.
+  if (table.size() == 1) return table.front().second * k / table.front().first;
+  auto above =
+      std::lower_bound(table.begin(), table.end(), k, [](const auto& e, int n) { return e.first < n; });
+  if (above != table.end() && above->first == k) return above->second;
+  above = std::clamp(above, table.begin() + 1, table.end() - 1);
+  const auto below = above - 1;
+  const double slope =
+      static_cast<double>((above->second - below->second).count()) / (above->first - below->first);
+  return std::max(Duration{1}, below->second + from_ns(slope * (k - below->first)));
+}
+
+Duration LatencyModel::expected(int k) const {
+  if (modes.empty()) return batch_time(k);
+  double sum = 0, weights = 0;
+  for (const LatencyMode& mode : modes) {
+    sum += mode.weight * static_cast<double>(mode.mean.count());
+    weights += mode.weight;
+  }
+  return batch_time(k, from_ns(sum / weights));
+}
+
+Result<Scenario> parse_scenario(std::string_view text, const std::filesystem::path& where) {
+  try {
+    return build(toml::parse(text, where.string()), where);
+  } catch (const toml::parse_error& error) {
+    return invalid(place_of(where, error.source()) + ": " + std::string(error.description()));
+  } catch (const Problem& problem) {
+    return invalid(problem.message);
+  }
+}
+
+Result<Scenario> read_scenario(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return fail(ErrorCode::not_found, "cannot read the scenario '" + file.string() + "'");
+  std::ostringstream text;
+  text << in.rdbuf();
+  return parse_scenario(text.str(), file);
+}
+
+std::vector<double> model_rates(const Scenario& scenario) {
+  std::vector<double> rates(scenario.models.size());
+  double weights = 0;
+  std::size_t place = 0;
+  const auto closed = [&](const ScenarioModel& m) {
+    return m.process.value_or(scenario.process).kind == ArrivalKind::closed;
+  };
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    const ScenarioModel& m = scenario.models[i];
+    if (!m.rate.empty() || closed(m) || !m.per_minute.empty()) continue;
+    rates[i] =
+        scenario.popularity == Popularity::equal ? 1 : std::pow(static_cast<double>(++place), -scenario.zipf);
+    weights += rates[i];
+  }
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    const ScenarioModel& m = scenario.models[i];
+    if (!m.per_minute.empty()) {
+      double sum = 0;
+      for (const std::uint32_t c : m.per_minute) sum += c;
+      rates[i] = sum / to_seconds(scenario.duration);
+    } else if (!m.rate.empty()) {
+      double sum = 0;
+      for (std::size_t k = 0; k < m.rate.size(); ++k) {
+        const Duration from = std::min(m.rate[k].at, scenario.duration);
+        const Duration to =
+            k + 1 < m.rate.size() ? std::min(m.rate[k + 1].at, scenario.duration) : scenario.duration;
+        sum += m.rate[k].requests_per_s * to_seconds(to - from);
+      }
+      rates[i] = sum / to_seconds(scenario.duration);
+    } else if (weights > 0) {
+      rates[i] *= scenario.rate / weights;
+    }
+  }
+  return rates;
+}
+
+void set_rate(Scenario& scenario, double requests_per_s) {
+  double traced = 0;
+  for (const ScenarioModel& m : scenario.models)
+    for (const std::uint32_t c : m.per_minute) traced += c;
+  scenario.rate = requests_per_s;
+  if (traced <= 0) return;
+  const double scale = requests_per_s * to_seconds(scenario.duration) / traced;
+  double carry = 0.5;  // fractions add up over models and minutes
+  for (ScenarioModel& m : scenario.models)
+    for (std::uint32_t& c : m.per_minute) {
+      const double exact = c * scale + carry;
+      c = static_cast<std::uint32_t>(std::min(4e9, std::floor(exact)));
+      carry = exact - c;
+    }
+}
+
+}  // namespace carillon::workload

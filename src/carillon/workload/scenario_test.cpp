@@ -1,0 +1,197 @@
+#include "carillon/workload/scenario.h"
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace carillon::workload {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::string_view head = "name = \"t\"\n[load]\nrate = 100\n";
+
+Result<Scenario> parse(const std::string& text, const std::filesystem::path& where = "t.toml") {
+  return parse_scenario(text, where);
+}
+
+TEST(Scenario, ReadsAllKeysOfTheFormat) {
+  const auto s = parse(R"(
+name = "one-resnet50"
+seed = 7
+duration_s = 60
+warmup_s = 5
+scheduler = "clockwork"
+[cluster]
+devices = 8
+memory = "16 GB"
+pcie = "12.5 GB/s"
+network_delay_us = 20
+[load]
+rate = 5000
+process = "gamma:0.1"
+popularity = "zipf:0.9"
+[[models]]
+name = "resnet50"
+copies = 2
+slo_ms = 25
+max_batch = 32
+weights = "102.3 MB"
+latency = { alpha_ms = 1.053, beta_ms = 5.072 }
+[[models]]
+name = "other"
+slo_ms = 100
+rate = 10
+process = "uniform"
+load_ms = 8
+latency = { table_ms = { 1 = 2.61, 4 = 5.61, 2 = 3.78 } }
+)");
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_EQ(s->name, "one-resnet50");
+  EXPECT_EQ(s->seed, 7U);
+  EXPECT_EQ(s->scheduler, "clockwork");
+  EXPECT_EQ(s->warmup, 5s);
+  EXPECT_EQ(s->devices, 8);
+  EXPECT_EQ(s->memory->count, 16'000'000'000U);
+  EXPECT_EQ(s->pcie_bytes_per_s, 12.5e9);
+  EXPECT_EQ(s->network_delay, 20us);
+  EXPECT_EQ(s->process.kind, ArrivalKind::gamma);
+  EXPECT_EQ(s->popularity, Popularity::zipf);
+  ASSERT_EQ(s->models.size(), 3U);
+  EXPECT_EQ(s->models[0].name, "resnet50-0");
+  EXPECT_EQ(s->models[1].name, "resnet50-1");
+  EXPECT_EQ(s->models[1].max_batch, 32);
+  EXPECT_EQ(s->models[0].weights.count, 102'300'000U);
+  EXPECT_EQ(s->models[0].latency.batch_time(16), from_ms(16 * 1.053 + 5.072));
+  EXPECT_EQ(s->models[2].load, 8ms);
+  EXPECT_EQ(s->models[2].process->kind, ArrivalKind::uniform);
+  const auto rates = model_rates(*s);
+  EXPECT_NEAR(rates[0] / rates[1], std::pow(2, 0.9), 1e-9);
+  EXPECT_NEAR(rates[0] + rates[1], 5000, 1e-6);
+  EXPECT_EQ(rates[2], 10);
+}
+
+TEST(Scenario, TablesAreInterpolatedAndExtendedByTheirLastSlope) {
+  LatencyModel latency;
+  latency.table = {{1, 2ms}, {2, 3ms}, {4, 7ms}};
+  EXPECT_EQ(latency.batch_time(1), 2ms);
+  EXPECT_EQ(latency.batch_time(3), 5ms);
+  EXPECT_EQ(latency.batch_time(4), 7ms);
+  EXPECT_EQ(latency.batch_time(8), 15ms);
+}
+
+TEST(Scenario, ModesMakeABatchAsLongAsItsLongestRequest) {
+  const auto s = parse(std::string(head) + R"(
+[[models]]
+name = "m"
+slo_ms = 1000
+latency = { c0_ms = 1.0, c1 = 0.5, modes = [ { mean_ms = 20, std_ms = 1, weight = 3, app = "a" }, { mean_ms = 80, std_ms = 1 } ] }
+)");
+  ASSERT_TRUE(s) << s.error().message;
+  const LatencyModel& latency = s->models[0].latency;
+  EXPECT_EQ(latency.batch_time(4, 10ms), 21ms);
+  EXPECT_EQ(latency.expected(1), from_ms(1 + 0.5 * 35));
+  EXPECT_EQ(latency.modes[0].app, "a");
+}
+
+TEST(Scenario, ErrorsNameFileLineKeyAndWhatWouldBeRight) {
+  struct Case {
+    std::string text, expected;
+  };
+  const std::string model = "[[models]]\nname = \"m\"\nslo_ms = 10\nlatency = { alpha_ms = 1 }\n";
+  const std::vector<Case> cases = {
+      {"name = ", "t.toml:1: "},
+      {"nam = 1\n" + model, "t.toml:1: the file has no key 'nam'; there are "},
+      {"[load]\nrate = -1\n" + model, "t.toml:2: load.rate must be a number from 0 to 1e+09"},
+      {"[load]\nrate = \"x\"\n" + model, "t.toml:2: load.rate must be a number"},
+      {model, "load.rate (requests a second over all models) must be above 0"},
+      {std::string(head) + "process = \"weibull\"\n" + model,
+       "t.toml:4: load.process: arrival process 'weibull'"},
+      {std::string(head) + "popularity = \"zip\"\n" + model, "must be \"equal\" or \"zipf:SHAPE\""},
+      {std::string(head), "needs at least one [[models]]"},
+      {std::string(head) + model + model, "two models are named 'm'"},
+      {std::string(head) + "[[models]]\nname = \"m\"\nslo_ms = 10\n", "a model needs latency"},
+      {std::string(head) + "[[models]]\nname = \"m\"\nlatency = { alpha_ms = 1 }\n",
+       "model 'm' needs slo_ms"},
+      {std::string(head) + model + "latensy = 3\n", "[models] has no key 'latensy'"},
+      {std::string(head) + "[cluster]\nmemory = \"1 MB\"\n" + model + "weights = \"2 MB\"\n", "does not fit"},
+      {std::string(head) + model + "copies = 1000000000\n",
+       "models.copies must be a whole number from 1 to 100000"},
+      {"warmup_s = 60\n" + model, "warmup_s must be shorter than duration_s"},
+      {std::string(head) + model + "steps = [[5, 1], [3, 2]]\n", "steps must ascend in time"},
+  };
+  for (const Case& c : cases) {
+    const auto parsed = parse(c.text);
+    ASSERT_FALSE(parsed) << c.text;
+    EXPECT_THAT(parsed.error().message, HasSubstr(c.expected));
+  }
+  EXPECT_THAT(read_scenario("/nonexistent/x.toml").error().message, HasSubstr("/nonexistent/x.toml"));
+}
+
+class ScenarioFiles : public ::testing::Test {
+ protected:
+  ScenarioFiles() : folder(std::filesystem::path(::testing::TempDir()) / "carillon_scenario_test") {
+    std::filesystem::create_directories(folder);
+  }
+  ~ScenarioFiles() override { std::filesystem::remove_all(folder); }
+  void write(const std::string& name, const std::string& text) { std::ofstream(folder / name) << text; }
+  std::filesystem::path folder;
+};
+
+TEST_F(ScenarioFiles, ManyModelsFromAProfile) {
+  write("p.csv", "model,alpha_ms,beta_ms,slo_ms\na,1,10,30\nb,2,1,40\n");
+  const auto all = parse(std::string(head) + "[[models]]\ncsv = \"p.csv\"\ncopies = 3\n", folder / "s.toml");
+  ASSERT_TRUE(all) << all.error().message;
+  EXPECT_EQ(all->models.size(), 6U);
+  EXPECT_EQ(all->models[5].name, "b-2");
+  EXPECT_EQ(all->models[0].slo, 30ms);
+  const auto strong =
+      parse(std::string(head) + "[[models]]\ncsv = \"p.csv\"\nmin_ratio = 2\n", folder / "s.toml");
+  ASSERT_TRUE(strong) << strong.error().message;
+  ASSERT_EQ(strong->models.size(), 1U);
+  EXPECT_EQ(strong->models[0].name, "a");
+  const auto row =
+      parse(std::string(head) + "[[models]]\nname = \"x\"\nlatency = { csv = \"p.csv\", row = \"c\" }\n",
+            folder / "s.toml");
+  ASSERT_FALSE(row);
+  EXPECT_THAT(row.error().message, HasSubstr("'p.csv' has no row 'c'"));
+  write("p.csv", "model,alpha_ms,beta_ms,slo_ms\na,1,x,30\n");
+  const auto bad = parse(std::string(head) + "[[models]]\ncsv = \"p.csv\"\n", folder / "s.toml");
+  ASSERT_FALSE(bad);
+  EXPECT_THAT(bad.error().message, HasSubstr("p.csv:2: 'x' is not a number"));
+}
+
+TEST_F(ScenarioFiles, ATraceIsDealtOverTheModelsAndKeepsItsShape) {
+  write("t.csv", "Owner,Trigger,480,481,482\nx,http,60,0,120\ny,timer,6,6,6\nz,timer,0,3,0\n");
+  const std::string text =
+      "duration_s = 180\n[load]\nprocess = \"trace:t.csv\"\nrate = 100\nspread_hottest = 2\n"
+      "[[models]]\nname = \"m\"\ncopies = 4\nslo_ms = 10\nlatency = { alpha_ms = 1 }\n";
+  auto s = parse(text, folder / "s.toml");
+  ASSERT_TRUE(s) << s.error().message;
+  const auto minute = [&](std::size_t i) {
+    double sum = 0;
+    for (const auto& m : s->models) sum += m.per_minute[i];
+    return sum;
+  };
+  const double scale = 100.0 * 180 / 201;
+  EXPECT_NEAR(minute(0), 66 * scale, 4);
+  EXPECT_NEAR(minute(1), 9 * scale, 4);
+  EXPECT_NEAR(minute(2), 126 * scale, 4);
+  const auto rates = model_rates(*s);
+  EXPECT_NEAR(std::accumulate(rates.begin(), rates.end(), 0.0), 100, 1);
+  set_rate(*s, 10);
+  const auto lower = model_rates(*s);
+  EXPECT_NEAR(std::accumulate(lower.begin(), lower.end(), 0.0), 10, 0.1);
+  const auto gone = parse(
+      "[load]\nprocess = \"trace:no.csv\"\n[[models]]\nname = \"m\"\nslo_ms = 1\nlatency = "
+      "{ alpha_ms = 1 }\n",
+      folder / "s.toml");
+  ASSERT_FALSE(gone);
+  EXPECT_THAT(gone.error().message, HasSubstr("cannot read the trace"));
+}
+
+}  // namespace
+}  // namespace carillon::workload
