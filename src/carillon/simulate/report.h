@@ -1,0 +1,44 @@
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "carillon/simulate/simulation.h"
+#include "carillon/workload/scenario.h"
+
+namespace carillon::simulate {
+
+// What is told of a run. Latencies are of answers, on time or late; rates are per second of Figures::span.
+struct Report {
+  std::string scenario, scheduler;
+  std::uint64_t seed = 0;
+  double offered_rps = 0, goodput_rps = 0, finish_rate = 0;
+  std::uint64_t offered = 0, on_time = 0, refused = 0, late = 0, cancelled = 0;
+  double p50_ms = 0, p99_ms = 0, p9999_ms = 0, max_ms = 0;
+  double mean_batch = 0;
+  int median_batch = 0;  // of requests: half of them ran in batches of at least this size
+  int devices = 0, devices_used = 0;
+  double utilization = 0;        // mean busy fraction of all devices
+  double worst_finish_rate = 1;  // of the model that fares worst
+  std::uint64_t loads = 0, unloads = 0, stopped = 0;
+  std::uint64_t events = 0, decisions = 0;
+  double wall_s = 0;
+  struct Model {
+    std::string name;
+    double offered_rps = 0, finish_rate = 0, p99_ms = 0, mean_batch = 0;
+  };
+  std::vector<Model> models;
+};
+
+// Reorders the latencies in `figures`.
+Report make_report(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures);
+
+// The fields of `carillon simulate --json`, and autoscaling advice. wall_s and what follows from it is the
+// only part that differs between equal runs.
+nlohmann::ordered_json to_json(const Report& report);
+
+// A table for people; models beyond the twenty that fare worst are left out, and that is said.
+std::string to_table(const Report& report);
+
+}  // namespace carillon::simulate
