@@ -13,5 +13,7 @@ inline constexpr int exit_usage = 2;
 void add_serve(CLI::App& program, int& status);
 void add_profile(CLI::App& program, int& status);
 void add_load(CLI::App& program, int& status);
+void add_simulate(CLI::App& program, int& status);
+void add_goodput(CLI::App& program, int& status);
 
 }  // namespace carillon::cli

@@ -23,12 +23,15 @@ int main(int argc, char** argv) {
       "  carillon serve --models ./models\n"
       "  carillon profile --models ./models --out profile.json\n"
       "  carillon load http://127.0.0.1:8000 --model resnet50 --rate 20 --deadline 200\n"
+      "  carillon simulate scenarios/symphony_table2_resnet50.toml\n"
       "'carillon COMMAND --help' tells more.");
 
   int status = exit_success;
   add_serve(program, status);
   add_profile(program, status);
   add_load(program, status);
+  add_simulate(program, status);
+  add_goodput(program, status);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,299 @@
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include "carillon/cli/commands.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/simulate/goodput.h"
+#include "carillon/simulate/plot.h"
+#include "carillon/simulate/report.h"
+#include "carillon/simulate/simulation.h"
+#include "carillon/workload/scenario.h"
+
+namespace carillon::cli {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+
+struct Arguments {
+  std::vector<std::string> scenarios;
+  std::vector<std::string> schedulers;
+  double rate = 0;
+  double duration_s = 0;
+  std::string seeds;
+  double noise = 0;
+  int jobs = 0;
+  bool json = false;
+  std::string plot;
+};
+
+int complain(const char* command, const Error& error) {
+  fmt::print(stderr, "carillon {}: {}\n", command, error.message);
+  return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
+}
+
+// "7" or "1..8".
+Result<std::vector<std::uint64_t>> parse_seeds(const std::string& text) {
+  std::uint64_t first = 0, last = 0;
+  const auto dots = text.find("..");
+  const auto read = [](std::string_view part, std::uint64_t& out) {
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), out);
+    return error == std::errc{} && end == part.data() + part.size();
+  };
+  const bool good = dots == std::string::npos
+                        ? read(text, first)
+                        : read(text.substr(0, dots), first) && read(text.substr(dots + 2), last);
+  if (dots == std::string::npos) last = first;
+  if (!good || last < first || last - first >= 10'000)
+    return invalid("--seed '" + text +
+                   "': write one seed, such as 7, or a range of at most 10000, such as 1..8");
+  std::vector<std::uint64_t> seeds;
+  for (std::uint64_t s = first; s <= last; ++s) seeds.push_back(s);
+  return seeds;
+}
+
+struct Run {
+  workload::Scenario scenario;
+  std::string scheduler;
+  simulate::Report report;
+  double progress = 0;
+  bool done = false;
+};
+
+// Every scenario under every scheduler with every seed.
+Result<std::vector<Run>> make_runs(const Arguments& arguments) {
+  std::vector<std::uint64_t> seeds;
+  if (!arguments.seeds.empty()) {
+    auto parsed = parse_seeds(arguments.seeds);
+    if (!parsed) return std::unexpected(std::move(parsed.error()));
+    seeds = std::move(*parsed);
+  }
+  std::vector<Run> runs;
+  for (const std::string& file : arguments.scenarios) {
+    auto scenario = workload::read_scenario(file);
+    if (!scenario) return std::unexpected(std::move(scenario.error()));
+    if (arguments.rate > 0) workload::set_rate(*scenario, arguments.rate);
+    if (arguments.duration_s > 0) {
+      scenario->duration = from_seconds(arguments.duration_s);
+      if (scenario->warmup >= scenario->duration)
+        return invalid("--duration must be longer than the warm-up of '" + file + "', " +
+                       std::to_string(to_seconds(scenario->warmup)) + " s");
+    }
+    const auto schedulers =
+        arguments.schedulers.empty() ? std::vector{scenario->scheduler} : arguments.schedulers;
+    for (const std::string& scheduler : schedulers) {
+      const auto made = schedule::make_scheduler(scheduler, simulate::environment(*scenario));
+      if (!made) return invalid(made.error().message);
+      for (const std::uint64_t seed : seeds.empty() ? std::vector{scenario->seed} : seeds) {
+        Run run{.scenario = *scenario, .scheduler = scheduler, .report = {}};
+        run.scenario.seed = seed;
+        runs.push_back(std::move(run));
+      }
+    }
+  }
+  return runs;
+}
+
+int jobs_of(int wanted) {
+  return wanted > 0 ? wanted : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+bool write_file(const std::string& file, const std::string& text) {
+  std::ofstream out(file);
+  out << text;
+  out.close();
+  return static_cast<bool>(out);
+}
+
+int simulate_all(const Arguments& arguments) {
+  auto runs = make_runs(arguments);
+  if (!runs) return complain("simulate", runs.error());
+  if (!arguments.plot.empty() && runs->size() != 1)
+    return complain("simulate", {ErrorCode::invalid_argument,
+                                 "--plot draws one run; this would be " + std::to_string(runs->size())});
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  std::mutex mutex;
+  std::atomic<std::size_t> next{0};
+  std::string svg;
+  const auto started = std::chrono::steady_clock::now();
+  auto shown = started;
+  const auto show = [&] {
+    const auto wall = std::chrono::steady_clock::now();
+    if (wall - shown < (terminal ? std::chrono::milliseconds{200} : std::chrono::milliseconds{5000})) return;
+    shown = wall;
+    double progress = 0;
+    std::size_t done = 0;
+    for (const Run& run : *runs) {
+      progress += run.progress;
+      done += run.done ? 1 : 0;
+    }
+    fmt::print(stderr, "{}{:5.1f}%  {} of {} runs done  {:.0f} s{}", terminal ? "\r" : "",
+               100 * progress / static_cast<double>(runs->size()), done, runs->size(),
+               std::chrono::duration<double>(wall - started).count(), terminal ? "   " : "\n");
+    std::fflush(stderr);
+  };
+  const auto work = [&] {
+    for (std::size_t i = next++; i < runs->size() && interrupted == 0; i = next++) {
+      Run& run = (*runs)[i];
+      const auto scheduler = schedule::make_scheduler(run.scheduler, simulate::environment(run.scenario));
+      simulate::Options options;
+      options.faults.noise = arguments.noise;
+      if (!arguments.plot.empty()) options.timeline = static_cast<std::size_t>(40 * run.scenario.devices);
+      options.progress = [&](double share) {
+        const std::lock_guard lock(mutex);
+        run.progress = share;
+        show();
+        return interrupted == 0;
+      };
+      simulate::Figures figures = simulate::run(run.scenario, **scheduler, options);
+      simulate::Report report = simulate::make_report(run.scenario, run.scheduler, figures);
+      if (!arguments.plot.empty()) svg = simulate::to_svg(run.scenario, run.scheduler, figures);
+      const std::lock_guard lock(mutex);
+      run.report = std::move(report);
+      run.progress = 1;
+      run.done = interrupted == 0;
+      show();
+    }
+  };
+  std::vector<std::thread> threads;
+  const auto workers = std::min<std::size_t>(static_cast<std::size_t>(jobs_of(arguments.jobs)), runs->size());
+  for (std::size_t i = 1; i < workers; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (terminal) fmt::print(stderr, "\r{:<60}\r", "");
+  if (interrupted != 0) {
+    fmt::print(stderr, "carillon simulate: interrupted; {} of {} runs were done\n",
+               std::count_if(runs->begin(), runs->end(), [](const Run& r) { return r.done; }), runs->size());
+    return exit_failure;
+  }
+  if (!arguments.plot.empty() && !write_file(arguments.plot, svg))
+    return complain("simulate", {ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
+  if (arguments.json) {
+    if (runs->size() == 1) {
+      fmt::print("{}\n", simulate::to_json(runs->front().report).dump(2));
+    } else {
+      nlohmann::ordered_json all;
+      all["runs"] = nlohmann::ordered_json::array();
+      for (const Run& run : *runs) all["runs"].push_back(simulate::to_json(run.report));
+      fmt::print("{}\n", all.dump(2));
+    }
+    return exit_success;
+  }
+  for (const Run& run : *runs) fmt::print("{}", simulate::to_table(run.report));
+  return exit_success;
+}
+
+int find_all(const Arguments& arguments) {
+  auto runs = make_runs(arguments);
+  if (!runs) return complain("goodput", runs.error());
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (Run& run : *runs) {
+    simulate::GoodputOptions options;
+    options.jobs = jobs_of(arguments.jobs);
+    options.progress = [&](double rate, bool passed, double low, double high) {
+      fmt::print(stderr, "  {} under {}: {:.1f}/s {}; between {:.1f} and {}\n", run.scenario.name,
+                 run.scheduler, rate, passed ? "passes" : "does not", low,
+                 high > 0 ? fmt::format("{:.1f}", high) : std::string("?"));
+      return interrupted == 0;
+    };
+    const auto make = [&] {
+      return *schedule::make_scheduler(run.scheduler, simulate::environment(run.scenario));
+    };
+    const simulate::Goodput found = simulate::find_goodput(run.scenario, make, run.scheduler, options);
+    if (found.interrupted) {
+      fmt::print(stderr, "carillon goodput: interrupted\n");
+      return exit_failure;
+    }
+    if (found.rate > 0 && found.fewest_requests < 1000)
+      fmt::print(stderr,
+                 "carillon goodput: a model had only {} requests in a run: make duration_s longer for a firm "
+                 "figure\n",
+                 found.fewest_requests);
+    if (arguments.json) {
+      nlohmann::ordered_json json;
+      json["scenario"] = run.scenario.name;
+      json["scheduler"] = run.scheduler;
+      json["seed"] = run.scenario.seed;
+      json["goodput_rps"] = found.rate;
+      json["runs"] = found.runs;
+      json["fewest_requests"] = found.fewest_requests;
+      json["run"] = found.rate > 0 ? simulate::to_json(found.report) : nlohmann::ordered_json();
+      all.push_back(std::move(json));
+    } else {
+      fmt::print("{} under {}: goodput {:.1f} requests/s\n", run.scenario.name, run.scheduler, found.rate);
+    }
+  }
+  if (arguments.json)
+    fmt::print("{}\n", (all.size() == 1 ? all.front() : nlohmann::ordered_json{{"searches", all}}).dump(2));
+  return exit_success;
+}
+
+void add_common(CLI::App& command, Arguments& arguments) {
+  command.add_option("SCENARIO", arguments.scenarios, "Scenario files")->required();
+  std::string names;
+  for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
+  command.add_option("--scheduler", arguments.schedulers,
+                     "Policy instead of the scenario's; repeat to compare several: " + names);
+  command.add_option("--duration", arguments.duration_s, "Virtual seconds instead of the scenario's")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--seed", arguments.seeds, "Seed instead of the scenario's, or a range such as 1..8");
+  command.add_option("--jobs", arguments.jobs, "Runs at a time (default: one a core)")
+      ->check(CLI::Range(1, 1024));
+  command.add_flag("--json", arguments.json, "Print one JSON object");
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& program, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command =
+      *program.add_subcommand("simulate", "Runs a scenario in virtual time, under the scheduler that serves");
+  add_common(command, *arguments);
+  command
+      .add_option("--rate", arguments->rate, "Requests a second over all models instead of the scenario's")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--noise", arguments->noise,
+                  "Executions and loads take 1 + NOISE * |normal| of the profile's time")
+      ->check(CLI::Range(0.0, 10.0));
+  command.add_option("--plot", arguments->plot,
+                     "Write an SVG of one run: latency CDF, batch sizes, device timeline");
+  command.footer(
+      "The same scenario, scheduler and seed give the same figures (wall_s apart). docs/scenarios.md has the "
+      "format.\n"
+      "Examples:\n"
+      "  carillon simulate scenarios/symphony_table2_resnet50.toml\n"
+      "  carillon simulate scenarios/symphony_table2_resnet50.toml --scheduler symphony --scheduler "
+      "clockwork --json\n"
+      "  carillon simulate a.toml b.toml --seed 1..8 --json\n"
+      "  carillon simulate a.toml --rate 3000 --plot run.svg");
+  command.callback([arguments, &status] { status = simulate_all(*arguments); });
+}
+
+void add_goodput(CLI::App& program, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = *program.add_subcommand(
+      "goodput",
+      "Finds the highest total rate at which every model's p99 is within its SLO, in virtual time");
+  add_common(command, *arguments);
+  command.footer(
+      "A refused request counts as never answered. The search ends at 0.5%.\n"
+      "Example:\n"
+      "  carillon goodput scenarios/symphony_table2_resnet50.toml --scheduler symphony --scheduler clockwork "
+      "--json");
+  command.callback([arguments, &status] { status = find_all(*arguments); });
+}
+
+}  // namespace carillon::cli

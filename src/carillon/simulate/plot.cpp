@@ -1,0 +1,168 @@
+#include "carillon/simulate/plot.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace carillon::simulate {
+namespace {
+
+constexpr double width = 1000, left = 70, right = 20, panel = 220, gap = 70;
+constexpr double inner = width - left - right;
+constexpr std::array<const char*, 10> colours{"#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2",
+                                              "#edc948", "#b07aa1", "#9c755f", "#ff9da7", "#8c8c8c"};
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+// A round number of steps between 4 and 10 that cover `most`.
+double step_for(double most) {
+  const double raw = std::max(most, 1e-9) / 5;
+  const double power = std::pow(10, std::floor(std::log10(raw)));
+  for (const double m : {1.0, 2.0, 5.0, 10.0})
+    if (raw <= m * power) return m * power;
+  return 10 * power;
+}
+
+void text(std::string& svg, double x, double y, std::string_view what, const char* anchor = "middle",
+          int size = 12) {
+  svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y,
+                     anchor, size, escaped(what));
+}
+
+// The frame of a panel, its title and the labels of its axes.
+void frame(std::string& svg, double top, std::string_view title, std::string_view x_label, double x_most,
+           std::string_view y_label, double y_most, bool y_ticks = true) {
+  svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#444\"/>\n",
+                     left, top, inner, panel);
+  text(svg, left, top - 8, title, "start", 14);
+  const double x_step = step_for(x_most);
+  for (double v = 0; v <= x_most * 1.0001; v += x_step) {
+    const double x = left + inner * v / x_most;
+    svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"#ddd\"/>\n", x,
+                       top, top + panel);
+    text(svg, x, top + panel + 15, fmt::format("{:g}", v));
+  }
+  text(svg, left + inner / 2, top + panel + 32, x_label);
+  if (y_ticks) {
+    const double y_step = step_for(y_most);
+    for (double v = 0; v <= y_most * 1.0001; v += y_step)
+      text(svg, left - 6, top + panel - panel * v / y_most + 4, fmt::format("{:g}", v), "end");
+  }
+  svg += fmt::format(
+      "<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\" font-size=\"12\">{}</text>\n",
+      top + panel / 2, escaped(y_label));
+}
+
+void latency_panel(std::string& svg, double top, const workload::Scenario& scenario, Figures& figures) {
+  std::vector<Duration> all;
+  for (const ModelFigures& m : figures.models) all.insert(all.end(), m.latencies.begin(), m.latencies.end());
+  std::sort(all.begin(), all.end());
+  std::uint64_t offered = 0;
+  for (const ModelFigures& m : figures.models) offered += m.offered;
+  const double most = all.empty() ? 1 : std::max(1e-3, to_ms(all.back()));
+  frame(svg, top, "Latency of answers, as a share of all requests", "latency (ms)", most, "share", 1);
+  std::set<Duration> slos;
+  for (const auto& m : scenario.models) slos.insert(m.slo);
+  if (slos.size() <= 5)
+    for (const Duration slo : slos)
+      if (to_ms(slo) <= most) {
+        const double x = left + inner * to_ms(slo) / most;
+        svg += fmt::format(
+            "<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"#e15759\" "
+            "stroke-dasharray=\"4 3\"/>\n",
+            x, top, top + panel);
+        text(svg, x - 4, top + 14, "SLO", "end");
+      }
+  svg += "<polyline fill=\"none\" stroke=\"#4e79a7\" stroke-width=\"2\" points=\"";
+  svg += fmt::format("{:.1f},{:.1f} ", left, top + panel);
+  constexpr std::size_t points = 400;
+  for (std::size_t i = 1; i <= points && !all.empty(); ++i) {
+    const std::size_t at = all.size() * i / points;
+    if (at == 0) continue;
+    const double share = static_cast<double>(at) / static_cast<double>(std::max<std::uint64_t>(1, offered));
+    svg += fmt::format("{:.1f},{:.1f} ", left + inner * to_ms(all[at - 1]) / most, top + panel * (1 - share));
+  }
+  svg += "\"/>\n";
+}
+
+void batch_panel(std::string& svg, double top, const Figures& figures) {
+  double most = 0;
+  std::size_t largest = 1;
+  for (std::size_t b = 1; b < figures.batch_sizes.size(); ++b) {
+    const auto requests = static_cast<double>(figures.batch_sizes[b] * b);
+    if (requests > 0) largest = b;
+    most = std::max(most, requests);
+  }
+  most = std::max(most, 1.0);
+  const auto span = static_cast<double>(largest + 1);
+  frame(svg, top, "Requests by the size of their batch", "batch size", span, "requests", most);
+  for (std::size_t b = 1; b <= largest && b < figures.batch_sizes.size(); ++b) {
+    const double height = panel * static_cast<double>(figures.batch_sizes[b] * b) / most;
+    svg +=
+        fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"#4e79a7\"/>\n",
+                    left + inner * (static_cast<double>(b) - 0.4) / span, top + panel - height,
+                    inner * 0.8 / span, height);
+  }
+}
+
+void timeline_panel(std::string& svg, double top, const Figures& figures) {
+  const std::size_t devices = std::max<std::size_t>(1, figures.busy.size());
+  TimePoint first = TimePoint::max(), last = TimePoint::min();
+  for (const Execution& e : figures.timeline) {
+    first = std::min(first, e.start);
+    last = std::max(last, e.end);
+  }
+  const double most = figures.timeline.empty() ? 1 : std::max(1e-3, to_ms(last - first));
+  frame(svg, top,
+        figures.timeline.empty() ? "Devices: nothing ran"
+                                 : fmt::format("Devices, {} batches from {:.3f} s on; a colour a model",
+                                               figures.timeline.size(), to_seconds(first - TimePoint{})),
+        "ms", most, "device (0 at the bottom)", static_cast<double>(devices), false);
+  const double row = panel / static_cast<double>(devices);
+  for (const Execution& e : figures.timeline) {
+    const double x = left + inner * to_ms(e.start - first) / most;
+    const double w = std::max(0.5, inner * to_ms(e.end - e.start) / most - 0.5);
+    const double y = top + panel - row * (e.device.value + 1);
+    svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n",
+                       x, y + row * 0.1, w, row * 0.8, colours[e.model.index() % colours.size()]);
+    if (w > 14 && row > 10)
+      svg += fmt::format(
+          "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" font-size=\"9\" fill=\"white\">{}</text>\n",
+          x + w / 2, y + row / 2 + 3, e.batch);
+  }
+}
+
+}  // namespace
+
+std::string to_svg(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures) {
+  const double height = 3 * (panel + gap) + 50;
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+      "font-family=\"sans-serif\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+      width, height);
+  text(svg, left, 24, fmt::format("{} under {}, seed {}", scenario.name, scheduler, scenario.seed), "start",
+       16);
+  latency_panel(svg, 60, scenario, figures);
+  batch_panel(svg, 60 + panel + gap, figures);
+  timeline_panel(svg, 60 + 2 * (panel + gap), figures);
+  return svg + "</svg>\n";
+}
+
+}  // namespace carillon::simulate

@@ -1,0 +1,164 @@
+#include "carillon/simulate/simulation.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "carillon/simulate/clients.h"
+#include "carillon/simulate/goodput.h"
+#include "carillon/simulate/plot.h"
+#include "carillon/simulate/report.h"
+
+namespace carillon::simulate {
+namespace {
+
+workload::Scenario scenario(double rate, int devices = 2, int models = 1) {
+  workload::Scenario s;
+  s.name = "t";
+  s.devices = devices;
+  s.duration = 10s;
+  s.rate = rate;
+  for (int i = 0; i < models; ++i) {
+    workload::ScenarioModel m{.name = "m" + std::to_string(i), .slo = 25ms};
+    m.latency.linear = true;
+    m.latency.alpha = 1ms;
+    m.latency.beta = 5ms;
+    s.models.push_back(std::move(m));
+  }
+  return s;
+}
+
+Figures simulated(const workload::Scenario& s, const std::string& scheduler, const Options& options = {}) {
+  const auto policy = *schedule::make_scheduler(scheduler, environment(s));
+  return run(s, *policy, options);
+}
+
+class EveryScheduler : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EveryScheduler, AnswersAllUnderLightLoadAndRepeatsItself) {
+  auto s = scenario(100, 2, 3);
+  Figures a = simulated(s, GetParam()), b = simulated(s, GetParam());
+  const Report ra = make_report(s, GetParam(), a), rb = make_report(s, GetParam(), b);
+  EXPECT_GT(ra.finish_rate, 0.99);
+  EXPECT_NEAR(ra.offered_rps, 100, 15);
+  auto ja = to_json(ra), jb = to_json(rb);
+  ja.erase("wall_s");
+  jb.erase("wall_s");
+  EXPECT_EQ(ja.dump(), jb.dump());
+}
+
+TEST_P(EveryScheduler, WorksWithLittleMemory) {
+  auto s = scenario(50, 2, 12);
+  s.memory = gib(1);
+  s.duration = 20s;
+  for (auto& m : s.models) {
+    m.weights = mib(200);  // five of twelve fit
+    m.slo = 2s;
+  }
+  Figures f = simulated(s, GetParam());
+  const Report r = make_report(s, GetParam(), f);
+  EXPECT_GT(r.finish_rate, 0.9);
+  EXPECT_GT(r.loads, 10U);
+}
+
+std::vector<std::string> all_schedulers() {
+  std::vector<std::string> names = schedule::scheduler_names();
+  for (std::string& name : names)
+    if (name == "timeout") name = "timeout:0.2";
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(All, EveryScheduler, ::testing::ValuesIn(all_schedulers()), [](const auto& tested) {
+  std::string name = tested.param;
+  std::erase_if(name, [](char c) { return c == ':' || c == '.'; });
+  return name;
+});
+
+TEST(Simulation, TheNetworksDelayIsPaidOnTheWayThereAndBack) {
+  auto s = scenario(1, 1);
+  s.network_delay = 1ms;
+  s.process.kind = workload::ArrivalKind::uniform;
+  Figures f = simulated(s, "fcfs");
+  ASSERT_GT(f.models[0].latencies.size(), 1U);
+  // To the scheduler, to the device, the inputs, EXEC of 6 ms, and back; the first also waits for a LOAD to
+  // be told.
+  EXPECT_EQ(f.models[0].latencies[0], 12ms);
+  EXPECT_EQ(f.models[0].latencies[1], 10ms);
+}
+
+TEST(Simulation, LoadsTakeTheirTimeOverPcie) {
+  auto s = scenario(1, 1);
+  s.memory = gib(1);
+  s.pcie_bytes_per_s = 1e9;
+  s.models[0].weights = Bytes{100'000'000};
+  s.models[0].slo = 1s;
+  s.process.kind = workload::ArrivalKind::uniform;
+  const auto clockwork = schedule::make_scheduler("clockwork", environment(s));
+  Figures f = run(s, **clockwork);
+  EXPECT_EQ(f.loads, 1U);
+  ASSERT_FALSE(f.models[0].latencies.empty());
+  EXPECT_GE(f.models[0].latencies.front(), 106ms);
+  EXPECT_LT(f.models[0].latencies.front(), 110ms);
+}
+
+TEST(Simulation, ClosedLoopsKeepTheirClients) {
+  auto s = scenario(0, 1);
+  s.process = {.kind = workload::ArrivalKind::closed, .clients = 4};
+  s.models[0].slo = 1s;
+  Figures f = simulated(s, "fcfs");
+  // Two batches under way, two clients each, or one of four: 4 clients need 7 to 9 ms a turn.
+  EXPECT_GT(f.models[0].on_time, 10 * 4 * 1000 / 20);
+  EXPECT_EQ(f.models[0].late + f.models[0].refused, 0U);
+}
+
+TEST(Simulation, TheWarmUpIsLeftOut) {
+  auto s = scenario(200);
+  s.warmup = 5s;
+  const Figures f = simulated(s, "symphony");
+  EXPECT_NEAR(static_cast<double>(f.models[0].offered), 1000, 130);
+  EXPECT_EQ(f.span, 5s);
+}
+
+TEST(Clients, RatesFollowTheirSteps) {
+  auto s = scenario(0);
+  s.models[0].rate = {{0s, 100}, {2s, 0}, {5s, 1000}, {6s, 10}};
+  for (const auto kind : {workload::ArrivalKind::poisson, workload::ArrivalKind::uniform}) {
+    s.process.kind = kind;
+    Clients clients(s);
+    std::array<int, 10> counts{};
+    TimePoint last{};
+    while (clients.next_at() < TimePoint::max()) {
+      EXPECT_GE(clients.next_at(), last);
+      last = clients.next_at();
+      ++counts[static_cast<std::size_t>(to_seconds(last - TimePoint{}))];
+      clients.take();
+    }
+    EXPECT_NEAR(counts[0] + counts[1], 200, 60);
+    EXPECT_LE(counts[2] + counts[3] + counts[4], 1);  // one may fall on the instant of the step
+    EXPECT_NEAR(counts[5], 1000, 120);
+    EXPECT_NEAR(counts[8], 10, 12);
+  }
+}
+
+TEST(Goodput, FindsWhereOneModelBegins) {
+  auto s = scenario(300, 1);
+  s.duration = 20s;
+  s.warmup = 3s;
+  const auto make = [&] { return *schedule::make_scheduler("symphony", environment(s)); };
+  for (const int jobs : {1, 2}) {
+    const Goodput found = find_goodput(s, make, "symphony", {.jobs = jobs});
+    // One device: the batch that fits twice into 25 ms is 7, at 12 ms each: 583 requests a second.
+    EXPECT_GT(found.rate, 400);
+    EXPECT_LT(found.rate, 600);
+    EXPECT_GE(found.report.worst_finish_rate, 0.99);
+    EXPECT_GT(found.runs, 5);
+  }
+}
+
+TEST(Goodput, SaysZeroWhereNothingCanPass) {
+  auto s = scenario(10, 1);
+  s.models[0].slo = 1ms;
+  const auto make = [&] { return *schedule::make_scheduler("symphony", environment(s)); };
+  EXPECT_EQ(find_goodput(s, make, "symphony").rate, 0);
+}
+
+}  // namespace
+}  // namespace carillon::simulate
