@@ -1,5 +1,10 @@
 #include "carillon/schedule/scheduler.h"
 
+#include <charconv>
+
+#include "carillon/schedule/baselines/clipper.h"
+#include "carillon/schedule/baselines/nexus.h"
+#include "carillon/schedule/baselines/shepherd.h"
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/fcfs/fcfs.h"
 #include "carillon/schedule/symphony/symphony.h"
@@ -35,10 +40,48 @@ Result<std::unique_ptr<Scheduler>> make_symphony(std::string_view value, const E
   return std::make_unique<Symphony>(environment);
 }
 
+// Symphony's section 3.4: Algorithm 1, but batches start by the clock.
+SymphonyOptions by_the_clock(std::string name, double timeout) {
+  SymphonyOptions options;
+  options.name = std::move(name);
+  options.hold = 0;
+  options.slack = 0;
+  options.timeout = timeout;
+  return options;
+}
+
+Result<std::unique_ptr<Scheduler>> make_eager(std::string_view value, const Environment& environment) {
+  if (auto none = no_value("eager", value); !none) return std::unexpected(std::move(none.error()));
+  return std::make_unique<Symphony>(environment, by_the_clock("eager", 0));
+}
+
+Result<std::unique_ptr<Scheduler>> make_timeout(std::string_view value, const Environment& environment) {
+  double share = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), share);
+  if (error != std::errc{} || end != value.data() + value.size() || !(share >= 0 && share <= 1))
+    return invalid(
+        "scheduler 'timeout:" + std::string(value) +
+        "': write timeout:F, where F from 0 to 1 is the share of the SLO that a batch waits, such as "
+        "timeout:0.3");
+  return std::make_unique<Symphony>(environment, by_the_clock("timeout:" + std::string(value), share));
+}
+
+template <typename Baseline>
+Result<std::unique_ptr<Scheduler>> make_baseline(std::string_view value, const Environment& environment) {
+  auto made = std::make_unique<Baseline>(environment);
+  if (auto none = no_value(made->name(), value); !none) return std::unexpected(std::move(none.error()));
+  return made;
+}
+
 constexpr Policy policies[] = {
     {"clockwork", make_clockwork},
     {"fcfs", make_fcfs},
     {"symphony", make_symphony},
+    {"eager", make_eager},
+    {"timeout", make_timeout},
+    {"clipper", make_baseline<baselines::Clipper>},
+    {"nexus", make_baseline<baselines::Nexus>},
+    {"shepherd", make_baseline<baselines::Shepherd>},
 };
 
 }  // namespace

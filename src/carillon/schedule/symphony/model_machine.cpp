@@ -50,7 +50,9 @@ const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint fr
   candidate_.reset();
   while (!queue_.empty()) {
     const TimePoint deadline = queue_.front().deadline;
-    const int index = fitting(queue_.size(), start, deadline);
+    const std::size_t most =
+        limit_ > 0 ? std::min(queue_.size(), static_cast<std::size_t>(limit_)) : queue_.size();
+    const int index = fitting(most, start, deadline);
     // What is lost by going on with this head: the batch stays below the target although there are requests
     // enough.
     const bool small = index >= 0 && target_ > 0 && batch_size(index) < target_ &&

@@ -47,6 +47,8 @@ class ModelMachine {
   // never.
   void set_target(int size) { target_ = size; }
   int target() const { return target_; }
+  // No batch is larger than this; 0: as the batch sizes allow.
+  void set_limit(int size) { limit_ = size; }
 
   void enqueue(const Request& request) { queue_.push(request); }
   bool remove(RequestId id) { return queue_.remove(id); }
@@ -78,6 +80,7 @@ class ModelMachine {
   std::vector<Duration> exec_, span_;
   RequestQueue queue_;
   int target_ = 0;
+  int limit_ = 0;
   std::optional<Candidate> candidate_;
 };
 

@@ -1,10 +1,15 @@
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "carillon/base/time.h"
 
 namespace carillon::schedule {
 
 struct SymphonyOptions {
+  std::string name = "symphony";
+
   // Share of the planned batch size that gathering holds on to by dropping heads early. At 1 every batch is
   // as large as regular arrivals would allow, which costs heads whenever they are not regular; at 0 heads are
   // never dropped early, and goodput collapses under overload.
@@ -22,6 +27,10 @@ struct SymphonyOptions {
   // averaged.
   Duration plan_every = 250ms;
   Duration rate_window = 2s;
+
+  // With a value, batches start by the clock instead of their frontrun moment: this share of the SLO after
+  // the arrival of their head (section 3.4). 0 is eager scheduling.
+  std::optional<double> timeout;
 
   // INFERs of one request that may fail before it is refused.
   int attempts = 3;

@@ -83,12 +83,22 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
   } else {
     refresh_.set(model.value, machine.refresh_at());
     const Request& head = machine.queue().front();
-    const Duration slack =
-        from_ns(options_.slack * static_cast<double>((head.deadline - head.arrival).count()));
+    const auto slo = static_cast<double>((head.deadline - head.arrival).count());
+    const Duration slack = from_ns(options_.slack * slo);
     const TimePoint soonest = now + fleet_.environment().dispatch;
     const TimePoint at =
         std::min(candidate->exec_at - slack, saturating_add(head.arrival, options_.longest_wait));
-    candidate->exec_at = fleet_.short_of_memory() ? soonest : std::max(soonest, at);
+    if (options_.timeout) {
+      const bool full = candidate->size == machine.batch_size(machine.batch_count() - 1);
+      const Duration wait =
+          full ? Duration{0}
+               : std::min(from_ns(*options_.timeout * slo),
+                          head.deadline == TimePoint::max() ? options_.longest_wait : Duration::max());
+      candidate->exec_at =
+          std::clamp(saturating_add(head.arrival, wait), soonest, std::max(soonest, candidate->latest));
+    } else {
+      candidate->exec_at = fleet_.short_of_memory() ? soonest : std::max(soonest, at);
+    }
   }
   fleet_.set_waiting(model, machine.queue().empty() ? TimePoint::max() : machine.queue().front().arrival);
   rank_.inform_candidate(model, candidate);

@@ -24,7 +24,7 @@ class Symphony final : public Scheduler {
  public:
   explicit Symphony(const Environment& environment, const SymphonyOptions& options = {});
 
-  std::string_view name() const override { return "symphony"; }
+  std::string_view name() const override { return options_.name; }
   void add_model(const ModelInfo& model) override;
   void decide(const Event& event, TimePoint now, Actions& out) override;
   Duration predicted_exec(DeviceId device, ModelId model, int batch) const override;

@@ -141,7 +141,9 @@ TEST_P(MoreModelsThanMemory, NobodyStarvesBehindHotModels) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MoreModelsThanMemory, ::testing::Values("clockwork", "fcfs", "symphony"),
+INSTANTIATE_TEST_SUITE_P(All, MoreModelsThanMemory,
+                         ::testing::Values("clockwork", "fcfs", "symphony", "eager", "clipper", "nexus",
+                                           "shepherd"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

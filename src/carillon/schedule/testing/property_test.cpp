@@ -117,7 +117,9 @@ TEST_P(Policies, RepeatARunExactly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Policies, ::testing::Values("clockwork", "fcfs", "symphony"),
+INSTANTIATE_TEST_SUITE_P(All, Policies,
+                         ::testing::Values("clockwork", "fcfs", "symphony", "eager", "clipper", "nexus",
+                                           "shepherd"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

@@ -1,0 +1,195 @@
+#include "carillon/schedule/baselines/central.h"
+
+#include <algorithm>
+
+namespace carillon::schedule::baselines {
+
+void Central::add_model(const ModelInfo& model) {
+  fleet_.add_model(model);
+}
+
+Duration Central::predicted_exec(DeviceId, ModelId model, int batch) const {
+  return fleet_.exec(model, fleet_.batch_index(model, static_cast<std::size_t>(std::max(1, batch))));
+}
+
+bool Central::ready(DeviceId device, TimePoint now) const {
+  return fleet_.alive(device) && fleet_.pending(device) <= 1 && !fleet_.overdue(device, now) &&
+         fleet_.free_at(device, now) <= now + fleet_.environment().dispatch;
+}
+
+TimePoint Central::ready_at(DeviceId device, TimePoint now) const {
+  if (!fleet_.alive(device) || fleet_.pending(device) != 1 || fleet_.overdue(device, now))
+    return TimePoint::max();
+  // Without a way to go, the report of the end is as early as the clock.
+  if (fleet_.environment().dispatch == Duration{0}) return TimePoint::max();
+  return fleet_.free_at(device, now) - fleet_.environment().dispatch;
+}
+
+int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimePoint deadline) const {
+  int high = fleet_.batch_index(model, requests);
+  if (start + fleet_.span(model, high) <= deadline) return high;
+  if (start + fleet_.span(model, 0) > deadline) return -1;
+  int low = 0;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (start + fleet_.span(model, middle) <= deadline ? low : high) = middle;
+  }
+  return low;
+}
+
+void Central::decide(const Event& event, TimePoint now, Actions& out) {
+  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
+    const Request& request = arrival->request;
+    if (!fleet_.anywhere(request.model)) {
+      if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, now);
+      if (!fleet_.want(request.model, now, out)) {
+        fleet_.set_waiting(request.model, waiting_since(request.model));
+        out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
+        return;
+      }
+    }
+    enqueue(request, now);
+    fleet_.set_waiting(request.model, waiting_since(request.model));
+  } else if (const auto* done = std::get_if<ActionDone>(&event)) {
+    auto report = fleet_.finish(*done, now, out);
+    if (report.unloadable) refuse_all(*report.unloadable, Reason::device_failed, out);
+    if (report.flight) {
+      reported(*report.flight, *done, now);
+      if (done->status != ActionStatus::success)
+        give_back(*report.flight,
+                  done->status != ActionStatus::too_late && done->status != ActionStatus::stopped, now, out);
+      else if (failures_.size() > 0)
+        for (const Request& request : report.flight->requests) failures_.erase(request.id);
+      fleet_.set_waiting(report.flight->model, waiting_since(report.flight->model));
+    }
+  } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
+    failures_.erase(gone->request);
+    if (!remove(gone->request, gone->model)) fleet_.forget(gone->request, gone->model);
+    fleet_.set_waiting(gone->model, waiting_since(gone->model));
+  } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
+    auto lost = fleet_.device_changed(*change, now, out);
+    device_changed(now);
+    for (Fleet::Flight& flight : lost) give_back(flight, false, now, out);
+    for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
+      const ModelId model{static_cast<std::uint32_t>(i)};
+      const TimePoint since = waiting_since(model);
+      fleet_.set_waiting(model, since);
+      if (since < TimePoint::max() && !fleet_.want(model, now, out))
+        refuse_all(model, Reason::no_device, out);
+    }
+  } else {
+    asked_wake_ = TimePoint::max();
+  }
+  if (fleet_.wake_at() <= now) {
+    fleet_.take_wake();
+    for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
+      const ModelId model{static_cast<std::uint32_t>(i)};
+      if (!fleet_.anywhere(model) && waiting_since(model) < TimePoint::max()) fleet_.want(model, now, out);
+    }
+  }
+  step(now, out);
+  const TimePoint wake = std::max(std::min(wake_at(now), fleet_.wake_at()), now + Duration{1});
+  if (wake < asked_wake_) {
+    asked_wake_ = wake;
+    out.emplace_back(WakeAt{wake});
+  }
+}
+
+void Central::refuse(const Request& request, TimePoint now, Actions& out) {
+  failures_.erase(request.id);
+  const TimePoint would_finish = now + fleet_.environment().dispatch + fleet_.span(request.model, 0);
+  if (would_finish > request.deadline) fleet_.doubt(request.model, now);
+  out.emplace_back(Refuse{
+      request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed, would_finish});
+}
+
+void Central::refuse_all(ModelId model, Reason reason, Actions& out) {
+  taken_.clear();
+  take_all(model, taken_);
+  for (const Request& request : taken_) {
+    failures_.erase(request.id);
+    out.emplace_back(Refuse{request.id, reason, TimePoint::max()});
+  }
+  fleet_.set_waiting(model, TimePoint::max());
+}
+
+void Central::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
+  fleet_.set_waiting(flight.model, std::min(now, waiting_since(flight.model)));
+  const bool possible = fleet_.anywhere(flight.model) || fleet_.want(flight.model, now, out);
+  for (const Request& request : flight.requests) {
+    const int failures = failures_.erase(request.id).value_or(0) + (counts ? 1 : 0);
+    if (failures >= attempts_ || !possible) {
+      out.emplace_back(
+          Refuse{request.id, possible ? Reason::device_failed : Reason::no_device, TimePoint::max()});
+      continue;
+    }
+    if (failures > 0) failures_.insert(request.id, failures);
+    enqueue(request, now);
+  }
+}
+
+void Queued::list(ModelId model) {
+  const auto& queue = queues_[model.index()];
+  if (queue.empty())
+    expiry_.remove(model.value);
+  else
+    expiry_.set(model.value, queue.front().deadline);
+}
+
+void Queued::enqueue(const Request& request, TimePoint) {
+  queues_[request.model.index()].push(request);
+  list(request.model);
+}
+
+bool Queued::remove(RequestId id, ModelId model) {
+  const bool there = queues_[model.index()].remove(id);
+  list(model);
+  return there;
+}
+
+void Queued::take_all(ModelId model, std::vector<Request>& taken) {
+  auto& queue = queues_[model.index()];
+  taken.insert(taken.end(), queue.begin(), queue.end());
+  queue.clear();
+  list(model);
+}
+
+TimePoint Queued::waiting_since(ModelId model) const {
+  const auto& queue = queues_[model.index()];
+  return queue.empty() ? TimePoint::max() : queue.front().arrival;
+}
+
+std::vector<Request> Queued::pop(ModelId model, std::size_t n) {
+  auto& queue = queues_[model.index()];
+  std::vector<Request> taken(queue.begin(), queue.begin() + n);
+  queue.pop_front(n);
+  list(model);
+  fleet_.set_waiting(model, waiting_since(model));
+  return taken;
+}
+
+void Queued::refuse_head(ModelId model, TimePoint now, Actions& out) {
+  for (const Request& request : pop(model, 1)) refuse(request, now, out);
+}
+
+void Queued::expire(TimePoint now, Actions& out) {
+  while (expiry_.top_at() <= now) refuse_head(ModelId{expiry_.top()}, now, out);
+}
+
+ActionId Queued::send(DeviceId device, ModelId model, int index, TimePoint latest, TimePoint now,
+                      Actions& out) {
+  auto requests = pop(model, static_cast<std::size_t>(fleet_.batch_size(model, index)));
+  const TimePoint earliest = std::max(now, start_on(device, now) - fleet_.environment().dispatch);
+  return fleet_.send(device, model, index, std::move(requests), {earliest, std::max(latest, earliest)}, now,
+                     out);
+}
+
+TimePoint Queued::wake_at(TimePoint now) const {
+  TimePoint at = expiry_.top_at();
+  if (!expiry_.empty() && fleet_.environment().dispatch > Duration{0})
+    for (std::size_t i = 0; i < fleet_.device_count(); ++i)
+      at = std::min(at, ready_at(DeviceId{static_cast<std::uint32_t>(i)}, now));
+  return at;
+}
+
+}  // namespace carillon::schedule::baselines

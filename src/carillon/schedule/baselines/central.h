@@ -1,0 +1,97 @@
+#pragma once
+
+#include <vector>
+
+#include "carillon/schedule/fleet.h"
+#include "carillon/schedule/request_queue.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/timer_heap.h"
+
+namespace carillon::schedule::baselines {
+
+// What the baselines share: requests that come, go, fail and are tried again, devices that come and go,
+// models that have to be loaded, wake-ups. A policy keeps the queues and says what runs. Classes and
+// priorities are ignored.
+class Central : public Scheduler {
+ public:
+  explicit Central(const Environment& environment) : fleet_(environment) {}
+
+  void add_model(const ModelInfo& model) override;
+  void decide(const Event& event, TimePoint now, Actions& out) final;
+  Duration predicted_exec(DeviceId device, ModelId model, int batch) const final;
+
+ protected:
+  // A request waits (again).
+  virtual void enqueue(const Request& request, TimePoint now) = 0;
+  // Takes a waiting request out; false where it does not wait.
+  virtual bool remove(RequestId id, ModelId model) = 0;
+  // Appends all waiting requests of a model, and forgets them.
+  virtual void take_all(ModelId model, std::vector<Request>& taken) = 0;
+  // Since when the oldest waits; max() where none does.
+  virtual TimePoint waiting_since(ModelId model) const = 0;
+  // Everything that is due now: called once for each event.
+  virtual void step(TimePoint now, Actions& out) = 0;
+  // When step() has something to do by the clock alone.
+  virtual TimePoint wake_at(TimePoint now) const = 0;
+  virtual void reported(const Fleet::Flight& /*flight*/, const ActionDone& /*done*/, TimePoint /*now*/) {}
+  virtual void device_changed(TimePoint /*now*/) {}
+
+  void refuse(const Request& request, TimePoint now, Actions& out);
+  // The device may be sent a batch: idle, or with one that ends before a message could get there.
+  bool ready(DeviceId device, TimePoint now) const;
+  // When a busy device becomes ready, as far as is known.
+  TimePoint ready_at(DeviceId device, TimePoint now) const;
+  // Where EXEC can start on a device that is ready.
+  TimePoint start_on(DeviceId device, TimePoint now) const {
+    return std::max(now + fleet_.environment().dispatch, fleet_.free_at(device, now));
+  }
+  // The place of the largest batch size of at most `requests` that ends by `deadline` where it starts at
+  // `start`; -1 for none.
+  int fitting(ModelId model, std::size_t requests, TimePoint start, TimePoint deadline) const;
+
+  Fleet fleet_;
+
+ private:
+  void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
+  void refuse_all(ModelId model, Reason reason, Actions& out);
+
+  static constexpr int attempts_ = 3;  // INFERs of a request that may fail
+  IdMap<RequestId, int> failures_;
+  std::vector<Request> taken_;  // scratch
+  TimePoint asked_wake_ = TimePoint::max();
+};
+
+// One queue a model for the whole cluster. A head whose deadline has passed is refused when it passes.
+class Queued : public Central {
+ public:
+  explicit Queued(const Environment& environment) : Central(environment) {}
+  void add_model(const ModelInfo& model) override {
+    Central::add_model(model);
+    queues_.emplace_back();
+  }
+
+ protected:
+  void enqueue(const Request& request, TimePoint now) override;
+  bool remove(RequestId id, ModelId model) override;
+  void take_all(ModelId model, std::vector<Request>& taken) override;
+  TimePoint waiting_since(ModelId model) const override;
+  TimePoint wake_at(TimePoint now) const override;
+
+  const RequestQueue& queue(ModelId model) const { return queues_[model.index()]; }
+  std::size_t waiting_models() const { return expiry_.size(); }
+  // Takes the first n out.
+  std::vector<Request> pop(ModelId model, std::size_t n);
+  void refuse_head(ModelId model, TimePoint now, Actions& out);
+  // Refuses what has expired.
+  void expire(TimePoint now, Actions& out);
+  // Sends the first `batch_size` of a model to a device that is ready.
+  ActionId send(DeviceId device, ModelId model, int index, TimePoint latest, TimePoint now, Actions& out);
+
+ private:
+  void list(ModelId model);
+
+  std::vector<RequestQueue> queues_;
+  TimerHeap expiry_;  // models that have requests, by their heads' deadlines
+};
+
+}  // namespace carillon::schedule::baselines

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "carillon/schedule/baselines/central.h"
+#include "carillon/schedule/symphony/model_machine.h"
+
+namespace carillon::schedule::baselines {
+
+// A model on a backend, as planned.
+struct Session {
+  ModelId model;
+  int batch = 1;
+  double rate = 0;  // requests a second that it is planned for
+};
+using Backend = std::vector<Session>;
+
+// Squishy bin packing (Nexus, SOSP 2019, section 6.1 and Algorithm 1): whole devices for what a model needs
+// of them at the largest batch with 2*l(b) <= SLO, then what is left of each model at the largest batch with
+// l(b) + b/rate <= SLO, merged best fit first into duty cycles. `rates` are requests a second by model,
+// `slos` the models' SLOs, `machines` their times. Returns as many backends as it takes.
+std::vector<Backend> squishy_bin_packing(const std::vector<double>& rates, const std::vector<Duration>& slos,
+                                         const std::vector<symphony::ModelMachine>& machines);
+
+// Nexus: every epoch (10 s; the first after 1 s) the devices are planned anew by squishy bin packing from the
+// rates seen, scaled so that the plan uses all devices (a larger scale where there is room, a smaller one
+// under overload). A request is routed on arrival to one backend of its model, in proportion to the planned
+// rates, and stays there: no device helps another. A backend runs its models round robin, up to the planned
+// batch each, at once, and drops heads early that keep a batch below the planned size. Before the first plan
+// all models are on all devices. A request costs O(backends of its model), a batch O(models of the backend).
+class Nexus final : public Central {
+ public:
+  explicit Nexus(const Environment& environment, Duration epoch = 10s, Duration first = 1s)
+      : Central(environment), epoch_(epoch), next_plan_(TimePoint{} + first), first_(first) {}
+  std::string_view name() const override { return "nexus"; }
+  void add_model(const ModelInfo& model) override;
+
+ protected:
+  void enqueue(const Request& request, TimePoint now) override;
+  bool remove(RequestId id, ModelId model) override;
+  void take_all(ModelId model, std::vector<Request>& taken) override;
+  TimePoint waiting_since(ModelId model) const override;
+  void step(TimePoint now, Actions& out) override;
+  TimePoint wake_at(TimePoint now) const override;
+  void device_changed(TimePoint now) override;
+
+ private:
+  struct Slot {  // a session on its backend
+    std::uint32_t device = 0;
+    Session session;
+    symphony::ModelMachine machine;
+    double credit = 0;  // of weighted round robin
+  };
+  struct Model {
+    std::vector<std::uint32_t> slots;
+    std::uint64_t arrived = 0;
+    Duration slo{0};
+  };
+  void plan(TimePoint now);
+  void install(const std::vector<Backend>& backends, TimePoint now);
+  void run(std::uint32_t device, TimePoint now, Actions& out);
+
+  Duration epoch_;
+  TimePoint next_plan_;
+  Duration first_;
+  TimePoint last_plan_ = TimePoint::min();
+  std::vector<symphony::ModelMachine> machines_;  // without requests: the times
+  std::vector<Model> models_;
+  std::vector<Slot> slots_;
+  std::vector<std::vector<std::uint32_t>> backends_;  // by device: its slots
+  std::vector<std::size_t> turn_;                     // by device: where round robin goes on
+  TimerHeap expiry_;                                  // slots by their heads' deadlines
+  std::vector<Request> dropped_, moved_;              // scratch
+};
+
+}  // namespace carillon::schedule::baselines

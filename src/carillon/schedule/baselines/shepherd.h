@@ -1,0 +1,46 @@
+#pragma once
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "carillon/schedule/baselines/central.h"
+
+namespace carillon::schedule::baselines {
+
+// Shepherd's Flex scheduling (NSDI 2023) as Symphony, section 2.2, describes it: each model has one
+// candidate, the largest batch that ends by its head's deadline; a free device takes the largest of all
+// candidates at once; and where no device is free, a candidate at least `preempt` times as large as a batch
+// that runs stops that batch, whose work is lost and whose requests wait again. A batch costs O(models), a
+// request O(devices).
+class Shepherd final : public Queued {
+ public:
+  explicit Shepherd(const Environment& environment, double preempt = 3.03)
+      : Queued(environment), preempt_(preempt) {}
+  std::string_view name() const override { return "shepherd"; }
+
+ protected:
+  void enqueue(const Request& request, TimePoint now) override {
+    Queued::enqueue(request, now);
+    arrived_ = request.model;
+  }
+  void step(TimePoint now, Actions& out) override;
+  void reported(const Fleet::Flight& flight, const ActionDone&, TimePoint) override {
+    running_.erase(
+        {static_cast<std::size_t>(fleet_.batch_size(flight.model, flight.batch_index)), flight.id});
+  }
+  void device_changed(TimePoint) override {
+    std::erase_if(running_, [this](const auto& entry) { return fleet_.flight(entry.second) == nullptr; });
+  }
+
+ private:
+  // The place of the candidate's batch size if it starts at `start`; drops heads that can never be on time.
+  // -1: none.
+  int candidate(ModelId model, TimePoint start, TimePoint now, Actions& out);
+
+  double preempt_;
+  std::set<std::pair<std::size_t, ActionId>> running_;  // batches that may be stopped, the smallest first
+  std::optional<ModelId> arrived_;                      // since the last step
+};
+
+}  // namespace carillon::schedule::baselines
