@@ -22,7 +22,8 @@ TimePoint Central::ready_at(DeviceId device, TimePoint now) const {
     return TimePoint::max();
   // Without a way to go, the report of the end is as early as the clock.
   if (fleet_.environment().dispatch == Duration{0}) return TimePoint::max();
-  return fleet_.free_at(device, now) - fleet_.environment().dispatch;
+  const TimePoint at = fleet_.free_at(device, now) - fleet_.environment().dispatch;
+  return at > now ? at : TimePoint::max();  // it is ready already, and had its turn
 }
 
 int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimePoint deadline) const {
@@ -49,6 +50,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
       }
     }
     enqueue(request, now);
+    arrived(request.model);
     fleet_.set_waiting(request.model, waiting_since(request.model));
   } else if (const auto* done = std::get_if<ActionDone>(&event)) {
     auto report = fleet_.finish(*done, now, out);

@@ -33,6 +33,8 @@ class Central : public Scheduler {
   virtual void step(TimePoint now, Actions& out) = 0;
   // When step() has something to do by the clock alone.
   virtual TimePoint wake_at(TimePoint now) const = 0;
+  // A client's request was enqueued: not one that is tried again.
+  virtual void arrived(ModelId /*model*/) {}
   virtual void reported(const Fleet::Flight& /*flight*/, const ActionDone& /*done*/, TimePoint /*now*/) {}
   virtual void device_changed(TimePoint /*now*/) {}
 

@@ -286,6 +286,7 @@ void Nexus::step(TimePoint now, Actions& out) {
     const Request head = slots_[i].machine.queue().front();
     remove(head.id, head.model);
     refuse(head, now, out);
+    fleet_.set_waiting(head.model, waiting_since(head.model));
   }
   // Only devices with something to do are looked at: those of the slots that wait.
   for (std::uint32_t d = 0; d < backends_.size(); ++d)

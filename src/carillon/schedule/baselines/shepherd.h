@@ -20,10 +20,7 @@ class Shepherd final : public Queued {
   std::string_view name() const override { return "shepherd"; }
 
  protected:
-  void enqueue(const Request& request, TimePoint now) override {
-    Queued::enqueue(request, now);
-    arrived_ = request.model;
-  }
+  void arrived(ModelId model) override { arrived_ = model; }
   void step(TimePoint now, Actions& out) override;
   void reported(const Fleet::Flight& flight, const ActionDone&, TimePoint) override {
     running_.erase(

@@ -71,12 +71,19 @@ TEST(Fcfs, WhatADeviceLosesGoesToAnIdleOneThatHasTheModel) {
 
 TEST(Scheduler, IsMadeByName) {
   for (const std::string& name : scheduler_names()) {
-    const auto made = make_scheduler(name);
+    const std::string text = name == "timeout" ? "timeout:0.3" : name;
+    const auto made = make_scheduler(text);
     ASSERT_TRUE(made.has_value()) << made.error().message;
-    EXPECT_EQ((*made)->name(), name);
+    EXPECT_EQ((*made)->name(), text);
     EXPECT_FALSE(make_scheduler(name + ":3").has_value());
   }
-  for (const char* wrong : {"", "Clockwork", "timeout:0.5", ":"}) {
+  for (const char* wrong :
+       {"timeout", "timeout:", "timeout:x", "timeout:-0.1", "timeout:1.5", "timeout:0.3x"}) {
+    const auto made = make_scheduler(wrong);
+    ASSERT_FALSE(made.has_value()) << wrong;
+    EXPECT_EQ(made.error().code, ErrorCode::invalid_argument);
+  }
+  for (const char* wrong : {"", "Clockwork", "time-out:0.5", ":"}) {
     const auto made = make_scheduler(wrong);
     ASSERT_FALSE(made.has_value());
     EXPECT_EQ(made.error().code, ErrorCode::not_found);

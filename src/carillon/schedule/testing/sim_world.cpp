@@ -87,6 +87,9 @@ void SimWorld::run(TimePoint until) {
       case Step::end:
         finish(entry.what);
         break;
+      case Step::stop:
+        stop(entry.what);
+        break;
       case Step::report:
         report(entry.what);
         break;
@@ -140,6 +143,14 @@ void SimWorld::take(const Action& action) {
     log.answered = now_;
     log.reason = refuse->reason;
     log.would_finish = refuse->would_finish;
+    return;
+  }
+  if (const auto* stop = std::get_if<Stop>(&action)) {
+    mix(stop->id.value);
+    if (stop->id.value >= actions_.size() || actions_[stop->id.value].kind != Kind::infer)
+      problem("stop of what is no INFER", std::to_string(stop->id.value));
+    else
+      plan(now_ + options_.latency, Step::stop, stop->id.value);
     return;
   }
   ActionLog log;
@@ -260,10 +271,27 @@ void SimWorld::kick(SimDevice& d, SimExecutor& executor) {
   }
 }
 
-void SimWorld::finish(std::uint64_t id) {
+void SimWorld::stop(std::uint64_t id) {
   ActionLog& a = actions_[id];
   SimDevice& d = devices_[a.device.index()];
   if (a.life != d.life) return;
+  if (d.exec.busy && d.exec.running == id) {
+    a.stopped = true;
+    a.end = now_;
+    d.exec.busy = false;
+    report_later(id, ActionStatus::stopped, now_);
+    kick(d, d.exec);
+  } else if (d.exec.queue.erase({a.window.earliest, id}) == 1) {
+    a.stopped = true;
+    a.start = a.end = now_;
+    report_later(id, ActionStatus::stopped, now_);
+  }
+}
+
+void SimWorld::finish(std::uint64_t id) {
+  ActionLog& a = actions_[id];
+  SimDevice& d = devices_[a.device.index()];
+  if (a.life != d.life || a.stopped) return;
   SimExecutor& executor = a.kind == Kind::load ? d.load : d.exec;
   if (!executor.busy || executor.running != id) problem("two things at once", "action " + std::to_string(id));
   executor.busy = false;

@@ -79,7 +79,7 @@ class SimWorld {
   void (*on_action)(const Action&, TimePoint) = nullptr;
 
  private:
-  enum class Step { arrive, cancel, device, receive, start, end, report, wake };
+  enum class Step { arrive, cancel, device, receive, start, end, stop, report, wake };
   struct Entry {
     TimePoint at;
     std::uint64_t order = 0;
@@ -103,6 +103,7 @@ class SimWorld {
     TimePoint start, end;
     std::uint64_t life = 0;  // of its device
     bool reported = false;
+    bool stopped = false;  // its end is void
   };
   struct SimExecutor {
     std::set<std::pair<TimePoint, std::uint64_t>> queue;  // by earliest, then id
@@ -125,6 +126,7 @@ class SimWorld {
   void receive(std::uint64_t id);
   void kick(SimDevice& device, SimExecutor& executor);
   void finish(std::uint64_t id);
+  void stop(std::uint64_t id);
   void report_later(std::uint64_t id, ActionStatus status, TimePoint at);
   void report(std::uint64_t id);
   void answer(RequestId id, TimePoint at, int batch);
