@@ -1,0 +1,228 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <queue>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <spdlog/fmt/fmt.h>
+
+#include "carillon/base/random.h"
+#include "carillon/cli/commands.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::cli {
+namespace {
+
+struct Arguments {
+  std::string scheduler = "symphony";
+  int models = 64;
+  int devices = 64;
+  std::int64_t requests = 2'000'000;
+  double load = 0.85;
+  bool sweep = false;
+  bool json = false;
+};
+
+struct Measured {
+  int models = 0, devices = 0;
+  std::uint64_t requests = 0, on_time = 0, dropped = 0, decisions = 0, batches = 0;
+  double seconds = 0;  // in the scheduler alone
+};
+
+// What one device does in this benchmark: nothing but pass time.
+struct End {
+  TimePoint at;
+  schedule::ActionDone done;
+  std::size_t requests = 0;
+  friend bool operator>(const End& a, const End& b) {
+    return a.at != b.at ? a.at > b.at : a.done.id.value > b.done.id.value;
+  }
+};
+
+// Drives a scheduler in virtual time: Poisson arrivals at `load` of what the devices could serve in batches
+// of 16 (l(b) = 1.053 b + 5.072 ms, SLO 25 ms: Symphony's ResNet50), everything prepared before the clock
+// starts but the events that follow from the decisions. Devices cost no time of their own. The first tenth is
+// not measured.
+Result<Measured> measure(const Arguments& arguments, int models, int devices) {
+  const schedule::Environment ideal{.dispatch = Duration{0}, .answer = Duration{0}, .overrun = 0};
+  auto made = schedule::make_scheduler(arguments.scheduler, ideal);
+  if (!made) return std::unexpected(std::move(made.error()));
+  schedule::Scheduler& scheduler = **made;
+  const auto exec = [](int batch) { return from_ms(1.053 * batch + 5.072); };
+  const double capacity = devices * 16.0 / to_seconds(exec(16));
+  const double rate = arguments.load * capacity;
+  // A model gathers a batch within its SLO only where it has the requests: SLOs grow with the models a
+  // device.
+  const Duration slo = std::max<Duration>(25ms, exec(16) + from_seconds(16 * models / rate));
+  for (int m = 0; m < models; ++m) {
+    schedule::ModelInfo info{
+        .id = ModelId{static_cast<std::uint32_t>(m)}, .name = "m" + std::to_string(m), .batches = {}};
+    for (int b = 1; b <= 64; ++b) info.batches.push_back({b, exec(b)});
+    scheduler.add_model(info);
+  }
+  schedule::Actions actions;
+  for (int d = 0; d < devices; ++d)
+    scheduler.decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, 1}, TimePoint{},
+                     actions);
+
+  Random random(1);
+  const auto count = static_cast<std::size_t>(arguments.requests);
+  std::vector<Request> requests(count);
+  double at = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    at += random.exponential(1e9 / rate);
+    requests[i].id = RequestId{i};
+    requests[i].model = ModelId{static_cast<std::uint32_t>(random.below(static_cast<std::uint64_t>(models)))};
+    requests[i].arrival = TimePoint{from_ns(at)};
+    requests[i].deadline = requests[i].arrival + slo;
+  }
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends;
+  std::vector<TimePoint> free(static_cast<std::size_t>(devices));
+  TimePoint wake = TimePoint::max();
+  Measured m{.models = models, .devices = devices};
+  const std::size_t first = count / 10;
+  using Clock = std::chrono::steady_clock;
+  // Reading the clock around each call would cost as much as the call, so the whole loop is measured.
+  const auto take = [&](TimePoint now, bool counted) {
+    for (schedule::Action& action : actions) {
+      if (auto* infer = std::get_if<schedule::Infer>(&action)) {
+        TimePoint& device = free[infer->device.index()];
+        const TimePoint start = std::max({device, now, infer->window.earliest});
+        const Duration time = exec(static_cast<int>(infer->requests.size()));
+        device = start + time;
+        ends.push({device,
+                   {.id = infer->id,
+                    .status = schedule::ActionStatus::success,
+                    .start = start,
+                    .end = device,
+                    .duration = time},
+                   infer->requests.size()});
+        if (counted) {
+          ++m.batches;
+          m.on_time += infer->requests.size();
+        }
+      } else if (std::get_if<schedule::Refuse>(&action) != nullptr) {
+        if (counted) ++m.dropped;
+      } else if (const auto* w = std::get_if<schedule::WakeAt>(&action)) {
+        wake = w->at;
+      }
+    }
+    actions.clear();
+  };
+  actions.clear();
+  Clock::time_point measured_from = Clock::now();
+  for (std::size_t i = 0; i < count;) {
+    const bool counted = i >= first;
+    if (i == first) measured_from = Clock::now();
+    const TimePoint arrival = requests[i].arrival;
+    const TimePoint end = ends.empty() ? TimePoint::max() : ends.top().at;
+    if (end <= arrival && end <= wake) {
+      const schedule::ActionDone done = ends.top().done;
+      ends.pop();
+      scheduler.decide(done, end, actions);
+      take(end, counted);
+    } else if (wake < arrival) {
+      const TimePoint now = wake;
+      wake = TimePoint::max();
+      scheduler.decide(schedule::Wake{}, now, actions);
+      take(now, counted);
+    } else {
+      scheduler.decide(schedule::RequestArrived{requests[i]}, arrival, actions);
+      ++i;
+      take(arrival, counted);
+      if (counted) ++m.requests;
+    }
+    if (counted) ++m.decisions;
+  }
+  m.seconds = std::chrono::duration<double>(Clock::now() - measured_from).count();
+  return m;
+}
+
+nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
+  nlohmann::ordered_json json;
+  json["scheduler"] = arguments.scheduler;
+  json["models"] = m.models;
+  json["devices"] = m.devices;
+  json["threads"] = 1;
+  json["requests"] = m.requests;
+  json["requests_per_s"] = static_cast<double>(m.requests) / m.seconds;
+  json["ns_per_request"] = m.seconds * 1e9 / static_cast<double>(std::max<std::uint64_t>(1, m.requests));
+  json["dropped_fraction"] =
+      static_cast<double>(m.dropped) / static_cast<double>(std::max<std::uint64_t>(1, m.dropped + m.on_time));
+  json["mean_batch"] =
+      static_cast<double>(m.on_time) / static_cast<double>(std::max<std::uint64_t>(1, m.batches));
+  json["decisions"] = m.decisions;
+  return json;
+}
+
+int run(const Arguments& arguments) {
+  std::vector<std::pair<int, int>> sizes;
+  if (arguments.sweep) {
+    for (const int n : {1, 10, 100, 1000, 10000}) sizes.emplace_back(n, arguments.devices);
+    for (const int n : {1, 10, 100, 1000, 10000}) sizes.emplace_back(arguments.models, n);
+  } else {
+    sizes.emplace_back(arguments.models, arguments.devices);
+  }
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  if (!arguments.json)
+    fmt::print("{:<12}{:>9}{:>9}{:>14}{:>13}{:>10}{:>8}\n", "scheduler", "models", "devices", "requests/s",
+               "ns/request", "dropped", "batch");
+  for (const auto& [models, devices] : sizes) {
+    const auto m = measure(arguments, models, devices);
+    if (!m) {
+      fmt::print(stderr, "carillon bench scheduler: {}\n", m.error().message);
+      return exit_usage;
+    }
+    const auto json = to_json(arguments, *m);
+    if (!arguments.json) {
+      fmt::print("{:<12}{:>9}{:>9}{:>14.0f}{:>13.1f}{:>9.3f}%{:>8.1f}\n", arguments.scheduler, models,
+                 devices, json["requests_per_s"].get<double>(), json["ns_per_request"].get<double>(),
+                 100 * json["dropped_fraction"].get<double>(), json["mean_batch"].get<double>());
+      std::fflush(stdout);
+    }
+    all.push_back(json);
+  }
+  if (arguments.json)
+    fmt::print("{}\n", (arguments.sweep ? nlohmann::ordered_json{{"runs", all}} : all.front()).dump(2));
+  return exit_success;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& program, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& bench = *program.add_subcommand("bench", "Measures parts of Carillon by themselves");
+  bench.require_subcommand(1);
+  CLI::App& command = *bench.add_subcommand(
+      "scheduler",
+      "The decision core alone, in process: requests a second, and how it grows with models and devices");
+  std::string names;
+  for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
+  command.add_option("--scheduler", arguments->scheduler, "Policy: " + names)->capture_default_str();
+  command.add_option("--models", arguments->models, "Models, all like ResNet50 (1.053 b + 5.072 ms)")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command.add_option("--devices", arguments->devices, "Devices, which cost no time of their own")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command.add_option("--requests", arguments->requests, "Requests in all; the first tenth is not measured")
+      ->check(CLI::Range(1000, 100'000'000))
+      ->capture_default_str();
+  command.add_option("--load", arguments->load, "Share of what the devices could serve in batches of 16")
+      ->check(CLI::Range(0.001, 10.0))
+      ->capture_default_str();
+  command.add_flag("--sweep", arguments->sweep, "1 to 10,000 models, then 1 to 10,000 devices");
+  command.add_flag("--json", arguments->json, "Print one JSON object");
+  command.footer(
+      "Virtual time: arrivals are Poisson, devices only pass time. The time counted is that of the whole "
+      "loop, the\n"
+      "benchmark's own queue of ends included. Where models are many, SLOs grow so that batches can still be "
+      "gathered.\n"
+      "Examples:\n"
+      "  carillon bench scheduler\n"
+      "  carillon bench scheduler --scheduler symphony --sweep --json");
+  command.callback([arguments, &status] { status = run(*arguments); });
+}
+
+}  // namespace carillon::cli
