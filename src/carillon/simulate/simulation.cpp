@@ -471,7 +471,6 @@ void Simulation::stop(ActionId id) {
     if (waiting == executor.queue.end()) return;  // has ended: its report is on its way
     executor.queue.erase(waiting);
     act.start = act.end = now_;
-    if (options_.observer != nullptr) options_.observer->on_start(act.id, act.device, now_);
   }
   ++figures_.stopped;
   if (options_.observer != nullptr)
@@ -498,6 +497,7 @@ void Simulation::receive(std::uint32_t slot) {
       ++figures_.unloads;
     }
     act.start = act.end = now_;
+    if (options_.observer != nullptr) options_.observer->on_end(act.id, act.device, ActionStatus::success, now_);
     report(slot, ActionStatus::success, now_);
     return;
   }

@@ -58,8 +58,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
     if (report.flight) {
       reported(*report.flight, *done, now);
       if (done->status != ActionStatus::success)
-        give_back(*report.flight,
-                  done->status != ActionStatus::too_late && done->status != ActionStatus::stopped, now, out);
+        give_back(*report.flight, done->status != ActionStatus::stopped, now, out);
       else if (failures_.size() > 0)
         for (const Request& request : report.flight->requests) failures_.erase(request.id);
       fleet_.set_waiting(report.flight->model, waiting_since(report.flight->model));

@@ -143,9 +143,11 @@ void Clockwork::give_back(const FinishedAction& infer, std::optional<ActionStatu
     const Request& r = open->request;
     const int rank = rank_of(r);
     if (status && (!late || !has_deadline(rank))) ++open->failures;
+    // A device whose clock is ahead refuses every window, at once and for ever.
+    if (late) ++open->late;
     const TimePoint finish = would_finish(infer.model, now);
     const bool hopeless = finish == TimePoint::max() || (has_deadline(rank) && finish > r.deadline);
-    if (hopeless || open->failures >= options_.attempts) {
+    if (hopeless || open->failures >= options_.attempts || open->late >= options_.late_attempts) {
       requests_.erase(id);
       refuse(id, late ? Reason::rejected_late : Reason::device_failed, finish, out);
       continue;

@@ -44,6 +44,8 @@ struct ClockworkOptions {
 
   // INFERs of one request that may fail before it is refused.
   int attempts = 3;
+  // The same of INFERs that came too late for their window.
+  int late_attempts = 10;
   // LOADs of one model that may fail in a row before its requests are refused, and the pause after the first
   // failure, which doubles.
   int load_attempts = 5;

@@ -183,7 +183,7 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
     if (failures_.size() > 0)
       for (const Request& request : flight.requests) failures_.erase(request.id);
   } else {
-    give_back(flight, event.status != ActionStatus::too_late, now, out);
+    give_back(flight, event.status != ActionStatus::stopped, now, out);
   }
   inform_device(flight.device, now);
 }

@@ -1,0 +1,252 @@
+// Everything that can go wrong, dealt out by a seed, under every policy. A case that fails prints its seed
+// and is shrunk: faults, models, devices and time are taken away as long as it still fails.
+//
+//   CARILLON_FAULT_SEEDS=FIRST..LAST   other seeds than those of the suite
+#include <charconv>
+#include <cstdlib>
+#include <functional>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/simulate/checker.h"
+#include "carillon/simulate/simulation.h"
+
+namespace carillon::simulate {
+namespace {
+
+struct Case {
+  workload::Scenario scenario;
+  Faults faults;
+};
+
+Case make_case(std::uint64_t seed) {
+  Random random(seed * 0x9e3779b97f4a7c15ULL + 1);
+  const auto some = [&](double most) { return random.below(3) == 0 ? most * random.uniform() : 0; };
+  Case c;
+  auto& s = c.scenario;
+  s.name = "faults";
+  s.seed = seed;
+  s.duration = 2s;
+  s.devices = static_cast<int>(1 + random.below(4));
+  s.network_delay = Duration{static_cast<std::int64_t>(random.below(3) * 200'000)};
+  const auto models = static_cast<int>(1 + random.below(8));
+  if (random.below(2) == 0) s.memory = mib(16 * (4 + random.below(12)));
+  double capacity = 0;
+  for (int i = 0; i < models; ++i) {
+    workload::ScenarioModel m{.name = "m" + std::to_string(i)};
+    m.latency.linear = true;
+    m.latency.alpha = from_ms(0.1 + 3 * random.uniform());
+    m.latency.beta = from_ms(0.1 + 10 * random.uniform());
+    m.slo = from_ms(to_ms(m.latency.batch_time(1)) * (1 + 20 * random.uniform()) + 2);
+    m.max_batch = static_cast<int>(1 + random.below(16));
+    if (s.memory) m.weights = mib(16 * (1 + random.below(3)));
+    m.load = from_ms(10 * random.uniform());
+    capacity += s.devices * 4 / to_seconds(m.latency.batch_time(4)) / models;
+    s.models.push_back(std::move(m));
+  }
+  s.rate = capacity * (0.1 + 2 * random.uniform());
+  if (random.below(4) == 0) s.process = {.kind = workload::ArrivalKind::gamma, .shape = 0.1};  // bursts
+  if (random.below(6) == 0)
+    s.process = {.kind = workload::ArrivalKind::closed, .clients = 1 + static_cast<int>(random.below(8))};
+  auto& f = c.faults;
+  f.speed = random.below(4) == 0 ? 0.5 + 2 * random.uniform() : 1;
+  f.noise = some(0.3);
+  f.hiccups = some(0.05);
+  f.infer_failures = some(0.3);
+  f.load_failures = some(0.5);
+  f.lost_inputs = some(0.1);
+  f.late_reports = some(0.3);
+  f.doubled_reports = some(0.3);
+  f.lost_reports = some(0.02);
+  f.cancels = some(0.3);
+  f.deaths_per_s = some(2);
+  f.stalls_per_s = some(3);
+  f.slowdowns_per_s = some(3);
+  if (random.below(4) == 0) f.clock_offset = from_ms(3 * random.uniform());
+  return c;
+}
+
+struct Verdict {
+  std::string problems;
+  std::uint64_t events = 0, checks = 0;
+};
+
+Verdict verdict(const Case& c, const std::string& scheduler) {
+  const auto policy = *schedule::make_scheduler(scheduler, environment(c.scenario));
+  Checker checker(c.scenario, c.faults.clock_offset);
+  Options options;
+  options.faults = c.faults;
+  options.observer = &checker;
+  int looks = 0;
+  // Each look is 0.1 s of wall time: a run that never comes to rest leaves requests unanswered, which is a
+  // problem.
+  options.progress = [&](double) { return ++looks < 20; };
+  const Figures figures = run(c.scenario, *policy, options);
+  checker.finish(figures);
+  return {checker.text(), figures.events, checker.checks()};
+}
+
+// Takes away what the failure does not need.
+Case shrink(Case c, const std::string& scheduler) {
+  const std::vector<std::function<void(Case&)>> cuts = {
+      [](Case& x) { x.faults.speed = 1; },
+      [](Case& x) { x.faults.noise = 0; },
+      [](Case& x) { x.faults.hiccups = 0; },
+      [](Case& x) { x.faults.infer_failures = 0; },
+      [](Case& x) { x.faults.load_failures = 0; },
+      [](Case& x) { x.faults.lost_inputs = 0; },
+      [](Case& x) { x.faults.late_reports = 0; },
+      [](Case& x) { x.faults.doubled_reports = 0; },
+      [](Case& x) { x.faults.lost_reports = 0; },
+      [](Case& x) { x.faults.cancels = 0; },
+      [](Case& x) { x.faults.deaths_per_s = 0; },
+      [](Case& x) { x.faults.stalls_per_s = 0; },
+      [](Case& x) { x.faults.slowdowns_per_s = 0; },
+      [](Case& x) { x.faults.clock_offset = Duration{0}; },
+      [](Case& x) { x.scenario.network_delay = Duration{0}; },
+      [](Case& x) { x.scenario.memory.reset(); },
+      [](Case& x) { x.scenario.process = {}; },
+      [](Case& x) { x.scenario.devices = std::max(1, x.scenario.devices - 1); },
+      [](Case& x) {
+        if (x.scenario.models.size() > 1) x.scenario.models.pop_back();
+      },
+      [](Case& x) { x.scenario.duration /= 2; },
+      [](Case& x) { x.scenario.rate /= 2; },
+  };
+  for (bool smaller = true; smaller;) {
+    smaller = false;
+    for (const auto& cut : cuts) {
+      Case less = c;
+      cut(less);
+      const bool same =
+          less.faults == c.faults && less.scenario.network_delay == c.scenario.network_delay &&
+          less.scenario.memory == c.scenario.memory && less.scenario.process == c.scenario.process &&
+          less.scenario.devices == c.scenario.devices &&
+          less.scenario.models.size() == c.scenario.models.size() &&
+          less.scenario.duration == c.scenario.duration && less.scenario.rate == c.scenario.rate;
+      if (same || less.scenario.duration < 1ms || less.scenario.rate < 1) continue;
+      if (verdict(less, scheduler).problems.empty()) continue;
+      c = std::move(less);
+      smaller = true;
+    }
+  }
+  return c;
+}
+
+std::string describe(const Case& c) {
+  std::ostringstream out;
+  const Faults& f = c.faults;
+  out << c.scenario.devices << " devices, " << c.scenario.models.size() << " models, " << c.scenario.rate
+      << " requests/s for " << to_seconds(c.scenario.duration) << " s, delay "
+      << to_us(c.scenario.network_delay) << " us, memory "
+      << (c.scenario.memory ? to_text(*c.scenario.memory) : "unlimited") << ", "
+      << workload::to_text(c.scenario.process) << "; speed " << f.speed << " noise " << f.noise << " hiccups "
+      << f.hiccups << " infer_failures " << f.infer_failures << " load_failures " << f.load_failures
+      << " lost_inputs " << f.lost_inputs << " late " << f.late_reports << " doubled " << f.doubled_reports
+      << " lost " << f.lost_reports << " cancels " << f.cancels << " deaths " << f.deaths_per_s << " stalls "
+      << f.stalls_per_s << " slowdowns " << f.slowdowns_per_s << " offset " << to_us(f.clock_offset) << " us";
+  return out.str();
+}
+
+class Faulty : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Faulty, PromisesHoldWhateverHappens) {
+  std::uint64_t first = 0, last = 999, events = 0, checks = 0;
+  if (const char* seeds = std::getenv("CARILLON_FAULT_SEEDS")) {
+    const std::string_view text(seeds);
+    const auto dots = text.find("..");
+    ASSERT_NE(dots, std::string_view::npos) << "CARILLON_FAULT_SEEDS is FIRST..LAST";
+    std::from_chars(text.data(), text.data() + dots, first);
+    std::from_chars(text.data() + dots + 2, text.data() + text.size(), last);
+  }
+  for (std::uint64_t seed = first; seed <= last; ++seed) {
+    const Case c = make_case(seed);
+    const Verdict v = verdict(c, GetParam());
+    events += v.events;
+    checks += v.checks;
+    if (v.problems.empty()) continue;
+    std::printf("%s, seed %llu: %s%s\n", GetParam().c_str(), static_cast<unsigned long long>(seed),
+                v.problems.c_str(), describe(c).c_str());
+    const Case least = shrink(c, GetParam());
+    FAIL() << GetParam() << ", seed " << seed << ": " << v.problems << "shrunk to " << describe(least) << "\n"
+           << verdict(least, GetParam()).problems;
+  }
+  std::printf("%s: %llu events, %llu checks\n", GetParam().c_str(), static_cast<unsigned long long>(events),
+              static_cast<unsigned long long>(checks));
+  EXPECT_GT(checks, 100 * (last - first + 1));
+}
+
+std::vector<std::string> all_schedulers() {
+  std::vector<std::string> names = schedule::scheduler_names();
+  for (std::string& name : names)
+    if (name == "timeout") name = "timeout:0.2";
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(All, Faulty, ::testing::ValuesIn(all_schedulers()), [](const auto& tested) {
+  std::string name = tested.param;
+  std::erase_if(name, [](char c) { return c == ':' || c == '.'; });
+  return name;
+});
+
+// A checker that finds nothing proves nothing: each of these breaks one promise.
+class Breaker final : public schedule::Scheduler {
+ public:
+  explicit Breaker(int how) : how_(how) {}
+  std::string_view name() const override { return "breaker"; }
+  void add_model(const schedule::ModelInfo&) override {}
+  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
+  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    const auto* arrival = std::get_if<schedule::RequestArrived>(&event);
+    if (arrival == nullptr) return;
+    const RequestId id = arrival->request.id;
+    const schedule::Refuse refuse{id, schedule::Reason::cannot_finish, now};
+    switch (how_) {
+      case 0:  // never answers
+        return;
+      case 1:  // answers twice
+        out.emplace_back(refuse);
+        out.emplace_back(refuse);
+        return;
+      case 2:  // a batch size that there is not
+        out.emplace_back(schedule::Infer{
+            ActionId{next_++}, DeviceId{0}, ModelId{0}, {id, id, id}, {now, TimePoint::max()}, 1ms});
+        return;
+      case 3:  // a device that there is not
+        out.emplace_back(
+            schedule::Infer{ActionId{next_++}, DeviceId{0}, ModelId{0}, {id}, {now + 1ms, now}, 1ms});
+        return;
+      default:  // a wake in the past, then a refusal of what never was
+        out.emplace_back(schedule::WakeAt{now});
+        out.emplace_back(schedule::Refuse{RequestId{id.value + 1000}, schedule::Reason::cannot_finish, now});
+        out.emplace_back(refuse);
+    }
+  }
+
+ private:
+  int how_;
+  std::uint64_t next_ = 0;
+};
+
+TEST(Checker, FindsBrokenPromises) {
+  Case c = make_case(3);
+  c.faults = {};
+  c.scenario.memory.reset();
+  c.scenario.process = {};
+  c.scenario.rate = 100;
+  for (auto& m : c.scenario.models) m.max_batch = 2;
+  const char* expected[] = {"never answered", "two outcomes", "no such batch size",
+                            "a window that ends before it begins", "a wake in the past"};
+  for (int how = 0; how < 5; ++how) {
+    Breaker breaker(how);
+    Checker checker(c.scenario);
+    Options options;
+    options.observer = &checker;
+    checker.finish(run(c.scenario, breaker, options));
+    EXPECT_TRUE(checker.problems().contains(expected[how])) << how << ": " << checker.text();
+  }
+}
+
+}  // namespace
+}  // namespace carillon::simulate
