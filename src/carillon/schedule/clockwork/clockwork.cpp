@@ -118,7 +118,10 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
         m.load_failures = 0;
       } else {
         displace(model, finished->device);
-        if (event.status != ActionStatus::too_late) {
+        if (event.status == ActionStatus::too_late) {
+          // Sent again at once, it would come too late again where the device's clock is ahead.
+          m.load_not_before = saturating_add(now, options_.load_pause / 10);
+        } else {
           m.load_failures = std::min(m.load_failures + 1, options_.load_attempts);
           m.load_not_before = saturating_add(now, options_.load_pause * (1 << (m.load_failures - 1)));
           if (m.load_failures >= options_.load_attempts && m.places.empty())
