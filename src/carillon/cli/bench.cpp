@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <queue>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +10,7 @@
 
 #include "carillon/base/random.h"
 #include "carillon/cli/commands.h"
+#include "carillon/controller/symphony_threads.h"
 #include "carillon/schedule/scheduler.h"
 
 namespace carillon::cli {
@@ -20,6 +22,8 @@ struct Arguments {
   int devices = 64;
   std::int64_t requests = 2'000'000;
   double load = 0.85;
+  int threads = 1;
+  double round_us = 1000;
   bool sweep = false;
   bool json = false;
 };
@@ -27,8 +31,25 @@ struct Arguments {
 struct Measured {
   int models = 0, devices = 0;
   std::uint64_t requests = 0, on_time = 0, dropped = 0, decisions = 0, batches = 0;
-  double seconds = 0;  // in the scheduler alone
+  double seconds = 0;      // on the wall
+  double cpu_seconds = 0;  // of all threads, waiting for each other included
 };
+
+double cpu_now() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+// What all measurements share: models and requests.
+struct Workload {
+  std::vector<schedule::ModelInfo> models;
+  std::vector<Request> requests;  // by arrival
+};
+Duration exec_time(int batch) {
+  return from_ms(1.053 * batch + 5.072);
+}
+Workload prepare(const Arguments& arguments, int models, int devices);
 
 // What one device does in this benchmark: nothing but pass time.
 struct End {
@@ -49,34 +70,14 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
   auto made = schedule::make_scheduler(arguments.scheduler, ideal);
   if (!made) return std::unexpected(std::move(made.error()));
   schedule::Scheduler& scheduler = **made;
-  const auto exec = [](int batch) { return from_ms(1.053 * batch + 5.072); };
-  const double capacity = devices * 16.0 / to_seconds(exec(16));
-  const double rate = arguments.load * capacity;
-  // A model gathers a batch within its SLO only where it has the requests: SLOs grow with the models a
-  // device.
-  const Duration slo = std::max<Duration>(25ms, exec(16) + from_seconds(16 * models / rate));
-  for (int m = 0; m < models; ++m) {
-    schedule::ModelInfo info{
-        .id = ModelId{static_cast<std::uint32_t>(m)}, .name = "m" + std::to_string(m), .batches = {}};
-    for (int b = 1; b <= 64; ++b) info.batches.push_back({b, exec(b)});
-    scheduler.add_model(info);
-  }
+  const Workload workload = prepare(arguments, models, devices);
+  const std::vector<Request>& requests = workload.requests;
+  const std::size_t count = requests.size();
+  for (const schedule::ModelInfo& info : workload.models) scheduler.add_model(info);
   schedule::Actions actions;
   for (int d = 0; d < devices; ++d)
     scheduler.decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, 1}, TimePoint{},
                      actions);
-
-  Random random(1);
-  const auto count = static_cast<std::size_t>(arguments.requests);
-  std::vector<Request> requests(count);
-  double at = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    at += random.exponential(1e9 / rate);
-    requests[i].id = RequestId{i};
-    requests[i].model = ModelId{static_cast<std::uint32_t>(random.below(static_cast<std::uint64_t>(models)))};
-    requests[i].arrival = TimePoint{from_ns(at)};
-    requests[i].deadline = requests[i].arrival + slo;
-  }
   std::priority_queue<End, std::vector<End>, std::greater<>> ends;
   std::vector<TimePoint> free(static_cast<std::size_t>(devices));
   TimePoint wake = TimePoint::max();
@@ -89,7 +90,7 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
       if (auto* infer = std::get_if<schedule::Infer>(&action)) {
         TimePoint& device = free[infer->device.index()];
         const TimePoint start = std::max({device, now, infer->window.earliest});
-        const Duration time = exec(static_cast<int>(infer->requests.size()));
+        const Duration time = exec_time(static_cast<int>(infer->requests.size()));
         device = start + time;
         ends.push({device,
                    {.id = infer->id,
@@ -112,9 +113,13 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
   };
   actions.clear();
   Clock::time_point measured_from = Clock::now();
+  double cpu_from = cpu_now();
   for (std::size_t i = 0; i < count;) {
     const bool counted = i >= first;
-    if (i == first) measured_from = Clock::now();
+    if (i == first) {
+      measured_from = Clock::now();
+      cpu_from = cpu_now();
+    }
     const TimePoint arrival = requests[i].arrival;
     const TimePoint end = ends.empty() ? TimePoint::max() : ends.top().at;
     if (end <= arrival && end <= wake) {
@@ -136,6 +141,109 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
     if (counted) ++m.decisions;
   }
   m.seconds = std::chrono::duration<double>(Clock::now() - measured_from).count();
+  m.cpu_seconds = cpu_now() - cpu_from;
+  return m;
+}
+
+Workload prepare(const Arguments& arguments, int models, int devices) {
+  Workload workload;
+  const double capacity = devices * 16.0 / to_seconds(exec_time(16));
+  const double rate = arguments.load * capacity;
+  // A model gathers a batch within its SLO only where it has the requests: SLOs grow with the models a
+  // device.
+  const Duration slo = std::max<Duration>(25ms, exec_time(16) + from_seconds(16 * models / rate));
+  for (int m = 0; m < models; ++m) {
+    schedule::ModelInfo info{
+        .id = ModelId{static_cast<std::uint32_t>(m)}, .name = "m" + std::to_string(m), .batches = {}};
+    for (int b = 1; b <= 64; ++b) info.batches.push_back({b, exec_time(b)});
+    workload.models.push_back(std::move(info));
+  }
+  Random random(1);
+  const auto count = static_cast<std::size_t>(arguments.requests);
+  std::vector<Request>& requests = workload.requests;
+  requests.resize(count);
+  double at = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    at += random.exponential(1e9 / rate);
+    requests[i].id = RequestId{i};
+    requests[i].model = ModelId{static_cast<std::uint32_t>(random.below(static_cast<std::uint64_t>(models)))};
+    requests[i].arrival = TimePoint{from_ns(at)};
+    requests[i].deadline = requests[i].arrival + slo;
+  }
+  return workload;
+}
+
+// Symphony on many threads, in virtual time: a round is `--round-us` of it, and follows the last as soon as
+// all threads are done.
+Measured measure_threads(const Arguments& arguments, int models, int devices) {
+  const Workload workload = prepare(arguments, models, devices);
+  struct alignas(64) Own {
+    std::vector<Request> requests;  // of this thread's models
+    std::size_t next = 0;
+    std::uint64_t on_time = 0, dropped = 0, batches = 0;
+  };
+  std::vector<Own> own(static_cast<std::size_t>(arguments.threads));
+  const auto of = [&own](int thread) -> Own& { return own[static_cast<std::size_t>(thread)]; };
+  const std::size_t first = workload.requests.size() / 10;
+  const TimePoint counted_from = workload.requests[first].arrival;
+  const TimePoint end = workload.requests.back().arrival;
+  const Duration step = from_ns(arguments.round_us * 1e3);
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point measured_from, measured_to;
+  double cpu_from = 0, cpu_to = 0;
+  TimePoint now{};
+  bool counting = false;
+  const controller::SymphonyWorld world{
+      .next_round = [&]() -> std::optional<TimePoint> {
+        if (!counting && now >= counted_from) {
+          counting = true;
+          measured_from = Clock::now();
+          cpu_from = cpu_now();
+        }
+        if (now >= end) {
+          measured_to = Clock::now();
+          cpu_to = cpu_now();
+          return std::nullopt;
+        }
+        return now += step;
+      },
+      .arrivals =
+          [&](int thread, ModelId low, ModelId high, TimePoint at, std::vector<Request>& out) {
+            Own& o = of(thread);
+            if (o.requests.empty())
+              for (const Request& r : workload.requests)
+                if (low <= r.model && r.model < high) o.requests.push_back(r);
+            for (; o.next < o.requests.size() && o.requests[o.next].arrival <= at; ++o.next)
+              out.push_back(o.requests[o.next]);
+          },
+      .sent =
+          [&](int thread, controller::SentBatch&& batch) {
+            if (batch.start < counted_from) return;
+            Own& o = of(thread);
+            ++o.batches;
+            o.on_time += batch.requests.size();
+          },
+      // What waits at the end was not dropped for want of time.
+      .dropped =
+          [&](int thread, const Request& request, TimePoint at) {
+            if (at >= counted_from && (at < end || request.deadline <= at)) ++of(thread).dropped;
+          }};
+  controller::SymphonyThreadsOptions options{
+      .environment = {.dispatch = Duration{0}, .answer = Duration{0}, .overrun = 0},
+      .symphony = {},
+      .threads = arguments.threads,
+      .ahead = 2 * step};
+  const auto figures = controller::run_symphony_threads(options, workload.models, devices, world);
+  Measured m{.models = models, .devices = devices};
+  m.requests = workload.requests.size() - first;
+  m.decisions = figures.messages;
+  for (const Own& o : own) {
+    m.on_time += o.on_time;
+    m.dropped += o.dropped;
+    m.batches += o.batches;
+  }
+  m.seconds = std::chrono::duration<double>(measured_to - measured_from).count();
+  m.cpu_seconds = cpu_to - cpu_from;
   return m;
 }
 
@@ -144,10 +252,11 @@ nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
   json["scheduler"] = arguments.scheduler;
   json["models"] = m.models;
   json["devices"] = m.devices;
-  json["threads"] = 1;
+  json["threads"] = arguments.threads;
   json["requests"] = m.requests;
   json["requests_per_s"] = static_cast<double>(m.requests) / m.seconds;
   json["ns_per_request"] = m.seconds * 1e9 / static_cast<double>(std::max<std::uint64_t>(1, m.requests));
+  json["cpu_seconds"] = m.cpu_seconds;
   json["dropped_fraction"] =
       static_cast<double>(m.dropped) / static_cast<double>(std::max<std::uint64_t>(1, m.dropped + m.on_time));
   json["mean_batch"] =
@@ -157,6 +266,12 @@ nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
 }
 
 int run(const Arguments& arguments) {
+  if (arguments.threads > 1 && arguments.scheduler != "symphony") {
+    fmt::print(stderr,
+               "carillon bench scheduler: --threads {} needs --scheduler symphony: '{}' runs on one thread\n",
+               arguments.threads, arguments.scheduler);
+    return exit_usage;
+  }
   std::vector<std::pair<int, int>> sizes;
   if (arguments.sweep) {
     for (const int n : {1, 10, 100, 1000, 10000}) sizes.emplace_back(n, arguments.devices);
@@ -169,7 +284,8 @@ int run(const Arguments& arguments) {
     fmt::print("{:<12}{:>9}{:>9}{:>14}{:>13}{:>10}{:>8}\n", "scheduler", "models", "devices", "requests/s",
                "ns/request", "dropped", "batch");
   for (const auto& [models, devices] : sizes) {
-    const auto m = measure(arguments, models, devices);
+    const Result<Measured> m = arguments.threads > 1 ? measure_threads(arguments, models, devices)
+                                                     : measure(arguments, models, devices);
     if (!m) {
       fmt::print(stderr, "carillon bench scheduler: {}\n", m.error().message);
       return exit_usage;
@@ -211,6 +327,14 @@ void add_bench(CLI::App& program, int& status) {
       ->capture_default_str();
   command.add_option("--load", arguments->load, "Share of what the devices could serve in batches of 16")
       ->check(CLI::Range(0.001, 10.0))
+      ->capture_default_str();
+  command.add_option("--threads", arguments->threads, "Threads; more than one for symphony alone")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command
+      .add_option("--round-us", arguments->round_us,
+                  "With many threads: virtual time between exchanges of messages")
+      ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   command.add_flag("--sweep", arguments->sweep, "1 to 10,000 models, then 1 to 10,000 devices");
   command.add_flag("--json", arguments->json, "Print one JSON object");
