@@ -87,9 +87,10 @@ class Fleet {
   TimePoint free_at(DeviceId id, TimePoint now) const;
   // INFERs sent and not yet reported.
   int pending(DeviceId id) const { return devices_[id.index()].pending; }
-  // What was sent should have ended before `now`: only its report will tell more.
+  // What was sent should have ended, and been reported, before `now`: only its report will tell more.
   bool overdue(DeviceId id, TimePoint now) const {
-    return devices_[id.index()].pending > 0 && devices_[id.index()].free_at < now;
+    return devices_[id.index()].pending > 0 &&
+           saturating_add(devices_[id.index()].free_at, environment_.answer) < now;
   }
 
   // Sends an INFER of the first `batch_size(model, batch_index)` of `requests` (that many at least), to start
