@@ -212,7 +212,8 @@ ActionId Fleet::send(DeviceId id, ModelId model, int batch_index, std::vector<Re
   }
   ++d.pending;
   const Duration expected = exec(model, batch_index);
-  const TimePoint start = std::max({d.free_at, window.earliest, saturating_add(now, environment_.dispatch)});
+  const TimePoint earliest = std::max(window.earliest, saturating_add(now, environment_.dispatch));
+  const TimePoint start = std::max(d.free_at, earliest);
   d.free_at = start + expected;
   const ActionId action = next_action_;
   ++next_action_.value;
@@ -220,7 +221,7 @@ ActionId Fleet::send(DeviceId id, ModelId model, int batch_index, std::vector<Re
   ids.reserve(size);
   for (const Request& r : requests) ids.push_back(r.id);
   out.emplace_back(Infer{action, id, model, std::move(ids), window, expected});
-  flights_.insert(action, {action, id, model, batch_index, std::move(requests), start, d.free_at});
+  flights_.insert(action, {action, id, model, batch_index, std::move(requests), earliest, start, d.free_at});
   flights_of_[id.index()].push_back(action);
   return action;
 }
@@ -264,7 +265,7 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
     for (const ActionId behind : order) {
       Flight& next = *flights_.find(behind);
       const Duration expected = next.end - next.start;
-      next.start = std::max(free, next.start < free || behind == order.front() ? free : next.start);
+      next.start = std::max(free, next.earliest);
       next.end = next.start + expected;
       free = next.end;
     }

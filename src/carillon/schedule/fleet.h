@@ -25,6 +25,7 @@ class Fleet {
     ModelId model;
     int batch_index = 0;
     std::vector<Request> requests;
+    TimePoint earliest;    // its window opens, and its inputs are there
     TimePoint start, end;  // expected; corrected by what is reported of those before it
   };
 
