@@ -105,6 +105,10 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
         }
       } else if (std::get_if<schedule::Refuse>(&action) != nullptr) {
         if (counted) ++m.dropped;
+      } else if (const auto* load = std::get_if<schedule::Load>(&action)) {  // takes no time
+        ends.push({now, {.id = load->id, .start = now, .end = now, .duration = {}}, 0});
+      } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
+        ends.push({now, {.id = unload->id, .start = now, .end = now, .duration = {}}, 0});
       } else if (const auto* w = std::get_if<schedule::WakeAt>(&action)) {
         wake = w->at;
       }
