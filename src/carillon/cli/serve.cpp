@@ -14,6 +14,7 @@
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device.h"
 #include "carillon/controller/controller.h"
+#include "carillon/controller/decision_log.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
@@ -25,6 +26,7 @@ namespace {
 struct Arguments {
   std::string models;
   std::string scheduler = "clockwork";
+  std::string record;
   std::string http = "0.0.0.0:8000";
   std::string grpc = "0.0.0.0:8001";
   std::string metrics = "0.0.0.0:8002";
@@ -110,6 +112,11 @@ int run(const Arguments& arguments) {
   options.core.max_open = arguments.max_open;
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
+  if (!arguments.record.empty()) {
+    scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
+                                                     arguments.scheduler, {});
+    if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
+  }
   controller::Controller controller(std::move(*scheduler), options, clock);
   auto worker = worker::make_worker(device->worker, clock, controller.results());
   if (!worker) return complain(exit_failure, worker.error());
@@ -164,6 +171,8 @@ void add_serve(CLI::App& program, int& status) {
   std::string names;
   for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
   command.add_option("--scheduler", arguments->scheduler, "Policy: " + names)->capture_default_str();
+  command.add_option("--record", arguments->record,
+                     "Log every event and action of the scheduler to this file, for 'carillon replay'");
   command.add_option("--http", arguments->http, "HOST:PORT of KServe v2 over HTTP; empty: off")
       ->capture_default_str();
   command.add_option("--grpc", arguments->grpc, "HOST:PORT of KServe v2 over gRPC; empty: off")

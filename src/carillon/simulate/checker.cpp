@@ -77,7 +77,8 @@ void Checker::on_decision(const schedule::Event& event, TimePoint now, const sch
       const std::uint64_t id = refuse->request.value;
       if (id >= requests_.size() || requests_[id] != State::open)
         problem("refused what is not open", fmt::format("request {}", id), now);
-      if (!refused.insert(refuse->request).second) problem("two outcomes", fmt::format("request {}", id), now);
+      if (!refused.insert(refuse->request).second)
+        problem("two outcomes", fmt::format("request {}", id), now);
     } else if (const auto* wake = std::get_if<schedule::WakeAt>(&action)) {
       if (wake->at <= now) problem("a wake in the past", "WakeAt", now);
     }

@@ -29,6 +29,7 @@ Clients::Clients(const workload::Scenario& scenario) : end_(TimePoint{} + scenar
 std::uint32_t Clients::take() {
   const std::uint32_t model = next_.top().second;
   next_.pop();
+  taken_ = streams_[model].taken++;
   const TimePoint at = advance(streams_[model]);
   if (at < end_) next_.emplace(at, model);
   return model;

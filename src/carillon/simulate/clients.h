@@ -19,8 +19,9 @@ class Clients {
 
   // When the next request is sent; max() where there is none before the scenario's end.
   TimePoint next_at() const { return next_.empty() ? TimePoint::max() : next_.top().first; }
-  // Takes it: the place of its model.
+  // Takes it: the place of its model. taken() is its number among those of its model.
   std::uint32_t take();
+  std::size_t taken() const { return taken_; }
 
  private:
   struct Stream {
@@ -34,10 +35,12 @@ class Clients {
     const std::vector<std::uint32_t>* per_minute = nullptr;
     std::vector<TimePoint> minute;  // of the trace's minute under way, descending
     std::size_t place = 0;
+    std::size_t taken = 0;
   };
   TimePoint advance(Stream& stream);
 
   TimePoint end_;
+  std::size_t taken_ = 0;
   std::vector<Stream> streams_;
   using Next = std::pair<TimePoint, std::uint32_t>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next_;

@@ -305,6 +305,7 @@ void Simulation::send(ModelId model) {
   const RequestId id{first_ + records_.size()};
   Record r;
   r.request = {.id = id, .model = model, .arrival = now_, .deadline = now_ + m.slo};
+  if (!m.slos.empty()) r.request.deadline = saturating_add(now_, m.slos[clients_.taken()]);
   if (!m.latency.modes.empty()) {
     double total = 0;
     for (const auto& mode : m.latency.modes) total += mode.weight;
@@ -497,7 +498,8 @@ void Simulation::receive(std::uint32_t slot) {
       ++figures_.unloads;
     }
     act.start = act.end = now_;
-    if (options_.observer != nullptr) options_.observer->on_end(act.id, act.device, ActionStatus::success, now_);
+    if (options_.observer != nullptr)
+      options_.observer->on_end(act.id, act.device, ActionStatus::success, now_);
     report(slot, ActionStatus::success, now_);
     return;
   }

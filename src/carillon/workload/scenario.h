@@ -57,6 +57,7 @@ struct ScenarioModel {
   std::optional<ArrivalSpec> process;  // else the scenario's
   std::vector<RateStep> rate;          // its own, ascending by `at`; empty: its part of the load's rate
   std::vector<TimePoint> arrivals;     // planned one by one, ascending; where given there is no process
+  std::vector<Duration> slos;          // of `arrivals`, where they differ; empty: slo
   // Of a trace: requests in each minute, uniform at random within it; where given there is no process.
   std::vector<std::uint32_t> per_minute;
 };

@@ -1,0 +1,296 @@
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <unordered_map>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <spdlog/fmt/fmt.h>
+
+#include "carillon/base/statistics.h"
+#include "carillon/cli/commands.h"
+#include "carillon/controller/decision_log.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/simulate/report.h"
+#include "carillon/simulate/simulation.h"
+
+namespace carillon::cli {
+namespace {
+
+struct Arguments {
+  std::string log;
+  std::vector<std::string> schedulers;
+  bool json = false;
+};
+
+constexpr std::size_t shown_differences = 5;
+
+// What the log says became of its requests.
+struct Recorded {
+  std::uint64_t events = 0, actions = 0, requests = 0, on_time = 0, late = 0, refused = 0, cancelled = 0,
+                open = 0;
+  std::uint64_t batches = 0, batched = 0;
+  std::vector<Duration> latencies;
+  std::uint64_t differing = 0;
+  std::vector<std::string> differences;
+  bool complete = false;
+};
+
+// The same arrivals, devices and measured times as a scenario.
+struct Rebuilt {
+  workload::Scenario scenario;
+  std::map<std::pair<std::uint32_t, int>, std::pair<Duration, int>>
+      measured;  // sum and count by model and batch
+};
+
+int complain(const Error& error) {
+  fmt::print(stderr, "carillon replay: {}\n", error.message);
+  return exit_failure;
+}
+
+Result<> read(const Arguments& arguments, Recorded& recorded, Rebuilt& rebuilt, std::string& scheduler) {
+  auto reader = controller::LogReader::open(arguments.log);
+  if (!reader) return std::unexpected(reader.error());
+  scheduler = reader->scheduler();
+  const bool compare = arguments.schedulers.empty();
+  std::unique_ptr<schedule::Scheduler> core;
+  if (compare) {
+    auto made = schedule::make_scheduler(reader->scheduler(), reader->environment());
+    if (!made) return in_context("the log's scheduler", made.error());
+    core = std::move(*made);
+    for (const auto& model : reader->models()) core->add_model(model);
+  }
+  workload::Scenario& s = rebuilt.scenario;
+  s.name = arguments.log;
+  s.network_delay = Duration{0};
+  for (const auto& info : reader->models()) {
+    workload::ScenarioModel model{.name = info.name};
+    model.max_batch = info.batches.back().batch;
+    for (const auto& b : info.batches) model.latency.table.emplace_back(b.batch, b.exec);
+    model.weights = mib(16) * info.pages;
+    model.load = info.load;
+    s.models.push_back(std::move(model));
+  }
+  struct Open {
+    TimePoint arrival, deadline;
+  };
+  std::unordered_map<std::uint64_t, Open> open;
+  struct Flight {
+    std::uint32_t model = 0;
+    std::vector<std::uint64_t> requests;
+  };
+  std::unordered_map<std::uint64_t, Flight> flights;
+  std::uint32_t devices = 0;
+  std::uint64_t pages = 0;
+  TimePoint first = TimePoint::max(), last = TimePoint::min();
+  while (true) {
+    auto next = reader->next();
+    if (!next) return std::unexpected(next.error());
+    if (!*next) break;
+    const controller::LoggedDecision& decision = **next;
+    ++recorded.events;
+    recorded.actions += decision.actions.size();
+    if (const auto* arrival = std::get_if<schedule::RequestArrived>(&decision.event)) {
+      const Request& r = arrival->request;
+      ++recorded.requests;
+      open[r.id.value] = {decision.now, r.deadline};
+      first = std::min(first, decision.now);
+      last = std::max(last, decision.now);
+      auto& model = s.models[r.model.index()];
+      model.arrivals.push_back(decision.now);
+      model.slos.push_back(r.deadline == TimePoint::max() ? Duration::max() : r.deadline - decision.now);
+    } else if (const auto* gone = std::get_if<schedule::RequestCancelled>(&decision.event)) {
+      recorded.cancelled += open.erase(gone->request.value);
+    } else if (const auto* change = std::get_if<schedule::DeviceChanged>(&decision.event)) {
+      devices = std::max(devices, change->device.value + 1);
+      pages = std::max(pages, change->pages);
+    } else if (const auto* done = std::get_if<schedule::ActionDone>(&decision.event)) {
+      const auto flight = flights.find(done->id.value);
+      if (flight != flights.end()) {
+        if (done->status == schedule::ActionStatus::success) {
+          auto& [sum, count] =
+              rebuilt.measured[{flight->second.model, static_cast<int>(flight->second.requests.size())}];
+          sum += done->duration;
+          ++count;
+          ++recorded.batches;
+          recorded.batched += flight->second.requests.size();
+          for (const std::uint64_t id : flight->second.requests) {
+            const auto request = open.find(id);
+            if (request == open.end()) continue;
+            ++(decision.now <= request->second.deadline ? recorded.on_time : recorded.late);
+            recorded.latencies.push_back(decision.now - request->second.arrival);
+            open.erase(request);
+          }
+        }
+        flights.erase(flight);
+      }
+    }
+    for (const std::string& line : decision.actions) {
+      // Outcomes are read from the actions' text; a line that is not as expected simply tells nothing.
+      unsigned long long id = 0, device = 0, model = 0;
+      int at = 0;
+      if (std::sscanf(line.c_str(), "infer %llu %llu %llu %*d %*d %*d%n", &id, &device, &model, &at) == 3 ||
+          std::sscanf(line.c_str(), "infer %llu %llu %llu %*s %*s %*s%n", &id, &device, &model, &at) == 3) {
+        if (model >= s.models.size()) continue;
+        Flight flight{.model = static_cast<std::uint32_t>(model), .requests = {}};
+        const char* rest = line.c_str() + at;
+        char* end = nullptr;
+        for (unsigned long long r = std::strtoull(rest, &end, 10); end != rest;
+             r = std::strtoull(rest, &end, 10)) {
+          flight.requests.push_back(r);
+          rest = end;
+        }
+        flights[id] = std::move(flight);
+      } else if (std::sscanf(line.c_str(), "refuse %llu", &id) == 1) {
+        recorded.refused += open.erase(id);
+      }
+    }
+    if (!compare) continue;
+    schedule::Actions actions;
+    core->decide(decision.event, decision.now, actions);
+    bool same = actions.size() == decision.actions.size();
+    for (std::size_t i = 0; same && i < actions.size(); ++i)
+      same = controller::to_line(actions[i]) == decision.actions[i];
+    if (same) continue;
+    ++recorded.differing;
+    if (recorded.differences.size() < shown_differences) {
+      std::string text =
+          fmt::format("event {} at {} ns:", recorded.events, decision.now.time_since_epoch().count());
+      for (std::size_t i = 0; i < std::max(actions.size(), decision.actions.size()); ++i)
+        text += fmt::format("\n  recorded: {}\n  replayed: {}",
+                            i < decision.actions.size() ? decision.actions[i] : "nothing",
+                            i < actions.size() ? controller::to_line(actions[i]) : "nothing");
+      recorded.differences.push_back(std::move(text));
+    }
+  }
+  recorded.open = open.size();
+  recorded.complete = reader->complete();
+  if (recorded.requests == 0) return {};
+  // From the first arrival on, in the order of time, with the times that were measured.
+  s.devices = static_cast<int>(std::max(1U, devices));
+  std::uint64_t needed = 0;
+  for (const auto& model : s.models) needed += model.weights.count / mib(16).count;
+  if (needed > 0) s.memory = mib(16) * std::max<std::uint64_t>(1, pages);
+  s.duration = last - first + 1s;
+  for (std::size_t m = 0; m < s.models.size(); ++m) {
+    auto& model = s.models[m];
+    for (TimePoint& at : model.arrivals) at = TimePoint{} + (at - first);
+    for (auto& [batch, time] : model.latency.table)
+      if (const auto found = rebuilt.measured.find({static_cast<std::uint32_t>(m), batch});
+          found != rebuilt.measured.end())
+        time = found->second.first / found->second.second;
+    model.slo = model.slos.empty() ? Duration{1s} : model.slos.front();
+  }
+  return {};
+}
+
+nlohmann::ordered_json recorded_json(Recorded& r, const std::string& scheduler) {
+  nlohmann::ordered_json json;
+  json["scheduler"] = scheduler;
+  json["requests"] = r.requests;
+  json["on_time"] = r.on_time;
+  json["late"] = r.late;
+  json["refused"] = r.refused;
+  json["cancelled"] = r.cancelled;
+  json["open"] = r.open;
+  json["mean_batch"] = r.batches == 0 ? 0.0 : static_cast<double>(r.batched) / static_cast<double>(r.batches);
+  json["p50_ms"] = to_ms(percentile(r.latencies, 0.5));
+  json["p99_ms"] = to_ms(percentile(r.latencies, 0.99));
+  return json;
+}
+
+nlohmann::ordered_json simulated_json(const simulate::Report& r) {
+  nlohmann::ordered_json json;
+  json["scheduler"] = r.scheduler;
+  json["requests"] = r.offered;
+  json["on_time"] = r.on_time;
+  json["late"] = r.late;
+  json["refused"] = r.refused;
+  json["cancelled"] = r.cancelled;
+  json["open"] = r.offered - r.on_time - r.late - r.refused - r.cancelled;
+  json["mean_batch"] = r.mean_batch;
+  json["p50_ms"] = r.p50_ms;
+  json["p99_ms"] = r.p99_ms;
+  return json;
+}
+
+int run(const Arguments& arguments) {
+  for (const std::string& name : arguments.schedulers)
+    if (const auto made = schedule::make_scheduler(name); !made) {
+      complain(made.error());
+      return exit_usage;
+    }
+  Recorded recorded;
+  Rebuilt rebuilt;
+  std::string scheduler;
+  if (const auto done = read(arguments, recorded, rebuilt, scheduler); !done) return complain(done.error());
+  if (!recorded.complete)
+    fmt::print(stderr, "carillon replay: the log has no end: the process was killed, or still runs\n");
+  nlohmann::ordered_json json;
+  json["log"] = arguments.log;
+  json["events"] = recorded.events;
+  json["actions"] = recorded.actions;
+  json["complete"] = recorded.complete;
+  json["recorded"] = recorded_json(recorded, scheduler);
+  if (arguments.schedulers.empty()) {
+    json["differing_events"] = recorded.differing;
+    json["differences"] = recorded.differences;
+  } else {
+    json["others"] = nlohmann::ordered_json::array();
+    for (const std::string& name : arguments.schedulers) {
+      const auto policy = *schedule::make_scheduler(name, simulate::environment(rebuilt.scenario));
+      simulate::Figures figures = simulate::run(rebuilt.scenario, *policy);
+      json["others"].push_back(simulated_json(simulate::make_report(rebuilt.scenario, name, figures)));
+    }
+  }
+  if (arguments.json) {
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("{}: {} events, {} actions\n", arguments.log, recorded.events, recorded.actions);
+    fmt::print("{:<28}{:>9}{:>9}{:>7}{:>9}{:>10}{:>8}{:>9}{:>9}\n", "", "requests", "on time", "late",
+               "refused", "cancelled", "batch", "p50 ms", "p99 ms");
+    const auto row = [](const std::string& what, const nlohmann::ordered_json& r) {
+      fmt::print("{:<28}{:>9}{:>9}{:>7}{:>9}{:>10}{:>8.1f}{:>9.2f}{:>9.2f}\n", what,
+                 r["requests"].get<std::uint64_t>(), r["on_time"].get<std::uint64_t>(),
+                 r["late"].get<std::uint64_t>(), r["refused"].get<std::uint64_t>(),
+                 r["cancelled"].get<std::uint64_t>(), r["mean_batch"].get<double>(),
+                 r["p50_ms"].get<double>(), r["p99_ms"].get<double>());
+    };
+    row(scheduler + " (recorded)", json["recorded"]);
+    if (arguments.schedulers.empty()) {
+      if (recorded.differing == 0) fmt::print("replayed: every decision is the same\n");
+      for (const std::string& difference : recorded.differences) fmt::print("{}\n", difference);
+      if (recorded.differing > 0) fmt::print("{} events are decided differently\n", recorded.differing);
+    } else {
+      for (const auto& other : json["others"])
+        row(other["scheduler"].get<std::string>() + " (simulated)", other);
+    }
+  }
+  return recorded.differing == 0 ? exit_success : exit_failure;
+}
+
+}  // namespace
+
+void add_replay(CLI::App& program, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = *program.add_subcommand(
+      "replay", "Drives a scheduler from a log of 'serve --record' and says where it decides otherwise");
+  command.add_option("LOG", arguments->log, "The log")->required();
+  command.add_option(
+      "--scheduler", arguments->schedulers,
+      "What another policy would have done with the same arrivals (simulated); repeat for several");
+  command.add_flag("--json", arguments->json, "Print one JSON object");
+  command.footer(
+      "Without --scheduler the recorded policy is driven anew, and every action compared; exit status 1 "
+      "where one\n"
+      "differs. With it, the log's arrivals, deadlines and devices are simulated, with the times that were "
+      "measured\n"
+      "(cancellations are left out; what happens between EXEC and the answer takes no time).\n"
+      "Examples:\n"
+      "  carillon serve --models ./models --record run.log\n"
+      "  carillon replay run.log\n"
+      "  carillon replay run.log --scheduler symphony --scheduler fcfs");
+  command.callback([arguments, &status] { status = run(*arguments); });
+}
+
+}  // namespace carillon::cli
