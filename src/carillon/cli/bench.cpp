@@ -24,6 +24,7 @@ struct Arguments {
   double load = 0.85;
   int threads = 1;
   double round_us = 1000;
+  bool rounds = false;
   bool sweep = false;
   bool json = false;
 };
@@ -270,10 +271,11 @@ nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
 }
 
 int run(const Arguments& arguments) {
-  if (arguments.threads > 1 && arguments.scheduler != "symphony") {
+  if ((arguments.threads > 1 || arguments.rounds) && arguments.scheduler != "symphony") {
     fmt::print(stderr,
-               "carillon bench scheduler: --threads {} needs --scheduler symphony: '{}' runs on one thread\n",
-               arguments.threads, arguments.scheduler);
+               "carillon bench scheduler: --threads above 1 and --rounds need --scheduler symphony: '{}' decides "
+               "event by event, on one thread\n",
+               arguments.scheduler);
     return exit_usage;
   }
   std::vector<std::pair<int, int>> sizes;
@@ -288,8 +290,9 @@ int run(const Arguments& arguments) {
     fmt::print("{:<12}{:>9}{:>9}{:>14}{:>13}{:>10}{:>8}\n", "scheduler", "models", "devices", "requests/s",
                "ns/request", "dropped", "batch");
   for (const auto& [models, devices] : sizes) {
-    const Result<Measured> m = arguments.threads > 1 ? measure_threads(arguments, models, devices)
-                                                     : measure(arguments, models, devices);
+    const Result<Measured> m = arguments.threads > 1 || arguments.rounds
+                                   ? measure_threads(arguments, models, devices)
+                                   : measure(arguments, models, devices);
     if (!m) {
       fmt::print(stderr, "carillon bench scheduler: {}\n", m.error().message);
       return exit_usage;
@@ -340,6 +343,8 @@ void add_bench(CLI::App& program, int& status) {
                   "With many threads: virtual time between exchanges of messages")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
+  command.add_flag("--rounds", arguments->rounds,
+                   "In rounds on one thread too, as many threads work: what the second thread adds by itself");
   command.add_flag("--sweep", arguments->sweep, "1 to 10,000 models, then 1 to 10,000 devices");
   command.add_flag("--json", arguments->json, "Print one JSON object");
   command.footer(

@@ -13,13 +13,13 @@ namespace carillon::controller {
 
 struct SymphonyThreadsOptions {
   schedule::Environment environment;
-  schedule::SymphonyOptions symphony;  // timeout and attempts have no effect here
+  schedule::SymphonyOptions symphony;  // timeout and attempts have no effect here, nor has BatchPlan::limit
   int threads = 2;                     // >= 1, the caller's own included
   // Candidates and devices are matched that long before dispatch: what two rounds take, in which a candidate
   // reaches the rank and its grant comes back.
   Duration ahead{0};
   // How many models the first thread owns, beside the rank, over what each other thread owns.
-  double first_share = 0.2;
+  double first_share = 0.4;
 };
 
 // A batch that goes to a device. It ends before anything else of that device starts.

@@ -32,6 +32,20 @@ Figures simulated(const workload::Scenario& s, const std::string& scheduler, con
   return run(s, *policy, options);
 }
 
+TEST(Symphony, ASlowModelDoesNotSpoilAQuickOneOnOneDevice) {
+  auto s = scenario(120, 1, 2);
+  s.models[0].slo = 30ms;
+  s.models[0].latency.alpha = s.models[0].latency.beta = Duration{10'000};
+  s.models[1].slo = 150ms;
+  s.models[1].latency.alpha = 16ms;
+  s.models[1].latency.beta = 6ms;
+  s.models[0].rate = {{Duration{0}, 100}};
+  s.models[1].rate = {{Duration{0}, 20}};
+  Figures f = simulated(s, "symphony");
+  const Report r = make_report(s, "symphony", f);
+  EXPECT_GT(r.finish_rate, 0.97);
+}
+
 class EveryScheduler : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryScheduler, AnswersAllUnderLightLoadAndRepeatsItself) {

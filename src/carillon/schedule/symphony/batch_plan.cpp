@@ -5,13 +5,27 @@
 
 namespace carillon::schedule::symphony {
 
-// The place of the largest batch size that can be gathered at `rate` and still run in time.
-int BatchPlan::largest(const ModelMachine& machine, double rate, Duration slo) {
+// The place of the largest batch size that can be gathered at `rate` and still run in time. Rates change
+// little between plans, so the search starts at the last answer and widens by doubling.
+int BatchPlan::largest(const ModelMachine& machine, double rate, Duration slo, int guess) {
   const auto fits = [&](int index) {
     return (machine.batch_size(index) - 1) / rate + to_seconds(machine.span(index)) <= to_seconds(slo);
   };
-  int low = 0, high = machine.batch_count() - 1;
-  if (fits(high)) return high;
+  const int count = machine.batch_count();
+  int low = std::clamp(guess, 0, count - 1), high = low;  // low fits (or is 0), high does not (or is count)
+  if (fits(low)) {
+    for (int step = 1;; step *= 2) {
+      high = std::min(low + step, count);
+      if (high == count || !fits(high)) break;
+      low = high;
+    }
+  } else {
+    for (int step = 1; low > 0; step *= 2) {
+      high = low;
+      low = std::max(low - step, 0);
+      if (fits(low)) break;
+    }
+  }
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (fits(middle) ? low : high) = middle;
@@ -28,7 +42,8 @@ double BatchPlan::needed(double scale, const std::vector<ModelMachine>& machines
       m.size = 0;
       continue;
     }
-    const int index = largest(machines[i], rate, m.slo);
+    const int index = largest(machines[i], rate, m.slo, m.index);
+    m.index = index;
     m.size = machines[i].batch_size(index);
     total += rate * to_seconds(machines[i].exec(index)) / m.size;
   }
@@ -50,15 +65,79 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   }
   last_ = now;
   const auto room = static_cast<double>(devices);
+  for (Model& m : models_) m.limit = 0;
   const double all = needed(1, machines);
   demand_ = devices == 0 ? 0 : all / room;
-  if (all <= room || devices == 0) return;
-  double low = 0, high = 1;
-  for (int i = 0; i < 12; ++i) {
-    const double middle = (low + high) / 2;
-    (needed(middle, machines) <= room ? low : high) = middle;
+  if (devices == 0) return;
+  if (all > room) {
+    double low = 0, high = 1;
+    for (int i = 0; i < 12; ++i) {
+      const double middle = (low + high) / 2;
+      (needed(middle, machines) <= room ? low : high) = middle;
+    }
+    needed(high, machines);
+  } else {
+    limit_for_others(devices, machines);
   }
-  needed(high, machines);
+  longest_wait_ = second_wait_ = Duration{0};
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (models_[i].size == 0) continue;
+    const Duration wait = machines[i].exec(models_[i].index) / static_cast<std::int64_t>(devices);
+    if (wait > longest_wait_) {
+      second_wait_ = longest_wait_;
+      longest_wait_ = wait;
+      longest_ = ModelId{static_cast<std::uint32_t>(i)};
+    } else {
+      second_wait_ = std::max(second_wait_, wait);
+    }
+  }
+}
+
+// How many devices the rates need if no batch but those of `spared` takes longer than `cap`, and those no
+// longer than `spared_cap`. With `keep`, the limits stay.
+double BatchPlan::needed_within(Duration cap, Duration spared_cap, ModelId spared,
+                                const std::vector<ModelMachine>& machines, bool keep) {
+  double total = 0;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    Model& m = models_[i];
+    if (m.size == 0) continue;
+    const Duration own = i == spared.index() ? spared_cap : cap;
+    int index = m.index;
+    while (index > 0 && machines[i].exec(index) > own) --index;
+    if (keep && index < m.index) {
+      m.index = index;
+      m.size = m.limit = machines[i].batch_size(index);
+    }
+    total += m.rate * to_seconds(machines[i].exec(index)) / machines[i].batch_size(index);
+  }
+  return total;
+}
+
+void BatchPlan::limit_for_others(std::size_t devices, const std::vector<ModelMachine>& machines) {
+  // What the two models in the greatest hurry can wait; the first is limited by the second alone.
+  Duration first = Duration::max(), second = Duration::max();
+  ModelId tightest{};
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (models_[i].size == 0) continue;
+    const Duration spare = models_[i].slo - machines[i].span(0);
+    if (spare < first) {
+      second = first;
+      first = spare;
+      tightest = ModelId{static_cast<std::uint32_t>(i)};
+    } else {
+      second = std::min(second, spare);
+    }
+  }
+  if (second == Duration::max()) return;  // one model alone
+  const double room = 0.9 * static_cast<double>(devices);  // smaller batches must not bring about overload
+  const auto cap = [&](Duration spare, double factor) {
+    return from_ns(std::min(1e18, factor * static_cast<double>(devices) * static_cast<double>(spare.count())));
+  };
+  for (double factor = 0.8; factor < 100; factor *= 2) {
+    if (needed_within(cap(first, factor), cap(second, factor), tightest, machines, false) > room) continue;
+    needed_within(cap(first, factor), cap(second, factor), tightest, machines, true);
+    return;
+  }
 }
 
 }  // namespace carillon::schedule::symphony

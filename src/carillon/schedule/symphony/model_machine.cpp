@@ -64,10 +64,9 @@ const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint fr
     }
     const TimePoint latest = deadline - span(index);
     TimePoint frontrun = latest;
-    if (index + 1 < batch_count())
-      frontrun = deadline - span(index + 1);
-    else
-      frontrun = start;  // it cannot grow
+    const bool largest =
+        index + 1 == batch_count() || (limit_ > 0 && batch_size(index + 1) > limit_);  // it cannot grow
+    frontrun = largest ? start : deadline - span(index + 1);
     candidate_ = Candidate{batch_size(index), std::max(start, frontrun), latest};
     break;
   }

@@ -84,7 +84,7 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
     refresh_.set(model.value, machine.refresh_at());
     const Request& head = machine.queue().front();
     const auto slo = static_cast<double>((head.deadline - head.arrival).count());
-    const Duration slack = from_ns(options_.slack * slo);
+    const Duration slack = std::max(from_ns(options_.slack * slo), plan_.wait(model));
     const TimePoint soonest = now + fleet_.environment().dispatch;
     const TimePoint at =
         std::min(candidate->exec_at - slack, saturating_add(head.arrival, options_.longest_wait));
@@ -209,6 +209,7 @@ void Symphony::replan(TimePoint now, Actions& out) {
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     machines_[i].set_target(static_cast<int>(std::floor(options_.hold * plan_.size(model))));
+    if (!options_.timeout) machines_[i].set_limit(plan_.limit(model));
     if (!machines_[i].queue().empty()) update(model, now, out);
   }
 }

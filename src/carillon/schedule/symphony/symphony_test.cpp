@@ -182,5 +182,40 @@ TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
   }
 }
 
+// A slow model beside one in a hurry, at `slow_rate` requests a second.
+symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices) {
+  ModelInfo slow{.id = ModelId{0}, .batches = {}}, quick{.id = ModelId{1}, .batches = {}};
+  for (int b = 1; b <= 16; ++b) {
+    slow.batches.push_back({b, from_ms(4 + 10 * b)});
+    quick.batches.push_back({b, from_ms(0.1 * b)});
+  }
+  const std::vector<symphony::ModelMachine> machines{symphony::ModelMachine(slow, ideal),
+                                                     symphony::ModelMachine(quick, ideal)};
+  symphony::BatchPlan plan(2s, 250ms);
+  plan.add_model();
+  plan.add_model();
+  plan.plan(TimePoint{}, devices, machines);
+  for (int i = 0; i < slow_rate; ++i) plan.arrived(ModelId{0}, 200ms);
+  for (int i = 0; i < 100; ++i) plan.arrived(ModelId{1}, 30ms);
+  plan.plan(TimePoint{} + 1s, devices, machines);
+  return plan;
+}
+
+TEST(BatchPlan, LimitsTheBatchesThatOthersCannotWaitFor) {
+  const auto one = slow_beside_quick(20, 1);
+  // 14 ms is what a request with 30 ms can wait; 24 ms (two) is too near to it.
+  EXPECT_EQ(one.limit(ModelId{0}), 1);
+  EXPECT_EQ(one.wait(ModelId{1}), 14ms);
+  EXPECT_EQ(one.limit(ModelId{1}), 0);
+  // With three devices, one is free after a third of that.
+  const auto three = slow_beside_quick(20, 3);
+  EXPECT_EQ(three.limit(ModelId{0}), 0);
+  EXPECT_GT(three.size(ModelId{0}), 2);
+  // Where the rate needs larger batches, they are as large as it takes.
+  const auto busy = slow_beside_quick(70, 1);
+  EXPECT_GT(busy.limit(ModelId{0}) + busy.size(ModelId{0}), 2);
+  EXPECT_LE(busy.demand(), 1);
+}
+
 }  // namespace
 }  // namespace carillon::schedule
