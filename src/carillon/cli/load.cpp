@@ -10,6 +10,8 @@
 
 #include "carillon/cli/commands.h"
 #include "carillon/cli/load/run.h"
+#include "carillon/simulate/clients.h"
+#include "carillon/workload/scenario.h"
 
 namespace carillon::cli {
 namespace {
@@ -17,6 +19,7 @@ namespace {
 struct Arguments {
   std::string url;
   std::vector<std::string> models;
+  std::string scenario;
   double rate = 10;
   double deadline_ms = 0;
   std::string process = "poisson";
@@ -36,12 +39,13 @@ volatile std::sig_atomic_t interrupted = 0;
 
 // "NAME", "NAME,rate=R,deadline=MS": what one stream sends, where the command line's own values are the
 // default.
-Result<Stream> parse_stream(const std::string& text, const Arguments& arguments, std::string& name) {
+Result<Stream> parse_stream(const std::string& text, const Arguments& arguments) {
   const auto wrong = [&](const std::string& part) {
     return invalid("--model " + text + ": '" + part + "' is not understood; write NAME, NAME,rate=R or " +
                    "NAME,rate=R,deadline=MS");
   };
   Stream stream;
+  std::string& name = stream.what.model;
   stream.rate = arguments.rate;
   double deadline_ms = arguments.deadline_ms;
   std::size_t begin = 0;
@@ -78,11 +82,42 @@ Result<Stream> parse_stream(const std::string& text, const Arguments& arguments,
   return stream;
 }
 
-Result<> fill_template(Client& client, const std::string& model, int rows, std::uint64_t seed,
-                       Template& what) {
+// The streams and arrivals of a scenario, the very ones that it gives in the simulator.
+Result<std::vector<Stream>> streams_of(Arguments& arguments, RunOptions& options) {
+  const auto scenario = workload::read_scenario(arguments.scenario);
+  if (!scenario) return std::unexpected(scenario.error());
+  std::vector<Stream> streams;
+  for (const workload::ScenarioModel& model : scenario->models) {
+    if (model.process.value_or(scenario->process).kind == workload::ArrivalKind::closed)
+      return invalid("--scenario " + arguments.scenario + ": the clients of '" + model.name +
+                     "' wait for answers, so its arrivals are not known beforehand; use --process closed:N");
+    if (streams.size() == 10'000)
+      return invalid("--scenario " + arguments.scenario + ": more than 10000 models");
+    Stream stream;
+    stream.what.model = model.name;
+    stream.deadline = model.slo;
+    streams.push_back(std::move(stream));
+  }
+  arguments.duration_s = to_seconds(scenario->duration);
+  arguments.warmup_s = to_seconds(scenario->warmup);
+  arguments.process = "scenario";
+  arguments.seed = scenario->seed;
+  simulate::Clients clients(*scenario);
+  while (clients.next_at() != TimePoint::max()) {
+    const Duration at = clients.next_at().time_since_epoch();
+    options.planned.emplace_back(at, clients.take());
+    if (options.planned.size() > 50'000'000)
+      return invalid("--scenario " + arguments.scenario + ": more than 50 million requests");
+  }
+  if (options.planned.empty()) return invalid("--scenario " + arguments.scenario + ": no request comes");
+  return streams;
+}
+
+// `what` names its model, and gets inputs for it.
+Result<> fill_template(Client& client, int rows, std::uint64_t seed, Template& what) {
+  const std::string& model = what.model;
   const auto metadata = client.metadata(model);
   if (!metadata) return in_context("model '" + model + "'", metadata.error());
-  what.model = model;
   for (const auto& input : metadata->inputs) {
     InputSpec spec{input.name, input.datatype, input.shape, {}};
     std::int64_t elements = 1;
@@ -176,7 +211,16 @@ int complain(const Error& error) {
   return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
 }
 
-int run(const Arguments& arguments) {
+int run(Arguments arguments) {
+  RunOptions options;
+  std::vector<Stream> streams;
+  if (!arguments.scenario.empty()) {
+    auto from_scenario = streams_of(arguments, options);
+    if (!from_scenario) return complain(from_scenario.error());
+    streams = std::move(*from_scenario);
+  } else if (arguments.models.empty()) {
+    return complain({ErrorCode::invalid_argument, "--model or --scenario must say what to send"});
+  }
   if (arguments.warmup_s >= arguments.duration_s)
     return complain({ErrorCode::invalid_argument,
                      "--warmup must be shorter than --duration: nothing would be left to tell"});
@@ -184,20 +228,16 @@ int run(const Arguments& arguments) {
   if (!address) return complain(address.error());
   const auto client = address->protocol == Protocol::http ? make_http_client(*address, arguments.connections)
                                                           : make_grpc_client(*address);
-  std::vector<Stream> streams;
   for (const std::string& text : arguments.models) {
-    std::string model;
-    auto stream = parse_stream(text, arguments, model);
+    auto stream = parse_stream(text, arguments);
     if (!stream) return complain(stream.error());
-    if (const auto filled = fill_template(*client, model, arguments.rows, arguments.seed, stream->what);
-        !filled) {
+    streams.push_back(std::move(*stream));
+  }
+  for (Stream& stream : streams)
+    if (const auto filled = fill_template(*client, arguments.rows, arguments.seed, stream.what); !filled) {
       complain(filled.error());
       return exit_failure;
     }
-    streams.push_back(std::move(*stream));
-  }
-
-  RunOptions options;
   options.duration = from_seconds(arguments.duration_s);
   options.drain = from_seconds(arguments.drain_s);
   options.seed = arguments.seed;
@@ -253,11 +293,12 @@ void add_load(CLI::App& program, int& status) {
   CLI::App& command =
       *program.add_subcommand("load", "Sends load to a live server and tells how it was answered");
   command.add_option("URL", arguments->url, "http://HOST:PORT or grpc://HOST:PORT")->required();
-  command
-      .add_option(
-          "--model", arguments->models,
-          "Model to send to; repeat for a mixture. NAME,rate=R,deadline=MS overrides the two for one model")
-      ->required();
+  command.add_option(
+      "--model", arguments->models,
+      "Model to send to; repeat for a mixture. NAME,rate=R,deadline=MS overrides the two for one model");
+  auto* scenario = command.add_option(
+      "--scenario", arguments->scenario,
+      "Sends what a scenario file says: the same arrivals, deadlines and times as 'carillon simulate'");
   command.add_option("--rate", arguments->rate, "Requests a second, for each model")->capture_default_str();
   command
       .add_option("--deadline", arguments->deadline_ms,
@@ -290,6 +331,8 @@ void add_load(CLI::App& program, int& status) {
       ->capture_default_str();
   command.add_flag("--no-timeout", arguments->no_timeout,
                    "Judge answers by the deadline without telling the server");
+  for (const char* own : {"--model", "--rate", "--deadline", "--process", "--duration", "--warmup", "--seed"})
+    scenario->excludes(command.get_option(own));
   command.add_flag("--json", arguments->json, "Print one JSON object");
   command.add_option("--csv", arguments->csv, "Write a line for every request to this file");
   command.footer(
@@ -298,7 +341,8 @@ void add_load(CLI::App& program, int& status) {
       "  carillon load http://127.0.0.1:8000 --model resnet50 --rate 20 --deadline 200\n"
       "  carillon load grpc://127.0.0.1:8001 --model tiny_mlp --process closed:64 --duration 5 --json\n"
       "  carillon load http://127.0.0.1:8000 --model resnet50,rate=10,deadline=300 --model "
-      "mobilenetv2,rate=80");
+      "mobilenetv2,rate=80\n"
+      "  carillon load http://127.0.0.1:8000 --scenario day.toml --json");
   command.callback([arguments, &status] { status = run(*arguments); });
 }
 

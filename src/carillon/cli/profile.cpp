@@ -1,6 +1,8 @@
 #include "carillon/profile/profile.h"
 
 #include <ctime>
+#include <fstream>
+#include <set>
 
 #include <CLI/CLI.hpp>
 #include <spdlog/fmt/fmt.h>
@@ -16,6 +18,7 @@ namespace {
 struct Arguments {
   std::string models;
   std::string out;
+  std::string csv;
   std::vector<std::string> only;
   int repeats = 30;
   bool json = false;
@@ -63,6 +66,27 @@ Result<profile::ModelProfile> measure(const controller::PreparedModel& model, st
     measured.batches.push_back({batch, profile::summarize(*times)});
   }
   return measured;
+}
+
+// As scenarios read it: latency = { csv = "FILE", row = "NAME" }. Batch sizes that a model lacks lie on the line
+// between its own.
+Result<> write_csv(const profile::DeviceProfile& profile, const std::string& file) {
+  std::set<int> sizes;
+  for (const auto& model : profile.models)
+    for (const auto& batch : model.batches) sizes.insert(batch.batch);
+  std::ofstream out(file);
+  out << "model,weights_MB,transfer_ms";
+  for (const int size : sizes) out << ",exec_b" << size << "_ms";
+  out << "\n";
+  for (const auto& model : profile.models) {
+    out << fmt::format("{},{:.6f},{:.6f}", model.name, static_cast<double>(model.weights.count) / 1e6,
+                       to_ms(model.load.mean));
+    for (const int size : sizes) out << fmt::format(",{:.6f}", to_ms(model.exec_mean(size)));
+    out << "\n";
+  }
+  out.close();
+  if (!out) return fail(ErrorCode::internal, "cannot write '" + file + "'");
+  return {};
 }
 
 void print_table(const profile::DeviceProfile& profile) {
@@ -137,6 +161,11 @@ int run(const Arguments& arguments) {
       return complain(exit_failure, written.error());
     fmt::print(stderr, "wrote {}\n", arguments.out);
   }
+  if (!arguments.csv.empty()) {
+    if (const auto written = write_csv(profile, arguments.csv); !written)
+      return complain(exit_failure, written.error());
+    fmt::print(stderr, "wrote {}\n", arguments.csv);
+  }
   if (arguments.json)
     fmt::print("{}\n", profile::to_json(profile));
   else
@@ -152,6 +181,8 @@ void add_profile(CLI::App& program, int& status) {
       *program.add_subcommand("profile", "Measures how long models take on this device, by batch size");
   command.add_option("--models", arguments->models, "Model repository")->required();
   command.add_option("--out", arguments->out, "File to write; 'serve --profile' starts from it");
+  command.add_option("--csv", arguments->csv,
+                     "File to write as a table, which scenarios name in latency = { csv, row }");
   command.add_option("--only", arguments->only, "Only this model; may be repeated");
   command.add_option("--repeats", arguments->repeats, "Measurements of each batch size")
       ->check(CLI::Range(1, 100000))

@@ -63,10 +63,16 @@ Result<> read(const Arguments& arguments, Recorded& recorded, Rebuilt& rebuilt, 
   workload::Scenario& s = rebuilt.scenario;
   s.name = arguments.log;
   s.network_delay = Duration{0};
+  s.allowance = workload::Allowance{.dispatch = reader->environment().dispatch,
+                                    .answer = reader->environment().answer,
+                                    .overrun = reader->environment().overrun};
   for (const auto& info : reader->models()) {
     workload::ScenarioModel model{.name = info.name};
     model.max_batch = info.batches.back().batch;
-    for (const auto& b : info.batches) model.latency.table.emplace_back(b.batch, b.exec);
+    for (const auto& b : info.batches) {
+      model.batch_sizes.push_back(b.batch);
+      model.latency.table.emplace_back(b.batch, b.exec);
+    }
     model.weights = mib(16) * info.pages;
     model.load = info.load;
     s.models.push_back(std::move(model));

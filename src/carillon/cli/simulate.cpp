@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "carillon/cli/commands.h"
+#include "carillon/controller/decision_log.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
@@ -35,6 +37,7 @@ struct Arguments {
   int jobs = 0;
   bool json = false;
   std::string plot;
+  std::string record;
 };
 
 int complain(const char* command, const Error& error) {
@@ -121,9 +124,13 @@ int simulate_all(const Arguments& arguments) {
   if (!arguments.plot.empty() && runs->size() != 1)
     return complain("simulate", {ErrorCode::invalid_argument,
                                  "--plot draws one run; this would be " + std::to_string(runs->size())});
+  if (!arguments.record.empty() && runs->size() != 1)
+    return complain("simulate", {ErrorCode::invalid_argument,
+                                 "--record logs one run; this would be " + std::to_string(runs->size())});
   std::signal(SIGINT, [](int) { interrupted = 1; });
   const bool terminal = isatty(STDERR_FILENO) != 0;
   std::mutex mutex;
+  std::optional<Error> error;  // of the log
   std::atomic<std::size_t> next{0};
   std::string svg;
   const auto started = std::chrono::steady_clock::now();
@@ -146,7 +153,16 @@ int simulate_all(const Arguments& arguments) {
   const auto work = [&] {
     for (std::size_t i = next++; i < runs->size() && interrupted == 0; i = next++) {
       Run& run = (*runs)[i];
-      const auto scheduler = schedule::make_scheduler(run.scheduler, simulate::environment(run.scenario));
+      const schedule::Environment environment = simulate::environment(run.scenario);
+      auto scheduler = schedule::make_scheduler(run.scheduler, environment);
+      if (!arguments.record.empty()) {
+        scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
+                                                         run.scheduler, environment);
+        if (!scheduler) {
+          error = in_context("--record", scheduler.error()).error();
+          return;
+        }
+      }
       simulate::Options options;
       options.faults.noise = arguments.noise;
       if (!arguments.plot.empty()) options.timeline = static_cast<std::size_t>(40 * run.scenario.devices);
@@ -172,6 +188,7 @@ int simulate_all(const Arguments& arguments) {
   work();
   for (std::thread& thread : threads) thread.join();
   if (terminal) fmt::print(stderr, "\r{:<60}\r", "");
+  if (error) return complain("simulate", *error);
   if (interrupted != 0) {
     fmt::print(stderr, "carillon simulate: interrupted; {} of {} runs were done\n",
                std::count_if(runs->begin(), runs->end(), [](const Run& r) { return r.done; }), runs->size());
@@ -270,6 +287,8 @@ void add_simulate(CLI::App& program, int& status) {
       ->check(CLI::Range(0.0, 10.0));
   command.add_option("--plot", arguments->plot,
                      "Write an SVG of one run: latency CDF, batch sizes, device timeline");
+  command.add_option("--record", arguments->record,
+                     "Log every event and action of one run's scheduler to this file, for 'carillon replay'");
   command.footer(
       "The same scenario, scheduler and seed give the same figures (wall_s apart). docs/scenarios.md has the "
       "format.\n"

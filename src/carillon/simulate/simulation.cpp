@@ -785,7 +785,8 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
                              .pages = pages_of(scenario, model),
                              .load = load_time(scenario, model),
                              .batches = {}};
-    for (int b = 1; b <= model.max_batch; b = b < 128 ? b + 1 : std::max(b + 1, b + b / 50))
+    for (const int b : model.batch_sizes) info.batches.push_back({b, model.latency.expected(b)});
+    for (int b = 1; model.batch_sizes.empty() && b <= model.max_batch; b = b < 128 ? b + 1 : std::max(b + 1, b + b / 50))
       info.batches.push_back({b, model.latency.expected(b)});
     if (info.batches.back().batch != model.max_batch)
       info.batches.push_back({model.max_batch, model.latency.expected(model.max_batch)});
@@ -795,6 +796,10 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
 }
 
 schedule::Environment environment(const workload::Scenario& scenario) {
+  if (scenario.allowance)
+    return {.dispatch = scenario.allowance->dispatch,
+            .answer = scenario.allowance->answer,
+            .overrun = scenario.allowance->overrun};
   return {.dispatch = 2 * scenario.network_delay, .answer = scenario.network_delay, .overrun = 0};
 }
 

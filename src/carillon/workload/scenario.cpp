@@ -285,6 +285,19 @@ void read_models(Section model, Scenario& scenario) {
   const auto copies = model.whole("copies", 1, 1, static_cast<std::int64_t>(most_models));
   const double slo = model.number("slo_ms", 0, 1e-3, 1e9);
   base.max_batch = static_cast<int>(model.whole("max_batch", 64, 1, 100000));
+  if (const toml::node* sizes = model.find("batch_sizes")) {
+    if (model.has("max_batch")) model.wrong(sizes, "a model has max_batch or batch_sizes, not both");
+    if (!sizes->is_array()) model.wrong(sizes, "batch_sizes must be a list such as [1, 2, 4, 8]");
+    for (const toml::node& size : *sizes->as_array()) {
+      const auto value = size.value<std::int64_t>();
+      if (!value || *value > 100000 || *value <= (base.batch_sizes.empty() ? 0 : base.batch_sizes.back()))
+        model.wrong(&size, "batch_sizes must ascend, from 1 to 100000");
+      base.batch_sizes.push_back(static_cast<int>(*value));
+    }
+    if (base.batch_sizes.empty() || base.batch_sizes.front() != 1)
+      model.wrong(sizes, "batch_sizes must begin with 1");
+    base.max_batch = base.batch_sizes.back();
+  }
   const auto weights = model.bytes("weights");
   const bool has_load = model.has("load_ms");
   const double load_ms = model.number("load_ms", 0, 0, 1e9);
@@ -433,6 +446,13 @@ Scenario build(const toml::table& root, const std::filesystem::path& file) {
     s.pcie_bytes_per_s = static_cast<double>(pcie->count);
   }
   s.network_delay = from_ns(cluster.number("network_delay_us", 0, 0, 1e9) * 1e3);
+  if (cluster.has("allowance")) {
+    Section allowance = cluster.section("allowance");
+    s.allowance = Allowance{.dispatch = from_ns(allowance.number("dispatch_us", 0, 0, 1e9) * 1e3),
+                            .answer = from_ns(allowance.number("answer_us", 0, 0, 1e9) * 1e3),
+                            .overrun = allowance.number("overrun", 0, 0, 100)};
+    allowance.done();
+  }
   cluster.done();
 
   Section load = top.section("load");

@@ -47,10 +47,17 @@ struct RateStep {
   double requests_per_s = 0;
 };
 
+// What a policy plans with besides execution times, as schedule::Environment has it.
+struct Allowance {
+  Duration dispatch{0}, answer{0};
+  double overrun = 0;
+};
+
 struct ScenarioModel {
   std::string name;  // unique: copies are named name-0, name-1, ...
   Duration slo;
   int max_batch = 64;
+  std::vector<int> batch_sizes;  // those that can run, ascending; empty: all up to max_batch
   Bytes weights{};               // 0: takes no memory
   std::optional<Duration> load;  // else weights / pcie
   LatencyModel latency;
@@ -76,6 +83,7 @@ struct Scenario {
   std::optional<Bytes> memory;  // of each device; none: no limit, and every model is loaded
   double pcie_bytes_per_s = 12.5e9;
   Duration network_delay{0};  // one way, control and data
+  std::optional<Allowance> allowance;  // none: twice the network delay, the delay, and 0
 
   // Requests a second over all models without a rate of their own; of a trace: its mean, 0 as it is.
   double rate = 0;

@@ -46,6 +46,7 @@ class Run {
     std::vector<std::optional<workload::ArrivalProcess>> arrivals(streams_.size());
     std::uint32_t index = 0;
     for (const Stream& stream : streams_) {
+      if (!options_.planned.empty()) break;
       if (stream.arrivals.kind == workload::ArrivalKind::closed) {
         for (int i = 0; i < stream.arrivals.clients; ++i) shared_->wants_next.push_back(index);
       } else {
@@ -54,6 +55,8 @@ class Run {
       }
       ++index;
     }
+    std::size_t next_planned = 0;
+    if (!options_.planned.empty()) planned_.push({options_.planned[0].first, options_.planned[0].second});
     shared_->start = shared_->clock.now();
     bool stopped = false;
     while (!stopped) {
@@ -65,7 +68,10 @@ class Run {
         planned_.pop();
         if (next.at >= options_.duration) continue;
         send(next.stream, next.at);
-        planned_.push({next.at + arrivals[next.stream]->next_gap(), next.stream});
+        if (options_.planned.empty())
+          planned_.push({next.at + arrivals[next.stream]->next_gap(), next.stream});
+        else if (++next_planned < options_.planned.size())
+          planned_.push({options_.planned[next_planned].first, options_.planned[next_planned].second});
       }
       stopped = !report();
       wait_until(planned_.empty() ? options_.duration : std::min(planned_.top().at, options_.duration));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "carillon/base/result.h"
@@ -26,6 +27,9 @@ struct RunOptions {
   std::uint64_t seed = 1;
   bool send_deadline = true;  // false: the server is not told (but answers are judged by it)
   Duration slack{0};          // kept back from the time-out that is sent, for the way back
+  // With any, these are sent instead of what the streams' own processes give: when and for which stream,
+  // ascending.
+  std::vector<std::pair<Duration, std::uint32_t>> planned;
 };
 
 // Counts while it runs.
