@@ -1,0 +1,128 @@
+"""The commands on real input, one after another as a user would: profile, simulate, goodput, load, replay."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from conftest import free_addresses, is_ready
+
+SCENARIO = """
+name = "two"
+seed = 3
+duration_s = 3
+warmup_s = 0.5
+
+[cluster]
+devices = 1
+memory = "64 MiB"
+allowance = { dispatch_us = 300, answer_us = 1000, overrun = 0.05 }
+
+[load]
+rate = 120
+process = "gamma:0.5"
+
+[[models]]
+name = "tiny_mlp"
+slo_ms = 60
+batch_sizes = [1, 2, 4, 8, 16]
+latency = { csv = "profile.csv", row = "tiny_mlp" }
+
+[[models]]
+name = "tiny_cnn"
+slo_ms = 80
+batch_sizes = [1, 2, 4, 8, 16]
+latency = { csv = "profile.csv", row = "tiny_cnn" }
+"""
+
+
+def run(*command, status=0):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == status, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def scenario(program, tiny_models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenario")
+    run(program, "profile", "--models", tiny_models, "--only", "tiny_mlp", "--only", "tiny_cnn", "--repeats", 5,
+        "--csv", folder / "profile.csv")
+    header, *rows = (folder / "profile.csv").read_text().splitlines()
+    assert header.startswith("model,weights_MB,transfer_ms,exec_b1_ms")
+    assert len(rows) == 2
+    file = folder / "two.toml"
+    file.write_text(SCENARIO)
+    return file
+
+
+def test_simulate_repeats_itself_and_replays(program, scenario, tmp_path):
+    log = tmp_path / "run.log"
+    first = json.loads(run(program, "simulate", scenario, "--json").stdout)
+    second = json.loads(run(program, "simulate", scenario, "--json", "--record", log).stdout)
+    for report in (first, second):
+        report.pop("wall_s")
+    assert first == second
+    assert first["finish_rate"] > 0.95
+    replay = json.loads(run(program, "replay", log, "--json").stdout)
+    assert replay["complete"] and replay["differing_events"] == 0
+    # The log begins with the warm-up, which the report leaves out.
+    assert replay["recorded"]["requests"] >= first["on_time"] > 0
+    other = json.loads(run(program, "replay", log, "--scheduler", "fcfs", "--json").stdout)
+    assert other["others"][0]["requests"] == replay["recorded"]["requests"]
+    run(program, "simulate", scenario, "--record", log, status=2)  # it is there already
+
+
+def test_goodput_stops_at_its_precision(program, scenario):
+    found = json.loads(run(program, "goodput", scenario, "--scheduler", "clockwork", "--json").stdout)
+    assert found["goodput_rps"] > 120
+
+
+def test_load_sends_what_the_scenario_says(program, tiny_models, scenario, tmp_path):
+    http, grpc = free_addresses(2)
+    log = tmp_path / "live.log"
+    process = subprocess.Popen(
+        [program, "serve", "--models", tiny_models, "--scheduler", "symphony", "--http", http, "--grpc", grpc,
+         "--metrics", "", "--record", log], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            if is_ready(http):
+                break
+            assert process.poll() is None
+            time.sleep(0.1)
+        live = json.loads(run(program, "load", f"http://{http}", "--scenario", scenario, "--json").stdout)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    simulated = json.loads(run(program, "simulate", scenario, "--json").stdout)
+    assert {m["name"]: m["sent"] for m in live["models"]} == \
+        {m["name"]: round(m["offered_rps"] * 2.5) for m in simulated["models"]}
+    assert live["on_time"] + live["late"] + live["refused"] == live["sent"]
+    assert json.loads(run(program, "replay", log, "--json").stdout)["differing_events"] == 0
+
+
+@pytest.mark.parametrize("old, new, words", [
+    ("batch_sizes = [1, 2, 4, 8, 16]", "batch_sizes = [2, 4]", "must begin with 1"),
+    ("batch_sizes = [1, 2, 4, 8, 16]", "batch_sizes = [1, 4, 4]", "must ascend"),
+    ("batch_sizes = [1, 2, 4, 8, 16]", "batch_sizes = [1]\nmax_batch = 3", "not both"),
+    ("overrun = 0.05", "overrun = -1", "allowance.overrun"),
+    ('"gamma:0.5"', '"gamma:x"', "load.process"),
+    ("row = \"tiny_cnn\"", "row = \"nobody\"", "nobody"),
+])
+def test_a_wrong_scenario_is_named(program, scenario, old, new, words):
+    wrong = scenario.with_name("wrong.toml")
+    wrong.write_text(scenario.read_text().replace(old, new))
+    done = run(program, "simulate", wrong, status=2)
+    assert words in done.stderr and "wrong.toml" in done.stderr
+
+
+def test_load_says_what_it_cannot_send(program, scenario):
+    closed = scenario.with_name("closed.toml")
+    closed.write_text(scenario.read_text().replace('"gamma:0.5"', '"closed:4"'))
+    done = run(program, "load", "http://127.0.0.1:1", "--scenario", closed, status=2)
+    assert "closed:N" in done.stderr
+    done = run(program, "load", "http://127.0.0.1:1", status=2)
+    assert "--model or --scenario" in done.stderr
