@@ -71,9 +71,12 @@ ClusterState::OnDevice& ClusterState::get(Device& d, ModelId model) {
   if (model.index() >= d.slot_of.size()) d.slot_of.resize(models_.size(), no_slot);
   d.slot_of[model.index()] = static_cast<std::uint32_t>(d.slots.size());
   const ModelInfo& info = models_[model.index()];
-  OnDevice on{.load = profile::RollingWindow(info.load), .exec = {}};
+  OnDevice on{.load = profile::RollingWindow(info.load), .exec = {}, .estimates = {}};
   on.exec.reserve(info.batches.size());
-  for (const auto& b : info.batches) on.exec.emplace_back(b.exec);
+  for (const auto& b : info.batches) {
+    on.exec.emplace_back(b.exec);
+    on.estimates.push_back(b.exec);
+  }
   return d.slots.emplace_back(std::move(on));
 }
 
@@ -112,7 +115,12 @@ bool ClusterState::load_overdue(DeviceId id, ModelId model, TimePoint now) const
 Duration ClusterState::exec_estimate(DeviceId id, ModelId model, int batch_index) const {
   const auto index = static_cast<std::size_t>(batch_index);
   const OnDevice* on = find(device(id), model);
-  return on == nullptr ? models_[model.index()].batches[index].exec : on->exec[index].estimate();
+  return on == nullptr ? models_[model.index()].batches[index].exec : on->estimates[index];
+}
+
+std::span<const Duration> ClusterState::exec_estimates(DeviceId id, ModelId model) const {
+  const OnDevice* on = find(device(id), model);
+  return on == nullptr ? std::span<const Duration>{} : on->estimates;
 }
 
 Duration ClusterState::load_estimate(DeviceId id, ModelId model) const {
@@ -210,9 +218,10 @@ std::optional<FinishedAction> ClusterState::finish(const ActionDone& done, TimeP
       d.exec.remove(done.id, ended);
       --on.pending_infers;
       if (done.status == ActionStatus::success) {
-        on.exec[static_cast<std::size_t>(finished->batch_index)].add(done.duration, now);
-        refresh_others(on, models_[finished->model.index()], static_cast<std::size_t>(finished->batch_index),
-                       now);
+        const auto index = static_cast<std::size_t>(finished->batch_index);
+        on.exec[index].add(done.duration, now);
+        on.estimates[index] = on.exec[index].estimate();
+        refresh_others(on, models_[finished->model.index()], index, now);
       }
       if (done.status == ActionStatus::not_loaded && on.residence == Residence::loaded &&
           !finished->sent_cold) {
@@ -240,6 +249,7 @@ void ClusterState::refresh_others(OnDevice& on, const ModelInfo& info, std::size
     } else if (age >= stale_after) {
       window.forget_outlier(now);
     }
+    on.estimates[i] = window.estimate();
   }
 }
 
@@ -249,7 +259,10 @@ void ClusterState::doubt(ModelId model, Duration at_most, TimePoint now) {
   for (Device& d : devices_) {
     OnDevice* on = find(d, model);
     if (on == nullptr || on->exec.front().estimate() <= at_most) continue;
-    if (now - on->exec.front().newest_at() >= stale_after) on->exec.front().reset(seed, now);
+    if (now - on->exec.front().newest_at() >= stale_after) {
+      on->exec.front().reset(seed, now);
+      on->estimates.front() = seed;
+    }
   }
 }
 

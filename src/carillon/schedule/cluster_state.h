@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,8 @@ class ClusterState {
 
   // Rolling estimates; the model's seed where nothing was measured on this device.
   Duration exec_estimate(DeviceId device, ModelId model, int batch_index) const;
+  // All of them by batch index; empty where the model never was on the device: its seeds count.
+  std::span<const Duration> exec_estimates(DeviceId device, ModelId model) const;
   Duration load_estimate(DeviceId device, ModelId model) const;
 
   // Loaded models of a device that no pending action needs, from the least recently used on. Calls
@@ -102,6 +105,7 @@ class ClusterState {
     TimePoint last_use;
     profile::RollingWindow load;
     std::vector<profile::RollingWindow> exec;  // by batch index
+    std::vector<Duration> estimates;           // what `exec` says, side by side because all are read together
   };
   static constexpr std::uint32_t no_slot = std::numeric_limits<std::uint32_t>::max();
   struct Device {

@@ -174,6 +174,11 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
   const std::vector<FinishedAction> lost = state_.device_changed(event);
   for (std::size_t i = 0; i < models_.size(); ++i)
     displace(ModelId{static_cast<std::uint32_t>(i)}, event.device);
+  std::size_t alive = 0;
+  for (std::size_t i = 0; i < ports_.size(); ++i)
+    alive += state_.alive(DeviceId{static_cast<std::uint32_t>(i)}) ? 1U : 0U;
+  needed_.set_alive(alive);
+  spare_.set_alive(alive);
   set_wake(event.device, TimePoint::max());
   ports_[event.device.index()].patient_exec_at = ports_[event.device.index()].patient_load_at =
       TimePoint::min();

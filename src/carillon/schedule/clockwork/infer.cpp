@@ -13,8 +13,9 @@ Duration Clockwork::span_of(Duration exec) const {
 std::span<const BatchCost> Clockwork::costs(DeviceId device, ModelId model, int rank) const {
   costs_.clear();
   const auto& batches = state_.model(model).batches;
+  const std::span<const Duration> estimates = state_.exec_estimates(device, model);
   for (std::size_t i = 0; i < batches.size(); ++i) {
-    const Duration exec = state_.exec_estimate(device, model, static_cast<int>(i));
+    const Duration exec = estimates.empty() ? batches[i].exec : estimates[i];
     if (is_best_effort(rank) && i > 0 && exec > options_.best_effort_slice) break;
     costs_.push_back({batches[i].batch, span_of(exec)});
   }

@@ -7,20 +7,27 @@
 namespace carillon::schedule {
 
 std::optional<Strategy> Lane::best(std::span<const BatchCost> costs, TimePoint start) const {
-  for (std::size_t i = costs.size(); i-- > 0;) {
+  // A batch of k can be filled if the k-th request from the end is in time: one walk back over the requests
+  // tries all sizes.
+  std::size_t found = costs.size(), passed = 1;
+  auto member = waiting_.end();
+  if (!waiting_.empty()) --member;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
     const auto batch = static_cast<std::size_t>(costs[i].batch);
-    if (waiting_.size() < batch) continue;
-    const auto first = deadlines_ ? waiting_.lower_bound(Waiting{.due = saturating_add(start, costs[i].span)})
-                                  : waiting_.begin();
-    auto member = first;
-    std::size_t enough = 0;
-    while (enough < batch && member != waiting_.end()) ++member, ++enough;
-    if (enough < batch) continue;
-    return Strategy{.start = deadlines_ ? saturating_add(first->due, -costs[i].span) : first->due,
-                    .batch_index = static_cast<int>(i),
-                    .first = *first};
+    if (waiting_.size() < batch) break;
+    if (!deadlines_) {
+      found = i;
+      continue;
+    }
+    for (; passed < batch; ++passed) --member;
+    if (member->due >= saturating_add(start, costs[i].span)) found = i;
   }
-  return std::nullopt;
+  if (found == costs.size()) return std::nullopt;
+  const auto first = deadlines_ ? waiting_.lower_bound(Waiting{.due = saturating_add(start, costs[found].span)})
+                                : waiting_.begin();
+  return Strategy{.start = deadlines_ ? saturating_add(first->due, -costs[found].span) : first->due,
+                  .batch_index = static_cast<int>(found),
+                  .first = *first};
 }
 
 TimePoint Lane::bound(std::span<const BatchCost> costs) const {

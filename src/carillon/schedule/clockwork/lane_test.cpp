@@ -109,6 +109,7 @@ TEST(LoadPriority, IsTheModelsUnfulfilledWork) {
   LoadPriority priority(100ms);
   for (int i = 0; i < 3; ++i) priority.add_model();
   for (int i = 0; i < 2; ++i) priority.add_device();
+  priority.set_alive(2);
   const ModelId a{0}, b{1};
   const DeviceId g{0}, h{1};
   priority.add_demand(a, 30ms);
@@ -127,6 +128,10 @@ TEST(LoadPriority, IsTheModelsUnfulfilledWork) {
   EXPECT_NEAR(priority.device_load(g) + priority.device_load(h), 280e6, 1);
   EXPECT_GT(priority.device_load(h), priority.device_load(g)) << "the emptier device takes more";
   EXPECT_LT(priority.priority(b), 250e6 - 100e6);
+  EXPECT_TRUE(priority.wanted().empty()) << "b is on all devices, a has what it needs";
+  priority.set_alive(3);
+  EXPECT_EQ(priority.wanted().size(), priority.priority(b) > 0 ? 1U : 0U);
+  priority.set_alive(2);
   priority.removed(b, g);
   EXPECT_NEAR(priority.device_load(g), 30e6, 1);
   priority.add_demand(a, -30ms);

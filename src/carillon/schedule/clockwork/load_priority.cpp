@@ -36,7 +36,7 @@ void LoadPriority::removed(ModelId model, DeviceId device) {
 
 void LoadPriority::renew(ModelId id) {
   Model& m = models_[id.index()];
-  if (m.priority > 0) wanted_.erase({-m.priority, id});
+  if (m.listed) wanted_.erase({-m.priority, id});
   const auto demand = static_cast<double>(m.demand.count());
   double weights = 0;
   for (Share& s : m.shares) {
@@ -52,7 +52,23 @@ void LoadPriority::renew(ModelId id) {
     if (load > 0) served += s.allocation * capacity_ / load;
   }
   m.priority = demand - served;
-  if (m.priority > 0) wanted_.insert({-m.priority, id});
+  m.listed = m.priority > 0 && m.shares.size() < alive_;
+  if (m.listed) wanted_.insert({-m.priority, id});
+}
+
+void LoadPriority::set_alive(std::size_t devices) {
+  alive_ = devices;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    Model& m = models_[i];
+    const bool listed = m.priority > 0 && m.shares.size() < alive_;
+    if (listed == m.listed) continue;
+    const std::pair key{-m.priority, ModelId{static_cast<std::uint32_t>(i)}};
+    if (listed)
+      wanted_.insert(key);
+    else
+      wanted_.erase(key);
+    m.listed = listed;
+  }
 }
 
 }  // namespace carillon::schedule

@@ -20,6 +20,8 @@ class LoadPriority {
 
   void add_model() { models_.emplace_back(); }
   void add_device() { device_load_.push_back(0); }
+  // How many devices are alive: a model that is placed on so many is not wanted anywhere else. O(models).
+  void set_alive(std::size_t devices);
 
   // O(devices where the model is, log models) each.
   void add_demand(ModelId model, Duration work);  // negative: requests were sent off, answered or refused
@@ -30,7 +32,7 @@ class LoadPriority {
   double priority(ModelId model) const { return models_[model.index()].priority; }  // nanoseconds
   double device_load(DeviceId device) const { return device_load_[device.index()]; }
 
-  // Models with a positive priority, the highest first, then by id: {-priority, model}.
+  // Models with a positive priority that are not on all devices, the highest first, then by id: {-priority, model}.
   const std::set<std::pair<double, ModelId>>& wanted() const { return wanted_; }
 
  private:
@@ -41,11 +43,13 @@ class LoadPriority {
   struct Model {
     Duration demand{0};
     double priority = 0;
+    bool listed = false;  // in wanted_
     std::vector<Share> shares;
   };
   void renew(ModelId model);
 
   double capacity_;
+  std::size_t alive_ = 0;
   std::vector<Model> models_;
   std::vector<double> device_load_;
   std::set<std::pair<double, ModelId>> wanted_;
