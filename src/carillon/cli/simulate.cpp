@@ -38,6 +38,7 @@ struct Arguments {
   bool json = false;
   std::string plot;
   std::string record;
+  double interval_s = 0;
 };
 
 int complain(const char* command, const Error& error) {
@@ -165,6 +166,7 @@ int simulate_all(const Arguments& arguments) {
       }
       simulate::Options options;
       options.faults.noise = arguments.noise;
+      options.interval = from_seconds(arguments.interval_s);
       if (!arguments.plot.empty()) options.timeline = static_cast<std::size_t>(40 * run.scenario.devices);
       options.progress = [&](double share) {
         const std::lock_guard lock(mutex);
@@ -173,8 +175,10 @@ int simulate_all(const Arguments& arguments) {
         return interrupted == 0;
       };
       simulate::Figures figures = simulate::run(run.scenario, **scheduler, options);
-      simulate::Report report = simulate::make_report(run.scenario, run.scheduler, figures);
-      if (!arguments.plot.empty()) svg = simulate::to_svg(run.scenario, run.scheduler, figures);
+      simulate::Report report =
+          simulate::make_report(run.scenario, run.scheduler, figures, options.interval);
+      if (!arguments.plot.empty())
+        svg = simulate::to_svg(run.scenario, run.scheduler, figures, options.interval);
       const std::lock_guard lock(mutex);
       run.report = std::move(report);
       run.progress = 1;
@@ -287,6 +291,10 @@ void add_simulate(CLI::App& program, int& status) {
       ->check(CLI::Range(0.0, 10.0));
   command.add_option("--plot", arguments->plot,
                      "Write an SVG of one run: latency CDF, batch sizes, device timeline");
+  command
+      .add_option("--interval", arguments->interval_s,
+                  "Also tells what happened in each so many virtual seconds (\"series\" in the JSON; a plot)")
+      ->check(CLI::Range(1e-3, 1e7));
   command.add_option("--record", arguments->record,
                      "Log every event and action of one run's scheduler to this file, for 'carillon replay'");
   command.footer(

@@ -149,10 +149,40 @@ void timeline_panel(std::string& svg, double top, const Figures& figures) {
   }
 }
 
+struct Line {
+  std::string label;
+  std::vector<double> values;  // one an interval
+};
+
+void series_panel(std::string& svg, double top, std::string_view title, std::string_view y_label, Duration interval,
+                  const std::vector<Line>& lines) {
+  double most = 1;
+  std::size_t count = 1;
+  for (const Line& line : lines) {
+    count = std::max(count, line.values.size());
+    for (const double v : line.values) most = std::max(most, v);
+  }
+  const double seconds = to_seconds(interval) * static_cast<double>(count);
+  const bool minutes = seconds > 600;
+  frame(svg, top, title, minutes ? "minutes" : "seconds", minutes ? seconds / 60 : seconds, y_label, most * 1.05);
+  for (std::size_t l = 0; l < lines.size(); ++l) {
+    svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"", colours[l]);
+    for (std::size_t i = 0; i < lines[l].values.size(); ++i)
+      svg += fmt::format("{:.1f},{:.1f} ", left + inner * (static_cast<double>(i) + 0.5) / static_cast<double>(count),
+                         top + panel * (1 - lines[l].values[i] / (most * 1.05)));
+    svg += "\"/>\n";
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" font-size=\"12\" fill=\"{}\">{}</text>\n",
+                       left + inner - 6, top - 8 - 14 * static_cast<double>(lines.size() - 1 - l), colours[l],
+                       escaped(lines[l].label));
+  }
+}
+
 }  // namespace
 
-std::string to_svg(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures) {
-  const double height = 3 * (panel + gap) + 50;
+std::string to_svg(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures,
+                   Duration interval) {
+  const bool series = !figures.intervals.empty();
+  const double height = (series ? 5 : 3) * (panel + gap) + 50;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
@@ -162,6 +192,19 @@ std::string to_svg(const workload::Scenario& scenario, std::string_view schedule
   latency_panel(svg, 60, scenario, figures);
   batch_panel(svg, 60 + panel + gap, figures);
   timeline_panel(svg, 60 + 2 * (panel + gap), figures);
+  if (series) {
+    const double s = to_seconds(interval);
+    Line offered{"offered", {}}, on_time{"on time", {}}, used{"devices that ran something", {}},
+        busy{"busy devices, mean", {}};
+    for (const IntervalFigures& in : figures.intervals) {
+      offered.values.push_back(static_cast<double>(in.offered) / s);
+      on_time.values.push_back(static_cast<double>(in.on_time) / s);
+      used.values.push_back(in.devices_used);
+      busy.values.push_back(to_seconds(in.busy) / s);
+    }
+    series_panel(svg, 60 + 3 * (panel + gap), "Requests", "requests/s", interval, {offered, on_time});
+    series_panel(svg, 60 + 4 * (panel + gap), "Devices", "devices", interval, {used, busy});
+  }
   return svg + "</svg>\n";
 }
 

@@ -10,7 +10,8 @@
 
 namespace carillon::simulate {
 
-Report make_report(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures) {
+Report make_report(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures,
+                   Duration interval) {
   Report r;
   r.scenario = scenario.name;
   r.scheduler = scheduler;
@@ -62,7 +63,40 @@ Report make_report(const workload::Scenario& scenario, std::string_view schedule
   r.events = figures.events;
   r.decisions = figures.decisions;
   r.wall_s = figures.wall_s;
+  r.interval = interval;
+  r.intervals = figures.intervals;
+  if (!r.intervals.empty())
+    for (const ModelFigures& m : figures.models) r.by_model.emplace_back(m.offered_by, m.on_time_by);
   return r;
+}
+
+// What happened by interval, a list for each figure.
+static nlohmann::ordered_json series_json(const Report& r) {
+  const double seconds = to_seconds(r.interval);
+  nlohmann::ordered_json json;
+  json["interval_s"] = seconds;
+  const auto list = [&](const char* name, auto&& of) {
+    auto& values = json[name] = nlohmann::ordered_json::array();
+    for (const IntervalFigures& in : r.intervals) values.push_back(of(in));
+  };
+  const auto advice = [&](const IntervalFigures& in) {
+    const double bad = in.offered == 0
+                           ? 0
+                           : 1 - static_cast<double>(in.on_time) / static_cast<double>(in.offered);
+    const double busy = to_seconds(in.busy) / seconds / r.devices;
+    return provision::autoscale_advice(r.devices, bad, std::clamp(1 - busy, 0.0, 1.0));
+  };
+  list("offered", [](const auto& in) { return in.offered; });
+  list("on_time", [](const auto& in) { return in.on_time; });
+  list("late", [](const auto& in) { return in.late; });
+  list("refused", [](const auto& in) { return in.refused; });
+  list("loads", [](const auto& in) { return in.loads; });
+  list("max_ms", [](const auto& in) { return to_ms(in.longest); });
+  list("busy_devices", [&](const auto& in) { return to_seconds(in.busy) / seconds; });
+  list("devices_used", [](const auto& in) { return in.devices_used; });
+  list("add_devices", [&](const auto& in) { return advice(in).add_devices; });
+  list("release_devices", [&](const auto& in) { return advice(in).release_devices; });
+  return json;
 }
 
 nlohmann::ordered_json to_json(const Report& r) {
@@ -98,6 +132,7 @@ nlohmann::ordered_json to_json(const Report& r) {
                     {"release_devices", advice.release_devices},
                     {"bad_rate", advice.bad_rate},
                     {"idle_fraction", advice.idle_fraction}};
+  if (!r.intervals.empty()) json["series"] = series_json(r);
   json["models"] = nlohmann::ordered_json::array();
   for (const Report::Model& m : r.models) {
     nlohmann::ordered_json model;
@@ -106,6 +141,10 @@ nlohmann::ordered_json to_json(const Report& r) {
     model["finish_rate"] = m.finish_rate;
     model["p99_ms"] = m.p99_ms;
     model["mean_batch"] = m.mean_batch;
+    if (!r.by_model.empty()) {
+      const auto& [offered, on_time] = r.by_model[json["models"].size()];
+      model["series"] = {{"offered", offered}, {"on_time", on_time}};
+    }
     json["models"].push_back(std::move(model));
   }
   return json;

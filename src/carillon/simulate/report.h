@@ -29,10 +29,15 @@ struct Report {
     double offered_rps = 0, finish_rate = 0, p99_ms = 0, mean_batch = 0;
   };
   std::vector<Model> models;
+  // Of Figures::intervals, where it has any; of models, requests offered and on time by interval.
+  Duration interval{0};
+  std::vector<IntervalFigures> intervals;
+  std::vector<std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>>> by_model;
 };
 
-// Reorders the latencies in `figures`.
-Report make_report(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures);
+// Reorders the latencies in `figures`. `interval` as in the run's Options.
+Report make_report(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures,
+                   Duration interval = Duration{0});
 
 // The fields of `carillon simulate --json`, and autoscaling advice. wall_s and what follows from it is the
 // only part that differs between equal runs.

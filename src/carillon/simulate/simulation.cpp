@@ -153,6 +153,14 @@ class Simulation {
   void free_act(std::uint32_t slot);
   Duration true_time(Device& device, Duration planned);
   void count_busy(const Act& act);
+  // The interval that a time is in, where intervals are kept and it is before the end; else nullptr.
+  IntervalFigures* interval(TimePoint at) {
+    if (figures_.intervals.empty() || at >= end_) return nullptr;
+    return &figures_.intervals[interval_index(at)];
+  }
+  std::size_t interval_index(TimePoint at) const {
+    return static_cast<std::size_t>((at - TimePoint{}) / options_.interval);
+  }
 
   const workload::Scenario& scenario_;
   schedule::Scheduler& scheduler_;
@@ -169,6 +177,7 @@ class Simulation {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   std::uint64_t next_order_ = 0;
   std::deque<Record> records_;
+  std::vector<std::size_t> used_in_;  // by device: 1 + the last interval in which it ran something
   std::uint64_t first_ = 0;  // id of the first of records_
   std::uint64_t open_ = 0;
   std::vector<Device> devices_;
@@ -190,6 +199,15 @@ Figures Simulation::run() {
     figures_.models[i].slo = scenario_.models[i].slo;
   }
   figures_.busy.resize(devices_.size());
+  if (options_.interval > Duration{0}) {
+    const auto count = static_cast<std::size_t>((scenario_.duration + options_.interval - 1ns) / options_.interval);
+    figures_.intervals.resize(count);
+    used_in_.resize(devices_.size());
+    for (ModelFigures& m : figures_.models) {
+      m.offered_by.resize(count);
+      m.on_time_by.resize(count);
+    }
+  }
   figures_.span = end_ - warm_;
   for (const schedule::ModelInfo& info : infos_) scheduler_.add_model(info);
   for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -304,7 +322,11 @@ void Simulation::send(ModelId model) {
   const workload::ScenarioModel& m = scenario_.models[model.index()];
   const RequestId id{first_ + records_.size()};
   Record r;
-  r.request = {.id = id, .model = model, .arrival = now_, .deadline = now_ + m.slo};
+  r.request = {.id = id,
+               .model = model,
+               .cls = m.cls,
+               .arrival = now_,
+               .deadline = saturating_add(now_, m.slo)};
   if (!m.slos.empty()) r.request.deadline = saturating_add(now_, m.slos[clients_.taken()]);
   if (!m.latency.modes.empty()) {
     double total = 0;
@@ -321,8 +343,13 @@ void Simulation::send(ModelId model) {
   records_.push_back(r);
   ++open_;
   if (now_ >= warm_) ++figures_.models[model.index()].offered;
+  if (IntervalFigures* in = interval(now_)) {
+    ++in->offered;
+    ++figures_.models[model.index()].offered_by[interval_index(now_)];
+  }
   if (faulty_ && options_.faults.cancels > 0 && random_.uniform() < options_.faults.cancels)
-    plan(now_ + from_seconds(random_.uniform() * 2 * to_seconds(m.slo)), Step::cancel, id.value);
+    plan(now_ + from_seconds(random_.uniform() * 2 * to_seconds(std::min<Duration>(m.slo, 1min))), Step::cancel,
+         id.value);
   if (delay_ == Duration{0})
     hear(id);
   else
@@ -573,6 +600,14 @@ void Simulation::count_busy(const Act& act) {
   const TimePoint from = std::max(act.start, warm_);
   const TimePoint to = std::min(act.end, end_);
   if (to > from) figures_.busy[act.device.index()] += to - from;
+  if (IntervalFigures* in = interval(act.start)) {
+    in->busy += act.end - act.start;
+    std::size_t& used = used_in_[act.device.index()];
+    if (used <= interval_index(act.start)) {
+      used = interval_index(act.start) + 1;
+      ++in->devices_used;
+    }
+  }
   if (act.start >= warm_ && figures_.timeline.size() < options_.timeline)
     figures_.timeline.push_back(
         {act.device, act.model, static_cast<int>(act.requests.size()), act.start, act.end});
@@ -591,6 +626,7 @@ void Simulation::finish(std::uint32_t slot) {
     if (status == ActionStatus::success) {
       if (pages > 0) place(d, act.model) = Place::loaded;
       ++figures_.loads;
+      if (IntervalFigures* in = interval(act.start)) ++in->loads;
     } else if (pages > 0) {
       place(d, act.model) = Place::absent;
       d.used -= pages;
@@ -675,6 +711,14 @@ void Simulation::outcome(RequestId id, Observer::Outcome what, TimePoint at) {
   --open_;
   const ModelId model = r->request.model;
   const TimePoint sent = r->request.arrival;
+  if (IntervalFigures* in = interval(sent)) {
+    using enum Observer::Outcome;
+    in->on_time += what == on_time ? 1U : 0U;
+    in->late += what == late ? 1U : 0U;
+    in->refused += what == refused ? 1U : 0U;
+    if (what == on_time || what == late) in->longest = std::max(in->longest, at - sent);
+    if (what == on_time) ++figures_.models[model.index()].on_time_by[interval_index(sent)];
+  }
   if (sent >= warm_) {
     ModelFigures& f = figures_.models[model.index()];
     switch (what) {

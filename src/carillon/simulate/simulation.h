@@ -22,12 +22,22 @@ struct Execution {
   TimePoint start, end;
 };
 
+// What happened in one interval of virtual time; requests count where they were sent.
+struct IntervalFigures {
+  std::uint64_t offered = 0, on_time = 0, late = 0, refused = 0;
+  std::uint64_t loads = 0;
+  Duration busy{0};      // of all devices, by the start of EXEC
+  int devices_used = 0;  // devices that ran something
+  Duration longest{0};   // latency of an answer
+};
+
 struct ModelFigures {
   std::string name;
   Duration slo{0};
   std::uint64_t offered = 0, on_time = 0, late = 0, refused = 0, cancelled = 0;
   std::uint64_t batches = 0, batched = 0;  // INFERs that ran, and requests in them
   std::vector<Duration> latencies;         // of all answers, on time or late, in the order of answering
+  std::vector<std::uint32_t> offered_by, on_time_by;  // by interval, where Options asks for intervals
 };
 
 // What a run came to. Counts are of requests that arrived after the warm-up; busy times of that span too.
@@ -35,6 +45,7 @@ struct Figures {
   std::vector<ModelFigures> models;
   std::vector<std::uint64_t> batch_sizes;  // INFERs by batch size; [0] is unused
   std::vector<Duration> busy;              // by device
+  std::vector<IntervalFigures> intervals;  // from time 0 on, the warm-up included; where Options asks for them
   std::vector<Execution> timeline;         // at most Options::timeline, from the end of the warm-up on
   std::uint64_t loads = 0, unloads = 0, stopped = 0, too_late = 0;
   std::uint64_t events = 0;     // that the simulation handled
@@ -78,6 +89,7 @@ class Observer {
 struct Options {
   Faults faults;
   std::size_t timeline = 0;  // executions to keep
+  Duration interval{0};      // of Figures::intervals; 0: none
   Observer* observer = nullptr;
   // Called about ten times a second of wall time, with the share of virtual time that has passed, in [0, 1];
   // false ends the run.

@@ -262,6 +262,25 @@ ArrivalSpec read_process(Section& section, const std::string& text) {
   return *parsed;
 }
 
+// Copies that become active one after another and share one rate: what copy `c` of `copies` gets. Rates change
+// with every newcomer up to the fiftieth, then with every fiftieth part more, for all copies at once.
+std::vector<RateStep> rates_of_copy(double all, std::int64_t c, std::int64_t copies, double start, double every) {
+  std::vector<RateStep> steps;
+  const auto at = [&](std::int64_t active) { return from_seconds(start + every * static_cast<double>(active - 1)); };
+  if (at(c + 1) > Duration{0}) steps.push_back({Duration{0}, 0});
+  std::int64_t counted = 1;  // active copies that the rates reckon with
+  for (std::int64_t n = 1; n <= copies; n = std::max(n + 1, n + n / 50)) {
+    if (n > c + 1) {
+      if (steps.empty() || steps.back().at < at(c + 1))
+        steps.push_back({at(c + 1), all / static_cast<double>(counted)});
+      steps.push_back({at(n), all / static_cast<double>(n)});
+    }
+    counted = n;
+  }
+  if (steps.empty() || steps.back().at < at(c + 1)) steps.push_back({at(c + 1), all / static_cast<double>(counted)});
+  return steps;
+}
+
 void read_models(Section model, Scenario& scenario) {
   ScenarioModel base;
   const bool many = model.has("csv");
@@ -283,7 +302,17 @@ void read_models(Section model, Scenario& scenario) {
     if (rows.front().name.empty()) model.wrong(nullptr, "a model needs a name");
   }
   const auto copies = model.whole("copies", 1, 1, static_cast<std::int64_t>(most_models));
-  const double slo = model.number("slo_ms", 0, 1e-3, 1e9);
+  const auto* slo_node = model.find("slo_ms");
+  const bool no_slo = slo_node != nullptr && slo_node->value_exact<double>() == std::numeric_limits<double>::infinity();
+  const double slo = no_slo ? 0 : model.number("slo_ms", 0, 1e-3, 1e9);
+  const std::string cls = model.text("class", "normal");
+  if (cls == "real-time")
+    base.cls = Class::real_time;
+  else if (cls == "best-effort")
+    base.cls = Class::best_effort;
+  else if (cls != "normal")
+    model.wrong(model.find("class"), "class must be \"real-time\", \"normal\" or \"best-effort\"");
+  const double every = model.number("activate_every_s", 0, 1e-6, 1e9);
   base.max_batch = static_cast<int>(model.whole("max_batch", 64, 1, 100000));
   if (const toml::node* sizes = model.find("batch_sizes")) {
     if (model.has("max_batch")) model.wrong(sizes, "a model has max_batch or batch_sizes, not both");
@@ -317,6 +346,10 @@ void read_models(Section model, Scenario& scenario) {
     }
     if (!base.rate.empty() && base.rate.front().at > Duration{0})
       base.rate.insert(base.rate.begin(), {Duration{0}, 0});
+  } else if (every > 0) {
+    if (!model.has("rate") || end < 1e9)
+      model.wrong(nullptr, "activate_every_s needs rate (of all copies together), and no end_s");
+    base.rate.push_back({Duration{0}, model.number("rate", 0, 0, 1e9)});
   } else if (model.has("rate")) {
     const double rate = model.number("rate", 0, 0, 1e9);
     if (start > 0) base.rate.push_back({Duration{0}, 0});
@@ -329,14 +362,15 @@ void read_models(Section model, Scenario& scenario) {
   }
   model.done();
   for (const ProfileRow& row : rows) {
-    if (slo <= 0 && !row.slo) model.wrong(nullptr, "model '" + row.name + "' needs slo_ms");
+    if (slo <= 0 && !row.slo && !no_slo) model.wrong(nullptr, "model '" + row.name + "' needs slo_ms");
     for (std::int64_t c = 0; c < copies; ++c) {
       if (scenario.models.size() == most_models)
         model.wrong(nullptr, "more than " + std::to_string(most_models) + " models");
       ScenarioModel m = base;
       m.name = copies == 1 ? row.name : row.name + "-" + std::to_string(c);
       m.latency = row.latency;
-      m.slo = slo > 0 ? from_ms(slo) : *row.slo;
+      m.slo = no_slo ? Duration::max() : slo > 0 ? from_ms(slo) : *row.slo;
+      if (every > 0) m.rate = rates_of_copy(base.rate.back().requests_per_s, c, copies, start, every);
       m.weights = weights.value_or(row.weights.value_or(Bytes{}));
       m.load = has_load ? std::optional(from_ms(load_ms)) : row.load;
       scenario.models.push_back(std::move(m));
@@ -346,7 +380,7 @@ void read_models(Section model, Scenario& scenario) {
 
 // The functions of a trace, dealt over the models. Every function's requests of a minute are shared by the
 // models that have it; fractions become whole requests by the seed, so that the mean rate is kept.
-void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest) {
+void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest, double skew) {
   std::ifstream in(scenario.trace);
   if (!in) throw Problem{"cannot read the trace '" + scenario.trace.string() + "'"};
   std::string line;
@@ -412,10 +446,17 @@ void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest)
     users[f].erase(std::unique(users[f].begin(), users[f].end()), users[f].end());
   }
   std::vector<std::vector<double>> expected(count, std::vector<double>(wanted));
-  for (std::size_t f = 0; f < functions.size(); ++f)
-    for (const std::size_t m : users[f])
+  for (std::size_t f = 0; f < functions.size(); ++f) {
+    // Which of its models has the most is as random as which models it has: they are shuffled once more.
+    for (std::size_t i = users[f].size(); skew > 0 && i > 1; --i)
+      std::swap(users[f][i - 1], users[f][random.below(i)]);
+    double weights = 0;
+    for (std::size_t i = 0; i < users[f].size(); ++i) weights += std::pow(static_cast<double>(i + 1), -skew);
+    for (std::size_t i = 0; i < users[f].size(); ++i)
       for (std::size_t minute = 0; minute < wanted; ++minute)
-        expected[m][minute] += functions[f][minute] * scale / static_cast<double>(users[f].size());
+        expected[users[f][i]][minute] +=
+            functions[f][minute] * scale * std::pow(static_cast<double>(i + 1), -skew) / weights;
+  }
   for (std::size_t m = 0; m < count; ++m) {
     auto& counts = scenario.models[m].per_minute;
     counts.resize(wanted);
@@ -460,6 +501,7 @@ Scenario build(const toml::table& root, const std::filesystem::path& file) {
   const std::string process = load.text("process", "poisson");
   const auto functions_per_model = static_cast<int>(load.whole("functions_per_model", 1, 1, 1000));
   const auto spread_hottest = static_cast<int>(load.whole("spread_hottest", 1, 1, 100000));
+  const double function_skew = load.number("function_skew", 0, 0, 100);
   if (process.starts_with("trace:"))
     s.trace = beside(file, process.substr(6));
   else
@@ -496,7 +538,7 @@ Scenario build(const toml::table& root, const std::filesystem::path& file) {
   });
   if (s.rate <= 0 && !own && s.trace.empty())
     top.wrong(root.get("load"), "load.rate (requests a second over all models) must be above 0");
-  if (!s.trace.empty()) deal_trace(s, functions_per_model, spread_hottest);
+  if (!s.trace.empty()) deal_trace(s, functions_per_model, spread_hottest, function_skew);
   return s;
 }
 

@@ -12,6 +12,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/workload/arrivals.h"
+#include "carillon/workload/request.h"
 
 namespace carillon::workload {
 
@@ -55,7 +56,8 @@ struct Allowance {
 
 struct ScenarioModel {
   std::string name;  // unique: copies are named name-0, name-1, ...
-  Duration slo;
+  Duration slo;      // max(): its requests have no deadline
+  Class cls = Class::normal;
   int max_batch = 64;
   std::vector<int> batch_sizes;  // those that can run, ascending; empty: all up to max_batch
   Bytes weights{};               // 0: takes no memory
