@@ -66,6 +66,7 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
         // A deadline may lie anywhere on the timeline.
         const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
         state_.doubt(request.model, (left - options_.safety) * 1000 / (1000 + safety_permille_), now);
+        missed(request, now, out);
         refuse(request.id, Reason::cannot_finish, finish, out);
         return;
       }
@@ -207,6 +208,7 @@ void Clockwork::expire(TimePoint now, Actions& out) {
     const auto open = requests_.erase(head.id);
     priority_of(rank).add_demand(model, -open->demand);
     update_lane(model, rank);
+    missed(open->request, now, out);
     // It may be that one could still be squeezed in if it went before all else: it is too late all the same.
     refuse(head.id, Reason::deadline_passed,
            std::max(would_finish(model, now), saturating_add(head.due, Duration{1})), out);

@@ -25,7 +25,9 @@ namespace carillon::schedule {
 // lane of requests a model, and, a device, an ordered set of lower bounds of the lanes' required starts: the
 // search walks the set in order and stops when no later lane can win, which finds the same strategy
 // (clockwork_test.cpp holds both against each other).
-// LOAD: the highest positive load priority; UNLOAD: least recently used, never one with pending actions.
+// LOAD: the highest positive load priority; UNLOAD: least recently used, never one with pending actions. Beyond
+// the paper, an idle LOAD executor loads models whose requests were refused although a device that has them
+// could have served them: no LOAD was quick enough, or all copies were busy (then only into free memory).
 // Refusals: on arrival, if no device could answer it in time with what it was sent already; later, when the
 // last start that would be in time has passed (a WakeAt asks to be there then).
 //
@@ -66,6 +68,8 @@ class Clockwork final : public Scheduler {
     std::array<TimePoint, ranks> expiry;  // as listed in expiries_; max() where not
     std::vector<Place> places;
     TimePoint patient_since = TimePoint::max();  // as listed in patient_
+    TimePoint missed_since = TimePoint::max();   // as listed in missed_
+    TimePoint missed_at = TimePoint::min();      // the last time
     int load_failures = 0;
     TimePoint load_not_before = TimePoint::min();
   };
@@ -117,9 +121,13 @@ class Clockwork final : public Scheduler {
   // loads.cpp: what is loaded where.
   void run_loads(TimePoint now, Actions& out);
   bool load_patient(DeviceId device, TimePoint now, Actions& out);
+  bool load_missed(DeviceId device, TimePoint now, Actions& out);
+  void missed(const Request& request, TimePoint now, Actions& out);
+  void set_missed(ModelId model, TimePoint since);
   bool load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out);
   enum class LoadAttempt { sent, evicting, impossible };
-  LoadAttempt try_load(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out);
+  LoadAttempt try_load(DeviceId device, ModelId model, bool best_effort, TimePoint latest, TimePoint now,
+                       Actions& out);
   bool make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out);
   TimePoint last_useful_load(DeviceId device, ModelId model) const;
   void place(ModelId model, DeviceId device);
@@ -137,6 +145,8 @@ class Clockwork final : public Scheduler {
   std::set<std::pair<TimePoint, DeviceId>> wakes_;
   // Models that are nowhere and have requests without a deadline, by the arrival of the first.
   std::set<std::pair<TimePoint, ModelId>> patient_;
+  // Models that are nowhere and had requests refused for that alone, by the first time.
+  std::set<std::pair<TimePoint, ModelId>> missed_;
   TimePoint load_wake_ = TimePoint::max();
   TimePoint asked_wake_ = TimePoint::max();
   std::uint64_t next_sequence_ = 0;

@@ -330,6 +330,26 @@ TEST(Clockwork, EvictsTheLeastRecentlyUsedAndLoadsWhenItIsGone) {
   EXPECT_EQ(hand.sent<Load>().at(0).model, ModelId{2});
 }
 
+TEST(Clockwork, LoadsWhatIsTooSlowToLoadForThoseToCome) {
+  Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms, 1, 50ms), linear_model(1, 1ms, 2ms, 1, 50ms)}, 1);
+  hand.arrive(0, at(0ms), at(2ms));
+  EXPECT_TRUE(hand.sent<Load>().empty()) << "3 ms of EXEC do not fit: loading it would not help";
+  hand.arrive(0, at(0ms), at(10ms));
+  ASSERT_EQ(hand.sent<Refuse>().size(), 1U);
+  ASSERT_EQ(hand.sent<Load>().size(), 1U);
+  EXPECT_EQ(hand.sent<Load>()[0].window.latest, no_deadline);
+  hand.done(hand.sent<Load>()[0].id, at(0ms), at(50ms));
+  hand.arrive(0, at(60ms), at(70ms));
+  ASSERT_EQ(hand.sent<Infer>().size(), 1U);
+  hand.done(hand.sent<Infer>()[0].id, at(60ms), at(63ms));
+  // Another that is refused takes its place, as nobody waits for it.
+  hand.arrive(1, at(70ms), at(80ms));
+  ASSERT_EQ(hand.sent<Unload>().size(), 1U);
+  hand.done(hand.sent<Unload>()[0].id, at(70ms), at(70ms));
+  ASSERT_EQ(hand.sent<Load>().size(), 1U);
+  EXPECT_EQ(hand.sent<Load>()[0].model, ModelId{1});
+}
+
 TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {
   Hand hand({.safety = 250us}, {linear_model(0, 1ms, 2ms)}, 10);
   hand.decide(DeviceChanged{DeviceId{1}, true, 10}, at(0ms));

@@ -9,7 +9,7 @@ namespace carillon::schedule {
 void Clockwork::run_loads(TimePoint now, Actions& out) {
   load_wake_ = TimePoint::max();
   const auto nothing_wanted = [this] {
-    return needed_.wanted().empty() && spare_.wanted().empty() && patient_.empty();
+    return needed_.wanted().empty() && spare_.wanted().empty() && patient_.empty() && missed_.empty();
   };
   if (nothing_wanted()) return;
   std::vector<std::pair<double, DeviceId>> order;
@@ -27,7 +27,7 @@ void Clockwork::run_loads(TimePoint now, Actions& out) {
         break;
       }
       if (!load_patient(device, now, out) && !load_wanted(device, needed_, now, out) &&
-          !load_wanted(device, spare_, now, out))
+          !load_missed(device, now, out) && !load_wanted(device, spare_, now, out))
         break;
     }
   }
@@ -43,7 +43,8 @@ bool Clockwork::load_patient(DeviceId device, TimePoint now, Actions& out) {
     load_wake_ = std::min(load_wake_, due);
     return false;
   }
-  if (try_load(device, model, false, now, out) != LoadAttempt::sent) return false;
+  if (try_load(device, model, false, last_useful_load(device, model), now, out) != LoadAttempt::sent)
+    return false;
   port.patient_load_at = saturating_add(
       now,
       from_ns(static_cast<double>(state_.load_estimate(device, model).count()) / options_.patient_share));
@@ -53,7 +54,7 @@ bool Clockwork::load_patient(DeviceId device, TimePoint now, Actions& out) {
 bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out) {
   for (const auto& [_, model] : priority.wanted()) {
     if (state_.residence(device, model) != Residence::absent) continue;
-    switch (try_load(device, model, &priority == &spare_, now, out)) {
+    switch (try_load(device, model, &priority == &spare_, last_useful_load(device, model), now, out)) {
       case LoadAttempt::sent:
         return true;
       case LoadAttempt::evicting:
@@ -65,8 +66,58 @@ bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimeP
   return false;
 }
 
-Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool best_effort, TimePoint now,
-                                           Actions& out) {
+// A request with a deadline is refused. Another copy of its model might have served it: then one is loaded for
+// those to come, where that takes nothing from anybody.
+void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
+  Model& m = models_[request.model.index()];
+  const ModelInfo& info = state_.model(request.model);
+  if (is_best_effort(rank_of(request)) || m.load_not_before > now) return;
+  if (saturating_add(request.arrival, span_of(info.batches.front().exec)) > request.deadline) return;
+  if (m.places.empty()) {
+    m.missed_at = now;
+    if (m.missed_since == TimePoint::max()) set_missed(request.model, now);
+    return;
+  }
+  std::optional<DeviceId> least;
+  for (std::size_t i = 0; i < ports_.size(); ++i) {
+    const DeviceId device{static_cast<std::uint32_t>(i)};
+    if (!state_.alive(device) || state_.residence(device, request.model) != Residence::absent ||
+        state_.free_pages(device) < info.pages || state_.load(device).free_at(now) > now)
+      continue;
+    if (!least || needed_.device_load(device) < needed_.device_load(*least)) least = device;
+  }
+  if (least) try_load(*least, request.model, false, TimePoint::max(), now, out);
+}
+
+// A model that is nowhere, and whose LOAD comes too late for every request that asks for it.
+bool Clockwork::load_missed(DeviceId device, TimePoint now, Actions& out) {
+  while (!missed_.empty() &&
+         saturating_add(models_[missed_.begin()->second.index()].missed_at, options_.missed_for) < now)
+    set_missed(missed_.begin()->second, TimePoint::max());
+  if (missed_.empty()) return false;
+  const Executor& executor = state_.load(device);
+  const TimePoint free = executor.free_at(now);
+  if (free > now) {
+    if (!executor.overdue(now)) load_wake_ = std::min(load_wake_, free);
+    return false;
+  }
+  for (const auto& [_, model] : missed_) {
+    const LoadAttempt attempt = try_load(device, model, false, TimePoint::max(), now, out);
+    if (attempt != LoadAttempt::impossible) return attempt == LoadAttempt::sent;
+  }
+  return false;
+}
+
+void Clockwork::set_missed(ModelId model, TimePoint since) {
+  TimePoint& listed = models_[model.index()].missed_since;
+  if (listed != TimePoint::max()) missed_.erase({listed, model});
+  if (since != TimePoint::max()) missed_.insert({since, model});
+  listed = since;
+}
+
+// `latest`: the LOAD is of no use if it starts later.
+Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool best_effort, TimePoint latest,
+                                           TimePoint now, Actions& out) {
   const Model& m = models_[model.index()];
   const std::uint64_t pages = state_.model(model).pages;
   if (state_.residence(device, model) != Residence::absent || pages > state_.total_pages(device))
@@ -78,7 +129,6 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
     return LoadAttempt::impossible;
   }
   // The paper takes requests that a LOAD cannot help any more out of the demand; here such a LOAD is skipped.
-  const TimePoint latest = last_useful_load(device, model);
   if (latest < state_.load(device).free_at(now)) return LoadAttempt::impossible;
   if (state_.free_pages(device) < pages)
     return make_room(device, model, best_effort, now, out) ? LoadAttempt::evicting : LoadAttempt::impossible;
@@ -147,6 +197,7 @@ TimePoint Clockwork::last_useful_load(DeviceId device, ModelId model) const {
 
 void Clockwork::place(ModelId model, DeviceId device) {
   models_[model.index()].places.push_back({.device = device});
+  set_missed(model, TimePoint::max());
   needed_.placed(model, device);
   spare_.placed(model, device);
   for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
