@@ -179,7 +179,6 @@ void Nexus::install(const std::vector<Backend>& backends, TimePoint now) {
     for (const Session& session : backends[next]) {
       Slot slot{.device = d, .session = session, .machine = machines_[session.model.index()]};
       slot.machine.set_target(session.batch);
-      slot.machine.set_limit(session.batch);
       const auto index = static_cast<std::uint32_t>(slots_.size());
       slots_.push_back(std::move(slot));
       backends_[d].push_back(index);

@@ -26,8 +26,10 @@ std::vector<Backend> squishy_bin_packing(const std::vector<double>& rates, const
 // Nexus: every epoch (10 s; the first after 1 s) the devices are planned anew by squishy bin packing from the
 // rates seen, scaled so that the plan uses all devices (a larger scale where there is room, a smaller one
 // under overload). A request is routed on arrival to one backend of its model, in proportion to the planned
-// rates, and stays there: no device helps another. A backend runs its models round robin, up to the planned
-// batch each, at once, and drops heads early that keep a batch below the planned size. Before the first plan
+// rates, and stays there: no device helps another. A backend runs its models round robin, at once, as
+// many requests as can be in time, and drops heads early that keep a batch below the planned size. (Holding
+// batches to the planned size as well halves the goodput of many models on many devices, which is then far
+// below what the paper measured.) Before the first plan
 // all models are on all devices. A request costs O(backends of its model), a batch O(models of the backend).
 class Nexus final : public Central {
  public:
