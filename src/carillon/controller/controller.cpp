@@ -196,6 +196,14 @@ ServerStatistics Controller::statistics() const {
     out.pages_total += worker->total_pages();
     out.pages_free += worker->free_pages();
   }
+  provision::AutoscaleWindow::Counters counters{.requests = 0, .bad = 0, .busy = out.exec_busy};
+  for (const ModelStatistics& m : out.models) {
+    const std::uint64_t bad = m.late + m.refused + m.failed;
+    counters.requests += m.on_time + bad;
+    counters.bad += bad;
+  }
+  const std::lock_guard lock(advice_mutex_);
+  out.advice = advice_.observe(clock_.now(), static_cast<int>(workers_.size()), counters);
   return out;
 }
 

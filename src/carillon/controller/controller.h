@@ -100,6 +100,8 @@ class Controller final : public Service, private worker::ResultSink {
   Core core_;  // the thread's; before start() and after stop() the starter's
   std::vector<std::unique_ptr<worker::Worker>> workers_;
 
+  mutable std::mutex advice_mutex_;
+  mutable provision::AutoscaleWindow advice_;
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   Inbox inbox_;

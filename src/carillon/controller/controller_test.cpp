@@ -91,6 +91,7 @@ class BusyWorker final : public worker::Worker {
     wake_.notify_one();
     return true;
   }
+  void stop(ActionId) override {}
   std::uint64_t total_pages() const override { return 10; }
   std::uint64_t free_pages() const override { return 4; }
   Result<std::vector<Duration>> measure_exec(ModelId, int, int) override { return std::vector<Duration>{}; }

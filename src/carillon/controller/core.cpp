@@ -327,8 +327,10 @@ void Core::not_taken(ActionId id, TimePoint now) {
                        saturating_add(now, options_.full_queue_pause)});
 }
 
-// Workers cannot stop what runs yet: it ends by itself, and its own report stands, as the contract of Stop allows.
-void Core::dispatch(const schedule::Stop&, TimePoint) {}
+void Core::dispatch(const schedule::Stop& action, TimePoint) {
+  CARILLON_ASSERT(action.device.index() < devices_.size());
+  devices_[action.device.index()]->stop(action.id);
+}
 
 void Core::dispatch(const schedule::Load& action, TimePoint now) {
   CARILLON_ASSERT(action.device.index() < devices_.size());

@@ -436,6 +436,24 @@ TEST_F(SmallCoreTest, ApplicationsAreToldApartUpToTheCap) {
   EXPECT_EQ(ids, (std::vector<std::uint32_t>{0, 1, 2, 1, 3, 3, 0}));
 }
 
+TEST_F(CoreTest, AStoppedInferIsOpenAgain) {
+  arm();
+  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  say({infer(0, {{0}}), schedule::WakeAt{at(1ms)}}, at(0ms));
+  Actions stop;
+  stop.emplace_back(schedule::Stop{ActionId{0}, DeviceId{0}});
+  stop.emplace_back(schedule::WakeAt{at(2ms)});
+  say(stop, at(1ms));
+  ASSERT_EQ(worker.stopped.size(), 1U);
+  EXPECT_EQ(worker.stopped[0], ActionId{0});
+  end(0, ActionStatus::stopped, at(2ms));
+  EXPECT_TRUE(answers.empty());
+  say({infer(1, {{0}})}, at(2ms));
+  end(1, ActionStatus::success, at(3ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_TRUE(answers[0].answer.status.has_value());
+}
+
 TEST_F(CoreTest, StopAnswersAllThatIsOpenOnce) {
   arm();
   submit(1, call_of({0}, 1, at(0ms)), at(0ms));

@@ -13,6 +13,7 @@
 #include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
 #include "carillon/graph/repository.h"
+#include "carillon/provision/autoscale.h"
 #include "carillon/workload/request.h"
 
 namespace carillon::controller {
@@ -87,6 +88,7 @@ struct ServerStatistics {
   std::uint64_t pages_total = 0, pages_free = 0;
   Duration exec_busy{0};  // total time in EXEC
   Duration load_busy{0};
+  provision::AutoscaleAdvice advice;  // over about the last minute, or since the last look
 };
 
 // What the frontends ask of the rest. Every method is safe from any thread.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,17 @@ struct KernelRange {
   int last = 0;
 };
 
+// Lets another thread end a run between two kernels. The runner sets `run` to a number of this run's own before
+// it starts; whoever wants it ended stores that number in `wanted`, at any time, as late as it likes: a later
+// run has another number.
+struct StopSignal {
+  std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
+  std::uint64_t run = 0;                 // the runner's alone
+  int next = 0;                          // set by the run: its first kernel that did not run; last where all did
+
+  bool requested() const { return wanted.load(std::memory_order_relaxed) == run; }
+};
+
 // Where one run finds its memory. Pointers are 64-byte aligned; nothing overlaps.
 struct Binding {
   std::span<const std::byte* const> inputs;  // in the order of Plan::inputs(), each of the input's bytes
@@ -55,7 +67,9 @@ class Plan {
 
   // Runs `range`. Where `durations` is not empty (then kernels() long) entry i gets kernel i's duration.
   // An error is bad data (an index out of range) or a kernel's failure; the outputs are then undefined.
-  virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations) const = 0;
+  // With `stop`, the run ends early, without an error, before the first kernel at which that is requested.
+  virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
+                       StopSignal* stop = nullptr) const = 0;
 };
 
 // A model made ready for one engine: plans for some batch sizes that share one block of weights.

@@ -126,7 +126,8 @@ TEST(Messages, ConfigsAreJsonWithNumbersAndNames) {
 
 TEST(Metrics, NamesAndValues) {
   controller::ServerStatistics statistics{
-      .open_requests = 3, .pages_total = 64, .pages_free = 60, .exec_busy = 1500ms};
+      .open_requests = 3, .pages_total = 64, .pages_free = 60, .exec_busy = 1500ms, .load_busy = {},
+      .advice = {.add_devices = 2, .bad_rate = 0.25}};
   auto& model = statistics.models.emplace_back();
   model.name = "m\"\n";
   model.version = 4;
@@ -152,6 +153,9 @@ TEST(Metrics, NamesAndValues) {
            "carillon_page_cache_pages 64",
            "carillon_page_cache_pages_free 60",
            "carillon_open_requests 3",
+           "carillon_autoscale_add_devices 2",
+           "carillon_autoscale_release_devices 0",
+           "carillon_bad_request_ratio 0.25",
            "carillon_exec_busy_seconds_total 1.5",
            "# TYPE carillon_requests_total counter",
        })

@@ -1,5 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <deque>
+
+#include "carillon/base/time.h"
+
 namespace carillon::provision {
 
 struct AutoscaleAdvice {
@@ -13,5 +18,28 @@ struct AutoscaleAdvice {
 // rate r is above `threshold`, N*r/(1-r) more (with 1-r held at a half, so at most 2N); else N*f fewer for an
 // idle fraction f, but never all of them. Shares are in [0, 1]. A pure function.
 AutoscaleAdvice autoscale_advice(int devices, double bad_rate, double idle_fraction, double threshold = 0.01);
+
+// The same for a server that runs: advice over about the last `span`, from counters that only grow. Looked at
+// seldom, the period reaches back to the last look. Not thread-safe.
+class AutoscaleWindow {
+ public:
+  struct Counters {
+    std::uint64_t requests = 0;  // that had their outcome (without those whose client went)
+    std::uint64_t bad = 0;       // of these, not answered on time
+    Duration busy{0};            // device time, of all devices
+  };
+  explicit AutoscaleWindow(Duration span = std::chrono::seconds{60}) : span_(span) {}
+
+  // `now` does not go back. The first call only begins; it advises nothing.
+  AutoscaleAdvice observe(TimePoint now, int devices, const Counters& counters);
+
+ private:
+  struct Sample {
+    TimePoint at;
+    Counters counters;
+  };
+  Duration span_;
+  std::deque<Sample> samples_;  // one older than the span at most; at least a 64th of it apart
+};
 
 }  // namespace carillon::provision

@@ -82,10 +82,11 @@ class FakeModel final : public engine::CompiledModel {
     std::span<const graph::TensorSpec> inputs() const override { return inputs_; }
     std::span<const graph::TensorSpec> outputs() const override { return outputs_; }
     Bytes workspace() const override { return model_.config_.workspace; }
-    int kernels() const override { return 1; }
+    int kernels() const override { return 2; }  // the first adds, the second does nothing
     std::string_view kernel_name(int) const override { return "add fake"; }
-    Result<> run(engine::KernelRange range, const engine::Binding& to, std::span<Duration>) const override {
-      if (range.first != 0 || range.last != 1) return fail(ErrorCode::internal, "wrong range of kernels");
+    Result<> run(engine::KernelRange range, const engine::Binding& to, std::span<Duration>,
+                 engine::StopSignal* stop = nullptr) const override {
+      if (range.first != 0 || range.last != 2) return fail(ErrorCode::internal, "wrong range of kernels");
       if (model_.before_run)
         if (auto done = model_.before_run(); !done) return done;
       for (std::uint64_t at = 0; at + 8 <= model_.config_.weights; at += 64) {
@@ -104,6 +105,7 @@ class FakeModel final : public engine::CompiledModel {
           *y++ = *x++ + s[row] + model_.config_.constant;
         t[row] = s[row];
       }
+      if (stop != nullptr) stop->next = stop->requested() ? 1 : 2;
       return {};
     }
 

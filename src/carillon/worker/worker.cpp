@@ -89,6 +89,7 @@ class WorkerImpl final : public Worker {
   bool submit(const LoadCommand& command) override;
   bool submit(const UnloadCommand& command) override;
   bool submit(const InferCommand& command) override;
+  void stop(ActionId id) override;
   std::uint64_t total_pages() const override { return pages_->total_pages(); }
   std::uint64_t free_pages() const override { return pages_->free_pages(); }
   Result<std::vector<Duration>> measure_exec(ModelId id, int batch, int repeats) override;
@@ -131,7 +132,7 @@ class WorkerImpl final : public Worker {
   void run_exec(std::uint32_t slot, TimePoint now);
   bool begin_exec(HostModel& host);
   void finish_exec(HostModel& host);
-  Result<> run_plan(HostModel& host, PlanLayout& layout, std::byte* io);
+  Result<> run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop = nullptr);
   void run_output(std::uint32_t slot, TimePoint now);
   void end_infer(std::uint32_t slot, ActionStatus status, std::string error);
 
@@ -147,6 +148,12 @@ class WorkerImpl final : public Worker {
   std::size_t max_models_;
   std::atomic<std::size_t> model_count_{0};
   std::mutex state_;  // of all models: held for a few instructions
+
+  // INFERs to be stopped, by id + 1, the oldest written over; and the one that runs.
+  std::array<std::atomic<std::uint64_t>, 64> stops_{};
+  std::atomic<std::uint32_t> next_stop_{0};
+  std::atomic<std::uint64_t> running_{0};
+  engine::StopSignal signal_;
 
   SlotPool<LoadSlot> loads_;
   SlotPool<InferSlot> infers_;
@@ -400,7 +407,7 @@ void WorkerImpl::finish_exec(HostModel& host) {
   }
 }
 
-Result<> WorkerImpl::run_plan(HostModel& host, PlanLayout& layout, std::byte* io) {
+Result<> WorkerImpl::run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop) {
   for (std::size_t i = 0; i < layout.inputs.size(); ++i)
     layout.input_pointers[i] = io + layout.inputs[i].offset;
   for (std::size_t i = 0; i < layout.outputs.size(); ++i)
@@ -410,21 +417,35 @@ Result<> WorkerImpl::run_plan(HostModel& host, PlanLayout& layout, std::byte* io
                            .outputs = layout.output_pointers,
                            .workspace = workspace_.data(),
                            .weights = host.range.data()},
-                          {});
+                          {}, stop);
 }
 
 void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
   InferSlot& action = infers_[slot];
   HostModel& host = *action.host;
+  // The order against stop(): one of the two sees what the other wrote.
+  signal_.run = action.id.value + 1;
+  running_.store(signal_.run);
+  for (const auto& stopped : stops_)
+    if (stopped.load() == signal_.run) return end_infer(slot, ActionStatus::stopped, {});
   if (!begin_exec(host)) return end_infer(slot, ActionStatus::not_loaded, {});
   action.times.exec_start = now;
-  Result<> done = run_plan(host, *action.layout, action.io.data);
+  Result<> done = run_plan(host, *action.layout, action.io.data, &signal_);
   action.times.exec_end = clock_.now();
   finish_exec(host);
+  running_.store(0);
+  if (done && signal_.next < action.layout->plan->kernels())
+    return end_infer(slot, ActionStatus::stopped, {});
   if (!done) return end_infer(slot, ActionStatus::failed, std::move(done.error().message));
   const bool pushed =
       output_.push({.order = action.window.earliest, .id = action.id, .window = any_time, .slot = slot});
   CARILLON_ASSERT(pushed);  // OUTPUT stops after EXEC, and has a place for each slot
+}
+
+void WorkerImpl::stop(ActionId id) {
+  const std::uint64_t number = id.value + 1;
+  stops_[next_stop_.fetch_add(1) % stops_.size()].store(number);
+  if (running_.load() == number) signal_.wanted.store(number);
 }
 
 void WorkerImpl::run_output(std::uint32_t slot, TimePoint now) {

@@ -104,6 +104,11 @@ class Worker {
   virtual bool submit(const UnloadCommand& command) = 0;
   virtual bool submit(const InferCommand& command) = 0;
 
+  // Ends an INFER early: it is answered `stopped` if it had not begun, or before its next kernel; where its last
+  // kernel had, its own result comes. Never blocks. From any thread; an id that is not known has no effect. The
+  // last 64 stops of INFERs that have not begun are remembered.
+  virtual void stop(ActionId id) = 0;
+
   virtual std::uint64_t total_pages() const = 0;
   virtual std::uint64_t free_pages() const = 0;
   // Pages that `weights` take.

@@ -228,6 +228,51 @@ TEST_F(WorkerTest, SaysWhatIsWrongWithAnAction) {
   EXPECT_TRUE(batch.untouched());
 }
 
+TEST_F(WorkerTest, AStopEndsAnInferBeforeItsNextKernelOrItsFirst) {
+  start(small());
+  Gate gate;
+  const ModelId model = add({}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch running(3, 1), waiting(3, 1), untold(3, 1);
+  ASSERT_TRUE(worker_->submit(running.command({1}, model, any_time)));
+  gate.wait_reached();
+  ASSERT_TRUE(worker_->submit(waiting.command({2}, model, any_time)));
+  ASSERT_TRUE(worker_->submit(untold.command({3}, model, any_time)));
+  worker_->stop({1});
+  worker_->stop({2});
+  worker_->stop({777});  // nobody's
+  gate.open();
+  EXPECT_EQ(results_.wait({1}).status, ActionStatus::stopped);
+  EXPECT_TRUE(running.untouched());
+  EXPECT_EQ(results_.wait({2}).status, ActionStatus::stopped);
+  EXPECT_TRUE(waiting.untouched());
+  EXPECT_EQ(results_.wait({3}).status, ActionStatus::success);
+  worker_->stop({3});  // too late: its own result stands
+  EXPECT_EQ(infer(untold, model).status, ActionStatus::success);
+  EXPECT_EQ(results_.doubles(), 0);
+  EXPECT_EQ(unload(model).status, ActionStatus::success) << "a stopped EXEC holds nothing";
+}
+
+TEST_F(WorkerTest, StopsRaceWithWhatTheyStop) {
+  start(small());
+  const ModelId model = add({});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 1);
+  int stopped = 0;
+  for (std::uint64_t i = 1; i <= 2000; ++i) {
+    ASSERT_TRUE(worker_->submit(batch.command({i}, model, any_time)));
+    worker_->stop({i});
+    worker_->stop({i - 1});
+    const ActionStatus status = results_.wait({i}).status;
+    ASSERT_TRUE(status == ActionStatus::success || status == ActionStatus::stopped);
+    stopped += status == ActionStatus::stopped ? 1 : 0;
+  }
+  EXPECT_GT(stopped, 0);
+}
+
 TEST_F(WorkerTest, UnloadWaitsForItsOwnExecAndHoldsUpNoOther) {
   start(small());
   Gate gate;

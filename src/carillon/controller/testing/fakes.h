@@ -73,6 +73,7 @@ class HeldWorker final : public worker::Worker {
     held[command.id] = {Held::Kind::infer, command};
     return true;
   }
+  void stop(ActionId id) override { stopped.push_back(id); }
   std::uint64_t total_pages() const override { return 100; }
   std::uint64_t free_pages() const override { return 60; }
   Result<std::vector<Duration>> measure_exec(ModelId, int, int) override { return std::vector<Duration>{}; }
@@ -112,6 +113,7 @@ class HeldWorker final : public worker::Worker {
   }
 
   std::map<ActionId, Held> held;
+  std::vector<ActionId> stopped;
   bool full = false;
   std::size_t row_bytes = 4;
 

@@ -56,6 +56,12 @@ void expect_agrees(const Make& make, double tolerance, std::vector<int> batches 
         ASSERT_TRUE(plan->run({k, k + 1}, parts.binding(), {}).has_value());
     for (std::size_t i = 0; i < want.size(); ++i)
       EXPECT_EQ(relative_error(*parts.outputs()[i], *whole.outputs()[i]), 0) << "output " << i;
+    StopSignal stop{.wanted = 5, .run = 5};
+    ASSERT_TRUE(plan->run({1, plan->kernels()}, parts.binding(), {}, &stop).has_value());
+    EXPECT_EQ(stop.next, 1) << "ended before its first kernel";
+    stop.run = 6;
+    ASSERT_TRUE(plan->run({0, plan->kernels()}, parts.binding(), {}, &stop).has_value());
+    EXPECT_EQ(stop.next, plan->kernels()) << "another run is not meant";
   }
 }
 

@@ -76,7 +76,8 @@ void CpuPlan::bind(const Binding& binding) const {
   }
 }
 
-Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations) const {
+Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
+                      StopSignal* stop) const {
   CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
   CARILLON_ASSERT(binding.inputs.size() == parts_.inputs.size());
   CARILLON_ASSERT(binding.outputs.size() == parts_.outputs.size());
@@ -91,6 +92,10 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
   auto before = durations.empty() ? SystemClock::time_point{} : SystemClock::now();
   for (int k = range.first; k < range.last; ++k) {
     const auto i = static_cast<std::size_t>(k);
+    if (stop != nullptr && stop->requested()) {
+      stop->next = k;
+      return {};
+    }
     if (auto done = parts_.kernels[i]->run(state_.stream); !done)
       return in_context("kernel " + std::to_string(k) + " (" + parts_.names[i] + ")", done.error());
     if (!durations.empty()) {
@@ -99,6 +104,7 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
       before = after;
     }
   }
+  if (stop != nullptr) stop->next = range.last;
   return {};
 }
 

@@ -42,7 +42,8 @@ class CpuPlan final : public Plan {
   std::string_view kernel_name(int index) const override {
     return parts_.names[static_cast<std::size_t>(index)];
   }
-  Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations) const override;
+  Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
+               StopSignal* stop = nullptr) const override;
 
  private:
   // The one mutable part: where the kernels' operands lie now. Hence one run at a time.

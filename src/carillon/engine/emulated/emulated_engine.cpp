@@ -49,7 +49,8 @@ class EmulatedPlan final : public Plan {
   int kernels() const override { return options_->kernels; }
   std::string_view kernel_name(int index) const override { return names_[static_cast<std::size_t>(index)]; }
 
-  Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations) const override {
+  Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
+               StopSignal* stop = nullptr) const override {
     CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
     CARILLON_ASSERT(binding.outputs.size() == outputs_.size());
     CARILLON_ASSERT(durations.empty() || durations.size() == static_cast<std::size_t>(kernels()));
@@ -57,6 +58,10 @@ class EmulatedPlan final : public Plan {
     TimePoint end = now;
     const Duration one = with_noise(mean_) / kernels();
     for (int k = range.first; k < range.last; ++k) {
+      if (stop != nullptr && stop->requested()) {
+        stop->next = k;
+        return {};
+      }
       end += one;
       if (k + 1 == kernels())
         for (std::size_t i = 0; i < outputs_.size(); ++i)
@@ -69,6 +74,7 @@ class EmulatedPlan final : public Plan {
       if (!durations.empty()) durations[static_cast<std::size_t>(k)] = after - now;
       now = after;
     }
+    if (stop != nullptr) stop->next = range.last;
     return {};
   }
 
