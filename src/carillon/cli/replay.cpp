@@ -103,8 +103,12 @@ Result<> read(const Arguments& arguments, Recorded& recorded, Rebuilt& rebuilt, 
       first = std::min(first, decision.now);
       last = std::max(last, decision.now);
       auto& model = s.models[r.model.index()];
-      model.arrivals.push_back(decision.now);
-      model.slos.push_back(r.deadline == TimePoint::max() ? Duration::max() : r.deadline - decision.now);
+      model.arrivals.push_back(
+          {.at = decision.now,
+           .slo = r.deadline == TimePoint::max() ? Duration::max() : r.deadline - decision.now,
+           .cls = r.cls,
+           .priority = r.priority,
+           .app = r.app});
     } else if (const auto* gone = std::get_if<schedule::RequestCancelled>(&decision.event)) {
       recorded.cancelled += open.erase(gone->request.value);
     } else if (const auto* change = std::get_if<schedule::DeviceChanged>(&decision.event)) {
@@ -151,7 +155,8 @@ Result<> read(const Arguments& arguments, Recorded& recorded, Rebuilt& rebuilt, 
         recorded.refused += open.erase(id);
       }
     }
-    if (!compare) continue;
+    // Where the log breaks off, nobody knows whether these are all of its actions.
+    if (!compare || !decision.whole) continue;
     schedule::Actions actions;
     core->decide(decision.event, decision.now, actions);
     bool same = actions.size() == decision.actions.size();
@@ -180,12 +185,12 @@ Result<> read(const Arguments& arguments, Recorded& recorded, Rebuilt& rebuilt, 
   s.duration = last - first + 1s;
   for (std::size_t m = 0; m < s.models.size(); ++m) {
     auto& model = s.models[m];
-    for (TimePoint& at : model.arrivals) at = TimePoint{} + (at - first);
+    for (auto& planned : model.arrivals) planned.at = TimePoint{} + (planned.at - first);
     for (auto& [batch, time] : model.latency.table)
       if (const auto found = rebuilt.measured.find({static_cast<std::uint32_t>(m), batch});
           found != rebuilt.measured.end())
         time = found->second.first / found->second.second;
-    model.slo = model.slos.empty() ? Duration{1s} : model.slos.front();
+    model.slo = model.arrivals.empty() ? Duration{1s} : model.arrivals.front().slo;
   }
   return {};
 }
@@ -253,13 +258,13 @@ int run(const Arguments& arguments) {
     fmt::print("{}\n", json.dump(2));
   } else {
     fmt::print("{}: {} events, {} actions\n", arguments.log, recorded.events, recorded.actions);
-    fmt::print("{:<28}{:>9}{:>9}{:>7}{:>9}{:>10}{:>8}{:>9}{:>9}\n", "", "requests", "on time", "late",
-               "refused", "cancelled", "batch", "p50 ms", "p99 ms");
+    fmt::print("{:<28}{:>9}{:>9}{:>7}{:>9}{:>10}{:>7}{:>8}{:>9}{:>9}\n", "", "requests", "on time", "late",
+               "refused", "cancelled", "open", "batch", "p50 ms", "p99 ms");
     const auto row = [](const std::string& what, const nlohmann::ordered_json& r) {
-      fmt::print("{:<28}{:>9}{:>9}{:>7}{:>9}{:>10}{:>8.1f}{:>9.2f}{:>9.2f}\n", what,
+      fmt::print("{:<28}{:>9}{:>9}{:>7}{:>9}{:>10}{:>7}{:>8.1f}{:>9.2f}{:>9.2f}\n", what,
                  r["requests"].get<std::uint64_t>(), r["on_time"].get<std::uint64_t>(),
                  r["late"].get<std::uint64_t>(), r["refused"].get<std::uint64_t>(),
-                 r["cancelled"].get<std::uint64_t>(), r["mean_batch"].get<double>(),
+                 r["cancelled"].get<std::uint64_t>(), r["open"].get<std::uint64_t>(), r["mean_batch"].get<double>(),
                  r["p50_ms"].get<double>(), r["p99_ms"].get<double>());
     };
     row(scheduler + " (recorded)", json["recorded"]);

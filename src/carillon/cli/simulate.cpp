@@ -74,25 +74,34 @@ struct Run {
   bool done = false;
 };
 
-// Every scenario under every scheduler with every seed.
-Result<std::vector<Run>> make_runs(const Arguments& arguments) {
+// Every scenario under every scheduler with every seed. `searches`: for the rate that it bears.
+Result<std::vector<Run>> make_runs(const Arguments& arguments, bool searches) {
   std::vector<std::uint64_t> seeds;
   if (!arguments.seeds.empty()) {
     auto parsed = parse_seeds(arguments.seeds);
     if (!parsed) return std::unexpected(std::move(parsed.error()));
     seeds = std::move(*parsed);
   }
+  const std::optional<std::uint64_t> first_seed =
+      seeds.empty() ? std::nullopt : std::optional(seeds.front());
   std::vector<Run> runs;
   for (const std::string& file : arguments.scenarios) {
-    auto scenario = workload::read_scenario(file);
-    if (!scenario) return std::unexpected(std::move(scenario.error()));
-    if (arguments.rate > 0) workload::set_rate(*scenario, arguments.rate);
-    if (arguments.duration_s > 0) {
-      scenario->duration = from_seconds(arguments.duration_s);
-      if (scenario->warmup >= scenario->duration)
-        return invalid("--duration must be longer than the warm-up of '" + file + "', " +
-                       std::to_string(to_seconds(scenario->warmup)) + " s");
-    }
+    const auto read = [&](std::optional<std::uint64_t> seed) -> Result<workload::Scenario> {
+      workload::Overrides overrides{.duration = {}, .seed = seed};
+      if (arguments.duration_s > 0) overrides.duration = from_seconds(arguments.duration_s);
+      auto scenario = workload::read_scenario(file, overrides);
+      if (!scenario || (!searches && arguments.rate <= 0)) return scenario;
+      const std::size_t scaling = workload::scaling_models(*scenario);
+      if (scaling == 0)
+        return invalid(file + ": there is no rate to set: every model has a rate of its own, or clients that wait");
+      if (scaling < scenario->models.size() && seed == first_seed)
+        fmt::print(stderr, "{}: {} of {} models keep rates of their own\n", file,
+                   scenario->models.size() - scaling, scenario->models.size());
+      if (arguments.rate > 0) workload::set_rate(*scenario, arguments.rate);
+      return scenario;
+    };
+    const auto scenario = read(first_seed);
+    if (!scenario) return std::unexpected(scenario.error());
     const auto schedulers =
         arguments.schedulers.empty() ? std::vector{scenario->scheduler} : arguments.schedulers;
     for (const std::string& scheduler : schedulers) {
@@ -100,7 +109,11 @@ Result<std::vector<Run>> make_runs(const Arguments& arguments) {
       if (!made) return invalid(made.error().message);
       for (const std::uint64_t seed : seeds.empty() ? std::vector{scenario->seed} : seeds) {
         Run run{.scenario = *scenario, .scheduler = scheduler, .report = {}};
-        run.scenario.seed = seed;
+        if (seed != scenario->seed) {  // a trace is dealt by the seed
+          auto other = read(seed);
+          if (!other) return std::unexpected(other.error());
+          run.scenario = std::move(*other);
+        }
         runs.push_back(std::move(run));
       }
     }
@@ -120,11 +133,22 @@ bool write_file(const std::string& file, const std::string& text) {
 }
 
 int simulate_all(const Arguments& arguments) {
-  auto runs = make_runs(arguments);
+  auto runs = make_runs(arguments, false);
   if (!runs) return complain("simulate", runs.error());
   if (!arguments.plot.empty() && runs->size() != 1)
     return complain("simulate", {ErrorCode::invalid_argument,
                                  "--plot draws one run; this would be " + std::to_string(runs->size())});
+  if (arguments.interval_s > 0 && !arguments.json && arguments.plot.empty())
+    return complain("simulate", {ErrorCode::invalid_argument, "--interval shows in --json and in --plot FILE alone"});
+  for (const Run& run : *runs)
+    if (arguments.interval_s > 0 && to_seconds(run.scenario.duration) / arguments.interval_s *
+                                            static_cast<double>(run.scenario.models.size() + 1) >
+                                        2e7)
+      return complain("simulate", {ErrorCode::invalid_argument,
+                                   fmt::format("--interval {:g}: {} models over {:g} s would make more than 20 million "
+                                               "entries; take a longer interval",
+                                               arguments.interval_s, run.scenario.models.size(),
+                                               to_seconds(run.scenario.duration))});
   if (!arguments.record.empty() && runs->size() != 1)
     return complain("simulate", {ErrorCode::invalid_argument,
                                  "--record logs one run; this would be " + std::to_string(runs->size())});
@@ -216,7 +240,7 @@ int simulate_all(const Arguments& arguments) {
 }
 
 int find_all(const Arguments& arguments) {
-  auto runs = make_runs(arguments);
+  auto runs = make_runs(arguments, true);
   if (!runs) return complain("goodput", runs.error());
   std::signal(SIGINT, [](int) { interrupted = 1; });
   nlohmann::ordered_json all = nlohmann::ordered_json::array();

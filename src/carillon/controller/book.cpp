@@ -52,6 +52,11 @@ void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival,
   count(of.fail, latency);
 }
 
+void Book::wasted(Duration busy) {
+  const std::lock_guard lock(mutex_);
+  exec_busy_ += busy;
+}
+
 void Book::executed(ModelId model, int batch, const worker::ActionTimes& times, Duration predicted) {
   const Duration measured = times.exec_end - times.exec_start;
   {

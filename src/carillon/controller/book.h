@@ -43,6 +43,8 @@ class Book {
                 const CallSteps& steps);
   // One INFER of `batch` rows succeeded; `predicted` is what the scheduler expected of its EXEC.
   void executed(ModelId model, int batch, const worker::ActionTimes& times, Duration predicted);
+  // One ran for that long and came to nothing.
+  void wasted(Duration busy);
   void loaded(ModelId model, Duration took);
   void unloaded(ModelId model);
   void set_open_requests(std::uint64_t count);

@@ -191,6 +191,7 @@ ServerStatistics Controller::statistics() const {
     const std::lock_guard lock(mutex_);
     if (state_ == State::preparing) return {};  // models and workers are still being added
   }
+  const std::lock_guard advising(advice_mutex_);  // counters that are older than the last look's would not do
   ServerStatistics out = core_.book().snapshot();
   for (const auto& worker : workers_) {
     out.pages_total += worker->total_pages();
@@ -202,7 +203,6 @@ ServerStatistics Controller::statistics() const {
     counters.requests += m.on_time + bad;
     counters.bad += bad;
   }
-  const std::lock_guard lock(advice_mutex_);
   out.advice = advice_.observe(clock_.now(), static_cast<int>(workers_.size()), counters);
   return out;
 }

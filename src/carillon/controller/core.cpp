@@ -207,6 +207,8 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
       if (success)
         book_.executed(flight.model, static_cast<int>(flight.requests.size()), result.times,
                        flight.predicted);
+      else if (result.times.exec_end > result.times.exec_start)
+        book_.wasted(result.times.exec_end - result.times.exec_start);
       for (const RequestId request : flight.requests) land(request, result, now);
       break;
   }

@@ -288,6 +288,7 @@ Result<std::optional<LoggedDecision>> LogReader::next() {
     }
     decision.actions.push_back(line_.substr(2));
   }
+  decision.whole = held_;
   return decision;
 }
 

@@ -52,6 +52,7 @@ struct LoggedDecision {
   schedule::Event event;
   TimePoint now;
   std::vector<std::string> actions;  // as to_line() writes them
+  bool whole = true;                 // false where the log breaks off after it: actions may be missing
 };
 
 // Reads a log record by record. Outside input: every number is checked, and errors name file and line.

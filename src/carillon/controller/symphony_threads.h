@@ -13,7 +13,9 @@ namespace carillon::controller {
 
 struct SymphonyThreadsOptions {
   schedule::Environment environment;
-  schedule::SymphonyOptions symphony;  // timeout and attempts have no effect here, nor has BatchPlan::limit
+  // timeout and attempts have no effect here. BatchPlan's limits count as targets only, among a thread's own
+  // models.
+  schedule::SymphonyOptions symphony;
   int threads = 2;                     // >= 1, the caller's own included
   // Candidates and devices are matched that long before dispatch: what two rounds take, in which a candidate
   // reaches the rank and its grant comes back.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,14 +33,14 @@ struct KernelRange {
 };
 
 // Lets another thread end a run between two kernels. The runner sets `run` to a number of this run's own before
-// it starts; whoever wants it ended stores that number in `wanted`, at any time, as late as it likes: a later
+// it starts, not 0; whoever wants it ended stores that number in `wanted`, at any time, as late as it likes: a later
 // run has another number.
 struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
   int next = 0;                          // set by the run: its first kernel that did not run; last where all did
 
-  bool requested() const { return wanted.load(std::memory_order_relaxed) == run; }
+  bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
 };
 
 // Where one run finds its memory. Pointers are 64-byte aligned; nothing overlaps.

@@ -31,7 +31,7 @@ class Clients {
     Random random{0};
     TimePoint at{};   // of the last
     double work = 0;  // of the gap that is under way: in units of mean gaps, still to pass
-    const std::vector<TimePoint>* planned = nullptr;
+    const std::vector<workload::PlannedRequest>* planned = nullptr;
     const std::vector<std::uint32_t>* per_minute = nullptr;
     std::vector<TimePoint> minute;  // of the trace's minute under way, descending
     std::size_t place = 0;

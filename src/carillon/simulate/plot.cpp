@@ -193,10 +193,10 @@ std::string to_svg(const workload::Scenario& scenario, std::string_view schedule
   batch_panel(svg, 60 + panel + gap, figures);
   timeline_panel(svg, 60 + 2 * (panel + gap), figures);
   if (series) {
-    const double s = to_seconds(interval);
     Line offered{"offered", {}}, on_time{"on time", {}}, used{"devices that ran something", {}},
         busy{"busy devices, mean", {}};
     for (const IntervalFigures& in : figures.intervals) {
+      const double s = to_seconds(in.length);
       offered.values.push_back(static_cast<double>(in.offered) / s);
       on_time.values.push_back(static_cast<double>(in.on_time) / s);
       used.values.push_back(in.devices_used);

@@ -72,18 +72,16 @@ Report make_report(const workload::Scenario& scenario, std::string_view schedule
 
 // What happened by interval, a list for each figure.
 static nlohmann::ordered_json series_json(const Report& r) {
-  const double seconds = to_seconds(r.interval);
   nlohmann::ordered_json json;
-  json["interval_s"] = seconds;
+  json["interval_s"] = to_seconds(r.interval);
   const auto list = [&](const char* name, auto&& of) {
     auto& values = json[name] = nlohmann::ordered_json::array();
     for (const IntervalFigures& in : r.intervals) values.push_back(of(in));
   };
   const auto advice = [&](const IntervalFigures& in) {
-    const double bad = in.offered == 0
-                           ? 0
-                           : 1 - static_cast<double>(in.on_time) / static_cast<double>(in.offered);
-    const double busy = to_seconds(in.busy) / seconds / r.devices;
+    const double bad =
+        in.offered == 0 ? 0 : static_cast<double>(in.late + in.refused) / static_cast<double>(in.offered);
+    const double busy = to_seconds(in.busy) / to_seconds(in.length) / r.devices;
     return provision::autoscale_advice(r.devices, bad, std::clamp(1 - busy, 0.0, 1.0));
   };
   list("offered", [](const auto& in) { return in.offered; });
@@ -92,7 +90,7 @@ static nlohmann::ordered_json series_json(const Report& r) {
   list("refused", [](const auto& in) { return in.refused; });
   list("loads", [](const auto& in) { return in.loads; });
   list("max_ms", [](const auto& in) { return to_ms(in.longest); });
-  list("busy_devices", [&](const auto& in) { return to_seconds(in.busy) / seconds; });
+  list("busy_devices", [](const auto& in) { return to_seconds(in.busy) / to_seconds(in.length); });
   list("devices_used", [](const auto& in) { return in.devices_used; });
   list("add_devices", [&](const auto& in) { return advice(in).add_devices; });
   list("release_devices", [&](const auto& in) { return advice(in).release_devices; });
@@ -127,7 +125,10 @@ nlohmann::ordered_json to_json(const Report& r) {
   json["wall_s"] = r.wall_s;
   json["events"] = r.events;
   const auto advice =
-      provision::autoscale_advice(r.devices, 1 - r.finish_rate, std::clamp(1 - r.utilization, 0.0, 1.0));
+      provision::autoscale_advice(r.devices,
+                                  static_cast<double>(r.late + r.refused) /
+                                      static_cast<double>(std::max<std::uint64_t>(1, r.offered)),
+                                  std::clamp(1 - r.utilization, 0.0, 1.0));
   json["advice"] = {{"add_devices", advice.add_devices},
                     {"release_devices", advice.release_devices},
                     {"bad_rate", advice.bad_rate},

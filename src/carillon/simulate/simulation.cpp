@@ -202,6 +202,9 @@ Figures Simulation::run() {
   if (options_.interval > Duration{0}) {
     const auto count = static_cast<std::size_t>((scenario_.duration + options_.interval - 1ns) / options_.interval);
     figures_.intervals.resize(count);
+    for (std::size_t i = 0; i < count; ++i)
+      figures_.intervals[i].length =
+          std::min(options_.interval, scenario_.duration - options_.interval * static_cast<std::int64_t>(i));
     used_in_.resize(devices_.size());
     for (ModelFigures& m : figures_.models) {
       m.offered_by.resize(count);
@@ -327,7 +330,13 @@ void Simulation::send(ModelId model) {
                .cls = m.cls,
                .arrival = now_,
                .deadline = saturating_add(now_, m.slo)};
-  if (!m.slos.empty()) r.request.deadline = saturating_add(now_, m.slos[clients_.taken()]);
+  if (!m.arrivals.empty()) {
+    const workload::PlannedRequest& planned = m.arrivals[clients_.taken()];
+    r.request.deadline = saturating_add(now_, planned.slo);
+    r.request.cls = planned.cls;
+    r.request.priority = planned.priority;
+    r.request.app = planned.app;
+  }
   if (!m.latency.modes.empty()) {
     double total = 0;
     for (const auto& mode : m.latency.modes) total += mode.weight;

@@ -24,6 +24,7 @@ struct Execution {
 
 // What happened in one interval of virtual time; requests count where they were sent.
 struct IntervalFigures {
+  Duration length{0};  // the last may be shorter than the others
   std::uint64_t offered = 0, on_time = 0, late = 0, refused = 0;
   std::uint64_t loads = 0;
   Duration busy{0};      // of all devices, by the start of EXEC

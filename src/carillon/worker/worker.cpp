@@ -150,6 +150,7 @@ class WorkerImpl final : public Worker {
   std::mutex state_;  // of all models: held for a few instructions
 
   // INFERs to be stopped, by id + 1, the oldest written over; and the one that runs.
+  std::mutex stopping_;
   std::array<std::atomic<std::uint64_t>, 64> stops_{};
   std::atomic<std::uint32_t> next_stop_{0};
   std::atomic<std::uint64_t> running_{0};
@@ -430,6 +431,7 @@ void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
     if (stopped.load() == signal_.run) return end_infer(slot, ActionStatus::stopped, {});
   if (!begin_exec(host)) return end_infer(slot, ActionStatus::not_loaded, {});
   action.times.exec_start = now;
+  signal_.next = action.layout->plan->kernels();
   Result<> done = run_plan(host, *action.layout, action.io.data, &signal_);
   action.times.exec_end = clock_.now();
   finish_exec(host);
@@ -444,6 +446,7 @@ void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
 
 void WorkerImpl::stop(ActionId id) {
   const std::uint64_t number = id.value + 1;
+  const std::lock_guard lock(stopping_);  // one after another, or an older wish could replace a newer
   stops_[next_stop_.fetch_add(1) % stops_.size()].store(number);
   if (running_.load() == number) signal_.wanted.store(number);
 }

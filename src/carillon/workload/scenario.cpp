@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <sstream>
@@ -84,6 +85,8 @@ class Section {
     if (!node->is_table()) wrong(node, describe(key) + " must be a table");
     return {*node->as_table(), key, file_};
   }
+  // Keys that are right here whether or not they are asked for.
+  void knows(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
   std::string describe(const char* key) const { return name_.empty() ? key : name_ + "." + key; }
   // Call it when all keys have been asked for.
   void done() const {
@@ -160,6 +163,7 @@ std::vector<ProfileRow> read_profile_csv(const std::filesystem::path& file) {
     ProfileRow row{.name = cells[0], .latency = {}, .slo = {}, .load = {}, .weights = {}};
     for (std::size_t i = 1; i < cells.size(); ++i) {
       const std::string& column = header[i];
+      if (cells[i].empty()) continue;  // not known
       if (column == "alpha_ms") {
         row.latency.alpha = from_ms(to_number(cells[i], file, n));
         row.latency.linear = true;
@@ -211,10 +215,12 @@ ProfileRow read_latency(Section& model) {
         node,
         "a model needs latency = { alpha_ms, beta_ms }, { table_ms }, { csv, row } or { c0_ms, c1, modes }");
   Section section(*node->as_table(), "latency", model.file());
+  section.knows({"alpha_ms", "beta_ms", "table_ms", "csv", "row", "c0_ms", "c1", "modes"});
   ProfileRow row;
   if (section.has("csv")) {
     const std::string name = section.text("csv", ""), wanted = section.text("row", "");
     section.done();
+    if (wanted.empty()) section.wrong(node, "latency = { csv, row } needs the row's name");
     const auto rows = read_profile_csv(beside(model.file(), name));
     const auto found =
         std::find_if(rows.begin(), rows.end(), [&](const ProfileRow& r) { return r.name == wanted; });
@@ -266,29 +272,45 @@ ArrivalSpec read_process(Section& section, const std::string& text) {
 // with every newcomer up to the fiftieth, then with every fiftieth part more, for all copies at once.
 std::vector<RateStep> rates_of_copy(double all, std::int64_t c, std::int64_t copies, double start, double every) {
   std::vector<RateStep> steps;
-  const auto at = [&](std::int64_t active) { return from_seconds(start + every * static_cast<double>(active - 1)); };
+  const auto at = [&](std::int64_t active) {
+    return from_seconds(std::min(1e9, start + every * static_cast<double>(active - 1)));
+  };
   if (at(c + 1) > Duration{0}) steps.push_back({Duration{0}, 0});
   std::int64_t counted = 1;  // active copies that the rates reckon with
-  for (std::int64_t n = 1; n <= copies; n = std::max(n + 1, n + n / 50)) {
+  for (std::int64_t n = 1;; n = std::min(copies, std::max(n + 1, n + n / 50))) {
     if (n > c + 1) {
       if (steps.empty() || steps.back().at < at(c + 1))
         steps.push_back({at(c + 1), all / static_cast<double>(counted)});
       steps.push_back({at(n), all / static_cast<double>(n)});
     }
     counted = n;
+    if (n == copies) break;
   }
   if (steps.empty() || steps.back().at < at(c + 1)) steps.push_back({at(c + 1), all / static_cast<double>(counted)});
   return steps;
 }
 
 void read_models(Section model, Scenario& scenario) {
+  model.knows({"name", "copies", "slo_ms", "class", "max_batch", "batch_sizes", "weights", "load_ms", "latency", "csv",
+               "min_ratio", "max_ratio", "process", "rate", "start_s", "end_s", "activate_every_s", "steps"});
   ScenarioModel base;
   const bool many = model.has("csv");
+  for (const char* key : {"rate", "start_s", "end_s", "activate_every_s"})
+    if (model.has("steps") && model.has(key))
+      model.wrong(model.find(key), std::string("a model has steps or ") + key + ", not both");
+  for (const char* key : {"min_ratio", "max_ratio"})
+    if (!many && model.has(key)) model.wrong(model.find(key), std::string(key) + " needs csv");
+  for (const char* key : {"name", "latency"})
+    if (many && model.has(key)) model.wrong(model.find(key), std::string("a model has csv or ") + key + ", not both");
   std::vector<ProfileRow> rows;
   if (many) {
     rows = read_profile_csv(beside(model.file(), model.text("csv", "")));
     const double low = model.number("min_ratio", 0, 0, 1e12);
     const double high = model.number("max_ratio", 1e12, 0, 1e12);
+    if (model.has("min_ratio") || model.has("max_ratio"))
+      for (const ProfileRow& r : rows)
+        if (!r.latency.linear)
+          model.wrong(model.find("csv"), "min_ratio and max_ratio need a profile with alpha_ms and beta_ms");
     std::erase_if(rows, [&](const ProfileRow& r) {
       if (!r.latency.linear) return false;
       const double ratio = static_cast<double>(r.latency.beta.count()) /
@@ -333,7 +355,7 @@ void read_models(Section model, Scenario& scenario) {
   if (model.has("process")) base.process = read_process(model, model.text("process", ""));
   const double start = model.number("start_s", 0, 0, 1e9), end = model.number("end_s", 1e9, 0, 1e9);
   if (const toml::node* steps = model.find("steps")) {
-    if (!steps->is_array()) model.wrong(steps, "steps must be a list of [at_s, requests_per_s]");
+    if (!steps->is_array() || steps->as_array()->empty()) model.wrong(steps, "steps must be a list of [at_s, requests_per_s]");
     for (const toml::node& step : *steps->as_array()) {
       const toml::array* pair = step.as_array();
       const auto at = pair != nullptr && pair->size() == 2 ? (*pair)[0].value<double>() : std::nullopt;
@@ -347,18 +369,19 @@ void read_models(Section model, Scenario& scenario) {
     if (!base.rate.empty() && base.rate.front().at > Duration{0})
       base.rate.insert(base.rate.begin(), {Duration{0}, 0});
   } else if (every > 0) {
-    if (!model.has("rate") || end < 1e9)
-      model.wrong(nullptr, "activate_every_s needs rate (of all copies together), and no end_s");
+    if (!model.has("rate") || end < 1e9 || (base.process && base.process->kind == ArrivalKind::closed))
+      model.wrong(model.find("activate_every_s"),
+                  "activate_every_s needs rate (of all copies together), no end_s and no closed loop");
     base.rate.push_back({Duration{0}, model.number("rate", 0, 0, 1e9)});
   } else if (model.has("rate")) {
     const double rate = model.number("rate", 0, 0, 1e9);
     if (start > 0) base.rate.push_back({Duration{0}, 0});
     base.rate.push_back({from_seconds(start), rate});
     if (end < 1e9) base.rate.push_back({from_seconds(end), 0});
-  } else if (base.process && base.process->kind == ArrivalKind::closed && start > 0) {
+  } else if (base.process && base.process->kind == ArrivalKind::closed && start > 0 && end >= 1e9) {
     base.rate.push_back({from_seconds(start), 0});
   } else if (start > 0 || end < 1e9) {
-    model.wrong(nullptr, "start_s and end_s need the model's own rate");
+    model.wrong(nullptr, "start_s and end_s need the model's own rate (a closed loop may have start_s)");
   }
   model.done();
   for (const ProfileRow& row : rows) {
@@ -392,9 +415,11 @@ void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest,
     ++first;
   const std::size_t minutes = header.size() - first;
   if (minutes == 0) throw Problem{scenario.trace.string() + ":1: no column is a minute (a number)"};
-  const auto wanted = static_cast<std::size_t>(std::min<std::int64_t>(
-      static_cast<std::int64_t>(minutes),
-      (scenario.duration + std::chrono::minutes{1} - Duration{1}) / std::chrono::minutes{1}));
+  const auto wanted =
+      static_cast<std::size_t>((scenario.duration + std::chrono::minutes{1} - Duration{1}) / std::chrono::minutes{1});
+  if (wanted > minutes)
+    throw Problem{scenario.trace.string() + ": the trace has " + std::to_string(minutes) +
+                  " minutes; the run may last at most " + std::to_string(60 * minutes) + " s"};
   std::vector<std::vector<double>> functions;
   for (std::size_t n = 2; std::getline(in, line); ++n) {
     if (line.empty()) continue;
@@ -452,10 +477,11 @@ void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest,
       std::swap(users[f][i - 1], users[f][random.below(i)]);
     double weights = 0;
     for (std::size_t i = 0; i < users[f].size(); ++i) weights += std::pow(static_cast<double>(i + 1), -skew);
-    for (std::size_t i = 0; i < users[f].size(); ++i)
+    for (std::size_t i = 0; i < users[f].size(); ++i) {
+      const double share = scale * std::pow(static_cast<double>(i + 1), -skew) / weights;
       for (std::size_t minute = 0; minute < wanted; ++minute)
-        expected[users[f][i]][minute] +=
-            functions[f][minute] * scale * std::pow(static_cast<double>(i + 1), -skew) / weights;
+        expected[users[f][i]][minute] += functions[f][minute] * share;
+    }
   }
   for (std::size_t m = 0; m < count; ++m) {
     auto& counts = scenario.models[m].per_minute;
@@ -469,17 +495,26 @@ void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest,
   }
 }
 
-Scenario build(const toml::table& root, const std::filesystem::path& file) {
+Scenario build(const toml::table& root, const std::filesystem::path& file, const Overrides& overrides) {
   Scenario s;
   Section top(root, "", file);
   s.name = top.text("name", file.stem().string());
   s.seed = static_cast<std::uint64_t>(top.whole("seed", 1, 0, std::numeric_limits<std::int64_t>::max()));
   s.duration = from_seconds(top.number("duration_s", 60, 1e-3, 1e7));
   s.warmup = from_seconds(top.number("warmup_s", 0, 0, 1e7));
+  if (overrides.seed) s.seed = *overrides.seed;
+  if (overrides.duration) {
+    s.duration = *overrides.duration;
+    if (s.warmup >= s.duration)
+      throw Problem{file.string() + ": a duration of " + std::to_string(to_seconds(s.duration)) +
+                    " s must be longer than the file's warmup_s, " + std::to_string(to_seconds(s.warmup)) + " s"};
+  }
   if (s.warmup >= s.duration) top.wrong(root.get("warmup_s"), "warmup_s must be shorter than duration_s");
   s.scheduler = top.text("scheduler", "symphony");
 
+  top.knows({"name", "seed", "duration_s", "warmup_s", "scheduler", "cluster", "load", "models"});
   Section cluster = top.section("cluster");
+  cluster.knows({"devices", "memory", "pcie", "network_delay_us", "allowance"});
   s.devices = static_cast<int>(cluster.whole("devices", 1, 1, 100000));
   s.memory = cluster.bytes("memory");
   if (const auto pcie = cluster.bytes("pcie", "/s")) {
@@ -497,15 +532,20 @@ Scenario build(const toml::table& root, const std::filesystem::path& file) {
   cluster.done();
 
   Section load = top.section("load");
+  load.knows({"rate", "process", "popularity", "functions_per_model", "spread_hottest", "function_skew"});
   s.rate = load.number("rate", 0, 0, 1e9);
   const std::string process = load.text("process", "poisson");
   const auto functions_per_model = static_cast<int>(load.whole("functions_per_model", 1, 1, 1000));
   const auto spread_hottest = static_cast<int>(load.whole("spread_hottest", 1, 1, 100000));
   const double function_skew = load.number("function_skew", 0, 0, 100);
-  if (process.starts_with("trace:"))
+  if (process.starts_with("trace:")) {
     s.trace = beside(file, process.substr(6));
-  else
+  } else {
+    for (const char* key : {"functions_per_model", "spread_hottest", "function_skew"})
+      if (load.has(key))
+        load.wrong(load.find(key), load.describe(key) + " needs process = \"trace:FILE\"");
     s.process = read_process(load, process);
+  }
   const std::string popularity = load.text("popularity", "equal");
   if (popularity.starts_with("zipf:")) {
     s.popularity = Popularity::zipf;
@@ -538,6 +578,14 @@ Scenario build(const toml::table& root, const std::filesystem::path& file) {
   });
   if (s.rate <= 0 && !own && s.trace.empty())
     top.wrong(root.get("load"), "load.rate (requests a second over all models) must be above 0");
+  for (const ScenarioModel& m : s.models)
+    if (!m.rate.empty() && m.rate.size() > 1 && !m.process && s.process.kind == ArrivalKind::closed)
+      top.wrong(models, "model '" + m.name + "' has a rate that changes, but its clients wait for their answers");
+  if (!s.trace.empty())
+    for (const ScenarioModel& m : s.models)
+      if (!m.rate.empty() || m.process)
+        top.wrong(models, "model '" + m.name + "' has a rate or process of its own, but the trace says when its "
+                          "requests come");
   if (!s.trace.empty()) deal_trace(s, functions_per_model, spread_hottest, function_skew);
   return s;
 }
@@ -569,9 +617,10 @@ Duration LatencyModel::expected(int k) const {
   return batch_time(k, from_ns(sum / weights));
 }
 
-Result<Scenario> parse_scenario(std::string_view text, const std::filesystem::path& where) {
+Result<Scenario> parse_scenario(std::string_view text, const std::filesystem::path& where,
+                                const Overrides& overrides) {
   try {
-    return build(toml::parse(text, where.string()), where);
+    return build(toml::parse(text, where.string()), where, overrides);
   } catch (const toml::parse_error& error) {
     return invalid(place_of(where, error.source()) + ": " + std::string(error.description()));
   } catch (const Problem& problem) {
@@ -579,12 +628,12 @@ Result<Scenario> parse_scenario(std::string_view text, const std::filesystem::pa
   }
 }
 
-Result<Scenario> read_scenario(const std::filesystem::path& file) {
+Result<Scenario> read_scenario(const std::filesystem::path& file, const Overrides& overrides) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return fail(ErrorCode::not_found, "cannot read the scenario '" + file.string() + "'");
   std::ostringstream text;
   text << in.rdbuf();
-  return parse_scenario(text.str(), file);
+  return parse_scenario(text.str(), file, overrides);
 }
 
 std::vector<double> model_rates(const Scenario& scenario) {
@@ -621,6 +670,14 @@ std::vector<double> model_rates(const Scenario& scenario) {
     }
   }
   return rates;
+}
+
+std::size_t scaling_models(const Scenario& scenario) {
+  return static_cast<std::size_t>(
+      std::count_if(scenario.models.begin(), scenario.models.end(), [&](const ScenarioModel& m) {
+        return !m.per_minute.empty() ||
+               (m.rate.empty() && m.process.value_or(scenario.process).kind != ArrivalKind::closed);
+      }));
 }
 
 void set_rate(Scenario& scenario, double requests_per_s) {

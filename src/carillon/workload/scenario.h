@@ -42,6 +42,15 @@ struct LatencyModel {
   Duration expected(int k) const;
 };
 
+// One request that is planned by itself.
+struct PlannedRequest {
+  TimePoint at;
+  Duration slo;  // max(): no deadline
+  Class cls = Class::normal;
+  std::uint32_t priority = 0;
+  AppId app;
+};
+
 // A rate that changes: from `at` on (from the start of the run), `requests_per_s`; 0 is a pause.
 struct RateStep {
   Duration at;
@@ -65,8 +74,7 @@ struct ScenarioModel {
   LatencyModel latency;
   std::optional<ArrivalSpec> process;  // else the scenario's
   std::vector<RateStep> rate;          // its own, ascending by `at`; empty: its part of the load's rate
-  std::vector<TimePoint> arrivals;     // planned one by one, ascending; where given there is no process
-  std::vector<Duration> slos;          // of `arrivals`, where they differ; empty: slo
+  std::vector<PlannedRequest> arrivals;  // planned one by one, ascending; where given there is no process
   // Of a trace: requests in each minute, uniform at random within it; where given there is no process.
   std::vector<std::uint32_t> per_minute;
 };
@@ -99,12 +107,21 @@ struct Scenario {
 
 // Reads a scenario. Paths inside are relative to the file. Errors name file, line, key, what was found and
 // what would be right. Sizes and counts are bounded (at most 100,000 models, 100,000 devices).
-Result<Scenario> read_scenario(const std::filesystem::path& file);
-Result<Scenario> parse_scenario(std::string_view toml, const std::filesystem::path& where);
+// What is said elsewhere (on the command line) instead of in the file: known before a trace is dealt.
+struct Overrides {
+  std::optional<Duration> duration;
+  std::optional<std::uint64_t> seed;
+};
+Result<Scenario> read_scenario(const std::filesystem::path& file, const Overrides& overrides = {});
+Result<Scenario> parse_scenario(std::string_view toml, const std::filesystem::path& where,
+                                const Overrides& overrides = {});
 
 // The rate of each model in requests a second, in their order: `rate` shared by popularity among those
 // without a rate of their own (for them: the mean of their steps over the duration).
 std::vector<double> model_rates(const Scenario& scenario);
+
+// How many models' rates follow the load's rate: not those with one of their own, nor closed loops.
+std::size_t scaling_models(const Scenario& scenario);
 
 // Sets the load's rate; a trace keeps its shape. Models with a rate of their own, and closed loops, stay as
 // they are.

@@ -193,5 +193,65 @@ TEST_F(ScenarioFiles, ATraceIsDealtOverTheModelsAndKeepsItsShape) {
   EXPECT_THAT(gone.error().message, HasSubstr("cannot read the trace"));
 }
 
+Result<Scenario> parsed(const std::string& models, const std::string& rest = "") {
+  return parse_scenario(rest + models, "s.toml");
+}
+
+TEST(Scenario, CopiesThatComeOneByOneShareARate) {
+  for (const int copies : {1, 2, 50, 51, 101, 3600}) {
+    const auto s = parsed("[[models]]\nname = \"m\"\nslo_ms = 10\ncopies = " + std::to_string(copies) +
+                          "\nrate = 1000\nstart_s = 10\nactivate_every_s = 1\nlatency = { alpha_ms = 1 }\n",
+                          "duration_s = 5000\n");
+    ASSERT_TRUE(s) << s.error().message;
+    const auto rate_at = [&](double seconds) {
+      double sum = 0;
+      for (const ScenarioModel& m : s->models) {
+        double own = 0;
+        for (const RateStep& step : m.rate)
+          if (step.at <= from_seconds(seconds)) own = step.requests_per_s;
+        sum += own;
+      }
+      return sum;
+    };
+    EXPECT_EQ(rate_at(9.5), 0);
+    for (int active = 1; active <= copies; active += 1 + copies / 40)
+      EXPECT_NEAR(rate_at(10 + active - 0.5), 1000, 25) << active << " of " << copies;
+    EXPECT_NEAR(rate_at(10 + copies), 1000, 1e-6) << "in the end all have an equal part";
+  }
+}
+
+TEST(Scenario, SaysWhichKeysDoNotGoTogether) {
+  const std::string m = "[[models]]\nname = \"m\"\nslo_ms = 10\nlatency = { alpha_ms = 1 }\n";
+  struct Case {
+    std::string models, rest, words;
+  };
+  for (const Case& c : {
+           Case{m + "rate = 3\nsteps = [[0, 5]]\n", "", "steps or rate, not both"},
+           Case{m + "steps = []\n", "", "steps must be"},
+           Case{m + "steps = [[0, 5]]\nactivate_every_s = 1\n", "", "steps or activate_every_s"},
+           Case{m + "activate_every_s = 1\n", "[load]\nrate = 5\n", "needs rate"},
+           Case{m + "activate_every_s = 1\nrate = 5\nprocess = \"closed:3\"\n", "", "no closed loop"},
+           Case{m + "min_ratio = 3\nrate = 1\n", "", "min_ratio needs csv"},
+           Case{m, "[load]\nrate = 5\nfunction_skew = 1\n", "needs process = \"trace:FILE\""},
+           Case{m + "rat = 5\n", "", "rate"},
+           Case{m + "class = \"gold\"\nrate = 1\n", "", "best-effort"},
+           Case{"[[models]]\nname = \"m\"\nslo_ms = 10\nrate = 1\nlatency = { csv = \"x.csv\" }\n", "", "needs the row's name"},
+       }) {
+    const auto s = parsed(c.models, c.rest);
+    ASSERT_FALSE(s) << c.models << c.rest;
+    EXPECT_THAT(s.error().message, HasSubstr(c.words));
+    EXPECT_THAT(s.error().message, HasSubstr("s.toml"));
+  }
+}
+
+TEST(Scenario, WithoutADeadlineAndWithAClass) {
+  const auto s = parsed(
+      "[[models]]\nname = \"m\"\nslo_ms = inf\nclass = \"best-effort\"\nrate = 1\nlatency = { alpha_ms = 1 }\n");
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_EQ(s->models[0].slo, Duration::max());
+  EXPECT_EQ(s->models[0].cls, Class::best_effort);
+  EXPECT_EQ(scaling_models(*s), 0U);
+}
+
 }  // namespace
 }  // namespace carillon::workload

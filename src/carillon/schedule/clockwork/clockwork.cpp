@@ -43,8 +43,13 @@ void Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
   };
   std::visit(Visitor{*this, now, out}, event);
   while (!wakes_.empty() && wakes_.begin()->first <= now) fill(wakes_.begin()->second, now, out);
-  run_loads(now, out);
-  expire(now, out);
+  // What expires may be a reason to load something.
+  std::size_t missed = 0;
+  do {
+    run_loads(now, out);
+    missed = missed_.size();
+    expire(now, out);
+  } while (missed_.size() > missed);
   ask_wake(now, out);
 }
 

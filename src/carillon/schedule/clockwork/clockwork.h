@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <set>
 #include <span>
@@ -56,6 +57,7 @@ class Clockwork final : public Scheduler {
   static bool has_deadline(int rank) { return rank % 2 == 0; }
   static bool is_best_effort(int rank) { return rank >= 4; }
   static constexpr int patient_rank = 3;  // normal, without a deadline
+  static constexpr DeviceId no_device{std::numeric_limits<std::uint32_t>::max()};
 
   // A device where a model is loading or loaded, with the lanes' bounds in that device's `ready` sets.
   struct Place {
@@ -70,6 +72,7 @@ class Clockwork final : public Scheduler {
     TimePoint patient_since = TimePoint::max();  // as listed in patient_
     TimePoint missed_since = TimePoint::max();   // as listed in missed_
     TimePoint missed_at = TimePoint::min();      // the last time
+    DeviceId room_on = no_device;                // where room was made for it last
     int load_failures = 0;
     TimePoint load_not_before = TimePoint::min();
   };
@@ -124,11 +127,13 @@ class Clockwork final : public Scheduler {
   bool load_missed(DeviceId device, TimePoint now, Actions& out);
   void missed(const Request& request, TimePoint now, Actions& out);
   void set_missed(ModelId model, TimePoint since);
+  bool has_room_elsewhere(DeviceId device, ModelId model) const;
   bool load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out);
   enum class LoadAttempt { sent, evicting, impossible };
   LoadAttempt try_load(DeviceId device, ModelId model, bool best_effort, TimePoint latest, TimePoint now,
-                       Actions& out);
-  bool make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out);
+                       Actions& out, std::optional<Duration> unused_for = std::nullopt);
+  bool make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out,
+                 std::optional<Duration> unused_for);
   TimePoint last_useful_load(DeviceId device, ModelId model) const;
   void place(ModelId model, DeviceId device);
   void displace(ModelId model, DeviceId device);

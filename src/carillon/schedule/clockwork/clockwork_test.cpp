@@ -342,12 +342,38 @@ TEST(Clockwork, LoadsWhatIsTooSlowToLoadForThoseToCome) {
   hand.arrive(0, at(60ms), at(70ms));
   ASSERT_EQ(hand.sent<Infer>().size(), 1U);
   hand.done(hand.sent<Infer>()[0].id, at(60ms), at(63ms));
-  // Another that is refused takes its place, as nobody waits for it.
+  // Another that is refused takes its place once it was not used for a second: no sooner, or the two would take
+  // each other's place for ever.
   hand.arrive(1, at(70ms), at(80ms));
+  EXPECT_TRUE(hand.sent<Unload>().empty());
+  hand.arrive(1, at(1070ms), at(1080ms));
   ASSERT_EQ(hand.sent<Unload>().size(), 1U);
-  hand.done(hand.sent<Unload>()[0].id, at(70ms), at(70ms));
+  hand.done(hand.sent<Unload>()[0].id, at(1070ms), at(1070ms));
   ASSERT_EQ(hand.sent<Load>().size(), 1U);
   EXPECT_EQ(hand.sent<Load>()[0].model, ModelId{1});
+}
+
+TEST(Clockwork, OneDeviceIsEnoughToMakeRoomFor) {
+  std::vector<ModelInfo> models;
+  for (std::uint32_t m = 0; m < 5; ++m) models.push_back(linear_model(m, 1ms, 2ms, 1, 50ms));
+  Hand hand({.safety = 250us}, models, 1);
+  for (std::uint32_t d = 1; d < 4; ++d) hand.decide(DeviceChanged{DeviceId{d}, true, 1}, at(0ms));
+  for (std::uint32_t m = 0; m < 4; ++m) {  // each device gets one
+    hand.arrive(m, at(0ms), at(10ms));
+    ASSERT_EQ(hand.sent<Load>().size(), 1U);
+    hand.done(hand.sent<Load>()[0].id, at(0ms), at(0ms));
+  }
+  hand.arrive(4, at(2s), at(2s + 10ms));
+  EXPECT_EQ(hand.sent<Unload>().size(), 1U) << "too slow to load";
+  hand.done(hand.sent<Unload>()[0].id, at(2s), at(2s));
+  EXPECT_TRUE(hand.sent<Unload>().empty());
+  ASSERT_EQ(hand.sent<Load>().size(), 1U);
+  hand.done(hand.sent<Load>()[0].id, at(2s), at(2s));
+  hand.arrive(0, at(4s), at(4s + 200ms));
+  hand.arrive(1, at(4s), at(4s + 200ms));
+  hand.arrive(2, at(4s), at(4s + 200ms));
+  hand.arrive(3, at(4s), at(4s + 200ms));  // three of these are there; the fourth is waited for
+  EXPECT_LE(hand.sent<Unload>().size(), 1U);
 }
 
 TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {

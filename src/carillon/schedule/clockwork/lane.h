@@ -42,7 +42,7 @@ struct Strategy {
 // Waiting requests of one model and rank, in order of urgency. A batch is always a run of neighbours: if one
 // starts at `first`, its first member is the one with the nearest deadline.
 //
-// insert, erase, take and best cost O(log n) and the size of the batch.
+// insert, erase and take cost O(log n) and the size of the batch, best O(log n) and the largest batch size.
 class Lane {
  public:
   explicit Lane(bool deadlines = true) : deadlines_(deadlines) {}

@@ -53,7 +53,7 @@ bool Clockwork::load_patient(DeviceId device, TimePoint now, Actions& out) {
 
 bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out) {
   for (const auto& [_, model] : priority.wanted()) {
-    if (state_.residence(device, model) != Residence::absent) continue;
+    if (state_.residence(device, model) != Residence::absent || has_room_elsewhere(device, model)) continue;
     switch (try_load(device, model, &priority == &spare_, last_useful_load(device, model), now, out)) {
       case LoadAttempt::sent:
         return true;
@@ -72,40 +72,66 @@ void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
   Model& m = models_[request.model.index()];
   const ModelInfo& info = state_.model(request.model);
   if (is_best_effort(rank_of(request)) || m.load_not_before > now) return;
-  if (saturating_add(request.arrival, span_of(info.batches.front().exec)) > request.deadline) return;
+  const TimePoint latest = saturating_add(request.deadline, -span_of(info.batches.front().exec));
+  if (request.arrival > latest) return;
   if (m.places.empty()) {
     m.missed_at = now;
     if (m.missed_since == TimePoint::max()) set_missed(request.model, now);
     return;
   }
+  // Loads that somebody waits for go first.
+  if (!needed_.wanted().empty() || !missed_.empty()) return;
   std::optional<DeviceId> least;
   for (std::size_t i = 0; i < ports_.size(); ++i) {
     const DeviceId device{static_cast<std::uint32_t>(i)};
     if (!state_.alive(device) || state_.residence(device, request.model) != Residence::absent ||
-        state_.free_pages(device) < info.pages || state_.load(device).free_at(now) > now)
+        state_.free_pages(device) < info.pages || state_.load(device).free_at(now) > now ||
+        state_.exec(device).free_at(now) - now > latest - request.arrival)
       continue;
     if (!least || needed_.device_load(device) < needed_.device_load(*least)) least = device;
   }
   if (least) try_load(*least, request.model, false, TimePoint::max(), now, out);
 }
 
-// A model that is nowhere, and whose LOAD comes too late for every request that asks for it.
+// A model that is nowhere, and whose LOAD comes too late for every request that asks for it. It takes free memory,
+// or the place of one that was not used for as long as such requests are remembered: else two of them could take
+// each other's place for ever.
 bool Clockwork::load_missed(DeviceId device, TimePoint now, Actions& out) {
-  while (!missed_.empty() &&
-         saturating_add(models_[missed_.begin()->second.index()].missed_at, options_.missed_for) < now)
-    set_missed(missed_.begin()->second, TimePoint::max());
-  if (missed_.empty()) return false;
   const Executor& executor = state_.load(device);
   const TimePoint free = executor.free_at(now);
-  if (free > now) {
+  if (!missed_.empty() && free > now) {
     if (!executor.overdue(now)) load_wake_ = std::min(load_wake_, free);
     return false;
   }
-  for (const auto& [_, model] : missed_) {
-    const LoadAttempt attempt = try_load(device, model, false, TimePoint::max(), now, out);
-    if (attempt != LoadAttempt::impossible) return attempt == LoadAttempt::sent;
+  for (auto next = missed_.begin(); next != missed_.end();) {
+    const ModelId model = next->second;
+    ++next;
+    const Model& m = models_[model.index()];
+    if (saturating_add(m.missed_at, options_.missed_for) < now) {
+      set_missed(model, TimePoint::max());
+      continue;
+    }
+    if (has_room_elsewhere(device, model)) continue;
+    switch (try_load(device, model, false, TimePoint::max(), now, out, options_.missed_for)) {
+      case LoadAttempt::sent:
+        return true;
+      case LoadAttempt::evicting:
+        return false;
+      case LoadAttempt::impossible:
+        // Where the first finds no room, the others would hardly: not all of them are tried at every event.
+        if (state_.free_pages(device) < state_.model(model).pages) return false;
+        continue;
+    }
   }
   return false;
+}
+
+// Another device has been emptied for the model, or is being: one is enough.
+bool Clockwork::has_room_elsewhere(DeviceId device, ModelId model) const {
+  const DeviceId other = models_[model.index()].room_on;
+  return other != no_device && other != device && state_.alive(other) &&
+         state_.residence(other, model) == Residence::absent &&
+         state_.free_pages(other) + state_.freeing_pages(other) >= state_.model(model).pages;
 }
 
 void Clockwork::set_missed(ModelId model, TimePoint since) {
@@ -115,9 +141,10 @@ void Clockwork::set_missed(ModelId model, TimePoint since) {
   listed = since;
 }
 
-// `latest`: the LOAD is of no use if it starts later.
+// `latest`: the LOAD is of no use if it starts later. `unused_for`: it may evict only what was not used for that
+// long, and nothing that anybody waits for.
 Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool best_effort, TimePoint latest,
-                                           TimePoint now, Actions& out) {
+                                           TimePoint now, Actions& out, std::optional<Duration> unused_for) {
   const Model& m = models_[model.index()];
   const std::uint64_t pages = state_.model(model).pages;
   if (state_.residence(device, model) != Residence::absent || pages > state_.total_pages(device))
@@ -131,7 +158,7 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
   // The paper takes requests that a LOAD cannot help any more out of the demand; here such a LOAD is skipped.
   if (latest < state_.load(device).free_at(now)) return LoadAttempt::impossible;
   if (state_.free_pages(device) < pages)
-    return make_room(device, model, best_effort, now, out) ? LoadAttempt::evicting : LoadAttempt::impossible;
+    return make_room(device, model, best_effort, now, out, unused_for) ? LoadAttempt::evicting : LoadAttempt::impossible;
 
   const Duration expected = state_.load_estimate(device, model);
   const TimePoint earliest = std::max(now, state_.load(device).last_earliest());
@@ -145,7 +172,8 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
 // Sends the UNLOADs after which the model will fit; the LOAD follows when they are reported. False where too
 // much is in use. Models that nobody waits for go first. One with waiting requests goes only to a model that
 // wants more, after it had a fair time; or to one whose requests ran out of patience.
-bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out) {
+bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out,
+                          std::optional<Duration> unused_for) {
   const std::uint64_t pages = state_.model(model).pages;
   std::uint64_t room = state_.free_pages(device) + state_.freeing_pages(device);
   if (room >= pages) return true;
@@ -164,18 +192,20 @@ bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, Time
   };
   collect([&](ModelId candidate, TimePoint used) {
     if (needed_.demand(candidate) > Duration{0}) return false;
-    const TimePoint unused_from = saturating_add(used, options_.best_effort_evicts_after);
-    if (!best_effort || unused_from <= now) return true;
+    if (!best_effort && !unused_for) return true;
+    const TimePoint unused_from = saturating_add(used, unused_for.value_or(options_.best_effort_evicts_after));
+    if (unused_from <= now) return true;
     load_wake_ = std::min(load_wake_, unused_from);
     return false;
   });
-  if (room < pages && !best_effort)
+  if (room < pages && !best_effort && !unused_for)
     collect([&](ModelId candidate, TimePoint used) {
       const bool had_its_time = now - used >= 10 * state_.load_estimate(device, candidate);
       const auto demand = static_cast<double>(needed_.demand(candidate).count());
       return impatient || (had_its_time && demand < needed_.priority(model));
     });
   if (room < pages) return false;
+  models_[model.index()].room_on = device;
   for (const ModelId victim : victims) {
     displace(victim, device);
     out.emplace_back(Unload{state_.begin_unload(device, victim), device, victim});
@@ -197,6 +227,7 @@ TimePoint Clockwork::last_useful_load(DeviceId device, ModelId model) const {
 
 void Clockwork::place(ModelId model, DeviceId device) {
   models_[model.index()].places.push_back({.device = device});
+  models_[model.index()].room_on = no_device;
   set_missed(model, TimePoint::max());
   needed_.placed(model, device);
   spare_.placed(model, device);

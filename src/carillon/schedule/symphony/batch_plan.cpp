@@ -51,6 +51,10 @@ double BatchPlan::needed(double scale, const std::vector<ModelMachine>& machines
 }
 
 void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<ModelMachine>& machines) {
+  for (Model& m : models_) {
+    if (m.arrived > 0) m.slo = from_seconds(m.slos / static_cast<double>(m.arrived));
+    m.slos = 0;
+  }
   if (last_ != TimePoint::min()) {
     const double seconds = to_seconds(now - last_);
     const double keep = std::exp(-seconds / to_seconds(window_));
@@ -102,8 +106,11 @@ double BatchPlan::needed_within(Duration cap, Duration spared_cap, ModelId spare
     Model& m = models_[i];
     if (m.size == 0) continue;
     const Duration own = i == spared.index() ? spared_cap : cap;
-    int index = m.index;
-    while (index > 0 && machines[i].exec(index) > own) --index;
+    int index = 0, above = m.index + 1;  // exec grows with the batch
+    while (above - index > 1) {
+      const int middle = (index + above) / 2;
+      (machines[i].exec(middle) <= own ? index : above) = middle;
+    }
     if (keep && index < m.index) {
       m.index = index;
       m.size = m.limit = machines[i].batch_size(index);
@@ -120,6 +127,7 @@ void BatchPlan::limit_for_others(std::size_t devices, const std::vector<ModelMac
   for (std::size_t i = 0; i < models_.size(); ++i) {
     if (models_[i].size == 0) continue;
     const Duration spare = models_[i].slo - machines[i].span(0);
+    if (spare <= Duration{0}) continue;  // nothing helps it
     if (spare < first) {
       second = first;
       first = spare;

@@ -27,7 +27,7 @@ class BatchPlan {
   void arrived(ModelId model, Duration slo) {
     Model& m = models_[model.index()];
     ++m.arrived;
-    m.slo = slo;
+    m.slos += to_seconds(slo);
   }
   bool due(TimePoint now) const { return last_ == TimePoint::min() || now - last_ >= every_; }
   // Plans anew; `machines` in the order of the models. Sizes hold until the next call.
@@ -45,7 +45,8 @@ class BatchPlan {
   struct Model {
     std::uint64_t arrived = 0;  // since the last plan
     double rate = 0;            // requests a second
-    Duration slo{0};
+    double slos = 0;            // of these, seconds together
+    Duration slo{0};            // their mean when the last plan was made
     int size = 0;
     int index = 0;              // of that size
     int limit = 0;

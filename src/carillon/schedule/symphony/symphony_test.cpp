@@ -183,7 +183,7 @@ TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
 }
 
 // A slow model beside one in a hurry, at `slow_rate` requests a second.
-symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices) {
+symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices, Duration quick_slo = 30ms) {
   ModelInfo slow{.id = ModelId{0}, .batches = {}}, quick{.id = ModelId{1}, .batches = {}};
   for (int b = 1; b <= 16; ++b) {
     slow.batches.push_back({b, from_ms(4 + 10 * b)});
@@ -196,7 +196,7 @@ symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices) {
   plan.add_model();
   plan.plan(TimePoint{}, devices, machines);
   for (int i = 0; i < slow_rate; ++i) plan.arrived(ModelId{0}, 200ms);
-  for (int i = 0; i < 100; ++i) plan.arrived(ModelId{1}, 30ms);
+  for (int i = 0; i < 100; ++i) plan.arrived(ModelId{1}, quick_slo);
   plan.plan(TimePoint{} + 1s, devices, machines);
   return plan;
 }
@@ -207,6 +207,9 @@ TEST(BatchPlan, LimitsTheBatchesThatOthersCannotWaitFor) {
   EXPECT_EQ(one.limit(ModelId{0}), 1);
   EXPECT_EQ(one.wait(ModelId{1}), 14ms);
   EXPECT_EQ(one.limit(ModelId{1}), 0);
+  // A model that cannot be on time anyway limits nobody.
+  const auto hopeless = slow_beside_quick(20, 1, 50us);
+  EXPECT_EQ(hopeless.limit(ModelId{0}), 0);
   // With three devices, one is free after a third of that.
   const auto three = slow_beside_quick(20, 3);
   EXPECT_EQ(three.limit(ModelId{0}), 0);
