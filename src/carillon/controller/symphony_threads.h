@@ -13,7 +13,7 @@ namespace carillon::controller {
 
 struct SymphonyThreadsOptions {
   schedule::Environment environment;
-  // timeout and attempts have no effect here. BatchPlan's limits count as targets only, among a thread's own
+  // timeout, attempts and least_gain have no effect here. BatchPlan's limits count as targets only, among a thread's own
   // models.
   schedule::SymphonyOptions symphony;
   int threads = 2;                     // >= 1, the caller's own included

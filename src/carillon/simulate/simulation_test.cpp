@@ -46,6 +46,20 @@ TEST(Symphony, ASlowModelDoesNotSpoilAQuickOneOnOneDevice) {
   EXPECT_GT(r.finish_rate, 0.97);
 }
 
+TEST(Symphony, DoesNotWaitWhereBatchingGainsNothing) {
+  auto s = scenario(40, 2);
+  s.warmup = 1s;
+  s.models[0].slo = 60ms;
+  s.models[0].latency.alpha = 7ms;
+  s.models[0].latency.beta = Duration{50'000};
+  Figures weak = simulated(s, "symphony");
+  EXPECT_LT(make_report(s, "symphony", weak).p50_ms, 8);
+  s.models[0].latency.alpha = 1ms;
+  s.models[0].latency.beta = 6ms;
+  Figures strong = simulated(s, "symphony");
+  EXPECT_GT(make_report(s, "symphony", strong).p50_ms, 20) << "here a larger batch is worth waiting for";
+}
+
 class EveryScheduler : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryScheduler, AnswersAllUnderLightLoadAndRepeatsItself) {

@@ -97,11 +97,23 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
       candidate->exec_at =
           std::clamp(saturating_add(head.arrival, wait), soonest, std::max(soonest, candidate->latest));
     } else {
-      candidate->exec_at = fleet_.short_of_memory() ? soonest : std::max(soonest, at);
+      const bool no_use = growing_is_useless(model, candidate->size);
+      candidate->exec_at = no_use || fleet_.short_of_memory() ? soonest : std::max(soonest, at);
     }
   }
   fleet_.set_waiting(model, machine.queue().empty() ? TimePoint::max() : machine.queue().front().arrival);
   rank_.inform_candidate(model, candidate);
+}
+
+// The batch is almost as efficient as one of the planned size.
+bool Symphony::growing_is_useless(ModelId model, int size) const {
+  const auto& machine = machines_[model.index()];
+  const int planned = plan_.size(model);
+  if (planned <= 0) return false;
+  const auto each = [&](int batch) {
+    return to_seconds(machine.exec(machine.index_for(static_cast<std::size_t>(batch)))) / batch;
+  };
+  return each(size) <= (1 + options_.least_gain) * each(planned);
 }
 
 void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {

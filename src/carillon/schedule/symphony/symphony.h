@@ -37,6 +37,7 @@ class Symphony final : public Scheduler {
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
   void update(ModelId model, TimePoint now, Actions& out);
+  bool growing_is_useless(ModelId model, int size) const;
   void inform_device(DeviceId device, TimePoint now);
   void refuse(const Request& request, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
