@@ -57,7 +57,7 @@ TEST(Symphony, DoesNotWaitWhereBatchingGainsNothing) {
   s.models[0].latency.alpha = 1ms;
   s.models[0].latency.beta = 6ms;
   Figures strong = simulated(s, "symphony");
-  EXPECT_GT(make_report(s, "symphony", strong).p50_ms, 20) << "here a larger batch is worth waiting for";
+  EXPECT_GT(make_report(s, "symphony", strong).p50_ms, 12) << "here a larger batch is worth waiting for";
 }
 
 class EveryScheduler : public ::testing::TestWithParam<std::string> {};
