@@ -51,6 +51,8 @@ void append(std::string& out, const schedule::Event& event, TimePoint now) {
                    ns(done->end), done->duration.count());
   } else if (const auto* change = std::get_if<schedule::DeviceChanged>(&event)) {
     fmt::format_to(to, "device {} {} {}", change->device.value, change->alive ? 1 : 0, change->pages);
+  } else if (const auto* sample = std::get_if<schedule::RequestProfiled>(&event)) {
+    fmt::format_to(to, "profiled {} {} {}", sample->model.value, sample->app.value, sample->solo.count());
   } else {
     out += "wake";
   }
@@ -275,6 +277,13 @@ Result<std::optional<LoggedDecision>> LogReader::next() {
     change.pages = words.number<std::uint64_t>();
     if (change.device.value > 100'000) words.fail();
     decision.event = change;
+  } else if (kind == "profiled") {
+    schedule::RequestProfiled sample;
+    words.id(sample.model);
+    words.id(sample.app);
+    sample.solo = words.duration();
+    if (!known(sample.model)) words.fail();
+    decision.event = sample;
   } else if (kind == "wake") {
     decision.event = schedule::Wake{};
   } else {

@@ -7,6 +7,7 @@
 #include "carillon/schedule/baselines/shepherd.h"
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/fcfs/fcfs.h"
+#include "carillon/schedule/orloj/orloj.h"
 #include "carillon/schedule/symphony/symphony.h"
 
 namespace carillon::schedule {
@@ -38,6 +39,18 @@ Result<std::unique_ptr<Scheduler>> make_clockwork(std::string_view value, const 
 Result<std::unique_ptr<Scheduler>> make_symphony(std::string_view value, const Environment& environment) {
   if (auto none = no_value("symphony", value); !none) return std::unexpected(std::move(none.error()));
   return std::make_unique<Symphony>(environment);
+}
+
+Result<std::unique_ptr<Scheduler>> make_orloj(std::string_view value, const Environment& environment) {
+  OrlojOptions options;
+  if (!value.empty()) {
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), options.b);
+    if (error != std::errc{} || end != value.data() + value.size() || !(options.b >= 1e-9 && options.b <= 1))
+      return invalid("scheduler 'orloj:" + std::string(value) +
+                     "': write orloj or orloj:B, where B from 1e-9 to 1 (1/ms) is the parameter of the anticipated "
+                     "delay, such as orloj:1e-4");
+  }
+  return std::make_unique<Orloj>(environment, options);
 }
 
 // Symphony's section 3.4: Algorithm 1, but batches start by the clock.
@@ -77,6 +90,7 @@ constexpr Policy policies[] = {
     {"clockwork", make_clockwork},
     {"fcfs", make_fcfs},
     {"symphony", make_symphony},
+    {"orloj", make_orloj},
     {"eager", make_eager},
     {"timeout", make_timeout},
     {"clipper", make_baseline<baselines::Clipper>},

@@ -34,7 +34,7 @@ Duration load_time(const workload::Scenario& scenario, const workload::ScenarioM
   return from_seconds(static_cast<double>(model.weights.count) / scenario.pcie_bytes_per_s);
 }
 
-enum class Step : std::uint8_t { end, kick, receive, stop, report, device, fault, arrive, cancel, wake };
+enum class Step : std::uint8_t { end, kick, receive, stop, report, device, fault, profiled, arrive, cancel, wake };
 
 // Among events of one instant: what devices did, then what clients did, then what the scheduler had planned.
 constexpr std::uint8_t rank_of(Step step) {
@@ -107,6 +107,7 @@ class Simulation {
         infos_(model_infos(scenario)),
         clients_(scenario),
         random_(scenario.seed ^ 0x5bd1e9955bd1e995ULL),
+        sampling_(scenario.seed ^ 0x0f1e2d3c4b5a6978ULL),
         delay_(scenario.network_delay),
         warm_(TimePoint{} + scenario.warmup),
         end_(TimePoint{} + scenario.duration),
@@ -168,6 +169,7 @@ class Simulation {
   std::vector<schedule::ModelInfo> infos_;
   Clients clients_;
   Random random_;
+  Random sampling_;
   Duration delay_;
   TimePoint warm_, end_;
   bool faulty_;
@@ -177,6 +179,7 @@ class Simulation {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   std::uint64_t next_order_ = 0;
   std::deque<Record> records_;
+  std::deque<schedule::RequestProfiled> samples_;  // on their way, in the order of their times
   std::vector<std::size_t> used_in_;  // by device: 1 + the last interval in which it ran something
   std::uint64_t first_ = 0;  // id of the first of records_
   std::uint64_t open_ = 0;
@@ -290,6 +293,12 @@ void Simulation::handle(const Entry& entry) {
     case Step::report:
       deliver(static_cast<std::uint32_t>(entry.what), entry.stamp == 1);
       break;
+    case Step::profiled: {
+      const auto [model, app, solo] = samples_.front();
+      samples_.pop_front();
+      decide(schedule::RequestProfiled{model, app, solo});
+      break;
+    }
     case Step::device:
       set_device(entry.what, entry.stamp == 1);
       break;
@@ -641,6 +650,13 @@ void Simulation::finish(std::uint32_t slot) {
       d.used -= pages;
     }
   } else {
+    if (status == ActionStatus::success && !scenario_.models[act.model.index()].latency.modes.empty())
+      for (const RequestId id : act.requests) {
+        const Record* r = record(id);
+        if (r == nullptr || sampling_.uniform() >= options_.profiled) continue;
+        samples_.push_back({act.model, r->request.app, r->own});
+        plan(now_ + options_.profiled_after, Step::profiled, 0);
+      }
     count_busy(act);
     if (act.start >= warm_ && status == ActionStatus::success) {
       ModelFigures& model = figures_.models[act.model.index()];

@@ -89,6 +89,10 @@ class Observer {
 
 struct Options {
   Faults faults;
+  // Of models whose time depends on the input, the share of answered requests that are measured alone, off the
+  // critical path, and how long that takes to be known.
+  double profiled = 0.1;
+  Duration profiled_after = std::chrono::milliseconds{100};
   std::size_t timeline = 0;  // executions to keep
   Duration interval{0};      // of Figures::intervals; 0: none
   Observer* observer = nullptr;

@@ -78,6 +78,8 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
       if (since < TimePoint::max() && !fleet_.want(model, now, out))
         refuse_all(model, Reason::no_device, out);
     }
+  } else if (const auto* sample = std::get_if<RequestProfiled>(&event)) {
+    profiled(*sample, now);
   } else {
     asked_wake_ = TimePoint::max();
   }

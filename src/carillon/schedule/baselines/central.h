@@ -37,6 +37,7 @@ class Central : public Scheduler {
   virtual void arrived(ModelId /*model*/) {}
   virtual void reported(const Fleet::Flight& /*flight*/, const ActionDone& /*done*/, TimePoint /*now*/) {}
   virtual void device_changed(TimePoint /*now*/) {}
+  virtual void profiled(const RequestProfiled& /*sample*/, TimePoint /*now*/) {}
 
   void refuse(const Request& request, TimePoint now, Actions& out);
   // The device may be sent a batch: idle, or with one that ends before a message could get there.

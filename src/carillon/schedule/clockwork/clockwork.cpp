@@ -40,6 +40,7 @@ void Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const ActionDone& e) const { self.done(e, now, out); }
     void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
+    void operator()(const RequestProfiled&) const {}
   };
   std::visit(Visitor{*this, now, out}, event);
   while (!wakes_.empty() && wakes_.begin()->first <= now) fill(wakes_.begin()->second, now, out);

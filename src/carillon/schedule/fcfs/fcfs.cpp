@@ -45,6 +45,7 @@ void Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const ActionDone& e) const { self.done(e, now, out); }
     void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
+    void operator()(const RequestProfiled&) const {}
   };
   std::visit(Visitor{*this, now, out}, event);
   run_loads(now, out);

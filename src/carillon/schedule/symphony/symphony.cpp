@@ -50,7 +50,7 @@ void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
       if (!fleet_.want(model, now, out)) refuse_all(model, Reason::no_device, out);
       update(model, now, out);
     }
-  } else {  // Wake
+  } else if (std::holds_alternative<Wake>(event)) {
     asked_wake_ = TimePoint::max();
   }
   if (plan_.due(now)) replan(now, out);

@@ -119,7 +119,7 @@ TEST_P(Policies, RepeatARunExactly) {
 
 INSTANTIATE_TEST_SUITE_P(All, Policies,
                          ::testing::Values("clockwork", "fcfs", "symphony", "eager", "clipper", "nexus",
-                                           "shepherd"),
+                                           "shepherd", "orloj"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

@@ -1,0 +1,202 @@
+#include "carillon/schedule/orloj/orloj.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "carillon/base/random.h"
+
+namespace carillon::schedule {
+namespace {
+
+using orloj::CostStep;
+using orloj::score_of;
+using Bin = profile::Distribution::Bin;
+
+constexpr Environment ideal{.dispatch = Duration{0}, .answer = Duration{0}, .overrun = 0};
+
+// Equation 4.1 by summing over the batch's time and the delay in small steps.
+double by_integration(const std::vector<Bin>& bins, double mean, const std::vector<CostStep>& costs, double b,
+                      double now) {
+  const auto cost_at = [&](double end) {
+    double sum = 0;
+    for (const CostStep& step : costs) sum += end > step.deadline ? step.cost : 0;
+    return sum;
+  };
+  double sum = 0;
+  for (const Bin& bin : bins) {
+    constexpr int pieces = 400;
+    for (int i = 0; i < pieces; ++i) {
+      const double time = bin.low + (bin.high - bin.low) * (i + 0.5) / pieces;
+      // Of the delay: the cost jumps where now + delay + time passes a deadline, so each piece is exact.
+      double delayed = cost_at(now + time);
+      for (const CostStep& step : costs)
+        if (now + time <= step.deadline) delayed += step.cost * std::exp(-b * (step.deadline - now - time));
+      sum += bin.probability / pieces * (delayed - cost_at(now + time));
+    }
+  }
+  return sum / mean;
+}
+
+TEST(OrlojScore, IsEquation41) {
+  Random random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Bin> bins;
+    double at = 50 * random.uniform(), mean = 0;
+    const int count = 1 + static_cast<int>(random.below(6));
+    for (int i = 0; i < count; ++i) {
+      const double width = 0.1 + 20 * random.uniform();
+      bins.push_back({at, at + width, 1.0 / count});
+      mean += (at + width / 2) / count;
+      at += width + 10 * random.uniform();
+    }
+    std::vector<CostStep> costs;
+    for (std::uint64_t i = 0; i <= random.below(3); ++i) costs.push_back({200 * random.uniform(), random.uniform()});
+    const double b = std::pow(10, -6 + 5 * random.uniform());
+    const double now = 150 * random.uniform();
+    const auto score = score_of(bins, mean, costs, b, now);
+    const double want = by_integration(bins, mean, costs, b, now);
+    EXPECT_NEAR(score.at(std::exp(b * now)), want, 2e-3 * std::abs(want) + 3e-4) << round;
+    // The same two numbers hold until the milestone.
+    const double later = std::isfinite(score.until) ? now + 0.999 * (score.until - now) : now + 5;
+    EXPECT_NEAR(score.at(std::exp(b * later)), score_of(bins, mean, costs, b, later).at(std::exp(b * later)), 1e-6);
+    EXPECT_GT(score.until, now);
+  }
+}
+
+TEST(OrlojScore, FallsToNothingWhenItIsTooLate) {
+  const std::vector<Bin> bins{{10, 20, 1}};
+  const CostStep step{30, 1};
+  EXPECT_EQ(score_of(bins, 15, {&step, 1}, 1e-4, 20).at(std::exp(1e-4 * 20)), 0);
+  EXPECT_GT(score_of(bins, 15, {&step, 1}, 1e-4, 15).at(std::exp(1e-4 * 15)), 0);
+  EXPECT_EQ(score_of(bins, 15, {}, 1e-4, 0).point.alpha, 0);
+}
+
+ModelInfo dynamic_model() {
+  ModelInfo info{.id = ModelId{0}, .name = "m", .batches = {}};
+  for (const int k : {1, 2, 4, 8}) info.batches.push_back({k, from_ms(2 + 10.0 * k)});
+  return info;
+}
+
+struct Hand {
+  explicit Hand(const OrlojOptions& options = {}, TimePoint start = {}) : orloj(ideal, options), now(start) {
+    orloj.add_model(dynamic_model());
+    orloj.decide(DeviceChanged{DeviceId{0}, true, 10}, now, out);
+  }
+  RequestId arrive(int app, Duration slo) {
+    const RequestId id{next++};
+    orloj.decide(RequestArrived{{.id = id,
+                                 .model = ModelId{0},
+                                 .app = AppId{static_cast<std::uint32_t>(app)},
+                                 .arrival = now,
+                                 .deadline = now + slo}},
+                 now, out);
+    return id;
+  }
+  void learn(int app, double mean_ms, double deviation_ms) {
+    for (int i = 0; i < 200; ++i)
+      orloj.decide(RequestProfiled{ModelId{0}, AppId{static_cast<std::uint32_t>(app)},
+                                   from_ms(std::max(0.1, mean_ms + deviation_ms * random.normal()))},
+                   now, out);
+  }
+  std::vector<Infer> infers() {
+    std::vector<Infer> sent;
+    for (const Action& action : out)
+      if (const auto* infer = std::get_if<Infer>(&action)) sent.push_back(*infer);
+    out.clear();
+    return sent;
+  }
+  void done(const Infer& infer, Duration took) {
+    const TimePoint start = now;
+    now += took;
+    orloj.decide(ActionDone{.id = infer.id, .status = ActionStatus::success, .start = start, .end = now, .duration = took},
+                 now, out);
+  }
+  Orloj orloj;
+  TimePoint now;
+  Actions out;
+  Random random{3};
+  std::uint64_t next = 0;
+};
+
+TEST(Orloj, LearnsHowLongApplicationsTake) {
+  Hand hand;
+  hand.learn(0, 5, 0.5);
+  hand.learn(1, 40, 3);
+  hand.arrive(0, 10s);
+  hand.arrive(1, 10s);
+  hand.now += 1s;
+  hand.learn(0, 5, 0.5);
+  hand.arrive(0, 10s);
+  const double quick = to_ms(hand.orloj.expected_batch(ModelId{0}, AppId{0}, 1));
+  const double slow = to_ms(hand.orloj.expected_batch(ModelId{0}, AppId{1}, 1));
+  EXPECT_LT(quick, 8);
+  EXPECT_GT(slow, 15);
+  EXPECT_GT(to_ms(hand.orloj.expected_batch(ModelId{0}, AppId{0}, 8)), 4 * quick) << "others come along";
+}
+
+TEST(Orloj, QuickRequestsGoFirstAndTogether) {
+  Hand hand;
+  hand.learn(0, 5, 0.5);
+  hand.learn(1, 40, 3);
+  hand.arrive(1, 10s);
+  const auto running = hand.infers();
+  ASSERT_EQ(running.size(), 1U);
+  std::vector<RequestId> quick;
+  for (int i = 0; i < 4; ++i) {
+    hand.arrive(1, 5s);
+    quick.push_back(hand.arrive(0, 5s));
+  }
+  hand.done(running[0], 500ms);
+  auto next = hand.infers();
+  ASSERT_EQ(next.size(), 1U);
+  std::sort(next[0].requests.begin(), next[0].requests.end());
+  EXPECT_EQ(next[0].requests, quick) << "slow ones would hold them up";
+}
+
+TEST(Orloj, RefusesWhatIsTooLateAndForgetsWhatIsCancelled) {
+  Hand hand;
+  hand.learn(0, 10, 0.5);
+  hand.arrive(0, 1s);
+  const auto running = hand.infers();
+  ASSERT_EQ(running.size(), 1U);
+  const RequestId gone = hand.arrive(0, 1s), late = hand.arrive(0, 30ms), last = hand.arrive(0, 1s);
+  hand.orloj.decide(RequestCancelled{gone, ModelId{0}}, hand.now, hand.out);
+  hand.out.clear();
+  hand.done(running[0], 100ms);
+  bool refused = false;
+  for (const Action& action : hand.out)
+    if (const auto* refuse = std::get_if<Refuse>(&action)) refused = refused || refuse->request == late;
+  EXPECT_TRUE(refused);
+  const auto next = hand.infers();
+  ASSERT_EQ(next.size(), 1U);
+  EXPECT_EQ(next[0].requests, std::vector<RequestId>{last});
+}
+
+// Times far from the base, and a b so large that e^(bt) would overflow within seconds.
+TEST(Orloj, TimesFarFromTheBaseDoNotOverflow) {
+  for (const double b : {1e-6, 1e-4, 1e-1}) {
+    Hand hand({.b = b}, TimePoint{} + std::chrono::hours{24 * 365});
+    hand.learn(0, 10, 1);
+    Random random(5);
+    int answered = 0;
+    std::vector<Infer> running;
+    for (int i = 0; i < 3000; ++i) {
+      hand.arrive(0, from_ms(50 + 2000 * random.uniform()));
+      for (const Infer& infer : hand.infers()) running.push_back(infer);
+      if (!running.empty()) {
+        answered += static_cast<int>(running.front().requests.size());
+        const Infer first = running.front();
+        running.erase(running.begin());
+        hand.done(first, from_ms(2 + 10.0 * static_cast<double>(first.requests.size())));
+      } else {
+        hand.now += 10ms;
+      }
+      for (const Infer& infer : hand.infers()) running.push_back(infer);
+    }
+    EXPECT_GT(answered, 2500) << b;
+  }
+}
+
+}  // namespace
+}  // namespace carillon::schedule
