@@ -11,6 +11,7 @@
 #include "carillon/base/random.h"
 #include "carillon/cli/commands.h"
 #include "carillon/controller/symphony_threads.h"
+#include "carillon/schedule/orloj/dynamic_hull.h"
 #include "carillon/schedule/scheduler.h"
 
 namespace carillon::cli {
@@ -311,6 +312,81 @@ int run(const Arguments& arguments) {
   return exit_success;
 }
 
+// Orloj's priority queue alone, as its section 4.5.5 measures it: a full queue of n requests whose scores are such as
+// deadlines make; nanoseconds to insert one, erase one, and ask for the best, and to sort all by score instead.
+int run_queue(bool as_json, std::uint64_t seed) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point from) {
+    return std::chrono::duration<double, std::nano>(Clock::now() - from).count();
+  };
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  if (!as_json)
+    fmt::print("{:>9}{:>12}{:>12}{:>12}{:>14}{:>22}\n", "requests", "insert ns", "erase ns", "best ns", "sort all ns",
+               "insert / log2(n)^2");
+  for (const std::uint32_t n : {10U, 30U, 100U, 300U, 1000U, 3000U, 10000U, 30000U, 100000U}) {
+    Random random(seed);
+    const auto point = [&] {
+      const double far = std::exp(-5 * random.uniform());
+      return random.below(2) == 0 ? schedule::orloj::DynamicHull::Point{far, 0}
+                                  : schedule::orloj::DynamicHull::Point{-far, random.uniform()};
+    };
+    schedule::orloj::DynamicHull hull;
+    std::vector<schedule::orloj::DynamicHull::Point> points;
+    for (std::uint32_t i = 0; i < n; ++i) hull.insert(i, points.emplace_back(point()));
+    const int turns = 20000;
+    double insert = 0, erase = 0;
+    auto from = Clock::now();
+    std::vector<std::uint32_t> keys;
+    std::vector<schedule::orloj::DynamicHull::Point> fresh;
+    for (int i = 0; i < turns; ++i) {
+      keys.push_back(static_cast<std::uint32_t>(random.below(n)));
+      fresh.push_back(point());
+    }
+    // A round each of erasing and inserting a tenth, so that the queue stays full.
+    const std::uint32_t round = std::max(1U, n / 10);
+    int done = 0;
+    while (done < turns) {
+      std::vector<std::uint32_t> gone;
+      from = Clock::now();
+      for (std::uint32_t i = 0; i < round && done + static_cast<int>(i) < turns; ++i) {
+        const std::uint32_t key = keys[static_cast<std::size_t>(done) + i];
+        if (hull.erase(key)) gone.push_back(key);
+      }
+      erase += since(from);
+      from = Clock::now();
+      for (std::size_t i = 0; i < gone.size(); ++i) {
+        points[gone[i]] = fresh[static_cast<std::size_t>(done) + i];
+        hull.insert(gone[i], points[gone[i]]);
+      }
+      insert += since(from);
+      done += static_cast<int>(gone.size());
+    }
+    from = Clock::now();
+    std::uint64_t sum = 0;
+    for (int i = 0; i < turns; ++i) sum += *hull.top(0.01 * i);
+    const double best = since(from) / turns + (sum == 1 ? 1e-9 : 0);
+    std::vector<std::pair<double, std::uint32_t>> order(n);
+    const int sorts = std::max(1, static_cast<int>(2'000'000 / n / 4));
+    from = Clock::now();
+    for (int s = 0; s < sorts; ++s) {
+      for (std::uint32_t i = 0; i < n; ++i) order[i] = {points[i].alpha * (1 + s) + points[i].beta, i};
+      std::sort(order.begin(), order.end());
+    }
+    const double sort = since(from) / sorts;
+    const double log2 = std::log2(static_cast<double>(n));
+    if (!as_json)
+      fmt::print("{:>9}{:>12.0f}{:>12.0f}{:>12.0f}{:>14.0f}{:>22.1f}\n", n, insert / done, erase / done, best, sort,
+                 insert / done / log2 / log2);
+    all.push_back({{"requests", n},
+                   {"insert_ns", insert / done},
+                   {"erase_ns", erase / done},
+                   {"best_ns", best},
+                   {"sort_ns", sort}});
+  }
+  if (as_json) fmt::print("{}\n", nlohmann::ordered_json{{"runs", all}}.dump(2));
+  return exit_success;
+}
+
 }  // namespace
 
 void add_bench(CLI::App& program, int& status) {
@@ -356,6 +432,11 @@ void add_bench(CLI::App& program, int& status) {
       "  carillon bench scheduler\n"
       "  carillon bench scheduler --scheduler symphony --sweep --json");
   command.callback([arguments, &status] { status = run(*arguments); });
+  CLI::App& queue = *bench.add_subcommand(
+      "queue", "Orloj's priority queue alone: inserting, erasing and asking, by the number of waiting requests");
+  queue.add_flag("--json", arguments->json, "Print one JSON object");
+  queue.callback([arguments, &status] { status = run_queue(arguments->json, 1); });
+  bench.footer("Examples:\n  carillon bench scheduler --sweep\n  carillon bench queue");
 }
 
 }  // namespace carillon::cli

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Orloj's tables C.1 to C.7 in the simulator: writes docs/orloj.md and docs/img/orloj.png.
+
+Finish rates of orloj, clockwork, nexus and clipper on one device for each of the paper's 125 rows, beside the paper's own
+(bench/orloj_finish_rates.csv, from the dissertation's appendix C). What the paper does not give is chosen here and said in
+the document: the modes of the synthetic distributions, the shape of the real tasks' beyond mean and P99, c0 and c1, and the
+load, one for all rows.
+
+    python bench/orloj.py                   about four minutes on two cores; with --c1 and --load it adds a line to the
+                                            document's table
+    python bench/orloj.py --quick           a tenth of the time, for a look
+"""
+import argparse
+import concurrent.futures
+import csv
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = os.environ.get("CARILLON_PROGRAM", str(ROOT / "build/release/carillon"))
+TRACE = ROOT / "scenarios/traces/azure2019_500f_min480-959.csv"
+KEPT = ROOT / "build/bench/orloj.json"
+POLICIES = ("orloj", "clockwork", "nexus", "clipper")
+NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+# Mean and P99 in ms (Table 4.1).
+TASKS = {"rdinet-cifar": (683.15, 2667.54), "skipnet-imagenet": (3.24, 5.56), "blenderbot-convAI": (200.39, 242.27),
+         "blenderbot-cornell": (203.22, 247.04), "gpt-convAI": (79.47, 143.40), "gpt-cornell": (94.84, 161.69),
+         "bart-cnn": (774.66, 1101.99), "t5-cnn": (552.91, 797.28), "fsmt-wmt": (189.30, 319.31),
+         "mbart-wmt": (432.38, 729.87)}
+STATIC = {"inception-imagenet": 8.0, "resnet-imagenet": 6.0}
+
+
+def modes_of(case):
+    """(mean ms, deviation ms, weight) of each application."""
+    if case.startswith("std-"):
+        spread = [float(s) for s in case[4:].split("/")]
+        return [(30, 10 * spread[0] / 2, 1), (90, 10 * spread[-1] / 2, 1)]
+    if case.endswith("-modal"):
+        count = NUMBERS.index(case.split("-")[0]) + 1
+        if count == 1:
+            return [(60, 10, 1)]
+        return [(30 + 60 * i / (count - 1), 5, 1) for i in range(count)]
+    if case in STATIC:
+        return [(STATIC[case], 0, 1)]
+    mean, p99 = TASKS[case]
+    if case == "rdinet-cifar":  # a few clusters, for the parts of the network that are skipped (figure 4.2)
+        return [(0.22 * mean, 0.02 * mean, 0.6), (1.17 * mean, 0.06 * mean, 0.25), (0.96 * p99, 0.02 * p99, 0.15)]
+    if case == "skipnet-imagenet":
+        return [(0.68 * mean, 0.05 * mean, 0.5), (1.17 * mean, 0.05 * mean, 0.3), (0.95 * p99, 0.02 * p99, 0.2)]
+    # A continuous range, grouped into shorter and longer requests (section 4.5.2).
+    deviation = (p99 - mean) / 2.33
+    return [(mean - 0.8 * deviation, 0.6 * deviation, 1), (mean + 0.8 * deviation, 0.6 * deviation, 1)]
+
+
+def mean_and_p99(modes):
+    weights = sum(w for _, _, w in modes)
+    mean = sum(m * w for m, _, w in modes) / weights
+    normal = statistics.NormalDist()
+    low, high = 0.0, max(m + 5 * s for m, s, _ in modes)
+    for _ in range(60):
+        middle = (low + high) / 2
+        share = sum(w * (normal.cdf((middle - m) / s) if s > 0 else float(middle >= m)) for m, s, w in modes) / weights
+        low, high = (middle, high) if share < 0.99 else (low, middle)
+    return mean, high
+
+
+def scenario(case, slo, c1, load, seconds):
+    modes = modes_of(case)
+    mean, p99 = mean_and_p99(modes)
+    c0 = (1 - c1) * mean
+    # What the device could do in batches of eight of the mean.
+    capacity = 8000 / (c0 + 8 * c1 * mean)
+    text = ", ".join(f'{{ mean_ms = {m:.4f}, std_ms = {s:.4f}, weight = {w}, app = "{i}" }}' for i, (m, s, w) in enumerate(modes))
+    # Requests in proportion to the device's speed: about as many in each case.
+    minutes = max(1, round(seconds / 60))
+    return f"""duration_s = {60 * minutes}
+warmup_s = {min(30, 6 * minutes)}
+[cluster]
+devices = 1
+[load]
+rate = {load * capacity:.6f}
+process = "trace:{TRACE}"
+[[models]]
+name = "{case}"
+slo_ms = {slo * p99:.4f}
+batch_sizes = [1, 2, 4, 8, 16]
+latency = {{ c0_ms = {c0:.5f}, c1 = {c1}, modes = [{text}] }}
+"""
+
+
+def finish_and_use(text, scheduler, folder):
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", dir=folder, delete=False) as file:
+        file.write(text)
+    run = subprocess.run([PROGRAM, "simulate", file.name, "--scheduler", scheduler, "--json"], capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(run.stderr)
+    os.unlink(file.name)
+    told = json.loads(run.stdout)
+    return told["finish_rate"], told["utilization"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--c1", type=float, default=0.4)
+    parser.add_argument("--load", type=float, default=0.4, help="of what the device does in batches of eight of the mean")
+    parser.add_argument("--minutes", type=float, default=30, help="virtual, for each row")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-write", action="store_true", help="print a summary and write nothing")
+    args = parser.parse_args()
+    minutes = args.minutes / 10 if args.quick else args.minutes
+    paper = list(csv.DictReader((ROOT / "bench/orloj_finish_rates.csv").open()))
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = {}
+        for row in paper:
+            text = scenario(row["case"], float(row["slo_x_p99"]), args.c1, args.load, 60 * minutes)
+            for policy in POLICIES:
+                jobs[row["case"], row["slo_x_p99"], policy] = pool.submit(finish_and_use, text, policy, folder)
+        done = {}
+        for i, (key, job) in enumerate(jobs.items(), 1):
+            done[key] = job.result()
+            print(f"\r{i} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+    rows = [{**row, **{f"our_{p}": done[row["case"], row["slo_x_p99"], p][0] for p in POLICIES}} for row in paper]
+    least = [r["our_orloj"] - float(r["orloj"]) for r in rows]
+    figures = {
+        "c1": args.c1, "load": args.load, "rows": rows,
+        "reached": sum(d >= -0.005 for d in least),  # the paper's have two digits
+        "worst": min(least),
+        "first": sum(r["our_orloj"] >= max(r[f"our_{p}"] for p in POLICIES[1:]) - 0.005 for r in rows),
+        "busy": statistics.mean(use for (_, _, p), (_, use) in done.items() if p == "orloj"),
+        "means": {p: statistics.mean(r[f"our_{p}"] for r in rows) for p in POLICIES}}
+    print(summary(figures))
+    for r, d in sorted(zip(rows, least), key=lambda x: x[1])[:6]:
+        print("  ", r["case"], r["slo_x_p99"], "paper", r["orloj"], "ours", round(r["our_orloj"], 3),
+              {p: round(r[f"our_{p}"], 3) for p in POLICIES[1:]})
+    if args.no_write:
+        return
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept[f"{args.c1:g} {args.load:g}"] = figures
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    KEPT.write_text(json.dumps(kept))
+    write(kept)
+
+
+def summary(f):
+    return (f"c1 {f['c1']:g}, load {f['load']:g}: at least the paper's in {f['reached']} of {len(f['rows'])} rows, worst "
+            f"{f['worst']:+.3f}; best of ours in {f['first']}; busy {f['busy']:.2f}; means " + ", ".join(f"{p} {v:.3f}" for p, v in f["means"].items()))
+
+
+def write(kept):
+    main_key = next((k for k in ("0.4 0.4",) if k in kept), next(iter(kept)))
+    f = kept[main_key]
+    out = [f"""# Orloj's finish rates
+
+Written by `python bench/orloj.py`; simulated, with a fixed seed. One device; requests come as in the Azure sample, minute by minute; SLOs are multiples of the P99 of the solo times, as in the paper. A batch of k takes c0 + c1 * k * max(l), with c0 = (1 - c1) * mean, so that a lone request of the mean takes its own time. What the paper does not give was chosen once for all rows: peaks from 30 to 90 ms with a deviation of 5 ms for a sigma of 1 (10 ms for the one mode), two groups of equal weight for the language tasks, clusters for RDI-Nets and SkipNet, c1 = {f['c1']:g}, and a mean rate of {f['load']:g} of what the device does in batches of eight of the mean. Each mode is an application of its own; orloj learns their times from a tenth of the finished requests.
+
+| c1 | load | device busy (orloj) | rows at or above the paper's orloj | furthest below | rows where orloj is our best (to 0.005) | mean: orloj | clockwork | nexus | clipper |
+|---|---|---|---|---|---|---|---|---|---|
+"""]
+    for g in kept.values():
+        m = g["means"]
+        out.append(f"| {g['c1']:g} | {g['load']:g} | {g['busy']:.2f} | {g['reached']} of {len(g['rows'])} | {g['worst']:+.3f} | {g['first']} | {m['orloj']:.3f} | {m['clockwork']:.3f} | {m['nexus']:.3f} | {m['clipper']:.3f} |\n")
+    out.append(f"""
+Our baselines are far above the paper's on these workloads: they plan with the largest of the last ten times of each batch size, and refuse what would be late. That makes orloj's lead smaller than the paper's, and on distributions with little variance there is none.
+
+The parameter b of the anticipated delay hardly matters (three-modal, `--scheduler orloj:B`): from 1e-6 to 1e-1 the finish rate moves by at most 0.01 at any SLO. On static models (Table C.3) orloj is at or above clockwork in every row. Beyond the paper, of the requests with the highest scores, those that would hold up the others are left for a batch of their own where that makes more answers a second; without it RDI-Nets fall to 0.6 at five times the P99 under higher loads.
+
+![Finish rates by SLO](img/orloj.png)
+
+All rows at c1 = {f['c1']:g} and load {f['load']:g}; the paper's figures first:
+
+| table | case | SLO (x P99) | clipper | nexus | clockwork | orloj | ours: clipper | nexus | clockwork | orloj |
+|---|---|---|---|---|---|---|---|---|---|---|
+""")
+    for r in f["rows"]:
+        out.append(f"| {r['table']} | {r['case']} | {r['slo_x_p99']} | {r['clipper']} | {r['nexus']} | {r['clockwork']} | {r['orloj']} | {r['our_clipper']:.2f} | {r['our_nexus']:.2f} | {r['our_clockwork']:.2f} | {r['our_orloj']:.2f} |\n")
+    (ROOT / "docs/orloj.md").write_text("".join(out))
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    cases = list(dict.fromkeys(r["case"] for r in f["rows"]))
+    figure, axes = plt.subplots(5, 5, figsize=(16, 13), sharex=True, sharey=True)
+    for axis, case in zip(axes.flat, cases):
+        of = [r for r in f["rows"] if r["case"] == case]
+        x = [float(r["slo_x_p99"]) for r in of]
+        for policy, colour in zip(POLICIES, ("tab:red", "tab:blue", "tab:green", "tab:gray")):
+            axis.plot(x, [r[f"our_{policy}"] for r in of], color=colour, label=f"{policy}, ours")
+        axis.plot(x, [float(r["orloj"]) for r in of], "k--", label="orloj, paper")
+        axis.set_title(case, fontsize=9)
+        axis.set_ylim(0, 1.03)
+    axes[0, 0].legend(fontsize=7)
+    figure.supxlabel("SLO as a multiple of P99")
+    figure.supylabel("finish rate")
+    figure.tight_layout()
+    figure.savefig(ROOT / "docs/img/orloj.png", dpi=70)
+
+
+if __name__ == "__main__":
+    main()
