@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from loopback import free_addresses, is_ready
+
 ROOT = Path(__file__).resolve().parent.parent
-HOST = "127.0.0.1"
 
 
 @dataclass
@@ -34,26 +33,6 @@ class RunningServer:
     def scrape(self) -> str:
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as response:
             return response.read().decode()
-
-
-def free_addresses(count: int) -> list[str]:
-    """Held open together, so that they differ."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [f"{HOST}:{probe.getsockname()[1]}" for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
-def is_ready(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/v2/health/ready", timeout=5) as response:
-            return response.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import free_addresses, is_ready
+from loopback import free_addresses, is_ready
 
 SCENARIO = """
 name = "two"
