@@ -273,10 +273,11 @@ nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
 
 int run(const Arguments& arguments) {
   if ((arguments.threads > 1 || arguments.rounds) && arguments.scheduler != "symphony") {
-    fmt::print(stderr,
-               "carillon bench scheduler: --threads above 1 and --rounds need --scheduler symphony: '{}' decides "
-               "event by event, on one thread\n",
-               arguments.scheduler);
+    fmt::print(
+        stderr,
+        "carillon bench scheduler: --threads above 1 and --rounds need --scheduler symphony: '{}' decides "
+        "event by event, on one thread\n",
+        arguments.scheduler);
     return exit_usage;
   }
   std::vector<std::pair<int, int>> sizes;
@@ -312,8 +313,9 @@ int run(const Arguments& arguments) {
   return exit_success;
 }
 
-// Orloj's priority queue alone, as its section 4.5.5 measures it: a full queue of n requests whose scores are such as
-// deadlines make; nanoseconds to insert one, erase one, and ask for the best, and to sort all by score instead.
+// Orloj's priority queue alone, as its section 4.5.5 measures it: a full queue of n requests whose scores are
+// such as deadlines make; nanoseconds to insert one, erase one, and ask for the best, and to sort all by
+// score instead.
 int run_queue(bool as_json, std::uint64_t seed) {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point from) {
@@ -321,8 +323,8 @@ int run_queue(bool as_json, std::uint64_t seed) {
   };
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   if (!as_json)
-    fmt::print("{:>9}{:>12}{:>12}{:>12}{:>14}{:>22}\n", "requests", "insert ns", "erase ns", "best ns", "sort all ns",
-               "insert / log2(n)^2");
+    fmt::print("{:>9}{:>12}{:>12}{:>12}{:>14}{:>22}\n", "requests", "insert ns", "erase ns", "best ns",
+               "sort all ns", "insert / log2(n)^2");
   for (const std::uint32_t n : {10U, 30U, 100U, 300U, 1000U, 3000U, 10000U, 30000U, 100000U}) {
     Random random(seed);
     const auto point = [&] {
@@ -375,8 +377,8 @@ int run_queue(bool as_json, std::uint64_t seed) {
     const double sort = since(from) / sorts;
     const double log2 = std::log2(static_cast<double>(n));
     if (!as_json)
-      fmt::print("{:>9}{:>12.0f}{:>12.0f}{:>12.0f}{:>14.0f}{:>22.1f}\n", n, insert / done, erase / done, best, sort,
-                 insert / done / log2 / log2);
+      fmt::print("{:>9}{:>12.0f}{:>12.0f}{:>12.0f}{:>14.0f}{:>22.1f}\n", n, insert / done, erase / done, best,
+                 sort, insert / done / log2 / log2);
     all.push_back({{"requests", n},
                    {"insert_ns", insert / done},
                    {"erase_ns", erase / done},
@@ -419,8 +421,9 @@ void add_bench(CLI::App& program, int& status) {
                   "With many threads: virtual time between exchanges of messages")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
-  command.add_flag("--rounds", arguments->rounds,
-                   "In rounds on one thread too, as many threads work: what the second thread adds by itself");
+  command.add_flag(
+      "--rounds", arguments->rounds,
+      "In rounds on one thread too, as many threads work: what the second thread adds by itself");
   command.add_flag("--sweep", arguments->sweep, "1 to 10,000 models, then 1 to 10,000 devices");
   command.add_flag("--json", arguments->json, "Print one JSON object");
   command.footer(
@@ -433,7 +436,8 @@ void add_bench(CLI::App& program, int& status) {
       "  carillon bench scheduler --scheduler symphony --sweep --json");
   command.callback([arguments, &status] { status = run(*arguments); });
   CLI::App& queue = *bench.add_subcommand(
-      "queue", "Orloj's priority queue alone: inserting, erasing and asking, by the number of waiting requests");
+      "queue",
+      "Orloj's priority queue alone: inserting, erasing and asking, by the number of waiting requests");
   queue.add_flag("--json", arguments->json, "Print one JSON object");
   queue.callback([arguments, &status] { status = run_queue(arguments->json, 1); });
   bench.footer("Examples:\n  carillon bench scheduler --sweep\n  carillon bench queue");

@@ -90,8 +90,8 @@ Result<std::vector<Stream>> streams_of(Arguments& arguments, RunOptions& options
   for (const workload::ScenarioModel& model : scenario->models) {
     if (model.process.value_or(scenario->process).kind == workload::ArrivalKind::closed)
       return invalid("--scenario " + arguments.scenario + ": the clients of '" + model.name +
-                     "' wait for answers, so its arrivals are not known beforehand; send it with --model " + model.name +
-                     " --process closed:N");
+                     "' wait for answers, so its arrivals are not known beforehand; send it with --model " +
+                     model.name + " --process closed:N");
     if (model.cls != Class::normal)
       return invalid("--scenario " + arguments.scenario + ": model '" + model.name +
                      "' has a class, which cannot be sent yet");

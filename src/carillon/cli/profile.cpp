@@ -68,8 +68,8 @@ Result<profile::ModelProfile> measure(const controller::PreparedModel& model, st
   return measured;
 }
 
-// As scenarios read it: latency = { csv = "FILE", row = "NAME" }. Batch sizes that a model lacks lie on the line
-// between its own.
+// As scenarios read it: latency = { csv = "FILE", row = "NAME" }. Batch sizes that a model lacks lie on the
+// line between its own.
 Result<> write_csv(const profile::DeviceProfile& profile, const std::string& file) {
   std::set<int> sizes;
   for (const auto& model : profile.models)

@@ -264,8 +264,8 @@ int run(const Arguments& arguments) {
       fmt::print("{:<28}{:>9}{:>9}{:>7}{:>9}{:>10}{:>7}{:>8.1f}{:>9.2f}{:>9.2f}\n", what,
                  r["requests"].get<std::uint64_t>(), r["on_time"].get<std::uint64_t>(),
                  r["late"].get<std::uint64_t>(), r["refused"].get<std::uint64_t>(),
-                 r["cancelled"].get<std::uint64_t>(), r["open"].get<std::uint64_t>(), r["mean_batch"].get<double>(),
-                 r["p50_ms"].get<double>(), r["p99_ms"].get<double>());
+                 r["cancelled"].get<std::uint64_t>(), r["open"].get<std::uint64_t>(),
+                 r["mean_batch"].get<double>(), r["p50_ms"].get<double>(), r["p99_ms"].get<double>());
     };
     row(scheduler + " (recorded)", json["recorded"]);
     if (arguments.schedulers.empty()) {

@@ -82,8 +82,7 @@ Result<std::vector<Run>> make_runs(const Arguments& arguments, bool searches) {
     if (!parsed) return std::unexpected(std::move(parsed.error()));
     seeds = std::move(*parsed);
   }
-  const std::optional<std::uint64_t> first_seed =
-      seeds.empty() ? std::nullopt : std::optional(seeds.front());
+  const std::optional<std::uint64_t> first_seed = seeds.empty() ? std::nullopt : std::optional(seeds.front());
   std::vector<Run> runs;
   for (const std::string& file : arguments.scenarios) {
     const auto read = [&](std::optional<std::uint64_t> seed) -> Result<workload::Scenario> {
@@ -93,7 +92,8 @@ Result<std::vector<Run>> make_runs(const Arguments& arguments, bool searches) {
       if (!scenario || (!searches && arguments.rate <= 0)) return scenario;
       const std::size_t scaling = workload::scaling_models(*scenario);
       if (scaling == 0)
-        return invalid(file + ": there is no rate to set: every model has a rate of its own, or clients that wait");
+        return invalid(file +
+                       ": there is no rate to set: every model has a rate of its own, or clients that wait");
       if (scaling < scenario->models.size() && seed == first_seed)
         fmt::print(stderr, "{}: {} of {} models keep rates of their own\n", file,
                    scenario->models.size() - scaling, scenario->models.size());
@@ -139,16 +139,18 @@ int simulate_all(const Arguments& arguments) {
     return complain("simulate", {ErrorCode::invalid_argument,
                                  "--plot draws one run; this would be " + std::to_string(runs->size())});
   if (arguments.interval_s > 0 && !arguments.json && arguments.plot.empty())
-    return complain("simulate", {ErrorCode::invalid_argument, "--interval shows in --json and in --plot FILE alone"});
+    return complain("simulate",
+                    {ErrorCode::invalid_argument, "--interval shows in --json and in --plot FILE alone"});
   for (const Run& run : *runs)
     if (arguments.interval_s > 0 && to_seconds(run.scenario.duration) / arguments.interval_s *
                                             static_cast<double>(run.scenario.models.size() + 1) >
                                         2e7)
-      return complain("simulate", {ErrorCode::invalid_argument,
-                                   fmt::format("--interval {:g}: {} models over {:g} s would make more than 20 million "
-                                               "entries; take a longer interval",
-                                               arguments.interval_s, run.scenario.models.size(),
-                                               to_seconds(run.scenario.duration))});
+      return complain(
+          "simulate",
+          {ErrorCode::invalid_argument,
+           fmt::format("--interval {:g}: {} models over {:g} s would make more than 20 million "
+                       "entries; take a longer interval",
+                       arguments.interval_s, run.scenario.models.size(), to_seconds(run.scenario.duration))});
   if (!arguments.record.empty() && runs->size() != 1)
     return complain("simulate", {ErrorCode::invalid_argument,
                                  "--record logs one run; this would be " + std::to_string(runs->size())});
@@ -199,8 +201,7 @@ int simulate_all(const Arguments& arguments) {
         return interrupted == 0;
       };
       simulate::Figures figures = simulate::run(run.scenario, **scheduler, options);
-      simulate::Report report =
-          simulate::make_report(run.scenario, run.scheduler, figures, options.interval);
+      simulate::Report report = simulate::make_report(run.scenario, run.scheduler, figures, options.interval);
       if (!arguments.plot.empty())
         svg = simulate::to_svg(run.scenario, run.scheduler, figures, options.interval);
       const std::lock_guard lock(mutex);

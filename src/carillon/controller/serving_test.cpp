@@ -292,7 +292,9 @@ TEST_P(ServingTest, SeedsComeFromTheProfileWhereItKnowsThem) {
   EXPECT_EQ(said.back(), "c version 1: ready");
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedulers, ServingTest, ::testing::Values("clockwork", "fcfs", "symphony", "eager", "clipper", "nexus", "shepherd", "orloj"),
+INSTANTIATE_TEST_SUITE_P(Schedulers, ServingTest,
+                         ::testing::Values("clockwork", "fcfs", "symphony", "eager", "clipper", "nexus",
+                                           "shepherd", "orloj"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 class ClockworkServingTest : public ServingTest {};

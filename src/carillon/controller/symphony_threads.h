@@ -13,10 +13,10 @@ namespace carillon::controller {
 
 struct SymphonyThreadsOptions {
   schedule::Environment environment;
-  // timeout, attempts and least_gain have no effect here. BatchPlan's limits count as targets only, among a thread's own
-  // models.
+  // timeout, attempts and least_gain have no effect here. BatchPlan's limits count as targets only, among a
+  // thread's own models.
   schedule::SymphonyOptions symphony;
-  int threads = 2;                     // >= 1, the caller's own included
+  int threads = 2;  // >= 1, the caller's own included
   // Candidates and devices are matched that long before dispatch: what two rounds take, in which a candidate
   // reaches the rank and its grant comes back.
   Duration ahead{0};

@@ -32,13 +32,13 @@ struct KernelRange {
   int last = 0;
 };
 
-// Lets another thread end a run between two kernels. The runner sets `run` to a number of this run's own before
-// it starts, not 0; whoever wants it ended stores that number in `wanted`, at any time, as late as it likes: a later
-// run has another number.
+// Lets another thread end a run between two kernels. The runner sets `run` to a number of this run's own
+// before it starts, not 0; whoever wants it ended stores that number in `wanted`, at any time, as late as it
+// likes: a later run has another number.
 struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
-  int next = 0;                          // set by the run: its first kernel that did not run; last where all did
+  int next = 0;  // set by the run: its first kernel that did not run; last where all did
 
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
 };

@@ -125,9 +125,12 @@ TEST(Messages, ConfigsAreJsonWithNumbersAndNames) {
 }
 
 TEST(Metrics, NamesAndValues) {
-  controller::ServerStatistics statistics{
-      .open_requests = 3, .pages_total = 64, .pages_free = 60, .exec_busy = 1500ms, .load_busy = {},
-      .advice = {.add_devices = 2, .bad_rate = 0.25}};
+  controller::ServerStatistics statistics{.open_requests = 3,
+                                          .pages_total = 64,
+                                          .pages_free = 60,
+                                          .exec_busy = 1500ms,
+                                          .load_busy = {},
+                                          .advice = {.add_devices = 2, .bad_rate = 0.25}};
   auto& model = statistics.models.emplace_back();
   model.name = "m\"\n";
   model.version = 4;

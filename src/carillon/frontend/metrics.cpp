@@ -172,13 +172,17 @@ std::string metrics_text(const ServerStatistics& statistics) {
                    to_seconds(statistics.exec_busy));
   f.server_counter("carillon_load_busy_seconds_total", "Time spent loading weights",
                    to_seconds(statistics.load_busy));
-  f.server_gauge("carillon_autoscale_add_devices", "Devices that should be added, from the last minute's bad rate",
+  f.server_gauge("carillon_autoscale_add_devices",
+                 "Devices that should be added, from the last minute's bad rate",
                  statistics.advice.add_devices);
-  f.server_gauge("carillon_autoscale_release_devices", "Devices that could be released, from the last minute's idle time",
+  f.server_gauge("carillon_autoscale_release_devices",
+                 "Devices that could be released, from the last minute's idle time",
                  statistics.advice.release_devices);
-  f.server_gauge("carillon_bad_request_ratio", "Requests of the last minute that were not answered on time, as a share",
+  f.server_gauge("carillon_bad_request_ratio",
+                 "Requests of the last minute that were not answered on time, as a share",
                  statistics.advice.bad_rate);
-  f.server_gauge("carillon_device_idle_ratio", "Device time of the last minute in which nothing ran, as a share",
+  f.server_gauge("carillon_device_idle_ratio",
+                 "Device time of the last minute in which nothing ran, as a share",
                  statistics.advice.idle_fraction);
   return prometheus::TextSerializer().Serialize(f.all);
 }

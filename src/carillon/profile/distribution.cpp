@@ -40,8 +40,8 @@ Distribution Distribution::from_samples(std::span<Duration> samples, int bins) {
   std::sort(samples.begin(), samples.end());
   CARILLON_ASSERT(samples.front() >= Duration{0});
   const std::size_t n = samples.size();
-  // Chunks of samples, smaller towards both tails, which deadlines ask for (shares of a smoothstep); one that lies
-  // across the gap between two modes is cut there. Equal samples stay together.
+  // Chunks of samples, smaller towards both tails, which deadlines ask for (shares of a smoothstep); one that
+  // lies across the gap between two modes is cut there. Equal samples stay together.
   const int chunks = (bins + 1) / 2;
   const auto end_of = [&](int chunk) {
     const double u = static_cast<double>(chunk) / chunks;
@@ -97,7 +97,8 @@ Distribution Distribution::mixture(std::span<const std::pair<const Distribution*
   }));
 }
 
-Distribution Distribution::largest_of(std::span<const std::pair<const Distribution*, int>> parts, int pieces) {
+Distribution Distribution::largest_of(std::span<const std::pair<const Distribution*, int>> parts,
+                                      int pieces) {
   CARILLON_ASSERT(!parts.empty() && pieces >= 1);
   std::vector<double> edges;
   for (const auto& [part, count] : parts) {

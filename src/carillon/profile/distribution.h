@@ -27,9 +27,9 @@ class Distribution {
   static Distribution from_samples(std::span<Duration> samples, int bins);
   // One of `parts` by its weight >= 0; one weight at least is above 0.
   static Distribution mixture(std::span<const std::pair<const Distribution*, double>> parts);
-  // The largest of independent times: `count` >= 1 of each part. The product of their CDFs, which makes the sum
-  // over all subsets of equation 4.8 unnecessary. Exact at the edges of the parts' bins and `pieces` >= 1 times
-  // within each.
+  // The largest of independent times: `count` >= 1 of each part. The product of their CDFs, which makes the
+  // sum over all subsets of equation 4.8 unnecessary. Exact at the edges of the parts' bins and `pieces` >= 1
+  // times within each.
   static Distribution largest_of(std::span<const std::pair<const Distribution*, int>> parts, int pieces = 4);
 
   const std::vector<Bin>& bins() const { return bins_; }
@@ -50,8 +50,8 @@ class Distribution {
   std::vector<Bin> bins_;
 };
 
-// A batch of k requests that take l_1 .. l_k by themselves takes c0 + c1 * k * max(l) (equation 4.3): requests are
-// padded to the longest.
+// A batch of k requests that take l_1 .. l_k by themselves takes c0 + c1 * k * max(l) (equation 4.3):
+// requests are padded to the longest.
 struct BatchCost {
   Duration c0{0};
   double c1 = 1;
@@ -61,8 +61,8 @@ struct BatchCost {
   }
 };
 
-// c0 and c1 from measured batches: their sizes, the longest solo time in each, and what they took. Least squares,
-// c0 >= 0 and c1 > 0. One batch alone, or batches that are all alike, give c0 = 0.
+// c0 and c1 from measured batches: their sizes, the longest solo time in each, and what they took. Least
+// squares, c0 >= 0 and c1 > 0. One batch alone, or batches that are all alike, give c0 = 0.
 struct MeasuredBatch {
   int size = 1;
   Duration longest{0};

@@ -1,8 +1,8 @@
 #include "carillon/profile/distribution.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
 
@@ -57,7 +57,8 @@ TEST(Distribution, KeepsModesApart) {
   samples.insert(samples.end(), rare.begin(), rare.end());
   const Distribution d = Distribution::from_samples(samples, 12);
   expect_valid(d);
-  EXPECT_NEAR(d.cdf(static_cast<double>(from_ms(15).count())), 0.95, 1e-9) << "nothing lies between the modes";
+  EXPECT_NEAR(d.cdf(static_cast<double>(from_ms(15).count())), 0.95, 1e-9)
+      << "nothing lies between the modes";
   EXPECT_NEAR(d.cdf(static_cast<double>(from_ms(85).count())), 0.95, 1e-9);
 }
 
@@ -102,12 +103,13 @@ TEST(Distribution, TheLargestAgreesWithDrawing) {
     below += most <= 40 ? 1 : 0;
   }
   EXPECT_NEAR(to_ms(largest.mean()), sum / draws, 0.1);
-  EXPECT_NEAR(largest.cdf(static_cast<double>(from_ms(40).count())), static_cast<double>(below) / draws, 0.01);
+  EXPECT_NEAR(largest.cdf(static_cast<double>(from_ms(40).count())), static_cast<double>(below) / draws,
+              0.01);
 }
 
-// Equation 4.8 as the paper has it: the density of the largest of k independent times as a sum over all subsets,
-// with the subsets' mean CDFs. Its integral is the CDF: f = sum (-1)^(k-n) n^k/k! k F^(k-1) f integrates to
-// sum (-1)^(k-n) n^k/k! F^k.
+// Equation 4.8 as the paper has it: the density of the largest of k independent times as a sum over all
+// subsets, with the subsets' mean CDFs. Its integral is the CDF: f = sum (-1)^(k-n) n^k/k! k F^(k-1) f
+// integrates to sum (-1)^(k-n) n^k/k! F^k.
 double cdf_by_subsets(const std::vector<const Distribution*>& times, double at) {
   const auto k = static_cast<int>(times.size());
   double sum = 0;
@@ -129,7 +131,8 @@ TEST(Distribution, TheProductOfCdfsIsEquation48) {
   Random random(4);
   for (int k = 1; k <= 6; ++k) {
     std::vector<Distribution> times;
-    for (int i = 0; i < k; ++i) times.push_back(some(random, 20 + 10 * random.uniform(), 1 + 5 * random.uniform()));
+    for (int i = 0; i < k; ++i)
+      times.push_back(some(random, 20 + 10 * random.uniform(), 1 + 5 * random.uniform()));
     std::vector<const Distribution*> pointers;
     std::vector<std::pair<const Distribution*, int>> parts;
     for (const Distribution& d : times) {
@@ -165,7 +168,8 @@ TEST(BatchCost, IsFoundFromBatches) {
   Random random(6);
   std::vector<MeasuredBatch> batches;
   for (int i = 0; i < 200; ++i) {
-    MeasuredBatch b{.size = 1 + static_cast<int>(random.below(16)), .longest = from_ms(5 + 50 * random.uniform())};
+    MeasuredBatch b{.size = 1 + static_cast<int>(random.below(16)),
+                    .longest = from_ms(5 + 50 * random.uniform())};
     b.took = from_ms(3 + 0.4 * b.size * to_ms(b.longest) + 0.2 * random.normal());
     batches.push_back(b);
   }

@@ -294,8 +294,8 @@ Duration ModelProfile::exec_mean(int batch) const {
   if (batches.size() == 1) return batches.front().exec.mean * batch / batches.front().batch;
   above = std::clamp(above, batches.begin() + 1, batches.end() - 1);
   const auto below = above - 1;
-  const double slope = static_cast<double>((above->exec.mean - below->exec.mean).count()) /
-                       (above->batch - below->batch);
+  const double slope =
+      static_cast<double>((above->exec.mean - below->exec.mean).count()) / (above->batch - below->batch);
   return std::max(Duration{1}, below->exec.mean + from_ns(slope * (batch - below->batch)));
 }
 

@@ -45,8 +45,8 @@ struct ModelProfile {
   std::vector<BatchTimes> batches;   // ascending by batch, never empty
   std::vector<KernelTimes> kernels;  // optional: in the order of the plan, by batch
 
-  // Mean time of a batch of `batch` >= 1; on the line between (beyond: through the last two of) the sizes that
-  // were measured.
+  // Mean time of a batch of `batch` >= 1; on the line between (beyond: through the last two of) the sizes
+  // that were measured.
   Duration exec_mean(int batch) const;
 
   friend bool operator==(const ModelProfile&, const ModelProfile&) = default;

@@ -25,11 +25,10 @@ AutoscaleAdvice AutoscaleWindow::observe(TimePoint now, int devices, const Count
   if (!samples_.empty() && now > samples_.front().at && devices > 0) {
     const Sample& from = samples_.front();
     const std::uint64_t requests = counters.requests - from.counters.requests;
-    const double bad = requests == 0 ? 0
-                                     : static_cast<double>(counters.bad - from.counters.bad) /
-                                           static_cast<double>(requests);
-    const double busy =
-        to_seconds(counters.busy - from.counters.busy) / to_seconds(now - from.at) / devices;
+    const double bad =
+        requests == 0 ? 0
+                      : static_cast<double>(counters.bad - from.counters.bad) / static_cast<double>(requests);
+    const double busy = to_seconds(counters.busy - from.counters.busy) / to_seconds(now - from.at) / devices;
     advice = autoscale_advice(devices, bad, std::clamp(1 - busy, 0.0, 1.0));
   }
   if (samples_.empty() || now - samples_.back().at >= span_ / 64) samples_.push_back({now, counters});

@@ -24,7 +24,8 @@ TEST(AutoscaleWindow, AdvisesFromTheLastMinute) {
   EXPECT_EQ(window.observe(at(30), 4, {.requests = 100, .bad = 50, .busy = 120s}).add_devices, 4);
   EXPECT_EQ(window.observe(at(60), 4, {.requests = 200, .bad = 100, .busy = 240s}).add_devices, 4);
   AutoscaleAdvice advice;
-  for (int t = 61; t <= 130; ++t) advice = window.observe(at(t), 4, {.requests = 1000, .bad = 100, .busy = 240s});
+  for (int t = 61; t <= 130; ++t)
+    advice = window.observe(at(t), 4, {.requests = 1000, .bad = 100, .busy = 240s});
   EXPECT_EQ(advice.add_devices, 0);
   EXPECT_EQ(advice.release_devices, 3);
   EXPECT_DOUBLE_EQ(advice.idle_fraction, 1);

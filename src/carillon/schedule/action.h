@@ -91,8 +91,8 @@ struct DeviceChanged {
   std::uint64_t pages = 0;  // size of its page cache
 };
 struct Wake {};
-// What a finished request takes when it runs alone: a sample, measured off the critical path (Orloj, section 4.3.2).
-// Policies that plan by distributions learn from it; the others do not care.
+// What a finished request takes when it runs alone: a sample, measured off the critical path (Orloj,
+// section 4.3.2). Policies that plan by distributions learn from it; the others do not care.
 struct RequestProfiled {
   ModelId model;
   AppId app;

@@ -46,9 +46,10 @@ Result<std::unique_ptr<Scheduler>> make_orloj(std::string_view value, const Envi
   if (!value.empty()) {
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), options.b);
     if (error != std::errc{} || end != value.data() + value.size() || !(options.b >= 1e-9 && options.b <= 1))
-      return invalid("scheduler 'orloj:" + std::string(value) +
-                     "': write orloj or orloj:B, where B from 1e-9 to 1 (1/ms) is the parameter of the anticipated "
-                     "delay, such as orloj:1e-4");
+      return invalid(
+          "scheduler 'orloj:" + std::string(value) +
+          "': write orloj or orloj:B, where B from 1e-9 to 1 (1/ms) is the parameter of the anticipated "
+          "delay, such as orloj:1e-4");
   }
   return std::make_unique<Orloj>(environment, options);
 }

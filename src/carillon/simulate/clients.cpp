@@ -36,7 +36,8 @@ std::uint32_t Clients::take() {
 }
 
 TimePoint Clients::advance(Stream& s) {
-  if (s.planned != nullptr) return s.place < s.planned->size() ? (*s.planned)[s.place++].at : TimePoint::max();
+  if (s.planned != nullptr)
+    return s.place < s.planned->size() ? (*s.planned)[s.place++].at : TimePoint::max();
   if (s.per_minute != nullptr) {
     while (s.minute.empty()) {
       if (s.place >= s.per_minute->size()) return TimePoint::max();

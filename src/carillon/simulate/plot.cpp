@@ -154,8 +154,8 @@ struct Line {
   std::vector<double> values;  // one an interval
 };
 
-void series_panel(std::string& svg, double top, std::string_view title, std::string_view y_label, Duration interval,
-                  const std::vector<Line>& lines) {
+void series_panel(std::string& svg, double top, std::string_view title, std::string_view y_label,
+                  Duration interval, const std::vector<Line>& lines) {
   double most = 1;
   std::size_t count = 1;
   for (const Line& line : lines) {
@@ -164,16 +164,19 @@ void series_panel(std::string& svg, double top, std::string_view title, std::str
   }
   const double seconds = to_seconds(interval) * static_cast<double>(count);
   const bool minutes = seconds > 600;
-  frame(svg, top, title, minutes ? "minutes" : "seconds", minutes ? seconds / 60 : seconds, y_label, most * 1.05);
+  frame(svg, top, title, minutes ? "minutes" : "seconds", minutes ? seconds / 60 : seconds, y_label,
+        most * 1.05);
   for (std::size_t l = 0; l < lines.size(); ++l) {
     svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"", colours[l]);
     for (std::size_t i = 0; i < lines[l].values.size(); ++i)
-      svg += fmt::format("{:.1f},{:.1f} ", left + inner * (static_cast<double>(i) + 0.5) / static_cast<double>(count),
+      svg += fmt::format("{:.1f},{:.1f} ",
+                         left + inner * (static_cast<double>(i) + 0.5) / static_cast<double>(count),
                          top + panel * (1 - lines[l].values[i] / (most * 1.05)));
     svg += "\"/>\n";
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" font-size=\"12\" fill=\"{}\">{}</text>\n",
-                       left + inner - 6, top - 8 - 14 * static_cast<double>(lines.size() - 1 - l), colours[l],
-                       escaped(lines[l].label));
+    svg += fmt::format(
+        "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" font-size=\"12\" fill=\"{}\">{}</text>\n",
+        left + inner - 6, top - 8 - 14 * static_cast<double>(lines.size() - 1 - l), colours[l],
+        escaped(lines[l].label));
   }
 }
 

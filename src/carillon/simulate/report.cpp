@@ -124,11 +124,10 @@ nlohmann::ordered_json to_json(const Report& r) {
   json["stopped"] = r.stopped;
   json["wall_s"] = r.wall_s;
   json["events"] = r.events;
-  const auto advice =
-      provision::autoscale_advice(r.devices,
-                                  static_cast<double>(r.late + r.refused) /
-                                      static_cast<double>(std::max<std::uint64_t>(1, r.offered)),
-                                  std::clamp(1 - r.utilization, 0.0, 1.0));
+  const auto advice = provision::autoscale_advice(
+      r.devices,
+      static_cast<double>(r.late + r.refused) / static_cast<double>(std::max<std::uint64_t>(1, r.offered)),
+      std::clamp(1 - r.utilization, 0.0, 1.0));
   json["advice"] = {{"add_devices", advice.add_devices},
                     {"release_devices", advice.release_devices},
                     {"bad_rate", advice.bad_rate},

@@ -34,7 +34,19 @@ Duration load_time(const workload::Scenario& scenario, const workload::ScenarioM
   return from_seconds(static_cast<double>(model.weights.count) / scenario.pcie_bytes_per_s);
 }
 
-enum class Step : std::uint8_t { end, kick, receive, stop, report, device, fault, profiled, arrive, cancel, wake };
+enum class Step : std::uint8_t {
+  end,
+  kick,
+  receive,
+  stop,
+  report,
+  device,
+  fault,
+  profiled,
+  arrive,
+  cancel,
+  wake
+};
 
 // Among events of one instant: what devices did, then what clients did, then what the scheduler had planned.
 constexpr std::uint8_t rank_of(Step step) {
@@ -181,7 +193,7 @@ class Simulation {
   std::deque<Record> records_;
   std::deque<schedule::RequestProfiled> samples_;  // on their way, in the order of their times
   std::vector<std::size_t> used_in_;  // by device: 1 + the last interval in which it ran something
-  std::uint64_t first_ = 0;  // id of the first of records_
+  std::uint64_t first_ = 0;           // id of the first of records_
   std::uint64_t open_ = 0;
   std::vector<Device> devices_;
   std::vector<Act> acts_;
@@ -203,7 +215,8 @@ Figures Simulation::run() {
   }
   figures_.busy.resize(devices_.size());
   if (options_.interval > Duration{0}) {
-    const auto count = static_cast<std::size_t>((scenario_.duration + options_.interval - 1ns) / options_.interval);
+    const auto count =
+        static_cast<std::size_t>((scenario_.duration + options_.interval - 1ns) / options_.interval);
     figures_.intervals.resize(count);
     for (std::size_t i = 0; i < count; ++i)
       figures_.intervals[i].length =
@@ -334,11 +347,8 @@ void Simulation::send(ModelId model) {
   const workload::ScenarioModel& m = scenario_.models[model.index()];
   const RequestId id{first_ + records_.size()};
   Record r;
-  r.request = {.id = id,
-               .model = model,
-               .cls = m.cls,
-               .arrival = now_,
-               .deadline = saturating_add(now_, m.slo)};
+  r.request = {
+      .id = id, .model = model, .cls = m.cls, .arrival = now_, .deadline = saturating_add(now_, m.slo)};
   if (!m.arrivals.empty()) {
     const workload::PlannedRequest& planned = m.arrivals[clients_.taken()];
     r.request.deadline = saturating_add(now_, planned.slo);
@@ -366,8 +376,8 @@ void Simulation::send(ModelId model) {
     ++figures_.models[model.index()].offered_by[interval_index(now_)];
   }
   if (faulty_ && options_.faults.cancels > 0 && random_.uniform() < options_.faults.cancels)
-    plan(now_ + from_seconds(random_.uniform() * 2 * to_seconds(std::min<Duration>(m.slo, 1min))), Step::cancel,
-         id.value);
+    plan(now_ + from_seconds(random_.uniform() * 2 * to_seconds(std::min<Duration>(m.slo, 1min))),
+         Step::cancel, id.value);
   if (delay_ == Duration{0})
     hear(id);
   else
@@ -855,7 +865,8 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
                              .load = load_time(scenario, model),
                              .batches = {}};
     for (const int b : model.batch_sizes) info.batches.push_back({b, model.latency.expected(b)});
-    for (int b = 1; model.batch_sizes.empty() && b <= model.max_batch; b = b < 128 ? b + 1 : std::max(b + 1, b + b / 50))
+    for (int b = 1; model.batch_sizes.empty() && b <= model.max_batch;
+         b = b < 128 ? b + 1 : std::max(b + 1, b + b / 50))
       info.batches.push_back({b, model.latency.expected(b)});
     if (info.batches.back().batch != model.max_batch)
       info.batches.push_back({model.max_batch, model.latency.expected(model.max_batch)});

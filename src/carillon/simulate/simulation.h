@@ -46,8 +46,9 @@ struct Figures {
   std::vector<ModelFigures> models;
   std::vector<std::uint64_t> batch_sizes;  // INFERs by batch size; [0] is unused
   std::vector<Duration> busy;              // by device
-  std::vector<IntervalFigures> intervals;  // from time 0 on, the warm-up included; where Options asks for them
-  std::vector<Execution> timeline;         // at most Options::timeline, from the end of the warm-up on
+  std::vector<IntervalFigures>
+      intervals;                    // from time 0 on, the warm-up included; where Options asks for them
+  std::vector<Execution> timeline;  // at most Options::timeline, from the end of the warm-up on
   std::uint64_t loads = 0, unloads = 0, stopped = 0, too_late = 0;
   std::uint64_t events = 0;     // that the simulation handled
   std::uint64_t decisions = 0;  // calls of the scheduler
@@ -89,8 +90,8 @@ class Observer {
 
 struct Options {
   Faults faults;
-  // Of models whose time depends on the input, the share of answered requests that are measured alone, off the
-  // critical path, and how long that takes to be known.
+  // Of models whose time depends on the input, the share of answered requests that are measured alone, off
+  // the critical path, and how long that takes to be known.
   double profiled = 0.1;
   Duration profiled_after = std::chrono::milliseconds{100};
   std::size_t timeline = 0;  // executions to keep

@@ -104,9 +104,9 @@ class Worker {
   virtual bool submit(const UnloadCommand& command) = 0;
   virtual bool submit(const InferCommand& command) = 0;
 
-  // Ends an INFER early: one that runs before its next kernel (where its last has begun, its own result comes), one
-  // that waits when its turn comes; it is answered `stopped`. Takes a lock for a few instructions. From any thread;
-  // an id that is not known has no effect. The last 64 stops are remembered.
+  // Ends an INFER early: one that runs before its next kernel (where its last has begun, its own result
+  // comes), one that waits when its turn comes; it is answered `stopped`. Takes a lock for a few
+  // instructions. From any thread; an id that is not known has no effect. The last 64 stops are remembered.
   virtual void stop(ActionId id) = 0;
 
   virtual std::uint64_t total_pages() const = 0;

@@ -268,9 +268,10 @@ ArrivalSpec read_process(Section& section, const std::string& text) {
   return *parsed;
 }
 
-// Copies that become active one after another and share one rate: what copy `c` of `copies` gets. Rates change
-// with every newcomer up to the fiftieth, then with every fiftieth part more, for all copies at once.
-std::vector<RateStep> rates_of_copy(double all, std::int64_t c, std::int64_t copies, double start, double every) {
+// Copies that become active one after another and share one rate: what copy `c` of `copies` gets. Rates
+// change with every newcomer up to the fiftieth, then with every fiftieth part more, for all copies at once.
+std::vector<RateStep> rates_of_copy(double all, std::int64_t c, std::int64_t copies, double start,
+                                    double every) {
   std::vector<RateStep> steps;
   const auto at = [&](std::int64_t active) {
     return from_seconds(std::min(1e9, start + every * static_cast<double>(active - 1)));
@@ -286,13 +287,15 @@ std::vector<RateStep> rates_of_copy(double all, std::int64_t c, std::int64_t cop
     counted = n;
     if (n == copies) break;
   }
-  if (steps.empty() || steps.back().at < at(c + 1)) steps.push_back({at(c + 1), all / static_cast<double>(counted)});
+  if (steps.empty() || steps.back().at < at(c + 1))
+    steps.push_back({at(c + 1), all / static_cast<double>(counted)});
   return steps;
 }
 
 void read_models(Section model, Scenario& scenario) {
-  model.knows({"name", "copies", "slo_ms", "class", "max_batch", "batch_sizes", "weights", "load_ms", "latency", "csv",
-               "min_ratio", "max_ratio", "process", "rate", "start_s", "end_s", "activate_every_s", "steps"});
+  model.knows({"name", "copies", "slo_ms", "class", "max_batch", "batch_sizes", "weights", "load_ms",
+               "latency", "csv", "min_ratio", "max_ratio", "process", "rate", "start_s", "end_s",
+               "activate_every_s", "steps"});
   ScenarioModel base;
   const bool many = model.has("csv");
   for (const char* key : {"rate", "start_s", "end_s", "activate_every_s"})
@@ -301,7 +304,8 @@ void read_models(Section model, Scenario& scenario) {
   for (const char* key : {"min_ratio", "max_ratio"})
     if (!many && model.has(key)) model.wrong(model.find(key), std::string(key) + " needs csv");
   for (const char* key : {"name", "latency"})
-    if (many && model.has(key)) model.wrong(model.find(key), std::string("a model has csv or ") + key + ", not both");
+    if (many && model.has(key))
+      model.wrong(model.find(key), std::string("a model has csv or ") + key + ", not both");
   std::vector<ProfileRow> rows;
   if (many) {
     rows = read_profile_csv(beside(model.file(), model.text("csv", "")));
@@ -325,7 +329,8 @@ void read_models(Section model, Scenario& scenario) {
   }
   const auto copies = model.whole("copies", 1, 1, static_cast<std::int64_t>(most_models));
   const auto* slo_node = model.find("slo_ms");
-  const bool no_slo = slo_node != nullptr && slo_node->value_exact<double>() == std::numeric_limits<double>::infinity();
+  const bool no_slo =
+      slo_node != nullptr && slo_node->value_exact<double>() == std::numeric_limits<double>::infinity();
   const double slo = no_slo ? 0 : model.number("slo_ms", 0, 1e-3, 1e9);
   const std::string cls = model.text("class", "normal");
   if (cls == "real-time")
@@ -355,7 +360,8 @@ void read_models(Section model, Scenario& scenario) {
   if (model.has("process")) base.process = read_process(model, model.text("process", ""));
   const double start = model.number("start_s", 0, 0, 1e9), end = model.number("end_s", 1e9, 0, 1e9);
   if (const toml::node* steps = model.find("steps")) {
-    if (!steps->is_array() || steps->as_array()->empty()) model.wrong(steps, "steps must be a list of [at_s, requests_per_s]");
+    if (!steps->is_array() || steps->as_array()->empty())
+      model.wrong(steps, "steps must be a list of [at_s, requests_per_s]");
     for (const toml::node& step : *steps->as_array()) {
       const toml::array* pair = step.as_array();
       const auto at = pair != nullptr && pair->size() == 2 ? (*pair)[0].value<double>() : std::nullopt;
@@ -415,8 +421,8 @@ void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest,
     ++first;
   const std::size_t minutes = header.size() - first;
   if (minutes == 0) throw Problem{scenario.trace.string() + ":1: no column is a minute (a number)"};
-  const auto wanted =
-      static_cast<std::size_t>((scenario.duration + std::chrono::minutes{1} - Duration{1}) / std::chrono::minutes{1});
+  const auto wanted = static_cast<std::size_t>((scenario.duration + std::chrono::minutes{1} - Duration{1}) /
+                                               std::chrono::minutes{1});
   if (wanted > minutes)
     throw Problem{scenario.trace.string() + ": the trace has " + std::to_string(minutes) +
                   " minutes; the run may last at most " + std::to_string(60 * minutes) + " s"};
@@ -507,7 +513,8 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
     s.duration = *overrides.duration;
     if (s.warmup >= s.duration)
       throw Problem{file.string() + ": a duration of " + std::to_string(to_seconds(s.duration)) +
-                    " s must be longer than the file's warmup_s, " + std::to_string(to_seconds(s.warmup)) + " s"};
+                    " s must be longer than the file's warmup_s, " + std::to_string(to_seconds(s.warmup)) +
+                    " s"};
   }
   if (s.warmup >= s.duration) top.wrong(root.get("warmup_s"), "warmup_s must be shorter than duration_s");
   s.scheduler = top.text("scheduler", "symphony");
@@ -542,8 +549,7 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
     s.trace = beside(file, process.substr(6));
   } else {
     for (const char* key : {"functions_per_model", "spread_hottest", "function_skew"})
-      if (load.has(key))
-        load.wrong(load.find(key), load.describe(key) + " needs process = \"trace:FILE\"");
+      if (load.has(key)) load.wrong(load.find(key), load.describe(key) + " needs process = \"trace:FILE\"");
     s.process = read_process(load, process);
   }
   const std::string popularity = load.text("popularity", "equal");
@@ -580,12 +586,14 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
     top.wrong(root.get("load"), "load.rate (requests a second over all models) must be above 0");
   for (const ScenarioModel& m : s.models)
     if (!m.rate.empty() && m.rate.size() > 1 && !m.process && s.process.kind == ArrivalKind::closed)
-      top.wrong(models, "model '" + m.name + "' has a rate that changes, but its clients wait for their answers");
+      top.wrong(models,
+                "model '" + m.name + "' has a rate that changes, but its clients wait for their answers");
   if (!s.trace.empty())
     for (const ScenarioModel& m : s.models)
       if (!m.rate.empty() || m.process)
-        top.wrong(models, "model '" + m.name + "' has a rate or process of its own, but the trace says when its "
-                          "requests come");
+        top.wrong(models, "model '" + m.name +
+                              "' has a rate or process of its own, but the trace says when its "
+                              "requests come");
   if (!s.trace.empty()) deal_trace(s, functions_per_model, spread_hottest, function_skew);
   return s;
 }

@@ -72,8 +72,8 @@ struct ScenarioModel {
   Bytes weights{};               // 0: takes no memory
   std::optional<Duration> load;  // else weights / pcie
   LatencyModel latency;
-  std::optional<ArrivalSpec> process;  // else the scenario's
-  std::vector<RateStep> rate;          // its own, ascending by `at`; empty: its part of the load's rate
+  std::optional<ArrivalSpec> process;    // else the scenario's
+  std::vector<RateStep> rate;            // its own, ascending by `at`; empty: its part of the load's rate
   std::vector<PlannedRequest> arrivals;  // planned one by one, ascending; where given there is no process
   // Of a trace: requests in each minute, uniform at random within it; where given there is no process.
   std::vector<std::uint32_t> per_minute;
@@ -92,7 +92,7 @@ struct Scenario {
   int devices = 1;
   std::optional<Bytes> memory;  // of each device; none: no limit, and every model is loaded
   double pcie_bytes_per_s = 12.5e9;
-  Duration network_delay{0};  // one way, control and data
+  Duration network_delay{0};           // one way, control and data
   std::optional<Allowance> allowance;  // none: twice the network delay, the delay, and 0
 
   // Requests a second over all models without a rate of their own; of a trace: its mean, 0 as it is.

@@ -199,9 +199,10 @@ Result<Scenario> parsed(const std::string& models, const std::string& rest = "")
 
 TEST(Scenario, CopiesThatComeOneByOneShareARate) {
   for (const int copies : {1, 2, 50, 51, 101, 3600}) {
-    const auto s = parsed("[[models]]\nname = \"m\"\nslo_ms = 10\ncopies = " + std::to_string(copies) +
-                          "\nrate = 1000\nstart_s = 10\nactivate_every_s = 1\nlatency = { alpha_ms = 1 }\n",
-                          "duration_s = 5000\n");
+    const auto s =
+        parsed("[[models]]\nname = \"m\"\nslo_ms = 10\ncopies = " + std::to_string(copies) +
+                   "\nrate = 1000\nstart_s = 10\nactivate_every_s = 1\nlatency = { alpha_ms = 1 }\n",
+               "duration_s = 5000\n");
     ASSERT_TRUE(s) << s.error().message;
     const auto rate_at = [&](double seconds) {
       double sum = 0;
@@ -235,7 +236,8 @@ TEST(Scenario, SaysWhichKeysDoNotGoTogether) {
            Case{m, "[load]\nrate = 5\nfunction_skew = 1\n", "needs process = \"trace:FILE\""},
            Case{m + "rat = 5\n", "", "rate"},
            Case{m + "class = \"gold\"\nrate = 1\n", "", "best-effort"},
-           Case{"[[models]]\nname = \"m\"\nslo_ms = 10\nrate = 1\nlatency = { csv = \"x.csv\" }\n", "", "needs the row's name"},
+           Case{"[[models]]\nname = \"m\"\nslo_ms = 10\nrate = 1\nlatency = { csv = \"x.csv\" }\n", "",
+                "needs the row's name"},
        }) {
     const auto s = parsed(c.models, c.rest);
     ASSERT_FALSE(s) << c.models << c.rest;
@@ -246,7 +248,8 @@ TEST(Scenario, SaysWhichKeysDoNotGoTogether) {
 
 TEST(Scenario, WithoutADeadlineAndWithAClass) {
   const auto s = parsed(
-      "[[models]]\nname = \"m\"\nslo_ms = inf\nclass = \"best-effort\"\nrate = 1\nlatency = { alpha_ms = 1 }\n");
+      "[[models]]\nname = \"m\"\nslo_ms = inf\nclass = \"best-effort\"\nrate = 1\nlatency = { alpha_ms = 1 "
+      "}\n");
   ASSERT_TRUE(s) << s.error().message;
   EXPECT_EQ(s->models[0].slo, Duration::max());
   EXPECT_EQ(s->models[0].cls, Class::best_effort);

@@ -26,11 +26,11 @@ namespace carillon::schedule {
 // lane of requests a model, and, a device, an ordered set of lower bounds of the lanes' required starts: the
 // search walks the set in order and stops when no later lane can win, which finds the same strategy
 // (clockwork_test.cpp holds both against each other).
-// LOAD: the highest positive load priority; UNLOAD: least recently used, never one with pending actions. Beyond
-// the paper, an idle LOAD executor loads models whose requests were refused although a device that has them
-// could have served them: no LOAD was quick enough, or all copies were busy (then only into free memory).
-// Refusals: on arrival, if no device could answer it in time with what it was sent already; later, when the
-// last start that would be in time has passed (a WakeAt asks to be there then).
+// LOAD: the highest positive load priority; UNLOAD: least recently used, never one with pending actions.
+// Beyond the paper, an idle LOAD executor loads models whose requests were refused although a device that has
+// them could have served them: no LOAD was quick enough, or all copies were busy (then only into free
+// memory). Refusals: on arrival, if no device could answer it in time with what it was sent already; later,
+// when the last start that would be in time has passed (a WakeAt asks to be there then).
 //
 // Rank of a request, best first: real-time, then normal, then best-effort; within each, those with a deadline
 // before those without. Real-time and normal requests without a deadline are served in order of arrival when

@@ -342,8 +342,8 @@ TEST(Clockwork, LoadsWhatIsTooSlowToLoadForThoseToCome) {
   hand.arrive(0, at(60ms), at(70ms));
   ASSERT_EQ(hand.sent<Infer>().size(), 1U);
   hand.done(hand.sent<Infer>()[0].id, at(60ms), at(63ms));
-  // Another that is refused takes its place once it was not used for a second: no sooner, or the two would take
-  // each other's place for ever.
+  // Another that is refused takes its place once it was not used for a second: no sooner, or the two would
+  // take each other's place for ever.
   hand.arrive(1, at(70ms), at(80ms));
   EXPECT_TRUE(hand.sent<Unload>().empty());
   hand.arrive(1, at(1070ms), at(1080ms));

@@ -23,8 +23,9 @@ std::optional<Strategy> Lane::best(std::span<const BatchCost> costs, TimePoint s
     if (member->due >= saturating_add(start, costs[i].span)) found = i;
   }
   if (found == costs.size()) return std::nullopt;
-  const auto first = deadlines_ ? waiting_.lower_bound(Waiting{.due = saturating_add(start, costs[found].span)})
-                                : waiting_.begin();
+  const auto first = deadlines_
+                         ? waiting_.lower_bound(Waiting{.due = saturating_add(start, costs[found].span)})
+                         : waiting_.begin();
   return Strategy{.start = deadlines_ ? saturating_add(first->due, -costs[found].span) : first->due,
                   .batch_index = static_cast<int>(found),
                   .first = *first};

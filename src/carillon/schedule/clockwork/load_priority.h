@@ -32,7 +32,8 @@ class LoadPriority {
   double priority(ModelId model) const { return models_[model.index()].priority; }  // nanoseconds
   double device_load(DeviceId device) const { return device_load_[device.index()]; }
 
-  // Models with a positive priority that are not on all devices, the highest first, then by id: {-priority, model}.
+  // Models with a positive priority that are not on all devices, the highest first, then by id: {-priority,
+  // model}.
   const std::set<std::pair<double, ModelId>>& wanted() const { return wanted_; }
 
  private:

@@ -66,8 +66,8 @@ bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimeP
   return false;
 }
 
-// A request with a deadline is refused. Another copy of its model might have served it: then one is loaded for
-// those to come, where that takes nothing from anybody.
+// A request with a deadline is refused. Another copy of its model might have served it: then one is loaded
+// for those to come, where that takes nothing from anybody.
 void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
   Model& m = models_[request.model.index()];
   const ModelInfo& info = state_.model(request.model);
@@ -93,9 +93,9 @@ void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
   if (least) try_load(*least, request.model, false, TimePoint::max(), now, out);
 }
 
-// A model that is nowhere, and whose LOAD comes too late for every request that asks for it. It takes free memory,
-// or the place of one that was not used for as long as such requests are remembered: else two of them could take
-// each other's place for ever.
+// A model that is nowhere, and whose LOAD comes too late for every request that asks for it. It takes free
+// memory, or the place of one that was not used for as long as such requests are remembered: else two of them
+// could take each other's place for ever.
 bool Clockwork::load_missed(DeviceId device, TimePoint now, Actions& out) {
   const Executor& executor = state_.load(device);
   const TimePoint free = executor.free_at(now);
@@ -141,8 +141,8 @@ void Clockwork::set_missed(ModelId model, TimePoint since) {
   listed = since;
 }
 
-// `latest`: the LOAD is of no use if it starts later. `unused_for`: it may evict only what was not used for that
-// long, and nothing that anybody waits for.
+// `latest`: the LOAD is of no use if it starts later. `unused_for`: it may evict only what was not used for
+// that long, and nothing that anybody waits for.
 Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool best_effort, TimePoint latest,
                                            TimePoint now, Actions& out, std::optional<Duration> unused_for) {
   const Model& m = models_[model.index()];
@@ -158,7 +158,8 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
   // The paper takes requests that a LOAD cannot help any more out of the demand; here such a LOAD is skipped.
   if (latest < state_.load(device).free_at(now)) return LoadAttempt::impossible;
   if (state_.free_pages(device) < pages)
-    return make_room(device, model, best_effort, now, out, unused_for) ? LoadAttempt::evicting : LoadAttempt::impossible;
+    return make_room(device, model, best_effort, now, out, unused_for) ? LoadAttempt::evicting
+                                                                       : LoadAttempt::impossible;
 
   const Duration expected = state_.load_estimate(device, model);
   const TimePoint earliest = std::max(now, state_.load(device).last_earliest());
@@ -193,7 +194,8 @@ bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, Time
   collect([&](ModelId candidate, TimePoint used) {
     if (needed_.demand(candidate) > Duration{0}) return false;
     if (!best_effort && !unused_for) return true;
-    const TimePoint unused_from = saturating_add(used, unused_for.value_or(options_.best_effort_evicts_after));
+    const TimePoint unused_from =
+        saturating_add(used, unused_for.value_or(options_.best_effort_evicts_after));
     if (unused_from <= now) return true;
     load_wake_ = std::min(load_wake_, unused_from);
     return false;

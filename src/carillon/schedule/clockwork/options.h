@@ -42,8 +42,8 @@ struct ClockworkOptions {
   // Best-effort work may evict only models that were not used for this long.
   Duration best_effort_evicts_after = 1s;
 
-  // A model whose LOAD takes longer than its requests' deadlines leave could never be served: it is loaded for
-  // those to come, where the LOAD executor is idle and some request was refused within this time.
+  // A model whose LOAD takes longer than its requests' deadlines leave could never be served: it is loaded
+  // for those to come, where the LOAD executor is idle and some request was refused within this time.
   Duration missed_for = 1s;
 
   // INFERs of one request that may fail before it is refused.

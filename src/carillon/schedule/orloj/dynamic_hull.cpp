@@ -47,7 +47,8 @@ void DynamicHull::clear() {
   root_ = none;
 }
 
-// The bridge between the hulls of n's children: the pair of points, one of each, below whose line all others lie.
+// The bridge between the hulls of n's children: the pair of points, one of each, below whose line all others
+// lie.
 void DynamicHull::find_bridge(std::uint32_t n) {
   Node& node = nodes_[n];
   std::uint32_t a = node.left, b = node.right;
@@ -62,7 +63,8 @@ void DynamicHull::find_bridge(std::uint32_t n) {
     const Point& b2 = point(b_leaf ? b : nodes_[b].bridge_to);
     // Of points in a line the outermost are taken, or top() could not tell to which side to go.
     if (!a_leaf && side(a1, a2, b1) >= 0) {
-      a = nodes_[a].left;  // the right hull rises to this edge's line: it is touched from its left end or before
+      a = nodes_[a]
+              .left;  // the right hull rises to this edge's line: it is touched from its left end or before
     } else if (!b_leaf && side(b1, b2, a2) >= 0) {
       b = nodes_[b].right;
     } else if (a_leaf) {
@@ -74,7 +76,8 @@ void DynamicHull::find_bridge(std::uint32_t n) {
     } else if (b1.alpha == b2.alpha) {
       b = nodes_[b].left;
     } else if (line_at(b1, b2, middle) <= line_at(a1, a2, middle)) {
-      a = nodes_[a].right;  // all of the right hull is below this edge's line, so the edge belongs to the joint hull
+      a = nodes_[a].right;  // all of the right hull is below this edge's line, so the edge belongs to the
+                            // joint hull
     } else {
       b = nodes_[b].left;
     }

@@ -7,13 +7,13 @@
 
 namespace carillon::schedule::orloj {
 
-// Points (alpha, beta), of which the one with the largest alpha * x + beta is asked for, at any x >= 0: the upper
-// convex hull of points that come and go (Orloj, section 4.4.4; Overmars and van Leeuwen, 1981).
+// Points (alpha, beta), of which the one with the largest alpha * x + beta is asked for, at any x >= 0: the
+// upper convex hull of points that come and go (Orloj, section 4.4.4; Overmars and van Leeuwen, 1981).
 //
 // A weight-balanced tree with the points as leaves, ordered by alpha; each inner node keeps the bridge of its
 // subtree's hull, the edge that joins the hulls of its two children. A bridge is found by walking down both
-// children at once, so that insert and erase cost O(log^2 n); top() walks down the bridges, O(log n). Nothing is
-// allocated once the most points have been there. Not thread-safe.
+// children at once, so that insert and erase cost O(log^2 n); top() walks down the bridges, O(log n). Nothing
+// is allocated once the most points have been there. Not thread-safe.
 class DynamicHull {
  public:
   struct Point {
@@ -31,8 +31,8 @@ class DynamicHull {
   Point at(std::uint32_t key) const { return nodes_[leaf_of_[key]].point; }
   void clear();
 
-  // The key of the point with the largest alpha * x + beta; x is finite and >= 0. None where there is no point.
-  // Of points that are level any may be given.
+  // The key of the point with the largest alpha * x + beta; x is finite and >= 0. None where there is no
+  // point. Of points that are level any may be given.
   std::optional<std::uint32_t> top(double x) const;
 
   // How many levels the tree has; for tests.
@@ -44,8 +44,8 @@ class DynamicHull {
     Point point;  // of a leaf
     std::uint32_t key = none;
     std::uint32_t parent = none;
-    std::uint32_t left = none, right = none;            // none in a leaf
-    std::uint32_t first = none, last = none;            // leaves at the ends, for the order
+    std::uint32_t left = none, right = none;             // none in a leaf
+    std::uint32_t first = none, last = none;             // leaves at the ends, for the order
     std::uint32_t bridge_from = none, bridge_to = none;  // leaves
     std::uint32_t leaves = 1;
   };

@@ -1,9 +1,9 @@
 #include "carillon/schedule/orloj/dynamic_hull.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <map>
+
+#include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
 
@@ -68,7 +68,8 @@ TEST_P(DynamicHullTest, AgreesWithLookingAtAll) {
         points[key] = p;
       }
       ASSERT_EQ(hull.size(), points.size());
-      for (const double x : {0.0, 0.01, 0.5, 1.0, 3.0, 1e3, 1e6 * random.uniform()}) expect_top(hull, points, x);
+      for (const double x : {0.0, 0.01, 0.5, 1.0, 3.0, 1e3, 1e6 * random.uniform()})
+        expect_top(hull, points, x);
       if (HasFailure()) FAIL() << "seed " << seed << " step " << step;
     }
     ASSERT_LE(hull.depth(), 2 + static_cast<int>(2.5 * std::log2(1 + static_cast<double>(hull.size()))));
@@ -82,7 +83,8 @@ TEST_P(DynamicHullTest, AgreesWithLookingAtAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DynamicHullTest,
-                         ::testing::Values(Shape::cloud, Shape::circle, Shape::line, Shape::grid, Shape::scores));
+                         ::testing::Values(Shape::cloud, Shape::circle, Shape::line, Shape::grid,
+                                           Shape::scores));
 
 TEST(DynamicHull, StaysBalancedInAnyOrder) {
   for (const bool ascending : {true, false}) {

@@ -8,20 +8,21 @@ struct OrlojOptions {
   // Parameter of the anticipated delay before a request gets its turn, Exp(b), in 1/ms (section 4.4.1).
   double b = 1e-4;
 
-  // A request leaves the queue of a batch size when the batch's time at this quantile would miss its deadline.
+  // A request leaves the queue of a batch size when the batch's time at this quantile would miss its
+  // deadline.
   double quantile = 0.5;
 
-  // The batch size that runs: true takes the one with the earliest deadline in its queue, the largest of those that
-  // are level (as the text of section 4.3.2 says); false the latest deadline, the largest (as Algorithm 4.1 is
-  // printed).
+  // The batch size that runs: true takes the one with the earliest deadline in its queue, the largest of
+  // those that are level (as the text of section 4.3.2 says); false the latest deadline, the largest (as
+  // Algorithm 4.1 is printed).
   bool urgent_first = false;
 
   // Bins of a batch's time in a score, and of an application's solo times.
   int score_bins = 8;
   int solo_bins = 32;
 
-  // Solo times that are remembered of each application: so many, and no older than that. Distributions are made
-  // anew at most so often.
+  // Solo times that are remembered of each application: so many, and no older than that. Distributions are
+  // made anew at most so often.
   int window = 1000;
   Duration window_span = std::chrono::seconds{60};
   Duration refresh_every = std::chrono::milliseconds{500};

@@ -47,7 +47,9 @@ Duration Orloj::expected_batch(ModelId id, AppId app, int size) {
   Model& m = models_[id.index()];
   app_of(m, app);
   if (m.apps.front().times.empty() || app_of(m, app).times.empty()) make_times(id);
-  return from_ms(app_of(m, app).times[static_cast<std::size_t>(fleet_.batch_index(id, static_cast<std::size_t>(size)))].mean);
+  return from_ms(app_of(m, app)
+                     .times[static_cast<std::size_t>(fleet_.batch_index(id, static_cast<std::size_t>(size)))]
+                     .mean);
 }
 
 void Orloj::profiled(const RequestProfiled& sample, TimePoint now) {
@@ -61,14 +63,16 @@ void Orloj::profiled(const RequestProfiled& sample, TimePoint now) {
 void Orloj::refresh(ModelId id, TimePoint now) {
   Model& m = models_[id.index()];
   if (!m.stale || (m.refreshed != TimePoint::min() && now - m.refreshed < options_.refresh_every)) return;
-  const double keep =
-      m.refreshed == TimePoint::min() ? 1 : std::exp(-to_seconds(now - m.refreshed) / to_seconds(share_memory));
+  const double keep = m.refreshed == TimePoint::min()
+                          ? 1
+                          : std::exp(-to_seconds(now - m.refreshed) / to_seconds(share_memory));
   m.refreshed = now;
   m.stale = false;
   std::vector<Duration> samples;
   for (App& app : m.apps) {
     app.arrivals *= keep;
-    while (app.samples.size() > 1 && now - app.samples.front().first > options_.window_span) app.samples.pop_front();
+    while (app.samples.size() > 1 && now - app.samples.front().first > options_.window_span)
+      app.samples.pop_front();
     if (app.samples.empty()) continue;
     samples.clear();
     for (const auto& [_, solo] : app.samples) samples.push_back(solo);
@@ -78,7 +82,8 @@ void Orloj::refresh(ModelId id, TimePoint now) {
   rebuild(id, now);
 }
 
-// The times of batches from the applications' solo times: off the critical path, as they depend on no request.
+// The times of batches from the applications' solo times: off the critical path, as they depend on no
+// request.
 void Orloj::make_times(ModelId id) {
   Model& m = models_[id.index()];
   std::vector<std::pair<const profile::Distribution*, double>> parts;
@@ -258,9 +263,9 @@ Orloj::Candidate Orloj::candidate(ModelId id) const {
   return best;
 }
 
-// `best` are the requests of the highest scores, the best first. Longer requests than the first may hold up the
-// others more than they are worth, and shorter ones may wait for a batch of their own: keeps those, the first among
-// them, that make the most answers a second, and returns the place of their number.
+// `best` are the requests of the highest scores, the best first. Longer requests than the first may hold up
+// the others more than they are worth, and shorter ones may wait for a batch of their own: keeps those, the
+// first among them, that make the most answers a second, and returns the place of their number.
 int Orloj::without_stragglers(ModelId id, int index, std::vector<std::uint32_t>& best) {
   Model& m = models_[id.index()];
   const auto solo = [&](std::uint32_t slot) {

@@ -14,20 +14,21 @@
 
 namespace carillon::schedule {
 
-// Orloj (Algorithm 4.1): for models whose time depends on the input. A request's time is a random variable, known
-// from samples of its application; a batch's follows from the largest of its requests' times. When a device is
-// free, a batch size is chosen and filled with the requests of the highest score: the expected cost saved per
-// expected time.
+// Orloj (Algorithm 4.1): for models whose time depends on the input. A request's time is a random variable,
+// known from samples of its application; a batch's follows from the largest of its requests' times. When a
+// device is free, a batch size is chosen and filled with the requests of the highest score: the expected cost
+// saved per expected time.
 //
-// Each model has a queue for each batch size with the requests that could still be on time in it: a DynamicHull by
-// score and a set by the last start. Scores are made anew only when a bin of the distribution is crossed (the
-// paper's milestones), when distributions are made anew, and when the base of their times is moved, long before
-// e^(bt) could overflow.
+// Each model has a queue for each batch size with the requests that could still be on time in it: a
+// DynamicHull by score and a set by the last start. Scores are made anew only when a bin of the distribution
+// is crossed (the paper's milestones), when distributions are made anew, and when the base of their times is
+// moved, long before e^(bt) could overflow.
 //
-// Differs from the paper: distributions of different applications are weighted by their shares of the arrivals
-// (the paper weighs them equally), and a request's batch is itself and others drawn from that mixture, so that
-// applications with short requests score higher. Several models share devices by the earliest deadline of what
-// they would run. A request costs O(batch sizes * log^2 waiting), a batch O(its size * batch sizes * log^2).
+// Differs from the paper: distributions of different applications are weighted by their shares of the
+// arrivals (the paper weighs them equally), and a request's batch is itself and others drawn from that
+// mixture, so that applications with short requests score higher. Several models share devices by the
+// earliest deadline of what they would run. A request costs O(batch sizes * log^2 waiting), a batch O(its
+// size * batch sizes * log^2).
 class Orloj final : public baselines::Central {
  public:
   explicit Orloj(const Environment& environment, const OrlojOptions& options = {})

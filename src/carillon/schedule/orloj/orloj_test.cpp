@@ -1,8 +1,8 @@
 #include "carillon/schedule/orloj/orloj.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
 
@@ -51,7 +51,8 @@ TEST(OrlojScore, IsEquation41) {
       at += width + 10 * random.uniform();
     }
     std::vector<CostStep> costs;
-    for (std::uint64_t i = 0; i <= random.below(3); ++i) costs.push_back({200 * random.uniform(), random.uniform()});
+    for (std::uint64_t i = 0; i <= random.below(3); ++i)
+      costs.push_back({200 * random.uniform(), random.uniform()});
     const double b = std::pow(10, -6 + 5 * random.uniform());
     const double now = 150 * random.uniform();
     const auto score = score_of(bins, mean, costs, b, now);
@@ -59,7 +60,8 @@ TEST(OrlojScore, IsEquation41) {
     EXPECT_NEAR(score.at(std::exp(b * now)), want, 2e-3 * std::abs(want) + 3e-4) << round;
     // The same two numbers hold until the milestone.
     const double later = std::isfinite(score.until) ? now + 0.999 * (score.until - now) : now + 5;
-    EXPECT_NEAR(score.at(std::exp(b * later)), score_of(bins, mean, costs, b, later).at(std::exp(b * later)), 1e-6);
+    EXPECT_NEAR(score.at(std::exp(b * later)), score_of(bins, mean, costs, b, later).at(std::exp(b * later)),
+                1e-6);
     EXPECT_GT(score.until, now);
   }
 }
@@ -109,8 +111,10 @@ struct Hand {
   void done(const Infer& infer, Duration took) {
     const TimePoint start = now;
     now += took;
-    orloj.decide(ActionDone{.id = infer.id, .status = ActionStatus::success, .start = start, .end = now, .duration = took},
-                 now, out);
+    orloj.decide(
+        ActionDone{
+            .id = infer.id, .status = ActionStatus::success, .start = start, .end = now, .duration = took},
+        now, out);
   }
   Orloj orloj;
   TimePoint now;

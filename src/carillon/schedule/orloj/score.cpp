@@ -26,7 +26,8 @@ Score score_of(std::span<const profile::Distribution::Bin> bins, double mean, st
         score.until = std::min(score.until, step.deadline - bin.low);
       }
     }
-  score.until = std::max(score.until, now + 1e-6);  // rounding must not make a milestone that is there already
+  score.until =
+      std::max(score.until, now + 1e-6);  // rounding must not make a milestone that is there already
   return score;
 }
 

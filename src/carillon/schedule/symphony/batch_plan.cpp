@@ -136,10 +136,11 @@ void BatchPlan::limit_for_others(std::size_t devices, const std::vector<ModelMac
       second = std::min(second, spare);
     }
   }
-  if (second == Duration::max()) return;  // one model alone
+  if (second == Duration::max()) return;                   // one model alone
   const double room = 0.9 * static_cast<double>(devices);  // smaller batches must not bring about overload
   const auto cap = [&](Duration spare, double factor) {
-    return from_ns(std::min(1e18, factor * static_cast<double>(devices) * static_cast<double>(spare.count())));
+    return from_ns(
+        std::min(1e18, factor * static_cast<double>(devices) * static_cast<double>(spare.count())));
   };
   for (double factor = 0.8; factor < 100; factor *= 2) {
     if (needed_within(cap(first, factor), cap(second, factor), tightest, machines, false) > room) continue;

@@ -15,9 +15,9 @@ namespace carillon::schedule::symphony {
 // this is the staggered optimum of Symphony, equations 1 and 2.
 //
 // Beyond the paper, for few devices and models that differ: while a batch runs, a request of another model
-// waits for about its time over the number of devices. Batches are limited so that this wait is less than what
-// the others' deadlines leave (`limit`), as long as the devices can serve all rates with such batches, and
-// `wait` tells how much earlier than its frontrun moment a model had better look for a device.
+// waits for about its time over the number of devices. Batches are limited so that this wait is less than
+// what the others' deadlines leave (`limit`), as long as the devices can serve all rates with such batches,
+// and `wait` tells how much earlier than its frontrun moment a model had better look for a device.
 class BatchPlan {
  public:
   BatchPlan(Duration rate_window, Duration every) : window_(rate_window), every_(every) {}
@@ -48,7 +48,7 @@ class BatchPlan {
     double slos = 0;            // of these, seconds together
     Duration slo{0};            // their mean when the last plan was made
     int size = 0;
-    int index = 0;              // of that size
+    int index = 0;  // of that size
     int limit = 0;
   };
   static int largest(const ModelMachine& machine, double rate, Duration slo, int guess);

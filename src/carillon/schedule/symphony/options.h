@@ -20,8 +20,8 @@ struct SymphonyOptions {
   // models share them; a batch that misses it shrinks. 0 keeps to Algorithm 1.
   double slack = 0.08;
 
-  // A batch is deferred only while a request in one of the planned size would take less device time than in it by
-  // more than this share: where batching gains little, waiting only loses time.
+  // A batch is deferred only while a request in one of the planned size would take less device time than in
+  // it by more than this share: where batching gains little, waiting only loses time.
   double least_gain = 0.02;
 
   // The longest that a batch is deferred on a device that would idle, whatever its deadline allows.
