@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "carillon/workload/scenario.h"
+
+// The files that a scenario names: for scenario.cpp alone.
+namespace carillon::workload {
+
+// What is wrong with a file, thrown as far as the edge of reading a scenario.
+struct Problem {
+  std::string message;
+};
+
+// A row of a profile CSV: columns alpha_ms, beta_ms, slo_ms, or exec_b<N>_ms; weights_MB, transfer_ms.
+struct ProfileRow {
+  std::string name;
+  LatencyModel latency;
+  std::optional<Duration> slo, load;
+  std::optional<Bytes> weights;
+};
+
+// Throws a Problem that names file and line.
+std::vector<ProfileRow> read_profile_csv(const std::filesystem::path& file);
+
+// The functions of a trace, dealt over the models. Every function's requests of a minute are shared by the
+// models that have it; fractions become whole requests by the seed, so that the mean rate is kept. Throws a
+// Problem.
+void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest, double skew);
+
+}  // namespace carillon::workload
