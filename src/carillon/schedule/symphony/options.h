@@ -23,6 +23,9 @@ struct SymphonyOptions {
   // A batch is deferred only while a request in one of the planned size would take less device time than in
   // it by more than this share: where batching gains little, waiting only loses time.
   double least_gain = 0.02;
+  // But only while the rates need less than this share of the devices' time: near the peak every bit of batching
+  // counts.
+  double least_gain_below = 0.85;
 
   // The longest that a batch is deferred on a device that would idle, whatever its deadline allows.
   Duration longest_wait = 500ms;

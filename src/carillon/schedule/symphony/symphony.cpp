@@ -109,7 +109,7 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
 bool Symphony::growing_is_useless(ModelId model, int size) const {
   const auto& machine = machines_[model.index()];
   const int planned = plan_.size(model);
-  if (planned <= 0) return false;
+  if (planned <= 0 || plan_.demand() > options_.least_gain_below) return false;
   const auto each = [&](int batch) {
     return to_seconds(machine.exec(machine.index_for(static_cast<std::size_t>(batch)))) / batch;
   };
