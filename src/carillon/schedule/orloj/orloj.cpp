@@ -46,7 +46,7 @@ Orloj::App& Orloj::app_of(Model& model, AppId id) {
 Duration Orloj::expected_batch(ModelId id, AppId app, int size) {
   Model& m = models_[id.index()];
   app_of(m, app);
-  if (m.apps.front().times.empty() || app_of(m, app).times.empty()) make_times(id);
+  if (app_of(m, app).times.empty()) make_times(id);
   return from_ms(app_of(m, app)
                      .times[static_cast<std::size_t>(fleet_.batch_index(id, static_cast<std::size_t>(size)))]
                      .mean);
@@ -133,7 +133,6 @@ void Orloj::put(ModelId id, std::uint32_t slot, int index, TimePoint start) {
     score = orloj::score_of(time.bins, time.mean, {&step, 1}, options_.b, ms(start));
   }
   in.until = score.until;
-  in.point = score.point;
   in.there = true;
   queue.hull.insert(slot, score.point);
   queue.by_last_start.emplace(in.last_start, slot);
@@ -271,13 +270,13 @@ int Orloj::without_stragglers(ModelId id, int index, std::vector<std::uint32_t>&
   const auto solo = [&](std::uint32_t slot) {
     return static_cast<double>(app_of(m, m.waiting[slot].request.app).solo.mean().count());
   };
+  if (best.size() == 1) return index;
   const double own = solo(best.front());
   std::vector<double> limits;  // the longest that may come along
   for (const std::uint32_t slot : best)
     if (solo(slot) >= own) limits.push_back(solo(slot));
   std::sort(limits.begin(), limits.end());
   limits.erase(std::unique(limits.begin(), limits.end()), limits.end());
-  if (limits.size() == 1 && limits.front() >= own && best.size() == 1) return index;
   double most = 0;
   int most_index = index;
   double most_limit = limits.back();
@@ -305,12 +304,13 @@ void Orloj::run(DeviceId device, const Candidate& chosen, TimePoint now, Actions
   const int size = fleet_.batch_size(chosen.model, chosen.index);
   Queue& queue = m.queues[static_cast<std::size_t>(chosen.index)];
   std::vector<std::uint32_t> best;
+  std::vector<orloj::DynamicHull::Point> points;
   for (int k = 0; k < size; ++k) {
     best.push_back(*queue.hull.top(x));
+    points.push_back(queue.hull.at(best.back()));
     queue.hull.erase(best.back());
   }
-  for (const std::uint32_t slot : best)
-    queue.hull.insert(slot, m.waiting[slot].queues[static_cast<std::size_t>(chosen.index)].point);
+  for (std::size_t k = 0; k < best.size(); ++k) queue.hull.insert(best[k], points[k]);
   const int index = without_stragglers(chosen.model, chosen.index, best);
   std::vector<Request> requests;
   TimePoint latest = TimePoint::max();

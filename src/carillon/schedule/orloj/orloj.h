@@ -65,7 +65,6 @@ class Orloj final : public baselines::Central {
     bool there = false;
     TimePoint last_start;
     double until = 0;  // of its score
-    orloj::DynamicHull::Point point;
   };
   struct Waiting {
     Request request;

@@ -53,7 +53,6 @@ class Symphony final : public Scheduler {
   TimerHeap refresh_;  // models whose candidate has to be found anew
   IdMap<RequestId, int> failures_;
   std::vector<Request> dropped_;  // scratch
-  std::vector<ModelId> wanted_;   // models that are nowhere and have requests
   TimePoint asked_wake_ = TimePoint::max();
 };
 
