@@ -33,7 +33,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog="Models: " + ", ".join(SAMPLES))
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the repository's folder")
     parser.add_argument("--models", default="all", metavar="NAMES",
-                        help="names with commas between, 'tiny' or 'all' (default: all)")
+                        help="names with commas between, 'tiny', 'dynamic' (time depends on the input) or 'all', "
+                             "which leaves these out (default: all)")
     parser.add_argument("--copies", type=int, default=1, metavar="N",
                         help="write each chosen tiny model N times, each with weights of its own: NAME_0000 and on")
     parser.add_argument("--bf16", action="store_true",
@@ -79,11 +80,11 @@ def main(arguments: list[str] | None = None) -> int:
             else:
                 start = time.monotonic()
                 model = produce(sample, seed, name)
-                write_model(root, name, config_text(sample, name, {"slo_ms": str(sample.slo_ms)}), model)
+                write_model(root, name, config_text(sample, name, sample.config_parameters()), model)
                 say(f"{label}: {len(model) / 1e6:.1f} MB in {time.monotonic() - start:.1f} s")
             low = f"{name}_bf16"
             if options.bf16 and not is_complete(root, low):
-                parameters = {"slo_ms": str(sample.slo_ms), "precision": "bf16"}
+                parameters = {**sample.config_parameters(), "precision": "bf16"}
                 write_model(root, low, config_text(sample, low, parameters), model_file(root, name))
                 say(f"{label}: {low} written beside it")
     except OSError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .catalogue import BATCH_DIMENSION, OPSET, Sample
+from .catalogue import BATCH_DIMENSION, OPSET, SEQUENCE_DIMENSION, Sample, Tensor
 from .seeded import fan_in_normal, normal, stream, uniform
 
 
@@ -25,6 +27,26 @@ class GraphWriter:
         self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
         return name
 
+    def branch(self, build: Callable[[], tuple[str, ...]], name: str) -> onnx.GraphProto:
+        """A graph for one side of an If: the nodes that `build` adds.
+
+        `build` gives the names of values that stand for the sample's outputs, in
+        their order, each made by a node of the branch. Its nodes may use what is
+        there outside; its weights are kept there, as exporters do.
+        """
+        outside, self.nodes = self.nodes, []
+        results = build()
+        inside, self.nodes = self.nodes, outside
+        return helper.make_graph(inside, name, [], [
+            self._value(tensor, result) for tensor, result in zip(self.sample.outputs, results, strict=True)])
+
+    def either(self, condition: str, then: onnx.GraphProto, otherwise: onnx.GraphProto, name: str) -> tuple[str, ...]:
+        """Adds an If called `name`; gives the names of its outputs, one for each of the sample's."""
+        results = tuple(f"{name}.{tensor.name}" for tensor in self.sample.outputs)
+        self.nodes.append(helper.make_node("If", [condition], list(results), name=name,
+                                           then_branch=then, else_branch=otherwise))
+        return results
+
     def constant(self, name: str, values) -> str:
         self.initializers.append(numpy_helper.from_array(np.asarray(values), name))
         return name
@@ -38,10 +60,10 @@ class GraphWriter:
     def uniform(self, name: str, shape, low: float, high: float) -> str:
         return self.constant(name, uniform(self._rng(name), shape, low, high))
 
-    def finish(self, output: str) -> bytes:
-        """The checked model as bytes; `output` becomes the sample's only output."""
-        wanted = self.sample.outputs[0].name
-        self.nodes.append(helper.make_node("Identity", [output], [wanted], name=wanted))
+    def finish(self, *outputs: str) -> bytes:
+        """The checked model as bytes; `outputs` become the sample's, in their order."""
+        for output, tensor in zip(outputs, self.sample.outputs, strict=True):
+            self.nodes.append(helper.make_node("Identity", [output], [tensor.name], name=tensor.name))
         graph = helper.make_graph(
             self.nodes, self.name,
             [self._value(tensor) for tensor in self.sample.inputs],
@@ -57,6 +79,7 @@ class GraphWriter:
         return stream(self.seed, self.name, name)
 
     @staticmethod
-    def _value(tensor):
+    def _value(tensor: Tensor, name: str | None = None) -> onnx.ValueInfoProto:
         kind = {"FP32": TensorProto.FLOAT, "INT64": TensorProto.INT64}[tensor.dtype]
-        return helper.make_tensor_value_info(tensor.name, kind, [BATCH_DIMENSION, *tensor.dims])
+        dims = [SEQUENCE_DIMENSION if dim == -1 else dim for dim in tensor.dims]
+        return helper.make_tensor_value_info(name or tensor.name, kind, [BATCH_DIMENSION, *dims])

@@ -10,19 +10,25 @@ import os
 import shutil
 from pathlib import Path
 
-from .catalogue import MAX_BATCH, Sample
+from .catalogue import Sample
 
 
 def config_text(sample: Sample, name: str, parameters: dict[str, str]) -> str:
-    """Triton's model configuration of `sample` under `name`; dims leave the batch out."""
+    """Triton's model configuration of `sample` under `name`; dims leave the batch out.
+
+    Outputs are left to the file where one of them is a single value a row: its
+    dims would be empty, which the format does not tell from forgotten ones.
+    """
     def tensors(field: str, items) -> str:
         rows = ",\n".join(
             f'  {{\n    name: "{item.name}"\n    data_type: TYPE_{item.dtype}\n'
             f'    dims: [ {", ".join(map(str, item.dims))} ]\n  }}' for item in items)
         return f"{field} [\n{rows}\n]\n"
 
-    text = f'name: "{name}"\nplatform: "onnxruntime_onnx"\nmax_batch_size: {MAX_BATCH}\n'
-    text += tensors("input", sample.inputs) + tensors("output", sample.outputs)
+    text = f'name: "{name}"\nplatform: "onnxruntime_onnx"\nmax_batch_size: {sample.max_batch}\n'
+    text += tensors("input", sample.inputs)
+    if all(tensor.dims for tensor in sample.outputs):
+        text += tensors("output", sample.outputs)
     text += "dynamic_batching { }\n"
     text += "instance_group [\n  {\n    count: 1\n    kind: KIND_CPU\n  }\n]\n"
     for key, value in parameters.items():
