@@ -70,10 +70,11 @@ def by_hand(server: Server, sample: Sample) -> str:
         return f"curl -s {address} -d '{body}'"
     lines = ["import numpy as np, tritonclient.http as t", f'c = t.InferenceServerClient("{server.http}")']
     for number, item in enumerate(sample.inputs):
-        lines.append(f'x{number} = t.InferInput("{item.name}", {[1, *item.dims]}, "{item.dtype}")')
-        lines.append(f"x{number}.set_data_from_numpy(np.ones({(1, *item.dims)}, np.{item.numpy_type.__name__}))")
+        shape = item.shape(batch=1, length=16)
+        lines.append(f'x{number} = t.InferInput("{item.name}", {list(shape)}, "{item.dtype}")')
+        lines.append(f"x{number}.set_data_from_numpy(np.ones({shape}, np.{item.numpy_type.__name__}))")
     names = ", ".join(f"x{number}" for number in range(len(sample.inputs)))
-    lines.append(f'print(c.infer("{sample.name}", [{names}], timeout={sample.slo_ms * 1000})'
+    lines.append(f'print(c.infer("{sample.name}", [{names}], timeout={(sample.slo_ms or 1000) * 1000})'
                  f'.as_numpy("{sample.outputs[0].name}"))')
     return ".venv/bin/python - <<'EOF'\n" + "\n".join(lines) + "\nEOF"
 
@@ -163,7 +164,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="carillon_quickstart", description=__doc__)
     parser.add_argument("--program", required=True, type=Path)
     parser.add_argument("--repository", required=True, type=Path, help="folder for the sample models")
-    parser.add_argument("--models", required=True, help="names with commas between, 'tiny' or 'all'")
+    parser.add_argument("--models", required=True, help="names with commas between, 'tiny', 'dynamic' or 'all'")
     parser.add_argument("--log", required=True, type=Path, help="file for the server's output")
     parser.add_argument("--once", action="store_true", help="stop after the requests")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long requests are sent")

@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from carillon_samples.__main__ import main
-from carillon_samples.catalogue import MAX_BATCH, SAMPLES, TINY, choose
+from carillon_samples.catalogue import DYNAMIC, MAX_BATCH, SAMPLES, TINY, choose
 from carillon_samples.repository import model_file
 
 needs_torch = pytest.mark.skipif(
@@ -152,7 +152,8 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, capsys):
 
 def test_choose_keeps_order_and_drops_repeats():
     assert [sample.name for sample in choose("tiny_cnn,tiny,vgg16")] == ["tiny_cnn", "tiny_mlp", "tiny_encoder", "vgg16"]
-    assert len(choose("all")) == len(SAMPLES)
+    assert [sample.name for sample in choose("all,dynamic")] == list(SAMPLES)
+    assert not {sample.name for sample in choose("all")} & set(DYNAMIC)
 
 
 @needs_torch
