@@ -80,6 +80,9 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
       engine::EmulatedModel& into = emulation.models[model.name];
       into.weights = model.weights;
       for (const profile::BatchTimes& times : model.batches) into.execution[times.batch] = times.exec.p50;
+      for (const profile::LengthTimes& at : model.lengths)
+        for (const profile::BatchTimes& times : at.batches)
+          into.by_length[at.length][times.batch] = times.exec.p50;
     }
     device.engine = engine::make_emulated_engine(std::move(emulation), clock);
     device.description = arguments.device;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -29,6 +30,7 @@ struct Arguments {
   double slack_ms = 0;
   std::uint64_t seed = 1;
   int rows = 1;
+  std::string length;
   int connections = 256;
   bool no_timeout = false;
   bool json = false;
@@ -37,15 +39,39 @@ struct Arguments {
 
 volatile std::sig_atomic_t interrupted = 0;
 
+// Extents of what varies in a model's inputs: at most this many in a stream's requests, each with inputs of
+// its own in memory.
+constexpr std::int64_t most_lengths = 64;
+constexpr std::int64_t longest = 1 << 20;
+
+// "L", or "A-B": up to most_lengths even steps from A to B.
+Result<std::vector<std::int64_t>> parse_lengths(const std::string& text) {
+  std::int64_t first = 0, last = 0;
+  const char* const end = text.data() + text.size();
+  auto read = std::from_chars(text.data(), end, first);
+  last = first;
+  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == '-')
+    read = std::from_chars(read.ptr + 1, end, last);
+  if (read.ec != std::errc{} || read.ptr != end || first < 1 || last < first || last > longest)
+    return invalid("length '" + text + "' is not understood; write L or A-B, from 1 to " +
+                   std::to_string(longest));
+  const std::int64_t steps = std::min(last - first + 1, most_lengths);
+  std::vector<std::int64_t> out;
+  for (std::int64_t i = 0; i < steps; ++i)
+    out.push_back(steps == 1 ? first : first + (last - first) * i / (steps - 1));
+  return out;
+}
+
 // "NAME", "NAME,rate=R,deadline=MS": what one stream sends, where the command line's own values are the
 // default.
 Result<Stream> parse_stream(const std::string& text, const Arguments& arguments) {
   const auto wrong = [&](const std::string& part) {
-    return invalid("--model " + text + ": '" + part + "' is not understood; write NAME, NAME,rate=R or " +
-                   "NAME,rate=R,deadline=MS");
+    return invalid("--model " + text + ": '" + part +
+                   "' is not understood; write NAME, NAME,rate=R, or more " +
+                   "of rate=R, deadline=MS, app=APPLICATION and length=L or length=A-B");
   };
   Stream stream;
-  std::string& name = stream.what.model;
+  std::string name, application, length = arguments.length;
   stream.rate = arguments.rate;
   double deadline_ms = arguments.deadline_ms;
   std::size_t begin = 0;
@@ -59,6 +85,14 @@ Result<Stream> parse_stream(const std::string& text, const Arguments& arguments)
     }
     const auto equals = item.find('=');
     if (equals == std::string::npos) return wrong(item);
+    if (item.starts_with("app=") && item.size() > 4) {
+      application = item.substr(4);
+      continue;
+    }
+    if (item.starts_with("length=")) {
+      length = item.substr(7);
+      continue;
+    }
     char* rest = nullptr;
     const std::string value = item.substr(equals + 1);
     const double number = std::strtod(value.c_str(), &rest);
@@ -71,6 +105,15 @@ Result<Stream> parse_stream(const std::string& text, const Arguments& arguments)
       return wrong(item);
   }
   if (name.empty()) return wrong("");
+  stream.name = application.empty() ? name : name + "/" + application;
+  std::vector<std::int64_t> lengths{0};
+  if (!length.empty()) {
+    auto parsed = parse_lengths(length);
+    if (!parsed) return in_context("--model " + text, parsed.error());
+    lengths = std::move(*parsed);
+  }
+  for (const std::int64_t each : lengths)
+    stream.whats.push_back({.model = name, .application = application, .length = each, .inputs = {}});
   const auto arrivals = workload::parse_arrivals(arguments.process);
   if (!arrivals) return in_context("--process", arrivals.error());
   stream.arrivals = *arrivals;
@@ -98,7 +141,8 @@ Result<std::vector<Stream>> streams_of(Arguments& arguments, RunOptions& options
     if (streams.size() == 10'000)
       return invalid("--scenario " + arguments.scenario + ": more than 10000 models");
     Stream stream;
-    stream.what.model = model.name;
+    stream.name = model.name;
+    stream.whats.push_back({.model = model.name, .application = {}, .length = 0, .inputs = {}});
     stream.deadline = model.slo == Duration::max() ? Duration{0} : model.slo;
     streams.push_back(std::move(stream));
   }
@@ -117,16 +161,17 @@ Result<std::vector<Stream>> streams_of(Arguments& arguments, RunOptions& options
   return streams;
 }
 
-// `what` names its model, and gets inputs for it.
-Result<> fill_template(Client& client, int rows, std::uint64_t seed, Template& what) {
+// `what` names its model and length, and gets inputs for them.
+Result<> fill_template(const Metadata& metadata, int rows, std::uint64_t seed, Template& what) {
   const std::string& model = what.model;
-  const auto metadata = client.metadata(model);
-  if (!metadata) return in_context("model '" + model + "'", metadata.error());
-  for (const auto& input : metadata->inputs) {
+  for (const auto& input : metadata.inputs) {
     InputSpec spec{input.name, input.datatype, input.shape, {}};
     std::int64_t elements = 1;
     for (std::size_t i = 0; i < spec.shape.size(); ++i) {
-      if (spec.shape[i] < 0) spec.shape[i] = i == 0 ? rows : 1;
+      if (spec.shape[i] < 0 && i > 0 && what.length == 0)
+        return invalid("input '" + spec.name + "' of model '" + model +
+                       "' varies in length; say which to send with --length L or A-B");
+      if (spec.shape[i] < 0) spec.shape[i] = i == 0 ? rows : what.length;
       elements *= spec.shape[i];
       if (elements < 0 || elements > (std::int64_t{1} << 30))
         return invalid("input '" + spec.name + "' of model '" + model + "' is too large to make data for");
@@ -142,7 +187,7 @@ Result<> fill_template(Client& client, int rows, std::uint64_t seed, Template& w
 std::vector<Summary> summarize(const RunResult& run, const std::vector<Stream>& streams, Duration warmup) {
   std::vector<Summary> summaries(streams.size() + 1);
   for (std::size_t i = 0; i < streams.size(); ++i) {
-    summaries[i].name = streams[i].what.model;
+    summaries[i].name = streams[i].name;
     summaries[i].deadline = streams[i].deadline;
     summaries[i].first_error = run.first_errors[i];
   }
@@ -203,7 +248,7 @@ bool write_csv(const std::string& file, const RunResult& run, const std::vector<
   std::ofstream out(file);
   out << "model,outcome,planned_ms,sent_ms,answered_ms\n";
   for (const Answered& a : run.answers)
-    out << fmt::format("{},{},{:.4f},{:.4f},{:.4f}\n", streams[a.model].what.model,
+    out << fmt::format("{},{},{:.4f},{:.4f},{:.4f}\n", streams[a.model].name,
                        names[static_cast<int>(a.outcome)], to_ms(a.planned), to_ms(a.sent),
                        to_ms(a.answered));
   out.close();
@@ -237,11 +282,18 @@ int run(Arguments arguments) {
     if (!stream) return complain(stream.error());
     streams.push_back(std::move(*stream));
   }
-  for (Stream& stream : streams)
-    if (const auto filled = fill_template(*client, arguments.rows, arguments.seed, stream.what); !filled) {
+  for (Stream& stream : streams) {
+    const std::string& model = stream.whats.front().model;
+    const auto metadata = client->metadata(model);
+    Result<> filled;
+    if (!metadata) filled = in_context("model '" + model + "'", metadata.error());
+    for (Template& what : stream.whats)
+      if (filled) filled = fill_template(*metadata, arguments.rows, arguments.seed, what);
+    if (!filled) {
       complain(filled.error());
       return exit_failure;
     }
+  }
   options.duration = from_seconds(arguments.duration_s);
   options.drain = from_seconds(arguments.drain_s);
   options.seed = arguments.seed;
@@ -299,7 +351,8 @@ void add_load(CLI::App& program, int& status) {
   command.add_option("URL", arguments->url, "http://HOST:PORT or grpc://HOST:PORT")->required();
   command.add_option(
       "--model", arguments->models,
-      "Model to send to; repeat for a mixture. NAME,rate=R,deadline=MS overrides the two for one model");
+      "Model to send to; repeat for a mixture. NAME,rate=R,deadline=MS,length=A-B overrides these for one; "
+      "NAME,app=APPLICATION names the application that its requests come from");
   auto* scenario = command.add_option(
       "--scenario", arguments->scenario,
       "Sends what a scenario file says: the same arrivals, deadlines and times as 'carillon simulate'");
@@ -330,6 +383,8 @@ void add_load(CLI::App& program, int& status) {
   command.add_option("--rows", arguments->rows, "Rows of a request (its batch dimension)")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  command.add_option("--length", arguments->length,
+                     "L, or A-B for lengths drawn evenly between the two, of inputs that vary");
   command.add_option("--connections", arguments->connections, "The most HTTP connections")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
@@ -346,6 +401,8 @@ void add_load(CLI::App& program, int& status) {
       "  carillon load grpc://127.0.0.1:8001 --model tiny_mlp --process closed:64 --duration 5 --json\n"
       "  carillon load http://127.0.0.1:8000 --model resnet50,rate=10,deadline=300 --model "
       "mobilenetv2,rate=80\n"
+      "  carillon load http://127.0.0.1:8000 --model varlen_encoder,app=chat,length=8-32,rate=80 --model "
+      "varlen_encoder,app=mail,length=128-256,rate=20 --deadline 30\n"
       "  carillon load http://127.0.0.1:8000 --scenario day.toml --json");
   command.callback([arguments, &status] { status = run(*arguments); });
 }

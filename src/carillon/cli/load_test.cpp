@@ -65,6 +65,7 @@ RunOptions short_run() {
 
 TEST(RunLoad, EveryPlannedRequestIsSentOnceAndAnsweredOnce) {
   std::vector<Stream> streams(2);
+  streams[0].whats.resize(1);
   streams[0].arrivals = *workload::parse_arrivals("uniform");
   streams[0].rate = 1000;
   streams[0].deadline = 1h;
@@ -93,6 +94,7 @@ TEST(RunLoad, EveryPlannedRequestIsSentOnceAndAnsweredOnce) {
 
 TEST(RunLoad, ClosedLoopsKeepTheirNumberInFlight) {
   std::vector<Stream> streams(1);
+  streams[0].whats.resize(1);
   streams[0].arrivals = *workload::parse_arrivals("closed:3");
   FakeClient client;
   const RunResult run = run_load(client, streams, short_run(), [](const Progress&) { return true; });
@@ -102,6 +104,7 @@ TEST(RunLoad, ClosedLoopsKeepTheirNumberInFlight) {
 
 TEST(RunLoad, StopsWhenToldTo) {
   std::vector<Stream> streams(1);
+  streams[0].whats.resize(1);
   streams[0].arrivals = *workload::parse_arrivals("uniform");
   streams[0].rate = 10;
   RunOptions options = short_run();

@@ -55,16 +55,34 @@ Result<profile::ModelProfile> measure(const controller::PreparedModel& model, st
   auto loads = worker.measure_load(model.id, std::min(repeats, 10));
   if (!loads) return in_context("loading", loads.error());
   measured.load = profile::summarize(*loads);
-  for (const int batch : model.config.batch_sizes) {
-    fmt::print(stderr, " {}", batch);
-    std::fflush(stderr);
-    // The first runs touch memory and wake threads.
-    if (auto warm = worker.measure_exec(model.id, batch, 2); !warm)
-      return in_context("running", warm.error());
-    auto times = worker.measure_exec(model.id, batch, repeats);
-    if (!times) return in_context("batch " + std::to_string(batch), times.error());
-    measured.batches.push_back({batch, profile::summarize(*times)});
+  const auto measure_batches = [&](std::int64_t length) -> Result<std::vector<profile::BatchTimes>> {
+    std::vector<profile::BatchTimes> out;
+    for (const int batch : model.config.batch_sizes) {
+      fmt::print(stderr, " {}", batch);
+      std::fflush(stderr);
+      // The first runs touch memory and wake threads.
+      if (auto warm = worker.measure_exec(model.id, batch, 2, length); !warm)
+        return in_context("running", warm.error());
+      auto times = worker.measure_exec(model.id, batch, repeats, length);
+      if (!times) return in_context("batch " + std::to_string(batch), times.error());
+      out.push_back({batch, profile::summarize(*times)});
+    }
+    return out;
+  };
+  const auto lengths = model.compiled->lengths();
+  for (const std::int64_t length : lengths) {
+    fmt::print(stderr, "{}length {}:", length == lengths.front() ? " " : "; ", length);
+    auto batches = measure_batches(length);
+    if (!batches) return in_context("length " + std::to_string(length), batches.error());
+    measured.lengths.push_back({length, std::move(*batches)});
   }
+  if (!lengths.empty()) {
+    measured.batches = measured.lengths[lengths.size() / 2].batches;
+    return measured;
+  }
+  auto batches = measure_batches(0);
+  if (!batches) return std::unexpected(batches.error());
+  measured.batches = std::move(*batches);
   return measured;
 }
 
@@ -92,16 +110,30 @@ Result<> write_csv(const profile::DeviceProfile& profile, const std::string& fil
 void print_table(const profile::DeviceProfile& profile) {
   fmt::print("{:<20}{:>10}{:>10}{:>7}{:>11}{:>11}{:>11}{:>12}\n", "model", "weights", "load ms", "batch",
              "p50 ms", "p99 ms", "p99/p50", "requests/s");
-  for (const auto& model : profile.models)
-    for (const auto& batch : model.batches) {
-      const bool first = &batch == &model.batches.front();
-      fmt::print("{:<20}{:>10}{:>10}{:>7}{:>11.3f}{:>11.3f}{:>11.3f}{:>12.1f}\n", first ? model.name : "",
-                 first ? to_text(model.weights) : "",
-                 first ? fmt::format("{:.2f}", to_ms(model.load.p50)) : "", batch.batch,
-                 to_ms(batch.exec.p50), to_ms(batch.exec.p99),
-                 to_ms(batch.exec.p99) / std::max(1e-9, to_ms(batch.exec.p50)),
-                 batch.batch / std::max(1e-12, to_seconds(batch.exec.p50)));
+  for (const auto& model : profile.models) {
+    bool first = true;
+    const auto rows = [&](const std::vector<profile::BatchTimes>& batches, const std::string& length) {
+      for (const auto& batch : batches) {
+        const bool own = &batch == &batches.front() && !length.empty();
+        fmt::print("{:<20}{:>10}{:>10}{:>7}{:>11.3f}{:>11.3f}{:>11.3f}{:>12.1f}\n",
+                   first ? model.name
+                   : own ? "  length " + length
+                         : "",
+                   first ? to_text(model.weights) : "",
+                   first ? fmt::format("{:.2f}", to_ms(model.load.p50)) : "", batch.batch,
+                   to_ms(batch.exec.p50), to_ms(batch.exec.p99),
+                   to_ms(batch.exec.p99) / std::max(1e-9, to_ms(batch.exec.p50)),
+                   batch.batch / std::max(1e-12, to_seconds(batch.exec.p50)));
+        first = false;
+      }
+    };
+    if (!model.lengths.empty()) {
+      fmt::print("{:<20}{:>10}{:>10.2f}\n", model.name, to_text(model.weights), to_ms(model.load.p50));
+      first = false;
     }
+    for (const auto& at : model.lengths) rows(at.batches, std::to_string(at.length));
+    if (model.lengths.empty()) rows(model.batches, "");
+  }
 }
 
 int run(const Arguments& arguments) {

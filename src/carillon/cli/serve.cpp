@@ -33,6 +33,7 @@ struct Arguments {
   std::string profile;
   double default_deadline_ms = 0;
   std::size_t max_open = 1 << 16;
+  double profile_share = controller::ProbeOptions{}.share;
   int http_threads = 1;
   std::string body_limit = "256 MiB";
   std::string log_level = "info";
@@ -110,6 +111,7 @@ int run(const Arguments& arguments) {
 
   controller::Options options;
   options.core.max_open = arguments.max_open;
+  options.core.probes.share = arguments.profile_share;
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
   if (!arguments.record.empty()) {
@@ -186,6 +188,13 @@ void add_serve(CLI::App& program, int& status) {
       .add_option("--default-deadline", arguments->default_deadline_ms,
                   "Milliseconds for requests that name no deadline, of models without slo_ms; 0: none")
       ->check(CLI::Range(0.0, 86'400'000.0))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--profile-share", arguments->profile_share,
+          "The share of finished requests, of models whose time depends on the input, that are run again "
+          "alone in idle time, so that schedulers that plan by distributions learn from them; 0: none")
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command
       .add_option("--max-open", arguments->max_open,

@@ -74,6 +74,12 @@ void Book::executed(ModelId model, int batch, const worker::ActionTimes& times, 
   exec_busy_ += measured;
 }
 
+void Book::profiled(ModelId model) {
+  Page& page = pages_[model.index()];
+  const std::lock_guard lock(page.mutex);
+  ++page.of.profiled;
+}
+
 void Book::loaded(ModelId model, Duration took) {
   {
     Page& page = pages_[model.index()];

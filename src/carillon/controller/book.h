@@ -45,6 +45,7 @@ class Book {
   void executed(ModelId model, int batch, const worker::ActionTimes& times, Duration predicted);
   // One ran for that long and came to nothing.
   void wasted(Duration busy);
+  void profiled(ModelId model);  // a finished request was run again alone
   void loaded(ModelId model, Duration took);
   void unloaded(ModelId model);
   void set_open_requests(std::uint64_t count);

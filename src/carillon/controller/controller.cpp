@@ -12,10 +12,10 @@
 namespace carillon::controller {
 namespace {
 
-std::vector<std::size_t> row_bytes(const std::vector<graph::TensorSpec>& specs) {
-  std::vector<std::size_t> out;
+std::vector<RowSize> row_bytes(const std::vector<graph::TensorSpec>& specs) {
+  std::vector<RowSize> out;
   for (const graph::TensorSpec& spec : specs)
-    out.push_back(graph::TensorType{spec.type, spec.shape_at(1)}.bytes().count);
+    out.push_back({graph::TensorType{spec.type, spec.shape_at(1, 1)}.bytes().count, spec.varies()});
   return out;
 }
 
@@ -63,6 +63,7 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .version = view.version,
                      .input_row_bytes = row_bytes(compiled.inputs()),
                      .output_row_bytes = row_bytes(compiled.outputs()),
+                     .time_varies = compiled.time_varies(),
                      .slo = view.config.slo,
                      .cls = class_of(view.config.model_class)};
   output_row_bytes_.push_back(served.output_row_bytes);
@@ -110,10 +111,10 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
     return ticket;
   }
   CARILLON_ASSERT(call->model.index() < output_row_bytes_.size());
-  const std::vector<std::size_t>& row = output_row_bytes_[call->model.index()];
+  const std::vector<RowSize>& row = output_row_bytes_[call->model.index()];
   call->outputs.resize(row.size());
   for (std::size_t i = 0; i < row.size(); ++i)
-    call->outputs[i].resize(row[i] * static_cast<std::size_t>(call->rows));
+    call->outputs[i].resize(row[i].at(call->length) * static_cast<std::size_t>(call->rows));
   std::string why;
   {
     const std::lock_guard lock(mutex_);

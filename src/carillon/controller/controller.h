@@ -94,7 +94,7 @@ class Controller final : public Service, private worker::ResultSink {
   const Clock& clock_;
   const std::size_t inbox_limit_;
   Directory directory_;
-  std::vector<std::vector<std::size_t>> output_row_bytes_;  // by model; fixed once started
+  std::vector<std::vector<RowSize>> output_row_bytes_;  // by model; fixed once started
   std::atomic<std::uint64_t> next_ticket_{1};
 
   Core core_;  // the thread's; before start() and after stop() the starter's

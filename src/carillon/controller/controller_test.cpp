@@ -28,7 +28,7 @@ class TinyModel final : public engine::CompiledModel {
   Bytes weights() const override { return {}; }
   void write_weights(std::uint64_t, std::span<std::byte>) const override {}
   std::span<const int> batch_sizes() const override { return batches_; }
-  const engine::Plan* plan(int) const override { return nullptr; }
+  const engine::Plan* plan(int, std::int64_t) const override { return nullptr; }
 
  private:
   std::vector<graph::TensorSpec> specs_{{"x", graph::DataType::f32, {graph::batch_dimension, 1}}};
@@ -94,7 +94,9 @@ class BusyWorker final : public worker::Worker {
   void stop(ActionId) override {}
   std::uint64_t total_pages() const override { return 10; }
   std::uint64_t free_pages() const override { return 4; }
-  Result<std::vector<Duration>> measure_exec(ModelId, int, int) override { return std::vector<Duration>{}; }
+  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t) override {
+    return std::vector<Duration>{};
+  }
   Result<std::vector<Duration>> measure_load(ModelId, int) override { return std::vector<Duration>{}; }
   const std::vector<std::string>& notes() const override { return notes_; }
 

@@ -54,7 +54,8 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
     : scheduler_(std::move(scheduler)),
       options_(options),
       tickets_(std::min<std::size_t>(options.max_open, 1 << 16)),
-      requests_(std::min<std::size_t>(options.max_open, 1 << 16)) {
+      requests_(std::min<std::size_t>(options.max_open, 1 << 16)),
+      probes_(options.probes) {
   CARILLON_ASSERT(scheduler_ != nullptr && options_.max_open > 0 && options_.full_queue_pause > Duration{0});
   open_.reserve(std::min<std::size_t>(options.max_open, 1024));
   flights_.reserve(256);
@@ -129,11 +130,13 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
         now);
   }
 
+  stop_probe();
   const std::uint32_t index = open_.take();
   Open& open = open_[index];
   open.ticket = ticket;
   open.handler = std::move(on_answer);
   open.model = call->model;
+  open.app = application(call->application);
   open.arrival = call->arrival;
   open.deadline = deadline;
   open.first = next_request_;
@@ -149,18 +152,18 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   CARILLON_ASSERT(call->inputs.size() == model.input_row_bytes.size());
   CARILLON_ASSERT(call->outputs.size() == model.output_row_bytes.size());
   for (std::size_t i = 0; i < call->inputs.size(); ++i)
-    CARILLON_ASSERT(call->inputs[i].size() == rows * model.input_row_bytes[i]);
+    CARILLON_ASSERT(call->inputs[i].size() == rows * model.input_row_bytes[i].at(call->length));
   for (std::size_t i = 0; i < call->outputs.size(); ++i)
-    CARILLON_ASSERT(call->outputs[i].size() == rows * model.output_row_bytes[i]);
+    CARILLON_ASSERT(call->outputs[i].size() == rows * model.output_row_bytes[i].at(call->length));
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t i = 0; i < call->inputs.size(); ++i)
-      open.inputs.push_back(call->inputs[i].data() + r * model.input_row_bytes[i]);
+      open.inputs.push_back(call->inputs[i].data() + r * model.input_row_bytes[i].at(call->length));
     for (std::size_t i = 0; i < call->outputs.size(); ++i)
-      open.outputs.push_back(call->outputs[i].data() + r * model.output_row_bytes[i]);
+      open.outputs.push_back(call->outputs[i].data() + r * model.output_row_bytes[i].at(call->length));
   }
   Request request{.id = {},
                   .model = open.model,
-                  .app = application(call->application),
+                  .app = open.app,
                   .cls = call->class_given ? call->cls : model.cls,
                   .priority = call->priority,
                   .arrival = open.arrival,
@@ -190,6 +193,14 @@ void Core::cancel(std::uint64_t ticket, TimePoint now) {
 
 void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   enter(now);
+  if (probes_.is_probe(result.id)) {
+    const auto sample = probes_.end(result);
+    if (sample && !stopped_) {
+      book_.profiled(sample->model);
+      feed(schedule::RequestProfiled{sample->model, sample->app, sample->solo}, now);
+    }
+    return settle(now);
+  }
   const auto found = actions_.find(result.id.value);
   CARILLON_ASSERT(found.has_value());  // a worker answers an action once
   actions_.erase(result.id.value);
@@ -204,6 +215,7 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
       if (success) book_.unloaded(flight.model);
       break;
     case Kind::infer:
+      --infers_;
       if (success)
         book_.executed(flight.model, static_cast<int>(flight.requests.size()), result.times,
                        flight.predicted);
@@ -319,6 +331,7 @@ std::uint32_t Core::new_action(ActionId id, Kind kind, ModelId model) {
 // once, for ever.
 void Core::not_taken(ActionId id, TimePoint now) {
   const auto index = actions_.find(id.value);
+  if (flights_[*index].kind == Kind::infer) --infers_;
   flights_.give_back(*index);
   actions_.erase(id.value);
   deferred_.push_back({{.id = id,
@@ -353,6 +366,7 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   CARILLON_ASSERT(action.device.index() < devices_.size());
   CARILLON_ASSERT(batch >= 1 && batch <= static_cast<std::size_t>(worker::max_batch));
   InFlight& flight = flights_[new_action(action.id, Kind::infer, action.model)];
+  ++infers_;
   flight.requests.assign(action.requests.begin(), action.requests.end());
   flight.predicted = scheduler_->predicted_exec(action.device, action.model, static_cast<int>(batch));
 
@@ -376,7 +390,7 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
     ++open.flying;
     const std::size_t r = request.value - open.first.value;
     command_.rows[b] = {std::span(open.inputs).subspan(r * inputs, inputs),
-                        std::span(open.outputs).subspan(r * outputs, outputs)};
+                        std::span(open.outputs).subspan(r * outputs, outputs), open.call->length};
   }
   if (devices_[action.device.index()]->submit(command_)) return;
   for (const RequestId request : action.requests) {
@@ -448,6 +462,20 @@ void Core::settle(TimePoint now) {
     handler(std::move(answer));
   }
   closing_.clear();
+  probe(now);
+}
+
+// Uses idle time, which is when nobody waits for anything.
+void Core::probe(TimePoint now) {
+  constexpr Duration start_within = std::chrono::milliseconds{1};
+  if (stopped_ || !probes_.waiting() || tickets_.size() > 0 || infers_ > 0 || !deferred_.empty()) return;
+  const DeviceId device{static_cast<std::uint32_t>(probe_device_++ % devices_.size())};
+  probes_.begin(device, {now, now + start_within}, command_);
+  if (!devices_[device.index()]->submit(command_)) probes_.undo();
+}
+
+void Core::stop_probe() {
+  if (probes_.running()) devices_[probes_.device().index()]->stop(probes_.action());
 }
 
 // One row's INFER has ended, however.
@@ -485,6 +513,7 @@ void Core::answer_success(std::uint32_t index, TimePoint now) {
   open.answered = true;
   book_.answered(open.model, now <= open.deadline ? Outcome::on_time : Outcome::late, open.rows, open.arrival,
                  now, open.steps);
+  if (models_[open.model.index()].time_varies) probes_.offer(*open.call, open.app);
   AnswerHandler handler = std::move(open.handler);
   InferAnswer answer{{}, std::move(open.call), now, std::nullopt};
   release(index);

@@ -14,6 +14,7 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/book.h"
 #include "carillon/controller/index_table.h"
+#include "carillon/controller/probes.h"
 #include "carillon/controller/service.h"
 #include "carillon/controller/slab.h"
 #include "carillon/schedule/action.h"
@@ -22,12 +23,22 @@
 
 namespace carillon::controller {
 
+// The size of one row of a tensor: `bytes`, for each unit of its length where it varies.
+struct RowSize {
+  std::size_t bytes = 0;
+  bool varies = false;
+  std::size_t at(std::int64_t length) const {
+    return varies ? bytes * static_cast<std::size_t>(length) : bytes;
+  }
+};
+
 // What the core must know of a model to serve it. Sizes are those of one row, in the model's order.
 struct ServedModel {
   schedule::ModelInfo info;
   std::int64_t version = 1;
-  std::vector<std::size_t> input_row_bytes;
-  std::vector<std::size_t> output_row_bytes;
+  std::vector<RowSize> input_row_bytes;
+  std::vector<RowSize> output_row_bytes;
+  bool time_varies = false;  // with the input: worth profiling by request
   std::optional<Duration> slo;
   Class cls = Class::normal;
 };
@@ -48,6 +59,7 @@ struct CoreOptions {
   std::size_t max_applications = 1024;  // told apart by name; all further names share one AppId
   Duration full_queue_pause =
       std::chrono::microseconds{100};  // before a full worker is told of to the scheduler
+  ProbeOptions probes;
   EventObserver* observer = nullptr;
 };
 
@@ -59,6 +71,9 @@ struct CoreOptions {
 // one answer. A worker writes into a call's buffers while an INFER of one of its rows is under way: a call
 // that is refused or cancelled then is answered at once, but without its buffers (InferAnswer::call is null),
 // which live on here until that INFER has ended.
+//
+// While no call is open and no INFER under way, rows of finished calls are run again alone (Probes), and the
+// scheduler is told what they took; the next call ends such a run before its next kernel.
 //
 // Not thread-safe; `now` never goes back. Handlers and workers must not call back.
 class Core {
@@ -92,7 +107,7 @@ class Core {
   std::size_t models() const { return models_.size(); }
   std::size_t open_rows() const { return open_rows_; }        // buffers that live on after an answer included
   std::size_t open_calls() const { return tickets_.size(); }  // without an answer yet
-  std::size_t actions_in_flight() const { return actions_.size(); }
+  std::size_t actions_in_flight() const { return actions_.size() + (probes_.running() ? 1 : 0); }
   Book& book() { return book_; }
   const Book& book() const { return book_; }
 
@@ -109,6 +124,7 @@ class Core {
     std::unique_ptr<InferCall> call;
     AnswerHandler handler;
     ModelId model;
+    AppId app;
     TimePoint arrival;
     TimePoint deadline;
     RequestId first;  // its rows are requests [first, first + rows)
@@ -153,6 +169,8 @@ class Core {
   void land(RequestId request, const worker::ActionResult& result, TimePoint now);
   void answer_success(std::uint32_t index, TimePoint now);
   void release(std::uint32_t index);
+  void probe(TimePoint now);
+  void stop_probe();
   std::uint32_t new_action(ActionId id, Kind kind, ModelId model);
   AppId application(const std::string& name);
   Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
@@ -168,8 +186,11 @@ class Core {
   IndexTable tickets_;   // of unanswered calls, to open_
   IndexTable requests_;  // of rows that the scheduler or a worker may still name, to open_
   Slab<InFlight> flights_;
-  IndexTable actions_;  // to flights_
+  IndexTable actions_;      // to flights_
+  std::size_t infers_ = 0;  // under way
   std::size_t open_rows_ = 0;
+  Probes probes_;
+  std::size_t probe_device_ = 0;
   RequestId next_request_{0};
   std::unordered_map<std::string, AppId> applications_;
 

@@ -22,8 +22,11 @@ class SmallerBatches final : public engine::CompiledModel {
     whole_->write_weights(offset, to);
   }
   std::span<const int> batch_sizes() const override { return sizes_; }
-  const engine::Plan* plan(int batch) const override {
-    return std::ranges::binary_search(sizes_, batch) ? whole_->plan(batch) : nullptr;
+  std::span<const std::int64_t> lengths() const override { return whole_->lengths(); }
+  bool pads() const override { return whole_->pads(); }
+  bool time_varies() const override { return whole_->time_varies(); }
+  const engine::Plan* plan(int batch, std::int64_t length) const override {
+    return std::ranges::binary_search(sizes_, batch) ? whole_->plan(batch, length) : nullptr;
   }
 
  private:
@@ -33,7 +36,8 @@ class SmallerBatches final : public engine::CompiledModel {
 
 Result<std::shared_ptr<const graph::Model>> import(const graph::ModelConfig& config,
                                                    const std::filesystem::path& file) {
-  graph::ImportOptions options{.input_shapes = {}, .batched = config.max_batch_size > 0};
+  graph::ImportOptions options{
+      .input_shapes = {}, .lengths = config.lengths, .batched = config.max_batch_size > 0};
   for (const graph::TensorSpec& input : config.inputs)
     options.input_shapes.emplace_back(input.name, input.shape);
   auto model = graph::import_onnx(file, options);
@@ -59,7 +63,8 @@ Result<std::shared_ptr<const engine::CompiledModel>> import_and_compile(graph::M
   doing("compiling");
   return engine.compile(
       **model, {.batch_sizes = config.batch_sizes,
-                .precision = config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32});
+                .precision = config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
+                .pads = config.padding});
 }
 
 std::string label_of(const std::string& name, std::int64_t version) {
@@ -83,6 +88,37 @@ const profile::ModelProfile* known(const SeedOptions& options, const PreparedMod
     if (each.name == model.config.name && each.version == version && each.precision == model.config.precision)
       return &each;
   return nullptr;
+}
+
+// What batches of every size take at `length` (0: the model has none): as `known` says, else measured.
+Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& model, std::int64_t length,
+                                                         const std::vector<profile::BatchTimes>* known,
+                                                         worker::Worker& worker, const SeedOptions& options,
+                                                         const Doing& doing) {
+  std::vector<schedule::BatchProfile> out;
+  Duration per_row{0};  // of the last batch size
+  for (const int batch : model.compiled->batch_sizes()) {
+    Duration exec{0};
+    if (known != nullptr)
+      for (const profile::BatchTimes& times : *known)
+        if (times.batch == batch) exec = std::max(Duration{1}, times.exec.p50);
+    if (exec == Duration{0}) {
+      doing("measuring batch " + std::to_string(batch) +
+            (length > 0 ? " at length " + std::to_string(length) : ""));
+      // The first run warms up; of a long one that is a small part, and starting up should not take twice as
+      // long.
+      const Duration expected = per_row * batch;
+      const bool warm_up = expected <= options.at_most;
+      auto times =
+          worker.measure_exec(model.id, batch, repeats_for(options, expected) + (warm_up ? 1 : 0), length);
+      if (!times) return std::unexpected(times.error());
+      if (warm_up) times->erase(times->begin());
+      exec = median(std::move(*times));
+    }
+    per_row = exec / batch;
+    out.push_back({batch, exec});
+  }
+  return out;
 }
 
 }  // namespace
@@ -135,26 +171,29 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     if (!loads) return std::unexpected(loads.error());
     info.load = median(std::move(*loads));
   }
-  Duration per_row{0};  // of the last batch size
-  for (const int batch : model.compiled->batch_sizes()) {
-    Duration exec{0};
-    if (profile != nullptr)
-      for (const profile::BatchTimes& times : profile->batches)
-        if (times.batch == batch) exec = std::max(Duration{1}, times.exec.p50);
-    if (exec == Duration{0}) {
-      doing("measuring batch " + std::to_string(batch));
-      // The first run warms up; of a long one that is a small part, and starting up should not take twice as
-      // long.
-      const Duration expected = per_row * batch;
-      const bool warm_up = expected <= options.at_most;
-      auto times = worker.measure_exec(model.id, batch, repeats_for(options, expected) + (warm_up ? 1 : 0));
-      if (!times) return std::unexpected(times.error());
-      if (warm_up) times->erase(times->begin());
-      exec = median(std::move(*times));
-    }
-    per_row = exec / batch;
-    info.batches.push_back({batch, exec});
+  const auto lengths = model.compiled->lengths();
+  if (lengths.empty()) {
+    auto batches =
+        seed_batches(model, 0, profile == nullptr ? nullptr : &profile->batches, worker, options, doing);
+    if (!batches) return std::unexpected(batches.error());
+    info.batches = std::move(*batches);
+    return info;
   }
+  std::vector<profile::MeasuredBatch> measured;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const std::vector<profile::BatchTimes>* known_times = nullptr;
+    if (profile != nullptr)
+      for (const profile::LengthTimes& at : profile->lengths)
+        if (at.length == lengths[i]) known_times = &at.batches;
+    auto batches = seed_batches(model, lengths[i], known_times, worker, options, doing);
+    if (!batches) return std::unexpected(batches.error());
+    const Duration solo = batches->front().exec / batches->front().batch;
+    info.solos.push_back(solo);
+    for (const schedule::BatchProfile& batch : *batches) measured.push_back({batch.batch, solo, batch.exec});
+    // Of the lengths, too, the median is the seed.
+    if (i == lengths.size() / 2) info.batches = std::move(*batches);
+  }
+  info.cost = profile::fit_batch_cost(measured);
   return info;
 }
 

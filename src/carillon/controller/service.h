@@ -33,6 +33,7 @@ struct ModelView {
 struct InferCall {
   ModelId model;
   int rows = 1;                                 // 1..max_batch_size; 1 where the model does not batch
+  std::int64_t length = 0;                      // of what varies, where the model has lengths; of all rows
   std::vector<std::vector<std::byte>> inputs;   // in the model's order
   std::vector<std::vector<std::byte>> outputs;  // sized by submit(); filled when the answer is a success
   TimePoint arrival;
@@ -72,6 +73,7 @@ struct ModelStatistics {
   // Of Carillon: outcomes by name, so that they can be metrics.
   std::uint64_t on_time = 0, late = 0, refused = 0, cancelled = 0, failed = 0;
   std::uint64_t loads = 0, unloads = 0;
+  std::uint64_t profiled = 0;  // finished requests that were run again alone
   bool loaded = false;
   LatencyHistogram latency;           // arrival to answer, of successes
   LatencyHistogram exec;              // EXEC of one batch, as measured by the worker

@@ -24,6 +24,7 @@ struct CompileOptions {
   std::vector<int> batch_sizes{1, 2, 4, 8,
                                16};  // ascending, distinct, each >= 1; {1} for a model without a batch
   Precision precision = Precision::f32;
+  bool pads = false;  // see CompiledModel::pads()
 };
 
 // Kernels [first, last) of a plan.
@@ -51,7 +52,8 @@ struct Binding {
   const std::byte* weights = nullptr;  // CompiledModel::weights() bytes, as write_weights() left them
 };
 
-// An ordered list of kernels for one model at one batch size, every buffer's place known in advance.
+// An ordered list of kernels for one model at one batch size and length, every buffer's place known in
+// advance.
 //
 // Kernels are idempotent: a run of [0, i), then of [i, n), equals one of [0, n), and a kernel may be run
 // again. run() is not to be called by two threads at once for plans of one engine's same thread pool; it
@@ -60,7 +62,7 @@ class Plan {
  public:
   virtual ~Plan() = default;
   virtual int batch() const = 0;
-  virtual std::span<const graph::TensorSpec> inputs() const = 0;   // shapes at this batch
+  virtual std::span<const graph::TensorSpec> inputs() const = 0;   // shapes at this batch and length
   virtual std::span<const graph::TensorSpec> outputs() const = 0;  // likewise
   virtual Bytes workspace() const = 0;
   virtual int kernels() const = 0;
@@ -73,7 +75,8 @@ class Plan {
                        StopSignal* stop = nullptr) const = 0;
 };
 
-// A model made ready for one engine: plans for some batch sizes that share one block of weights.
+// A model made ready for one engine: plans for some batch sizes, each at every length of the model, that
+// share one block of weights.
 class CompiledModel {
  public:
   virtual ~CompiledModel() = default;
@@ -84,8 +87,15 @@ class CompiledModel {
   // What LOAD does, page by page; needs offset + to.size() <= weights(). Safe from any thread.
   virtual void write_weights(std::uint64_t offset, std::span<std::byte> to) const = 0;
   virtual std::span<const int> batch_sizes() const = 0;
-  // The plan for exactly `batch`, or nullptr.
-  virtual const Plan* plan(int batch) const = 0;
+  // What length_dimension in inputs() and outputs() may be, ascending; empty where nothing varies.
+  virtual std::span<const std::int64_t> lengths() const { return {}; }
+  // Whether a request may run at a greater length than its own, filled up with zeros, and lose of each output
+  // what lies beyond its own length. Else it runs at its own only.
+  virtual bool pads() const { return false; }
+  // Whether a run's time depends on its input: the model has lengths, or control flow.
+  virtual bool time_varies() const { return !lengths().empty(); }
+  // The plan for exactly `batch` and `length` (0 where the model has no lengths), or nullptr.
+  virtual const Plan* plan(int batch, std::int64_t length = 0) const = 0;
 };
 
 // Turns graphs into plans. Used from one thread at a time while compiling.

@@ -152,9 +152,7 @@ Result<> read_inputs(const graph::ModelConfig& config, const inference::ModelInf
     if (!bytes) return std::unexpected(std::move(bytes.error()));
     call.inputs[slot->index] = std::move(*bytes);
   }
-  if (auto complete = check.complete(); !complete) return complete;
-  call.rows = check.rows();
-  return {};
+  return check.complete(call);
 }
 
 }  // namespace
@@ -208,7 +206,7 @@ void write_infer_grpc(const controller::ModelView& model, const InferRequest& re
     auto& output = *response.add_outputs();
     output.set_name(spec.name);
     output.set_datatype(std::string(graph::kserve_name(spec.type)));
-    for (const auto extent : output_shape(model.config, index, call.rows)) output.add_shape(extent);
+    for (const auto extent : output_shape(model.config, index, call)) output.add_shape(extent);
     const auto& bytes = call.outputs[index];
     response.add_raw_output_contents(bytes.data(), bytes.size());
   }

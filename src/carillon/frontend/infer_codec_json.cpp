@@ -290,11 +290,10 @@ class RequestReader {
     std::size_t i = 0;
     for (const dom::element input : *array)
       if (auto done = read_input("inputs[" + std::to_string(i++) + "]", input); !done) return done;
-    if (auto complete = check_.complete(); !complete) return complete;
+    if (auto complete = check_.complete(*request_.call); !complete) return complete;
     if (!blobs_.empty())
       return invalid("the body has " + std::to_string(blobs_.size()) +
                      " bytes behind the JSON that no input's binary_data_size claims");
-    request_.call->rows = check_.rows();
     return {};
   }
 
@@ -557,7 +556,7 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
     first = false;
     append_text(out, spec.name);
     out += ",\"datatype\":\"" + std::string(graph::kserve_name(spec.type)) + "\",\"shape\":";
-    out += graph::to_text(output_shape(model.config, index, call.rows));
+    out += graph::to_text(output_shape(model.config, index, call));
     if (binary) {
       out += ",\"parameters\":{\"binary_data_size\":" + std::to_string(bytes.size()) + "}}";
       body.blobs.push_back(bytes);

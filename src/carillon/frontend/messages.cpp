@@ -86,7 +86,7 @@ void add_tensors(const std::vector<graph::TensorSpec>& specs, auto* out) {
     auto& tensor = *out->Add();
     tensor.set_name(spec.name);
     tensor.set_datatype(std::string(graph::kserve_name(spec.type)));
-    for (const auto extent : spec.shape) tensor.add_shape(extent);
+    for (const auto extent : spec.open_shape()) tensor.add_shape(extent);
   }
 }
 

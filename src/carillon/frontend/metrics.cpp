@@ -160,6 +160,8 @@ std::string metrics_text(const ServerStatistics& statistics) {
             [](const M& m) { return m.loads; });
   f.counter("carillon_model_unloads_total", "Times a model's weights were taken off the device",
             [](const M& m) { return m.unloads; });
+  f.counter("carillon_profiled_total", "Finished requests that were run again alone, in idle time",
+            [](const M& m) { return m.profiled; });
   f.gauge("carillon_model_loaded", "1 where the model's weights are on the device",
           [](const M& m) { return m.loaded ? 1 : 0; });
   f.server_gauge("carillon_page_cache_pages", "Pages that the weight cache has",

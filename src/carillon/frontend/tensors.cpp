@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "carillon/graph/shape_inference.h"
+
 namespace carillon::frontend {
 namespace {
 
@@ -26,18 +28,50 @@ std::size_t elements_of(const graph::Shape& shape) {
   return n;
 }
 
+// "1 to 256", or "16, 32 or 64"
+std::string wanted_length(const graph::ModelConfig& config) {
+  if (config.padding) return "1 to " + std::to_string(config.lengths.back());
+  std::string text;
+  for (std::size_t i = 0; i < config.lengths.size(); ++i)
+    text += (i == 0                           ? ""
+             : i + 1 == config.lengths.size() ? " or "
+                                              : ", ") +
+            std::to_string(config.lengths[i]);
+  return text;
+}
+
 // "[-1,3,224,224] with 1 to 16 in place of -1"
 std::string wanted_shape(const graph::ModelConfig& config, const graph::TensorSpec& spec) {
-  auto text = graph::to_text(spec.shape);
+  auto text = graph::to_text(spec.open_shape());
   if (config.max_batch_size > 0)
-    text += " with 1 to " + std::to_string(config.max_batch_size) + " in place of -1";
+    text += " with 1 to " + std::to_string(config.max_batch_size) + " in place of " +
+            (spec.varies() ? "the first -1" : "-1");
+  if (spec.varies())
+    text += std::string(config.max_batch_size > 0 ? " and " : " with ") + wanted_length(config) +
+            " in place of " + (config.max_batch_size > 0 ? "the other" : "-1");
   return text;
+}
+
+bool takes_length(const graph::ModelConfig& config, std::int64_t length) {
+  return config.padding ? length >= 1 && length <= config.lengths.back()
+                        : std::ranges::binary_search(config.lengths, length);
 }
 
 std::string given_shape(std::span<const std::int64_t> shape) {
   constexpr std::size_t longest = 16;
   if (shape.size() <= longest) return graph::to_text(shape);
   return graph::to_text(shape.first(longest)) + " and " + std::to_string(shape.size() - longest) + " more";
+}
+
+// A mask without padding.
+std::vector<std::byte> ones(const graph::TensorSpec& spec, int rows, std::int64_t length) {
+  const std::size_t count = elements_of(spec.shape_at(rows, length));
+  if (spec.type == graph::DataType::boolean) return std::vector<std::byte>(count, std::byte{1});
+  const graph::Tensor one = graph::scalar_of(spec.type, 1);
+  std::vector<std::byte> out;
+  out.reserve(count * one.bytes().size());
+  for (std::size_t i = 0; i < count; ++i) out.insert(out.end(), one.bytes().begin(), one.bytes().end());
+  return out;
 }
 
 }  // namespace
@@ -66,18 +100,27 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
                    wanted_shape(config_, spec));
   };
   if (shape.size() != spec.shape.size()) return wrong_shape();
-  std::size_t first_fixed = 0;
+  bool batches = false;
   if (config_.max_batch_size > 0 && !spec.shape.empty() && spec.shape[0] == graph::batch_dimension) {
     if (shape[0] < 1 || shape[0] > config_.max_batch_size) return wrong_shape();
     if (rows_ != 0 && shape[0] != rows_)
       return invalid(where + " has a batch of " + std::to_string(shape[0]) + ", the inputs before it " +
                      std::to_string(rows_) + "; all inputs must have the same");
-    first_fixed = 1;
+    batches = true;
   }
-  if (!std::ranges::equal(shape.subspan(first_fixed), std::span(spec.shape).subspan(first_fixed)))
-    return wrong_shape();
+  std::int64_t length = length_;
+  for (std::size_t d = batches ? 1 : 0; d < shape.size(); ++d) {
+    const bool open = spec.shape[d] == graph::length_dimension;
+    if (open ? !takes_length(config_, shape[d]) : shape[d] != spec.shape[d]) return wrong_shape();
+    if (!open) continue;
+    if (length != 0 && shape[d] != length)
+      return invalid(where + " has a length of " + std::to_string(shape[d]) + ", the inputs before it " +
+                     std::to_string(length) + "; all inputs must have the same");
+    length = shape[d];
+  }
+  length_ = length;
 
-  if (first_fixed == 1) rows_ = static_cast<int>(shape[0]);
+  if (batches) rows_ = static_cast<int>(shape[0]);
   given_[index] = true;
   Slot slot{.index = index, .type = spec.type, .shape = {shape.begin(), shape.end()}};
   slot.elements = elements_of(slot.shape);
@@ -85,10 +128,15 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
   return slot;
 }
 
-Result<> InputCheck::complete() const {
+Result<> InputCheck::complete(controller::InferCall& call) const {
+  call.rows = rows_ == 0 ? 1 : rows_;
+  call.length = length_;
   std::string missing;
   for (std::size_t i = 0; i < given_.size(); ++i)
-    if (!given_[i]) missing += (missing.empty() ? "" : ", ") + in_quotes(config_.inputs[i].name);
+    if (!given_[i] && config_.inputs[i].name == config_.mask && length_ > 0)
+      call.inputs[i] = ones(config_.inputs[i], call.rows, length_);
+    else if (!given_[i])
+      missing += (missing.empty() ? "" : ", ") + in_quotes(config_.inputs[i].name);
   if (missing.empty()) return {};
   return invalid("model '" + config_.name + "' needs input " + missing + ", which the request does not give");
 }
@@ -111,10 +159,9 @@ std::vector<OutputChoice> all_outputs(const graph::ModelConfig& config, bool bin
   return chosen;
 }
 
-graph::Shape output_shape(const graph::ModelConfig& config, std::size_t index, int rows) {
-  auto shape = config.outputs[index].shape;
-  if (config.max_batch_size > 0 && !shape.empty() && shape[0] == graph::batch_dimension) shape[0] = rows;
-  return shape;
+graph::Shape output_shape(const graph::ModelConfig& config, std::size_t index,
+                          const controller::InferCall& call) {
+  return config.outputs[index].shape_at(call.rows, call.length);
 }
 
 Result<> check_outputs(const graph::ModelConfig& config, const controller::InferCall& call) {
@@ -124,7 +171,7 @@ Result<> check_outputs(const graph::ModelConfig& config, const controller::Infer
                                          std::to_string(config.outputs.size()));
   for (std::size_t i = 0; i < config.outputs.size(); ++i) {
     const std::size_t want =
-        elements_of(output_shape(config, i, call.rows)) * graph::size_of(config.outputs[i].type);
+        elements_of(output_shape(config, i, call)) * graph::size_of(config.outputs[i].type);
     if (call.outputs[i].size() != want)
       return fail(ErrorCode::internal, "output '" + config.outputs[i].name + "' of model '" + config.name +
                                            "' has " + std::to_string(call.outputs[i].size()) + " bytes; " +

@@ -28,19 +28,19 @@ class InputCheck {
   };
 
   // The slot of input `name`. Errors (invalid_argument unless said): unknown name, one given twice, a
-  // datatype or shape that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs';
-  // unsupported: BYTES.
+  // datatype or shape that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs',
+  // a length that the model has no plan for or unlike the other inputs'; unsupported: BYTES.
   Result<Slot> claim(std::string_view name, std::string_view datatype, std::span<const std::int64_t> shape);
 
-  // Error: an input of the model was not given.
-  Result<> complete() const;
-
-  int rows() const { return rows_ == 0 ? 1 : rows_; }
+  // Gives `call` the rows and the length, and, where the mask was left out, a mask of ones. Error: an input
+  // of the model was not given.
+  Result<> complete(controller::InferCall& call) const;
 
  private:
   const graph::ModelConfig& config_;
   std::vector<bool> given_;
-  int rows_ = 0;  // 0: not known yet
+  int rows_ = 0;             // 0: not known yet
+  std::int64_t length_ = 0;  // likewise
 };
 
 // Adds the output `name` to `chosen`. Errors: unknown, or already there.
@@ -49,8 +49,9 @@ Result<> choose_output(const graph::ModelConfig& config, std::string_view name, 
 // All outputs, in the model's order.
 std::vector<OutputChoice> all_outputs(const graph::ModelConfig& config, bool binary);
 
-// The extents of an output for a request of `rows` rows.
-graph::Shape output_shape(const graph::ModelConfig& config, std::size_t index, int rows);
+// The extents of an output of `call`.
+graph::Shape output_shape(const graph::ModelConfig& config, std::size_t index,
+                          const controller::InferCall& call);
 
 // Whether the call's outputs are there and of the right sizes. Error (internal): names the output.
 Result<> check_outputs(const graph::ModelConfig& config, const controller::InferCall& call);

@@ -23,7 +23,7 @@ constexpr TypePair type_pairs[] = {
 };
 
 std::string described(const TensorSpec& spec) {
-  return std::string(kserve_name(spec.type)) + to_text(spec.shape);
+  return std::string(kserve_name(spec.type)) + to_text(spec.open_shape());
 }
 
 std::string names_of(const std::vector<TensorSpec>& specs) {
@@ -66,7 +66,8 @@ void write_tensor(const TensorSpec& spec, bool batched, Tensor& to) {
   to.set_name(spec.name);
   to.set_data_type(to_wire(spec.type));
   to.clear_dims();
-  for (std::size_t i = batched ? 1 : 0; i < spec.shape.size(); ++i) to.add_dims(spec.shape[i]);
+  for (std::size_t i = batched ? 1 : 0; i < spec.shape.size(); ++i)
+    to.add_dims(std::max<std::int64_t>(spec.shape[i], -1));
 }
 
 // Makes `list` say `specs`, in that order; what it says beyond name, type and dims stays.
@@ -80,6 +81,18 @@ void write_tensors(const std::vector<TensorSpec>& specs, bool batched, List& lis
       if (was.name() == spec.name) tensor = was;
     write_tensor(spec, batched, tensor);
   }
+}
+
+// That the mask, where there is one, is an input that can be made and padded.
+Result<> check_mask(const ModelConfig& config) {
+  if (config.mask.empty()) return {};
+  const TensorSpec* mask = find(config.inputs, config.mask);
+  const std::string where = "parameter mask is '" + config.mask + "'";
+  if (mask == nullptr) return invalid(where + ", but the model's inputs are " + names_of(config.inputs));
+  if (!mask->varies())
+    return invalid(where + ", but that input is " + described(*mask) + ": it does not vary with the length");
+  if (config.inputs.size() == 1) return invalid(where + ", the only input; another must say the length");
+  return {};
 }
 
 }  // namespace
@@ -132,6 +145,7 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
                              names_of(model.outputs()));
   config.inputs = model.inputs();
   config.outputs = model.outputs();
+  if (auto ok = check_mask(config); !ok) return std::unexpected(ok.error());
 
   inference::ModelConfig message;
   if (!message.ParseFromString(config.serialized))

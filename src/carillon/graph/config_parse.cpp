@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -264,6 +265,43 @@ Result<> read_batching(const Message& message, ModelConfig& config) {
   return {};
 }
 
+// "16,32,64" or "first:last:step".
+Result<std::vector<std::int64_t>> read_lengths(const std::string& text) {
+  const auto wrong = [&](const std::string& why) {
+    return invalid("parameter lengths is '" + text.substr(0, 100) + "': " + why +
+                   "; it is a list such as \"16,32,64\" or a range \"first:last:step\", at most " +
+                   to_string(most_lengths) + " extents of 1 to " + to_string(largest_length));
+  };
+  std::vector<std::int64_t> numbers;
+  const char separator = text.find(':') == std::string::npos ? ',' : ':';
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    while (at != end && *at == ' ') ++at;
+    std::int64_t number = 0;
+    const auto [next, error] = std::from_chars(at, end, number);
+    if (error != std::errc{} || number < 1 || number > largest_length)
+      return wrong("'" + std::string(at, std::min(end, at + 20)) + "' does not start with such an extent");
+    if (numbers.size() == most_lengths) return wrong("too many");
+    numbers.push_back(number);
+    at = next;
+    while (at != end && *at == ' ') ++at;
+    if (at == end) break;
+    if (*at++ != separator) return wrong(std::string("'") + separator + "' is missing between two numbers");
+  }
+  if (separator == ':') {
+    if (numbers.size() != 3 || numbers[1] < numbers[0]) return wrong("not a range");
+    const std::int64_t first = numbers[0], last = numbers[1], step = numbers[2];
+    if ((last - first) / step + 1 > static_cast<std::int64_t>(most_lengths)) return wrong("too many");
+    numbers.clear();
+    for (std::int64_t length = first; length <= last; length += step) numbers.push_back(length);
+    if (numbers.back() != last) numbers.push_back(last);
+  }
+  if (std::ranges::adjacent_find(numbers, std::greater_equal<>()) != numbers.end())
+    return wrong("they must ascend");
+  return numbers;
+}
+
 Result<> read_parameters(const Message& message, ModelConfig& config) {
   std::set<std::string> others;  // in order: a protobuf map has none
   for (const auto& [key, value] : message.parameters()) {
@@ -284,10 +322,23 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
       if (text != "f32" && text != "bf16")
         return invalid("parameter precision is '" + text + "'; it is f32 or bf16");
       config.precision = text;
+    } else if (key == "lengths") {
+      auto lengths = read_lengths(text);
+      if (!lengths) return std::unexpected(lengths.error());
+      config.lengths = std::move(*lengths);
+    } else if (key == "padding") {
+      if (text != "none" && text != "zero")
+        return invalid("parameter padding is '" + text + "'; it is none or zero");
+      config.padding = text == "zero";
+    } else if (key == "mask") {
+      config.mask = text;
     } else {
       others.insert(key);
     }
   }
+  if (config.lengths.empty() && (config.padding || !config.mask.empty()))
+    return invalid(std::string("parameter ") + (config.padding ? "padding" : "mask") +
+                   " needs parameter lengths, which says to which extents requests are padded");
   std::size_t told = 0;
   for (const std::string& key : others)
     if (++told <= notes_at_most) config.ignored.push_back("parameter '" + key + "': not known here");

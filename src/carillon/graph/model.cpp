@@ -14,10 +14,21 @@
 
 namespace carillon::graph {
 
-Shape TensorSpec::shape_at(std::int64_t batch) const {
+Shape TensorSpec::shape_at(std::int64_t batch, std::int64_t length) const {
   CARILLON_ASSERT(batch >= 1);
   Shape out = shape;
   if (!out.empty() && out[0] == batch_dimension) out[0] = batch;
+  for (std::int64_t& extent : out) {
+    if (extent != length_dimension) continue;
+    CARILLON_ASSERT(length >= 1);
+    extent = length;
+  }
+  return out;
+}
+
+Shape TensorSpec::open_shape() const {
+  Shape out = shape;
+  std::ranges::replace(out, length_dimension, std::int64_t{-1});
   return out;
 }
 
@@ -49,11 +60,12 @@ class OnnxModel final : public Model {
   const std::vector<TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<TensorSpec>& outputs() const override { return outputs_; }
   bool batched() const override { return batched_; }
+  std::span<const std::int64_t> lengths() const override { return lengths_; }
 
-  Result<Graph> specialize(std::int64_t batch) const override {
+  Result<Graph> specialize(std::int64_t batch, std::int64_t length) const override {
     try {
       Folder folder = make_folder();
-      auto graph = infer(batch, folder);
+      auto graph = infer(batch, length, folder);
       if (!graph) return graph;
       if (auto ok = optimize(*graph, folder); !ok) return std::unexpected(ok.error());
       if (auto ok = validate(*graph); !ok) return std::unexpected(ok.error());
@@ -70,7 +82,9 @@ class OnnxModel final : public Model {
                   budget_floor + std::min(source_.bytes_on_disk, std::uint64_t{1} << 50) * budget_factor);
   }
 
-  Result<Graph> infer(std::int64_t batch, Folder& folder) const {
+  Result<Graph> infer(std::int64_t batch, std::int64_t length, Folder& folder) const {
+    if (!lengths_.empty() && length < 1)
+      return invalid("length " + std::to_string(length) + " must be at least 1");
     if (batch < 1) return invalid("batch " + std::to_string(batch) + " must be at least 1");
     if (!batched_ && batch != 1)
       return invalid("batch " + std::to_string(batch) + ": the model has no batch dimension");
@@ -78,7 +92,7 @@ class OnnxModel final : public Model {
       return invalid("batch " + std::to_string(batch) + ": dimension 0 of input '" + fixed_at_one_ +
                      "' is fixed at 1 in the file; export the model with a dynamic batch dimension");
     std::vector<Shape> shapes;
-    for (const TensorSpec& spec : inputs_) shapes.push_back(spec.shape_at(batch));
+    for (const TensorSpec& spec : inputs_) shapes.push_back(spec.shape_at(batch, length));
     return infer_types(source_, shapes, folder);
   }
 
@@ -92,8 +106,11 @@ class OnnxModel final : public Model {
     std::map<std::string, std::int64_t, std::less<>> symbols;
     for (OnnxGraph::Input& input : source_.inputs)
       if (auto ok = apply_option(options, input, symbols); !ok) return ok;
+    lengths_ = options.lengths;
     for (const OnnxGraph::Input& input : source_.inputs)
       if (auto ok = add_input(input, symbols); !ok) return ok;
+    if (!lengths_.empty() && std::ranges::none_of(inputs_, &TensorSpec::varies))
+      return invalid("lengths are given, but every dimension of the inputs is fixed");
     return {};
   }
 
@@ -152,10 +169,16 @@ class OnnxModel final : public Model {
       std::int64_t extent = dimension.extent;
       if (const auto found = symbols.find(dimension.symbol); extent < 0 && found != symbols.end())
         extent = found->second;
-      if (extent < 0)
-        return invalid(where + ": " + dimension_text(d, dimension) +
-                       " has no fixed extent; state it in the dims of the model's config");
-      spec.shape.push_back(extent);
+      if (extent < 0 && lengths_.empty())
+        return invalid(
+            where + ": " + dimension_text(d, dimension) +
+            " has no fixed extent; state it in the dims of the model's config, or give the extents "
+            "that it may take in the config's parameter lengths");
+      if (extent < 0 && spec.varies())
+        return fail(ErrorCode::unsupported,
+                    where + ": " + dimension_text(d, dimension) +
+                        " is the second that varies; fix one of them in the dims of the model's config");
+      spec.shape.push_back(extent < 0 ? length_dimension : extent);
     }
     inputs_.push_back(std::move(spec));
     return {};
@@ -163,17 +186,20 @@ class OnnxModel final : public Model {
 
   Result<> find_outputs() {
     // In full once, so that every error is told at load; at another batch only as far as shapes.
-    auto one = specialize(1);
+    const std::int64_t length = lengths_.empty() ? 0 : lengths_.front();
+    auto one = specialize(1, length);
+    if (!one && length > 0) return in_context("at length " + std::to_string(length), one.error());
     if (!one) return std::unexpected(one.error());
     for (const ValueId id : one->outputs) {
       const Value& value = one->value(id);
       outputs_.push_back({value.name, value.type.type, value.type.shape});
     }
+    if (auto ok = find_varying_outputs(length); !ok) return ok;
     if (!batched_) return {};
     std::vector<Shape> other;
     if (fixed_at_one_.empty()) {
       Folder folder = make_folder();
-      auto two = infer(2, folder);
+      auto two = infer(2, length, folder);
       if (!two) return in_context("at batch 2", two.error());
       for (const ValueId id : two->outputs) other.push_back(two->value(id).type.shape);
     }
@@ -182,7 +208,7 @@ class OnnxModel final : public Model {
       const Shape seen = shape;
       bool follows = !shape.empty() && shape[0] == 1;
       if (follows) shape[0] = batch_dimension;
-      if (follows && !other.empty()) follows = outputs_[i].shape_at(2) == other[i];
+      if (follows && !other.empty()) follows = outputs_[i].shape_at(2, length) == other[i];
       if (!follows)
         return invalid("output '" + outputs_[i].name + "' has shape " + to_text(seen) + " at batch 1" +
                        (other.empty() ? "" : " and " + to_text(other[i]) + " at batch 2") +
@@ -192,8 +218,37 @@ class OnnxModel final : public Model {
     return {};
   }
 
+  // Marks the dimensions of outputs that follow the length; the outputs are those at `length`.
+  Result<> find_varying_outputs(std::int64_t length) {
+    if (lengths_.empty()) return {};
+    const std::int64_t another = lengths_.size() > 1 ? lengths_.back() : length > 1 ? length - 1 : length + 1;
+    Folder folder = make_folder();
+    auto graph = infer(1, another, folder);
+    if (!graph) return in_context("at length " + std::to_string(another), graph.error());
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      Shape& shape = outputs_[i].shape;
+      const Shape seen = shape;
+      const Shape& other = graph->value(graph->outputs[i]).type.shape;
+      bool follows = seen.size() == other.size();
+      int varying = 0;
+      for (std::size_t d = 0; follows && d < seen.size(); ++d) {
+        if (seen[d] == other[d]) continue;
+        follows = seen[d] == length && other[d] == another && ++varying == 1;
+        shape[d] = length_dimension;
+      }
+      if (!follows)
+        return fail(ErrorCode::unsupported,
+                    "output '" + outputs_[i].name + "' has shape " + to_text(seen) + " at length " +
+                        std::to_string(length) + " and " + to_text(other) + " at length " +
+                        std::to_string(another) +
+                        ": at most one dimension may vary, and it must be the length");
+    }
+    return {};
+  }
+
   OnnxGraph source_;
   bool batched_;
+  std::vector<std::int64_t> lengths_;
   std::string fixed_at_one_;  // an input
   std::vector<TensorSpec> inputs_;
   std::vector<TensorSpec> outputs_;

@@ -15,15 +15,18 @@ namespace carillon::graph {
 // names).
 struct ModelConfig {
   std::string name;
-  int max_batch_size = 0;  // 0: no batch dimension
-  std::vector<TensorSpec>
-      inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere: the file decides
+  int max_batch_size = 0;          // 0: no batch dimension
+  std::vector<TensorSpec> inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere, until
+                                   // completed: the file decides
   std::vector<TensorSpec> outputs;
   std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
   std::optional<Duration> slo;   // parameter slo_ms
   std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
   std::string precision = "f32";       // parameter precision: f32, bf16
-  std::string file = "model.onnx";     // default_model_filename
+  std::vector<std::int64_t> lengths;   // parameter lengths: extents of what varies; ascending, often empty
+  bool padding = false;  // parameter padding: a request may be padded with zeros to the next of `lengths`
+  std::string mask;      // parameter mask: the input that is 1 where a request is, 0 where it is padded
+  std::string file = "model.onnx";   // default_model_filename
   std::string serialized;            // the inference.ModelConfig message, completed, for the config endpoints
   std::vector<std::string> ignored;  // fields that the file sets and we do not heed, in words
   // Neither a batch size nor inputs are given: whether the model batches is for its file to say (it does if

@@ -282,7 +282,9 @@ class FakeModel final : public Model {
   const std::vector<TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<TensorSpec>& outputs() const override { return outputs_; }
   bool batched() const override { return batched_; }
-  Result<Graph> specialize(std::int64_t) const override { return fail(ErrorCode::internal, "not here"); }
+  Result<Graph> specialize(std::int64_t, std::int64_t) const override {
+    return fail(ErrorCode::internal, "not here");
+  }
 
  private:
   std::string name_ = "fake";

@@ -20,6 +20,7 @@ using nlohmann::json;
 
 constexpr double longest_ms = 1e9;  // eleven days: any longer is a mistake, and stays far from overflow
 constexpr int largest_batch = 65'536;
+constexpr std::int64_t largest_length = std::int64_t{1} << 40;
 constexpr std::uintmax_t largest_file = std::uintmax_t{256} << 20;
 constexpr std::int64_t largest_count = std::int64_t{1} << 53;
 
@@ -121,6 +122,24 @@ std::string at(const std::string& place, std::size_t index) {
   return place + "[" + std::to_string(index) + "]";
 }
 
+std::vector<BatchTimes> read_batches(Reader& reader, const json& object, const std::string& place) {
+  std::vector<BatchTimes> out;
+  const json& batches = reader.array(object, place, "batches", true);
+  if (!reader.failed() && batches.empty())
+    reader.wrong(place + ".batches", "is empty, but should hold one entry a batch size");
+  for (std::size_t i = 0; i < batches.size() && !reader.failed(); ++i) {
+    const std::string here = at(place + ".batches", i);
+    BatchTimes entry;
+    entry.batch = static_cast<int>(reader.integer(batches[i], here, "batch", 1, largest_batch, std::nullopt));
+    entry.exec = reader.times(batches[i], here, "_ms");
+    if (!reader.failed() && !out.empty() && entry.batch <= out.back().batch)
+      reader.wrong(here + ".batch", "is " + std::to_string(entry.batch) + " after " +
+                                        std::to_string(out.back().batch) + ", but batch sizes should ascend");
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
 ModelProfile read_model(Reader& reader, const json& object, const std::string& place) {
   ModelProfile model;
   model.name = reader.text(object, place, "name", true);
@@ -134,19 +153,18 @@ ModelProfile read_model(Reader& reader, const json& object, const std::string& p
   if (const json* load = reader.field(object, place, "load_ms", true))
     model.load = reader.times(*load, place + ".load_ms", "");
 
-  const json& batches = reader.array(object, place, "batches", true);
-  if (!reader.failed() && batches.empty())
-    reader.wrong(place + ".batches", "is empty, but should hold one entry a batch size");
-  for (std::size_t i = 0; i < batches.size() && !reader.failed(); ++i) {
-    const std::string here = at(place + ".batches", i);
-    BatchTimes entry;
-    entry.batch = static_cast<int>(reader.integer(batches[i], here, "batch", 1, largest_batch, std::nullopt));
-    entry.exec = reader.times(batches[i], here, "_ms");
-    if (!reader.failed() && !model.batches.empty() && entry.batch <= model.batches.back().batch)
-      reader.wrong(here + ".batch", "is " + std::to_string(entry.batch) + " after " +
-                                        std::to_string(model.batches.back().batch) +
-                                        ", but batch sizes should ascend");
-    model.batches.push_back(std::move(entry));
+  model.batches = read_batches(reader, object, place);
+  const json& lengths = reader.array(object, place, "lengths", false);
+  for (std::size_t i = 0; i < lengths.size() && !reader.failed(); ++i) {
+    const std::string here = at(place + ".lengths", i);
+    LengthTimes entry;
+    entry.length = reader.integer(lengths[i], here, "length", 1, largest_length, std::nullopt);
+    entry.batches = read_batches(reader, lengths[i], here);
+    if (!reader.failed() && !model.lengths.empty() && entry.length <= model.lengths.back().length)
+      reader.wrong(here + ".length", "is " + std::to_string(entry.length) + " after " +
+                                         std::to_string(model.lengths.back().length) +
+                                         ", but lengths should ascend");
+    model.lengths.push_back(std::move(entry));
   }
 
   const json& kernels = reader.array(object, place, "kernels", false);
@@ -164,6 +182,17 @@ ModelProfile read_model(Reader& reader, const json& object, const std::string& p
 json times_object(const Times& t, const std::string& suffix) {
   return {{"p50" + suffix, to_ms(t.p50)}, {"p99" + suffix, to_ms(t.p99)}, {"mean" + suffix, to_ms(t.mean)},
           {"min" + suffix, to_ms(t.min)}, {"max" + suffix, to_ms(t.max)}, {"n", t.n}};
+}
+
+nlohmann::ordered_json batches_array(std::span<const BatchTimes> batches) {
+  auto array = nlohmann::ordered_json::array();
+  for (const BatchTimes& entry : batches) {
+    nlohmann::ordered_json row;
+    row["batch"] = entry.batch;
+    row.update(nlohmann::ordered_json(times_object(entry.exec, "_ms")));
+    array.push_back(std::move(row));
+  }
+  return array;
 }
 
 }  // namespace
@@ -251,12 +280,11 @@ std::string to_json(const DeviceProfile& profile) {
     object["precision"] = model.precision;
     object["weights_bytes"] = model.weights.count;
     object["load_ms"] = times_object(model.load, "");
-    auto& batches = object["batches"] = nlohmann::ordered_json::array();
-    for (const BatchTimes& entry : model.batches) {
-      nlohmann::ordered_json row;
-      row["batch"] = entry.batch;
-      row.update(nlohmann::ordered_json(times_object(entry.exec, "_ms")));
-      batches.push_back(std::move(row));
+    object["batches"] = batches_array(model.batches);
+    if (!model.lengths.empty()) {
+      auto& lengths = object["lengths"] = nlohmann::ordered_json::array();
+      for (const LengthTimes& entry : model.lengths)
+        lengths.push_back({{"length", entry.length}, {"batches", batches_array(entry.batches)}});
     }
     if (!model.kernels.empty()) {
       auto& kernels = object["kernels"] = nlohmann::ordered_json::array();

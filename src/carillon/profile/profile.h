@@ -29,6 +29,12 @@ struct BatchTimes {
 
   friend bool operator==(const BatchTimes&, const BatchTimes&) = default;
 };
+struct LengthTimes {
+  std::int64_t length = 1;
+  std::vector<BatchTimes> batches;  // ascending by batch, never empty
+
+  friend bool operator==(const LengthTimes&, const LengthTimes&) = default;
+};
 struct KernelTimes {
   int batch = 1;
   std::string name;
@@ -42,7 +48,8 @@ struct ModelProfile {
   std::string precision = "f32";
   Bytes weights;
   Times load;
-  std::vector<BatchTimes> batches;   // ascending by batch, never empty
+  std::vector<BatchTimes> batches;   // ascending by batch, never empty; at the middle one of `lengths`
+  std::vector<LengthTimes> lengths;  // ascending; empty where the model's inputs have one shape
   std::vector<KernelTimes> kernels;  // optional: in the order of the plan, by batch
 
   // Mean time of a batch of `batch` >= 1; on the line between (beyond: through the last two of) the sizes
@@ -59,6 +66,7 @@ struct ModelProfile {
 //                "load_ms": {"p50": 30.1, "p99": 33.0, "mean": 30.4, "min": 29.0, "max": 33.5, "n": 20},
 //                "batches": [{"batch": 1, "p50_ms": 40.2, "p99_ms": 43.0, "mean_ms": 40.5, "min_ms": 39.9,
 //                             "max_ms": 43.1, "n": 100}],
+//                "lengths": [{"length": 16, "batches": [{"batch": 1, ...}]}],
 //                "kernels": [{"batch": 1, "name": "conv1 jit", "mean_ms": 0.5}]}]}
 struct DeviceProfile {
   std::string device;

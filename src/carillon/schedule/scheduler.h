@@ -1,12 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
+#include "carillon/profile/distribution.h"
 #include "carillon/schedule/action.h"
 
 namespace carillon::schedule {
@@ -22,6 +24,11 @@ struct ModelInfo {
   std::uint64_t pages = 0;            // of the page cache that its weights take; 0: it needs no LOAD
   Duration load;                      // seed estimate of LOAD
   std::vector<BatchProfile> batches;  // ascending by batch, never empty
+  // For policies that plan by distributions: what a batch costs by its size and its longest request, where it
+  // is known at the start (measured over sizes and inputs), and times of requests alone to start from, before
+  // any sample, each above 0.
+  std::optional<profile::BatchCost> cost = std::nullopt;
+  std::vector<Duration> solos = {};
 };
 
 // What a policy must know of where it runs, apart from models and devices. The defaults are those of a server

@@ -61,7 +61,7 @@ class FakeModel final : public engine::CompiledModel {
     }
   }
   std::span<const int> batch_sizes() const override { return config_.batches; }
-  const engine::Plan* plan(int batch) const override {
+  const engine::Plan* plan(int batch, std::int64_t) const override {
     for (const auto& candidate : plans_)
       if (candidate->batch() == batch) return candidate.get();
     return nullptr;

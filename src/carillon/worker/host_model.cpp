@@ -1,5 +1,7 @@
 #include "carillon/worker/host_model.h"
 
+#include <algorithm>
+#include <cstring>
 #include <span>
 
 #include "carillon/graph/tensor.h"
@@ -7,9 +9,10 @@
 namespace carillon::worker {
 namespace {
 
-// Appends a place for each of `specs` from `end` on, and moves `end` behind them.
-Result<> place(std::span<const graph::TensorSpec> specs, int batch, std::vector<TensorPlace>& places,
-               std::uint64_t& end) {
+// Appends a place for each of `specs` from `end` on, and moves `end` behind them. `open` are the same tensors
+// as the model has them.
+Result<> place(std::span<const graph::TensorSpec> specs, std::span<const graph::TensorSpec> open, int batch,
+               std::int64_t length, std::vector<TensorPlace>& places, std::uint64_t& end) {
   for (const graph::TensorSpec& spec : specs) {
     const std::string what = "tensor \"" + spec.name + "\" " + graph::to_text(spec.shape);
     if (spec.type == graph::DataType::string)
@@ -19,37 +22,88 @@ Result<> place(std::span<const graph::TensorSpec> specs, int batch, std::vector<
     if (batch > 1 && (spec.shape.empty() || spec.shape.front() != batch))
       return invalid(what + " does not divide into rows: its first extent must be the batch");
     const std::uint64_t bytes = graph::size_of(spec.type) * static_cast<std::uint64_t>(*elements);
-    places.push_back({end, bytes / static_cast<std::uint64_t>(batch)});
+    TensorPlace& added = places.emplace_back(
+        TensorPlace{.offset = end, .row_bytes = bytes / static_cast<std::uint64_t>(batch)});
+    const graph::Shape& shape = open[static_cast<std::size_t>(&spec - specs.data())].shape;
+    const auto varying = std::ranges::find(shape, graph::length_dimension);
+    if (varying != shape.end()) {
+      if (std::find(varying + 1, shape.end(), graph::length_dimension) != shape.end())
+        return fail(ErrorCode::unsupported, what + " varies in two dimensions");
+      for (auto extent = shape.begin(); extent != varying; ++extent)
+        if (*extent != graph::batch_dimension) added.pieces *= static_cast<std::uint64_t>(*extent);
+      if (added.pieces > 0) added.unit = added.row_bytes / added.pieces / static_cast<std::uint64_t>(length);
+    }
     end = round_up(end + bytes, 64);
   }
   return {};
 }
 
+Result<PlanLayout> lay_out(const engine::CompiledModel& model, int batch, std::int64_t length,
+                           Bytes workspace, Bytes io) {
+  const std::string what =
+      "batch " + std::to_string(batch) + (length > 0 ? " at length " + std::to_string(length) : "");
+  PlanLayout layout{.plan = model.plan(batch, length), .batch = batch, .length = length};
+  if (layout.plan == nullptr) return fail(ErrorCode::internal, what + " is listed but has no plan");
+  if (auto placed =
+          place(layout.plan->inputs(), model.inputs(), batch, length, layout.inputs, layout.io_bytes);
+      !placed)
+    return in_context(what, placed.error());
+  if (auto placed =
+          place(layout.plan->outputs(), model.outputs(), batch, length, layout.outputs, layout.io_bytes);
+      !placed)
+    return in_context(what, placed.error());
+  if (layout.plan->workspace() > workspace)
+    return fail(ErrorCode::resource_exhausted, what + " needs " + to_text(layout.plan->workspace()) +
+                                                   " of workspace, and the worker has " + to_text(workspace));
+  if (layout.io_bytes > io.count)
+    return fail(ErrorCode::resource_exhausted,
+                what + " needs " + to_text(Bytes{layout.io_bytes}) +
+                    " for inputs and outputs, and the worker's I/O cache has " + to_text(io));
+  layout.input_pointers.resize(layout.inputs.size());
+  layout.output_pointers.resize(layout.outputs.size());
+  return layout;
+}
+
 }  // namespace
+
+void put_row(const TensorPlace& place, std::int64_t length, const std::byte* from, std::byte* to) {
+  if (place.row_bytes == 0) return;
+  const std::uint64_t own = place.unit * static_cast<std::uint64_t>(length);
+  const std::uint64_t whole = place.row_bytes / place.pieces;
+  if (place.unit == 0 || own == whole) {
+    std::memcpy(to, from, place.row_bytes);
+    return;
+  }
+  for (std::uint64_t i = 0; i < place.pieces; ++i, from += own, to += whole) {
+    std::memcpy(to, from, own);
+    std::memset(to + own, 0, whole - own);
+  }
+}
+
+void take_row(const TensorPlace& place, std::int64_t length, const std::byte* from, std::byte* to) {
+  if (place.row_bytes == 0) return;
+  const std::uint64_t own = place.unit * static_cast<std::uint64_t>(length);
+  const std::uint64_t whole = place.row_bytes / place.pieces;
+  if (place.unit == 0 || own == whole) {
+    std::memcpy(to, from, place.row_bytes);
+    return;
+  }
+  for (std::uint64_t i = 0; i < place.pieces; ++i, from += whole, to += own) std::memcpy(to, from, own);
+}
 
 Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io) {
   std::vector<PlanLayout> layouts;
+  std::vector<std::int64_t> lengths(model.lengths().begin(), model.lengths().end());
+  if (lengths.empty()) lengths.push_back(0);
   for (const int batch : model.batch_sizes()) {
-    const std::string context = "batch " + std::to_string(batch);
     if (batch < 1 || batch > max_batch)
-      return invalid(context + " is out of range: a worker takes 1 to " + std::to_string(max_batch));
-    PlanLayout layout{.plan = model.plan(batch), .batch = batch};
-    if (layout.plan == nullptr) return fail(ErrorCode::internal, context + " is listed but has no plan");
-    for (const auto& [specs, places] : {std::pair{layout.plan->inputs(), &layout.inputs},
-                                        std::pair{layout.plan->outputs(), &layout.outputs}})
-      if (auto placed = place(specs, batch, *places, layout.io_bytes); !placed)
-        return in_context(context, placed.error());
-    if (layout.plan->workspace() > workspace)
-      return fail(ErrorCode::resource_exhausted, context + " needs " + to_text(layout.plan->workspace()) +
-                                                     " of workspace, and the worker has " +
-                                                     to_text(workspace));
-    if (layout.io_bytes > io.count)
-      return fail(ErrorCode::resource_exhausted,
-                  context + " needs " + to_text(Bytes{layout.io_bytes}) +
-                      " for inputs and outputs, and the worker's I/O cache has " + to_text(io));
-    layout.input_pointers.resize(layout.inputs.size());
-    layout.output_pointers.resize(layout.outputs.size());
-    layouts.push_back(std::move(layout));
+      return invalid("batch " + std::to_string(batch) + " is out of range: a worker takes 1 to " +
+                     std::to_string(max_batch));
+    for (const std::int64_t length : lengths) {
+      auto layout = lay_out(model, batch, length, workspace, io);
+      if (!layout) return std::unexpected(layout.error());
+      layouts.push_back(std::move(*layout));
+    }
   }
   if (layouts.empty()) return invalid("the model has no plan for any batch size");
   return layouts;

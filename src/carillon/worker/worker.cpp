@@ -41,8 +41,24 @@ struct InferSlot {
   int batch = 0;
   std::array<RowBuffers, max_batch> rows;
   HostModel* host = nullptr;  // this and the rest: from INPUT on
-  PlanLayout* layout = nullptr;
+  // Plans that run one after the other: one, but for rows of different lengths that must not be padded.
+  // parts[i] takes the rows order[first, first + its batch).
+  struct Part {
+    PlanLayout* layout = nullptr;
+    int first = 0;
+    std::uint64_t io = 0;  // from io.data
+  };
+  std::array<Part, max_batch> parts;
+  int part_count = 0;
+  std::array<std::uint8_t, max_batch> order;
   IoCache::Piece io;
+
+  std::span<const Part> all_parts() const {
+    return std::span(parts).first(static_cast<std::size_t>(part_count));
+  }
+  const RowBuffers& row(const Part& part, int i) const {
+    return rows[order[static_cast<std::size_t>(part.first + i)]];
+  }
   ActionTimes times;
 };
 
@@ -92,7 +108,8 @@ class WorkerImpl final : public Worker {
   void stop(ActionId id) override;
   std::uint64_t total_pages() const override { return pages_->total_pages(); }
   std::uint64_t free_pages() const override { return pages_->free_pages(); }
-  Result<std::vector<Duration>> measure_exec(ModelId id, int batch, int repeats) override;
+  Result<std::vector<Duration>> measure_exec(ModelId id, int batch, int repeats,
+                                             std::int64_t length) override;
   Result<std::vector<Duration>> measure_load(ModelId id, int repeats) override;
   const std::vector<std::string>& notes() const override { return notes_; }
 
@@ -128,6 +145,7 @@ class WorkerImpl final : public Worker {
   void end_load(std::uint32_t slot, ActionStatus status, std::string error);
 
   void run_input(std::uint32_t slot, TimePoint now);
+  std::string divide(InferSlot& action) const;
   std::string wrong_with(const InferSlot& action) const;
   void run_exec(std::uint32_t slot, TimePoint now);
   bool begin_exec(HostModel& host);
@@ -343,30 +361,75 @@ void WorkerImpl::run_input(std::uint32_t slot, TimePoint now) {
   InferSlot& action = infers_[slot];
   action.times.input_start = now;
   action.host = find(action.model);
-  action.layout = action.host == nullptr ? nullptr : action.host->layout(action.batch);
-  if (std::string wrong = wrong_with(action); !wrong.empty())
-    return end_infer(slot, ActionStatus::failed, std::move(wrong));
-  const PlanLayout& layout = *action.layout;
-  action.io = io_.allocate(layout.io_bytes);
+  std::string wrong = divide(action);
+  if (wrong.empty()) wrong = wrong_with(action);
+  if (!wrong.empty()) return end_infer(slot, ActionStatus::failed, std::move(wrong));
+  std::uint64_t io_bytes = 0;
+  for (const InferSlot::Part& part : action.all_parts()) io_bytes = part.io + part.layout->io_bytes;
+  action.io = io_.allocate(io_bytes);
   if (action.io.data == nullptr) return end_infer(slot, ActionStatus::no_memory, {});
-  for (std::size_t i = 0; i < layout.inputs.size(); ++i) {
-    const TensorPlace& place = layout.inputs[i];
-    if (place.row_bytes == 0) continue;
-    std::byte* to = action.io.data + place.offset;
-    for (int row = 0; row < action.batch; ++row, to += place.row_bytes)
-      std::memcpy(to, action.rows[static_cast<std::size_t>(row)].inputs[i], place.row_bytes);
-  }
+  for (const InferSlot::Part& part : action.all_parts())
+    for (std::size_t i = 0; i < part.layout->inputs.size(); ++i) {
+      const TensorPlace& place = part.layout->inputs[i];
+      std::byte* to = action.io.data + part.io + place.offset;
+      for (int row = 0; row < part.layout->batch; ++row, to += place.row_bytes)
+        put_row(place, action.row(part, row).length, action.row(part, row).inputs[i], to);
+    }
   action.times.input_end = clock_.now();
   if (!exec_.push({.order = action.window.earliest, .id = action.id, .window = action.window, .slot = slot}))
     end_infer(slot, ActionStatus::failed, "the worker stops");
 }
 
+// Chooses the plans for the action's rows; what is wrong, where there are none.
+std::string WorkerImpl::divide(InferSlot& action) const {
+  action.part_count = 0;
+  if (action.host == nullptr) return unknown(action.model);
+  const auto no_plan = [&](int batch, std::int64_t length) {
+    return "model " + std::to_string(action.model.value) + " has no plan for a batch of " +
+           std::to_string(batch) + (length > 0 ? " at length " + std::to_string(length) : "");
+  };
+  if (action.batch < 1 || action.batch > max_batch) return no_plan(action.batch, 0);
+  const auto batch = static_cast<std::size_t>(action.batch);
+  for (std::size_t i = 0; i < batch; ++i) action.order[i] = static_cast<std::uint8_t>(i);
+  const auto length_of = [&](std::size_t i) { return action.rows[action.order[i]].length; };
+  const bool varies = action.host->varies();
+  std::int64_t longest = 0;
+  for (std::size_t i = 0; i < batch && varies; ++i) {
+    if (length_of(i) < 1) return "row " + std::to_string(i) + " does not say its length";
+    longest = std::max(longest, length_of(i));
+  }
+  if (PlanLayout* whole = action.host->layout(action.batch, longest);
+      whole != nullptr &&
+      (!varies || action.host->compiled->pads() ||
+       std::ranges::all_of(std::span(action.rows).first(batch),
+                           [&](const RowBuffers& row) { return row.length == longest; }))) {
+    action.parts[0] = {.layout = whole};
+    action.part_count = 1;
+    return {};
+  }
+  if (!varies || action.host->compiled->pads()) return no_plan(action.batch, longest);
+  std::ranges::sort(std::span(action.order).first(batch), {}, [&](std::uint8_t row) {
+    return std::pair{action.rows[row].length, row};
+  });
+  std::uint64_t io = 0;
+  for (std::size_t first = 0; first < batch;) {
+    std::size_t alike = 1;
+    while (first + alike < batch && length_of(first + alike) == length_of(first)) ++alike;
+    PlanLayout* layout = nullptr;
+    for (; alike > 0 && layout == nullptr; --alike)
+      layout = action.host->layout(static_cast<int>(alike), length_of(first));
+    if (layout == nullptr) return no_plan(1, length_of(first));
+    action.parts[static_cast<std::size_t>(action.part_count++)] = {
+        .layout = layout, .first = static_cast<int>(first), .io = io};
+    io = round_up(io + layout->io_bytes, 64);
+    first += static_cast<std::size_t>(layout->batch);
+  }
+  return {};
+}
+
 // Empty where the action can be carried out.
 std::string WorkerImpl::wrong_with(const InferSlot& action) const {
-  if (action.host == nullptr) return unknown(action.model);
-  if (action.layout == nullptr)
-    return "model " + std::to_string(action.model.value) + " has no plan for a batch of " +
-           std::to_string(action.batch);
+  const PlanLayout& layout = *action.parts.front().layout;  // all take the same number of tensors
   for (int row = 0; row < action.batch; ++row) {
     const RowBuffers& buffers = action.rows[static_cast<std::size_t>(row)];
     const auto check = [&](const char* what, const auto& pointers, const std::vector<TensorPlace>& places) {
@@ -381,10 +444,8 @@ std::string WorkerImpl::wrong_with(const InferSlot& action) const {
                     " of its " + what;
       return wrong;
     };
-    if (std::string wrong = check("inputs", buffers.inputs, action.layout->inputs); !wrong.empty())
-      return wrong;
-    if (std::string wrong = check("outputs", buffers.outputs, action.layout->outputs); !wrong.empty())
-      return wrong;
+    if (std::string wrong = check("inputs", buffers.inputs, layout.inputs); !wrong.empty()) return wrong;
+    if (std::string wrong = check("outputs", buffers.outputs, layout.outputs); !wrong.empty()) return wrong;
   }
   return {};
 }
@@ -431,13 +492,18 @@ void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
     if (stopped.load() == signal_.run) return end_infer(slot, ActionStatus::stopped, {});
   if (!begin_exec(host)) return end_infer(slot, ActionStatus::not_loaded, {});
   action.times.exec_start = now;
-  signal_.next = action.layout->plan->kernels();
-  Result<> done = run_plan(host, *action.layout, action.io.data, &signal_);
+  Result<> done;
+  bool stopped = false;
+  for (const InferSlot::Part& part : action.all_parts()) {
+    signal_.next = part.layout->plan->kernels();
+    done = run_plan(host, *part.layout, action.io.data + part.io, &signal_);
+    stopped = signal_.next < part.layout->plan->kernels();
+    if (!done || stopped) break;
+  }
   action.times.exec_end = clock_.now();
   finish_exec(host);
   running_.store(0);
-  if (done && signal_.next < action.layout->plan->kernels())
-    return end_infer(slot, ActionStatus::stopped, {});
+  if (done && stopped) return end_infer(slot, ActionStatus::stopped, {});
   if (!done) return end_infer(slot, ActionStatus::failed, std::move(done.error().message));
   const bool pushed =
       output_.push({.order = action.window.earliest, .id = action.id, .window = any_time, .slot = slot});
@@ -454,13 +520,13 @@ void WorkerImpl::stop(ActionId id) {
 void WorkerImpl::run_output(std::uint32_t slot, TimePoint now) {
   InferSlot& action = infers_[slot];
   action.times.output_start = now;
-  for (std::size_t i = 0; i < action.layout->outputs.size(); ++i) {
-    const TensorPlace& place = action.layout->outputs[i];
-    if (place.row_bytes == 0) continue;
-    const std::byte* from = action.io.data + place.offset;
-    for (int row = 0; row < action.batch; ++row, from += place.row_bytes)
-      std::memcpy(action.rows[static_cast<std::size_t>(row)].outputs[i], from, place.row_bytes);
-  }
+  for (const InferSlot::Part& part : action.all_parts())
+    for (std::size_t i = 0; i < part.layout->outputs.size(); ++i) {
+      const TensorPlace& place = part.layout->outputs[i];
+      const std::byte* from = action.io.data + part.io + place.offset;
+      for (int row = 0; row < part.layout->batch; ++row, from += place.row_bytes)
+        take_row(place, action.row(part, row).length, from, action.row(part, row).outputs[i]);
+    }
   action.times.output_end = clock_.now();
   end_infer(slot, ActionStatus::success, {});
 }
@@ -507,13 +573,15 @@ Result<std::vector<Duration>> WorkerImpl::measure_load(ModelId id, int repeats) 
   return durations;
 }
 
-Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, int repeats) {
+Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, int repeats,
+                                                       std::int64_t length) {
   HostModel* host = find(id);
   if (host == nullptr) return fail(ErrorCode::not_found, unknown(id));
-  PlanLayout* layout = host->layout(batch);
+  PlanLayout* layout = host->layout(batch, length);
   const std::string name = "model " + std::to_string(id.value);
-  if (layout == nullptr)
-    return fail(ErrorCode::not_found, name + " has no plan for a batch of " + std::to_string(batch));
+  if (layout == nullptr || layout->length != length)
+    return fail(ErrorCode::not_found, name + " has no plan for a batch of " + std::to_string(batch) +
+                                          (length > 0 ? " at length " + std::to_string(length) : ""));
   if (repeats < 1) return invalid("at least one measurement is needed, not " + std::to_string(repeats));
   const IoCache::Piece io = io_.allocate(layout->io_bytes);
   if (io.data == nullptr)

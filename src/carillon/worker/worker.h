@@ -20,10 +20,12 @@ inline constexpr int max_batch = 128;
 
 // Tensors of one row of one request, where the frontend holds them. Each pointer is to one row of the model's
 // input or output, in the model's order; whoever submits keeps them, and the arrays of pointers, valid until
-// the action's result. Outputs are written only where the result is success.
+// the action's result. Outputs are written only where the result is success. `length` is the row's own extent
+// of what varies, where the model has lengths: its tensors are so long, whatever they are padded to.
 struct RowBuffers {
   std::span<const std::byte* const> inputs;
   std::span<std::byte* const> outputs;
+  std::int64_t length = 0;
 };
 
 struct LoadCommand {
@@ -90,6 +92,10 @@ struct Options {
 // that starts later finds the model not_loaded, and a LOAD of the model follows the pages' return. An action
 // that makes no sense (unknown model, LOAD of a loaded one, a batch without a plan, rows that do not match
 // the model) is answered `failed` and says why.
+//
+// Rows of different lengths run as one batch at the least length of the model that holds the longest, filled
+// up with zeros, where the model pads. Where it does not, each length is a batch of its own, one after the
+// other, in as few as there are plans for.
 class Worker {
  public:
   virtual ~Worker() = default;  // finishes what runs, answers all else with `failed`, joins its threads
@@ -116,11 +122,12 @@ class Worker {
     return (weights.count + page_size.count - 1) / page_size.count;
   }
 
-  // Runs `model` at `batch` `repeats` times on the EXEC thread, on zeros, and returns each duration, the
-  // first with cold caches; for profiles. Loads the model where it is not loaded, and then unloads it.
-  // Blocks; not while serving, and not from a ResultSink. measure_load: map and copy on the LOAD thread; the
-  // model must not be loaded.
-  virtual Result<std::vector<Duration>> measure_exec(ModelId model, int batch, int repeats) = 0;
+  // Runs `model` at `batch` (and `length`, where it has lengths) `repeats` times on the EXEC thread, on
+  // zeros, and returns each duration, the first with cold caches; for profiles. Loads the model where it is
+  // not loaded, and then unloads it. Blocks; not while serving, and not from a ResultSink. measure_load: map
+  // and copy on the LOAD thread; the model must not be loaded.
+  virtual Result<std::vector<Duration>> measure_exec(ModelId model, int batch, int repeats,
+                                                     std::int64_t length = 0) = 0;
   virtual Result<std::vector<Duration>> measure_load(ModelId model, int repeats) = 0;
 
   // What could not be had (real-time priority, huge pages) and what was done instead, in words.

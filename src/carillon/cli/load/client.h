@@ -32,6 +32,8 @@ struct InputSpec {
 // What is sent for one model, again and again.
 struct Template {
   std::string model;
+  std::string application;  // sent as a request parameter; empty: none
+  std::int64_t length = 0;  // of inputs that vary; 0: none does
   std::vector<InputSpec> inputs;
 };
 

@@ -54,6 +54,8 @@ class GrpcClient final : public Client {
     call->request.set_model_name(what.model);
     if (timeout.count() != 0)
       (*call->request.mutable_parameters())["timeout"].set_int64_param(timeout.count() / 1000);
+    if (!what.application.empty())
+      (*call->request.mutable_parameters())["application"].set_string_param(what.application);
     for (const InputSpec& input : what.inputs) {
       auto* tensor = call->request.add_inputs();
       tensor->set_name(input.name);

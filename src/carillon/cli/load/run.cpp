@@ -115,7 +115,8 @@ class Run {
     Duration timeout{0};
     if (options_.send_deadline && stream.deadline.count() > 0)
       timeout = std::max<Duration>(1us, planned + stream.deadline - options_.slack - sent);
-    client_.send(stream.what, timeout, [shared = shared_, index, place](const Reply& reply) {
+    const Template& what = stream.whats[stream.whats.size() > 1 ? draw_.below(stream.whats.size()) : 0];
+    client_.send(what, timeout, [shared = shared_, index, place](const Reply& reply) {
       answered(*shared, index, place, reply);
     });
   }
@@ -188,6 +189,7 @@ class Run {
   const std::vector<Stream>& streams_;
   const RunOptions& options_;
   const std::function<bool(const Progress&)>& report_;
+  Random draw_{options_.seed ^ 0x5eed};
   Duration reported_{0};
   std::priority_queue<Planned> planned_;
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

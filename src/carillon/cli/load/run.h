@@ -15,7 +15,8 @@ namespace carillon::cli {
 
 // One stream of requests.
 struct Stream {
-  Template what;
+  std::string name;                // of its figures
+  std::vector<Template> whats;     // of one model; each request is one of them, drawn by the run's seed
   workload::ArrivalSpec arrivals;  // open loop, or closed with a number of clients
   double rate = 0;                 // requests a second; unused by a closed loop
   Duration deadline{0};            // from the planned send time; zero: none

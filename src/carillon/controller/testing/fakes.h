@@ -76,7 +76,9 @@ class HeldWorker final : public worker::Worker {
   void stop(ActionId id) override { stopped.push_back(id); }
   std::uint64_t total_pages() const override { return 100; }
   std::uint64_t free_pages() const override { return 60; }
-  Result<std::vector<Duration>> measure_exec(ModelId, int, int) override { return std::vector<Duration>{}; }
+  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t) override {
+    return std::vector<Duration>{};
+  }
   Result<std::vector<Duration>> measure_load(ModelId, int) override { return std::vector<Duration>{}; }
   const std::vector<std::string>& notes() const override { return notes_; }
 
@@ -131,8 +133,8 @@ inline ServedModel served(std::uint32_t id, std::size_t row_bytes = 4) {
                 .pages = 1,
                 .load = std::chrono::milliseconds{2},
                 .batches = {{1, std::chrono::milliseconds{1}}, {2, std::chrono::milliseconds{2}}}};
-  model.input_row_bytes = {row_bytes};
-  model.output_row_bytes = {row_bytes};
+  model.input_row_bytes = {{row_bytes}};
+  model.output_row_bytes = {{row_bytes}};
   return model;
 }
 

@@ -87,24 +87,32 @@ class CpuModel final : public CompiledModel {
     if (!to.empty()) std::memcpy(to.data(), from.data() + offset, to.size());
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
-  const Plan* plan(int batch) const override {
-    const auto i = std::ranges::lower_bound(batch_sizes_, batch) - batch_sizes_.begin();
-    const auto index = static_cast<std::size_t>(i);
-    return index < plans_.size() && batch_sizes_[index] == batch ? plans_[index].get() : nullptr;
+  std::span<const std::int64_t> lengths() const override { return lengths_; }
+  bool pads() const override { return pads_; }
+  const Plan* plan(int batch, std::int64_t length) const override {
+    const auto b = std::ranges::lower_bound(batch_sizes_, batch) - batch_sizes_.begin();
+    const auto l = std::ranges::lower_bound(lengths_, length) - lengths_.begin();
+    const auto i = static_cast<std::size_t>(b), j = static_cast<std::size_t>(l);
+    if (i == batch_sizes_.size() || batch_sizes_[i] != batch) return nullptr;
+    if (lengths_.empty()) return length == 0 ? plans_[i].get() : nullptr;
+    return j < lengths_.size() && lengths_[j] == length ? plans_[i * lengths_.size() + j].get() : nullptr;
   }
 
  private:
   friend class CpuEngine;
   std::vector<graph::TensorSpec> inputs_, outputs_;
   std::vector<int> batch_sizes_;
-  std::vector<std::unique_ptr<CpuPlan>> plans_;  // as batch_sizes_
+  std::vector<std::int64_t> lengths_;
+  bool pads_ = false;
+  std::vector<std::unique_ptr<CpuPlan>> plans_;  // by batch size, then length
   HostBlock block_;
 };
 
-std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs, int batch) {
+std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs, int batch,
+                                        std::int64_t length) {
   std::vector<graph::TensorSpec> at;
   for (const auto& spec : specs)
-    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch)});
+    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch, length)});
   return at;
 }
 
@@ -147,13 +155,18 @@ class CpuEngine final : public Engine {
     compiled->inputs_ = model.inputs();
     compiled->outputs_ = model.outputs();
     compiled->batch_sizes_ = options.batch_sizes;
-    compiled->plans_.resize(options.batch_sizes.size());
+    compiled->lengths_.assign(model.lengths().begin(), model.lengths().end());
+    compiled->pads_ = options.pads;
+    const std::size_t lengths = std::max<std::size_t>(1, compiled->lengths_.size());
+    compiled->plans_.resize(options.batch_sizes.size() * lengths);
     WeightStore weights(engine_);
     // The largest first: what it packs, the others take over.
-    for (std::size_t i = options.batch_sizes.size(); i-- > 0;) {
-      const int batch = options.batch_sizes[i];
-      const std::string where = "model \"" + model.name() + "\" at batch " + std::to_string(batch);
-      const Result<graph::Graph> graph = model.specialize(batch);
+    for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
+      const int batch = options.batch_sizes[i / lengths];
+      const std::int64_t length = compiled->lengths_.empty() ? 0 : compiled->lengths_[i % lengths];
+      const std::string where = "model \"" + model.name() + "\" at batch " + std::to_string(batch) +
+                                (length > 0 ? " and length " + std::to_string(length) : "");
+      const Result<graph::Graph> graph = model.specialize(batch, length);
       if (!graph) return in_context(where, graph.error());
       PlanBuilder builder(engine_, *graph, weights, options.precision);
       for (const graph::Node& node : graph->nodes)
@@ -161,8 +174,8 @@ class CpuEngine final : public Engine {
       Result<PlanParts> parts = builder.finish();
       if (!parts) return in_context(where, parts.error());
       parts->batch = batch;
-      parts->inputs = specs_at(model.inputs(), batch);
-      parts->outputs = specs_at(model.outputs(), batch);
+      parts->inputs = specs_at(model.inputs(), batch, length);
+      parts->outputs = specs_at(model.outputs(), batch, length);
       compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), engine_, threads_);
     }
     compiled->block_ = weights.take();

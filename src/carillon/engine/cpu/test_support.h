@@ -88,7 +88,7 @@ class MadeModel final : public graph::Model {
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
   bool batched() const override { return true; }
-  Result<Graph> specialize(std::int64_t batch) const override { return make_(batch); }
+  Result<Graph> specialize(std::int64_t batch, std::int64_t) const override { return make_(batch); }
 
  private:
   std::function<Graph(std::int64_t)> make_;

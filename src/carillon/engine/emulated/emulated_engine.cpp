@@ -18,20 +18,38 @@ void sleep_then_spin(const Clock& clock, TimePoint until) {
     if (left > spin) std::this_thread::sleep_for(left - spin);
 }
 
-std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs, int batch) {
+std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs, int batch,
+                                        std::int64_t length) {
   std::vector<graph::TensorSpec> at;
   for (const auto& spec : specs)
-    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch)});
+    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch, length)});
   return at;
+}
+
+// The time of `batch` by a table; see EmulatedModel::execution.
+Duration at_batch(const std::map<int, Duration>& table, int batch) {
+  CARILLON_ASSERT(!table.empty());
+  const auto above = table.lower_bound(batch);
+  if (above != table.end() && (above->first == batch || above == table.begin())) return above->second;
+  if (table.size() == 1) {
+    const auto& [size, time] = *table.begin();
+    return from_ns(static_cast<double>(time.count()) * batch / size);
+  }
+  const auto right = above == table.end() ? std::prev(table.end()) : above;
+  const auto left = std::prev(right);
+  const double slope =
+      static_cast<double>((right->second - left->second).count()) / (right->first - left->first);
+  return left->second + from_ns(slope * (batch - left->first));
 }
 
 class EmulatedPlan final : public Plan {
  public:
-  EmulatedPlan(const graph::Model& model, int batch, Duration mean,
+  EmulatedPlan(const graph::Model& model, int batch, std::int64_t length, Duration mean,
                std::shared_ptr<const EmulatedOptions> options, std::uint64_t seed, const Clock& clock)
       : batch_(batch),
-        inputs_(specs_at(model.inputs(), batch)),
-        outputs_(specs_at(model.outputs(), batch)),
+        length_(length),
+        inputs_(specs_at(model.inputs(), batch, length)),
+        outputs_(specs_at(model.outputs(), batch, length)),
         mean_(mean),
         options_(std::move(options)),
         random_(seed),
@@ -43,6 +61,7 @@ class EmulatedPlan final : public Plan {
   }
 
   int batch() const override { return batch_; }
+  std::int64_t length() const { return length_; }
   std::span<const graph::TensorSpec> inputs() const override { return inputs_; }
   std::span<const graph::TensorSpec> outputs() const override { return outputs_; }
   Bytes workspace() const override { return {}; }
@@ -86,6 +105,7 @@ class EmulatedPlan final : public Plan {
   }
 
   int batch_;
+  std::int64_t length_;
   std::vector<graph::TensorSpec> inputs_, outputs_;
   std::vector<std::uint64_t> output_bytes_;
   std::vector<std::string> names_;
@@ -105,10 +125,12 @@ class EmulatedCompiled final : public CompiledModel {
     if (!to.empty()) std::memset(to.data(), 0, to.size());
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
-  const Plan* plan(int batch) const override {
-    const auto i =
-        static_cast<std::size_t>(std::ranges::lower_bound(batch_sizes_, batch) - batch_sizes_.begin());
-    return i < plans_.size() && batch_sizes_[i] == batch ? plans_[i].get() : nullptr;
+  std::span<const std::int64_t> lengths() const override { return lengths_; }
+  bool pads() const override { return pads_; }
+  const Plan* plan(int batch, std::int64_t length) const override {
+    for (const auto& plan : plans_)
+      if (plan->batch() == batch && plan->length() == length) return plan.get();
+    return nullptr;
   }
 
  private:
@@ -116,6 +138,8 @@ class EmulatedCompiled final : public CompiledModel {
   std::vector<graph::TensorSpec> inputs_, outputs_;
   Bytes weights_;
   std::vector<int> batch_sizes_;
+  std::vector<std::int64_t> lengths_;
+  bool pads_ = false;
   std::vector<std::unique_ptr<EmulatedPlan>> plans_;
 };
 
@@ -153,9 +177,15 @@ class EmulatedEngine final : public Engine {
     compiled->outputs_ = model.outputs();
     compiled->weights_ = profile.weights;
     compiled->batch_sizes_ = sizes;
+    compiled->lengths_.assign(model.lengths().begin(), model.lengths().end());
+    compiled->pads_ = options.pads;
+    std::vector<std::int64_t> lengths = compiled->lengths_;
+    if (lengths.empty()) lengths.push_back(0);
     for (const int batch : sizes)
-      compiled->plans_.push_back(std::make_unique<EmulatedPlan>(
-          model, batch, emulated_duration(profile, batch), options_, seeds_.bits(), clock_));
+      for (const std::int64_t length : lengths)
+        compiled->plans_.push_back(std::make_unique<EmulatedPlan>(
+            model, batch, length, emulated_duration(profile, batch, length, lengths.back()), options_,
+            seeds_.bits(), clock_));
     return compiled;
   }
 
@@ -167,20 +197,14 @@ class EmulatedEngine final : public Engine {
 
 }  // namespace
 
-Duration emulated_duration(const EmulatedModel& model, int batch) {
-  CARILLON_ASSERT(batch >= 1 && !model.execution.empty());
-  const auto& table = model.execution;
-  const auto above = table.lower_bound(batch);
-  if (above != table.end() && (above->first == batch || above == table.begin())) return above->second;
-  if (table.size() == 1) {
-    const auto& [size, time] = *table.begin();
-    return from_ns(static_cast<double>(time.count()) * batch / size);
-  }
-  const auto right = above == table.end() ? std::prev(table.end()) : above;
-  const auto left = std::prev(right);
-  const double slope =
-      static_cast<double>((right->second - left->second).count()) / (right->first - left->first);
-  return left->second + from_ns(slope * (batch - left->first));
+Duration emulated_duration(const EmulatedModel& model, int batch, std::int64_t length, std::int64_t longest) {
+  CARILLON_ASSERT(batch >= 1 && !model.execution.empty() && length <= longest);
+  if (length > 0 && model.by_length.empty())
+    return from_ns(static_cast<double>(at_batch(model.execution, batch).count()) *
+                   static_cast<double>(length) / static_cast<double>(longest));
+  if (length == 0) return at_batch(model.execution, batch);
+  const auto next = model.by_length.lower_bound(length);
+  return at_batch(next == model.by_length.end() ? model.by_length.rbegin()->second : next->second, batch);
 }
 
 std::unique_ptr<Engine> make_emulated_engine(EmulatedOptions options, const Clock& clock) {

@@ -18,6 +18,9 @@ struct EmulatedModel {
   // By batch size, each >= 1. Between two, times are interpolated; above the largest the last slope goes on
   // (with one entry: in proportion to the batch); below the smallest, its time.
   std::map<int, Duration> execution;
+  // By length, for models with lengths, likewise; at a length between two, times are those of the next.
+  // Empty: `execution` is for the longest, and others take in proportion to their length.
+  std::map<std::int64_t, std::map<int, Duration>> by_length;
 };
 
 struct EmulatedOptions {
@@ -31,9 +34,11 @@ struct EmulatedOptions {
   std::function<void(const Clock& clock, TimePoint until)> wait;
 };
 
-// What a plan of `model` takes at `batch` (>= 1), without noise. Requires that `model.execution` is not
+// What a plan of `model` takes at `batch` (>= 1) and `length` (of `longest`; 0 where the model has no
+// lengths), without noise. Requires that `model.execution`, and each table of `model.by_length`, is not
 // empty.
-Duration emulated_duration(const EmulatedModel& model, int batch);
+Duration emulated_duration(const EmulatedModel& model, int batch, std::int64_t length = 0,
+                           std::int64_t longest = 0);
 
 // An engine whose plans take time and compute nothing: outputs are zeros, weights are zeros of the right
 // size. For work on schedulers without the hardware. `clock` outlives the engine and all that it compiled.

@@ -14,7 +14,9 @@ class Toy final : public graph::Model {
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
   bool batched() const override { return true; }
-  Result<graph::Graph> specialize(std::int64_t) const override { return invalid("never asked"); }
+  Result<graph::Graph> specialize(std::int64_t, std::int64_t) const override {
+    return invalid("never asked");
+  }
 
  private:
   std::string name_ = "toy";

@@ -28,6 +28,8 @@ void merge_common(Graph& graph) {
     for (PostOp& post : node.post_ops)
       if (post.operand != no_value) post.operand = same[post.operand.index()];
     key += std::to_string(node.outputs.size()) + signature(node);
+    // In its canonical form only its output's type says what it does.
+    if (node.op == "Reshape") key += to_text(graph.value(node.outputs[0]).type.shape);
     const auto [entry, fresh] = seen.try_emplace(std::move(key), n);
     if (fresh) continue;
     const Node& first = graph.nodes[entry->second];

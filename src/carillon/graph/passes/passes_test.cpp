@@ -395,5 +395,15 @@ TEST(MergeCommon, SameWorkIsDoneOnce) {
   EXPECT_THAT(operators(optimised(m)), ElementsAre("Exp", "Sub"));
 }
 
+TEST(MergeCommon, ReshapesOfOneValueToDifferentShapesStayApart) {
+  Onnx m = tokens();
+  m.i64("row", {1}, {1}).i64("column", {1}, {-1});
+  m.node("Unsqueeze", {"x", "row"}, {"a"}).node("Unsqueeze", {"x", "column"}, {"b"});
+  m.node("Exp", {"a"}, {"y"}).node("Exp", {"b"}, {"z"}).output("y").output("z");
+  const Graph graph = optimised(m);
+  EXPECT_THAT(operators(graph), ElementsAre("Reshape", "Reshape", "Exp", "Exp"));
+  EXPECT_EQ(graph.value(graph.outputs[1]).type.shape.back(), 1);
+}
+
 }  // namespace
 }  // namespace carillon::graph
