@@ -19,6 +19,7 @@ using schedule::RequestArrived;
 using schedule::RequestCancelled;
 using testing::call_of;
 using testing::HeldWorker;
+using testing::is_right;
 using testing::ScriptedScheduler;
 using testing::served;
 
@@ -101,6 +102,96 @@ class CoreTest : public ::testing::Test {
   std::vector<Answered> answers;
   std::unique_ptr<Core> core;
 };
+
+// "model2" has rows of 2 bytes for each unit of length, and its time varies: each finished call is run again.
+class ProbingTest : public CoreTest {
+ protected:
+  ProbingTest() : CoreTest({.probes = {.share = 1}}) {}
+  void extend() {
+    auto owned = std::make_unique<ScriptedScheduler>();
+    scheduler = owned.get();
+    core = std::make_unique<Core>(std::move(owned), CoreOptions{.probes = {.share = 1}});
+    core->add_device(worker);
+    ServedModel varying = served(0);
+    varying.input_row_bytes = varying.output_row_bytes = {{.bytes = 2, .varies = true}};
+    varying.time_varies = true;
+    core->add_model(std::move(varying));
+    core->start(at(0ms));
+    scheduler->events.clear();
+  }
+  std::unique_ptr<InferCall> call(std::int64_t length, int rows, TimePoint now) {
+    auto made = call_of({0}, rows, now, TimePoint::max(), 10, static_cast<std::size_t>(2 * length));
+    made->length = length;
+    made->application = "app";
+    return made;
+  }
+  void SetUp() override {
+    extend();
+    worker.row_bytes = 6;
+    on_next<RequestArrived>({infer(1, {{0}})});
+    submit(1, call(3, 1, at(1ms)), at(1ms));
+  }
+  ActionId probe() const {
+    EXPECT_EQ(worker.held.size(), 1U);
+    return worker.held.begin()->first;
+  }
+};
+
+TEST_F(ProbingTest, RowsHaveTheirLengthAndSize) {
+  ASSERT_TRUE(worker.held.contains({1}));
+  const worker::RowBuffers& row = worker.held.at({1}).infer.rows[0];
+  EXPECT_EQ(row.length, 3);
+  end(1, ActionStatus::success, at(3ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_TRUE(is_right(*answers[0].answer.call));
+}
+
+TEST_F(ProbingTest, AFinishedRequestRunsAgainWhenNothingElseIsToBeDone) {
+  end(1, ActionStatus::success, at(3ms));
+  EXPECT_NE(probe(), ActionId{1});
+  EXPECT_EQ(worker.held.begin()->second.infer.rows[0].length, 3);
+  EXPECT_EQ(core->actions_in_flight(), 1U);
+  scheduler->events.clear();
+  core->on_result(worker.end(probe(), ActionStatus::success, at(9ms), 4ms), at(9ms));
+  const auto heard = scheduler->heard<schedule::RequestProfiled>();
+  ASSERT_EQ(heard.size(), 1U);
+  EXPECT_EQ(heard[0].model, ModelId{0});
+  EXPECT_EQ(heard[0].app, AppId{1});
+  EXPECT_EQ(heard[0].solo, 4ms);
+  EXPECT_EQ(scheduler->heard<ActionDone>().size(), 0U) << "the scheduler did not ask for it";
+  EXPECT_EQ(stats().profiled, 1U);
+  EXPECT_EQ(stats().execution_count, 1U);
+  EXPECT_TRUE(worker.held.empty());
+}
+
+TEST_F(ProbingTest, ANewCallEndsTheProbeAndItComesBackLater) {
+  end(1, ActionStatus::success, at(3ms));
+  const ActionId first = probe();
+  on_next<RequestArrived>({infer(2, {{1}})});
+  submit(2, call(3, 1, at(4ms)), at(4ms));
+  EXPECT_EQ(worker.stopped, std::vector<ActionId>{first});
+  core->on_result(worker.end(first, ActionStatus::stopped, at(4ms)), at(4ms));
+  EXPECT_EQ(worker.held.size(), 1U) << "no probe while a call is open";
+  end(2, ActionStatus::success, at(6ms));
+  EXPECT_GT(probe(), first);
+  EXPECT_TRUE(scheduler->heard<schedule::RequestProfiled>().empty());
+}
+
+TEST_F(ProbingTest, ServerStopsWithAProbeUnderWay) {
+  end(1, ActionStatus::success, at(3ms));
+  const ActionId running = probe();
+  core->stop(at(4ms));
+  core->on_result(worker.end(running, ActionStatus::success, at(5ms)), at(5ms));
+  EXPECT_TRUE(scheduler->heard<schedule::RequestProfiled>().empty());
+  EXPECT_TRUE(worker.held.empty());
+}
+
+TEST_F(CoreTest, ModelsWhoseTimeIsFixedAreNotProfiled) {
+  on_next<RequestArrived>({infer(1, {{0}})});
+  submit(1, call_of({0}, 1, at(1ms)), at(1ms));
+  end(1, ActionStatus::success, at(3ms));
+  EXPECT_TRUE(worker.held.empty());
+}
 
 TEST_F(CoreTest, StartTellsTheSchedulerOfModelsAndDevices) {
   auto owned = std::make_unique<ScriptedScheduler>();

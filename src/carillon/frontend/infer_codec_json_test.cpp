@@ -10,6 +10,7 @@
 
 #include "carillon/base/random.h"
 #include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/tensors.h"
 
 namespace carillon::frontend {
 namespace {
@@ -84,6 +85,62 @@ TEST(InferJson, OutputsAreThoseAskedForInThatOrder) {
   EXPECT_TRUE(request->outputs[0].binary);
   EXPECT_EQ(request->outputs[1].index, 0U);
   EXPECT_FALSE(request->outputs[1].binary);
+}
+
+// ids[-1, L] and mask[-1, L] in; tokens[-1, L, 2] out.
+controller::ModelView sequences(bool padding, bool mask = true) {
+  controller::ModelView view = pair_model();
+  view.config.inputs = {{"ids", DataType::i32, {graph::batch_dimension, graph::length_dimension}},
+                        {"mask", DataType::f32, {graph::batch_dimension, graph::length_dimension}}};
+  view.config.outputs = {{"tokens", DataType::f32, {graph::batch_dimension, graph::length_dimension, 2}}};
+  view.config.lengths = {2, 4, 8};
+  view.config.padding = padding;
+  if (mask) view.config.mask = "mask";
+  return view;
+}
+std::string ids(const std::string& shape, const std::string& data, const std::string& more = "") {
+  return R"({"inputs":[{"name":"ids","datatype":"INT32","shape":)" + shape + R"(,"data":)" + data + "}" +
+         more + "]}";
+}
+
+TEST(InferJson, TheLengthIsTheRequestsOwn) {
+  const auto request = parse(sequences(true), ids("[2,3]", "[1,2,3,4,5,6]"));
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->call->rows, 2);
+  EXPECT_EQ(request->call->length, 3);
+  // The mask was left out: all of it is there.
+  EXPECT_EQ(values<float>(request->call->inputs[1]), std::vector<float>(6, 1));
+  controller::InferCall& call = *request->call;
+  call.outputs.assign(1, std::vector<std::byte>(2 * 3 * 2 * 4));
+  ASSERT_TRUE(check_outputs(sequences(true).config, call));
+  const auto body = write_infer_json(sequences(true), *request, call);
+  EXPECT_EQ(nlohmann::json::parse(body.json)["outputs"][0]["shape"], (nlohmann::json{2, 3, 2}));
+
+  const auto given =
+      parse(sequences(true),
+            ids("[1,2]", "[1,2]", R"(,{"name":"mask","datatype":"FP32","shape":[1,2],"data":[1,0]})"));
+  ASSERT_TRUE(given) << given.error().message;
+  EXPECT_EQ(values<float>(given->call->inputs[1]), (std::vector<float>{1, 0}));
+}
+
+TEST(InferJson, LengthsWithoutAPlanAreRefused) {
+  const auto error_of = [](const controller::ModelView& model, const std::string& json) {
+    const auto request = parse(model, json);
+    return request ? std::string("taken") : request.error().message;
+  };
+  EXPECT_THAT(
+      error_of(sequences(true), ids("[1,9]", "[1,2,3,4,5,6,7,8,9]")),
+      HasSubstr("input 'ids' of model 'pair' has shape [1,9]; it must be [-1,-1] with 1 to 4 in place of "
+                "the first -1 and 1 to 8 in place of the other"));
+  EXPECT_THAT(error_of(sequences(true), ids("[1,0]", "[]")), HasSubstr("1 to 8 in place of the other"));
+  EXPECT_EQ(error_of(sequences(false), ids("[1,4]", "[1,2,3,4]")), "taken");
+  EXPECT_THAT(error_of(sequences(false), ids("[1,3]", "[1,2,3]")),
+              HasSubstr("2, 4 or 8 in place of the other"));
+  EXPECT_THAT(
+      error_of(sequences(true),
+               ids("[1,2]", "[1,2]", R"(,{"name":"mask","datatype":"FP32","shape":[1,3],"data":[1,0,1]})")),
+      HasSubstr("input 'mask' of model 'pair' has a length of 3, the inputs before it 2"));
+  EXPECT_THAT(error_of(sequences(true, false), ids("[1,2]", "[1,2]")), HasSubstr("needs input 'mask'"));
 }
 
 TEST(InferJson, TakesTheEndsOfEveryType) {

@@ -52,6 +52,62 @@ TEST(ImportOnnx, SharesWeightsBetweenBatches) {
   EXPECT_EQ(seven->value(seven->outputs[0]).type.shape, (Shape{7, 4, 6, 6}));
 }
 
+// A batch of sequences: one output is as long as they are, the other is not.
+Onnx sequences() {
+  Onnx m;
+  m.input("x", {"batch", "seq", "4"})
+      .input("mask", {"batch", "seq"})
+      .random("w", {4, 3})
+      .i64("one", {1}, {1});
+  m.node("MatMul", {"x", "w"}, {"tokens"}).node("ReduceSum", {"mask", "one"}, {"count"});
+  return m.output("tokens").output("count");
+}
+
+TEST(ImportOnnx, ADimensionMayVaryWithTheRequest) {
+  const auto model = sequences().import({.lengths = {4, 16}});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_THAT((*model)->lengths(), ElementsAre(4, 16));
+  EXPECT_THAT((*model)->inputs(),
+              ElementsAre(TensorSpec{"x", DataType::f32, {batch_dimension, length_dimension, 4}},
+                          TensorSpec{"mask", DataType::f32, {batch_dimension, length_dimension}}));
+  EXPECT_THAT((*model)->outputs(),
+              ElementsAre(TensorSpec{"tokens", DataType::f32, {batch_dimension, length_dimension, 3}},
+                          TensorSpec{"count", DataType::f32, {batch_dimension, 1}}));
+  EXPECT_EQ((*model)->inputs()[0].shape_at(2, 16), (Shape{2, 16, 4}));
+  EXPECT_EQ((*model)->inputs()[0].open_shape(), (Shape{-1, -1, 4}));
+  const auto graph = (*model)->specialize(3, 16);
+  ASSERT_TRUE(graph.has_value()) << graph.error().message;
+  EXPECT_EQ(graph->value(graph->outputs[0]).type.shape, (Shape{3, 16, 3}));
+  const auto without = (*model)->specialize(3);
+  ASSERT_FALSE(without.has_value());
+  EXPECT_THAT(without.error().message, HasSubstr("length 0 must be at least 1"));
+  // With one length alone, too, it is seen what follows it.
+  const auto single = sequences().import({.lengths = {3}});
+  ASSERT_TRUE(single.has_value()) << single.error().message;
+  EXPECT_EQ((*single)->outputs(), (*model)->outputs());
+}
+
+TEST(ImportOnnx, RefusesWhatCannotVary) {
+  const auto error_of = [](const Onnx& m, const ImportOptions& options) {
+    const auto model = m.import(options);
+    return model ? std::string("imported") : model.error().message;
+  };
+  EXPECT_THAT(
+      error_of(sequences(), {}),
+      HasSubstr("dimension 1 ('seq') has no fixed extent; state it in the dims of the model's config, or "
+                "give the extents that it may take in the config's parameter lengths"));
+  EXPECT_THAT(error_of(small(), {.lengths = {4}}), HasSubstr("every dimension of the inputs is fixed"));
+  Onnx two;
+  two.input("x", {"batch", "rows", "columns"}).node("Exp", {"x"}, {"y"}).output("y");
+  EXPECT_THAT(error_of(two, {.lengths = {4}}),
+              HasSubstr("input 'x': dimension 2 ('columns') is the second that varies"));
+  EXPECT_EQ(error_of(two, {.input_shapes = {{"x", {-1, 8, -1}}}, .lengths = {4}}), "imported");
+  Onnx twice;
+  twice.input("x", {"batch", "seq"}).node("Concat", {"x", "x"}, {"y"}).set("axis", 1).output("y");
+  EXPECT_THAT(error_of(twice, {.lengths = {4, 8}}),
+              HasSubstr("output 'y' has shape [1,8] at length 4 and [1,16] at length 8"));
+}
+
 TEST(ImportOnnx, SpecialisesAlike) {
   const auto model = small().import();
   ASSERT_TRUE(model.has_value());

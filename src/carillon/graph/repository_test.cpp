@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "model_config.pb.h"
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 
 namespace carillon::graph {
 namespace {
+
+using ::testing::ElementsAre;
 
 namespace fs = std::filesystem;
 using ::testing::Test;
@@ -30,6 +33,23 @@ version_policy { latest { num_versions: 2 } }
 parameters { key: "slo_ms" value { string_value: "12.5" } }
 parameters [ { key: "class" value { string_value: "real_time" } }, { key: "precision" value: { string_value: "bf16" } } ]
 )";
+
+TEST(ParseConfig, ReadsTheLengthsOfWhatVaries) {
+  const auto lengths_of = [](const std::string& text) {
+    const auto parsed = parse_config("parameters [ { key: \"lengths\" value { string_value: \"" + text +
+                                         "\" } }, { key: \"padding\" value { string_value: \"zero\" } }, "
+                                         "{ key: \"mask\" value { string_value: \"m\" } } ]",
+                                     "m");
+    EXPECT_TRUE(parsed.has_value()) << parsed.error().message;
+    EXPECT_TRUE(parsed->config.padding);
+    EXPECT_EQ(parsed->config.mask, "m");
+    return parsed->config.lengths;
+  };
+  EXPECT_THAT(lengths_of("16, 32,128"), ElementsAre(16, 32, 128));
+  EXPECT_THAT(lengths_of("7"), ElementsAre(7));
+  EXPECT_THAT(lengths_of("8:32:8"), ElementsAre(8, 16, 24, 32));
+  EXPECT_THAT(lengths_of("10:25:10"), ElementsAre(10, 20, 25));
+}
 
 TEST(ParseConfig, ReadsAllThatWeHeed) {
   const auto parsed = parse_config(full_config, "m");
@@ -141,6 +161,23 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
        "parameter class is 'rt'; it is normal, real_time or best_effort"},
       {"parameters { key: \"precision\" value { string_value: \"fp16\" } }", ErrorCode::invalid_argument,
        "parameter precision is 'fp16'; it is f32 or bf16"},
+      {"parameters { key: \"lengths\" value { string_value: \"\" } }", ErrorCode::invalid_argument,
+       "parameter lengths is '': '' does not start with such an extent"},
+      {"parameters { key: \"lengths\" value { string_value: \"16,8\" } }", ErrorCode::invalid_argument,
+       "parameter lengths is '16,8': they must ascend"},
+      {"parameters { key: \"lengths\" value { string_value: \"16,0\" } }", ErrorCode::invalid_argument,
+       "parameter lengths is '16,0': '0' does not start with such an extent"},
+      {"parameters { key: \"lengths\" value { string_value: \"16 32\" } }", ErrorCode::invalid_argument,
+       "parameter lengths is '16 32': ',' is missing between two numbers"},
+      {"parameters { key: \"lengths\" value { string_value: \"1:1000000:1\" } }", ErrorCode::invalid_argument,
+       "parameter lengths is '1:1000000:1': too many; it is a list such as \"16,32,64\" or a range "
+       "\"first:last:step\", at most 64 extents"},
+      {"parameters { key: \"lengths\" value { string_value: \"8:4:1\" } }", ErrorCode::invalid_argument,
+       "parameter lengths is '8:4:1': not a range"},
+      {"parameters { key: \"padding\" value { string_value: \"zero\" } }", ErrorCode::invalid_argument,
+       "parameter padding needs parameter lengths"},
+      {"parameters { key: \"mask\" value { string_value: \"m\" } }", ErrorCode::invalid_argument,
+       "parameter mask needs parameter lengths"},
       {"default_model_filename: \"../other/1/model.onnx\"", ErrorCode::invalid_argument,
        "default_model_filename is"},
       {"default_model_filename: \"..\"", ErrorCode::invalid_argument, "default_model_filename is"},

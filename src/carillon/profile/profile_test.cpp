@@ -69,6 +69,7 @@ DeviceProfile sample() {
                       .weights = Bytes{1'000'000},
                       .load = t,
                       .batches = {{1, t}, {2, u}},
+                      .lengths = {{16, {{1, t}}}, {64, {{1, t}, {2, u}}}},
                       .kernels = {{1, "conv", 7us}}}}};
 }
 
@@ -129,6 +130,8 @@ TEST(Profile, ErrorsSayWhereAndWhatWouldBeRight) {
       {with(R"({"p50": 1, "p99": 1e300})", batch), "0..1e9"},
       {with(load, ""), "batches: is empty"},
       {with(load, batch + "," + batch), "should ascend"},
+      {with(load, batch + R"(], "lengths": [{"length": 0, "batches": [)" + batch + "]}"), "length: is 0"},
+      {with(load, batch + R"(], "lengths": [{"length": 8, "batches": []})"), "lengths[0].batches: is empty"},
       {with(load, R"({"batch": 1.5, "p50_ms": 1, "p99_ms": 2})"), "whole number"},
       {with(load, R"({"batch": 1, "p50_ms": "1", "p99_ms": 2})"), "should be milliseconds"},
       {with(load, R"({"batch": 1, "p50_ms": 1, "p99_ms": 2, "mean_ms": 9, "max_ms": 3})"), "mean outside"},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <cstring>
@@ -39,13 +40,24 @@ class FakeModel final : public engine::CompiledModel {
     std::vector<int> batches{1, 2, 4};
     Bytes workspace = kib(4);
     graph::DataType type = graph::DataType::f32;
+    // With any, `width` varies, and x and y are [b, 2, width]: what is padded lies in two pieces.
+    std::vector<std::int64_t> lengths{};
+    bool pads = false;
   };
 
   explicit FakeModel(Config config) : config_(std::move(config)) {
     inputs_ = {{"x", config_.type, {-1, config_.width}}, {"s", graph::DataType::f32, {-1, 1}}};
     outputs_ = {{"y", graph::DataType::f32, {-1, config_.width}}, {"t", graph::DataType::f32, {-1, 1}}};
-    for (const int batch : config_.batches) plans_.push_back(std::make_unique<FakePlan>(*this, batch));
+    if (!config_.lengths.empty()) inputs_[0].shape = outputs_[0].shape = {-1, 2, graph::length_dimension};
+    for (const int batch : config_.batches) {
+      if (config_.lengths.empty()) plans_.push_back(std::make_unique<FakePlan>(*this, batch, 0));
+      for (const std::int64_t length : config_.lengths)
+        plans_.push_back(std::make_unique<FakePlan>(*this, batch, length));
+    }
   }
+
+  // What has run, in order: batch size and length. For the EXEC thread, or when it is at rest.
+  mutable std::vector<std::pair<int, std::int64_t>> runs;
 
   // Called by the kernel before anything else, on the EXEC thread; set before use. An error fails the run.
   std::function<Result<>()> before_run;
@@ -61,24 +73,29 @@ class FakeModel final : public engine::CompiledModel {
     }
   }
   std::span<const int> batch_sizes() const override { return config_.batches; }
-  const engine::Plan* plan(int batch, std::int64_t) const override {
+  std::span<const std::int64_t> lengths() const override { return config_.lengths; }
+  bool pads() const override { return config_.pads; }
+  const engine::Plan* plan(int batch, std::int64_t length) const override {
     for (const auto& candidate : plans_)
-      if (candidate->batch() == batch) return candidate.get();
+      if (candidate->batch() == batch && candidate->length() == length) return candidate.get();
     return nullptr;
   }
 
  private:
   class FakePlan final : public engine::Plan {
    public:
-    FakePlan(const FakeModel& model, int batch) : model_(model), batch_(batch) {
+    FakePlan(const FakeModel& model, int batch, std::int64_t length)
+        : model_(model), batch_(batch), length_(length) {
       for (const auto& [specs, at_batch] :
            {std::pair{&model.inputs_, &inputs_}, std::pair{&model.outputs_, &outputs_}})
         for (graph::TensorSpec spec : *specs) {
-          spec.shape[0] = batch;
+          std::ranges::replace(spec.shape, graph::batch_dimension, std::int64_t{batch});
+          std::ranges::replace(spec.shape, graph::length_dimension, length);
           at_batch->push_back(std::move(spec));
         }
     }
     int batch() const override { return batch_; }
+    std::int64_t length() const { return length_; }
     std::span<const graph::TensorSpec> inputs() const override { return inputs_; }
     std::span<const graph::TensorSpec> outputs() const override { return outputs_; }
     Bytes workspace() const override { return model_.config_.workspace; }
@@ -100,9 +117,10 @@ class FakeModel final : public engine::CompiledModel {
       const auto* s = reinterpret_cast<const float*>(to.inputs[1]);
       auto* y = reinterpret_cast<float*>(to.outputs[0]);
       auto* t = reinterpret_cast<float*>(to.outputs[1]);
+      model_.runs.emplace_back(batch_, length_);
+      const std::int64_t width = length_ == 0 ? model_.config_.width : 2 * length_;
       for (int row = 0; row < batch_; ++row) {
-        for (std::int64_t i = 0; i < model_.config_.width; ++i)
-          *y++ = *x++ + s[row] + model_.config_.constant;
+        for (std::int64_t i = 0; i < width; ++i) *y++ = *x++ + s[row] + model_.config_.constant;
         t[row] = s[row];
       }
       if (stop != nullptr) stop->next = stop->requested() ? 1 : 2;
@@ -112,6 +130,7 @@ class FakeModel final : public engine::CompiledModel {
    private:
     const FakeModel& model_;
     int batch_;
+    std::int64_t length_;
     std::vector<graph::TensorSpec> inputs_, outputs_;
   };
 
@@ -196,8 +215,19 @@ class Gate {
 
 // The tensors of one batch of a FakeModel as a frontend holds them: each row apart.
 struct Batch {
-  Batch(std::int64_t width, int rows) : x(rows), s(rows), y(rows), t(rows), in(rows), out(rows) {
+  Batch(std::int64_t width, int rows)
+      : Batch(std::vector<std::int64_t>(static_cast<std::size_t>(rows), width), 1) {}
+  // Rows of models with lengths: `pieces` pieces of that length.
+  explicit Batch(const std::vector<std::int64_t>& of, std::int64_t pieces = 2)
+      : Batch(of, pieces, of.size()) {
+    if (pieces == 2) lengths = of;
+  }
+
+ private:
+  Batch(const std::vector<std::int64_t>& widths, std::int64_t pieces, std::size_t rows)
+      : x(rows), s(rows), y(rows), t(rows), in(rows), out(rows) {
     for (std::size_t row = 0; row < x.size(); ++row) {
+      const std::int64_t width = pieces * widths[row];
       for (std::int64_t i = 0; i < width; ++i)
         x[row].push_back(static_cast<float>(100 * row) + static_cast<float>(i));
       s[row] = {static_cast<float>(row) * 1000};
@@ -207,12 +237,15 @@ struct Batch {
       out[row] = {bytes(y[row]), bytes(t[row])};
     }
   }
+
+ public:
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
   InferCommand command(ActionId id, ModelId model, Window window) const {
     InferCommand infer{.id = id, .model = model, .window = window, .batch = static_cast<int>(x.size())};
-    for (std::size_t row = 0; row < x.size(); ++row) infer.rows[row] = {in[row], out[row]};
+    for (std::size_t row = 0; row < x.size(); ++row)
+      infer.rows[row] = {in[row], out[row], lengths.empty() ? 0 : lengths[row]};
     return infer;
   }
   bool answered(float constant) const {
@@ -230,6 +263,7 @@ struct Batch {
     return true;
   }
 
+  std::vector<std::int64_t> lengths;  // empty: the model has none
   std::vector<std::vector<float>> x, s, y, t;
   std::vector<std::array<const std::byte*, 2>> in;
   std::vector<std::array<std::byte*, 2>> out;

@@ -19,6 +19,7 @@ using testing::Gate;
 using testing::Results;
 
 constexpr Window any_time{TimePoint::min(), TimePoint::max()};
+using Lengths = std::vector<std::int64_t>;
 
 Options small(std::uint64_t pages = 4) {
   return {.page_cache = page_size * pages,
@@ -53,6 +54,7 @@ class WorkerTest : public ::testing::Test {
     model->before_run = std::move(before_run);
     const auto added = worker_->add_model(id, model);
     EXPECT_TRUE(added) << added.error().message;
+    models_.push_back(std::move(model));
     return id;
   }
   ActionResult load(ModelId model, Window window = any_time) {
@@ -74,6 +76,7 @@ class WorkerTest : public ::testing::Test {
   SteadyClock clock_;
   SharedClock shared_clock_;
   Results results_;
+  std::vector<std::shared_ptr<FakeModel>> models_;
   std::unique_ptr<Worker> worker_;  // dies first: its threads use those above
   std::uint32_t next_model_ = 0;
   std::uint64_t next_action_ = 1000;
@@ -109,6 +112,61 @@ TEST_F(WorkerTest, LoadsInfersAndUnloads) {
   const Batch batch(5, 1);
   EXPECT_EQ(infer(batch, model).status, ActionStatus::not_loaded);
   EXPECT_TRUE(batch.untouched());
+}
+
+TEST_F(WorkerTest, PadsRowsToTheLongestAndCutsTheAnswers) {
+  start(small());
+  const ModelId model = add({.lengths = {4, 8, 16}, .pads = true});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const struct {
+    Lengths lengths;
+    std::pair<int, std::int64_t> run;
+  } rows[] = {{{3}, {1, 4}}, {{4, 4}, {2, 4}}, {{1, 5, 8, 2}, {4, 8}}, {{9, 16}, {2, 16}}};
+  for (const auto& [lengths, run] : rows) {
+    const Batch batch(lengths);
+    const ActionResult done = infer(batch, model);
+    EXPECT_EQ(done.status, ActionStatus::success) << done.error;
+    EXPECT_TRUE(batch.answered(1)) << "up to " << run.second;
+    EXPECT_EQ(models_[model.index()]->runs.back(), run);
+  }
+  EXPECT_EQ(models_[model.index()]->runs.size(), std::size(rows));
+  EXPECT_EQ(infer(Batch(Lengths{17}), model).error, "model 0 has no plan for a batch of 1 at length 17");
+  EXPECT_EQ(infer(Batch(Lengths{4, 0}), model).error, "row 1 does not say its length");
+}
+
+TEST_F(WorkerTest, RowsThatMustNotBePaddedRunByLength) {
+  start(small());
+  const ModelId model = add({.lengths = {4, 8, 16}});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  using Runs = std::vector<std::pair<int, std::int64_t>>;
+  const struct {
+    Lengths lengths;
+    Runs runs;
+  } rows[] = {{{8, 8}, {{2, 8}}},
+              {{16, 4, 16, 8}, {{1, 4}, {1, 8}, {2, 16}}},
+              {{4, 8, 4, 4}, {{2, 4}, {1, 4}, {1, 8}}},  // there is no plan for three
+              {{4, 16, 8}, {{1, 4}, {1, 8}, {1, 16}}}};  // nor need there be one
+  for (const auto& [lengths, runs] : rows) {
+    models_[model.index()]->runs.clear();
+    const Batch batch(lengths);
+    const ActionResult done = infer(batch, model);
+    EXPECT_EQ(done.status, ActionStatus::success) << done.error;
+    EXPECT_TRUE(batch.answered(1));
+    EXPECT_EQ(models_[model.index()]->runs, runs);
+  }
+  EXPECT_EQ(infer(Batch(Lengths{8, 5}), model).error, "model 0 has no plan for a batch of 1 at length 5");
+}
+
+TEST_F(WorkerTest, MeasuresAtEachLength) {
+  start(small());
+  const ModelId model = add({.lengths = {4, 8}, .pads = true});
+  const auto measured = worker_->measure_exec(model, 2, 3, 8);
+  ASSERT_TRUE(measured.has_value()) << measured.error().message;
+  EXPECT_EQ(measured->size(), 3U);
+  EXPECT_EQ(models_[model.index()]->runs.back(), (std::pair<int, std::int64_t>{2, 8}));
+  const auto between = worker_->measure_exec(model, 2, 3, 5);
+  ASSERT_FALSE(between.has_value());
+  EXPECT_EQ(between.error().message, "model 0 has no plan for a batch of 2 at length 5");
 }
 
 TEST_F(WorkerTest, RefusesWhatCannotStartInItsWindow) {

@@ -320,6 +320,70 @@ TEST(CpuEngine, RandomGraphsAgree) {
   }
 }
 
+// x[batch, length, 8] through two layers, and a sum over the length.
+class Sequences final : public graph::Model {
+ public:
+  static Graph make(std::int64_t batch, std::int64_t length) {
+    GraphMaker m;
+    static Random random(5);
+    static const auto up = random_tensor({8, 16}, random, 0.3F), down = random_tensor({16, 8}, random, 0.3F);
+    const auto x = m.input({batch, length, 8});
+    const auto w = m.constant(up);
+    const auto v = m.constant(down);
+    const auto hidden = m.node("MatMul", {x, w}, {batch, length, 16}, {}, {{.kind = PostOp::Kind::relu}});
+    const auto y = m.node("MatMul", {hidden, v}, {batch, length, 8});
+    const auto s = m.node("Softmax", {y}, {batch, length, 8}, {{"axis", std::int64_t{1}}});
+    m.g.outputs = {y, s};
+    return std::move(m.g);
+  }
+  const std::string& name() const override { return name_; }
+  const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
+  const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
+  bool batched() const override { return true; }
+  std::span<const std::int64_t> lengths() const override { return lengths_; }
+  Result<Graph> specialize(std::int64_t batch, std::int64_t length) const override {
+    return make(batch, length);
+  }
+
+ private:
+  static graph::TensorSpec spec(const char* name) {
+    return {name, graph::DataType::f32, {graph::batch_dimension, graph::length_dimension, 8}};
+  }
+  std::string name_ = "sequences";
+  std::vector<std::int64_t> lengths_{3, 16, 40};
+  std::vector<graph::TensorSpec> inputs_{spec("x")}, outputs_{spec("y"), spec("s")};
+};
+
+TEST(CpuEngine, MakesAPlanForEveryLengthAndSharesWeights) {
+  const auto engine = make_cpu_engine({.threads = 2});
+  const auto compiled = engine->compile(Sequences(), {.batch_sizes = {1, 4}, .pads = true});
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+  const CompiledModel& model = **compiled;
+  EXPECT_TRUE(model.pads() && model.time_varies());
+  EXPECT_EQ(model.plan(1), nullptr);
+  EXPECT_EQ(model.plan(1, 4), nullptr);
+  EXPECT_EQ(model.plan(2, 16), nullptr);
+  const auto one =
+      engine->compile(MadeModel([](std::int64_t n) { return Sequences::make(n, 40); }), {.batch_sizes = {4}});
+  ASSERT_TRUE(one.has_value());
+  // Six plans, fewer layouts: a tall product has another kernel than a flat one.
+  EXPECT_LE(model.weights().count, 2 * (*one)->weights().count);
+  for (const int batch : {1, 4})
+    for (const std::int64_t length : {3, 16, 40}) {
+      SCOPED_TRACE("batch " + std::to_string(batch) + ", length " + std::to_string(length));
+      const Plan* plan = model.plan(batch, length);
+      ASSERT_NE(plan, nullptr);
+      EXPECT_EQ(plan->outputs()[0].shape, (graph::Shape{batch, length, 8}));
+      const Graph g = Sequences::make(batch, length);
+      const Buffers inputs = random_inputs(g, 3);
+      const Buffers want = reference(g, inputs);
+      const Bound bound(model, *plan, inputs);
+      ASSERT_TRUE(plan->run({0, plan->kernels()}, bound.binding(), {}).has_value());
+      for (std::size_t i = 0; i < want.size(); ++i)
+        EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5) << "output " << i;
+    }
+}
+
 TEST(CpuEngine, TellsDurationsOfTheKernelsThatRan) {
   const Make make = [](std::int64_t n) { return residual(n); };
   const auto model = compile(make, {2});

@@ -34,6 +34,16 @@ TEST(EmulatedDuration, InterpolatesAndExtends) {
   EXPECT_EQ(emulated_duration({.execution = {{4, 8ms}}}, 8), 16ms);
 }
 
+TEST(EmulatedDuration, FollowsTheLength) {
+  const EmulatedModel alone{.execution = {{1, 8ms}, {2, 12ms}}};
+  EXPECT_EQ(emulated_duration(alone, 2, 64, 64), 12ms);
+  EXPECT_EQ(emulated_duration(alone, 2, 16, 64), 3ms);
+  const EmulatedModel tables{.execution = {{1, 8ms}}, .by_length = {{16, {{1, 3ms}}}, {64, {{1, 7ms}}}}};
+  EXPECT_EQ(emulated_duration(tables, 1, 16, 128), 3ms);
+  EXPECT_EQ(emulated_duration(tables, 1, 17, 128), 7ms);
+  EXPECT_EQ(emulated_duration(tables, 1, 128, 128), 7ms);
+}
+
 struct EmulatedEngineTest : ::testing::Test {
   ManualClock clock;
   EmulatedOptions options{.models = {{"toy", {.weights = kib(3), .execution = {{1, 4ms}, {2, 6ms}}}}},
