@@ -5,6 +5,7 @@ The program is $CARILLON_PROGRAM, else build/release/carillon. The sample models
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -43,22 +44,25 @@ def program() -> Path:
     return found
 
 
-@pytest.fixture(scope="session")
-def tiny_models(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    subprocess.run([sys.executable, "-m", "carillon_samples", "--models", "tiny", "--out", str(folder)],
+def make_samples(folder: Path, models: str) -> Path:
+    subprocess.run([sys.executable, "-m", "carillon_samples", "--models", models, "--out", str(folder)],
                    check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, timeout=300)
     return folder
 
 
 @pytest.fixture(scope="session")
-def server(program, tiny_models, tmp_path_factory):
+def tiny_models(tmp_path_factory) -> Path:
+    return make_samples(tmp_path_factory.mktemp("models"), "tiny")
+
+
+@contextlib.contextmanager
+def serving(program: Path, models: Path, log_path: Path, *options: str):
+    """A server that is ready; it must still be there at the end, and stop when told to."""
     http, grpc, metrics = free_addresses(3)
-    log_path = tmp_path_factory.mktemp("log") / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [str(program), "serve", "--models", str(tiny_models), "--http", http, "--grpc", grpc,
-             "--metrics", metrics, "--page-cache", "256 MiB"],
+            [str(program), "serve", "--models", str(models), "--http", http, "--grpc", grpc,
+             "--metrics", metrics, "--page-cache", "256 MiB", *options],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     try:
         limit = time.monotonic() + 300
@@ -68,7 +72,7 @@ def server(program, tiny_models, tmp_path_factory):
                 pytest.fail(f"the server {'is not ready' if status is None else f'ended with {status}'}:\n"
                             + log_path.read_text(errors="replace")[-4000:], pytrace=False)
             time.sleep(0.1)
-        yield RunningServer(http, grpc, metrics, program, tiny_models, process)
+        yield RunningServer(http, grpc, metrics, program, models, process)
         assert process.poll() is None, "the server ended:\n" + log_path.read_text(errors="replace")[-4000:]
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0, log_path.read_text(errors="replace")[-4000:]
@@ -76,3 +80,9 @@ def server(program, tiny_models, tmp_path_factory):
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="session")
+def server(program, tiny_models, tmp_path_factory):
+    with serving(program, tiny_models, tmp_path_factory.mktemp("log") / "server.log") as running:
+        yield running
