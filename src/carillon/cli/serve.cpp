@@ -34,6 +34,7 @@ struct Arguments {
   double default_deadline_ms = 0;
   std::size_t max_open = 1 << 16;
   double profile_share = controller::ProbeOptions{}.share;
+  bool length_blind = false;
   int http_threads = 1;
   std::string body_limit = "256 MiB";
   std::string log_level = "info";
@@ -112,6 +113,7 @@ int run(const Arguments& arguments) {
   controller::Options options;
   options.core.max_open = arguments.max_open;
   options.core.probes.share = arguments.profile_share;
+  options.core.by_length = !arguments.length_blind;
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
   if (!arguments.record.empty()) {
@@ -196,6 +198,10 @@ void add_serve(CLI::App& program, int& status) {
           "alone in idle time, so that schedulers that plan by distributions learn from them; 0: none")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  command.add_flag(
+      "--length-blind", arguments->length_blind,
+      "Tell requests apart by their applications alone, as if nobody knew their lengths before they ran "
+      "(matters to schedulers that plan by distributions)");
   command
       .add_option("--max-open", arguments->max_open,
                   "The most rows that may be open; beyond it requests are refused")

@@ -64,6 +64,7 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .input_row_bytes = row_bytes(compiled.inputs()),
                      .output_row_bytes = row_bytes(compiled.outputs()),
                      .time_varies = compiled.time_varies(),
+                     .lengths = {compiled.lengths().begin(), compiled.lengths().end()},
                      .slo = view.config.slo,
                      .cls = class_of(view.config.model_class)};
   output_row_bytes_.push_back(served.output_row_bytes);

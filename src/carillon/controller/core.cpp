@@ -59,7 +59,6 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
   CARILLON_ASSERT(scheduler_ != nullptr && options_.max_open > 0 && options_.full_queue_pause > Duration{0});
   open_.reserve(std::min<std::size_t>(options.max_open, 1024));
   flights_.reserve(256);
-  applications_.reserve(options_.max_applications);
   actions_out_.reserve(256);
   pending_.reserve(64);
 }
@@ -136,7 +135,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.ticket = ticket;
   open.handler = std::move(on_answer);
   open.model = call->model;
-  open.app = application(call->application);
+  open.app = application(*call, now);
   open.arrival = call->arrival;
   open.deadline = deadline;
   open.first = next_request_;
@@ -528,14 +527,25 @@ void Core::release(std::uint32_t index) {
   open_.give_back(index);
 }
 
-AppId Core::application(const std::string& name) {
-  if (name.empty()) return AppId{0};
-  if (const auto found = applications_.find(name); found != applications_.end()) return found->second;
+AppId Core::application(const InferCall& call, TimePoint now) {
+  const ServedModel& model = models_[call.model.index()];
+  const bool by_length = options_.by_length && !model.lengths.empty();
+  if (call.application.empty() && !by_length) return AppId{0};
+  Application key{call.application, 0xffffffffU, 0};
+  if (by_length) {
+    const auto length = std::ranges::lower_bound(model.lengths, call.length);
+    key = {call.application, call.model.value, static_cast<std::size_t>(length - model.lengths.begin())};
+  }
+  if (const auto found = applications_.find(key); found != applications_.end()) return found->second;
   // Names come from outside: beyond the cap all are one application.
   if (applications_.size() >= options_.max_applications)
     return AppId{static_cast<std::uint32_t>(options_.max_applications) + 1};
   const AppId id{static_cast<std::uint32_t>(applications_.size()) + 1};
-  applications_.emplace(name, id);
+  const std::size_t place = std::get<2>(key);
+  applications_.emplace(std::move(key), id);
+  // What is known of a length is known from the first request on.
+  if (by_length && place < model.info.solos.size())
+    feed(schedule::RequestProfiled{call.model, id, model.info.solos[place]}, now);
   return id;
 }
 

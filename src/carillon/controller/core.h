@@ -3,10 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <tuple>
 #include <vector>
 
 #include "carillon/base/ids.h"
@@ -39,6 +40,8 @@ struct ServedModel {
   std::vector<RowSize> input_row_bytes;
   std::vector<RowSize> output_row_bytes;
   bool time_varies = false;  // with the input: worth profiling by request
+  // Of its plans, ascending, and what one row takes at each (info.solos); empty where nothing varies.
+  std::vector<std::int64_t> lengths;
   std::optional<Duration> slo;
   Class cls = Class::normal;
 };
@@ -56,7 +59,10 @@ struct CoreOptions {
   Duration longest_deadline =
       std::chrono::hours{24};           // of a call, from its arrival; a longer one is an error
   std::size_t max_open = 1 << 16;       // rows; a call beyond it is answered `unavailable`
-  std::size_t max_applications = 1024;  // told apart by name; all further names share one AppId
+  std::size_t max_applications = 1024;  // told apart; all further ones share one AppId
+  // Requests that run at different lengths count as of different applications, so that a policy that plans by
+  // distributions knows what is known of each. False: by their names alone, as Orloj's paper has it.
+  bool by_length = true;
   Duration full_queue_pause =
       std::chrono::microseconds{100};  // before a full worker is told of to the scheduler
   ProbeOptions probes;
@@ -172,7 +178,7 @@ class Core {
   void probe(TimePoint now);
   void stop_probe();
   std::uint32_t new_action(ActionId id, Kind kind, ModelId model);
-  AppId application(const std::string& name);
+  AppId application(const InferCall& call, TimePoint now);
   Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
   void answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error, TimePoint now);
 
@@ -192,7 +198,9 @@ class Core {
   Probes probes_;
   std::size_t probe_device_ = 0;
   RequestId next_request_{0};
-  std::unordered_map<std::string, AppId> applications_;
+  // By name, model and place of the length; for calls without length no model and 0.
+  using Application = std::tuple<std::string, std::uint32_t, std::size_t>;
+  std::map<Application, AppId> applications_;
 
   std::vector<schedule::Event> pending_;  // events of our own making, for the scheduler
   bool deciding_ = false;

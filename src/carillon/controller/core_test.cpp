@@ -186,6 +186,42 @@ TEST_F(ProbingTest, ServerStopsWithAProbeUnderWay) {
   EXPECT_TRUE(worker.held.empty());
 }
 
+// Applications are told apart by length, too, and what is known of a length is told with its first request.
+TEST_F(ProbingTest, LengthsAreApplicationsOfTheirOwn) {
+  for (const bool by_length : {true, false}) {
+    auto owned = std::make_unique<ScriptedScheduler>();
+    ScriptedScheduler& heard = *owned;
+    HeldWorker device;
+    Core another(std::move(owned), CoreOptions{.by_length = by_length});
+    another.add_device(device);
+    ServedModel varying = served(0);
+    varying.input_row_bytes = varying.output_row_bytes = {{.bytes = 2, .varies = true}};
+    varying.lengths = {4, 8};
+    varying.info.solos = {3ms, 5ms};
+    another.add_model(std::move(varying));
+    another.start(at(0ms));
+    std::uint64_t ticket = 0;
+    for (const std::int64_t length : {2, 4, 5, 8, 3})
+      another.submit(
+          ++ticket, call(length, 1, at(1ms)), [](const InferAnswer&) {}, at(1ms));
+    std::vector<std::uint32_t> apps;
+    for (const RequestArrived& arrived : heard.heard<RequestArrived>())
+      apps.push_back(arrived.request.app.value);
+    const auto told = heard.heard<schedule::RequestProfiled>();
+    if (!by_length) {
+      EXPECT_EQ(apps, (std::vector<std::uint32_t>{1, 1, 1, 1, 1}));
+      EXPECT_TRUE(told.empty());
+      continue;
+    }
+    EXPECT_EQ(apps, (std::vector<std::uint32_t>{1, 1, 2, 2, 1}));
+    ASSERT_EQ(told.size(), 2U);
+    EXPECT_EQ(told[0].app, AppId{1});
+    EXPECT_EQ(told[0].solo, 3ms);
+    EXPECT_EQ(told[1].app, AppId{2});
+    EXPECT_EQ(told[1].solo, 5ms);
+  }
+}
+
 TEST_F(CoreTest, ModelsWhoseTimeIsFixedAreNotProfiled) {
   on_next<RequestArrived>({infer(1, {{0}})});
   submit(1, call_of({0}, 1, at(1ms)), at(1ms));
