@@ -2,11 +2,12 @@
 """Orloj's tables C.1 to C.7 in the simulator: writes docs/orloj.md and docs/img/orloj.png.
 
 Finish rates of orloj, clockwork, nexus and clipper on one device for each of the paper's 125 rows, beside the paper's own
-(bench/orloj_finish_rates.csv, from the dissertation's appendix C). What the paper does not give is chosen here and said in
-the document: the modes of the synthetic distributions, the shape of the real tasks' beyond mean and P99, c0 and c1, and the
-load, one for all rows.
+(bench/orloj_finish_rates.csv, from the dissertation's appendix C). The workloads are scenarios/orloj_c*.toml, one for each
+distribution; bench/make_orloj.py wrote them, and says what the paper does not give. A row by itself:
 
-    python bench/orloj.py                   about four minutes on two cores; with --c1 and --load it adds a line to the
+    carillon simulate scenarios/orloj_c2_three_modal.toml --slo-p99 1.5 --scheduler orloj --scheduler clockwork
+
+    python bench/orloj.py                   a few minutes on two cores; with --c1 and --load it adds a line to the
                                             document's table
     python bench/orloj.py --quick           a tenth of the time, for a look
 """
@@ -21,110 +22,58 @@ import subprocess
 import sys
 import tempfile
 
+import make_orloj
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("CARILLON_PROGRAM", str(ROOT / "build/release/carillon"))
-TRACE = ROOT / "scenarios/traces/azure2019_500f_min480-959.csv"
 KEPT = ROOT / "build/bench/orloj.json"
+C1, LOAD = 0.4, 0.4  # of the files in scenarios/
 POLICIES = ("orloj", "clockwork", "nexus", "clipper")
-NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
-# Mean and P99 in ms (Table 4.1).
-TASKS = {"rdinet-cifar": (683.15, 2667.54), "skipnet-imagenet": (3.24, 5.56), "blenderbot-convAI": (200.39, 242.27),
-         "blenderbot-cornell": (203.22, 247.04), "gpt-convAI": (79.47, 143.40), "gpt-cornell": (94.84, 161.69),
-         "bart-cnn": (774.66, 1101.99), "t5-cnn": (552.91, 797.28), "fsmt-wmt": (189.30, 319.31),
-         "mbart-wmt": (432.38, 729.87)}
-STATIC = {"inception-imagenet": 8.0, "resnet-imagenet": 6.0}
 
 
-def modes_of(case):
-    """(mean ms, deviation ms, weight) of each application."""
-    if case.startswith("std-"):
-        spread = [float(s) for s in case[4:].split("/")]
-        return [(30, 10 * spread[0] / 2, 1), (90, 10 * spread[-1] / 2, 1)]
-    if case.endswith("-modal"):
-        count = NUMBERS.index(case.split("-")[0]) + 1
-        if count == 1:
-            return [(60, 10, 1)]
-        return [(30 + 60 * i / (count - 1), 5, 1) for i in range(count)]
-    if case in STATIC:
-        return [(STATIC[case], 0, 1)]
-    mean, p99 = TASKS[case]
-    if case == "rdinet-cifar":  # a few clusters, for the parts of the network that are skipped (figure 4.2)
-        return [(0.22 * mean, 0.02 * mean, 0.6), (1.17 * mean, 0.06 * mean, 0.25), (0.96 * p99, 0.02 * p99, 0.15)]
-    if case == "skipnet-imagenet":
-        return [(0.68 * mean, 0.05 * mean, 0.5), (1.17 * mean, 0.05 * mean, 0.3), (0.95 * p99, 0.02 * p99, 0.2)]
-    # A continuous range, grouped into shorter and longer requests (section 4.5.2).
-    deviation = (p99 - mean) / 2.33
-    return [(mean - 0.8 * deviation, 0.6 * deviation, 1), (mean + 0.8 * deviation, 0.6 * deviation, 1)]
-
-
-def mean_and_p99(modes):
-    weights = sum(w for _, _, w in modes)
-    mean = sum(m * w for m, _, w in modes) / weights
-    normal = statistics.NormalDist()
-    low, high = 0.0, max(m + 5 * s for m, s, _ in modes)
-    for _ in range(60):
-        middle = (low + high) / 2
-        share = sum(w * (normal.cdf((middle - m) / s) if s > 0 else float(middle >= m)) for m, s, w in modes) / weights
-        low, high = (middle, high) if share < 0.99 else (low, middle)
-    return mean, high
-
-
-def scenario(case, slo, c1, load, seconds):
-    modes = modes_of(case)
-    mean, p99 = mean_and_p99(modes)
-    c0 = (1 - c1) * mean
-    # What the device could do in batches of eight of the mean.
-    capacity = 8000 / (c0 + 8 * c1 * mean)
-    text = ", ".join(f'{{ mean_ms = {m:.4f}, std_ms = {s:.4f}, weight = {w}, app = "{i}" }}' for i, (m, s, w) in enumerate(modes))
-    # Requests in proportion to the device's speed: about as many in each case.
-    minutes = max(1, round(seconds / 60))
-    return f"""duration_s = {60 * minutes}
-warmup_s = {min(30, 6 * minutes)}
-[cluster]
-devices = 1
-[load]
-rate = {load * capacity:.6f}
-process = "trace:{TRACE}"
-[[models]]
-name = "{case}"
-slo_ms = {slo * p99:.4f}
-batch_sizes = [1, 2, 4, 8, 16]
-latency = {{ c0_ms = {c0:.5f}, c1 = {c1}, modes = [{text}] }}
-"""
-
-
-def finish_and_use(text, scheduler, folder):
-    with tempfile.NamedTemporaryFile("w", suffix=".toml", dir=folder, delete=False) as file:
-        file.write(text)
-    run = subprocess.run([PROGRAM, "simulate", file.name, "--scheduler", scheduler, "--json"], capture_output=True, text=True)
+def finish_and_use(file, slo, duration, rate):
+    """Finish rate and busy fraction of each policy."""
+    command = [PROGRAM, "simulate", str(file), "--slo-p99", slo, "--duration", str(duration), "--jobs", "1", "--json"]
+    for policy in POLICIES:
+        command += ["--scheduler", policy]
+    if rate:
+        command += ["--rate", f"{rate:.6g}"]
+    run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(run.stderr)
-    os.unlink(file.name)
-    told = json.loads(run.stdout)
-    return told["finish_rate"], told["utilization"]
+    return {told["scheduler"]: (told["finish_rate"], told["utilization"]) for told in json.loads(run.stdout)["runs"]}
+
+
+def show(text):
+    if sys.stderr.isatty():
+        print(f"\r{text}", end="", file=sys.stderr, flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--c1", type=float, default=0.4)
-    parser.add_argument("--load", type=float, default=0.4, help="of what the device does in batches of eight of the mean")
+    parser.add_argument("--c1", type=float, default=C1)
+    parser.add_argument("--load", type=float, default=LOAD, help="of what the device does in batches of eight of the mean")
     parser.add_argument("--minutes", type=float, default=30, help="virtual, for each row")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-write", action="store_true", help="print a summary and write nothing")
     args = parser.parse_args()
-    minutes = args.minutes / 10 if args.quick else args.minutes
+    duration = max(60, 60 * round(args.minutes / (10 if args.quick else 1)))
     paper = list(csv.DictReader((ROOT / "bench/orloj_finish_rates.csv").open()))
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        files = {}
+        for table, case in make_orloj.cases():
+            files[case] = ROOT / "scenarios" / make_orloj.file_name(table, case)
+            if args.c1 != C1:
+                files[case] = pathlib.Path(folder) / make_orloj.file_name(table, case)
+                files[case].write_text(make_orloj.text_of(table, case, args.c1, args.load, traces=ROOT / "scenarios/traces"))
         jobs = {}
         for row in paper:
-            text = scenario(row["case"], float(row["slo_x_p99"]), args.c1, args.load, 60 * minutes)
-            for policy in POLICIES:
-                jobs[row["case"], row["slo_x_p99"], policy] = pool.submit(finish_and_use, text, policy, folder)
+            rate = make_orloj.rate_of(row["case"], args.c1, args.load) if args.load != LOAD else 0
+            jobs[row["case"], row["slo_x_p99"]] = pool.submit(finish_and_use, files[row["case"]], row["slo_x_p99"], duration, rate)
         done = {}
-        for i, (key, job) in enumerate(jobs.items(), 1):
-            done[key] = job.result()
-            print(f"\r{i} of {len(jobs)}", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
+        for i, ((case, slo), job) in enumerate(jobs.items(), 1):
+            done.update({(case, slo, policy): told for policy, told in job.result().items()})
+            show(f"{i} of {len(jobs)}")
     rows = [{**row, **{f"our_{p}": done[row["case"], row["slo_x_p99"], p][0] for p in POLICIES}} for row in paper]
     least = [r["our_orloj"] - float(r["orloj"]) for r in rows]
     figures = {

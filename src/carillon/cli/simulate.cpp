@@ -32,6 +32,7 @@ struct Arguments {
   std::vector<std::string> schedulers;
   double rate = 0;
   double duration_s = 0;
+  double slo_p99 = 0;
   std::string seeds;
   double noise = 0;
   int jobs = 0;
@@ -86,8 +87,9 @@ Result<std::vector<Run>> make_runs(const Arguments& arguments, bool searches) {
   std::vector<Run> runs;
   for (const std::string& file : arguments.scenarios) {
     const auto read = [&](std::optional<std::uint64_t> seed) -> Result<workload::Scenario> {
-      workload::Overrides overrides{.duration = {}, .seed = seed};
+      workload::Overrides overrides{.duration = {}, .seed = seed, .slo_p99 = {}};
       if (arguments.duration_s > 0) overrides.duration = from_seconds(arguments.duration_s);
+      if (arguments.slo_p99 > 0) overrides.slo_p99 = arguments.slo_p99;
       auto scenario = workload::read_scenario(file, overrides);
       if (!scenario || (!searches && arguments.rate <= 0)) return scenario;
       const std::size_t scaling = workload::scaling_models(*scenario);
@@ -294,6 +296,11 @@ void add_common(CLI::App& command, Arguments& arguments) {
                      "Policy instead of the scenario's; repeat to compare several: " + names);
   command.add_option("--duration", arguments.duration_s, "Virtual seconds instead of the scenario's")
       ->check(CLI::PositiveNumber);
+  command
+      .add_option(
+          "--slo-p99", arguments.slo_p99,
+          "SLO of the models that have slo_p99, as a multiple of the 99th percentile of one request's time")
+      ->check(CLI::Range(1e-6, 1e6));
   command.add_option("--seed", arguments.seeds, "Seed instead of the scenario's, or a range such as 1..8");
   command.add_option("--jobs", arguments.jobs, "Runs at a time (default: one a core)")
       ->check(CLI::Range(1, 1024));

@@ -211,9 +211,9 @@ std::vector<RateStep> rates_of_copy(double all, std::int64_t c, std::int64_t cop
   return steps;
 }
 
-void read_models(Section model, Scenario& scenario) {
-  model.knows({"name", "copies", "slo_ms", "class", "max_batch", "batch_sizes", "weights", "load_ms",
-               "latency", "csv", "min_ratio", "max_ratio", "process", "rate", "start_s", "end_s",
+void read_models(Section model, const Overrides& overrides, Scenario& scenario) {
+  model.knows({"name", "copies", "slo_ms", "slo_p99", "class", "max_batch", "batch_sizes", "weights",
+               "load_ms", "latency", "csv", "min_ratio", "max_ratio", "process", "rate", "start_s", "end_s",
                "activate_every_s", "steps"});
   ScenarioModel base;
   const bool many = model.has("csv");
@@ -251,6 +251,10 @@ void read_models(Section model, Scenario& scenario) {
   const bool no_slo =
       slo_node != nullptr && slo_node->value_exact<double>() == std::numeric_limits<double>::infinity();
   const double slo = no_slo ? 0 : model.number("slo_ms", 0, 1e-3, 1e9);
+  double slo_p99 = model.number("slo_p99", 0, 1e-6, 1e6);
+  if (slo_p99 > 0 && slo_node != nullptr)
+    model.wrong(model.find("slo_p99"), "a model has slo_ms or slo_p99, not both");
+  if (slo_p99 > 0) slo_p99 = overrides.slo_p99.value_or(slo_p99);
   const std::string cls = model.text("class", "normal");
   if (cls == "real-time")
     base.cls = Class::real_time;
@@ -310,14 +314,20 @@ void read_models(Section model, Scenario& scenario) {
   }
   model.done();
   for (const ProfileRow& row : rows) {
-    if (slo <= 0 && !row.slo && !no_slo) model.wrong(nullptr, "model '" + row.name + "' needs slo_ms");
+    if (slo <= 0 && slo_p99 <= 0 && !row.slo && !no_slo)
+      model.wrong(nullptr, "model '" + row.name + "' needs slo_ms, or slo_p99");
     for (std::int64_t c = 0; c < copies; ++c) {
       if (scenario.models.size() == most_models)
         model.wrong(nullptr, "more than " + std::to_string(most_models) + " models");
       ScenarioModel m = base;
       m.name = copies == 1 ? row.name : row.name + "-" + std::to_string(c);
       m.latency = row.latency;
-      m.slo = no_slo ? Duration::max() : slo > 0 ? from_ms(slo) : *row.slo;
+      if (no_slo)
+        m.slo = Duration::max();
+      else if (slo_p99 > 0)
+        m.slo = from_ms(std::clamp(slo_p99 * to_ms(row.latency.p99_of_one()), 1e-3, 1e9));
+      else
+        m.slo = slo > 0 ? from_ms(slo) : *row.slo;
       if (every > 0) m.rate = rates_of_copy(base.rate.back().requests_per_s, c, copies, start, every);
       m.weights = weights.value_or(row.weights.value_or(Bytes{}));
       m.load = has_load ? std::optional(from_ms(load_ms)) : row.load;
@@ -394,8 +404,11 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
   if (models == nullptr || !models->is_array_of_tables())
     top.wrong(models, "a scenario needs at least one [[models]]");
   for (const toml::node& model : *models->as_array())
-    read_models(Section(*model.as_table(), "models", file), s);
+    read_models(Section(*model.as_table(), "models", file), overrides, s);
   top.done();
+  if (overrides.slo_p99 && std::none_of(models->as_array()->begin(), models->as_array()->end(),
+                                        [](const auto& m) { return m.as_table()->contains("slo_p99"); }))
+    throw Problem{file.string() + ": no model has slo_p99, so there is none to set"};
   std::set<std::string_view> names;
   for (const ScenarioModel& m : s.models)
     if (!names.insert(m.name).second) top.wrong(models, "two models are named '" + m.name + "'");
@@ -424,31 +437,6 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
 }
 
 }  // namespace
-
-Duration LatencyModel::batch_time(int k, Duration longest) const {
-  if (!modes.empty()) return c0 + from_ns(c1 * k * static_cast<double>(longest.count()));
-  if (linear) return alpha * k + beta;
-  // Between two sizes of the table, or on the line through its first or last two.
-  if (table.size() == 1) return table.front().second * k / table.front().first;
-  auto above =
-      std::lower_bound(table.begin(), table.end(), k, [](const auto& e, int n) { return e.first < n; });
-  if (above != table.end() && above->first == k) return above->second;
-  above = std::clamp(above, table.begin() + 1, table.end() - 1);
-  const auto below = above - 1;
-  const double slope =
-      static_cast<double>((above->second - below->second).count()) / (above->first - below->first);
-  return std::max(Duration{1}, below->second + from_ns(slope * (k - below->first)));
-}
-
-Duration LatencyModel::expected(int k) const {
-  if (modes.empty()) return batch_time(k);
-  double sum = 0, weights = 0;
-  for (const LatencyMode& mode : modes) {
-    sum += mode.weight * static_cast<double>(mode.mean.count());
-    weights += mode.weight;
-  }
-  return batch_time(k, from_ns(sum / weights));
-}
 
 Result<Scenario> parse_scenario(std::string_view text, const std::filesystem::path& where,
                                 const Overrides& overrides) {

@@ -12,35 +12,10 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/workload/arrivals.h"
+#include "carillon/workload/latency_model.h"
 #include "carillon/workload/request.h"
 
 namespace carillon::workload {
-
-// One mode of a model whose time depends on its input: a request's own time is drawn from a normal
-// distribution (held above zero), the mode by its weight; `app` names the application that such requests come
-// from.
-struct LatencyMode {
-  Duration mean;
-  Duration deviation{0};
-  double weight = 1;
-  std::string app;
-};
-
-// How long a batch takes on a device: a table by batch size (linear between its sizes and beyond the last),
-// or, with modes, c0 + c1 * k * max of the requests' own times.
-struct LatencyModel {
-  std::vector<std::pair<int, Duration>> table;  // ascending by batch; one entry at least, or modes
-  Duration alpha{0}, beta{0};                   // alpha * k + beta, where `linear`
-  bool linear = false;
-  std::vector<LatencyMode> modes;
-  Duration c0{0};
-  double c1 = 1;
-
-  // Of a batch of `k` >= 1 whose longest request takes `longest` by itself (ignored without modes).
-  Duration batch_time(int k, Duration longest = Duration{0}) const;
-  // What a scheduler is told before it has seen a request: with modes, `longest` is the mean of the modes.
-  Duration expected(int k) const;
-};
 
 // One request that is planned by itself.
 struct PlannedRequest {
@@ -111,6 +86,8 @@ struct Scenario {
 struct Overrides {
   std::optional<Duration> duration;
   std::optional<std::uint64_t> seed;
+  // Instead of slo_p99; at least one model must have that key. Above 0, at most 1e6.
+  std::optional<double> slo_p99;
 };
 Result<Scenario> read_scenario(const std::filesystem::path& file, const Overrides& overrides = {});
 Result<Scenario> parse_scenario(std::string_view toml, const std::filesystem::path& where,

@@ -97,6 +97,57 @@ latency = { c0_ms = 1.0, c1 = 0.5, modes = [ { mean_ms = 20, std_ms = 1, weight 
   EXPECT_EQ(latency.modes[0].app, "a");
 }
 
+TEST(Scenario, AnSloMayBeAMultipleOfTheTimeOfOneRequest) {
+  const std::string text = std::string(head) + R"(
+[[models]]
+name = "varies"
+slo_p99 = 2
+latency = { c0_ms = 30, c1 = 0.4, modes = [ { mean_ms = 60, std_ms = 10 } ] }
+[[models]]
+name = "clusters"
+slo_p99 = 2
+latency = { c1 = 0.4, modes = [ { mean_ms = 60, weight = 989 }, { mean_ms = 70, weight = 11 } ] }
+[[models]]
+name = "always"
+slo_p99 = 1.5
+latency = { alpha_ms = 2, beta_ms = 4 }
+[[models]]
+name = "fixed"
+slo_ms = 10
+latency = { alpha_ms = 2, beta_ms = 4 }
+)";
+  auto s = parse(text);
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_NEAR(to_ms(s->models[0].slo), 2 * (60 + 10 * 2.326348), 1e-3);
+  EXPECT_NEAR(to_ms(s->models[1].slo), 140, 1e-5);
+  EXPECT_EQ(s->models[2].slo, 9ms);
+  s = parse_scenario(text, "t.toml", {.duration = {}, .seed = {}, .slo_p99 = 3});
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_NEAR(to_ms(s->models[0].slo), 3 * (60 + 10 * 2.326348), 1e-3);
+  EXPECT_EQ(s->models[2].slo, 18ms);
+  EXPECT_EQ(s->models[3].slo, 10ms);
+
+  const std::string plain = "[[models]]\nname = \"m\"\nlatency = { alpha_ms = 1 }\nslo_ms = 3\n";
+  s = parse_scenario(std::string(head) + plain, "t.toml", {.duration = {}, .seed = {}, .slo_p99 = 3});
+  ASSERT_FALSE(s);
+  EXPECT_THAT(s.error().message, HasSubstr("no model has slo_p99"));
+  s = parse(std::string(head) + plain + "slo_p99 = 2\n");
+  ASSERT_FALSE(s);
+  EXPECT_THAT(s.error().message, HasSubstr("slo_ms or slo_p99, not both"));
+}
+
+TEST(Scenario, EveryFileInTheTreeCanBeRead) {
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(CARILLON_SOURCE_DIR) / "scenarios")) {
+    if (entry.path().extension() != ".toml") continue;
+    const auto s = read_scenario(entry.path());
+    EXPECT_TRUE(s) << s.error().message;
+    ++files;
+  }
+  EXPECT_GT(files, 10);
+}
+
 TEST(Scenario, ErrorsNameFileLineKeyAndWhatWouldBeRight) {
   struct Case {
     std::string text, expected;
