@@ -35,6 +35,7 @@ struct Arguments {
   double slo_p99 = 0;
   std::string seeds;
   double noise = 0;
+  std::string decision_us;
   int jobs = 0;
   bool json = false;
   std::string plot;
@@ -65,6 +66,19 @@ Result<std::vector<std::uint64_t>> parse_seeds(const std::string& text) {
   std::vector<std::uint64_t> seeds;
   for (std::uint64_t s = first; s <= last; ++s) seeds.push_back(s);
   return seeds;
+}
+
+// "15.5", or "measured".
+Result<> parse_decision_us(const std::string& text, simulate::Options& options) {
+  if (text.empty()) return {};
+  options.measured_decisions = text == "measured";
+  if (options.measured_decisions) return {};
+  double us = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), us);
+  if (error != std::errc{} || end != text.data() + text.size() || !(us >= 0 && us <= 1e6))
+    return invalid("--decision-us '" + text + "': write microseconds from 0 to 1e6, or 'measured'");
+  options.decision_time = from_ns(us * 1e3);
+  return {};
 }
 
 struct Run {
@@ -156,6 +170,9 @@ int simulate_all(const Arguments& arguments) {
   if (!arguments.record.empty() && runs->size() != 1)
     return complain("simulate", {ErrorCode::invalid_argument,
                                  "--record logs one run; this would be " + std::to_string(runs->size())});
+  simulate::Options common;
+  if (const auto parsed = parse_decision_us(arguments.decision_us, common); !parsed)
+    return complain("simulate", parsed.error());
   std::signal(SIGINT, [](int) { interrupted = 1; });
   const bool terminal = isatty(STDERR_FILENO) != 0;
   std::mutex mutex;
@@ -192,7 +209,7 @@ int simulate_all(const Arguments& arguments) {
           return;
         }
       }
-      simulate::Options options;
+      simulate::Options options = common;
       options.faults.noise = arguments.noise;
       options.interval = from_seconds(arguments.interval_s);
       if (!arguments.plot.empty()) options.timeline = static_cast<std::size_t>(40 * run.scenario.devices);
@@ -321,6 +338,10 @@ void add_simulate(CLI::App& program, int& status) {
       .add_option("--noise", arguments->noise,
                   "Executions and loads take 1 + NOISE * |normal| of the profile's time")
       ->check(CLI::Range(0.0, 10.0));
+  command.add_option(
+      "--decision-us", arguments->decision_us,
+      "Virtual microseconds that each decision takes (default 0), or 'measured': what it took of "
+      "this machine's CPU, and then its distribution is told");
   command.add_option("--plot", arguments->plot,
                      "Write an SVG of one run: latency CDF, batch sizes, device timeline");
   command

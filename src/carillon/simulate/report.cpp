@@ -63,6 +63,11 @@ Report make_report(const workload::Scenario& scenario, std::string_view schedule
   r.events = figures.events;
   r.decisions = figures.decisions;
   r.wall_s = figures.wall_s;
+  if (const LatencyHistogram& times = figures.decision_times; times.count() > 0)
+    r.decision_times = {.mean_us = to_ms(times.mean()) * 1e3,
+                        .p50_us = to_ms(times.percentile(0.5)) * 1e3,
+                        .p99_us = to_ms(times.percentile(0.99)) * 1e3,
+                        .max_us = to_ms(times.max()) * 1e3};
   r.interval = interval;
   r.intervals = figures.intervals;
   if (!r.intervals.empty())
@@ -124,6 +129,12 @@ nlohmann::ordered_json to_json(const Report& r) {
   json["stopped"] = r.stopped;
   json["wall_s"] = r.wall_s;
   json["events"] = r.events;
+  if (r.decision_times)
+    json["decisions"] = {{"count", r.decisions},
+                         {"mean_us", r.decision_times->mean_us},
+                         {"p50_us", r.decision_times->p50_us},
+                         {"p99_us", r.decision_times->p99_us},
+                         {"max_us", r.decision_times->max_us}};
   const auto advice = provision::autoscale_advice(
       r.devices,
       static_cast<double>(r.late + r.refused) / static_cast<double>(std::max<std::uint64_t>(1, r.offered)),
@@ -159,6 +170,9 @@ std::string to_table(const Report& r) {
       r.scenario, r.scheduler, r.seed, r.offered_rps, r.goodput_rps, 100 * r.finish_rate, r.refused, r.late,
       r.p50_ms, r.p99_ms, r.p9999_ms, r.max_ms, r.mean_batch, r.median_batch, r.devices_used, r.devices,
       100 * r.utilization, r.events, r.wall_s);
+  if (r.decision_times)
+    text += fmt::format("  {} decisions took {:.1f} us each, p99 {:.1f} us, max {:.1f} us\n", r.decisions,
+                        r.decision_times->mean_us, r.decision_times->p99_us, r.decision_times->max_us);
   constexpr std::size_t shown = 20;
   std::vector<const Report::Model*> models;
   for (const Report::Model& m : r.models) models.push_back(&m);

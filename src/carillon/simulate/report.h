@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,6 +24,11 @@ struct Report {
   double worst_finish_rate = 1;  // of the model that fares worst
   std::uint64_t loads = 0, unloads = 0, stopped = 0;
   std::uint64_t events = 0, decisions = 0;
+  // What decisions took of the CPU, where they were measured.
+  struct DecisionTimes {
+    double mean_us = 0, p50_us = 0, p99_us = 0, max_us = 0;
+  };
+  std::optional<DecisionTimes> decision_times;
   double wall_s = 0;
   struct Model {
     std::string name;
@@ -39,8 +45,8 @@ struct Report {
 Report make_report(const workload::Scenario& scenario, std::string_view scheduler, Figures& figures,
                    Duration interval = Duration{0});
 
-// The fields of `carillon simulate --json`, and autoscaling advice. wall_s and what follows from it is the
-// only part that differs between equal runs.
+// The fields of `carillon simulate --json`, and autoscaling advice. Only wall_s differs between equal runs,
+// and all figures where decisions were measured.
 nlohmann::ordered_json to_json(const Report& report);
 
 // A table for people; models beyond the twenty that fare worst are left out, and that is said.

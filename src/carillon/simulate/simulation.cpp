@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <deque>
 #include <map>
 #include <queue>
@@ -24,6 +25,12 @@ constexpr std::uint64_t no_limit = std::uint64_t{1} << 40;  // pages
 // A closed loop's client that is answered at once does not send again within the same instant.
 constexpr Duration shortest_turn = 100us;
 
+Duration thread_cpu_time() {
+  timespec at{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+  return std::chrono::seconds{at.tv_sec} + std::chrono::nanoseconds{at.tv_nsec};
+}
+
 std::uint64_t pages_of(const workload::Scenario& scenario, const workload::ScenarioModel& model) {
   return scenario.memory ? (model.weights.count + page - 1) / page : 0;
 }
@@ -43,6 +50,7 @@ enum class Step : std::uint8_t {
   device,
   fault,
   profiled,
+  decided,
   arrive,
   cancel,
   wake
@@ -124,6 +132,7 @@ class Simulation {
         warm_(TimePoint{} + scenario.warmup),
         end_(TimePoint{} + scenario.duration),
         faulty_(options.faults != Faults{}),
+        charged_(options.decision_time > Duration{0} || options.measured_decisions),
         devices_(static_cast<std::size_t>(scenario.devices)) {}
 
   Figures run();
@@ -134,7 +143,11 @@ class Simulation {
                  stamp, step});
   }
   void handle(const Entry& entry);
-  void decide(const schedule::Event& event);
+  void decide(schedule::Event event);
+  void think();
+  void decided();
+  void call_scheduler(const schedule::Event& event, schedule::Actions& actions);
+  void carry_out_all(schedule::Actions& actions);
   void carry_out(schedule::Action& action);
   void send(ModelId model);
   void hear(RequestId id);
@@ -185,6 +198,7 @@ class Simulation {
   Duration delay_;
   TimePoint warm_, end_;
   bool faulty_;
+  bool charged_;  // decisions take time
   Figures figures_;
 
   TimePoint now_{};
@@ -200,6 +214,10 @@ class Simulation {
   std::vector<std::uint32_t> free_acts_;
   schedule::IdMap<ActionId, std::uint32_t> slots_;
   bool deciding_ = false;
+  // Where decisions take time: what the scheduler has yet to hear, and what it has decided but not yet said.
+  std::deque<schedule::Event> inbox_;
+  bool thinking_ = false;
+  schedule::Actions thought_;
   std::uint32_t wake_stamp_ = 0;
   std::vector<schedule::Actions> spare_;  // of decisions, for reuse
   TimePoint wake_at_ = TimePoint::max();
@@ -312,6 +330,9 @@ void Simulation::handle(const Entry& entry) {
       decide(schedule::RequestProfiled{model, app, solo});
       break;
     }
+    case Step::decided:
+      decided();
+      break;
     case Step::device:
       set_device(entry.what, entry.stamp == 1);
       break;
@@ -393,21 +414,57 @@ void Simulation::hear(RequestId id) {
   decide(schedule::RequestArrived{request});
 }
 
-void Simulation::decide(const schedule::Event& event) {
-  ++figures_.decisions;
+void Simulation::decide(schedule::Event event) {
+  if (charged_) {
+    inbox_.push_back(std::move(event));
+    if (!thinking_) think();
+    return;
+  }
   schedule::Actions actions;
   if (!spare_.empty()) {
     actions = std::move(spare_.back());
     spare_.pop_back();
   }
+  call_scheduler(event, actions);
+  carry_out_all(actions);
+  spare_.push_back(std::move(actions));
+}
+
+void Simulation::call_scheduler(const schedule::Event& event, schedule::Actions& actions) {
+  ++figures_.decisions;
   scheduler_.decide(event, now_, actions);
   if (options_.observer != nullptr) options_.observer->on_decision(event, now_, actions);
+}
+
+// Takes the next event from the inbox; decided() follows when the decision has taken its time.
+void Simulation::think() {
+  const schedule::Event event = std::move(inbox_.front());
+  inbox_.pop_front();
+  Duration cost = options_.decision_time;
+  if (options_.measured_decisions) {
+    const Duration before = thread_cpu_time();
+    call_scheduler(event, thought_);
+    cost = thread_cpu_time() - before;
+    figures_.decision_times.add(cost);
+  } else {
+    call_scheduler(event, thought_);
+  }
+  thinking_ = true;
+  plan(now_ + cost, Step::decided, 0);
+}
+
+void Simulation::decided() {
+  carry_out_all(thought_);
+  thinking_ = false;
+  if (!inbox_.empty()) think();
+}
+
+void Simulation::carry_out_all(schedule::Actions& actions) {
   // What comes of an action at once is reported after all of them are on their way.
   const bool outer = std::exchange(deciding_, true);
   for (schedule::Action& action : actions) carry_out(action);
   deciding_ = outer;
   actions.clear();
-  spare_.push_back(std::move(actions));
 }
 
 std::uint32_t Simulation::new_act(ActionId id, Kind kind, DeviceId device, ModelId model) {

@@ -8,6 +8,7 @@
 
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
+#include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/workload/scenario.h"
@@ -50,9 +51,10 @@ struct Figures {
       intervals;                    // from time 0 on, the warm-up included; where Options asks for them
   std::vector<Execution> timeline;  // at most Options::timeline, from the end of the warm-up on
   std::uint64_t loads = 0, unloads = 0, stopped = 0, too_late = 0;
-  std::uint64_t events = 0;     // that the simulation handled
-  std::uint64_t decisions = 0;  // calls of the scheduler
-  Duration span{0};             // from the end of the warm-up to the end of the arrivals
+  std::uint64_t events = 0;         // that the simulation handled
+  std::uint64_t decisions = 0;      // calls of the scheduler
+  LatencyHistogram decision_times;  // of this machine's CPU; where Options has measured_decisions
+  Duration span{0};                 // from the end of the warm-up to the end of the arrivals
   double wall_s = 0;
 };
 
@@ -94,6 +96,11 @@ struct Options {
   // the critical path, and how long that takes to be known.
   double profiled = 0.1;
   Duration profiled_after = std::chrono::milliseconds{100};
+  // What a decision takes of virtual time, as on a controller's thread: the scheduler hears one event after
+  // another, and what it decides is on its way so much later. With measured_decisions it is what each took of
+  // this machine's CPU, so that equal runs differ.
+  Duration decision_time{0};
+  bool measured_decisions = false;
   std::size_t timeline = 0;  // executions to keep
   Duration interval{0};      // of Figures::intervals; 0: none
   Observer* observer = nullptr;
@@ -109,9 +116,9 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
 schedule::Environment environment(const workload::Scenario& scenario);
 
 // Runs a scenario in virtual time under a scheduler that has seen nothing yet (models and devices are
-// announced here). The same scenario, scheduler and options give the same figures, but for wall_s. The run
-// goes on after the last arrival until every request has its outcome. Thread-safe: different runs share
-// nothing.
+// announced here). The same scenario, scheduler and options give the same figures, but for wall_s and
+// measured decisions. The run goes on after the last arrival until every request has its outcome.
+// Thread-safe: different runs share nothing.
 //
 // Time of a request: sent at its arrival, heard by the scheduler one network delay later; INFER reaches the
 // device one network delay after the decision and its inputs one more; the answer reaches the client, and the

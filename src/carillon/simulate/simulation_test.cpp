@@ -181,6 +181,34 @@ TEST(Goodput, FindsWhereOneModelBegins) {
   }
 }
 
+TEST(Simulation, DecisionsMayTakeTime) {
+  auto s = scenario(20, 1);
+  s.process.kind = workload::ArrivalKind::uniform;
+  s.models[0].slo = 100ms;
+  // A lone request: the decision, then EXEC of 6 ms; another device is never wanted.
+  for (const Duration cost : {Duration{0}, Duration{3ms}}) {
+    Figures f = simulated(s, "eager", {.decision_time = cost});
+    EXPECT_EQ(f.models[0].on_time, f.models[0].offered);
+    EXPECT_NEAR(make_report(s, "eager", f).p50_ms, to_ms(6ms + cost), 0.01) << to_ms(cost);
+    EXPECT_EQ(f.decision_times.count(), 0U);
+  }
+  // Above 1/cost events a second the scheduler itself is what holds requests up.
+  s.rate = 400;
+  Figures quick = simulated(s, "eager", {.decision_time = Duration{50us}});
+  Figures slow = simulated(s, "eager", {.decision_time = Duration{3ms}});
+  EXPECT_GT(make_report(s, "eager", quick).finish_rate, 0.9);
+  EXPECT_LT(make_report(s, "eager", slow).finish_rate, 0.6);
+  for (const Figures* f : {&quick, &slow})
+    EXPECT_EQ(f->models[0].on_time + f->models[0].late + f->models[0].refused, f->models[0].offered);
+
+  Figures measured = simulated(s, "eager", {.measured_decisions = true});
+  EXPECT_EQ(measured.decision_times.count(), measured.decisions);
+  const Report report = make_report(s, "eager", measured);
+  ASSERT_TRUE(report.decision_times);
+  EXPECT_LE(report.decision_times->p50_us, report.decision_times->max_us);
+  EXPECT_GT(to_json(report)["decisions"]["mean_us"], 0);
+}
+
 TEST(Goodput, SaysZeroWhereNothingCanPass) {
   auto s = scenario(10, 1);
   s.models[0].slo = 1ms;
