@@ -9,6 +9,7 @@ distribution; bench/make_orloj.py wrote them, and says what the paper does not g
 
     python bench/orloj.py                   a few minutes on two cores; with --c1 and --load it adds a line to the
                                             document's table
+    python bench/orloj.py --short           figure 4.14 alone: requests that are ever shorter
     python bench/orloj.py --quick           a tenth of the time, for a look
 """
 import argparse
@@ -23,6 +24,7 @@ import sys
 import tempfile
 
 import make_orloj
+import orloj_short
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("CARILLON_PROGRAM", str(ROOT / "build/release/carillon"))
@@ -55,8 +57,13 @@ def main():
     parser.add_argument("--load", type=float, default=LOAD, help="of what the device does in batches of eight of the mean")
     parser.add_argument("--minutes", type=float, default=30, help="virtual, for each row")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--short", action="store_true", help="figure 4.14 instead of the tables")
     parser.add_argument("--no-write", action="store_true", help="print a summary and write nothing")
     args = parser.parse_args()
+    if args.short:
+        with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            keep("short", orloj_short.measure(PROGRAM, folder, pool, ROOT / "scenarios/traces", LOAD))
+        return
     duration = max(60, 60 * round(args.minutes / (10 if args.quick else 1)))
     paper = list(csv.DictReader((ROOT / "bench/orloj_finish_rates.csv").open()))
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -89,11 +96,17 @@ def main():
               {p: round(r[f"our_{p}"], 3) for p in POLICIES[1:]})
     if args.no_write:
         return
+    keep(f"{args.c1:g} {args.load:g}", figures)
+
+
+def keep(name, figures):
+    """Among those of earlier runs, of which the document is written."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    kept[f"{args.c1:g} {args.load:g}"] = figures
+    kept[name] = figures
     KEPT.parent.mkdir(parents=True, exist_ok=True)
     KEPT.write_text(json.dumps(kept))
-    write(kept)
+    if any(k != "short" for k in kept):
+        write(kept)
 
 
 def summary(f):
@@ -102,8 +115,8 @@ def summary(f):
 
 
 def write(kept):
-    main_key = next((k for k in ("0.4 0.4",) if k in kept), next(iter(kept)))
-    f = kept[main_key]
+    short = kept.pop("short", None)
+    f = kept.get(f"{C1:g} {LOAD:g}", next(iter(kept.values())))
     out = [f"""# Orloj's finish rates
 
 Written by `python bench/orloj.py`; simulated, with a fixed seed. One device; requests come as in the Azure sample, minute by minute; SLOs are multiples of the P99 of the solo times, as in the paper. A batch of k takes c0 + c1 * k * max(l), with c0 = (1 - c1) * mean, so that a lone request of the mean takes its own time. What the paper does not give was chosen once for all rows: peaks from 30 to 90 ms with a deviation of 5 ms for a sigma of 1 (10 ms for the one mode), two groups of equal weight for the language tasks, clusters for RDI-Nets and SkipNet, c1 = {f['c1']:g}, and a mean rate of {f['load']:g} of what the device does in batches of eight of the mean. Each mode is an application of its own; orloj learns their times from a tenth of the finished requests.
@@ -111,7 +124,7 @@ Written by `python bench/orloj.py`; simulated, with a fixed seed. One device; re
 | c1 | load | device busy (orloj) | rows at or above the paper's orloj | furthest below | rows where orloj is our best (to 0.005) | mean: orloj | clockwork | nexus | clipper |
 |---|---|---|---|---|---|---|---|---|---|
 """]
-    for g in kept.values():
+    for _, g in sorted(kept.items()):
         m = g["means"]
         out.append(f"| {g['c1']:g} | {g['load']:g} | {g['busy']:.2f} | {g['reached']} of {len(g['rows'])} | {g['worst']:+.3f} | {g['first']} | {m['orloj']:.3f} | {m['clockwork']:.3f} | {m['nexus']:.3f} | {m['clipper']:.3f} |\n")
     out.append(f"""
@@ -128,6 +141,8 @@ All rows at c1 = {f['c1']:g} and load {f['load']:g}; the paper's figures first:
 """)
     for r in f["rows"]:
         out.append(f"| {r['table']} | {r['case']} | {r['slo_x_p99']} | {r['clipper']} | {r['nexus']} | {r['clockwork']} | {r['orloj']} | {r['our_clipper']:.2f} | {r['our_nexus']:.2f} | {r['our_clockwork']:.2f} | {r['our_orloj']:.2f} |\n")
+    if short:
+        out.append(orloj_short.section(short, ROOT / "docs/img/orloj_short.png"))
     (ROOT / "docs/orloj.md").write_text("".join(out))
     import matplotlib
     matplotlib.use("Agg")
