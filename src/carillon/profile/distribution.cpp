@@ -176,31 +176,44 @@ Distribution Distribution::coarser(int bins) const {
   return Distribution(std::move(made));
 }
 
-BatchCost fit_batch_cost(std::span<const MeasuredBatch> batches) {
-  CARILLON_ASSERT(!batches.empty());
-  const auto n = static_cast<double>(batches.size());
-  double mx = 0, my = 0;
-  for (const MeasuredBatch& b : batches) {
-    mx += b.size * static_cast<double>(b.longest.count()) / n;
-    my += static_cast<double>(b.took.count()) / n;
-  }
-  double sxx = 0, sxy = 0;
-  for (const MeasuredBatch& b : batches) {
-    const double x = b.size * static_cast<double>(b.longest.count()) - mx;
-    sxx += x * x;
-    sxy += x * (static_cast<double>(b.took.count()) - my);
-  }
-  if (mx <= 0) return {from_ns(my), 1};
-  double c1 = sxx > 1e-9 * mx * mx ? sxy / sxx : my / mx;
-  double c0 = my - c1 * mx;
+void BatchCostFit::add(const MeasuredBatch& batch, double weight) {
+  CARILLON_ASSERT(weight > 0);
+  const double x = batch.size * static_cast<double>(batch.longest.count());
+  const auto y = static_cast<double>(batch.took.count());
+  weight_ += weight;
+  const double from_mean = x - mean_x_;
+  mean_x_ += from_mean * weight / weight_;
+  mean_y_ += (y - mean_y_) * weight / weight_;
+  xx_ += weight * from_mean * (x - mean_x_);
+  xy_ += weight * from_mean * (y - mean_y_);
+}
+
+void BatchCostFit::fade(double keep) {
+  weight_ *= keep;
+  xx_ *= keep;
+  xy_ *= keep;
+}
+
+BatchCost BatchCostFit::cost() const {
+  CARILLON_ASSERT(weight_ > 0);
+  if (mean_x_ <= 0) return {from_ns(mean_y_), 1};
+  double c1 = xx_ > 1e-9 * weight_ * mean_x_ * mean_x_ ? xy_ / xx_ : mean_y_ / mean_x_;
+  double c0 = mean_y_ - c1 * mean_x_;
   if (c1 <= 0) {  // time does not grow with the batch, as far as is seen
     c1 = 1e-6;
-    c0 = my;
+    c0 = mean_y_;
   } else if (c0 < 0) {
     c0 = 0;
-    c1 = my / mx;
+    c1 = mean_y_ / mean_x_;
   }
   return {from_ns(c0), c1};
+}
+
+BatchCost fit_batch_cost(std::span<const MeasuredBatch> batches) {
+  CARILLON_ASSERT(!batches.empty());
+  BatchCostFit fit;
+  for (const MeasuredBatch& batch : batches) fit.add(batch);
+  return fit.cost();
 }
 
 }  // namespace carillon::profile

@@ -26,6 +26,15 @@ struct OrlojOptions {
   int window = 1000;
   Duration window_span = std::chrono::seconds{60};
   Duration refresh_every = std::chrono::milliseconds{500};
+
+  // c0 and c1 are fitted to what batches took: to the last so many (they fade), and the seeds count as
+  // `seed_batches` of them at first, less and less as batches run. Zero `cost_memory` keeps the seeds. At
+  // most `fit_at_once` batches between two refreshes are looked at.
+  int cost_memory = 1000;
+  double seed_batches = 16;
+  int fit_at_once = 32;
+  // An application's solo times are known well enough for the fit from so many samples on.
+  int enough_samples = 16;
 };
 
 }  // namespace carillon::schedule

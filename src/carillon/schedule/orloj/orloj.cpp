@@ -8,113 +8,40 @@
 namespace carillon::schedule {
 namespace {
 
-constexpr std::size_t most_apps = 4096;  // names of applications come from outside: the rest are one
-constexpr double base_exponent = 30;     // the base moves when b * t has grown to it
-constexpr Duration share_memory = std::chrono::seconds{10};
+constexpr double base_exponent = 30;  // the base moves when b * t has grown to it
 
 }  // namespace
 
 void Orloj::add_model(const ModelInfo& model) {
   Central::add_model(model);
-  Model& m = models_.emplace_back();
-  m.queues.resize(model.batches.size());
-  // The line through the batch times that are known: they were measured on requests of the mean.
-  double mk = 0, mt = 0, kk = 0, kt = 0;
-  const auto n = static_cast<double>(model.batches.size());
-  for (const BatchProfile& b : model.batches) {
-    mk += b.batch / n;
-    mt += static_cast<double>(b.exec.count()) / n;
-  }
-  for (const BatchProfile& b : model.batches) {
-    kk += (b.batch - mk) * (b.batch - mk);
-    kt += (b.batch - mk) * (static_cast<double>(b.exec.count()) - mt);
-  }
-  m.slope = kk > 0 ? std::max(1.0, kt / kk) : mt / mk;
-  m.c0 = from_ns(std::max(0.0, mt - m.slope * mk));
-  m.seed = from_ns(m.slope);
+  models_.push_back({.estimates = orloj::Estimates(model, options_),
+                     .queues = std::vector<Queue>(model.batches.size()),
+                     .waiting = {},
+                     .free = {},
+                     .slots = {},
+                     .by_arrival = {}});
 }
 
-Orloj::App& Orloj::app_of(Model& model, AppId id) {
-  const std::size_t index = std::min<std::size_t>(id.index(), most_apps);
-  while (model.apps.size() <= index) {
-    model.apps.push_back({.samples = {}, .solo = profile::Distribution::constant(model.seed), .times = {}});
-    model.stale = true;
-  }
-  return model.apps[index];
-}
-
-Duration Orloj::expected_batch(ModelId id, AppId app, int size) {
-  Model& m = models_[id.index()];
-  app_of(m, app);
-  if (app_of(m, app).times.empty()) make_times(id);
-  return from_ms(app_of(m, app)
-                     .times[static_cast<std::size_t>(fleet_.batch_index(id, static_cast<std::size_t>(size)))]
-                     .mean);
+Duration Orloj::expected_batch(ModelId id, AppId app, int size) const {
+  const auto index = static_cast<std::size_t>(fleet_.batch_index(id, static_cast<std::size_t>(size)));
+  return from_ms(models_[id.index()].estimates.batch(app, index).mean);
 }
 
 void Orloj::profiled(const RequestProfiled& sample, TimePoint now) {
-  Model& m = models_[sample.model.index()];
-  App& app = app_of(m, sample.app);
-  app.samples.emplace_back(now, std::max(sample.solo, Duration{0}));
-  if (app.samples.size() > static_cast<std::size_t>(options_.window)) app.samples.pop_front();
-  m.stale = true;
+  models_[sample.model.index()].estimates.sampled(sample.app, sample.solo, now);
+}
+
+void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint) {
+  // Of one that a client has left meanwhile not all members are known.
+  const int size = fleet_.batch_size(flight.model, flight.batch_index);
+  if (done.status != ActionStatus::success || static_cast<int>(flight.requests.size()) != size) return;
+  members_.clear();
+  for (const Request& request : flight.requests) members_.push_back(request.app);
+  models_[flight.model.index()].estimates.ran(members_, done.duration);
 }
 
 void Orloj::refresh(ModelId id, TimePoint now) {
-  Model& m = models_[id.index()];
-  if (!m.stale || (m.refreshed != TimePoint::min() && now - m.refreshed < options_.refresh_every)) return;
-  const double keep = m.refreshed == TimePoint::min()
-                          ? 1
-                          : std::exp(-to_seconds(now - m.refreshed) / to_seconds(share_memory));
-  m.refreshed = now;
-  m.stale = false;
-  std::vector<Duration> samples;
-  for (App& app : m.apps) {
-    app.arrivals *= keep;
-    while (app.samples.size() > 1 && now - app.samples.front().first > options_.window_span)
-      app.samples.pop_front();
-    if (app.samples.empty()) continue;
-    samples.clear();
-    for (const auto& [_, solo] : app.samples) samples.push_back(solo);
-    app.solo = profile::Distribution::from_samples(samples, options_.solo_bins);
-  }
-  make_times(id);
-  rebuild(id, now);
-}
-
-// The times of batches from the applications' solo times: off the critical path, as they depend on no
-// request.
-void Orloj::make_times(ModelId id) {
-  Model& m = models_[id.index()];
-  std::vector<std::pair<const profile::Distribution*, double>> parts;
-  double mean = 0, weights = 0;
-  for (const App& app : m.apps) {
-    const double weight = app.arrivals + 1e-3;
-    parts.emplace_back(&app.solo, weight);
-    mean += weight * static_cast<double>(app.solo.mean().count());
-    weights += weight;
-  }
-  const profile::Distribution mixture = profile::Distribution::mixture(parts).coarser(2 * options_.solo_bins);
-  m.c1 = m.slope / std::max(1.0, mean / weights);
-  for (App& app : m.apps) {
-    app.times.clear();
-    for (int i = 0; i < fleet_.batch_count(id); ++i) {
-      const int size = fleet_.batch_size(id, i);
-      std::vector<std::pair<const profile::Distribution*, int>> members{{&app.solo, 1}};
-      if (size > 1) members.emplace_back(&mixture, size - 1);
-      const profile::Distribution batch =
-          profile::Distribution::largest_of(members, 2).scaled(m.c0, m.c1 * static_cast<double>(size));
-      BatchTime time;
-      time.mean = std::max(1e-6, to_ms(batch.mean()));
-      time.estimate = batch.quantile(options_.quantile);
-      time.bins = batch.coarser(options_.score_bins).bins();
-      for (auto& bin : time.bins) {
-        bin.low /= 1e6;
-        bin.high /= 1e6;
-      }
-      app.times.push_back(std::move(time));
-    }
-  }
+  if (models_[id.index()].estimates.refresh(now)) rebuild(id, now);
 }
 
 void Orloj::put(ModelId id, std::uint32_t slot, int index, TimePoint start) {
@@ -123,7 +50,7 @@ void Orloj::put(ModelId id, std::uint32_t slot, int index, TimePoint start) {
   const auto i = static_cast<std::size_t>(index);
   Queue& queue = m.queues[i];
   InQueue& in = w.queues[i];
-  const BatchTime& time = app_of(m, w.request.app).times[i];
+  const orloj::Estimates::BatchTime& time = m.estimates.batch(w.request.app, i);
   // Without a deadline there is nothing to lose, and no hurry.
   const bool endless = w.request.deadline == TimePoint::max();
   in.last_start = saturating_add(w.request.deadline, -time.estimate - fleet_.environment().answer);
@@ -163,6 +90,7 @@ void Orloj::forget(Model& m, std::uint32_t slot) {
   for (int i = 0; i < static_cast<int>(m.queues.size()); ++i) take_out(m, slot, i);
   Waiting& w = m.waiting[slot];
   m.by_arrival.erase({w.request.arrival, slot});
+  m.slots.erase(w.request.id);
   w.used = false;
   m.free.push_back(slot);
 }
@@ -177,12 +105,7 @@ void Orloj::rebuild(ModelId id, TimePoint start) {
 
 void Orloj::enqueue(const Request& request, TimePoint now) {
   Model& m = models_[request.model.index()];
-  App& app = app_of(m, request.app);
-  app.arrivals += 1;
-  if (app.times.empty()) {
-    m.refreshed = TimePoint::min();
-    refresh(request.model, now);
-  }
+  if (m.estimates.arrived(request.app)) refresh(request.model, now);
   std::uint32_t slot = 0;
   if (m.free.empty()) {
     slot = static_cast<std::uint32_t>(m.waiting.size());
@@ -194,17 +117,16 @@ void Orloj::enqueue(const Request& request, TimePoint now) {
   m.waiting[slot].request = request;
   m.waiting[slot].used = true;
   m.by_arrival.emplace(request.arrival, slot);
+  m.slots.insert(request.id, slot);
   insert(request.model, slot, std::max(now, base_));
 }
 
 bool Orloj::remove(RequestId id, ModelId model) {
   Model& m = models_[model.index()];
-  for (std::uint32_t slot = 0; slot < m.waiting.size(); ++slot)
-    if (m.waiting[slot].used && m.waiting[slot].request.id == id) {
-      forget(m, slot);
-      return true;
-    }
-  return false;
+  const std::uint32_t* slot = m.slots.find(id);
+  if (slot == nullptr) return false;
+  forget(m, *slot);
+  return true;
 }
 
 void Orloj::take_all(ModelId model, std::vector<Request>& taken) {
@@ -265,11 +187,9 @@ Orloj::Candidate Orloj::candidate(ModelId id) const {
 // `best` are the requests of the highest scores, the best first. Longer requests than the first may hold up
 // the others more than they are worth, and shorter ones may wait for a batch of their own: keeps those, the
 // first among them, that make the most answers a second, and returns the place of their number.
-int Orloj::without_stragglers(ModelId id, int index, std::vector<std::uint32_t>& best) {
-  Model& m = models_[id.index()];
-  const auto solo = [&](std::uint32_t slot) {
-    return static_cast<double>(app_of(m, m.waiting[slot].request.app).solo.mean().count());
-  };
+int Orloj::without_stragglers(ModelId id, int index, std::vector<std::uint32_t>& best) const {
+  const Model& m = models_[id.index()];
+  const auto solo = [&](std::uint32_t slot) { return m.estimates.solo(m.waiting[slot].request.app); };
   if (best.size() == 1) return index;
   const double own = solo(best.front());
   std::vector<double> limits;  // the longest that may come along
@@ -285,7 +205,8 @@ int Orloj::without_stragglers(ModelId id, int index, std::vector<std::uint32_t>&
         std::count_if(best.begin(), best.end(), [&](std::uint32_t slot) { return solo(slot) <= limit; }));
     const int place = fleet_.batch_index(id, fitting);
     const double size = fleet_.batch_size(id, place);
-    const double time = static_cast<double>(m.c0.count()) + m.c1 * size * limit;
+    const double time =
+        static_cast<double>(m.estimates.cost().c0.count()) + m.estimates.cost().c1 * size * limit;
     if (size / time > most * 1.0001) {
       most = size / time;
       most_index = place;

@@ -1,23 +1,23 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "carillon/profile/distribution.h"
 #include "carillon/schedule/baselines/central.h"
+#include "carillon/schedule/id_map.h"
 #include "carillon/schedule/orloj/dynamic_hull.h"
+#include "carillon/schedule/orloj/estimates.h"
 #include "carillon/schedule/orloj/options.h"
 #include "carillon/schedule/orloj/score.h"
 
 namespace carillon::schedule {
 
 // Orloj (Algorithm 4.1): for models whose time depends on the input. A request's time is a random variable,
-// known from samples of its application; a batch's follows from the largest of its requests' times. When a
-// device is free, a batch size is chosen and filled with the requests of the highest score: the expected cost
-// saved per expected time.
+// known from samples of its application; a batch's follows from the largest of its requests' times
+// (Estimates). When a device is free, a batch size is chosen and filled with the requests of the highest
+// score: the expected cost saved per expected time.
 //
 // Each model has a queue for each batch size with the requests that could still be on time in it: a
 // DynamicHull by score and a set by the last start. Scores are made anew only when a bin of the distribution
@@ -36,8 +36,11 @@ class Orloj final : public baselines::Central {
   std::string_view name() const override { return "orloj"; }
   void add_model(const ModelInfo& model) override;
 
-  // What a batch of `size` would take with a request of `app` in it, as is known so far.
-  Duration expected_batch(ModelId model, AppId app, int size);
+  // What a batch of `size` would take with a request of `app` in it, as is known so far; a request of that
+  // application has come before.
+  Duration expected_batch(ModelId model, AppId app, int size) const;
+  // c0 and c1 as fitted so far.
+  profile::BatchCost cost(ModelId model) const { return models_[model.index()].estimates.cost(); }
 
  protected:
   void enqueue(const Request& request, TimePoint now) override;
@@ -47,20 +50,9 @@ class Orloj final : public baselines::Central {
   void step(TimePoint now, Actions& out) override;
   TimePoint wake_at(TimePoint now) const override;
   void profiled(const RequestProfiled& sample, TimePoint now) override;
+  void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;
 
  private:
-  // What a batch with a request of one application takes, by batch size.
-  struct BatchTime {
-    std::vector<profile::Distribution::Bin> bins;  // milliseconds
-    double mean = 1;                               // milliseconds
-    Duration estimate{0};                          // at the options' quantile
-  };
-  struct App {
-    std::deque<std::pair<TimePoint, Duration>> samples;
-    double arrivals = 0;  // decayed
-    profile::Distribution solo;
-    std::vector<BatchTime> times;  // by batch size
-  };
   struct InQueue {
     bool there = false;
     TimePoint last_start;
@@ -78,17 +70,12 @@ class Orloj final : public baselines::Central {
     std::set<std::pair<double, std::uint32_t>> milestones;
   };
   struct Model {
-    std::vector<App> apps;
-    Duration seed{0};  // solo time before any sample
-    Duration c0{0};
-    double slope = 0;  // nanoseconds a request of the mean
-    double c1 = 1;
+    orloj::Estimates estimates;
     std::vector<Queue> queues;
     std::vector<Waiting> waiting;  // by slot
     std::vector<std::uint32_t> free;
+    IdMap<RequestId, std::uint32_t> slots;
     std::set<std::pair<TimePoint, std::uint32_t>> by_arrival;
-    bool stale = true;  // distributions are to be made anew
-    TimePoint refreshed = TimePoint::min();
   };
   struct Candidate {
     ModelId model;
@@ -96,9 +83,7 @@ class Orloj final : public baselines::Central {
     TimePoint deadline;
   };
 
-  App& app_of(Model& model, AppId id);
   void refresh(ModelId id, TimePoint now);
-  void make_times(ModelId id);
   double ms(TimePoint at) const { return to_ms(at - base_); }
   void insert(ModelId id, std::uint32_t slot, TimePoint start);
   void put(ModelId id, std::uint32_t slot, int index, TimePoint start);
@@ -107,12 +92,13 @@ class Orloj final : public baselines::Central {
   void rebuild(ModelId id, TimePoint start);
   void bring_up_to_date(ModelId id, TimePoint start, TimePoint now, Actions& out);
   Candidate candidate(ModelId id) const;
-  int without_stragglers(ModelId id, int index, std::vector<std::uint32_t>& best);
+  int without_stragglers(ModelId id, int index, std::vector<std::uint32_t>& best) const;
   void run(DeviceId device, const Candidate& chosen, TimePoint now, Actions& out);
 
   OrlojOptions options_;
   TimePoint base_{};  // of the scores' times
   std::vector<Model> models_;
+  std::vector<AppId> members_;  // scratch
 };
 
 }  // namespace carillon::schedule

@@ -1,0 +1,81 @@
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/schedule/orloj/orloj.h"
+#include "carillon/simulate/simulation.h"
+
+namespace carillon::simulate {
+namespace {
+
+using schedule::Orloj;
+using schedule::OrlojOptions;
+
+// What single requests of 30 and 90 ms and their batches take, on one device that is three quarters busy.
+workload::Scenario two_modes(Duration c0, double c1) {
+  workload::Scenario s;
+  s.name = "two-modes";
+  s.devices = 1;
+  s.duration = 400s;
+  s.rate = 16;
+  workload::ScenarioModel m{.name = "m", .slo = 300ms, .batch_sizes = {1, 2, 4, 8, 16}};
+  m.max_batch = 16;
+  m.latency.modes = {{.mean = 30ms, .deviation = 5ms, .weight = 1, .app = "a"},
+                     {.mean = 90ms, .deviation = 5ms, .weight = 1, .app = "b"}};
+  m.latency.c0 = c0;
+  m.latency.c1 = c1;
+  s.models.push_back(std::move(m));
+  return s;
+}
+
+// An Orloj whose seeds are those of another world.
+class Misled final : public schedule::Scheduler {
+ public:
+  Misled(const workload::Scenario& world, const workload::Scenario& told, const OrlojOptions& options)
+      : orloj_(environment(world), options), told_(model_infos(told)) {}
+  std::string_view name() const override { return orloj_.name(); }
+  void add_model(const schedule::ModelInfo& model) override { orloj_.add_model(told_[model.id.index()]); }
+  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    orloj_.decide(event, now, out);
+  }
+  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override {
+    return orloj_.predicted_exec(device, model, batch);
+  }
+  profile::BatchCost cost() const { return orloj_.cost(ModelId{0}); }
+
+ private:
+  Orloj orloj_;
+  std::vector<schedule::ModelInfo> told_;
+};
+
+// The finish rate from `from` on.
+double finish_rate(const workload::Scenario& world, schedule::Scheduler& scheduler, Duration from) {
+  const Figures figures = run(world, scheduler, {.interval = 10s});
+  double offered = 0, on_time = 0;
+  for (std::size_t i = static_cast<std::size_t>(from / 10s); i < figures.intervals.size(); ++i) {
+    offered += static_cast<double>(figures.intervals[i].offered);
+    on_time += static_cast<double>(figures.intervals[i].on_time);
+  }
+  return on_time / offered;
+}
+
+TEST(Orloj, LearnsAWorldWhoseSeedsWereWrong) {
+  const auto world = two_modes(40ms, 0.4);
+  for (const auto& [c0, c1] : {std::pair(Duration{20ms}, 0.2), {80ms, 0.8}, {20ms, 0.8}, {80ms, 0.2}}) {
+    Misled right(world, world, {}), misled(world, two_modes(c0, c1), {}),
+        stubborn(world, two_modes(c0, c1), {.cost_memory = 0});
+    // Some ten batches a second, so that 40 seconds are some hundred.
+    const double best = finish_rate(world, right, 40s);
+    const double learned = finish_rate(world, misled, 40s);
+    const double not_learned = finish_rate(world, stubborn, 40s);
+    EXPECT_GT(learned, best - 0.005) << to_ms(c0) << " " << c1;
+    EXPECT_LT(not_learned, learned) << to_ms(c0) << " " << c1;
+    const profile::BatchCost cost = misled.cost();
+    EXPECT_NEAR(to_ms(cost.c0), 40, 4);
+    EXPECT_NEAR(cost.c1, 0.4, 0.04);
+  }
+}
+
+}  // namespace
+}  // namespace carillon::simulate
