@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A variable-length encoder under two applications, short inputs and long ones: who is on time, live?
 
-Serves the sample varlen_encoder on the CPU with orloj, clockwork and fcfs in turn, several rounds of each, and sends
+Serves the sample varlen_encoder on the CPU with orloj (also blind to lengths, as in its paper), clockwork, symphony and fcfs in turn, several rounds of each, and sends
 seeded Poisson arrivals over HTTP: most requests are short, most of the work is in the long ones. The SLO is three times the
 P99 of the mixture's solo times, as measured first; loads are shares of what the device can do if each application's requests
 run in the best batches of their own. Kernels run on one thread, so that the load generator has a core of its own.
@@ -72,7 +72,8 @@ def main():
     parser.add_argument("--warmup", type=float, default=3, help="seconds at the run's load that are left out")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--loads", default="0.6,0.8,0.95,1.1")
-    parser.add_argument("--schedulers", default="orloj,clockwork,fcfs")
+    parser.add_argument("--schedulers", default="orloj,orloj/blind,clockwork,symphony,fcfs",
+                        help="/blind: --length-blind")
     parser.add_argument("--no-write", action="store_true", help="leave the document and the plot as they are")
     args = parser.parse_args()
     loads = [float(f) for f in args.loads.split(",")]
@@ -89,7 +90,10 @@ def main():
     for round_ in range(args.rounds):
         for scheduler in schedulers:
             for load in loads:
-                with harness.Server(models, "--threads", "1", "--scheduler", scheduler, "--profile", profile_file) as server:
+                name, _, blind = scheduler.partition("/")
+                options = ["--length-blind"] if blind else []
+                with harness.Server(models, "--threads", "1", "--scheduler", name, "--profile", profile_file,
+                                    *options) as server:
                     streams = lambda rate: [f"{MODEL},app={app},length={first}-{last},rate={share * rate:.3f},"
                                             f"deadline={slo_ms:.3f}" for app, (share, first, last) in APPS.items()]
                     # Light load first: what policies learn, they learn here, in idle time too.

@@ -1,5 +1,6 @@
 #include "carillon/frontend/metrics.h"
 
+#include <algorithm>
 #include <limits>
 #include <string_view>
 #include <vector>
@@ -162,6 +163,12 @@ std::string metrics_text(const ServerStatistics& statistics) {
             [](const M& m) { return m.unloads; });
   f.counter("carillon_profiled_total", "Finished requests that were run again alone, in idle time",
             [](const M& m) { return m.profiled; });
+  if (std::ranges::any_of(statistics.models, [](const M& m) { return m.share_pct > 0; })) {
+    f.gauge("carillon_share_percent", "Share of the device's compute units that the plan gives the model",
+            [](const M& m) { return m.share_pct; });
+    f.gauge("carillon_on_standby", "1 where the model's standby has taken over",
+            [](const M& m) { return m.on_standby ? 1 : 0; });
+  }
   f.gauge("carillon_model_loaded", "1 where the model's weights are on the device",
           [](const M& m) { return m.loaded ? 1 : 0; });
   f.server_gauge("carillon_page_cache_pages", "Pages that the weight cache has",

@@ -1,0 +1,141 @@
+#include "carillon/controller/workloads.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::controller {
+namespace {
+
+// A ticket names the service, too.
+constexpr int service_bits = 20;
+std::uint64_t ticket_of(std::uint64_t inner, std::size_t workload, int service) {
+  return (inner << service_bits) | (workload << 1) | static_cast<std::uint64_t>(service);
+}
+
+void merge(const StepStatistics& more, StepStatistics& into) {
+  into.count += more.count;
+  into.total += more.total;
+}
+
+void merge(const ModelStatistics& more, ModelStatistics& into) {
+  into.last_inference_ms = std::max(into.last_inference_ms, more.last_inference_ms);
+  for (const auto member : {&ModelStatistics::inference_count, &ModelStatistics::execution_count,
+                            &ModelStatistics::on_time, &ModelStatistics::late, &ModelStatistics::refused,
+                            &ModelStatistics::cancelled, &ModelStatistics::failed, &ModelStatistics::loads,
+                            &ModelStatistics::unloads, &ModelStatistics::profiled})
+    into.*member += more.*member;
+  for (const auto member :
+       {&ModelStatistics::success, &ModelStatistics::fail, &ModelStatistics::queue,
+        &ModelStatistics::compute_input, &ModelStatistics::compute_infer, &ModelStatistics::compute_output})
+    merge(more.*member, into.*member);
+  for (const auto member :
+       {&ModelStatistics::latency, &ModelStatistics::exec, &ModelStatistics::prediction_error})
+    (into.*member).merge(more.*member);
+  into.loaded = into.loaded || more.loaded;
+  for (const ModelStatistics::Batch& batch : more.batches) {
+    auto at = std::ranges::lower_bound(into.batches, batch.size, {}, &ModelStatistics::Batch::size);
+    if (at == into.batches.end() || at->size != batch.size)
+      into.batches.insert(at, batch);
+    else
+      merge(batch.infer, at->infer);
+  }
+}
+
+}  // namespace
+
+void Workloads::add(const WorkloadSpec& spec, std::unique_ptr<Service> serving,
+                    std::unique_ptr<Service> standby) {
+  CARILLON_ASSERT(serving != nullptr && workloads_.size() < (std::size_t{1} << (service_bits - 1)));
+  Workload& added = workloads_.emplace_back(spec);
+  added.services = {std::move(serving), std::move(standby)};
+  for (std::size_t i = 0; i < added.services.size(); ++i) {
+    if (added.services[i] == nullptr) continue;
+    const std::vector<ModelView> views = added.services[i]->models();
+    CARILLON_ASSERT(views.size() == 1 && views.front().ready);
+    added.models[i] = views.front().id;
+    if (i > 0) continue;
+    ModelView view = views.front();
+    view.id = {static_cast<std::uint32_t>(workloads_.size() - 1)};
+    directory_.put(std::move(view));
+  }
+}
+
+void Workloads::add_unready(ModelView view) {
+  view.ready = false;
+  directory_.put(std::move(view));
+}
+
+bool Workloads::ready() const {
+  for (const Workload& workload : workloads_)
+    for (const auto& service : workload.services)
+      if (service != nullptr && !service->ready()) return false;
+  return true;
+}
+
+void Workloads::observe(Workload& workload, const InferAnswer& answer, TimePoint arrival) {
+  if (!answer.status && answer.status.error().code == ErrorCode::cancelled) return;
+  const std::lock_guard lock(workload.mutex);
+  workload.watch.answered(answer.status ? answer.finished - arrival : Duration::max());
+  if (!workload.watch.look(clock_.now())) return;
+  workload.active.store(1);
+  if (on_takeover_) on_takeover_(workload.spec);
+}
+
+std::uint64_t Workloads::submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) {
+  CARILLON_ASSERT(call != nullptr && call->model.index() < workloads_.size());
+  const std::size_t index = call->model.index();
+  Workload& workload = workloads_[index];
+  const int active = workload.active.load();
+  const auto service = static_cast<std::size_t>(active);
+  call->model = workload.models[service];
+  AnswerHandler watched = std::move(on_answer);
+  const ModelId model{static_cast<std::uint32_t>(index)};
+  auto answered = [this, &workload, model, watch = active == 0 && workload.services[1] != nullptr,
+                   arrival = call->arrival, then = std::move(watched)](InferAnswer answer) mutable {
+    if (watch) observe(workload, answer, arrival);
+    if (answer.call != nullptr) answer.call->model = model;
+    then(std::move(answer));
+  };
+  return ticket_of(workload.services[service]->submit(std::move(call), std::move(answered)), index, active);
+}
+
+void Workloads::cancel(std::uint64_t ticket) {
+  const std::uint64_t place = ticket & ((std::uint64_t{1} << service_bits) - 1);
+  const std::size_t index = place >> 1;
+  if (index >= workloads_.size()) return;
+  const auto& service = workloads_[index].services[place & 1];
+  if (service != nullptr) service->cancel(ticket >> service_bits);
+}
+
+ServerStatistics Workloads::statistics() const {
+  ServerStatistics out;
+  for (const Workload& workload : workloads_) {
+    std::optional<ModelStatistics> own;
+    for (const auto& service : workload.services) {
+      if (service == nullptr) continue;
+      const ServerStatistics told = service->statistics();
+      out.open_requests += told.open_requests;
+      out.pages_total += told.pages_total;
+      out.pages_free += told.pages_free;
+      out.exec_busy += told.exec_busy;
+      out.load_busy += told.load_busy;
+      for (const ModelStatistics& model : told.models) {
+        if (own)
+          merge(model, *own);
+        else
+          own = model;
+      }
+    }
+    if (!own) continue;
+    const bool standby = workload.active.load() == 1;
+    own->share_pct = standby ? workload.spec.standby_share_pct : workload.spec.share_pct;
+    own->on_standby = standby;
+    out.models.push_back(*std::move(own));
+  }
+  return out;
+}
+
+}  // namespace carillon::controller
