@@ -2,6 +2,7 @@
 
 #include "onnx_node/suite.h"
 
+#include "carillon/graph/guards.h"
 #include "carillon/graph/kernel.h"
 
 namespace carillon::onnx_node {
@@ -32,7 +33,17 @@ class PlainBackend : public Backend {
       if (graph->value(id).type != inputs[i].type()) return invalid("input of another type than the model's");
       known[id.index()] = &inputs[i];
     }
+    const auto is_true = [&](ValueId id) { return known[id.index()]->bytes()[0] != std::byte{0}; };
     for (const Node& node : graph->nodes) {
+      if (!graph::holds(graph->guards, node.guard, is_true)) {
+        // A Merge looks at the types of both its values.
+        for (const ValueId id : node.outputs) {
+          if (id == no_value) continue;
+          values[id.index()] = std::make_unique<Tensor>(graph->value(id).type);
+          known[id.index()] = values[id.index()].get();
+        }
+        continue;
+      }
       if (const auto ran = run_node(*graph, node, values, known); !ran) return std::unexpected(ran.error());
     }
     std::vector<Tensor> outputs;

@@ -60,6 +60,7 @@ const std::map<std::string_view, Operands> shape_operands = {
     {"ReduceSumSquare", {1, 1}},
     {"ConstantOfShape", {0, 0}},
     {"CumSum", {1, 1}},
+    {"Loop", {0, 1}},
 };
 
 // The tensor of `file` as the model declares it. ONNX's files hold bfloat16 data as the uint16 of the same
@@ -118,11 +119,27 @@ std::set<std::string> deciding_values(const onnx::GraphProto& graph) {
   return seen;
 }
 
+// The nodes of a graph and of those in it.
+std::vector<const onnx::NodeProto*> all_nodes(const onnx::GraphProto& graph) {
+  std::vector<const onnx::NodeProto*> nodes;
+  for (const auto& node : graph.node()) {
+    nodes.push_back(&node);
+    for (const auto& attribute : node.attribute()) {
+      if (!attribute.has_g()) continue;
+      const auto inner = all_nodes(attribute.g());
+      nodes.insert(nodes.end(), inner.begin(), inner.end());
+    }
+  }
+  return nodes;
+}
+
 // The rules that leave a test out. Empty: none does.
 std::string rule_against(const onnx::ModelProto& model) {
   const onnx::GraphProto& graph = model.graph();
+  const auto nodes = all_nodes(graph);
   std::set<std::string> unknown;
-  for (const auto& node : graph.node()) {
+  for (const auto* at : nodes) {
+    const auto& node = *at;
     const bool ours = node.domain().empty() || node.domain() == "ai.onnx";
     if (!ours || graph::find_operator(node.op_type()) == nullptr) {
       unknown.insert(ours ? node.op_type() : node.domain() + "." + node.op_type());
@@ -144,7 +161,8 @@ std::string rule_against(const onnx::ModelProto& model) {
       }
     }
   }
-  for (const auto& node : graph.node()) {
+  for (const auto* at : nodes) {
+    const auto& node = *at;
     for (const auto& attribute : node.attribute()) {
       if (attribute.name() == "training_mode" && attribute.i() != 0) return "training mode";
     }
@@ -179,7 +197,7 @@ Result<Prepared> prepare(const Case& test, const fs::path& scratch) {
   onnx::ModelProto model;
   if (const auto read = parse(test.folder / "model.onnx", model); !read) return std::unexpected(read.error());
   std::set<std::string> operators;
-  for (const auto& node : model.graph().node()) operators.insert(node.op_type());
+  for (const auto* node : all_nodes(model.graph())) operators.insert(node->op_type());
   prepared.operators.assign(operators.begin(), operators.end());
   prepared.left_out = rule_against(model);
   if (!prepared.left_out.empty()) return prepared;

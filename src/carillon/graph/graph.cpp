@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
+#include "carillon/graph/guards.h"
 
 namespace carillon::graph {
 namespace {
@@ -204,7 +205,7 @@ Result<> validate(const Graph& graph) {
     if (origin[id.index()] == Origin::none)
       return fail(ErrorCode::internal, describe(graph, id) + " is a graph output that nothing makes");
   }
-  return {};
+  return validate_guards(graph);
 }
 
 std::string to_text(const Graph& graph) {
@@ -238,6 +239,12 @@ std::string to_text(const Graph& graph) {
         text += "(" + number(post.alpha) + "," + number(post.beta) + ")";
       if (post.kind == PostOp::Kind::leaky_relu || post.kind == PostOp::Kind::elu)
         text += "(" + number(post.alpha) + ")";
+    }
+    for (int g = node.guard; g >= 0;) {
+      const Guard& guard = graph.guards[static_cast<std::size_t>(g)];
+      text += (g == node.guard ? "  if " : " and ") + std::string(guard.when ? "" : "not ") +
+              value_text(graph, guard.condition);
+      g = guard.parent;
     }
     text += "  # " + node.name + "\n";
   }

@@ -68,9 +68,12 @@ struct PostOp {
 //  - Constant, ConstantOfShape, Shape, Size and everything that depends only on constants are folded.
 //  - BatchNormalization (inference) that follows a Conv, ConvTranspose or Gemm with constant weights is in
 //  its weights.
+//  - If and Loop are gone: their bodies' nodes stand in the list under guards (below). "Merge" (condition,
+//    then_value, else_value; our own operator) is what a value becomes whose maker depends on a condition.
 //  - `post_ops` are set only on Conv, ConvTranspose, Gemm, MatMul, Add, Mul, Sub, Div, BatchNormalization and
 //    LayerNormalization. Fused patterns: "Gelu" (attribute approximate: "none" or "tanh"),
 //    "LayerNormalization" (X, Scale, B?; axis, epsilon; X and Y only).
+struct Subgraph;
 struct Node {
   std::string name;  // never empty: ONNX's, or "<op>_<index>"
   std::string op;
@@ -78,6 +81,9 @@ struct Node {
   std::vector<ValueId> outputs;  // likewise
   std::map<std::string, Attribute, std::less<>> attributes;
   std::vector<PostOp> post_ops;
+  int guard = -1;  // index in Graph::guards of what must hold for the node to run; -1: it always runs
+  // Before specialisation only. If: then_branch and else_branch; Loop: body.
+  std::vector<Subgraph> subgraphs;
 
   // The attribute, or `fallback` where it is absent. Asserts the type: import has checked it.
   std::int64_t integer(std::string_view attribute, std::int64_t fallback) const;
@@ -88,13 +94,35 @@ struct Node {
   bool has(std::string_view attribute) const { return attributes.find(attribute) != attributes.end(); }
 };
 
+// A graph inside a node, as ONNX nests them. Its values are in the one table of the outermost graph; it reads
+// those of the graphs around it by their ids. Nodes are in order.
+struct Subgraph {
+  std::vector<Node> nodes;
+  std::vector<ValueId> inputs;   // what the node around it gives a value to at each run
+  std::vector<ValueId> outputs;  // may be an input, a constant, or a value from outside
+};
+
+// What must hold for some nodes to run: the condition is `when`, and `parent` (an earlier guard; -1: none)
+// holds too. The condition is made wherever the parent holds. Nodes are pure: whether one runs although its
+// guard does not hold changes no result, but it may fail (an index out of range) or read what nobody made.
+struct Guard {
+  ValueId condition;  // a boolean of one element
+  bool when = true;
+  int parent = -1;
+
+  friend bool operator==(const Guard&, const Guard&) = default;
+};
+
 // A checked graph at one batch size. Nodes are in an order in which every value is made before it is used.
 // Invariants (checked by validate()): ids are in range; each value is an input, a constant or made by exactly
 // one node; shapes are static; inputs and outputs are named and typed. A graph output may be an input or a
-// constant.
+// constant. What a node reads is made whenever the node runs: by a node under the same guard or one around
+// it, or, for the two values of a Merge, where the Merge's condition is as that value needs it. Graph outputs
+// are made always.
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
+  std::vector<Guard> guards;  // parents before their children
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 #include <queue>
+#include <set>
 #include <system_error>
 #include <unordered_map>
 #include <unordered_set>
@@ -19,38 +20,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "carillon/graph/onnx_attribute.h"
 #include "carillon/graph/onnx_tensor.h"
 #include "carillon/graph/operators.h"
 #include "carillon/graph/opset.h"
 #include "carillon/graph/shape_inference.h"
+#include "carillon/graph/text.h"
 
 namespace carillon::graph {
 namespace {
-
-constexpr std::size_t longest_name = 4096;
-
-bool is_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const std::size_t more = lead < 0x80                    ? 0
-                             : lead >= 0xc2 && lead <= 0xdf ? 1
-                             : lead >= 0xe0 && lead <= 0xef ? 2
-                             : lead >= 0xf0 && lead <= 0xf4 ? 3
-                                                            : 4;
-    if (more == 4 || text.size() - i <= more) return false;
-    for (std::size_t k = 1; k <= more; ++k)
-      if ((static_cast<unsigned char>(text[i + k]) & 0xc0U) != 0x80U) return false;
-    i += more + 1;
-  }
-  return true;
-}
-
-Result<> check_name(std::string_view name, std::string_view what) {
-  if (name.size() > longest_name || !is_utf8(name))
-    return invalid("a name of " + std::string(what) + " is not UTF-8 text of at most " +
-                   std::to_string(longest_name) + " bytes");
-  return {};
-}
 
 struct Descriptor {
   int number = -1;
@@ -98,6 +76,16 @@ Result<int> find_opset(const onnx::ModelProto& model) {
   return static_cast<int>(version);
 }
 
+// Graphs in graphs may go this deep; beyond it no exporter goes, and recursion is ours to bound.
+constexpr std::size_t deepest = 16;
+
+// The attributes that hold a node's graphs, in the order of Node::subgraphs.
+std::vector<std::string> graphs_of(std::string_view op) {
+  if (op == "If") return {"then_branch", "else_branch"};
+  if (op == "Loop") return {"body"};
+  return {};
+}
+
 // Builds an OnnxGraph from a message, taking its weights out as it goes.
 class Importer {
  public:
@@ -107,14 +95,33 @@ class Importer {
   }
 
   Result<OnnxGraph> run() {
-    for (const auto step :
-         {&Importer::initializers, &Importer::inputs, &Importer::nodes, &Importer::order, &Importer::outputs})
-      if (auto ok = (this->*step)(); !ok) return std::unexpected(ok.error());
+    Scope scope{.proto = proto_};
+    scopes_.push_back(&scope);
+    for (const auto step : {&Importer::initializers, &Importer::inputs, &Importer::nodes})
+      if (auto ok = (this->*step)(scope); !ok) return std::unexpected(ok.error());
+    auto ordered = order(scope);
+    if (!ordered) return std::unexpected(ordered.error());
+    graph().nodes = *std::move(ordered);
+    if (auto ok = outputs(scope); !ok) return std::unexpected(ok.error());
     out_.name = is_utf8(proto_.name()) ? proto_.name().substr(0, longest_name) : "";
     return std::move(out_);
   }
 
  private:
+  // A node whose operands are still names.
+  struct Pending {
+    Node node;
+    std::vector<std::string> names;
+    std::vector<onnx::GraphProto*> graphs;  // as graphs_of()
+  };
+  // What one graph names; those around it are seen from it.
+  struct Scope {
+    onnx::GraphProto& proto;
+    std::unordered_map<std::string, ValueId> ids = {};
+    std::vector<Pending> pending = {};
+    std::set<std::string> captured = {};  // names of graphs around it that it uses
+  };
+
   Graph& graph() { return out_.graph; }
 
   ValueId add_value(std::string name) {
@@ -124,20 +131,23 @@ class Importer {
   }
 
   // The id of a name that something makes; an error where two do.
-  Result<ValueId> make(const std::string& name, std::string_view what) {
+  Result<ValueId> make(Scope& scope, const std::string& name, std::string_view what) {
     if (auto ok = check_name(name, what); !ok) return std::unexpected(ok.error());
     if (name.empty()) return invalid(std::string(what) + " has no name");
-    const auto [entry, fresh] = ids_.try_emplace(name, no_value);
-    if (!fresh) return invalid("the name '" + name + "' is given to two values");
-    entry->second = add_value(name);
-    return entry->second;
+    for (const Scope* outer : scopes_)
+      if (outer->ids.contains(name))
+        return invalid("the name '" + name + "' is given to two values" +
+                       (outer == &scope ? "" : ", one of them in a graph around the other's"));
+    const ValueId id = add_value(name);
+    scope.ids.emplace(name, id);
+    return id;
   }
 
-  Result<> initializers() {
-    if (proto_.sparse_initializer_size() > 0)
+  Result<> initializers(Scope& scope) {
+    if (scope.proto.sparse_initializer_size() > 0)
       return fail(ErrorCode::unsupported, "sparse initializers are not supported");
-    for (auto& initializer : *proto_.mutable_initializer()) {
-      auto id = make(initializer.name(), "an initializer");
+    for (auto& initializer : *scope.proto.mutable_initializer()) {
+      auto id = make(scope, initializer.name(), "an initializer");
       if (!id) return std::unexpected(id.error());
       auto tensor = reader_.read(initializer);
       if (!tensor) return in_context("initializer '" + initializer.name() + "'", tensor.error());
@@ -155,18 +165,22 @@ class Importer {
     value.constant = std::move(tensor);
   }
 
-  Result<> inputs() {
-    for (const auto& proto : proto_.input()) {
+  static Result<> check_tensor(const onnx::ValueInfoProto& proto, const std::string& where) {
+    if (proto.type().has_tensor_type()) return {};
+    return fail(ErrorCode::unsupported,
+                where + " is not a tensor; sequences, maps and optionals are not supported");
+  }
+
+  Result<> inputs(Scope& scope) {
+    for (const auto& proto : scope.proto.input()) {
       // Before IR version 4 every initializer was listed as an input too.
-      if (const auto found = ids_.find(proto.name());
-          found != ids_.end() && graph().value(found->second).constant != nullptr)
+      if (const auto found = scope.ids.find(proto.name());
+          found != scope.ids.end() && graph().value(found->second).constant != nullptr)
         continue;
-      auto id = make(proto.name(), "an input");
+      auto id = make(scope, proto.name(), "an input");
       if (!id) return std::unexpected(id.error());
       const std::string where = "input '" + proto.name() + "'";
-      if (!proto.type().has_tensor_type())
-        return fail(ErrorCode::unsupported,
-                    where + " is not a tensor; sequences, maps and optionals are not supported");
+      if (auto ok = check_tensor(proto, where); !ok) return ok;
       const auto& tensor = proto.type().tensor_type();
       auto type = from_onnx_type(tensor.elem_type());
       if (!type) return in_context(where, type.error());
@@ -191,16 +205,16 @@ class Importer {
     return {};
   }
 
-  Result<> nodes() {
+  Result<> nodes(Scope& scope) {
     int index = 0;
-    for (auto& proto : *proto_.mutable_node()) {
+    for (auto& proto : *scope.proto.mutable_node()) {
       Node node;
       node.op = proto.op_type();
       if (auto ok = check_name(node.op, "an operator"); !ok) return ok;
       if (auto ok = check_name(proto.name(), "a node"); !ok) return ok;
       node.name = proto.name().empty() ? node.op + "_" + std::to_string(index) : proto.name();
       ++index;
-      if (auto ok = import_node(proto, std::move(node)); !ok) return ok;
+      if (auto ok = import_node(scope, proto, std::move(node)); !ok) return ok;
     }
     return {};
   }
@@ -213,9 +227,9 @@ class Importer {
                       "' are not supported" +
                       (functions_ ? "; export the model with its functions inlined" : ""));
     }
-    if (node.op == "If" || node.op == "Loop" || node.op == "Scan" || node.op == "SequenceMap")
+    if (node.op == "Scan" || node.op == "SequenceMap")
       return fail(ErrorCode::unsupported,
-                  describe(node) + ": control flow is not supported; export the model without it");
+                  describe(node) + ": of control flow only If and Loop are supported; export the model so");
     const Operator* op = find_operator(node.op);
     if (op == nullptr)
       return fail(ErrorCode::unsupported, describe(node) + ": the operator is not supported (opset " +
@@ -232,7 +246,7 @@ class Importer {
     return op;
   }
 
-  Result<> import_node(onnx::NodeProto& proto, Node node) {
+  Result<> import_node(Scope& scope, onnx::NodeProto& proto, Node node) {
     auto op = know(proto, node);
     if (!op) return std::unexpected(op.error());
     const auto count_text = [](int low, int high) {
@@ -247,13 +261,15 @@ class Importer {
     if (outputs < 1 || ((*op)->max_outputs >= 0 && outputs > (*op)->max_outputs))
       return invalid(describe(node) + ": it has " + std::to_string(outputs) + " outputs, but takes " +
                      count_text(1, (*op)->max_outputs));
-    for (auto& attribute : *proto.mutable_attribute())
-      if (auto ok = import_attribute(**op, attribute, node); !ok) return ok;
+    auto graphs = import_attributes(**op, proto, node);
+    if (!graphs) return std::unexpected(graphs.error());
 
     std::vector<std::string> names(proto.input().begin(), proto.input().end());
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (auto ok = check_name(names[i], "a value"); !ok) return ok;
-      const bool required = static_cast<int>(i) < (*op)->min_inputs || (*op)->max_inputs < 0;
+      // A Loop may lack its trip count and its condition.
+      const bool required =
+          (static_cast<int>(i) < (*op)->min_inputs || (*op)->max_inputs < 0) && (node.op != "Loop" || i > 1);
       if (names[i].empty() && required)
         return invalid(describe(node) + ": input " + std::to_string(i) + " is missing");
     }
@@ -262,147 +278,178 @@ class Importer {
         node.outputs.push_back(no_value);
         continue;
       }
-      auto id = make(name, "a node's output");
+      auto id = make(scope, name, "a node's output");
       if (!id) return in_context(describe(node), id.error());
       node.outputs.push_back(*id);
     }
     if (node.outputs[0] == no_value && (*op)->max_outputs == 1)
       return invalid(describe(node) + ": its output has no name");
-    if (node.op == "Constant") return import_constant(node);
-    pending_.push_back({std::move(node), std::move(names)});
+    if (node.op == "Constant") {
+      auto tensor = constant_of(node);
+      if (!tensor) return std::unexpected(tensor.error());
+      set_constant(node.outputs[0], *std::move(tensor));
+      return {};
+    }
+    scope.pending.push_back({std::move(node), std::move(names), *std::move(graphs)});
     return {};
   }
 
-  Result<> import_attribute(const Operator& op, onnx::AttributeProto& proto, Node& node) {
-    const std::string where = describe(node) + ": attribute '" + proto.name().substr(0, 100) + "'";
-    const char type = attribute_type(op, proto.name());
-    if (type == 0) return fail(ErrorCode::unsupported, where + " is not one that the operator has");
-    if (node.has(proto.name())) return invalid(where + " is given twice");
-    if (!proto.ref_attr_name().empty()) return invalid(where + " refers to a function's attribute");
-    Attribute value;
-    char given = 0;
-    switch (proto.type()) {
-      case onnx::AttributeProto::INT:
-        given = 'i';
-        value = proto.i();
-        break;
-      case onnx::AttributeProto::FLOAT:
-        given = 'f';
-        value = proto.f();
-        break;
-      case onnx::AttributeProto::STRING:
-        given = 's';
-        if (auto ok = check_name(proto.s(), "an attribute's text"); !ok) return in_context(where, ok.error());
-        value = proto.s();
-        break;
-      case onnx::AttributeProto::INTS:
-        given = 'I';
-        value = std::vector<std::int64_t>(proto.ints().begin(), proto.ints().end());
-        break;
-      case onnx::AttributeProto::FLOATS:
-        given = 'F';
-        value = std::vector<float>(proto.floats().begin(), proto.floats().end());
-        break;
-      case onnx::AttributeProto::TENSOR: {
-        given = 't';
-        auto tensor = reader_.read(proto.t());
-        if (!tensor) return in_context(where, tensor.error());
-        value = *std::move(tensor);
-        proto.clear_t();
-        break;
-      }
-      case onnx::AttributeProto::UNDEFINED:
-      case onnx::AttributeProto::GRAPH:
-      case onnx::AttributeProto::SPARSE_TENSOR:
-      case onnx::AttributeProto::TYPE_PROTO:
-      case onnx::AttributeProto::STRINGS:
-      case onnx::AttributeProto::TENSORS:
-      case onnx::AttributeProto::GRAPHS:
-      case onnx::AttributeProto::SPARSE_TENSORS:
-      case onnx::AttributeProto::TYPE_PROTOS:
-        break;
+  // Reads the attributes into `node`; its graphs are given back.
+  Result<std::vector<onnx::GraphProto*>> import_attributes(const Operator& op, onnx::NodeProto& proto,
+                                                           Node& node) {
+    const std::vector<std::string> names = graphs_of(op.name);
+    std::vector<onnx::GraphProto*> graphs(names.size(), nullptr);
+    for (auto& attribute : *proto.mutable_attribute()) {
+      if (auto ok = read_attribute(op, attribute, reader_, node); !ok) return std::unexpected(ok.error());
+      const auto found = std::find(names.begin(), names.end(), attribute.name());
+      if (found == names.end()) continue;
+      auto& place = graphs[static_cast<std::size_t>(found - names.begin())];
+      if (place != nullptr) return invalid(describe(node) + ": it has two graphs '" + *found + "'");
+      place = attribute.mutable_g();
     }
-    if (given != type) return invalid(where + " has the wrong type");
-    node.attributes.emplace(proto.name(), std::move(value));
-    return {};
-  }
-
-  Result<> import_constant(const Node& node) {
-    if (node.attributes.size() != 1) return invalid(describe(node) + ": it needs exactly one value");
-    const Attribute& attribute = node.attributes.begin()->second;
-    SharedTensor tensor;
-    if (const auto* given = std::get_if<SharedTensor>(&attribute)) {
-      tensor = *given;
-    } else if (const auto* number = std::get_if<std::int64_t>(&attribute)) {
-      tensor = std::make_shared<const Tensor>(Tensor::of_i64({}, {number, 1}));
-    } else if (const auto* real = std::get_if<float>(&attribute)) {
-      tensor = std::make_shared<const Tensor>(Tensor::of_f32({}, {real, 1}));
-    } else if (const auto* numbers = std::get_if<std::vector<std::int64_t>>(&attribute)) {
-      tensor = std::make_shared<const Tensor>(
-          Tensor::of_i64({static_cast<std::int64_t>(numbers->size())}, *numbers));
-    } else if (const auto* reals = std::get_if<std::vector<float>>(&attribute)) {
-      tensor =
-          std::make_shared<const Tensor>(Tensor::of_f32({static_cast<std::int64_t>(reals->size())}, *reals));
-    } else {
-      return invalid(describe(node) + ": its value is of a kind that is not supported");
-    }
-    set_constant(node.outputs[0], std::move(tensor));
-    return {};
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if (graphs[i] == nullptr) return invalid(describe(node) + ": it has no graph '" + names[i] + "'");
+    return graphs;
   }
 
   // ONNX wants nodes in order; some tools do not keep to it. File order decides between nodes that are ready.
-  Result<> order() {
-    const std::size_t count = pending_.size();
-    std::vector<std::vector<std::uint32_t>> waiting(ids_.size());  // by value: nodes that use it
+  // A node needs what its graphs use, too.
+  Result<std::vector<Node>> order(Scope& scope) {
+    const std::size_t count = scope.pending.size();
+    std::unordered_set<ValueId> to_come;
+    for (const Pending& pending : scope.pending)
+      for (const ValueId id : pending.node.outputs)
+        if (id != no_value) to_come.insert(id);
+    std::unordered_map<ValueId, std::vector<std::uint32_t>> waiting;  // nodes that use it
     std::vector<std::uint32_t> missing(count, 0);
-    std::vector<bool> ready(ids_.size(), false);
-    for (std::size_t i = 0; i < graph().values.size(); ++i) ready[i] = graph().values[i].constant != nullptr;
-    for (const ValueId id : graph().inputs) ready[id.index()] = true;
+    const auto wait_for = [&](std::size_t n, ValueId id) {
+      if (!to_come.contains(id)) return;
+      waiting[id].push_back(static_cast<std::uint32_t>(n));
+      ++missing[n];
+    };
     for (std::size_t n = 0; n < count; ++n) {
-      auto& [node, names] = pending_[n];
-      for (const std::string& name : names) {
+      Pending& pending = scope.pending[n];
+      for (const std::string& name : pending.names) {
         if (name.empty()) {
-          node.inputs.push_back(no_value);
+          pending.node.inputs.push_back(no_value);
           continue;
         }
-        const auto found = ids_.find(name);
-        if (found == ids_.end())
-          return invalid(describe(node) + ": its input '" + name + "' is not made by anything");
-        node.inputs.push_back(found->second);
-        if (ready[found->second.index()]) continue;
-        waiting[found->second.index()].push_back(static_cast<std::uint32_t>(n));
-        ++missing[n];
+        const ValueId id = find(scope, name);
+        if (id == no_value)
+          return invalid(describe(pending.node) + ": its input '" + name + "' is not made by anything");
+        pending.node.inputs.push_back(id);
+        wait_for(n, id);
       }
+      auto captured = import_subgraphs(pending);
+      if (!captured) return std::unexpected(captured.error());
+      for (const std::string& name : *captured) wait_for(n, find(scope, name));
     }
     std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> next;
     for (std::size_t n = 0; n < count; ++n)
       if (missing[n] == 0) next.push(static_cast<std::uint32_t>(n));
-    std::size_t done = 0;
+    std::vector<Node> ordered;
     while (!next.empty()) {
-      Node node = std::move(pending_[next.top()].first);
+      Node node = std::move(scope.pending[next.top()].node);
       next.pop();
-      ++done;
       for (const ValueId id : node.outputs)
-        if (id != no_value)
-          for (const std::uint32_t user : waiting[id.index()])
+        if (const auto users = waiting.find(id); users != waiting.end())
+          for (const std::uint32_t user : users->second)
             if (--missing[user] == 0) next.push(user);
-      if (auto ok = to_newest_form(graph(), node, out_.opset); !ok) return ok;
-      graph().nodes.push_back(std::move(node));
+      if (auto ok = to_newest_form(graph(), node, out_.opset); !ok) return std::unexpected(ok.error());
+      ordered.push_back(std::move(node));
     }
-    if (done == count) return {};
     for (std::size_t n = 0; n < count; ++n)
       if (missing[n] > 0)
-        return invalid(describe(pending_[n].first) + ": it is part of a cycle, or waits for one");
+        return invalid(describe(scope.pending[n].node) + ": it is part of a cycle, or waits for one");
+    return ordered;
+  }
+
+  // What `name` stands for in `scope`; no_value where nothing makes it. A name of a graph around it is noted.
+  ValueId find(Scope& scope, const std::string& name) const {
+    if (const auto found = scope.ids.find(name); found != scope.ids.end()) return found->second;
+    for (const Scope* outer : scopes_) {
+      const auto found = outer->ids.find(name);
+      if (found == outer->ids.end()) continue;
+      scope.captured.insert(name);
+      return found->second;
+    }
+    return no_value;
+  }
+
+  // Imports the node's graphs, and tells the names from outside that they use.
+  Result<std::set<std::string>> import_subgraphs(Pending& pending) {
+    std::set<std::string> captured;
+    const std::vector<std::string> names = graphs_of(pending.node.op);
+    for (std::size_t i = 0; i < pending.graphs.size(); ++i) {
+      const std::string where = describe(pending.node) + ": in its " + names[i];
+      if (scopes_.size() > deepest)
+        return fail(ErrorCode::unsupported, describe(pending.node) + ": graphs are nested more than " +
+                                                std::to_string(deepest) + " deep");
+      Scope scope{.proto = *pending.graphs[i]};
+      scopes_.push_back(&scope);
+      auto subgraph = import_subgraph(scope);
+      scopes_.pop_back();
+      if (!subgraph) return in_context(where, subgraph.error());
+      if (auto ok = check_ends(pending.node, *subgraph); !ok) return in_context(where, ok.error());
+      pending.node.subgraphs.push_back(*std::move(subgraph));
+      captured.merge(scope.captured);
+    }
+    return captured;
+  }
+
+  Result<Subgraph> import_subgraph(Scope& scope) {
+    Subgraph out;
+    if (auto ok = initializers(scope); !ok) return std::unexpected(ok.error());
+    for (const auto& proto : scope.proto.input()) {
+      auto id = make(scope, proto.name(), "an input");
+      if (!id) return std::unexpected(id.error());
+      // The type may be left to whoever gives the value.
+      if (proto.has_type())
+        if (auto ok = check_tensor(proto, "input '" + proto.name() + "'"); !ok)
+          return std::unexpected(ok.error());
+      out.inputs.push_back(*id);
+    }
+    if (auto ok = nodes(scope); !ok) return std::unexpected(ok.error());
+    auto ordered = order(scope);
+    if (!ordered) return std::unexpected(ordered.error());
+    out.nodes = *std::move(ordered);
+    for (const auto& proto : scope.proto.output()) {
+      if (auto ok = check_name(proto.name(), "an output"); !ok) return std::unexpected(ok.error());
+      const ValueId id = find(scope, proto.name());
+      if (id == no_value) return invalid("output '" + proto.name() + "' is not made by anything");
+      out.outputs.push_back(id);
+    }
+    return out;
+  }
+
+  // Whether the graph takes and gives as many values as its node.
+  static Result<> check_ends(const Node& node, const Subgraph& graph) {
+    const bool loop = node.op == "Loop";
+    // A Loop's graph takes the iteration for the trip count, and gives a condition first.
+    const std::size_t inputs = loop ? node.inputs.size() : 0;
+    const std::size_t outputs = node.outputs.size() + (loop ? 1 : 0);
+    const auto number = [](std::size_t n, std::string_view what) {
+      return std::to_string(n) + " " + std::string(what);
+    };
+    if (graph.inputs.size() != inputs)
+      return invalid("it has " + number(graph.inputs.size(), "inputs") + ", but " +
+                     number(inputs, "are wanted for a node with ") + number(node.inputs.size(), "inputs"));
+    if (graph.outputs.size() != outputs)
+      return invalid("it has " + number(graph.outputs.size(), "outputs") + ", but " +
+                     number(outputs, "are wanted for a node with ") + number(node.outputs.size(), "outputs"));
+    if (loop && node.outputs.size() + 2 < node.inputs.size())
+      return invalid("the node has " + number(node.inputs.size() - 2, "values that the loop carries, but ") +
+                     number(node.outputs.size(), "outputs"));
     return {};
   }
 
-  Result<> outputs() {
-    if (proto_.output_size() == 0) return invalid("the graph has no outputs");
+  Result<> outputs(Scope& scope) {
+    if (scope.proto.output_size() == 0) return invalid("the graph has no outputs");
     std::unordered_set<ValueId> listed;
-    for (const auto& proto : proto_.output()) {
+    for (const auto& proto : scope.proto.output()) {
       if (auto ok = check_name(proto.name(), "an output"); !ok) return ok;
-      const auto found = ids_.find(proto.name());
-      if (found == ids_.end()) return invalid("output '" + proto.name() + "' is not made by anything");
+      const auto found = scope.ids.find(proto.name());
+      if (found == scope.ids.end()) return invalid("output '" + proto.name() + "' is not made by anything");
       if (!listed.insert(found->second).second)
         return invalid("output '" + proto.name() + "' is listed twice");
       OnnxGraph::Output output{.id = found->second};
@@ -422,8 +469,7 @@ class Importer {
   TensorReader& reader_;
   bool functions_;
   OnnxGraph out_;
-  std::unordered_map<std::string, ValueId> ids_;
-  std::vector<std::pair<Node, std::vector<std::string>>> pending_;
+  std::vector<Scope*> scopes_;  // outermost first
 };
 
 Result<OnnxGraph> read_checked(const std::filesystem::path& file) {

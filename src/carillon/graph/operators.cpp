@@ -81,6 +81,8 @@ constexpr auto table = std::to_array<Operator>({
     {"HardSwish", 14, now, 1, 1, 1, "", in::unary_float},
     {"Hardmax", 1, now, 1, 1, 1, "axis:i", in::softmax},
     {"Identity", 1, now, 1, 1, 1, "", in::same_as_input},
+    // If and Loop never reach inference: specialisation puts their bodies' nodes in their place.
+    {"If", 1, now, 1, 1, any, "else_branch:g then_branch:g", nullptr},
     {"InstanceNormalization", 6, now, 3, 3, 1, "epsilon:f", in::instance_normalization},
     {"IsInf", 10, now, 1, 1, 1, "detect_negative:i detect_positive:i", in::float_test},
     {"IsNaN", 9, now, 1, 1, 1, "", in::float_test},
@@ -91,6 +93,7 @@ constexpr auto table = std::to_array<Operator>({
     {"LessOrEqual", 12, now, 2, 2, 1, "", in::comparison},
     {"Log", 6, now, 1, 1, 1, "", in::unary_float},
     {"LogSoftmax", 1, now, 1, 1, 1, "axis:i", in::softmax},
+    {"Loop", 1, now, 2, any, any, "body:g", nullptr},
     {"LpNormalization", 1, now, 1, 1, 1, "axis:i p:i", in::lp_normalization},
     {"LpPool", 2, now, 1, 1, 1, pool, in::pool},
     {"MatMul", 1, now, 2, 2, 1, "", in::matmul},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "carillon/base/random.h"
+#include "carillon/graph/guards.h"
 #include "carillon/graph/kernel.h"
 #include "carillon/graph/model.h"
 #include "carillon/graph/onnx_tensor.h"
@@ -156,13 +158,26 @@ class Onnx {
   Random random_{7};
 };
 
-// Runs every node by its plain kernel, post-ops included.
+// Runs every node whose guard holds by its plain kernel, post-ops included. What the others make is filled
+// with ones, so that who reads it shows. `ran`, where not null, gets the names of the nodes that ran.
 inline Result<std::vector<SharedTensor>> run_plainly(const Graph& graph,
-                                                     const std::vector<SharedTensor>& inputs) {
+                                                     const std::vector<SharedTensor>& inputs,
+                                                     std::vector<std::string>* ran = nullptr) {
   std::vector<SharedTensor> values(graph.values.size());
   for (std::size_t i = 0; i < graph.values.size(); ++i) values[i] = graph.values[i].constant;
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) values[graph.inputs[i].index()] = inputs[i];
+  const auto is_true = [&](ValueId id) { return values[id.index()]->bytes()[0] != std::byte{0}; };
   for (const Node& node : graph.nodes) {
+    if (!holds(graph.guards, node.guard, is_true)) {
+      for (const ValueId id : node.outputs) {
+        if (id == no_value) continue;
+        auto unmade = std::make_shared<Tensor>(graph.value(id).type);
+        std::ranges::fill(unmade->bytes(), std::byte{0xff});
+        values[id.index()] = unmade;
+      }
+      continue;
+    }
+    if (ran != nullptr) ran->push_back(node.name);
     std::vector<const TensorType*> types;
     std::vector<ConstView> from;
     for (const ValueId id : node.inputs) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -10,6 +11,7 @@
 #include "carillon/base/assert.h"
 #include "carillon/base/random.h"
 #include "carillon/engine/engine.h"
+#include "carillon/graph/guards.h"
 #include "carillon/graph/kernel.h"
 
 // Graphs made by hand, the same graphs run by plain kernels, and the memory that a plan needs. For tests
@@ -108,7 +110,8 @@ inline Buffers random_inputs(const Graph& g, std::uint64_t seed) {
   return made;
 }
 
-// What plain kernels make of the graph, node by node, each value in memory of its own.
+// What plain kernels make of the graph, node by node, each value in memory of its own; what is not made is
+// filled with ones.
 inline Buffers reference(const Graph& g, const Buffers& inputs) {
   Buffers values(g.values.size());
   for (std::size_t i = 0; i < g.values.size(); ++i) {
@@ -116,7 +119,13 @@ inline Buffers reference(const Graph& g, const Buffers& inputs) {
     if (g.values[i].constant) std::ranges::copy(g.values[i].constant->bytes(), values[i]->bytes().begin());
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) values[g.inputs[i].index()] = inputs[i];
+  const auto is_true = [&](ValueId id) { return values[id.index()]->bytes()[0] != std::byte{0}; };
   for (const Node& node : g.nodes) {
+    if (!graph::holds(g.guards, node.guard, is_true)) {
+      for (const auto id : node.outputs)
+        if (id != graph::no_value) std::ranges::fill(values[id.index()]->bytes(), std::byte{0xff});
+      continue;
+    }
     std::vector<const TensorType*> types;
     std::vector<graph::ConstView> in, extra;
     std::vector<graph::MutableView> out;

@@ -63,7 +63,11 @@ void mask_by_adding(Graph& graph, ConstantStore& store) {
     mask.outputs = {new_value(where.name + ".mask", {DataType::f32, std::move(shape)}, nullptr)};
     const ValueId added = mask.outputs[0];
     masks.emplace_back(static_cast<std::size_t>(made), std::move(mask));
-    where = Node{.name = where.name, .op = "Add", .inputs = {scores, added}, .outputs = where.outputs};
+    where = Node{.name = where.name,
+                 .op = "Add",
+                 .inputs = {scores, added},
+                 .outputs = where.outputs,
+                 .guard = where.guard};
   }
   std::sort(masks.begin(), masks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   auto next = masks.begin();

@@ -32,6 +32,7 @@ Editor::Editor(Graph& graph)
     output_[id.index()] = true;
     ++uses_[id.index()];
   }
+  for (const Guard& guard : graph.guards) ++uses_[guard.condition.index()];
   for (std::size_t i = graph.nodes.size(); i-- > 0;) {
     bool wanted = false;
     for (const ValueId id : graph.nodes[i].outputs) wanted = wanted || (id != no_value && uses(id) > 0);
@@ -74,6 +75,7 @@ void Editor::use(const Node& node, bool more) {
 void Editor::replace(std::size_t index, Node node) {
   CARILLON_ASSERT(alive(index));
   node.outputs = graph_.nodes[index].outputs;
+  node.guard = graph_.nodes[index].guard;
   use(node, true);
   const Node old = std::exchange(graph_.nodes[index], std::move(node));
   use(old, false);

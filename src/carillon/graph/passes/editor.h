@@ -26,7 +26,8 @@ class Editor {
   std::int64_t maker(ValueId id) const { return id == no_value ? -1 : maker_[id.index()]; }
   // The maker where its operator is `op`, else nullptr.
   const Node* made_by(ValueId id, std::string_view op) const;
-  // Uses by nodes' inputs and post-ops and as graph outputs; one node can use a value more than once.
+  // Uses by nodes' inputs and post-ops, by guards and as graph outputs; one node can use a value more than
+  // once.
   std::uint32_t uses(ValueId id) const { return uses_[id.index()]; }
   bool is_output(ValueId id) const { return output_[id.index()]; }
 
@@ -35,8 +36,9 @@ class Editor {
 
   ValueId add_value(std::string name, TensorType type, SharedTensor constant = nullptr);
 
-  // `node` takes the place of the one at `index` and makes the same values. May move the result's maker to a
-  // later place, never to an earlier one: every input must be made before `index`.
+  // `node` takes the place of the one at `index`, under its guard, and makes the same values. May move the
+  // result's maker to a later place (and under a guard, where its only user is), never to an earlier one:
+  // every input must be made before `index`.
   void replace(std::size_t index, Node node);
 
   // Drops what is dead. The editor is not used after it.

@@ -33,8 +33,10 @@ void use_global_pools(Graph& graph) {
     }
     TensorType pooled = out.value(node.inputs[0]).type;
     for (std::size_t i = 2; i < pooled.shape.size(); ++i) pooled.shape[i] = 1;
-    Node pool{
-        .name = node.name, .op = mean ? "GlobalAveragePool" : "GlobalMaxPool", .inputs = {node.inputs[0]}};
+    Node pool{.name = node.name,
+              .op = mean ? "GlobalAveragePool" : "GlobalMaxPool",
+              .inputs = {node.inputs[0]},
+              .guard = node.guard};
     if (out.value(node.outputs[0]).type == pooled) {
       pool.outputs = node.outputs;
       nodes.push_back(std::move(pool));
@@ -43,9 +45,12 @@ void use_global_pools(Graph& graph) {
     out.values.push_back({node.name + ".pooled", std::move(pooled), nullptr});
     const ValueId id{static_cast<std::uint32_t>(out.values.size() - 1)};
     pool.outputs = {id};
-    nodes.push_back(std::move(pool));
-    nodes.push_back(
-        Node{.name = node.name + "_shape", .op = "Reshape", .inputs = {id}, .outputs = node.outputs});
+    nodes.push_back(pool);
+    nodes.push_back(Node{.name = node.name + "_shape",
+                         .op = "Reshape",
+                         .inputs = {id},
+                         .outputs = node.outputs,
+                         .guard = pool.guard});
   }
   out.nodes = std::move(nodes);
   graph = std::move(out);

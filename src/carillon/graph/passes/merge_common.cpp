@@ -17,7 +17,12 @@ void merge_common(Graph& graph) {
   std::vector<bool> output(graph.values.size(), false);
   for (const ValueId id : graph.outputs) output[id.index()] = true;
 
-  std::unordered_map<std::string, std::size_t> seen;
+  // A node that runs whenever another does can stand for it: one under the same guard or one around it.
+  std::unordered_map<std::string, std::unordered_map<int, std::size_t>> seen;
+  const auto earlier = [&](const std::unordered_map<int, std::size_t>& nodes, int guard) {
+    for (;; guard = graph.guards[static_cast<std::size_t>(guard)].parent)
+      if (const auto found = nodes.find(guard); found != nodes.end() || guard < 0) return found;
+  };
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     Node& node = graph.nodes[n];
     std::string key;
@@ -30,9 +35,13 @@ void merge_common(Graph& graph) {
     key += std::to_string(node.outputs.size()) + signature(node);
     // In its canonical form only its output's type says what it does.
     if (node.op == "Reshape") key += to_text(graph.value(node.outputs[0]).type.shape);
-    const auto [entry, fresh] = seen.try_emplace(std::move(key), n);
-    if (fresh) continue;
-    const Node& first = graph.nodes[entry->second];
+    auto& nodes = seen[std::move(key)];
+    const auto found = earlier(nodes, node.guard);
+    if (found == nodes.end()) {
+      nodes.emplace(node.guard, n);
+      continue;
+    }
+    const Node& first = graph.nodes[found->second];
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId from = node.outputs[i];
       // A graph output keeps its own value, and what the first node does not make cannot be taken from it.
@@ -40,6 +49,7 @@ void merge_common(Graph& graph) {
         same[from.index()] = first.outputs[i];
     }
   }
+  for (Guard& guard : graph.guards) guard.condition = same[guard.condition.index()];
 }
 
 }  // namespace carillon::graph

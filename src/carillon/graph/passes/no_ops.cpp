@@ -27,6 +27,7 @@ bool all_integers(const Graph& graph, const Node& node, std::size_t i, std::int6
 // The input that `node`'s only output equals, or no_value.
 ValueId same_as(const Editor& editor, const Graph& graph, const Node& node) {
   if (node.outputs.size() != 1 || node.inputs.empty() || !node.post_ops.empty()) return no_value;
+  if (node.op == "Merge") return node.inputs[1] == node.inputs[2] ? node.inputs[1] : no_value;
   const ValueId x = node.inputs[0];
   if (x == no_value || graph.value(x).type != graph.value(node.outputs[0]).type) {
     // Only arithmetic with a constant can still give its other operand.
@@ -169,6 +170,7 @@ void forward(Graph& graph) {
       // An output that is an input, or another output, by a second name: it needs a place of its own.
       Node copy = reshape_of(node, from);
       copy.outputs = node.outputs;
+      copy.guard = node.guard;
       node = std::move(copy);
     }
   }
@@ -182,6 +184,7 @@ void forward(Graph& graph) {
     ++kept;
   }
   graph.nodes.resize(kept);
+  for (Guard& guard : graph.guards) resolve(guard.condition);
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 namespace carillon::graph {
 
 // Each pass takes a valid, typed graph and leaves one that computes the same (to rounding) with the same
-// inputs and outputs. None depends on another having run, but they do more in the order of optimize().
+// inputs and outputs. What a node needs stays made wherever the node runs (Graph::guards); work may move
+// under the guard of its only user. None depends on another having run, but they do more in the order of
+// optimize().
 
 // Identity and all that does nothing for these types and constants; chains of Reshape and of Transpose;
 // Transpose that moves only extents of 1 becomes Reshape; Expand before an operator that broadcasts anyway.

@@ -187,6 +187,21 @@ PlainKernel find_where(const Node&, InputTypes types) {
   return pick_size(types[1]->type, []<typename T>() -> PlainKernel { return &where<T>; });
 }
 
+// One of two values of the output's type, as they are.
+Result<> merge(const Node& node, Inputs inputs, Outputs outputs) {
+  const ConstView& from = inputs[*inputs[0].as<std::uint8_t>() != 0 ? 1 : 2];
+  if (*from.type != *outputs[0].type) return misfit(node, inputs, outputs);
+  const std::size_t size = from.type->bytes().count;
+  if (size > 0) std::memcpy(outputs[0].data, from.data, size);
+  return {};
+}
+PlainKernel find_merge(const Node&, InputTypes types) {
+  if (types.size() != 3 || !has_type(types, 0, DataType::boolean) || types[0]->elements() != 1 ||
+      type_at(types, 1) == nullptr || type_at(types, 2) == nullptr || *types[1] != *types[2])
+    return nullptr;
+  return &merge;
+}
+
 constexpr Operator operators[] = {
     {"Equal", &find<Equal, AllTypes>},
     {"Greater", &find<Greater, Numbers>},
@@ -200,6 +215,7 @@ constexpr Operator operators[] = {
     {"IsNaN", &find_is_nan},
     {"IsInf", &find_is_inf},
     {"Where", &find_where},
+    {"Merge", &find_merge},
 };
 
 }  // namespace
