@@ -68,8 +68,9 @@ class Plan {
   virtual int kernels() const = 0;
   virtual std::string_view kernel_name(int index) const = 0;  // "<node> <implementation>"
 
-  // Runs `range`. Where `durations` is not empty (then kernels() long) entry i gets kernel i's duration.
-  // An error is bad data (an index out of range) or a kernel's failure; the outputs are then undefined.
+  // Runs `range`, but for kernels of a branch that the data does not take: these are passed over. Where
+  // `durations` is not empty (then kernels() long) entry i gets kernel i's duration, 0 where it was passed
+  // over. An error is bad data (an index out of range) or a kernel's failure; the outputs are then undefined.
   // With `stop`, the run ends early, without an error, before the first kernel at which that is requested.
   virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                        StopSignal* stop = nullptr) const = 0;

@@ -58,6 +58,7 @@ Lower find_lowering(std::string_view op) {
       Row{"Softmax", lower_normalization},
       Row{"LogSoftmax", lower_normalization},
       Row{"Concat", lower_concat},
+      Row{"Merge", lower_merge},
       Row{"Reshape", lower_view},
       Row{"Transpose", lower_view},
   };
@@ -66,11 +67,13 @@ Lower find_lowering(std::string_view op) {
 }
 
 Result<> lower_node(PlanBuilder& builder, const graph::Node& node) {
+  builder.enter(node.guard);
   if (const Lower lower = find_lowering(node.op); lower != nullptr) {
     try {
       if (lower(builder, node)) return {};
     } catch (const dnnl::error&) {
       // oneDNN has no implementation for what the lowering asked: plain code then.
+      builder.enter(node.guard);
     }
   }
   return builder.emit_plain(node);

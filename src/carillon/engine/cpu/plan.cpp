@@ -1,5 +1,6 @@
 #include "carillon/engine/cpu/plan.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include <omp.h>
@@ -25,6 +26,8 @@ void enter_team(int threads) {
 CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine, int threads)
     : parts_(std::move(parts)), threads_(threads), state_{.stream = dnnl::stream(engine)} {
   CARILLON_ASSERT(parts_.names.size() == parts_.kernels.size());
+  CARILLON_ASSERT(parts_.guard_of.size() == parts_.kernels.size());
+  state_.guards.resize(parts_.guards.size());
   input_patches_.resize(parts_.inputs.size());
   output_patches_.resize(parts_.outputs.size());
   state_.inputs.resize(parts_.inputs.size());
@@ -76,6 +79,26 @@ void CpuPlan::bind(const Binding& binding) const {
   }
 }
 
+// A condition does not change between the first and the last kernel under its guard, so that one look a run
+// is enough.
+bool CpuPlan::holds(int guard) const {
+  std::int8_t& known = state_.guards[static_cast<std::size_t>(guard)];
+  if (known >= 0) return known != 0;
+  const auto& [slot, when, parent] = parts_.guards[static_cast<std::size_t>(guard)];
+  // Where the parent does not hold, nobody has made the condition.
+  bool result = parent < 0 || holds(parent);
+  if (result) {
+    const auto index = static_cast<std::size_t>(slot.index);
+    const std::byte* base = slot.where == Where::workspace ? state_.workspace
+                            : slot.where == Where::weights ? state_.weights
+                            : slot.where == Where::input   ? state_.inputs[index]
+                                                           : state_.outputs[index];
+    result = (base[slot.offset] != std::byte{0}) == when;
+  }
+  known = result ? 1 : 0;
+  return result;
+}
+
 Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                       StopSignal* stop) const {
   CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
@@ -88,6 +111,7 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
   } catch (const dnnl::error& e) {
     return fail(ErrorCode::internal, std::string("oneDNN: ") + e.what());
   }
+  std::ranges::fill(state_.guards, std::int8_t{-1});
   using SystemClock = std::chrono::steady_clock;
   auto before = durations.empty() ? SystemClock::time_point{} : SystemClock::now();
   for (int k = range.first; k < range.last; ++k) {
@@ -95,6 +119,10 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
     if (stop != nullptr && stop->requested()) {
       stop->next = k;
       return {};
+    }
+    if (parts_.guard_of[i] >= 0 && !holds(parts_.guard_of[i])) {
+      if (!durations.empty()) durations[i] = {};
+      continue;
     }
     if (auto done = parts_.kernels[i]->run(state_.stream); !done)
       return in_context("kernel " + std::to_string(k) + " (" + parts_.names[i] + ")", done.error());

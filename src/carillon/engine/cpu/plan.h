@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,15 @@ struct PlanParts {
   int batch = 1;
   std::vector<graph::TensorSpec> inputs, outputs;
   std::uint64_t workspace = 0;
+  // A kernel runs only if the byte at `condition` is (not 0) == when, and the parent guard holds. The byte is
+  // written by an earlier kernel, and stays until the last kernel under the guard.
+  struct Guard {
+    Slot condition;
+    bool when = true;
+    int parent = -1;  // an earlier guard; -1: none
+  };
+  std::vector<Guard> guards;
+  std::vector<int> guard_of;  // by kernel; -1: it always runs
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<std::string> names;  // as many as kernels
   std::vector<Patch> patches;
@@ -53,9 +63,11 @@ class CpuPlan final : public Plan {
     const std::byte* weights = nullptr;
     std::vector<const std::byte*> inputs;
     std::vector<std::byte*> outputs;
+    std::vector<std::int8_t> guards;  // of this run: -1 not looked at yet, else whether it holds
   };
   void place(const std::vector<PlanParts::Patch>& patches, std::byte* base) const;
   void bind(const Binding& binding) const;
+  bool holds(int guard) const;
 
   PlanParts parts_;
   std::vector<PlanParts::Patch> workspace_patches_, weight_patches_;

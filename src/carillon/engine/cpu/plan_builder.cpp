@@ -5,6 +5,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/memory_planner.h"
+#include "carillon/graph/guards.h"
 
 namespace carillon::engine::cpu {
 
@@ -27,7 +28,12 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
       consumers_(graph.values.size()),
       is_output_(graph.values.size(), false),
       places_(graph.values.size()),
-      output_written_(graph.outputs.size(), false) {
+      output_written_(graph.outputs.size(), false),
+      guards_(graph.guards),
+      conditions_(graph.guards.size()) {
+  for (std::size_t g = 0; g < guards_.size(); ++g)
+    guard_numbers_.try_emplace({guards_[g].condition, guards_[g].when, guards_[g].parent},
+                               static_cast<int>(g));
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const auto note = [&](graph::ValueId id) {
       if (id == graph::no_value) return;
@@ -42,12 +48,22 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
     const auto id = graph.inputs[i];
     buffers_.push_back({.where = Where::input, .index = static_cast<int>(i)});
     const Desc desc = is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc();
-    places_[id.index()] = {{.buffer = static_cast<int>(buffers_.size()) - 1, .desc = desc}};
+    places_[id.index()] = {{.operand = {.buffer = static_cast<int>(buffers_.size()) - 1, .desc = desc}}};
   }
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
     buffers_.push_back({.where = Where::output, .index = static_cast<int>(i)});
     is_output_[graph.outputs[i].index()] = true;
   }
+}
+
+int PlanBuilder::under(graph::ValueId condition, bool when) {
+  const auto [entry, fresh] =
+      guard_numbers_.try_emplace({condition, when, guard_}, static_cast<int>(guards_.size()));
+  if (fresh) {
+    guards_.push_back({condition, when, guard_});
+    conditions_.emplace_back();
+  }
+  return entry->second;
 }
 
 bool PlanBuilder::is_real(graph::ValueId id) const {
@@ -66,7 +82,8 @@ bool PlanBuilder::prefers_heavy_type(graph::ValueId id, int depth) const {
                                       "Softmax",     "Reshape",
                                       "Transpose",   "BatchNormalization",
                                       "Sigmoid",     "HardSwish",
-                                      "LeakyRelu",   "Tanh"};
+                                      "LeakyRelu",   "Tanh",
+                                      "Merge"};
   if (depth > 8) return false;
   return std::ranges::any_of(consumers(id), [&](int n) {
     const graph::Node& reader = node(n);
@@ -88,26 +105,26 @@ Operand PlanBuilder::current(graph::ValueId id) {
     return {.buffer = weights_buffer, .offset = weights_.raw(constant(id)), .desc = desc};
   }
   CARILLON_ASSERT(!places_[id.index()].empty());
-  return places_[id.index()].front();
+  return places_[id.index()].front().operand;
 }
 
 DnnlType PlanBuilder::current_type(graph::ValueId id) const {
   if (is_constant(id)) return DnnlType::f32;
   CARILLON_ASSERT(!places_[id.index()].empty());
-  return places_[id.index()].front().desc.get_data_type();
+  return places_[id.index()].front().operand.desc.get_data_type();
 }
 
 Operand PlanBuilder::in_layout(graph::ValueId id, const Desc& wanted) {
   CARILLON_ASSERT(is_real(id));
   if (is_constant(id)) return packed(id, cpu::row_major(shape(id), DnnlType::f32), wanted);
-  for (const Operand& place : places_[id.index()])
-    if (same_layout(place.desc, wanted)) {
+  for (const auto& [place, guard] : places_[id.index()])
+    if (same_layout(place.desc, wanted) && graph::is_within(guards_, guard_, guard)) {
       Operand found = place;
       found.desc = wanted;
       return found;
     }
   const Operand copy = reordered(graph_.value(id).name, current(id), wanted);
-  places_[id.index()].push_back(copy);
+  places_[id.index()].push_back({copy, guard_});
   return copy;
 }
 
@@ -168,13 +185,42 @@ Operand PlanBuilder::define(graph::ValueId id, const Desc& desc) {
     place.buffer = static_cast<int>(1 + graph_.inputs.size() + i);
   } else {
     place.buffer = new_buffer(desc.is_zero() ? type(id).bytes().count : desc.get_size());
+    buffers_.back().owner = id;
   }
-  places_[id.index()] = {place};
+  places_[id.index()] = {{place, guard_}};
   return place;
 }
 
 void PlanBuilder::alias(graph::ValueId id, const Operand& operand) {
-  places_[id.index()] = {operand};
+  places_[id.index()] = {{operand, guard_}};
+  buffers_[static_cast<std::size_t>(operand.buffer)].owner = graph::no_value;
+}
+
+bool PlanBuilder::is_last_reader(const graph::Node& reader, graph::ValueId id) const {
+  if (is_constant(id) || is_output(id)) return false;
+  const auto& readers = consumers(id);
+  const Operand& place = places_[id.index()].front().operand;
+  return readers.size() == 1 && &node(readers[0]) == &reader && place.factor == 1 &&
+         buffers_[static_cast<std::size_t>(place.buffer)].owner == id;
+}
+
+void PlanBuilder::take_over(graph::ValueId id, graph::ValueId from) {
+  const Operand place = current(from);
+  places_[id.index()] = {{place, guard_}};
+  buffers_[static_cast<std::size_t>(place.buffer)].owner = id;
+}
+
+void PlanBuilder::copy(const std::string& name, graph::ValueId id, const Operand& to) {
+  const Operand from = is_real(id) && is_constant(id) ? in_layout(id, to.desc) : current(id);
+  CARILLON_ASSERT(from.factor == 1);  // only products read what has one
+  if (!is_real(id) || same_layout(from.desc, to.desc)) {
+    append(name + " copy",
+           std::make_unique<CopyKernel>(is_real(id) ? to.desc.get_size() : type(id).bytes().count),
+           {from, to});
+    return;
+  }
+  const dnnl::reorder::primitive_desc desc(engine_, from.desc, engine_, to.desc, attributes());
+  emit(name + " reorder", desc, dnnl::reorder(desc), Arguments{{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
 dnnl::primitive_attr PlanBuilder::attributes() {
@@ -203,6 +249,12 @@ void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
   const int k = static_cast<int>(parts_.kernels.size());
   parts_.names.push_back(std::move(name));
   parts_.kernels.push_back(std::move(kernel));
+  parts_.guard_of.push_back(guard_);
+  for (int g = guard_; g >= 0; g = guards_[static_cast<std::size_t>(g)].parent) {
+    Operand& condition = conditions_[static_cast<std::size_t>(g)];
+    if (condition.buffer < 0) condition = current(guards_[static_cast<std::size_t>(g)].condition);
+    buffers_[static_cast<std::size_t>(condition.buffer)].last = k;
+  }
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const auto& [buffer, offset, desc, factor] = operands[i];
     if (buffer < 0) continue;
@@ -245,22 +297,13 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
 }
 
 Result<PlanParts> PlanBuilder::finish() {
+  enter(-1);
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
     if (output_written_[i]) continue;
     const auto id = graph_.outputs[i];
-    const Operand now = current(id);
     Operand target{.buffer = static_cast<int>(1 + graph_.inputs.size() + i)};
-    const std::string name = graph_.value(id).name;
-    if (is_real(id)) {
-      target.desc = cpu::row_major(shape(id), DnnlType::f32);
-      if (!same_layout(now.desc, target.desc)) {
-        const dnnl::reorder::primitive_desc desc(engine_, now.desc, engine_, target.desc, attributes());
-        emit(name + " reorder", desc, dnnl::reorder(desc),
-             Arguments{{DNNL_ARG_FROM, now}, {DNNL_ARG_TO, target}});
-        continue;
-      }
-    }
-    append(name + " copy", std::make_unique<CopyKernel>(type(id).bytes().count), {now, target});
+    if (is_real(id)) target.desc = cpu::row_major(shape(id), DnnlType::f32);
+    copy(graph_.value(id).name, id, target);
   }
 
   std::vector<BufferNeed> needs;
@@ -273,14 +316,21 @@ Result<PlanParts> PlanBuilder::finish() {
   }
   const MemoryPlan plan = plan_memory(needs);
   parts_.workspace = plan.total;
-  for (const auto& [kernel, operand, b, offset] : uses_) {
+  const auto slot = [&](int b, std::uint64_t offset) -> Slot {
     const Buffer& buffer = buffers_[static_cast<std::size_t>(b)];
     const std::uint64_t base =
         buffer.where == Where::workspace ? plan.offsets[slot_of[static_cast<std::size_t>(b)]] : 0;
-    parts_.patches.push_back(
-        {.kernel = kernel,
-         .operand = operand,
-         .slot = {.where = buffer.where, .index = buffer.index, .offset = base + offset}});
+    return {.where = buffer.where, .index = buffer.index, .offset = base + offset};
+  };
+  for (const auto& [kernel, operand, b, offset] : uses_)
+    parts_.patches.push_back({.kernel = kernel, .operand = operand, .slot = slot(b, offset)});
+  for (std::size_t g = 0; g < guards_.size(); ++g) {
+    // No kernel has a guard without a place, but its number is taken.
+    const Operand& condition = conditions_[g];
+    parts_.guards.push_back(
+        {.condition = condition.buffer < 0 ? Slot{} : slot(condition.buffer, condition.offset),
+         .when = guards_[g].when,
+         .parent = guards_[g].parent});
   }
   return std::move(parts_);
 }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,7 +28,8 @@ struct Operand {
 
 // Collects a plan's kernels while the graph's nodes are lowered one after the other. It knows for every value
 // where it lies and how; a kernel that wants it otherwise gets a reorder in front, once for all who want the
-// same. When all nodes are lowered, finish() gives every buffer its place.
+// same. What is appended while a guard is entered runs only if that holds; a copy made so is nobody else's.
+// When all nodes are lowered, finish() gives every buffer its place.
 //
 // Members that make primitives throw dnnl::error.
 class PlanBuilder {
@@ -44,6 +47,12 @@ class PlanBuilder {
   // Indices of the nodes that read the value (as input or post-op operand), in order.
   const std::vector<int>& consumers(graph::ValueId id) const { return consumers_[id.index()]; }
   const graph::Node& node(int index) const { return graph_.nodes[static_cast<std::size_t>(index)]; }
+
+  // Kernels appended from now on run only if `guard` (an index in the graph's, or from under(); -1: always)
+  // holds. Gives back the one before.
+  int enter(int guard) { return std::exchange(guard_, guard); }
+  // A guard under the present one, of which the graph may have none.
+  int under(graph::ValueId condition, bool when);
 
   // f32 with at least one element: what the oneDNN lowerings deal with.
   bool is_real(graph::ValueId id) const;
@@ -73,6 +82,12 @@ class PlanBuilder {
   Operand temporary(const Desc& desc);
   // The value is another view of what `operand` describes.
   void alias(graph::ValueId id, const Operand& operand);
+  // Whether the value alone lies in a buffer of the workspace, where `reader` is the last to see it.
+  bool is_last_reader(const graph::Node& reader, graph::ValueId id) const;
+  // `id` gets the buffer of a value of which that is so.
+  void take_over(graph::ValueId id, graph::ValueId from);
+  // Appends what brings the value to `to`, whatever layout that has.
+  void copy(const std::string& name, graph::ValueId id, const Operand& to);
 
   // Appends a primitive; the scratchpad is taken care of.
   template <typename PrimitiveDesc, typename Arguments>
@@ -96,7 +111,13 @@ class PlanBuilder {
     Where where = Where::workspace;
     int index = 0;
     std::uint64_t size = 0;
-    int first = -1, last = -1;  // kernels that touch it
+    int first = -1, last = -1;               // kernels that touch it
+    graph::ValueId owner = graph::no_value;  // the one value that lies in it
+  };
+  // The value as it lies wherever `guard` holds.
+  struct Place {
+    Operand operand;
+    int guard = -1;
   };
 
   int new_buffer(std::uint64_t size);
@@ -112,14 +133,18 @@ class PlanBuilder {
   DnnlType heavy_type_;
   std::vector<std::vector<int>> consumers_;
   std::vector<bool> is_output_;
-  std::vector<std::vector<Operand>> places_;  // of each value; the first is where it was made
-  std::vector<Buffer> buffers_;               // 0: the weights; then inputs; then outputs; then the rest
+  std::vector<std::vector<Place>> places_;  // of each value; the first is where it was made
+  std::vector<Buffer> buffers_;             // 0: the weights; then inputs; then outputs; then the rest
   std::vector<bool> output_written_;
   struct Use {
     int kernel, operand, buffer;
     std::uint64_t offset;
   };
   std::vector<Use> uses_;
+  std::vector<graph::Guard> guards_;  // the graph's, then more
+  std::vector<Operand> conditions_;   // of guards that a kernel has
+  std::map<std::tuple<graph::ValueId, bool, int>, int> guard_numbers_;
+  int guard_ = -1;
   PlanParts parts_;
 };
 
@@ -148,6 +173,7 @@ bool lower_eltwise(PlanBuilder& builder, const graph::Node& node);        // act
 bool lower_binary(PlanBuilder& builder, const graph::Node& node);         // Add, Mul, Sub, Div, Max, Min
 bool lower_normalization(PlanBuilder& builder, const graph::Node& node);  // Batch-, Layer-, LRN, Softmax
 bool lower_concat(PlanBuilder& builder, const graph::Node& node);
+bool lower_merge(PlanBuilder& builder, const graph::Node& node);
 bool lower_view(PlanBuilder& builder, const graph::Node& node);  // Reshape, Transpose: no kernel at all
 
 }  // namespace carillon::engine::cpu
