@@ -54,7 +54,7 @@ using Dims = std::vector<std::string>;  // numbers, or symbols
 // Writes an ONNX model step by step.
 class Onnx {
  public:
-  explicit Onnx(int opset = 17) {
+  explicit Onnx(int opset = 17, std::uint64_t seed = 7) : random_(seed) {
     proto.set_ir_version(8);
     proto.add_opset_import()->set_version(opset);
     proto.mutable_graph()->set_name("test");
@@ -97,6 +97,11 @@ class Onnx {
   Onnx& set(const std::string& name, const std::vector<std::int64_t>& values) {
     auto& a = attribute(name, onnx::AttributeProto::INTS);
     for (const auto v : values) a.add_ints(v);
+    return *this;
+  }
+  // The graph of `other` as an attribute: a branch, a loop's body.
+  Onnx& set(const std::string& name, const Onnx& other) {
+    *attribute(name, onnx::AttributeProto::GRAPH).mutable_g() = other.proto.graph();
     return *this;
   }
   Onnx& f32(const std::string& name, const Shape& dims, const std::vector<float>& values) {
@@ -155,7 +160,7 @@ class Onnx {
     return *a;
   }
 
-  Random random_{7};
+  Random random_;
 };
 
 // Runs every node whose guard holds by its plain kernel, post-ops included. What the others make is filled

@@ -1,0 +1,427 @@
+#include <algorithm>
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/graph/fold.h"
+#include "carillon/graph/guards.h"
+#include "carillon/graph/onnx_import.h"
+#include "carillon/graph/random_control_flow.h"
+#include "carillon/graph/specialize.h"
+#include "carillon/graph/testing.h"
+
+namespace carillon::graph {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::Onnx;
+using testing::operators;
+using Floats = std::vector<float>;
+
+SharedTensor floats(Shape shape, const Floats& values) {
+  return std::make_shared<const Tensor>(Tensor::of_f32(std::move(shape), values));
+}
+SharedTensor truth(bool value) {
+  Tensor tensor(TensorType{DataType::boolean, {}});
+  tensor.bytes()[0] = std::byte{value ? std::uint8_t{1} : std::uint8_t{0}};
+  return std::make_shared<const Tensor>(std::move(tensor));
+}
+SharedTensor whole(std::int64_t value) {
+  return std::make_shared<const Tensor>(Tensor::of_i64({}, {&value, 1}));
+}
+
+Graph specialised(const Onnx& m) {
+  const auto model = m.import({.batched = false});
+  EXPECT_TRUE(model.has_value()) << (model ? "" : model.error().message);
+  if (!model) return {};
+  auto graph = (*model)->specialize(1);
+  EXPECT_TRUE(graph.has_value()) << (graph ? "" : graph.error().message);
+  return graph ? *std::move(graph) : Graph{};
+}
+
+std::string refusal(const Onnx& m, ErrorCode code = ErrorCode::invalid_argument) {
+  const auto model = m.import({.batched = false});
+  EXPECT_FALSE(model.has_value());
+  if (model) return "";
+  EXPECT_EQ(model.error().code, code) << model.error().message;
+  return model.error().message;
+}
+
+// The first output, and which nodes ran.
+Floats run(const Graph& graph, const std::vector<SharedTensor>& inputs,
+           std::vector<std::string>* ran = nullptr) {
+  const auto out = testing::run_plainly(graph, inputs, ran);
+  EXPECT_TRUE(out.has_value()) << (out ? "" : out.error().message);
+  if (!out) return {};
+  const auto values = (*out)[0]->as<float>();
+  return {values.begin(), values.end()};
+}
+
+// y = c ? relu(x) : -x, with an outer value read by one branch.
+Onnx choice() {
+  Onnx yes, no, m;
+  yes.node("Relu", {"x"}, {"yes"}).output("yes");
+  no.node("Neg", {"x"}, {"no"}, "neg").output("no");
+  m.input("x", {"2"}).input("c", {}, DataType::boolean);
+  m.node("If", {"c"}, {"y"}, "choice").set("then_branch", yes).set("else_branch", no).output("y");
+  return m;
+}
+
+TEST(If, RunsTheBranchThatTheConditionTakes) {
+  const Graph g = specialised(choice());
+  EXPECT_THAT(operators(g), ElementsAre("Relu", "Neg", "Merge"));
+  ASSERT_EQ(g.guards.size(), 2U);
+  EXPECT_EQ(g.nodes[0].guard, 0);
+  EXPECT_EQ(g.nodes[1].guard, 1);
+  EXPECT_EQ(g.nodes[2].guard, -1);
+  EXPECT_EQ(g.value(g.outputs[0]).name, "y");
+  const auto x = floats({2}, {-1, 2});
+  EXPECT_THAT(run(g, {x, truth(true)}), ElementsAre(0, 2));
+  std::vector<std::string> ran;
+  EXPECT_THAT(run(g, {x, truth(false)}, &ran), ElementsAre(1, -2));
+  EXPECT_THAT(ran, ElementsAre("neg", "choice"));
+  EXPECT_THAT(to_text(g), HasSubstr("if not %1"));
+}
+
+TEST(If, AConstantConditionLeavesNoTrace) {
+  for (const bool by_shape : {false, true}) {
+    Onnx yes, no, m;
+    yes.node("Relu", {"x"}, {"yes"}).output("yes");
+    no.node("Transpose", {"x"}, {"no"}).output("no");  // of another shape: never looked at
+    m.input("x", {"2", "3"}).i64("two", {}, {2}).i64("zero", {}, {0});
+    if (by_shape)
+      m.node("Shape", {"x"}, {"s"}).node("Gather", {"s", "zero"}, {"n"}).node("Equal", {"n", "two"}, {"c"});
+    else
+      m.node("Equal", {"two", "two"}, {"c"});
+    m.node("If", {"c"}, {"y"}).set("then_branch", yes).set("else_branch", no).output("y");
+    const Graph g = specialised(m);
+    EXPECT_THAT(operators(g), ElementsAre("Relu"));
+    EXPECT_THAT(g.guards, IsEmpty());
+  }
+}
+
+TEST(If, NestsAndReadsFromEveryGraphAround) {
+  Onnx deep_yes, deep_no, yes, no, m;
+  deep_yes.node("Add", {"x", "half"}, {"dy"}).output("dy");
+  deep_no.node("Sub", {"x", "half"}, {"dn"}).output("dn");
+  yes.f32("two", {}, {2}).node("Div", {"x", "two"}, {"half"});
+  yes.node("If", {"d"}, {"inner"}).set("then_branch", deep_yes).set("else_branch", deep_no);
+  yes.node("Neg", {"inner"}, {"yes"}).output("yes");
+  no.node("Identity", {"x"}, {"no"}).output("no");
+  m.input("x", {"2"}).input("c", {"1"}, DataType::boolean).input("d", {}, DataType::boolean);
+  m.node("If", {"c"}, {"y"}).set("then_branch", yes).set("else_branch", no).output("y");
+  const Graph g = specialised(m);
+  ASSERT_EQ(g.guards.size(), 3U) << to_text(g);  // the empty else branch needs none
+  const auto x = floats({2}, {2, 4});
+  Tensor one(TensorType{DataType::boolean, {1}});
+  const auto zero = std::make_shared<const Tensor>(TensorType{DataType::boolean, {1}});
+  one.bytes()[0] = std::byte{1};
+  const auto c = std::make_shared<const Tensor>(std::move(one));
+  EXPECT_THAT(run(g, {x, c, truth(true)}), ElementsAre(-3, -6));
+  EXPECT_THAT(run(g, {x, c, truth(false)}), ElementsAre(-1, -2));
+  EXPECT_THAT(run(g, {x, zero, truth(false)}), ElementsAre(2, 4));
+}
+
+TEST(If, TheSameConditionInsideIsKnown) {
+  Onnx deep_yes, deep_no, yes, no, m;
+  deep_yes.node("Relu", {"x"}, {"dy"}).output("dy");
+  deep_no.node("Abs", {"x"}, {"dn"}).output("dn");
+  yes.node("If", {"c"}, {"yes"}).set("then_branch", deep_yes).set("else_branch", deep_no).output("yes");
+  no.node("Neg", {"x"}, {"no"}).output("no");
+  m.input("x", {"2"}).input("c", {}, DataType::boolean);
+  m.node("If", {"c"}, {"y"}).set("then_branch", yes).set("else_branch", no).output("y");
+  EXPECT_THAT(operators(specialised(m)), ElementsAre("Relu", "Neg", "Merge"));
+}
+
+// An index out of range matters only where it is used.
+TEST(If, BadDataInTheOtherBranchIsNoError) {
+  Onnx yes, no, m;
+  yes.node("Gather", {"x", "i"}, {"yes"}).output("yes");
+  no.f32("zero", {}, {0}).output("zero");
+  m.input("x", {"3"}).input("i", {}, DataType::i64).i64("three", {}, {3}).node("Less", {"i", "three"}, {"c"});
+  m.node("If", {"c"}, {"y"}).set("then_branch", yes).set("else_branch", no).output("y");
+  const Graph g = specialised(m);
+  const auto x = floats({3}, {5, 6, 7});
+  EXPECT_THAT(run(g, {x, whole(2)}), ElementsAre(7));
+  EXPECT_THAT(run(g, {x, whole(1000)}), ElementsAre(0));
+}
+
+TEST(If, BadConstantsInTheOtherBranchAreNoErrorEither) {
+  Onnx yes, no, m;
+  yes.f32("table", {3}, {5, 6, 7})
+      .i64("far", {}, {100})
+      .node("Gather", {"table", "far"}, {"yes"})
+      .output("yes");
+  no.node("Relu", {"x"}, {"no"}).output("no");
+  m.input("x", {}).input("c", {}, DataType::boolean);
+  m.node("If", {"c"}, {"y"}).set("then_branch", yes).set("else_branch", no).output("y");
+  const Graph g = specialised(m);
+  EXPECT_THAT(run(g, {floats({}, {4}), truth(false)}), ElementsAre(4));
+  EXPECT_FALSE(testing::run_plainly(g, {floats({}, {4}), truth(true)}).has_value());
+}
+
+TEST(If, BranchesMayGiveConstantsInputsAndTheSame) {
+  Onnx yes, no, m;
+  yes.f32("ones", {2}, {1, 1}).node("Identity", {"x"}, {"a1"}).node("Neg", {"x"}, {"b1"});
+  yes.output("a1").output("b1").output("ones").output("x");
+  no.f32("twos", {2}, {2, 2}).node("Identity", {"x"}, {"a2"}).node("Abs", {"x"}, {"b2"});
+  no.output("a2").output("x").output("twos").output("b2");
+  m.input("x", {"2"}).input("c", {}, DataType::boolean);
+  m.node("If", {"c"}, {"a", "b", "k", ""}).set("then_branch", yes).set("else_branch", no);
+  m.output("k").output("a").output("b");
+  const Graph g = specialised(m);
+  // Both give x: that needs no branch. The last output is wanted by nobody.
+  EXPECT_THAT(operators(g), Not(Contains("Abs")));
+  EXPECT_EQ(std::ranges::count(operators(g), "Merge"), 2) << to_text(g);
+  const auto x = floats({2}, {-3, 3});
+  for (const bool c : {false, true}) {
+    const auto out = testing::run_plainly(g, {x, truth(c)});
+    ASSERT_TRUE(out.has_value());
+    EXPECT_EQ((*out)[0]->as<float>()[0], c ? 1 : 2);
+    EXPECT_EQ((*out)[1]->as<float>()[0], -3);
+    EXPECT_EQ((*out)[2]->as<float>()[0], c ? 3 : -3);
+  }
+}
+
+TEST(If, SaysWhatItCannotHold) {
+  Onnx yes, no, m;
+  yes.node("Relu", {"x"}, {"yes"}).output("yes");
+  no.node("Flatten", {"x"}, {"no"}).output("no");
+  m.input("x", {"2", "3", "4"}).input("c", {}, DataType::boolean).input("d", {"2"}, DataType::boolean);
+  Onnx other = m;
+  m.node("If", {"c"}, {"y"}, "exit").set("then_branch", yes).set("else_branch", no).output("y");
+  EXPECT_THAT(refusal(m, ErrorCode::unsupported),
+              HasSubstr("node 'exit' (If): output 0 is float[2,3,4] in then_branch, but float[2,12] in "
+                        "else_branch"));
+  other.node("If", {"d"}, {"y"}, "exit").set("then_branch", yes).set("else_branch", yes).output("y");
+  EXPECT_THAT(refusal(other), HasSubstr("its condition is bool[2], but must be one bool"));
+}
+
+// What is done to a branch's value alone is done in the branch; nothing else goes there.
+TEST(Passes, KeepToTheirGuards) {
+  Onnx yes, no, m;
+  yes.node("Relu", {"a"}, {"r"}).node("Exp", {"x"}, {"e"}).node("Add", {"r", "e"}, {"yes"}).output("yes");
+  no.node("Exp", {"x"}, {"f"}).node("Mul", {"f", "b"}, {"no"}).output("no");
+  m.input("x", {"2", "4"}).input("c", {}, DataType::boolean).random("w", {4, 4}).random("v", {4, 4});
+  m.node("MatMul", {"x", "w"}, {"a"}).node("MatMul", {"x", "v"}, {"b"});
+  m.node("If", {"c"}, {"y"}).set("then_branch", yes).set("else_branch", no);
+  m.node("Exp", {"x"}, {"z"}).output("y").output("z").output("b");
+  const Graph g = specialised(m);
+  for (const Node& node : g.nodes) {
+    if (node.op == "MatMul" && !node.post_ops.empty()) EXPECT_EQ(node.guard, 0) << to_text(g);
+    // Three Exp of x: none stands for another, since the last one, which always runs, comes last.
+    if (node.op == "Exp" && node.outputs[0] == g.outputs[1]) EXPECT_EQ(node.guard, -1);
+  }
+  EXPECT_EQ(std::ranges::count(operators(g), "Exp"), 3) << to_text(g);
+  EXPECT_EQ(std::ranges::count(operators(g), "Relu"), 0) << to_text(g);
+}
+
+TEST(Passes, TakeFromAroundTheBranch) {
+  Onnx yes, no, m;
+  yes.node("Exp", {"x"}, {"e"}).node("Neg", {"e"}, {"yes"}).output("yes");
+  no.node("Identity", {"x"}, {"no"}).output("no");
+  m.input("x", {"2"}).input("c", {}, DataType::boolean).node("Exp", {"x"}, {"z"});
+  m.node("If", {"c"}, {"y"}).set("then_branch", yes).set("else_branch", no).output("y").output("z");
+  EXPECT_THAT(operators(specialised(m)), ElementsAre("Exp", "Neg", "Merge"));
+}
+
+// Sums x onto itself while the sum is below 10, at most `trips` times.
+Onnx doubling(std::int64_t trips, bool scans = false) {
+  Onnx body, m;
+  body.input("i", {}, DataType::i64)
+      .input("on", {}, DataType::boolean)
+      .input("s", {"1"})
+      .f32("ten", {}, {10});
+  body.node("Add", {"s", "s"}, {"t"}, "double").node("ReduceSum", {"t"}, {"sum"}).set("keepdims", 0);
+  body.node("Less", {"sum", "ten"}, {"next"}).output("next", DataType::boolean).output("t");
+  if (scans) body.output("s");
+  m.input("x", {"1"}).i64("trips", {}, {trips}).tensor("true", {}, DataType::boolean)->add_int32_data(1);
+  m.node("Loop", {"trips", "true", "x"},
+         scans ? std::vector<std::string>{"y", "all"} : std::vector<std::string>{"y"}, "loop");
+  m.set("body", body).output("y");
+  if (scans) m.output("all");
+  return m;
+}
+
+TEST(Loop, EndsWhereItsConditionSays) {
+  const Graph g = specialised(doubling(4));
+  EXPECT_THAT(g.nodes.front().name, "double#0");
+  EXPECT_EQ(g.guards.size(), 3U) << to_text(g);  // of all iterations but the first
+  const struct {
+    float x, y;
+    int runs;
+  } rows[] = {{20, 40, 1}, {5, 10, 1}, {3, 12, 2}, {2, 16, 3}, {0.5F, 8, 4}, {-1, -16, 4}};
+  for (const auto& row : rows) {
+    std::vector<std::string> ran;
+    EXPECT_THAT(run(g, {floats({1}, {row.x})}, &ran), ElementsAre(row.y));
+    EXPECT_EQ(std::ranges::count_if(ran, [](const auto& name) { return name.starts_with("double"); }),
+              row.runs);
+  }
+}
+
+TEST(Loop, AConditionOnTheWayInMaySkipItAll) {
+  Onnx body, m;
+  body.input("i", {}, DataType::i64).input("on", {}, DataType::boolean).input("s", {"1"});
+  body.node("Add", {"s", "s"}, {"t"}).node("Identity", {"on"}, {"next"});
+  body.output("next", DataType::boolean).output("t");
+  m.input("x", {"1"}).input("c", {}, DataType::boolean).i64("three", {1}, {3});
+  m.node("Loop", {"three", "c", "x"}, {"y"}).set("body", body).output("y");
+  const Graph g = specialised(m);
+  EXPECT_EQ(std::ranges::count(operators(g), "Merge"), 1) << to_text(g);
+  EXPECT_THAT(run(g, {floats({1}, {1}), truth(true)}), ElementsAre(8));
+  EXPECT_THAT(run(g, {floats({1}, {1}), truth(false)}), ElementsAre(1));
+}
+
+TEST(Loop, OfKnownLengthIsUnrolledAndStacksItsScans) {
+  Onnx body, m;
+  body.input("i", {}, DataType::i64).input("on", {}, DataType::boolean).input("s", {"2"});
+  body.node("Cast", {"i"}, {"f"}).set("to", 1).node("Add", {"s", "f"}, {"t"});
+  body.node("Neg", {"t"}, {"row"}).node("Identity", {"on"}, {"next"});
+  body.output("next", DataType::boolean).output("t").output("row").output("f");
+  m.input("x", {"2"}).i64("three", {}, {3});
+  m.node("Loop", {"three", "", "x"}, {"y", "rows", "steps"}).set("body", body);
+  m.output("rows").output("y").output("steps");
+  const Graph g = specialised(m);
+  EXPECT_THAT(g.guards, IsEmpty());
+  EXPECT_EQ(g.value(g.outputs[0]).type.shape, (Shape{3, 2}));
+  EXPECT_EQ(g.value(g.outputs[2]).type.shape, (Shape{3}));
+  EXPECT_TRUE(g.is_constant(g.outputs[2]));
+  EXPECT_THAT(run(g, {floats({2}, {1, 2})}), ElementsAre(-1, -2, -2, -3, -4, -5));
+}
+
+TEST(Loop, WithoutATripCountEndsByAConstantCondition) {
+  for (const bool ends : {true, false}) {
+    Onnx body, m;
+    body.input("i", {}, DataType::i64).input("on", {}, DataType::boolean).input("s", {"2"});
+    body.i64("limit", {}, {ends ? 4 : 1000}).node("Less", {"i", "limit"}, {"next"});
+    body.node("Add", {"s", "s"}, {"t"}).output("next", DataType::boolean).output("t");
+    m.input("x", {"2"}).node("Loop", {"", "", "x"}, {"y"}, "loop").set("body", body).output("y");
+    if (ends) {
+      EXPECT_THAT(run(specialised(m), {floats({2}, {1, 2})}), ElementsAre(32, 64));
+    } else {
+      EXPECT_THAT(refusal(m, ErrorCode::unsupported),
+                  HasSubstr("node 'loop' (Loop): it runs for more than 256 iterations"));
+    }
+  }
+}
+
+TEST(Loop, OfNoIterationsGivesWhatItGot) {
+  EXPECT_THAT(run(specialised(doubling(0)), {floats({1}, {3})}), ElementsAre(3));
+  EXPECT_THAT(run(specialised(doubling(-5)), {floats({1}, {3})}), ElementsAre(3));
+  EXPECT_THAT(refusal(doubling(0, true), ErrorCode::unsupported), HasSubstr("scan output 1 is empty"));
+}
+
+TEST(Loop, SaysWhatItCannotHold) {
+  EXPECT_THAT(refusal(doubling(4, true), ErrorCode::unsupported),
+              HasSubstr("node 'loop' (Loop): scan output 1 is as long as the loop runs"));
+  EXPECT_THAT(refusal(doubling(INT64_MAX), ErrorCode::unsupported),
+              HasSubstr("more than 256 iterations unless its condition, which depends on data, ends it"));
+  {
+    Onnx m = doubling(1);
+    m.proto.mutable_graph()->mutable_initializer()->erase(m.proto.graph().initializer().begin());
+    m.input("trips", {}, DataType::i64);
+    EXPECT_THAT(refusal(m, ErrorCode::unsupported), HasSubstr("its trip count (input 0) is not a constant"));
+  }
+  {
+    Onnx body, m;
+    body.input("i", {}, DataType::i64).input("on", {}, DataType::boolean).input("s", {"2"});
+    body.node("Concat", {"s", "s"}, {"t"}).set("axis", 0).output("on").output("t");
+    m.input("x", {"2"}).input("c", {}, DataType::boolean).i64("three", {}, {3});
+    Onnx known = m;
+    m.node("Loop", {"three", "c", "x"}, {"y"}, "loop").set("body", body).output("y");
+    EXPECT_THAT(refusal(m, ErrorCode::unsupported),
+                HasSubstr("as input 2 is float[2] before iteration 0, but float[4] after it"));
+    // A loop whose length is known may do that.
+    known.node("Loop", {"three", "", "x"}, {"y"}, "loop").set("body", body).output("y");
+    EXPECT_EQ(specialised(known).value(specialised(known).outputs[0]).type.shape, (Shape{16}));
+  }
+}
+
+TEST(Loop, LoopsInLoopsAreLimitedInAll) {
+  const auto nested = [](int depth, std::int64_t trips) {
+    Onnx inside;
+    for (int d = depth; d >= 0; --d) {
+      const std::string n = std::to_string(d);
+      Onnx around;
+      if (d > 0) {
+        around.input("i" + n, {}, DataType::i64).input("on" + n, {}, DataType::boolean).input("s" + n, {"2"});
+        around.output("on" + n, DataType::boolean);
+      } else {
+        around.input("s0", {"2"}).i64("trips", {}, {trips});
+      }
+      if (d == depth)
+        around.node("Neg", {"s" + n}, {"t" + n});
+      else
+        around.node("Loop", {"trips", "", "s" + n}, {"t" + n}, "loop" + n).set("body", inside);
+      around.output("t" + n);
+      inside = around;
+    }
+    return inside;
+  };
+  EXPECT_EQ(specialised(nested(3, 3)).nodes.size(), 27U);
+  EXPECT_THAT(refusal(nested(3, 200), ErrorCode::unsupported), HasSubstr("more than 20000 nodes"));
+  EXPECT_THAT(refusal(nested(15, 256), ErrorCode::unsupported), HasSubstr("more than 20000 nodes"));
+  EXPECT_THAT(refusal(nested(17, 1), ErrorCode::unsupported), HasSubstr("nested more than 16 deep"));
+}
+
+// Against the same model with its inputs as constants: there every condition is known.
+TEST(RandomControlFlow, AgreesWithTheBranchesKnown) {
+  int with_guards = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Onnx m = testing::random_control_flow(seed);
+    const testing::Folder folder;
+    const auto file = folder.write("model.onnx", m.bytes());
+    const auto source = read_onnx(file);
+    ASSERT_TRUE(source.has_value()) << source.error().message;
+    ConstantStore store;
+    Folder folding(store, std::uint64_t{1} << 30);
+    const auto plain = infer_types(*source, {testing::control_flow_shape}, folding);
+    ASSERT_TRUE(plain.has_value()) << plain.error().message;
+    const auto valid = validate(*plain);
+    ASSERT_TRUE(valid.has_value()) << valid.error().message;
+    const Graph fused = specialised(m);
+    with_guards += !fused.guards.empty();
+    for (const float scale : {-1.0F, 0.1F, 1.0F, 3.0F}) {
+      Random random(seed + 1);
+      const auto x = testing::control_flow_input(scale, random);
+      const auto want = testing::run_plainly(specialised(testing::with_constant_input(m, *x)), {});
+      ASSERT_TRUE(want.has_value()) << want.error().message;
+      for (const Graph* graph : {&*plain, &fused}) {
+        const auto got = testing::run_plainly(*graph, {x});
+        ASSERT_TRUE(got.has_value()) << got.error().message;
+        for (std::size_t i = 0; i < want->size(); ++i)
+          EXPECT_LE(testing::furthest((*got)[i], (*want)[i]), 1e-4) << to_text(*graph);
+      }
+    }
+  }
+  EXPECT_GT(with_guards, 70);
+}
+
+TEST(Validate, SeesWhatGuardsForbid) {
+  const Graph good = specialised(choice());
+  const auto says = [&](const std::function<void(Graph&)>& change) {
+    Graph g = good;
+    change(g);
+    const auto valid = validate(g);
+    return valid ? std::string("it is valid") : valid.error().message;
+  };
+  EXPECT_EQ(says([](Graph&) {}), "it is valid");
+  EXPECT_THAT(says([](Graph& g) { g.nodes[0].guard = 7; }), HasSubstr("guard does not exist"));
+  EXPECT_THAT(says([](Graph& g) { g.guards[0].parent = 0; }), HasSubstr("not an earlier guard"));
+  EXPECT_THAT(says([](Graph& g) { g.guards[0].condition = g.inputs[0]; }), HasSubstr("not one boolean"));
+  EXPECT_THAT(says([](Graph& g) { std::swap(g.nodes[2].inputs[1], g.nodes[2].inputs[2]); }),
+              HasSubstr("not always made when it is read"));
+  EXPECT_THAT(says([](Graph& g) { g.nodes[1].inputs[0] = g.nodes[0].outputs[0]; }),
+              HasSubstr("not always made when it is read"));
+  EXPECT_THAT(says([](Graph& g) { g.nodes[2].guard = 0; }), HasSubstr("is not always made"));
+  EXPECT_THAT(says([](Graph& g) { g.outputs[0] = g.nodes[0].outputs[0]; }), HasSubstr("not always made"));
+}
+
+}  // namespace
+}  // namespace carillon::graph
