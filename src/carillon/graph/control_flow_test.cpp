@@ -225,6 +225,34 @@ TEST(Passes, KeepToTheirGuards) {
   EXPECT_EQ(std::ranges::count(operators(g), "Relu"), 0) << to_text(g);
 }
 
+// What a guard depends on is renamed with everything else.
+TEST(Passes, FindConditionsAgain) {
+  Onnx yes, no, m;
+  yes.node("Relu", {"x"}, {"yes"}).output("yes");
+  no.node("Neg", {"x"}, {"no"}).output("no");
+  m.input("x", {"2"}).input("c", {}, DataType::boolean).f32("zero", {}, {0});
+  m.node("Identity", {"c"}, {"d"}).node("ReduceSum", {"x"}, {"s"}).set("keepdims", 0);
+  m.node("Greater", {"s", "zero"}, {"e"})
+      .node("Greater", {"s", "zero"}, {"f"})
+      .node("Identity", {"e"}, {"g"});
+  for (const std::string condition : {"d", "f", "g"}) {
+    for (Onnx* branch : {&yes, &no})
+      branch->proto.mutable_graph()->mutable_node(0)->set_output(
+          0, condition + (branch == &yes ? ".yes" : ".no"));
+    yes.proto.mutable_graph()->mutable_output(0)->set_name(condition + ".yes");
+    no.proto.mutable_graph()->mutable_output(0)->set_name(condition + ".no");
+    m.node("If", {condition}, {condition + ".y"}).set("then_branch", yes).set("else_branch", no);
+    m.output(condition + ".y");
+  }
+  m.output("g", DataType::boolean);
+  const Graph g = specialised(m);
+  EXPECT_EQ(std::ranges::count(operators(g), "Greater"), 1) << to_text(g);
+  EXPECT_THAT(operators(g), Not(Contains("Identity")));
+  const auto x = floats({2}, {-1, 2});
+  EXPECT_THAT(run(g, {x, truth(true)}), ElementsAre(0, 2));
+  EXPECT_THAT(run(g, {x, truth(false)}), ElementsAre(1, -2));
+}
+
 TEST(Passes, TakeFromAroundTheBranch) {
   Onnx yes, no, m;
   yes.node("Exp", {"x"}, {"e"}).node("Neg", {"e"}, {"yes"}).output("yes");

@@ -68,7 +68,48 @@ std::vector<std::string> seeds() {
         .output("i", DataType::i64);
     out.push_back(m.bytes());
   }
+  {
+    Onnx yes, no, body, inner, m;
+    inner.random("v", {4, 4}).node("MatMul", {"r", "v"}, {"p"}).output("p");
+    no.node("Tanh", {"r"}, {"q"}).output("q");
+    yes.node("Relu", {"x"}, {"r"}).node("If", {"d"}, {"a"}).set("then_branch", inner).set("else_branch", no);
+    yes.output("a");
+    inner = Onnx();
+    inner.f32("two", {}, {2}).node("Div", {"x", "two"}, {"b"}).output("b");
+    body.input("i", {}, DataType::i64).input("on", {}, DataType::boolean).input("s", {});
+    body.f32("limit", {}, {3}).node("ReduceMean", {"s"}, {"mean"}).set("keepdims", 0);
+    body.node("Less", {"mean", "limit"}, {"more"}).node("Add", {"s", "x"}, {"t"});
+    body.output("more", DataType::boolean).output("t");
+    m.input("x", {"n", "4"}).f32("zero", {}, {0}).node("ReduceMax", {"x"}, {"most"}).set("keepdims", 0);
+    m.node("Greater", {"most", "zero"}, {"c"}).node("Not", {"c"}, {"e"}).node("Or", {"c", "e"}, {"d"});
+    m.node("If", {"c"}, {"u"}).set("then_branch", yes).set("else_branch", inner);
+    m.i64("trips", {}, {3}).node("Loop", {"trips", "d", "u"}, {"w"}).set("body", body);
+    Onnx rows;
+    rows.input("k", {}, DataType::i64).input("go", {}, DataType::boolean).i64("z", {}, {0});
+    rows.node("Shape", {"x"}, {"shape"})
+        .node("Gather", {"shape", "z"}, {"n"})
+        .node("Mul", {"k", "n"}, {"row"});
+    rows.output("go", DataType::boolean).output("row", DataType::i64);
+    m.node("Loop", {"trips", ""}, {"ks"}).set("body", rows).output("w").output("ks", DataType::i64);
+    m.proto.mutable_graph()->mutable_output()->RemoveLast();
+    m.node("Cast", {"ks"}, {"kf"}).set("to", 1).node("ReduceSum", {"kf"}, {"ksum"}).set("keepdims", 0);
+    m.node("Add", {"w", "ksum"}, {"y"}).output("y");
+    out.push_back(m.bytes());
+  }
   return out;
+}
+
+// A graph of the model: itself, or one in it.
+onnx::GraphProto& any_graph(onnx::ModelProto& model, Random& random) {
+  onnx::GraphProto* graph = model.mutable_graph();
+  for (;;) {
+    std::vector<onnx::GraphProto*> inside;
+    for (auto& node : *graph->mutable_node())
+      for (auto& attribute : *node.mutable_attribute())
+        if (attribute.has_g() && attribute.g().node_size() > 0) inside.push_back(attribute.mutable_g());
+    if (inside.empty() || random.below(3) == 0) return *graph;
+    graph = inside[random.below(inside.size())];
+  }
 }
 
 std::string mutate(std::string bytes, Random& random) {
@@ -110,10 +151,10 @@ std::string mutate_fields(const std::string& bytes, Random& random) {
   static constexpr std::int64_t odd[] = {0,  1,  -1, 2,         3,         5,         7,         -2,
                                          64, 65, 16, 1LL << 20, 1LL << 31, 1LL << 40, INT64_MAX, INT64_MIN};
   const auto number = [&] { return odd[random.below(std::size(odd))]; };
-  auto& graph = *model.mutable_graph();
   const std::uint64_t count = 1 + random.below(3);
   for (std::uint64_t i = 0; i < count; ++i) {
-    switch (random.below(6)) {
+    auto& graph = any_graph(model, random);
+    switch (random.below(8)) {
       case 0: {
         auto& node = *graph.mutable_node(
             static_cast<int>(random.below(static_cast<std::uint64_t>(graph.node_size()))));
@@ -156,7 +197,10 @@ std::string mutate_fields(const std::string& bytes, Random& random) {
         break;
       }
       case 4: {
-        auto* shape = graph.mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape();
+        if (model.graph().input_size() == 0) break;
+        auto* shape =
+            model.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape();
+        if (shape->dim_size() == 0) break;
         const auto d = static_cast<int>(random.below(static_cast<std::uint64_t>(shape->dim_size())));
         shape->mutable_dim(d)->set_dim_value(number());
         break;
@@ -164,6 +208,26 @@ std::string mutate_fields(const std::string& bytes, Random& random) {
       case 5:
         model.mutable_opset_import(0)->set_version(static_cast<std::int64_t>(7 + random.below(17)));
         break;
+      case 6: {  // more or fewer ends, under another name
+        auto& ends = random.below(2) == 0 ? *graph.mutable_output() : *graph.mutable_input();
+        if (ends.empty() || random.below(3) == 0)
+          ends.Add()->set_name(random.below(2) == 0 ? "x" : "w");
+        else if (random.below(2) == 0)
+          ends.RemoveLast();
+        else
+          ends.Mutable(0)->set_name(graph.node(0).output(0));
+        break;
+      }
+      case 7: {  // a graph where another was, or in a node that had none
+        auto& node = *graph.mutable_node(
+            static_cast<int>(random.below(static_cast<std::uint64_t>(graph.node_size()))));
+        const onnx::GraphProto other = any_graph(model, random);
+        if (node.attribute_size() == 0) break;
+        auto& attribute = *node.mutable_attribute(0);
+        attribute.set_type(onnx::AttributeProto::GRAPH);
+        *attribute.mutable_g() = other;
+        break;
+      }
     }
   }
   return model.SerializeAsString();

@@ -32,7 +32,7 @@ struct Ready {
 };
 
 Ready ready(const Onnx& m, Precision precision = Precision::f32) {
-  static const auto engine = make_cpu_engine({.threads = 2});
+  static const auto engine = make_cpu_engine({.threads = 1});
   const auto model = m.import({.batched = false});
   EXPECT_TRUE(model.has_value()) << (model ? "" : model.error().message);
   if (!model) return {};
