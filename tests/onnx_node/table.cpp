@@ -71,7 +71,8 @@ The tests are ONNX's backend node tests as Debian's `libonnx-testdata` has them.
 node with the plain kernels (plain), and compiled by the CPU engine (cpu). Results may differ from ONNX's by 1e-3
 of the value plus 1e-5; bfloat16 by one unit in its last place (ONNX's data was made by truncation, Carillon rounds
 to the nearest); integers and booleans not at all. Graphs are static here: where a test feeds an operand that
-decides a shape as an input (Reshape's shape, Slice's starts, ...), it becomes a constant before import.
+decides a shape as an input (Reshape's shape, Slice's starts, a Loop's trip count, ...), it becomes a constant
+before import.
 
 A test is left out by rule only: it uses an operator or an element type that is not claimed, it trains, the shape
 of its output depends on data, an input has no elements, or its data is not of the shape that its model declares. A
@@ -116,6 +117,23 @@ claimed test that fails is a failure of the test suite.
   if (!untested.empty()) {
     text << "Claimed, but in no node test of this package: " << untested << ".\n\n";
   }
+  text << R"(## Control flow
+
+A plan is one list of kernels, known in advance. So a branch's nodes stand in the list too, and at run time the
+kernels of a branch that the data does not take are passed over; they take no time, and bad data that only they would
+read is no error. A condition that is known from shapes and constants leaves no trace, nor does the other branch.
+
+- **If**: both branches must give the same types and shapes where the condition depends on data. The condition is one
+  bool for a whole batch: rows that are served together take one branch. Where rows must decide for themselves, set
+  `max_batch_size: 0`.
+- **Loop** is unrolled. Its trip count must be a constant of at most 256, or its condition must become false, by
+  constants alone, within as many iterations. All loops of a model may come to 20,000 nodes. A condition that depends
+  on data may end it earlier: then the values that it carries must keep type and shape, and it cannot have scan
+  outputs, whose length nobody would know. A scan output of no iterations is not supported.
+- Graphs may be nested 16 deep. A name may not be given again in a graph inside.
+- **Scan** and SequenceMap are not supported, and no operator on sequences and optionals.
+
+)";
   text << "## Operators that are not\n\n";
   table(false);
   text << "## Tests left out, by rule\n\n";
