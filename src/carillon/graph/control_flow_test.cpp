@@ -225,6 +225,84 @@ TEST(Passes, KeepToTheirGuards) {
   EXPECT_EQ(std::ranges::count(operators(g), "Relu"), 0) << to_text(g);
 }
 
+// What the passes fuse, with a branch that begins at any place of it: one half outside, one inside.
+TEST(Passes, FuseAcrossTheEdgeOfABranch) {
+  struct Step {
+    std::string op;
+    std::vector<std::string> inputs;
+    std::string output;
+  };
+  const std::vector<std::vector<Step>> patterns = {
+      {{"Div", {"x", "root2"}, "p"},
+       {"Erf", {"p"}, "q"},
+       {"Add", {"q", "one"}, "r"},
+       {"Mul", {"x", "r"}, "s"},
+       {"Mul", {"s", "half"}, "t"}},
+      {{"ReduceMean", {"x"}, "p"},
+       {"Sub", {"x", "p"}, "q"},
+       {"Pow", {"q", "two"}, "r"},
+       {"ReduceMean", {"r"}, "s"},
+       {"Add", {"s", "eps"}, "t"},
+       {"Sqrt", {"t"}, "u"},
+       {"Div", {"q", "u"}, "v"},
+       {"Mul", {"v", "scale"}, "w"},
+       {"Add", {"w", "bias"}, "z"}},
+      {{"Add", {"x", "three"}, "p"},
+       {"Clip", {"p", "zero", "six"}, "q"},
+       {"Mul", {"x", "q"}, "r"},
+       {"Div", {"r", "six"}, "s"}},
+      {{"Mul", {"x", "half"}, "p"},
+       {"MatMul", {"p", "weights"}, "q"},
+       {"Add", {"q", "bias"}, "r"},
+       {"Sigmoid", {"r"}, "s"},
+       {"Mul", {"r", "s"}, "t"},
+       {"Add", {"t", "x"}, "u"},
+       {"Relu", {"u"}, "v"}},
+      {{"Greater", {"x", "half"}, "p"},
+       {"Gemm", {"x", "weights"}, "q"},
+       {"Where", {"row", "low", "q"}, "r"},
+       {"Softmax", {"r"}, "s"},
+       {"Transpose", {"s"}, "t"},
+       {"Neg", {"t"}, "u"},
+       {"Transpose", {"u"}, "v"}},
+  };
+  const auto add = [](Onnx& m, const Step& step) {
+    m.node(step.op, step.inputs, {step.output}, step.output);
+    if (step.op == "ReduceMean") m.set("axes", std::vector<std::int64_t>{-1});
+  };
+  for (const auto& pattern : patterns) {
+    for (std::size_t cut = 1; cut < pattern.size(); ++cut) {
+      SCOPED_TRACE(pattern[0].op + " cut at " + std::to_string(cut));
+      Onnx yes, no, m;
+      m.input("x", {"4", "8"}).input("c", {}, DataType::boolean);
+      m.f32("root2", {}, {1.41421356F}).f32("half", {}, {0.5F}).f32("one", {}, {1}).f32("two", {}, {2});
+      m.f32("three", {}, {3}).f32("zero", {}, {0}).f32("six", {}, {6}).f32("eps", {}, {1e-5F});
+      m.f32("low", {}, {-3e38F}).random("scale", {8}).random("bias", {8}).random("weights", {8, 8});
+      m.f32("place", {8}, {0, 1, 2, 3, 4, 5, 6, 7}).node("Greater", {"place", "two"}, {"row"});
+      for (std::size_t i = 0; i < pattern.size(); ++i) add(i < cut ? m : yes, pattern[i]);
+      yes.output(pattern.back().output);
+      no.node("Abs", {"x"}, {"other"});
+      const std::string& last = pattern[cut - 1].op;  // what the other branch reads
+      if (last != "Greater" && last != "Transpose" && last != "Neg")
+        no.node("Add", {"x", pattern[cut - 1].output}, {"else"}).output("else");
+      else
+        no.output("other");
+      m.node("If", {"c"}, {"y"}).set("then_branch", yes).set("else_branch", no).output("y");
+      Random random(cut);
+      const auto x = testing::random_tensor({DataType::f32, {4, 8}}, random);
+      const Graph fused = specialised(m);
+      for (const bool c : {true, false}) {
+        const auto got = testing::run_plainly(fused, {x, truth(c)});
+        ASSERT_TRUE(got.has_value()) << got.error().message;
+        Onnx known = testing::with_constant_input(m, *x);
+        known.tensor("c", {}, DataType::boolean)->add_int32_data(c ? 1 : 0);
+        const auto want = testing::run_plainly(specialised(known), {});
+        EXPECT_LE(testing::furthest((*got)[0], (*want)[0]), 1e-4) << to_text(fused);
+      }
+    }
+  }
+}
+
 // What a guard depends on is renamed with everything else.
 TEST(Passes, FindConditionsAgain) {
   Onnx yes, no, m;

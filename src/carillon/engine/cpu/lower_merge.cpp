@@ -29,6 +29,7 @@ Desc merged_layout(PlanBuilder& builder, const graph::Node& node) {
 bool lower_merge(PlanBuilder& builder, const graph::Node& node) {
   const auto condition = node.inputs[0], output = node.outputs[0];
   const std::array values{node.inputs[2], node.inputs[1]};  // by the condition
+  if (values[0] == values[1]) return false;                 // nothing to choose, but never its own copy
   const Desc desc = builder.is_real(output) ? merged_layout(builder, node) : Desc();
   int stays = -1;
   for (const int when : {0, 1}) {
