@@ -11,6 +11,7 @@
 #include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/engine/pacer.h"
 #include "carillon/graph/model.h"
 
 namespace carillon::engine {
@@ -40,6 +41,7 @@ struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
   int next = 0;  // set by the run: its first kernel that did not run; last where all did
+  Pacer* pacer = nullptr;  // of the runner; with one, the run rests between kernels as it says
 
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
 };

@@ -84,6 +84,7 @@ class WorkerImpl final : public Worker {
         notes_(std::move(notes)),
         models_(std::make_unique<HostModel[]>(options.max_models)),
         max_models_(options.max_models),
+        pacer_(options.share),
         loads_(options.queue),
         infers_(options.queue),
         load_(options.queue, clock, on_load_),
@@ -164,6 +165,7 @@ class WorkerImpl final : public Worker {
   std::mutex adding_;  // one add_model() at a time
   std::unique_ptr<HostModel[]> models_;
   std::size_t max_models_;
+  engine::Pacer pacer_;
   std::atomic<std::size_t> model_count_{0};
   std::mutex state_;  // of all models: held for a few instructions
 
@@ -487,6 +489,7 @@ void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
   HostModel& host = *action.host;
   // The order against stop(): one of the two sees what the other wrote.
   signal_.run = action.id.value + 1;
+  signal_.pacer = &pacer_;
   running_.store(signal_.run);
   for (const auto& stopped : stops_)
     if (stopped.load() == signal_.run) return end_infer(slot, ActionStatus::stopped, {});
@@ -612,7 +615,8 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
     }
     for (int i = 0; i < repeats; ++i) {
       const TimePoint start = clock_.now();
-      const Result<> done = run_plan(*host, *layout, io.data);
+      engine::StopSignal paced{.pacer = &pacer_};
+      const Result<> done = run_plan(*host, *layout, io.data, &paced);
       const TimePoint end = clock_.now();
       if (!done) {
         durations = in_context(name, done.error());
@@ -648,6 +652,8 @@ Result<> check(const Options& options) {
     return invalid("queue is " + std::to_string(options.queue) + ": it must be 1 to 65536 actions");
   if (options.max_models < 1 || options.max_models > (1U << 20))
     return invalid("max_models is " + std::to_string(options.max_models) + ": it must be 1 to 1048576");
+  if (!(options.share > 0 && options.share <= 1))
+    return invalid("share is " + std::to_string(options.share) + ": it must be above 0 and at most 1");
   if (options.exec_threads < 0 || options.exec_threads > 4096)
     return invalid("exec_threads is " + std::to_string(options.exec_threads) +
                    ": it must be 0 (all cores) to 4096");

@@ -72,6 +72,7 @@ struct Options {
   Bytes io_cache = mib(512);
   Bytes workspace = mib(512);
   int exec_threads = 0;    // of the EXEC executor's kernels; 0: all cores
+  double share = 1;  // of the time of these threads' cores that plans may use, in (0, 1]: see engine::Pacer
   bool real_time = false;  // ask for real-time priority and pinning; refusal is told in Worker::notes()
   std::size_t queue =
       1024;  // actions an executor can hold: LOADs and UNLOADs, and INFERs over all their steps

@@ -92,6 +92,7 @@ class CpuModel final : public CompiledModel {
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
+  bool time_varies() const override { return time_varies_; }
   const Plan* plan(int batch, std::int64_t length) const override {
     const auto b = std::ranges::lower_bound(batch_sizes_, batch) - batch_sizes_.begin();
     const auto l = std::ranges::lower_bound(lengths_, length) - lengths_.begin();
@@ -107,6 +108,7 @@ class CpuModel final : public CompiledModel {
   std::vector<int> batch_sizes_;
   std::vector<std::int64_t> lengths_;
   bool pads_ = false;
+  bool time_varies_ = false;
   std::vector<std::unique_ptr<CpuPlan>> plans_;  // by batch size, then length
   HostBlock block_;
 };
@@ -176,6 +178,7 @@ class CpuEngine final : public Engine {
         if (auto lowered = lower_node(builder, node); !lowered) return in_context(where, lowered.error());
       Result<PlanParts> parts = builder.finish();
       if (!parts) return in_context(where, parts.error());
+      compiled->time_varies_ = compiled->time_varies_ || length > 0 || !parts->guards.empty();
       parts->batch = batch;
       parts->inputs = specs_at(model.inputs(), batch, length);
       parts->outputs = specs_at(model.outputs(), batch, length);

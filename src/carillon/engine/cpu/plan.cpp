@@ -112,6 +112,8 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
     return fail(ErrorCode::internal, std::string("oneDNN: ") + e.what());
   }
   std::ranges::fill(state_.guards, std::int8_t{-1});
+  Pacer* const pacer = stop == nullptr ? nullptr : stop->pacer;
+  if (pacer != nullptr) pacer->begin();
   using SystemClock = std::chrono::steady_clock;
   auto before = durations.empty() ? SystemClock::time_point{} : SystemClock::now();
   for (int k = range.first; k < range.last; ++k) {
@@ -126,12 +128,14 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
     }
     if (auto done = parts_.kernels[i]->run(state_.stream); !done)
       return in_context("kernel " + std::to_string(k) + " (" + parts_.names[i] + ")", done.error());
+    if (pacer != nullptr) pacer->rest();
     if (!durations.empty()) {
       const auto after = SystemClock::now();
       durations[i] = std::chrono::duration_cast<Duration>(after - before);
       before = after;
     }
   }
+  if (pacer != nullptr) pacer->end();
   if (stop != nullptr) stop->next = range.last;
   return {};
 }

@@ -1,0 +1,53 @@
+#include "carillon/engine/pacer.h"
+
+#include <chrono>
+#include <ctime>
+
+#include <gtest/gtest.h>
+
+namespace carillon::engine {
+namespace {
+
+Duration cpu_time() {
+  timespec at{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+  return std::chrono::seconds{at.tv_sec} + Duration{at.tv_nsec};
+}
+
+void use(Duration cpu) {
+  const Duration until = cpu_time() + cpu;
+  while (cpu_time() < until) {
+  }
+}
+
+// Only what cannot fail on a busy machine: a run never takes less than its share says.
+TEST(Pacer, ARunTakesAtLeastItsCpuTimeOverItsShare) {
+  Pacer pacer(0.25);
+  const auto start = std::chrono::steady_clock::now();
+  const Duration before = cpu_time();
+  pacer.begin();
+  for (int kernel = 0; kernel < 20; ++kernel) {
+    use(200us);
+    pacer.rest();
+  }
+  const Duration used = cpu_time() - before;
+  pacer.end();
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 4 * used - 100us);
+  EXPECT_LT(cpu_time() - before, used + 2ms) << "rests are not spent spinning";
+}
+
+TEST(Pacer, AWholeShareNeverRests) {
+  Pacer pacer;
+  EXPECT_EQ(pacer.share(), 1);
+  pacer.begin();
+  use(1ms);
+  const auto start = std::chrono::steady_clock::now();
+  for (int kernel = 0; kernel < 1000; ++kernel) pacer.rest();
+  pacer.end();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 1s);
+  pacer.set_share(0.5);
+  EXPECT_EQ(pacer.share(), 0.5);
+}
+
+}  // namespace
+}  // namespace carillon::engine
