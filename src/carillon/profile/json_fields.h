@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "carillon/base/result.h"
+
+namespace carillon::profile {
+
+// Takes fields out of a JSON document and remembers the first thing that is wrong; from then on it answers
+// with the least that is allowed, so that a reader may go on and look at failed() in the end. For sources of
+// parsers only: no public header includes it.
+class JsonFields {
+ public:
+  using json = nlohmann::json;
+
+  // `where`: the file's name, for the errors.
+  explicit JsonFields(std::string_view where) : where_(where) {}
+
+  bool failed() const { return error_.has_value(); }
+  std::unexpected<Error> error() const { return std::unexpected<Error>(*error_); }
+
+  void wrong(const std::string& place, const std::string& what) {
+    if (!error_) error_ = Error{ErrorCode::invalid_argument, where_ + ": " + place + ": " + what};
+  }
+
+  // The field of an object, or nullptr.
+  const json* field(const json& object, const std::string& place, const std::string& name, bool required) {
+    if (failed()) return nullptr;
+    if (!object.is_object()) {
+      wrong(place, std::string("is ") + object.type_name() + ", but should be an object");
+      return nullptr;
+    }
+    const auto found = object.find(name);
+    if (found != object.end()) return &*found;
+    if (required) wrong(place, "has no \"" + name + "\"");
+    return nullptr;
+  }
+
+  std::string text(const json& object, const std::string& place, const std::string& name, bool required) {
+    const json* value = field(object, place, name, required);
+    if (value == nullptr) return {};
+    if (!value->is_string()) {
+      wrong(at(place, name), "is " + shown(*value) + ", but should be a string");
+      return {};
+    }
+    return value->get<std::string>();
+  }
+
+  // A number in [least, most]; `meaning` names it in the error.
+  double number(const json& object, const std::string& place, const std::string& name, double least,
+                double most, const std::string& meaning, std::optional<double> otherwise = std::nullopt) {
+    const json* value = field(object, place, name, !otherwise);
+    if (value == nullptr) return otherwise.value_or(least);
+    const double read = value->is_number() ? value->get<double>() : std::nan("");
+    if (!(read >= least && read <= most)) {
+      wrong(at(place, name), "is " + shown(*value) + ", but should be " + meaning + " in " + short_of(least) +
+                                 ".." + short_of(most));
+      return least;
+    }
+    return read;
+  }
+
+  // An object or array, or an empty one of that kind.
+  const json& object(const json& parent, const std::string& place, const std::string& name, bool required) {
+    return container(parent, place, name, required, json::value_t::object);
+  }
+  const json& array(const json& parent, const std::string& place, const std::string& name, bool required) {
+    return container(parent, place, name, required, json::value_t::array);
+  }
+
+  static std::string shown(const json& value) {
+    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    if (text.size() > 40) text = text.substr(0, 37) + "...";
+    return text;
+  }
+
+  static std::string at(const std::string& place, const std::string& name) {
+    return place.empty() ? name : place + "." + name;
+  }
+  static std::string at(const std::string& place, std::size_t index) {
+    return place + "[" + std::to_string(index) + "]";
+  }
+
+ private:
+  const json& container(const json& parent, const std::string& place, const std::string& name, bool required,
+                        json::value_t type) {
+    static const json no_object = json::object(), no_array = json::array();
+    const json& none = type == json::value_t::object ? no_object : no_array;
+    const json* value = field(parent, place, name, required);
+    if (value == nullptr) return none;
+    if (value->type() == type) return *value;
+    wrong(at(place, name),
+          std::string("is ") + value->type_name() + ", but should be an " + none.type_name());
+    return none;
+  }
+
+  static std::string short_of(double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", value);
+    return text;
+  }
+
+  std::string where_;
+  std::optional<Error> error_;
+};
+
+// The document of a text, or an error that opens with `where`.
+inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view where) {
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    return invalid(std::string(where) + ": not a JSON document: " + error.what());
+  }
+}
+
+// The whole text of a file of at most 64 MiB. `kind` says what it should have been.
+inline Result<std::string> read_text(const std::filesystem::path& file, std::string_view kind) {
+  constexpr std::uintmax_t largest = std::uintmax_t{64} << 20;
+  std::error_code failure;
+  if (!std::filesystem::is_regular_file(file, failure))
+    return fail(ErrorCode::not_found, file.string() + ": no such file; it should be " + std::string(kind));
+  const auto size = std::filesystem::file_size(file, failure);
+  if (failure) return invalid(file.string() + ": cannot be read: " + failure.message());
+  if (size > largest)
+    return invalid(file.string() + ": has " + std::to_string(size) + " bytes, but " + std::string(kind) +
+                   " has at most 64 MiB");
+  std::ifstream in(file, std::ios::binary);
+  std::string text(static_cast<std::size_t>(size), '\0');
+  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))
+    return invalid(file.string() + ": cannot be read");
+  return text;
+}
+
+}  // namespace carillon::profile
