@@ -73,9 +73,8 @@ std::vector<Prediction> predict(const HardwareCoefficients& hardware, std::span<
     p.feedback_ms = feedback_ms(hardware, model, residents[i].batch);
     p.schedule_ms = model.schedule_ms + increase * model.kernels;
     p.active_ms = alone[i].active_ms * (1 + model.alpha_cache * (cache - alone[i].cache_pct));
-    p.gpu_ms = frequency > 0 ? (p.schedule_ms + p.active_ms) / frequency : never;
-    p.latency_ms = latency_ms(model, p.load_ms + p.feedback_ms, alone[i].active_ms,
-                              cache - alone[i].cache_pct, increase, frequency);
+    p.gpu_ms = gpu_ms(model, alone[i].active_ms, cache - alone[i].cache_pct, increase, frequency);
+    p.latency_ms = p.load_ms + p.feedback_ms + p.gpu_ms;
     p.throughput_rps = 1000.0 * residents[i].batch / (p.gpu_ms + p.feedback_ms);
     predictions.push_back(p);
   }

@@ -103,12 +103,17 @@ std::vector<Prediction> predict(const HardwareCoefficients& hardware, std::span<
 
 // The parts of predict() that a planner calls often, with the sums kept elsewhere. `others_cache_pct` is the
 // sum of cache_pct of the other workloads, `schedule_increase` that of schedule_increase_ms(), `frequency`
-// that of frequency_ratio(); the transfers are load_ms() + feedback_ms().
-inline double latency_ms(const ModelCoefficients& model, double transfers, double active,
-                         double others_cache_pct, double schedule_increase, double frequency) {
+// that of frequency_ratio(); the transfers are load_ms() + feedback_ms(). Infinite where the equations give no
+// positive time, as they may with a poor fit.
+inline double gpu_ms(const ModelCoefficients& model, double active, double others_cache_pct,
+                     double schedule_increase, double frequency) {
   const double gpu = model.schedule_ms + schedule_increase * model.kernels +
                      active * (1 + model.alpha_cache * others_cache_pct);
-  return frequency > 0 ? transfers + gpu / frequency : std::numeric_limits<double>::infinity();
+  return gpu > 0 && frequency > 0 ? gpu / frequency : std::numeric_limits<double>::infinity();
+}
+inline double latency_ms(const ModelCoefficients& model, double transfers, double active,
+                         double others_cache_pct, double schedule_increase, double frequency) {
+  return transfers + gpu_ms(model, active, others_cache_pct, schedule_increase, frequency);
 }
 
 // Coefficients of several models on one type of device, as in profiles/igniter/workloads.json:
