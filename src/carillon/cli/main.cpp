@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
       "  carillon profile --models ./models --out profile.json\n"
       "  carillon load http://127.0.0.1:8000 --model resnet50 --rate 20 --deadline 200\n"
       "  carillon simulate scenarios/symphony_table2_resnet50.toml\n"
+      "  carillon plan workloads.json --coefficients models.json --hardware v100.json\n"
       "'carillon COMMAND --help' tells more.");
 
   int status = exit_success;
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
   add_load(program, status);
   add_simulate(program, status);
   add_goodput(program, status);
+  add_plan(program, status);
   add_replay(program, status);
   add_bench(program, status);
   try {

@@ -1,0 +1,241 @@
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+
+#include <CLI/CLI.hpp>
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include "carillon/cli/commands.h"
+#include "carillon/provision/best.h"
+#include "carillon/provision/plan_json.h"
+#include "carillon/provision/strategies.h"
+
+namespace carillon::cli {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+
+struct Arguments {
+  std::string workloads;
+  std::vector<std::string> coefficients, hardware;
+  std::string strategy = "best";
+  bool json = false;
+  std::string plot;
+  std::string existing;
+  double move_cost = -1;
+  double time_limit_s = 10;
+  std::optional<double> effort;
+  double headroom_pct = 0;
+  std::uint64_t seed = 1;
+  bool no_split = false;
+};
+
+int complain(const Error& error) {
+  fmt::print(stderr, "carillon plan: {}\n", error.message);
+  return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
+}
+
+// Whether `word` stands in the text by itself.
+bool has_word(const std::string& text, const std::string& word) {
+  const auto part_of_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const auto end = at + word.size();
+    if ((at == 0 || !part_of_word(text[at - 1])) && (end == text.size() || !part_of_word(text[end])))
+      return true;
+  }
+  return false;
+}
+
+// Each type of device with the coefficients that were measured on it: those whose "gpu" is in the type's.
+Result<std::vector<provision::DeviceType>> read_types(const Arguments& arguments) {
+  std::vector<profile::CoefficientSet> sets;
+  for (const std::string& file : arguments.coefficients) {
+    auto set = profile::read_coefficients(file);
+    if (!set) return std::unexpected(std::move(set.error()));
+    sets.push_back(*std::move(set));
+  }
+  if (arguments.hardware.size() > 16)
+    return invalid(fmt::format("--hardware is given {} times; there may be at most 16 types of device",
+                               arguments.hardware.size()));
+  std::vector<provision::DeviceType> types;
+  for (const std::string& file : arguments.hardware) {
+    auto hardware = profile::read_hardware(file);
+    if (!hardware) return std::unexpected(std::move(hardware.error()));
+    for (const auto& other : types)
+      if (other.hardware.name == hardware->name)
+        return invalid(file + ": gpu: is '" + hardware->name +
+                       "' like that of another --hardware, but types should differ");
+    const profile::CoefficientSet* found = nullptr;
+    std::string names;
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      names += (i == 0 ? "" : ", ") + arguments.coefficients[i] + " of '" + sets[i].device + "'";
+      if (sets[i].device.empty() || !has_word(hardware->name, sets[i].device)) continue;
+      if (found != nullptr)
+        return invalid(file + ": gpu: is '" + hardware->name +
+                       "', which fits several --coefficients: " + names);
+      found = &sets[i];
+    }
+    if (found == nullptr && sets.size() == 1) {
+      found = &sets.front();
+      if (!sets.front().device.empty())
+        fmt::print(stderr, "carillon plan: the coefficients of '{}' are taken for '{}' too\n",
+                   sets.front().device, hardware->name);
+    }
+    if (found == nullptr)
+      return invalid(file + ": gpu: is '" + hardware->name +
+                     "', but none of the --coefficients is of a device that this names: " + names);
+    types.push_back({.hardware = *std::move(hardware), .models = *found});
+  }
+  return types;
+}
+
+struct Made {
+  provision::Plan plan;
+  std::optional<provision::BestPlan> best;
+};
+
+Result<Made> make_plan(const Arguments& arguments, std::span<const provision::Workload> workloads,
+                       std::span<const provision::DeviceType> types, const provision::Plan* existing) {
+  using Clock = std::chrono::steady_clock;
+  if (arguments.strategy == "igniter") return Made{provision::plan_igniter(workloads, types), {}};
+  if (arguments.strategy == "ffd+") return Made{provision::plan_ffd(workloads, types), {}};
+  if (arguments.strategy == "gpulets+") return Made{provision::plan_gpulets(workloads, types), {}};
+  if (arguments.strategy == "gslice+") return Made{provision::plan_gslice(workloads, types), {}};
+  const auto started = Clock::now();
+  const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - started).count(); };
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  double shown = 0;
+  bool any = false;
+  provision::BestOptions options;
+  options.seed = arguments.seed;
+  options.headroom = arguments.headroom_pct / 100;
+  options.may_split = !arguments.no_split;
+  options.existing = existing;
+  options.move_cost = arguments.move_cost;
+  options.effort = arguments.effort;
+  options.stop = [&] { return interrupted != 0 || passed() >= arguments.time_limit_s; };
+  options.progress = [&](const provision::BestOptions::Progress& progress) {
+    const double now = passed();
+    if (now - shown < (terminal ? 0.2 : 5.0)) return;
+    shown = now;
+    any = true;
+    fmt::print(stderr, "{}{:5.1f}%  {} devices, {:.2f} $/h (at least {:.2f})  {:.0f} s{}",
+               terminal ? "\r" : "", 100 * progress.done, progress.devices, progress.cost_usd_per_hour,
+               progress.lower_bound_usd_per_hour, now, terminal ? "   " : "\n");
+    std::fflush(stderr);
+  };
+  provision::BestPlan best = provision::plan_best(workloads, types, options);
+  if (terminal && any) fmt::print(stderr, "\r{:<70}\r", "");
+  return Made{best.plan, std::move(best)};
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.strategy != "best" && (!arguments.existing.empty() || arguments.headroom_pct > 0 ||
+                                       arguments.no_split || arguments.move_cost >= 0))
+    return complain({ErrorCode::invalid_argument,
+                     "--existing, --move-cost, --headroom and --no-split go with --strategy best alone"});
+  if (arguments.move_cost >= 0 && arguments.existing.empty())
+    return complain({ErrorCode::invalid_argument, "--move-cost goes with --existing alone"});
+  const auto types = read_types(arguments);
+  if (!types) return complain(types.error());
+  const auto workloads = provision::read_workloads(arguments.workloads, *types);
+  if (!workloads) return complain(workloads.error());
+  provision::PlanReport report{.strategy = arguments.strategy, .changes = !arguments.existing.empty()};
+  provision::Plan existing;
+  if (report.changes) {
+    auto read = provision::read_existing(arguments.existing, *workloads, *types, report.removed);
+    if (!read) return complain(read.error());
+    existing = *std::move(read);
+  }
+  // Ctrl-C ends the search; the best plan so far is printed.
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  const auto started = std::chrono::steady_clock::now();
+  const auto made = make_plan(arguments, *workloads, *types, report.changes ? &existing : nullptr);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  if (!made) return complain(made.error());
+  if (made->best) report.best = &*made->best;
+  if (!arguments.plot.empty()) {
+    std::ofstream out(arguments.plot);
+    out << provision::to_svg(made->plan, *workloads, *types, report);
+    out.close();
+    if (!out) return complain({ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
+  }
+  if (arguments.json)
+    fmt::print("{}\n", provision::to_json(made->plan, *workloads, *types, report));
+  else
+    fmt::print("{}", provision::to_table(made->plan, *workloads, *types, report));
+  return exit_success;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& program, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = *program.add_subcommand(
+      "plan", "How many devices a set of SLOs needs, which models share one, with which shares and batches");
+  command.add_option("WORKLOADS", arguments->workloads, "JSON file of models, rates and SLOs")->required();
+  command
+      .add_option("--coefficients", arguments->coefficients,
+                  "What the models need on a type of device (JSON); repeat for several types")
+      ->required();
+  command
+      .add_option(
+          "--hardware", arguments->hardware,
+          "A type of device with its price (JSON); repeat for several, of which any number can be had")
+      ->required();
+  command
+      .add_option("--strategy", arguments->strategy,
+                  "best: the cheapest plan that is found; igniter: the paper's to the letter; ffd+, "
+                  "gpulets+, gslice+: "
+                  "its baselines")
+      ->check(CLI::IsMember({"best", "igniter", "ffd+", "gpulets+", "gslice+"}))
+      ->capture_default_str();
+  command.add_flag("--json", arguments->json, "Print one JSON object");
+  command.add_option("--plot", arguments->plot, "Write an SVG: a bar a device, divided by shares");
+  command.add_option(
+      "--existing", arguments->existing,
+      "A plan in force (what --json printed): change it as little as is worth it, and count the moves");
+  command
+      .add_option(
+          "--move-cost", arguments->move_cost,
+          "With --existing: US dollars per hour that a move must save (default: a tenth of the cheapest "
+          "device's price; 0: the cheapest plan, then the fewest moves)")
+      ->check(CLI::Range(0.0, 1e9));
+  command
+      .add_option("--headroom", arguments->headroom_pct,
+                  "Percent by which rates may exceed what is said of them")
+      ->check(CLI::Range(0.0, 1000.0));
+  command.add_flag("--no-split", arguments->no_split, "Never serve one workload on several devices");
+  command
+      .add_option("--time-limit", arguments->time_limit_s,
+                  "Seconds after which the search ends with the best plan so far")
+      ->check(CLI::Range(0.0, 1e7))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--effort", arguments->effort,
+          "How long the search goes on, in groups of devices planned anew per device; 0: greedy plans alone "
+          "(default: 10, but at most 200 groups; take 30 or more for plans that last)")
+      ->check(CLI::Range(0.0, 1e6));
+  command.add_option("--seed", arguments->seed, "Of the search")->capture_default_str();
+  command.footer(
+      "WORKLOADS is {\"workloads\": [{\"id\": \"W1\", \"model\": \"alexnet\", \"slo_ms\": 10, \"rate_rps\": "
+      "1200}]}. A batch "
+      "may take half\n"
+      "the SLO; the other half is for filling it. The same input, seed and effort give the same plan, unless "
+      "the time\n"
+      "limit or Ctrl-C ends the search. docs/provisioning.md tells more.\n"
+      "Examples (in profiles/igniter):\n"
+      "  carillon plan table3.json --coefficients workloads.json --hardware v100.json\n"
+      "  carillon plan table3.json --coefficients workloads.json --hardware v100.json --strategy igniter "
+      "--json\n"
+      "  carillon plan next.json --coefficients a.json --hardware a100.json --coefficients t.json --hardware "
+      "t4.json\n"
+      "  carillon plan next.json --coefficients workloads.json --hardware v100.json --existing plan.json "
+      "--plot plan.svg");
+  command.callback([arguments, &status] { status = run(*arguments); });
+}
+
+}  // namespace carillon::cli
