@@ -183,6 +183,7 @@ def draw(told, figures, sets):
         ticks.append(((begin + at - 1) / 2, strategy))
         at += 0.8
     plans.set_xticks([t for t, _ in ticks], [s for _, s in ticks])
+    plans.set_ylim(0, 128)
     plans.set_ylabel("share of a device, %")
     plans.set_title("The twelve workloads (red: predicted violation)")
     for name, colour in colours.items():

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <deque>
 #include <numeric>
 
 #include "carillon/provision/single_type.h"
@@ -64,7 +65,10 @@ Plan plan_igniter(std::span<const Workload> workloads, std::span<const DeviceTyp
     const DeviceType& type = types[index];
     Plan plan;
     const auto demands = theorem1_demands(workloads, types, index, plan);
-    std::vector<Slot> slots(1);
+    std::deque<Slot> slots(1);
+    // Those that may have room for the least share there is, in the order in which they were opened.
+    std::vector<Slot*> open{&slots.front()};
+    const int smallest = demands.empty() ? 0 : demands.back().second.least_units;
     std::vector<const Demand*> trial;
     std::vector<int> units, best_units;
     std::vector<SoloUse> alone;
@@ -72,7 +76,8 @@ Plan plan_igniter(std::span<const Workload> workloads, std::span<const DeviceTyp
       // The growth counts the newcomer's own share, which is the same everywhere.
       int least = type.units() + 1;
       Slot* best = nullptr;
-      for (Slot& slot : slots) {
+      for (Slot* candidate : open) {
+        Slot& slot = *candidate;
         if (slot.used + demand.least_units > type.units()) continue;  // Algorithm 2 would end at once
         trial = slot.demands;
         trial.push_back(&demand);
@@ -87,12 +92,14 @@ Plan plan_igniter(std::span<const Workload> workloads, std::span<const DeviceTyp
       }
       if (best == nullptr) {
         best = &slots.emplace_back();
+        open.push_back(best);
         best_units = {demand.least_units};
       }
       best->demands.push_back(&demand);
       best->workloads.push_back(w);
       best->units = best_units;
       best->used = std::accumulate(best_units.begin(), best_units.end(), 0);
+      if (best->used + smallest > type.units()) std::erase(open, best);
     }
     for (const Slot& slot : slots) {
       if (slot.demands.empty()) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "carillon/base/assert.h"
 #include "carillon/provision/allocation.h"
@@ -44,13 +45,15 @@ std::vector<Part> split_up(std::size_t index, const Workload& workload, std::spa
   const double count = std::ceil(workload.rate_rps / most);
   std::vector<Part> parts;
   double left = workload.rate_rps;
-  for (double i = count; i > 0; --i) {
-    const double rate = i == 1 ? left : split == Split::equal ? left / i : most;
-    auto part = part_for(index, workload, rate, types);
+  const double each = split == Split::equal ? workload.rate_rps / count : most;
+  for (double i = count; i > 1; --i, left -= each) {
+    auto part = parts.empty() ? part_for(index, workload, each, types) : std::optional(parts.front());
     if (!part) return {};
-    left -= rate;
     parts.push_back(*std::move(part));
   }
+  auto rest = part_for(index, workload, left, types);
+  if (!rest) return {};
+  parts.push_back(*std::move(rest));
   return parts;
 }
 
@@ -109,10 +112,18 @@ void pack_greedily(std::span<const Part> parts, std::span<const DeviceType> type
                    [&](std::size_t a, std::size_t b) { return costs[a] > costs[b]; });
   Sharing sharing;
   std::vector<int> best_units;
+  // Devices that may have room for the least share that is still to come, by index in the order of opening.
+  std::vector<std::size_t> open(devices.size());
+  std::iota(open.begin(), open.end(), std::size_t{0});
+  std::vector<int> smallest(types.size(), std::numeric_limits<int>::max());
+  for (const std::size_t p : waiting)
+    for (std::size_t t = 0; t < types.size(); ++t)
+      if (parts[p].demands[t]) smallest[t] = std::min(smallest[t], parts[p].demands[t]->least_units);
   for (const std::size_t p : waiting) {
-    Packed* best = nullptr;
+    std::optional<std::size_t> best;
     double best_score = std::numeric_limits<double>::infinity();
-    for (Packed& device : devices) {
+    for (const std::size_t candidate : open) {
+      const Packed& device = devices[candidate];
       const DeviceType& type = types[device.type];
       const auto& demand = parts[p].demands[device.type];
       if (!demand || device.used + demand->least_units > type.units()) continue;
@@ -137,12 +148,12 @@ void pack_greedily(std::span<const Part> parts, std::span<const DeviceType> type
                            : rule == Rule::best_fit ? (room - used) * type.hardware.price_usd_per_hour / room
                                                     : 0;
       if (score >= best_score) continue;
-      best = &device;
+      best = candidate;
       best_score = score;
       best_units = sharing.units;
       if (rule == Rule::first_fit) break;
     }
-    if (best == nullptr) {
+    if (!best) {
       std::optional<std::size_t> cheapest;
       for (std::size_t t = 0; t < types.size(); ++t) {
         if (!parts[p].demands[t]) continue;
@@ -154,13 +165,16 @@ void pack_greedily(std::span<const Part> parts, std::span<const DeviceType> type
           cheapest = t;
       }
       CARILLON_ASSERT(cheapest.has_value());
-      best = &devices.emplace_back(Packed{.type = *cheapest, .parts = {}, .units = {}});
+      best = devices.size();
+      open.push_back(*best);
+      devices.push_back({.type = *cheapest, .parts = {}, .units = {}});
       best_units = {parts[p].demands[*cheapest]->least_units};
     }
-    best->parts.push_back(p);
-    best->units = best_units;
-    best->used = 0;
-    for (const int u : best->units) best->used += u;
+    Packed& chosen = devices[*best];
+    chosen.parts.push_back(p);
+    chosen.units = best_units;
+    chosen.used = std::accumulate(best_units.begin(), best_units.end(), 0);
+    if (smallest[chosen.type] > types[chosen.type].units() - chosen.used) std::erase(open, *best);
   }
 }
 

@@ -1,5 +1,8 @@
 #include "carillon/provision/plan_json.h"
 
+#include <fstream>
+#include <iterator>
+
 #include <gtest/gtest.h>
 
 #include "carillon/provision/strategies.h"
@@ -112,6 +115,64 @@ TEST(PlanJson, IsShownToPeople) {
   EXPECT_NE(svg.find("&lt;W&amp;1&gt;"), std::string::npos);
   EXPECT_EQ(svg.find("<W&1>"), std::string::npos);
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+}
+
+// Whatever a file is turned into, it is read or refused, and what is read can be planned with.
+TEST(PlanJson, SurvivesMutation) {
+  const std::string folder = CARILLON_SOURCE_DIR "/profiles/igniter/";
+  const auto text_of = [&](const char* name) {
+    std::ifstream in(folder + name);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string hardware = text_of("v100.json"), models = text_of("workloads.json"),
+                    workloads = text_of("table3.json");
+  const BestPlan best = plan_best(testing::table3(), v100s);
+  const std::string plan = to_json(best.plan, testing::table3(), v100s, {.strategy = "best", .best = &best});
+  Random random(41);
+  const std::string bytes = "0123456789.-+eE\"{}[],:nul \xff";
+  const auto mutated = [&](std::string text) {
+    const auto edits = 1 + random.below(4);
+    for (std::uint64_t i = 0; i < edits && !text.empty(); ++i) {
+      const auto at = random.below(text.size());
+      switch (random.below(3)) {
+        case 0:
+          text[at] = bytes[random.below(bytes.size())];
+          break;
+        case 1:
+          text.erase(at, 1 + random.below(3));
+          break;
+        default:
+          text.insert(at, 1, bytes[random.below(bytes.size())]);
+      }
+    }
+    return text;
+  };
+  int planned = 0, refused = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const auto which = random.below(4);
+    const auto type = profile::parse_hardware(which == 0 ? mutated(hardware) : hardware, "h");
+    const auto set = profile::parse_coefficients(which == 1 ? mutated(models) : models, "c");
+    if (!type || !set) {
+      ++refused;
+      continue;
+    }
+    const std::vector<DeviceType> types{{.hardware = *type, .models = *set}};
+    const auto read = parse_workloads(which == 2 ? mutated(workloads) : workloads, "w", types);
+    if (!read) {
+      ++refused;
+      continue;
+    }
+    std::size_t removed = 0;
+    const auto existing = parse_existing(which == 3 ? mutated(plan) : plan, "p", *read, types, removed);
+    BestOptions options;
+    options.effort = round % 8 == 0 ? 0.5 : 0;
+    if (existing) options.existing = &*existing;
+    const BestPlan made = plan_best(*read, types, options);
+    EXPECT_EQ(predicted_violations(made.plan, *read, types), 0u) << "round " << round;
+    ++planned;
+  }
+  EXPECT_GT(planned, 300);
+  EXPECT_GT(refused, 300);
 }
 
 }  // namespace
