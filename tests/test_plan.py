@@ -69,6 +69,11 @@ def test_the_papers_example(program):
     assert placed == {"A": (10, 4), "R": (30, 8), "V": (37.5, 6)}
 
 
+def test_the_order_of_arguments_does_not_matter(program):
+    assert plan(program, *V100, "--strategy", "igniter", IGNITER / "table3.json")["device_count"] == 6
+    assert plan(program, "--json", *V100, IGNITER / "table3.json")["device_count"] == 6
+
+
 def test_it_is_shown_and_drawn(program, tmp_path):
     done = run(program, IGNITER / "table3.json", *V100, "--plot", tmp_path / "plan.svg")
     assert "6 devices, 18.36 $/h (best)" in done.stdout and "no predicted violations" in done.stdout

@@ -179,11 +179,13 @@ void add_plan(CLI::App& program, int& status) {
   command
       .add_option("--coefficients", arguments->coefficients,
                   "What the models need on a type of device (JSON); repeat for several types")
+      ->allow_extra_args(false)  // else they would swallow WORKLOADS
       ->required();
   command
       .add_option(
           "--hardware", arguments->hardware,
           "A type of device with its price (JSON); repeat for several, of which any number can be had")
+      ->allow_extra_args(false)
       ->required();
   command
       .add_option("--strategy", arguments->strategy,
@@ -209,8 +211,9 @@ void add_plan(CLI::App& program, int& status) {
       ->check(CLI::Range(0.0, 1000.0));
   command.add_flag("--no-split", arguments->no_split, "Never serve one workload on several devices");
   command
-      .add_option("--time-limit", arguments->time_limit_s,
-                  "Seconds after which the search ends with the best plan so far")
+      .add_option(
+          "--time-limit", arguments->time_limit_s,
+          "Seconds after which the search ends with the best plan so far (a greedy one is made in any case)")
       ->check(CLI::Range(0.0, 1e7))
       ->capture_default_str();
   command

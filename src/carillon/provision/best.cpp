@@ -369,7 +369,7 @@ class Planner {
 BestPlan plan_best(std::span<const Workload> workloads, std::span<const DeviceType> types,
                    const BestOptions& options) {
   BestPlan best = Planner(workloads, types, options).plan();
-  if (options.existing != nullptr || options.headroom > 0) return best;
+  if (options.existing != nullptr || options.headroom > 0 || (options.stop && options.stop())) return best;
   // Hardly ever is the paper's plan cheaper; but who asks for the best must not get less.
   Plan igniter = plan_igniter(workloads, types);
   if (igniter.infeasible.size() > best.plan.infeasible.size() ||
