@@ -13,6 +13,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device.h"
+#include "carillon/cli/planned.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/decision_log.h"
 #include "carillon/controller/model_loader.h"
@@ -31,6 +32,9 @@ struct Arguments {
   std::string grpc = "0.0.0.0:8001";
   std::string metrics = "0.0.0.0:8002";
   std::string profile;
+  std::string plan;
+  int plan_device = 0;
+  bool no_standby = false;
   double default_deadline_ms = 0;
   std::size_t max_open = 1 << 16;
   double profile_share = controller::ProbeOptions{}.share;
@@ -88,6 +92,51 @@ int complain(int status, const Error& error) {
   return status;
 }
 
+// Opens the doors to `service`, and waits until it is told to stop.
+int serve(controller::Service& service, const Arguments& arguments, std::uint64_t body_limit,
+          const SignalWait& signals, const std::string& what) {
+  frontend::Options doors;
+  doors.http = arguments.http;
+  doors.grpc = arguments.grpc;
+  doors.metrics = arguments.metrics;
+  doors.http_threads = arguments.http_threads;
+  doors.max_body = body_limit;
+  auto frontend = frontend::Frontend::start(service, doors);
+  if (!frontend) return complain(exit_failure, frontend.error());
+  const frontend::Ports ports = (*frontend)->ports();
+  spdlog::info("ready: {}; scheduler {}; HTTP port {}, gRPC port {}, metrics port {} (0: off); Ctrl-C stops",
+               what, arguments.scheduler, ports.http, ports.grpc, ports.metrics);
+  signals.wait();
+  spdlog::info("stopping");
+  (*frontend)->stop();
+  return exit_success;
+}
+
+int run_planned(const Arguments& arguments, const controller::Options& options, std::uint64_t body_limit,
+                const SignalWait& signals, const Clock& clock) {
+  if (!arguments.record.empty() || !arguments.profile.empty())
+    return complain(exit_usage,
+                    {ErrorCode::invalid_argument,
+                     "--plan goes with neither --record nor --profile: each workload has a scheduler "
+                     "of its own, and is measured at its share"});
+  PlannedOptions planned{
+      .models = arguments.models,
+      .plan = arguments.plan,
+      .number = arguments.plan_device > 0 ? std::optional(arguments.plan_device) : std::nullopt,
+      .standbys = !arguments.no_standby,
+      .scheduler = arguments.scheduler,
+      .controller = options,
+      .device = arguments.device,
+      .tell = [](const std::string& text) { spdlog::info("{}", text); }};
+  auto server = PlannedServer::start(planned, clock);
+  if (!server) return complain(exit_failure, server.error());
+  const int status = serve((*server)->service(), arguments, body_limit, signals,
+                           fmt::format("{} workloads of the plan", (*server)->workloads()));
+  (*server)->stop();
+  spdlog::info("stopped");
+  return status;
+}
+
 int run(const Arguments& arguments) {
   // Progress and logs go to standard error: standard output stays free for what is asked for.
   spdlog::set_default_logger(spdlog::stderr_color_mt("carillon"));
@@ -116,6 +165,7 @@ int run(const Arguments& arguments) {
   options.core.by_length = !arguments.length_blind;
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
+  if (!arguments.plan.empty()) return run_planned(arguments, options, body_limit->count, signals, clock);
   if (!arguments.record.empty()) {
     scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
                                                      arguments.scheduler, {});
@@ -141,27 +191,11 @@ int run(const Arguments& arguments) {
   controller.add_worker(std::move(*worker));
   controller.start();
 
-  frontend::Options doors;
-  doors.http = arguments.http;
-  doors.grpc = arguments.grpc;
-  doors.metrics = arguments.metrics;
-  doors.http_threads = arguments.http_threads;
-  doors.max_body = body_limit->count;
-  auto frontend = frontend::Frontend::start(controller, doors);
-  if (!frontend) return complain(exit_failure, frontend.error());
-  const frontend::Ports ports = (*frontend)->ports();
-  spdlog::info(
-      "ready: {} of {} models; scheduler {}; HTTP port {}, gRPC port {}, metrics port {} (0: off); Ctrl-C "
-      "stops",
-      loaded->ready, loaded->ready + loaded->not_ready, arguments.scheduler, ports.http, ports.grpc,
-      ports.metrics);
-
-  signals.wait();
-  spdlog::info("stopping");
-  (*frontend)->stop();
+  const int status = serve(controller, arguments, body_limit->count, signals,
+                           fmt::format("{} of {} models", loaded->ready, loaded->ready + loaded->not_ready));
   controller.stop();
   spdlog::info("stopped");
-  return exit_success;
+  return status;
 }
 
 }  // namespace
@@ -184,6 +218,14 @@ void add_serve(CLI::App& program, int& status) {
   command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; empty: off")
       ->capture_default_str();
   add_device_options(command, arguments->device);
+  command.add_option(
+      "--plan", arguments->plan,
+      "Serve one device of this plan ('carillon plan --json'): each of its workloads with its share of "
+      "the threads and its batch size, and a standby that takes over when its P99 breaks its SLO");
+  command
+      .add_option("--plan-device", arguments->plan_device, "Which device of the plan, where it has several")
+      ->check(CLI::Range(1, 1'000'000));
+  command.add_flag("--no-standby", arguments->no_standby, "With --plan: no standbys");
   command.add_option("--profile", arguments->profile,
                      "Profile file to start from; models that it lacks are measured at the start");
   command
@@ -218,7 +260,8 @@ void add_serve(CLI::App& program, int& status) {
       "Examples:\n"
       "  carillon serve --models ./models\n"
       "  carillon serve --models ./models --http 127.0.0.1:9000 --grpc '' --metrics 127.0.0.1:9002\n"
-      "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs");
+      "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs\n"
+      "  carillon serve --models ./models --plan plan.json --plan-device 2");
   command.callback([arguments, &status] { status = run(*arguments); });
 }
 

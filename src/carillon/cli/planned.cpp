@@ -1,0 +1,132 @@
+#include "carillon/cli/planned.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "carillon/graph/repository.h"
+#include "carillon/provision/served_plan.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::cli {
+namespace {
+
+// Room for a model's weights as kernels want them, in several layouts at worst.
+Bytes pages_for(const std::filesystem::path& file, Bytes most) {
+  std::error_code failure;
+  const auto size = std::filesystem::file_size(file, failure);
+  const Bytes wanted{(failure ? 0 : std::uint64_t{size}) * 4 + mib(64).count};
+  return std::min(wanted, most);
+}
+
+// One controller with one model at `share_pct` of the device.
+Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions& options,
+                                                           const graph::RepositoryEntry& entry,
+                                                           const provision::ServedWorkload& workload,
+                                                           double share_pct, const Clock& clock) {
+  auto device = make_device(options.device, clock);
+  if (!device) return std::unexpected(device.error());
+  const double cores = share_pct / 100 * device->worker.exec_threads;
+  DeviceArguments own = options.device;
+  own.threads = std::max(1, static_cast<int>(std::ceil(cores - 1e-9)));
+  device = make_device(own, clock);
+  if (!device) return std::unexpected(device.error());
+  device->worker.share = std::min(1.0, cores / own.threads);
+  const graph::ModelVersion& version = entry.versions.back();
+  device->worker.page_cache = pages_for(version.file, device->worker.page_cache);
+
+  auto scheduler = schedule::make_scheduler(options.scheduler);
+  if (!scheduler) return std::unexpected(scheduler.error());
+  auto lane = std::make_unique<controller::Controller>(std::move(*scheduler), options.controller, clock);
+  auto worker = worker::make_worker(device->worker, clock, lane->results());
+  if (!worker) return std::unexpected(worker.error());
+
+  graph::RepositoryEntry mine = entry;
+  graph::ModelConfig& config = *mine.config;
+  config.slo = workload.slo;
+  if (!config.batch_from_file && config.max_batch_size > 0) {
+    // The planned batch, and smaller ones for what comes when the rate is lower.
+    std::erase_if(config.batch_sizes, [&](int size) { return size >= workload.batch; });
+    config.batch_sizes.push_back(std::min(workload.batch, config.max_batch_size));
+  }
+  const auto tell = [&](const std::string& doing) {
+    options.tell(fmt::format("{} at {:g}%: {}", workload.id, share_pct, doing));
+  };
+  auto model = controller::prepare_model(mine, version, *device->engine, **worker, ModelId{0}, tell);
+  if (!model) return std::unexpected(model.error());
+  auto info = controller::seed_profile(*model, version.version, **worker, {}, tell);
+  if (!info) return std::unexpected(info.error());
+  if (info->batches.size() > 1)
+    std::erase_if(info->batches, [&](const auto& b) { return b.batch > std::max(1, workload.batch); });
+  controller::ModelView view;
+  view.name = entry.name;
+  view.version = version.version;
+  view.config = model->config;
+  lane->add_model(std::move(view), *model->compiled, *info);
+  lane->add_worker(std::move(*worker));
+  lane->start();
+  return lane;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions& options,
+                                                            const Clock& clock) {
+  const auto device = provision::read_served_device(options.plan, options.number);
+  if (!device) return in_context("--plan", device.error());
+  const auto entries = graph::read_repository(options.models);
+  if (!entries) return std::unexpected(entries.error());
+  std::unique_ptr<PlannedServer> server(new PlannedServer);
+  const auto tell = options.tell;
+  server->workloads_ =
+      std::make_unique<controller::Workloads>(clock, [tell](const controller::WorkloadSpec& spec) {
+        tell(fmt::format(
+            "workload {}: its P99 broke the SLO of {:g} ms in the last second, and again since; its "
+            "standby takes over, with {:g}% of the device in place of {:g}%",
+            spec.id, to_ms(spec.watch.slo), spec.standby_share_pct, spec.share_pct));
+      });
+  for (const graph::RepositoryEntry& entry : *entries) {
+    const auto planned = std::ranges::find(device->workloads, entry.name, &provision::ServedWorkload::model);
+    if (planned != device->workloads.end() && entry.config) continue;
+    controller::ModelView view;
+    view.name = entry.name;
+    view.config.name = entry.name;
+    view.reason =
+        entry.config ? "the plan has no workload of it on this device" : entry.config.error().message;
+    server->workloads_->add_unready(std::move(view));
+  }
+  for (const provision::ServedWorkload& workload : device->workloads) {
+    const std::string context = "--plan: workload '" + workload.id + "'";
+    const auto entry = std::ranges::find(*entries, workload.model, &graph::RepositoryEntry::name);
+    if (entry == entries->end())
+      return fail(ErrorCode::not_found,
+                  context + ": there is no model '" + workload.model + "' in " + options.models.string());
+    if (!entry->config) return in_context(context, entry->config.error());
+    auto serving = start_lane(options, *entry, workload, workload.share_pct, clock);
+    if (!serving) return in_context(context, serving.error());
+    server->controllers_.push_back(serving->get());
+    std::unique_ptr<controller::Controller> standby;
+    if (options.standbys && workload.standby_share_pct > 0) {
+      auto made = start_lane(options, *entry, workload, workload.standby_share_pct, clock);
+      if (!made) return in_context(context + ", its standby", made.error());
+      standby = std::move(*made);
+      server->controllers_.push_back(standby.get());
+    }
+    server->workloads_->add({.id = workload.id,
+                             .share_pct = workload.share_pct,
+                             .standby_share_pct = standby ? workload.standby_share_pct : 0,
+                             .watch = {.slo = workload.slo}},
+                            std::move(*serving), std::move(standby));
+    ++server->count_;
+  }
+  return server;
+}
+
+void PlannedServer::stop() {
+  for (controller::Controller* each : controllers_) each->stop();
+  controllers_.clear();
+}
+
+}  // namespace carillon::cli

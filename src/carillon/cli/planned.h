@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "carillon/cli/device.h"
+#include "carillon/controller/controller.h"
+#include "carillon/controller/model_loader.h"
+#include "carillon/controller/workloads.h"
+
+namespace carillon::cli {
+
+struct PlannedOptions {
+  std::filesystem::path models;
+  std::filesystem::path plan;
+  std::optional<int> number;  // of the plan's device; none: its only one
+  bool standbys = true;
+  std::string scheduler;
+  controller::Options controller;
+  DeviceArguments device;
+  std::function<void(const std::string&)> tell;  // what goes on, for people
+};
+
+// The workloads of one device of a plan, each with a controller and a worker of its own whose plans are held
+// to the workload's share of the device's threads, and with a standby where shares are left. They are
+// compiled, measured at their shares, and serving when this returns.
+class PlannedServer {
+ public:
+  static Result<std::unique_ptr<PlannedServer>> start(const PlannedOptions& options, const Clock& clock);
+  ~PlannedServer() { stop(); }
+
+  controller::Service& service() { return *workloads_; }
+  std::size_t workloads() const { return count_; }
+  void stop();
+
+ private:
+  PlannedServer() = default;
+
+  std::unique_ptr<controller::Workloads> workloads_;
+  std::vector<controller::Controller*> controllers_;  // that workloads_ owns
+  std::size_t count_ = 0;
+};
+
+}  // namespace carillon::cli
