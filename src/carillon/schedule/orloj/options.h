@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "carillon/base/time.h"
 
 namespace carillon::schedule {
@@ -16,6 +18,11 @@ struct OrlojOptions {
   // those that are level (as the text of section 4.3.2 says); false the latest deadline, the largest (as
   // Algorithm 4.1 is printed).
   bool urgent_first = false;
+
+  // Where all that waits for a model can be on time in the order of deadlines, that order fills its batch;
+  // the scores where it cannot, or where more wait than are looked at. Zero: the scores always, as in the
+  // paper.
+  std::size_t most_in_order = 64;
 
   // Bins of a batch's time in a score, and of an application's solo times.
   int score_bins = 8;

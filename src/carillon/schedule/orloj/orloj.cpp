@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "carillon/base/assert.h"
+#include "carillon/schedule/orloj/split.h"
 
 namespace carillon::schedule {
 namespace {
@@ -184,6 +184,65 @@ Orloj::Candidate Orloj::candidate(ModelId id) const {
   return best;
 }
 
+// All that waits for the model would be on time, by the estimates of batches, if it ran in the order of
+// deadlines from `start` on, first in a batch of the chosen size. Costs O(options' most_in_order).
+bool Orloj::can_go_in_order(const Candidate& chosen, TimePoint start) const {
+  const Model& m = models_[chosen.model.index()];
+  const auto& waiting = m.queues.front().by_deadline;
+  if (waiting.size() > options_.most_in_order) return false;
+  std::size_t left = waiting.size();
+  for (auto next = waiting.begin(); left > 0;) {
+    const int index = left == waiting.size() ? chosen.index : fleet_.batch_index(chosen.model, left);
+    const auto size = static_cast<std::size_t>(fleet_.batch_size(chosen.model, index));
+    const TimePoint deadline = next->first;
+    Duration longest{0};
+    for (std::size_t k = 0; k < size; ++k, ++next) {
+      const AppId app = m.waiting[next->second].request.app;
+      longest = std::max(longest, m.estimates.batch(app, static_cast<std::size_t>(index)).estimate);
+    }
+    start += longest;
+    if (saturating_add(start, fleet_.environment().answer) > deadline) return false;
+    left -= size;
+  }
+  return true;
+}
+
+std::vector<std::uint32_t> Orloj::most_urgent(const Candidate& chosen) const {
+  const Queue& queue = models_[chosen.model.index()].queues[static_cast<std::size_t>(chosen.index)];
+  std::vector<std::uint32_t> urgent;
+  const auto size = static_cast<std::size_t>(fleet_.batch_size(chosen.model, chosen.index));
+  for (auto next = queue.by_deadline.begin(); urgent.size() < size; ++next) urgent.push_back(next->second);
+  return urgent;
+}
+
+std::vector<std::uint32_t> Orloj::highest_scores(const Candidate& chosen, TimePoint start) {
+  Queue& queue = models_[chosen.model.index()].queues[static_cast<std::size_t>(chosen.index)];
+  const double x = std::exp(options_.b * ms(start));
+  std::vector<std::uint32_t> best;
+  std::vector<orloj::DynamicHull::Point> points;
+  for (int k = 0; k < fleet_.batch_size(chosen.model, chosen.index); ++k) {
+    best.push_back(*queue.hull.top(x));
+    points.push_back(queue.hull.at(best.back()));
+    queue.hull.erase(best.back());
+  }
+  for (std::size_t k = 0; k < best.size(); ++k) queue.hull.insert(best[k], points[k]);
+  return best;
+}
+
+// `best` are the most urgent, the first of all in front. Keeps those that go with the first where two batches
+// are quicker than one, and returns the place of their number.
+int Orloj::of_a_kind(ModelId id, std::vector<std::uint32_t>& best) const {
+  const Model& m = models_[id.index()];
+  const auto solo = [&](std::uint32_t slot) { return m.estimates.solo(m.waiting[slot].request.app); };
+  std::vector<double> solos;
+  for (const std::uint32_t slot : best) solos.push_back(solo(slot));
+  const orloj::Company company = orloj::quickest_company(solos, m.estimates.cost());
+  std::erase_if(best, [&](std::uint32_t slot) { return !company.admits(solo(slot)); });
+  const int index = fleet_.batch_index(id, best.size());
+  best.resize(static_cast<std::size_t>(fleet_.batch_size(id, index)));
+  return index;
+}
+
 // `best` are the requests of the highest scores, the best first. Longer requests than the first may hold up
 // the others more than they are worth, and shorter ones may wait for a batch of their own: keeps those, the
 // first among them, that make the most answers a second, and returns the place of their number.
@@ -221,18 +280,10 @@ int Orloj::without_stragglers(ModelId id, int index, std::vector<std::uint32_t>&
 void Orloj::run(DeviceId device, const Candidate& chosen, TimePoint now, Actions& out) {
   Model& m = models_[chosen.model.index()];
   const TimePoint start = start_on(device, now);
-  const double x = std::exp(options_.b * ms(start));
-  const int size = fleet_.batch_size(chosen.model, chosen.index);
-  Queue& queue = m.queues[static_cast<std::size_t>(chosen.index)];
-  std::vector<std::uint32_t> best;
-  std::vector<orloj::DynamicHull::Point> points;
-  for (int k = 0; k < size; ++k) {
-    best.push_back(*queue.hull.top(x));
-    points.push_back(queue.hull.at(best.back()));
-    queue.hull.erase(best.back());
-  }
-  for (std::size_t k = 0; k < best.size(); ++k) queue.hull.insert(best[k], points[k]);
-  const int index = without_stragglers(chosen.model, chosen.index, best);
+  const bool in_order = can_go_in_order(chosen, start);
+  std::vector<std::uint32_t> best = in_order ? most_urgent(chosen) : highest_scores(chosen, start);
+  const int index =
+      in_order ? of_a_kind(chosen.model, best) : without_stragglers(chosen.model, chosen.index, best);
   std::vector<Request> requests;
   TimePoint latest = TimePoint::max();
   for (const std::uint32_t slot : best) {

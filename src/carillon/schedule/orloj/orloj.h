@@ -24,11 +24,12 @@ namespace carillon::schedule {
 // is crossed (the paper's milestones), when distributions are made anew, and when the base of their times is
 // moved, long before e^(bt) could overflow.
 //
-// Differs from the paper: distributions of different applications are weighted by their shares of the
-// arrivals (the paper weighs them equally), and a request's batch is itself and others drawn from that
-// mixture, so that applications with short requests score higher. Several models share devices by the
-// earliest deadline of what they would run. A request costs O(batch sizes * log^2 waiting), a batch O(its
-// size * batch sizes * log^2).
+// Differs from the paper: scores are for choosing what to lose. Where all that waits can be on time, the most
+// urgent go first, with those in whose company they take the least time (split.h). Distributions of different
+// applications are weighted by their shares of the arrivals (the paper weighs them equally), and a request's
+// batch is itself and others drawn from that mixture, so that applications with short requests score higher.
+// Several models share devices by the earliest deadline of what they would run. A request costs O(batch sizes
+// * log^2 waiting), a batch O(its size * batch sizes * log^2).
 class Orloj final : public baselines::Central {
  public:
   explicit Orloj(const Environment& environment, const OrlojOptions& options = {})
@@ -92,6 +93,10 @@ class Orloj final : public baselines::Central {
   void rebuild(ModelId id, TimePoint start);
   void bring_up_to_date(ModelId id, TimePoint start, TimePoint now, Actions& out);
   Candidate candidate(ModelId id) const;
+  bool can_go_in_order(const Candidate& chosen, TimePoint start) const;
+  std::vector<std::uint32_t> most_urgent(const Candidate& chosen) const;
+  std::vector<std::uint32_t> highest_scores(const Candidate& chosen, TimePoint start);
+  int of_a_kind(ModelId id, std::vector<std::uint32_t>& best) const;
   int without_stragglers(ModelId id, int index, std::vector<std::uint32_t>& best) const;
   void run(DeviceId device, const Candidate& chosen, TimePoint now, Actions& out);
 

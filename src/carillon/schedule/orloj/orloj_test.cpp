@@ -139,7 +139,7 @@ TEST(Orloj, LearnsHowLongApplicationsTake) {
   EXPECT_GT(to_ms(hand.orloj.expected_batch(ModelId{0}, AppId{0}, 8)), 4 * quick) << "others come along";
 }
 
-TEST(Orloj, QuickRequestsGoFirstAndTogether) {
+TEST(Orloj, WhereNotAllCanBeOnTimeQuickRequestsGoFirstAndTogether) {
   Hand hand;
   hand.learn(0, 5, 0.5);
   hand.learn(1, 40, 3);
@@ -148,14 +148,33 @@ TEST(Orloj, QuickRequestsGoFirstAndTogether) {
   ASSERT_EQ(running.size(), 1U);
   std::vector<RequestId> quick;
   for (int i = 0; i < 4; ++i) {
-    hand.arrive(1, 5s);
-    quick.push_back(hand.arrive(0, 5s));
+    hand.arrive(1, 600ms);
+    quick.push_back(hand.arrive(0, 600ms));
   }
   hand.done(running[0], 500ms);
   auto next = hand.infers();
   ASSERT_EQ(next.size(), 1U);
   std::sort(next[0].requests.begin(), next[0].requests.end());
   EXPECT_EQ(next[0].requests, quick) << "slow ones would hold them up";
+}
+
+TEST(Orloj, WhereAllCanBeOnTimeTheMostUrgentGoesFirstInItsOwnCompany) {
+  Hand hand;
+  hand.learn(0, 5, 0.5);
+  hand.learn(1, 40, 3);
+  hand.arrive(1, 10s);
+  const auto running = hand.infers();
+  ASSERT_EQ(running.size(), 1U);
+  std::vector<RequestId> slow;
+  for (int i = 0; i < 4; ++i) {
+    hand.arrive(0, 5s);
+    slow.push_back(hand.arrive(1, 4s));
+  }
+  hand.done(running[0], 500ms);
+  auto next = hand.infers();
+  ASSERT_EQ(next.size(), 1U);
+  std::sort(next[0].requests.begin(), next[0].requests.end());
+  EXPECT_EQ(next[0].requests, slow) << "quick ones would be padded to eight times their time";
 }
 
 TEST(Orloj, RefusesWhatIsTooLateAndForgetsWhatIsCancelled) {
