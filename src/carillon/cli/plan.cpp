@@ -2,13 +2,17 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <map>
+#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
 #include "carillon/cli/commands.h"
+#include "carillon/cli/http_get.h"
 #include "carillon/provision/best.h"
+#include "carillon/provision/observed.h"
 #include "carillon/provision/plan_json.h"
 #include "carillon/provision/strategies.h"
 
@@ -19,6 +23,9 @@ volatile std::sig_atomic_t interrupted = 0;
 
 struct Arguments {
   std::string workloads;
+  std::string from;
+  double from_seconds = 10;
+  double slo_ms = 0;
   std::vector<std::string> coefficients, hardware;
   std::string strategy = "best";
   bool json = false;
@@ -131,6 +138,30 @@ Result<Made> make_plan(const Arguments& arguments, std::span<const provision::Wo
   return Made{best.plan, std::move(best)};
 }
 
+// The workloads that a running server sees, from two looks at its metrics.
+Result<std::vector<provision::Workload>> observe(const Arguments& arguments,
+                                                 std::span<const provision::DeviceType> types) {
+  using Clock = std::chrono::steady_clock;
+  const auto look = [&]() -> Result<std::map<std::string, provision::ObservedModel>> {
+    const auto text = http_get(arguments.from);
+    if (!text) return in_context("--from", text.error());
+    return provision::parse_metrics(*text, arguments.from);
+  };
+  auto first = look();
+  if (!first) return std::unexpected(first.error());
+  const auto started = Clock::now();
+  fmt::print(stderr, "watching {} for {:g} s\n", arguments.from, arguments.from_seconds);
+  std::this_thread::sleep_for(std::chrono::duration<double>(arguments.from_seconds));
+  auto second = look();
+  if (!second) return std::unexpected(second.error());
+  const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
+  const auto json = provision::observed_workloads(
+      *first, *second, seconds,
+      arguments.slo_ms > 0 ? std::optional(from_ms(arguments.slo_ms)) : std::nullopt);
+  if (!json) return in_context("--from " + arguments.from, json.error());
+  return provision::parse_workloads(*json, arguments.from, types);
+}
+
 int run(const Arguments& arguments) {
   if (arguments.strategy != "best" && (!arguments.existing.empty() || arguments.headroom_pct > 0 ||
                                        arguments.no_split || arguments.move_cost >= 0))
@@ -140,7 +171,12 @@ int run(const Arguments& arguments) {
     return complain({ErrorCode::invalid_argument, "--move-cost goes with --existing alone"});
   const auto types = read_types(arguments);
   if (!types) return complain(types.error());
-  const auto workloads = provision::read_workloads(arguments.workloads, *types);
+  if (arguments.workloads.empty() == arguments.from.empty())
+    return complain(
+        {ErrorCode::invalid_argument,
+         "say what to plan for: either a file of WORKLOADS, or --from with a running server's metrics"});
+  const auto workloads = arguments.from.empty() ? provision::read_workloads(arguments.workloads, *types)
+                                                : observe(arguments, *types);
   if (!workloads) return complain(workloads.error());
   provision::PlanReport report{.strategy = arguments.strategy, .changes = !arguments.existing.empty()};
   provision::Plan existing;
@@ -175,7 +211,16 @@ void add_plan(CLI::App& program, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App& command = *program.add_subcommand(
       "plan", "How many devices a set of SLOs needs, which models share one, with which shares and batches");
-  command.add_option("WORKLOADS", arguments->workloads, "JSON file of models, rates and SLOs")->required();
+  command.add_option("WORKLOADS", arguments->workloads, "JSON file of models, rates and SLOs");
+  command.add_option("--from", arguments->from,
+                     "In place of WORKLOADS: the metrics of a running server, such as "
+                     "http://127.0.0.1:8002/metrics; plans for the rates that it sees");
+  command.add_option("--from-seconds", arguments->from_seconds, "How long to watch it")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command
+      .add_option("--slo-ms", arguments->slo_ms, "With --from: the SLO of models that have none of their own")
+      ->check(CLI::Range(1e-3, 1e7));
   command
       .add_option("--coefficients", arguments->coefficients,
                   "What the models need on a type of device (JSON); repeat for several types")
@@ -237,7 +282,9 @@ void add_plan(CLI::App& program, int& status) {
       "  carillon plan next.json --coefficients a.json --hardware a100.json --coefficients t.json --hardware "
       "t4.json\n"
       "  carillon plan next.json --coefficients workloads.json --hardware v100.json --existing plan.json "
-      "--plot plan.svg");
+      "--plot plan.svg\n"
+      "  carillon plan --from http://127.0.0.1:8002/metrics --coefficients workloads.json --hardware "
+      "v100.json");
   command.callback([arguments, &status] { status = run(*arguments); });
 }
 

@@ -13,10 +13,11 @@ void count(StepStatistics& step, Duration d) {
 
 }  // namespace
 
-void Book::add_model(std::string name, std::int64_t version) {
+void Book::add_model(std::string name, std::int64_t version, std::optional<Duration> slo) {
   Page& page = pages_.emplace_back();
   page.of.name = std::move(name);
   page.of.version = version;
+  page.of.slo = slo;
 }
 
 void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival, TimePoint now,

@@ -35,7 +35,7 @@ class Book {
  public:
   // Models come in the order of their ids. `unix_minus_timeline`: what to add to a TimePoint to get Unix
   // time. Not while others write.
-  void add_model(std::string name, std::int64_t version);
+  void add_model(std::string name, std::int64_t version, std::optional<Duration> slo = std::nullopt);
   void set_unix_offset(Duration unix_minus_timeline) { unix_offset_ = unix_minus_timeline; }
 
   // One call of `rows` rows was answered at `now`. `steps` counts for on_time and late only.

@@ -75,7 +75,7 @@ void Core::add_device(worker::Worker& worker) {
 void Core::add_model(ServedModel model) {
   CARILLON_ASSERT(!started_ && model.info.id.index() == models_.size() && !model.info.batches.empty());
   scheduler_->add_model(model.info);
-  book_.add_model(model.info.name, model.version);
+  book_.add_model(model.info.name, model.version, model.slo);
   models_.push_back(std::move(model));
 }
 

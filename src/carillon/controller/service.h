@@ -75,6 +75,7 @@ struct ModelStatistics {
   std::uint64_t loads = 0, unloads = 0;
   std::uint64_t profiled = 0;  // finished requests that were run again alone
   bool loaded = false;
+  std::optional<Duration> slo;  // of requests that name no deadline
   double share_pct = 0;     // of the device's compute units, by a plan; 0: there is no plan
   bool on_standby = false;  // its standby serves it
   LatencyHistogram latency;           // arrival to answer, of successes

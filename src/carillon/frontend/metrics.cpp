@@ -79,6 +79,18 @@ class Families {
     all.push_back(std::move(family));
   }
 
+  // Of models that have one.
+  void slos(std::string name, std::string help) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {}};
+    for (const auto& model : statistics_.models) {
+      if (!model.slo) continue;
+      auto metric = labelled(model);
+      metric.gauge.value = to_seconds(*model.slo);
+      family.metric.push_back(std::move(metric));
+    }
+    if (!family.metric.empty()) all.push_back(std::move(family));
+  }
+
   void histogram(std::string name, std::string help, LatencyHistogram ModelStatistics::*member) {
     MetricFamily family{std::move(name), std::move(help), MetricType::Histogram, {}};
     for (const auto& model : statistics_.models) {
@@ -163,6 +175,7 @@ std::string metrics_text(const ServerStatistics& statistics) {
             [](const M& m) { return m.unloads; });
   f.counter("carillon_profiled_total", "Finished requests that were run again alone, in idle time",
             [](const M& m) { return m.profiled; });
+  f.slos("carillon_slo_seconds", "SLO of the model's requests that name no deadline");
   if (std::ranges::any_of(statistics.models, [](const M& m) { return m.share_pct > 0; })) {
     f.gauge("carillon_share_percent", "Share of the device's compute units that the plan gives the model",
             [](const M& m) { return m.share_pct; });
