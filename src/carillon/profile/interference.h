@@ -103,8 +103,8 @@ std::vector<Prediction> predict(const HardwareCoefficients& hardware, std::span<
 
 // The parts of predict() that a planner calls often, with the sums kept elsewhere. `others_cache_pct` is the
 // sum of cache_pct of the other workloads, `schedule_increase` that of schedule_increase_ms(), `frequency`
-// that of frequency_ratio(); the transfers are load_ms() + feedback_ms(). Infinite where the equations give no
-// positive time, as they may with a poor fit.
+// that of frequency_ratio(); the transfers are load_ms() + feedback_ms(). Infinite where the equations give
+// no positive time, as they may with a poor fit.
 inline double gpu_ms(const ModelCoefficients& model, double active, double others_cache_pct,
                      double schedule_increase, double frequency) {
   const double gpu = model.schedule_ms + schedule_increase * model.kernels +

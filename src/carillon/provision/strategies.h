@@ -1,11 +1,7 @@
 #pragma once
 
-#include <functional>
 #include <span>
-#include <string_view>
-#include <vector>
 
-#include "carillon/base/result.h"
 #include "carillon/provision/plan.h"
 
 // The strategies of the paper: pure functions of their input. With several types of device each plans with
