@@ -10,6 +10,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device.h"
+#include "carillon/cli/profile_fit.h"
 #include "carillon/controller/model_loader.h"
 
 namespace carillon::cli {
@@ -23,6 +24,7 @@ struct Arguments {
   int repeats = 30;
   bool json = false;
   DeviceArguments device;
+  FitArguments fit;
 };
 
 // Nobody waits for results here: measuring blocks until it has them.
@@ -137,6 +139,7 @@ void print_table(const profile::DeviceProfile& profile) {
 }
 
 int run(const Arguments& arguments) {
+  if (!arguments.fit.files.empty()) return fit_files(arguments.fit, arguments.json);
   const SteadyClock clock;
   auto device = make_device(arguments.device, clock);
   if (!device) return complain(exit_usage, device.error());
@@ -211,7 +214,13 @@ void add_profile(CLI::App& program, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App& command =
       *program.add_subcommand("profile", "Measures how long models take on this device, by batch size");
-  command.add_option("--models", arguments->models, "Model repository")->required();
+  auto& models = *command.add_option("--models", arguments->models, "Model repository");
+  auto& fit =
+      *command.add_option("--fit", arguments->fit.files,
+                          "Measure nothing: fit the interference model's coefficients to these files of "
+                          "measurements, taken together (docs/interference.md)");
+  fit.excludes(&models);
+  add_fit_options(command, arguments->fit);
   command.add_option("--out", arguments->out, "File to write; 'serve --profile' starts from it");
   command.add_option("--csv", arguments->csv,
                      "File to write as a table, which scenarios name in latency = { csv, row }");
@@ -224,8 +233,15 @@ void add_profile(CLI::App& program, int& status) {
   command.footer(
       "Examples:\n"
       "  carillon profile --models ./models --out profile.json\n"
-      "  carillon profile --models ./models --only resnet50 --repeats 1000 --json");
-  command.callback([arguments, &status] { status = run(*arguments); });
+      "  carillon profile --models ./models --only resnet50 --repeats 1000 --json\n"
+      "  carillon profile --fit profiles/igniter/profile_samples.json --fit profiles/igniter/workloads.json "
+      "\\\n"
+      "    --fit profiles/igniter/v100.json --out-coefficients workloads.json --out-hardware v100.json");
+  command.callback([arguments, &models, &fit, &status] {
+    if (models.empty() && fit.empty())
+      throw CLI::RequiredError("--models DIR (to measure) or --fit FILE (to fit what was measured)");
+    status = run(*arguments);
+  });
 }
 
 }  // namespace carillon::cli
