@@ -2,6 +2,7 @@
 
 #include <ctime>
 #include <fstream>
+#include <optional>
 #include <set>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +11,8 @@
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device.h"
+#include "carillon/cli/interference/cpu_probe.h"
+#include "carillon/cli/interference/measure.h"
 #include "carillon/cli/profile_fit.h"
 #include "carillon/controller/model_loader.h"
 
@@ -25,6 +28,11 @@ struct Arguments {
   bool json = false;
   DeviceArguments device;
   FitArguments fit;
+  bool interference = false;
+  std::string out_measurements;
+  int together = 3;
+  int max_batch = 32;
+  std::optional<double> price;
 };
 
 // Nobody waits for results here: measuring blocks until it has them.
@@ -138,8 +146,50 @@ void print_table(const profile::DeviceProfile& profile) {
   }
 }
 
+// --interference: models alone and together at shares of the device, and the fit to that.
+int measure_together(const Arguments& arguments) {
+  if (arguments.device.device != "cpu")
+    return complain(exit_usage,
+                    {ErrorCode::invalid_argument,
+                     "--interference measures on --device cpu, not on '" + arguments.device.device + "'"});
+  const SteadyClock clock;
+  auto entries = graph::read_repository(arguments.models);
+  if (!entries) return complain(exit_failure, entries.error());
+  for (const std::string& name : arguments.only)
+    if (std::ranges::none_of(*entries, [&](const auto& entry) { return entry.name == name; }))
+      return complain(exit_usage, {ErrorCode::not_found,
+                                   "--only " + name + ": there is no such model in " + arguments.models});
+  std::erase_if(*entries, [&](const auto& entry) {
+    return !arguments.only.empty() && std::ranges::find(arguments.only, entry.name) == arguments.only.end();
+  });
+  const auto tell = [](const std::string& what) { fmt::print(stderr, "{}\n", what); };
+  CpuProbeOptions options;
+  options.device = arguments.device;
+  options.repeats = arguments.repeats;
+  auto probe = make_cpu_probe(std::move(*entries), options, clock, tell);
+  if (!probe) return complain(exit_failure, probe.error());
+  auto measured = measure_interference(
+      **probe, {.most_together = arguments.together, .max_batch = arguments.max_batch, .tell = tell});
+  if (!measured) return complain(exit_failure, measured.error());
+  measured->price_usd_per_hour = arguments.price;
+  // What was measured is kept even where the fit to it fails.
+  if (!arguments.out_measurements.empty()) {
+    std::ofstream out(arguments.out_measurements);
+    out << profile::to_json(*measured);
+    out.close();
+    if (!out)
+      return complain(exit_failure, {ErrorCode::internal, "--out-measurements: cannot write '" +
+                                                              arguments.out_measurements + "'"});
+    fmt::print(stderr, "wrote {}\n", arguments.out_measurements);
+  }
+  if (const auto done = fit_and_report(*measured, arguments.fit, arguments.json); !done)
+    return complain(exit_failure, done.error());
+  return exit_success;
+}
+
 int run(const Arguments& arguments) {
   if (!arguments.fit.files.empty()) return fit_files(arguments.fit, arguments.json);
+  if (arguments.interference) return measure_together(arguments);
   const SteadyClock clock;
   auto device = make_device(arguments.device, clock);
   if (!device) return complain(exit_usage, device.error());
@@ -220,6 +270,27 @@ void add_profile(CLI::App& program, int& status) {
                           "Measure nothing: fit the interference model's coefficients to these files of "
                           "measurements, taken together (docs/interference.md)");
   fit.excludes(&models);
+  auto& interference = *command.add_flag(
+      "--interference", arguments->interference,
+      "Measure how models slow each other: alone and together at shares of the device; and fit the "
+      "coefficients that 'plan' reads");
+  interference.needs(&models);
+  command
+      .add_option("--out-measurements", arguments->out_measurements,
+                  "File to write with what --interference measured; --fit reads it")
+      ->needs(&interference);
+  command
+      .add_option("--together", arguments->together, "With --interference: at most so many models at once")
+      ->check(CLI::Range(1, 5))
+      ->capture_default_str()
+      ->needs(&interference);
+  command.add_option("--max-batch", arguments->max_batch, "With --interference: no larger batches")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->needs(&interference);
+  command.add_option("--price", arguments->price, "With --interference: US dollars an hour of this device")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(&interference);
   add_fit_options(command, arguments->fit);
   command.add_option("--out", arguments->out, "File to write; 'serve --profile' starts from it");
   command.add_option("--csv", arguments->csv,
@@ -234,6 +305,8 @@ void add_profile(CLI::App& program, int& status) {
       "Examples:\n"
       "  carillon profile --models ./models --out profile.json\n"
       "  carillon profile --models ./models --only resnet50 --repeats 1000 --json\n"
+      "  carillon profile --models ./models --interference --out-coefficients models.json --out-hardware "
+      "cpu.json\n"
       "  carillon profile --fit profiles/igniter/profile_samples.json --fit profiles/igniter/workloads.json "
       "\\\n"
       "    --fit profiles/igniter/v100.json --out-coefficients workloads.json --out-hardware v100.json");
