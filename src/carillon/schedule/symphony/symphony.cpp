@@ -118,9 +118,12 @@ bool Symphony::growing_is_useless(ModelId model, int size) const {
 
 void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {
   failures_.erase(request.id);
-  const auto& machine = machines_[request.model.index()];
+  auto& machine = machines_[request.model.index()];
   const TimePoint would_finish = now + fleet_.environment().dispatch + machine.span(0);
-  if (would_finish > request.deadline) fleet_.doubt(request.model, now);
+  if (would_finish > request.deadline) {
+    fleet_.doubt(request.model, now);
+    for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(request.model, i));
+  }
   out.emplace_back(Refuse{
       request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed, would_finish});
 }
