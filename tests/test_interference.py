@@ -48,6 +48,7 @@ def test_plan_reads_the_files(program, tmp_path):
 
 def test_says_what_is_wrong(program, tmp_path):
     run(program, "profile", status=2)
+    run(program, "profile", "--models", tmp_path, "--out-coefficients", tmp_path / "c.json", status=2)
     assert "no file of measurements" in run(program, "profile", "--fit", DATA / "table1.json", status=2).stderr
     samples = json.loads((DATA / "profile_samples.json").read_text())
     samples["fit_samples"]["ssd"]["grid"][2]["gpu_latency_ms"] = -1
@@ -61,3 +62,26 @@ def test_says_what_is_wrong(program, tmp_path):
     fit = json.loads(run(program, "profile", "--fit", wrong, *FILES[1:], "--json").stdout)
     (outlier,) = fit["coefficients"]["models"]["ssd"]["fit"]["time"]["outliers"]
     assert outlier.startswith("batch 1, share 100%: 45 ms")
+
+
+def test_measures_models_together_on_this_machine(program, tiny_models, tmp_path):
+    """What comes out is looked at, not how long things took: the machine may be busy."""
+    measurements, coefficients, hardware = (tmp_path / f for f in ("measured.json", "models.json", "device.json"))
+    caches = ("--page-cache", "64 MiB", "--io-cache", "32 MiB", "--workspace", "64 MiB")
+    fit = json.loads(run(program, "profile", "--models", tiny_models, "--only", "tiny_cnn", "--interference", "--together", 2,
+                         "--max-batch", 4, "--price", 0.5, *caches, "--out-measurements", measurements,
+                         "--out-coefficients", coefficients, "--out-hardware", hardware, "--json").stdout)
+    measured = json.loads(measurements.read_text())
+    assert measured["format"] == "carillon-interference-1"
+    model = measured["models"]["tiny_cnn"]
+    assert len(model["solo"]) == 11 and model["n_kernels"] > 1 and model["d_load_bytes"] > 0
+    assert all(sample["gpu_latency_ms"] > 0 for sample in model["solo"])
+    assert len(measured["colocated"][0]["members"]) == 2 and len(measured["checks"]) == 1
+    assert fit["checks"]["samples"] == 2
+    assert json.loads(hardware.read_text())["price_usd_per_hour"] == 0.5
+    # The measurements are what --fit reads, and it comes to the same.
+    again = json.loads(run(program, "profile", "--fit", measurements, "--json").stdout)
+    assert again["coefficients"] == fit["coefficients"] and again["hardware"] == fit["hardware"]
+    told = run(program, "profile", "--models", tiny_models, "--interference", "--device", "emulated:x", status=2)
+    assert "--interference measures on --device cpu" in told.stderr
+    run(program, "profile", "--models", tiny_models, "--together", 2, status=2)

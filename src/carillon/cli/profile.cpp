@@ -313,6 +313,9 @@ void add_profile(CLI::App& program, int& status) {
   command.callback([arguments, &models, &fit, &status] {
     if (models.empty() && fit.empty())
       throw CLI::RequiredError("--models DIR (to measure) or --fit FILE (to fit what was measured)");
+    const bool fits = arguments->interference || !fit.empty();
+    if (!fits && !(arguments->fit.out_coefficients.empty() && arguments->fit.out_hardware.empty()))
+      throw CLI::RequiresError("--out-coefficients and --out-hardware", "--interference or --fit");
     status = run(*arguments);
   });
 }
