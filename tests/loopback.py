@@ -1,10 +1,22 @@
-"""Free addresses on loopback, and whether a server answers there."""
+"""Servers on loopback for the tests: free addresses, sample models, and `carillon serve` as a child."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
 
 HOST = "127.0.0.1"
 
@@ -27,3 +39,50 @@ def is_ready(address: str) -> bool:
             return response.status == 200
     except (urllib.error.URLError, OSError):
         return False
+
+
+@dataclass
+class RunningServer:
+    http: str
+    grpc: str
+    metrics: str
+    program: Path
+    models: Path
+    process: subprocess.Popen
+
+    def scrape(self) -> str:
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as response:
+            return response.read().decode()
+
+
+def make_samples(folder: Path, models: str) -> Path:
+    subprocess.run([sys.executable, "-m", "carillon_samples", "--models", models, "--out", str(folder)],
+                   check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, timeout=300)
+    return folder
+
+
+@contextlib.contextmanager
+def serving(program: Path, models: Path, log_path: Path, *options: str):
+    """A server that is ready; it must still be there at the end, and stop when told to."""
+    http, grpc, metrics = free_addresses(3)
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [str(program), "serve", "--models", str(models), "--http", http, "--grpc", grpc,
+             "--metrics", metrics, "--page-cache", "256 MiB", *options],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        limit = time.monotonic() + 300
+        while not is_ready(http):
+            status = process.poll()
+            if status is not None or time.monotonic() > limit:
+                pytest.fail(f"the server {'is not ready' if status is None else f'ended with {status}'}:\n"
+                            + log_path.read_text(errors="replace")[-4000:], pytrace=False)
+            time.sleep(0.1)
+        yield RunningServer(http, grpc, metrics, program, models, process)
+        assert process.poll() is None, "the server ended:\n" + log_path.read_text(errors="replace")[-4000:]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0, log_path.read_text(errors="replace")[-4000:]
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

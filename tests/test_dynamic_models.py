@@ -15,7 +15,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from conftest import make_samples, serving
+from loopback import make_samples, serving
 
 MODEL = "varlen_encoder"
 LENGTHS = [16, 32, 64, 128, 256]

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from conftest import ROOT, serving
+from loopback import ROOT, serving
 
 COEFFICIENTS = ROOT / "profiles" / "igniter" / "workloads.json"
 HARDWARE = ROOT / "profiles" / "igniter" / "v100.json"

@@ -114,11 +114,11 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
       standby = std::move(*made);
       server->controllers_.push_back(standby.get());
     }
-    server->workloads_->add({.id = workload.id,
-                             .share_pct = workload.share_pct,
-                             .standby_share_pct = standby ? workload.standby_share_pct : 0,
-                             .watch = {.slo = workload.slo}},
-                            std::move(*serving), std::move(standby));
+    const controller::WorkloadSpec spec{.id = workload.id,
+                                        .share_pct = workload.share_pct,
+                                        .standby_share_pct = standby ? workload.standby_share_pct : 0,
+                                        .watch = {.slo = workload.slo}};
+    server->workloads_->add(spec, std::move(*serving), std::move(standby));
     ++server->count_;
   }
   return server;

@@ -6,6 +6,10 @@
 #include "carillon/base/random.h"
 #include "carillon/provision/workload.h"
 
+#ifndef CARILLON_SOURCE_DIR  // the build sets it for tests; headers are also compiled alone
+#define CARILLON_SOURCE_DIR "."
+#endif
+
 // Workloads and devices for tests: the published ones, and random sets like them.
 namespace carillon::provision::testing {
 
