@@ -89,8 +89,9 @@ def main():
     parser.add_argument("--repository", default=str(harness.ROOT / "build/samples"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--process", default="uniform", help="arrivals; uniform are the paper's clients")
-    parser.add_argument("--load", type=float, default=0.35, help="of each model: its rate, as a share of what it does alone")
-    parser.add_argument("--slo", type=float, default=10, help="SLOs, in times of a batch of one alone")
+    parser.add_argument("--contrast-seconds", type=float, default=120, help="of the run with FFD+'s shares")
+    parser.add_argument("--load", type=float, default=0.25, help="of each model: its rate, as a share of what it does alone")
+    parser.add_argument("--slo", type=float, default=15, help="SLOs, in times of a batch of one alone")
     parser.add_argument("--fresh", action="store_true", help="measure the models anew")
     parser.add_argument("--no-write", action="store_true")
     args = parser.parse_args()
@@ -104,7 +105,8 @@ def main():
             carillon("profile", "--interference", "--models", models, "--threads", args.threads, "--out-coefficients",
                      coefficients, "--out-hardware", hardware)
         profile_file = folder / "profile.json"
-        carillon("profile", "--models", models, "--threads", args.threads, "--repeats", 30, "--out", profile_file)
+        if args.fresh or not profile_file.exists():
+            carillon("profile", "--models", models, "--threads", args.threads, "--repeats", 30, "--out", profile_file)
         profile = {m["name"]: m for m in json.loads(profile_file.read_text())["models"]}
         workloads = []
         for name in names:
@@ -122,7 +124,8 @@ def main():
         for strategy in ("igniter", "ffd+"):
             if plans[strategy]["device_count"] != 1:
                 raise SystemExit(f"{strategy} needs {plans[strategy]['device_count']} devices: choose a lower --load")
-            runs[strategy] = run(args, folder, models, plans[strategy], workloads, strategy, args.seconds)
+            runs[strategy] = run(args, folder, models, plans[strategy], workloads, strategy,
+                                 args.seconds if strategy == "igniter" else args.contrast_seconds)
         # A share that is too small for the rate by a tenth, as if it had been predicted so.
         short = json.loads(json.dumps(plans["igniter"]))
         victim = short["devices"][0]["workloads"][0]
@@ -160,7 +163,8 @@ def write(data, args):
     from datetime import date
     machine = harness.machine()
     text = (f"{BEGIN}\n### Live, on the CPU\n\n`python bench/shares.py`, commit {machine['commit']}, {machine['cpu']}, "
-            f"{args.threads} kernel thread, {date.today().isoformat()}; {data['seconds']:g} s each, {data['process']} arrivals; "
+            f"{args.threads} kernel thread, {date.today().isoformat()}; {data['seconds']:g} s with igniter's shares, "
+            f"{args.contrast_seconds:g} s with FFD+'s, {data['process']} arrivals; "
             f"P99 over all requests, those refused later than any.\n\n{table}\n\n{forced}\n{END}")
     document = DOCUMENT.read_text()
     if BEGIN in document:
