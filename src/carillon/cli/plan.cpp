@@ -6,6 +6,7 @@
 #include <thread>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "carillon/provision/observed.h"
 #include "carillon/provision/plan_json.h"
 #include "carillon/provision/strategies.h"
+#include "carillon/simulate/plan_simulation.h"
 
 namespace carillon::cli {
 namespace {
@@ -37,7 +39,23 @@ struct Arguments {
   double headroom_pct = 0;
   std::uint64_t seed = 1;
   bool no_split = false;
+  double simulate_s = 0;  // 0: not at all
+  double noise = 0.03;
+  std::string arrivals = "constant";
+  std::string batching = "available";
+  bool standby = false;
 };
+
+simulate::PlanSimulationOptions simulation_options(const Arguments& arguments) {
+  using simulate::PlanBatching;
+  return {.span = from_seconds(arguments.simulate_s),
+          .noise = arguments.noise,
+          .arrivals = arguments.arrivals == "poisson" ? workload::ArrivalKind::poisson
+                                                      : workload::ArrivalKind::uniform,
+          .batching = arguments.batching == "full" ? PlanBatching::full : PlanBatching::available,
+          .standby = arguments.standby,
+          .seed = arguments.seed};
+}
 
 int complain(const Error& error) {
   fmt::print(stderr, "carillon plan: {}\n", error.message);
@@ -198,10 +216,26 @@ int run(const Arguments& arguments) {
     out.close();
     if (!out) return complain({ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
   }
-  if (arguments.json)
-    fmt::print("{}\n", provision::to_json(made->plan, *workloads, *types, report));
-  else
+  const auto options = simulation_options(arguments);
+  std::optional<simulate::PlanSimulation> simulated;
+  if (arguments.simulate_s > 0) {
+    auto result = simulate::simulate_plan(made->plan, *workloads, *types, options);
+    if (!result) return complain(in_context("--simulate", result.error()).error());
+    simulated = *std::move(result);
+  }
+  if (arguments.json) {
+    std::string told = provision::to_json(made->plan, *workloads, *types, report);
+    if (simulated) {
+      auto document = nlohmann::ordered_json::parse(told);
+      document["simulated"] =
+          nlohmann::ordered_json::parse(simulate::to_json(*simulated, *workloads, options));
+      told = document.dump(2);
+    }
+    fmt::print("{}\n", told);
+  } else {
     fmt::print("{}", provision::to_table(made->plan, *workloads, *types, report));
+    if (simulated) fmt::print("\n{}", simulate::to_table(*simulated, *workloads, options));
+  }
   return exit_success;
 }
 
@@ -267,7 +301,33 @@ void add_plan(CLI::App& program, int& status) {
           "How long the search goes on, in groups of devices planned anew per device; 0: greedy plans alone "
           "(default: 10, but at most 200 groups; take 30 or more for plans that last)")
       ->check(CLI::Range(0.0, 1e6));
-  command.add_option("--seed", arguments->seed, "Of the search")->capture_default_str();
+  command.add_option("--seed", arguments->seed, "Of the search and of --simulate")->capture_default_str();
+  CLI::Option& simulated =
+      *command
+           .add_option(
+               "--simulate", arguments->simulate_s,
+               "Then serve the plan for so many seconds of virtual time, with devices that do what "
+               "the interference model says, give or take noise, and tell each workload's P99 and rate")
+           ->check(CLI::Range(0.001, 1e6));
+  command.add_option("--simulate-noise", arguments->noise, "Deviation of a batch's time over its mean")
+      ->check(CLI::Range(0.0, 1.0))
+      ->needs(&simulated)
+      ->capture_default_str();
+  command.add_option("--simulate-arrivals", arguments->arrivals, "constant gaps, or poisson")
+      ->check(CLI::IsMember({"constant", "poisson"}))
+      ->needs(&simulated)
+      ->capture_default_str();
+  command
+      .add_option("--simulate-batching", arguments->batching,
+                  "available: a free device starts with what is there; full: it waits for the planned batch")
+      ->check(CLI::IsMember({"available", "full"}))
+      ->needs(&simulated)
+      ->capture_default_str();
+  command
+      .add_flag("--simulate-standby", arguments->standby,
+                "Simulate a second time with 10% of a device more, or what is left of it, for workloads that "
+                "broke their SLO: iGniter's answer to prediction errors")
+      ->needs(&simulated);
   command.footer(
       "WORKLOADS is {\"workloads\": [{\"id\": \"W1\", \"model\": \"alexnet\", \"slo_ms\": 10, \"rate_rps\": "
       "1200}]}. A batch "

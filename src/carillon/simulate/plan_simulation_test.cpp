@@ -1,0 +1,184 @@
+#include "carillon/simulate/plan_simulation.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "carillon/provision/strategies.h"
+#include "carillon/provision/testing/sets.h"
+
+namespace carillon::simulate {
+namespace {
+
+using provision::Plan;
+using provision::Workload;
+using provision::testing::table3;
+
+const std::vector<provision::DeviceType> v100s{provision::testing::v100()};
+
+// All workloads on one device, with these shares in units and these batches.
+Plan one_device(const std::vector<Workload>& workloads, const std::vector<std::pair<int, int>>& shares) {
+  Plan plan;
+  plan.devices = {{.number = 1}};
+  for (std::size_t i = 0; i < workloads.size(); ++i)
+    plan.devices[0].placements.push_back({.workload = i,
+                                          .units = shares[i].first,
+                                          .batch = shares[i].second,
+                                          .rate_rps = workloads[i].rate_rps});
+  return plan;
+}
+
+double predicted_ms(const Plan& plan, const std::vector<Workload>& workloads) {
+  return provision::forecast(plan.devices[0], workloads, v100s)[0].latency_ms;
+}
+
+PlanSimulation simulated(const Plan& plan, const std::vector<Workload>& workloads,
+                         const PlanSimulationOptions& options) {
+  auto result = simulate_plan(plan, workloads, v100s, options);
+  EXPECT_TRUE(result) << result.error().message;
+  return *std::move(result);
+}
+
+TEST(PlanSimulation, OneAtATimeTakesWhatIsPredicted) {
+  const std::vector<Workload> workloads = {{"a", "resnet50", 40, 20}, {"b", "vgg19", 60, 5}};
+  const Plan plan = one_device(workloads, {{20, 1}, {10, 1}});
+  for (const auto arrivals : {workload::ArrivalKind::uniform, workload::ArrivalKind::poisson}) {
+    const auto result = simulated(plan, workloads, {.span = 100s, .noise = 0, .arrivals = arrivals});
+    ASSERT_EQ(result.workloads.size(), 2u);
+    const SimulatedWorkload& a = result.workloads[0];
+    EXPECT_NEAR(to_ms(a.p50), predicted_ms(plan, workloads), 2e-6);
+    EXPECT_EQ(a.mean_batch, 1);
+    EXPECT_FALSE(a.violated());
+    if (arrivals == workload::ArrivalKind::uniform) {
+      EXPECT_EQ(a.p99, a.p50);
+      EXPECT_EQ(a.requests, 2000u);
+      EXPECT_NEAR(a.achieved_rps, 20, 0.1);
+    }
+  }
+}
+
+TEST(PlanSimulation, FullBatchesWaitForTheirLastRequest) {
+  const std::vector<Workload> workloads = {{"a", "resnet50", 40, 100}};
+  const Plan plan = one_device(workloads, {{30, 4}});
+  const auto result = simulated(plan, workloads, {.span = 10s, .noise = 0, .batching = PlanBatching::full});
+  const SimulatedWorkload& a = result.workloads[0];
+  // Of four, 10 ms apart, the first waits 30 ms; half wait at most 10.
+  EXPECT_NEAR(to_ms(a.p99), 30 + predicted_ms(plan, workloads), 1e-5);
+  EXPECT_NEAR(to_ms(a.p50), 10 + predicted_ms(plan, workloads), 1e-5);
+  EXPECT_NEAR(a.mean_batch, 4, 0.02);
+  EXPECT_EQ(a.late, to_ms(a.p99) > 40);
+}
+
+TEST(PlanSimulation, ShowsAPredictedViolation) {
+  // 400 requests a second need 30% of the device; with 20% it falls ever farther behind.
+  const std::vector<Workload> workloads = {{"W4", "resnet50", 20, 400}};
+  for (const auto batching : {PlanBatching::available, PlanBatching::full}) {
+    const auto right =
+        simulated(one_device(workloads, {{14, 4}}), workloads, {.noise = 0, .batching = batching});
+    EXPECT_EQ(right.violations, 0u);
+    EXPECT_EQ(right.on_time, right.requests);
+    const auto wrong = simulated(one_device(workloads, {{8, 4}}), workloads, {.batching = batching});
+    EXPECT_EQ(wrong.violations, 1u);
+    EXPECT_TRUE(wrong.workloads[0].late);
+    EXPECT_TRUE(wrong.workloads[0].slow);
+    EXPECT_LT(wrong.workloads[0].achieved_rps, 330);
+    EXPECT_EQ(wrong.workloads[0].requests, right.workloads[0].requests) << "all are answered and counted";
+  }
+}
+
+TEST(PlanSimulation, AchievesWhatIsPredictedWhereItIsTooSlow) {
+  const auto workloads = table3();
+  const Plan plan = provision::plan_ffd(workloads, v100s);
+  const auto result = simulated(plan, workloads, {.span = 100s, .noise = 0.03});
+  for (const auto& device : plan.devices) {
+    const auto forecasts = provision::forecast(device, workloads, v100s);
+    for (std::size_t i = 0; i < forecasts.size(); ++i) {
+      const auto& p = device.placements[i];
+      if (forecasts[i].throughput_rps < 0.99 * p.rate_rps) {
+        const SimulatedWorkload& w = result.workloads[p.workload];
+        EXPECT_TRUE(w.late && w.slow) << workloads[p.workload].id;
+        EXPECT_NEAR(w.achieved_rps, forecasts[i].throughput_rps, 0.003 * p.rate_rps)
+            << workloads[p.workload].id;
+      }
+    }
+  }
+}
+
+TEST(PlanSimulation, TheStandbyTakesOver) {
+  const std::vector<Workload> workloads = {{"W4", "resnet50", 20, 400}};
+  PlanSimulationOptions options{.standby = true};
+  const auto mended = simulated(one_device(workloads, {{10, 4}}), workloads, options);
+  EXPECT_EQ(mended.violations, 0u);
+  EXPECT_TRUE(mended.workloads[0].standby);
+  options.standby = false;
+  EXPECT_EQ(simulated(one_device(workloads, {{10, 4}}), workloads, options).violations, 1u);
+  // Where nothing is wrong there is nothing to take over.
+  options.standby = true;
+  EXPECT_FALSE(simulated(one_device(workloads, {{16, 4}}), workloads, options).workloads[0].standby);
+}
+
+TEST(PlanSimulation, NeverEndsWhereTheModelSaysSo) {
+  // Far above the power cap the frequency falls to zero.
+  auto types = v100s;
+  types[0].hardware.coefficients.max_power_w = 1;
+  types[0].hardware.coefficients.alpha_f = -1000;
+  const std::vector<Workload> workloads = {{"a", "ssd", 55, 100}};
+  const auto result = simulate_plan(one_device(workloads, {{40, 4}}), workloads, types, {});
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->workloads[0].p50, Duration::max());
+  EXPECT_EQ(result->workloads[0].achieved_rps, 0);
+  EXPECT_EQ(result->on_time, 0u);
+  EXPECT_TRUE(result->workloads[0].violated());
+  const auto told = nlohmann::json::parse(to_json(*result, workloads, {}));
+  EXPECT_TRUE(told["workloads"][0]["p99_ms"].is_null());
+}
+
+TEST(PlanSimulation, PartsOfAWorkloadCountTogether) {
+  const std::vector<Workload> workloads = {{"a", "resnet50", 40, 60}};
+  Plan plan = one_device(workloads, {{20, 1}});
+  plan.devices.push_back(plan.devices[0]);
+  plan.devices[1].number = 2;
+  plan.devices[0].placements[0].rate_rps = 20;
+  plan.devices[1].placements[0].rate_rps = 40;
+  const auto result = simulated(plan, workloads, {.span = 10s});
+  ASSERT_EQ(result.workloads.size(), 1u);
+  EXPECT_EQ(result.workloads[0].requests, 600u);
+  EXPECT_EQ(result.violations, 0u);
+}
+
+TEST(PlanSimulation, TheSameSeedGivesTheSameBytes) {
+  const auto workloads = table3();
+  const Plan plan = provision::plan_igniter(workloads, v100s);
+  PlanSimulationOptions options{.span = 5s, .arrivals = workload::ArrivalKind::poisson, .seed = 7};
+  const std::string first = to_json(simulated(plan, workloads, options), workloads, options);
+  EXPECT_EQ(to_json(simulated(plan, workloads, options), workloads, options), first);
+  options.seed = 8;
+  EXPECT_NE(to_json(simulated(plan, workloads, options), workloads, options), first);
+  const auto told = nlohmann::json::parse(first);
+  EXPECT_EQ(told["workloads"].size(), 12u);
+  EXPECT_EQ(told["arrivals"], "poisson");
+}
+
+TEST(PlanSimulation, RefusesWhatMakesNoSense) {
+  const std::vector<Workload> workloads = {{"a", "resnet50", 40, 60}};
+  const Plan plan = one_device(workloads, {{20, 1}});
+  const struct {
+    PlanSimulationOptions options;
+    const char* words;
+  } rows[] = {
+      {{.span = 0s}, "above 0 s"},
+      {{.noise = 1.5}, "the noise is 1.5, but should be in 0..1"},
+      {{.noise = NAN}, "but should be in 0..1"},
+      {{.arrivals = workload::ArrivalKind::closed}, "constant or Poisson"},
+      {{.span = 10'000'000s}, "simulate 3.33e+05 s or less"},
+  };
+  for (const auto& [options, words] : rows) {
+    const auto result = simulate_plan(plan, workloads, v100s, options);
+    ASSERT_FALSE(result) << words;
+    EXPECT_NE(result.error().message.find(words), std::string::npos) << result.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace carillon::simulate
