@@ -41,6 +41,7 @@ struct Arguments {
   bool no_split = false;
   double simulate_s = 0;  // 0: not at all
   double noise = 0.03;
+  double error = 0;
   std::string arrivals = "constant";
   std::string batching = "available";
   bool standby = false;
@@ -50,6 +51,7 @@ simulate::PlanSimulationOptions simulation_options(const Arguments& arguments) {
   using simulate::PlanBatching;
   return {.span = from_seconds(arguments.simulate_s),
           .noise = arguments.noise,
+          .error = arguments.error,
           .arrivals = arguments.arrivals == "poisson" ? workload::ArrivalKind::poisson
                                                       : workload::ArrivalKind::uniform,
           .batching = arguments.batching == "full" ? PlanBatching::full : PlanBatching::available,
@@ -313,6 +315,12 @@ void add_plan(CLI::App& program, int& status) {
       ->check(CLI::Range(0.0, 1.0))
       ->needs(&simulated)
       ->capture_default_str();
+  command
+      .add_option("--simulate-error", arguments->error,
+                  "Deviation of the model's own error: each workload's batches all take a factor drawn once")
+      ->check(CLI::Range(0.0, 1.0))
+      ->needs(&simulated)
+      ->capture_default_str();
   command.add_option("--simulate-arrivals", arguments->arrivals, "constant gaps, or poisson")
       ->check(CLI::IsMember({"constant", "poisson"}))
       ->needs(&simulated)
@@ -344,7 +352,8 @@ void add_plan(CLI::App& program, int& status) {
       "  carillon plan next.json --coefficients workloads.json --hardware v100.json --existing plan.json "
       "--plot plan.svg\n"
       "  carillon plan --from http://127.0.0.1:8002/metrics --coefficients workloads.json --hardware "
-      "v100.json");
+      "v100.json\n"
+      "  carillon plan table3.json --coefficients workloads.json --hardware v100.json --simulate 30");
   command.callback([arguments, &status] { status = run(*arguments); });
 }
 

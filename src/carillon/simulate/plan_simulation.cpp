@@ -65,6 +65,13 @@ struct Tally {
   bool slow = false;
 };
 
+// Log-normal of mean 1.
+double factor(Random& random, double deviation) {
+  if (deviation <= 0) return 1;
+  const double variance = std::log1p(deviation * deviation);
+  return std::exp(std::sqrt(variance) * random.normal() - variance / 2);
+}
+
 void run_part(Part part, double rate_rps, const PlanSimulationOptions& options, Random random, Tally& tally) {
   const TimePoint end = TimePoint{} + options.span;
   const bool constant = options.arrivals == workload::ArrivalKind::uniform;
@@ -74,8 +81,7 @@ void run_part(Part part, double rate_rps, const PlanSimulationOptions& options, 
   TimePoint next = saturating_add(TimePoint{}, gaps.next_gap());
   if (constant) next = TimePoint{from_ns(phase * static_cast<double>(next.time_since_epoch().count()))};
 
-  // Log-normal of mean 1, the deviation as said.
-  const double spread = std::sqrt(std::log1p(options.noise * options.noise));
+  const double error = factor(random, options.error);
   const auto size_limit = static_cast<std::size_t>(part.batch());
   const Duration whole_load = from_ms(std::min(endless_ms, part.of(part.batch()).load_ms));
   const auto before = tally.latencies.size();
@@ -97,7 +103,7 @@ void run_part(Part part, double rate_rps, const PlanSimulationOptions& options, 
 
     const auto size = static_cast<int>(waiting.size());
     const profile::Prediction& takes = part.of(size);
-    const double noise = spread > 0 ? std::exp(spread * random.normal() - spread * spread / 2) : 1;
+    const double noise = error * factor(random, options.noise);
     const double busy_ms = (takes.gpu_ms + takes.feedback_ms) * noise;
     if (busy_ms < endless_ms && free < TimePoint::max()) {
       started = std::max(free, saturating_add(formed, from_ms(std::min(endless_ms, takes.load_ms * noise))));
@@ -151,8 +157,10 @@ SimulatedWorkload measure(std::size_t workload, const std::vector<std::pair<Plac
 
 Result<void> check(const provision::Plan& plan, const PlanSimulationOptions& options) {
   if (options.span <= Duration{0}) return invalid("the simulated time should be above 0 s");
-  if (!(options.noise >= 0 && options.noise <= 1))
-    return invalid(fmt::format("the noise is {:g}, but should be in 0..1", options.noise));
+  for (const auto& [name, value] :
+       {std::pair{"noise", options.noise}, {"error", options.error}, std::pair{"error", options.error}})
+    if (!(value >= 0 && value <= 1))
+      return invalid(fmt::format("the {} is {:g}, but should be in 0..1", name, value));
   if (options.arrivals != workload::ArrivalKind::uniform &&
       options.arrivals != workload::ArrivalKind::poisson)
     return invalid("arrivals should be constant or Poisson");
@@ -265,8 +273,8 @@ std::string to_table(const PlanSimulation& simulation, std::span<const Workload>
   std::size_t id_width = 8;
   for (const Workload& w : workloads) id_width = std::min<std::size_t>(32, std::max(id_width, w.id.size()));
   std::string out =
-      fmt::format("Simulated for {:g} s, {} arrivals, noise {:g}, batches {}, seed {}:\n",
-                  to_seconds(options.span), name_of(options.arrivals), options.noise,
+      fmt::format("Simulated for {:g} s, {} arrivals, noise {:g}, error {:g}, batches {}, seed {}:\n",
+                  to_seconds(options.span), name_of(options.arrivals), options.noise, options.error,
                   options.batching == PlanBatching::full ? "when full" : "with what is there", options.seed);
   out += fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}  {:>10}  {:>10}  {:>10}\n", "workload", id_width, "p50 ms",
                      "p99 ms", "SLO ms", "requests/s", "of rate", "mean batch");

@@ -24,6 +24,7 @@ enum class PlanBatching : std::uint8_t {
 struct PlanSimulationOptions {
   Duration span = std::chrono::seconds{30};  // in which requests arrive; > 0. iGniter, section 5.3: 30 s
   double noise = 0.03;                       // deviation of a batch's time over its mean, 0 to 1; log-normal
+  double error = 0;  // of the model: a part's batches all take a factor drawn once, as noise is; 0 to 1
   workload::ArrivalKind arrivals = workload::ArrivalKind::uniform;  // or poisson
   PlanBatching batching = PlanBatching::available;
   // iGniter's answer to prediction errors (section 4.2): what breaks its SLO is measured again with 10% of a
@@ -57,19 +58,19 @@ struct PlanSimulation {
 
 // Simulates each part of each workload at its rate of the plan: constant gaps from a random phase on (the
 // paper's clients), or Poisson. A batch of n takes what profile::predict() says of n requests beside the
-// device's other workloads at their planned batches, times noise; those run all the time, as in the model.
-// Loading goes on beside the batch before (equation 2), and begins as late as does not hold up the device.
-// Requests are never refused. All that arrived within the span is answered and counted. The same input and
-// seed give the same result.
+// device's other workloads at their planned batches, times noise and error; those run all the time, as in the
+// model. Loading goes on beside the batch before (equation 2), and begins as late as does not hold up the
+// device. Requests are never refused. All that arrived within the span is answered and counted. The same
+// input and seed give the same result.
 //
-// Errors: a span or noise out of range, another kind of arrivals, more than 20 million requests.
+// Errors: a span, noise or error out of range, another kind of arrivals, more than 20 million requests.
 Result<PlanSimulation> simulate_plan(const provision::Plan& plan,
                                      std::span<const provision::Workload> workloads,
                                      std::span<const provision::DeviceType> types,
                                      const PlanSimulationOptions& options);
 
-// {"seconds", "noise", "arrivals", "batching", "standby", "seed", "workloads": [{"id", "model", "slo_ms",
-// "rate_rps", "p50_ms", "p99_ms", "achieved_rps", "mean_batch", "on_time_fraction", "late", "slow",
+// {"seconds", "noise", "error", "arrivals", "batching", "standby", "seed", "workloads": [{"id", "model",
+// "slo_ms", "rate_rps", "p50_ms", "p99_ms", "achieved_rps", "mean_batch", "on_time_fraction", "late", "slow",
 // "standby", "violated"}], "requests", "on_time", "violations"}. A time without end is null.
 std::string to_json(const PlanSimulation& simulation, std::span<const provision::Workload> workloads,
                     const PlanSimulationOptions& options);

@@ -134,6 +134,22 @@ TEST(PlanSimulation, NeverEndsWhereTheModelSaysSo) {
   EXPECT_TRUE(told["workloads"][0]["p99_ms"].is_null());
 }
 
+TEST(PlanSimulation, AnErrorLastsAndNoiseDoesNot) {
+  const std::vector<Workload> workloads = {{"a", "resnet50", 40, 20}};
+  const Plan plan = one_device(workloads, {{20, 1}});
+  double sum = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const auto a =
+        simulated(plan, workloads, {.span = 10s, .noise = 0, .error = 0.1, .seed = seed}).workloads[0];
+    EXPECT_EQ(a.p50, a.p99);
+    sum += to_ms(a.p50) / predicted_ms(plan, workloads);
+  }
+  EXPECT_NEAR(sum / 200, 1, 0.03);
+  const auto noisy = simulated(plan, workloads, {.span = 1000s, .noise = 0.1}).workloads[0];
+  EXPECT_NEAR(to_ms(noisy.p50) / predicted_ms(plan, workloads), 0.995, 0.005);
+  EXPECT_NEAR(to_ms(noisy.p99) / predicted_ms(plan, workloads), 1.255, 0.01);
+}
+
 TEST(PlanSimulation, PartsOfAWorkloadCountTogether) {
   const std::vector<Workload> workloads = {{"a", "resnet50", 40, 60}};
   Plan plan = one_device(workloads, {{20, 1}});
@@ -170,6 +186,7 @@ TEST(PlanSimulation, RefusesWhatMakesNoSense) {
       {{.span = 0s}, "above 0 s"},
       {{.noise = 1.5}, "the noise is 1.5, but should be in 0..1"},
       {{.noise = NAN}, "but should be in 0..1"},
+      {{.error = -0.1}, "the error is -0.1, but should be in 0..1"},
       {{.arrivals = workload::ArrivalKind::closed}, "constant or Poisson"},
       {{.span = 10'000'000s}, "simulate 3.33e+05 s or less"},
   };
