@@ -62,6 +62,33 @@ def test_the_papers_twelve_workloads(program, strategy, devices, violations):
     assert late == violations
 
 
+def test_a_plan_in_virtual_time(program):
+    arguments = (IGNITER / "table3.json", *V100, "--simulate", "10", "--seed", "5")
+    served = plan(program, *arguments, "--strategy", "igniter")["simulated"]
+    assert [w["id"] for w in served["workloads"]] == [f"W{i}" for i in range(1, 13)]
+    assert served["violations"] == 0
+    assert served["on_time"] == served["requests"] == 50_000
+    assert served == plan(program, *arguments, "--strategy", "igniter")["simulated"]
+    too_few = plan(program, *arguments, "--strategy", "ffd+")["simulated"]
+    assert too_few["violations"] == sum(w["violated"] for w in too_few["workloads"]) > 0
+    assert "workloads violated" in run(program, *arguments, "--simulate-arrivals", "poisson").stdout
+    assert "simulated" not in plan(program, IGNITER / "table3.json", *V100)
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (("--simulate-noise", "0.1"), "--simulate"),
+    (("--simulate", "-1"), "--simulate"),
+    (("--simulate", "10", "--simulate-noise", "2"), "--simulate-noise"),
+    (("--simulate", "10", "--simulate-arrivals", "bursts"), "--simulate-arrivals"),
+    (("--simulate", "1000000"), "can be at most"),
+])
+def test_what_cannot_be_simulated_is_refused(program, arguments, words):
+    done = subprocess.run([str(program), "plan", str(IGNITER / "table3.json"), *map(str, V100), *arguments],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode not in (0, 1), done
+    assert words in done.stderr
+
+
 def test_the_papers_example(program):
     told = plan(program, IGNITER / "table1.json", *V100, "--strategy", "igniter")
     placed = {w["id"]: (w["share_pct"], w["batch"]) for d in told["devices"] for w in d["workloads"]}
