@@ -149,4 +149,4 @@ def test_plan_from_what_is_no_metrics(program, planned):
     run = subprocess.run([str(program), "plan", "--from", f"http://{planned.http}/v2/health/ready", "--from-seconds", "0.1",
                           "--coefficients", str(COEFFICIENTS), "--hardware", str(HARDWARE)],
                          capture_output=True, text=True, timeout=60)
-    assert run.returncode == 2 and "tells no carillon_requests_total" in run.stderr
+    assert run.returncode == 2 and "tells no carillon_rows_total" in run.stderr

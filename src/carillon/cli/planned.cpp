@@ -6,6 +6,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "carillon/graph/config.h"
 #include "carillon/graph/repository.h"
 #include "carillon/provision/served_plan.h"
 #include "carillon/schedule/scheduler.h"
@@ -13,12 +14,31 @@
 namespace carillon::cli {
 namespace {
 
-// Room for a model's weights as kernels want them, in several layouts at worst.
+// Room for a model's weights as kernels want them, in several layouts at worst. They may lie in files beside
+// it.
 Bytes pages_for(const std::filesystem::path& file, Bytes most) {
   std::error_code failure;
-  const auto size = std::filesystem::file_size(file, failure);
-  const Bytes wanted{(failure ? 0 : std::uint64_t{size}) * 4 + mib(64).count};
-  return std::min(wanted, most);
+  std::uint64_t size = 0;
+  for (std::filesystem::directory_iterator at(file.parent_path(), failure), end; !failure && at != end;
+       at.increment(failure))
+    if (std::error_code no_size; at->is_regular_file(no_size))
+      if (const auto bytes = at->file_size(no_size); !no_size) size += bytes;
+  return std::min(Bytes{std::min(size, most.count) * 3 + mib(64).count}, most);
+}
+
+// The plans to make: the planned batch, and smaller ones for what comes when the rate is lower.
+Result<> limit_batches(const provision::ServedWorkload& workload, graph::ModelConfig& config) {
+  const int most = config.batch_from_file ? graph::derived_max_batch : std::max(1, config.max_batch_size);
+  if (workload.batch > std::min(most, graph::largest_plan))
+    return invalid("the plan's batch is " + std::to_string(workload.batch) + ", and the model's is at most " +
+                   std::to_string(std::min(most, graph::largest_plan)));
+  std::erase_if(config.batch_sizes, [&](int size) { return size >= workload.batch; });
+  for (int size = 1; config.batch_from_file && size < workload.batch; size *= 2)
+    if (std::ranges::find(config.batch_sizes, size) == config.batch_sizes.end())
+      config.batch_sizes.push_back(size);
+  config.batch_sizes.push_back(workload.batch);
+  std::ranges::sort(config.batch_sizes);
+  return {};
 }
 
 // One controller with one model at `share_pct` of the device.
@@ -36,6 +56,9 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   device->worker.share = std::min(1.0, cores / own.threads);
   const graph::ModelVersion& version = entry.versions.back();
   device->worker.page_cache = pages_for(version.file, device->worker.page_cache);
+  // Every lane has its own.
+  if (own.io_cache.empty()) device->worker.io_cache = mib(64);
+  if (own.workspace.empty()) device->worker.workspace = mib(128);
 
   auto scheduler = schedule::make_scheduler(options.scheduler);
   if (!scheduler) return std::unexpected(scheduler.error());
@@ -46,11 +69,7 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   graph::RepositoryEntry mine = entry;
   graph::ModelConfig& config = *mine.config;
   config.slo = workload.slo;
-  if (!config.batch_from_file && config.max_batch_size > 0) {
-    // The planned batch, and smaller ones for what comes when the rate is lower.
-    std::erase_if(config.batch_sizes, [&](int size) { return size >= workload.batch; });
-    config.batch_sizes.push_back(std::min(workload.batch, config.max_batch_size));
-  }
+  if (auto limited = limit_batches(workload, config); !limited) return std::unexpected(limited.error());
   const auto tell = [&](const std::string& doing) {
     options.tell(fmt::format("{} at {:g}%: {}", workload.id, share_pct, doing));
   };
@@ -74,6 +93,9 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
 
 Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions& options,
                                                             const Clock& clock) {
+  if (options.device.device != "cpu")
+    return invalid("--plan: shares are of the CPU device; --device " + options.device.device +
+                   " cannot be divided");
   const auto device = provision::read_served_device(options.plan, options.number);
   if (!device) return in_context("--plan", device.error());
   const auto entries = graph::read_repository(options.models);
@@ -106,19 +128,20 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
     if (!entry->config) return in_context(context, entry->config.error());
     auto serving = start_lane(options, *entry, workload, workload.share_pct, clock);
     if (!serving) return in_context(context, serving.error());
-    server->controllers_.push_back(serving->get());
+    std::vector<controller::Controller*> own{serving->get()};
     std::unique_ptr<controller::Controller> standby;
     if (options.standbys && workload.standby_share_pct > 0) {
       auto made = start_lane(options, *entry, workload, workload.standby_share_pct, clock);
       if (!made) return in_context(context + ", its standby", made.error());
       standby = std::move(*made);
-      server->controllers_.push_back(standby.get());
+      own.push_back(standby.get());
     }
     const controller::WorkloadSpec spec{.id = workload.id,
                                         .share_pct = workload.share_pct,
                                         .standby_share_pct = standby ? workload.standby_share_pct : 0,
                                         .watch = {.slo = workload.slo}};
     server->workloads_->add(spec, std::move(*serving), std::move(standby));
+    server->controllers_.insert(server->controllers_.end(), own.begin(), own.end());
     ++server->count_;
   }
   return server;

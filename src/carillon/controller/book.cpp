@@ -26,6 +26,7 @@ void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival,
   const Duration latency = std::max(Duration{0}, now - arrival);
   const std::lock_guard lock(page.mutex);
   ModelStatistics& of = page.of;
+  of.rows += static_cast<std::uint64_t>(std::max(0, rows));
   of.last_inference_ms = static_cast<std::uint64_t>(
       std::max<std::int64_t>(0, (now.time_since_epoch() + unix_offset_) / std::chrono::milliseconds{1}));
   switch (outcome) {

@@ -56,6 +56,7 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
       tickets_(std::min<std::size_t>(options.max_open, 1 << 16)),
       requests_(std::min<std::size_t>(options.max_open, 1 << 16)),
       probes_(options.probes) {
+  learns_ = scheduler_ != nullptr && scheduler_->learns_from_profiles();
   CARILLON_ASSERT(scheduler_ != nullptr && options_.max_open > 0 && options_.full_queue_pause > Duration{0});
   open_.reserve(std::min<std::size_t>(options.max_open, 1024));
   flights_.reserve(256);
@@ -474,7 +475,7 @@ void Core::probe(TimePoint now) {
 }
 
 void Core::stop_probe() {
-  if (probes_.running()) devices_[probes_.device().index()]->stop(probes_.action());
+  if (probes_.stop()) devices_[probes_.device().index()]->stop(probes_.action());
 }
 
 // One row's INFER has ended, however.
@@ -512,7 +513,7 @@ void Core::answer_success(std::uint32_t index, TimePoint now) {
   open.answered = true;
   book_.answered(open.model, now <= open.deadline ? Outcome::on_time : Outcome::late, open.rows, open.arrival,
                  now, open.steps);
-  if (models_[open.model.index()].time_varies) probes_.offer(*open.call, open.app);
+  if (models_[open.model.index()].time_varies && learns_) probes_.offer(*open.call, open.app);
   AnswerHandler handler = std::move(open.handler);
   InferAnswer answer{{}, std::move(open.call), now, std::nullopt};
   release(index);
@@ -537,9 +538,15 @@ AppId Core::application(const InferCall& call, TimePoint now) {
     key = {call.application, call.model.value, static_cast<std::size_t>(length - model.lengths.begin())};
   }
   if (const auto found = applications_.find(key); found != applications_.end()) return found->second;
-  // Names come from outside: beyond the cap all are one application.
-  if (applications_.size() >= options_.max_applications)
-    return AppId{static_cast<std::uint32_t>(options_.max_applications) + 1};
+  // Names come from outside: beyond the cap they are not told apart, but lengths are.
+  const bool named = !call.application.empty();
+  if (named && named_ >= options_.max_applications) {
+    if (!by_length) return AppId{0};
+    std::get<0>(key).clear();
+    if (const auto found = applications_.find(key); found != applications_.end()) return found->second;
+  } else if (named) {
+    ++named_;
+  }
   const AppId id{static_cast<std::uint32_t>(applications_.size()) + 1};
   const std::size_t place = std::get<2>(key);
   applications_.emplace(std::move(key), id);

@@ -59,7 +59,7 @@ struct CoreOptions {
   Duration longest_deadline =
       std::chrono::hours{24};           // of a call, from its arrival; a longer one is an error
   std::size_t max_open = 1 << 16;       // rows; a call beyond it is answered `unavailable`
-  std::size_t max_applications = 1024;  // told apart; all further ones share one AppId
+  std::size_t max_applications = 1024;  // names (and lengths) told apart; further names count as none
   // Requests that run at different lengths count as of different applications, so that a policy that plans by
   // distributions knows what is known of each. False: by their names alone, as Orloj's paper has it.
   bool by_length = true;
@@ -201,6 +201,8 @@ class Core {
   // By name, model and place of the length; for calls without length no model and 0.
   using Application = std::tuple<std::string, std::uint32_t, std::size_t>;
   std::map<Application, AppId> applications_;
+  std::size_t named_ = 0;  // of these
+  bool learns_ = false;    // the scheduler, from probes
 
   std::vector<schedule::Event> pending_;  // events of our own making, for the scheduler
   bool deciding_ = false;

@@ -32,6 +32,7 @@ class RecordingScheduler final : public schedule::Scheduler {
   std::string_view name() const override { return inner_->name(); }
   void add_model(const schedule::ModelInfo& model) override;
   void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override;
+  bool learns_from_profiles() const override { return inner_->learns_from_profiles(); }
   Duration predicted_exec(DeviceId device, ModelId model, int batch) const override {
     return inner_->predicted_exec(device, model, batch);
   }

@@ -11,6 +11,7 @@ void Probes::offer(const InferCall& call, AppId app) {
   const auto rows = static_cast<std::size_t>(call.rows);
   std::size_t bytes = 0;
   for (const auto& input : call.inputs) bytes += input.size() / rows;
+  for (const auto& output : call.outputs) bytes += output.size() / rows;
   if (bytes > options_.largest_row) return;
   Row& row = rows_.emplace_back(Row{.model = call.model, .app = app, .length = call.length});
   for (const auto& input : call.inputs) {

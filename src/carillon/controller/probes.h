@@ -19,7 +19,7 @@ struct ProbeOptions {
   // itself while nothing else is to be done; 0: none.
   double share = 0.05;
   std::size_t backlog = 32;           // rows that wait for idle time; while there are so many, none is added
-  std::size_t largest_row = 4 << 20;  // bytes of its inputs; a larger one is not kept
+  std::size_t largest_row = 4 << 20;  // bytes of its inputs and outputs; a larger one is not kept
   int attempts = 1000;                // that other work cut short, before a row is given up
   std::uint64_t seed = 1;
 };
@@ -47,6 +47,12 @@ class Probes {
   void begin(DeviceId device, Window window, worker::InferCommand& command);
   // begin() came to nothing: the worker took no more.
   void undo() { running_.reset(); }
+  // True the first time that the row that runs is to be stopped.
+  bool stop() {
+    const bool first = running_ && !running_->stopped;
+    if (running_) running_->stopped = true;
+    return first;
+  }
 
   // The result of action(). A sample where it ran to its end; else the row waits again, or is given up.
   struct Sample {
@@ -72,6 +78,7 @@ class Probes {
   struct Running {
     ActionId id;
     DeviceId device;
+    bool stopped = false;
   };
 
   ProbeOptions options_;

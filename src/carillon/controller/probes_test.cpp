@@ -82,7 +82,7 @@ TEST_F(ProbesTest, KeepsASampleOfBoundedSize) {
   for (int i = 0; i < 100; ++i) none.offer(call_of(4), {1});
   EXPECT_FALSE(none.waiting());
 
-  Probes small({.share = 1, .largest_row = 4});
+  Probes small({.share = 1, .largest_row = 8});
   small.offer(call_of(5), {1});
   EXPECT_FALSE(small.waiting());
 

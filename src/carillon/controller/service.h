@@ -73,11 +73,12 @@ struct ModelStatistics {
   // Of Carillon: outcomes by name, so that they can be metrics.
   std::uint64_t on_time = 0, late = 0, refused = 0, cancelled = 0, failed = 0;
   std::uint64_t loads = 0, unloads = 0;
+  std::uint64_t rows = 0;      // of all requests, whatever their outcome
   std::uint64_t profiled = 0;  // finished requests that were run again alone
   bool loaded = false;
-  std::optional<Duration> slo;  // of requests that name no deadline
-  double share_pct = 0;     // of the device's compute units, by a plan; 0: there is no plan
-  bool on_standby = false;  // its standby serves it
+  std::optional<Duration> slo;        // of requests that name no deadline
+  double share_pct = 0;               // of the device's compute units, by a plan; 0: there is no plan
+  bool on_standby = false;            // its standby serves it
   LatencyHistogram latency;           // arrival to answer, of successes
   LatencyHistogram exec;              // EXEC of one batch, as measured by the worker
   LatencyHistogram prediction_error;  // |predicted - measured| EXEC

@@ -25,7 +25,7 @@ void merge(const ModelStatistics& more, ModelStatistics& into) {
   for (const auto member : {&ModelStatistics::inference_count, &ModelStatistics::execution_count,
                             &ModelStatistics::on_time, &ModelStatistics::late, &ModelStatistics::refused,
                             &ModelStatistics::cancelled, &ModelStatistics::failed, &ModelStatistics::loads,
-                            &ModelStatistics::unloads, &ModelStatistics::profiled})
+                            &ModelStatistics::unloads, &ModelStatistics::profiled, &ModelStatistics::rows})
     into.*member += more.*member;
   for (const auto member :
        {&ModelStatistics::success, &ModelStatistics::fail, &ModelStatistics::queue,
@@ -75,10 +75,23 @@ bool Workloads::ready() const {
   return true;
 }
 
-void Workloads::observe(Workload& workload, const InferAnswer& answer, TimePoint arrival) {
-  if (!answer.status && answer.status.error().code == ErrorCode::cancelled) return;
+void Workloads::observe(Workload& workload, const InferAnswer& answer, TimePoint arrival,
+                        TimePoint own_deadline) {
+  const Duration slo = workload.spec.watch.slo;
+  if (!answer.status) {
+    const ErrorCode code = answer.status.error().code;
+    if (code == ErrorCode::cancelled || code == ErrorCode::invalid_argument || code == ErrorCode::unavailable)
+      return;
+  }
+  Duration latency = answer.status ? answer.finished - arrival : Duration::max();
+  if (own_deadline != TimePoint::max()) {
+    // Clients send what is left of the deadline when they send: a little less than the SLO is the SLO.
+    const Duration asked = own_deadline - arrival;
+    if (asked < slo - slo / 5) return;
+    if (asked > slo && answer.status && answer.finished <= own_deadline) latency = std::min(latency, slo);
+  }
   const std::lock_guard lock(workload.mutex);
-  workload.watch.answered(answer.status ? answer.finished - arrival : Duration::max());
+  workload.watch.answered(latency);
   if (!workload.watch.look(clock_.now())) return;
   workload.active.store(1);
   if (on_takeover_) on_takeover_(workload.spec);
@@ -94,8 +107,9 @@ std::uint64_t Workloads::submit(std::unique_ptr<InferCall> call, AnswerHandler o
   AnswerHandler watched = std::move(on_answer);
   const ModelId model{static_cast<std::uint32_t>(index)};
   auto answered = [this, &workload, model, watch = active == 0 && workload.services[1] != nullptr,
-                   arrival = call->arrival, then = std::move(watched)](InferAnswer answer) mutable {
-    if (watch) observe(workload, answer, arrival);
+                   arrival = call->arrival, own = call->deadline,
+                   then = std::move(watched)](InferAnswer answer) mutable {
+    if (watch) observe(workload, answer, arrival, own);
     if (answer.call != nullptr) answer.call->model = model;
     then(std::move(answer));
   };

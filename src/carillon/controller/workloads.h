@@ -30,6 +30,9 @@ struct WorkloadSpec {
 // from the moment at which the watch says so; those that the other still holds are answered by it (iGniter,
 // section 4.2).
 //
+// Only requests that ask for what the SLO promises are watched: one with a nearer deadline of its own, or one
+// that is wrong, says nothing about the share; one with a later deadline has until then.
+//
 // Safe from any thread once all are added.
 class Workloads final : public Service {
  public:
@@ -67,7 +70,7 @@ class Workloads final : public Service {
     std::array<std::unique_ptr<Service>, 2> services;  // end first: they still answer then
   };
 
-  void observe(Workload& workload, const InferAnswer& answer, TimePoint arrival);
+  void observe(Workload& workload, const InferAnswer& answer, TimePoint arrival, TimePoint own_deadline);
 
   const Clock& clock_;
   std::function<void(const WorkloadSpec&)> on_takeover_;

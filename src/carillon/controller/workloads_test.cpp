@@ -63,10 +63,11 @@ struct WorkloadsTest : ::testing::Test {
                    .watch = {.slo = 10ms, .least = 5}},
                   std::move(first), std::move(second));
   }
-  std::uint64_t submit(const std::string& model, TimePoint arrival) {
+  std::uint64_t submit(const std::string& model, TimePoint arrival, TimePoint own = TimePoint::max()) {
     auto call = std::make_unique<InferCall>();
     call->model = (*workloads.find(model, ""))->id;
     call->arrival = arrival;
+    call->deadline = own;
     return workloads.submit(std::move(call), [this](const InferAnswer& answer) {
       if (answer.call != nullptr) answered.push_back(answer.call->model);
     });
@@ -150,6 +151,27 @@ TEST_F(WorkloadsTest, RefusalsCountAsLateAndCancellationsNotAtAll) {
   }
   run(1, 1ms);
   EXPECT_TRUE(workloads.on_standby(1));
+}
+
+// What clients may ask for beside the SLO says nothing about the share.
+TEST_F(WorkloadsTest, RequestsWithOtherDeadlinesDoNotBreakTheSlo) {
+  run(1, 1ms);
+  for (int half = 0; half < 6; ++half) {
+    clock.advance(500ms);
+    for (int i = 0; i < 20; ++i) {
+      submit("b", clock.now(), clock.now() + 1ms);
+      serving[1]->answer(serving[1]->calls.size() - 1, clock.now(),
+                         fail(ErrorCode::deadline_exceeded, "late"));
+      submit("b", clock.now());
+      serving[1]->answer(serving[1]->calls.size() - 1, clock.now(),
+                         fail(ErrorCode::invalid_argument, "wrong"));
+      submit("b", clock.now());
+      serving[1]->answer(serving[1]->calls.size() - 1, clock.now(), fail(ErrorCode::unavailable, "stopping"));
+      submit("b", clock.now() - 50ms, clock.now());  // it had until now
+      serving[1]->answer(serving[1]->calls.size() - 1, clock.now());
+    }
+  }
+  EXPECT_FALSE(workloads.on_standby(1));
 }
 
 TEST_F(WorkloadsTest, WithoutAStandbyNothingIsWatched) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 
 #include "carillon/base/time.h"
 
@@ -20,13 +22,30 @@ class Pacer {
   double share() const { return share_.load(std::memory_order_relaxed); }
 
   void begin();
-  // Between two kernels; short rests are put together until they are worth a sleep.
-  void rest();
+  // Between two kernels; short rests are put together until they are worth a sleep. Ends early where
+  // `stopped` comes true, which is asked every millisecond.
+  template <typename Stopped>
+  void rest(Stopped stopped) {
+    rest_for(worth_a_sleep, stopped);
+  }
   // After the last kernel: all that is due.
-  void end();
+  template <typename Stopped>
+  void end(Stopped stopped) {
+    rest_for(Duration{0}, stopped);
+  }
 
  private:
-  void rest(Duration least);
+  static constexpr Duration worth_a_sleep = std::chrono::microseconds{100};
+  static constexpr Duration slice = std::chrono::milliseconds{1};
+
+  // What is left to rest; the time until which it is slept.
+  Duration due() const;
+  static void sleep(Duration time);
+  template <typename Stopped>
+  void rest_for(Duration least, Stopped stopped) {
+    if (now_ >= 1) return;
+    for (Duration left = due(); left > least && !stopped(); left = due()) sleep(std::min(left, slice));
+  }
 
   std::atomic<double> share_;
   double now_ = 1;  // the share of this run

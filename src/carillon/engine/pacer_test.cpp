@@ -20,6 +20,8 @@ void use(Duration cpu) {
   }
 }
 
+constexpr auto never = [] { return false; };
+
 // Only what cannot fail on a busy machine: a run never takes less than its share says.
 TEST(Pacer, ARunTakesAtLeastItsCpuTimeOverItsShare) {
   Pacer pacer(0.25);
@@ -28,12 +30,22 @@ TEST(Pacer, ARunTakesAtLeastItsCpuTimeOverItsShare) {
   pacer.begin();
   for (int kernel = 0; kernel < 20; ++kernel) {
     use(200us);
-    pacer.rest();
+    pacer.rest(never);
   }
   const Duration used = cpu_time() - before;
-  pacer.end();
+  pacer.end(never);
   EXPECT_GE(std::chrono::steady_clock::now() - start, 4 * used - 100us);
   EXPECT_LT(cpu_time() - before, used + 2ms) << "rests are not spent spinning";
+}
+
+TEST(Pacer, AStopEndsTheRest) {
+  Pacer pacer(1e-4);
+  pacer.begin();
+  use(20ms);  // 200 s are due
+  const auto start = std::chrono::steady_clock::now();
+  int asked = 0;
+  pacer.rest([&] { return ++asked > 3; });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 60s);
 }
 
 TEST(Pacer, AWholeShareNeverRests) {
@@ -42,8 +54,8 @@ TEST(Pacer, AWholeShareNeverRests) {
   pacer.begin();
   use(1ms);
   const auto start = std::chrono::steady_clock::now();
-  for (int kernel = 0; kernel < 1000; ++kernel) pacer.rest();
-  pacer.end();
+  for (int kernel = 0; kernel < 1000; ++kernel) pacer.rest(never);
+  pacer.end(never);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 1s);
   pacer.set_share(0.5);
   EXPECT_EQ(pacer.share(), 0.5);

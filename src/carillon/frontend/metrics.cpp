@@ -173,6 +173,8 @@ std::string metrics_text(const ServerStatistics& statistics) {
             [](const M& m) { return m.loads; });
   f.counter("carillon_model_unloads_total", "Times a model's weights were taken off the device",
             [](const M& m) { return m.unloads; });
+  f.counter("carillon_rows_total", "Rows of requests, whatever their outcome",
+            [](const M& m) { return m.rows; });
   f.counter("carillon_profiled_total", "Finished requests that were run again alone, in idle time",
             [](const M& m) { return m.profiled; });
   f.slos("carillon_slo_seconds", "SLO of the model's requests that name no deadline");

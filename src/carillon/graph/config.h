@@ -14,6 +14,7 @@ inline constexpr int largest_max_batch = 4096;   // that a config may ask for
 inline constexpr int largest_plan = 128;         // rows of the largest plan that is made
 inline constexpr std::size_t most_lengths = 64;  // that parameter lengths may list
 inline constexpr std::int64_t largest_length = 1 << 20;
+inline constexpr std::size_t most_plans = 512;  // batch sizes times lengths
 
 // Which of a model's version folders are served.
 struct VersionPolicy {

@@ -146,6 +146,10 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
   config.inputs = model.inputs();
   config.outputs = model.outputs();
   if (auto ok = check_mask(config); !ok) return std::unexpected(ok.error());
+  if (config.lengths.size() * config.batch_sizes.size() > most_plans)
+    return invalid(std::to_string(config.batch_sizes.size()) + " batch sizes at " +
+                   std::to_string(config.lengths.size()) + " lengths make more than " +
+                   std::to_string(most_plans) + " plans; state fewer preferred_batch_size or lengths");
 
   inference::ModelConfig message;
   if (!message.ParseFromString(config.serialized))

@@ -221,9 +221,18 @@ class OnnxModel final : public Model {
   // Marks the dimensions of outputs that follow the length; the outputs are those at `length`.
   Result<> find_varying_outputs(std::int64_t length) {
     if (lengths_.empty()) return {};
-    const std::int64_t another = lengths_.size() > 1 ? lengths_.back() : length > 1 ? length - 1 : length + 1;
-    Folder folder = make_folder();
-    auto graph = infer(1, another, folder);
+    const auto at = [&](std::int64_t other) {
+      Folder folder = make_folder();
+      return infer(1, other, folder);
+    };
+    std::int64_t another = lengths_.size() > 1 ? lengths_.back() : 2 * length;
+    auto graph = at(another);
+    if (!graph && lengths_.size() == 1 && length > 1) {
+      // Nobody asked for either: the one may be too long, the other no multiple of what the model wants.
+      another = length - 1;
+      graph = at(another);
+      if (!graph) return {};  // then nothing is seen to vary
+    }
     if (!graph) return in_context("at length " + std::to_string(another), graph.error());
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       Shape& shape = outputs_[i].shape;

@@ -38,24 +38,23 @@ Result<std::map<std::string, ObservedModel>> parse_metrics(std::string_view text
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    const bool requests = line.starts_with("carillon_requests_total{");
-    if (!requests && !line.starts_with("carillon_slo_seconds{")) continue;
+    const bool rows = line.starts_with("carillon_rows_total{");
+    if (!rows && !line.starts_with("carillon_slo_seconds{")) continue;
     const std::size_t close = line.rfind('}');
     if (close == std::string_view::npos) continue;
     const std::string number(line.substr(close + 1));
     const double value = std::strtod(number.c_str(), nullptr);
     const std::string model = label(line.substr(line.find('{'), close), "model");
     if (model.empty() || !(value >= 0) || !std::isfinite(value)) continue;
-    if (requests)
-      models[model].requests += value;
+    if (rows)
+      models[model].rows += value;
     else
       models[model].slo = from_seconds(std::min(value, 1e6));
   }
   if (models.empty())
-    return invalid(
-        std::string(where) +
-        ": tells no carillon_requests_total; it should be the metrics of a running 'carillon serve', "
-        "such as http://127.0.0.1:8002/metrics");
+    return invalid(std::string(where) +
+                   ": tells no carillon_rows_total; it should be the metrics of a running 'carillon serve', "
+                   "such as http://127.0.0.1:8002/metrics");
   return models;
 }
 
@@ -65,8 +64,11 @@ Result<std::string> observed_workloads(const std::map<std::string, ObservedModel
   auto workloads = nlohmann::ordered_json::array();
   for (const auto& [name, now] : second) {
     const auto before = first.find(name);
-    const double came = now.requests - (before == first.end() ? 0 : before->second.requests);
-    if (came <= 0) continue;
+    const double came = now.rows - (before == first.end() ? 0 : before->second.rows);
+    if (came < 0)
+      return fail(ErrorCode::unavailable,
+                  "the counter of model '" + name + "' went back: the server has started anew meanwhile");
+    if (came == 0) continue;
     const std::optional<Duration> own = now.slo ? now.slo : slo;
     if (!own)
       return invalid("model '" + name +
@@ -78,7 +80,8 @@ Result<std::string> observed_workloads(const std::map<std::string, ObservedModel
   if (workloads.empty())
     return fail(ErrorCode::unavailable, "no request came in " + std::to_string(seconds) +
                                             " s, so there is no rate to plan for; look longer, or later");
-  return nlohmann::ordered_json{{"workloads", workloads}}.dump(1);
+  return nlohmann::ordered_json{{"workloads", workloads}}.dump(
+      1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace carillon::provision

@@ -11,16 +11,16 @@ using ::testing::HasSubstr;
 
 TEST(Observed, RatesAndSlosOfARunningServer) {
   const auto first = parse_metrics(
-      "# HELP carillon_requests_total Requests\n"
-      "carillon_requests_total{model=\"a\",version=\"1\",outcome=\"on_time\"} 100\n"
-      "carillon_requests_total{model=\"quiet\",version=\"1\",outcome=\"on_time\"} 7\n"
+      "# HELP carillon_rows_total Requests\n"
+      "carillon_rows_total{model=\"a\",version=\"1\"} 100\n"
+      "carillon_rows_total{model=\"quiet\",version=\"1\"} 7\n"
       "carillon_slo_seconds{model=\"a\",version=\"1\"} 0.025\n",
       "url");
   const auto second = parse_metrics(
-      "carillon_requests_total{model=\"a\",version=\"1\",outcome=\"on_time\"} 250\n"
-      "carillon_requests_total{model=\"a\",version=\"1\",outcome=\"refused\"} 50\n"
-      "carillon_requests_total{model=\"quiet\",version=\"1\",outcome=\"on_time\"} 7\n"
-      "carillon_requests_total{model=\"b \\\"x\\\"\",version=\"2\",outcome=\"late\"} 5\n"
+      "carillon_rows_total{model=\"a\",version=\"1\"} 250\n"
+      "carillon_rows_total{model=\"a\",version=\"2\"} 50\n"
+      "carillon_rows_total{model=\"quiet\",version=\"1\"} 7\n"
+      "carillon_rows_total{model=\"b \\\"x\\\"\",version=\"2\"} 5\n"
       "nv_inference_count{model=\"z\"} 9\n"
       "carillon_slo_seconds{model=\"a\",version=\"1\"} 0.025\n",
       "url");
@@ -38,17 +38,20 @@ TEST(Observed, RatesAndSlosOfARunningServer) {
   const auto without = observed_workloads(*first, *second, 10, std::nullopt);
   ASSERT_FALSE(without.has_value());
   EXPECT_THAT(without.error().message, HasSubstr("model 'b \"x\"' has no SLO"));
+  const auto anew = observed_workloads(*second, *first, 10, std::nullopt);
+  ASSERT_FALSE(anew.has_value());
+  EXPECT_THAT(anew.error().message, HasSubstr("the counter of model 'a' went back"));
   const auto none = observed_workloads(*second, *second, 10, std::nullopt);
   ASSERT_FALSE(none.has_value());
   EXPECT_THAT(none.error().message, HasSubstr("no request came"));
 }
 
 TEST(Observed, OtherTextIsNotMetrics) {
-  for (const char* text : {"", "<html>", "carillon_requests_total{", "carillon_requests_total{model=\"a",
-                           "carillon_requests_total{model=\"a\"} nan"}) {
+  for (const char* text : {"", "<html>", "carillon_rows_total{", "carillon_rows_total{model=\"a",
+                           "carillon_rows_total{model=\"a\"} nan"}) {
     const auto read = parse_metrics(text, "http://x");
     ASSERT_FALSE(read.has_value()) << text;
-    EXPECT_THAT(read.error().message, HasSubstr("http://x: tells no carillon_requests_total"));
+    EXPECT_THAT(read.error().message, HasSubstr("http://x: tells no carillon_rows_total"));
   }
 }
 

@@ -16,6 +16,12 @@ bool StandbyWatch::look(TimePoint now) {
     seen_ = late_ = 0;
     return false;
   }
+  if (now - next_ > 4 * options_.look) {  // what was counted is of long ago
+    next_ = now + options_.look;
+    seen_ = late_ = 0;
+    suspicious_ = false;
+    return false;
+  }
   if (seen_ < options_.least) return false;
   next_ = now + options_.look;
   const std::uint64_t seen = std::exchange(seen_, 0), late = std::exchange(late_, 0);

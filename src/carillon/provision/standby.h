@@ -12,7 +12,7 @@ struct StandbyOptions {
   double quantile = 0.99;                   // of requests that must be within the SLO
   Duration look = std::chrono::seconds{1};  // between two looks, each over the time since the last
   Duration second_look = std::chrono::milliseconds{500};  // after a look that found the SLO broken
-  std::uint64_t least = 20;  // requests that a look needs; with fewer it waits for them
+  std::uint64_t least = 20;  // requests that a look needs; with fewer it waits a while for them
 };
 
 // When the standby of a workload takes over from it: where the P99 of the last second broke the SLO, and that

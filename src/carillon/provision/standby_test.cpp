@@ -66,5 +66,17 @@ TEST_F(StandbyTest, AFewRequestsProveNothing) {
   EXPECT_TRUE(watch.suspicious());
 }
 
+TEST_F(StandbyTest, WhatWasLongAgoDoesNotCount) {
+  watch.look(at(0ms));
+  answer(19, 15ms);
+  EXPECT_FALSE(watch.look(at(1s)));
+  answer(1, 15ms);
+  EXPECT_FALSE(watch.look(at(1h)));
+  EXPECT_FALSE(watch.suspicious());
+  answer(20, 5ms);
+  EXPECT_FALSE(watch.look(at(1h + 1s)));
+  EXPECT_FALSE(watch.suspicious());
+}
+
 }  // namespace
 }  // namespace carillon::provision

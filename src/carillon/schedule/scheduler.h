@@ -58,6 +58,9 @@ class Scheduler {
   // Appends the actions that `event` calls for at time `now`.
   virtual void decide(const Event& event, TimePoint now, Actions& out) = 0;
 
+  // Whether RequestProfiled makes it wiser: else nobody need measure.
+  virtual bool learns_from_profiles() const { return false; }
+
   // What the policy now believes that a batch of `batch` takes on `device` (for metrics and prediction
   // errors).
   virtual Duration predicted_exec(DeviceId device, ModelId model, int batch) const = 0;

@@ -23,6 +23,7 @@ class ScriptedScheduler final : public schedule::Scheduler {
   using Script = std::function<void(const schedule::Event&, TimePoint, schedule::Actions&)>;
 
   std::string_view name() const override { return "scripted"; }
+  bool learns_from_profiles() const override { return true; }
   void add_model(const schedule::ModelInfo& model) override { models.push_back(model); }
   void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     events.push_back(event);

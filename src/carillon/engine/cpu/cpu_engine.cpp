@@ -121,6 +121,22 @@ std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs
   return at;
 }
 
+// What clients are told of the tensors, and what their memory is sized by, is what the graph computes: a
+// model may change its shapes with the batch or the length otherwise than the sizes that were tried at import
+// show.
+Result<> check_shapes(const graph::Graph& graph, std::span<const graph::ValueId> values,
+                      std::span<const graph::TensorSpec> specs, const char* what) {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const graph::TensorType& type = graph.value(values[i]).type;
+    if (type.type == specs[i].type && type.shape == specs[i].shape) continue;
+    return fail(ErrorCode::unsupported, std::string(what) + " '" + specs[i].name + "' is " +
+                                            graph::to_text(type.shape) +
+                                            " here, and by the model's other sizes " + "it should be " +
+                                            graph::to_text(specs[i].shape));
+  }
+  return {};
+}
+
 class CpuEngine final : public Engine {
  public:
   explicit CpuEngine(const CpuOptions& options)
@@ -173,6 +189,12 @@ class CpuEngine final : public Engine {
                                 (length > 0 ? " and length " + std::to_string(length) : "");
       const Result<graph::Graph> graph = model.specialize(batch, length);
       if (!graph) return in_context(where, graph.error());
+      const auto inputs = specs_at(model.inputs(), batch, length);
+      const auto outputs = specs_at(model.outputs(), batch, length);
+      if (auto same = check_shapes(*graph, graph->inputs, inputs, "input"); !same)
+        return in_context(where, same.error());
+      if (auto same = check_shapes(*graph, graph->outputs, outputs, "output"); !same)
+        return in_context(where, same.error());
       PlanBuilder builder(engine_, *graph, weights, options.precision);
       for (const graph::Node& node : graph->nodes)
         if (auto lowered = lower_node(builder, node); !lowered) return in_context(where, lowered.error());
@@ -180,8 +202,8 @@ class CpuEngine final : public Engine {
       if (!parts) return in_context(where, parts.error());
       compiled->time_varies_ = compiled->time_varies_ || length > 0 || !parts->guards.empty();
       parts->batch = batch;
-      parts->inputs = specs_at(model.inputs(), batch, length);
-      parts->outputs = specs_at(model.outputs(), batch, length);
+      parts->inputs = inputs;
+      parts->outputs = outputs;
       compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), engine_, threads_);
     }
     compiled->block_ = weights.take();

@@ -323,6 +323,8 @@ TEST(CpuEngine, RandomGraphsAgree) {
 // x[batch, length, 8] through two layers, and a sum over the length.
 class Sequences final : public graph::Model {
  public:
+  // At the length `odd` its graph is for another.
+  explicit Sequences(std::int64_t odd = 0) : odd_(odd) {}
   static Graph make(std::int64_t batch, std::int64_t length) {
     GraphMaker m;
     static Random random(5);
@@ -342,10 +344,11 @@ class Sequences final : public graph::Model {
   bool batched() const override { return true; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   Result<Graph> specialize(std::int64_t batch, std::int64_t length) const override {
-    return make(batch, length);
+    return make(batch, length == odd_ ? length + 1 : length);
   }
 
  private:
+  std::int64_t odd_;
   static graph::TensorSpec spec(const char* name) {
     return {name, graph::DataType::f32, {graph::batch_dimension, graph::length_dimension, 8}};
   }
@@ -382,6 +385,15 @@ TEST(CpuEngine, MakesAPlanForEveryLengthAndSharesWeights) {
       for (std::size_t i = 0; i < want.size(); ++i)
         EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5) << "output " << i;
     }
+}
+
+// Memory is sized by what the model says, so a plan whose graph says otherwise must not be made.
+TEST(CpuEngine, RefusesAPlanWhoseShapesAreNotTheModels) {
+  const auto compiled = make_cpu_engine({})->compile(Sequences(16), {.batch_sizes = {1, 2}});
+  ASSERT_FALSE(compiled.has_value());
+  EXPECT_EQ(compiled.error().code, ErrorCode::unsupported);
+  for (const char* part : {"batch 2", "length 16", "'x' is [2,17,8]", "should be [2,16,8]"})
+    EXPECT_NE(compiled.error().message.find(part), std::string::npos) << compiled.error().message;
 }
 
 TEST(CpuEngine, TellsDurationsOfTheKernelsThatRan) {

@@ -128,14 +128,14 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
     }
     if (auto done = parts_.kernels[i]->run(state_.stream); !done)
       return in_context("kernel " + std::to_string(k) + " (" + parts_.names[i] + ")", done.error());
-    if (pacer != nullptr) pacer->rest();
+    if (pacer != nullptr) pacer->rest([stop] { return stop->requested(); });
     if (!durations.empty()) {
       const auto after = SystemClock::now();
       durations[i] = std::chrono::duration_cast<Duration>(after - before);
       before = after;
     }
   }
-  if (pacer != nullptr) pacer->end();
+  if (pacer != nullptr) pacer->end([] { return false; });
   if (stop != nullptr) stop->next = range.last;
   return {};
 }

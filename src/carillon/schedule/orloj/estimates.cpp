@@ -99,10 +99,17 @@ bool Estimates::refresh(TimePoint now) {
       app.solo = profile::Distribution::from_samples(samples, options_.solo_bins);
       app.solo_mean = static_cast<double>(app.solo.mean().count());
     }
+    // Ids of applications are dense over all models: of many of them this model never hears.
+    if (app.arrivals <= 0 && app.samples.empty() && apps_.size() > 1) continue;
     const double weight = app.arrivals + 1e-3;
     parts.emplace_back(&app.solo, weight);
     mean += weight * app.solo_mean;
     weights += weight;
+  }
+  if (parts.empty()) {
+    parts.emplace_back(&first_, 1.0);
+    mean = static_cast<double>(first_.mean().count());
+    weights = 1;
   }
   fit(mean / weights);
   make_times(profile::Distribution::mixture(parts).coarser(2 * options_.solo_bins));

@@ -36,6 +36,7 @@ class Orloj final : public baselines::Central {
       : Central(environment), options_(options) {}
   std::string_view name() const override { return "orloj"; }
   void add_model(const ModelInfo& model) override;
+  bool learns_from_profiles() const override { return true; }
 
   // What a batch of `size` would take with a request of `app` in it, as is known so far; a request of that
   // application has come before.
