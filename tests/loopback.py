@@ -49,6 +49,7 @@ class RunningServer:
     program: Path
     models: Path
     process: subprocess.Popen
+    scheduler: str = "clockwork"
 
     def scrape(self) -> str:
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as response:

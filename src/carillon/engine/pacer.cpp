@@ -20,9 +20,13 @@ void Pacer::begin() {
   cpu_ = read(CLOCK_THREAD_CPUTIME_ID);
 }
 
-Duration Pacer::due() const {
+Duration Pacer::rest_until() const {
   const Duration used = read(CLOCK_THREAD_CPUTIME_ID) - cpu_;
-  return wall_ + from_ns(static_cast<double>(used.count()) / now_) - read(CLOCK_MONOTONIC);
+  return wall_ + from_ns(static_cast<double>(used.count()) / now_);
+}
+
+Duration Pacer::now() {
+  return read(CLOCK_MONOTONIC);
 }
 
 void Pacer::sleep(Duration time) {

@@ -38,13 +38,18 @@ class Pacer {
   static constexpr Duration worth_a_sleep = std::chrono::microseconds{100};
   static constexpr Duration slice = std::chrono::milliseconds{1};
 
-  // What is left to rest; the time until which it is slept.
-  Duration due() const;
+  // Until when the run is to rest, and now, on the machine's clock.
+  Duration rest_until() const;
+  static Duration now();
   static void sleep(Duration time);
   template <typename Stopped>
   void rest_for(Duration least, Stopped stopped) {
     if (now_ >= 1) return;
-    for (Duration left = due(); left > least && !stopped(); left = due()) sleep(std::min(left, slice));
+    // Found once: at a small share waking up itself would put it off for ever.
+    const Duration until = rest_until();
+    Duration left = until - now();
+    if (left <= least) return;
+    for (; left > Duration{0} && !stopped(); left = until - now()) sleep(std::min(left, slice));
   }
 
   std::atomic<double> share_;

@@ -48,6 +48,15 @@ TEST(Pacer, AStopEndsTheRest) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 60s);
 }
 
+// At this share, each look at the clock would ask for a longer rest than it ends.
+TEST(Pacer, ASmallShareEnds) {
+  Pacer pacer(1e-4);
+  pacer.begin();
+  use(2us);
+  pacer.rest(never);
+  pacer.end(never);
+}
+
 TEST(Pacer, AWholeShareNeverRests) {
   Pacer pacer;
   EXPECT_EQ(pacer.share(), 1);
