@@ -1,6 +1,7 @@
 #include "carillon/cli/device.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <thread>
 
@@ -28,6 +29,11 @@ Result<> read_size(const char* option, const std::string& text, Bytes least, Byt
   if (*size < least) return invalid(std::string(option) + ": " + text + " is less than " + to_text(least));
   into = *size;
   return {};
+}
+
+int threads_of(const DeviceArguments& arguments) {
+  if (arguments.threads != 0) return arguments.threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace
@@ -62,8 +68,7 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     return std::unexpected(read.error());
   if (auto read = read_size("--workspace", arguments.workspace, kib(64), device.worker.workspace); !read)
     return std::unexpected(read.error());
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = arguments.threads == 0 ? cores : arguments.threads;
+  const int threads = threads_of(arguments);
   device.worker.exec_threads = threads;
   device.worker.real_time = arguments.real_time;
 
@@ -90,6 +95,15 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     return invalid("--device: '" + arguments.device +
                    "' is not a device; there are cpu and emulated:PROFILE");
   }
+  return device;
+}
+
+Result<Device> make_share(const DeviceArguments& arguments, double share_pct, const Clock& clock) {
+  const double cores = share_pct / 100 * threads_of(arguments);
+  DeviceArguments own = arguments;
+  own.threads = std::max(1, static_cast<int>(std::ceil(cores - 1e-9)));
+  auto device = make_device(own, clock);
+  if (device) device->worker.share = std::min(1.0, cores / own.threads);
   return device;
 }
 

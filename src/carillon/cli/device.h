@@ -1,8 +1,9 @@
 #pragma once
 
-#include <CLI/App.hpp>
 #include <memory>
 #include <string>
+
+#include <CLI/App.hpp>
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
@@ -31,5 +32,9 @@ struct Device {
 
 // Errors name the option. `clock` outlives the engine.
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock);
+
+// `share_pct` in (0, 100] percent of that device: as many threads as it needs, held to their part of the
+// share.
+Result<Device> make_share(const DeviceArguments& arguments, double share_pct, const Clock& clock);
 
 }  // namespace carillon::cli

@@ -1,7 +1,6 @@
 #include "carillon/cli/planned.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -46,19 +45,13 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
                                                            const graph::RepositoryEntry& entry,
                                                            const provision::ServedWorkload& workload,
                                                            double share_pct, const Clock& clock) {
-  auto device = make_device(options.device, clock);
+  auto device = make_share(options.device, share_pct, clock);
   if (!device) return std::unexpected(device.error());
-  const double cores = share_pct / 100 * device->worker.exec_threads;
-  DeviceArguments own = options.device;
-  own.threads = std::max(1, static_cast<int>(std::ceil(cores - 1e-9)));
-  device = make_device(own, clock);
-  if (!device) return std::unexpected(device.error());
-  device->worker.share = std::min(1.0, cores / own.threads);
   const graph::ModelVersion& version = entry.versions.back();
   device->worker.page_cache = pages_for(version.file, device->worker.page_cache);
   // Every lane has its own.
-  if (own.io_cache.empty()) device->worker.io_cache = mib(64);
-  if (own.workspace.empty()) device->worker.workspace = mib(128);
+  if (options.device.io_cache.empty()) device->worker.io_cache = mib(64);
+  if (options.device.workspace.empty()) device->worker.workspace = mib(128);
 
   auto scheduler = schedule::make_scheduler(options.scheduler);
   if (!scheduler) return std::unexpected(scheduler.error());

@@ -56,7 +56,6 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
       tickets_(std::min<std::size_t>(options.max_open, 1 << 16)),
       requests_(std::min<std::size_t>(options.max_open, 1 << 16)),
       probes_(options.probes) {
-  learns_ = scheduler_ != nullptr && scheduler_->learns_from_profiles();
   CARILLON_ASSERT(scheduler_ != nullptr && options_.max_open > 0 && options_.full_queue_pause > Duration{0});
   open_.reserve(std::min<std::size_t>(options.max_open, 1024));
   flights_.reserve(256);
@@ -513,7 +512,8 @@ void Core::answer_success(std::uint32_t index, TimePoint now) {
   open.answered = true;
   book_.answered(open.model, now <= open.deadline ? Outcome::on_time : Outcome::late, open.rows, open.arrival,
                  now, open.steps);
-  if (models_[open.model.index()].time_varies && learns_) probes_.offer(*open.call, open.app);
+  if (models_[open.model.index()].time_varies && scheduler_->learns_from_profiles())
+    probes_.offer(*open.call, open.app);
   AnswerHandler handler = std::move(open.handler);
   InferAnswer answer{{}, std::move(open.call), now, std::nullopt};
   release(index);

@@ -202,7 +202,6 @@ class Core {
   using Application = std::tuple<std::string, std::uint32_t, std::size_t>;
   std::map<Application, AppId> applications_;
   std::size_t named_ = 0;  // of these
-  bool learns_ = false;    // the scheduler, from probes
 
   std::vector<schedule::Event> pending_;  // events of our own making, for the scheduler
   bool deciding_ = false;

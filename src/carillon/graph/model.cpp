@@ -26,6 +26,14 @@ Shape TensorSpec::shape_at(std::int64_t batch, std::int64_t length) const {
   return out;
 }
 
+std::vector<TensorSpec> specs_at(std::span<const TensorSpec> specs, std::int64_t batch, std::int64_t length) {
+  std::vector<TensorSpec> at;
+  at.reserve(specs.size());
+  for (const TensorSpec& spec : specs)
+    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch, length)});
+  return at;
+}
+
 Shape TensorSpec::open_shape() const {
   Shape out = shape;
   std::ranges::replace(out, length_dimension, std::int64_t{-1});

@@ -33,6 +33,9 @@ struct TensorSpec {
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 
+// The same tensors with all extents known.
+std::vector<TensorSpec> specs_at(std::span<const TensorSpec> specs, std::int64_t batch, std::int64_t length);
+
 // What a model's config may fix beyond its ONNX file.
 struct ImportOptions {
   // By input name: extents, with -1 where the file decides (batch included). Fixes symbolic dimensions.

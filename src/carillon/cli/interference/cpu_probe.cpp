@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -170,19 +169,16 @@ class CpuProbe final : public InterferenceProbe {
     return {};
   }
 
-  // As 'serve --plan' makes them: planned.cpp.
   Result<std::unique_ptr<Lane>> make_lane(const std::string& name, double share_pct) {
     const graph::RepositoryEntry& entry = entries_.at(name);
     if (!entry.config) return std::unexpected(entry.config.error());
-    auto whole = make_device(options_.device, clock_);
-    if (!whole) return std::unexpected(whole.error());
-    if (description_.empty()) description_ = whole->description;
-    const double cores = share_pct / 100 * whole->worker.exec_threads;
-    DeviceArguments own = options_.device;
-    own.threads = std::max(1, static_cast<int>(std::ceil(cores - 1e-9)));
-    auto device = make_device(own, clock_);
+    if (description_.empty()) {
+      const auto whole = make_device(options_.device, clock_);
+      if (!whole) return std::unexpected(whole.error());
+      description_ = whole->description;
+    }
+    auto device = make_share(options_.device, share_pct, clock_);
     if (!device) return std::unexpected(device.error());
-    device->worker.share = std::min(1.0, cores / own.threads);
     auto lane = std::make_unique<Lane>();
     lane->engine = std::move(device->engine);
     auto worker = worker::make_worker(device->worker, clock_, lane->nobody);

@@ -113,14 +113,6 @@ class CpuModel final : public CompiledModel {
   HostBlock block_;
 };
 
-std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs, int batch,
-                                        std::int64_t length) {
-  std::vector<graph::TensorSpec> at;
-  for (const auto& spec : specs)
-    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch, length)});
-  return at;
-}
-
 // What clients are told of the tensors, and what their memory is sized by, is what the graph computes: a
 // model may change its shapes with the batch or the length otherwise than the sizes that were tried at import
 // show.
@@ -189,8 +181,8 @@ class CpuEngine final : public Engine {
                                 (length > 0 ? " and length " + std::to_string(length) : "");
       const Result<graph::Graph> graph = model.specialize(batch, length);
       if (!graph) return in_context(where, graph.error());
-      const auto inputs = specs_at(model.inputs(), batch, length);
-      const auto outputs = specs_at(model.outputs(), batch, length);
+      const auto inputs = graph::specs_at(model.inputs(), batch, length);
+      const auto outputs = graph::specs_at(model.outputs(), batch, length);
       if (auto same = check_shapes(*graph, graph->inputs, inputs, "input"); !same)
         return in_context(where, same.error());
       if (auto same = check_shapes(*graph, graph->outputs, outputs, "output"); !same)

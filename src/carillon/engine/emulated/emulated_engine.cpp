@@ -18,14 +18,6 @@ void sleep_then_spin(const Clock& clock, TimePoint until) {
     if (left > spin) std::this_thread::sleep_for(left - spin);
 }
 
-std::vector<graph::TensorSpec> specs_at(std::span<const graph::TensorSpec> specs, int batch,
-                                        std::int64_t length) {
-  std::vector<graph::TensorSpec> at;
-  for (const auto& spec : specs)
-    at.push_back({.name = spec.name, .type = spec.type, .shape = spec.shape_at(batch, length)});
-  return at;
-}
-
 // The time of `batch` by a table; see EmulatedModel::execution.
 Duration at_batch(const std::map<int, Duration>& table, int batch) {
   CARILLON_ASSERT(!table.empty());
@@ -48,8 +40,8 @@ class EmulatedPlan final : public Plan {
                std::shared_ptr<const EmulatedOptions> options, std::uint64_t seed, const Clock& clock)
       : batch_(batch),
         length_(length),
-        inputs_(specs_at(model.inputs(), batch, length)),
-        outputs_(specs_at(model.outputs(), batch, length)),
+        inputs_(graph::specs_at(model.inputs(), batch, length)),
+        outputs_(graph::specs_at(model.outputs(), batch, length)),
         mean_(mean),
         options_(std::move(options)),
         random_(seed),
