@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -8,17 +9,26 @@
 
 #include "carillon/profile/rolling.h"
 #include "carillon/schedule/id_map.h"
+#include "carillon/schedule/placement.h"
 #include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule {
 
 // The mirror of devices for policies that may run any model on any device: a sub-cluster whose devices hold
-// the same models (Symphony, section 4.4). It loads all models on all devices as far as memory goes, and
-// where it does not, evicts the least recently used for a model that is wanted and nowhere. It keeps what was
-// sent, when each device will be free, and how long batches take. It chooses no batch. Models of zero pages
-// are everywhere without a LOAD. Not thread-safe.
+// the same models (Symphony, section 4.4). It keeps what was sent, when each device will be free, and how
+// long batches take. It chooses no batch. Models of zero pages are everywhere without a LOAD.
+//
+// A device that can hold all models is given all. On others it says what is loaded (fleet_loads.cpp), from
+// the most urgent on: a model that somebody waits for and that is nowhere; free memory, with what is asked
+// for most by copy; and a copy of a model whose devices are asked for more than another (Placement). What is
+// evicted for it is what costs least: copies that the others can do without, or what is asked for least.
+// Not thread-safe.
 class Fleet {
  public:
+  // Over which rates of arrival are averaged to decide what is loaded: long beside a LOAD (some
+  // milliseconds), short beside how demand changes.
+  static constexpr Duration rate_window = 2s;
+
   struct Flight {  // an INFER that was sent and not yet reported
     ActionId id;
     DeviceId device;
@@ -29,7 +39,7 @@ class Fleet {
     TimePoint start, end;  // expected; corrected by what is reported of those before it
   };
 
-  explicit Fleet(const Environment& environment) : environment_(environment) {}
+  explicit Fleet(const Environment& environment) : environment_(environment), placement_(rate_window) {}
   const Environment& environment() const { return environment_; }
 
   void add_model(const ModelInfo& model);
@@ -49,12 +59,15 @@ class Fleet {
 
   // A device came or went: what was pending there is lost, and returned. Sends LOADs.
   std::vector<Flight> device_changed(const DeviceChanged& change, TimePoint now, Actions& out);
-  // Requests of a model wait that is loaded nowhere: loads it, where that is possible. Call it again when
-  // called by the clock at wake_at(). True where it is loaded, loading, or will be tried again; false where
-  // no device can hold it, or its LOADs failed five times in a row: then nobody should wait.
+  // A client's request came: what models are loaded where follows what is asked for. Call it for each.
+  void arrived(ModelId model, TimePoint now, Actions& out);
+  // Requests of a model wait that is loaded nowhere: loads it, where that is possible, and until then tries
+  // again when something is reported and at wake_at(). True where it is loaded, loading, or will be tried
+  // again; false where no device can hold it, or its LOADs failed five times in a row: then nobody should
+  // wait.
   bool want(ModelId model, TimePoint now, Actions& out);
-  // Since when the oldest waiting request of a model waits; max() where none does. Models that somebody has
-  // waited for longer than for the wanted one are not evicted for it.
+  // Since when the oldest waiting request of a model waits; max() where none does. A model that somebody has
+  // waited for longer than for the wanted one is not taken from its last device for it.
   void set_waiting(ModelId model, TimePoint since) {
     Model& m = models_[model.index()];
     m.waiting_since = since;
@@ -62,11 +75,11 @@ class Fleet {
   }
   // Some model is wanted and could not be loaded yet: memory is short, and nobody should hold on to it for
   // long.
-  bool short_of_memory() const { return wanted_ > 0; }
-  // When want() should be called again for what is still wanted; max() for never. take_wake() resets it, and
-  // is to be called when that time has come.
+  bool short_of_memory() const { return !wanted_.empty(); }
+  // When wake() is to be called; max() for never.
   TimePoint wake_at() const { return wake_; }
-  void take_wake() { wake_ = TimePoint::max(); }
+  // Tries again to load what is wanted, where its time has come.
+  void wake(TimePoint now, Actions& out);
 
   // Time of EXEC by place in the model's list of batch sizes: the rolling estimate over all devices.
   Duration exec(ModelId model, int batch_index) const {
@@ -129,7 +142,9 @@ class Fleet {
     int places = 0;  // devices where it is loading or loaded
     int load_failures = 0;
     TimePoint load_not_before = TimePoint::min();
-    bool wanted = false;  // and waits for an UNLOAD
+    bool wanted = false;         // somebody waits for it, and it is nowhere
+    std::uint64_t asked = 0;     // how often, since it was wanted
+    DeviceId room_on = nowhere;  // where room is made for it
     TimePoint waiting_since = TimePoint::max();
   };
   struct Device {
@@ -139,6 +154,10 @@ class Fleet {
     std::vector<int> pending_of;       // INFERs by model, like residence
     std::vector<TimePoint> last_use;   // like residence
     std::set<std::pair<TimePoint, ModelId>> lru;
+    std::vector<ModelId> coming;  // room is being made for them; in the order in which they will be loaded
+    std::uint64_t coming_pages = 0;
+    int loads = 0;        // sent and not yet reported
+    bool scarce = false;  // it cannot hold all models
     TimePoint free_at = TimePoint::min();
     int pending = 0;
     std::uint64_t life = 0;
@@ -150,18 +169,42 @@ class Fleet {
     std::uint64_t life = 0;
   };
 
+  // A LOAD that makes room for one of these costs the requests of its victims so much: see make_room().
+  struct Room {
+    std::vector<ModelId> victims;
+    double cost = 0;  // requests a second
+  };
+  static constexpr DeviceId nowhere{std::numeric_limits<std::uint32_t>::max()};
+
   void prepare(Device& device);
-  ModelId oldest_wanted() const;
+  void touch(Device& device, ModelId model, TimePoint now);
+
+  // Loading, in fleet_loads.cpp.
   void set_wanted(Model& model, bool wanted);
+  std::uint64_t spare_pages(const Device& device) const {  // free, or about to be, and nobody's yet
+    return device.free_pages + device.freeing_pages - device.coming_pages;
+  }
+  bool room_for_another_load(const Device& device) const;
+  void find_scarce();
   void fill(DeviceId id, TimePoint now, Actions& out);
   void load(DeviceId id, ModelId model, TimePoint now, Actions& out);
-  void touch(Device& device, ModelId model, TimePoint now);
+  void unload(DeviceId id, ModelId model, TimePoint now, Actions& out);
+  void left(Model& model, ModelId id, DeviceId device, TimePoint now);
+  bool load_wanted(ModelId model, TimePoint now, Actions& out);
+  void load_copy(ModelId model, TimePoint now, Actions& out);
+  bool room(DeviceId id, ModelId model, TimePoint now, Room& room) const;
+  void make_room(DeviceId id, ModelId model, const Room& room, TimePoint now, Actions& out);
+  void load_next(DeviceId id, TimePoint now, Actions& out);
+  Report moved(const Move& move, const ActionDone& done, TimePoint now, Actions& out);
 
   Environment environment_;
   std::vector<Model> models_;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
-  std::size_t wanted_ = 0;
+  std::uint64_t all_pages_ = 0;  // of all models
+  bool scarce_ = false;          // some device cannot hold all models
+  Placement placement_;          // kept while scarce_
+  std::vector<ModelId> wanted_;
   IdMap<ActionId, Flight> flights_;
   std::vector<std::vector<ActionId>> flights_of_;  // by device, in the order of sending
   IdMap<ActionId, Move> moves_;

@@ -41,6 +41,7 @@ int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimeP
 void Central::decide(const Event& event, TimePoint now, Actions& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
+    fleet_.arrived(request.model, now, out);
     if (!fleet_.anywhere(request.model)) {
       if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, now);
       if (!fleet_.want(request.model, now, out)) {
@@ -83,13 +84,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
   } else {
     asked_wake_ = TimePoint::max();
   }
-  if (fleet_.wake_at() <= now) {
-    fleet_.take_wake();
-    for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
-      const ModelId model{static_cast<std::uint32_t>(i)};
-      if (!fleet_.anywhere(model) && waiting_since(model) < TimePoint::max()) fleet_.want(model, now, out);
-    }
-  }
+  fleet_.wake(now, out);
   step(now, out);
   const TimePoint wake = std::max(std::min(wake_at(now), fleet_.wake_at()), now + Duration{1});
   if (wake < asked_wake_) {

@@ -59,6 +59,7 @@ void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
 
 void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
   const ModelId model = request.model;
+  fleet_.arrived(model, now, out);
   plan_.arrived(model, std::min<Duration>(request.deadline - now, horizon));
   auto& machine = machines_[model.index()];
   if (!fleet_.anywhere(model)) {
@@ -149,13 +150,7 @@ void Symphony::inform_device(DeviceId device, TimePoint now) {
 }
 
 void Symphony::run_due(TimePoint now, Actions& out) {
-  if (fleet_.wake_at() <= now) {
-    fleet_.take_wake();
-    for (std::size_t i = 0; i < machines_.size(); ++i) {
-      const ModelId model{static_cast<std::uint32_t>(i)};
-      if (!machines_[i].queue().empty() && !fleet_.anywhere(model)) fleet_.want(model, now, out);
-    }
-  }
+  fleet_.wake(now, out);
   while (refresh_.top_at() <= now) update(ModelId{refresh_.top()}, now, out);
   while (auto grant = rank_.match(now, [this](DeviceId d, ModelId m) { return fleet_.loaded(d, m); })) {
     if (fleet_.overdue(grant->device, now)) {

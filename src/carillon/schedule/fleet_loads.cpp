@@ -1,0 +1,317 @@
+// What is loaded where: the part of the Fleet that decides LOADs and UNLOADs.
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+#include "carillon/schedule/fleet.h"
+
+namespace carillon::schedule {
+namespace {
+
+constexpr int give_up_after = 5;  // LOADs of a model that fail in a row
+constexpr Duration load_pause = 10ms;
+// LOADs that are with a device at a time where memory is scarce: one runs, one waits, so that it never idles
+// for the way, and what becomes urgent does not wait behind many.
+constexpr int loads_ahead = 2;
+// Devices that are looked at for a model that is wanted, the least asked for first, and wanted models that
+// are looked at when the clock calls, the most asked for first: both bound the work.
+constexpr int devices_tried = 16;
+constexpr std::size_t wanted_tried = 16;
+
+}  // namespace
+
+void Fleet::set_wanted(Model& model, bool wanted) {
+  if (model.wanted == wanted) return;
+  model.wanted = wanted;
+  model.asked = 0;
+  if (wanted)
+    wanted_.push_back(model.info.id);
+  else
+    wanted_.erase(std::find(wanted_.begin(), wanted_.end(), model.info.id));
+}
+
+bool Fleet::room_for_another_load(const Device& d) const {
+  return d.loads + static_cast<int>(d.coming.size()) < loads_ahead;
+}
+
+// Whether placement has to be kept; where it begins, it is told where everything is.
+void Fleet::find_scarce() {
+  const bool before = scarce_;
+  scarce_ = false;
+  for (Device& d : devices_) {
+    d.scarce = d.alive && d.total_pages < all_pages_;
+    scarce_ = scarce_ || d.scarce;
+  }
+  if (scarce_ == before) return;
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    for (std::size_t m = 0; m < devices_[i].residence.size(); ++m) {
+      const Residence r = devices_[i].residence[m];
+      if (r != Residence::loaded && r != Residence::loading) continue;
+      const ModelId model{static_cast<std::uint32_t>(m)};
+      const DeviceId device{static_cast<std::uint32_t>(i)};
+      const TimePoint now = devices_[i].last_use[m];
+      scarce_ ? placement_.placed(model, device, now) : placement_.removed(model, device, now);
+    }
+}
+
+// Loads what fits, in the order of the models, where all fit. Where not, what is asked for most by copy
+// first; as long as nothing was asked for, what has the fewest copies.
+void Fleet::fill(DeviceId id, TimePoint now, Actions& out) {
+  Device& d = devices_[id.index()];
+  if (!d.scarce) {
+    for (std::size_t m = 0; m < models_.size(); ++m) {
+      const std::uint64_t pages = models_[m].info.pages;
+      if (pages > 0 && pages <= d.free_pages &&
+          (d.residence.size() <= m || d.residence[m] == Residence::absent))
+        load(id, ModelId{static_cast<std::uint32_t>(m)}, now, out);
+    }
+    return;
+  }
+  prepare(d);
+  while (room_for_another_load(d)) {
+    const Model* best = nullptr;
+    double best_rate = 0;
+    for (const Model& m : models_) {
+      if (m.info.pages == 0 || m.info.pages > d.free_pages || m.info.pages > spare_pages(d)) continue;
+      if (d.residence[m.info.id.index()] != Residence::absent || now < m.load_not_before) continue;
+      const double by_copy = placement_.rate(m.info.id, now) / (m.places + 1);
+      if (best == nullptr || by_copy > best_rate || (by_copy == best_rate && m.places < best->places)) {
+        best = &m;
+        best_rate = by_copy;
+      }
+    }
+    if (best == nullptr) return;
+    load(id, best->info.id, now, out);
+  }
+}
+
+void Fleet::load(DeviceId id, ModelId model, TimePoint now, Actions& out) {
+  Device& d = devices_[id.index()];
+  Model& m = models_[model.index()];
+  prepare(d);
+  CARILLON_ASSERT(d.residence[model.index()] == Residence::absent && d.free_pages >= m.info.pages);
+  d.free_pages -= m.info.pages;
+  d.residence[model.index()] = Residence::loading;
+  d.last_use[model.index()] = now;
+  ++d.loads;
+  ++m.places;
+  if (scarce_) placement_.placed(model, id, now);
+  set_wanted(m, false);
+  moves_.insert(next_action_, {Kind::load, id, model, d.life});
+  out.emplace_back(Load{next_action_, id, model, {now, TimePoint::max()}, m.load.estimate()});
+  ++next_action_.value;
+}
+
+// A copy is gone, or will be.
+void Fleet::left(Model& m, ModelId id, DeviceId device, TimePoint now) {
+  --m.places;
+  if (scarce_) placement_.removed(id, device, now);
+  if (m.places == 0 && m.waiting_since != TimePoint::max()) {
+    set_wanted(m, true);  // its turn comes again
+    wake_ = std::min(wake_, saturating_add(now, Duration{1}));
+  }
+}
+
+void Fleet::unload(DeviceId id, ModelId model, TimePoint now, Actions& out) {
+  Device& d = devices_[id.index()];
+  Model& m = models_[model.index()];
+  CARILLON_ASSERT(d.residence[model.index()] == Residence::loaded && d.pending_of[model.index()] == 0);
+  d.lru.erase({d.last_use[model.index()], model});
+  d.residence[model.index()] = Residence::unloading;
+  d.freeing_pages += m.info.pages;
+  left(m, model, id, now);
+  moves_.insert(next_action_, {Kind::unload, id, model, d.life});
+  out.emplace_back(Unload{next_action_, id, model});
+  ++next_action_.value;
+}
+
+bool Fleet::want(ModelId model, TimePoint now, Actions& out) {
+  Model& m = models_[model.index()];
+  if (m.info.pages == 0) return alive_ > 0;
+  if (m.places > 0) {
+    set_wanted(m, false);
+    return true;
+  }
+  if (!can_hold(model)) {
+    set_wanted(m, false);
+    return false;
+  }
+  if (m.load_failures >= give_up_after && now < m.load_not_before) {
+    wake_ = std::min(wake_, m.load_not_before);
+    return false;
+  }
+  set_wanted(m, true);
+  ++m.asked;
+  load_wanted(model, now, out);
+  return true;
+}
+
+// True where a LOAD was sent, or room is being made.
+bool Fleet::load_wanted(ModelId model, TimePoint now, Actions& out) {
+  Model& m = models_[model.index()];
+  if (m.room_on != nowhere) return true;
+  if (now < m.load_not_before) {
+    wake_ = std::min(wake_, m.load_not_before);
+    return false;
+  }
+  std::optional<DeviceId> best;
+  Room best_room, room_there;
+  int tried = 0;
+  const auto consider = [&](DeviceId id) {
+    const Device& d = devices_[id.index()];
+    if (!d.alive || d.total_pages < m.info.pages || !room_for_another_load(d)) return;
+    if (d.residence.size() > model.index() && d.residence[model.index()] != Residence::absent) return;
+    ++tried;
+    if (!room(id, model, now, room_there)) return;
+    if (best && best_room.cost <= room_there.cost) return;
+    best = id;
+    std::swap(best_room, room_there);
+  };
+  for (const auto& [load, id] : placement_.by_load()) {
+    consider(id);
+    if (tried == devices_tried || (best && best_room.victims.empty())) break;
+  }
+  if (!best) {  // all in use: when something is reported, or a little later
+    wake_ = std::min(wake_, saturating_add(now, load_pause));
+    return false;
+  }
+  make_room(*best, model, best_room, now, out);
+  return true;
+}
+
+// What must go so that the model fits: first what costs least. False where that is not possible, as what is
+// there is in use, or somebody has waited for it for longer.
+bool Fleet::room(DeviceId id, ModelId model, TimePoint now, Room& found) const {
+  const Device& d = devices_[id.index()];
+  const Model& m = models_[model.index()];
+  found.victims.clear();
+  found.cost = 0;
+  std::uint64_t pages = spare_pages(d);
+  if (pages >= m.info.pages) return true;
+  struct Victim {
+    double cost;
+    TimePoint used;
+    ModelId model;
+    auto operator<=>(const Victim&) const = default;
+  };
+  std::vector<Victim> candidates;
+  for (const auto& [used, other] : d.lru) {
+    const Model& o = models_[other.index()];
+    if (d.pending_of[other.index()] > 0) continue;
+    if (o.places == 1 && o.waiting_since <= m.waiting_since && o.waiting_since != TimePoint::max()) continue;
+    candidates.push_back({placement_.cost_of_removal(other, id, now), used, other});
+  }
+  std::sort(candidates.begin(), candidates.end());
+  for (const Victim& victim : candidates) {
+    if (pages >= m.info.pages) break;
+    pages += models_[victim.model.index()].info.pages;
+    found.cost += victim.cost;
+    found.victims.push_back(victim.model);
+  }
+  return pages >= m.info.pages;
+}
+
+void Fleet::make_room(DeviceId id, ModelId model, const Room& room, TimePoint now, Actions& out) {
+  Device& d = devices_[id.index()];
+  Model& m = models_[model.index()];
+  prepare(d);
+  if (room.victims.empty() && d.free_pages >= d.coming_pages + m.info.pages) {
+    load(id, model, now, out);
+    return;
+  }
+  // Before its victims go, one of which may be wanted then.
+  m.room_on = id;
+  d.coming.push_back(model);
+  d.coming_pages += m.info.pages;
+  for (const ModelId victim : room.victims) unload(id, victim, now, out);
+}
+
+void Fleet::arrived(ModelId model, TimePoint now, Actions& out) {
+  const Model& m = models_[model.index()];
+  if (!scarce_ || m.info.pages == 0 || !placement_.arrived(model, now)) return;
+  // What is nowhere goes before what has a place.
+  if (wanted_.empty() && m.places > 0) load_copy(model, now, out);
+}
+
+// Another copy, where that relieves more than it costs, on the device that is asked for least of those
+// without one.
+void Fleet::load_copy(ModelId model, TimePoint now, Actions& out) {
+  const Model& m = models_[model.index()];
+  if (m.room_on != nowhere || now < m.load_not_before || m.places == static_cast<int>(alive_)) return;
+  for (const auto& [load, id] : placement_.by_load()) {
+    const Device& d = devices_[id.index()];
+    if (!d.alive || d.total_pages < m.info.pages || d.loads > 0 || !d.coming.empty()) continue;
+    if (d.residence.size() > model.index() && d.residence[model.index()] != Residence::absent) continue;
+    const double gain = placement_.gain_of_copy(model, id);
+    Room there;
+    if (gain > 0 && room(id, model, now, there) && there.cost < gain) make_room(id, model, there, now, out);
+    return;
+  }
+}
+
+void Fleet::wake(TimePoint now, Actions& out) {
+  if (now < wake_) return;
+  wake_ = TimePoint::max();
+  std::vector<ModelId> order = wanted_;
+  // What was asked for most first, as in Clockwork.
+  const auto last = order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), wanted_tried));
+  std::partial_sort(order.begin(), last, order.end(), [this](ModelId a, ModelId b) {
+    return std::pair(models_[a.index()].asked, b) > std::pair(models_[b.index()].asked, a);
+  });
+  order.erase(last, order.end());
+  if (order.size() < wanted_.size()) wake_ = saturating_add(now, load_pause);
+  for (const ModelId model : order)
+    if (models_[model.index()].wanted) load_wanted(model, now, out);
+}
+
+// A device may have room for another LOAD.
+void Fleet::load_next(DeviceId id, TimePoint now, Actions& out) {
+  Device& d = devices_[id.index()];
+  while (!d.coming.empty() && models_[d.coming.front().index()].info.pages <= d.free_pages) {
+    const ModelId model = d.coming.front();
+    d.coming.erase(d.coming.begin());
+    Model& m = models_[model.index()];
+    d.coming_pages -= m.info.pages;
+    m.room_on = nowhere;
+    load(id, model, now, out);
+  }
+  while (!wanted_.empty() && room_for_another_load(d)) {
+    const auto next = std::max_element(wanted_.begin(), wanted_.end(), [this](ModelId a, ModelId b) {
+      const Model &x = models_[a.index()], &y = models_[b.index()];
+      return std::pair(x.room_on == nowhere, x.asked) < std::pair(y.room_on == nowhere, y.asked);
+    });
+    if (models_[next->index()].room_on != nowhere || !load_wanted(*next, now, out)) break;
+  }
+}
+
+Fleet::Report Fleet::moved(const Move& move, const ActionDone& done, TimePoint now, Actions& out) {
+  Report report;
+  Device& d = devices_[move.device.index()];
+  Model& m = models_[move.model.index()];
+  if (move.kind == Kind::unload) {
+    d.residence[move.model.index()] = Residence::absent;
+    d.free_pages += m.info.pages;
+    d.freeing_pages -= m.info.pages;
+  } else if (done.status == ActionStatus::success) {
+    --d.loads;
+    d.residence[move.model.index()] = Residence::loaded;
+    m.load.add(done.duration, now);
+    m.load_failures = 0;
+    d.last_use[move.model.index()] = now;
+    d.lru.insert({now, move.model});
+    report.loaded = {move.device, move.model};
+  } else {
+    --d.loads;
+    d.residence[move.model.index()] = Residence::absent;
+    d.free_pages += m.info.pages;
+    m.load_failures = std::min(m.load_failures + 1, 2 * give_up_after);
+    m.load_not_before = saturating_add(now, load_pause * (1 << (m.load_failures - 1)));
+    left(m, move.model, move.device, now);
+    wake_ = std::min(wake_, m.load_not_before);
+    if (m.places == 0 && m.load_failures >= give_up_after) report.unloadable = move.model;
+  }
+  load_next(move.device, now, out);
+  if (wanted_.empty() && d.scarce && d.coming.empty()) fill(move.device, now, out);
+  return report;
+}
+
+}  // namespace carillon::schedule
