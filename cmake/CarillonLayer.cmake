@@ -22,11 +22,20 @@ if(CARILLON_SANITIZE)
   target_compile_definitions(carillon_options INTERFACE CARILLON_SANITIZED=1)
 endif()
 
+# carillon_unity(<target> <sources a compilation>): where CARILLON_UNITY is on, the target's sources are compiled
+# several at a time. Headers are then read, and templates compiled, once for all of them.
+function(carillon_unity target sources)
+  if(CARILLON_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${sources})
+  endif()
+endfunction()
+
 function(carillon_layer)
   cmake_parse_arguments(L "" "NAME" "SOURCES;DEPENDS;PRIVATE_DEPENDS;TESTS;TEST_DEPENDS" ${ARGN})
   set(lib carillon_${L_NAME})
   if(L_SOURCES)
     add_library(${lib} STATIC ${L_SOURCES})
+    carillon_unity(${lib} 12)
     target_link_libraries(${lib} PUBLIC carillon_options ${L_DEPENDS} PRIVATE ${L_PRIVATE_DEPENDS})
   else()
     add_library(${lib} INTERFACE)

@@ -5,6 +5,7 @@
     check_tree.py pure    [--root DIR]                 what decides has no clock, thread, socket, environment or dice
     check_tree.py layout  [--root DIR]                 each layer has a README; headers have their guard
     check_tree.py headers [--root DIR] --build DIR     every header compiles alone (needs compile_commands.json)
+    check_tree.py locals  --build DIR                  sources that are compiled together share no local name
 
 Prints one line a finding, `file:line: what is wrong`, and exits with 1 where there is any.
 """
@@ -155,18 +156,61 @@ def check_headers(root, build):
         return [finding for found in pool.map(compile_one, headers) for finding in found]
 
 
+LOCAL_NAME = [re.compile(pattern) for pattern in (
+    r"(?:struct|class|union|enum(?: class| struct)?)\s+(\w+)",
+    r"using\s+(\w+)\s*=",
+    r"[^=({]*?(\w+)\s*\(",                      # a function, or a variable made with ()
+    r"[^=({;]*?(\w+)\s*(?:\[[^]]*\]\s*)*[={;]")]  # a variable
+
+
+def local_names(path):
+    """(namespace, name) -> line of what a source has in unnamed namespaces, as clang-format lays them out."""
+    names, outer, inside = {}, "", False
+    raw = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for (number, line), whole in zip(code_lines(path), raw):
+        if match := re.match(r"namespace ([\w:]+) \{", line):
+            outer = match.group(1)
+        elif line.startswith("namespace {"):
+            inside = True
+        elif whole.startswith("}  // namespace"):
+            inside = False
+        elif inside and re.match(r"(?!namespace\b|using namespace\b|using [\w:]+;|template\b)[A-Za-z_]", line):
+            found = next(filter(None, (pattern.match(line) for pattern in LOCAL_NAME)), None)
+            if found and not re.search(r"\boperator\b", line):
+                names.setdefault((outer, found.group(1)), number)
+    return names
+
+
+def check_locals(build):
+    """Any two sources of a target may come to be compiled together, as its list grows."""
+    findings = []
+    targets = {}
+    for unit in sorted(pathlib.Path(build).rglob("Unity/unity_*_cxx.cxx")):
+        sources_of_unit = re.findall(r'^#include "(.*)"', unit.read_text(), flags=re.M)
+        targets.setdefault(unit.parent.parent, []).extend(sources_of_unit)
+    for files in targets.values():
+        first = {}
+        for path in map(pathlib.Path, files):
+            for (namespace, name), number in local_names(path).items():
+                if (namespace, name) in first:
+                    findings.append(f"{path}:{number}: '{name}' is local to {first[namespace, name].name} too; "
+                                    "the two are compiled together, so each needs a name of its own")
+                first.setdefault((namespace, name), path)
+    return findings
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", choices=["arrows", "pure", "layout", "headers"])
+    parser.add_argument("check", choices=["arrows", "pure", "layout", "headers", "locals"])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--build", type=pathlib.Path)
     args = parser.parse_args()
     if not (args.root / "src" / "carillon").is_dir():
         parser.error(f"{args.root} has no src/carillon")
-    if args.check == "headers":
+    if args.check in ("headers", "locals"):
         if not args.build:
-            parser.error("headers needs --build DIR, a configured build folder")
-        findings = check_headers(args.root, args.build)
+            parser.error(f"{args.check} needs --build DIR, a configured build folder")
+        findings = check_headers(args.root, args.build) if args.check == "headers" else check_locals(args.build)
     else:
         findings = {"arrows": check_arrows, "pure": check_pure, "layout": check_layout}[args.check](args.root)
     print("\n".join(findings))

@@ -61,6 +61,19 @@ class CheckTree(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn("bad.h", found[0])
 
+    def test_local_names_of_sources_that_are_compiled_together_are_found(self):
+        self.write("a.cpp", "namespace x {\nnamespace {\nstruct Reader {\n  int depth;\n};\nconstexpr int most = 3;\n"
+                            "template <typename T>\nT read(T t) {\n  return t;\n}\nint table[2] = {};\n"
+                            "using std::size_t;\nint own;\n}  // namespace\nint shared();\n}  // namespace x\n")
+        self.write("b.cpp", "namespace x {\nnamespace {\nclass Reader;\nconst double most{3};\nint read(int a,\n"
+                            "         int b);\nint table[3];\nusing std::size_t;\n}  // namespace\n"
+                            "int shared(int);\n}  // namespace x\n")
+        self.write("c.cpp", "namespace y {\nnamespace {\nint own;\n}  // namespace\n}  // namespace y\n")
+        unit = "".join(f'#include "{self.root / name}"\n' for name in ("a.cpp", "b.cpp", "c.cpp"))
+        self.write("build/l.dir/Unity/unity_0_cxx.cxx", unit)
+        found = check_tree.check_locals(self.root / "build")
+        self.assertEqual([f.split("'")[1] for f in found], ["Reader", "most", "read", "table"], found)
+
 
 if __name__ == "__main__":
     unittest.main()

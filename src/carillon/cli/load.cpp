@@ -17,7 +17,7 @@
 namespace carillon::cli {
 namespace {
 
-struct Arguments {
+struct LoadArguments {
   std::string url;
   std::vector<std::string> models;
   std::string scenario;
@@ -37,7 +37,7 @@ struct Arguments {
   std::string csv;
 };
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t load_interrupted = 0;
 
 // Extents of what varies in a model's inputs: at most this many in a stream's requests, each with inputs of
 // its own in memory.
@@ -64,7 +64,7 @@ Result<std::vector<std::int64_t>> parse_lengths(const std::string& text) {
 
 // "NAME", "NAME,rate=R,deadline=MS": what one stream sends, where the command line's own values are the
 // default.
-Result<Stream> parse_stream(const std::string& text, const Arguments& arguments) {
+Result<Stream> parse_stream(const std::string& text, const LoadArguments& arguments) {
   const auto wrong = [&](const std::string& part) {
     return invalid("--model " + text + ": '" + part +
                    "' is not understood; write NAME, NAME,rate=R, or more " +
@@ -126,7 +126,7 @@ Result<Stream> parse_stream(const std::string& text, const Arguments& arguments)
 }
 
 // The streams and arrivals of a scenario, the very ones that it gives in the simulator.
-Result<std::vector<Stream>> streams_of(Arguments& arguments, RunOptions& options) {
+Result<std::vector<Stream>> streams_of(LoadArguments& arguments, RunOptions& options) {
   const auto scenario = workload::read_scenario(arguments.scenario);
   if (!scenario) return std::unexpected(scenario.error());
   std::vector<Stream> streams;
@@ -202,7 +202,7 @@ std::vector<Summary> summarize(const RunResult& run, const std::vector<Stream>& 
   return summaries;
 }
 
-nlohmann::ordered_json to_json(Summary& summary, double seconds) {
+nlohmann::ordered_json summary_json(Summary& summary, double seconds) {
   const auto at = [](std::vector<Duration>& values, double q) { return to_ms(percentile(values, q)); };
   nlohmann::ordered_json json;
   json["name"] = summary.name;
@@ -229,7 +229,7 @@ nlohmann::ordered_json to_json(Summary& summary, double seconds) {
   return json;
 }
 
-void print_table(std::vector<Summary>& summaries, double seconds) {
+void print_summaries(std::vector<Summary>& summaries, double seconds) {
   fmt::print("{:<24}{:>9}{:>9}{:>7}{:>9}{:>8}{:>11}{:>10}{:>10}{:>10}\n", "model", "sent", "on time", "late",
              "refused", "failed", "goodput/s", "p50 ms", "p99 ms", "max ms");
   for (Summary& s : summaries) {
@@ -243,7 +243,7 @@ void print_table(std::vector<Summary>& summaries, double seconds) {
     if (!s.first_error.empty()) fmt::print("first failure of {}: {}\n", s.name, s.first_error);
 }
 
-bool write_csv(const std::string& file, const RunResult& run, const std::vector<Stream>& streams) {
+bool write_answers(const std::string& file, const RunResult& run, const std::vector<Stream>& streams) {
   static constexpr const char* names[] = {"on_time", "late", "refused", "failed", "unanswered"};
   std::ofstream out(file);
   out << "model,outcome,planned_ms,sent_ms,answered_ms\n";
@@ -255,31 +255,31 @@ bool write_csv(const std::string& file, const RunResult& run, const std::vector<
   return static_cast<bool>(out);
 }
 
-int complain(const Error& error) {
+int fail_load(const Error& error) {
   fmt::print(stderr, "carillon load: {}\n", error.message);
   return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
 }
 
-int run(Arguments arguments) {
+int run_load(LoadArguments arguments) {
   RunOptions options;
   std::vector<Stream> streams;
   if (!arguments.scenario.empty()) {
     auto from_scenario = streams_of(arguments, options);
-    if (!from_scenario) return complain(from_scenario.error());
+    if (!from_scenario) return fail_load(from_scenario.error());
     streams = std::move(*from_scenario);
   } else if (arguments.models.empty()) {
-    return complain({ErrorCode::invalid_argument, "--model or --scenario must say what to send"});
+    return fail_load({ErrorCode::invalid_argument, "--model or --scenario must say what to send"});
   }
   if (arguments.warmup_s >= arguments.duration_s)
-    return complain({ErrorCode::invalid_argument,
-                     "--warmup must be shorter than --duration: nothing would be left to tell"});
+    return fail_load({ErrorCode::invalid_argument,
+                      "--warmup must be shorter than --duration: nothing would be left to tell"});
   const auto address = parse_address(arguments.url);
-  if (!address) return complain(address.error());
+  if (!address) return fail_load(address.error());
   const auto client = address->protocol == Protocol::http ? make_http_client(*address, arguments.connections)
                                                           : make_grpc_client(*address);
   for (const std::string& text : arguments.models) {
     auto stream = parse_stream(text, arguments);
-    if (!stream) return complain(stream.error());
+    if (!stream) return fail_load(stream.error());
     streams.push_back(std::move(*stream));
   }
   for (Stream& stream : streams) {
@@ -290,7 +290,7 @@ int run(Arguments arguments) {
     for (Template& what : stream.whats)
       if (filled) filled = fill_template(*metadata, arguments.rows, arguments.seed, what);
     if (!filled) {
-      complain(filled.error());
+      fail_load(filled.error());
       return exit_failure;
     }
   }
@@ -300,7 +300,7 @@ int run(Arguments arguments) {
   options.send_deadline = !arguments.no_timeout;
   options.slack = from_ms(arguments.slack_ms);
   const bool terminal = isatty(STDERR_FILENO) != 0;
-  std::signal(SIGINT, [](int) { interrupted = 1; });
+  std::signal(SIGINT, [](int) { load_interrupted = 1; });
   Duration last_line{-1h};
   const auto progress = [&](const Progress& p) {
     // A terminal gets a live line; a log gets one every five seconds.
@@ -311,7 +311,7 @@ int run(Arguments arguments) {
                  terminal ? "   " : "\n");
       std::fflush(stderr);
     }
-    return interrupted == 0;
+    return load_interrupted == 0;
   };
   const RunResult result = run_load(*client, streams, options, progress);
   if (terminal) fmt::print(stderr, "\r{:<90}\r", "");
@@ -320,12 +320,12 @@ int run(Arguments arguments) {
                               ? to_seconds(result.answers.back().planned)
                               : arguments.duration_s;
   const double seconds = std::max(1e-9, sent_for - arguments.warmup_s);
-  if (!arguments.csv.empty() && !write_csv(arguments.csv, result, streams))
-    return complain({ErrorCode::internal, "cannot write '" + arguments.csv + "'"});
+  if (!arguments.csv.empty() && !write_answers(arguments.csv, result, streams))
+    return fail_load({ErrorCode::internal, "cannot write '" + arguments.csv + "'"});
   auto summaries = summarize(result, streams, from_seconds(arguments.warmup_s));
   if (arguments.json) {
     Summary& all = summaries.back();
-    nlohmann::ordered_json json = to_json(all, seconds);
+    nlohmann::ordered_json json = summary_json(all, seconds);
     json.erase("name");
     json.erase("deadline_ms");
     json["url"] = arguments.url;
@@ -334,10 +334,11 @@ int run(Arguments arguments) {
     json["duration_s"] = arguments.duration_s;
     json["warmup_s"] = arguments.warmup_s;
     json["models"] = nlohmann::ordered_json::array();
-    for (std::size_t i = 0; i < streams.size(); ++i) json["models"].push_back(to_json(summaries[i], seconds));
+    for (std::size_t i = 0; i < streams.size(); ++i)
+      json["models"].push_back(summary_json(summaries[i], seconds));
     fmt::print("{}\n", json.dump(2));
   } else {
-    print_table(summaries, seconds);
+    print_summaries(summaries, seconds);
   }
   return exit_success;
 }
@@ -345,7 +346,7 @@ int run(Arguments arguments) {
 }  // namespace
 
 void add_load(CLI::App& program, int& status) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<LoadArguments>();
   CLI::App& command =
       *program.add_subcommand("load", "Sends load to a live server and tells how it was answered");
   command.add_option("URL", arguments->url, "http://HOST:PORT or grpc://HOST:PORT")->required();
@@ -404,7 +405,7 @@ void add_load(CLI::App& program, int& status) {
       "  carillon load http://127.0.0.1:8000 --model varlen_encoder,app=chat,length=8-32,rate=80 --model "
       "varlen_encoder,app=mail,length=128-256,rate=20 --deadline 30\n"
       "  carillon load http://127.0.0.1:8000 --scenario day.toml --json");
-  command.callback([arguments, &status] { status = run(*arguments); });
+  command.callback([arguments, &status] { status = run_load(*arguments); });
 }
 
 }  // namespace carillon::cli

@@ -21,9 +21,9 @@
 namespace carillon::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t plan_interrupted = 0;
 
-struct Arguments {
+struct PlanArguments {
   std::string workloads;
   std::string from;
   double from_seconds = 10;
@@ -47,7 +47,7 @@ struct Arguments {
   bool standby = false;
 };
 
-simulate::PlanSimulationOptions simulation_options(const Arguments& arguments) {
+simulate::PlanSimulationOptions simulation_options(const PlanArguments& arguments) {
   using simulate::PlanBatching;
   return {.span = from_seconds(arguments.simulate_s),
           .noise = arguments.noise,
@@ -59,7 +59,7 @@ simulate::PlanSimulationOptions simulation_options(const Arguments& arguments) {
           .seed = arguments.seed};
 }
 
-int complain(const Error& error) {
+int fail_plan(const Error& error) {
   fmt::print(stderr, "carillon plan: {}\n", error.message);
   return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
 }
@@ -76,7 +76,7 @@ bool has_word(const std::string& text, const std::string& word) {
 }
 
 // Each type of device with the coefficients that were measured on it: those whose "gpu" is in the type's.
-Result<std::vector<provision::DeviceType>> read_types(const Arguments& arguments) {
+Result<std::vector<provision::DeviceType>> read_types(const PlanArguments& arguments) {
   std::vector<profile::CoefficientSet> sets;
   for (const std::string& file : arguments.coefficients) {
     auto set = profile::read_coefficients(file);
@@ -123,7 +123,7 @@ struct Made {
   std::optional<provision::BestPlan> best;
 };
 
-Result<Made> make_plan(const Arguments& arguments, std::span<const provision::Workload> workloads,
+Result<Made> make_plan(const PlanArguments& arguments, std::span<const provision::Workload> workloads,
                        std::span<const provision::DeviceType> types, const provision::Plan* existing) {
   using Clock = std::chrono::steady_clock;
   if (arguments.strategy == "igniter") return Made{provision::plan_igniter(workloads, types), {}};
@@ -142,7 +142,7 @@ Result<Made> make_plan(const Arguments& arguments, std::span<const provision::Wo
   options.existing = existing;
   options.move_cost = arguments.move_cost;
   options.effort = arguments.effort;
-  options.stop = [&] { return interrupted != 0 || passed() >= arguments.time_limit_s; };
+  options.stop = [&] { return plan_interrupted != 0 || passed() >= arguments.time_limit_s; };
   options.progress = [&](const provision::BestOptions::Progress& progress) {
     const double now = passed();
     if (now - shown < (terminal ? 0.2 : 5.0)) return;
@@ -159,7 +159,7 @@ Result<Made> make_plan(const Arguments& arguments, std::span<const provision::Wo
 }
 
 // The workloads that a running server sees, from two looks at its metrics.
-Result<std::vector<provision::Workload>> observe(const Arguments& arguments,
+Result<std::vector<provision::Workload>> observe(const PlanArguments& arguments,
                                                  std::span<const provision::DeviceType> types) {
   using Clock = std::chrono::steady_clock;
   const auto look = [&]() -> Result<std::map<std::string, provision::ObservedModel>> {
@@ -182,47 +182,47 @@ Result<std::vector<provision::Workload>> observe(const Arguments& arguments,
   return provision::parse_workloads(*json, arguments.from, types);
 }
 
-int run(const Arguments& arguments) {
+int run_plan(const PlanArguments& arguments) {
   if (arguments.strategy != "best" && (!arguments.existing.empty() || arguments.headroom_pct > 0 ||
                                        arguments.no_split || arguments.move_cost >= 0))
-    return complain({ErrorCode::invalid_argument,
-                     "--existing, --move-cost, --headroom and --no-split go with --strategy best alone"});
+    return fail_plan({ErrorCode::invalid_argument,
+                      "--existing, --move-cost, --headroom and --no-split go with --strategy best alone"});
   if (arguments.move_cost >= 0 && arguments.existing.empty())
-    return complain({ErrorCode::invalid_argument, "--move-cost goes with --existing alone"});
+    return fail_plan({ErrorCode::invalid_argument, "--move-cost goes with --existing alone"});
   const auto types = read_types(arguments);
-  if (!types) return complain(types.error());
+  if (!types) return fail_plan(types.error());
   if (arguments.workloads.empty() == arguments.from.empty())
-    return complain(
+    return fail_plan(
         {ErrorCode::invalid_argument,
          "say what to plan for: either a file of WORKLOADS, or --from with a running server's metrics"});
   const auto workloads = arguments.from.empty() ? provision::read_workloads(arguments.workloads, *types)
                                                 : observe(arguments, *types);
-  if (!workloads) return complain(workloads.error());
+  if (!workloads) return fail_plan(workloads.error());
   provision::PlanReport report{.strategy = arguments.strategy, .changes = !arguments.existing.empty()};
   provision::Plan existing;
   if (report.changes) {
     auto read = provision::read_existing(arguments.existing, *workloads, *types, report.removed);
-    if (!read) return complain(read.error());
+    if (!read) return fail_plan(read.error());
     existing = *std::move(read);
   }
   // Ctrl-C ends the search; the best plan so far is printed.
-  std::signal(SIGINT, [](int) { interrupted = 1; });
+  std::signal(SIGINT, [](int) { plan_interrupted = 1; });
   const auto started = std::chrono::steady_clock::now();
   const auto made = make_plan(arguments, *workloads, *types, report.changes ? &existing : nullptr);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  if (!made) return complain(made.error());
+  if (!made) return fail_plan(made.error());
   if (made->best) report.best = &*made->best;
   if (!arguments.plot.empty()) {
     std::ofstream out(arguments.plot);
     out << provision::to_svg(made->plan, *workloads, *types, report);
     out.close();
-    if (!out) return complain({ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
+    if (!out) return fail_plan({ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
   }
   const auto options = simulation_options(arguments);
   std::optional<simulate::PlanSimulation> simulated;
   if (arguments.simulate_s > 0) {
     auto result = simulate::simulate_plan(made->plan, *workloads, *types, options);
-    if (!result) return complain(in_context("--simulate", result.error()).error());
+    if (!result) return fail_plan(in_context("--simulate", result.error()).error());
     simulated = *std::move(result);
   }
   if (arguments.json) {
@@ -244,7 +244,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_plan(CLI::App& program, int& status) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PlanArguments>();
   CLI::App& command = *program.add_subcommand(
       "plan", "How many devices a set of SLOs needs, which models share one, with which shares and batches");
   command.add_option("WORKLOADS", arguments->workloads, "JSON file of models, rates and SLOs");
@@ -354,7 +354,7 @@ void add_plan(CLI::App& program, int& status) {
       "  carillon plan --from http://127.0.0.1:8002/metrics --coefficients workloads.json --hardware "
       "v100.json\n"
       "  carillon plan table3.json --coefficients workloads.json --hardware v100.json --simulate 30");
-  command.callback([arguments, &status] { status = run(*arguments); });
+  command.callback([arguments, &status] { status = run_plan(*arguments); });
 }
 
 }  // namespace carillon::cli

@@ -19,7 +19,7 @@
 namespace carillon::cli {
 namespace {
 
-struct Arguments {
+struct ProfileArguments {
   std::string models;
   std::string out;
   std::string csv;
@@ -41,7 +41,7 @@ class NoResults final : public worker::ResultSink {
   void on_result(const worker::ActionResult&) override {}
 };
 
-int complain(int status, const Error& error) {
+int fail_profile(int status, const Error& error) {
   fmt::print(stderr, "carillon profile: {}\n", error.message);
   return status;
 }
@@ -55,8 +55,8 @@ std::string timestamp() {
   return text;
 }
 
-Result<profile::ModelProfile> measure(const controller::PreparedModel& model, std::int64_t version,
-                                      worker::Worker& worker, int repeats) {
+Result<profile::ModelProfile> measure_model(const controller::PreparedModel& model, std::int64_t version,
+                                            worker::Worker& worker, int repeats) {
   profile::ModelProfile measured;
   measured.name = model.config.name;
   measured.version = version;
@@ -98,7 +98,7 @@ Result<profile::ModelProfile> measure(const controller::PreparedModel& model, st
 
 // As scenarios read it: latency = { csv = "FILE", row = "NAME" }. Batch sizes that a model lacks lie on the
 // line between its own.
-Result<> write_csv(const profile::DeviceProfile& profile, const std::string& file) {
+Result<> write_profile_csv(const profile::DeviceProfile& profile, const std::string& file) {
   std::set<int> sizes;
   for (const auto& model : profile.models)
     for (const auto& batch : model.batches) sizes.insert(batch.batch);
@@ -117,7 +117,7 @@ Result<> write_csv(const profile::DeviceProfile& profile, const std::string& fil
   return {};
 }
 
-void print_table(const profile::DeviceProfile& profile) {
+void print_profile(const profile::DeviceProfile& profile) {
   fmt::print("{:<20}{:>10}{:>10}{:>7}{:>11}{:>11}{:>11}{:>12}\n", "model", "weights", "load ms", "batch",
              "p50 ms", "p99 ms", "p99/p50", "requests/s");
   for (const auto& model : profile.models) {
@@ -147,18 +147,18 @@ void print_table(const profile::DeviceProfile& profile) {
 }
 
 // --interference: models alone and together at shares of the device, and the fit to that.
-int measure_together(const Arguments& arguments) {
+int measure_together(const ProfileArguments& arguments) {
   if (arguments.device.device != "cpu")
-    return complain(exit_usage,
-                    {ErrorCode::invalid_argument,
+    return fail_profile(
+        exit_usage, {ErrorCode::invalid_argument,
                      "--interference measures on --device cpu, not on '" + arguments.device.device + "'"});
   const SteadyClock clock;
   auto entries = graph::read_repository(arguments.models);
-  if (!entries) return complain(exit_failure, entries.error());
+  if (!entries) return fail_profile(exit_failure, entries.error());
   for (const std::string& name : arguments.only)
     if (std::ranges::none_of(*entries, [&](const auto& entry) { return entry.name == name; }))
-      return complain(exit_usage, {ErrorCode::not_found,
-                                   "--only " + name + ": there is no such model in " + arguments.models});
+      return fail_profile(exit_usage, {ErrorCode::not_found,
+                                       "--only " + name + ": there is no such model in " + arguments.models});
   std::erase_if(*entries, [&](const auto& entry) {
     return !arguments.only.empty() && std::ranges::find(arguments.only, entry.name) == arguments.only.end();
   });
@@ -167,10 +167,10 @@ int measure_together(const Arguments& arguments) {
   options.device = arguments.device;
   options.repeats = arguments.repeats;
   auto probe = make_cpu_probe(std::move(*entries), options, clock, tell);
-  if (!probe) return complain(exit_failure, probe.error());
+  if (!probe) return fail_profile(exit_failure, probe.error());
   auto measured = measure_interference(
       **probe, {.most_together = arguments.together, .max_batch = arguments.max_batch, .tell = tell});
-  if (!measured) return complain(exit_failure, measured.error());
+  if (!measured) return fail_profile(exit_failure, measured.error());
   measured->price_usd_per_hour = arguments.price;
   // What was measured is kept even where the fit to it fails.
   if (!arguments.out_measurements.empty()) {
@@ -178,26 +178,26 @@ int measure_together(const Arguments& arguments) {
     out << profile::to_json(*measured);
     out.close();
     if (!out)
-      return complain(exit_failure, {ErrorCode::internal, "--out-measurements: cannot write '" +
-                                                              arguments.out_measurements + "'"});
+      return fail_profile(exit_failure, {ErrorCode::internal, "--out-measurements: cannot write '" +
+                                                                  arguments.out_measurements + "'"});
     fmt::print(stderr, "wrote {}\n", arguments.out_measurements);
   }
   if (const auto done = fit_and_report(*measured, arguments.fit, arguments.json); !done)
-    return complain(exit_failure, done.error());
+    return fail_profile(exit_failure, done.error());
   return exit_success;
 }
 
-int run(const Arguments& arguments) {
+int run_profile(const ProfileArguments& arguments) {
   if (!arguments.fit.files.empty()) return fit_files(arguments.fit, arguments.json);
   if (arguments.interference) return measure_together(arguments);
   const SteadyClock clock;
   auto device = make_device(arguments.device, clock);
-  if (!device) return complain(exit_usage, device.error());
+  if (!device) return fail_profile(exit_usage, device.error());
   const auto entries = graph::read_repository(arguments.models);
-  if (!entries) return complain(exit_failure, entries.error());
+  if (!entries) return fail_profile(exit_failure, entries.error());
   NoResults nobody;
   auto worker = worker::make_worker(device->worker, clock, nobody);
-  if (!worker) return complain(exit_failure, worker.error());
+  if (!worker) return fail_profile(exit_failure, worker.error());
 
   profile::DeviceProfile profile;
   profile.device = device->description;
@@ -208,8 +208,8 @@ int run(const Arguments& arguments) {
   int failures = 0;
   for (const std::string& name : arguments.only)
     if (std::ranges::none_of(*entries, [&](const auto& entry) { return entry.name == name; }))
-      return complain(exit_usage, {ErrorCode::not_found,
-                                   "--only " + name + ": there is no such model in " + arguments.models});
+      return fail_profile(exit_usage, {ErrorCode::not_found,
+                                       "--only " + name + ": there is no such model in " + arguments.models});
   for (std::size_t i = 0; i < entries->size(); ++i) {
     const graph::RepositoryEntry& entry = (*entries)[i];
     if (!arguments.only.empty() && std::ranges::find(arguments.only, entry.name) == arguments.only.end())
@@ -226,7 +226,7 @@ int run(const Arguments& arguments) {
       if (!model) return std::unexpected(model.error());
       ++next;
       fmt::print(stderr, ", measuring batch");
-      auto measured = measure(*model, version.version, **worker, arguments.repeats);
+      auto measured = measure_model(*model, version.version, **worker, arguments.repeats);
       if (!measured) return std::unexpected(measured.error());
       profile.models.push_back(std::move(*measured));
       return {};
@@ -239,29 +239,29 @@ int run(const Arguments& arguments) {
     }
   }
   if (profile.models.empty())
-    return complain(exit_failure,
-                    {ErrorCode::not_found, "there is no model to measure in '" + arguments.models + "'"});
+    return fail_profile(exit_failure,
+                        {ErrorCode::not_found, "there is no model to measure in '" + arguments.models + "'"});
   if (!arguments.out.empty()) {
     if (const auto written = profile::write_profile(profile, arguments.out); !written)
-      return complain(exit_failure, written.error());
+      return fail_profile(exit_failure, written.error());
     fmt::print(stderr, "wrote {}\n", arguments.out);
   }
   if (!arguments.csv.empty()) {
-    if (const auto written = write_csv(profile, arguments.csv); !written)
-      return complain(exit_failure, written.error());
+    if (const auto written = write_profile_csv(profile, arguments.csv); !written)
+      return fail_profile(exit_failure, written.error());
     fmt::print(stderr, "wrote {}\n", arguments.csv);
   }
   if (arguments.json)
     fmt::print("{}\n", profile::to_json(profile));
   else
-    print_table(profile);
+    print_profile(profile);
   return failures == 0 ? exit_success : exit_failure;
 }
 
 }  // namespace
 
 void add_profile(CLI::App& program, int& status) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ProfileArguments>();
   CLI::App& command =
       *program.add_subcommand("profile", "Measures how long models take on this device, by batch size");
   auto& models = *command.add_option("--models", arguments->models, "Model repository");
@@ -316,7 +316,7 @@ void add_profile(CLI::App& program, int& status) {
     const bool fits = arguments->interference || !fit.empty();
     if (!fits && !(arguments->fit.out_coefficients.empty() && arguments->fit.out_hardware.empty()))
       throw CLI::RequiresError("--out-coefficients and --out-hardware", "--interference or --fit");
-    status = run(*arguments);
+    status = run_profile(*arguments);
   });
 }
 

@@ -17,7 +17,7 @@
 namespace carillon::cli {
 namespace {
 
-struct Arguments {
+struct ReplayArguments {
   std::string log;
   std::vector<std::string> schedulers;
   bool json = false;
@@ -43,12 +43,13 @@ struct Rebuilt {
       measured;  // sum and count by model and batch
 };
 
-int complain(const Error& error) {
+int fail_replay(const Error& error) {
   fmt::print(stderr, "carillon replay: {}\n", error.message);
   return exit_failure;
 }
 
-Result<> read(const Arguments& arguments, Recorded& recorded, Rebuilt& rebuilt, std::string& scheduler) {
+Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& rebuilt,
+              std::string& scheduler) {
   auto reader = controller::LogReader::open(arguments.log);
   if (!reader) return std::unexpected(reader.error());
   scheduler = reader->scheduler();
@@ -225,16 +226,17 @@ nlohmann::ordered_json simulated_json(const simulate::Report& r) {
   return json;
 }
 
-int run(const Arguments& arguments) {
+int run_replay(const ReplayArguments& arguments) {
   for (const std::string& name : arguments.schedulers)
     if (const auto made = schedule::make_scheduler(name); !made) {
-      complain(made.error());
+      fail_replay(made.error());
       return exit_usage;
     }
   Recorded recorded;
   Rebuilt rebuilt;
   std::string scheduler;
-  if (const auto done = read(arguments, recorded, rebuilt, scheduler); !done) return complain(done.error());
+  if (const auto done = read(arguments, recorded, rebuilt, scheduler); !done)
+    return fail_replay(done.error());
   if (!recorded.complete)
     fmt::print(stderr, "carillon replay: the log has no end: the process was killed, or still runs\n");
   nlohmann::ordered_json json;
@@ -283,7 +285,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_replay(CLI::App& program, int& status) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ReplayArguments>();
   CLI::App& command = *program.add_subcommand(
       "replay", "Drives a scheduler from a log of 'serve --record' and says where it decides otherwise");
   command.add_option("LOG", arguments->log, "The log")->required();
@@ -301,7 +303,7 @@ void add_replay(CLI::App& program, int& status) {
       "  carillon serve --models ./models --record run.log\n"
       "  carillon replay run.log\n"
       "  carillon replay run.log --scheduler symphony --scheduler fcfs");
-  command.callback([arguments, &status] { status = run(*arguments); });
+  command.callback([arguments, &status] { status = run_replay(*arguments); });
 }
 
 }  // namespace carillon::cli

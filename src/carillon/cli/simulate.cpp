@@ -25,9 +25,9 @@
 namespace carillon::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t simulate_interrupted = 0;
 
-struct Arguments {
+struct SimulateArguments {
   std::vector<std::string> scenarios;
   std::vector<std::string> schedulers;
   double rate = 0;
@@ -43,7 +43,7 @@ struct Arguments {
   double interval_s = 0;
 };
 
-int complain(const char* command, const Error& error) {
+int fail_simulate(const char* command, const Error& error) {
   fmt::print(stderr, "carillon {}: {}\n", command, error.message);
   return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
 }
@@ -90,7 +90,7 @@ struct Run {
 };
 
 // Every scenario under every scheduler with every seed. `searches`: for the rate that it bears.
-Result<std::vector<Run>> make_runs(const Arguments& arguments, bool searches) {
+Result<std::vector<Run>> make_runs(const SimulateArguments& arguments, bool searches) {
   std::vector<std::uint64_t> seeds;
   if (!arguments.seeds.empty()) {
     auto parsed = parse_seeds(arguments.seeds);
@@ -148,32 +148,32 @@ bool write_file(const std::string& file, const std::string& text) {
   return static_cast<bool>(out);
 }
 
-int simulate_all(const Arguments& arguments) {
+int simulate_all(const SimulateArguments& arguments) {
   auto runs = make_runs(arguments, false);
-  if (!runs) return complain("simulate", runs.error());
+  if (!runs) return fail_simulate("simulate", runs.error());
   if (!arguments.plot.empty() && runs->size() != 1)
-    return complain("simulate", {ErrorCode::invalid_argument,
-                                 "--plot draws one run; this would be " + std::to_string(runs->size())});
+    return fail_simulate("simulate", {ErrorCode::invalid_argument,
+                                      "--plot draws one run; this would be " + std::to_string(runs->size())});
   if (arguments.interval_s > 0 && !arguments.json && arguments.plot.empty())
-    return complain("simulate",
-                    {ErrorCode::invalid_argument, "--interval shows in --json and in --plot FILE alone"});
+    return fail_simulate(
+        "simulate", {ErrorCode::invalid_argument, "--interval shows in --json and in --plot FILE alone"});
   for (const Run& run : *runs)
     if (arguments.interval_s > 0 && to_seconds(run.scenario.duration) / arguments.interval_s *
                                             static_cast<double>(run.scenario.models.size() + 1) >
                                         2e7)
-      return complain(
+      return fail_simulate(
           "simulate",
           {ErrorCode::invalid_argument,
            fmt::format("--interval {:g}: {} models over {:g} s would make more than 20 million "
                        "entries; take a longer interval",
                        arguments.interval_s, run.scenario.models.size(), to_seconds(run.scenario.duration))});
   if (!arguments.record.empty() && runs->size() != 1)
-    return complain("simulate", {ErrorCode::invalid_argument,
-                                 "--record logs one run; this would be " + std::to_string(runs->size())});
+    return fail_simulate("simulate", {ErrorCode::invalid_argument, "--record logs one run; this would be " +
+                                                                       std::to_string(runs->size())});
   simulate::Options common;
   if (const auto parsed = parse_decision_us(arguments.decision_us, common); !parsed)
-    return complain("simulate", parsed.error());
-  std::signal(SIGINT, [](int) { interrupted = 1; });
+    return fail_simulate("simulate", parsed.error());
+  std::signal(SIGINT, [](int) { simulate_interrupted = 1; });
   const bool terminal = isatty(STDERR_FILENO) != 0;
   std::mutex mutex;
   std::optional<Error> error;  // of the log
@@ -197,7 +197,7 @@ int simulate_all(const Arguments& arguments) {
     std::fflush(stderr);
   };
   const auto work = [&] {
-    for (std::size_t i = next++; i < runs->size() && interrupted == 0; i = next++) {
+    for (std::size_t i = next++; i < runs->size() && simulate_interrupted == 0; i = next++) {
       Run& run = (*runs)[i];
       const schedule::Environment environment = simulate::environment(run.scenario);
       auto scheduler = schedule::make_scheduler(run.scheduler, environment);
@@ -217,7 +217,7 @@ int simulate_all(const Arguments& arguments) {
         const std::lock_guard lock(mutex);
         run.progress = share;
         show();
-        return interrupted == 0;
+        return simulate_interrupted == 0;
       };
       simulate::Figures figures = simulate::run(run.scenario, **scheduler, options);
       simulate::Report report = simulate::make_report(run.scenario, run.scheduler, figures, options.interval);
@@ -226,7 +226,7 @@ int simulate_all(const Arguments& arguments) {
       const std::lock_guard lock(mutex);
       run.report = std::move(report);
       run.progress = 1;
-      run.done = interrupted == 0;
+      run.done = simulate_interrupted == 0;
       show();
     }
   };
@@ -236,14 +236,14 @@ int simulate_all(const Arguments& arguments) {
   work();
   for (std::thread& thread : threads) thread.join();
   if (terminal) fmt::print(stderr, "\r{:<60}\r", "");
-  if (error) return complain("simulate", *error);
-  if (interrupted != 0) {
+  if (error) return fail_simulate("simulate", *error);
+  if (simulate_interrupted != 0) {
     fmt::print(stderr, "carillon simulate: interrupted; {} of {} runs were done\n",
                std::count_if(runs->begin(), runs->end(), [](const Run& r) { return r.done; }), runs->size());
     return exit_failure;
   }
   if (!arguments.plot.empty() && !write_file(arguments.plot, svg))
-    return complain("simulate", {ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
+    return fail_simulate("simulate", {ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
   if (arguments.json) {
     if (runs->size() == 1) {
       fmt::print("{}\n", simulate::to_json(runs->front().report).dump(2));
@@ -259,10 +259,10 @@ int simulate_all(const Arguments& arguments) {
   return exit_success;
 }
 
-int find_all(const Arguments& arguments) {
+int find_all(const SimulateArguments& arguments) {
   auto runs = make_runs(arguments, true);
-  if (!runs) return complain("goodput", runs.error());
-  std::signal(SIGINT, [](int) { interrupted = 1; });
+  if (!runs) return fail_simulate("goodput", runs.error());
+  std::signal(SIGINT, [](int) { simulate_interrupted = 1; });
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (Run& run : *runs) {
     simulate::GoodputOptions options;
@@ -271,7 +271,7 @@ int find_all(const Arguments& arguments) {
       fmt::print(stderr, "  {} under {}: {:.1f}/s {}; between {:.1f} and {}\n", run.scenario.name,
                  run.scheduler, rate, passed ? "passes" : "does not", low,
                  high > 0 ? fmt::format("{:.1f}", high) : std::string("?"));
-      return interrupted == 0;
+      return simulate_interrupted == 0;
     };
     const auto make = [&] {
       return *schedule::make_scheduler(run.scheduler, simulate::environment(run.scenario));
@@ -305,7 +305,7 @@ int find_all(const Arguments& arguments) {
   return exit_success;
 }
 
-void add_common(CLI::App& command, Arguments& arguments) {
+void add_common(CLI::App& command, SimulateArguments& arguments) {
   command.add_option("SCENARIO", arguments.scenarios, "Scenario files")->required();
   std::string names;
   for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
@@ -327,7 +327,7 @@ void add_common(CLI::App& command, Arguments& arguments) {
 }  // namespace
 
 void add_simulate(CLI::App& program, int& status) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<SimulateArguments>();
   CLI::App& command =
       *program.add_subcommand("simulate", "Runs a scenario in virtual time, under the scheduler that serves");
   add_common(command, *arguments);
@@ -363,7 +363,7 @@ void add_simulate(CLI::App& program, int& status) {
 }
 
 void add_goodput(CLI::App& program, int& status) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<SimulateArguments>();
   CLI::App& command = *program.add_subcommand(
       "goodput",
       "Finds the highest total rate at which every model's p99 is within its SLO, in virtual time");

@@ -15,14 +15,14 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using SystemError = boost::system::error_code;
 
-class Server final : public HttpServer {
+class HttpServerImpl final : public HttpServer {
  public:
-  explicit Server(std::shared_ptr<HttpShared> shared) : shared_(std::move(shared)) {
+  explicit HttpServerImpl(std::shared_ptr<HttpShared> shared) : shared_(std::move(shared)) {
     for (int i = 0; i < shared_->options.threads; ++i) loops_.push_back(std::make_shared<HttpLoop>(shared_));
     acceptor_ = std::make_unique<tcp::acceptor>(loops_[0]->context);
     retry_ = std::make_unique<asio::steady_timer>(loops_[0]->context);
   }
-  ~Server() override { stop(); }
+  ~HttpServerImpl() override { stop(); }
 
   Result<> listen() {
     const auto& [host, port] = shared_->options.address;
@@ -104,7 +104,7 @@ class Server final : public HttpServer {
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpHandler& handler, HttpOptions options) {
   if (options.threads < 1)
     return invalid("an HTTP server needs at least 1 thread, not " + std::to_string(options.threads));
-  auto server = std::make_unique<Server>(std::make_shared<HttpShared>(handler, std::move(options)));
+  auto server = std::make_unique<HttpServerImpl>(std::make_shared<HttpShared>(handler, std::move(options)));
   if (auto listening = server->listen(); !listening) return std::unexpected(std::move(listening.error()));
   return server;
 }

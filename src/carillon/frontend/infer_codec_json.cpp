@@ -63,7 +63,7 @@ Result<dom::object> object_of(const std::string& where, const dom::element& elem
 }
 
 // Nothing for values that no parameter has: null, arrays, objects.
-std::optional<ParameterValue> parameter_of(const dom::element& element) {
+std::optional<ParameterValue> json_parameter(const dom::element& element) {
   switch (element.type()) {
     case dom::element_type::STRING:
       return std::string_view(element);
@@ -267,7 +267,7 @@ class RequestReader {
     auto object = object_of("\"parameters\"", element);
     if (!object) return std::unexpected(std::move(object.error()));
     for (const auto [key, value] : *object) {
-      const auto parameter = parameter_of(value);
+      const auto parameter = json_parameter(value);
       if (!parameter) {
         if (key == "timeout" || key == "priority" || key == "application" || key == "binary_data_output")
           return wrong_kind("parameter '" + std::string(key) + "'", value, "a number, a string or a boolean");
@@ -376,7 +376,7 @@ class RequestReader {
       if (key == "shared_memory_region")
         return fail(ErrorCode::unsupported, place + " is in shared memory, which is not supported");
       if (key != "binary_data_size") continue;
-      const auto parameter = parameter_of(value);
+      const auto parameter = json_parameter(value);
       if (!parameter) return wrong_kind(place + ".parameters.binary_data_size", value, "a whole number");
       const auto size = as_count(key, *parameter);
       if (!size) return std::unexpected(in_context(place, size.error()).error());
@@ -423,7 +423,7 @@ class RequestReader {
         for (const auto [parameter_name, parameter_value] : *parameters) {
           if (parameter_name == "shared_memory_region")
             return fail(ErrorCode::unsupported, place + " asks for shared memory, which is not supported");
-          const auto parameter = parameter_of(parameter_value);
+          const auto parameter = json_parameter(parameter_value);
           if (parameter_name == "classification" && parameter != ParameterValue{std::int64_t{0}})
             return fail(ErrorCode::unsupported, place + " asks for classification, which is not supported");
           if (parameter_name != "binary_data") continue;

@@ -20,7 +20,7 @@ using inference::ModelInstanceGroup;
 using std::to_string;
 using Message = inference::ModelConfig;
 
-constexpr int deepest = 32;                // nested messages; the schema has 6 levels
+constexpr int deepest_config = 32;         // nested messages; the schema has 6 levels
 constexpr std::size_t notes_at_most = 50;  // of one config
 constexpr double longest_slo_ms = 24.0 * 3600 * 1000;
 
@@ -89,7 +89,7 @@ int line_too_deep(std::string_view text) {
     } else if (c == '#') {
       while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
     } else if (c == '{' || c == '<' || c == '[') {
-      if (++depth > deepest) return line;
+      if (++depth > deepest_config) return line;
     } else if (c == '}' || c == '>' || c == ']') {
       depth = std::max(0, depth - 1);
     }
@@ -125,13 +125,13 @@ Result<> check_strings(const google::protobuf::Message& message) {
 
 Result<Message> parse_text(std::string_view text, std::vector<std::string>& ignored) {
   if (const int line = line_too_deep(text); line != 0)
-    return invalid("line " + to_string(line) + ": messages nested deeper than " + to_string(deepest));
+    return invalid("line " + to_string(line) + ": messages nested deeper than " + to_string(deepest_config));
   Message message;
   Collector collector;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&collector);
   parser.AllowUnknownField(true);
-  parser.SetRecursionLimit(deepest);
+  parser.SetRecursionLimit(deepest_config);
   if (!parser.ParseFromString(std::string(text), &message))
     return invalid(collector.error.empty() ? "not a model config in protobuf text format" : collector.error);
   for (std::string& warning : collector.warnings) ignored.push_back(std::move(warning));

@@ -10,7 +10,7 @@ std::unexpected<Error> broken(const std::string& where, const std::string& what)
   return fail(ErrorCode::internal, where + ": " + what);
 }
 
-std::string name_of(const Graph& graph, ValueId id) {
+std::string value_name(const Graph& graph, ValueId id) {
   return "value '" + graph.value(id).name + "' (%" + std::to_string(id.value) + ")";
 }
 
@@ -41,7 +41,7 @@ Result<> validate_guards(const Graph& graph) {
       return broken(where, "its condition is not a value of the graph");
     const TensorType& type = graph.value(guard.condition).type;
     if (type.type != DataType::boolean || type.elements() != 1)
-      return broken(where, name_of(graph, guard.condition) + " is not one boolean");
+      return broken(where, value_name(graph, guard.condition) + " is not one boolean");
   }
 
   constexpr int always = -1, never = -2;
@@ -58,7 +58,7 @@ Result<> validate_guards(const Graph& graph) {
       const Guard& guard = graph.guards[static_cast<std::size_t>(g)];
       const int at = made[guard.condition.index()];
       if (at == never || !is_made(graph.guards, at, guard.parent))
-        return broken(where, "its guard depends on " + name_of(graph, guard.condition) +
+        return broken(where, "its guard depends on " + value_name(graph, guard.condition) +
                                  ", which is not made before it or not always");
       seen[static_cast<std::size_t>(g)] = true;
       g = guard.parent;
@@ -71,15 +71,15 @@ Result<> validate_guards(const Graph& graph) {
     };
     for (std::size_t i = 0; i < node.inputs.size(); ++i)
       if (!there(node.inputs[i], merge && i > 0 ? node.inputs[0] : no_value, i == 1))
-        return broken(where, name_of(graph, node.inputs[i]) + " is not always made when it is read");
+        return broken(where, value_name(graph, node.inputs[i]) + " is not always made when it is read");
     for (const PostOp& post : node.post_ops)
       if (!there(post.operand, no_value, true))
-        return broken(where, name_of(graph, post.operand) + " is not always made when it is read");
+        return broken(where, value_name(graph, post.operand) + " is not always made when it is read");
     for (const ValueId id : node.outputs)
       if (id != no_value) made[id.index()] = node.guard;
   }
   for (const ValueId id : graph.outputs)
-    if (made[id.index()] != always) return broken(name_of(graph, id), "a graph output is not always made");
+    if (made[id.index()] != always) return broken(value_name(graph, id), "a graph output is not always made");
   return {};
 }
 

@@ -77,7 +77,7 @@ Result<int> find_opset(const onnx::ModelProto& model) {
 }
 
 // Graphs in graphs may go this deep; beyond it no exporter goes, and recursion is ours to bound.
-constexpr std::size_t deepest = 16;
+constexpr std::size_t deepest_scope = 16;
 
 // The attributes that hold a node's graphs, in the order of Node::subgraphs.
 std::vector<std::string> graphs_of(std::string_view op) {
@@ -382,9 +382,9 @@ class Importer {
     const std::vector<std::string> names = graphs_of(pending.node.op);
     for (std::size_t i = 0; i < pending.graphs.size(); ++i) {
       const std::string where = describe(pending.node) + ": in its " + names[i];
-      if (scopes_.size() > deepest)
+      if (scopes_.size() > deepest_scope)
         return fail(ErrorCode::unsupported, describe(pending.node) + ": graphs are nested more than " +
-                                                std::to_string(deepest) + " deep");
+                                                std::to_string(deepest_scope) + " deep");
       Scope scope{.proto = *pending.graphs[i]};
       scopes_.push_back(&scope);
       auto subgraph = import_subgraph(scope);

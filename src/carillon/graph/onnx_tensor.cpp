@@ -16,7 +16,7 @@
 namespace carillon::graph {
 namespace {
 
-constexpr std::array<std::pair<std::int64_t, DataType>, 14> types{{
+constexpr std::array<std::pair<std::int64_t, DataType>, 14> onnx_types{{
     {1, DataType::f32},
     {2, DataType::u8},
     {3, DataType::i8},
@@ -119,13 +119,13 @@ Result<std::uint64_t> parse_number(const std::string& key, const std::string& te
 }  // namespace
 
 Result<DataType> from_onnx_type(std::int64_t number) {
-  for (const auto& [known, type] : types)
+  for (const auto& [known, type] : onnx_types)
     if (known == number) return type;
   return fail(ErrorCode::unsupported, "ONNX element type " + std::to_string(number) + " is not supported");
 }
 
 std::int64_t to_onnx_type(DataType type) {
-  for (const auto& [number, known] : types)
+  for (const auto& [number, known] : onnx_types)
     if (known == type) return number;
   return 0;
 }

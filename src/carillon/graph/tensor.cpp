@@ -19,7 +19,7 @@ struct TypeNames {
 };
 
 // In the order of the enum.
-constexpr std::array<TypeNames, 14> types{{
+constexpr std::array<TypeNames, 14> type_names{{
     {DataType::f32, 4, "FP32", "float"},
     {DataType::f16, 2, "FP16", "float16"},
     {DataType::bf16, 2, "BF16", "bfloat16"},
@@ -38,8 +38,8 @@ constexpr std::array<TypeNames, 14> types{{
 
 const TypeNames& names(DataType type) {
   const auto index = static_cast<std::size_t>(type);
-  CARILLON_ASSERT(index < types.size());
-  return types[index];
+  CARILLON_ASSERT(index < type_names.size());
+  return type_names[index];
 }
 
 constexpr std::int64_t max_elements = std::int64_t{1} << 40;
@@ -56,10 +56,10 @@ std::string_view kserve_name(DataType type) {
 }
 
 Result<DataType> parse_kserve_type(std::string_view name) {
-  for (const TypeNames& t : types)
+  for (const TypeNames& t : type_names)
     if (t.kserve == name) return t.type;
   std::string known;
-  for (const TypeNames& t : types) known.append(known.empty() ? "" : ", ").append(t.kserve);
+  for (const TypeNames& t : type_names) known.append(known.empty() ? "" : ", ").append(t.kserve);
   return invalid("unknown data type '" + std::string(name.substr(0, 40)) + "': expected one of " + known);
 }
 

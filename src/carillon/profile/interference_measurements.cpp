@@ -16,7 +16,7 @@ constexpr const char* format = "carillon-interference-1";
 
 // A number of a file that belongs in an optional: its name, where it is kept, and the range that makes sense.
 template <typename T>
-struct Field {
+struct MeasuredField {
   const char* name;
   std::optional<double> T::*value;
   double least, most;
@@ -25,48 +25,51 @@ struct Field {
 
 using Device = InterferenceMeasurements;
 constexpr std::array device_fields = {
-    Field<Device>{"P_max_power_W", &Device::max_power_w, 1e-3, 1e6, "watts"},
-    Field<Device>{"F_max_frequency_MHz", &Device::max_frequency_mhz, 1e-3, 1e6, "megahertz"},
-    Field<Device>{"p_idle_W", &Device::idle_power_w, 0, 1e6, "watts"},
-    Field<Device>{"B_pcie_bytes_per_ms", &Device::pcie_bytes_per_ms, 1, 1e12, "bytes per millisecond"},
-    Field<Device>{"r_max_percent", &Device::max_share_pct, 0.01, 100, "percent"},
-    Field<Device>{"r_unit_percent", &Device::share_unit_pct, 0.01, 100, "percent"},
+    MeasuredField<Device>{"P_max_power_W", &Device::max_power_w, 1e-3, 1e6, "watts"},
+    MeasuredField<Device>{"F_max_frequency_MHz", &Device::max_frequency_mhz, 1e-3, 1e6, "megahertz"},
+    MeasuredField<Device>{"p_idle_W", &Device::idle_power_w, 0, 1e6, "watts"},
+    MeasuredField<Device>{"B_pcie_bytes_per_ms", &Device::pcie_bytes_per_ms, 1, 1e12,
+                          "bytes per millisecond"},
+    MeasuredField<Device>{"r_max_percent", &Device::max_share_pct, 0.01, 100, "percent"},
+    MeasuredField<Device>{"r_unit_percent", &Device::share_unit_pct, 0.01, 100, "percent"},
 };
-constexpr Field<Device> price_field{"price_usd_per_hour", &Device::price_usd_per_hour, 0, 1e6,
-                                    "US dollars per hour"};
+constexpr MeasuredField<Device> price_field{"price_usd_per_hour", &Device::price_usd_per_hour, 0, 1e6,
+                                            "US dollars per hour"};
 
-using Model = ModelMeasurements;
-constexpr std::array model_fields = {
-    Field<Model>{"d_load_bytes", &Model::load_bytes, 0, 1e12, "bytes of one request"},
-    Field<Model>{"d_feedback_bytes", &Model::feedback_bytes, 0, 1e12, "bytes of one result"},
-    Field<Model>{"n_kernels", &Model::kernels, 0, 1e7, "a number of kernels"},
-    Field<Model>{"k_sch_times_n_kernels_ms", &Model::schedule_ms, 0, 1e6, "milliseconds"},
+constexpr std::array measured_model_fields = {
+    MeasuredField<ModelMeasurements>{"d_load_bytes", &ModelMeasurements::load_bytes, 0, 1e12,
+                                     "bytes of one request"},
+    MeasuredField<ModelMeasurements>{"d_feedback_bytes", &ModelMeasurements::feedback_bytes, 0, 1e12,
+                                     "bytes of one result"},
+    MeasuredField<ModelMeasurements>{"n_kernels", &ModelMeasurements::kernels, 0, 1e7, "a number of kernels"},
+    MeasuredField<ModelMeasurements>{"k_sch_times_n_kernels_ms", &ModelMeasurements::schedule_ms, 0, 1e6,
+                                     "milliseconds"},
 };
 
-constexpr Field<SoloSample> power_field{"power_W", &SoloSample::power_w, 0, 1e6, "watts"};
-constexpr Field<SoloSample> frequency_field{"frequency_MHz", &SoloSample::frequency_mhz, 1e-3, 1e6,
-                                            "megahertz"};
-constexpr Field<SoloSample> cache_field{"l2_pct", &SoloSample::cache_pct, 0, 1e4,
-                                        "percent of peak cache use"};
-constexpr Field<GrowthSample> growth_frequency{"frequency_MHz", &GrowthSample::frequency_mhz, 1e-3, 1e6,
-                                               "megahertz"};
+constexpr MeasuredField<SoloSample> power_field{"power_W", &SoloSample::power_w, 0, 1e6, "watts"};
+constexpr MeasuredField<SoloSample> frequency_field{"frequency_MHz", &SoloSample::frequency_mhz, 1e-3, 1e6,
+                                                    "megahertz"};
+constexpr MeasuredField<SoloSample> cache_field{"l2_pct", &SoloSample::cache_pct, 0, 1e4,
+                                                "percent of peak cache use"};
+constexpr MeasuredField<GrowthSample> growth_frequency{"frequency_MHz", &GrowthSample::frequency_mhz, 1e-3,
+                                                       1e6, "megahertz"};
 constexpr std::array run_fields = {
-    Field<ColocatedRun>{"power_W", &ColocatedRun::power_w, 0, 1e6, "watts"},
-    Field<ColocatedRun>{"frequency_MHz", &ColocatedRun::frequency_mhz, 1e-3, 1e6, "megahertz"},
+    MeasuredField<ColocatedRun>{"power_W", &ColocatedRun::power_w, 0, 1e6, "watts"},
+    MeasuredField<ColocatedRun>{"frequency_MHz", &ColocatedRun::frequency_mhz, 1e-3, 1e6, "megahertz"},
 };
 constexpr std::array series_fields = {
-    Field<SeriesSample>{"power_W", &SeriesSample::power_w, 0, 1e6, "watts"},
-    Field<SeriesSample>{"frequency_MHz", &SeriesSample::frequency_mhz, 1e-3, 1e6, "megahertz"},
-    Field<SeriesSample>{"scheduling_delay_per_kernel_ms", &SeriesSample::schedule_per_kernel_ms, 0, 1e6,
-                        "milliseconds"},
+    MeasuredField<SeriesSample>{"power_W", &SeriesSample::power_w, 0, 1e6, "watts"},
+    MeasuredField<SeriesSample>{"frequency_MHz", &SeriesSample::frequency_mhz, 1e-3, 1e6, "megahertz"},
+    MeasuredField<SeriesSample>{"scheduling_delay_per_kernel_ms", &SeriesSample::schedule_per_kernel_ms, 0,
+                                1e6, "milliseconds"},
 };
-constexpr Field<Member> delay_field{"scheduling_ms", &Member::schedule_ms, 0, 1e9, "milliseconds"};
+constexpr MeasuredField<Member> delay_field{"scheduling_ms", &Member::schedule_ms, 0, 1e9, "milliseconds"};
 
 // Reads one document. Everything is remembered in the measurements at once; on an error the caller drops
 // them.
-class Reader {
+class MeasurementsReader {
  public:
-  Reader(std::string_view where, InterferenceMeasurements& into) : fields_(where), into_(into) {}
+  MeasurementsReader(std::string_view where, InterferenceMeasurements& into) : fields_(where), into_(into) {}
 
   Result<> read(const json& document) {
     if (document.is_object() && document.contains("format")) {
@@ -90,7 +93,7 @@ class Reader {
 
  private:
   template <typename T>
-  void optional(const json& object, const std::string& place, const Field<T>& field, T& into) {
+  void optional(const json& object, const std::string& place, const MeasuredField<T>& field, T& into) {
     const json* value = fields_.field(object, place, field.name, false);
     // The published files say null for what is not known.
     if (value == nullptr || value->is_null() || (into.*field.value).has_value()) return;
@@ -147,7 +150,7 @@ class Reader {
     for (const auto& [name, object] : fields_.object(document, "document", "models", false).items()) {
       const std::string place = JsonFields::at("models", name);
       ModelMeasurements& model = into_.models[name];
-      for (const auto& field : model_fields) optional(object, place, field, model);
+      for (const auto& field : measured_model_fields) optional(object, place, field, model);
       list(object, place, "solo", false,
            [&](const json& each, const std::string& at) { model.solo.push_back(solo(each, at)); });
       list(object, place, "growth", false, [&](const json& each, const std::string& at) {
@@ -264,7 +267,7 @@ class Reader {
       const std::string place = JsonFields::at("models", name);
       ModelMeasurements& model = into_.models[name];
       const json& coefficients = fields_.object(object, place, "coefficients", true);
-      for (const auto& field : model_fields)
+      for (const auto& field : measured_model_fields)
         optional(coefficients, JsonFields::at(place, "coefficients"), field, model);
       if (!object.contains("pair_measurement") || fields_.failed()) continue;
       const std::string at = JsonFields::at(place, "pair_measurement");
@@ -319,7 +322,7 @@ Result<> add_measurements(std::string_view text, std::string_view where,
   const auto document = parse_json(text, where);
   if (!document) return std::unexpected(document.error());
   InterferenceMeasurements grown = measurements;
-  if (auto read = Reader(where, grown).read(*document); !read) return read;
+  if (auto read = MeasurementsReader(where, grown).read(*document); !read) return read;
   measurements = std::move(grown);
   return {};
 }
@@ -340,7 +343,7 @@ std::string to_json(const InterferenceMeasurements& m) {
   ordered_json& models = document["models"] = ordered_json::object();
   for (const auto& [name, model] : m.models) {
     ordered_json& object = models[name] = ordered_json::object();
-    write(object, model, model_fields);
+    write(object, model, measured_model_fields);
     object["solo"] = ordered_json::array();
     for (const SoloSample& s : model.solo) {
       ordered_json each = {{"batch", s.batch}, {"r_pct", s.share_pct}, {"gpu_latency_ms", s.gpu_ms}};

@@ -25,9 +25,9 @@ constexpr std::uintmax_t largest_file = std::uintmax_t{256} << 20;
 constexpr std::int64_t largest_count = std::int64_t{1} << 53;
 
 // Walks a document; remembers the first thing that is wrong, and answers with zeros from then on.
-class Reader {
+class ProfileReader {
  public:
-  explicit Reader(std::string_view where) : where_(where) {}
+  explicit ProfileReader(std::string_view where) : where_(where) {}
 
   bool failed() const { return error_.has_value(); }
   std::unexpected<Error> error() const { return std::unexpected<Error>(*error_); }
@@ -122,7 +122,7 @@ std::string at(const std::string& place, std::size_t index) {
   return place + "[" + std::to_string(index) + "]";
 }
 
-std::vector<BatchTimes> read_batches(Reader& reader, const json& object, const std::string& place) {
+std::vector<BatchTimes> read_batches(ProfileReader& reader, const json& object, const std::string& place) {
   std::vector<BatchTimes> out;
   const json& batches = reader.array(object, place, "batches", true);
   if (!reader.failed() && batches.empty())
@@ -140,7 +140,7 @@ std::vector<BatchTimes> read_batches(Reader& reader, const json& object, const s
   return out;
 }
 
-ModelProfile read_model(Reader& reader, const json& object, const std::string& place) {
+ModelProfile read_model_profile(ProfileReader& reader, const json& object, const std::string& place) {
   ModelProfile model;
   model.name = reader.text(object, place, "name", true);
   if (!reader.failed() && model.name.empty())
@@ -227,7 +227,7 @@ Result<DeviceProfile> parse_profile(std::string_view text, std::string_view wher
     return invalid(std::string(where) + ": not a JSON document: " + error.what());
   }
   try {
-    Reader reader(where);
+    ProfileReader reader(where);
     DeviceProfile profile;
     profile.device = reader.text(document, "profile", "device", true);
     profile.created = reader.text(document, "profile", "created", false);
@@ -237,7 +237,7 @@ Result<DeviceProfile> parse_profile(std::string_view text, std::string_view wher
     std::set<std::pair<std::string, std::int64_t>> seen;
     for (std::size_t i = 0; i < models.size() && !reader.failed(); ++i) {
       const std::string place = at("models", i);
-      ModelProfile model = read_model(reader, models[i], place);
+      ModelProfile model = read_model_profile(reader, models[i], place);
       if (!reader.failed() && !seen.insert({model.name, model.version}).second)
         reader.wrong(place, "is the second profile of model '" + model.name + "' version " +
                                 std::to_string(model.version) + ", but there should be one");

@@ -12,9 +12,9 @@ namespace {
 using nlohmann::json;
 using profile::JsonFields;
 
-constexpr std::size_t most_workloads = 1000;  // of one device
+constexpr std::size_t most_on_device = 1000;  // of one device
 constexpr double standby_more_pct = 10;       // iGniter, section 4.2
-constexpr double rounding = 1e-6;
+constexpr double share_rounding = 1e-6;
 
 ServedWorkload read_workload(JsonFields& fields, const json& object, const std::string& place) {
   ServedWorkload out;
@@ -64,7 +64,7 @@ Result<ServedDevice> parse_served_device(std::string_view text, std::string_view
     out.number = static_cast<int>((*chosen)["device"].get<double>());
     out.type = fields.text(*chosen, place, "type", false);
     const json& workloads = fields.array(*chosen, place, "workloads", true);
-    if (!fields.failed() && (workloads.empty() || workloads.size() > most_workloads))
+    if (!fields.failed() && (workloads.empty() || workloads.size() > most_on_device))
       fields.wrong(place + ".workloads",
                    "has " + std::to_string(workloads.size()) + " entries, but should have 1 to 1000");
     double sum = 0;
@@ -80,12 +80,13 @@ Result<ServedDevice> parse_served_device(std::string_view text, std::string_view
       sum += workload.share_pct;
       out.workloads.push_back(std::move(workload));
     }
-    if (!fields.failed() && sum > 100 + rounding)
+    if (!fields.failed() && sum > 100 + share_rounding)
       fields.wrong(place + ".workloads",
                    "have shares that sum to " + std::to_string(sum) + "%, but a device has 100%");
     const double left = std::max(0.0, 100 - sum);
     for (ServedWorkload& workload : out.workloads)
-      if (left > rounding) workload.standby_share_pct = workload.share_pct + std::min(standby_more_pct, left);
+      if (left > share_rounding)
+        workload.standby_share_pct = workload.share_pct + std::min(standby_more_pct, left);
   }
   if (fields.failed()) return fields.error();
   return out;

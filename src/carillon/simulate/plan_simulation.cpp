@@ -125,7 +125,7 @@ void run_part(Part part, double rate_rps, const PlanSimulationOptions& options, 
   tally.slow = tally.slow || answered + 2 * size_limit < came;
 }
 
-struct Place {
+struct WorkloadPlace {
   const PlannedDevice* device = nullptr;
   std::size_t at = 0;
 };
@@ -135,7 +135,8 @@ Random random_of(std::uint64_t seed, std::size_t part) {
   return Random(seed + 0x9e3779b97f4a7c15U * (part + 1));
 }
 
-SimulatedWorkload measure(std::size_t workload, const std::vector<std::pair<Place, std::size_t>>& parts,
+SimulatedWorkload measure(std::size_t workload,
+                          const std::vector<std::pair<WorkloadPlace, std::size_t>>& parts,
                           std::span<const Workload> workloads, std::span<const DeviceType> types,
                           const PlanSimulationOptions& options) {
   Tally tally;
@@ -183,7 +184,7 @@ Result<PlanSimulation> simulate_plan(const provision::Plan& plan, std::span<cons
                                      const PlanSimulationOptions& options) {
   if (const auto checked = check(plan, options); !checked) return std::unexpected(checked.error());
   std::vector<PlannedDevice> devices = plan.devices;
-  std::vector<std::vector<std::pair<Place, std::size_t>>> parts(workloads.size());
+  std::vector<std::vector<std::pair<WorkloadPlace, std::size_t>>> parts(workloads.size());
   std::size_t number = 0;
   for (const PlannedDevice& device : devices)
     for (std::size_t i = 0; i < device.placements.size(); ++i)

@@ -38,8 +38,8 @@ Result<> place(std::span<const graph::TensorSpec> specs, std::span<const graph::
   return {};
 }
 
-Result<PlanLayout> lay_out(const engine::CompiledModel& model, int batch, std::int64_t length,
-                           Bytes workspace, Bytes io) {
+Result<PlanLayout> lay_out_plan(const engine::CompiledModel& model, int batch, std::int64_t length,
+                                Bytes workspace, Bytes io) {
   const std::string what =
       "batch " + std::to_string(batch) + (length > 0 ? " at length " + std::to_string(length) : "");
   PlanLayout layout{.plan = model.plan(batch, length), .batch = batch, .length = length};
@@ -100,7 +100,7 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
       return invalid("batch " + std::to_string(batch) + " is out of range: a worker takes 1 to " +
                      std::to_string(max_batch));
     for (const std::int64_t length : lengths) {
-      auto layout = lay_out(model, batch, length, workspace, io);
+      auto layout = lay_out_plan(model, batch, length, workspace, io);
       if (!layout) return std::unexpected(layout.error());
       layouts.push_back(std::move(*layout));
     }

@@ -6,7 +6,7 @@ namespace carillon::graph {
 namespace {
 
 constexpr std::size_t most_factors = 8;
-constexpr int deepest = 12;  // files from outside may chain any number of factors
+constexpr int longest_chain = 12;  // files from outside may chain any number of factors
 
 void collect(const Editor& editor, ValueId id, int depth, Factors& out) {
   float value = 0;
@@ -14,7 +14,7 @@ void collect(const Editor& editor, ValueId id, int depth, Factors& out) {
     out.constant *= static_cast<double>(value);
     return;
   }
-  if ((depth == 0 || editor.uses(id) == 1) && depth < deepest && out.values.size() < most_factors) {
+  if ((depth == 0 || editor.uses(id) == 1) && depth < longest_chain && out.values.size() < most_factors) {
     if (const Node* mul = editor.made_by(id, "Mul"); mul != nullptr) {
       collect(editor, mul->inputs[0], depth + 1, out);
       collect(editor, mul->inputs[1], depth + 1, out);
