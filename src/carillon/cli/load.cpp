@@ -138,6 +138,9 @@ Result<std::vector<Stream>> streams_of(LoadArguments& arguments, RunOptions& opt
     if (model.cls != Class::normal)
       return invalid("--scenario " + arguments.scenario + ": model '" + model.name +
                      "' has a class, which cannot be sent yet");
+    if (!model.slos.empty())
+      return invalid("--scenario " + arguments.scenario + ": model '" + model.name +
+                     "' has several SLOs, which cannot be sent yet");
     if (streams.size() == 10'000)
       return invalid("--scenario " + arguments.scenario + ": more than 10000 models");
     Stream stream;

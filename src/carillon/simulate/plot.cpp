@@ -79,7 +79,10 @@ void latency_panel(std::string& svg, double top, const workload::Scenario& scena
   const double most = all.empty() ? 1 : std::max(1e-3, to_ms(all.back()));
   frame(svg, top, "Latency of answers, as a share of all requests", "latency (ms)", most, "share", 1);
   std::set<Duration> slos;
-  for (const auto& m : scenario.models) slos.insert(m.slo);
+  for (const auto& m : scenario.models) {
+    slos.insert(m.slo);
+    slos.insert(m.slos.begin(), m.slos.end());
+  }
   if (slos.size() <= 5)
     for (const Duration slo : slos)
       if (to_ms(slo) <= most) {

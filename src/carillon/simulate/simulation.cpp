@@ -370,6 +370,7 @@ void Simulation::send(ModelId model) {
   Record r;
   r.request = {
       .id = id, .model = model, .cls = m.cls, .arrival = now_, .deadline = saturating_add(now_, m.slo)};
+  if (!m.slos.empty()) r.request.deadline = now_ + m.slos[random_.below(m.slos.size())];
   if (!m.arrivals.empty()) {
     const workload::PlannedRequest& planned = m.arrivals[clients_.taken()];
     r.request.deadline = saturating_add(now_, planned.slo);

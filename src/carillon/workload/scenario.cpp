@@ -54,12 +54,33 @@ class Section {
                       std::to_string(high));
     return *value;
   }
+  bool yes(const char* key) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return false;
+    const auto value = node->value_exact<bool>();
+    if (!value) wrong(node, describe(key) + " must be true or false");
+    return *value;
+  }
   std::string text(const char* key, std::string otherwise) {
     const toml::node* node = find(key);
     if (node == nullptr) return otherwise;
     const auto value = node->value_exact<std::string>();
     if (!value) wrong(node, describe(key) + " must be a text in quotes");
     return *value;
+  }
+  // A list of at least two and at most a thousand.
+  std::vector<Duration> milliseconds(const char* key, double low, double high) {
+    const toml::array& list = *find(key)->as_array();
+    std::vector<Duration> values;
+    for (const toml::node& node : list) {
+      const auto value = node.value<double>();
+      if (!node.is_number() || !value || !(*value >= low && *value <= high)) break;
+      values.push_back(from_ms(*value));
+    }
+    if (values.size() < list.size() || list.size() < 2 || list.size() > 1000)
+      wrong(&list, describe(key) + " as a list must have 2 to 1000 numbers from " + text_of(low) + " to " +
+                       text_of(high));
+    return values;
   }
   std::optional<Bytes> bytes(const char* key, std::string_view suffix = "") {
     const toml::node* node = find(key);
@@ -250,7 +271,9 @@ void read_models(Section model, const Overrides& overrides, Scenario& scenario) 
   const auto* slo_node = model.find("slo_ms");
   const bool no_slo =
       slo_node != nullptr && slo_node->value_exact<double>() == std::numeric_limits<double>::infinity();
-  const double slo = no_slo ? 0 : model.number("slo_ms", 0, 1e-3, 1e9);
+  const bool many_slos = slo_node != nullptr && slo_node->is_array();
+  if (many_slos) base.slos = model.milliseconds("slo_ms", 1e-3, 1e9);
+  const double slo = no_slo || many_slos ? 0 : model.number("slo_ms", 0, 1e-3, 1e9);
   double slo_p99 = model.number("slo_p99", 0, 1e-6, 1e6);
   if (slo_p99 > 0 && slo_node != nullptr)
     model.wrong(model.find("slo_p99"), "a model has slo_ms or slo_p99, not both");
@@ -314,7 +337,7 @@ void read_models(Section model, const Overrides& overrides, Scenario& scenario) 
   }
   model.done();
   for (const ProfileRow& row : rows) {
-    if (slo <= 0 && slo_p99 <= 0 && !row.slo && !no_slo)
+    if (slo <= 0 && slo_p99 <= 0 && !row.slo && !no_slo && !many_slos)
       model.wrong(nullptr, "model '" + row.name + "' needs slo_ms, or slo_p99");
     for (std::int64_t c = 0; c < copies; ++c) {
       if (scenario.models.size() == most_models)
@@ -324,6 +347,8 @@ void read_models(Section model, const Overrides& overrides, Scenario& scenario) 
       m.latency = row.latency;
       if (no_slo)
         m.slo = Duration::max();
+      else if (many_slos)
+        m.slo = *std::min_element(m.slos.begin(), m.slos.end());
       else if (slo_p99 > 0)
         m.slo = from_ms(std::clamp(slo_p99 * to_ms(row.latency.p99_of_one()), 1e-3, 1e9));
       else
@@ -374,7 +399,8 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
   cluster.done();
 
   Section load = top.section("load");
-  load.knows({"rate", "process", "popularity", "functions_per_model", "spread_hottest", "function_skew"});
+  load.knows({"rate", "process", "popularity", "popular_last", "functions_per_model", "spread_hottest",
+              "function_skew"});
   s.rate = load.number("rate", 0, 0, 1e9);
   const std::string process = load.text("process", "poisson");
   const auto functions_per_model = static_cast<int>(load.whole("functions_per_model", 1, 1, 1000));
@@ -398,6 +424,9 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
   } else if (popularity != "equal") {
     load.wrong(load.find("popularity"), "load.popularity must be \"equal\" or \"zipf:SHAPE\"");
   }
+  s.popular_last = load.yes("popular_last");
+  if (load.has("popular_last") && s.popularity != Popularity::zipf)
+    load.wrong(load.find("popular_last"), "load.popular_last needs popularity = \"zipf:SHAPE\"");
   load.done();
 
   const toml::node* models = top.find("models");
@@ -460,16 +489,20 @@ Result<Scenario> read_scenario(const std::filesystem::path& file, const Override
 std::vector<double> model_rates(const Scenario& scenario) {
   std::vector<double> rates(scenario.models.size());
   double weights = 0;
-  std::size_t place = 0;
   const auto closed = [&](const ScenarioModel& m) {
     return m.process.value_or(scenario.process).kind == ArrivalKind::closed;
   };
+  std::vector<std::size_t> sharing;
   for (std::size_t i = 0; i < rates.size(); ++i) {
     const ScenarioModel& m = scenario.models[i];
-    if (!m.rate.empty() || closed(m) || !m.per_minute.empty()) continue;
-    rates[i] =
-        scenario.popularity == Popularity::equal ? 1 : std::pow(static_cast<double>(++place), -scenario.zipf);
-    weights += rates[i];
+    if (m.rate.empty() && !closed(m) && m.per_minute.empty()) sharing.push_back(i);
+  }
+  if (scenario.popular_last) std::reverse(sharing.begin(), sharing.end());
+  for (std::size_t rank = 0; rank < sharing.size(); ++rank) {
+    double& rate = rates[sharing[rank]];
+    rate = scenario.popularity == Popularity::equal ? 1
+                                                    : std::pow(static_cast<double>(rank + 1), -scenario.zipf);
+    weights += rate;
   }
   for (std::size_t i = 0; i < rates.size(); ++i) {
     const ScenarioModel& m = scenario.models[i];

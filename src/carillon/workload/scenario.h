@@ -41,6 +41,8 @@ struct Allowance {
 struct ScenarioModel {
   std::string name;  // unique: copies are named name-0, name-1, ...
   Duration slo;      // max(): its requests have no deadline
+  // Where there are several, each request has one of these, drawn evenly, and `slo` is the shortest.
+  std::vector<Duration> slos;
   Class cls = Class::normal;
   int max_batch = 64;
   std::vector<int> batch_sizes;  // those that can run, ascending; empty: all up to max_batch
@@ -75,6 +77,7 @@ struct Scenario {
   ArrivalSpec process;
   Popularity popularity = Popularity::equal;
   double zipf = 0.9;
+  bool popular_last = false;    // by zipf the last model is the most popular, not the first
   std::filesystem::path trace;  // of process = "trace:FILE"
 
   std::vector<ScenarioModel> models;  // copies written out

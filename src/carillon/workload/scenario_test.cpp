@@ -136,16 +136,53 @@ latency = { alpha_ms = 2, beta_ms = 4 }
   EXPECT_THAT(s.error().message, HasSubstr("slo_ms or slo_p99, not both"));
 }
 
+TEST(Scenario, AModelsRequestsMayHaveSeveralSlos) {
+  const auto s = parse(std::string(head) + R"(
+[[models]]
+name = "m"
+slo_ms = [50, 15.5, 200]
+latency = { alpha_ms = 1 }
+)");
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_EQ(s->models[0].slo, 15500us);
+  EXPECT_EQ(s->models[0].slos, (std::vector<Duration>{50ms, 15500us, 200ms}));
+}
+
+TEST(Scenario, TheLastModelMayBeTheMostPopular) {
+  const auto s = parse(std::string(head) + R"(
+popularity = "zipf:1"
+popular_last = true
+[[models]]
+name = "a"
+slo_ms = 10
+latency = { alpha_ms = 1 }
+[[models]]
+name = "own"
+rate = 7
+slo_ms = 10
+latency = { alpha_ms = 1 }
+[[models]]
+name = "b"
+slo_ms = 10
+latency = { alpha_ms = 1 }
+)");
+  ASSERT_TRUE(s) << s.error().message;
+  const auto rates = model_rates(*s);
+  EXPECT_NEAR(rates[2], 2 * rates[0], 1e-9);
+  EXPECT_NEAR(rates[0] + rates[2], s->rate, 1e-9);
+  EXPECT_EQ(rates[1], 7);
+}
+
 TEST(Scenario, EveryFileInTheTreeCanBeRead) {
   int files = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(CARILLON_SOURCE_DIR) / "scenarios")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           std::filesystem::path(CARILLON_SOURCE_DIR) / "scenarios")) {
     if (entry.path().extension() != ".toml") continue;
     const auto s = read_scenario(entry.path());
     EXPECT_TRUE(s) << s.error().message;
     ++files;
   }
-  EXPECT_GT(files, 10);
+  EXPECT_GT(files, 50);
 }
 
 TEST(Scenario, ErrorsNameFileLineKeyAndWhatWouldBeRight) {
@@ -162,7 +199,13 @@ TEST(Scenario, ErrorsNameFileLineKeyAndWhatWouldBeRight) {
       {std::string(head) + "process = \"weibull\"\n" + model,
        "t.toml:4: load.process: arrival process 'weibull'"},
       {std::string(head) + "popularity = \"zip\"\n" + model, "must be \"equal\" or \"zipf:SHAPE\""},
+      {std::string(head) + "popular_last = true\n" + model, "popular_last needs popularity = \"zipf:SHAPE\""},
+      {std::string(head) + "popularity = \"zipf:1\"\npopular_last = 1\n" + model, "must be true or false"},
       {std::string(head), "needs at least one [[models]]"},
+      {std::string(head) + "[[models]]\nname = \"m\"\nslo_ms = [10]\nlatency = { alpha_ms = 1 }\n",
+       "t.toml:6: models.slo_ms as a list must have 2 to 1000 numbers from 0.001 to 1e+09"},
+      {std::string(head) + "[[models]]\nname = \"m\"\nslo_ms = [10, -1]\nlatency = { alpha_ms = 1 }\n",
+       "models.slo_ms as a list must have"},
       {std::string(head) + model + model, "two models are named 'm'"},
       {std::string(head) + "[[models]]\nname = \"m\"\nslo_ms = 10\n", "a model needs latency"},
       {std::string(head) + "[[models]]\nname = \"m\"\nlatency = { alpha_ms = 1 }\n",
