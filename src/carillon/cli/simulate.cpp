@@ -41,6 +41,7 @@ struct SimulateArguments {
   std::string plot;
   std::string record;
   double interval_s = 0;
+  double precision = 0.005;
 };
 
 int fail_simulate(const char* command, const Error& error) {
@@ -267,6 +268,7 @@ int find_all(const SimulateArguments& arguments) {
   for (Run& run : *runs) {
     simulate::GoodputOptions options;
     options.jobs = jobs_of(arguments.jobs);
+    options.precision = arguments.precision;
     options.progress = [&](double rate, bool passed, double low, double high) {
       fmt::print(stderr, "  {} under {}: {:.1f}/s {}; between {:.1f} and {}\n", run.scenario.name,
                  run.scheduler, rate, passed ? "passes" : "does not", low,
@@ -368,8 +370,12 @@ void add_goodput(CLI::App& program, int& status) {
       "goodput",
       "Finds the highest total rate at which every model's p99 is within its SLO, in virtual time");
   add_common(command, *arguments);
+  command
+      .add_option("--precision", arguments->precision, "The search ends when it is sure to so great a share")
+      ->check(CLI::Range(1e-4, 0.5))
+      ->capture_default_str();
   command.footer(
-      "A refused request counts as never answered. The search ends at 0.5%.\n"
+      "A refused request counts as never answered.\n"
       "Example:\n"
       "  carillon goodput scenarios/symphony_table2_resnet50.toml --scheduler symphony --scheduler clockwork "
       "--json");

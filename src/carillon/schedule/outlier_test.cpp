@@ -1,19 +1,20 @@
-// Estimates decide what runs, and only what runs is measured: no policy may let one wild measurement end a model.
+// Estimates decide what runs, and only what runs is measured: no policy may let one wild measurement end a
+// model.
 #include <algorithm>
-#include <cctype>
 #include <deque>
 #include <optional>
 
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/testing/policies.h"
 
 namespace carillon::schedule {
 namespace {
 
 // One device that answers at once, in virtual time.
 struct World {
-  explicit World(const std::string& name) : scheduler(*make_scheduler(name == "timeout" ? "timeout:0.3" : name)) {
+  explicit World(const std::string& name) : scheduler(*make_scheduler(name)) {
     scheduler->add_model({.id = {0}, .name = "m", .pages = 1, .load = 1ms, .batches = {{1, 2ms}, {2, 3ms}}});
     tell(DeviceChanged{{0}, true, 10});
   }
@@ -84,11 +85,8 @@ TEST_P(OutlierTest, AModelComesBackAfterAWildMeasurement) {
   EXPECT_GE(world.ran, 240U) << world.refused << " refused";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OutlierTest, ::testing::ValuesIn(scheduler_names()), [](const auto& param) {
-  std::string name = param.param;
-  std::ranges::replace_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(All, OutlierTest, ::testing::ValuesIn(testing::every_policy()),
+                         [](const auto& tested) { return testing::test_name(tested.param); });
 
 }  // namespace
 }  // namespace carillon::schedule

@@ -37,8 +37,9 @@ Result<std::unique_ptr<Scheduler>> make_clockwork(std::string_view value, const 
 }
 
 Result<std::unique_ptr<Scheduler>> make_symphony(std::string_view value, const Environment& environment) {
-  if (auto none = no_value("symphony", value); !none) return std::unexpected(std::move(none.error()));
-  return std::make_unique<Symphony>(environment);
+  auto options = symphony_options(value);
+  if (!options) return std::unexpected(std::move(options.error()));
+  return std::make_unique<Symphony>(environment, *options);
 }
 
 Result<std::unique_ptr<Scheduler>> make_orloj(std::string_view value, const Environment& environment) {
@@ -54,30 +55,33 @@ Result<std::unique_ptr<Scheduler>> make_orloj(std::string_view value, const Envi
   return std::make_unique<Orloj>(environment, options);
 }
 
-// Symphony's section 3.4: Algorithm 1, but batches start by the clock.
-SymphonyOptions by_the_clock(std::string name, double timeout) {
+// Symphony's section 3.4: Algorithm 1, but batches start by the clock. To the letter heads are never dropped
+// early; `drops` does as symphony does.
+SymphonyOptions by_the_clock(std::string name, double timeout, bool drops) {
   SymphonyOptions options;
   options.name = std::move(name);
-  options.hold = 0;
-  options.slack = 0;
+  if (!drops) options.hold = 0;
   options.timeout = timeout;
   return options;
 }
 
+template <bool drops>
 Result<std::unique_ptr<Scheduler>> make_eager(std::string_view value, const Environment& environment) {
-  if (auto none = no_value("eager", value); !none) return std::unexpected(std::move(none.error()));
-  return std::make_unique<Symphony>(environment, by_the_clock("eager", 0));
+  const std::string name = drops ? "eager-drop" : "eager";
+  if (auto none = no_value(name, value); !none) return std::unexpected(std::move(none.error()));
+  return std::make_unique<Symphony>(environment, by_the_clock(name, 0, drops));
 }
 
+template <bool drops>
 Result<std::unique_ptr<Scheduler>> make_timeout(std::string_view value, const Environment& environment) {
+  const std::string name = drops ? "timeout-drop" : "timeout";
   double share = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), share);
   if (error != std::errc{} || end != value.data() + value.size() || !(share >= 0 && share <= 1))
-    return invalid(
-        "scheduler 'timeout:" + std::string(value) +
-        "': write timeout:F, where F from 0 to 1 is the share of the SLO that a batch waits, such as "
-        "timeout:0.3");
-  return std::make_unique<Symphony>(environment, by_the_clock("timeout:" + std::string(value), share));
+    return invalid("scheduler '" + name + ":" + std::string(value) + "': write " + name +
+                   ":F, where F from 0 to 1 is the share of the SLO that a batch waits, such as " + name +
+                   ":0.3");
+  return std::make_unique<Symphony>(environment, by_the_clock(name + ":" + std::string(value), share, drops));
 }
 
 template <typename Baseline>
@@ -92,8 +96,10 @@ constexpr Policy policies[] = {
     {"fcfs", make_fcfs},
     {"symphony", make_symphony},
     {"orloj", make_orloj},
-    {"eager", make_eager},
-    {"timeout", make_timeout},
+    {"eager", make_eager<false>},
+    {"eager-drop", make_eager<true>},
+    {"timeout", make_timeout<false>},
+    {"timeout-drop", make_timeout<true>},
     {"clipper", make_baseline<baselines::Clipper>},
     {"nexus", make_baseline<baselines::Nexus>},
     {"shepherd", make_baseline<baselines::Shepherd>},

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/schedule/testing/policies.h"
 #include "carillon/simulate/checker.h"
 #include "carillon/simulate/simulation.h"
 
@@ -178,16 +179,9 @@ TEST_P(Faulty, PromisesHoldWhateverHappens) {
   EXPECT_GT(checks, 100 * (last - first + 1));
 }
 
-std::vector<std::string> all_schedulers() {
-  std::vector<std::string> names = schedule::scheduler_names();
-  for (std::string& name : names)
-    if (name == "timeout") name = "timeout:0.2";
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(All, Faulty, ::testing::ValuesIn(all_schedulers()), [](const auto& tested) {
-  std::string name = tested.param;
-  std::erase_if(name, [](char c) { return c == ':' || c == '.'; });
-  return name;
+INSTANTIATE_TEST_SUITE_P(All, Faulty, ::testing::ValuesIn(schedule::testing::every_policy()),
+                         [](const auto& tested) { return schedule::testing::test_name(tested.param); });
+return name;
 });
 
 // A checker that finds nothing proves nothing: each of these breaks one promise.

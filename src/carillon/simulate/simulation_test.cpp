@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "carillon/schedule/testing/policies.h"
 #include "carillon/simulate/clients.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
@@ -88,17 +89,20 @@ TEST_P(EveryScheduler, WorksWithLittleMemory) {
   EXPECT_GT(r.loads, 10U);
 }
 
-std::vector<std::string> all_schedulers() {
-  std::vector<std::string> names = schedule::scheduler_names();
-  for (std::string& name : names)
-    if (name == "timeout") name = "timeout:0.2";
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(All, EveryScheduler, ::testing::ValuesIn(all_schedulers()), [](const auto& tested) {
-  std::string name = tested.param;
-  std::erase_if(name, [](char c) { return c == ':' || c == '.'; });
-  return name;
+INSTANTIATE_TEST_SUITE_P(All, EveryScheduler, ::testing::ValuesIn(schedule::testing::every_policy()),
+                         [](const auto& tested) { return schedule::testing::test_name(tested.param); });
+return name;
 });
+
+TEST(Simulation, RequestsOfOneModelMayHaveSeveralSlos) {
+  // A batch takes at least 6 ms: who has 5 ms is refused, the others are answered.
+  auto s = scenario(20, 1);
+  s.duration = 60s;
+  s.models[0].slos = {5ms, 500ms, 500ms};
+  s.models[0].slo = 5ms;
+  Figures f = simulated(s, "symphony");
+  EXPECT_NEAR(make_report(s, "symphony", f).finish_rate, 2.0 / 3, 0.05);
+}
 
 TEST(Simulation, TheNetworksDelayIsPaidOnTheWayThereAndBack) {
   auto s = scenario(1, 1);

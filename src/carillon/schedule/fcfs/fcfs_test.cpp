@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/testing/models.h"
+#include "carillon/schedule/testing/policies.h"
 #include "carillon/schedule/testing/sim_world.h"
 
 namespace carillon::schedule {
@@ -70,15 +71,14 @@ TEST(Fcfs, WhatADeviceLosesGoesToAnIdleOneThatHasTheModel) {
 }
 
 TEST(Scheduler, IsMadeByName) {
-  for (const std::string& name : scheduler_names()) {
-    const std::string text = name == "timeout" ? "timeout:0.3" : name;
+  for (const std::string& text : testing::every_policy()) {
     const auto made = make_scheduler(text);
     ASSERT_TRUE(made.has_value()) << made.error().message;
     EXPECT_EQ((*made)->name(), text);
-    EXPECT_FALSE(make_scheduler(name + ":3").has_value());
+    EXPECT_FALSE(make_scheduler(text.substr(0, text.find(':')) + ":3").has_value());
   }
-  for (const char* wrong :
-       {"timeout", "timeout:", "timeout:x", "timeout:-0.1", "timeout:1.5", "timeout:0.3x"}) {
+  for (const char* wrong : {"timeout", "timeout:", "timeout:x", "timeout:-0.1", "timeout:1.5", "timeout:0.3x",
+                            "timeout-drop", "timeout-drop:2"}) {
     const auto made = make_scheduler(wrong);
     ASSERT_FALSE(made.has_value()) << wrong;
     EXPECT_EQ(made.error().code, ErrorCode::invalid_argument);

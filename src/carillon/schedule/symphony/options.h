@@ -2,7 +2,9 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "carillon/base/result.h"
 #include "carillon/base/time.h"
 
 namespace carillon::schedule {
@@ -23,8 +25,8 @@ struct SymphonyOptions {
   // A batch is deferred only while a request in one of the planned size would take less device time than in
   // it by more than this share: where batching gains little, waiting only loses time.
   double least_gain = 0.02;
-  // But only while the rates need less than this share of the devices' time: near the peak every bit of batching
-  // counts.
+  // But only while the rates need less than this share of the devices' time: near the peak every bit of
+  // batching counts.
   double least_gain_below = 0.85;
 
   // The longest that a batch is deferred on a device that would idle, whatever its deadline allows.
@@ -42,5 +44,8 @@ struct SymphonyOptions {
   // INFERs of one request that may fail before it is refused.
   int attempts = 3;
 };
+
+// "hold=0.8,slack=0": the defaults but for these, to measure what each is worth. The error lists the names.
+Result<SymphonyOptions> symphony_options(std::string_view text);
 
 }  // namespace carillon::schedule

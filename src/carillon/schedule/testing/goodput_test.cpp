@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/testing/models.h"
+#include "carillon/schedule/testing/policies.h"
 #include "carillon/schedule/testing/sim_world.h"
 #include "carillon/workload/arrivals.h"
 
@@ -100,7 +101,7 @@ TEST(Goodput, OneModelsOverloadLeavesTheOtherItsShare) {
   EXPECT_GT(on_time[1], 0.2 * all[1]);
 }
 
-class MoreModelsThanMemory : public ::testing::TestWithParam<const char*> {};
+class MoreModelsThanMemory : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(MoreModelsThanMemory, AllAreAnswered) {
   const auto scheduler = *make_scheduler(GetParam());
@@ -141,10 +142,8 @@ TEST_P(MoreModelsThanMemory, NobodyStarvesBehindHotModels) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MoreModelsThanMemory,
-                         ::testing::Values("clockwork", "fcfs", "symphony", "eager", "clipper", "nexus",
-                                           "shepherd"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(All, MoreModelsThanMemory, ::testing::ValuesIn(testing::every_policy()),
+                         [](const auto& tested) { return testing::test_name(tested.param); });
 
 }  // namespace
 }  // namespace carillon::schedule

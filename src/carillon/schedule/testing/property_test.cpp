@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/testing/models.h"
+#include "carillon/schedule/testing/policies.h"
 #include "carillon/schedule/testing/sim_world.h"
 
 namespace carillon::schedule {
@@ -72,7 +73,7 @@ World make_world(std::uint64_t seed, const std::string& policy) {
   return world;
 }
 
-class Policies : public ::testing::TestWithParam<const char*> {};
+class Policies : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Policies, HoldTheirPromisesInManyWorlds) {
   int late = 0, on_time = 0, refused = 0, decisions = 0;
@@ -88,7 +89,7 @@ TEST_P(Policies, HoldTheirPromisesInManyWorlds) {
     on_time += counts.on_time;
     refused += counts.refused;
     decisions += static_cast<int>(world.sim->decisions());
-    if (std::string(GetParam()) != "clockwork") continue;
+    if (GetParam() != "clockwork") continue;
     if (!world.faults) {
       ASSERT_EQ(counts.late, 0) << "seed " << seed;
     }
@@ -117,10 +118,8 @@ TEST_P(Policies, RepeatARunExactly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Policies,
-                         ::testing::Values("clockwork", "fcfs", "symphony", "eager", "clipper", "nexus",
-                                           "shepherd", "orloj"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(All, Policies, ::testing::ValuesIn(testing::every_policy()),
+                         [](const auto& tested) { return testing::test_name(tested.param); });
 
 }  // namespace
 }  // namespace carillon::schedule

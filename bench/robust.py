@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Runs every policy over scenarios/robust in the simulator and writes docs/robust.md.
+
+    python bench/robust.py                                  all; under an hour on two cores
+    python bench/robust.py --only 'drawn_0*,one_on_one' --schedulers symphony,eager,eager-drop --quick
+    python bench/robust.py --ablate                         also what each of Symphony's constants is worth
+
+For each scenario and policy: the goodput (`carillon goodput`), and of all requests those that were on time at the
+scenario's own rate and at 0.7, 1 and 1.5 times the best policy's goodput. Results are kept in build/bench/robust.json by
+the program's hash, so that an interrupted sweep goes on where it was. --quick runs a quarter of the time and searches to
+2%; neither it nor a part of the scenarios or policies writes the document (--out FILE writes there what there is).
+"""
+import argparse
+import concurrent.futures
+import fnmatch
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import harness
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SCENARIOS = ROOT / "scenarios/robust"
+KEPT = ROOT / "build/bench/robust.json"
+POLICIES = ["symphony", "eager-drop", "eager", "clockwork", "orloj", "timeout-drop:0.3", "timeout:0.3", "nexus", "clipper",
+            "shepherd", "fcfs"]
+LOADS = [0.7, 1.0, 1.5]
+HELD_TO = ["eager", "eager-drop", "clockwork"]  # what symphony is held against
+BY_HAND = ["mixed_slos", "quick_and_slow", "weak_bursts", "skewed_zoo", "one_on_one", "many_on_few", "popular_last",
+           "two_hundred_models"]
+
+
+def hash_of(*files):
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(pathlib.Path(file).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Runs:
+    """Calls of the program whose answers are kept."""
+
+    def __init__(self, arguments):
+        self.quick, self.reuse, self.limit_s = arguments.quick, arguments.reuse, arguments.limit
+        self.program = hash_of(harness.CARILLON)
+        self.kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+        self.lock = threading.Lock()
+        self.made = 0
+
+    def ask(self, command, file, policy, *options):
+        options = [*map(str, options)]
+        if self.quick:
+            seconds = dict(line.split("=") for line in file.read_text().replace(" ", "").splitlines()
+                           if line.startswith(("duration_s=", "warmup_s=")))
+            whole, warm = float(seconds["duration_s"]), float(seconds["warmup_s"])
+            options += ["--duration", f"{warm + (whole - warm) / 4:g}"]
+            if command == "goodput":
+                options += ["--precision", "0.02"]
+        name = "/".join([hash_of(file), policy, command, *options])
+        with self.lock:
+            answer = self.kept.get(f"{self.program}/{name}")
+            if answer is None and policy in self.reuse:
+                answer = next((v for k, v in reversed(self.kept.items()) if k.split("/", 1)[1] == name), None)
+        if answer is None:
+            begin = time.monotonic()
+            run = [str(harness.CARILLON), command, str(file), "--scheduler", policy, "--jobs", "1", "--json", *options]
+            try:
+                done = subprocess.run(run, capture_output=True, text=True, timeout=self.limit_s)
+            except subprocess.TimeoutExpired:
+                answer = {"gave_up_after_s": self.limit_s}
+            else:
+                if done.returncode != 0:
+                    sys.exit(f"{' '.join(run)}: {done.stderr.strip()}")
+                answer = self.shortened(json.loads(done.stdout))
+            answer["took_s"] = round(time.monotonic() - begin, 2)
+            with self.lock:
+                self.kept[f"{self.program}/{name}"] = answer
+                self.made += 1
+                KEPT.parent.mkdir(parents=True, exist_ok=True)
+                part = KEPT.with_suffix(f".{os.getpid()}")
+                part.write_text(json.dumps(self.kept))
+                part.replace(KEPT)
+        return answer
+
+    @staticmethod
+    def shortened(answer):
+        if "runs" in answer and "goodput_rps" in answer:
+            return {"goodput": answer["goodput_rps"]}
+        return {"on_time": answer["finish_rate"], "worst": min(m["finish_rate"] for m in answer["models"]),
+                "late": answer["late"] / max(1, answer["offered"]), "devices_used": answer["devices_used"],
+                "busy": answer["utilization"]}
+
+
+def in_parallel(jobs, work, items, label):
+    """{item: work(item)}; says how far it is."""
+    found = {}
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(work, item): item for item in items}
+        for i, done in enumerate(concurrent.futures.as_completed(waiting), 1):
+            found[waiting[done]] = done.result()
+            print(f"\r  {label}: {i} of {len(waiting)} ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return found
+
+
+def measure(runs, jobs, files, policies):
+    """{scenario: {policy: {"goodput": .., "own": .., 0.7: .., 1.0: .., 1.5: ..}}}, and what the loads are multiples of."""
+    items = [(name, policy) for name in files for policy in policies]
+    goodput = in_parallel(jobs, lambda i: runs.ask("goodput", files[i[0]], i[1]), items, "goodput")
+    best = {name: max(goodput[name, p].get("goodput", 0) for p in policies) for name in files}
+    out = {name: {p: {"goodput": goodput[name, p].get("goodput")} for p in policies} for name in files}
+
+    def on_time(item):
+        name, policy, load = item
+        rate = [] if load == "own" else ["--rate", f"{load * best[name]:.6g}"]
+        return runs.ask("simulate", files[name], policy, *rate)
+
+    loads = [(name, p, load) for name, p in items for load in ["own", *LOADS] if load == "own" or best[name] > 0]
+    for (name, policy, load), answer in in_parallel(jobs, on_time, loads, "on time").items():
+        out[name][policy][load] = answer
+    return out, best
+
+
+def number(value):
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def percent(answer):
+    return "-" if not answer or "on_time" not in answer else f"{100 * answer['on_time']:.1f}"
+
+
+def table(header, rows):
+    return "\n".join(["| " + " | ".join(header) + " |", "|" + "---|" * len(header)] +
+                     ["| " + " | ".join(map(str, row)) + " |" for row in rows]) + "\n"
+
+
+def ratios(cell):
+    """Symphony over the best of those it is held against: goodput, and on time at each load."""
+    def over(of):
+        own = of(cell["symphony"])
+        others = [of(cell[p]) for p in HELD_TO if p in cell and of(cell[p]) is not None]
+        return None if own is None or not others else own / max(others) if max(others) > 0 else 1.0
+    return [over(lambda c: c["goodput"])] + [over(lambda c, load=load: c.get(load, {}).get("on_time")) for load in LOADS]
+
+
+def comment_of(file):
+    """The scenario's own words: its first comment."""
+    lines = []
+    for line in file.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line[2:])
+    return " ".join(lines)
+
+
+def document(found, best, files, policies):
+    out = [f"""# Beyond the papers' figures: every policy on workloads of many kinds
+
+Written by `python bench/robust.py`; run it again after a change to a policy. Virtual time: the same commit gives the same numbers on any machine (these: commit {harness.machine()['commit']}, {harness.machine()['cpu']}). The scenarios are in `scenarios/robust`: eight written by hand, and a dozen drawn by `bench/make_robust.py` before any constant was chosen by them.
+
+## Goodput
+
+The highest total rate at which at least 99% of every model's requests are answered on time, searched to 0.5%.
+"""]
+    out.append(table(["scenario", *policies], [[name, *(number(found[name][p]["goodput"]) for p in policies)] for name in files]))
+    for load in ["own", *LOADS]:
+        title = "at the rate in the file" if load == "own" else f"at {load:g} times the best policy's goodput"
+        out.append(f"## On time, in percent of all requests, {title}\n")
+        rate = lambda name, load=load: None if load == "own" else load * best[name]
+        header = ["scenario"] + ([] if load == "own" else ["offered/s"]) + policies
+        out.append(table(header, [[name] + ([] if load == "own" else [number(rate(name))]) +
+                                  [percent(found[name][p].get(load)) for p in policies] for name in files]))
+    if "symphony" in policies:
+        out.append(f"## Symphony over the best of {', '.join(HELD_TO)}\n")
+        cell = lambda value: "-" if value is None else f"{value:.3f}"
+        out.append(table(["scenario", "goodput", *(f"on time at {load:g}" for load in LOADS)],
+                         [[name, *map(cell, ratios(found[name]))] for name in files]))
+    out.append("## The scenarios\n")
+    out += [f"- `{name}`: {comment_of(file)}" for name, file in files.items()]
+    return "\n".join(out) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="scenarios by name, with * and ?, separated by commas")
+    parser.add_argument("--schedulers", default=",".join(POLICIES), help="separated by commas")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the time, searched to 2%%")
+    parser.add_argument("--limit", type=float, default=900, help="seconds after which a run is given up")
+    parser.add_argument("--reuse", default="", help="policies whose results of other builds count, separated by commas")
+    parser.add_argument("--out", type=pathlib.Path, help="writes the document there")
+    arguments = parser.parse_args()
+    arguments.reuse = set(filter(None, arguments.reuse.split(",")))
+    names = BY_HAND + sorted(f.stem for f in SCENARIOS.glob("drawn_*.toml"))
+    chosen = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in arguments.only.split(","))]
+    policies = arguments.schedulers.split(",")
+    files = {name: SCENARIOS / f"{name}.toml" for name in chosen}
+    runs = Runs(arguments)
+    begin = time.monotonic()
+    found, best = measure(runs, arguments.jobs, files, policies)
+    text = document(found, best, files, policies)
+    whole = chosen == names and policies == POLICIES and not arguments.quick and not arguments.reuse
+    file = arguments.out or (ROOT / "docs/robust.md" if whole else None)
+    if file:
+        file.write_text(text)
+        harness.say(f"wrote {file}")
+    else:
+        print(text)
+    harness.say(f"{runs.made} runs in {time.monotonic() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
