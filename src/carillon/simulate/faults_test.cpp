@@ -181,8 +181,6 @@ TEST_P(Faulty, PromisesHoldWhateverHappens) {
 
 INSTANTIATE_TEST_SUITE_P(All, Faulty, ::testing::ValuesIn(schedule::testing::every_policy()),
                          [](const auto& tested) { return schedule::testing::test_name(tested.param); });
-return name;
-});
 
 // A checker that finds nothing proves nothing: each of these breaks one promise.
 class Breaker final : public schedule::Scheduler {

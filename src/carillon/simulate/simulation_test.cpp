@@ -91,8 +91,6 @@ TEST_P(EveryScheduler, WorksWithLittleMemory) {
 
 INSTANTIATE_TEST_SUITE_P(All, EveryScheduler, ::testing::ValuesIn(schedule::testing::every_policy()),
                          [](const auto& tested) { return schedule::testing::test_name(tested.param); });
-return name;
-});
 
 TEST(Simulation, RequestsOfOneModelMayHaveSeveralSlos) {
   // A batch takes at least 6 ms: who has 5 ms is refused, the others are answered.
