@@ -146,7 +146,7 @@ int run(const Arguments& arguments) {
   std::signal(SIGPIPE, SIG_IGN);
   const SignalWait signals;
   const SteadyClock clock;
-  auto scheduler = schedule::make_scheduler(arguments.scheduler);
+  auto scheduler = schedule::make_scheduler(arguments.scheduler, schedule::live_environment());
   if (!scheduler) return complain(exit_usage, scheduler.error());
   auto device = make_device(arguments.device, clock);
   if (!device) return complain(exit_usage, device.error());
@@ -168,7 +168,7 @@ int run(const Arguments& arguments) {
   if (!arguments.plan.empty()) return run_planned(arguments, options, body_limit->count, signals, clock);
   if (!arguments.record.empty()) {
     scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
-                                                     arguments.scheduler, {});
+                                                     arguments.scheduler, schedule::live_environment());
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
   controller::Controller controller(std::move(*scheduler), options, clock);

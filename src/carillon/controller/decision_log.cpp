@@ -111,8 +111,9 @@ Result<std::unique_ptr<schedule::Scheduler>> RecordingScheduler::open(
                 "cannot create the log '" + file.string() + "': " + std::strerror(errno) +
                     (errno == EEXIST ? "; name a file that is not there yet" : ""));
   std::unique_ptr<RecordingScheduler> made(new RecordingScheduler(out, std::move(inner)));
-  made->buffer_ = fmt::format("{}\nscheduler {}\nenvironment {} {} {}\n", magic, name,
-                              environment.dispatch.count(), environment.answer.count(), environment.overrun);
+  made->buffer_ = fmt::format("{}\nscheduler {}\nenvironment {} {} {} {} {}\n", magic, name,
+                              environment.dispatch.count(), environment.answer.count(), environment.overrun,
+                              environment.measured ? 1 : 0, environment.client.count());
   return made;
 }
 
@@ -193,9 +194,14 @@ Result<LogReader> LogReader::open(const std::filesystem::path& file) {
       reader.environment_.dispatch = words.duration();
       reader.environment_.answer = words.duration();
       reader.environment_.overrun = words.number<double>();
+      if (!words.done()) {  // else a log of before it was measured: what was told stayed
+        reader.environment_.measured = words.number<int>() == 1;
+        reader.environment_.client = words.duration();
+      }
       if (!words.good() || !(reader.environment_.overrun >= 0 && reader.environment_.overrun <= 100) ||
           reader.environment_.dispatch < Duration{0} || reader.environment_.answer < Duration{0} ||
-          reader.environment_.dispatch > 1h || reader.environment_.answer > 1h)
+          reader.environment_.dispatch > 1h || reader.environment_.answer > 1h ||
+          reader.environment_.client < Duration{0} || reader.environment_.client > reader.environment_.answer)
         return reader.wrong("environment needs two times in nanoseconds, up to an hour, and a share");
     } else if (kind == "model") {
       schedule::ModelInfo model;

@@ -67,6 +67,7 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
   d.alive = change.alive;
   d.total_pages = d.free_pages = change.alive ? change.pages : 0;
   d.free_at = now;
+  margins_.start(change.device, change.alive);
   find_scarce();
   if (d.alive) fill(change.device, now, out);
   return lost;
@@ -74,7 +75,7 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
 
 Duration Fleet::span(ModelId model, int batch_index) const {
   const Duration time = exec(model, batch_index);
-  return time + from_ns(static_cast<double>(time.count()) * environment_.overrun) + environment_.answer;
+  return time + from_ns(static_cast<double>(time.count()) * environment().overrun) + environment().answer;
 }
 
 int Fleet::batch_index(ModelId model, std::size_t requests) const {
@@ -114,7 +115,7 @@ ActionId Fleet::send(DeviceId id, ModelId model, int batch_index, std::vector<Re
   }
   ++d.pending;
   const Duration expected = exec(model, batch_index);
-  const TimePoint earliest = std::max(window.earliest, saturating_add(now, environment_.dispatch));
+  const TimePoint earliest = std::max(window.earliest, saturating_add(now, environment().dispatch));
   const TimePoint start = std::max(d.free_at, earliest);
   d.free_at = start + expected;
   const ActionId action = next_action_;
@@ -123,7 +124,16 @@ ActionId Fleet::send(DeviceId id, ModelId model, int batch_index, std::vector<Re
   ids.reserve(size);
   for (const Request& r : requests) ids.push_back(r.id);
   out.emplace_back(Infer{action, id, model, std::move(ids), window, expected});
-  flights_.insert(action, {action, id, model, batch_index, std::move(requests), earliest, start, d.free_at});
+  flights_.insert(action, {.id = action,
+                           .device = id,
+                           .model = model,
+                           .batch_index = batch_index,
+                           .requests = std::move(requests),
+                           .earliest = earliest,
+                           .start = start,
+                           .end = d.free_at,
+                           .sent = now,
+                           .at_once = d.pending == 1 && window.earliest <= now});
   flights_of_[id.index()].push_back(action);
   return action;
 }
@@ -160,6 +170,12 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
       }
     }
     if (done.status == ActionStatus::success) {
+      report.margins = margins_.observe(flight->device, {.decided = flight->sent,
+                                                         .at_once = flight->at_once,
+                                                         .estimate = flight->end - flight->start,
+                                                         .start = done.start,
+                                                         .end = done.end,
+                                                         .heard = now});
       m.exec[static_cast<std::size_t>(flight->batch_index)].add(done.duration, now);
       if (scarce_ && m.info.pages > 0)
         placement_.served(flight->model, flight->requests.size(), done.duration, now);

@@ -9,6 +9,7 @@
 
 #include "carillon/profile/rolling.h"
 #include "carillon/schedule/id_map.h"
+#include "carillon/schedule/margins.h"
 #include "carillon/schedule/placement.h"
 #include "carillon/schedule/scheduler.h"
 
@@ -37,10 +38,13 @@ class Fleet {
     std::vector<Request> requests;
     TimePoint earliest;    // its window opens, and its inputs are there
     TimePoint start, end;  // expected; corrected by what is reported of those before it
+    TimePoint sent;
+    bool at_once = false;  // nothing was before it, and its window was open
   };
 
-  explicit Fleet(const Environment& environment) : environment_(environment), placement_(rate_window) {}
-  const Environment& environment() const { return environment_; }
+  explicit Fleet(const Environment& environment) : margins_(environment), placement_(rate_window) {}
+  // As measured so far, of the worst device; see Report::margins.
+  const Environment& environment() const { return margins_.worst(); }
 
   void add_model(const ModelInfo& model);
   std::size_t model_count() const { return models_.size(); }
@@ -104,7 +108,7 @@ class Fleet {
   // What was sent should have ended, and been reported, before `now`: only its report will tell more.
   bool overdue(DeviceId id, TimePoint now) const {
     return devices_[id.index()].pending > 0 &&
-           saturating_add(devices_[id.index()].free_at, environment_.answer) < now;
+           saturating_add(devices_[id.index()].free_at, environment().answer) < now;
   }
 
   // Sends an INFER of the first `batch_size(model, batch_index)` of `requests` (that many at least), to start
@@ -125,6 +129,7 @@ class Fleet {
     std::optional<std::pair<DeviceId, ModelId>> loaded;
     // A LOAD failed for good: nobody should wait for this model.
     std::optional<ModelId> unloadable;
+    bool margins = false;  // environment() is another now
   };
   Report finish(const ActionDone& done, TimePoint now, Actions& out);
 
@@ -197,7 +202,7 @@ class Fleet {
   void load_next(DeviceId id, TimePoint now, Actions& out);
   Report moved(const Move& move, const ActionDone& done, TimePoint now, Actions& out);
 
-  Environment environment_;
+  Margins margins_;
   std::vector<Model> models_;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;

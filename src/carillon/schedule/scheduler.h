@@ -37,7 +37,14 @@ struct Environment {
   Duration dispatch = 300us;  // from a decision until EXEC can start: the message, and fetching the inputs
   Duration answer = 1ms;      // from the end of EXEC until the client has its answer
   double overrun = 0.05;      // share of EXEC by which a batch may outlast its estimate
+  // All three are where a policy starts, and it goes by what it sees of them from then on (Margins). False:
+  // they stay, as in a simulation, which knows them.
+  bool measured = false;
+  Duration client{0};  // the part of `answer` that comes after a report is heard, which nobody sees here
 };
+// What a server starts from: the defaults, measured from then on. Half of the way back is taken to lie between
+// the controller and the client.
+constexpr Environment live_environment() { return {.measured = true, .client = 500us}; }
 
 // Decides which request runs where and when: a pure state machine, without a clock, a thread, a socket or
 // randomness.

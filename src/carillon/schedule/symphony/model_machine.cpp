@@ -18,11 +18,22 @@ ModelMachine::ModelMachine(const ModelInfo& info, const Environment& environment
   for (std::size_t i = 0; i < sizes_.size(); ++i) set_exec(static_cast<int>(i), info.batches[i].exec);
 }
 
+void ModelMachine::set_environment(const Environment& environment) {
+  dispatch_ = environment.dispatch;
+  answer_ = environment.answer;
+  overrun_ = environment.overrun;
+  for (std::size_t i = 0; i < exec_.size(); ++i) find_span(i);
+}
+
+void ModelMachine::find_span(std::size_t i) {
+  span_[i] = exec_[i] + from_ns(static_cast<double>(exec_[i].count()) * overrun_) + answer_;
+}
+
 void ModelMachine::set_exec(int index, Duration exec) {
   const auto i = static_cast<std::size_t>(index);
   if (exec_[i] == exec) return;
   exec_[i] = exec;
-  span_[i] = exec + from_ns(static_cast<double>(exec.count()) * overrun_) + answer_;
+  find_span(i);
 }
 
 int ModelMachine::index_for(std::size_t requests) const {

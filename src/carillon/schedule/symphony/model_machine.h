@@ -35,6 +35,8 @@ class ModelMachine {
 
   // Time of EXEC by place in the list of batch sizes.
   void set_exec(int index, Duration exec);
+  // What is allowed for besides EXEC is another now. O(batch sizes).
+  void set_environment(const Environment& environment);
   Duration exec(int index) const { return exec_[static_cast<std::size_t>(index)]; }
   int batch_size(int index) const { return sizes_[static_cast<std::size_t>(index)]; }
   int batch_count() const { return static_cast<int>(sizes_.size()); }
@@ -67,6 +69,7 @@ class ModelMachine {
   std::optional<Batch> granted(TimePoint now, TimePoint free_at, std::vector<Request>& dropped);
 
  private:
+  void find_span(std::size_t index);
   // The place of the largest batch size of at most `requests` that ends by `deadline` if it starts at
   // `start`; -1 for none.
   int fitting(std::size_t requests, TimePoint start, TimePoint deadline) const;

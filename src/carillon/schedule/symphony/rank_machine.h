@@ -26,6 +26,8 @@ class RankMachine {
   // Messages take `dispatch` to a device: devices and candidates are matched that long ahead.
   explicit RankMachine(Duration dispatch) : dispatch_(dispatch) {}
 
+  void set_dispatch(Duration dispatch) { dispatch_ = dispatch; }
+
   void inform_candidate(ModelId model, const std::optional<Candidate>& candidate);
   // When the device will be free; max() takes it out.
   void inform_device(DeviceId device, TimePoint free_at);

@@ -184,6 +184,10 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
     refuse_all(*report.unloadable, Reason::device_failed, out);
     update(*report.unloadable, now, out);
   }
+  if (report.margins) {
+    rank_.set_dispatch(fleet_.environment().dispatch);
+    for (auto& machine : machines_) machine.set_environment(fleet_.environment());
+  }
   if (report.loaded) inform_device(report.loaded->first, now);
   if (!report.flight) return;
   Fleet::Flight& flight = *report.flight;
