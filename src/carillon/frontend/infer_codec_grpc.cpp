@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "grpc_service.pb.h"
+#include "infer.pb.h"
 
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "grpc_service.pb.h"
+#include "infer.pb.h"
 #include <gmock/gmock.h>
 #include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/text_format.h>
