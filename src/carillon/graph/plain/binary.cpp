@@ -1,6 +1,7 @@
 // Arithmetic of two or more tensors that broadcast to one shape.
 
 #include <cmath>
+#include <optional>
 
 #include "carillon/graph/plain/family.h"
 #include "carillon/graph/plain/loops.h"
@@ -9,7 +10,8 @@
 namespace carillon::graph::plain {
 namespace {
 
-// y[i] = op(a[i], b[i]) over one row; a stride is 1, or 0 where the operand is one element.
+// y[i] = op(a[i], b[i]) over one row; a stride is 1, or 0 where the operand is
+// one element.
 template <typename T, typename A, typename B, typename Op>
 inline void binary_row(T* __restrict y, const A* a, const B* b, std::int64_t stride_a, std::int64_t stride_b,
                        std::int64_t count, const Op& op) {
@@ -205,28 +207,31 @@ C power(C base, E exponent) {
   }
 }
 
+// x to the one exponent of a normalisation or GELU, or nothing where it is
+// another.
+template <typename T>
+std::optional<Result<>> power_of_floats(const Node& node, Inputs inputs, Outputs outputs, double exponent) {
+  using C = Compute<T>;
+  const ConstView base_twice[] = {inputs[0], inputs[0]};
+  const auto each = [&](auto op) {
+    return binary_with<T, T, T>(node, base_twice, outputs, [op](C x, C) { return op(x); });
+  };
+  if (exponent == 2.0) return each([](C x) { return x * x; });
+  if (exponent == 3.0) return each([](C x) { return x * x * x; });
+  if (exponent == 0.5) return each([](C x) { return std::sqrt(x); });
+  if (exponent == -1.0) return each([](C x) { return C{1} / x; });
+  return std::nullopt;
+}
+
 template <typename T, typename E>
 Result<> pow(const Node& node, Inputs inputs, Outputs outputs) {
-  using C = Compute<T>;
-  using X = Compute<E>;
   if constexpr (is_float<T>) {
-    if (inputs[1].type->elements() == 1) {  // the exponents of normalisations and GELU
+    if (inputs[1].type->elements() == 1) {
       const auto exponent = static_cast<double>(load(*inputs[1].as<E>()));
-      if (exponent == 2.0) {
-        return binary_with<T, T, E>(node, inputs, outputs, [](C x, X) { return x * x; });
-      }
-      if (exponent == 3.0) {
-        return binary_with<T, T, E>(node, inputs, outputs, [](C x, X) { return x * x * x; });
-      }
-      if (exponent == 0.5) {
-        return binary_with<T, T, E>(node, inputs, outputs, [](C x, X) { return std::sqrt(x); });
-      }
-      if (exponent == -1.0) {
-        return binary_with<T, T, E>(node, inputs, outputs, [](C x, X) { return C{1} / x; });
-      }
+      if (auto done = power_of_floats<T>(node, inputs, outputs, exponent)) return *std::move(done);
     }
   }
-  return binary_with<T, T, E>(node, inputs, outputs, [](C x, X e) { return power(x, e); });
+  return binary_with<T, T, E>(node, inputs, outputs, [](Compute<T> x, Compute<E> e) { return power(x, e); });
 }
 using PowBases = Types<float, double, Half, BFloat16, std::int64_t, std::int32_t>;
 PlainKernel find_pow(const Node&, InputTypes types) {
@@ -237,7 +242,8 @@ PlainKernel find_pow(const Node&, InputTypes types) {
   });
 }
 
-// Any number of operands: the first is copied, the others are folded into the output.
+// Any number of operands: the first is copied, the others are folded into the
+// output.
 template <typename Op, typename T, bool mean>
 Result<> variadic(const Node& node, Inputs inputs, Outputs outputs) {
   T* y = outputs[0].as<T>();

@@ -1,4 +1,5 @@
-// Gathers and scatters: elements named by indices from outside, each checked against its axis.
+// Gathers and scatters: elements named by indices from outside, each checked
+// against its axis.
 
 #include <cstring>
 
@@ -16,7 +17,8 @@ inline std::int64_t resolve(I index, std::int64_t extent) {
   return at >= 0 && at < extent ? at : -1;
 }
 
-// Elements of T, `inner` to an index: a row of an embedding, or a single element.
+// Elements of T, `inner` to an index: a row of an embedding, or a single
+// element.
 template <typename T, typename I>
 Result<> gather_runs(const Node& node, Inputs inputs, Outputs outputs, const Around& data) {
   const I* indices = inputs[1].as<I>();
@@ -69,41 +71,52 @@ inline void put(T& place, T update) {
   }
 }
 
-// GatherElements and ScatterElements: loops over the indices (operand 0) and over the data (operand 1), which
-// stands still along the axis. Calls with(place in indices, place in data).
-template <typename With>
-Result<> for_each_element(const Node& node, const ConstView& indices, const Shape& data, With&& with) {
+// GatherElements and ScatterElements: loops over the indices (operand 0) and
+// over the data (operand 1), which stands still along the axis.
+struct ElementLoops {
+  Loops<2> loops;
+  std::int64_t extent = 0;  // of the data along the axis
+  std::int64_t step = 0;
+};
+Result<ElementLoops> element_loops(const Node& node, const ConstView& indices, const Shape& data) {
   const Shape& shape = indices.type->shape;
   const auto axis = node_axis(node, 0, data.size());
   if (!axis) return bad_axis(node, data.size());
   if (shape.size() != data.size()) return failed(node, "data and indices differ in rank");
   const auto index_strides = dense_strides(shape);
   const auto data_strides = dense_strides(data);
-  Loops<2> loops;
+  ElementLoops result;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     const bool along = static_cast<std::int64_t>(d) == *axis;
     if (!along && shape[d] > data[d]) return failed(node, "indices reach beyond the data");
-    loops.push(shape[d], {index_strides[d], along ? 0 : data_strides[d]});
+    result.loops.push(shape[d], {index_strides[d], along ? 0 : data_strides[d]});
   }
-  loops.collapse();
-  const std::int64_t extent = data[*axis];
-  const std::int64_t step = data_strides[*axis];
-  const std::int64_t inner_index = loops.inner_stride(0);
-  const std::int64_t inner_data = loops.inner_stride(1);
+  result.loops.collapse();
+  result.extent = data[*axis];
+  result.step = data_strides[*axis];
+  return result;
+}
+// Calls with(place in indices, place in data).
+template <typename With>
+Result<> for_each_element(const Node& node, const ConstView& indices, const Shape& data, With&& with) {
+  const auto plan = element_loops(node, indices, data);
+  if (!plan) return std::unexpected(plan.error());
+  const std::int64_t inner_index = plan->loops.inner_stride(0);
+  const std::int64_t inner_data = plan->loops.inner_stride(1);
   std::optional<std::int64_t> bad;
-  for_each_row(loops, [&](const auto& at, std::int64_t count) {
+  for_each_row(plan->loops, [&](const auto& at, std::int64_t count) {
     if (bad) return;
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t place = at[0] + i * inner_index;
-      const std::int64_t index = resolve(index_at(indices, place), extent);
+      const std::int64_t index = resolve(index_at(indices, place), plan->extent);
       if (index < 0) {
         bad = index_at(indices, place);
         return;
       }
-      with(place, at[1] + i * inner_data + index * step);
+      with(place, at[1] + i * inner_data + index * plan->step);
     }
   });
-  return bad ? Result<>{bad_index(node, *bad, extent)} : Result<>{};
+  return bad ? Result<>{bad_index(node, *bad, plan->extent)} : Result<>{};
 }
 
 template <typename T>
@@ -115,21 +128,27 @@ Result<> gather_elements(const Node& node, Inputs inputs, Outputs outputs) {
                           [&](std::int64_t place, std::int64_t at) { y[place] = x[at]; });
 }
 
-template <Join join, typename T>
-Result<> scatter_elements(const Node& node, Inputs inputs, Outputs outputs) {
+// The output begins as the data; `updates` of them are to follow.
+Result<> begin_scatter(const Node& node, Inputs inputs, Outputs outputs, std::int64_t updates) {
   const std::size_t bytes = inputs[0].type->bytes().count;
-  if (outputs[0].type->bytes().count != bytes || inputs[2].type->elements() != inputs[1].type->elements()) {
+  if (outputs[0].type->bytes().count != bytes || inputs[2].type->elements() != updates) {
     return misfit(node, inputs, outputs);
   }
   if (bytes > 0) std::memcpy(outputs[0].data, inputs[0].data, bytes);
+  return {};
+}
+
+template <Join join, typename T>
+Result<> scatter_elements(const Node& node, Inputs inputs, Outputs outputs) {
+  if (auto begun = begin_scatter(node, inputs, outputs, inputs[1].type->elements()); !begun) return begun;
   const T* updates = inputs[2].as<T>();
   T* y = outputs[0].as<T>();
   return for_each_element(node, inputs[1], inputs[0].type->shape,
                           [&](std::int64_t place, std::int64_t at) { put<join>(y[at], updates[place]); });
 }
 
-// GatherND and ScatterND: the last axis of the indices names a place in the data's axes [batch, batch +
-// depth).
+// GatherND and ScatterND: the last axis of the indices names a place in the
+// data's axes [batch, batch + depth).
 struct Tuples {
   std::int64_t count = 0;  // in all
   std::int64_t depth = 0;  // indices in one
@@ -158,7 +177,8 @@ Result<Tuples> tuples_of(const Node& node, const Shape& data, const Shape& indic
   for (std::int64_t d = batch; d < rank; ++d) tuples.batch_step *= data[d];
   return tuples;
 }
-// Where tuple `t` points, in elements of the data; an error for an index outside.
+// Where tuple `t` points, in elements of the data; an error for an index
+// outside.
 Result<std::int64_t> place_of(const Node& node, const Tuples& tuples, const ConstView& indices,
                               const Shape& data, std::int64_t batch, std::int64_t t) {
   std::int64_t at = 0;
@@ -193,11 +213,7 @@ Result<> scatter_nd(const Node& node, Inputs inputs, Outputs outputs) {
   const Shape& data = inputs[0].type->shape;
   const auto tuples = tuples_of(node, data, inputs[1].type->shape, 0);
   if (!tuples) return std::unexpected(tuples.error());
-  const std::size_t bytes = inputs[0].type->bytes().count;
-  if (outputs[0].type->bytes().count != bytes || inputs[2].type->elements() != tuples->count * tuples->run) {
-    return misfit(node, inputs, outputs);
-  }
-  if (bytes > 0) std::memcpy(outputs[0].data, inputs[0].data, bytes);
+  if (auto begun = begin_scatter(node, inputs, outputs, tuples->count * tuples->run); !begun) return begun;
   const T* updates = inputs[2].as<T>();
   for (std::int64_t t = 0; t < tuples->count; ++t) {
     const auto place = place_of(node, *tuples, inputs[1], data, 0, t);
@@ -208,7 +224,8 @@ Result<> scatter_nd(const Node& node, Inputs inputs, Outputs outputs) {
   return {};
 }
 
-// Inputs: indices, depth, [off, on]. Indices may be of any number type; those outside choose nothing.
+// Inputs: indices, depth, [off, on]. Indices may be of any number type; those
+// outside choose nothing.
 template <typename T, typename I>
 Result<> one_hot_of(const Node& node, Inputs inputs, Outputs outputs) {
   const Shape& shape = outputs[0].type->shape;

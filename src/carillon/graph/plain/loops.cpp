@@ -3,14 +3,114 @@
 #include <cstring>
 
 namespace carillon::graph::plain {
+
+template <int N>
+void Loops<N>::push(std::int64_t count, const std::array<std::int64_t, N>& strides) {
+  CARILLON_ASSERT(depth < max_loops);
+  extent[depth] = count;
+  for (int k = 0; k < N; ++k) stride[k][depth] = strides[k];
+  ++depth;
+}
+
+template <int N>
+void Loops<N>::collapse() {
+  int kept = 0;
+  for (int d = 0; d < depth; ++d) {
+    if (extent[d] == 1) continue;
+    bool merges = kept > 0;
+    for (int k = 0; k < N && merges; ++k) merges = stride[k][kept - 1] == stride[k][d] * extent[d];
+    if (merges) {
+      extent[kept - 1] *= extent[d];
+      for (int k = 0; k < N; ++k) stride[k][kept - 1] = stride[k][d];
+    } else {
+      extent[kept] = extent[d];
+      for (int k = 0; k < N; ++k) stride[k][kept] = stride[k][d];
+      ++kept;
+    }
+  }
+  if (kept == 0) {
+    extent[0] = 1;
+    for (int k = 0; k < N; ++k) stride[k][0] = 1;
+    kept = 1;
+  }
+  depth = kept;
+}
+
+template <int N>
+bool Passes<N>::any() const {
+  for (int d = 0; d < loops_.depth; ++d) {
+    if (loops_.extent[d] == 0) return false;
+  }
+  return true;
+}
+
+template <int N>
+bool Passes<N>::next() {
+  for (int d = loops_.depth - 2; d >= 0; --d) {
+    for (int k = 0; k < N; ++k) at_[k] += loops_.stride[k][d];
+    if (++index_[d] < loops_.extent[d]) return true;
+    index_[d] = 0;
+    for (int k = 0; k < N; ++k) at_[k] -= loops_.stride[k][d] * loops_.extent[d];
+  }
+  return false;
+}
+
+template <int N>
+bool broadcast(std::span<const std::int64_t> out,
+               const std::array<std::span<const std::int64_t>, N>& operands, Loops<N + 1>& loops) {
+  const int rank = static_cast<int>(out.size());
+  if (rank > max_rank) return false;
+  std::array<std::array<std::int64_t, max_rank>, N + 1> strides{};
+  std::int64_t dense = 1;
+  for (int d = rank - 1; d >= 0; --d) {
+    strides[0][d] = dense;
+    dense *= out[d];
+  }
+  for (int k = 0; k < N; ++k) {
+    const int missing = rank - static_cast<int>(operands[k].size());
+    if (missing < 0) return false;
+    std::int64_t step = 1;
+    for (int d = rank - 1; d >= missing; --d) {
+      const std::int64_t extent = operands[k][d - missing];
+      if (extent != out[d] && extent != 1) return false;
+      strides[k + 1][d] = extent == 1 ? 0 : step;
+      step *= extent;
+    }
+  }
+  loops.depth = 0;
+  for (int d = 0; d < rank; ++d) {
+    std::array<std::int64_t, N + 1> at{};
+    for (int k = 0; k <= N; ++k) at[k] = strides[k][d];
+    loops.push(out[d], at);
+  }
+  loops.collapse();
+  return true;
+}
+
+template struct Loops<1>;
+template struct Loops<2>;
+template struct Loops<3>;
+template struct Loops<4>;
+template class Passes<1>;
+template class Passes<2>;
+template class Passes<3>;
+template class Passes<4>;
+template bool broadcast<1>(std::span<const std::int64_t>, const std::array<std::span<const std::int64_t>, 1>&,
+                           Loops<2>&);
+template bool broadcast<2>(std::span<const std::int64_t>, const std::array<std::span<const std::int64_t>, 2>&,
+                           Loops<3>&);
+template bool broadcast<3>(std::span<const std::int64_t>, const std::array<std::span<const std::int64_t>, 3>&,
+                           Loops<4>&);
+
 namespace {
 
 template <typename T>
 void copy_elements(const Loops<2>& loops, T* to, const T* from) {
   const std::int64_t to_step = loops.inner_stride(0);
   const std::int64_t from_step = loops.inner_stride(1);
-  // Where the source runs along the loop outside the innermost (a transposition), tiles of both loops keep
-  // the lines of memory that they touch in the nearest cache.
+  // Where the source runs along the loop outside the innermost (a
+  // transposition), tiles of both loops keep the lines of memory that they
+  // touch in the nearest cache.
   const int outside = loops.depth - 2;
   if (outside >= 0 && from_step != 1 && from_step != 0 && loops.stride[1][outside] == 1 &&
       loops.inner_extent() > 1) {

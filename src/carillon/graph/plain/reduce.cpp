@@ -14,8 +14,8 @@ template <typename C>
 using Sum = std::conditional_t<std::is_floating_point_v<C>, C,
                                std::conditional_t<std::is_signed_v<C>, std::int64_t, std::uint64_t>>;
 
-// A reduction is a state that takes elements, joins another state, and ends as the result over `count` of
-// them.
+// A reduction is a state that takes elements, joins another state, and ends as
+// the result over `count` of them.
 template <typename C>
 struct SumOf {
   Sum<C> sum{};
@@ -118,11 +118,19 @@ void take_row(State& state, const T* x, std::int64_t count) {
   for (; i < count; ++i) state.take(load(x[i]));
 }
 
-// Axes from input 1 (absent or empty: all, unless noop_with_empty_axes). The output's places follow from the
-// kept axes in order, whether or not the reduced ones stay as 1.
-template <template <typename> typename StateOf, typename T>
-Result<> reduce(const Node& node, Inputs inputs, Outputs outputs) {
-  using State = StateOf<Compute<T>>;
+// The loops of one reduction: over its results, and over the elements that one
+// of them joins.
+struct Reduction {
+  Loops<1> kept;
+  Loops<1> gone;
+  std::int64_t count = 1;   // elements to a result
+  bool inner_kept = false;  // neighbouring elements belong to neighbouring results
+};
+
+// Axes from input 1 (absent or empty: all, unless noop_with_empty_axes). The
+// output's places follow from the kept axes in order, whether or not the
+// reduced ones stay as 1.
+Result<Reduction> reduction_of(const Node& node, Inputs inputs, Outputs outputs) {
   const Shape& shape = inputs[0].type->shape;
   const int rank = static_cast<int>(shape.size());
   std::array<bool, max_rank> reduced{};
@@ -141,57 +149,61 @@ Result<> reduce(const Node& node, Inputs inputs, Outputs outputs) {
   }
 
   // Neighbouring axes of one kind become one loop.
-  Loops<1> kept;
-  Loops<1> gone;
+  Reduction plan;
   const auto strides = dense_strides(shape);
   std::int64_t results = 1;
-  std::int64_t count = 1;
-  bool inner_kept = false;
   for (int d = 0; d < rank; ++d) {
-    (reduced[d] ? gone : kept).push(shape[d], {strides[d]});
-    (reduced[d] ? count : results) *= shape[d];
-    if (shape[d] != 1) inner_kept = !reduced[d];
+    (reduced[d] ? plan.gone : plan.kept).push(shape[d], {strides[d]});
+    (reduced[d] ? plan.count : results) *= shape[d];
+    if (shape[d] != 1) plan.inner_kept = !reduced[d];
   }
-  kept.collapse();
-  gone.collapse();
+  plan.kept.collapse();
+  plan.gone.collapse();
   if (outputs[0].type->elements() != results) return misfit(node, inputs, outputs);
+  return plan;
+}
+
+template <template <typename> typename StateOf, typename T>
+Result<> reduce(const Node& node, Inputs inputs, Outputs outputs) {
+  using State = StateOf<Compute<T>>;
+  const auto plan = reduction_of(node, inputs, outputs);
+  if (!plan) return std::unexpected(plan.error());
   const T* x = inputs[0].as<T>();
   T* y = outputs[0].as<T>();
+  const std::int64_t inner_step = plan->gone.inner_stride(0);
 
-  if (!inner_kept) {
-    const std::int64_t step = kept.inner_stride(0);
-    for_each_row(kept, [&](const auto& at, std::int64_t rows) {
+  if (!plan->inner_kept) {
+    const std::int64_t step = plan->kept.inner_stride(0);
+    for_each_row(plan->kept, [&](const auto& at, std::int64_t rows) {
       for (std::int64_t r = 0; r < rows; ++r) {
         State state{};
         const T* from = x + at[0] + r * step;
-        for_each_row(gone, [&](const auto& within, std::int64_t run) {
-          if (gone.inner_stride(0) == 1 || run == 1) {
+        for_each_row(plan->gone, [&](const auto& within, std::int64_t run) {
+          if (inner_step == 1 || run == 1) {
             take_row(state, from + within[0], run);
           } else {
-            for (std::int64_t i = 0; i < run; ++i)
-              state.take(load(from[within[0] + i * gone.inner_stride(0)]));
+            for (std::int64_t i = 0; i < run; ++i) state.take(load(from[within[0] + i * inner_step]));
           }
         });
-        *y++ = store<T>(state.end(count));
+        *y++ = store<T>(state.end(plan->count));
       }
     });
     return {};
   }
   // The innermost axis stays: a tile of neighbouring results grows together.
   constexpr std::int64_t tile = 64;
-  const std::int64_t inner_step = gone.inner_stride(0);
-  for_each_row(kept, [&](const auto& at, std::int64_t columns) {
+  for_each_row(plan->kept, [&](const auto& at, std::int64_t columns) {
     for (std::int64_t c = 0; c < columns; c += tile) {
       const std::int64_t width = std::min(tile, columns - c);
       std::array<State, tile> states{};
       const T* from = x + at[0] + c;
-      for_each_row(gone, [&](const auto& within, std::int64_t run) {
+      for_each_row(plan->gone, [&](const auto& within, std::int64_t run) {
         const T* row = from + within[0];
         for (std::int64_t r = 0; r < run; ++r, row += inner_step) {
           for (std::int64_t j = 0; j < width; ++j) states[j].take(load(row[j]));
         }
       });
-      for (std::int64_t j = 0; j < width; ++j) *y++ = store<T>(states[j].end(count));
+      for (std::int64_t j = 0; j < width; ++j) *y++ = store<T>(states[j].end(plan->count));
     }
   });
   return {};
