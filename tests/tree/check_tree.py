@@ -176,7 +176,7 @@ def local_names(path):
             inside = False
         elif inside and re.match(r"(?!namespace\b|using namespace\b|using [\w:]+;|template\b)[A-Za-z_]", line):
             found = next(filter(None, (pattern.match(line) for pattern in LOCAL_NAME)), None)
-            if found and not re.search(r"\boperator\b", line):
+            if found and not re.search(r"\boperator\b|^[A-Z_]+\(", line):  # nor a macro, as TEST()
                 names.setdefault((outer, found.group(1)), number)
     return names
 
