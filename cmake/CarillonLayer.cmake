@@ -1,9 +1,7 @@
-# carillon_layer(NAME <name> SOURCES ... [DEPENDS ...] [PRIVATE_DEPENDS ...] [TESTS ...] [TESTS_APART ...]
-#                [TEST_DEPENDS ...])
+# carillon_layer(NAME <name> SOURCES ... [DEPENDS ...] [PRIVATE_DEPENDS ...] [TESTS ...] [TEST_DEPENDS ...])
 #
 # Makes the library carillon_<name> (an interface library where SOURCES is empty) and, from TESTS, the program
-# carillon_<name>_test whose cases ctest knows one by one. DEPENDS names what the layer's headers use. TESTS_APART
-# are tests, too, that are never compiled together with others (their helpers have names that others have).
+# carillon_<name>_test whose cases ctest knows one by one. DEPENDS names what the layer's headers use.
 
 include(GoogleTest)
 
@@ -32,8 +30,14 @@ function(carillon_unity target sources)
   endif()
 endfunction()
 
+# carillon_apart(<source>...): sources that are never compiled together with others, as their unnamed namespaces have
+# names that others have.
+function(carillon_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 function(carillon_layer)
-  cmake_parse_arguments(L "" "NAME" "SOURCES;DEPENDS;PRIVATE_DEPENDS;TESTS;TESTS_APART;TEST_DEPENDS" ${ARGN})
+  cmake_parse_arguments(L "" "NAME" "SOURCES;DEPENDS;PRIVATE_DEPENDS;TESTS;TEST_DEPENDS" ${ARGN})
   set(lib carillon_${L_NAME})
   if(L_SOURCES)
     add_library(${lib} STATIC ${L_SOURCES})
@@ -44,7 +48,7 @@ function(carillon_layer)
     target_link_libraries(${lib} INTERFACE carillon_options ${L_DEPENDS})
   endif()
   if(L_TESTS AND CARILLON_BUILD_TESTS)
-    carillon_test(NAME ${lib}_test SOURCES ${L_TESTS} APART ${L_TESTS_APART} DEPENDS ${lib} ${L_TEST_DEPENDS})
+    carillon_test(NAME ${lib}_test SOURCES ${L_TESTS} DEPENDS ${lib} ${L_TEST_DEPENDS})
   endif()
 endfunction()
 
@@ -66,12 +70,11 @@ function(carillon_precompiled test)
   endif()
 endfunction()
 
-# carillon_test(NAME <program> SOURCES ... [APART ...] DEPENDS ...): a GoogleTest program, its cases known to ctest.
+# carillon_test(NAME <program> SOURCES ... DEPENDS ...): a GoogleTest program, its cases known to ctest.
 function(carillon_test)
-  cmake_parse_arguments(T "" "NAME" "SOURCES;APART;DEPENDS" ${ARGN})
-  add_executable(${T_NAME} ${T_SOURCES} ${T_APART})
+  cmake_parse_arguments(T "" "NAME" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${T_NAME} ${T_SOURCES})
   carillon_unity(${T_NAME} 8)
-  set_source_files_properties(${T_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   carillon_precompiled(${T_NAME})
   target_link_libraries(${T_NAME} PRIVATE carillon_options ${T_DEPENDS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${T_NAME} PRIVATE CARILLON_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

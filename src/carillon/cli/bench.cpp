@@ -17,7 +17,7 @@
 namespace carillon::cli {
 namespace {
 
-struct BenchArguments {
+struct Arguments {
   std::string scheduler = "symphony";
   int models = 64;
   int devices = 64;
@@ -51,7 +51,7 @@ struct Workload {
 Duration exec_time(int batch) {
   return from_ms(1.053 * batch + 5.072);
 }
-Workload prepare(const BenchArguments& arguments, int models, int devices);
+Workload prepare(const Arguments& arguments, int models, int devices);
 
 // What one device does in this benchmark: nothing but pass time.
 struct End {
@@ -67,7 +67,7 @@ struct End {
 // of 16 (l(b) = 1.053 b + 5.072 ms, SLO 25 ms: Symphony's ResNet50), everything prepared before the clock
 // starts but the events that follow from the decisions. Devices cost no time of their own. The first tenth is
 // not measured.
-Result<Measured> measure_scheduler(const BenchArguments& arguments, int models, int devices) {
+Result<Measured> measure(const Arguments& arguments, int models, int devices) {
   const schedule::Environment ideal{.dispatch = Duration{0}, .answer = Duration{0}, .overrun = 0};
   auto made = schedule::make_scheduler(arguments.scheduler, ideal);
   if (!made) return std::unexpected(std::move(made.error()));
@@ -151,7 +151,7 @@ Result<Measured> measure_scheduler(const BenchArguments& arguments, int models, 
   return m;
 }
 
-Workload prepare(const BenchArguments& arguments, int models, int devices) {
+Workload prepare(const Arguments& arguments, int models, int devices) {
   Workload workload;
   const double capacity = devices * 16.0 / to_seconds(exec_time(16));
   const double rate = arguments.load * capacity;
@@ -181,7 +181,7 @@ Workload prepare(const BenchArguments& arguments, int models, int devices) {
 
 // Symphony on many threads, in virtual time: a round is `--round-us` of it, and follows the last as soon as
 // all threads are done.
-Measured measure_threads(const BenchArguments& arguments, int models, int devices) {
+Measured measure_threads(const Arguments& arguments, int models, int devices) {
   const Workload workload = prepare(arguments, models, devices);
   struct alignas(64) Own {
     std::vector<Request> requests;  // of this thread's models
@@ -253,7 +253,7 @@ Measured measure_threads(const BenchArguments& arguments, int models, int device
   return m;
 }
 
-nlohmann::ordered_json point_json(const BenchArguments& arguments, const Measured& m) {
+nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
   nlohmann::ordered_json json;
   json["scheduler"] = arguments.scheduler;
   json["models"] = m.models;
@@ -271,7 +271,7 @@ nlohmann::ordered_json point_json(const BenchArguments& arguments, const Measure
   return json;
 }
 
-int run_bench(const BenchArguments& arguments) {
+int run(const Arguments& arguments) {
   if ((arguments.threads > 1 || arguments.rounds) && arguments.scheduler != "symphony") {
     fmt::print(
         stderr,
@@ -294,12 +294,12 @@ int run_bench(const BenchArguments& arguments) {
   for (const auto& [models, devices] : sizes) {
     const Result<Measured> m = arguments.threads > 1 || arguments.rounds
                                    ? measure_threads(arguments, models, devices)
-                                   : measure_scheduler(arguments, models, devices);
+                                   : measure(arguments, models, devices);
     if (!m) {
       fmt::print(stderr, "carillon bench scheduler: {}\n", m.error().message);
       return exit_usage;
     }
-    const auto json = point_json(arguments, *m);
+    const auto json = to_json(arguments, *m);
     if (!arguments.json) {
       fmt::print("{:<12}{:>9}{:>9}{:>14.0f}{:>13.1f}{:>9.3f}%{:>8.1f}\n", arguments.scheduler, models,
                  devices, json["requests_per_s"].get<double>(), json["ns_per_request"].get<double>(),
@@ -392,7 +392,7 @@ int run_queue(bool as_json, std::uint64_t seed) {
 }  // namespace
 
 void add_bench(CLI::App& program, int& status) {
-  auto arguments = std::make_shared<BenchArguments>();
+  auto arguments = std::make_shared<Arguments>();
   CLI::App& bench = *program.add_subcommand("bench", "Measures parts of Carillon by themselves");
   bench.require_subcommand(1);
   CLI::App& command = *bench.add_subcommand(
@@ -434,7 +434,7 @@ void add_bench(CLI::App& program, int& status) {
       "Examples:\n"
       "  carillon bench scheduler\n"
       "  carillon bench scheduler --scheduler symphony --sweep --json");
-  command.callback([arguments, &status] { status = run_bench(*arguments); });
+  command.callback([arguments, &status] { status = run(*arguments); });
   CLI::App& queue = *bench.add_subcommand(
       "queue",
       "Orloj's priority queue alone: inserting, erasing and asking, by the number of waiting requests");

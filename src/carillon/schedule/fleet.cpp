@@ -7,7 +7,7 @@
 namespace carillon::schedule {
 namespace {
 
-constexpr Duration drop_outliers_after = 1s;
+constexpr Duration stale_after = 1s;
 
 }  // namespace
 
@@ -202,7 +202,7 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
 void Fleet::doubt(ModelId model, TimePoint now) {
   Model& m = models_[model.index()];
   for (std::size_t i = 0; i < m.exec.size(); ++i)
-    if (m.exec[i].newest_at() != TimePoint::min() && now - m.exec[i].newest_at() >= drop_outliers_after)
+    if (m.exec[i].newest_at() != TimePoint::min() && now - m.exec[i].newest_at() >= stale_after)
       m.exec[i].reset(m.info.batches[i].exec, now);
 }
 
