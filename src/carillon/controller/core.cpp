@@ -467,7 +467,7 @@ void Core::settle(TimePoint now) {
 // Uses idle time, which is when nobody waits for anything.
 void Core::probe(TimePoint now) {
   constexpr Duration start_within = std::chrono::milliseconds{1};
-  if (stopped_ || !probes_.waiting() || tickets_.size() > 0 || infers_ > 0 || !deferred_.empty()) return;
+  if (stopped_ || !probes_.due({.open = tickets_.size(), .running = infers_ + deferred_.size()})) return;
   const DeviceId device{static_cast<std::uint32_t>(probe_device_++ % devices_.size())};
   probes_.begin(device, {now, now + start_within}, command_);
   if (!devices_[device.index()]->submit(command_)) probes_.undo();

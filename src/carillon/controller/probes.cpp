@@ -7,13 +7,13 @@
 namespace carillon::controller {
 
 void Probes::offer(const InferCall& call, AppId app) {
-  if (options_.share <= 0 || random_.uniform() >= options_.share || rows_.size() >= options_.backlog) return;
+  if (!queue_.chosen()) return;
   const auto rows = static_cast<std::size_t>(call.rows);
   std::size_t bytes = 0;
   for (const auto& input : call.inputs) bytes += input.size() / rows;
   for (const auto& output : call.outputs) bytes += output.size() / rows;
-  if (bytes > options_.largest_row) return;
-  Row& row = rows_.emplace_back(Row{.model = call.model, .app = app, .length = call.length});
+  if (bytes > largest_row_) return;
+  Row row{.model = call.model, .app = app, .length = call.length};
   for (const auto& input : call.inputs) {
     const auto size = static_cast<std::ptrdiff_t>(input.size() / rows);
     row.inputs.emplace_back(input.begin(), input.begin() + size);
@@ -21,13 +21,12 @@ void Probes::offer(const InferCall& call, AppId app) {
   for (const auto& output : call.outputs) row.outputs.emplace_back(output.size() / rows);
   for (const auto& input : row.inputs) row.from.push_back(input.data());
   for (auto& output : row.outputs) row.to.push_back(output.data());
+  queue_.keep(std::move(row));
 }
 
 void Probes::begin(DeviceId device, Window window, worker::InferCommand& command) {
-  CARILLON_ASSERT(waiting());
-  const Row& row = rows_.front();
-  running_ = Running{.id = {mark | next_++}, .device = device};
-  command.id = running_->id;
+  command.id = queue_.begin(device);
+  const Row& row = queue_.next();
   command.model = row.model;
   command.window = window;
   command.batch = 1;
@@ -35,18 +34,10 @@ void Probes::begin(DeviceId device, Window window, worker::InferCommand& command
 }
 
 std::optional<Probes::Sample> Probes::end(const worker::ActionResult& result) {
-  CARILLON_ASSERT(running_ && result.id == running_->id);
-  running_.reset();
-  Row& row = rows_.front();
-  std::optional<Sample> sample;
-  if (result.status == schedule::ActionStatus::success)
-    sample = Sample{row.model, row.app, result.times.exec_end - result.times.exec_start};
-  else if ((result.status == schedule::ActionStatus::stopped ||
-            result.status == schedule::ActionStatus::too_late) &&
-           ++row.attempts < options_.attempts)
-    return std::nullopt;
-  rows_.pop_front();
-  return sample;
+  CARILLON_ASSERT(queue_.running() && result.id == queue_.action());
+  const auto row = queue_.end(result.status);
+  if (!row) return std::nullopt;
+  return Sample{row->model, row->app, result.times.exec_end - result.times.exec_start};
 }
 
 }  // namespace carillon::controller

@@ -37,14 +37,15 @@ struct ProbesTest : ::testing::Test {
 
 TEST_F(ProbesTest, ARowRunsAloneWithItsOwnInputs) {
   Probes probes({.share = 1});
-  EXPECT_FALSE(probes.waiting());
+  EXPECT_FALSE(probes.due({}));
   {
     const InferCall call = call_of(4, 2);  // only its first row is kept, and outlives it
     probes.offer(call, {7});
   }
-  ASSERT_TRUE(probes.waiting());
+  ASSERT_TRUE(probes.due({}));
+  EXPECT_FALSE(probes.due({.open = 1}) || probes.due({.running = 1})) << "idle time only";
   probes.begin({1}, window, command);
-  EXPECT_FALSE(probes.waiting());
+  EXPECT_FALSE(probes.due({}));
   EXPECT_TRUE(probes.running() && probes.is_probe(command.id));
   EXPECT_FALSE(probes.is_probe({1'000'000}));
   EXPECT_EQ(command.model, ModelId{3});
@@ -56,7 +57,7 @@ TEST_F(ProbesTest, ARowRunsAloneWithItsOwnInputs) {
   ASSERT_TRUE(sample.has_value());
   EXPECT_EQ(sample->app, AppId{7});
   EXPECT_EQ(sample->solo, 9ms);
-  EXPECT_FALSE(probes.waiting() || probes.running());
+  EXPECT_FALSE(probes.due({}) || probes.running());
 }
 
 // Else short requests, which fit into short gaps, would be seen more often than they are.
@@ -74,23 +75,23 @@ TEST_F(ProbesTest, WhatIsCutShortRunsAgainNext) {
   probes.begin({0}, window, command);
   EXPECT_EQ(command.rows[0].length, 2);
   EXPECT_FALSE(probes.end(result_of(probes, ActionStatus::failed)).has_value());  // at once
-  EXPECT_FALSE(probes.waiting());
+  EXPECT_FALSE(probes.due({}));
 }
 
 TEST_F(ProbesTest, KeepsASampleOfBoundedSize) {
   Probes none({.share = 0});
   for (int i = 0; i < 100; ++i) none.offer(call_of(4), {1});
-  EXPECT_FALSE(none.waiting());
+  EXPECT_FALSE(none.due({}));
 
   Probes small({.share = 1, .largest_row = 8});
   small.offer(call_of(5), {1});
-  EXPECT_FALSE(small.waiting());
+  EXPECT_FALSE(small.due({}));
 
   const auto kept = [&](std::uint64_t seed) {
     Probes probes({.share = 0.3, .backlog = 50, .seed = seed});
     std::vector<std::int64_t> lengths;
     for (int i = 1; i <= 100; ++i) probes.offer(call_of(i), {1});
-    while (probes.waiting()) {
+    while (probes.due({})) {
       probes.begin({0}, window, command);
       lengths.push_back(command.rows[0].length);
       probes.end(result_of(probes, ActionStatus::success));
@@ -108,7 +109,7 @@ TEST_F(ProbesTest, KeepsASampleOfBoundedSize) {
     full.begin({0}, window, command);
     full.end(result_of(full, ActionStatus::success));
   }
-  EXPECT_FALSE(full.waiting());
+  EXPECT_FALSE(full.due({}));
 }
 
 }  // namespace

@@ -24,6 +24,8 @@ constexpr std::uint64_t page = 16ULL << 20;
 constexpr std::uint64_t no_limit = std::uint64_t{1} << 40;  // pages
 // A closed loop's client that is answered at once does not send again within the same instant.
 constexpr Duration shortest_turn = 100us;
+// A finished request that is to run again begins within this time after it could, or makes way.
+constexpr Duration probe_within = 1ms;
 
 Duration thread_cpu_time() {
   timespec at{};
@@ -49,7 +51,6 @@ enum class Step : std::uint8_t {
   report,
   device,
   fault,
-  profiled,
   decided,
   arrive,
   cancel,
@@ -81,6 +82,31 @@ struct Record {
 
 enum class Kind : std::uint8_t { load, infer };
 
+// What it takes to run a finished request again.
+struct Probe {
+  ModelId model;
+  AppId app;
+  Duration own{0};
+};
+
+schedule::ProbeOptions seeded(schedule::ProbeOptions options, std::uint64_t seed) {
+  options.seed ^= seed ^ 0x0f1e2d3c4b5a6978ULL;
+  return options;
+}
+
+// By model and mode. Ids are dense, in the order of the scenario's names; 0 is that of no name.
+std::vector<std::vector<AppId>> applications(const workload::Scenario& scenario) {
+  std::map<std::string, AppId> ids{{"", AppId{0}}};
+  std::vector<std::vector<AppId>> apps;
+  for (const workload::ScenarioModel& model : scenario.models) {
+    auto& of_model = apps.emplace_back();
+    for (const workload::LatencyMode& mode : model.latency.modes)
+      of_model.push_back(
+          ids.try_emplace(mode.app, AppId{static_cast<std::uint32_t>(ids.size())}).first->second);
+  }
+  return apps;
+}
+
 struct Act {
   ActionId id;
   Kind kind{};
@@ -96,6 +122,7 @@ struct Act {
   std::uint32_t life = 0;   // of its device
   std::uint32_t stamp = 0;  // an end event that carries another one is void
   bool used = false;
+  bool probe = false;  // a finished request runs again: nobody waits for it
 };
 
 struct Executor {
@@ -127,7 +154,8 @@ class Simulation {
         infos_(model_infos(scenario)),
         clients_(scenario),
         random_(scenario.seed ^ 0x5bd1e9955bd1e995ULL),
-        sampling_(scenario.seed ^ 0x0f1e2d3c4b5a6978ULL),
+        probes_(seeded(options.probes, scenario.seed)),
+        apps_(applications(scenario)),
         delay_(scenario.network_delay),
         warm_(TimePoint{} + scenario.warmup),
         end_(TimePoint{} + scenario.duration),
@@ -154,6 +182,8 @@ class Simulation {
   void deal_faults();
   void fault(std::uint64_t what);
   void set_device(std::size_t index, bool alive);
+  void probe();
+  void end_probe(std::uint32_t slot, const schedule::ActionDone& done);
   void receive(std::uint32_t slot);
   void stop(ActionId id);
   void enqueue(Executor& executor, std::uint32_t slot);
@@ -194,7 +224,9 @@ class Simulation {
   std::vector<schedule::ModelInfo> infos_;
   Clients clients_;
   Random random_;
-  Random sampling_;
+  schedule::ProbeQueue<Probe> probes_;
+  std::size_t probe_device_ = 0;
+  std::vector<std::vector<AppId>> apps_;  // by model and mode
   Duration delay_;
   TimePoint warm_, end_;
   bool faulty_;
@@ -205,10 +237,11 @@ class Simulation {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   std::uint64_t next_order_ = 0;
   std::deque<Record> records_;
-  std::deque<schedule::RequestProfiled> samples_;  // on their way, in the order of their times
   std::vector<std::size_t> used_in_;  // by device: 1 + the last interval in which it ran something
   std::uint64_t first_ = 0;           // id of the first of records_
   std::uint64_t open_ = 0;
+  std::size_t heard_ = 0;   // of these, the scheduler knows
+  std::size_t infers_ = 0;  // sent, and not yet reported
   std::vector<Device> devices_;
   std::vector<Act> acts_;
   std::vector<std::uint32_t> free_acts_;
@@ -281,6 +314,7 @@ Figures Simulation::run() {
       now_ = entry.at;
       handle(entry);
     }
+    probe();
     // The scheduler may wake for ever; nobody waits for it then.
     if (now_ >= end_ && open_ == 0 && clients_.next_at() == TimePoint::max()) break;
     if (now_ > end_ + std::chrono::hours{1}) break;  // what is open now stays unanswered
@@ -324,12 +358,6 @@ void Simulation::handle(const Entry& entry) {
     case Step::report:
       deliver(static_cast<std::uint32_t>(entry.what), entry.stamp == 1);
       break;
-    case Step::profiled: {
-      const auto [model, app, solo] = samples_.front();
-      samples_.pop_front();
-      decide(schedule::RequestProfiled{model, app, solo});
-      break;
-    }
     case Step::decided:
       decided();
       break;
@@ -388,7 +416,7 @@ void Simulation::send(ModelId model) {
     const auto& chosen = m.latency.modes[mode];
     r.own = std::max(Duration{1},
                      chosen.mean + from_ns(random_.normal() * static_cast<double>(chosen.deviation.count())));
-    r.request.app = AppId{static_cast<std::uint32_t>(mode)};
+    if (!chosen.app.empty()) r.request.app = apps_[model.index()][mode];
   }
   records_.push_back(r);
   ++open_;
@@ -410,6 +438,13 @@ void Simulation::hear(RequestId id) {
   Record* r = record(id);
   if (r == nullptr || !r->open) return;
   r->heard = true;
+  ++heard_;
+  if (probes_.stop()) {
+    if (delay_ == Duration{0})
+      stop(probes_.action());
+    else
+      plan(now_ + delay_, Step::stop, probes_.action().value);
+  }
   Request request = r->request;
   request.arrival = now_;
   decide(schedule::RequestArrived{request});
@@ -487,6 +522,8 @@ std::uint32_t Simulation::new_act(ActionId id, Kind kind, DeviceId device, Model
   act.life = devices_[device.index()].life;
   ++act.stamp;
   act.used = true;
+  act.probe = schedule::ProbeQueue<Probe>::is_probe(id);
+  if (kind == Kind::infer && !act.probe) ++infers_;
   slots_.insert(id, slot);
   return slot;
 }
@@ -495,6 +532,9 @@ void Simulation::free_act(std::uint32_t slot) {
   Act& act = acts_[slot];
   slots_.erase(act.id);
   act.used = false;
+  if (act.kind == Kind::infer && !act.probe) --infers_;
+  // It went with its device.
+  if (act.probe && probes_.running() && probes_.action() == act.id) probes_.end(ActionStatus::stopped);
   ++act.stamp;
   free_acts_.push_back(slot);
 }
@@ -567,6 +607,37 @@ void Simulation::carry_out(schedule::Action& action) {
   }
 }
 
+// Uses idle time, which is when nobody waits for anything.
+void Simulation::probe() {
+  const bool thinking = thinking_ || !inbox_.empty();
+  if (!probes_.due({.open = heard_, .running = infers_ + (thinking ? 1U : 0U)})) return;
+  for (std::size_t tried = 0; tried < devices_.size(); ++tried) {
+    const std::size_t index = probe_device_++ % devices_.size();
+    if (!devices_[index].alive) continue;
+    const DeviceId device{static_cast<std::uint32_t>(index)};
+    const Probe& row = probes_.next();
+    const std::uint32_t slot = new_act(probes_.begin(device), Kind::infer, device, row.model);
+    Act& act = acts_[slot];
+    act.ready = now_ + 2 * delay_;
+    act.window = {now_, act.ready + probe_within};
+    act.duration = scenario_.models[row.model.index()].latency.batch_time(1, row.own);
+    if (delay_ == Duration{0})
+      receive(slot);
+    else
+      plan(now_ + delay_, Step::receive, slot);
+    return;
+  }
+}
+
+// The row runs again where it was cut short; where it was not, the scheduler hears what it took.
+void Simulation::end_probe(std::uint32_t slot, const schedule::ActionDone& done) {
+  const auto row = probes_.end(done.status);
+  free_act(slot);
+  if (!row) return;
+  ++figures_.profiled;
+  decide(schedule::RequestProfiled{row->model, row->app, done.duration});
+}
+
 void Simulation::stop(ActionId id) {
   const std::uint32_t* found = slots_.find(id);
   if (found == nullptr) return;
@@ -586,9 +657,11 @@ void Simulation::stop(ActionId id) {
     executor.queue.erase(waiting);
     act.start = act.end = now_;
   }
-  ++figures_.stopped;
-  if (options_.observer != nullptr)
-    options_.observer->on_end(act.id, act.device, ActionStatus::stopped, now_);
+  if (!act.probe) {
+    ++figures_.stopped;
+    if (options_.observer != nullptr)
+      options_.observer->on_end(act.id, act.device, ActionStatus::stopped, now_);
+  }
   const std::size_t index = act.device.index();
   // Later, not now: the scheduler is still in the decision that stops it.
   acts_[slot].status = ActionStatus::stopped;
@@ -656,7 +729,7 @@ void Simulation::begin(Device& d, Executor& executor, std::uint32_t slot) {
   ActionStatus status = ActionStatus::success;
   if (saturating_add(now_, d.offset) > act.window.latest) {
     status = ActionStatus::too_late;
-    ++figures_.too_late;
+    if (!act.probe) ++figures_.too_late;
   } else if (act.kind == Kind::load) {
     if (info.pages > 0 && place(d, act.model) != Place::absent)
       status = ActionStatus::failed;
@@ -667,9 +740,10 @@ void Simulation::begin(Device& d, Executor& executor, std::uint32_t slot) {
   } else if (act.planned == ActionStatus::no_memory) {
     status = ActionStatus::no_memory;
   }
-  if (options_.observer != nullptr) options_.observer->on_start(act.id, act.device, now_);
+  Observer* const observer = act.probe ? nullptr : options_.observer;
+  if (observer != nullptr) observer->on_start(act.id, act.device, now_);
   if (status != ActionStatus::success) {
-    if (options_.observer != nullptr) options_.observer->on_end(act.id, act.device, status, now_);
+    if (observer != nullptr) observer->on_end(act.id, act.device, status, now_);
     report(slot, status, now_);
     return;
   }
@@ -683,6 +757,10 @@ void Simulation::begin(Device& d, Executor& executor, std::uint32_t slot) {
 }
 
 void Simulation::count_busy(const Act& act) {
+  if (act.probe) {
+    figures_.profiling += act.end - act.start;
+    return;
+  }
   const TimePoint from = std::max(act.start, warm_);
   const TimePoint to = std::min(act.end, end_);
   if (to > from) figures_.busy[act.device.index()] += to - from;
@@ -718,15 +796,8 @@ void Simulation::finish(std::uint32_t slot) {
       d.used -= pages;
     }
   } else {
-    if (status == ActionStatus::success && !scenario_.models[act.model.index()].latency.modes.empty())
-      for (const RequestId id : act.requests) {
-        const Record* r = record(id);
-        if (r == nullptr || sampling_.uniform() >= options_.profiled) continue;
-        samples_.push_back({act.model, r->request.app, r->own});
-        plan(now_ + options_.profiled_after, Step::profiled, 0);
-      }
     count_busy(act);
-    if (act.start >= warm_ && status == ActionStatus::success) {
+    if (!act.probe && act.start >= warm_ && status == ActionStatus::success) {
       ModelFigures& model = figures_.models[act.model.index()];
       ++model.batches;
       model.batched += act.requests.size();
@@ -735,7 +806,7 @@ void Simulation::finish(std::uint32_t slot) {
       ++figures_.batch_sizes[act.requests.size()];
     }
   }
-  if (options_.observer != nullptr) options_.observer->on_end(act.id, act.device, status, now_);
+  if (options_.observer != nullptr && !act.probe) options_.observer->on_end(act.id, act.device, status, now_);
   // What waits starts before anybody hears of the end, as on a device.
   kick(d, index, executor);
   report(slot, status, now_);
@@ -744,7 +815,7 @@ void Simulation::finish(std::uint32_t slot) {
 void Simulation::report(std::uint32_t slot, ActionStatus status, TimePoint at) {
   acts_[slot].status = status;
   TimePoint heard = at + delay_;
-  if (faulty_) {
+  if (faulty_ && !acts_[slot].probe) {
     const Faults& f = options_.faults;
     if (f.lost_reports > 0 && random_.uniform() < f.lost_reports) {
       // Nobody hears of it; the device is taken for dead.
@@ -779,6 +850,7 @@ void Simulation::deliver(std::uint32_t slot, bool again) {
                             .start = act.start + d.offset,
                             .end = act.end + d.offset,
                             .duration = act.end - act.start};
+  if (act.probe) return end_probe(slot, done);
   const bool answers = act.kind == Kind::infer && act.status == ActionStatus::success;
   std::vector<RequestId> requests;
   if (answers) requests.swap(act.requests);
@@ -786,6 +858,10 @@ void Simulation::deliver(std::uint32_t slot, bool again) {
   for (const RequestId id : requests) {
     const Record* r = record(id);
     if (r == nullptr || !r->open) continue;
+    const ModelId model = r->request.model;
+    if (!scenario_.models[model.index()].latency.modes.empty() && scheduler_.learns_from_profiles() &&
+        probes_.chosen())
+      probes_.keep({model, r->request.app, r->own});
     outcome(id, now_ <= r->request.deadline ? Observer::Outcome::on_time : Observer::Outcome::late, now_);
   }
   if (requests.capacity() > 0 && acts_[slot].requests.capacity() == 0) {
@@ -802,6 +878,7 @@ void Simulation::outcome(RequestId id, Observer::Outcome what, TimePoint at) {
   if (r == nullptr || !r->open) return;
   r->open = false;
   --open_;
+  if (r->heard) --heard_;
   const ModelId model = r->request.model;
   const TimePoint sent = r->request.arrival;
   if (IntervalFigures* in = interval(sent)) {

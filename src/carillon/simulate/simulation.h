@@ -10,6 +10,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
+#include "carillon/schedule/probe_queue.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/workload/scenario.h"
 
@@ -51,6 +52,8 @@ struct Figures {
       intervals;                    // from time 0 on, the warm-up included; where Options asks for them
   std::vector<Execution> timeline;  // at most Options::timeline, from the end of the warm-up on
   std::uint64_t loads = 0, unloads = 0, stopped = 0, too_late = 0;
+  std::uint64_t profiled = 0;       // requests that were run again alone
+  Duration profiling{0};            // of all devices, what that took, cut short or not; `busy` leaves it out
   std::uint64_t events = 0;         // that the simulation handled
   std::uint64_t decisions = 0;      // calls of the scheduler
   LatencyHistogram decision_times;  // of this machine's CPU; where Options has measured_decisions
@@ -92,10 +95,9 @@ class Observer {
 
 struct Options {
   Faults faults;
-  // Of models whose time depends on the input, the share of answered requests that are measured alone, off
-  // the critical path, and how long that takes to be known.
-  double profiled = 0.1;
-  Duration profiled_after = std::chrono::milliseconds{100};
+  // Of models whose time depends on the input, for policies that learn from it: answered requests run again
+  // alone while nothing else is to be done, as on a live server.
+  schedule::ProbeOptions probes;
   // What a decision takes of virtual time, as on a controller's thread: the scheduler hears one event after
   // another, and what it decides is on its way so much later. With measured_decisions it is what each took of
   // this machine's CPU, so that equal runs differ.
@@ -124,6 +126,9 @@ schedule::Environment environment(const workload::Scenario& scenario);
 // device one network delay after the decision and its inputs one more; the answer reaches the client, and the
 // report the scheduler, one after the end of EXEC. It is on time where the client has the answer by arrival +
 // SLO.
+//
+// A request's application is its mode's `app`: modes that name the same share it, over all models, and those
+// that name none are application 0, as a live client's requests are that names none.
 Figures run(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options = {});
 
 }  // namespace carillon::simulate

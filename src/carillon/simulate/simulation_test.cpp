@@ -1,5 +1,8 @@
 #include "carillon/simulate/simulation.h"
 
+#include <map>
+#include <set>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -209,6 +212,83 @@ TEST(Simulation, DecisionsMayTakeTime) {
   ASSERT_TRUE(report.decision_times);
   EXPECT_LE(report.decision_times->p50_us, report.decision_times->max_us);
   EXPECT_GT(to_json(report)["decisions"]["mean_us"], 0);
+}
+
+// What the policy is told of requests: the applications of each model, and samples.
+struct Told final : Observer {
+  void on_decision(const schedule::Event& event, TimePoint, const schedule::Actions&) override {
+    if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event))
+      apps[arrival->request.model].insert(arrival->request.app);
+    if (const auto* sample = std::get_if<schedule::RequestProfiled>(&event)) samples.push_back(*sample);
+  }
+  std::map<ModelId, std::set<AppId>> apps;
+  std::vector<schedule::RequestProfiled> samples;
+};
+
+workload::Scenario dynamic_scenario(double rate) {
+  auto s = scenario(rate, 1);
+  s.process.kind = workload::ArrivalKind::uniform;
+  s.models[0].slo = 1s;
+  s.models[0].max_batch = 4;
+  s.models[0].latency = {};
+  s.models[0].latency.c0 = 20ms;
+  s.models[0].latency.c1 = 0.5;
+  s.models[0].latency.modes = {{.mean = 40ms, .app = "a"}};
+  return s;
+}
+
+TEST(Simulation, ARequestsApplicationIsTheOneThatItsModeNames) {
+  auto s = dynamic_scenario(20);
+  s.models[0].latency.modes = {{.mean = 10ms}, {.mean = 20ms}};
+  for (const char* name : {"alike", "mixed"}) {
+    s.models.push_back(s.models[0]);
+    s.models.back().name = name;
+  }
+  s.models[1].latency.modes = {{.mean = 10ms, .app = "x"}, {.mean = 20ms, .app = "x"}};
+  s.models[2].latency.modes = {{.mean = 10ms, .app = "x"}, {.mean = 20ms, .app = "y"}, {.mean = 20ms}};
+  Told told;
+  simulated(s, "fcfs", {.observer = &told});
+  EXPECT_EQ(told.apps[ModelId{0}], std::set{AppId{0}}) << "no name, as a live client that gives none";
+  EXPECT_EQ(told.apps[ModelId{1}].size(), 1U) << "one name";
+  EXPECT_FALSE(told.apps[ModelId{1}].contains(AppId{0}));
+  EXPECT_EQ(told.apps[ModelId{2}].size(), 3U);
+  EXPECT_TRUE(told.apps[ModelId{2}].contains(*told.apps[ModelId{1}].begin()))
+      << "names are the same everywhere";
+}
+
+TEST(Simulation, FinishedRequestsRunAgainInIdleTimeOnly) {
+  // A batch of one takes 40 ms; one comes every 100 ms, so that each can run again before the next.
+  Told told;
+  Figures idle = simulated(dynamic_scenario(10), "orloj", {.probes = {.share = 1}, .observer = &told});
+  EXPECT_NEAR(static_cast<double>(idle.profiled), 100, 2);
+  EXPECT_EQ(told.samples.size(), idle.profiled);
+  for (const auto& sample : told.samples) EXPECT_EQ(sample.solo, 40ms) << "what the device took, with c0";
+  EXPECT_EQ(idle.profiling, 40ms * static_cast<std::int64_t>(idle.profiled)) << "of device time";
+
+  // Every 50 ms: there are gaps of 10 ms, and the next request ends what runs in them at once.
+  Figures short_gaps = simulated(dynamic_scenario(20), "orloj", {.probes = {.share = 1}});
+  EXPECT_LE(short_gaps.profiled, 1U) << "after the last request";
+  EXPECT_GT(short_gaps.profiling, 1s);
+  for (const Duration latency : short_gaps.models[0].latencies) EXPECT_EQ(latency, 40ms);
+
+  // There is no idle time at all.
+  Figures full = simulated(dynamic_scenario(200), "orloj", {.probes = {.share = 1}});
+  EXPECT_LE(full.profiled, 1U);
+  EXPECT_LT(full.profiling, 100ms);
+
+  Figures off = simulated(dynamic_scenario(10), "orloj", {.probes = {.share = 0}});
+  Figures deaf = simulated(dynamic_scenario(10), "symphony", {.probes = {.share = 1}});
+  EXPECT_EQ(off.profiled + deaf.profiled, 0U);
+}
+
+TEST(Simulation, WhatRunsAgainIsLostWithItsDevice) {
+  auto s = dynamic_scenario(10);
+  s.duration = 100s;
+  s.devices = 2;
+  Figures figures = simulated(s, "orloj", {.faults = {.deaths_per_s = 1}, .probes = {.share = 1}});
+  EXPECT_GT(figures.profiled, 100U) << "it runs again, or another does";
+  const auto& m = figures.models[0];
+  EXPECT_EQ(m.on_time + m.late + m.refused, m.offered);
 }
 
 TEST(Goodput, SaysZeroWhereNothingCanPass) {
