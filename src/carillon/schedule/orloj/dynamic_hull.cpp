@@ -47,6 +47,11 @@ void DynamicHull::clear() {
   root_ = none;
 }
 
+// Nothing is rounded, so that order and bridges stay as they are.
+void DynamicHull::scale_alpha(double factor) {
+  for (Node& node : nodes_) node.point.alpha *= factor;
+}
+
 // The bridge between the hulls of n's children: the pair of points, one of each, below whose line all others
 // lie.
 void DynamicHull::find_bridge(std::uint32_t n) {

@@ -30,6 +30,9 @@ class DynamicHull {
   bool contains(std::uint32_t key) const { return key < leaf_of_.size() && leaf_of_[key] != none; }
   Point at(std::uint32_t key) const { return nodes_[leaf_of_[key]].point; }
   void clear();
+  // Multiplies alpha of all points by `factor` > 0, a power of two, and none so small that it falls below
+  // what a double can tell from 0. O(points), and quick.
+  void scale_alpha(double factor);
 
   // The key of the point with the largest alpha * x + beta; x is finite and >= 0. None where there is no
   // point. Of points that are level any may be given.

@@ -68,6 +68,11 @@ TEST_P(DynamicHullTest, AgreesWithLookingAtAll) {
         points[key] = p;
       }
       ASSERT_EQ(hull.size(), points.size());
+      if (step % 50 == 49) {
+        const double factor = std::ldexp(1.0, static_cast<int>(random.below(40)) - 20);
+        hull.scale_alpha(factor);
+        for (auto& [_, p] : points) p.alpha *= factor;
+      }
       for (const double x : {0.0, 0.01, 0.5, 1.0, 3.0, 1e3, 1e6 * random.uniform()})
         expect_top(hull, points, x);
       if (HasFailure()) FAIL() << "seed " << seed << " step " << step;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "carillon/schedule/orloj/split.h"
 
@@ -9,66 +10,97 @@ namespace carillon::schedule {
 namespace {
 
 constexpr double base_exponent = 30;  // the base moves when b * t has grown to it
+constexpr std::size_t all_levels = 8;
+// Of what has no deadline: after all others.
+constexpr TimePoint last_candidate = TimePoint::max() - Duration{1};
+constexpr double as_learned = 1.5;  // a trial that takes within so many times what was learned confirms it
+
+// The places of the batch sizes that have a queue: all, or where they are many, each about twice the last.
+std::vector<int> levels_of(const std::vector<BatchProfile>& batches) {
+  std::vector<int> levels;
+  const auto count = static_cast<int>(batches.size());
+  for (int i = 0; i < count; ++i) {
+    const auto& last = levels.empty() ? batches.front() : batches[static_cast<std::size_t>(levels.back())];
+    const bool far = batches[static_cast<std::size_t>(i)].batch >= 2 * last.batch;
+    if (batches.size() <= all_levels || i == 0 || far || i == count - 1) levels.push_back(i);
+  }
+  return levels;
+}
 
 }  // namespace
 
 void Orloj::add_model(const ModelInfo& model) {
   Central::add_model(model);
-  models_.push_back({.estimates = orloj::Estimates(model, options_),
-                     .queues = std::vector<Queue>(model.batches.size()),
+  const std::vector<int> levels = levels_of(model.batches);
+  std::vector<int> sizes, level_at(model.batches.size(), -1);
+  for (const int place : levels) {
+    level_at[static_cast<std::size_t>(place)] = static_cast<int>(sizes.size());
+    sizes.push_back(model.batches[static_cast<std::size_t>(place)].batch);
+  }
+  models_.push_back({.estimates = orloj::Estimates(model, options_, std::move(sizes)),
+                     .levels = levels,
+                     .level_at = std::move(level_at),
+                     .queues = std::vector<Queue>(levels.size()),
                      .waiting = {},
                      .free = {},
                      .slots = {},
                      .by_arrival = {}});
 }
 
-Duration Orloj::expected_batch(ModelId id, AppId app, int size) const {
-  const auto index = static_cast<std::size_t>(fleet_.batch_index(id, static_cast<std::size_t>(size)));
-  return from_ms(models_[id.index()].estimates.batch(app, index).mean);
-}
-
 void Orloj::profiled(const RequestProfiled& sample, TimePoint now) {
-  models_[sample.model.index()].estimates.sampled(sample.app, sample.solo, now);
+  at(sample.model).estimates.sampled(sample.app, sample.solo, now);
+  touched_.push_back(sample.model);
 }
 
-void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint) {
+void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) {
+  touched_.push_back(flight.model);
+  const bool tried = trying_ && trying_->action == done.id;
   // Of one that a client has left meanwhile not all members are known.
   const int size = fleet_.batch_size(flight.model, flight.batch_index);
-  if (done.status != ActionStatus::success || static_cast<int>(flight.requests.size()) != size) return;
-  members_.clear();
-  for (const Request& request : flight.requests) members_.push_back(request.app);
-  models_[flight.model.index()].estimates.ran(members_, done.duration);
+  if (done.status == ActionStatus::success && static_cast<int>(flight.requests.size()) == size) {
+    members_.clear();
+    for (const Request& request : flight.requests) members_.push_back(request.app);
+    orloj::Estimates& estimates = at(flight.model).estimates;
+    estimates.ran(members_, done.duration, now);
+    if (tried) {
+      const double ratio = to_ms(done.duration) / std::max(1e-6, to_ms(trying_->expected));
+      estimates.tried(members_.front(), ratio < as_learned && ratio * as_learned > 1);
+    }
+  }
+  if (!tried) return;
+  const Duration pause = from_ns(static_cast<double>(done.duration.count()) * (1 / options_.trial_share - 1) /
+                                 static_cast<double>(std::max<std::size_t>(1, fleet_.alive_count())));
+  trial_not_before_ = saturating_add(now, pause);
+  trying_.reset();
 }
 
-void Orloj::refresh(ModelId id, TimePoint now) {
-  if (models_[id.index()].estimates.refresh(now)) rebuild(id, now);
-}
+// -- queues
 
-void Orloj::put(ModelId id, std::uint32_t slot, int index, TimePoint start) {
-  Model& m = models_[id.index()];
+void Orloj::put(Model& m, std::uint32_t slot, int level, TimePoint start) {
+  const auto i = static_cast<std::size_t>(level);
   Waiting& w = m.waiting[slot];
-  const auto i = static_cast<std::size_t>(index);
   Queue& queue = m.queues[i];
   InQueue& in = w.queues[i];
   const orloj::Estimates::BatchTime& time = m.estimates.batch(w.request.app, i);
-  // Without a deadline there is nothing to lose, and no hurry.
-  const bool endless = w.request.deadline == TimePoint::max();
   in.last_start = saturating_add(w.request.deadline, -time.estimate - fleet_.environment().answer);
+  if (level > 0 && in.last_start < start) return;
+  // Without a deadline there is nothing to lose, and no hurry.
   orloj::Score score{.point = {0, 0}, .until = HUGE_VAL};
-  if (!endless) {
+  if (w.request.deadline < TimePoint::max()) {
     const orloj::CostStep step{ms(w.request.deadline), 1};
     score = orloj::score_of(time.bins, time.mean, {&step, 1}, options_.b, ms(start));
   }
-  in.until = score.until;
+  in.until =
+      score.until < HUGE_VAL ? saturating_add(base_, from_ms(score.until) + Duration{1}) : TimePoint::max();
   in.there = true;
   queue.hull.insert(slot, score.point);
   queue.by_last_start.emplace(in.last_start, slot);
   queue.by_deadline.emplace(w.request.deadline, slot);
-  if (in.until < HUGE_VAL) queue.milestones.emplace(in.until, slot);
+  if (in.until < TimePoint::max()) queue.milestones.emplace(in.until, slot);
 }
 
-void Orloj::take_out(Model& m, std::uint32_t slot, int index) {
-  const auto i = static_cast<std::size_t>(index);
+void Orloj::take_out(Model& m, std::uint32_t slot, int level) {
+  const auto i = static_cast<std::size_t>(level);
   Waiting& w = m.waiting[slot];
   InQueue& in = w.queues[i];
   if (!in.there) return;
@@ -77,13 +109,15 @@ void Orloj::take_out(Model& m, std::uint32_t slot, int index) {
   queue.hull.erase(slot);
   queue.by_last_start.erase({in.last_start, slot});
   queue.by_deadline.erase({w.request.deadline, slot});
-  if (in.until < HUGE_VAL) queue.milestones.erase({in.until, slot});
+  if (in.until < TimePoint::max()) queue.milestones.erase({in.until, slot});
 }
 
-void Orloj::insert(ModelId id, std::uint32_t slot, TimePoint start) {
-  Model& m = models_[id.index()];
-  m.waiting[slot].queues.assign(m.queues.size(), {});
-  for (int i = 0; i < static_cast<int>(m.queues.size()); ++i) put(id, slot, i, start);
+// By what is known now, in all queues.
+void Orloj::score(Model& m, std::uint32_t slot, TimePoint start) {
+  const auto levels = static_cast<int>(m.queues.size());
+  for (int i = 0; i < levels; ++i) take_out(m, slot, i);
+  for (int i = 0; i < levels; ++i) put(m, slot, i, start);
+  m.waiting[slot].scored = m.estimates.version();
 }
 
 void Orloj::forget(Model& m, std::uint32_t slot) {
@@ -95,21 +129,45 @@ void Orloj::forget(Model& m, std::uint32_t slot) {
   m.free.push_back(slot);
 }
 
-// Distributions or the base have changed: everything that waits is scored anew.
-void Orloj::rebuild(ModelId id, TimePoint start) {
-  Model& m = models_[id.index()];
-  for (Queue& queue : m.queues) queue = Queue{};
-  for (std::uint32_t slot = 0; slot < m.waiting.size(); ++slot)
-    if (m.waiting[slot].used) insert(id, slot, start);
+// A model's queues have changed: so may its place among the models.
+void Orloj::settle(ModelId id) {
+  Model& m = at(id);
+  const auto& first = m.queues.front().by_last_start;
+  if (first.empty())
+    due_.remove(id.value);
+  else
+    due_.set(id.value, saturating_add(first.begin()->first, Duration{1} - fleet_.environment().dispatch));
+  const Candidate own = candidate(id);
+  const TimePoint deadline = own.level < 0 ? TimePoint::max() : std::min(own.deadline, last_candidate);
+  if (deadline != m.candidate) {
+    if (m.candidate < TimePoint::max()) candidates_.erase({m.candidate, id});
+    if (deadline < TimePoint::max()) candidates_.emplace(deadline, id);
+    m.candidate = deadline;
+  }
+  fleet_.set_waiting(id, waiting_since(id));
+}
+
+Orloj::Candidate Orloj::candidate(ModelId id) const {
+  const Model& m = models_[id.index()];
+  Candidate best;
+  for (int i = 0; i < static_cast<int>(m.queues.size()); ++i) {
+    const Queue& queue = m.queues[static_cast<std::size_t>(i)];
+    if (queue.hull.size() < static_cast<std::size_t>(size_of(id, i))) continue;
+    const TimePoint deadline = queue.by_deadline.begin()->first;
+    const bool better = best.level < 0 || deadline == best.deadline ||
+                        (options_.urgent_first ? deadline < best.deadline : deadline > best.deadline);
+    if (better) best = {i, deadline};
+  }
+  return best;
 }
 
 void Orloj::enqueue(const Request& request, TimePoint now) {
-  Model& m = models_[request.model.index()];
-  if (m.estimates.arrived(request.app)) refresh(request.model, now);
+  Model& m = at(request.model);
+  m.estimates.arrived(request.app);
   std::uint32_t slot = 0;
   if (m.free.empty()) {
     slot = static_cast<std::uint32_t>(m.waiting.size());
-    m.waiting.emplace_back();
+    m.waiting.emplace_back().queues.resize(m.queues.size());
   } else {
     slot = m.free.back();
     m.free.pop_back();
@@ -118,87 +176,205 @@ void Orloj::enqueue(const Request& request, TimePoint now) {
   m.waiting[slot].used = true;
   m.by_arrival.emplace(request.arrival, slot);
   m.slots.insert(request.id, slot);
-  insert(request.model, slot, std::max(now, base_));
+  score(m, slot, std::max(now, base_));
+  settle(request.model);
 }
 
 bool Orloj::remove(RequestId id, ModelId model) {
-  Model& m = models_[model.index()];
+  if (trial_ && trial_->id == id) {
+    trial_.reset();
+    return true;
+  }
+  Model& m = at(model);
   const std::uint32_t* slot = m.slots.find(id);
   if (slot == nullptr) return false;
   forget(m, *slot);
+  settle(model);
   return true;
 }
 
 void Orloj::take_all(ModelId model, std::vector<Request>& taken) {
-  Model& m = models_[model.index()];
+  Model& m = at(model);
   for (std::uint32_t slot = 0; slot < m.waiting.size(); ++slot)
     if (m.waiting[slot].used) {
       taken.push_back(m.waiting[slot].request);
       forget(m, slot);
     }
+  if (trial_ && trial_->model == model) {
+    taken.push_back(*trial_);
+    trial_.reset();
+  }
+  settle(model);
 }
 
 TimePoint Orloj::waiting_since(ModelId model) const {
   const auto& by_arrival = models_[model.index()].by_arrival;
-  return by_arrival.empty() ? TimePoint::max() : by_arrival.begin()->first;
+  const TimePoint oldest = by_arrival.empty() ? TimePoint::max() : by_arrival.begin()->first;
+  return trial_ && trial_->model == model ? std::min(oldest, trial_->arrival) : oldest;
+}
+
+// -- what is done a little at a time
+
+// By a power of two, which leaves the hulls as they are. After a long time without an event nothing waits, or
+// nothing of which the scores are worth keeping.
+void Orloj::move_base(TimePoint now) {
+  if (options_.b * ms(now) <= base_exponent) return;
+  const double doublings = std::floor(options_.b * ms(now) / std::numbers::ln2);
+  const bool anew = doublings > 4 * base_exponent;
+  base_ = anew ? now : base_ + from_ms(doublings * std::numbers::ln2 / options_.b);
+  for (Model& m : models_) {
+    if (m.slots.size() == 0) continue;
+    if (!anew)
+      for (Queue& queue : m.queues) queue.hull.scale_alpha(std::ldexp(1.0, static_cast<int>(doublings)));
+    else
+      for (std::uint32_t slot = 0; slot < m.waiting.size(); ++slot)
+        if (m.waiting[slot].used) score(m, slot, now);
+  }
+}
+
+void Orloj::refresh(ModelId id, TimePoint now) {
+  Model& m = at(id);
+  m.estimates.refresh(now);
+  if (m.estimates.version() == m.sweep_of) return;
+  m.sweep_of = m.estimates.version();
+  m.sweep_left = m.waiting.size();
+  if (m.sweeping || m.slots.size() == 0) return;
+  m.sweeping = true;
+  sweeping_.push_back(id);
+}
+
+// Scores of a few that wait are made anew.
+void Orloj::sweep(TimePoint now) {
+  int scores = options_.most_scored;
+  int looks = 4 * options_.most_scored;
+  while (!sweeping_.empty() && scores > 0 && looks > 0) {
+    const ModelId id = sweeping_.front();
+    Model& m = at(id);
+    for (; m.sweep_left > 0 && scores > 0 && looks > 0; --m.sweep_left, --looks) {
+      const auto slot = static_cast<std::uint32_t>(m.sweep_at++ % m.waiting.size());
+      if (!m.waiting[slot].used || m.waiting[slot].scored == m.estimates.version()) continue;
+      score(m, slot, std::max(now, base_));
+      --scores;
+    }
+    settle(id);
+    if (m.sweep_left > 0) continue;
+    m.sweeping = false;
+    sweeping_.pop_front();
+  }
+}
+
+// Refuses what could not be on time on any device, a bounded number at once.
+void Orloj::expire(TimePoint now, Actions& out) {
+  const TimePoint soonest = now + fleet_.environment().dispatch;
+  int left = options_.most_refused;
+  while (due_.top_at() <= now && left > 0) {
+    const ModelId id{due_.top()};
+    const auto& first = at(id).queues.front().by_last_start;
+    for (; left > 0 && !first.empty() && first.begin()->first < soonest; --left)
+      drop(id, first.begin()->second, now, out);
+    settle(id);
+  }
 }
 
 // Scores whose milestones have passed are made anew, and what is too late for a batch size leaves its queue.
 void Orloj::bring_up_to_date(ModelId id, TimePoint start, TimePoint now, Actions& out) {
-  Model& m = models_[id.index()];
-  const double at = ms(start);
+  Model& m = at(id);
+  int left = options_.most_scored;
   for (int i = static_cast<int>(m.queues.size()); i-- > 0;) {
     Queue& queue = m.queues[static_cast<std::size_t>(i)];
-    while (!queue.by_last_start.empty() && queue.by_last_start.begin()->first < start) {
+    for (; left > 0 && !queue.by_last_start.empty() && queue.by_last_start.begin()->first < start; --left) {
       const std::uint32_t slot = queue.by_last_start.begin()->second;
-      if (i > 0) {
+      if (i == 0)
+        drop(id, slot, now, out);
+      else if (m.waiting[slot].scored != m.estimates.version())
+        score(m, slot, std::max(now, base_));
+      else
         take_out(m, slot, i);
-        continue;
-      }
-      const Request request = m.waiting[slot].request;
-      forget(m, slot);
-      refuse(request, now, out);
     }
-    while (!queue.milestones.empty() && queue.milestones.begin()->first <= at) {
+    for (; left > 0 && !queue.milestones.empty() && queue.milestones.begin()->first <= start; --left) {
       const std::uint32_t slot = queue.milestones.begin()->second;
       take_out(m, slot, i);
-      put(id, slot, i, start);
+      put(m, slot, i, start);
     }
+  }
+  settle(id);
+}
+
+// By its scores it is too late for a request: it is refused, if it is by what is known now.
+void Orloj::drop(ModelId id, std::uint32_t slot, TimePoint now, Actions& out) {
+  Model& m = at(id);
+  if (m.waiting[slot].scored != m.estimates.version()) {
+    score(m, slot, std::max(now, base_));
+    if (m.waiting[slot].queues.front().last_start >= now + fleet_.environment().dispatch) return;
+  }
+  const Request request = m.waiting[slot].request;
+  forget(m, slot);
+  if (worth_a_trial(request, now))
+    trial_ = request;
+  else
+    refuse(request, now, out);
+}
+
+bool Orloj::worth_a_trial(const Request& request, TimePoint now) const {
+  return !trial_ && !trying_ && now >= trial_not_before_ && request.deadline > now &&
+         models_[request.model.index()].estimates.worth_a_trial(request.app, now);
+}
+
+void Orloj::try_out(TimePoint now, Actions& out) {
+  if (trying_ && fleet_.flight(trying_->action) == nullptr) trying_.reset();  // it went with its device
+  if (!trial_) return;
+  const Request request = *trial_;
+  if (request.deadline <= now) {
+    trial_.reset();
+    fleet_.set_waiting(request.model, waiting_since(request.model));
+    return refuse(request, now, out);
+  }
+  for (std::size_t d = 0; d < fleet_.device_count(); ++d) {
+    const DeviceId device{static_cast<std::uint32_t>(d)};
+    if (!ready(device, now) || !fleet_.loaded(device, request.model)) continue;
+    trial_.reset();
+    const TimePoint earliest = std::max(now, start_on(device, now) - fleet_.environment().dispatch);
+    const Duration expected = estimate(request.model, request.app, 0);
+    trying_ = {fleet_.send(device, request.model, 0, {request},
+                           {earliest, std::max(request.deadline, earliest)}, now, out),
+               expected};
+    fleet_.set_waiting(request.model, waiting_since(request.model));
+    return;
   }
 }
 
-Orloj::Candidate Orloj::candidate(ModelId id) const {
-  const Model& m = models_[id.index()];
-  Candidate best{.model = id, .index = -1, .deadline = {}};
-  for (int i = 0; i < static_cast<int>(m.queues.size()); ++i) {
-    const Queue& queue = m.queues[static_cast<std::size_t>(i)];
-    if (queue.hull.size() < static_cast<std::size_t>(fleet_.batch_size(id, i))) continue;
-    const TimePoint deadline = queue.by_deadline.begin()->first;
-    const bool better = best.index < 0 || deadline == best.deadline ||
-                        (options_.urgent_first ? deadline < best.deadline : deadline > best.deadline);
-    if (better) {
-      best.index = i;
-      best.deadline = deadline;
-    }
-  }
-  return best;
+// -- what runs
+
+Duration Orloj::estimate(ModelId id, AppId app, int index) {
+  Model& m = at(id);
+  const int level = m.level_at[static_cast<std::size_t>(index)];
+  return level < 0 ? m.estimates.estimate(app, fleet_.batch_size(id, index))
+                   : m.estimates.batch(app, static_cast<std::size_t>(level)).estimate;
+}
+
+bool Orloj::in_time(ModelId id, std::uint32_t slot, int index, TimePoint start) {
+  const Request& request = at(id).waiting[slot].request;
+  return saturating_add(start + estimate(id, request.app, index), fleet_.environment().answer) <=
+         request.deadline;
 }
 
 // All that waits for the model would be on time, by the estimates of batches, if it ran in the order of
 // deadlines from `start` on, first in a batch of the chosen size. Costs O(options' most_in_order).
-bool Orloj::can_go_in_order(const Candidate& chosen, TimePoint start) const {
-  const Model& m = models_[chosen.model.index()];
+bool Orloj::can_go_in_order(ModelId id, int index, TimePoint start) {
+  Model& m = at(id);
   const auto& waiting = m.queues.front().by_deadline;
   if (waiting.size() > options_.most_in_order) return false;
   std::size_t left = waiting.size();
   for (auto next = waiting.begin(); left > 0;) {
-    const int index = left == waiting.size() ? chosen.index : fleet_.batch_index(chosen.model, left);
-    const auto size = static_cast<std::size_t>(fleet_.batch_size(chosen.model, index));
+    if (left < waiting.size()) index = fleet_.batch_index(id, left);
+    const auto size = std::min(left, static_cast<std::size_t>(fleet_.batch_size(id, index)));
     const TimePoint deadline = next->first;
     Duration longest{0};
+    AppId last{~std::uint32_t{0}};
     for (std::size_t k = 0; k < size; ++k, ++next) {
       const AppId app = m.waiting[next->second].request.app;
-      longest = std::max(longest, m.estimates.batch(app, static_cast<std::size_t>(index)).estimate);
+      if (app != last) longest = std::max(longest, estimate(id, app, index));
+      last = app;
     }
     start += longest;
     if (saturating_add(start, fleet_.environment().answer) > deadline) return false;
@@ -207,52 +383,61 @@ bool Orloj::can_go_in_order(const Candidate& chosen, TimePoint start) const {
   return true;
 }
 
-std::vector<std::uint32_t> Orloj::most_urgent(const Candidate& chosen) const {
-  const Queue& queue = models_[chosen.model.index()].queues[static_cast<std::size_t>(chosen.index)];
-  std::vector<std::uint32_t> urgent;
-  const auto size = static_cast<std::size_t>(fleet_.batch_size(chosen.model, chosen.index));
-  for (auto next = queue.by_deadline.begin(); urgent.size() < size; ++next) urgent.push_back(next->second);
-  return urgent;
-}
-
-std::vector<std::uint32_t> Orloj::highest_scores(const Candidate& chosen, TimePoint start) {
-  Queue& queue = models_[chosen.model.index()].queues[static_cast<std::size_t>(chosen.index)];
-  const double x = std::exp(options_.b * ms(start));
-  std::vector<std::uint32_t> best;
-  std::vector<orloj::DynamicHull::Point> points;
-  for (int k = 0; k < fleet_.batch_size(chosen.model, chosen.index); ++k) {
-    best.push_back(*queue.hull.top(x));
-    points.push_back(queue.hull.at(best.back()));
-    queue.hull.erase(best.back());
+// Into best_, at most `count`, those that would be on time at this level.
+void Orloj::most_urgent(ModelId id, int level, std::size_t count, TimePoint start) {
+  const Model& m = at(id);
+  const auto i = static_cast<std::size_t>(level);
+  for (const auto& [_, slot] : m.queues[i].by_deadline) {
+    if (m.waiting[slot].queues[i].last_start >= start) best_.push_back(slot);
+    if (best_.size() == count) break;
   }
-  for (std::size_t k = 0; k < best.size(); ++k) queue.hull.insert(best[k], points[k]);
-  return best;
 }
 
-// `best` are the most urgent, the first of all in front. Keeps those that go with the first where two batches
+// Likewise. What is too late leaves the queue.
+void Orloj::highest_scores(ModelId id, int level, std::size_t count, TimePoint start) {
+  Model& m = at(id);
+  const auto i = static_cast<std::size_t>(level);
+  Queue& queue = m.queues[i];
+  const double x = std::exp(options_.b * ms(start));
+  std::vector<orloj::DynamicHull::Point> points;
+  while (best_.size() < count && !queue.hull.empty()) {
+    const std::uint32_t slot = *queue.hull.top(x);
+    if (m.waiting[slot].queues[i].last_start < start && level > 0) {
+      take_out(m, slot, level);
+      continue;
+    }
+    best_.push_back(slot);
+    points.push_back(queue.hull.at(slot));
+    queue.hull.erase(slot);
+  }
+  for (std::size_t k = 0; k < best_.size(); ++k) queue.hull.insert(best_[k], points[k]);
+}
+
+// best_ are the most urgent, the first of all in front. Keeps those that go with the first where two batches
 // are quicker than one, and returns the place of their number.
-int Orloj::of_a_kind(ModelId id, std::vector<std::uint32_t>& best) const {
-  const Model& m = models_[id.index()];
+int Orloj::of_a_kind(ModelId id) {
+  const Model& m = at(id);
   const auto solo = [&](std::uint32_t slot) { return m.estimates.solo(m.waiting[slot].request.app); };
-  std::vector<double> solos;
-  for (const std::uint32_t slot : best) solos.push_back(solo(slot));
-  const orloj::Company company = orloj::quickest_company(solos, m.estimates.cost());
-  std::erase_if(best, [&](std::uint32_t slot) { return !company.admits(solo(slot)); });
-  const int index = fleet_.batch_index(id, best.size());
-  best.resize(static_cast<std::size_t>(fleet_.batch_size(id, index)));
+  solos_.clear();
+  for (const std::uint32_t slot : best_) solos_.push_back(solo(slot));
+  const orloj::Company company = orloj::quickest_company(solos_, m.estimates.cost());
+  std::erase_if(best_, [&](std::uint32_t slot) { return !company.admits(solo(slot)); });
+  const int index = fleet_.batch_index(id, best_.size());
+  best_.resize(static_cast<std::size_t>(fleet_.batch_size(id, index)));
   return index;
 }
 
-// `best` are the requests of the highest scores, the best first. Longer requests than the first may hold up
+// best_ are the requests of the highest scores, the best first. Longer requests than the first may hold up
 // the others more than they are worth, and shorter ones may wait for a batch of their own: keeps those, the
 // first among them, that make the most answers a second, and returns the place of their number.
-int Orloj::without_stragglers(ModelId id, int index, std::vector<std::uint32_t>& best) const {
-  const Model& m = models_[id.index()];
+int Orloj::without_stragglers(ModelId id, int index) {
+  const Model& m = at(id);
   const auto solo = [&](std::uint32_t slot) { return m.estimates.solo(m.waiting[slot].request.app); };
-  if (best.size() == 1) return index;
-  const double own = solo(best.front());
-  std::vector<double> limits;  // the longest that may come along
-  for (const std::uint32_t slot : best)
+  if (best_.size() == 1) return index;
+  const double own = solo(best_.front());
+  std::vector<double>& limits = solos_;  // the longest that may come along
+  limits.clear();
+  for (const std::uint32_t slot : best_)
     if (solo(slot) >= own) limits.push_back(solo(slot));
   std::sort(limits.begin(), limits.end());
   limits.erase(std::unique(limits.begin(), limits.end()), limits.end());
@@ -261,83 +446,100 @@ int Orloj::without_stragglers(ModelId id, int index, std::vector<std::uint32_t>&
   double most_limit = limits.back();
   for (const double limit : limits) {
     const auto fitting = static_cast<std::size_t>(
-        std::count_if(best.begin(), best.end(), [&](std::uint32_t slot) { return solo(slot) <= limit; }));
+        std::count_if(best_.begin(), best_.end(), [&](std::uint32_t slot) { return solo(slot) <= limit; }));
     const int place = fleet_.batch_index(id, fitting);
-    const double size = fleet_.batch_size(id, place);
-    const double time =
-        static_cast<double>(m.estimates.cost().c0.count()) + m.estimates.cost().c1 * size * limit;
-    if (size / time > most * 1.0001) {
-      most = size / time;
+    const int size = fleet_.batch_size(id, place);
+    const double each = size / m.estimates.cost().of(size, limit);
+    if (each > most * 1.0001) {
+      most = each;
       most_index = place;
       most_limit = limit;
     }
   }
-  std::erase_if(best, [&](std::uint32_t slot) { return solo(slot) > most_limit; });
-  best.resize(static_cast<std::size_t>(fleet_.batch_size(id, most_index)));
+  std::erase_if(best_, [&](std::uint32_t slot) { return solo(slot) > most_limit; });
+  best_.resize(static_cast<std::size_t>(fleet_.batch_size(id, most_index)));
   return most_index;
 }
 
-void Orloj::run(DeviceId device, const Candidate& chosen, TimePoint now, Actions& out) {
-  Model& m = models_[chosen.model.index()];
+// False where nothing that waits for the model would be on time by now.
+bool Orloj::run(DeviceId device, ModelId id, TimePoint now, Actions& out) {
+  Model& m = at(id);
+  const Candidate chosen = candidate(id);
+  if (chosen.level < 0) return false;
   const TimePoint start = start_on(device, now);
-  const bool in_order = can_go_in_order(chosen, start);
-  std::vector<std::uint32_t> best = in_order ? most_urgent(chosen) : highest_scores(chosen, start);
-  const int index =
-      in_order ? of_a_kind(chosen.model, best) : without_stragglers(chosen.model, chosen.index, best);
+  // Up to the next level there may be batch sizes without a queue.
+  const auto level = static_cast<std::size_t>(chosen.level);
+  const int own = m.levels[level];
+  const int beyond = level + 1 < m.levels.size() ? m.levels[level + 1] : own + 1;
+  const std::size_t there = m.queues[level].hull.size();
+  int index = std::min(fleet_.batch_index(id, there), beyond - 1);
+  const bool in_order = can_go_in_order(id, index, start);
+  const auto pick = [&](int place) {
+    best_.clear();
+    const auto count = static_cast<std::size_t>(fleet_.batch_size(id, place));
+    in_order ? most_urgent(id, chosen.level, count, start) : highest_scores(id, chosen.level, count, start);
+  };
+  pick(index);
+  if (index > own && !std::all_of(best_.begin(), best_.end(),
+                                  [&](std::uint32_t slot) { return in_time(id, slot, index, start); })) {
+    index = own;
+    pick(index);
+  }
+  if (best_.empty()) return false;
+  index = fleet_.batch_index(id, best_.size());
+  best_.resize(static_cast<std::size_t>(fleet_.batch_size(id, index)));
+  index = in_order ? of_a_kind(id) : without_stragglers(id, index);
   std::vector<Request> requests;
   TimePoint latest = TimePoint::max();
-  for (const std::uint32_t slot : best) {
-    requests.push_back(m.waiting[slot].request);
-    latest = std::min(latest, m.waiting[slot].queues[static_cast<std::size_t>(index)].last_start);
+  for (const std::uint32_t slot : best_) {
+    const Request& request = requests.emplace_back(m.waiting[slot].request);
+    latest = std::min(latest, saturating_add(request.deadline, -estimate(id, request.app, index) -
+                                                                   fleet_.environment().answer));
     forget(m, slot);
   }
   const TimePoint earliest = std::max(now, start - fleet_.environment().dispatch);
-  fleet_.send(device, chosen.model, index, std::move(requests), {earliest, std::max(latest, earliest)}, now,
-              out);
-  fleet_.set_waiting(chosen.model, waiting_since(chosen.model));
+  fleet_.send(device, id, index, std::move(requests), {earliest, std::max(latest, earliest)}, now, out);
+  settle(id);
+  return true;
+}
+
+// Sends one batch, of the model whose candidate has the earliest deadline; false where there is none.
+bool Orloj::serve(DeviceId device, TimePoint now, Actions& out) {
+  for (auto next = candidates_.begin(); next != candidates_.end();) {
+    const auto [deadline, id] = *next;
+    if (!fleet_.loaded(device, id)) {
+      ++next;
+      continue;
+    }
+    bring_up_to_date(id, start_on(device, now), now, out);
+    // One that is later now may not be the first any more: its turn comes.
+    if (at(id).candidate <= deadline) {
+      if (run(device, id, now, out)) return true;
+      settle(id);
+    }
+    next = candidates_.upper_bound({deadline, id});
+  }
+  return false;
 }
 
 void Orloj::step(TimePoint now, Actions& out) {
-  if (options_.b * ms(now) > base_exponent) {
-    base_ = now;
-    for (std::size_t i = 0; i < models_.size(); ++i) rebuild(ModelId{static_cast<std::uint32_t>(i)}, now);
-  }
-  const TimePoint soonest = now + fleet_.environment().dispatch;
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    const ModelId id{static_cast<std::uint32_t>(i)};
-    if (models_[i].by_arrival.empty()) continue;
-    refresh(id, now);
-    bring_up_to_date(id, soonest, now, out);
-    fleet_.set_waiting(id, waiting_since(id));
-  }
+  move_base(now);
+  for (const ModelId id : touched_) refresh(id, now);
+  touched_.clear();
+  sweep(now);
+  expire(now, out);
+  try_out(now, out);
+  if (candidates_.empty()) return;
   for (std::size_t d = 0; d < fleet_.device_count(); ++d) {
     const DeviceId device{static_cast<std::uint32_t>(d)};
-    while (ready(device, now)) {
-      Candidate best{.model = {}, .index = -1, .deadline = {}};
-      for (std::size_t i = 0; i < models_.size(); ++i) {
-        const ModelId id{static_cast<std::uint32_t>(i)};
-        if (models_[i].by_arrival.empty() || !fleet_.loaded(device, id)) continue;
-        bring_up_to_date(id, start_on(device, now), now, out);
-        const Candidate own = candidate(id);
-        if (own.index >= 0 && (best.index < 0 || own.deadline < best.deadline)) best = own;
-      }
-      if (best.index < 0) break;
-      run(device, best, now, out);
-    }
+    while (ready(device, now) && serve(device, now, out)) continue;
   }
 }
 
 TimePoint Orloj::wake_at(TimePoint now) const {
-  TimePoint at = TimePoint::max();
-  bool anything = false;
-  for (const Model& m : models_) {
-    if (m.by_arrival.empty()) continue;
-    anything = true;
-    if (!m.queues.front().by_last_start.empty())
-      at = std::min(at, saturating_add(m.queues.front().by_last_start.begin()->first,
-                                       Duration{1} - fleet_.environment().dispatch));
-  }
-  if (anything && fleet_.environment().dispatch > Duration{0})
+  TimePoint at = due_.top_at();
+  if (trial_) at = std::min(at, trial_->deadline);
+  if ((trial_ || !candidates_.empty()) && fleet_.environment().dispatch > Duration{0})
     for (std::size_t i = 0; i < fleet_.device_count(); ++i)
       at = std::min(at, ready_at(DeviceId{static_cast<std::uint32_t>(i)}, now));
   return at;

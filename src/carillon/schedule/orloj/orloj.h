@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "carillon/schedule/orloj/estimates.h"
 #include "carillon/schedule/orloj/options.h"
 #include "carillon/schedule/orloj/score.h"
+#include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule {
 
@@ -19,30 +22,34 @@ namespace carillon::schedule {
 // (Estimates). When a device is free, a batch size is chosen and filled with the requests of the highest
 // score: the expected cost saved per expected time.
 //
-// Each model has a queue for each batch size with the requests that could still be on time in it: a
-// DynamicHull by score and a set by the last start. Scores are made anew only when a bin of the distribution
-// is crossed (the paper's milestones), when distributions are made anew, and when the base of their times is
-// moved, long before e^(bt) could overflow.
+// Each model has a queue for each of its batch sizes (where these are many, for some, each about twice the
+// last) with the requests that could still be on time in it: a DynamicHull by score and a set by the last
+// start. Scores are made anew when a bin of the distribution is crossed (the paper's milestones), and when
+// distributions are; the latter a few requests a decision, so that no decision has all that wait to do. The
+// base of the scores' times moves, long before e^(bt) could overflow, by multiplying the hulls' points.
 //
 // Differs from the paper: scores are for choosing what to lose. Where all that waits can be on time, the most
 // urgent go first, with those in whose company they take the least time (split.h). Distributions of different
 // applications are weighted by their shares of the arrivals (the paper weighs them equally), and a request's
 // batch is itself and others drawn from that mixture, so that applications with short requests score higher.
-// Several models share devices by the earliest deadline of what they would run. A request costs O(batch sizes
-// * log^2 waiting), a batch O(its size * batch sizes * log^2).
+// Several models share devices by the earliest deadline of what they would run. What is refused for ever
+// would never be measured again: now and then such a request runs all the same (a trial).
+//
+// A request costs O(batch sizes * log^2 waiting), a batch O(its size * batch sizes * log^2), and a decision
+// besides O(log models) and the bounds of the options; O(devices) where something waits.
 class Orloj final : public baselines::Central {
  public:
   explicit Orloj(const Environment& environment, const OrlojOptions& options = {})
       : Central(environment), options_(options) {}
+
   std::string_view name() const override { return "orloj"; }
   void add_model(const ModelInfo& model) override;
   bool learns_from_profiles() const override { return true; }
 
-  // What a batch of `size` would take with a request of `app` in it, as is known so far; a request of that
-  // application has come before.
-  Duration expected_batch(ModelId model, AppId app, int size) const;
-  // c0 and c1 as fitted so far.
-  profile::BatchCost cost(ModelId model) const { return models_[model.index()].estimates.cost(); }
+  // What a batch of `size` is expected to take, at the options' quantile, with a request of `app` in it.
+  Duration expected_batch(ModelId model, AppId app, int size) const {
+    return models_[model.index()].estimates.estimate(app, size);
+  }
 
  protected:
   void enqueue(const Request& request, TimePoint now) override;
@@ -51,6 +58,7 @@ class Orloj final : public baselines::Central {
   TimePoint waiting_since(ModelId model) const override;
   void step(TimePoint now, Actions& out) override;
   TimePoint wake_at(TimePoint now) const override;
+  void arrived(ModelId model) override { touched_.push_back(model); }
   void profiled(const RequestProfiled& sample, TimePoint now) override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;
 
@@ -58,53 +66,94 @@ class Orloj final : public baselines::Central {
   struct InQueue {
     bool there = false;
     TimePoint last_start;
-    double until = 0;  // of its score
+    TimePoint until;  // of its score
   };
   struct Waiting {
     Request request;
-    std::vector<InQueue> queues;  // by batch size
+    std::vector<InQueue> queues;  // by level
+    std::uint64_t scored = 0;     // the version of the estimates that they are of
     bool used = false;
   };
   struct Queue {
     orloj::DynamicHull hull;
     std::set<std::pair<TimePoint, std::uint32_t>> by_last_start;
     std::set<std::pair<TimePoint, std::uint32_t>> by_deadline;
-    std::set<std::pair<double, std::uint32_t>> milestones;
+    std::set<std::pair<TimePoint, std::uint32_t>> milestones;
   };
   struct Model {
     orloj::Estimates estimates;
+    std::vector<int> levels;    // places in the list of batch sizes: those that have a queue
+    std::vector<int> level_at;  // by place: its level, or -1
     std::vector<Queue> queues;
     std::vector<Waiting> waiting;  // by slot
     std::vector<std::uint32_t> free;
     IdMap<RequestId, std::uint32_t> slots;
     std::set<std::pair<TimePoint, std::uint32_t>> by_arrival;
+    // Scores are being made anew, from slot `sweep_at` on.
+    std::uint64_t sweep_of = 0;  // the version of the estimates
+    std::size_t sweep_at = 0, sweep_left = 0;
+    bool sweeping = false;                   // in sweeping_
+    TimePoint candidate = TimePoint::max();  // its time in candidates_; max(): not there
   };
   struct Candidate {
-    ModelId model;
-    int index = -1;
-    TimePoint deadline;
+    int level = -1;
+    TimePoint deadline = TimePoint::max();
+  };
+  struct Trial {
+    ActionId action;
+    Duration expected;
   };
 
-  void refresh(ModelId id, TimePoint now);
-  double ms(TimePoint at) const { return to_ms(at - base_); }
-  void insert(ModelId id, std::uint32_t slot, TimePoint start);
-  void put(ModelId id, std::uint32_t slot, int index, TimePoint start);
-  void take_out(Model& model, std::uint32_t slot, int index);
+  Model& at(ModelId id) { return models_[id.index()]; }
+  double ms(TimePoint t) const { return to_ms(t - base_); }
+  int size_of(ModelId id, int level) const {
+    return fleet_.batch_size(id, models_[id.index()].levels[static_cast<std::size_t>(level)]);
+  }
+
+  // Queues.
+  void put(Model& model, std::uint32_t slot, int level, TimePoint start);
+  void take_out(Model& model, std::uint32_t slot, int level);
+  void score(Model& model, std::uint32_t slot, TimePoint start);
   void forget(Model& model, std::uint32_t slot);
-  void rebuild(ModelId id, TimePoint start);
-  void bring_up_to_date(ModelId id, TimePoint start, TimePoint now, Actions& out);
+  void settle(ModelId id);
   Candidate candidate(ModelId id) const;
-  bool can_go_in_order(const Candidate& chosen, TimePoint start) const;
-  std::vector<std::uint32_t> most_urgent(const Candidate& chosen) const;
-  std::vector<std::uint32_t> highest_scores(const Candidate& chosen, TimePoint start);
-  int of_a_kind(ModelId id, std::vector<std::uint32_t>& best) const;
-  int without_stragglers(ModelId id, int index, std::vector<std::uint32_t>& best) const;
-  void run(DeviceId device, const Candidate& chosen, TimePoint now, Actions& out);
+
+  // What is done a little at a time.
+  void move_base(TimePoint now);
+  void refresh(ModelId id, TimePoint now);
+  void sweep(TimePoint now);
+  void expire(TimePoint now, Actions& out);
+  void bring_up_to_date(ModelId id, TimePoint start, TimePoint now, Actions& out);
+  void drop(ModelId id, std::uint32_t slot, TimePoint now, Actions& out);
+  bool worth_a_trial(const Request& request, TimePoint now) const;
+  void try_out(TimePoint now, Actions& out);
+
+  // What runs.
+  bool serve(DeviceId device, TimePoint now, Actions& out);
+  bool run(DeviceId device, ModelId id, TimePoint now, Actions& out);
+  Duration estimate(ModelId id, AppId app, int index);
+  bool in_time(ModelId id, std::uint32_t slot, int index, TimePoint start);
+  bool can_go_in_order(ModelId id, int index, TimePoint start);
+  void most_urgent(ModelId id, int level, std::size_t count, TimePoint start);
+  void highest_scores(ModelId id, int level, std::size_t count, TimePoint start);
+  int of_a_kind(ModelId id);
+  int without_stragglers(ModelId id, int index);
 
   OrlojOptions options_;
   TimePoint base_{};  // of the scores' times
   std::vector<Model> models_;
-  std::vector<AppId> members_;  // scratch
+  TimerHeap due_;                                       // models, by the next refusal
+  std::set<std::pair<TimePoint, ModelId>> candidates_;  // those that have one, by its deadline
+  std::deque<ModelId> sweeping_;
+  std::vector<ModelId> touched_;  // by this event
+  // A trial that waits for a device; the one that runs; when there may be another.
+  std::optional<Request> trial_;
+  std::optional<Trial> trying_;
+  TimePoint trial_not_before_ = TimePoint::min();
+  // Scratch.
+  std::vector<AppId> members_;
+  std::vector<std::uint32_t> best_;
+  std::vector<double> solos_;
 };
 
 }  // namespace carillon::schedule

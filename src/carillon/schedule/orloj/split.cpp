@@ -7,10 +7,10 @@
 
 namespace carillon::schedule::orloj {
 
-Company quickest_company(std::span<const double> solos, const profile::BatchCost& cost) {
+Company quickest_company(std::span<const double> solos, const CompanyCost& cost) {
   CARILLON_ASSERT(!solos.empty());
   const auto time = [&](std::size_t size, double longest) {
-    return static_cast<double>(cost.c0.count()) + cost.c1 * static_cast<double>(size) * longest;
+    return cost.of(static_cast<int>(size), longest);
   };
   std::vector<double> sorted(solos.begin(), solos.end());
   std::sort(sorted.begin(), sorted.end());

@@ -2,11 +2,11 @@
 
 #include <span>
 
-#include "carillon/profile/distribution.h"
+#include "carillon/schedule/orloj/company_cost.h"
 
 namespace carillon::schedule::orloj {
 
-// Who may share a batch with a request: those whose solo times, in nanoseconds, lie in [shortest, longest].
+// Who may share a batch with a request: those whose solo times lie in [shortest, longest].
 struct Company {
   double shortest = 0, longest = 0;
 
@@ -17,6 +17,6 @@ struct Company {
 // done sooner in a batch of their own: splits requests by their solo times into at most two batches so that
 // both together take the least time, and gives the company of the first request. At least one; equal times
 // stay together.
-Company quickest_company(std::span<const double> solos, const profile::BatchCost& cost);
+Company quickest_company(std::span<const double> solos, const CompanyCost& cost);
 
 }  // namespace carillon::schedule::orloj

@@ -11,16 +11,17 @@ namespace carillon::schedule::orloj {
 namespace {
 
 TEST(Split, PaddingCostsMoreThanABatchOfItsOwnOrItDoesNot) {
-  const profile::BatchCost cost{Duration{36}, 0.4};
-  // One short request beside a long one: 0.4 * 60 of padding against 36.
-  EXPECT_TRUE(quickest_company(std::vector<double>{30, 90}, cost).admits(90));
-  // Two of them: 48 against 36.
-  const std::vector<double> mixed{90, 30, 30};
-  EXPECT_FALSE(quickest_company(mixed, cost).admits(30)) << "the first is long";
-  EXPECT_TRUE(quickest_company(mixed, cost).admits(90));
-  const std::vector<double> short_first{30, 90, 30};
-  EXPECT_FALSE(quickest_company(short_first, cost).admits(90));
-  EXPECT_TRUE(quickest_company(short_first, cost).admits(30));
+  // A run costs 36 whatever is in it.
+  const CompanyCost cost{.extra = -36, .growth = 1};
+  // A request of 48 beside one of 72: 24 of padding against 36.
+  EXPECT_TRUE(quickest_company(std::vector<double>{48, 72}, cost).admits(72));
+  // Two of them: 48 of padding against 36.
+  const std::vector<double> mixed{72, 48, 48};
+  EXPECT_FALSE(quickest_company(mixed, cost).admits(48)) << "the first is long";
+  EXPECT_TRUE(quickest_company(mixed, cost).admits(72));
+  const std::vector<double> short_first{48, 72, 48};
+  EXPECT_FALSE(quickest_company(short_first, cost).admits(72));
+  EXPECT_TRUE(quickest_company(short_first, cost).admits(48));
   EXPECT_TRUE(quickest_company(std::vector<double>{7}, cost).admits(7));
 }
 
@@ -29,13 +30,11 @@ TEST(Split, IsTheBestOfAllSplitsInTwo) {
   for (int round = 0; round < 500; ++round) {
     std::vector<double> solos(1 + random.below(8));
     for (double& solo : solos) solo = 10.0 * static_cast<double>(1 + random.below(20));
-    const profile::BatchCost cost{Duration{static_cast<std::int64_t>(random.below(200))},
-                                  0.1 + random.uniform()};
+    const CompanyCost cost{.extra = 300 * random.uniform() - 200, .growth = 1.5 * random.uniform()};
     const auto time = [&](const std::vector<double>& batch) {
       return batch.empty()
                  ? 0
-                 : static_cast<double>(cost.c0.count()) + cost.c1 * static_cast<double>(batch.size()) *
-                                                              *std::max_element(batch.begin(), batch.end());
+                 : cost.of(static_cast<int>(batch.size()), *std::max_element(batch.begin(), batch.end()));
     };
     double least = time(solos);
     for (std::uint32_t subset = 1; subset < (1U << solos.size()); ++subset) {
