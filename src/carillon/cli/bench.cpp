@@ -9,6 +9,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "carillon/base/random.h"
+#include "carillon/cli/bench_waiting.h"
 #include "carillon/cli/commands.h"
 #include "carillon/controller/symphony_threads.h"
 #include "carillon/schedule/orloj/dynamic_hull.h"
@@ -28,6 +29,8 @@ struct Arguments {
   bool rounds = false;
   bool sweep = false;
   bool json = false;
+  int waiting = 0;
+  int apps = 1;
 };
 
 struct Measured {
@@ -271,7 +274,47 @@ nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
   return json;
 }
 
+int run_waiting(const Arguments& arguments) {
+  const auto measured = measure_waiting({.scheduler = arguments.scheduler,
+                                         .models = arguments.models,
+                                         .apps = arguments.apps,
+                                         .devices = arguments.devices,
+                                         .waiting = arguments.waiting,
+                                         .decisions = arguments.requests / 10});
+  if (!measured) {
+    fmt::print(stderr, "carillon bench scheduler: {}\n", measured.error().message);
+    return exit_usage;
+  }
+  const LatencyHistogram& times = measured->times;
+  if (!arguments.json) {
+    fmt::print(
+        "{}: {} decisions with {} requests waiting: p50 {:.2f} us, p99 {:.2f} us, longest {:.1f} us of "
+        "thread time\n",
+        arguments.scheduler, times.count(), arguments.waiting, to_us(times.percentile(0.5)),
+        to_us(times.percentile(0.99)), to_us(times.max()));
+    return exit_success;
+  }
+  nlohmann::ordered_json json;
+  json["scheduler"] = arguments.scheduler;
+  json["models"] = arguments.models;
+  json["applications"] = arguments.apps;
+  json["devices"] = arguments.devices;
+  json["waiting"] = arguments.waiting;
+  json["decisions"] = times.count();
+  json["mean_us"] = to_us(times.mean());
+  json["p50_us"] = to_us(times.percentile(0.5));
+  json["p99_us"] = to_us(times.percentile(0.99));
+  json["max_us"] = to_us(times.max());
+  json["batches"] = measured->batches;
+  json["batched"] = measured->batched;
+  json["refused"] = measured->refused;
+  json["late"] = measured->late;
+  fmt::print("{}\n", json.dump(2));
+  return exit_success;
+}
+
 int run(const Arguments& arguments) {
+  if (arguments.waiting > 0) return run_waiting(arguments);
   if ((arguments.threads > 1 || arguments.rounds) && arguments.scheduler != "symphony") {
     fmt::print(
         stderr,
@@ -424,6 +467,14 @@ void add_bench(CLI::App& program, int& status) {
   command.add_flag(
       "--rounds", arguments->rounds,
       "In rounds on one thread too, as many threads work: what the second thread adds by itself");
+  command
+      .add_option("--waiting", arguments->waiting,
+                  "Instead: what single decisions cost, in thread time, while so many requests wait, always; "
+                  "over a tenth of --requests decisions")
+      ->check(CLI::Range(0, 1'000'000));
+  command.add_option("--apps", arguments->apps, "With --waiting: applications in all")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   command.add_flag("--sweep", arguments->sweep, "1 to 10,000 models, then 1 to 10,000 devices");
   command.add_flag("--json", arguments->json, "Print one JSON object");
   command.footer(
@@ -433,7 +484,8 @@ void add_bench(CLI::App& program, int& status) {
       "gathered.\n"
       "Examples:\n"
       "  carillon bench scheduler\n"
-      "  carillon bench scheduler --scheduler symphony --sweep --json");
+      "  carillon bench scheduler --scheduler symphony --sweep --json\n"
+      "  carillon bench scheduler --scheduler orloj --models 1000 --apps 4096 --waiting 10000 --json");
   command.callback([arguments, &status] { status = run(*arguments); });
   CLI::App& queue = *bench.add_subcommand(
       "queue",

@@ -544,6 +544,8 @@ Duration Simulation::true_time(Device& device, Duration planned) {
   double factor = options_.faults.speed * (1 + options_.faults.noise * std::abs(random_.normal()));
   if (options_.faults.hiccups > 0 && random_.uniform() < options_.faults.hiccups) factor *= 10;
   if (now_ < device.slow_until) factor *= device.slow;
+  for (const SlowSpell& spell : options_.faults.spells)
+    if (now_ - TimePoint{} >= spell.from && now_ - TimePoint{} < spell.from + spell.length) factor *= spell.factor;
   return from_ns(static_cast<double>(planned.count()) * factor);
 }
 

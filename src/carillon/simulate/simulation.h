@@ -61,7 +61,14 @@ struct Figures {
   double wall_s = 0;
 };
 
-// Things that go wrong, dealt out by the seed. All off by default.
+// What begins on any device within it takes `factor` times as long.
+struct SlowSpell {
+  Duration from, length;
+  double factor = 1;
+  friend bool operator==(const SlowSpell&, const SlowSpell&) = default;
+};
+
+// Things that go wrong, dealt out by the seed (spells by the clock). All off by default.
 struct Faults {
   double speed = 1;            // true times over the profile's
   double noise = 0;            // EXEC and LOAD take 1 + noise * |normal| of their time
@@ -76,6 +83,7 @@ struct Faults {
   double deaths_per_s = 0;     // of each device; it comes back after up to 2 s
   double stalls_per_s = 0;     // of each device: everything that runs then takes up to 200 ms longer
   double slowdowns_per_s = 0;  // of each device: up to four times slower for up to 1 s
+  std::vector<SlowSpell> spells;
   Duration clock_offset{0};    // devices' clocks are off by up to this, either way
   friend bool operator==(const Faults&, const Faults&) = default;
 };
