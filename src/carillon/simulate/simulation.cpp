@@ -420,6 +420,7 @@ void Simulation::send(ModelId model) {
   }
   records_.push_back(r);
   ++open_;
+  if (options_.observer != nullptr) options_.observer->on_sent(r.request, r.own, now_);
   if (now_ >= warm_) ++figures_.models[model.index()].offered;
   if (IntervalFigures* in = interval(now_)) {
     ++in->offered;
@@ -987,6 +988,8 @@ void Simulation::set_device(std::size_t index, bool alive) {
   fresh.offset = d.offset;
   fresh.total = scenario_.memory ? scenario_.memory->count / page : no_limit;
   d = std::move(fresh);
+  if (options_.observer != nullptr)
+    options_.observer->on_device(DeviceId{static_cast<std::uint32_t>(index)}, alive, d.offset, now_);
   decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(index)}, alive, d.total});
 }
 

@@ -22,6 +22,7 @@ struct Execution {
   ModelId model;
   int batch = 0;
   TimePoint start, end;
+  friend bool operator==(const Execution&, const Execution&) = default;
 };
 
 // What happened in one interval of virtual time; requests count where they were sent.
@@ -32,6 +33,7 @@ struct IntervalFigures {
   Duration busy{0};      // of all devices, by the start of EXEC
   int devices_used = 0;  // devices that ran something
   Duration longest{0};   // latency of an answer
+  friend bool operator==(const IntervalFigures&, const IntervalFigures&) = default;
 };
 
 struct ModelFigures {
@@ -93,6 +95,10 @@ struct Faults {
 class Observer {
  public:
   virtual ~Observer() = default;
+  // A client sends a request, which takes `alone` by itself where its model's time depends on the input.
+  virtual void on_sent(const Request&, Duration /*alone*/, TimePoint) {}
+  // A device starts (also at the beginning) or dies. Its clock shows `clock` more than the true time.
+  virtual void on_device(DeviceId, bool /*alive*/, Duration /*clock*/, TimePoint) {}
   virtual void on_decision(const schedule::Event&, TimePoint, const schedule::Actions&) {}
   enum class Outcome : std::uint8_t { on_time, late, refused, cancelled, unanswered };
   virtual void on_outcome(const Request&, Outcome, TimePoint) {}

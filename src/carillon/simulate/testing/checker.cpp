@@ -1,0 +1,532 @@
+#include "carillon/simulate/testing/checker.h"
+
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::simulate::testing {
+
+using schedule::ActionStatus;
+using Kind = DeviceAccount::Kind;
+
+namespace {
+
+constexpr Bytes page = mib(16);
+constexpr Duration latest_report = 20ms;  // after it is due, where reports may be late
+constexpr Duration declared_dead = 1s;    // after the report that was lost
+constexpr Duration shortest_turn = 100us;
+
+std::string name_of(RequestId id) {
+  return "request " + std::to_string(id.value);
+}
+std::string name_of(ActionId id) {
+  return "action " + std::to_string(id.value);
+}
+std::string name_of(DeviceId id) {
+  return "device " + std::to_string(id.value);
+}
+
+}  // namespace
+
+Checker::Checker(const workload::Scenario& scenario, const Options& options)
+    : scenario_(scenario), options_(options), clients_(scenario), tally_(scenario, options) {
+  CARILLON_ASSERT(!options.measured_decisions);
+  sent_.resize(scenario.models.size());
+  due_.resize(scenario.models.size());
+  for (std::size_t i = 0; i < scenario.models.size(); ++i) {
+    const ModelId id{static_cast<std::uint32_t>(i)};
+    if (!closed(id)) continue;
+    const auto& model = scenario.models[i];
+    const TimePoint from = TimePoint{} + (model.rate.empty() ? Duration{0} : model.rate.front().at);
+    const int clients = model.process.value_or(scenario.process).clients;
+    for (int c = 0; c < clients; ++c) due_[i].insert(from + c * 1us);
+  }
+  devices_.reserve(static_cast<std::size_t>(scenario.devices));
+  for (int i = 0; i < scenario.devices; ++i)
+    devices_.emplace_back(DeviceId{static_cast<std::uint32_t>(i)}, options.faults, problems_);
+  known_.resize(devices_.size());
+}
+
+std::string Checker::text() const {
+  std::string text;
+  for (const auto& [kind, detail] : problems()) text += kind + ": " + detail + "\n";
+  return text;
+}
+
+bool Checker::closed(ModelId model) const {
+  const auto& m = scenario_.models[model.index()];
+  return m.process.value_or(scenario_.process).kind == workload::ArrivalKind::closed && m.arrivals.empty() &&
+         m.per_minute.empty();
+}
+
+std::uint64_t Checker::pages_of(ModelId model) const {
+  const Bytes weights = scenario_.models[model.index()].weights;
+  if (!scenario_.memory || weights.count == 0) return 0;
+  return (weights.count - 1) / page.count + 1;
+}
+
+Duration Checker::load_time(ModelId model) const {
+  const auto& m = scenario_.models[model.index()];
+  if (!scenario_.memory) return Duration{0};
+  return m.load.value_or(from_seconds(static_cast<double>(m.weights.count) / scenario_.pcie_bytes_per_s));
+}
+
+bool Checker::has_batch(ModelId model, std::size_t size) const {
+  const auto& m = scenario_.models[model.index()];
+  const auto batch = static_cast<int>(size);
+  if (batch == m.max_batch) return true;
+  if (m.batch_sizes.empty()) return batch >= 1 && batch < m.max_batch;
+  return std::find(m.batch_sizes.begin(), m.batch_sizes.end(), batch) != m.batch_sizes.end();
+}
+
+// Every call comes here first: what the time that has passed leaves undone.
+void Checker::tick(TimePoint at) {
+  ++checks_;
+  if (at < last_) problem("time ran backwards", "event", at);
+  if (at > last_ && !charged()) {
+    for (const RequestId id : untold_) problem("a cancellation that was not told", name_of(id), last_);
+    untold_.clear();
+    for (std::size_t i = 0; i < known_.size(); ++i)
+      if (known_[i].alive != devices_[i].alive())
+        problem("a device's change that was not told", name_of(DeviceId{static_cast<std::uint32_t>(i)}),
+                last_);
+    if (wake_ < at) {
+      problem("a wake that was not given", "WakeAt", wake_);
+      wake_ = TimePoint::max();
+    }
+  }
+  last_ = std::max(last_, at);
+  while (!outgoing_.empty() && outgoing_.front().at <= at) {
+    send(outgoing_.front().actions, outgoing_.front().at);
+    outgoing_.pop_front();
+  }
+}
+
+// -- clients
+
+void Checker::on_sent(const Request& request, Duration alone, TimePoint at) {
+  tick(at);
+  const std::string name = name_of(request.id);
+  if (request.id.value != requests_.size()) problem("requests out of order", name, at);
+  if (request.model.index() >= scenario_.models.size()) return problem("unknown model", name, at);
+  const auto& model = scenario_.models[request.model.index()];
+  if (closed(request.model)) {
+    auto& due = due_[request.model.index()];
+    const auto found = due.find(at);
+    if (found == due.end() || at >= TimePoint{} + scenario_.duration)
+      problem("a request that no client sends", name, at);
+    else
+      due.erase(found);
+  } else if (clients_.next_at() != at || ModelId{clients_.take()} != request.model) {
+    problem("a request that no client sends", name, at);
+  }
+  Request expected{.id = request.id, .model = request.model, .cls = model.cls, .arrival = at};
+  Duration slo = model.slo;
+  const std::size_t place = sent_[request.model.index()]++;
+  if (!model.arrivals.empty()) {
+    CARILLON_ASSERT(place < model.arrivals.size());
+    const workload::PlannedRequest& planned = model.arrivals[place];
+    slo = planned.slo;
+    expected.cls = planned.cls;
+    expected.priority = planned.priority;
+    expected.app = planned.app;
+  }
+  expected.deadline = saturating_add(at, slo);
+  if (!model.latency.modes.empty()) {
+    expected.app = request.app;  // goes with the mode, which is drawn
+    if (alone <= Duration{0}) problem("a request that takes no time", name, at);
+    alone_.emplace(request.model, alone);
+  }
+  if (request != expected) problem("a request that is not the scenario's", name, at);
+  tally_.sent(expected);
+  requests_.push_back({.request = expected, .alone = alone});
+}
+
+void Checker::heard(const schedule::RequestArrived& event, TimePoint now) {
+  Asked* asked = find(event.request.id);
+  if (asked == nullptr || asked->heard)
+    return problem("heard of what was not sent", name_of(event.request.id), now);
+  asked->heard = true;
+  Request expected = asked->request;
+  expected.arrival += scenario_.network_delay;
+  if (event.request != expected) problem("heard of another request", name_of(expected.id), now);
+  if (charged() ? now < expected.arrival : now != expected.arrival || asked->done)
+    problem("heard out of time", name_of(expected.id), now);
+}
+
+void Checker::heard(const schedule::RequestCancelled& event, TimePoint now) {
+  Asked* asked = find(event.request);
+  std::erase(untold_, event.request);
+  if (asked == nullptr || !asked->heard || !asked->cancelled || asked->gone ||
+      asked->request.model != event.model || (!charged() && *asked->cancelled != now))
+    return problem("a cancellation of nothing", name_of(event.request), now);
+  asked->gone = true;
+}
+
+void Checker::on_outcome(const Request& request, Outcome outcome, TimePoint at) {
+  tick(at);
+  const std::string name = name_of(request.id);
+  Asked* asked = find(request.id);
+  if (asked == nullptr || asked->request != request) return problem("an outcome of nothing", name, at);
+  if (asked->done) {
+    // The client may go while the scheduler, which has not heard of it, refuses.
+    const bool crossed = charged() && outcome == Outcome::refused && asked->cancelled && asked->refused == at;
+    if (!crossed) problem("two outcomes", name, at);
+    return;
+  }
+  asked->done = true;
+  const bool answered = outcome == Outcome::on_time || outcome == Outcome::late;
+  switch (outcome) {
+    case Outcome::on_time:
+      if (at > asked->request.deadline) problem("called on time but late", name, at);
+      break;
+    case Outcome::late:
+      if (at <= asked->request.deadline) problem("called late but on time", name, at);
+      break;
+    case Outcome::refused:
+      if (asked->refused != at) problem("refused by nobody", name, at);
+      break;
+    case Outcome::cancelled:
+      if (options_.faults.cancels == 0 ||
+          at > asked->request.arrival +
+                   2 * std::min<Duration>(scenario_.models[request.model.index()].slo, 1min))
+        problem("cancelled by nobody", name, at);
+      asked->cancelled = at;
+      if (asked->heard) untold_.push_back(request.id);
+      break;
+    case Outcome::unanswered:
+      problem("never answered", name, at);
+      break;
+  }
+  if (answered) {
+    const Duration late = options_.faults.late_reports > 0 ? latest_report : Duration{0};
+    if (!asked->answer || at < *asked->answer || at > *asked->answer + late)
+      problem("an answer that nobody gave", name, at);
+  }
+  tally_.outcome(asked->request, outcome, at);
+  if (closed(request.model) && outcome != Outcome::unanswered)
+    due_[request.model.index()].insert(
+        at + std::max(outcome == Outcome::refused ? scenario_.network_delay : Duration{0}, shortest_turn));
+}
+
+// -- devices
+
+void Checker::on_device(DeviceId id, bool alive, Duration clock, TimePoint at) {
+  tick(at);
+  if (id.index() >= devices_.size()) return problem("unknown device", name_of(id), at);
+  DeviceAccount& device = devices_[id.index()];
+  const bool first = !seen_.contains(id);
+  const Faults& f = options_.faults;
+  if (device.alive() == alive || (!first && f.deaths_per_s == 0 && f.lost_reports == 0) ||
+      (first && at != TimePoint{}))
+    problem("a device that came or went by itself", name_of(id), at);
+  if ((first ? std::chrono::abs(clock) > f.clock_offset : clock != device.clock()))
+    problem("a clock that is off by too much", name_of(id), at);
+  seen_.insert(id);
+  for (auto& [number, action] : actions_) {
+    if (action.device != id || !action.ended) continue;
+    for (const RequestId r : action.requests)  // the answers that are on their way are lost
+      if (Asked* asked = find(r); asked != nullptr && asked->in == number) asked->answer.reset();
+  }
+  const auto ran = device.power(alive, clock, scenario_.memory ? scenario_.memory->count / page.count : 0);
+  if (!ran) return;
+  const Action& action = actions_.at(ran->first);
+  tally_.ran({id, action.model, static_cast<int>(action.requests.size()), ran->second, at}, false);
+}
+
+void Checker::heard(const schedule::DeviceChanged& event, TimePoint now) {
+  if (event.device.index() >= devices_.size()) return problem("unknown device", name_of(event.device), now);
+  Known& k = known_[event.device.index()];
+  if (k.alive == event.alive || (!charged() && devices_[event.device.index()].alive() != event.alive) ||
+      (scenario_.memory && event.pages != scenario_.memory->count / page.count))
+    problem("a device's change that is not so", name_of(event.device), now);
+  for (auto& [id, action] : actions_) {
+    if (action.device != event.device || action.lost || action.reported) continue;
+    action.lost = true;
+    for (const RequestId r : action.requests)
+      if (Asked* asked = find(r); asked != nullptr && asked->in == id) asked->in.reset();
+  }
+  k = {};
+  k.alive = event.alive;
+  k.pages = event.pages;
+}
+
+void Checker::on_start(ActionId id, DeviceId device, TimePoint at) {
+  tick(at);
+  const auto found = actions_.find(id);
+  if (found == actions_.end() || found->second.device != device)
+    return problem("started what was not sent", name_of(id), at);
+  devices_[device.index()].started(id, at);
+}
+
+void Checker::on_end(ActionId id, DeviceId device, ActionStatus status, TimePoint at) {
+  tick(at);
+  const auto found = actions_.find(id);
+  if (found == actions_.end() || found->second.device != device)
+    return problem("ended what was not sent", name_of(id), at);
+  Action& action = found->second;
+  const auto ended = devices_[device.index()].ended(id, status, at);
+  if (!ended) return;
+  action.ended = status;
+  action.start = ended->start;
+  action.end = at;
+  if (status == ActionStatus::too_late) tally_.too_late();
+  if (status == ActionStatus::stopped) tally_.stopped();
+  switch (action.kind) {
+    case Kind::load:
+      if (status == ActionStatus::success) tally_.loaded(action.start);
+      break;
+    case Kind::unload:
+      if (ended->ran) tally_.unloaded();
+      break;
+    case Kind::infer:
+      if (ended->ran)
+        tally_.ran({device, action.model, static_cast<int>(action.requests.size()), action.start, at},
+                   status == ActionStatus::success);
+      if (status == ActionStatus::success)
+        for (const RequestId r : action.requests)
+          if (Asked* asked = find(r); asked != nullptr && !asked->answer)
+            asked->answer = at + scenario_.network_delay;
+      break;
+  }
+}
+
+void Checker::heard(const schedule::ActionDone& event, TimePoint now) {
+  const std::string name = name_of(event.id);
+  const auto found = actions_.find(event.id);
+  if (found == actions_.end() || !found->second.ended || (found->second.lost && !charged()))
+    return problem("a report of nothing", name, now);
+  Action& action = found->second;
+  const Duration clock = devices_[action.device.index()].clock();
+  if (event.status != *action.ended || event.start != action.start + clock ||
+      event.end != action.end + clock || event.duration != action.end - action.start)
+    problem("a report that is not so", name, now);
+  const TimePoint due = action.end + scenario_.network_delay;
+  const TimePoint latest = charged()                          ? TimePoint::max()
+                           : options_.faults.late_reports > 0 ? due + latest_report
+                                                              : due;
+  if (now < due || now > latest) problem("a report out of time", name, now);
+  if (action.reported) {
+    if (options_.faults.doubled_reports == 0 || action.again) problem("reported twice", name, now);
+    action.again = true;
+    return;
+  }
+  action.reported = true;
+  if (action.lost) return;
+  Known& k = known_[action.device.index()];
+  const bool success = event.status == ActionStatus::success;
+  switch (action.kind) {
+    case Kind::load:
+      k.places[action.model] = success ? Known::Place::loaded : Known::Place::absent;
+      if (!success) k.booked -= pages_of(action.model);
+      break;
+    case Kind::unload:
+      k.places[action.model] = Known::Place::absent;
+      k.booked -= pages_of(action.model);
+      break;
+    case Kind::infer:
+      --k.pending[action.model];
+      for (const RequestId r : action.requests) {
+        Asked* asked = find(r);
+        if (asked == nullptr) continue;
+        if (asked->in == event.id) asked->in.reset();
+        if (success && !asked->done) problem("an answer that was not given", name_of(r), now);
+      }
+      break;
+  }
+  if (options_.faults.doubled_reports == 0) actions_.erase(found);
+}
+
+// -- the scheduler
+
+void Checker::heard(const schedule::Wake&, TimePoint now) {
+  if (!charged() && wake_ != now) problem("a wake that nobody asked for", "Wake", now);
+  wake_ = TimePoint::max();
+}
+
+void Checker::heard(const schedule::RequestProfiled& event, TimePoint now) {
+  if (!alone_.contains({event.model, event.solo}))
+    problem("a sample of nothing", "model " + std::to_string(event.model.value), now);
+}
+
+void Checker::on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) {
+  tick(now);
+  tally_.decided();
+  std::visit([&](const auto& e) { heard(e, now); }, event);
+  for (const schedule::Action& action : actions) std::visit([&](const auto& a) { decided(a, now); }, action);
+  if (charged())
+    outgoing_.push_back({now + options_.decision_time, actions});
+  else
+    send(actions, now);
+}
+
+// Books an action; the device as the scheduler knows it, none where that makes no sense.
+Checker::Known* Checker::take(ActionId id, Kind kind, DeviceId device, ModelId model, const Window& window,
+                              TimePoint now) {
+  const std::string name = name_of(id);
+  if (id < next_action_) problem("an action's id was used before", name, now);
+  next_action_ = ActionId{id.value + 1};
+  if (model.index() >= scenario_.models.size()) {
+    problem("unknown model", name, now);
+    return nullptr;
+  }
+  if (device.index() >= devices_.size() || !known_[device.index()].alive) {
+    problem("an action for a dead device", name, now);
+    return nullptr;
+  }
+  if (window.latest < window.earliest) problem("a window that ends before it begins", name, now);
+  actions_[id] = {.kind = kind, .device = device, .model = model, .requests = {}};
+  return &known_[device.index()];
+}
+
+void Checker::decided(const schedule::Load& load, TimePoint now) {
+  Known* k = take(load.id, Kind::load, load.device, load.model, load.window, now);
+  if (k == nullptr) return;
+  Known::Place& place = k->places[load.model];
+  if (place != Known::Place::absent) problem("a LOAD of what is there", name_of(load.id), now);
+  place = Known::Place::loading;
+  k->booked += pages_of(load.model);
+  if (scenario_.memory && k->booked > k->pages) problem("a LOAD without free pages", name_of(load.id), now);
+}
+
+void Checker::decided(const schedule::Unload& unload, TimePoint now) {
+  Known* k = take(unload.id, Kind::unload, unload.device, unload.model, {}, now);
+  if (k == nullptr) return;
+  Known::Place& place = k->places[unload.model];
+  if (place != Known::Place::loaded) problem("an UNLOAD of what is not there", name_of(unload.id), now);
+  if (k->pending[unload.model] > 0) problem("an UNLOAD of a model in use", name_of(unload.id), now);
+  place = Known::Place::unloading;
+}
+
+void Checker::decided(const schedule::Infer& infer, TimePoint now) {
+  const std::string name = name_of(infer.id);
+  Known* k = take(infer.id, Kind::infer, infer.device, infer.model, infer.window, now);
+  if (k == nullptr) return;
+  actions_[infer.id].requests = infer.requests;
+  ++k->pending[infer.model];
+  const Known::Place place = k->places[infer.model];
+  if (pages_of(infer.model) > 0 && place != Known::Place::loaded && place != Known::Place::loading)
+    problem("sent to where its weights are not", name, now);
+  if (!has_batch(infer.model, infer.requests.size()))
+    problem("no such batch size", std::to_string(infer.requests.size()) + " in " + name, now);
+  std::set<RequestId> members;
+  for (const RequestId id : infer.requests) {
+    if (!members.insert(id).second) {
+      problem("a request twice in a batch", name, now);
+      continue;
+    }
+    Asked* asked = find(id);
+    if (!open(asked)) {
+      problem("ran what is not open", name_of(id), now);
+      continue;
+    }
+    if (asked->request.model != infer.model) problem("ran under another model", name_of(id), now);
+    if (runs(*asked)) problem("ran twice at once", name_of(id), now);
+    asked->in = infer.id;
+  }
+}
+
+// For all that the scheduler knows, the request is there and has no outcome.
+bool Checker::open(const Asked* asked) const {
+  return asked != nullptr && asked->heard && !asked->gone && !asked->refused &&
+         (!asked->done || asked->cancelled);
+}
+
+bool Checker::runs(const Asked& asked) const {
+  if (!asked.in) return false;
+  const auto found = actions_.find(*asked.in);
+  return found != actions_.end() && !found->second.stopped;
+}
+
+void Checker::decided(const schedule::Refuse& refuse, TimePoint now) {
+  const std::string name = name_of(refuse.request);
+  Asked* asked = find(refuse.request);
+  if (!open(asked)) return problem("refused what is not open", name, now);
+  if (runs(*asked)) problem("refused what runs", name, now);
+  asked->refused = now + options_.decision_time;
+}
+
+void Checker::decided(const schedule::WakeAt& wake, TimePoint now) {
+  if (wake.at <= now) problem("a wake in the past", "WakeAt", now);
+  wake_ = wake.at;
+}
+
+void Checker::decided(const schedule::Stop& stop, TimePoint now) {
+  const auto found = actions_.find(stop.id);
+  if (found == actions_.end() || found->second.kind != Kind::infer || found->second.device != stop.device ||
+      found->second.reported)
+    return problem("a stop of what does not run", name_of(stop.id), now);
+  found->second.stopped = true;
+}
+
+// What a decision sends, as the devices get it.
+void Checker::send(const schedule::Actions& actions, TimePoint at) {
+  const Duration delay = scenario_.network_delay;
+  const auto to = [&](DeviceId device, const DeviceAccount::Sent& sent) {
+    if (device.index() < devices_.size() && actions_.contains(sent.id)) devices_[device.index()].sent(sent);
+  };
+  for (const schedule::Action& action : actions) {
+    if (const auto* infer = std::get_if<schedule::Infer>(&action)) {
+      if (infer->model.index() >= scenario_.models.size() || infer->requests.empty()) continue;
+      Duration longest{0};
+      for (const RequestId id : infer->requests)
+        if (const Asked* asked = find(id)) longest = std::max(longest, asked->alone);
+      to(infer->device, {.id = infer->id,
+                         .kind = Kind::infer,
+                         .model = infer->model,
+                         .window = infer->window,
+                         .heard = at + delay,
+                         .ready = at + 2 * delay,
+                         .time = scenario_.models[infer->model.index()].latency.batch_time(
+                             static_cast<int>(infer->requests.size()), longest),
+                         .pages = pages_of(infer->model)});
+    } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
+      if (load->model.index() >= scenario_.models.size()) continue;
+      to(load->device, {.id = load->id,
+                        .kind = Kind::load,
+                        .model = load->model,
+                        .window = load->window,
+                        .heard = at + delay,
+                        .ready = at + delay,
+                        .time = load_time(load->model),
+                        .pages = pages_of(load->model)});
+    } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
+      if (unload->model.index() >= scenario_.models.size()) continue;
+      to(unload->device, {.id = unload->id,
+                          .kind = Kind::unload,
+                          .model = unload->model,
+                          .window = {},
+                          .heard = at + delay,
+                          .ready = at + delay,
+                          .pages = pages_of(unload->model)});
+    } else if (const auto* stop = std::get_if<schedule::Stop>(&action)) {
+      if (stop->device.index() < devices_.size()) devices_[stop->device.index()].stop(stop->id, at + delay);
+    }
+  }
+}
+
+void Checker::finish(const Figures& figures) {
+  const TimePoint end = TimePoint{} + scenario_.duration;
+  const Duration delay = scenario_.network_delay;
+  tick(last_);
+  for (const Asked& asked : requests_) {
+    if (!asked.done) problem("no outcome", name_of(asked.request.id), last_);
+    const TimePoint due = asked.request.arrival + delay;
+    if (!asked.heard && due < last_ && !charged() && (!asked.cancelled || *asked.cancelled > due))
+      problem("never heard of", name_of(asked.request.id), due);
+  }
+  if (clients_.next_at() < last_) problem("a request that was not sent", "clients", clients_.next_at());
+  for (const auto& due : due_)
+    if (!due.empty() && *due.begin() < std::min(end, last_))
+      problem("a request that was not sent", "clients", *due.begin());
+  for (DeviceAccount& device : devices_) device.finish(last_);
+  const Duration slack = std::max(options_.faults.late_reports > 0 ? latest_report : Duration{0},
+                                  options_.faults.lost_reports > 0 ? declared_dead : Duration{0});
+  for (const auto& [id, action] : actions_)
+    if (action.ended && !action.reported && !action.lost && !charged() && action.end + delay + slack < last_)
+      problem("never reported", name_of(id), action.end);
+  for (const std::string& difference : tally_.differences(figures))
+    problem("figures that are not so", difference, last_);
+}
+
+}  // namespace carillon::simulate::testing

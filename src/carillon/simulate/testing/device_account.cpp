@@ -1,0 +1,216 @@
+#include "carillon/simulate/testing/device_account.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace carillon::simulate::testing {
+
+using schedule::ActionStatus;
+
+void DeviceAccount::problem(const std::string& kind, ActionId id, TimePoint at) {
+  problems_.add(kind, "action " + std::to_string(id.value) + " on device " + std::to_string(id_.value), at);
+}
+
+DeviceAccount::Place& DeviceAccount::place(ModelId model) {
+  if (places_.size() <= model.index()) places_.resize(model.index() + 1, Place::absent);
+  return places_[model.index()];
+}
+
+std::optional<std::pair<ActionId, TimePoint>> DeviceAccount::power(bool alive, Duration clock,
+                                                                   std::uint64_t pages) {
+  std::optional<std::pair<ActionId, TimePoint>> ran;
+  if (exec_.running) ran.emplace(exec_.running->action.id, exec_.running->start);
+  alive_ = alive;
+  clock_ = clock;
+  pages_ = pages;
+  used_ = 0;
+  places_.clear();
+  exec_ = {};
+  load_ = {};
+  unloads_.clear();
+  return ran;
+}
+
+void DeviceAccount::sent(const Sent& action) {
+  if (!alive_) return;
+  (action.kind == Kind::unload ? unloads_ : executor(action.kind).waiting).push_back(action);
+}
+
+void DeviceAccount::stop(ActionId id, TimePoint heard) {
+  if (exec_.running && exec_.running->action.id == id)
+    exec_.running->action.stopped = std::min(exec_.running->action.stopped, heard);
+  for (Sent& action : exec_.waiting)
+    if (action.id == id) action.stopped = std::min(action.stopped, heard);
+}
+
+// When the first in line starts, or is refused.
+TimePoint DeviceAccount::due(const Executor& executor, const Sent& action) const {
+  const TimePoint open = action.window.earliest == TimePoint::min()
+                             ? TimePoint::min()
+                             : saturating_add(action.window.earliest, -clock_);
+  return std::max({executor.free_at, action.ready, open});
+}
+
+std::optional<ActionStatus> DeviceAccount::refusal(const Sent& action, TimePoint start) {
+  if (saturating_add(start, clock_) > action.window.latest) return ActionStatus::too_late;
+  if (action.pages == 0) return std::nullopt;
+  const Place where = place(action.model);
+  if (action.kind == Kind::infer)
+    return where == Place::loaded ? std::nullopt : std::optional(ActionStatus::not_loaded);
+  if (where != Place::absent) return ActionStatus::failed;
+  return used_ + action.pages > pages_ ? std::optional(ActionStatus::no_memory) : std::nullopt;
+}
+
+void DeviceAccount::started(ActionId id, TimePoint at) {
+  Executor* executor = nullptr;
+  std::vector<Sent>::iterator found;
+  for (Executor* each : {&exec_, &load_}) {
+    const auto in = std::find_if(each->waiting.begin(), each->waiting.end(),
+                                 [id](const Sent& action) { return action.id == id; });
+    if (in == each->waiting.end()) continue;
+    executor = each;
+    found = in;
+  }
+  if (executor == nullptr) return problem("started what was not sent", id, at);
+  const Sent action = *found;
+  executor->waiting.erase(found);
+  if (executor->running) {
+    problem("two things at once", id, at);
+    executor->running.reset();
+  } else if (saturating_add(at, clock_) < action.window.earliest) {
+    problem("started before its window", id, at);
+  } else if (const TimePoint then = due(*executor, action); at != then) {
+    problem(at < then ? "started before it was there" : "started later than it could", id, at);
+  }
+  if (at > action.stopped) problem("started after it was stopped", id, at);
+  for (const Sent& other : executor->waiting)
+    if (other.heard < at &&
+        std::tie(other.window.earliest, other.id) < std::tie(action.window.earliest, action.id))
+      problem("started out of turn", id, at);
+  const auto refused = refusal(action, at);
+  if (!refused && action.kind == Kind::load && action.pages > 0) {
+    place(action.model) = Place::loading;
+    used_ += action.pages;
+  }
+  executor->running = {action, at, refused};
+}
+
+Duration DeviceAccount::least(Duration time) const {
+  if (faults_ == Faults{}) return time;
+  return from_ns(static_cast<double>(time.count()) * faults_.speed) - Duration{1};
+}
+
+// None where a stall may come on top.
+std::optional<Duration> DeviceAccount::most(Duration time) const {
+  if (faults_ == Faults{}) return time;
+  if (faults_.stalls_per_s > 0) return std::nullopt;
+  double factor = faults_.speed * (1 + 8 * faults_.noise);  // nobody draws a normal number beyond 8
+  if (faults_.hiccups > 0) factor *= 10;
+  if (faults_.slowdowns_per_s > 0) factor *= 4;
+  return from_ns(static_cast<double>(time.count()) * factor) + Duration{1};
+}
+
+// Whether that is how it could end.
+void DeviceAccount::judge(const Running& ran, ActionStatus status, TimePoint at) {
+  const auto& [action, start, refusal] = ran;
+  const Duration took = at - start;
+  if (at > action.stopped) problem("went on after it was stopped", action.id, at);
+  if (status == ActionStatus::stopped) {
+    if (at != action.stopped) problem("stopped by nobody", action.id, at);
+    return;
+  }
+  if (refusal) {
+    if (status == *refusal && took == Duration{0}) return;
+    const bool late = *refusal == ActionStatus::too_late, cold = *refusal == ActionStatus::not_loaded,
+               full = *refusal == ActionStatus::no_memory;
+    return problem(late   ? "started after its window"
+                   : cold ? "ran without its weights"
+                   : full ? "more pages than there are"
+                          : "loaded twice",
+                   action.id, at);
+  }
+  switch (status) {
+    case ActionStatus::too_late:
+      return problem("refused within its window", action.id, at);
+    case ActionStatus::not_loaded:
+      return problem("refused for weights that are there", action.id, at);
+    case ActionStatus::no_memory:
+      if (action.kind != Kind::infer || faults_.lost_inputs == 0 || took > Duration{0})
+        problem("refused for memory that is there", action.id, at);
+      return;
+    case ActionStatus::failed:
+      if ((action.kind == Kind::infer ? faults_.infer_failures : faults_.load_failures) == 0)
+        problem("failed without a cause", action.id, at);
+      break;
+    case ActionStatus::success:
+    case ActionStatus::stopped:
+      break;
+  }
+  if (took < least(action.time)) problem("took too little time", action.id, at);
+  if (const auto longest = most(action.time); longest && took > *longest)
+    problem("took too much time", action.id, at);
+}
+
+DeviceAccount::Ended DeviceAccount::unload(const Sent& action, ActionStatus status, TimePoint at) {
+  if (status != ActionStatus::success) problem("failed without a cause", action.id, at);
+  if (at != action.heard) problem("not unloaded when it was told", action.id, at);
+  if (action.pages == 0 || place(action.model) != Place::loaded) return {at, false};
+  place(action.model) = Place::absent;
+  used_ -= action.pages;
+  return {at, true};
+}
+
+std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStatus status, TimePoint at) {
+  const auto take = [id](std::vector<Sent>& from) {
+    const auto found = std::find_if(from.begin(), from.end(), [id](const Sent& a) { return a.id == id; });
+    std::optional<Sent> taken;
+    if (found != from.end()) {
+      taken = *found;
+      from.erase(found);
+    }
+    return taken;
+  };
+  if (const auto action = take(unloads_)) return unload(*action, status, at);
+  for (Executor* executor : {&exec_, &load_}) {
+    if (executor->running && executor->running->action.id == id) {
+      const Running ran = *executor->running;
+      executor->running.reset();
+      executor->free_at = at;
+      judge(ran, status, at);
+      if (ran.action.kind == Kind::load && !ran.refusal && ran.action.pages > 0) {
+        const bool loaded = status == ActionStatus::success;
+        place(ran.action.model) = loaded ? Place::loaded : Place::absent;
+        if (!loaded) used_ -= ran.action.pages;
+      }
+      return Ended{ran.start, !ran.refusal && status != ActionStatus::no_memory};
+    }
+    if (const auto action = take(executor->waiting)) {
+      executor->free_at = at;
+      if (status != ActionStatus::stopped || at != action->stopped) problem("ended without a start", id, at);
+      return Ended{at, false};
+    }
+  }
+  problem("ended what does not run", id, at);
+  return std::nullopt;
+}
+
+void DeviceAccount::finish(TimePoint now) {
+  for (const Executor* executor : {&exec_, &load_}) {
+    if (executor->running) {
+      const auto longest = most(executor->running->action.time);
+      if (longest && saturating_add(executor->running->start, *longest) < now)
+        problem("never ended", executor->running->action.id, now);
+      continue;
+    }
+    const Sent* first = nullptr;
+    for (const Sent& action : executor->waiting)
+      if (action.heard < now && (first == nullptr || std::tie(action.window.earliest, action.id) <
+                                                         std::tie(first->window.earliest, first->id)))
+        first = &action;
+    if (first != nullptr && due(*executor, *first) < now) problem("never started", first->id, now);
+  }
+  for (const Sent& unload : unloads_)
+    if (unload.heard < now) problem("not unloaded when it was told", unload.id, now);
+}
+
+}  // namespace carillon::simulate::testing

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/schedule/action.h"
+#include "carillon/simulate/simulation.h"
+#include "carillon/simulate/testing/problems.h"
+
+namespace carillon::simulate::testing {
+
+// What one device must do with the messages that reach it, worked out from the messages alone: when each
+// action starts, how it ends, how long it takes, what memory holds. A device is held against it as it tells
+// of its starts and ends; where it does otherwise, that is a problem.
+//
+// EXEC and LOAD each take their actions by (earliest, id). The first starts as soon as it may: the executor
+// is free, the window is open by the device's own clock, message and inputs are there. Where the window has
+// closed, the weights are not there (INFER), or the pages (LOAD), it is refused at that moment, else it runs.
+// An UNLOAD is done when its message comes. LOAD takes its pages when it starts, and gives them back where it
+// fails.
+class DeviceAccount {
+ public:
+  enum class Kind : std::uint8_t { load, unload, infer };
+  struct Sent {
+    ActionId id;
+    Kind kind{};
+    ModelId model;
+    Window window;
+    TimePoint heard, ready;  // the message is there; its inputs too
+    Duration time{0};        // what it takes where nothing goes wrong
+    std::uint64_t pages = 0;
+    TimePoint stopped = TimePoint::max();  // a Stop is there
+  };
+  struct Ended {
+    TimePoint start;
+    bool ran = false;  // INFER, LOAD: it was begun; UNLOAD: there was something to unload
+  };
+
+  DeviceAccount(DeviceId id, const Faults& faults, Problems& problems)
+      : id_(id), faults_(faults), problems_(problems) {}
+
+  // The device starts with empty memory of `pages`, or dies: what was sent to it is gone. Returns the INFER
+  // that ran, and since when.
+  std::optional<std::pair<ActionId, TimePoint>> power(bool alive, Duration clock, std::uint64_t pages);
+  bool alive() const { return alive_; }
+  Duration clock() const { return clock_; }
+
+  void sent(const Sent& action);
+  void stop(ActionId id, TimePoint heard);
+
+  void started(ActionId id, TimePoint at);
+  // None where it was not to end.
+  std::optional<Ended> ended(ActionId id, schedule::ActionStatus status, TimePoint at);
+
+  // Of all that is left: what should have started or ended before `now`.
+  void finish(TimePoint now);
+
+ private:
+  struct Running {
+    Sent action;
+    TimePoint start;
+    std::optional<schedule::ActionStatus> refusal;  // what it must come to at once, where it may not run
+  };
+  struct Executor {
+    std::vector<Sent> waiting;
+    std::optional<Running> running;
+    // When it was last free of one: the end of what ran, the turn of what was refused.
+    TimePoint free_at = TimePoint::min();
+  };
+  enum class Place : std::uint8_t { absent, loading, loaded };
+
+  void problem(const std::string& kind, ActionId id, TimePoint at);
+  Executor& executor(Kind kind) { return kind == Kind::infer ? exec_ : load_; }
+  Place& place(ModelId model);
+  TimePoint due(const Executor& executor, const Sent& action) const;
+  std::optional<schedule::ActionStatus> refusal(const Sent& action, TimePoint start);
+  Ended unload(const Sent& action, schedule::ActionStatus status, TimePoint at);
+  void judge(const Running& ran, schedule::ActionStatus status, TimePoint at);
+  Duration least(Duration time) const;
+  std::optional<Duration> most(Duration time) const;
+
+  DeviceId id_;
+  Faults faults_;
+  Problems& problems_;
+  bool alive_ = false;
+  Duration clock_{0};
+  std::uint64_t pages_ = 0, used_ = 0;
+  std::vector<Place> places_;  // by model
+  Executor exec_, load_;
+  std::vector<Sent> unloads_;
+};
+
+}  // namespace carillon::simulate::testing
