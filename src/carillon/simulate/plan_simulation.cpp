@@ -242,6 +242,7 @@ std::string to_json(const PlanSimulation& simulation, std::span<const Workload> 
                     const PlanSimulationOptions& options) {
   ordered_json document = {{"seconds", to_seconds(options.span)},
                            {"noise", options.noise},
+                           {"error", options.error},
                            {"arrivals", name_of(options.arrivals)},
                            {"batching", name_of(options.batching)},
                            {"standby", options.standby},

@@ -176,6 +176,60 @@ TEST(PlanSimulation, TheSameSeedGivesTheSameBytes) {
   EXPECT_EQ(told["arrivals"], "poisson");
 }
 
+TEST(PlanSimulation, IsToldAsJsonAndAsATable) {
+  const std::vector<Workload> workloads = {{"first", "resnet50", 40, 20},
+                                           {"second, of a long name indeed: 34", "vgg19", 60, 5}};
+  PlanSimulation s{.workloads = {{.workload = 1,
+                                  .requests = 100,
+                                  .on_time = 75,
+                                  .p50 = 12ms,
+                                  .p99 = 70ms,
+                                  .offered_rps = 10,
+                                  .achieved_rps = 9.5,
+                                  .mean_batch = 1.5,
+                                  .late = true,
+                                  .slow = true,
+                                  .standby = true},
+                                 {.workload = 0, .p50 = 1500us, .p99 = Duration::max()}},
+                   .requests = 100,
+                   .on_time = 75,
+                   .violations = 1};
+  const PlanSimulationOptions options{.span = 10s,
+                                      .noise = 0.05,
+                                      .error = 0.02,
+                                      .arrivals = workload::ArrivalKind::poisson,
+                                      .batching = PlanBatching::full,
+                                      .standby = true,
+                                      .seed = 9};
+  const auto expected = nlohmann::ordered_json::parse(R"({
+    "seconds": 10.0, "noise": 0.05, "error": 0.02, "arrivals": "poisson", "batching": "full", "standby": true, "seed": 9,
+    "workloads": [
+      {"id": "second, of a long name indeed: 34", "model": "vgg19", "slo_ms": 60.0, "rate_rps": 5.0, "p50_ms": 12.0,
+       "p99_ms": 70.0, "achieved_rps": 9.5, "mean_batch": 1.5, "on_time_fraction": 0.75, "late": true, "slow": true,
+       "standby": true, "violated": true},
+      {"id": "first", "model": "resnet50", "slo_ms": 40.0, "rate_rps": 20.0, "p50_ms": 1.5,
+       "p99_ms": null, "achieved_rps": 0.0, "mean_batch": 0.0, "on_time_fraction": 1.0, "late": false, "slow": false,
+       "standby": false, "violated": false}],
+    "requests": 100, "on_time": 75, "violations": 1})");
+  EXPECT_EQ(nlohmann::ordered_json::parse(to_json(s, workloads, options)).dump(1), expected.dump(1));
+  EXPECT_EQ(
+      to_table(s, workloads, options),
+      "Simulated for 10 s, poisson arrivals, noise 0.05, error 0.02, batches when full, seed 9:\n"
+      "workload                             p50 ms     p99 ms     SLO ms  requests/s     of rate  mean "
+      "batch\n"
+      "second, of a long name indeed: 34      12.00      70.00         60         9.5        10.0        1.50"
+      "  late  slow  (standby)\n"
+      "first                                  1.50      never         40         0.0         0.0        "
+      "0.00\n"
+      "1 of 2 workloads violated; 75.000% of 100 requests on time\n");
+  PlanSimulationOptions plain;
+  EXPECT_NE(to_table(s, workloads, plain).find("constant arrivals"), std::string::npos);
+  EXPECT_NE(to_table(s, workloads, plain).find("batches with what is there"), std::string::npos);
+  const auto told = nlohmann::json::parse(to_json(s, workloads, plain));
+  EXPECT_EQ(told["arrivals"], "constant");
+  EXPECT_EQ(told["batching"], "available");
+}
+
 TEST(PlanSimulation, RefusesWhatMakesNoSense) {
   const std::vector<Workload> workloads = {{"a", "resnet50", 40, 60}};
   const Plan plan = one_device(workloads, {{20, 1}});

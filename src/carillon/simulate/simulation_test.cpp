@@ -1,5 +1,7 @@
 #include "carillon/simulate/simulation.h"
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -14,6 +16,8 @@
 
 namespace carillon::simulate {
 namespace {
+
+constexpr std::uint64_t page_bytes = 16ULL << 20;
 
 workload::Scenario scenario(double rate, int devices = 2, int models = 1) {
   workload::Scenario s;
@@ -183,6 +187,210 @@ TEST(Goodput, FindsWhereOneModelBegins) {
     EXPECT_LT(found.rate, 600);
     EXPECT_GE(found.report.worst_finish_rate, 0.99);
     EXPECT_GT(found.runs, 5);
+  }
+}
+
+TEST(Simulation, TellsSchedulersOfTheModels) {
+  workload::Scenario s = scenario(1, 1, 4);
+  s.memory = mib(100);
+  s.pcie_bytes_per_s = 1e9;
+  s.models[0].max_batch = 3;
+  s.models[1].max_batch = 20;
+  s.models[1].batch_sizes = {1, 4, 16};
+  s.models[1].weights = Bytes{page_bytes};
+  s.models[2].max_batch = 300;
+  s.models[2].weights = Bytes{page_bytes + 1};
+  s.models[3].max_batch = 130;
+  s.models[3].weights = Bytes{1};
+  s.models[3].load = 7ms;
+  const auto infos = model_infos(s);
+  const auto sizes = [&](std::size_t m) {
+    std::vector<int> found;
+    for (const auto& b : infos[m].batches) {
+      found.push_back(b.batch);
+      EXPECT_EQ(b.exec, b.batch * 1ms + 5ms);
+    }
+    return found;
+  };
+  EXPECT_EQ(sizes(0), (std::vector<int>{1, 2, 3}));
+  EXPECT_EQ(sizes(1), (std::vector<int>{1, 4, 16, 20})) << "the largest too";
+  const auto large = sizes(2);
+  EXPECT_EQ(large.back(), 300);
+  for (int b = 1; b <= 128; ++b) EXPECT_EQ(large[static_cast<std::size_t>(b - 1)], b);
+  for (std::size_t i = 128; i < large.size(); ++i) {
+    EXPECT_GT(large[i], large[i - 1]);
+    EXPECT_LE(large[i], large[i - 1] * 1.02);
+  }
+  EXPECT_LT(large.size(), 128 + 75U) << "not all of them";
+  EXPECT_EQ(sizes(3).size(), 129U) << "1 to 128, and 130";
+  const std::vector<std::uint64_t> pages{infos[0].pages, infos[1].pages, infos[2].pages, infos[3].pages};
+  EXPECT_EQ(pages, (std::vector<std::uint64_t>{0, 1, 2, 1}));
+  EXPECT_EQ(infos[0].load, Duration{0});
+  EXPECT_EQ(infos[1].load, from_seconds(page_bytes / 1e9));
+  EXPECT_EQ(infos[3].load, 7ms);
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    EXPECT_EQ(infos[i].id.index(), i);
+    EXPECT_EQ(infos[i].name, s.models[i].name);
+  }
+  s.memory.reset();  // all are everywhere
+  for (const auto& info : model_infos(s)) {
+    EXPECT_EQ(info.pages, 0U);
+    EXPECT_EQ(info.load, Duration{0});
+  }
+}
+
+TEST(Simulation, TellsSchedulersOfTheSurroundings) {
+  auto s = scenario(1);
+  s.network_delay = 300us;
+  EXPECT_EQ(environment(s).dispatch, 600us);
+  EXPECT_EQ(environment(s).answer, 300us);
+  EXPECT_EQ(environment(s).overrun, 0);
+  s.allowance = {.dispatch = 1ms, .answer = 2ms, .overrun = 0.25};
+  EXPECT_EQ(environment(s).dispatch, 1ms);
+  EXPECT_EQ(environment(s).answer, 2ms);
+  EXPECT_EQ(environment(s).overrun, 0.25);
+}
+
+// Answers nothing, and wants to be called again and again.
+class Sleepless final : public schedule::Scheduler {
+ public:
+  std::string_view name() const override { return "sleepless"; }
+  void add_model(const schedule::ModelInfo&) override {}
+  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
+  void decide(const schedule::Event&, TimePoint now, schedule::Actions& out) override {
+    out.emplace_back(schedule::WakeAt{now + every});
+  }
+  Duration every = 10s;
+};
+
+TEST(Simulation, EndsThoughARequestIsNeverAnswered) {
+  auto s = scenario(1, 1);
+  Sleepless sleepless;
+  const Figures f = run(s, sleepless);
+  EXPECT_GT(f.models[0].offered, 0U);
+  EXPECT_EQ(f.models[0].on_time + f.models[0].late + f.models[0].refused + f.models[0].cancelled, 0U);
+  EXPECT_NEAR(static_cast<double>(f.decisions), 360, 25) << "for an hour";
+}
+
+TEST(Simulation, EndsWhenItIsToldTo) {
+  auto s = scenario(0, 1);
+  s.duration = std::chrono::hours{100'000};  // would take longer than anybody waits
+  s.models[0].rate = {{s.duration - 1s, 100}};
+  Sleepless sleepless;
+  sleepless.every = 1s;
+  std::vector<double> shares;
+  run(s, sleepless, {.progress = [&](double share) {
+        shares.push_back(share);
+        return shares.size() < 3;
+      }});
+  ASSERT_EQ(shares.size(), 3U);
+  EXPECT_GT(shares[0], 0);
+  EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
+  EXPECT_LT(shares[2], 0.5);
+}
+
+// What happens at one instant.
+struct Order final : Observer {
+  std::vector<std::string> happened;
+  TimePoint of;
+  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions&) override {
+    if (now != of) return;
+    if (std::holds_alternative<schedule::ActionDone>(event)) happened.emplace_back("report");
+    if (std::holds_alternative<schedule::RequestArrived>(event)) happened.emplace_back("arrival");
+    if (std::holds_alternative<schedule::Wake>(event)) happened.emplace_back("wake");
+  }
+  void on_end(ActionId, DeviceId, schedule::ActionStatus, TimePoint at) override {
+    if (at == of) happened.emplace_back("end");
+  }
+};
+
+TEST(Simulation, AtOneInstantDevicesComeFirstThenClientsThenTheClock) {
+  struct Planner final : schedule::Scheduler {
+    std::string_view name() const override { return "planner"; }
+    void add_model(const schedule::ModelInfo&) override {}
+    Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
+    void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+      const auto* arrival = std::get_if<schedule::RequestArrived>(&event);
+      if (arrival == nullptr) return;
+      if (next == 0) out.emplace_back(schedule::WakeAt{TimePoint{14ms}});
+      out.emplace_back(schedule::Infer{
+          ActionId{next++}, DeviceId{0}, ModelId{0}, {arrival->request.id}, {now, TimePoint::max()}, 6ms});
+    }
+    std::uint64_t next = 0;
+  } planner;
+  auto s = scenario(0, 1);
+  s.network_delay = 1ms;
+  s.models[0].slo = 1s;
+  // The first: heard at 6, there with its inputs at 8, ends at 14 and is reported at 15; at 14 the second is
+  // heard.
+  s.models[0].arrivals = {{.at = TimePoint{5ms}, .slo = 1s},
+                          {.at = TimePoint{13ms}, .slo = 1s},
+                          {.at = TimePoint{14ms}, .slo = 1s}};
+  Order order;
+  order.of = TimePoint{14ms};
+  run(s, planner, {.observer = &order});
+  EXPECT_EQ(order.happened, (std::vector<std::string>{"end", "arrival", "wake"}));
+  order.happened.clear();
+  order.of = TimePoint{15ms};
+  Planner again;
+  run(s, again, {.observer = &order});
+  EXPECT_EQ(order.happened, (std::vector<std::string>{"report", "arrival"}));
+}
+
+TEST(Simulation, RequestsOfModesTakeTheTimeOfTheirMode) {
+  struct Alone final : Observer {
+    std::vector<double> quick, slow;  // ms
+    void on_sent(const Request&, Duration alone, TimePoint) override {
+      (alone < 50ms ? quick : slow).push_back(to_ms(alone));
+    }
+  } alone;
+  auto s = scenario(500, 1);
+  s.models[0].latency.modes = {{.mean = 20ms, .deviation = 2ms, .weight = 3},
+                               {.mean = 100ms, .deviation = 5ms, .weight = 1}};
+  const auto policy = *schedule::make_scheduler("fcfs", environment(s));
+  run(s, *policy, {.observer = &alone});
+  const auto moments = [](const std::vector<double>& values) {
+    double sum = 0, squares = 0;
+    for (const double v : values) {
+      sum += v;
+      squares += v * v;
+    }
+    const auto n = static_cast<double>(values.size());
+    return std::pair(sum / n, std::sqrt(squares / n - sum / n * sum / n));
+  };
+  EXPECT_NEAR(
+      static_cast<double>(alone.quick.size()) / static_cast<double>(alone.quick.size() + alone.slow.size()),
+      0.75, 0.03);
+  EXPECT_NEAR(moments(alone.quick).first, 20, 0.2);
+  EXPECT_NEAR(moments(alone.quick).second, 2, 0.15);
+  EXPECT_NEAR(moments(alone.slow).first, 100, 0.7);
+  EXPECT_NEAR(moments(alone.slow).second, 5, 0.5);
+}
+
+TEST(Simulation, ShareOfAnsweredRequestsIsMeasuredAlone) {
+  struct Samples final : Observer {
+    std::size_t heard = 0, answered = 0;
+    void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions&) override {
+      heard += std::holds_alternative<schedule::RequestProfiled>(event) ? 1 : 0;
+      if (std::holds_alternative<schedule::RequestProfiled>(event)) at.push_back(now);
+    }
+    void on_outcome(const Request&, Outcome outcome, TimePoint) override {
+      answered += outcome == Outcome::on_time || outcome == Outcome::late ? 1 : 0;
+    }
+    void on_end(ActionId, DeviceId, schedule::ActionStatus, TimePoint t) override { ends.insert(t); }
+    std::set<TimePoint> ends;
+    std::vector<TimePoint> at;
+  };
+  auto s = scenario(50, 1);
+  s.models[0].latency.modes = {{.mean = 5ms, .deviation = 1ms, .weight = 1}};
+  s.models[0].slo = 1s;
+  for (const double share : {0.0, 0.3, 1.0}) {
+    Samples samples;
+    const auto policy = *schedule::make_scheduler("fcfs", environment(s));
+    run(s, *policy, {.profiled = share, .profiled_after = 70ms, .observer = &samples});
+    EXPECT_NEAR(static_cast<double>(samples.heard) / static_cast<double>(samples.answered), share,
+                share == 0.3 ? 0.08 : 0.01);
+    for (const TimePoint t : samples.at) EXPECT_TRUE(samples.ends.contains(t - 70ms));
   }
 }
 
