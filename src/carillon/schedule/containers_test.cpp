@@ -1,0 +1,153 @@
+// The schedulers' own containers and the mirror of an executor, against plain ones that are slow and right.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/schedule/executor.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/schedule/request_queue.h"
+
+namespace carillon::schedule {
+namespace {
+
+TEST(IdMap, AgreesWithAMap) {
+  // Ids in a row as they are dealt out, and far ones, so that some share a place.
+  for (const std::uint64_t spread : {1ULL, 7ULL, 1ULL << 20, 0x123456789ULL}) {
+    Random random(spread);
+    IdMap<RequestId, std::uint64_t> map;
+    std::map<std::uint64_t, std::uint64_t> truth;
+    EXPECT_EQ(map.find(RequestId{3}), nullptr);
+    EXPECT_FALSE(map.erase(RequestId{3}));
+    for (std::uint64_t i = 0; i < 20'000; ++i) {
+      const RequestId id{random.below(300) * spread};
+      switch (random.below(i < 10'000 ? 2 : 3)) {
+        case 0:
+          ASSERT_EQ(map.insert(id, i), truth.emplace(id.value, i).second);
+          break;
+        case 1: {
+          const auto found = truth.find(id.value);
+          const std::uint64_t* at = map.find(id);
+          ASSERT_EQ(at != nullptr, found != truth.end());
+          if (at != nullptr) {
+            ASSERT_EQ(*at, found->second);
+          }
+          break;
+        }
+        default: {
+          const auto found = truth.find(id.value);
+          const std::optional<std::uint64_t> taken = map.erase(id);
+          ASSERT_EQ(taken.has_value(), found != truth.end());
+          if (!taken) break;
+          ASSERT_EQ(*taken, found->second);
+          truth.erase(found);
+          for (const auto& [key, value] : truth) {  // the others moved, but are there
+            const std::uint64_t* at = map.find(RequestId{key});
+            ASSERT_TRUE(at != nullptr && *at == value) << key;
+          }
+        }
+      }
+      ASSERT_EQ(map.size(), truth.size());
+    }
+  }
+}
+
+TEST(RequestQueue, AgreesWithASortedList) {
+  Random random(3);
+  for (const std::uint64_t deadlines : {5ULL, 1'000'000ULL}) {
+    RequestQueue queue;
+    std::vector<Request> truth;
+    std::uint64_t next = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      // Now longer, now shorter.
+      switch (random.below(i / 1000 % 2 == 0 ? 4 : 8)) {
+        case 0:
+        case 1:
+        case 2: {
+          const Request r{
+              .id = RequestId{next++},
+              .deadline = TimePoint{Duration{static_cast<std::int64_t>(random.below(deadlines))}}};
+          queue.push(r);
+          truth.push_back(r);
+          std::sort(truth.begin(), truth.end(), [](const Request& a, const Request& b) {
+            return std::pair(a.deadline, a.id) < std::pair(b.deadline, b.id);
+          });
+          break;
+        }
+        case 3: {
+          const RequestId id{next - random.below(std::min<std::uint64_t>(next, 20) + 1)};
+          ASSERT_EQ(queue.remove(id),
+                    std::erase_if(truth, [&](const Request& r) { return r.id == id; }) == 1);
+          break;
+        }
+        default: {
+          const auto n = static_cast<std::size_t>(random.below(std::min<std::size_t>(truth.size(), 3) + 1));
+          queue.pop_front(n);
+          truth.erase(truth.begin(), truth.begin() + static_cast<std::ptrdiff_t>(n));
+        }
+      }
+      if (random.below(3000) == 0) {
+        queue.clear();
+        truth.clear();
+      }
+      ASSERT_EQ(queue.size(), truth.size());
+      ASSERT_EQ(queue.empty(), truth.empty());
+      ASSERT_TRUE(std::equal(queue.begin(), queue.end(), truth.begin(), truth.end()));
+      if (truth.empty()) continue;
+      ASSERT_EQ(queue.front(), truth.front());
+      ASSERT_EQ(queue[truth.size() - 1], truth.back());
+    }
+  }
+}
+
+// What was sent is run one after the other by (earliest, order of sending), each from its earliest on.
+TEST(Executor, ExpectsWhatIsSentOneAfterTheOther) {
+  Random random(5);
+  const auto some = [&](std::uint64_t n) { return Duration{static_cast<std::int64_t>(random.below(n))}; };
+  for (int round = 0; round < 300; ++round) {
+    Executor executor;
+    std::vector<Executor::Pending> truth;
+    TimePoint ended = TimePoint::min(), now{};
+    std::uint64_t next = 0;
+    for (int i = 0; i < 60; ++i) {
+      now += some(5);
+      if (truth.empty() || random.below(2) == 0) {
+        const Executor::Pending p{ActionId{next++}, ModelId{1}, now + some(20), some(10), {}};
+        executor.push(p.id, p.model, p.earliest, p.expected);
+        truth.push_back(p);
+        std::stable_sort(truth.begin(), truth.end(),
+                         [](const auto& a, const auto& b) { return a.earliest < b.earliest; });
+      } else {
+        const std::size_t which = random.below(3) == 0 ? random.below(truth.size()) : 0;
+        const TimePoint at = random.below(4) == 0 ? TimePoint::min() : now - some(3);
+        executor.remove(truth[which].id, at);
+        truth.erase(truth.begin() + static_cast<std::ptrdiff_t>(which));
+        ended = std::max(ended, at);
+      }
+      ASSERT_EQ(executor.idle(), truth.empty());
+      ASSERT_EQ(executor.last_earliest(), truth.empty() ? TimePoint::min() : truth.back().earliest);
+      ASSERT_EQ(executor.pending().size(), truth.size());
+      // Where the first should have ended already, it is taken to end now.
+      TimePoint t = ended;
+      for (std::size_t k = 0; k < truth.size(); ++k) {
+        t = std::max(t, truth[k].earliest) + truth[k].expected;
+        if (k == 0) {
+          ASSERT_EQ(executor.overdue(now), t < now);
+          t = std::max(t, now);
+        }
+        ASSERT_EQ(executor.pending()[k].id, truth[k].id);
+        ASSERT_EQ(executor.end_of(truth[k].id, now), t) << round << " " << i << " " << k;
+      }
+      ASSERT_EQ(executor.free_at(now), truth.empty() ? now : t);
+    }
+    executor.clear();
+    ASSERT_TRUE(executor.idle());
+    ASSERT_FALSE(executor.overdue(now + 1s));
+  }
+}
+
+}  // namespace
+}  // namespace carillon::schedule
