@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/simulate/checker.h"
 #include "carillon/simulate/simulation.h"
+#include "carillon/simulate/testing/checker.h"
 
 namespace carillon::simulate {
 namespace {
@@ -59,9 +59,10 @@ struct Result {
 };
 Result serve(const workload::Scenario& scenario, const std::string& policy, Options options = {}) {
   const auto scheduler = *schedule::make_scheduler(policy, environment(scenario));
-  Checker checker(scenario);
+  testing::Checker checker(scenario, options);
   if (options.observer == nullptr) options.observer = &checker;
   Result result{.figures = run(scenario, *scheduler, options)};
+  if (options.observer == &checker) checker.finish(result.figures);
   EXPECT_TRUE(checker.problems().empty()) << checker.text();
   double offered = 0, on_time = 0;
   for (const ModelFigures& m : result.figures.models) {

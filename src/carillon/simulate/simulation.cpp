@@ -491,6 +491,7 @@ void Simulation::think() {
 }
 
 void Simulation::decided() {
+  if (options_.observer != nullptr) options_.observer->on_decided(now_);
   carry_out_all(thought_);
   thinking_ = false;
   if (!inbox_.empty()) think();

@@ -100,6 +100,8 @@ class Observer {
   // A device starts (also at the beginning) or dies. Its clock shows `clock` more than the true time.
   virtual void on_device(DeviceId, bool /*alive*/, Duration /*clock*/, TimePoint) {}
   virtual void on_decision(const schedule::Event&, TimePoint, const schedule::Actions&) {}
+  // Where decisions take time: the last one is made, and its actions are on their way.
+  virtual void on_decided(TimePoint) {}
   enum class Outcome : std::uint8_t { on_time, late, refused, cancelled, unanswered };
   virtual void on_outcome(const Request&, Outcome, TimePoint) {}
   // The device begins or ends (start == end: refused without running) an action.

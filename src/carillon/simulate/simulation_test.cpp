@@ -367,33 +367,6 @@ TEST(Simulation, RequestsOfModesTakeTheTimeOfTheirMode) {
   EXPECT_NEAR(moments(alone.slow).second, 5, 0.5);
 }
 
-TEST(Simulation, ShareOfAnsweredRequestsIsMeasuredAlone) {
-  struct Samples final : Observer {
-    std::size_t heard = 0, answered = 0;
-    void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions&) override {
-      heard += std::holds_alternative<schedule::RequestProfiled>(event) ? 1 : 0;
-      if (std::holds_alternative<schedule::RequestProfiled>(event)) at.push_back(now);
-    }
-    void on_outcome(const Request&, Outcome outcome, TimePoint) override {
-      answered += outcome == Outcome::on_time || outcome == Outcome::late ? 1 : 0;
-    }
-    void on_end(ActionId, DeviceId, schedule::ActionStatus, TimePoint t) override { ends.insert(t); }
-    std::set<TimePoint> ends;
-    std::vector<TimePoint> at;
-  };
-  auto s = scenario(50, 1);
-  s.models[0].latency.modes = {{.mean = 5ms, .deviation = 1ms, .weight = 1}};
-  s.models[0].slo = 1s;
-  for (const double share : {0.0, 0.3, 1.0}) {
-    Samples samples;
-    const auto policy = *schedule::make_scheduler("fcfs", environment(s));
-    run(s, *policy, {.profiled = share, .profiled_after = 70ms, .observer = &samples});
-    EXPECT_NEAR(static_cast<double>(samples.heard) / static_cast<double>(samples.answered), share,
-                share == 0.3 ? 0.08 : 0.01);
-    for (const TimePoint t : samples.at) EXPECT_TRUE(samples.ends.contains(t - 70ms));
-  }
-}
-
 TEST(Simulation, DecisionsMayTakeTime) {
   auto s = scenario(20, 1);
   s.process.kind = workload::ArrivalKind::uniform;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -49,12 +48,13 @@ namespace carillon::simulate::testing {
 // goes on.
 class Checker final : public Observer {
  public:
-  // `options`: the run's. Decisions must not be measured: nobody would know when an action is sent.
+  // `options`: the run's.
   Checker(const workload::Scenario& scenario, const Options& options);
 
   void on_sent(const Request& request, Duration alone, TimePoint at) override;
   void on_device(DeviceId device, bool alive, Duration clock, TimePoint at) override;
   void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) override;
+  void on_decided(TimePoint at) override;
   void on_outcome(const Request& request, Outcome outcome, TimePoint at) override;
   void on_start(ActionId id, DeviceId device, TimePoint at) override;
   void on_end(ActionId id, DeviceId device, schedule::ActionStatus status, TimePoint at) override;
@@ -96,16 +96,12 @@ class Checker final : public Observer {
     std::map<ModelId, Place> places;
     std::map<ModelId, int> pending;  // INFERs
   };
-  struct Outgoing {  // actions that have yet to leave: a decision takes its time
-    TimePoint at;
-    schedule::Actions actions;
-  };
 
   void problem(const std::string& kind, const std::string& detail, TimePoint at) {
     problems_.add(kind, detail, at);
   }
   void tick(TimePoint at);
-  bool charged() const { return options_.decision_time > Duration{0}; }
+  bool charged() const { return options_.decision_time > Duration{0} || options_.measured_decisions; }
   bool closed(ModelId model) const;
   Asked* find(RequestId id) { return id.value < requests_.size() ? &requests_[id.value] : nullptr; }
   std::uint64_t pages_of(ModelId model) const;
@@ -147,9 +143,9 @@ class Checker final : public Observer {
   std::vector<Known> known_;
   std::vector<DeviceAccount> devices_;
   std::set<DeviceId> seen_;
-  std::deque<Outgoing> outgoing_;
-  TimePoint wake_ = TimePoint::max();  // that the scheduler has asked for
-  std::vector<RequestId> untold_;      // cancelled at last_, which the scheduler has yet to hear
+  std::optional<schedule::Actions> outgoing_;  // decided, but not yet on their way
+  TimePoint wake_ = TimePoint::max();          // that the scheduler has asked for
+  std::vector<RequestId> untold_;              // cancelled at last_, which the scheduler has yet to hear
 };
 
 }  // namespace carillon::simulate::testing

@@ -148,6 +148,7 @@ struct World final : public schedule::Scheduler, public Observer {
   std::function<bool(Checker&, Request&, Duration& alone, TimePoint& at)> sent;
   std::function<bool(Checker&, DeviceId&, bool& alive, Duration& clock, TimePoint& at)> device;
   std::function<bool(Checker&, schedule::Event&, TimePoint&, schedule::Actions&)> decision;
+  std::function<bool(Checker&, TimePoint&)> decided;
   std::function<bool(Checker&, Request&, Outcome&, TimePoint&)> outcome;
   std::function<bool(Checker&, ActionId&, DeviceId&, TimePoint&)> start;
   std::function<bool(Checker&, ActionId&, DeviceId&, ActionStatus&, TimePoint&)> end;
@@ -206,6 +207,9 @@ struct World final : public schedule::Scheduler, public Observer {
     schedule::Event e = event;
     schedule::Actions a = actions;
     if (!decision || decision(*checker_, e, now, a)) checker_->on_decision(e, now, a);
+  }
+  void on_decided(TimePoint at) override {
+    if (!decided || decided(*checker_, at)) checker_->on_decided(at);
   }
   void on_outcome(const Request& request, Outcome what, TimePoint at) override {
     Request r = request;
@@ -403,8 +407,7 @@ const Fault faults[] = {
        w.outcome = [](Checker& c, Request& r, Outcome& what, TimePoint& at) {
          c.on_outcome(r, what, at);
          r.arrival += 5ms;
-         if (what == Outcome::cancelled && at < r.arrival)
-           c.on_decision(RequestArrived{r}, r.arrival, {});
+         if (what == Outcome::cancelled && at < r.arrival) c.on_decision(RequestArrived{r}, r.arrival, {});
          return false;
        };
      }},
@@ -874,8 +877,37 @@ const Fault faults[] = {
     {"a sample of nothing",
      [](World& w) {
        of_two_modes(w);
-       w.options.profiled = 1;
-       w.decision = each_heard<RequestProfiled>([](auto& e, TimePoint&) { e.solo += 1ns; });
+       w.decision = [](Checker&, schedule::Event& event, TimePoint, schedule::Actions&) {
+         if (std::holds_alternative<Wake>(event)) event = RequestProfiled{ModelId{0}, AppId{}, 1ns};
+         return true;
+       };
+     }},
+    {"two decisions at once",
+     [](World& w) {
+       w.options.decision_time = 50us;
+       w.decided = [](Checker&, TimePoint&) { return false; };
+     }},
+    {"sent what was not decided",
+     [](World& w) {
+       w.options.decision_time = 50us;
+       w.decided = [](Checker& c, TimePoint& at) { return c.on_decided(at), true; };
+     }},
+    {"started later than it could",
+     [](World& w) {
+       w.options.decision_time = 50us;
+       w.decided = [](Checker&, TimePoint& at) { return at -= 1ns, true; };
+     }},
+    {"heard out of time",  // though it was turned away
+     [](World& w) {
+       w.options.decision_time = 50us;
+       w.decision = [](Checker& c, schedule::Event& event, TimePoint now, schedule::Actions&) {
+         if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
+           Request r = arrival->request;
+           r.arrival -= delay;
+           c.on_outcome(r, Outcome::refused, now);
+         }
+         return true;
+       };
      }},
     {"an action's id was used before",
      [](World& w) { w.decision = each_told<Infer>([](Infer& i, TimePoint) { i.id.value -= 1; }); }},
@@ -1062,6 +1094,7 @@ TEST(Checker, FindsNothingWhereNothingIsWrong) {
       [](World& w) { w.options.faults.late_reports = 0.3; },
       [](World& w) { w.options.faults.doubled_reports = 0.3; },
       [](World& w) { w.options.decision_time = 50us; },
+      [](World& w) { w.options.measured_decisions = true; },
       [](World& w) {
         w.options.decision_time = 50us;
         cancelled(w);
