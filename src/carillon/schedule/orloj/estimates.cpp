@@ -198,12 +198,14 @@ void Estimates::tried(AppId id, bool as_learned) {
   app.pause = as_learned ? std::min(2 * app.pause, options_.trial_at_most) : options_.trial_after;
 }
 
-void Estimates::refresh(TimePoint now) {
+bool Estimates::refresh(TimePoint now) {
   const Duration since = refreshed_ == TimePoint::min() ? Duration::max() : now - refreshed_;
-  if (since < options_.refresh_every) return;
+  if (since < options_.refresh_every) return false;
   const bool some = learned_ || ran_ > 0 || apps_.size() > 1;  // applications' shares change too
   const bool much = learned_much_ || ran_ >= options_.enough_batches;
-  if (much || (some && since >= patience * options_.refresh_every)) renew(now);
+  if (!much && !(some && since >= patience * options_.refresh_every)) return false;
+  renew(now);
+  return true;
 }
 
 void Estimates::renew(TimePoint now) {
@@ -243,7 +245,6 @@ void Estimates::make_grid() {
   };
   for (const auto& bin : pool.bins()) {
     point(bin.low);
-    point((bin.low + bin.high) / 2);
     point(bin.high);
   }
 }

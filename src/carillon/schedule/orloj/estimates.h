@@ -55,8 +55,9 @@ class Estimates {
   void sampled(AppId app, Duration solo, TimePoint now);
   // A batch ran, with requests of these applications, and took so long.
   void ran(std::span<const AppId> members, Duration took, TimePoint now);
-  // Makes the distributions anew where enough was learned, at most as often as the options say.
-  void refresh(TimePoint now);
+  // Makes the distributions anew where enough was learned, at most as often as the options say. True where it
+  // did.
+  bool refresh(TimePoint now);
   // Grows when anything that follows has changed.
   std::uint64_t version() const { return version_; }
 

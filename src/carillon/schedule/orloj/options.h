@@ -49,7 +49,7 @@ struct OrlojOptions {
   double trial_share = 0.1;
   // Waiting requests of which one decision makes scores anew, and those that one decision refuses, so that
   // its cost is bounded whatever waits; what is left comes next.
-  int most_scored = 16;
+  int most_scored = 8;
   int most_refused = 64;
 };
 

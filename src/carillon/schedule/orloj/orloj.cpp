@@ -44,7 +44,8 @@ void Orloj::add_model(const ModelInfo& model) {
                      .waiting = {},
                      .free = {},
                      .slots = {},
-                     .by_arrival = {}});
+                     .arrivals = {},
+                     .by_deadline = {}});
 }
 
 void Orloj::profiled(const RequestProfiled& sample, TimePoint now) {
@@ -94,9 +95,9 @@ void Orloj::put(Model& m, std::uint32_t slot, int level, TimePoint start) {
       score.until < HUGE_VAL ? saturating_add(base_, from_ms(score.until) + Duration{1}) : TimePoint::max();
   in.there = true;
   queue.hull.insert(slot, score.point);
-  queue.by_last_start.emplace(in.last_start, slot);
-  queue.by_deadline.emplace(w.request.deadline, slot);
-  if (in.until < TimePoint::max()) queue.milestones.emplace(in.until, slot);
+  queue.last_starts.set(slot, in.last_start);
+  queue.deadlines.set(slot, w.request.deadline);
+  if (in.until < TimePoint::max()) queue.milestones.set(slot, in.until);
 }
 
 void Orloj::take_out(Model& m, std::uint32_t slot, int level) {
@@ -107,9 +108,9 @@ void Orloj::take_out(Model& m, std::uint32_t slot, int level) {
   in.there = false;
   Queue& queue = m.queues[i];
   queue.hull.erase(slot);
-  queue.by_last_start.erase({in.last_start, slot});
-  queue.by_deadline.erase({w.request.deadline, slot});
-  if (in.until < TimePoint::max()) queue.milestones.erase({in.until, slot});
+  queue.last_starts.remove(slot);
+  queue.deadlines.remove(slot);
+  queue.milestones.remove(slot);
 }
 
 // By what is known now, in all queues.
@@ -123,7 +124,8 @@ void Orloj::score(Model& m, std::uint32_t slot, TimePoint start) {
 void Orloj::forget(Model& m, std::uint32_t slot) {
   for (int i = 0; i < static_cast<int>(m.queues.size()); ++i) take_out(m, slot, i);
   Waiting& w = m.waiting[slot];
-  m.by_arrival.erase({w.request.arrival, slot});
+  m.arrivals.remove(slot);
+  m.by_deadline.erase({w.request.deadline, slot});
   m.slots.erase(w.request.id);
   w.used = false;
   m.free.push_back(slot);
@@ -132,11 +134,11 @@ void Orloj::forget(Model& m, std::uint32_t slot) {
 // A model's queues have changed: so may its place among the models.
 void Orloj::settle(ModelId id) {
   Model& m = at(id);
-  const auto& first = m.queues.front().by_last_start;
+  const TimerHeap& first = m.queues.front().last_starts;
   if (first.empty())
     due_.remove(id.value);
   else
-    due_.set(id.value, saturating_add(first.begin()->first, Duration{1} - fleet_.environment().dispatch));
+    due_.set(id.value, saturating_add(first.top_at(), Duration{1} - fleet_.environment().dispatch));
   const Candidate own = candidate(id);
   const TimePoint deadline = own.level < 0 ? TimePoint::max() : std::min(own.deadline, last_candidate);
   if (deadline != m.candidate) {
@@ -153,7 +155,7 @@ Orloj::Candidate Orloj::candidate(ModelId id) const {
   for (int i = 0; i < static_cast<int>(m.queues.size()); ++i) {
     const Queue& queue = m.queues[static_cast<std::size_t>(i)];
     if (queue.hull.size() < static_cast<std::size_t>(size_of(id, i))) continue;
-    const TimePoint deadline = queue.by_deadline.begin()->first;
+    const TimePoint deadline = queue.deadlines.top_at();
     const bool better = best.level < 0 || deadline == best.deadline ||
                         (options_.urgent_first ? deadline < best.deadline : deadline > best.deadline);
     if (better) best = {i, deadline};
@@ -174,7 +176,8 @@ void Orloj::enqueue(const Request& request, TimePoint now) {
   }
   m.waiting[slot].request = request;
   m.waiting[slot].used = true;
-  m.by_arrival.emplace(request.arrival, slot);
+  m.arrivals.set(slot, request.arrival);
+  m.by_deadline.emplace(request.deadline, slot);
   m.slots.insert(request.id, slot);
   score(m, slot, std::max(now, base_));
   settle(request.model);
@@ -208,8 +211,7 @@ void Orloj::take_all(ModelId model, std::vector<Request>& taken) {
 }
 
 TimePoint Orloj::waiting_since(ModelId model) const {
-  const auto& by_arrival = models_[model.index()].by_arrival;
-  const TimePoint oldest = by_arrival.empty() ? TimePoint::max() : by_arrival.begin()->first;
+  const TimePoint oldest = models_[model.index()].arrivals.top_at();
   return trial_ && trial_->model == model ? std::min(oldest, trial_->arrival) : oldest;
 }
 
@@ -232,15 +234,17 @@ void Orloj::move_base(TimePoint now) {
   }
 }
 
-void Orloj::refresh(ModelId id, TimePoint now) {
+// True where that took its time.
+bool Orloj::refresh(ModelId id, TimePoint now) {
   Model& m = at(id);
-  m.estimates.refresh(now);
-  if (m.estimates.version() == m.sweep_of) return;
+  const bool renewed = m.estimates.refresh(now);
+  if (m.estimates.version() == m.sweep_of) return renewed;
   m.sweep_of = m.estimates.version();
   m.sweep_left = m.waiting.size();
-  if (m.sweeping || m.slots.size() == 0) return;
+  if (m.sweeping || m.slots.size() == 0) return renewed;
   m.sweeping = true;
   sweeping_.push_back(id);
+  return renewed;
 }
 
 // Scores of a few that wait are made anew.
@@ -269,9 +273,8 @@ void Orloj::expire(TimePoint now, Actions& out) {
   int left = options_.most_refused;
   while (due_.top_at() <= now && left > 0) {
     const ModelId id{due_.top()};
-    const auto& first = at(id).queues.front().by_last_start;
-    for (; left > 0 && !first.empty() && first.begin()->first < soonest; --left)
-      drop(id, first.begin()->second, now, out);
+    const TimerHeap& first = at(id).queues.front().last_starts;
+    for (; left > 0 && first.top_at() < soonest; --left) drop(id, first.top(), now, out);
     settle(id);
   }
 }
@@ -282,8 +285,8 @@ void Orloj::bring_up_to_date(ModelId id, TimePoint start, TimePoint now, Actions
   int left = options_.most_scored;
   for (int i = static_cast<int>(m.queues.size()); i-- > 0;) {
     Queue& queue = m.queues[static_cast<std::size_t>(i)];
-    for (; left > 0 && !queue.by_last_start.empty() && queue.by_last_start.begin()->first < start; --left) {
-      const std::uint32_t slot = queue.by_last_start.begin()->second;
+    for (; left > 0 && queue.last_starts.top_at() < start; --left) {
+      const std::uint32_t slot = queue.last_starts.top();
       if (i == 0)
         drop(id, slot, now, out);
       else if (m.waiting[slot].scored != m.estimates.version())
@@ -291,8 +294,8 @@ void Orloj::bring_up_to_date(ModelId id, TimePoint start, TimePoint now, Actions
       else
         take_out(m, slot, i);
     }
-    for (; left > 0 && !queue.milestones.empty() && queue.milestones.begin()->first <= start; --left) {
-      const std::uint32_t slot = queue.milestones.begin()->second;
+    for (; left > 0 && queue.milestones.top_at() <= start; --left) {
+      const std::uint32_t slot = queue.milestones.top();
       take_out(m, slot, i);
       put(m, slot, i, start);
     }
@@ -362,7 +365,7 @@ bool Orloj::in_time(ModelId id, std::uint32_t slot, int index, TimePoint start) 
 // deadlines from `start` on, first in a batch of the chosen size. Costs O(options' most_in_order).
 bool Orloj::can_go_in_order(ModelId id, int index, TimePoint start) {
   Model& m = at(id);
-  const auto& waiting = m.queues.front().by_deadline;
+  const auto& waiting = m.by_deadline;
   if (waiting.size() > options_.most_in_order) return false;
   std::size_t left = waiting.size();
   for (auto next = waiting.begin(); left > 0;) {
@@ -387,8 +390,9 @@ bool Orloj::can_go_in_order(ModelId id, int index, TimePoint start) {
 void Orloj::most_urgent(ModelId id, int level, std::size_t count, TimePoint start) {
   const Model& m = at(id);
   const auto i = static_cast<std::size_t>(level);
-  for (const auto& [_, slot] : m.queues[i].by_deadline) {
-    if (m.waiting[slot].queues[i].last_start >= start) best_.push_back(slot);
+  for (const auto& [_, slot] : m.by_deadline) {
+    const InQueue& in = m.waiting[slot].queues[i];
+    if (in.there && in.last_start >= start) best_.push_back(slot);
     if (best_.size() == count) break;
   }
 }
@@ -524,16 +528,22 @@ bool Orloj::serve(DeviceId device, TimePoint now, Actions& out) {
 
 void Orloj::step(TimePoint now, Actions& out) {
   move_base(now);
-  for (const ModelId id : touched_) refresh(id, now);
-  touched_.clear();
-  sweep(now);
   expire(now, out);
   try_out(now, out);
-  if (candidates_.empty()) return;
-  for (std::size_t d = 0; d < fleet_.device_count(); ++d) {
-    const DeviceId device{static_cast<std::uint32_t>(d)};
-    while (ready(device, now) && serve(device, now, out)) continue;
+  bool sent = false;
+  if (!candidates_.empty())
+    for (std::size_t d = 0; d < fleet_.device_count(); ++d) {
+      const DeviceId device{static_cast<std::uint32_t>(d)};
+      while (ready(device, now) && serve(device, now, out)) sent = true;
+    }
+  // One thing at a time: a decision that has a batch to send leaves the rest to the next.
+  if (sent) return;
+  while (!touched_.empty()) {
+    const ModelId id = touched_.back();
+    touched_.pop_back();
+    if (refresh(id, now)) return;
   }
+  sweep(now);
 }
 
 TimePoint Orloj::wake_at(TimePoint now) const {

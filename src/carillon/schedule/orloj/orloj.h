@@ -23,7 +23,7 @@ namespace carillon::schedule {
 // score: the expected cost saved per expected time.
 //
 // Each model has a queue for each of its batch sizes (where these are many, for some, each about twice the
-// last) with the requests that could still be on time in it: a DynamicHull by score and a set by the last
+// last) with the requests that could still be on time in it: a DynamicHull by score and a heap by the last
 // start. Scores are made anew when a bin of the distribution is crossed (the paper's milestones), and when
 // distributions are; the latter a few requests a decision, so that no decision has all that wait to do. The
 // base of the scores' times moves, long before e^(bt) could overflow, by multiplying the hulls' points.
@@ -76,9 +76,7 @@ class Orloj final : public baselines::Central {
   };
   struct Queue {
     orloj::DynamicHull hull;
-    std::set<std::pair<TimePoint, std::uint32_t>> by_last_start;
-    std::set<std::pair<TimePoint, std::uint32_t>> by_deadline;
-    std::set<std::pair<TimePoint, std::uint32_t>> milestones;
+    TimerHeap last_starts, deadlines, milestones;  // slots
   };
   struct Model {
     orloj::Estimates estimates;
@@ -88,7 +86,8 @@ class Orloj final : public baselines::Central {
     std::vector<Waiting> waiting;  // by slot
     std::vector<std::uint32_t> free;
     IdMap<RequestId, std::uint32_t> slots;
-    std::set<std::pair<TimePoint, std::uint32_t>> by_arrival;
+    TimerHeap arrivals;                                         // slots
+    std::set<std::pair<TimePoint, std::uint32_t>> by_deadline;  // slots
     // Scores are being made anew, from slot `sweep_at` on.
     std::uint64_t sweep_of = 0;  // the version of the estimates
     std::size_t sweep_at = 0, sweep_left = 0;
@@ -120,7 +119,7 @@ class Orloj final : public baselines::Central {
 
   // What is done a little at a time.
   void move_base(TimePoint now);
-  void refresh(ModelId id, TimePoint now);
+  bool refresh(ModelId id, TimePoint now);
   void sweep(TimePoint now);
   void expire(TimePoint now, Actions& out);
   void bring_up_to_date(ModelId id, TimePoint start, TimePoint now, Actions& out);
@@ -145,7 +144,7 @@ class Orloj final : public baselines::Central {
   TimerHeap due_;                                       // models, by the next refusal
   std::set<std::pair<TimePoint, ModelId>> candidates_;  // those that have one, by its deadline
   std::deque<ModelId> sweeping_;
-  std::vector<ModelId> touched_;  // by this event
+  std::vector<ModelId> touched_;  // of which something was learned
   // A trial that waits for a device; the one that runs; when there may be another.
   std::optional<Request> trial_;
   std::optional<Trial> trying_;
