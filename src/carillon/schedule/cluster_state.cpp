@@ -7,8 +7,8 @@
 namespace carillon::schedule {
 namespace {
 
-constexpr Duration drop_outliers_after = 1s;  // outliers may go
-constexpr Duration renew_after = 10s;         // nothing measured counts any more
+constexpr Duration stale_after = 1s;   // outliers may go
+constexpr Duration renew_after = 10s;  // nothing measured counts any more
 
 }  // namespace
 
@@ -246,7 +246,7 @@ void ClusterState::refresh_others(OnDevice& on, const ModelInfo& info, std::size
           static_cast<double>(on.exec[measured].estimate().count()) /
           static_cast<double>(std::max<std::int64_t>(1, info.batches[measured].exec.count()));
       window.reset(from_ns(static_cast<double>(info.batches[i].exec.count()) * speed), now);
-    } else if (age >= drop_outliers_after) {
+    } else if (age >= stale_after) {
       window.forget_outlier(now);
     }
     on.estimates[i] = window.estimate();
@@ -259,7 +259,7 @@ void ClusterState::doubt(ModelId model, Duration at_most, TimePoint now) {
   for (Device& d : devices_) {
     OnDevice* on = find(d, model);
     if (on == nullptr || on->exec.front().estimate() <= at_most) continue;
-    if (now - on->exec.front().newest_at() >= drop_outliers_after) {
+    if (now - on->exec.front().newest_at() >= stale_after) {
       on->exec.front().reset(seed, now);
       on->estimates.front() = seed;
     }
