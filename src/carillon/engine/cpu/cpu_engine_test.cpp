@@ -142,7 +142,8 @@ TEST(CpuEngine, Bf16StaysNearAndKeepsOneTypeBetweenConvolutions) {
 TEST(CpuEngine, BatchSizesShareTheirWeights) {
   const auto make = sharing([](std::int64_t n) { return residual(n); });
   const auto one = compile(make, {16}), five = compile(make, {1, 2, 4, 8, 16});
-  EXPECT_LE(five->weights().count, one->weights().count * 5 / 4);
+  // On some processors oneDNN has another implementation for the last, small convolutions of a small batch.
+  EXPECT_LE(five->weights().count, one->weights().count * 4 / 3);
 }
 
 TEST(CpuEngine, DepthwiseAndClipAgree) {

@@ -109,8 +109,8 @@ bool same_layout(const Desc& a, const Desc& b) {
 Desc reshaped(const Desc& desc, std::span<const std::int64_t> shape) {
   Dims dims(shape.begin(), shape.end());
   if (dims.empty()) dims.push_back(1);
+  if (is_row_major(desc)) return row_major(dims, desc.get_data_type());  // strides of single elements tidied
   if (desc.get_dims() == dims) return desc;
-  if (is_row_major(desc)) return row_major(dims, desc.get_data_type());
   const Desc seen = desc.reshape(dims, /*allow_empty=*/true);
   return seen ? seen : Desc();
 }

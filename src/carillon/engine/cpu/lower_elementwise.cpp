@@ -136,7 +136,7 @@ bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
     attributes = PlanBuilder::attributes();
     desc = make();
   }
-  if (!desc) return false;
+  if (!desc || is_slow(desc.impl_info_str())) return false;
   const dnnl::binary primitive(desc);
   const Operand result = fuse ? builder.define(output, left.desc) : builder.temporary(left.desc);
   PlanBuilder::Arguments arguments{{DNNL_ARG_SRC_0, left}, {DNNL_ARG_SRC_1, right}, {DNNL_ARG_DST, result}};

@@ -10,28 +10,42 @@ namespace {
 using dnnl::memory;
 using PrimitiveDesc = dnnl::matmul::primitive_desc;
 
-// oneDNN takes matrices whose rows or whose columns are contiguous.
-bool is_matrix_friendly(const Desc& desc) {
-  if (desc.get_inner_nblks() != 0) return false;
-  const Dims dims = desc.get_dims(), strides = desc.get_strides();
+// `desc` as oneDNN's fast kernels take matrices: of the last two dimensions one has a stride of 1. Where one
+// of them has a single element its stride says nothing, and is made to fit. A zero descriptor: neither has.
+Desc as_matrix(const Desc& desc) {
+  if (desc.get_inner_nblks() != 0) return Desc();
+  const Dims dims = desc.get_dims();
+  Dims strides = desc.get_strides();
   const std::size_t n = dims.size();
-  if (n < 2) return false;
-  const bool row = strides[n - 1] == 1 || dims[n - 1] == 1, column = strides[n - 2] == 1 || dims[n - 2] == 1;
-  return row || column;
+  if (n < 2) return Desc();
+  std::int64_t &row = strides[n - 2], &column = strides[n - 1];
+  if (dims[n - 1] == 1) {
+    column = 1;
+    if (dims[n - 2] == 1) row = 1;
+  } else if (dims[n - 2] == 1) {
+    row = column == 1 ? dims[n - 1] : 1;
+  }
+  return row == 1 || column == 1 ? Desc(dims, desc.get_data_type(), strides) : Desc();
 }
 
-// The operand as a matrix of `dims` and type `type`; a reorder where it must be.
+// The operand as row-major matrices of `dims` and type `type`; a reorder where it must be.
+Operand as_rows(PlanBuilder& builder, graph::ValueId id, const Dims& dims, DnnlType type) {
+  Operand operand = builder.in_layout(id, row_major(builder.shape(id), type));
+  operand.desc = row_major(dims, type);
+  return operand;
+}
+
+// The operand as matrices of `dims` and type `type` in the layout that it has, if they can be read so.
 Operand as_matrices(PlanBuilder& builder, graph::ValueId id, const Dims& dims, DnnlType type) {
   Operand operand = builder.current(id);
-  const Desc seen = reshaped(operand.desc, dims);
-  if (!seen.is_zero() && is_matrix_friendly(seen)) {
+  const Desc reshape = reshaped(operand.desc, dims);
+  const Desc seen = reshape.is_zero() ? Desc() : as_matrix(reshape);
+  if (!seen.is_zero()) {
     operand.desc = seen;
     if (seen.get_data_type() == type) return operand;
     if (builder.is_constant(id)) return builder.packed(id, seen, with_type(seen, type));
   }
-  operand = builder.in_layout(id, row_major(builder.shape(id), type));
-  operand.desc = row_major(dims, type);
-  return operand;
+  return as_rows(builder, id, dims, type);
 }
 
 // A bias of one row: the first post-op adds a constant to every row.
@@ -53,6 +67,8 @@ struct Product {
   std::size_t first_post_op = 0;
 };
 
+// Emits the product if oneDNN has a fast kernel for it, with the node's post-ops in it or behind it; else
+// nothing.
 bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
   const DnnlType type = builder.heavy_type();
   const float factor = p.a.factor * p.b.factor;
@@ -61,9 +77,9 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
 
   // The factor comes before what follows the product. oneDNN adds the bias first, so without one here.
   if (factor != 1 && p.bias.buffer >= 0) return false;
-  FusedPostOps fused;
-  if (factor != 1) fused.ops.append_eltwise(dnnl::algorithm::eltwise_linear, factor, 0);
-  FusedPostOps separate = fused;
+  FusedPostOps fused, separate;  // a copy would share oneDNN's list of post-ops
+  for (FusedPostOps* ops : {&fused, &separate})
+    if (factor != 1) ops->ops.append_eltwise(dnnl::algorithm::eltwise_linear, factor, 0);
   bool fuse = append_post_ops(builder, node, p.first_post_op, dims, fused);
   const auto attempt = [&](const Desc& b) -> std::optional<PrimitiveDesc> {
     dnnl::primitive_attr attributes = PlanBuilder::attributes();
@@ -72,12 +88,12 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
         p.bias.buffer >= 0
             ? PrimitiveDesc(builder.engine(), p.a.desc, b, p.bias.desc, p.result, attributes, true)
             : PrimitiveDesc(builder.engine(), p.a.desc, b, p.result, attributes, true);
-    if (!desc) return std::nullopt;
+    if (!desc || is_slow(desc.impl_info_str())) return std::nullopt;
     return desc;
   };
   const bool pack = p.packed_b != graph::no_value;
   std::optional<PrimitiveDesc> chosen = attempt(pack ? any_b : p.b.desc);
-  if (fuse && node.post_ops.size() > p.first_post_op && (!chosen || is_slow(chosen->impl_info_str()))) {
+  if (!chosen && fuse && node.post_ops.size() > p.first_post_op) {
     fuse = false;
     chosen = attempt(pack ? any_b : p.b.desc);
   }
@@ -106,12 +122,16 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
 }
 
 // Where the output's only reader is a Transpose that keeps the last dimension: strides with which the
-// transposed result is row-major.
-Desc result_layout(PlanBuilder& builder, graph::ValueId output, DnnlType type) {
+// transposed result is row-major. Not with operands in the node's post-ops: oneDNN 3.2 looks for their
+// elements at the wrong addresses then.
+Desc result_layout(PlanBuilder& builder, const graph::Node& node, DnnlType type) {
+  const auto output = node.outputs[0];
   const graph::Shape& shape = builder.shape(output);
   const Desc plain = row_major(shape, type);
   const auto& readers = builder.consumers(output);
   if (readers.size() != 1 || builder.is_output(output)) return plain;
+  if (std::ranges::any_of(node.post_ops, [](const auto& op) { return op.operand != graph::no_value; }))
+    return plain;
   const graph::Node& reader = builder.node(readers[0]);
   if (reader.op != "Transpose" || !reader.has("perm")) return plain;
   const auto perm = reader.integers("perm");
@@ -158,7 +178,12 @@ bool lower_matmul(PlanBuilder& builder, const graph::Node& node) {
   if (builder.shape(output).size() != rank) return false;  // a vector operand in a batch
   p.a = as_matrices(builder, a, with_rank(as, rank), type);
   p.b = as_matrices(builder, b, with_rank(bs, rank), type);
-  p.result = p.output = result_layout(builder, output, result);
+  p.result = p.output = result_layout(builder, node, result);
+  if (emit(builder, node, p)) return true;
+  // Copies, where oneDNN has nothing fast for the layouts that there are.
+  p.a = as_rows(builder, a, with_rank(as, rank), type);
+  p.b = as_rows(builder, b, with_rank(bs, rank), type);
+  p.result = p.output = row_major(builder.shape(output), result);
   return emit(builder, node, p);
 }
 

@@ -119,6 +119,16 @@ void apply_separately(PlanBuilder& builder, const graph::Node& node, std::size_t
         throw dnnl::error(dnnl_unimplemented, "an operand does not broadcast to its node's result");
       const dnnl::binary::primitive_desc desc(builder.engine(), binary_of(op), value.desc, operand.desc,
                                               value.desc, PlanBuilder::attributes());
+      if (is_slow(desc.impl_info_str())) {
+        const Desc plain = row_major(dims, DnnlType::f32);
+        Operand right = builder.row_major(op.operand);
+        right.desc = row_major(with_rank(builder.shape(op.operand), dims.size()), DnnlType::f32);
+        if (!same_layout(value.desc, plain)) value = builder.reordered(node.name, value, plain);
+        const Operand result = last ? builder.define(output, plain) : builder.temporary(plain);
+        builder.emit_plain_binary(node, op.kind == PostOp::Kind::add ? "Add" : "Mul", value, right, result);
+        value = result;
+        continue;
+      }
       const dnnl::binary primitive(desc);
       const Operand result = last ? builder.define(output, value.desc) : builder.temporary(value.desc);
       builder.emit(

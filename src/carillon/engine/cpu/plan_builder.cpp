@@ -296,6 +296,23 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   return {};
 }
 
+void PlanBuilder::emit_plain_binary(const graph::Node& node, std::string_view op, const Operand& a,
+                                    const Operand& b, const Operand& result) {
+  std::vector<graph::TensorType> types;
+  for (const Operand* operand : {&a, &b, &result}) {
+    CARILLON_ASSERT(cpu::is_row_major(operand->desc) && operand->desc.get_data_type() == DnnlType::f32);
+    types.push_back({graph::DataType::f32, operand->desc.get_dims()});
+  }
+  const graph::Node part{.name = node.name, .op = std::string(op), .outputs = node.outputs};
+  const std::vector<const graph::TensorType*> inputs{&types[0], &types[1]}, outputs{&types[2]};
+  const graph::PlainKernel kernel = graph::find_plain_kernel(part, inputs);
+  CARILLON_ASSERT(kernel != nullptr);
+  append(node.name + " plain:" + part.op,
+         std::make_unique<PlainKernelStep>(part, kernel, inputs, outputs,
+                                           std::vector<const graph::TensorType*>{}),
+         {a, b, result});
+}
+
 Result<PlanParts> PlanBuilder::finish() {
   enter(-1);
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {

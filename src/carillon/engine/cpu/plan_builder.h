@@ -99,6 +99,9 @@ class PlanBuilder {
   using Arguments = std::vector<std::pair<int, Operand>>;
   // Appends the node's plain kernel; an error where there is none.
   Result<> emit_plain(const graph::Node& node);
+  // Appends the plain kernel of an operator of two operands that broadcast; all three are row-major f32.
+  void emit_plain_binary(const graph::Node& node, std::string_view op, const Operand& a, const Operand& b,
+                         const Operand& result);
 
   // Attributes that every primitive of a plan has.
   static dnnl::primitive_attr attributes();
