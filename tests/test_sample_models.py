@@ -113,3 +113,36 @@ def test_agrees_with_onnxruntime(name, precision, samples, wanted, tmp_path):
             error = relative_error(got, want)
             print(f"{name} {precision} batch {batch} output {i}: {error:.2e}")
             assert error <= LIMITS[precision], f"batch {batch}, output {i}"
+
+
+def run_model(file, folder, array):
+    """The model's one output for its one input."""
+    (folder / str(len(array))).mkdir(parents=True)
+    array.tofile(folder / str(len(array)) / "in_0.bin")
+    done = subprocess.run([program(), "--model", file, "--data", folder, "--batches", str(len(array)), "--threads", "2"],
+                          capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return np.fromfile(folder / str(len(array)) / "out_0.bin", np.float32).reshape(len(array), -1)
+
+
+@pytest.mark.parametrize("name", ["tiny_mlp", "tiny_cnn", "mobilenetv2"])
+def test_what_is_not_a_number_stays_so_and_in_its_row(name, samples, tmp_path):
+    import onnxruntime
+    session = onnxruntime.InferenceSession(str(model_file(samples, name)), providers=["CPUExecutionProvider"])
+    [usual] = make_inputs(session, 4).values()
+    before = run_model(model_file(samples, name), tmp_path / "usual", usual)
+    for value in [np.nan, np.inf, -np.inf, 1e38, -3e38]:
+        for where in [slice(37, 38), slice(None)]:
+            bad = usual.copy()
+            bad[2].reshape(-1)[where] = value
+            case = f"{value} in {where}"
+            got = run_model(model_file(samples, name), tmp_path / case.replace(" ", "_"), bad)
+            [want] = session.run(None, {session.get_inputs()[0].name: bad})
+            want = want.reshape(len(bad), -1)
+            assert np.array_equal(got[[0, 1, 3]], before[[0, 1, 3]]), case
+            assert np.array_equal(np.isnan(got[2]), np.isnan(want[2])), case
+            infinite = np.isinf(want[2])
+            assert np.array_equal(got[2][infinite], want[2][infinite]), case
+            finite = np.isfinite(want[2])
+            if finite.any():
+                assert relative_error(got[2][finite], want[2][finite]) <= LIMITS["f32"], case

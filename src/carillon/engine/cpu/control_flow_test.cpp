@@ -92,7 +92,11 @@ int expect_agrees(const Ready& r, const std::vector<SharedTensor>& inputs, doubl
   const int middle = n / 2;
   EXPECT_TRUE(plan.run({middle, n}, single.binding(), {}, &stop).has_value());
   EXPECT_EQ(stop.next, middle);
-  return static_cast<int>(std::ranges::count(durations, Duration{0}));
+  int passed_over = 0;  // by the model's own conditions
+  for (int k = 0; k < n; ++k)
+    passed_over += durations[static_cast<std::size_t>(k)] == Duration{0} &&
+                   plan.kernel_name(k).find("keeping NaN") == std::string_view::npos;
+  return passed_over;
 }
 
 SharedTensor floats(Shape shape, const std::vector<float>& values) {

@@ -73,7 +73,7 @@ Result<> lower_node(PlanBuilder& builder, const graph::Node& node) {
       if (lower(builder, node)) return {};
     } catch (const dnnl::error&) {
       // oneDNN has no implementation for what the lowering asked: plain code then.
-      builder.enter(node.guard);
+      builder.recover(node.guard);
     }
   }
   return builder.emit_plain(node);
@@ -188,11 +188,15 @@ class CpuEngine final : public Engine {
       if (auto same = check_shapes(*graph, graph->outputs, outputs, "output"); !same)
         return in_context(where, same.error());
       PlanBuilder builder(engine_, *graph, weights, options.precision);
-      for (const graph::Node& node : graph->nodes)
+      for (const graph::Node& node : graph->nodes) {
         if (auto lowered = lower_node(builder, node); !lowered) return in_context(where, lowered.error());
+        if (makes_nan(node.op))
+          for (const auto id : node.outputs)
+            if (id != graph::no_value) builder.watch(id);
+      }
       Result<PlanParts> parts = builder.finish();
       if (!parts) return in_context(where, parts.error());
-      compiled->time_varies_ = compiled->time_varies_ || length > 0 || !parts->guards.empty();
+      compiled->time_varies_ = compiled->time_varies_ || length > 0 || parts->branches;
       parts->batch = batch;
       parts->inputs = inputs;
       parts->outputs = outputs;

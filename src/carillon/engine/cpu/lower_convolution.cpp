@@ -90,11 +90,14 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
   const Desc any_w(c.weight_dims, type, memory::format_tag::any);
 
   FusedPostOps fused;
-  bool fuse = append_post_ops(builder, node, 0, y, fused);
-  const auto attempt = [&](const Desc& from, const Desc& w, const Desc& to) -> std::optional<PrimitiveDesc> {
+  bool fuse = append_post_ops(builder, node, 0, node.post_ops.size(), y, fused);
+  const auto with_ops = [&](const Desc& from, const Desc& w, const Desc& to, const dnnl::post_ops* ops) {
     dnnl::primitive_attr attributes = PlanBuilder::attributes();
-    if (fuse) attributes.set_post_ops(fused.ops);
-    PrimitiveDesc desc = make(from, w, to, attributes);
+    if (ops != nullptr) attributes.set_post_ops(*ops);
+    return make(from, w, to, attributes);
+  };
+  const auto attempt = [&](const Desc& from, const Desc& w, const Desc& to) -> std::optional<PrimitiveDesc> {
+    PrimitiveDesc desc = with_ops(from, w, to, fuse ? &fused.ops : nullptr);
     if (!desc || is_slow(desc.impl_info_str())) return std::nullopt;
     return desc;
   };
@@ -120,8 +123,16 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
         same && std::string_view(same->impl_info_str()) == chosen->impl_info_str())
       chosen = same;
   }
+  // Up to what would lose NaN, for runs that must not.
+  const std::size_t split = fuse ? first_that_loses_nan(builder, node, 0) : node.post_ops.size();
+  FusedPostOps kept;
+  PrimitiveDesc part;
+  if (split < node.post_ops.size()) {
+    append_post_ops(builder, node, 0, split, y, kept);
+    part = with_ops(chosen->src_desc(), chosen->weights_desc(), chosen->dst_desc(), &kept.ops);
+    if (!part) return false;
+  }
 
-  const Primitive primitive(*chosen);
   PlanBuilder::Arguments arguments{
       {DNNL_ARG_SRC, builder.in_layout(input, chosen->src_desc())},
       {DNNL_ARG_WEIGHTS, builder.packed(weight, c.weight_source, chosen->weights_desc())}};
@@ -132,13 +143,21 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
   if (!fuse) {
     const Operand raw = builder.temporary(chosen->dst_desc());
     arguments.emplace_back(DNNL_ARG_DST, raw);
-    builder.emit(node.name, *chosen, primitive, arguments);
+    builder.emit(node.name, *chosen, Primitive(*chosen), arguments);
     apply_separately(builder, node, 0, raw);
     return true;
   }
-  arguments.insert(arguments.end(), fused.arguments.begin(), fused.arguments.end());
-  arguments.emplace_back(DNNL_ARG_DST, builder.define(output, chosen->dst_desc()));
-  builder.emit(node.name, *chosen, primitive, arguments);
+  const Operand to = builder.define(output, chosen->dst_desc());
+  arguments.emplace_back(DNNL_ARG_DST, to);
+  const auto with = [&](const FusedPostOps& ops) {
+    PlanBuilder::Arguments all = arguments;
+    all.insert(all.end(), ops.arguments.begin(), ops.arguments.end());
+    return all;
+  };
+  emit_keeping_nan(
+      builder, node, {.first = split, .last = node.post_ops.size()}, to,
+      [&] { builder.emit(node.name, *chosen, Primitive(*chosen), with(fused)); },
+      [&] { builder.emit(node.name, part, Primitive(part), with(kept)); });
   return true;
 }
 

@@ -90,6 +90,8 @@ bool lower_eltwise(PlanBuilder& builder, const graph::Node& node) {
   const Operand result = builder.define(output, source.desc);
   builder.emit(node.name, desc, primitive,
                PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}});
+  if (builder.keeps_nan() && loses_nan(builder.engine(), *eltwise))
+    spread_nan(builder, node.name, SpreadNanKernel::elementwise(source.desc, source.desc), source, result);
   return true;
 }
 
@@ -122,27 +124,46 @@ bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
     if (right.desc.is_zero()) return false;
   }
   const Dims dims = left.desc.get_dims();
-  FusedPostOps fused;
-  bool fuse = append_post_ops(builder, node, 0, dims, fused);
-  dnnl::primitive_attr attributes = PlanBuilder::attributes();
-  const auto make = [&] {
-    if (fuse) attributes.set_post_ops(fused.ops);
+  FusedPostOps fused, kept;
+  bool fuse = append_post_ops(builder, node, 0, node.post_ops.size(), dims, fused);
+  const auto make = [&](const dnnl::post_ops& ops) {
+    dnnl::primitive_attr attributes = PlanBuilder::attributes();
+    attributes.set_post_ops(ops);
     return dnnl::binary::primitive_desc(builder.engine(), algorithm, left.desc, right.desc, left.desc,
                                         attributes, /*allow_empty=*/true);
   };
-  auto desc = make();
+  auto desc = make(fuse ? fused.ops : dnnl::post_ops());
   if (fuse && !node.post_ops.empty() && (!desc || is_slow(desc.impl_info_str()))) {
     fuse = false;
-    attributes = PlanBuilder::attributes();
-    desc = make();
+    desc = make({});
   }
   if (!desc || is_slow(desc.impl_info_str())) return false;
-  const dnnl::binary primitive(desc);
+  // Up to what would lose NaN, for runs that must not.
+  const std::size_t split = fuse ? first_that_loses_nan(builder, node, 0) : node.post_ops.size();
+  append_post_ops(builder, node, 0, fuse ? split : 0, dims, kept);
+  const auto part = make(kept.ops);
+  if (!part) return false;
   const Operand result = fuse ? builder.define(output, left.desc) : builder.temporary(left.desc);
-  PlanBuilder::Arguments arguments{{DNNL_ARG_SRC_0, left}, {DNNL_ARG_SRC_1, right}, {DNNL_ARG_DST, result}};
-  if (fuse) arguments.insert(arguments.end(), fused.arguments.begin(), fused.arguments.end());
-  builder.emit(node.name, desc, primitive, arguments);
-  if (!fuse) apply_separately(builder, node, 0, result);
+  const PlanBuilder::Arguments arguments{
+      {DNNL_ARG_SRC_0, left}, {DNNL_ARG_SRC_1, right}, {DNNL_ARG_DST, result}};
+  if (!fuse) {
+    builder.emit(node.name, desc, dnnl::binary(desc), arguments);
+    apply_separately(builder, node, 0, result);
+    return true;
+  }
+  const auto with = [&](const FusedPostOps& ops) {
+    PlanBuilder::Arguments all = arguments;
+    all.insert(all.end(), ops.arguments.begin(), ops.arguments.end());
+    return all;
+  };
+  emit_keeping_nan(
+      builder, node, {.first = split, .last = node.post_ops.size()}, result,
+      [&] { builder.emit(node.name, desc, dnnl::binary(desc), with(fused)); },
+      [&] { builder.emit(node.name, part, dnnl::binary(part), with(kept)); });
+  if (builder.keeps_nan() && (node.op == "Max" || node.op == "Min"))
+    for (const Operand& operand : {left, right})
+      spread_nan(builder, node.name, SpreadNanKernel::elementwise(operand.desc, result.desc), operand,
+                 result);
   return true;
 }
 

@@ -77,17 +77,19 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
 
   // The factor comes before what follows the product. oneDNN adds the bias first, so without one here.
   if (factor != 1 && p.bias.buffer >= 0) return false;
-  FusedPostOps fused, separate;  // a copy would share oneDNN's list of post-ops
-  for (FusedPostOps* ops : {&fused, &separate})
+  FusedPostOps fused, separate, kept;  // a copy would share oneDNN's list of post-ops
+  for (FusedPostOps* ops : {&fused, &separate, &kept})
     if (factor != 1) ops->ops.append_eltwise(dnnl::algorithm::eltwise_linear, factor, 0);
-  bool fuse = append_post_ops(builder, node, p.first_post_op, dims, fused);
-  const auto attempt = [&](const Desc& b) -> std::optional<PrimitiveDesc> {
+  bool fuse = append_post_ops(builder, node, p.first_post_op, node.post_ops.size(), dims, fused);
+  const auto with_ops = [&](const Desc& b, const dnnl::post_ops& ops) {
     dnnl::primitive_attr attributes = PlanBuilder::attributes();
-    attributes.set_post_ops(fuse ? fused.ops : separate.ops);
-    PrimitiveDesc desc =
-        p.bias.buffer >= 0
-            ? PrimitiveDesc(builder.engine(), p.a.desc, b, p.bias.desc, p.result, attributes, true)
-            : PrimitiveDesc(builder.engine(), p.a.desc, b, p.result, attributes, true);
+    attributes.set_post_ops(ops);
+    return p.bias.buffer >= 0
+               ? PrimitiveDesc(builder.engine(), p.a.desc, b, p.bias.desc, p.result, attributes, true)
+               : PrimitiveDesc(builder.engine(), p.a.desc, b, p.result, attributes, true);
+  };
+  const auto attempt = [&](const Desc& b) -> std::optional<PrimitiveDesc> {
+    PrimitiveDesc desc = with_ops(b, fuse ? fused.ops : separate.ops);
     if (!desc || is_slow(desc.impl_info_str())) return std::nullopt;
     return desc;
   };
@@ -106,7 +108,15 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
         chosen = same;
     }
   }
-  const dnnl::matmul primitive(*chosen);
+  // Up to what would lose NaN, for runs that must not.
+  const std::size_t split =
+      fuse ? first_that_loses_nan(builder, node, p.first_post_op) : node.post_ops.size();
+  PrimitiveDesc part;
+  if (split < node.post_ops.size()) {
+    append_post_ops(builder, node, p.first_post_op, split, dims, kept);
+    part = with_ops(chosen->weights_desc(), kept.ops);
+    if (!part) return false;
+  }
   const Operand b = pack ? builder.packed(p.packed_b, p.b.desc, chosen->weights_desc(), p.b_factor) : p.b;
   PlanBuilder::Arguments arguments{{DNNL_ARG_SRC, p.a}, {DNNL_ARG_WEIGHTS, b}};
   if (p.bias.buffer >= 0) arguments.emplace_back(DNNL_ARG_BIAS, p.bias);
@@ -114,10 +124,21 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
   Operand to = fuse ? builder.define(output, p.output) : builder.temporary(p.output);
   const Operand defined = to;
   to.desc = p.result;
-  if (fuse) arguments.insert(arguments.end(), fused.arguments.begin(), fused.arguments.end());
   arguments.emplace_back(DNNL_ARG_DST, to);
-  builder.emit(node.name, *chosen, primitive, arguments);
-  if (!fuse) apply_separately(builder, node, p.first_post_op, defined);
+  if (!fuse) {
+    builder.emit(node.name, *chosen, dnnl::matmul(*chosen), arguments);
+    apply_separately(builder, node, p.first_post_op, defined);
+    return true;
+  }
+  const auto with = [&](const FusedPostOps& ops) {
+    PlanBuilder::Arguments all = arguments;
+    all.insert(all.end(), ops.arguments.begin(), ops.arguments.end());
+    return all;
+  };
+  emit_keeping_nan(
+      builder, node, {.first = split, .last = node.post_ops.size()}, to,
+      [&] { builder.emit(node.name, *chosen, dnnl::matmul(*chosen), with(fused)); },
+      [&] { builder.emit(node.name, part, dnnl::matmul(part), with(kept)); });
   return true;
 }
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "carillon/engine/cpu/plan_builder.h"
 
@@ -32,23 +34,31 @@ bool lower_batch_norm(PlanBuilder& builder, const graph::Node& node) {
   for (std::size_t i = 1; i < 5; ++i)
     if (!is_vector(builder, node.inputs[i], x[1])) return false;
   const bool relu = !node.post_ops.empty() && node.post_ops[0].kind == graph::PostOp::Kind::relu;
-  Flags flags = Flags::use_global_stats | Flags::use_scale | Flags::use_shift;
-  if (relu) flags = flags | Flags::fuse_norm_relu;
   const Operand source = builder.dense(input);
-  const dnnl::batch_normalization_forward::primitive_desc desc(builder.engine(), inference, source.desc,
-                                                               source.desc, node.real("epsilon", 1e-5F),
-                                                               flags, PlanBuilder::attributes());
-  const dnnl::batch_normalization_forward primitive(desc);
+  using PrimitiveDesc = dnnl::batch_normalization_forward::primitive_desc;
+  const auto make = [&](bool with_relu) {
+    Flags flags = Flags::use_global_stats | Flags::use_scale | Flags::use_shift;
+    if (with_relu) flags = flags | Flags::fuse_norm_relu;
+    return PrimitiveDesc(builder.engine(), inference, source.desc, source.desc, node.real("epsilon", 1e-5F),
+                         flags, PlanBuilder::attributes());
+  };
   const std::size_t done = relu ? 1 : 0;
   const bool whole = node.post_ops.size() == done;
   const Operand result = whole ? builder.define(output, source.desc) : builder.temporary(source.desc);
-  builder.emit(node.name, desc, primitive,
-               PlanBuilder::Arguments{{DNNL_ARG_SRC, source},
-                                      {DNNL_ARG_SCALE, vector_of(builder, node.inputs[1])},
-                                      {DNNL_ARG_SHIFT, vector_of(builder, node.inputs[2])},
-                                      {DNNL_ARG_MEAN, vector_of(builder, node.inputs[3])},
-                                      {DNNL_ARG_VARIANCE, vector_of(builder, node.inputs[4])},
-                                      {DNNL_ARG_DST, result}});
+  const PlanBuilder::Arguments arguments{{DNNL_ARG_SRC, source},
+                                         {DNNL_ARG_SCALE, vector_of(builder, node.inputs[1])},
+                                         {DNNL_ARG_SHIFT, vector_of(builder, node.inputs[2])},
+                                         {DNNL_ARG_MEAN, vector_of(builder, node.inputs[3])},
+                                         {DNNL_ARG_VARIANCE, vector_of(builder, node.inputs[4])},
+                                         {DNNL_ARG_DST, result}};
+  const auto emit = [&](bool with_relu) {
+    const PrimitiveDesc desc = make(with_relu);
+    builder.emit(node.name, desc, dnnl::batch_normalization_forward(desc), arguments);
+  };
+  // The ReLU that is in it, and no other post-op.
+  emit_keeping_nan(
+      builder, node, {.first = builder.keeps_nan() ? 0 : done, .last = done}, result, [&] { emit(relu); },
+      [&] { emit(false); });
   if (!whole) apply_separately(builder, node, done, result);
   return true;
 }
@@ -120,6 +130,16 @@ bool lower_softmax(PlanBuilder& builder, const graph::Node& node) {
   const Operand result = builder.define(node.outputs[0], source.desc);
   builder.emit(node.name, desc, primitive,
                PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}});
+  if (builder.keeps_nan()) {
+    const auto at = x.begin() + axis;
+    const auto product = [](auto from, auto to) {
+      return std::accumulate(from, to, std::int64_t{1}, std::multiplies<>());
+    };
+    spread_nan(builder, node.name,
+               std::make_unique<SoftmaxNanKernel>(elements_of(source.desc).type, product(x.begin(), at), *at,
+                                                  product(at + 1, x.end())),
+               source, result);
+  }
   return true;
 }
 

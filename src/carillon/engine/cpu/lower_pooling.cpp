@@ -109,6 +109,14 @@ bool lower_pooling(PlanBuilder& builder, const graph::Node& node) {
     result.desc = made;
     builder.emit(node.name, desc, primitive,
                  PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}});
+    if (builder.keeps_nan() && pool->algorithm == dnnl::algorithm::pooling_max)
+      spread_nan(builder, node.name,
+                 SpreadNanKernel::pool(source.desc, made,
+                                       {.kernel = pool->kernel,
+                                        .strides = pool->strides,
+                                        .dilations = pool->dilations,
+                                        .pads = pool->pads_begin}),
+                 source, result);
     return true;
   }
   if (same_shape) return false;

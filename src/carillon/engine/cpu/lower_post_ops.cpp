@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cpu/eltwise.h"
@@ -85,9 +86,9 @@ Operand operand_for(PlanBuilder& builder, const graph::Node& node, graph::ValueI
 
 }  // namespace
 
-bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t first, const Dims& dims,
-                     FusedPostOps& fused) {
-  for (std::size_t i = first; i < node.post_ops.size(); ++i) {
+bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t first, std::size_t last,
+                     const Dims& dims, FusedPostOps& fused) {
+  for (std::size_t i = first; i < last; ++i) {
     const PostOp& op = node.post_ops[i];
     if (!is_binary(op)) {
       const Eltwise eltwise = eltwise_of(op);
@@ -101,6 +102,59 @@ bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t 
     fused.arguments.emplace_back(DNNL_ARG_ATTR_MULTIPLE_POST_OP(place) | DNNL_ARG_SRC_1, operand);
   }
   return true;
+}
+
+std::size_t first_that_loses_nan(PlanBuilder& builder, const graph::Node& node, std::size_t first) {
+  std::size_t i = first;
+  while (i < node.post_ops.size() && !(builder.keeps_nan() && builder.loses_nan(node.post_ops[i]))) ++i;
+  return i;
+}
+
+void emit_keeping_nan(PlanBuilder& builder, const graph::Node& node, PostOpRange post_ops,
+                      const Operand& result, const std::function<void()>& fused,
+                      const std::function<void()>& part) {
+  if (post_ops.first == post_ops.last) return fused();
+  const int ordinary = builder.careful(false), careful = builder.careful(true);
+  const int around = builder.enter(ordinary);
+  fused();
+  builder.enter(careful);
+  builder.begin_sequence();
+  part();
+  // In place, which alone would not be idempotent.
+  const Elements elements = elements_of(result.desc);
+  const Operand lost = builder.temporary(
+      row_major(std::array{static_cast<std::int64_t>(NoteNanKernel::bytes(elements))}, DnnlType::u8));
+  for (std::size_t i = post_ops.first; i < post_ops.last; ++i) {
+    const PostOp& op = node.post_ops[i];
+    if (is_binary(op)) {
+      const Operand operand = operand_for(builder, node, op.operand, result.desc.get_dims());
+      const dnnl::binary::primitive_desc desc(builder.engine(), binary_of(op), result.desc, operand.desc,
+                                              result.desc, PlanBuilder::attributes());
+      builder.emit(node.name, desc, dnnl::binary(desc),
+                   PlanBuilder::Arguments{
+                       {DNNL_ARG_SRC_0, result}, {DNNL_ARG_SRC_1, operand}, {DNNL_ARG_DST, result}});
+      continue;
+    }
+    if (builder.loses_nan(op))
+      builder.append("", std::make_unique<NoteNanKernel>(elements, /*more=*/i > post_ops.first),
+                     {result, lost});
+    const Eltwise eltwise = eltwise_of(op);
+    const dnnl::eltwise_forward::primitive_desc desc(builder.engine(), dnnl::prop_kind::forward_inference,
+                                                     eltwise.algorithm, result.desc, result.desc,
+                                                     eltwise.alpha, eltwise.beta, PlanBuilder::attributes());
+    builder.emit(node.name, desc, dnnl::eltwise_forward(desc),
+                 PlanBuilder::Arguments{{DNNL_ARG_SRC, result}, {DNNL_ARG_DST, result}});
+  }
+  builder.append("", std::make_unique<RestoreNanKernel>(elements), {lost, result});
+  builder.end_sequence(node.name + " keeping NaN");
+  builder.enter(around);
+}
+
+void spread_nan(PlanBuilder& builder, const std::string& node, std::unique_ptr<Kernel> kernel,
+                const Operand& from, const Operand& to) {
+  const int around = builder.enter(builder.careful(true));
+  builder.append(node + " keeping NaN", std::move(kernel), {from, to});
+  builder.enter(around);
 }
 
 void apply_separately(PlanBuilder& builder, const graph::Node& node, std::size_t first, Operand value) {
@@ -144,6 +198,8 @@ void apply_separately(PlanBuilder& builder, const graph::Node& node, std::size_t
       const Operand result = last ? builder.define(output, value.desc) : builder.temporary(value.desc);
       builder.emit(node.name, desc, primitive,
                    PlanBuilder::Arguments{{DNNL_ARG_SRC, value}, {DNNL_ARG_DST, result}});
+      if (builder.keeps_nan() && builder.loses_nan(op))
+        spread_nan(builder, node.name, SpreadNanKernel::elementwise(value.desc, value.desc), value, result);
       value = result;
     }
   }

@@ -34,6 +34,7 @@ struct PlanParts {
     int parent = -1;  // an earlier guard; -1: none
   };
   std::vector<Guard> guards;
+  bool branches = false;      // some of them are the model's own
   std::vector<int> guard_of;  // by kernel; -1: it always runs
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<std::string> names;  // as many as kernels

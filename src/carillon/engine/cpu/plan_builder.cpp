@@ -13,6 +13,11 @@ namespace {
 
 constexpr int weights_buffer = 0;
 
+bool is_floating(graph::DataType type) {
+  return type == graph::DataType::f32 || type == graph::DataType::f16 || type == graph::DataType::bf16 ||
+         type == graph::DataType::f64;
+}
+
 std::string describe(const graph::TensorType& type) {
   return std::string(graph::onnx_name(type.type)) + graph::to_text(type.shape);
 }
@@ -54,6 +59,70 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
     buffers_.push_back({.where = Where::output, .index = static_cast<int>(i)});
     is_output_[graph.outputs[i].index()] = true;
   }
+  watch_inputs();
+}
+
+// Watches for NaN where a node may lose it and it may come from somewhere.
+void PlanBuilder::watch_inputs() {
+  const bool lost = std::ranges::any_of(graph_.nodes, [&](const graph::Node& node) {
+    return cpu::loses_nan(engine_, node.op) ||
+           std::ranges::any_of(node.post_ops, [&](const auto& op) { return loses_nan(op); });
+  });
+  if (!lost) return;
+  std::vector<std::pair<Operand, Elements>> inputs;
+  for (const auto id : graph_.inputs)
+    if (is_floating(type(id).type))
+      inputs.push_back({places_[id.index()].front().operand,
+                        {type(id).type, static_cast<std::uint64_t>(type(id).elements())}});
+  const bool always = std::ranges::any_of(graph_.values, [&](const graph::Value& value) {
+    return value.constant != nullptr && weights_.has_nan(value.constant);
+  });
+  const bool made =
+      std::ranges::any_of(graph_.nodes, [](const graph::Node& node) { return makes_nan(node.op); });
+  if (!inputs.empty() || always || made) watch(inputs, always);
+}
+
+void PlanBuilder::watch(const std::vector<std::pair<Operand, Elements>>& values, bool always) {
+  std::vector<Elements> tensors;
+  // One flag for all: a guard looks at it once in a run, so each that comes after a change is a new one.
+  const bool first = watch_.buffer < 0;
+  const Operand flag = first ? Operand{.buffer = new_buffer(1)} : watch_;
+  std::vector<Operand> operands{flag, watch_};
+  for (const auto& [operand, elements] : values) {
+    operands.push_back(operand);
+    tensors.push_back(elements);
+  }
+  append("watch for NaN", std::make_unique<WatchKernel>(std::move(tensors), always), operands);
+  watch_ = flag;
+  careful_.clear();
+}
+
+void PlanBuilder::watch(graph::ValueId id) {
+  if (!keeps_nan() || is_constant(id) || !is_floating(type(id).type)) return;
+  const Operand operand = current(id);
+  // What is only another view of a value has been watched as that.
+  if (buffers_[static_cast<std::size_t>(operand.buffer)].owner != id && !is_output(id)) return;
+  watch({{operand, operand.desc.is_zero()
+                       ? Elements{type(id).type, static_cast<std::uint64_t>(type(id).elements())}
+                       : elements_of(operand.desc)}},
+        false);
+}
+
+int PlanBuilder::careful(bool met) {
+  CARILLON_ASSERT(keeps_nan());
+  const auto [entry, fresh] = careful_.try_emplace({met, guard_}, static_cast<int>(guards_.size()));
+  if (fresh) {
+    guards_.push_back({graph::no_value, met, guard_});
+    conditions_.push_back(watch_);
+  }
+  return entry->second;
+}
+
+bool PlanBuilder::loses_nan(const graph::PostOp& op) {
+  if (op.kind == graph::PostOp::Kind::add || op.kind == graph::PostOp::Kind::mul) return false;
+  const auto [entry, fresh] = loses_nan_.try_emplace({static_cast<int>(op.kind), op.alpha == 0}, false);
+  if (fresh) entry->second = cpu::loses_nan(engine_, eltwise_of(op));
+  return entry->second;
 }
 
 int PlanBuilder::under(graph::ValueId condition, bool when) {
@@ -246,6 +315,11 @@ void PlanBuilder::emit_primitive(std::string name, const dnnl::primitive& primit
 
 void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
                          const std::vector<Operand>& operands) {
+  if (sequence_) {
+    sequence_->parts.push_back({std::move(kernel), static_cast<int>(operands.size())});
+    sequence_->operands.insert(sequence_->operands.end(), operands.begin(), operands.end());
+    return;
+  }
   const int k = static_cast<int>(parts_.kernels.size());
   parts_.names.push_back(std::move(name));
   parts_.kernels.push_back(std::move(kernel));
@@ -263,6 +337,23 @@ void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
     if (b.first < 0) b.first = k;
     b.last = k;
   }
+}
+
+void PlanBuilder::begin_sequence() {
+  CARILLON_ASSERT(!sequence_);
+  sequence_.emplace();
+}
+
+void PlanBuilder::end_sequence(std::string name) {
+  CARILLON_ASSERT(sequence_.has_value());
+  Sequence made = std::move(*sequence_);
+  sequence_.reset();
+  append(std::move(name), std::make_unique<SequenceKernel>(std::move(made.parts)), made.operands);
+}
+
+void PlanBuilder::recover(int guard) {
+  sequence_.reset();
+  enter(guard);
 }
 
 Result<> PlanBuilder::emit_plain(const graph::Node& node) {
@@ -341,6 +432,8 @@ Result<PlanParts> PlanBuilder::finish() {
   };
   for (const auto& [kernel, operand, b, offset] : uses_)
     parts_.patches.push_back({.kernel = kernel, .operand = operand, .slot = slot(b, offset)});
+  parts_.branches =
+      std::ranges::any_of(guards_, [](const auto& guard) { return guard.condition != graph::no_value; });
   for (std::size_t g = 0; g < guards_.size(); ++g) {
     // No kernel has a guard without a place, but its number is taken.
     const Operand& condition = conditions_[g];

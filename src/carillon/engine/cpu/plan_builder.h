@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -11,6 +13,7 @@
 
 #include "carillon/engine/cpu/kernel.h"
 #include "carillon/engine/cpu/layout.h"
+#include "carillon/engine/cpu/nan.h"
 #include "carillon/engine/cpu/plan.h"
 #include "carillon/engine/cpu/weight_store.h"
 #include "carillon/engine/engine.h"
@@ -30,6 +33,9 @@ struct Operand {
 // where it lies and how; a kernel that wants it otherwise gets a reorder in front, once for all who want the
 // same. What is appended while a guard is entered runs only if that holds; a copy made so is nobody else's.
 // When all nodes are lowered, finish() gives every buffer its place.
+//
+// Where kernels may lose NaN (nan.h) the plan watches for it from its first kernel on, and lowerings add
+// kernels under careful(true) that put it right.
 //
 // Members that make primitives throw dnnl::error.
 class PlanBuilder {
@@ -53,6 +59,16 @@ class PlanBuilder {
   int enter(int guard) { return std::exchange(guard_, guard); }
   // A guard under the present one, of which the graph may have none.
   int under(graph::ValueId condition, bool when);
+
+  // Whether runs may meet NaN that one of the plan's kernels loses.
+  bool keeps_nan() const { return watch_.buffer >= 0; }
+  // A guard under the present one: whether the run has met anything but ordinary numbers so far. Requires
+  // keeps_nan().
+  int careful(bool met);
+  // The value, made just now, may be where the run meets it first.
+  void watch(graph::ValueId id);
+  // Whether the post-op makes a number of it.
+  bool loses_nan(const graph::PostOp& op);
 
   // f32 with at least one element: what the oneDNN lowerings deal with.
   bool is_real(graph::ValueId id) const;
@@ -97,6 +113,13 @@ class PlanBuilder {
                    desc.scratchpad_desc());
   }
   using Arguments = std::vector<std::pair<int, Operand>>;
+  // Appends a kernel whose operand i lies at operands[i] (a buffer of -1: absent).
+  void append(std::string name, std::unique_ptr<Kernel> kernel, const std::vector<Operand>& operands);
+  // What is appended between the two becomes one kernel.
+  void begin_sequence();
+  void end_sequence(std::string name);
+  // After a lowering that failed half way.
+  void recover(int guard);
   // Appends the node's plain kernel; an error where there is none.
   Result<> emit_plain(const graph::Node& node);
   // Appends the plain kernel of an operator of two operands that broadcast; all three are row-major f32.
@@ -126,8 +149,8 @@ class PlanBuilder {
   int new_buffer(std::uint64_t size);
   void emit_primitive(std::string name, const dnnl::primitive& primitive, const Arguments& arguments,
                       const Desc& scratchpad);
-  // Appends a kernel whose operand i lies at operands[i] (a buffer of -1: absent).
-  void append(std::string name, std::unique_ptr<Kernel> kernel, const std::vector<Operand>& operands);
+  void watch(const std::vector<std::pair<Operand, Elements>>& values, bool always);
+  void watch_inputs();
   bool prefers_heavy_type(graph::ValueId id, int depth) const;
 
   dnnl::engine engine_;
@@ -148,6 +171,14 @@ class PlanBuilder {
   std::vector<Operand> conditions_;   // of guards that a kernel has
   std::map<std::tuple<graph::ValueId, bool, int>, int> guard_numbers_;
   int guard_ = -1;
+  Operand watch_;                                   // the flag; buffer -1: nothing is watched for
+  std::map<std::pair<bool, int>, int> careful_;     // guards on it as it is now, by value and parent
+  std::map<std::pair<int, bool>, bool> loses_nan_;  // post-ops, by kind and whether alpha is 0
+  struct Sequence {
+    std::vector<SequenceKernel::Part> parts;
+    std::vector<Operand> operands;
+  };
+  std::optional<Sequence> sequence_;
   PlanParts parts_;
 };
 
@@ -157,11 +188,27 @@ struct FusedPostOps {
   PlanBuilder::Arguments arguments;
 };
 
-// Appends the node's post-ops [first, ...) to `fused`, for a primitive whose result has dimensions `dims`
+// Appends the node's post-ops [first, last) to `fused`, for a primitive whose result has dimensions `dims`
 // (the node's output's, or a flattening that keeps the last one). False: an operand cannot be shown to oneDNN
 // so.
-bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t first, const Dims& dims,
-                     FusedPostOps& fused);
+bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t first, std::size_t last,
+                     const Dims& dims, FusedPostOps& fused);
+// The first of the node's post-ops from `first` on that loses NaN; as many as there are where none does, or
+// none matters.
+std::size_t first_that_loses_nan(PlanBuilder& builder, const graph::Node& node, std::size_t first);
+// Emits by `fused` a primitive whose result is `result`, with post-ops of the node up to `post_ops.last`; for
+// runs that must be careful with NaN emits by `part` the same primitive with those before `post_ops.first`
+// only, and the others behind it. Where there are none between, `fused` alone.
+struct PostOpRange {
+  std::size_t first = 0, last = 0;
+};
+void emit_keeping_nan(PlanBuilder& builder, const graph::Node& node, PostOpRange post_ops,
+                      const Operand& result, const std::function<void()>& fused,
+                      const std::function<void()>& part);
+// For runs that must be careful with NaN: appends a kernel that brings it from `from` to `to`. Requires
+// builder.keeps_nan().
+void spread_nan(PlanBuilder& builder, const std::string& node, std::unique_ptr<Kernel> kernel,
+                const Operand& from, const Operand& to);
 // Applies the node's post-ops [first, ...) to `value` by kernels of their own, the last of which defines the
 // node's output. Without any, `value` becomes the output.
 void apply_separately(PlanBuilder& builder, const graph::Node& node, std::size_t first, Operand value);

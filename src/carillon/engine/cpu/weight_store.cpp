@@ -9,6 +9,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/bytes.h"
+#include "carillon/engine/cpu/nan.h"
 
 namespace carillon::engine::cpu {
 
@@ -105,8 +106,15 @@ const Desc* WeightStore::known_layout(const graph::SharedTensor& tensor, const D
   return nullptr;
 }
 
+bool WeightStore::has_nan(const graph::SharedTensor& tensor) {
+  const auto [entry, fresh] = has_nan_.try_emplace(tensor, false);
+  if (fresh) entry->second = cpu::has_nan(*tensor);
+  return entry->second;
+}
+
 HostBlock WeightStore::take() {
   entries_.clear();
+  has_nan_.clear();
   block_.shrink_to_fit();
   return std::move(block_);
 }

@@ -48,6 +48,9 @@ class WeightStore {
   // The layout in which this tensor was packed first, for the same dimensions and type; nullptr: not yet.
   const Desc* known_layout(const graph::SharedTensor& tensor, const Dims& dims, DnnlType type) const;
 
+  // Whether one of the tensor's elements is NaN; looked up once.
+  bool has_nan(const graph::SharedTensor& tensor);
+
   // Ends packing: gives up the block, forgets the tensors.
   HostBlock take();
 
@@ -64,6 +67,7 @@ class WeightStore {
 
   dnnl::engine engine_;
   std::unordered_map<const graph::Tensor*, Entry> entries_;
+  std::unordered_map<graph::SharedTensor, bool> has_nan_;
   HostBlock block_;
 };
 
