@@ -17,12 +17,15 @@ void Pacer::begin() {
   now_ = share();
   if (now_ >= 1) return;
   wall_ = read(CLOCK_MONOTONIC);
-  cpu_ = read(CLOCK_THREAD_CPUTIME_ID);
+  cpu_ = cpu_time();
 }
 
-Duration Pacer::rest_until() const {
-  const Duration used = read(CLOCK_THREAD_CPUTIME_ID) - cpu_;
-  return wall_ + from_ns(static_cast<double>(used.count()) / now_);
+Duration Pacer::rest_until(Duration cpu) const {
+  return wall_ + from_ns(static_cast<double>((cpu - cpu_).count()) / now_);
+}
+
+Duration Pacer::cpu_time() {
+  return read(CLOCK_THREAD_CPUTIME_ID);
 }
 
 Duration Pacer::now() {
