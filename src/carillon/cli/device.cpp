@@ -43,15 +43,19 @@ void add_device_options(CLI::App& command, DeviceArguments& arguments) {
       .add_option("--device", arguments.device,
                   "cpu, or emulated:FILE: time passes by a profile file and outputs are zeros")
       ->capture_default_str();
+  add_memory_options(command, arguments);
+}
+
+void add_memory_options(CLI::App& command, DeviceArguments& arguments) {
   command.add_option("--threads", arguments.threads, "Threads that run kernels; 0: one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command.add_option("--page-cache", arguments.page_cache,
-                     "Device memory for weights, in pages of 16 MiB (default 2 GiB)");
+                     "Memory of each device for weights, in pages of 16 MiB (default 2 GiB)");
   command.add_option("--io-cache", arguments.io_cache,
-                     "Device memory for inputs and outputs (default 256 MiB)");
+                     "Memory of each device for inputs and outputs (default 256 MiB)");
   command.add_option("--workspace", arguments.workspace,
-                     "Device memory for what kernels hand on (default 512 MiB)");
+                     "Memory of each device for what kernels hand on (default 512 MiB)");
   command.add_flag(
       "--real-time", arguments.real_time,
       "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");
@@ -84,17 +88,23 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     for (const profile::ModelProfile& model : profile->models) {
       engine::EmulatedModel& into = emulation.models[model.name];
       into.weights = model.weights;
+      into.load = model.load.p50;
       for (const profile::BatchTimes& times : model.batches) into.execution[times.batch] = times.exec.p50;
       for (const profile::LengthTimes& at : model.lengths)
         for (const profile::BatchTimes& times : at.batches)
           into.by_length[at.length][times.batch] = times.exec.p50;
     }
+    device.breaker = emulation.breaker = std::make_shared<engine::Breaker>(clock);
     device.engine = engine::make_emulated_engine(std::move(emulation), clock);
     device.description = arguments.device;
+    // Its plans compute nothing and its weights are never read; and many may share a few cores.
+    device.worker.populate = false;
+    device.worker.spin = Duration{0};
   } else {
     return invalid("--device: '" + arguments.device +
                    "' is not a device; there are cpu and emulated:PROFILE");
   }
+  device.worker.probe = [engine = device.engine] { return engine->probe(); };
   return device;
 }
 

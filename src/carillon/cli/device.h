@@ -7,6 +7,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
+#include "carillon/engine/emulated/breaker.h"
 #include "carillon/engine/engine.h"
 #include "carillon/worker/worker.h"
 
@@ -23,14 +24,17 @@ struct DeviceArguments {
 };
 
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
+// Without --device, for commands that have one of their own.
+void add_memory_options(CLI::App& command, DeviceArguments& arguments);
 
 struct Device {
-  std::unique_ptr<engine::Engine> engine;
+  std::shared_ptr<engine::Engine> engine;
+  std::shared_ptr<engine::Breaker> breaker;  // of an emulated one; else null
   worker::Options worker;
   std::string description;  // "cpu: AMD EPYC, 2 threads"
 };
 
-// Errors name the option. `clock` outlives the engine.
+// Errors name the option. `clock` outlives the engine and all that it makes.
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock);
 
 // `share_pct` in (0, 100] percent of that device: as many threads as it needs, held to their part of the

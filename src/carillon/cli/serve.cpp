@@ -12,7 +12,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
-#include "carillon/cli/device.h"
+#include "carillon/cli/devices.h"
 #include "carillon/cli/planned.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/decision_log.h"
@@ -42,7 +42,8 @@ struct Arguments {
   int http_threads = 1;
   std::string body_limit = "256 MiB";
   std::string log_level = "info";
-  DeviceArguments device;
+  double hang_after_ms = to_ms(controller::WatchdogOptions{}.least);
+  DevicesArguments devices;
 };
 
 // Waits for Ctrl-C or SIGTERM in a thread that may be the program's only one to see them: both are blocked
@@ -92,9 +93,9 @@ int complain(int status, const Error& error) {
   return status;
 }
 
-// Opens the doors to `service`, and waits until it is told to stop.
+// Opens the doors to `service`, calls `opened`, and waits until it is told to stop.
 int serve(controller::Service& service, const Arguments& arguments, std::uint64_t body_limit,
-          const SignalWait& signals, const std::string& what) {
+          const SignalWait& signals, const std::string& what, const std::function<void()>& opened = {}) {
   frontend::Options doors;
   doors.http = arguments.http;
   doors.grpc = arguments.grpc;
@@ -106,6 +107,7 @@ int serve(controller::Service& service, const Arguments& arguments, std::uint64_
   const frontend::Ports ports = (*frontend)->ports();
   spdlog::info("ready: {}; scheduler {}; HTTP port {}, gRPC port {}, metrics port {} (0: off); Ctrl-C stops",
                what, arguments.scheduler, ports.http, ports.grpc, ports.metrics);
+  if (opened) opened();
   signals.wait();
   spdlog::info("stopping");
   (*frontend)->stop();
@@ -119,6 +121,12 @@ int run_planned(const Arguments& arguments, const controller::Options& options, 
                     {ErrorCode::invalid_argument,
                      "--plan goes with neither --record nor --profile: each workload has a scheduler "
                      "of its own, and is measured at its share"});
+  const auto devices = list_devices(arguments.devices);
+  if (!devices) return complain(exit_usage, devices.error());
+  if (devices->size() != 1 || !arguments.devices.faults.empty())
+    return complain(exit_usage, {ErrorCode::invalid_argument,
+                                 "--plan serves one device of the plan: give it one --device, cpu, and no "
+                                 "--emulated-faults"});
   PlannedOptions planned{
       .models = arguments.models,
       .plan = arguments.plan,
@@ -126,7 +134,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options, 
       .standbys = !arguments.no_standby,
       .scheduler = arguments.scheduler,
       .controller = options,
-      .device = arguments.device,
+      .device = devices->front(),
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
   auto server = PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
@@ -145,11 +153,9 @@ int run(const Arguments& arguments) {
 
   std::signal(SIGPIPE, SIG_IGN);
   const SignalWait signals;
-  const SteadyClock clock;
+  static const SteadyClock clock;  // outlives the threads of a device that hangs to the end
   auto scheduler = schedule::make_scheduler(arguments.scheduler, schedule::live_environment());
   if (!scheduler) return complain(exit_usage, scheduler.error());
-  auto device = make_device(arguments.device, clock);
-  if (!device) return complain(exit_usage, device.error());
   const auto body_limit = parse_bytes(arguments.body_limit);
   if (!body_limit) return complain(exit_usage, in_context("--body-limit", body_limit.error()).error());
   std::optional<profile::DeviceProfile> profile;
@@ -163,21 +169,40 @@ int run(const Arguments& arguments) {
   options.core.max_open = arguments.max_open;
   options.core.probes.share = arguments.profile_share;
   options.core.by_length = !arguments.length_blind;
+  options.core.watchdog.least = from_ms(arguments.hang_after_ms);
+  options.core.on_device = [](const controller::DeviceNews& news) {
+    if (news.alive)
+      spdlog::warn("device {} is back, with empty memory", news.device.value);
+    else
+      spdlog::warn("device {} is taken out: {}", news.device.value, news.why);
+  };
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
   if (!arguments.plan.empty()) return run_planned(arguments, options, body_limit->count, signals, clock);
+  const auto group = make_devices(arguments.devices, clock);
+  if (!group) return complain(exit_usage, group.error());
   if (!arguments.record.empty()) {
     scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
                                                      arguments.scheduler, schedule::live_environment());
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
-  controller::Controller controller(std::move(*scheduler), options, clock);
-  auto worker = worker::make_worker(device->worker, clock, controller.results());
-  if (!worker) return complain(exit_failure, worker.error());
-  for (const std::string& note : (*worker)->notes()) spdlog::info("{}", note);
-  spdlog::info("device {}; page cache {}, I/O cache {}, workspace {}", device->description,
-               to_text(device->worker.page_cache), to_text(device->worker.io_cache),
-               to_text(device->worker.workspace));
+  auto owned = std::make_unique<controller::Controller>(std::move(*scheduler), options, clock);
+  controller::Controller& controller = *owned;
+  std::vector<std::unique_ptr<worker::Worker>> workers;
+  std::vector<controller::LoadTarget> targets;
+  for (std::size_t i = 0; i < group->devices.size(); ++i) {
+    const Device& device = group->devices[i];
+    auto worker = worker::make_worker(device.worker, clock,
+                                      controller.results(DeviceId{static_cast<std::uint32_t>(i)}));
+    if (!worker)
+      return complain(exit_failure, in_context("device " + std::to_string(i), worker.error()).error());
+    for (const std::string& note : (*worker)->notes()) spdlog::info("device {}: {}", i, note);
+    spdlog::info("device {}: {}; page cache {}, I/O cache {}, workspace {}", i, device.description,
+                 to_text(device.worker.page_cache), to_text(device.worker.io_cache),
+                 to_text(device.worker.workspace));
+    targets.push_back({device.engine.get(), worker->get(), group->like_the_last[i]});
+    workers.push_back(std::move(*worker));
+  }
 
   controller::LoaderOptions loading;
   loading.seeds.profile = profile ? &*profile : nullptr;
@@ -185,17 +210,29 @@ int run(const Arguments& arguments) {
     spdlog::info("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
                  progress.model, progress.doing);
   };
-  auto loaded = controller::load_models(arguments.models, *device->engine, **worker, controller, loading);
+  auto loaded = controller::load_models(arguments.models, targets, controller, loading);
   if (!loaded) return complain(exit_failure, loaded.error());
   for (const std::string& note : loaded->notes) spdlog::warn("{}", note);
-  controller.add_worker(std::move(*worker));
+  for (std::size_t i = 0; i < workers.size(); ++i)
+    controller.add_worker(std::move(workers[i]), group->devices[i].description);
   controller.start();
 
-  const int status = serve(controller, arguments, body_limit->count, signals,
-                           fmt::format("{} of {} models", loaded->ready, loaded->ready + loaded->not_ready));
+  const int status =
+      serve(controller, arguments, body_limit->count, signals,
+            fmt::format("{} of {} models on {} device{}", loaded->ready, loaded->ready + loaded->not_ready,
+                        targets.size(), targets.size() == 1 ? "" : "s"),
+            [&] { start_faults(*group, clock.now()); });
   controller.stop();
+  const std::vector<DeviceId> left = controller.end_workers();
+  for (const DeviceId device : left)
+    spdlog::warn("device {} does not come back from what it runs: it is left behind", device.value);
   spdlog::info("stopped");
-  return status;
+  if (left.empty()) return status;
+  // Their threads are in the middle of something, whose ground an ordinary end would take from under them.
+  owned.reset();  // it may have a log to end
+  spdlog::shutdown();
+  std::fflush(nullptr);
+  _exit(status);
 }
 
 }  // namespace
@@ -217,7 +254,13 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; empty: off")
       ->capture_default_str();
-  add_device_options(command, arguments->device);
+  add_devices_options(command, arguments->devices);
+  command
+      .add_option("--hang-after", arguments->hang_after_ms,
+                  "Milliseconds without a report after which a device counts as hung and is taken out until "
+                  "it answers again; at least 20 times what it should take; 0: never")
+      ->check(CLI::Range(0.0, 86'400'000.0))
+      ->capture_default_str();
   command.add_option(
       "--plan", arguments->plan,
       "Serve one device of this plan ('carillon plan --json'): each of its workloads with its share of "
@@ -261,6 +304,7 @@ void add_serve(CLI::App& program, int& status) {
       "  carillon serve --models ./models\n"
       "  carillon serve --models ./models --http 127.0.0.1:9000 --grpc '' --metrics 127.0.0.1:9002\n"
       "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs\n"
+      "  carillon serve --models ./models --device cpu --device 'emulated:profile.json*4'\n"
       "  carillon serve --models ./models --plan plan.json --plan-device 2");
   command.callback([arguments, &status] { status = run(*arguments); });
 }

@@ -20,6 +20,10 @@ void Book::add_model(std::string name, std::int64_t version, std::optional<Durat
   page.of.slo = slo;
 }
 
+void Book::add_device(std::string name) {
+  devices_.push_back({.name = std::move(name)});
+}
+
 void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival, TimePoint now,
                     const CallSteps& steps) {
   Page& page = pages_[model.index()];
@@ -54,12 +58,13 @@ void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival,
   count(of.fail, latency);
 }
 
-void Book::wasted(Duration busy) {
+void Book::wasted(DeviceId device, Duration busy) {
   const std::lock_guard lock(mutex_);
-  exec_busy_ += busy;
+  devices_[device.index()].exec_busy += busy;
 }
 
-void Book::executed(ModelId model, int batch, const worker::ActionTimes& times, Duration predicted) {
+void Book::executed(DeviceId device, ModelId model, int batch, const worker::ActionTimes& times,
+                    Duration predicted) {
   const Duration measured = times.exec_end - times.exec_start;
   {
     Page& page = pages_[model.index()];
@@ -73,7 +78,9 @@ void Book::executed(ModelId model, int batch, const worker::ActionTimes& times, 
     count(at->infer, measured);
   }
   const std::lock_guard lock(mutex_);
-  exec_busy_ += measured;
+  DeviceStatistics& d = devices_[device.index()];
+  ++d.executions;
+  d.exec_busy += measured;
 }
 
 void Book::profiled(ModelId model) {
@@ -82,22 +89,46 @@ void Book::profiled(ModelId model) {
   ++page.of.profiled;
 }
 
-void Book::loaded(ModelId model, Duration took) {
+void Book::loaded(DeviceId device, ModelId model, Duration took) {
   {
     Page& page = pages_[model.index()];
     const std::lock_guard lock(page.mutex);
     ++page.of.loads;
-    page.of.loaded = true;
+    page.of.loaded = ++page.of.devices > 0;
   }
   const std::lock_guard lock(mutex_);
-  load_busy_ += took;
+  DeviceStatistics& d = devices_[device.index()];
+  ++d.models;
+  d.load_busy += took;
 }
 
-void Book::unloaded(ModelId model) {
-  Page& page = pages_[model.index()];
-  const std::lock_guard lock(page.mutex);
-  ++page.of.unloads;
-  page.of.loaded = false;
+void Book::unloaded(DeviceId device, ModelId model) {
+  {
+    Page& page = pages_[model.index()];
+    const std::lock_guard lock(page.mutex);
+    ++page.of.unloads;
+    page.of.loaded = --page.of.devices > 0;
+  }
+  const std::lock_guard lock(mutex_);
+  --devices_[device.index()].models;
+}
+
+void Book::device_lost(DeviceId device, const std::vector<ModelId>& held) {
+  for (const ModelId model : held) {
+    Page& page = pages_[model.index()];
+    const std::lock_guard lock(page.mutex);
+    page.of.loaded = --page.of.devices > 0;
+  }
+  const std::lock_guard lock(mutex_);
+  DeviceStatistics& d = devices_[device.index()];
+  d.models = 0;
+  d.alive = false;
+  ++d.lost;
+}
+
+void Book::device_back(DeviceId device) {
+  const std::lock_guard lock(mutex_);
+  devices_[device.index()].alive = true;
 }
 
 void Book::set_open_requests(std::uint64_t count) {
@@ -114,8 +145,11 @@ ServerStatistics Book::snapshot() const {
   }
   const std::lock_guard lock(mutex_);
   out.open_requests = open_requests_;
-  out.exec_busy = exec_busy_;
-  out.load_busy = load_busy_;
+  out.devices = devices_;
+  for (const DeviceStatistics& d : devices_) {
+    out.exec_busy += d.exec_busy;
+    out.load_busy += d.load_busy;
+  }
   return out;
 }
 

@@ -36,21 +36,27 @@ class Book {
   // Models come in the order of their ids. `unix_minus_timeline`: what to add to a TimePoint to get Unix
   // time. Not while others write.
   void add_model(std::string name, std::int64_t version, std::optional<Duration> slo = std::nullopt);
+  // Devices, in the order of their ids.
+  void add_device(std::string name);
   void set_unix_offset(Duration unix_minus_timeline) { unix_offset_ = unix_minus_timeline; }
 
   // One call of `rows` rows was answered at `now`. `steps` counts for on_time and late only.
   void answered(ModelId model, Outcome outcome, int rows, TimePoint arrival, TimePoint now,
                 const CallSteps& steps);
   // One INFER of `batch` rows succeeded; `predicted` is what the scheduler expected of its EXEC.
-  void executed(ModelId model, int batch, const worker::ActionTimes& times, Duration predicted);
+  void executed(DeviceId device, ModelId model, int batch, const worker::ActionTimes& times,
+                Duration predicted);
   // One ran for that long and came to nothing.
-  void wasted(Duration busy);
+  void wasted(DeviceId device, Duration busy);
   void profiled(ModelId model);  // a finished request was run again alone
-  void loaded(ModelId model, Duration took);
-  void unloaded(ModelId model);
+  void loaded(DeviceId device, ModelId model, Duration took);
+  void unloaded(DeviceId device, ModelId model);
+  // The device went, and with it the weights that it held; or is back.
+  void device_lost(DeviceId device, const std::vector<ModelId>& held);
+  void device_back(DeviceId device);
   void set_open_requests(std::uint64_t count);
 
-  // A copy of all of it; pages_total and pages_free are left to the caller.
+  // A copy of all of it; numbers of pages are left to the caller.
   ServerStatistics snapshot() const;
 
  private:
@@ -62,8 +68,7 @@ class Book {
   Duration unix_offset_{0};
   mutable std::mutex mutex_;  // of what follows
   std::uint64_t open_requests_ = 0;
-  Duration exec_busy_{0};
-  Duration load_busy_{0};
+  std::vector<DeviceStatistics> devices_;
 };
 
 }  // namespace carillon::controller

@@ -37,23 +37,54 @@ void Controller::Inbox::clear() {
   calls.clear();
   cancels.clear();
   results.clear();
+  probes.clear();
 }
 
 Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Options& options,
                        const Clock& clock)
-    : clock_(clock), inbox_limit_(options.inbox), core_(std::move(scheduler), options.core) {
+    : clock_(clock),
+      inbox_limit_(options.inbox),
+      patience_(options.patience),
+      core_(std::move(scheduler), options.core) {
   core_.book().set_unix_offset(unix_minus(clock));
 }
 
 Controller::~Controller() {
   stop();
-  workers_.clear();  // the last actions end here, into buffers that core_ still holds
+  end_workers();  // the last actions end here, into buffers that core_ still holds
 }
 
-void Controller::add_worker(std::unique_ptr<worker::Worker> worker) {
+worker::ResultSink& Controller::results(DeviceId device) {
+  CARILLON_ASSERT(state_ == State::preparing);
+  while (ports_.size() <= device.index())
+    ports_.emplace_back(*this, DeviceId{static_cast<std::uint32_t>(ports_.size())});
+  return ports_[device.index()];
+}
+
+void Controller::add_worker(std::unique_ptr<worker::Worker> worker, std::string name) {
   CARILLON_ASSERT(state_ == State::preparing && worker != nullptr);
-  core_.add_device(*worker);
+  core_.add_device(*worker, std::move(name));
   workers_.push_back(std::move(worker));
+  devices_alive_ = workers_.size();
+}
+
+std::vector<DeviceId> Controller::end_workers() {
+  // Nothing is read or written for them from here on, and they say nothing more.
+  for (const auto& worker : workers_) worker->retire();
+  const auto give_up = std::chrono::steady_clock::now() + patience_;
+  std::vector<DeviceId> left;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const DeviceId device{static_cast<std::uint32_t>(i)};
+    while (workers_[i]->busy() && core_.device_alive(device) && std::chrono::steady_clock::now() < give_up)
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    if (!workers_[i]->busy()) continue;
+    left.push_back(device);
+    // On purpose: its threads are inside it. Reachable, so that leak checkers know of it.
+    static auto& left_behind = *new std::vector<worker::Worker*>;
+    left_behind.push_back(workers_[i].release());
+  }
+  workers_.clear();
+  return left;
 }
 
 void Controller::add_model(ModelView view, const engine::CompiledModel& compiled,
@@ -98,6 +129,10 @@ void Controller::stop() {
 }
 
 bool Controller::ready() const {
+  return serving() && devices_alive_ > 0;
+}
+
+bool Controller::serving() const {
   const std::lock_guard lock(mutex_);
   return state_ == State::running;
 }
@@ -106,7 +141,7 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
   CARILLON_ASSERT(call != nullptr && call->rows >= 1);
   const std::uint64_t ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
   const TimePoint at = clock_.now();
-  if (!ready()) {
+  if (!serving()) {
     on_answer(
         {fail(ErrorCode::unavailable, "the server is not serving now"), std::move(call), at, std::nullopt});
     return ticket;
@@ -141,11 +176,21 @@ void Controller::cancel(std::uint64_t ticket) {
   if (asleep_) wake_.notify_one();
 }
 
-void Controller::on_result(const worker::ActionResult& result) {
-  const std::lock_guard lock(mutex_);
-  if (state_ != State::running) return;  // all calls are answered then, and their buffers stay to the end
-  inbox_.results.push_back(result);
-  if (asleep_) wake_.notify_one();
+void Controller::Port::on_result(const worker::ActionResult& result) {
+  const std::lock_guard lock(owner.mutex_);
+  if (owner.state_ != State::running)
+    return;  // all calls are answered then, and their buffers stay to the end
+  owner.inbox_.results.push_back(result);
+  owner.inbox_.results.back().device = device;
+  if (owner.asleep_) owner.wake_.notify_one();
+}
+
+void Controller::Port::on_probe(const worker::ProbeResult& result) {
+  const std::lock_guard lock(owner.mutex_);
+  if (owner.state_ != State::running) return;
+  owner.inbox_.probes.push_back(result);
+  owner.inbox_.probes.back().device = device;
+  if (owner.asleep_) owner.wake_.notify_one();
 }
 
 void Controller::run() {
@@ -182,10 +227,12 @@ void Controller::run() {
 void Controller::handle(Inbox& inbox) {
   // Results first: they free what the calls may need. Cancellations last: they may be of calls beside them.
   for (const worker::ActionResult& result : inbox.results) core_.on_result(result, clock_.now());
+  for (const worker::ProbeResult& result : inbox.probes) core_.on_probe(result, clock_.now());
   for (Submission& submission : inbox.calls)
     core_.submit(submission.ticket, std::move(submission.call), std::move(submission.handler), clock_.now());
   for (const std::uint64_t ticket : inbox.cancels) core_.cancel(ticket, clock_.now());
   if (const TimePoint now = clock_.now(); core_.wake_at() <= now) core_.wake(now);
+  devices_alive_ = core_.devices_alive();
 }
 
 ServerStatistics Controller::statistics() const {
@@ -195,9 +242,11 @@ ServerStatistics Controller::statistics() const {
   }
   const std::lock_guard advising(advice_mutex_);  // counters that are older than the last look's would not do
   ServerStatistics out = core_.book().snapshot();
-  for (const auto& worker : workers_) {
-    out.pages_total += worker->total_pages();
-    out.pages_free += worker->free_pages();
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    out.devices[i].pages_total = workers_[i]->total_pages();
+    out.devices[i].pages_free = workers_[i]->free_pages();
+    out.pages_total += out.devices[i].pages_total;
+    out.pages_free += out.devices[i].pages_free;
   }
   provision::AutoscaleWindow::Counters counters{.requests = 0, .bad = 0, .busy = out.exec_busy};
   for (const ModelStatistics& m : out.models) {
@@ -205,7 +254,7 @@ ServerStatistics Controller::statistics() const {
     counters.requests += m.on_time + bad;
     counters.bad += bad;
   }
-  out.advice = advice_.observe(clock_.now(), static_cast<int>(workers_.size()), counters);
+  out.advice = advice_.observe(clock_.now(), static_cast<int>(devices_alive_), counters);
   return out;
 }
 

@@ -82,6 +82,7 @@ class BusyWorker final : public worker::Worker {
     thread_.join();
   }
   Result<> add_model(ModelId, std::shared_ptr<const engine::CompiledModel>) override { return {}; }
+  Result<> has_room(const engine::CompiledModel&) const override { return {}; }
   bool submit(const worker::LoadCommand&) override { return false; }
   bool submit(const worker::UnloadCommand&) override { return false; }
   bool submit(const worker::InferCommand& command) override {
@@ -92,6 +93,14 @@ class BusyWorker final : public worker::Worker {
     return true;
   }
   void stop(ActionId) override {}
+  std::uint32_t retire() override {
+    std::unique_lock lock(mutex_);
+    queue_.clear();
+    wake_.wait(lock, [&] { return !at_work_; });
+    return 1;
+  }
+  void probe() override {}
+  bool busy() const override { return false; }
   std::uint64_t total_pages() const override { return 10; }
   std::uint64_t free_pages() const override { return 4; }
   Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t) override {
@@ -112,6 +121,7 @@ class BusyWorker final : public worker::Worker {
       if (queue_.empty()) return;
       const Job job = queue_.front();
       queue_.pop_front();
+      at_work_ = true;
       const bool stopping = stop_;
       lock.unlock();
       worker::ActionResult result{.id = job.id, .status = ActionStatus::success, .times = {}, .error = {}};
@@ -129,6 +139,8 @@ class BusyWorker final : public worker::Worker {
       result.times.exec_start = result.times.exec_end = clock_.now();
       sink_.on_result(result);
       lock.lock();
+      at_work_ = false;
+      wake_.notify_all();
     }
   }
   worker::ResultSink& sink_;
@@ -139,6 +151,7 @@ class BusyWorker final : public worker::Worker {
   std::condition_variable wake_;
   std::deque<Job> queue_;
   bool stop_ = false;
+  bool at_work_ = false;
   std::vector<std::string> notes_;
   std::thread thread_;
 };

@@ -55,6 +55,7 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
       options_(options),
       tickets_(std::min<std::size_t>(options.max_open, 1 << 16)),
       requests_(std::min<std::size_t>(options.max_open, 1 << 16)),
+      watchdog_(options.watchdog),
       probes_(options.probes) {
   CARILLON_ASSERT(scheduler_ != nullptr && options_.max_open > 0 && options_.full_queue_pause > Duration{0});
   open_.reserve(std::min<std::size_t>(options.max_open, 1024));
@@ -67,9 +68,12 @@ Core::~Core() {
   stop(last_);
 }
 
-void Core::add_device(worker::Worker& worker) {
+void Core::add_device(worker::Worker& worker, std::string name) {
   CARILLON_ASSERT(!started_);
-  devices_.push_back(&worker);
+  devices_.push_back({.worker = &worker});
+  ++alive_;
+  watchdog_.add_device();
+  book_.add_device(std::move(name));
 }
 
 void Core::add_model(ServedModel model) {
@@ -84,7 +88,8 @@ void Core::start(TimePoint now) {
   CARILLON_ASSERT(!started_ && !stopped_);
   started_ = true;
   for (std::size_t i = 0; i < devices_.size(); ++i)
-    feed(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(i)}, true, devices_[i]->total_pages()},
+    feed(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(i)}, true,
+                                 devices_[i].worker->total_pages()},
          now);
   settle(now);
 }
@@ -140,7 +145,8 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.deadline = deadline;
   open.first = next_request_;
   open.rows = call->rows;
-  open.done = open.flying = 0;
+  open.done = open.flying = open.losses = 0;
+  open.lost_with = 0;
   open.closing = open.answered = false;
   open.would_take.reset();
   open.steps = {};
@@ -192,6 +198,10 @@ void Core::cancel(std::uint64_t ticket, TimePoint now) {
 
 void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   enter(now);
+  Device& device = devices_[result.device.index()];
+  if (result.life != device.life) return;  // that was over before this came
+  if (result.device_lost && !stopped_) return take_out(result.device, result.error, now);
+  watchdog_.ended(result.device, result.id);
   if (probes_.is_probe(result.id)) {
     const auto sample = probes_.end(result);
     if (sample && !stopped_) {
@@ -208,18 +218,20 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   const Duration ran = success ? result.times.exec_end - result.times.exec_start : Duration{0};
   switch (flight.kind) {
     case Kind::load:
-      if (success) book_.loaded(flight.model, ran);
+      if (!success) break;
+      device.loaded.push_back(flight.model);
+      book_.loaded(result.device, flight.model, ran);
       break;
     case Kind::unload:
-      if (success) book_.unloaded(flight.model);
+      if (success && std::erase(device.loaded, flight.model) > 0) book_.unloaded(result.device, flight.model);
       break;
     case Kind::infer:
       --infers_;
       if (success)
-        book_.executed(flight.model, static_cast<int>(flight.requests.size()), result.times,
+        book_.executed(result.device, flight.model, static_cast<int>(flight.requests.size()), result.times,
                        flight.predicted);
       else if (result.times.exec_end > result.times.exec_start)
-        book_.wasted(result.times.exec_end - result.times.exec_start);
+        book_.wasted(result.device, result.times.exec_end - result.times.exec_start);
       for (const RequestId request : flight.requests) land(request, result, now);
       break;
   }
@@ -237,12 +249,14 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
 
 TimePoint Core::wake_at() const {
   if (stopped_) return TimePoint::max();
-  return deferred_.empty() ? scheduler_wake_ : std::min(scheduler_wake_, deferred_.front().due);
+  const TimePoint at = std::min(scheduler_wake_, watchdog_.wake_at());
+  return deferred_.empty() ? at : std::min(at, deferred_.front().due);
 }
 
 void Core::wake(TimePoint now) {
   enter(now);
   if (stopped_) return;
+  if (watchdog_.wake_at() <= now) look_after_devices(now);
   // What feed() adds is due later than now: this ends.
   while (!deferred_.empty() && deferred_.front().due <= now) {
     const schedule::ActionDone done = deferred_.front().done;
@@ -314,11 +328,12 @@ void Core::apply(TimePoint now) {
     if (const auto* refusal = std::get_if<schedule::Refuse>(&action)) refuse(*refusal);
 }
 
-std::uint32_t Core::new_action(ActionId id, Kind kind, ModelId model) {
+std::uint32_t Core::new_action(ActionId id, Kind kind, DeviceId device, ModelId model) {
   CARILLON_ASSERT(model.index() < models_.size());
   const std::uint32_t index = flights_.take();
   InFlight& flight = flights_[index];
   flight.kind = kind;
+  flight.device = device;
   flight.model = model;
   flight.requests.clear();
   flight.predicted = Duration{0};
@@ -330,10 +345,12 @@ std::uint32_t Core::new_action(ActionId id, Kind kind, ModelId model) {
 // once, for ever.
 void Core::not_taken(ActionId id, TimePoint now) {
   const auto index = actions_.find(id.value);
+  const DeviceId device = flights_[*index].device;
   if (flights_[*index].kind == Kind::infer) --infers_;
   flights_.give_back(*index);
   actions_.erase(id.value);
-  deferred_.push_back({{.id = id,
+  deferred_.push_back({device,
+                       {.id = id,
                         .status = schedule::ActionStatus::too_late,
                         .start = now,
                         .end = now,
@@ -341,30 +358,46 @@ void Core::not_taken(ActionId id, TimePoint now) {
                        saturating_add(now, options_.full_queue_pause)});
 }
 
+// The device that an action is for: one that the scheduler knows to be there.
+Core::Device& Core::live(DeviceId id) {
+  CARILLON_ASSERT(id.index() < devices_.size() && devices_[id.index()].alive);
+  return devices_[id.index()];
+}
+
+void Core::taken(ActionId id, const InFlight& flight, TimePoint opens, TimePoint now) {
+  watchdog_.sent(flight.device,
+                 {.id = id,
+                  .lane = flight.kind == Kind::infer ? Watchdog::Lane::exec : Watchdog::Lane::load,
+                  .opens = opens,
+                  .expected = flight.predicted},
+                 now);
+}
+
 void Core::dispatch(const schedule::Stop& action, TimePoint) {
-  CARILLON_ASSERT(action.device.index() < devices_.size());
-  devices_[action.device.index()]->stop(action.id);
+  live(action.device).worker->stop(action.id);
 }
 
 void Core::dispatch(const schedule::Load& action, TimePoint now) {
-  CARILLON_ASSERT(action.device.index() < devices_.size());
-  new_action(action.id, Kind::load, action.model);
-  if (!devices_[action.device.index()]->submit(worker::LoadCommand{action.id, action.model, action.window}))
-    not_taken(action.id, now);
+  worker::Worker& worker = *live(action.device).worker;
+  InFlight& flight = flights_[new_action(action.id, Kind::load, action.device, action.model)];
+  flight.predicted = action.expected;
+  if (!worker.submit(worker::LoadCommand{action.id, action.model, action.window}))
+    return not_taken(action.id, now);
+  taken(action.id, flight, action.window.earliest, now);
 }
 
 void Core::dispatch(const schedule::Unload& action, TimePoint now) {
-  CARILLON_ASSERT(action.device.index() < devices_.size());
-  new_action(action.id, Kind::unload, action.model);
-  if (!devices_[action.device.index()]->submit(worker::UnloadCommand{action.id, action.model}))
-    not_taken(action.id, now);
+  worker::Worker& worker = *live(action.device).worker;
+  const InFlight& flight = flights_[new_action(action.id, Kind::unload, action.device, action.model)];
+  if (!worker.submit(worker::UnloadCommand{action.id, action.model})) return not_taken(action.id, now);
+  taken(action.id, flight, now, now);
 }
 
 void Core::dispatch(schedule::Infer& action, TimePoint now) {
   const std::size_t batch = action.requests.size();
-  CARILLON_ASSERT(action.device.index() < devices_.size());
+  worker::Worker& worker = *live(action.device).worker;
   CARILLON_ASSERT(batch >= 1 && batch <= static_cast<std::size_t>(worker::max_batch));
-  InFlight& flight = flights_[new_action(action.id, Kind::infer, action.model)];
+  InFlight& flight = flights_[new_action(action.id, Kind::infer, action.device, action.model)];
   ++infers_;
   flight.requests.assign(action.requests.begin(), action.requests.end());
   flight.predicted = scheduler_->predicted_exec(action.device, action.model, static_cast<int>(batch));
@@ -391,7 +424,7 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
     command_.rows[b] = {std::span(open.inputs).subspan(r * inputs, inputs),
                         std::span(open.outputs).subspan(r * outputs, outputs), open.call->length};
   }
-  if (devices_[action.device.index()]->submit(command_)) return;
+  if (worker.submit(command_)) return taken(action.id, flight, action.window.earliest, now);
   for (const RequestId request : action.requests) {
     Open& open = open_[*requests_.find(request.value)];
     --open.flying;
@@ -409,7 +442,8 @@ void Core::refuse(const schedule::Refuse& refusal) {
   if (state == Row::waiting) state = Row::gone;
   if (open.closing || open.answered) return;
   std::string text = "model '" + models_[open.model.index()].info.name + "': ";
-  text += words_of(refusal.reason);
+  const bool nowhere = refusal.reason == schedule::Reason::no_device && alive_ == 0;
+  text += nowhere ? "no device answers" : words_of(refusal.reason);
   if (refusal.reason == schedule::Reason::device_failed && !open.worker_error.empty())
     text += ": " + open.worker_error;
   if (refusal.would_finish != TimePoint::max()) {
@@ -420,7 +454,7 @@ void Core::refuse(const schedule::Refuse& refusal) {
         text += ", " + milliseconds(refusal.would_finish - open.deadline) + " after its deadline";
     }
   }
-  const ErrorCode code = code_of(refusal.reason);
+  const ErrorCode code = nowhere ? ErrorCode::unavailable : code_of(refusal.reason);
   close(*index, code == ErrorCode::deadline_exceeded ? Outcome::refused : Outcome::failed,
         {code, std::move(text)});
 }
@@ -468,13 +502,104 @@ void Core::settle(TimePoint now) {
 void Core::probe(TimePoint now) {
   constexpr Duration start_within = std::chrono::milliseconds{1};
   if (stopped_ || !probes_.due({.open = tickets_.size(), .running = infers_ + deferred_.size()})) return;
-  const DeviceId device{static_cast<std::uint32_t>(probe_device_++ % devices_.size())};
-  probes_.begin(device, {now, now + start_within}, command_);
-  if (!devices_[device.index()]->submit(command_)) probes_.undo();
+  const ServedModel& model = models_[probes_.model().index()];
+  // By turns; where none has the model, the row comes to nothing on any.
+  std::optional<std::size_t> device;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const std::size_t next = (probe_device_ + i) % devices_.size();
+    if (devices_[next].alive && (!device || devices_[next].has(model))) device = next;
+    if (device == next && devices_[next].has(model)) break;
+  }
+  if (!device) return;
+  probe_device_ = *device + 1;
+  const DeviceId id{static_cast<std::uint32_t>(*device)};
+  probes_.begin(id, {now, now + start_within}, command_);
+  if (!devices_[*device].worker->submit(command_)) return probes_.undo();
+  watchdog_.sent(id,
+                 {.id = probes_.action(),
+                  .lane = Watchdog::Lane::exec,
+                  .opens = now,
+                  .expected = scheduler_->predicted_exec(id, model.info.id, 1)},
+                 now);
 }
 
 void Core::stop_probe() {
-  if (probes_.stop()) devices_[probes_.device().index()]->stop(probes_.action());
+  if (probes_.stop()) devices_[probes_.device().index()].worker->stop(probes_.action());
+}
+
+// --- Devices that go and come back
+
+void Core::look_after_devices(TimePoint now) {
+  const Watchdog::Verdict verdict = watchdog_.look(now);
+  for (const DeviceId id : verdict.hangs) take_out(id, "it hangs: it reports nothing any more", now);
+  for (const DeviceId id : verdict.probes) devices_[id.index()].worker->probe();
+}
+
+void Core::take_out(DeviceId id, std::string why, TimePoint now) {
+  Device& device = live(id);
+  CARILLON_ASSERT(pending_.empty() && !stopped_);
+  device.alive = false;
+  --alive_;
+  ++losses_;
+  device.life = device.worker->retire();  // nothing of it touches a row any more
+  book_.device_lost(id, device.loaded);
+  device.loaded.clear();
+  std::erase_if(deferred_, [&](const Deferred& deferred) { return deferred.device == id; });
+  if (probes_.running() && probes_.device() == id) probes_.undo();
+  // First, so that no cancellation makes the scheduler send it more.
+  pending_.push_back(schedule::DeviceChanged{id, false, 0});
+  for (const Watchdog::Action& action : watchdog_.under_way(id)) {
+    const auto found = actions_.find(action.id.value);
+    if (!found) continue;  // a row that ran again
+    actions_.erase(action.id.value);
+    InFlight& flight = flights_[*found];
+    if (flight.kind == Kind::infer) --infers_;
+    for (const RequestId request : flight.requests) lose(request, why);
+    flight.requests.clear();
+    flights_.give_back(*found);
+  }
+  watchdog_.down(id, now);
+  if (options_.on_device) options_.on_device({id, false, std::move(why)});
+  drain(now);
+  settle(now);
+}
+
+// One row's INFER has gone with its device.
+void Core::lose(RequestId request, const std::string& why) {
+  const auto found = requests_.find(request.value);
+  CARILLON_ASSERT(found.has_value());
+  Open& open = open_[*found];
+  CARILLON_ASSERT(row(open, request) == Row::flying);
+  --open.flying;
+  if (open.answered) {
+    row(open, request) = Row::gone;
+    requests_.erase(request.value);
+    if (open.flying == 0) release(*found);
+    return;
+  }
+  row(open, request) = open.closing ? Row::gone : Row::waiting;
+  open.worker_error = "its device went: " + why;
+  if (open.lost_with == losses_) return;
+  open.lost_with = losses_;
+  if (++open.losses >= options_.most_losses)
+    close(*found, Outcome::failed,
+          {ErrorCode::internal, "model '" + models_[open.model.index()].info.name +
+                                    "': " + std::to_string(open.losses) +
+                                    " devices went while it was there; the last: " + why});
+}
+
+void Core::on_probe(const worker::ProbeResult& result, TimePoint now) {
+  enter(now);
+  Device& device = devices_[result.device.index()];
+  if (stopped_ || device.alive || result.life != device.life) return;
+  watchdog_.probed(result.device, result.found.has_value(), now);
+  if (!result.found) return;
+  device.alive = true;
+  ++alive_;
+  book_.device_back(result.device);
+  if (options_.on_device) options_.on_device({result.device, true, {}});
+  feed(schedule::DeviceChanged{result.device, true, device.worker->total_pages()}, now);
+  settle(now);
 }
 
 // One row's INFER has ended, however.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "carillon/controller/probes.h"
 #include "carillon/controller/service.h"
 #include "carillon/controller/slab.h"
+#include "carillon/controller/watchdog.h"
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/worker/worker.h"
@@ -54,6 +56,13 @@ class EventObserver {
   virtual void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) = 0;
 };
 
+// A device was taken out, or is back.
+struct DeviceNews {
+  DeviceId device;
+  bool alive = false;
+  std::string why;  // it was taken out
+};
+
 struct CoreOptions {
   std::optional<Duration> default_deadline;  // for a call without one, of a model without an SLO
   Duration longest_deadline =
@@ -66,6 +75,10 @@ struct CoreOptions {
   Duration full_queue_pause =
       std::chrono::microseconds{100};  // before a full worker is told of to the scheduler
   ProbeOptions probes;
+  WatchdogOptions watchdog;
+  // A call whose device went so often while it was there is refused: perhaps it is what breaks them.
+  int most_losses = 3;
+  std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
   EventObserver* observer = nullptr;
 };
 
@@ -77,6 +90,10 @@ struct CoreOptions {
 // one answer. A worker writes into a call's buffers while an INFER of one of its rows is under way: a call
 // that is refused or cancelled then is answered at once, but without its buffers (InferAnswer::call is null),
 // which live on here until that INFER has ended.
+//
+// A device that fails or hangs (Watchdog) is taken out: its worker's life ends, the scheduler hears of it as
+// DeviceChanged, and what the device had under way is the scheduler's to try elsewhere or to refuse. What was
+// on its way from that life is not heeded. When a probe finds the device well, it is back, as a new one.
 //
 // While no call is open and no INFER under way, rows of finished calls are run again alone (Probes), and the
 // scheduler is told what they took; the next call ends such a run before its next kernel.
@@ -91,7 +108,7 @@ class Core {
 
   // Before start(). Devices are numbered in order; a worker must outlive every call of this core but the
   // destructor. Models come in the order of their ids, which are dense.
-  void add_device(worker::Worker& worker);
+  void add_device(worker::Worker& worker, std::string name = {});
   void add_model(ServedModel model);
   void start(TimePoint now);
 
@@ -99,11 +116,13 @@ class Core {
   void submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now);
   // The client of `ticket` has gone. Any ticket; nothing happens where it is not open.
   void cancel(std::uint64_t ticket, TimePoint now);
-  // The result of an action that a worker took.
+  // The result of an action that a worker took, and that of a probe.
   void on_result(const worker::ActionResult& result, TimePoint now);
+  void on_probe(const worker::ProbeResult& result, TimePoint now);
   // When wake() wants to be called; max() for never.
   TimePoint wake_at() const;
-  // Gives the scheduler its Wake, and the refusals of full workers, where they are due.
+  // Gives the scheduler its Wake, and the refusals of full workers, and looks after the devices, where they
+  // are due.
   void wake(TimePoint now);
   // Answers all that is open, and all that comes, with `unavailable`; the scheduler hears nothing any more.
   // Results must still come in (or the workers end) before the core goes.
@@ -113,6 +132,9 @@ class Core {
   std::size_t models() const { return models_.size(); }
   std::size_t open_rows() const { return open_rows_; }        // buffers that live on after an answer included
   std::size_t open_calls() const { return tickets_.size(); }  // without an answer yet
+  std::size_t devices() const { return devices_.size(); }
+  std::size_t devices_alive() const { return alive_; }
+  bool device_alive(DeviceId id) const { return devices_[id.index()].alive; }
   std::size_t actions_in_flight() const { return actions_.size() + (probes_.running() ? 1 : 0); }
   Book& book() { return book_; }
   const Book& book() const { return book_; }
@@ -137,8 +159,10 @@ class Core {
     int rows = 0;
     int done = 0;
     int flying = 0;
-    bool closing = false;   // its failure is decided, the answer not yet given
-    bool answered = false;  // only its buffers live on
+    int losses = 0;             // of devices that had it under way
+    std::uint64_t lost_with{};  // the last of these
+    bool closing = false;       // its failure is decided, the answer not yet given
+    bool answered = false;      // only its buffers live on
     Outcome outcome = Outcome::failed;
     Error error;
     std::optional<Duration> would_take;
@@ -151,11 +175,22 @@ class Core {
   enum class Kind : std::uint8_t { load, unload, infer };
   struct InFlight {
     Kind kind{};
+    DeviceId device;
     ModelId model;
     std::vector<RequestId> requests;
     Duration predicted{0};
   };
+  struct Device {
+    worker::Worker* worker = nullptr;
+    bool alive = true;
+    std::uint32_t life = 0;       // the worker's
+    std::vector<ModelId> loaded;  // of models that take pages
+    bool has(const ServedModel& model) const {
+      return model.info.pages == 0 || std::ranges::find(loaded, model.info.id) != loaded.end();
+    }
+  };
   struct Deferred {
+    DeviceId device;
     schedule::ActionDone done;
     TimePoint due;
   };
@@ -169,6 +204,11 @@ class Core {
   void dispatch(const schedule::Unload& action, TimePoint now);
   void dispatch(schedule::Infer& action, TimePoint now);
   void not_taken(ActionId id, TimePoint now);
+  void taken(ActionId id, const InFlight& flight, TimePoint opens, TimePoint now);
+  Device& live(DeviceId id);
+  void look_after_devices(TimePoint now);
+  void take_out(DeviceId id, std::string why, TimePoint now);
+  void lose(RequestId request, const std::string& why);
   void refuse(const schedule::Refuse& refusal);
   void close(std::uint32_t index, Outcome outcome, Error error);
   void settle(TimePoint now);
@@ -177,14 +217,16 @@ class Core {
   void release(std::uint32_t index);
   void probe(TimePoint now);
   void stop_probe();
-  std::uint32_t new_action(ActionId id, Kind kind, ModelId model);
+  std::uint32_t new_action(ActionId id, Kind kind, DeviceId device, ModelId model);
   AppId application(const InferCall& call, TimePoint now);
   Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
   void answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error, TimePoint now);
 
   std::unique_ptr<schedule::Scheduler> scheduler_;
   CoreOptions options_;
-  std::vector<worker::Worker*> devices_;
+  std::vector<Device> devices_;
+  std::size_t alive_ = 0;
+  std::uint64_t losses_ = 0;  // of devices
   std::vector<ServedModel> models_;
   Book book_;
 
@@ -195,6 +237,7 @@ class Core {
   IndexTable actions_;      // to flights_
   std::size_t infers_ = 0;  // under way
   std::size_t open_rows_ = 0;
+  Watchdog watchdog_;
   Probes probes_;
   std::size_t probe_device_ = 0;
   RequestId next_request_{0};

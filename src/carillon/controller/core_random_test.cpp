@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <set>
 
@@ -7,8 +9,9 @@
 #include "carillon/controller/core.h"
 #include "carillon/controller/testing/fakes.h"
 
-// Random calls, cancellations, refusals, failures, full workers and stops, against what must always hold: one
-// answer a call, buffers given away only when nobody uses them, right data, and nothing left at the end.
+// Random calls, cancellations, refusals, failures, full workers, devices that go and come back, and stops,
+// against what must always hold: one answer a call, buffers given away only when nobody uses them, right
+// data, and nothing left at the end.
 namespace carillon::controller {
 namespace {
 
@@ -21,6 +24,7 @@ using testing::HeldWorker;
 class WhimsicalScheduler final : public schedule::Scheduler {
  public:
   explicit WhimsicalScheduler(Random random) : random_(random) {}
+  static constexpr std::uint32_t devices = 3;
   std::string_view name() const override { return "whimsical"; }
   void add_model(const schedule::ModelInfo&) override {}
   Duration predicted_exec(DeviceId, ModelId, int) const override { return 1ms; }
@@ -37,16 +41,37 @@ class WhimsicalScheduler final : public schedule::Scheduler {
     } else if (const auto* done = std::get_if<schedule::ActionDone>(&event)) {
       const auto found = flying_.find(done->id);
       ASSERT_NE(found, flying_.end()) << "an action ends once";
-      if (done->status != ActionStatus::success)
-        for (const Request& request : found->second)
-          if (!cancelled_.contains(request.id)) waiting_.push_back(request);
+      if (done->status != ActionStatus::success) take_back(found->second);
       flying_.erase(found);
+    } else if (const auto* change = std::get_if<schedule::DeviceChanged>(&event)) {
+      EXPECT_NE(alive_[change->device.index()], change->alive);
+      alive_[change->device.index()] = change->alive;
+      for (auto flight = flying_.begin(); flight != flying_.end();) {
+        if (flight->second.device != change->device) {
+          ++flight;
+          continue;
+        }
+        EXPECT_FALSE(change->alive);
+        take_back(flight->second);
+        flight = flying_.erase(flight);
+      }
     }
     whim(now, out);
   }
 
  private:
+  struct Flight {
+    DeviceId device;
+    std::vector<Request> batch;
+  };
+  void take_back(const Flight& flight) {
+    for (const Request& request : flight.batch)
+      if (!cancelled_.contains(request.id)) waiting_.push_back(request);
+  }
+
   void whim(TimePoint now, Actions& out) {
+    const DeviceId device{static_cast<std::uint32_t>(random_.below(devices))};
+    if (!alive_[device.index()]) return;
     while (random_.below(3) == 0) {
       switch (random_.below(4)) {
         case 0:
@@ -54,8 +79,8 @@ class WhimsicalScheduler final : public schedule::Scheduler {
               schedule::WakeAt{now + Duration{static_cast<std::int64_t>(random_.below(2'000'000))}});
           break;
         case 1:
-          flying_[{next_}];
-          out.push_back(schedule::Load{{next_++}, {0}, {0}, {now, now}, 1ms});
+          flying_[{next_}].device = device;
+          out.push_back(schedule::Load{{next_++}, device, {0}, {now, now}, 1ms});
           break;
         case 2:
           if (waiting_.empty()) break;
@@ -67,12 +92,13 @@ class WhimsicalScheduler final : public schedule::Scheduler {
           break;
         case 3: {
           schedule::Infer infer{.id = {next_},
-                                .device = {0},
+                                .device = device,
                                 .model = {},
                                 .requests = {},
                                 .window = {now, now},
                                 .expected = 1ms};
-          auto& batch = flying_[infer.id];
+          flying_[infer.id].device = device;
+          auto& batch = flying_[infer.id].batch;
           const std::size_t size = 1 + random_.below(4);
           while (batch.size() < size && !waiting_.empty()) {
             const std::size_t which = random_.below(waiting_.size());
@@ -96,21 +122,29 @@ class WhimsicalScheduler final : public schedule::Scheduler {
 
   Random random_;
   std::deque<Request> waiting_;
-  std::map<ActionId, std::vector<Request>> flying_;
+  std::map<ActionId, Flight> flying_;
+  bool alive_[devices] = {};
   std::set<RequestId> seen_, cancelled_;
   std::uint64_t next_ = 0;
 };
 
 struct Tally {
-  int on_time = 0, refused = 0, cancelled = 0, failed = 0, without_buffers = 0;
+  int on_time = 0, refused = 0, cancelled = 0, failed = 0, without_buffers = 0, lost = 0, losses = 0;
 };
 
 Tally run(std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   Random random(seed);
-  HeldWorker worker;
+  constexpr std::uint32_t devices = WhimsicalScheduler::devices;
+  std::array<HeldWorker, devices> workers;
+  const auto somebody_uses = [&](const InferCall& call) {
+    return std::ranges::any_of(workers, [&](const HeldWorker& worker) { return worker.uses(call); });
+  };
   Core core(std::make_unique<WhimsicalScheduler>(random.split()), {.max_open = 64});
-  core.add_device(worker);
+  for (std::uint32_t i = 0; i < devices; ++i) {
+    workers[i].device = {i};
+    core.add_device(workers[i]);
+  }
   core.add_model(testing::served(0));
   core.add_model(testing::served(1));
   TimePoint now{};
@@ -128,7 +162,7 @@ Tally run(std::uint64_t seed) {
         ticket, std::move(call),
         [&, ticket](InferAnswer answer) {
           EXPECT_EQ(++answers[ticket], 1) << "ticket " << ticket;
-          EXPECT_FALSE(answer.call != nullptr && worker.uses(*answer.call));
+          EXPECT_FALSE(answer.call != nullptr && somebody_uses(*answer.call));
           if (answer.call == nullptr) ++tally.without_buffers;
           if (answer.status) {
             ++tally.on_time;
@@ -146,13 +180,17 @@ Tally run(std::uint64_t seed) {
             case ErrorCode::unavailable:
               ++tally.failed;
               return;
+            case ErrorCode::internal:
+              EXPECT_NE(answer.status.error().message.find("3 devices went"), std::string::npos);
+              ++tally.lost;
+              return;
             default:
               ADD_FAILURE() << answer.status.error().message;
           }
         },
         now);
   };
-  const auto end_one = [&] {
+  const auto end_one = [&](HeldWorker& worker) {
     if (worker.held.empty()) return;
     auto at = worker.held.begin();
     std::advance(at, random.below(worker.held.size()));
@@ -160,10 +198,35 @@ Tally run(std::uint64_t seed) {
         random.below(3) != 0 ? ActionStatus::success : static_cast<ActionStatus>(random.below(5));
     core.on_result(worker.end(at->first, status, now), now);
   };
+  std::array<bool, devices> up;
+  up.fill(true);
+  const auto lose_or_mend = [&](HeldWorker& worker) {
+    bool& well = up[worker.device.index()];
+    if (!well) {
+      Result<> found;
+      if (random.below(2) == 0) found = fail(ErrorCode::unavailable, "not yet");
+      well = found.has_value();
+      return core.on_probe({std::move(found), worker.life, worker.device}, now);
+    }
+    // Some results are on their way when it goes.
+    std::vector<worker::ActionResult> late;
+    while (!worker.held.empty() && random.below(3) == 0)
+      late.push_back(worker.end(worker.held.begin()->first, ActionStatus::success, now));
+    worker::ActionResult last{.status = ActionStatus::failed, .error = "broken", .device_lost = true};
+    last.life = worker.life;
+    last.device = worker.device;
+    core.on_result(last, now);
+    well = false;
+    EXPECT_TRUE(worker.held.empty());
+    for (const worker::ActionResult& result : late) core.on_result(result, now);
+    ++tally.losses;
+  };
   const std::uint64_t steps = 50 + random.below(400);
   for (std::uint64_t step = 0; step < steps; ++step) {
     now += Duration{static_cast<std::int64_t>(random.below(500'000))};
+    HeldWorker& worker = workers[random.below(devices)];
     worker.full = random.below(10) == 0;
+    if (random.below(20) == 0) lose_or_mend(worker);
     switch (random.below(6)) {
       case 0:
       case 1:
@@ -176,7 +239,7 @@ Tally run(std::uint64_t seed) {
         if (core.wake_at() <= now) core.wake(now);
         break;
       default:
-        end_one();
+        end_one(worker);
     }
     EXPECT_LE(core.open_rows(), 64U);
   }
@@ -184,7 +247,8 @@ Tally run(std::uint64_t seed) {
   submit();
   for (const auto& [ticket, count] : answers) EXPECT_EQ(count, 1) << "ticket " << ticket;
   EXPECT_EQ(core.open_calls(), 0U);
-  while (!worker.held.empty()) end_one();
+  for (HeldWorker& worker : workers)
+    while (!worker.held.empty()) end_one(worker);
   EXPECT_EQ(core.open_rows(), 0U);
   EXPECT_EQ(core.actions_in_flight(), 0U);
   const ServerStatistics book = core.book().snapshot();
@@ -204,6 +268,8 @@ TEST(CoreRandom, EveryCallGetsExactlyOneAnswer) {
     all.cancelled += one.cancelled;
     all.failed += one.failed;
     all.without_buffers += one.without_buffers;
+    all.lost += one.lost;
+    all.losses += one.losses;
     if (::testing::Test::HasFailure()) return;
   }
   // The runs reach what they are meant to reach.
@@ -212,6 +278,8 @@ TEST(CoreRandom, EveryCallGetsExactlyOneAnswer) {
   EXPECT_GT(all.cancelled, 1000);
   EXPECT_GT(all.failed, 1000);
   EXPECT_GT(all.without_buffers, 1000);
+  EXPECT_GT(all.losses, 1000);
+  EXPECT_GT(all.lost, 100);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "carillon/base/assert.h"
@@ -50,10 +52,11 @@ Result<std::shared_ptr<const graph::Model>> import(const graph::ModelConfig& con
               batched.error().message + "; as a model without a batch: " + model.error().message);
 }
 
-Result<std::shared_ptr<const engine::CompiledModel>> import_and_compile(graph::ModelConfig& config,
-                                                                        const std::filesystem::path& file,
-                                                                        engine::Engine& engine,
-                                                                        const Doing& doing) {
+using Compiled = std::shared_ptr<const engine::CompiledModel>;
+
+Result<std::vector<Compiled>> import_and_compile(graph::ModelConfig& config,
+                                                 const std::filesystem::path& file,
+                                                 std::span<const LoadTarget> targets, const Doing& doing) {
   doing("reading " + file.string());
   const auto model = import(config, file);
   if (!model) return std::unexpected(model.error());
@@ -61,10 +64,30 @@ Result<std::shared_ptr<const engine::CompiledModel>> import_and_compile(graph::M
   if (!completed) return std::unexpected(completed.error());
   config = std::move(*completed);
   doing("compiling");
-  return engine.compile(
-      **model, {.batch_sizes = config.batch_sizes,
-                .precision = config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
-                .pads = config.padding});
+  std::vector<Compiled> out;
+  for (const LoadTarget& target : targets) {
+    auto compiled = target.engine->compile(
+        **model, {.batch_sizes = config.batch_sizes,
+                  .precision = config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
+                  .pads = config.padding});
+    if (!compiled) return std::unexpected(compiled.error());
+    out.push_back(std::move(*compiled));
+  }
+  return out;
+}
+
+// The most batch sizes, from the smallest on, that fit the worker; `notes` say what is left out.
+Result<std::size_t> sizes_that_fit(const worker::Worker& worker, const Compiled& whole,
+                                   std::vector<std::string>& notes) {
+  std::vector<int> sizes(whole->batch_sizes().begin(), whole->batch_sizes().end());
+  for (Compiled fitting = whole;; fitting = std::make_shared<SmallerBatches>(whole, sizes)) {
+    const auto room = worker.has_room(*fitting);
+    if (room) return sizes.size();
+    if (room.error().code != ErrorCode::resource_exhausted || sizes.size() <= 1)
+      return std::unexpected(room.error());
+    notes.push_back("batches of " + std::to_string(sizes.back()) + " are left out: " + room.error().message);
+    sizes.pop_back();
+  }
 }
 
 std::string label_of(const std::string& name, std::int64_t version) {
@@ -106,13 +129,15 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
       doing("measuring batch " + std::to_string(batch) +
             (length > 0 ? " at length " + std::to_string(length) : ""));
       // The first run warms up; of a long one that is a small part, and starting up should not take twice as
-      // long.
-      const Duration expected = per_row * batch;
-      const bool warm_up = expected <= options.at_most;
-      auto times =
-          worker.measure_exec(model.id, batch, repeats_for(options, expected) + (warm_up ? 1 : 0), length);
+      // long. Of the first batch size it also tells how long a run is.
+      Duration expected = per_row * batch;
+      if (expected <= options.at_most) {
+        auto first = worker.measure_exec(model.id, batch, 1, length);
+        if (!first) return std::unexpected(first.error());
+        expected = std::max(expected, first->front());
+      }
+      auto times = worker.measure_exec(model.id, batch, repeats_for(options, expected), length);
       if (!times) return std::unexpected(times.error());
-      if (warm_up) times->erase(times->begin());
       exec = median(std::move(*times));
     }
     per_row = exec / batch;
@@ -124,31 +149,35 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
 }  // namespace
 
 Result<PreparedModel> prepare_model(const graph::RepositoryEntry& entry, const graph::ModelVersion& version,
-                                    engine::Engine& engine, worker::Worker& worker, ModelId id,
-                                    const Doing& doing) {
-  CARILLON_ASSERT(entry.config.has_value());
+                                    std::span<const LoadTarget> targets, ModelId id, const Doing& doing) {
+  CARILLON_ASSERT(entry.config.has_value() && !targets.empty());
   PreparedModel out{.id = id, .config = *entry.config, .compiled = nullptr, .notes = {}};
+  std::vector<Compiled> compiled;
   try {
-    auto compiled = import_and_compile(out.config, version.file, engine, doing);
-    if (!compiled) return std::unexpected(compiled.error());
-    out.compiled = std::move(*compiled);
+    auto made = import_and_compile(out.config, version.file, targets, doing);
+    if (!made) return std::unexpected(made.error());
+    compiled = std::move(*made);
   } catch (const std::exception& error) {
     // Most likely memory: a file may ask for more than there is, and must not end the server.
     return fail(ErrorCode::resource_exhausted,
                 std::string("while reading and compiling it: ") + error.what());
   }
-  const auto whole = out.compiled;
-  std::vector<int> sizes(whole->batch_sizes().begin(), whole->batch_sizes().end());
-  while (true) {
-    const auto added = worker.add_model(id, out.compiled);
-    if (added) break;
-    if (added.error().code != ErrorCode::resource_exhausted || sizes.size() <= 1)
-      return std::unexpected(added.error());
-    out.notes.push_back("batches of " + std::to_string(sizes.back()) +
-                        " are left out: " + added.error().message);
-    sizes.pop_back();
-    out.compiled = std::make_shared<SmallerBatches>(whole, sizes);
+  std::vector<int> sizes(compiled.front()->batch_sizes().begin(), compiled.front()->batch_sizes().end());
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    std::vector<std::string> notes;
+    const auto fit = sizes_that_fit(*targets[i].worker, compiled[i], notes);
+    if (!fit) return std::unexpected(fit.error());
+    if (*fit >= sizes.size()) continue;
+    sizes.resize(*fit);
+    out.notes = std::move(notes);
   }
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (sizes.size() < compiled[i]->batch_sizes().size())
+      compiled[i] = std::make_shared<SmallerBatches>(compiled[i], sizes);
+    if (auto added = targets[i].worker->add_model(id, compiled[i]); !added)
+      return std::unexpected(added.error());
+  }
+  out.compiled = std::move(compiled.front());
   out.config.batch_sizes = std::move(sizes);
   return out;
 }
@@ -197,8 +226,25 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
   return info;
 }
 
-Result<LoadReport> load_models(const std::filesystem::path& repository, engine::Engine& engine,
-                               worker::Worker& worker, Controller& controller, const LoaderOptions& options) {
+namespace {
+
+Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int64_t version,
+                                            std::span<const LoadTarget> targets, const SeedOptions& options,
+                                            const Doing& doing) {
+  std::optional<schedule::ModelInfo> slowest;
+  for (const LoadTarget& target : targets) {
+    if (target.like_the_last && slowest) continue;
+    auto info = seed_profile(model, version, *target.worker, options, doing);
+    if (!info) return info;
+    if (!slowest || info->batches.back().exec > slowest->batches.back().exec) slowest = std::move(*info);
+  }
+  return *std::move(slowest);
+}
+
+}  // namespace
+
+Result<LoadReport> load_models(const std::filesystem::path& repository, std::span<const LoadTarget> targets,
+                               Controller& controller, const LoaderOptions& options) {
   auto entries = graph::read_repository(repository);
   if (!entries) return std::unexpected(entries.error());
   LoadReport report;
@@ -230,7 +276,7 @@ Result<LoadReport> load_models(const std::filesystem::path& repository, engine::
       view.version = version.version;
       view.config = *entry.config;
       progress.model = label_of(entry.name, version.version);
-      auto model = prepare_model(entry, version, engine, worker, controller.next_model(), tell);
+      auto model = prepare_model(entry, version, targets, controller.next_model(), tell);
       if (!model) {
         not_ready(view, model.error());
         continue;
@@ -239,7 +285,7 @@ Result<LoadReport> load_models(const std::filesystem::path& repository, engine::
       for (const std::string& note : model->config.ignored)
         report.notes.push_back(progress.model + ": ignored: " + note);
       for (const std::string& note : model->notes) report.notes.push_back(progress.model + ": " + note);
-      auto info = seed_profile(*model, version.version, worker, options.seeds, tell);
+      auto info = seed_of_slowest(*model, version.version, targets, options.seeds, tell);
       if (!info) {
         // The worker knows it already, so the id is used up; clients see that it is not ready.
         controller.add_model(view, *model->compiled,

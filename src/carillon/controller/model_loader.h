@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,19 @@
 
 namespace carillon::controller {
 
-// One version of a model, imported, compiled and known to the worker.
+// A device that models are brought to.
+struct LoadTarget {
+  engine::Engine* engine = nullptr;
+  worker::Worker* worker = nullptr;
+  bool like_the_last = false;  // the target before it: what is measured there is true here
+};
+
+// One version of a model, imported, compiled and known to the workers.
 struct PreparedModel {
   ModelId id;
-  graph::ModelConfig config;  // complete; batch_sizes are those that fit the worker
-  std::shared_ptr<const engine::CompiledModel> compiled;
-  std::vector<std::string> notes;  // what could not be had, and what was done instead
+  graph::ModelConfig config;  // complete; batch_sizes are those that fit all workers
+  std::shared_ptr<const engine::CompiledModel> compiled;  // for the first of them
+  std::vector<std::string> notes;                         // what could not be had, and what was done instead
 };
 
 // Called as the work goes on, for people: "compiling", "measuring batch 4", "ready", "not ready: ...".
@@ -37,12 +45,17 @@ using LoadObserver = std::function<void(const LoadProgress&)>;
 using Doing = std::function<void(std::string)>;
 
 // Imports `version` of `entry` (whose config is no error), completes its config, compiles it and registers it
-// with `worker` as `id`, the next that the worker expects. A batch size that does not fit the worker's
-// workspace or I/O cache is left out, with a note. The ONNX weights are let go before this returns. After an
-// error `id` is still free.
+// with each target's worker (of one, at least) as `id`, the next that they expect. A batch size that does not
+// fit a worker's workspace or I/O cache is left out, with a note. The ONNX weights are let go before this
+// returns. After an error `id` is still free.
 Result<PreparedModel> prepare_model(const graph::RepositoryEntry& entry, const graph::ModelVersion& version,
-                                    engine::Engine& engine, worker::Worker& worker, ModelId id,
-                                    const Doing& doing);
+                                    std::span<const LoadTarget> targets, ModelId id, const Doing& doing);
+inline Result<PreparedModel> prepare_model(const graph::RepositoryEntry& entry,
+                                           const graph::ModelVersion& version, engine::Engine& engine,
+                                           worker::Worker& worker, ModelId id, const Doing& doing) {
+  const LoadTarget target{.engine = &engine, .worker = &worker};
+  return prepare_model(entry, version, {&target, 1}, id, doing);
+}
 
 struct SeedOptions {
   const profile::DeviceProfile* profile =
@@ -70,10 +83,11 @@ struct LoadReport {
   std::vector<std::string> notes;
 };
 
-// Brings all models of the repository into `worker` (which `controller` gets afterwards) and `controller`
-// (not yet started). A model that cannot be served becomes a view that is not ready, with the reason. The
-// only error is a repository that cannot be read.
-Result<LoadReport> load_models(const std::filesystem::path& repository, engine::Engine& engine,
-                               worker::Worker& worker, Controller& controller, const LoaderOptions& options);
+// Brings all models of the repository into the targets' workers (of one, at least; `controller` gets them
+// afterwards) and `controller` (not yet started). Where targets differ, the slowest one's times are the
+// seeds. A model that cannot be served becomes a view that is not ready, with the reason. The only error is a
+// repository that cannot be read.
+Result<LoadReport> load_models(const std::filesystem::path& repository, std::span<const LoadTarget> targets,
+                               Controller& controller, const LoaderOptions& options);
 
 }  // namespace carillon::controller

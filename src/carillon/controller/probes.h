@@ -30,6 +30,7 @@ class Probes {
   DeviceId device() const { return queue_.device(); }  // requires running()
   ActionId action() const { return queue_.action(); }  // likewise
 
+  ModelId model() const { return queue_.next().model; }  // of the next; requires due()
   // Begins the next row on `device`: fills `command`. Requires due().
   void begin(DeviceId device, Window window, worker::InferCommand& command);
   // begin() came to nothing: the worker took no more.

@@ -73,9 +73,10 @@ struct ModelStatistics {
   // Of Carillon: outcomes by name, so that they can be metrics.
   std::uint64_t on_time = 0, late = 0, refused = 0, cancelled = 0, failed = 0;
   std::uint64_t loads = 0, unloads = 0;
-  std::uint64_t rows = 0;      // of all requests, whatever their outcome
-  std::uint64_t profiled = 0;  // finished requests that were run again alone
-  bool loaded = false;
+  std::uint64_t rows = 0;             // of all requests, whatever their outcome
+  std::uint64_t profiled = 0;         // finished requests that were run again alone
+  bool loaded = false;                // somewhere
+  std::uint64_t devices = 0;          // that hold its weights
   std::optional<Duration> slo;        // of requests that name no deadline
   double share_pct = 0;               // of the device's compute units, by a plan; 0: there is no plan
   bool on_standby = false;            // its standby serves it
@@ -88,11 +89,22 @@ struct ModelStatistics {
   };
   std::vector<Batch> batches;
 };
+struct DeviceStatistics {
+  std::string name;  // as whoever started the server calls it
+  bool alive = true;
+  std::uint64_t lost = 0;        // times that it was taken out, as it failed or hung
+  std::uint64_t executions = 0;  // batches
+  std::uint64_t models = 0;      // whose weights it holds
+  std::uint64_t pages_total = 0, pages_free = 0;
+  Duration exec_busy{0};
+  Duration load_busy{0};
+};
 struct ServerStatistics {
   std::vector<ModelStatistics> models;
+  std::vector<DeviceStatistics> devices;  // by device id
   std::uint64_t open_requests = 0;
-  std::uint64_t pages_total = 0, pages_free = 0;
-  Duration exec_busy{0};  // total time in EXEC
+  std::uint64_t pages_total = 0, pages_free = 0;  // of all devices
+  Duration exec_busy{0};                          // total time in EXEC
   Duration load_busy{0};
   provision::AutoscaleAdvice advice;  // over about the last minute, or since the last look
 };

@@ -1,5 +1,6 @@
 // The whole of the serving path below the frontends: a repository on disk, the CPU engine, a worker with room
 // for two models, a real scheduler and the live controller.
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -115,7 +116,8 @@ class ServingTest : public ::testing::TestWithParam<const char*> {
     auto engine = engine::make_cpu_engine({.threads = 1});
     if (options.seeds.repeats == 5) options.seeds.repeats = 2;
     options.progress = [this](const LoadProgress& now) { said.push_back(now.model + ": " + now.doing); };
-    auto report = load_models(root, *engine, **worker, *controller, options);
+    auto report =
+        load_models(root, std::array{LoadTarget{engine.get(), worker->get()}}, *controller, options);
     EXPECT_TRUE(report.has_value()) << report.error().message;
     controller->add_worker(std::move(*worker));
     return report ? *report : LoadReport{};

@@ -40,7 +40,7 @@ struct KernelRange {
 struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
-  int next = 0;  // set by the run: its first kernel that did not run; last where all did
+  int next = 0;            // set by the run: its first kernel that did not run; last where all did
   Pacer* pacer = nullptr;  // of the runner; with one, the run rests between kernels as it says
 
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
@@ -73,6 +73,8 @@ class Plan {
   // Runs `range`, but for kernels of a branch that the data does not take: these are passed over. Where
   // `durations` is not empty (then kernels() long) entry i gets kernel i's duration, 0 where it was passed
   // over. An error is bad data (an index out of range) or a kernel's failure; the outputs are then undefined.
+  // `unavailable` (or an exception) is not this run's failure but the device's: what runs there next would
+  // fare no better.
   // With `stop`, the run ends early, without an error, before the first kernel at which that is requested.
   virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                        StopSignal* stop = nullptr) const = 0;
@@ -108,6 +110,9 @@ class Engine {
   virtual std::string_view name() const = 0;
   virtual Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
                                                                const CompileOptions& options) = 0;
+  // Whether the device answers, for one that can be lost. From the thread that runs its plans; it may take
+  // for ever where the device hangs.
+  virtual Result<> probe() { return {}; }
 };
 
 }  // namespace carillon::engine

@@ -141,6 +141,9 @@ TEST(Metrics, NamesAndValues) {
   model.loaded = true;
   model.latency.add(3ms);
   model.latency.add(20s);
+  model.devices = 2;
+  statistics.devices = {{.name = "cpu", .executions = 4, .exec_busy = 250ms},
+                        {.name = "emulated:a", .alive = false, .lost = 3, .models = 2, .pages_free = 7}};
   const std::string text = metrics_text(statistics);
   for (const char* line : {
            "nv_inference_request_success{model=\"m\\\"\\n\",version=\"4\"} 7",
@@ -153,6 +156,14 @@ TEST(Metrics, NamesAndValues) {
            "carillon_request_latency_seconds_bucket{model=\"m\\\"\\n\",version=\"4\",le=\"+Inf\"} 2",
            "carillon_request_latency_seconds_count{model=\"m\\\"\\n\",version=\"4\"} 2",
            "carillon_model_loaded{model=\"m\\\"\\n\",version=\"4\"} 1",
+           "carillon_model_devices{model=\"m\\\"\\n\",version=\"4\"} 2",
+           "carillon_device_up{device=\"0\",name=\"cpu\"} 1",
+           "carillon_device_up{device=\"1\",name=\"emulated:a\"} 0",
+           "carillon_device_lost_total{device=\"1\",name=\"emulated:a\"} 3",
+           "carillon_device_executions_total{device=\"0\",name=\"cpu\"} 4",
+           "carillon_device_exec_busy_seconds_total{device=\"0\",name=\"cpu\"} 0.25",
+           "carillon_device_models{device=\"1\",name=\"emulated:a\"} 2",
+           "carillon_device_pages_free{device=\"1\",name=\"emulated:a\"} 7",
            "carillon_page_cache_pages 64",
            "carillon_page_cache_pages_free 60",
            "carillon_open_requests 3",

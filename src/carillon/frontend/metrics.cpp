@@ -128,6 +128,20 @@ class Families {
     all.push_back(std::move(family));
   }
 
+  // One sample a device.
+  void devices(std::string name, std::string help, MetricType type, auto value) {
+    MetricFamily family{std::move(name), std::move(help), type, {}};
+    for (std::size_t i = 0; i < statistics_.devices.size(); ++i) {
+      const controller::DeviceStatistics& device = statistics_.devices[i];
+      ClientMetric metric;
+      metric.label = {{"device", std::to_string(i)}, {"name", device.name}};
+      (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+          static_cast<double>(value(device));
+      family.metric.push_back(std::move(metric));
+    }
+    if (!family.metric.empty()) all.push_back(std::move(family));
+  }
+
   std::vector<MetricFamily> all;
 
  private:
@@ -184,8 +198,27 @@ std::string metrics_text(const ServerStatistics& statistics) {
     f.gauge("carillon_on_standby", "1 where the model's standby has taken over",
             [](const M& m) { return m.on_standby ? 1 : 0; });
   }
-  f.gauge("carillon_model_loaded", "1 where the model's weights are on the device",
+  f.gauge("carillon_model_loaded", "1 where the model's weights are on a device",
           [](const M& m) { return m.loaded ? 1 : 0; });
+  f.gauge("carillon_model_devices", "Devices that hold the model's weights",
+          [](const M& m) { return m.devices; });
+  using D = controller::DeviceStatistics;
+  f.devices("carillon_device_up", "1 where the device serves, 0 where it was taken out", MetricType::Gauge,
+            [](const D& d) { return d.alive ? 1 : 0; });
+  f.devices("carillon_device_lost_total", "Times that the device was taken out, as it failed or hung",
+            MetricType::Counter, [](const D& d) { return d.lost; });
+  f.devices("carillon_device_executions_total", "Batches that the device has executed", MetricType::Counter,
+            [](const D& d) { return d.executions; });
+  f.devices("carillon_device_exec_busy_seconds_total", "Time that the device has spent executing batches",
+            MetricType::Counter, [](const D& d) { return to_seconds(d.exec_busy); });
+  f.devices("carillon_device_load_busy_seconds_total", "Time that the device has spent loading weights",
+            MetricType::Counter, [](const D& d) { return to_seconds(d.load_busy); });
+  f.devices("carillon_device_models", "Models whose weights the device holds", MetricType::Gauge,
+            [](const D& d) { return d.models; });
+  f.devices("carillon_device_pages", "Pages that the device's weight cache has", MetricType::Gauge,
+            [](const D& d) { return d.pages_total; });
+  f.devices("carillon_device_pages_free", "Pages of the device's weight cache that hold nothing",
+            MetricType::Gauge, [](const D& d) { return d.pages_free; });
   f.server_gauge("carillon_page_cache_pages", "Pages that the weight cache has",
                  static_cast<double>(statistics.pages_total));
   f.server_gauge("carillon_page_cache_pages_free", "Pages of the weight cache that hold nothing",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -21,8 +22,8 @@ void relax() {
 
 }  // namespace
 
-Executor::Executor(std::size_t capacity, const Clock& clock, Handler& handler)
-    : clock_(clock), handler_(handler), queue_(capacity) {}
+Executor::Executor(std::size_t capacity, const Clock& clock, Handler& handler, Duration spin)
+    : clock_(clock), handler_(handler), spin_(spin), queue_(capacity) {}
 
 Result<> Executor::start(const std::string& name) {
   CARILLON_ASSERT(!thread_.joinable());
@@ -62,6 +63,27 @@ bool Executor::call(const std::function<void()>& task) {
   return true;
 }
 
+bool Executor::post(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_ || posted_) return false;
+    posted_ = std::move(task);
+    news_.fetch_add(1, std::memory_order_relaxed);
+  }
+  wake_.notify_one();
+  return true;
+}
+
+void Executor::clear() {
+  Entry entry;
+  std::unique_lock lock(mutex_);
+  while (queue_.pop(entry)) {
+    lock.unlock();
+    handler_.abandon(entry);
+    lock.lock();
+  }
+}
+
 void Executor::stop(Pending pending) {
   {
     const std::lock_guard lock(mutex_);
@@ -77,8 +99,8 @@ void Executor::stop(Pending pending) {
 void Executor::wait(std::unique_lock<std::mutex>& lock, TimePoint until, TimePoint now) {
   // The cap keeps sums far from the end of the timeline; waking early is harmless.
   const Duration left = now < until - std::chrono::hours(1) ? Duration(std::chrono::hours(1)) : until - now;
-  if (left > spin) {
-    wake_.wait_for(lock, left - spin);
+  if (left > spin_) {
+    wake_.wait_for(lock, left - spin_);
     return;
   }
   const std::uint64_t seen = news_.load(std::memory_order_relaxed);
@@ -99,6 +121,13 @@ void Executor::loop() {
       continue;
     }
     if (stopping_) break;
+    if (posted_) {
+      const std::function<void()> task = std::exchange(posted_, nullptr);
+      lock.unlock();
+      task();
+      lock.lock();
+      continue;
+    }
     const TimePoint now = clock_.now();
     const Decision decision = queue_.next(now);
     switch (decision.kind) {

@@ -29,9 +29,10 @@ class Executor {
 
   // How long before an entry's time the thread stops sleeping: more than a timer's usual lateness, little
   // enough that the core is not missed.
-  static constexpr Duration spin = 50us;
+  static constexpr Duration default_spin = 50us;
 
-  Executor(std::size_t capacity, const Clock& clock, Handler& handler);
+  // `spin`: in place of default_spin; 0: it never spins, and starts as late as timers are.
+  Executor(std::size_t capacity, const Clock& clock, Handler& handler, Duration spin = default_spin);
   ~Executor() { stop(Pending::abandon); }
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -46,6 +47,13 @@ class Executor {
   // thread. False where the executor has stopped: `task` was not run.
   bool call(const std::function<void()>& task);
 
+  // Has `task` run on the executor's thread, between two actions, and does not wait for it. False where the
+  // executor has stopped, or another task that was posted has not begun yet.
+  bool post(std::function<void()> task);
+
+  // Abandons all that is queued, on the caller's thread; what runs goes on.
+  void clear();
+
   // Ends the thread once it has finished what it runs; what is queued is abandoned, or run first regardless
   // of windows. push() returns false from here on. May be called again; not from the executor's own thread.
   enum class Pending : std::uint8_t { abandon, run };
@@ -57,12 +65,14 @@ class Executor {
 
   const Clock& clock_;
   Handler& handler_;
+  const Duration spin_;
 
   std::mutex mutex_;
   std::condition_variable wake_;       // for the thread
   std::condition_variable task_done_;  // for call()
   WindowQueue queue_;
   const std::function<void()>* task_ = nullptr;
+  std::function<void()> posted_;
   bool stopping_ = false;
   Pending pending_ = Pending::abandon;
   // Counts what the thread must look at anew; read without the lock while spinning.

@@ -150,6 +150,18 @@ class Results final : public ResultSink {
     }
     arrived_.notify_all();
   }
+  void on_probe(const ProbeResult& result) override {
+    {
+      const std::lock_guard lock(mutex_);
+      probes_.push_back(result);
+    }
+    arrived_.notify_all();
+  }
+  ProbeResult wait_probe(std::size_t number = 1) {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [&] { return probes_.size() >= number; });
+    return probes_[number - 1];
+  }
   ActionResult wait(ActionId id) {
     std::unique_lock lock(mutex_);
     arrived_.wait(lock, [&] { return results_.contains(id); });
@@ -182,6 +194,7 @@ class Results final : public ResultSink {
   std::condition_variable arrived_;
   std::map<ActionId, ActionResult> results_;
   std::vector<ActionId> order_;
+  std::vector<ProbeResult> probes_;
   int doubles_ = 0;
 };
 

@@ -117,12 +117,14 @@ Result<std::byte*> map_aligned(std::uint64_t size, int protection) {
   return first + before;
 }
 
-Result<Arena> Arena::take(Bytes size, std::string_view what, std::vector<std::string>& notes) {
+Result<Arena> Arena::take(Bytes size, std::string_view what, std::vector<std::string>& notes,
+                          bool populated) {
   size.count = round_up(size.count, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
   const auto data = map_aligned(size.count, PROT_READ | PROT_WRITE);
   if (!data) return in_context(what, data.error());
   Arena arena(*data, size);
   madvise(*data, size.count, MADV_DONTFORK);
+  if (!populated) return arena;
   const std::string huge = selected("/sys/kernel/mm/transparent_hugepage/enabled");
   if (madvise(*data, size.count, MADV_HUGEPAGE) != 0 || (huge != "always" && huge != "madvise"))
     notes.push_back(std::string(what) + ": no huge pages (transparent_hugepage/enabled is \"" + huge +

@@ -28,13 +28,14 @@ inline constexpr std::uint64_t huge_page = 2ULL << 20;
 // it until it is touched. `protection` as for mmap. Give it back with munmap. Error: no address space.
 Result<std::byte*> map_aligned(std::uint64_t size, int protection);
 
-// Memory that is there from the start: populated when taken, zero, aligned to huge_page, in huge pages where
-// the system gives them (else a note says so). A forked child does not have it, so that a fork never makes
-// its pages copy-on-write here. Movable; given back when destroyed.
+// Memory that is there from the start: populated when taken (but where told not to), zero, aligned to
+// huge_page, in huge pages where the system gives them (else a note says so). A forked child does not have
+// it, so that a fork never makes its pages copy-on-write here. Movable; given back when destroyed.
 class Arena {
  public:
   // `size` > 0, rounded up to whole system pages; `what` names it in errors and notes.
-  static Result<Arena> take(Bytes size, std::string_view what, std::vector<std::string>& notes);
+  static Result<Arena> take(Bytes size, std::string_view what, std::vector<std::string>& notes,
+                            bool populated = true);
 
   Arena(Arena&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, {})) {}

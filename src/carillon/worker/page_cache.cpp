@@ -32,7 +32,8 @@ std::byte* PageCache::home(std::uint32_t page) const {
   return home_.data() + page * page_size.count;
 }
 
-Result<std::unique_ptr<PageCache>> PageCache::make(std::uint64_t pages, std::vector<std::string>& notes) {
+Result<std::unique_ptr<PageCache>> PageCache::make(std::uint64_t pages, std::vector<std::string>& notes,
+                                                   bool populated) {
   CARILLON_ASSERT(pages >= 1 && pages < (1ULL << 32));
   // A page away from home is a mapping, and splits two others. With room for all of them at once, and for the
   // rest of the process, unmap() cannot fail.
@@ -44,7 +45,7 @@ Result<std::unique_ptr<PageCache>> PageCache::make(std::uint64_t pages, std::vec
                                                    " pages of 16 MiB need vm.max_map_count to be at least " +
                                                    std::to_string(mappings) + ", and it is " +
                                                    std::to_string(allowed));
-  auto home = Arena::take(page_size * pages, "page cache", notes);
+  auto home = Arena::take(page_size * pages, "page cache", notes, populated);
   if (!home) return std::unexpected(home.error());
   return std::unique_ptr<PageCache>(new PageCache(std::move(*home), pages));
 }

@@ -56,8 +56,9 @@ class PageCache {
   };
 
   // Takes and touches `pages` (>= 1) pages: huge ones where the system has them, else a note says what was
-  // had. Error: the system does not give the memory.
-  static Result<std::unique_ptr<PageCache>> make(std::uint64_t pages, std::vector<std::string>& notes);
+  // had. Error: the system does not give the memory. Not `populated`: they are not touched, so take none yet.
+  static Result<std::unique_ptr<PageCache>> make(std::uint64_t pages, std::vector<std::string>& notes,
+                                                 bool populated = true);
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
 

@@ -27,6 +27,7 @@ constexpr Window any_time{TimePoint::min(), TimePoint::max()};
 constexpr std::uint32_t none = 0xffffffffU;
 
 struct LoadSlot {  // or UNLOAD
+  std::uint32_t life = 0;
   bool unload = false;
   Entry entry;
   ModelId model;
@@ -36,6 +37,7 @@ struct LoadSlot {  // or UNLOAD
 
 struct InferSlot {
   ActionId id;
+  std::uint32_t life = 0;
   ModelId model;
   Window window;
   int batch = 0;
@@ -72,6 +74,18 @@ void fill_forward(ActionTimes& times) {
   }
 }
 
+// What an engine's own words are worth: it may throw where it fails.
+template <typename Call>
+Result<> guarded(const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::unavailable, error.what());
+  } catch (...) {
+    return fail(ErrorCode::unavailable, "the engine threw what is no std::exception");
+  }
+}
+
 class WorkerImpl final : public Worker {
  public:
   WorkerImpl(const Options& options, const Clock& clock, ResultSink& sink, std::unique_ptr<PageCache> pages,
@@ -85,12 +99,13 @@ class WorkerImpl final : public Worker {
         models_(std::make_unique<HostModel[]>(options.max_models)),
         max_models_(options.max_models),
         pacer_(options.share),
+        probe_(options.probe),
         loads_(options.queue),
         infers_(options.queue),
-        load_(options.queue, clock, on_load_),
-        input_(options.queue, clock, on_input_),
-        exec_(options.queue, clock, on_exec_),
-        output_(options.queue, clock, on_output_) {}
+        load_(options.queue, clock, on_load_, options.spin),
+        input_(options.queue, clock, on_input_, options.spin),
+        exec_(options.queue, clock, on_exec_, options.spin),
+        output_(options.queue, clock, on_output_, options.spin) {}
 
   // Each executor stops before those that it hands actions to, and before what its actions wait for.
   ~WorkerImpl() override {
@@ -103,10 +118,18 @@ class WorkerImpl final : public Worker {
   Result<> start(const Options& options);
 
   Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) override;
+  Result<> has_room(const engine::CompiledModel& model) const override {
+    if (auto enough = enough_pages(model); !enough) return enough;
+    const auto layouts = lay_out(model, workspace_.size(), io_.capacity());
+    return layouts ? Result<>{} : std::unexpected(layouts.error());
+  }
   bool submit(const LoadCommand& command) override;
   bool submit(const UnloadCommand& command) override;
   bool submit(const InferCommand& command) override;
   void stop(ActionId id) override;
+  std::uint32_t retire() override;
+  void probe() override;
+  bool busy() const override { return exec_busy_.load() || load_busy_.load(); }
   std::uint64_t total_pages() const override { return pages_->total_pages(); }
   std::uint64_t free_pages() const override { return pages_->free_pages(); }
   Result<std::vector<Duration>> measure_exec(ModelId id, int batch, int repeats,
@@ -137,6 +160,7 @@ class WorkerImpl final : public Worker {
   }
   std::string unknown(ModelId id) const { return "model " + std::to_string(id.value) + " is not registered"; }
 
+  Result<> enough_pages(const engine::CompiledModel& model) const;
   bool submit_load(bool unload, ActionId id, ModelId model, TimePoint order, Window window);
   void run_load_or_unload(std::uint32_t slot, TimePoint now);
   void run_load(std::uint32_t slot, HostModel& host);
@@ -149,11 +173,18 @@ class WorkerImpl final : public Worker {
   std::string divide(InferSlot& action) const;
   std::string wrong_with(const InferSlot& action) const;
   void run_exec(std::uint32_t slot, TimePoint now);
+  bool over(std::uint32_t life) const { return life != life_.load(); }
+  void tell(const ActionResult& result);
+  void probe_device(std::uint32_t life);
+  void empty_memory();
   bool begin_exec(HostModel& host);
   void finish_exec(HostModel& host);
   Result<> run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop = nullptr);
   void run_output(std::uint32_t slot, TimePoint now);
-  void end_infer(std::uint32_t slot, ActionStatus status, std::string error);
+  void end_infer(std::uint32_t slot, ActionStatus status, std::string error) {
+    end_infer(slot, status, std::move(error), false);
+  }
+  void end_infer(std::uint32_t slot, ActionStatus status, std::string error, bool device_lost);
 
   const Clock& clock_;
   ResultSink& sink_;
@@ -166,6 +197,10 @@ class WorkerImpl final : public Worker {
   std::unique_ptr<HostModel[]> models_;
   std::size_t max_models_;
   engine::Pacer pacer_;
+  std::function<Result<>()> probe_;
+  std::mutex telling_;  // of the sink, and of the end of a life
+  std::atomic<std::uint32_t> life_{0};
+  std::atomic<bool> exec_busy_{false}, load_busy_{false};
   std::atomic<std::size_t> model_count_{0};
   std::mutex state_;  // of all models: held for a few instructions
 
@@ -213,12 +248,7 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   if (count == max_models_)
     return fail(ErrorCode::resource_exhausted, context + ": the worker holds " + std::to_string(count) +
                                                    " models already, as many as it may");
-  const std::uint64_t needed = pages_for(model->weights());
-  if (needed > total_pages())
-    return fail(ErrorCode::resource_exhausted, context + " has " + to_text(model->weights()) +
-                                                   " of weights: it needs " + std::to_string(needed) +
-                                                   " pages of 16 MiB, and the page cache has " +
-                                                   std::to_string(total_pages()));
+  if (auto enough = enough_pages(*model); !enough) return in_context(context, enough.error());
   auto layouts = lay_out(*model, workspace_.size(), io_.capacity());
   if (!layouts) return in_context(context, layouts.error());
   auto range = pages_->reserve(model->weights());
@@ -230,6 +260,14 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   host.range = std::move(*range);
   model_count_.store(count + 1, std::memory_order_release);
   return {};
+}
+
+Result<> WorkerImpl::enough_pages(const engine::CompiledModel& model) const {
+  const std::uint64_t needed = pages_for(model.weights());
+  if (needed <= total_pages()) return {};
+  return fail(ErrorCode::resource_exhausted,
+              to_text(model.weights()) + " of weights need " + std::to_string(needed) +
+                  " pages of 16 MiB, and the page cache has " + std::to_string(total_pages()));
 }
 
 // --- LOAD and UNLOAD: one thread, so that pages are taken and returned in the order of the queue.
@@ -247,7 +285,8 @@ bool WorkerImpl::submit(const UnloadCommand& command) {
 bool WorkerImpl::submit_load(bool unload, ActionId id, ModelId model, TimePoint order, Window window) {
   const std::uint32_t slot = loads_.take();
   if (slot == none) return false;
-  loads_[slot] = {.unload = unload,
+  loads_[slot] = {.life = life_.load(),
+                  .unload = unload,
                   .entry = {.order = order, .id = id, .window = window, .slot = slot},
                   .model = model,
                   .times = {.received = clock_.now()}};
@@ -258,6 +297,7 @@ bool WorkerImpl::submit_load(bool unload, ActionId id, ModelId model, TimePoint 
 
 void WorkerImpl::run_load_or_unload(std::uint32_t slot, TimePoint now) {
   LoadSlot& action = loads_[slot];
+  if (over(action.life)) return end_load(slot, ActionStatus::failed, {});
   action.times.exec_start = now;
   HostModel* host = find(action.model);
   if (host == nullptr)
@@ -303,8 +343,10 @@ PageCache::Outcome WorkerImpl::copy_weights(HostModel& host) {
   const PageCache::Outcome outcome = pages_->map(host.range);
   if (outcome != PageCache::Outcome::mapped) return outcome;
   const std::uint64_t size = host.compiled->weights().count;
+  load_busy_ = true;
   for (std::uint64_t at = 0; at < size; at += page_size.count)
     host.compiled->write_weights(at, {host.range.data() + at, std::min(page_size.count, size - at)});
+  load_busy_ = false;
   return outcome;
 }
 
@@ -327,11 +369,16 @@ void WorkerImpl::park(std::uint32_t slot, HostModel& host) {
 
 void WorkerImpl::end_load(std::uint32_t slot, ActionStatus status, std::string error) {
   LoadSlot& action = loads_[slot];
-  ActionResult result{action.entry.id, status, action.times, std::move(error)};
+  ActionResult result{action.entry.id, status, action.times, std::move(error), false, action.life};
   if (result.times.exec_start != TimePoint{}) result.times.exec_end = clock_.now();
   fill_forward(result.times);
   loads_.give_back(slot);  // first, so that whoever hears of the result finds room
-  sink_.on_result(result);
+  tell(result);
+}
+
+void WorkerImpl::tell(const ActionResult& result) {
+  const std::lock_guard lock(telling_);
+  if (!over(result.life)) sink_.on_result(result);
 }
 
 // --- INFER: INPUT, EXEC, OUTPUT. A slot passes from thread to thread through their queues; there are as many
@@ -342,6 +389,7 @@ bool WorkerImpl::submit(const InferCommand& command) {
   if (slot == none) return false;
   InferSlot& action = infers_[slot];
   action.id = command.id;
+  action.life = life_.load();
   action.model = command.model;
   action.window = command.window;
   action.batch = command.batch;
@@ -361,6 +409,7 @@ bool WorkerImpl::submit(const InferCommand& command) {
 
 void WorkerImpl::run_input(std::uint32_t slot, TimePoint now) {
   InferSlot& action = infers_[slot];
+  if (over(action.life)) return end_infer(slot, ActionStatus::failed, {});
   action.times.input_start = now;
   action.host = find(action.model);
   std::string wrong = divide(action);
@@ -486,6 +535,7 @@ Result<> WorkerImpl::run_plan(HostModel& host, PlanLayout& layout, std::byte* io
 
 void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
   InferSlot& action = infers_[slot];
+  if (over(action.life)) return end_infer(slot, ActionStatus::failed, {});
   HostModel& host = *action.host;
   // The order against stop(): one of the two sees what the other wrote.
   signal_.run = action.id.value + 1;
@@ -495,19 +545,24 @@ void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
     if (stopped.load() == signal_.run) return end_infer(slot, ActionStatus::stopped, {});
   if (!begin_exec(host)) return end_infer(slot, ActionStatus::not_loaded, {});
   action.times.exec_start = now;
+  exec_busy_ = true;
   Result<> done;
   bool stopped = false;
   for (const InferSlot::Part& part : action.all_parts()) {
     signal_.next = part.layout->plan->kernels();
-    done = run_plan(host, *part.layout, action.io.data + part.io, &signal_);
+    done = guarded([&] { return run_plan(host, *part.layout, action.io.data + part.io, &signal_); });
     stopped = signal_.next < part.layout->plan->kernels();
     if (!done || stopped) break;
   }
+  exec_busy_ = false;
   action.times.exec_end = clock_.now();
   finish_exec(host);
   running_.store(0);
   if (done && stopped) return end_infer(slot, ActionStatus::stopped, {});
-  if (!done) return end_infer(slot, ActionStatus::failed, std::move(done.error().message));
+  if (!done) {
+    const bool lost = done.error().code == ErrorCode::unavailable;
+    return end_infer(slot, ActionStatus::failed, std::move(done.error().message), lost);
+  }
   const bool pushed =
       output_.push({.order = action.window.earliest, .id = action.id, .window = any_time, .slot = slot});
   CARILLON_ASSERT(pushed);  // OUTPUT stops after EXEC, and has a place for each slot
@@ -522,6 +577,7 @@ void WorkerImpl::stop(ActionId id) {
 
 void WorkerImpl::run_output(std::uint32_t slot, TimePoint now) {
   InferSlot& action = infers_[slot];
+  if (over(action.life)) return end_infer(slot, ActionStatus::failed, {});
   action.times.output_start = now;
   for (const InferSlot::Part& part : action.all_parts())
     for (std::size_t i = 0; i < part.layout->outputs.size(); ++i) {
@@ -534,13 +590,63 @@ void WorkerImpl::run_output(std::uint32_t slot, TimePoint now) {
   end_infer(slot, ActionStatus::success, {});
 }
 
-void WorkerImpl::end_infer(std::uint32_t slot, ActionStatus status, std::string error) {
+void WorkerImpl::end_infer(std::uint32_t slot, ActionStatus status, std::string error, bool device_lost) {
   InferSlot& action = infers_[slot];
   if (action.io.data != nullptr) io_.release(action.io);
-  ActionResult result{action.id, status, action.times, std::move(error)};
+  ActionResult result{action.id, status, action.times, std::move(error), device_lost, action.life};
   fill_forward(result.times);
   infers_.give_back(slot);
-  sink_.on_result(result);
+  tell(result);
+}
+
+// --- The end of a life
+
+std::uint32_t WorkerImpl::retire() {
+  std::uint32_t next = 0;
+  {
+    const std::lock_guard lock(telling_);
+    next = life_.load() + 1;
+    life_.store(next);
+  }
+  if (const std::uint64_t running = running_.load(); running != 0) signal_.wanted.store(running);
+  for (Executor* executor : {&input_, &exec_, &load_, &output_}) executor->clear();
+  // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done.
+  input_.call([] {});
+  output_.call([] {});
+  return next;
+}
+
+void WorkerImpl::probe() {
+  exec_.post([this, life = life_.load()] { probe_device(life); });
+}
+
+void WorkerImpl::probe_device(std::uint32_t life) {
+  exec_busy_ = true;
+  const Result<> found = probe_ ? guarded(probe_) : Result<>{};
+  exec_busy_ = false;
+  const auto report = [this, life, found] {
+    const std::lock_guard lock(telling_);
+    if (!over(life)) sink_.on_probe({found, life});
+  };
+  if (!found) return report();
+  load_.clear();  // what EXEC has handed back
+  load_.post([this, report] {
+    empty_memory();
+    report();
+  });
+}
+
+// On the LOAD thread, while EXEC is at rest.
+void WorkerImpl::empty_memory() {
+  const std::size_t count = model_count_.load();
+  for (std::size_t i = 0; i < count; ++i) {
+    HostModel& host = models_[i];
+    {
+      const std::lock_guard lock(state_);
+      host.loaded = false;
+    }
+    if (host.range.mapped()) pages_->unmap(host.range);
+  }
 }
 
 // --- Profiling
@@ -662,7 +768,7 @@ Result<> check(const Options& options) {
   const Bytes slots{options.queue * (sizeof(InferSlot) + sizeof(LoadSlot)) +
                     options.max_models * sizeof(HostModel)};
   const Bytes needed = options.page_cache + options.io_cache + options.workspace + slots;
-  if (needed > *available)
+  if (options.populate && needed > *available)
     return fail(ErrorCode::resource_exhausted,
                 "the worker would take " + to_text(needed) + " (page cache " + to_text(options.page_cache) +
                     ", I/O cache " + to_text(options.io_cache) + ", workspace " + to_text(options.workspace) +
@@ -679,11 +785,11 @@ Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock&
   if (page_size * count < options.page_cache)
     notes.push_back("page cache: " + to_text(page_size * count) + " of " + to_text(options.page_cache) +
                     " are used: whole pages of 16 MiB");
-  auto pages = PageCache::make(count, notes);
+  auto pages = PageCache::make(count, notes, options.populate);
   if (!pages) return in_context("worker", pages.error());
-  auto io = Arena::take(options.io_cache, "I/O cache", notes);
+  auto io = Arena::take(options.io_cache, "I/O cache", notes, options.populate);
   if (!io) return in_context("worker", io.error());
-  auto workspace = Arena::take(options.workspace, "workspace", notes);
+  auto workspace = Arena::take(options.workspace, "workspace", notes, options.populate);
   if (!workspace) return in_context("worker", workspace.error());
   auto worker = std::make_unique<WorkerImpl>(options, clock, results, std::move(*pages), std::move(*io),
                                              std::move(*workspace), std::move(notes));

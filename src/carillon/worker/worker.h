@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -56,27 +57,43 @@ struct ActionResult {
   ActionId id;
   schedule::ActionStatus status{};
   ActionTimes times;
-  std::string error;  // for failed: what went wrong; empty (and unallocated) otherwise
+  std::string error;         // for failed: what went wrong; empty (and unallocated) otherwise
+  bool device_lost = false;  // it failed because the device did: see engine::Plan::run
+  std::uint32_t life = 0;    // of the worker, to which the action was given: see Worker::retire()
+  DeviceId device{};         // left to the sink, which knows who calls
+};
+// What a probe has found: see Worker::probe().
+struct ProbeResult {
+  Result<> found;  // an error: the device does not answer as it should
+  std::uint32_t life = 0;
+  DeviceId device{};  // left to the sink
 };
 
-// Takes results. Called from the worker's threads, one call an action, never with a lock of the worker's
-// held; must be quick and must not block.
+// Takes results. Called from the worker's threads, one call an action, never with a lock held that submit(),
+// stop() or probe() take; must be quick and must not block.
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
   virtual void on_result(const ActionResult& result) = 0;
+  virtual void on_probe(const ProbeResult&) {}
 };
 
 struct Options {
   Bytes page_cache = gib(2);
   Bytes io_cache = mib(512);
   Bytes workspace = mib(512);
-  int exec_threads = 0;    // of the EXEC executor's kernels; 0: all cores
+  int exec_threads = 0;  // of the EXEC executor's kernels; 0: all cores
   double share = 1;  // of the time of these threads' cores that plans may use, in (0, 1]: see engine::Pacer
   bool real_time = false;  // ask for real-time priority and pinning; refusal is told in Worker::notes()
   std::size_t queue =
       1024;  // actions an executor can hold: LOADs and UNLOADs, and INFERs over all their steps
   std::size_t max_models = 8192;
+  // False: memory is only addresses until it is touched, for a device whose plans touch none of their own.
+  bool populate = true;
+  Duration spin = 50us;  // before EXEC and LOAD may start: see Executor; 0 where cores are for others
+  // Asks the device whether it answers: called on the EXEC thread; it may fail, throw or hang. Empty: it
+  // does.
+  std::function<Result<>()> probe;
 };
 
 // Carries out actions exactly as told, and chooses nothing (Clockwork, sections 4.4 and 5.2).
@@ -97,6 +114,9 @@ struct Options {
 // Rows of different lengths run as one batch at the least length of the model that holds the longest, filled
 // up with zeros, where the model pads. Where it does not, each length is a batch of its own, one after the
 // other, in as few as there are plans for.
+//
+// A worker lives as long as its device does well. Where that fails or hangs, retire() ends the worker's life,
+// and probe() begins the next once the device answers again: with the same models, and empty memory.
 class Worker {
  public:
   virtual ~Worker() = default;  // finishes what runs, answers all else with `failed`, joins its threads
@@ -105,6 +125,8 @@ class Worker {
   // is known. Errors: more pages than the cache has, more workspace or I/O than there is: says how much is
   // needed and there.
   virtual Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) = 0;
+  // Whether it would fit: what add_model() says of the room that it needs.
+  virtual Result<> has_room(const engine::CompiledModel& model) const = 0;
 
   // Hands over an action. Never blocks; false where the executor's queue is full (then there is no result).
   virtual bool submit(const LoadCommand& command) = 0;
@@ -115,6 +137,19 @@ class Worker {
   // comes), one that waits when its turn comes; it is answered `stopped`. Takes a lock for a few
   // instructions. From any thread; an id that is not known has no effect. The last 64 stops are remembered.
   virtual void stop(ActionId id) = 0;
+
+  // Ends this life: what was submitted in it is forgotten, without a result. Waits for copies of rows that
+  // are under way, never for the engine: once it returns no row is read or written any more, and the sink
+  // hears nothing more of this life. Returns the number of the next (the first was 0). From one thread at a
+  // time, and not while the sink is called from it. Until a probe finds the device well nothing may be
+  // submitted.
+  virtual std::uint32_t retire() = 0;
+  // Asks Options::probe on the EXEC thread, which a run that hangs must have left first; where all is well
+  // and LOAD has come to rest, too, the weights' memory is empty. Then ResultSink::on_probe says what was
+  // found. Never blocks. After retire(), and not while another probe is under way.
+  virtual void probe() = 0;
+  // Whether EXEC or LOAD is inside the engine: the destructor would wait for it.
+  virtual bool busy() const = 0;
 
   virtual std::uint64_t total_pages() const = 0;
   virtual std::uint64_t free_pages() const = 0;

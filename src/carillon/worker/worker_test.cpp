@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <stdexcept>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -569,7 +570,7 @@ TEST_F(WorkerTest, RefusesModelsThatDoNotFit) {
     const char* want;  // a part of the text
   } rows[] = {
       {1, {}, "the next is 0"},
-      {0, {.weights = 5 * page_size.count}, "needs 5 pages of 16 MiB, and the page cache has 4"},
+      {0, {.weights = 5 * page_size.count}, "need 5 pages of 16 MiB, and the page cache has 4"},
       {0,
        {.batches = {1, 2}, .workspace = kib(65)},
        "batch 1 needs 65.0 KiB of workspace, and the worker has 64.0"},
@@ -629,6 +630,113 @@ TEST_F(WorkerTest, GoesOnWithoutWhatItCannotHave) {
   EXPECT_EQ(load(model).status, ActionStatus::success);
   const Batch batch(3, 2);
   EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
+}
+
+// --- Lives
+
+TEST_F(WorkerTest, ALifeThatEndsWhileARunHangsIsForgotten) {
+  start(small());
+  Gate gate;
+  const ModelId model = add({.weights = page_size.count}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch hanging(3, 2), waiting(3, 1);
+  ASSERT_TRUE(worker_->submit(hanging.command({1}, model, any_time)));
+  gate.wait_reached();
+  ASSERT_TRUE(worker_->submit(waiting.command({2}, model, any_time)));
+  ASSERT_TRUE(worker_->submit(UnloadCommand{{3}, model}));  // waits for the run
+  EXPECT_TRUE(worker_->busy());
+
+  EXPECT_EQ(worker_->retire(), 1U);  // does not wait for it
+  EXPECT_TRUE(worker_->busy());
+  worker_->probe();
+  gate.open();
+  const ProbeResult probed = results_.wait_probe();
+  EXPECT_TRUE(probed.found.has_value());
+  EXPECT_EQ(probed.life, 1U);
+  EXPECT_FALSE(worker_->busy());
+  EXPECT_EQ(worker_->free_pages(), worker_->total_pages());
+  EXPECT_TRUE(hanging.untouched() && waiting.untouched());
+  EXPECT_EQ(results_.count(), 1U);  // that of the LOAD
+
+  // The next life has the same models, and begins with empty memory.
+  const Batch batch(3, 2);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::not_loaded);
+  EXPECT_EQ(load(model).life, 1U);
+  const ActionResult done = infer(batch, model);
+  EXPECT_EQ(done.status, ActionStatus::success) << done.error;
+  EXPECT_EQ(done.life, 1U);
+  EXPECT_TRUE(batch.answered(1));
+}
+
+TEST_F(WorkerTest, AnErrorOfTheDeviceIsToldFromOneOfTheRun) {
+  start(small());
+  enum class Fault { none, own, device, thrown } fault = Fault::none;
+  const ModelId model = add({}, [&]() -> Result<> {
+    switch (fault) {
+      case Fault::none:
+        return {};
+      case Fault::own:
+        return fail(ErrorCode::invalid_argument, "an index out of range");
+      case Fault::device:
+        return fail(ErrorCode::unavailable, "fell off the bus");
+      case Fault::thrown:
+        throw std::runtime_error("fell off the bus, loudly");
+    }
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const struct {
+    Fault fault;
+    ActionStatus status;
+    bool lost;
+    std::string error;
+  } rows[] = {{Fault::own, ActionStatus::failed, false, "an index out of range"},
+              {Fault::device, ActionStatus::failed, true, "fell off the bus"},
+              {Fault::thrown, ActionStatus::failed, true, "fell off the bus, loudly"},
+              {Fault::none, ActionStatus::success, false, ""}};
+  for (const auto& row : rows) {
+    fault = row.fault;
+    const ActionResult done = infer(Batch(3, 1), model);
+    EXPECT_EQ(done.status, row.status);
+    EXPECT_EQ(done.device_lost, row.lost) << row.error;
+    EXPECT_EQ(done.error, row.error);
+  }
+}
+
+TEST_F(WorkerTest, AProbeSaysWhatIsWrong) {
+  Options options = small();
+  int asked = 0;
+  options.probe = [&]() -> Result<> {
+    if (++asked == 1) return fail(ErrorCode::unavailable, "not yet");
+    if (asked == 2) throw std::runtime_error("not yet, either");
+    return {};
+  };
+  start(options);
+  const ModelId model = add({.weights = page_size.count});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  worker_->retire();
+  std::size_t number = 0;
+  for (const std::string says : {"not yet", "not yet, either", ""}) {
+    worker_->probe();
+    const ProbeResult probed = results_.wait_probe(++number);
+    EXPECT_EQ(probed.found ? "" : probed.found.error().message, says);
+  }
+  EXPECT_EQ(worker_->free_pages(), worker_->total_pages());
+}
+
+TEST_F(WorkerTest, MemoryMayBeAddressesOnly) {
+  Options options = small();
+  options.page_cache = gib(64);
+  options.populate = false;
+  start(options);
+  const ModelId model = add({.weights = page_size.count});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 2);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
+  EXPECT_TRUE(batch.answered(1));
 }
 
 }  // namespace

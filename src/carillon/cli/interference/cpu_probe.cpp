@@ -21,7 +21,7 @@ class NoResults final : public worker::ResultSink {
 // One model at one share.
 struct Lane {
   NoResults nobody;
-  std::unique_ptr<engine::Engine> engine;
+  std::shared_ptr<engine::Engine> engine;
   controller::PreparedModel model;
   std::unique_ptr<worker::Worker> worker;  // goes first: it runs the engine's plans
 };

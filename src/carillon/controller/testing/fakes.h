@@ -58,6 +58,7 @@ class HeldWorker final : public worker::Worker {
   };
 
   Result<> add_model(ModelId, std::shared_ptr<const engine::CompiledModel>) override { return {}; }
+  Result<> has_room(const engine::CompiledModel&) const override { return {}; }
   bool submit(const worker::LoadCommand& command) override {
     if (full) return false;
     held[command.id].kind = Held::Kind::load;
@@ -75,6 +76,12 @@ class HeldWorker final : public worker::Worker {
     return true;
   }
   void stop(ActionId id) override { stopped.push_back(id); }
+  std::uint32_t retire() override {
+    held.clear();
+    return ++life;
+  }
+  void probe() override { ++probes; }
+  bool busy() const override { return false; }
   std::uint64_t total_pages() const override { return 100; }
   std::uint64_t free_pages() const override { return 60; }
   Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t) override {
@@ -96,7 +103,8 @@ class HeldWorker final : public worker::Worker {
           row.outputs[0][i] = static_cast<std::byte>(std::to_integer<unsigned>(row.inputs[0][i]) + 1U);
       }
     held.erase(found);
-    worker::ActionResult out{.id = id, .status = status, .times = {}, .error = std::move(error)};
+    worker::ActionResult out{
+        .id = id, .status = status, .times = {}, .error = std::move(error), .life = life, .device = device};
     worker::ActionTimes& t = out.times;
     t.received = t.input_start = t.input_end = t.exec_start = end - took;
     t.exec_end = t.output_start = t.output_end = end;
@@ -117,6 +125,9 @@ class HeldWorker final : public worker::Worker {
 
   std::map<ActionId, Held> held;
   std::vector<ActionId> stopped;
+  std::uint32_t life = 0;
+  int probes = 0;
+  DeviceId device{};
   bool full = false;
   std::size_t row_bytes = 4;
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "carillon/base/clock.h"
+#include "carillon/engine/emulated/breaker.h"
 #include "carillon/engine/engine.h"
 
 namespace carillon::engine {
@@ -21,6 +22,9 @@ struct EmulatedModel {
   // By length, for models with lengths, likewise; at a length between two, times are those of the next.
   // Empty: `execution` is for the longest, and others take in proportion to their length.
   std::map<std::int64_t, std::map<int, Duration>> by_length;
+  // Of all its weights: what write_weights() waits for, a part at a time, and writes nothing (no plan reads
+  // it). None: it writes zeros, as fast as it can.
+  std::optional<Duration> load;
 };
 
 struct EmulatedOptions {
@@ -29,9 +33,10 @@ struct EmulatedOptions {
   double noise = 0;  // standard deviation of a run's time over its mean, in [0, 1); cut off at three of them
   std::uint64_t seed = 1;
   int kernels = 1;  // of every plan, of equal length; >= 1
-  // Waits until `clock` reads at least the time given; empty: sleeps, then spins for the last 200
-  // microseconds (a sleep alone oversleeps).
+  // Waits until about the time given. Empty: sleeps, and never spins, so that many devices fit onto few
+  // cores; a sleep ends as late as timers do, which here is held against the next.
   std::function<void(const Clock& clock, TimePoint until)> wait;
+  std::shared_ptr<Breaker> breaker;  // of the device; none: it never breaks
 };
 
 // What a plan of `model` takes at `batch` (>= 1) and `length` (of `longest`; 0 where the model has no

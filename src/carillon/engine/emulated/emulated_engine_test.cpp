@@ -1,7 +1,9 @@
 #include "carillon/engine/emulated/emulated_engine.h"
 
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -105,6 +107,55 @@ TEST_F(EmulatedEngineTest, WeightsAreZerosOfTheRightSize) {
   std::vector<std::byte> page(1024, std::byte{7});
   (*model)->write_weights(2048, page);
   EXPECT_EQ(page, std::vector<std::byte>(1024));
+}
+
+TEST_F(EmulatedEngineTest, WeightsTakeTheirTimeWhereItIsKnown) {
+  options.models["toy"].load = 6ms;
+  const auto model = make_emulated_engine(options, clock)->compile(Toy(), {.batch_sizes = {1}});
+  std::vector<std::byte> page(1024, std::byte{7});
+  (*model)->write_weights(0, page);
+  EXPECT_EQ(clock.now(), TimePoint{2ms});
+  EXPECT_EQ(page, std::vector<std::byte>(1024, std::byte{7}));
+}
+
+TEST_F(EmulatedEngineTest, FailsWhileItIsBroken) {
+  options.breaker = std::make_shared<Breaker>(clock);
+  const auto engine = make_emulated_engine(options, clock);
+  const auto model = engine->compile(Toy(), {.batch_sizes = {1}});
+  const auto run = [&] { return (*model)->plan(1)->run({0, 4}, binding(), {}); };
+  ASSERT_TRUE(run().has_value());
+  EXPECT_TRUE(engine->probe().has_value());
+
+  clock.set(TimePoint{10ms});
+  options.breaker->fail();
+  const Result<> failed = run();
+  ASSERT_FALSE(failed.has_value());
+  EXPECT_EQ(failed.error().code, ErrorCode::unavailable);
+  EXPECT_EQ(clock.now(), TimePoint{10ms});  // at once
+  EXPECT_FALSE(engine->probe().has_value());
+
+  clock.set(TimePoint{20ms});
+  options.breaker->mend();
+  EXPECT_TRUE(run().has_value());
+  // A failure that comes and goes within a run is the run's.
+  options.breaker->plan({Breaker::Fault::failure, TimePoint{25ms}, TimePoint{26ms}});
+  EXPECT_FALSE(run().has_value());
+  clock.set(TimePoint{26ms});
+  EXPECT_TRUE(run().has_value());
+}
+
+TEST_F(EmulatedEngineTest, HangsUntilItIsMended) {
+  options.breaker = std::make_shared<Breaker>(clock);
+  const auto engine = make_emulated_engine(options, clock);
+  options.breaker->hang();
+  std::atomic<bool> mended{false};
+  std::thread prober([&] {
+    EXPECT_TRUE(engine->probe().has_value());
+    EXPECT_TRUE(mended);
+  });
+  mended = true;
+  options.breaker->mend();
+  prober.join();
 }
 
 TEST_F(EmulatedEngineTest, RefusesWhatItCannotEmulate) {

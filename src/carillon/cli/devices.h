@@ -1,0 +1,53 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <CLI/App.hpp>
+
+#include "carillon/base/clock.h"
+#include "carillon/base/result.h"
+#include "carillon/cli/device.h"
+
+namespace carillon::cli {
+
+// The devices of a server, as its command line describes them.
+struct DevicesArguments {
+  std::vector<std::string> devices;  // of --device: cpu, emulated:FILE, emulated:FILE*N; empty: cpu
+  std::vector<std::string> faults;   // of --emulated-faults
+  DeviceArguments each;              // what holds for every one of them
+};
+
+void add_devices_options(CLI::App& command, DevicesArguments& arguments);
+
+// One for each device, in the order of the options, with `each` and its own `device`. Errors name the option.
+Result<std::vector<DeviceArguments>> list_devices(const DevicesArguments& arguments);
+
+// An outage of emulated device `device`, `from` after the server is ready; none: it is never over.
+struct EmulatedFault {
+  std::size_t device = 0;
+  engine::Breaker::Fault fault{};
+  Duration from{0};
+  std::optional<Duration> lasts;
+
+  friend bool operator==(const EmulatedFault&, const EmulatedFault&) = default;
+};
+
+// "kill=3@5s,hang=2@10s+4s": device 3 fails 5 s after the start and never recovers, device 2 hangs at 10 s
+// for 4 s. Errors quote the part that is wrong.
+Result<std::vector<EmulatedFault>> parse_faults(std::string_view text);
+
+struct DeviceGroup {
+  std::vector<Device> devices;
+  std::vector<bool> like_the_last;  // made by the same option
+  std::vector<EmulatedFault> faults;
+};
+
+Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock& clock);
+
+// The outages begin to count.
+void start_faults(const DeviceGroup& group, TimePoint now);
+
+}  // namespace carillon::cli

@@ -1,0 +1,67 @@
+#include "carillon/cli/devices.h"
+
+#include <gtest/gtest.h>
+
+namespace carillon::cli {
+namespace {
+
+using Fault = engine::Breaker::Fault;
+
+std::vector<std::string> names(const std::vector<DeviceArguments>& devices) {
+  std::vector<std::string> out;
+  for (const DeviceArguments& device : devices) out.push_back(device.device);
+  return out;
+}
+
+TEST(Devices, AreNumberedInTheOrderOfTheOptions) {
+  const struct {
+    std::vector<std::string> options, want;
+  } rows[] = {{{}, {"cpu"}},
+              {{"emulated:a.json"}, {"emulated:a.json"}},
+              {{"cpu", "emulated:a.json*2", "emulated:b.json"},
+               {"cpu", "emulated:a.json", "emulated:a.json", "emulated:b.json"}},
+              {{"emulated:a.json*1"}, {"emulated:a.json"}}};
+  for (const auto& [options, want] : rows) {
+    const auto listed = list_devices({.devices = options, .each = {.page_cache = "64 MiB"}});
+    ASSERT_TRUE(listed.has_value()) << listed.error().message;
+    EXPECT_EQ(names(*listed), want);
+    EXPECT_EQ(listed->back().page_cache, "64 MiB");
+  }
+}
+
+TEST(Devices, SaysWhichOptionCannotBe) {
+  const struct {
+    std::vector<std::string> options;
+    std::string says;
+  } rows[] = {{{"cpu", "cpu"}, "--device cpu can be given once"},
+              {{"cpu*2"}, "--device cpu can be given once"},
+              {{"emulated:a.json*0"}, "--device emulated:a.json*0: what follows '*' must be a number from 1"},
+              {{"emulated:a.json*x"}, "what follows '*'"},
+              {{"emulated:a.json*200", "emulated:a.json*100"}, "at most 256 devices"}};
+  for (const auto& [options, says] : rows) {
+    const auto listed = list_devices({.devices = options});
+    ASSERT_FALSE(listed.has_value());
+    EXPECT_NE(listed.error().message.find(says), std::string::npos) << listed.error().message;
+  }
+}
+
+TEST(Devices, OutagesAreReadAndCheckedAgainstThem) {
+  const auto faults = parse_faults("kill=3@5s,hang=2@10s+250ms,kill=0@0s+1.5s");
+  ASSERT_TRUE(faults.has_value()) << faults.error().message;
+  EXPECT_EQ(*faults, (std::vector<EmulatedFault>{{3, Fault::failure, 5s, std::nullopt},
+                                                 {2, Fault::hang, 10s, 250ms},
+                                                 {0, Fault::failure, 0s, 1500ms}}));
+  for (const char* wrong : {"kill", "kill=1", "kill=@1s", "burn=1@1s", "kill=1@1", "kill=1@1s+", "kill=-1@1s",
+                            "kill=1@-1s", "kill=1@1s,,", "kill=1@1s+nans"}) {
+    const auto none = parse_faults(wrong);
+    ASSERT_FALSE(none.has_value()) << wrong;
+    EXPECT_NE(none.error().message.find("is no outage"), std::string::npos);
+  }
+  const SteadyClock clock;
+  const auto group = make_devices({.devices = {"cpu"}, .faults = {"kill=0@1s"}}, clock);
+  ASSERT_FALSE(group.has_value());
+  EXPECT_EQ(group.error().message, "--emulated-faults: there is no emulated device 0");
+}
+
+}  // namespace
+}  // namespace carillon::cli

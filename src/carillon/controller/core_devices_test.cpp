@@ -1,0 +1,344 @@
+// Devices that fail, hang and come back, as the core sees them.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/controller/core.h"
+#include "carillon/controller/testing/fakes.h"
+
+namespace carillon::controller {
+namespace {
+
+using schedule::ActionDone;
+using schedule::Actions;
+using schedule::ActionStatus;
+using schedule::DeviceChanged;
+using schedule::Event;
+using schedule::Infer;
+using schedule::Reason;
+using schedule::Refuse;
+using schedule::RequestArrived;
+using schedule::RequestCancelled;
+using testing::call_of;
+using testing::HeldWorker;
+using testing::is_right;
+using testing::ScriptedScheduler;
+using testing::served;
+
+constexpr TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+constexpr Window always{TimePoint::min(), TimePoint::max()};
+
+Infer infer(std::uint32_t device, std::uint64_t id, std::vector<RequestId> requests) {
+  return {.id = {id},
+          .device = {device},
+          .model = {0},
+          .requests = std::move(requests),
+          .window = always,
+          .expected = 1ms};
+}
+
+// How an action of a device ends whose engine fails.
+worker::ActionResult broken(const HeldWorker& of) {
+  return {.id = {99},
+          .status = ActionStatus::failed,
+          .error = "fell off the bus",
+          .device_lost = true,
+          .life = of.life,
+          .device = of.device};
+}
+
+// Two devices, one model, and a scheduler that does nothing until told.
+class CoreDevicesTest : public ::testing::Test {
+ protected:
+  CoreDevicesTest() { start({}); }
+  void start(CoreOptions options) {
+    workers[1].device = {1};
+    options.on_device = [this](const DeviceNews& news) { told.push_back(news); };
+    auto owned = std::make_unique<ScriptedScheduler>();
+    scheduler = owned.get();
+    core = std::make_unique<Core>(std::move(owned), options);
+    for (HeldWorker& worker : workers) core->add_device(worker, "held");
+    core->add_model(served(0));
+    core->start(at(0ms));
+    scheduler->events.clear();
+  }
+  void submit(std::uint64_t ticket, int rows, TimePoint now) {
+    core->submit(
+        ticket, call_of({0}, rows, now),
+        [this](InferAnswer answer) {
+          for (const HeldWorker& worker : workers)
+            EXPECT_FALSE(answer.call && worker.uses(*answer.call)) << "buffers given away while in use";
+          answers.push_back(std::move(answer));
+        },
+        now);
+  }
+  // The scheduler answers the next event of kind E with `actions`.
+  template <typename E>
+  void on_next(Actions actions) {
+    scheduler->script = [actions, this](const Event& event, TimePoint, Actions& out) {
+      if (!std::holds_alternative<E>(event)) return;
+      out = actions;
+      scheduler->script = nullptr;
+    };
+  }
+  void end(int device, std::uint64_t id, ActionStatus status, TimePoint now) {
+    core->on_result(workers[device].end({id}, status, now), now);
+  }
+  DeviceStatistics device(std::size_t index) { return core->book().snapshot().devices[index]; }
+
+  HeldWorker workers[2];
+  ScriptedScheduler* scheduler = nullptr;
+  std::vector<DeviceNews> told;
+  std::vector<InferAnswer> answers;
+  std::unique_ptr<Core> core;
+};
+
+TEST_F(CoreDevicesTest, WhatADeviceHadIsTriedElsewhere) {
+  on_next<RequestArrived>({infer(1, 1, {{0}})});
+  submit(1, 1, at(1ms));
+  ASSERT_TRUE(workers[1].held.contains({1}));
+  on_next<DeviceChanged>({infer(0, 2, {{0}})});
+  core->on_result(broken(workers[1]), at(2ms));
+  EXPECT_EQ(workers[1].life, 1U) << "its worker's life is over";
+  const auto changes = scheduler->heard<DeviceChanged>();
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].device, DeviceId{1});
+  EXPECT_FALSE(changes[0].alive);
+  EXPECT_TRUE(scheduler->heard<ActionDone>().empty()) << "actions went with their device";
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].why, "fell off the bus");
+  EXPECT_EQ(core->devices_alive(), 1U);
+
+  EXPECT_TRUE(answers.empty());
+  end(0, 2, ActionStatus::success, at(4ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_TRUE(answers[0].status.has_value());
+  EXPECT_TRUE(is_right(*answers[0].call));
+  EXPECT_EQ(core->open_rows(), 0U);
+  EXPECT_EQ(core->actions_in_flight(), 0U);
+  EXPECT_FALSE(device(1).alive);
+  EXPECT_EQ(device(1).lost, 1U);
+  EXPECT_EQ(device(0).executions, 1U);
+}
+
+TEST_F(CoreDevicesTest, ARefusalSaysWhatBecameOfTheDevice) {
+  on_next<RequestArrived>({infer(1, 1, {{0}})});
+  submit(1, 1, at(1ms));
+  on_next<DeviceChanged>({Refuse{{0}, Reason::device_failed, TimePoint::max()}});
+  core->on_result(broken(workers[1]), at(2ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].status.error().code, ErrorCode::internal);
+  EXPECT_EQ(answers[0].status.error().message,
+            "model 'model0': its execution failed: its device went: fell off the bus");
+  EXPECT_NE(answers[0].call, nullptr);
+  EXPECT_EQ(core->open_rows(), 0U);
+}
+
+TEST_F(CoreDevicesTest, ResultsOfALifeThatIsOverAreNotHeeded) {
+  on_next<RequestArrived>({infer(1, 1, {{0}})});
+  submit(1, 1, at(1ms));
+  const worker::ActionResult late = workers[1].end({1}, ActionStatus::success, at(2ms));
+  const worker::ActionResult late_failure = broken(workers[1]);
+  core->on_result(broken(workers[1]), at(2ms));
+  core->on_result(late, at(3ms));
+  core->on_result(late_failure, at(3ms));
+  core->on_probe({.found = {}, .life = 0, .device = {1}}, at(3ms));
+  EXPECT_TRUE(answers.empty());
+  EXPECT_EQ(scheduler->heard<DeviceChanged>().size(), 1U);
+  EXPECT_EQ(core->devices_alive(), 1U);
+}
+
+TEST_F(CoreDevicesTest, ADeviceThatHangsIsTakenOutAndProbedUntilItIsBack) {
+  on_next<RequestArrived>({infer(1, 1, {{0}})});
+  submit(1, 1, at(1ms));
+  on_next<DeviceChanged>({Refuse{{0}, Reason::device_failed, TimePoint::max()}});
+  TimePoint now = at(1ms);
+  while (told.empty() && now < at(10s)) core->wake(now = core->wake_at());
+  EXPECT_GE(now, at(1s));
+  EXPECT_LE(now, at(1500ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].status.error().message,
+            "model 'model0': its execution failed: its device went: it hangs: it reports nothing any more");
+
+  while (workers[1].probes == 0 && now < at(10s)) core->wake(now = core->wake_at());
+  EXPECT_EQ(core->wake_at(), TimePoint::max()) << "until the probe comes back";
+  now += 1min;
+  core->on_probe({.found = fail(ErrorCode::unavailable, "no"), .life = 1, .device = {1}}, now);
+  EXPECT_EQ(core->devices_alive(), 1U);
+  core->wake(now = core->wake_at());
+  EXPECT_EQ(workers[1].probes, 2);
+  core->on_probe({.found = {}, .life = 1, .device = {1}}, now);
+  const auto changes = scheduler->heard<DeviceChanged>();
+  ASSERT_EQ(changes.size(), 2U);
+  EXPECT_TRUE(changes[1].alive);
+  EXPECT_EQ(changes[1].pages, 100U);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_TRUE(told[1].alive && device(1).alive);
+
+  on_next<RequestArrived>({infer(1, 2, {{1}})});
+  submit(2, 1, now);
+  end(1, 2, ActionStatus::success, now + 1ms);
+  EXPECT_EQ(answers.size(), 2U);
+}
+
+TEST_F(CoreDevicesTest, ACallThatWasAnsweredBeforeItsDeviceWentIsLetGo) {
+  on_next<RequestArrived>({infer(1, 1, {{0}})});
+  submit(1, 1, at(1ms));
+  core->cancel(1, at(2ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].call, nullptr);
+  EXPECT_EQ(core->open_rows(), 1U);
+  core->on_result(broken(workers[1]), at(3ms));
+  EXPECT_EQ(core->open_rows(), 0U);
+  EXPECT_EQ(answers.size(), 1U);
+}
+
+TEST_F(CoreDevicesTest, ACallThatThreeDevicesWentWithIsRefused) {
+  on_next<RequestArrived>({infer(1, 1, {{0}})});
+  submit(1, 2, at(1ms));
+  TimePoint now = at(2ms);
+  for (std::uint64_t loss = 0; loss < 3; ++loss) {
+    ASSERT_TRUE(answers.empty()) << loss;
+    // Whatever the scheduler does with it, even on hearing of the last.
+    on_next<DeviceChanged>({infer(static_cast<std::uint32_t>(loss % 2), 10 + loss, {{0}})});
+    HeldWorker& breaks = workers[(loss + 1) % 2];
+    core->on_result(broken(breaks), now);
+    core->on_probe({.found = {}, .life = breaks.life, .device = breaks.device}, now);
+    now += 1ms;
+  }
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].status.error().message,
+            "model 'model0': 3 devices went while it was there; the last: fell off the bus");
+  EXPECT_EQ(scheduler->heard<RequestCancelled>().size(), 2U) << "of both rows";
+  EXPECT_EQ(answers[0].call, nullptr) << "the scheduler had sent it on by then";
+  end(0, 12, ActionStatus::success, now);
+  EXPECT_EQ(core->open_rows(), 0U);
+}
+
+TEST_F(CoreDevicesTest, WhatAFullWorkerDidNotTakeGoesWithItsDevice) {
+  workers[1].full = true;
+  on_next<RequestArrived>({infer(1, 1, {{0}})});
+  submit(1, 1, at(1ms));
+  core->on_result(broken(workers[1]), at(1ms));
+  core->wake(at(2ms));
+  EXPECT_TRUE(scheduler->heard<ActionDone>().empty());
+}
+
+TEST_F(CoreDevicesTest, TheBookKnowsWhatEachDeviceHolds) {
+  on_next<RequestArrived>(
+      {schedule::Load{{1}, {0}, {0}, always, 1ms}, schedule::Load{{2}, {1}, {0}, always, 1ms}});
+  submit(1, 1, at(1ms));
+  end(0, 1, ActionStatus::success, at(3ms));
+  end(1, 2, ActionStatus::success, at(3ms));
+  EXPECT_EQ(core->book().snapshot().models[0].devices, 2U);
+  EXPECT_EQ(device(1).models, 1U);
+  core->on_result(broken(workers[1]), at(4ms));
+  EXPECT_EQ(core->book().snapshot().models[0].devices, 1U);
+  EXPECT_TRUE(core->book().snapshot().models[0].loaded);
+  EXPECT_EQ(device(1).models, 0U);
+  core->on_result(broken(workers[0]), at(5ms));
+  EXPECT_FALSE(core->book().snapshot().models[0].loaded);
+}
+
+TEST_F(CoreDevicesTest, ARowThatRunsAgainIsNotLostWithItsDevice) {
+  start({.probes = {.share = 1}});
+  auto owned = std::make_unique<ScriptedScheduler>();
+  scheduler = owned.get();
+  core = std::make_unique<Core>(std::move(owned), CoreOptions{.probes = {.share = 1}});
+  for (HeldWorker& worker : workers) core->add_device(worker);
+  ServedModel varying = served(0);
+  varying.time_varies = true;
+  varying.info.pages = 0;
+  core->add_model(std::move(varying));
+  core->start(at(0ms));
+  on_next<RequestArrived>({infer(0, 1, {{0}})});
+  submit(1, 1, at(1ms));
+  end(0, 1, ActionStatus::success, at(3ms));
+  ASSERT_EQ(workers[0].held.size(), 1U) << "it runs again";
+  core->on_result(broken(workers[0]), at(4ms));
+  ASSERT_EQ(workers[1].held.size(), 1U) << "elsewhere";
+  const ActionId again = workers[1].held.begin()->first;
+  core->on_result(workers[1].end(again, ActionStatus::success, at(9ms), 4ms), at(9ms));
+  EXPECT_EQ(scheduler->heard<schedule::RequestProfiled>().size(), 1U);
+  EXPECT_EQ(core->actions_in_flight(), 0U);
+}
+
+// Every policy, with its own ways: a device that goes takes nobody's answer with it, and where none is left
+// all are refused at once.
+class PoliciesWithoutDevices : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(PoliciesWithoutDevices, RefuseAtOnceUntilOneIsBack) {
+  HeldWorker workers[2];
+  workers[1].device = {1};
+  auto scheduler = schedule::make_scheduler(GetParam());
+  ASSERT_TRUE(scheduler.has_value());
+  Core core(std::move(*scheduler), {});
+  for (HeldWorker& worker : workers) core.add_device(worker);
+  core.add_model(served(0));
+  TimePoint now = at(0ms);
+  core.start(now);
+  std::vector<InferAnswer> answers;
+  std::uint64_t tickets = 0;
+  const auto submit = [&](Duration deadline) {
+    core.submit(
+        ++tickets, call_of({0}, 1, now, now + deadline),
+        [&](InferAnswer answer) { answers.push_back(std::move(answer)); }, now);
+  };
+  // All that is held ends well, in order, a millisecond each.
+  const auto work = [&](Duration time) {
+    for (const TimePoint until = now + time; now < until; now += 1ms) {
+      for (HeldWorker& worker : workers)
+        if (!worker.held.empty())
+          core.on_result(worker.end(worker.held.begin()->first, ActionStatus::success, now), now);
+      if (core.wake_at() <= now) core.wake(now);
+    }
+  };
+  work(100ms);  // the model is loaded
+  for (int i = 0; i < 20; ++i) {
+    submit(500ms);
+    work(3ms);
+  }
+  work(600ms);
+  const auto well = [&] {
+    return std::ranges::count_if(answers, [](const InferAnswer& a) { return a.status.has_value(); });
+  };
+  EXPECT_EQ(well(), 20) << "both are there";
+  answers.clear();
+
+  for (int i = 0; i < 4; ++i) submit(500ms);
+  for (HeldWorker& worker : workers) core.on_result(broken(worker), now);
+  for (int i = 0; i < 4; ++i) {
+    const std::size_t before = answers.size();
+    submit(500ms);
+    ASSERT_EQ(answers.size(), before + 1) << "at once";
+    EXPECT_EQ(answers.back().status.error().code, ErrorCode::unavailable);
+    EXPECT_EQ(answers.back().status.error().message, "model 'model0': no device answers");
+  }
+  work(600ms);
+  EXPECT_EQ(answers.size(), 8U);
+  EXPECT_EQ(core.open_calls(), 0U);
+  answers.clear();
+
+  core.on_probe({.found = {}, .life = workers[1].life, .device = {1}}, now);
+  work(1s);  // it is loaded again
+  for (int i = 0; i < 20; ++i) {
+    submit(500ms);
+    work(3ms);
+  }
+  work(600ms);
+  EXPECT_GE(well(), 18);
+  EXPECT_EQ(answers.size(), 20U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PoliciesWithoutDevices,
+                         ::testing::Values("clockwork", "fcfs", "symphony", "eager", "timeout:0.3", "clipper",
+                                           "nexus", "shepherd", "orloj"),
+                         [](const auto& name) { return name.param.substr(0, name.param.find(':')); });
+
+}  // namespace
+}  // namespace carillon::controller
