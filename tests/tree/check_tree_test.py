@@ -71,6 +71,9 @@ class CheckTree(unittest.TestCase):
         self.write("c.cpp", "namespace y {\nnamespace {\nint own;\n}  // namespace\n}  // namespace y\n")
         unit = "".join(f'#include "{self.root / name}"\n' for name in ("a.cpp", "b.cpp", "c.cpp"))
         self.write("build/l.dir/Unity/unity_0_cxx.cxx", unit)
+        self.write("build/l.dir/Unity/unity_1_cxx.cxx", '#include "/gone.cpp"')
+        self.write("build/compile_commands.json",
+                   json.dumps([{"file": f"{self.root}/build/l.dir/Unity/unity_0_cxx.cxx"}]))
         found = check_tree.check_locals(self.root / "build")
         self.assertEqual([f.split("'")[1] for f in found], ["Reader", "most", "read", "table"], found)
 
