@@ -468,8 +468,9 @@ TEST_F(CoreTest, AFullWorkerIsToldOfAfterAPause) {
   ASSERT_EQ(done.size(), 1U);
   EXPECT_EQ(done[0].id, ActionId{0});
   EXPECT_EQ(done[0].status, ActionStatus::too_late);
-  EXPECT_EQ(core->wake_at(), TimePoint::max());
+  EXPECT_GT(core->wake_at(), at(100ms)) << "only the watchdog asks, for as long as the other one runs";
   end(1, ActionStatus::success, at(3ms));
+  EXPECT_EQ(core->wake_at(), TimePoint::max());
   EXPECT_EQ(answers.size(), 1U);
 }
 
