@@ -108,6 +108,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
     controller::ModelView view;
     view.name = entry.name;
     view.config.name = entry.name;
+    view.left_out = entry.config.has_value();
     view.reason =
         entry.config ? "the plan has no workload of it on this device" : entry.config.error().message;
     server->workloads_->add_unready(std::move(view));

@@ -72,6 +72,7 @@ class Controller final : public Service {
   // Between start() and stop(), while any device is alive, whether or not every model could be loaded.
   bool ready() const override;
   std::vector<ModelView> models() const override { return directory_.all(); }
+  ModelCounts model_counts() const override { return directory_.counts(); }
   Result<std::shared_ptr<const ModelView>> find(std::string_view model,
                                                 std::string_view version) const override {
     return directory_.find(model, version);

@@ -49,6 +49,19 @@ std::vector<ModelView> Directory::all() const {
   return out;
 }
 
+ModelCounts Directory::counts() const {
+  const std::lock_guard lock(mutex_);
+  ModelCounts out;
+  for (const View& view : views_) {
+    if (view->ready) {
+      ++out.ready;
+    } else if (!view->left_out) {
+      if (out.broken++ == 0) out.a_broken_one = view->name;
+    }
+  }
+  return out;
+}
+
 Result<std::shared_ptr<const ModelView>> Directory::find(std::string_view model,
                                                          std::string_view version) const {
   std::int64_t wanted = 0;

@@ -18,6 +18,7 @@ class Directory {
   void put(ModelView view);
 
   std::vector<ModelView> all() const;  // in order of name, then version
+  ModelCounts counts() const;
   // `version` empty: the newest that is ready, or else the newest. Errors (not_found, invalid_argument for a
   // version that is no positive integer) name what was asked for and what there is.
   Result<std::shared_ptr<const ModelView>> find(std::string_view model, std::string_view version) const;

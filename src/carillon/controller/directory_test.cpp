@@ -37,6 +37,16 @@ TEST_F(DirectoryTest, FindsTheNewestReadyVersionWhereNoneIsAskedFor) {
   EXPECT_FALSE(directory.find("broken", "").value()->ready);
 }
 
+TEST_F(DirectoryTest, CountsWhatIsReadyAndWhatIsBroken) {
+  EXPECT_EQ(directory.counts().ready, 3U);
+  EXPECT_EQ(directory.counts().broken, 2U);
+  EXPECT_EQ(directory.counts().a_broken_one, "bert");
+  auto elsewhere = view("elsewhere", 1, false);
+  elsewhere.left_out = true;
+  directory.put(elsewhere);
+  EXPECT_EQ(directory.counts().broken, 2U) << "it was left out on purpose";
+}
+
 TEST_F(DirectoryTest, PutReplaces) {
   directory.put(view("bert", 10, true));
   EXPECT_EQ(directory.all().size(), 5U);

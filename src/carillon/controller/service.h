@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,9 +24,17 @@ struct ModelView {
   std::string name;
   std::int64_t version = 1;
   bool ready = false;
-  std::string reason;  // why it is not ready
-  ModelId id;          // meaningful where ready
+  std::string reason;     // why it is not ready
+  bool left_out = false;  // not ready because it is not wanted here: nothing is wrong with it
+  ModelId id;             // meaningful where ready
   graph::ModelConfig config;
+};
+
+// How many models (versions each by itself) can be served, and how many were wanted and cannot.
+struct ModelCounts {
+  std::size_t ready = 0;
+  std::size_t broken = 0;
+  std::string a_broken_one;  // the name of one of them
 };
 
 // A client's request, whole. The frontend owns the tensors inside it (aligned buffers, row-major, all rows of
@@ -117,6 +126,7 @@ class Service {
   virtual bool ready() const = 0;
   virtual std::vector<ModelView> models()
       const = 0;  // every entry of the repository, ready or not, in name order
+  virtual ModelCounts model_counts() const = 0;
   // version empty: the newest. Errors name the model or version and what there is.
   virtual Result<std::shared_ptr<const ModelView>> find(std::string_view model,
                                                         std::string_view version) const = 0;

@@ -47,6 +47,7 @@ class Workloads final : public Service {
 
   bool ready() const override;
   std::vector<ModelView> models() const override { return directory_.all(); }
+  ModelCounts model_counts() const override { return directory_.counts(); }
   Result<std::shared_ptr<const ModelView>> find(std::string_view model,
                                                 std::string_view version) const override {
     return directory_.find(model, version);

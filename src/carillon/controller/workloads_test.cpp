@@ -15,6 +15,7 @@ class HeldService final : public Service {
   }
   bool ready() const override { return is_ready; }
   std::vector<ModelView> models() const override { return {view_}; }
+  ModelCounts model_counts() const override { return {.ready = 1, .broken = 0, .a_broken_one = {}}; }
   Result<std::shared_ptr<const ModelView>> find(std::string_view, std::string_view) const override {
     return fail(ErrorCode::internal, "never asked");
   }

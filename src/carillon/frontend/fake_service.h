@@ -65,6 +65,17 @@ class FakeService final : public controller::Service {
 
   bool ready() const override { return ready_; }
   std::vector<controller::ModelView> models() const override { return all_models; }
+  controller::ModelCounts model_counts() const override {
+    controller::ModelCounts counts;
+    for (const auto& view : all_models) {
+      if (view.ready) ++counts.ready;
+      if (!view.ready && !view.left_out) {
+        ++counts.broken;
+        counts.a_broken_one = view.name;
+      }
+    }
+    return counts;
+  }
   Result<std::shared_ptr<const controller::ModelView>> find(std::string_view model,
                                                             std::string_view version) const override {
     for (const auto& view : all_models)
