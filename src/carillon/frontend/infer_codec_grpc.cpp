@@ -168,7 +168,10 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
 
   RequestParameters scheduling;
   for (const auto& [name, parameter] : message.parameters()) {
-    if (name != "timeout" && name != "priority" && name != "application") continue;
+    if (!RequestParameters::heeds(name)) {
+      note_unheeded(request.unheeded, name);
+      continue;
+    }
     const auto value = parameter_of(name, parameter);
     if (!value) return std::unexpected(value.error());
     if (auto set = scheduling.set(name, *value); !set) return std::unexpected(std::move(set.error()));
@@ -176,7 +179,11 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
   if (auto read = read_inputs(model.config, message, *request.call); !read)
     return std::unexpected(std::move(read.error()));
 
+  for (const auto& input : message.inputs())
+    for (const auto& [name, ignored] : input.parameters()) note_unheeded(request.unheeded, name);
   for (const auto& output : message.outputs()) {
+    for (const auto& [name, ignored] : output.parameters())
+      if (name != "classification") note_unheeded(request.unheeded, name);
     if (has_parameter(output, "shared_memory_region"))
       return fail(ErrorCode::unsupported,
                   "output '" + output.name() + "' asks for shared memory, which is not supported");

@@ -14,8 +14,8 @@ namespace carillon::frontend {
 
 // Reads a ModelInfer request: tensors either all in raw_input_contents (one entry an input, in the inputs'
 // order) or all in typed contents; a mixture is refused. FP16 and BF16 are raw only. Nothing of `message` is
-// referred to afterwards. `transport_deadline` is the call's own, TimePoint::max() for none; the parameter
-// `timeout` goes before it. Errors as parse_infer_json's. Safe from any thread.
+// referred to afterwards. `transport_deadline` is the call's own, TimePoint::max() for none; the nearer of it
+// and the parameter `timeout` counts. Errors as parse_infer_json's. Safe from any thread.
 Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
                                       const inference::ModelInferRequest& message, TimePoint arrival,
                                       TimePoint transport_deadline);

@@ -53,12 +53,15 @@ TEST(InferGrpc, TakesTypedAndRawContents) {
   EXPECT_EQ(std::memcmp(from_raw->call->inputs[0].data(), "abcdefghijkl", 12), 0);
 }
 
-TEST(InferGrpc, TheTimeoutGoesBeforeTheCallsOwnDeadline) {
+TEST(InferGrpc, TheNearerOfTimeoutAndTheCallsOwnDeadlineCounts) {
   EXPECT_EQ(parse(pair_model(), typed)->call->deadline, TimePoint::max());
   EXPECT_EQ(parse(pair_model(), typed, TimePoint{105s})->call->deadline, TimePoint{105s});
   const auto both = parse(pair_model(), typed + "parameters { key: 'timeout' value { int64_param: 20000 } }",
                           TimePoint{105s});
   EXPECT_EQ(both->call->deadline, arrival + 20ms);
+  const auto looser = parse(
+      pair_model(), typed + "parameters { key: 'timeout' value { int64_param: 7000000 } }", TimePoint{105s});
+  EXPECT_EQ(looser->call->deadline, TimePoint{105s});
   const auto none = parse(pair_model(),
                           typed +
                               "parameters { key: 'timeout' value { int64_param: 0 } } "

@@ -1,5 +1,7 @@
 #include "carillon/frontend/infer_codec_json.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -9,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <simdjson.h>
 
+#include "carillon/base/assert.h"
+#include "carillon/frontend/json_check.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"
 
@@ -27,6 +31,7 @@ std::string describe(const dom::element& element) {
       return "an object";
     case dom::element_type::STRING: {
       const auto text = std::string_view(element);
+      if (const auto number = literal_number(text)) return std::isnan(*number) ? "NaN" : "an infinity";
       return "\"" + std::string(text.substr(0, 64)) + (text.size() > 64 ? "...\"" : "\"");
     }
     case dom::element_type::INT64:
@@ -94,7 +99,12 @@ bool convert(const dom::element& element, T& out) {
   } else if constexpr (std::is_floating_point_v<T>) {
     double v = 0;
     // Integers convert here too.
-    if (element.get(v) != simdjson::SUCCESS) return false;
+    if (element.get(v) != simdjson::SUCCESS) {
+      std::string_view text;
+      const auto literal = element.get(text) == simdjson::SUCCESS ? literal_number(text) : std::nullopt;
+      if (!literal) return false;
+      return out = static_cast<T>(*literal), true;
+    }
     // Rounds to an infinity: the client meant another number than the model would see.
     if (std::isinf(static_cast<T>(v))) return false;
     return out = static_cast<T>(v), true;
@@ -223,6 +233,28 @@ Result<std::vector<std::byte>> take_json(const std::string& where, const InputCh
   return bytes;
 }
 
+// Holds that a parameter is given once: JSON objects may have a name twice, and readers differ in which
+// counts.
+class Once {
+ public:
+  explicit Once(std::string_view where) : where_(where) {}
+
+  Result<> first(std::string_view name) {
+    const auto end = seen_.begin() + static_cast<std::ptrdiff_t>(count_);
+    if (std::find(seen_.begin(), end, name) != end)
+      return invalid(std::string(where_) + " has parameter '" + std::string(name) +
+                     "' twice; which of them counts?");
+    CARILLON_ASSERT(count_ < seen_.size());
+    seen_[count_++] = name;
+    return {};
+  }
+
+ private:
+  const std::string_view where_;
+  std::array<std::string_view, 4> seen_;  // as many as are heeded in one place
+  std::size_t count_ = 0;
+};
+
 // Reads one request. A class for the state that its parts share.
 class RequestReader {
  public:
@@ -266,14 +298,18 @@ class RequestReader {
   Result<> read_parameters(const dom::element& element) {
     auto object = object_of("\"parameters\"", element);
     if (!object) return std::unexpected(std::move(object.error()));
+    Once once("the request");
     for (const auto [key, value] : *object) {
-      const auto parameter = json_parameter(value);
-      if (!parameter) {
-        if (key == "timeout" || key == "priority" || key == "application" || key == "binary_data_output")
-          return wrong_kind("parameter '" + std::string(key) + "'", value, "a number, a string or a boolean");
+      const bool for_outputs = key == "binary_data_output";
+      if (!for_outputs && !RequestParameters::heeds(key)) {
+        note_unheeded(request_.unheeded, key);
         continue;
       }
-      if (key == "binary_data_output") {
+      if (auto first = once.first(key); !first) return first;
+      const auto parameter = json_parameter(value);
+      if (!parameter)
+        return wrong_kind("parameter '" + std::string(key) + "'", value, "a number, a string or a boolean");
+      if (for_outputs) {
         auto binary = as_bool(key, *parameter);
         if (!binary) return std::unexpected(std::move(binary.error()));
         binary_outputs_ = *binary;
@@ -372,10 +408,15 @@ class RequestReader {
     if (!element) return blob_size;
     const auto object = object_of(place + ".parameters", *element);
     if (!object) return std::unexpected(object.error());
+    Once once(place);
     for (const auto [key, value] : *object) {
       if (key == "shared_memory_region")
         return fail(ErrorCode::unsupported, place + " is in shared memory, which is not supported");
-      if (key != "binary_data_size") continue;
+      if (key != "binary_data_size") {
+        note_unheeded(request_.unheeded, key);
+        continue;
+      }
+      if (auto first = once.first(key); !first) return std::unexpected(std::move(first.error()));
       const auto parameter = json_parameter(value);
       if (!parameter) return wrong_kind(place + ".parameters.binary_data_size", value, "a whole number");
       const auto size = as_count(key, *parameter);
@@ -420,13 +461,20 @@ class RequestReader {
       } else if (key == "parameters") {
         const auto parameters = object_of(place + ".parameters", value);
         if (!parameters) return std::unexpected(parameters.error());
+        Once once(place);
         for (const auto [parameter_name, parameter_value] : *parameters) {
           if (parameter_name == "shared_memory_region")
             return fail(ErrorCode::unsupported, place + " asks for shared memory, which is not supported");
           const auto parameter = json_parameter(parameter_value);
-          if (parameter_name == "classification" && parameter != ParameterValue{std::int64_t{0}})
+          if (parameter_name == "classification") {
+            if (parameter == ParameterValue{std::int64_t{0}}) continue;
             return fail(ErrorCode::unsupported, place + " asks for classification, which is not supported");
-          if (parameter_name != "binary_data") continue;
+          }
+          if (parameter_name != "binary_data") {
+            note_unheeded(request_.unheeded, parameter_name);
+            continue;
+          }
+          if (auto first = once.first(parameter_name); !first) return first;
           if (!parameter)
             return wrong_kind(place + ".parameters.binary_data", parameter_value, "true or false");
           const auto given = as_bool(parameter_name, *parameter);
@@ -453,9 +501,10 @@ void append_text(std::string& out, std::string_view text) {
 
 template <typename T>
 void append_number(std::string& out, T value) {
+  // As Triton writes them, and as most clients' parsers read them.
   if constexpr (std::is_floating_point_v<T>) {
     if (!std::isfinite(value)) {
-      out += "null";
+      out += std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
       return;
     }
   }
@@ -531,8 +580,18 @@ Result<InferRequest> parse_infer_json(const controller::ModelView& model, const 
   dom::parser large;
   auto& parser = json.size() <= kept ? small : large;
   dom::element root;
-  if (const auto error = parser.parse(json.data(), json.size(), false).get(root); error != simdjson::SUCCESS)
-    return invalid(std::string("the body is not JSON: ") + simdjson::error_message(error));
+  auto error = parser.parse(json.data(), json.size(), false).get(root);
+  PaddedBytes rewritten;
+  if (error != simdjson::SUCCESS) {
+    const auto checked = check_json(json);
+    if (checked.fault) return invalid("the body is not JSON: " + checked.fault->text());
+    if (!checked.rewritten.empty()) {
+      rewritten = PaddedBytes(checked.rewritten);
+      error = parser.parse(rewritten.data(), rewritten.size(), false).get(root);
+    }
+    if (error != simdjson::SUCCESS)
+      return invalid(std::string("the body is not JSON: ") + simdjson::error_message(error));
+  }
   return RequestReader(model, all.substr(json.size())).read(root, arrival);
 }
 

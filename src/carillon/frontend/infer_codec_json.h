@@ -20,10 +20,11 @@ inline constexpr std::size_t longest_json = std::size_t{64} << 20;
 // Reads the body of a KServe v2 infer request: JSON, then the inputs' blobs in order.
 //
 // `json_size` is the header Inference-Header-Content-Length; without it all of the body is JSON. JSON data
-// may be flat or nested as the shape says; numbers must fit the datatype, and FP16 and BF16 come as blobs
-// only. Nothing of `body` is referred to afterwards: each blob was copied once. Safe from any thread; cost
-// linear in the body. Errors (invalid_argument, or unsupported: BYTES, shared memory, classification) name
-// the tensor, what was given and what would be right.
+// may be flat or nested as the shape says; numbers must fit the datatype (NaN, Infinity and -Infinity are
+// taken, as Triton takes them), and FP16 and BF16 come as blobs only. Nothing of `body` is referred to
+// afterwards: each blob was copied once. Safe from any thread; cost linear in the body. Errors
+// (invalid_argument, or unsupported: BYTES, shared memory, classification) name the tensor, what was given
+// and what would be right.
 Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
                                       std::optional<std::size_t> json_size, TimePoint arrival);
 
@@ -34,8 +35,8 @@ struct InferResponseBody {
   bool binary = false;                            // an output is a blob (perhaps an empty one)
 };
 
-// Requires outputs that passed check_outputs(). A number that JSON cannot say (NaN, infinities) is written as
-// null; ask for a blob where they matter.
+// Requires outputs that passed check_outputs(). NaN and the infinities are written NaN, Infinity and
+// -Infinity, which JSON proper does not have but most parsers read.
 InferResponseBody write_infer_json(const controller::ModelView& model, const InferRequest& request,
                                    const controller::InferCall& call);
 

@@ -1,8 +1,10 @@
 #include "carillon/frontend/infer_codec_json.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <regex>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -196,6 +198,46 @@ TEST(InferJson, SchedulingParameters) {
   EXPECT_FALSE(request->call->class_given);
 }
 
+TEST(InferJson, UnknownParametersAreNotedNotRefused) {
+  auto json = nlohmann::json::parse(good_pair);
+  json["parameters"] = {{"sequence_id", 7}, {"timeout_ms", {1, 2}}, {"timeout", 1000}, {"triton_x", true}};
+  json["inputs"][0]["parameters"] = {{"mine", 1}};
+  json["outputs"] = nlohmann::json::parse(R"([{"name":"y","parameters":{"yours":0,"classification":0}}])");
+  const auto request = parse(pair_model(), json.dump());
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_THAT(request->unheeded, ::testing::ElementsAre("sequence_id", "timeout_ms", "mine", "yours"));
+  EXPECT_EQ(request->call->deadline, arrival + 1ms);
+  json["parameters"] = nlohmann::json::object();
+  for (int i = 0; i < 1000; ++i) json["parameters"]["p" + std::to_string(i)] = i;
+  EXPECT_LE(parse(pair_model(), json.dump())->unheeded.size(), 8U);
+}
+
+TEST(InferJson, TakesNaNAndInfinities) {
+  for (const auto type : {DataType::f32, DataType::f64}) {
+    const auto request = parse(
+        model_of(type, {2, 3}),
+        input_x(std::string(kserve_name(type)), "[2,3]", "[[NaN,Infinity,-Infinity],[Inf, -Inf ,1.5]]"));
+    ASSERT_TRUE(request) << request.error().message;
+    std::vector<double> got;
+    if (type == DataType::f64) got = values<double>(request->call->inputs[0]);
+    if (type == DataType::f32)
+      for (const float v : values<float>(request->call->inputs[0])) got.push_back(v);
+    const double inf = std::numeric_limits<double>::infinity();
+    EXPECT_TRUE(std::isnan(got[0]));
+    EXPECT_EQ(std::vector(got.begin() + 1, got.end()), (std::vector<double>{inf, -inf, inf, -inf, 1.5}));
+  }
+  const auto message = [](const std::string& type, const std::string& shape, const std::string& data) {
+    const auto request =
+        parse(model_of(type == "INT32" ? DataType::i32 : DataType::f32, {2}), input_x(type, shape, data));
+    return request ? "taken" : request.error().message;
+  };
+  EXPECT_THAT(message("INT32", "[2]", "[1,NaN]"),
+              HasSubstr("element 1 is NaN, which is not a value of INT32"));
+  EXPECT_THAT(message("FP32", "[NaN]", "[1,2]"), HasSubstr("NaN"));
+  EXPECT_THAT(message("FP32", "[2]", "[1,\"NaN\"]"), HasSubstr("element 1 is \"NaN\""));
+  EXPECT_THAT(message("FP32", "[2]", "[NaN,1"), HasSubstr("'}' where ',' or ']' should be"));
+}
+
 // Each row: what a client gets wrong, and what it must be told.
 TEST(InferJson, RefusesWithAReason) {
   const auto pair = pair_model();
@@ -209,7 +251,8 @@ TEST(InferJson, RefusesWithAReason) {
     std::vector<std::string> wanted;
   } rows[] = {
       {"", {"no JSON"}},
-      {"{", {"not JSON"}},
+      {"{", {"not JSON", "the end", "at byte 1 (line 1, column 2)"}},
+      {"{\"inputs\":\n [1,}", {"not JSON: '}' where a value should be, at byte 15 (line 2, column 5)"}},
       {"[1]", {"the request is an array", "object"}},
       {"{}", {"no \"inputs\""}},
       {R"({"inputs":{}})", {"\"inputs\" is an object", "array"}},
@@ -264,7 +307,16 @@ TEST(InferJson, RefusesWithAReason) {
       {with("/parameters", R"({"application":7})"), {"'application' is 7", "text"}},
       {with("/parameters", R"({"binary_data_output":"yes"})"), {"binary_data_output", "true or false"}},
       {with("/parameters", "[]"), {"\"parameters\" is an array"}},
-      {std::string(4000, '[') + std::string(4000, ']'), {"not JSON"}},
+      {std::string(4000, '[') + std::string(4000, ']'), {"not JSON", "nested", "byte 1024"}},
+      {R"({"parameters":{"timeout":1000,"timeout":900000}})", {"parameter 'timeout' twice"}},
+      {R"({"parameters":{"priority":1,"x":2,"priority":1}})", {"parameter 'priority' twice"}},
+      {R"({"parameters":{"binary_data_output":true,"binary_data_output":false}})",
+       {"'binary_data_output' twice"}},
+      {R"({"inputs":[{"name":"n","datatype":"INT32","shape":[1,2],)"
+       R"("parameters":{"binary_data_size":8,"binary_data_size":4}}]})",
+       {"inputs[0] has parameter 'binary_data_size' twice"}},
+      {with("/parameters", R"({"timeout":null})"), {"'timeout' is null"}},
+      {with("/inputs/0/data", "[1,2,3,null]"), {"element 3 is null", "INT32"}},
   };
   for (const auto& [json, wanted] : rows) {
     const auto request = parse(pair, json);
@@ -331,8 +383,12 @@ TEST(InferJson, WritesJsonAndBlobs) {
   auto request = parse(model, good_pair);
   ASSERT_TRUE(request);
   auto& call = *request->call;
-  const std::vector<float> y{
-      0.1F, -2, 1e20F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 3};
+  const std::vector<float> y{0.1F,
+                             -2,
+                             1e20F,
+                             std::numeric_limits<float>::infinity(),
+                             std::numeric_limits<float>::quiet_NaN(),
+                             -std::numeric_limits<float>::infinity()};
   const std::vector<std::int64_t> s{INT64_MIN, 5};
   const auto bytes_of = [](const auto& v) {
     const auto bytes = std::as_bytes(std::span(v));
@@ -342,7 +398,11 @@ TEST(InferJson, WritesJsonAndBlobs) {
 
   auto body = write_infer_json(model, *request, call);
   EXPECT_FALSE(body.binary);
-  auto json = nlohmann::json::parse(body.json);
+  EXPECT_THAT(body.json, HasSubstr("\"data\":[0.1,-2,1e+20,Infinity,NaN,-Infinity]"));
+  const auto plain = [](const std::string& text) {  // what the test's parser reads
+    return nlohmann::json::parse(std::regex_replace(text, std::regex("-?Infinity|NaN"), "null"));
+  };
+  auto json = plain(body.json);
   EXPECT_EQ(json["model_name"], "pair");
   EXPECT_EQ(json["model_version"], "2");
   EXPECT_EQ(json["id"], "a1");
@@ -358,7 +418,7 @@ TEST(InferJson, WritesJsonAndBlobs) {
   request->id.clear();
   body = write_infer_json(model, *request, call);
   EXPECT_TRUE(body.binary);
-  json = nlohmann::json::parse(body.json);
+  json = plain(body.json);
   EXPECT_FALSE(json.contains("id"));
   EXPECT_EQ(json["outputs"][0]["name"], "s");
   EXPECT_EQ(json["outputs"][0]["parameters"]["binary_data_size"], 16);

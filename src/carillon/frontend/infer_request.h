@@ -19,6 +19,7 @@ struct OutputChoice {
 struct InferRequest {
   std::string id;  // echoed; empty: none given
   std::vector<OutputChoice> outputs;
+  std::vector<std::string> unheeded;            // names of parameters that mean nothing here; the first few
   std::unique_ptr<controller::InferCall> call;  // deadline TimePoint::max(): the client named none
 };
 

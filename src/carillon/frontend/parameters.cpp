@@ -1,7 +1,10 @@
 #include "carillon/frontend/parameters.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
+
+#include "carillon/base/assert.h"
 
 namespace carillon::frontend {
 namespace {
@@ -53,6 +56,16 @@ Result<std::uint64_t> as_count(std::string_view name, const ParameterValue& valu
   return wrong(name, value, "a whole number, not negative");
 }
 
+bool RequestParameters::heeds(std::string_view name) {
+  return name == "timeout" || name == "priority" || name == "application";
+}
+
+void note_unheeded(std::vector<std::string>& names, std::string_view name) {
+  constexpr std::size_t noted = 8;
+  constexpr std::size_t longest = 128;
+  if (names.size() < noted && !name.starts_with("triton_")) names.emplace_back(name.substr(0, longest));
+}
+
 Result<> RequestParameters::set(std::string_view name, const ParameterValue& value) {
   if (name == "timeout") {
     const auto us = whole(value);
@@ -72,7 +85,8 @@ Result<> RequestParameters::set(std::string_view name, const ParameterValue& val
           name, value,
           "a whole number: 0 for the model's own class, 1 for real-time, up to 4294967295 for normal");
     priority_ = static_cast<std::uint32_t>(*level);
-  } else if (name == "application") {
+  } else {
+    CARILLON_ASSERT(name == "application");
     const auto* text = std::get_if<std::string_view>(&value);
     if (text == nullptr || text->size() > longest_application)
       return wrong(name, value, "text of at most " + std::to_string(longest_application) + " bytes");
@@ -84,7 +98,8 @@ Result<> RequestParameters::set(std::string_view name, const ParameterValue& val
 void RequestParameters::apply(controller::InferCall& call, TimePoint arrival,
                               TimePoint transport_deadline) const {
   call.arrival = arrival;
-  call.deadline = timeout_ ? saturating_add(arrival, *timeout_) : transport_deadline;
+  call.deadline =
+      timeout_ ? std::min(saturating_add(arrival, *timeout_), transport_deadline) : transport_deadline;
   call.class_given = priority_ != 0;
   call.cls = priority_ == 1 ? Class::real_time : Class::normal;
   call.priority = priority_;

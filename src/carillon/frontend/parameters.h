@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
@@ -26,14 +27,15 @@ inline constexpr std::size_t longest_application = 256;  // bytes
 //   priority     1: real-time; 0: the model's own class; up to 2^32-1: normal, the smaller first
 //   application  text of at most longest_application bytes
 //
-// Any other name is ignored: protocols let clients send what a server does not know. Errors
-// (invalid_argument) name the parameter, its value and what would be right.
+// Errors (invalid_argument) name the parameter, its value and what would be right.
 class RequestParameters {
  public:
+  static bool heeds(std::string_view name);
+  // Requires heeds(name).
   Result<> set(std::string_view name, const ParameterValue& value);
 
-  // Fills in arrival, deadline, class, priority and application. The deadline is the timeout's if there is
-  // one, else `transport_deadline`.
+  // Fills in arrival, deadline, class, priority and application. The deadline is the nearer of the timeout's
+  // and `transport_deadline`.
   void apply(controller::InferCall& call, TimePoint arrival, TimePoint transport_deadline) const;
 
  private:
@@ -41,6 +43,10 @@ class RequestParameters {
   std::uint32_t priority_ = 0;
   std::string application_;
 };
+
+// Notes that a parameter of this name means nothing here; the first few of a request are enough. Names that
+// Triton keeps for itself ("triton_...") are not noted.
+void note_unheeded(std::vector<std::string>& names, std::string_view name);
 
 // A boolean parameter, or an error that names it.
 Result<bool> as_bool(std::string_view name, const ParameterValue& value);
