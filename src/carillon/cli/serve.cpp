@@ -1,19 +1,16 @@
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <optional>
-#include <thread>
 
 #include <CLI/CLI.hpp>
-#include <pthread.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/devices.h"
 #include "carillon/cli/planned.h"
+#include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/decision_log.h"
 #include "carillon/controller/model_loader.h"
@@ -41,51 +38,12 @@ struct Arguments {
   bool length_blind = false;
   int http_threads = 1;
   std::string body_limit = "256 MiB";
+  std::string inflight_limit = "1 GiB";
+  double drain_s = 10;
+  bool strict_readiness = true;
   std::string log_level = "info";
   double hang_after_ms = to_ms(controller::WatchdogOptions{}.least);
   DevicesArguments devices;
-};
-
-// Waits for Ctrl-C or SIGTERM in a thread that may be the program's only one to see them: both are blocked
-// before any other thread starts. Until wait() is called (models load meanwhile) they end the program at
-// once, as they do after it has returned.
-class SignalWait {
- public:
-  SignalWait() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    watcher_ = std::thread([this] {
-      for (;;) {
-        int signal = 0;
-        sigwait(&set_, &signal);
-        const State was = state_.exchange(State::signalled);
-        if (was == State::ended) return;
-        if (was != State::waiting) _exit(128 + signal);
-        state_.notify_all();
-      }
-    });
-  }
-  ~SignalWait() {
-    state_ = State::ended;
-    pthread_kill(watcher_.native_handle(), SIGTERM);
-    watcher_.join();
-  }
-  SignalWait(const SignalWait&) = delete;
-  SignalWait& operator=(const SignalWait&) = delete;
-
-  void wait() const {
-    State expected = State::starting;
-    state_.compare_exchange_strong(expected, State::waiting);
-    state_.wait(State::waiting);
-  }
-
- private:
-  enum class State : std::uint8_t { starting, waiting, signalled, ended };
-  sigset_t set_{};
-  mutable std::atomic<State> state_{State::starting};
-  std::thread watcher_;
 };
 
 int complain(int status, const Error& error) {
@@ -93,15 +51,31 @@ int complain(int status, const Error& error) {
   return status;
 }
 
-// Opens the doors to `service`, calls `opened`, and waits until it is told to stop.
-int serve(controller::Service& service, const Arguments& arguments, std::uint64_t body_limit,
-          const SignalWait& signals, const std::string& what, const std::function<void()>& opened = {}) {
+// How the doors are to be, as far as the command line says.
+Result<frontend::Options> doors_of(const Arguments& arguments) {
+  const auto body_limit = parse_bytes(arguments.body_limit);
+  if (!body_limit) return in_context("--body-limit", body_limit.error());
+  const auto inflight = parse_bytes(arguments.inflight_limit);
+  if (!inflight) return in_context("--inflight-limit", inflight.error());
+  if (inflight->count < body_limit->count)
+    return invalid("--inflight-limit is " + to_text(*inflight) + ", less than --body-limit, " +
+                   to_text(*body_limit) + ": such a body could never be read");
   frontend::Options doors;
   doors.http = arguments.http;
   doors.grpc = arguments.grpc;
   doors.metrics = arguments.metrics;
   doors.http_threads = arguments.http_threads;
-  doors.max_body = body_limit;
+  doors.max_body = body_limit->count;
+  doors.inflight = inflight->count;
+  doors.strict_readiness = arguments.strict_readiness;
+  doors.stop_grace = from_ms(arguments.drain_s * 1000);
+  doors.log = [](const std::string& text) { spdlog::warn("{}", text); };
+  return doors;
+}
+
+// Opens the doors to `service`, calls `opened`, and waits until it is told to stop.
+int serve(controller::Service& service, const Arguments& arguments, const frontend::Options& doors,
+          const SignalWait& signals, const std::string& what, const std::function<void()>& opened = {}) {
   auto frontend = frontend::Frontend::start(service, doors);
   if (!frontend) return complain(exit_failure, frontend.error());
   const frontend::Ports ports = (*frontend)->ports();
@@ -109,13 +83,13 @@ int serve(controller::Service& service, const Arguments& arguments, std::uint64_
                what, arguments.scheduler, ports.http, ports.grpc, ports.metrics);
   if (opened) opened();
   signals.wait();
-  spdlog::info("stopping");
+  spdlog::info("stopping: open requests have {:g} s, new ones are refused", arguments.drain_s);
   (*frontend)->stop();
   return exit_success;
 }
 
-int run_planned(const Arguments& arguments, const controller::Options& options, std::uint64_t body_limit,
-                const SignalWait& signals, const Clock& clock) {
+int run_planned(const Arguments& arguments, const controller::Options& options,
+                const frontend::Options& doors, const SignalWait& signals, const Clock& clock) {
   if (!arguments.record.empty() || !arguments.profile.empty())
     return complain(exit_usage,
                     {ErrorCode::invalid_argument,
@@ -138,7 +112,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options, 
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
   auto server = PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
-  const int status = serve((*server)->service(), arguments, body_limit, signals,
+  const int status = serve((*server)->service(), arguments, doors, signals,
                            fmt::format("{} workloads of the plan", (*server)->workloads()));
   (*server)->stop();
   spdlog::info("stopped");
@@ -152,12 +126,12 @@ int run(const Arguments& arguments) {
   spdlog::set_level(spdlog::level::from_str(arguments.log_level));
 
   std::signal(SIGPIPE, SIG_IGN);
-  const SignalWait signals;
+  const SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
   static const SteadyClock clock;  // outlives the threads of a device that hangs to the end
   auto scheduler = schedule::make_scheduler(arguments.scheduler, schedule::live_environment());
   if (!scheduler) return complain(exit_usage, scheduler.error());
-  const auto body_limit = parse_bytes(arguments.body_limit);
-  if (!body_limit) return complain(exit_usage, in_context("--body-limit", body_limit.error()).error());
+  const auto doors = doors_of(arguments);
+  if (!doors) return complain(exit_usage, doors.error());
   std::optional<profile::DeviceProfile> profile;
   if (!arguments.profile.empty()) {
     auto read = profile::read_profile(arguments.profile);
@@ -178,7 +152,7 @@ int run(const Arguments& arguments) {
   };
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
-  if (!arguments.plan.empty()) return run_planned(arguments, options, body_limit->count, signals, clock);
+  if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, clock);
   const auto group = make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
   if (!arguments.record.empty()) {
@@ -218,7 +192,7 @@ int run(const Arguments& arguments) {
   controller.start();
 
   const int status =
-      serve(controller, arguments, body_limit->count, signals,
+      serve(controller, arguments, *doors, signals,
             fmt::format("{} of {} models on {} device{}", loaded->ready, loaded->ready + loaded->not_ready,
                         targets.size(), targets.size() == 1 ? "" : "s"),
             [&] { start_faults(*group, clock.now()); });
@@ -295,7 +269,26 @@ void add_serve(CLI::App& program, int& status) {
   command.add_option("--http-threads", arguments->http_threads, "Threads of the HTTP frontend")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  command.add_option("--body-limit", arguments->body_limit, "The largest HTTP body")->capture_default_str();
+  command
+      .add_option("--body-limit", arguments->body_limit,
+                  "The largest request body, over HTTP and over gRPC, packed or not")
+      ->capture_default_str();
+  command
+      .add_option("--inflight-limit", arguments->inflight_limit,
+                  "How much the bodies of all requests in flight may have together, HTTP and gRPC; beyond it "
+                  "requests are refused with 503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones")
+      ->capture_default_str();
+  command
+      .add_option("--strict-readiness", arguments->strict_readiness,
+                  "true: the server is ready only where every model of the repository is, and there is one; "
+                  "false: once it serves")
+      ->capture_default_str();
+  command
+      .add_option("--drain-time", arguments->drain_s,
+                  "Seconds that open requests have after SIGTERM or Ctrl-C; meanwhile the ports stay open, "
+                  "new requests are refused and the server is not ready")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
   command.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, err or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "err", "off"}))
       ->capture_default_str();

@@ -4,13 +4,7 @@
 #include <charconv>
 #include <cstring>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-
 namespace carillon::frontend {
-
-namespace asio = boost::asio;
-using asio::ip::tcp;
 
 std::string Address::text() const {
   const bool v6 = host.find(':') != std::string::npos;
@@ -48,25 +42,6 @@ std::string bind_failure(const Address& address, std::string_view option, int sy
   if (system_error == EACCES) return at + "ports below 1024 need privileges; " + other;
   if (system_error == EADDRNOTAVAIL) return at + "the address is not one of this machine's; " + other;
   return at + std::strerror(system_error) + "; " + other;
-}
-
-Result<> try_bind(const Address& address, std::string_view option) {
-  asio::io_context context;
-  boost::system::error_code error;
-  tcp::resolver resolver(context);
-  const auto found =
-      resolver.resolve(address.host, std::to_string(address.port), tcp::resolver::passive, error);
-  if (error || found.empty())
-    return invalid("cannot listen on " + address.text() + ": the host is not known (" + error.message() +
-                   "); choose another with " + std::string(option));
-  const tcp::endpoint endpoint = *found.begin();
-  tcp::acceptor acceptor(context);
-  acceptor.open(endpoint.protocol(), error);
-  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor.bind(endpoint, error);
-  if (!error) acceptor.listen(1, error);
-  if (error) return fail(ErrorCode::unavailable, bind_failure(address, option, error.value()));
-  return {};
 }
 
 }  // namespace carillon::frontend

@@ -24,7 +24,4 @@ Result<Address> parse_address(std::string_view text);
 // `option` is the command-line option that would choose another ("--http").
 std::string bind_failure(const Address& address, std::string_view option, int system_error);
 
-// Whether somebody could listen there now: binds and lets go. Port 0 always can.
-Result<> try_bind(const Address& address, std::string_view option);
-
 }  // namespace carillon::frontend

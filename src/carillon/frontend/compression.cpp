@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <memory>
+#include <new>
+#include <utility>
 
 #include <zlib.h>
-
-#include "carillon/base/assert.h"
 
 namespace carillon::frontend {
 namespace {
@@ -33,10 +34,19 @@ uInt step_of(std::size_t n) {
 
 }  // namespace
 
-Result<PaddedBytes> unpack(std::string_view packed, std::size_t limit) {
+std::expected<PaddedBytes, UnpackError> unpack(std::string_view packed, std::size_t limit,
+                                               Reservation* room) {
+  const auto refuse = [](UnpackFault fault, std::string message) {
+    return std::unexpected(UnpackError{fault, std::move(message)});
+  };
   z_stream stream{};
-  if (inflateInit2(&stream, either_window) != Z_OK) return fail(ErrorCode::internal, "zlib does not start");
-  std::string out;
+  if (inflateInit2(&stream, either_window) != Z_OK) throw std::bad_alloc();
+  const std::unique_ptr<z_stream, decltype(&inflateEnd)> ended(&stream, inflateEnd);
+  const std::size_t by_ratio =
+      std::max(any_ratio, packed.size() > limit / largest_ratio ? limit : packed.size() * largest_ratio);
+  const std::size_t most = std::min(limit, by_ratio);
+  const std::size_t held = room != nullptr ? room->bytes() : 0;
+  PaddedBytes out;
   int status = Z_OK;
   std::string_view left = packed;
   while (status == Z_OK && !(left.empty() && stream.avail_in == 0)) {
@@ -45,33 +55,45 @@ Result<PaddedBytes> unpack(std::string_view packed, std::size_t limit) {
       stream.avail_in = step_of(left.size());
       left.remove_prefix(stream.avail_in);
     }
-    // Grows with what was really unpacked, so that a small body cannot ask for a large buffer.
+    // Grows with what was really unpacked, so that a small body cannot ask for a large buffer; and by one
+    // byte more than is allowed, to find out whether there is more.
     const std::size_t had = out.size();
-    out.resize(had + std::clamp<std::size_t>(had, std::size_t{1} << 14, std::size_t{1} << 24));
+    const std::size_t step =
+        std::min(std::clamp<std::size_t>(had, std::size_t{1} << 14, std::size_t{1} << 24), most + 1 - had);
+    if (room != nullptr && !room->grow(step)) {
+      room->shrink_to(held);
+      return refuse(UnpackFault::no_room, "there is no room now for what the body unpacks to");
+    }
+    out.resize(had + step);
     stream.next_out = reinterpret_cast<Bytef*>(out.data() + had);
-    stream.avail_out = step_of(out.size() - had);
-    const std::size_t room = stream.avail_out;
+    stream.avail_out = step_of(step);
     status = inflate(&stream, Z_NO_FLUSH);
-    out.resize(had + room - stream.avail_out);
-    if (out.size() > limit) {
-      inflateEnd(&stream);
-      return invalid("the unpacked body has more than " + std::to_string(limit) + " bytes");
+    out.resize(had + step - stream.avail_out);
+    if (room != nullptr) room->shrink_to(held + out.size());
+    if (out.size() > most) {
+      if (room != nullptr) room->shrink_to(held);
+      return refuse(
+          UnpackFault::too_large,
+          "the unpacked body has more than " + std::to_string(most) + " bytes, " +
+              (most == limit ? "which is what is allowed"
+                             : std::to_string(most / packed.size()) + " times its packed size; it may have " +
+                                   std::to_string(any_ratio) + " and beyond that " +
+                                   std::to_string(largest_ratio) + " times its packed size"));
     }
     if (status == Z_BUF_ERROR) status = Z_OK;  // wants more room or more input; the loop gives both
   }
-  const bool whole = status == Z_STREAM_END && left.empty() && stream.avail_in == 0;
-  inflateEnd(&stream);
-  if (!whole)
-    return invalid(status == Z_STREAM_END ? "the compressed body goes on behind its end"
-                   : status == Z_OK       ? "the compressed body is cut short"
+  if (status == Z_STREAM_END && left.empty() && stream.avail_in == 0) return out;
+  if (room != nullptr) room->shrink_to(held);
+  return refuse(UnpackFault::damaged, status == Z_STREAM_END ? "the compressed body goes on behind its end"
+                                      : status == Z_OK
+                                          ? "the compressed body is cut short"
                                           : "the compressed body is damaged: not gzip or deflate data");
-  return PaddedBytes(out);
 }
 
 std::string pack(Coding coding, std::span<const std::span<const std::byte>> pieces) {
   z_stream stream{};
   const int window = coding == Coding::gzip ? gzip_window : zlib_window;
-  CARILLON_ASSERT(deflateInit2(&stream, 1, Z_DEFLATED, window, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  if (deflateInit2(&stream, 1, Z_DEFLATED, window, 8, Z_DEFAULT_STRATEGY) != Z_OK) throw std::bad_alloc();
   std::string out;
   const auto run = [&](int flush) {
     int status = Z_OK;

@@ -1,23 +1,41 @@
 #pragma once
 
 #include <cstddef>
+#include <expected>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "carillon/base/result.h"
+#include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/padded_bytes.h"
 
 namespace carillon::frontend {
 
 enum class Coding { gzip, deflate };  // deflate: in zlib's envelope, as HTTP means it
 
-// Unpacks a gzip or zlib stream of at most `limit` bytes of content. Errors (invalid_argument): a damaged or
-// cut stream, bytes behind its end, more content than `limit` (found before memory is taken for it).
-Result<PaddedBytes> unpack(std::string_view packed, std::size_t limit);
+enum class UnpackFault {
+  damaged,    // not gzip or zlib data, cut short, or with bytes behind its end
+  too_large,  // more content than allowed
+  no_room,    // `room` cannot grow
+};
+struct UnpackError {
+  UnpackFault fault = UnpackFault::damaged;
+  std::string message;
+};
 
-// Packs pieces one after the other, quickly rather than tightly.
+// A body may unpack to any_ratio bytes whatever its size, and to largest_ratio times its size beyond that:
+// what clients send packs to a tenth, constant tensors to a thousandth.
+inline constexpr std::size_t any_ratio = std::size_t{16} << 20;
+inline constexpr std::size_t largest_ratio = 100;
+
+// Unpacks a gzip or zlib stream of at most `limit` bytes of content. Both limits are held while it unpacks:
+// no more memory is taken than they allow. Where `room` is given, it has grown by the size of the content
+// after a success; after an error it is as it was. Throws std::bad_alloc.
+std::expected<PaddedBytes, UnpackError> unpack(std::string_view packed, std::size_t limit,
+                                               Reservation* room = nullptr);
+
+// Packs pieces one after the other, quickly rather than tightly. Throws std::bad_alloc.
 std::string pack(Coding coding, std::span<const std::span<const std::byte>> pieces);
 
 // The coding that an Accept-Encoding header asks for by name with a weight above 0, gzip before deflate;

@@ -31,7 +31,38 @@ TEST(Compression, BoundsWhatItUnpacks) {
   const std::string bomb = packed(Coding::gzip, std::string(50 << 20, '\0'));
   const auto refused = unpack(bomb, 1 << 20);
   ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().fault, UnpackFault::too_large);
   EXPECT_THAT(refused.error().message, ::testing::HasSubstr("more than 1048576 bytes"));
+  EXPECT_TRUE(unpack(packed(Coding::gzip, std::string(1 << 20, '\0')), 1 << 20));
+}
+
+TEST(Compression, BoundsTheRatioOfWhatIsLarge) {
+  const std::string bomb = packed(Coding::gzip, std::string(any_ratio + 1, '\0'));
+  ASSERT_LT(bomb.size(), any_ratio / largest_ratio);
+  const auto refused = unpack(bomb, std::size_t{1} << 30);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().fault, UnpackFault::too_large);
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("100 times its packed size"));
+  EXPECT_TRUE(unpack(packed(Coding::gzip, std::string(any_ratio, '\0')), std::size_t{1} << 30));
+}
+
+TEST(Compression, UnpacksNoMoreThanThereIsRoomFor) {
+  const std::string body = packed(Coding::gzip, std::string(1 << 20, '\0'));
+  const auto budget = std::make_shared<ByteBudget>(2 << 20, 1 << 20);
+  Reservation room(budget);
+  ASSERT_TRUE(room.grow(body.size()));
+  {
+    const auto back = unpack(body, 8 << 20, &room);
+    ASSERT_TRUE(back) << back.error().message;
+    EXPECT_EQ(room.bytes(), body.size() + (1 << 20));
+  }
+  room.shrink_to(body.size());
+  Reservation other(budget);
+  ASSERT_TRUE(other.grow(1 << 20));
+  const auto refused = unpack(body, 8 << 20, &room);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().fault, UnpackFault::no_room);
+  EXPECT_EQ(room.bytes(), body.size());
 }
 
 TEST(Compression, RefusesDamage) {

@@ -1,8 +1,11 @@
 #include "carillon/frontend/frontend.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "carillon/frontend/commons.h"
+#include "carillon/frontend/descriptor.h"
 #include "carillon/frontend/grpc_server.h"
 #include "carillon/frontend/http_api.h"
 #include "carillon/frontend/http_server.h"
@@ -13,10 +16,22 @@ namespace {
 
 class Doors final : public Frontend {
  public:
-  explicit Doors(controller::Service& service) : service_(service), api_(service), metrics_api_(service) {}
+  Doors(controller::Service& service, const Options& options)
+      : service_(service),
+        commons_({.inflight = options.inflight,
+                  .max_body = options.max_body,
+                  .strict_readiness = options.strict_readiness,
+                  .log = options.log}),
+        api_(service, commons_),
+        metrics_api_(service),
+        stop_grace_(options.stop_grace) {}
   ~Doors() override { stop(); }
 
   Result<> open(const Options& options) {
+    // HTTP gets half of the descriptors and gRPC the lower half, so that neither locks the other out.
+    const int descriptors = raise_descriptor_limit();
+    const std::size_t connections =
+        std::min<std::size_t>(HttpOptions{}.max_connections, static_cast<std::size_t>(descriptors / 2));
     const auto http = [&](HttpHandler& handler, const std::string& address, std::string option, int threads,
                           std::unique_ptr<HttpServer>& server) -> Result<> {
       if (address.empty()) return {};
@@ -26,8 +41,10 @@ class Doors final : public Frontend {
                                                  .option = std::move(option),
                                                  .threads = threads,
                                                  .max_body = options.max_body,
+                                                 .max_connections = connections,
                                                  .idle_timeout = options.idle_timeout,
-                                                 .stop_grace = options.stop_grace});
+                                                 .stop_grace = Duration{0},  // stop() has waited
+                                                 .commons = &commons_});
       if (!started) return std::unexpected(std::move(started.error()));
       server = std::move(*started);
       return {};
@@ -37,7 +54,11 @@ class Doors final : public Frontend {
     if (!options.grpc.empty()) {
       auto parsed = parse_address(options.grpc);
       if (!parsed) return in_context("--grpc", parsed.error());
-      auto started = GrpcServer::start(service_, {.address = *parsed, .stop_grace = options.stop_grace});
+      auto started = GrpcServer::start(service_, {.address = *parsed,
+                                                  .max_body = options.max_body,
+                                                  .stop_grace = Duration{0},
+                                                  .highest_descriptor = std::min(descriptors / 2, 20'000),
+                                                  .commons = &commons_});
       if (!started) return std::unexpected(std::move(started.error()));
       grpc_ = std::move(*started);
     }
@@ -51,6 +72,11 @@ class Doors final : public Frontend {
   }
 
   void stop() override {
+    commons_.draining = true;
+    const auto until = std::chrono::steady_clock::now() + stop_grace_;
+    if (http_) http_->wait_drained(until - std::chrono::steady_clock::now());
+    if (grpc_) grpc_->wait_drained(until - std::chrono::steady_clock::now());
+    // What is still open has had its time.
     std::thread beside;
     if (grpc_) beside = std::thread([this] { grpc_->stop(); });
     if (http_) http_->stop();
@@ -60,8 +86,10 @@ class Doors final : public Frontend {
 
  private:
   controller::Service& service_;
+  Commons commons_;
   HttpApi api_;
   MetricsApi metrics_api_;
+  const Duration stop_grace_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HttpServer> metrics_;
@@ -70,7 +98,7 @@ class Doors final : public Frontend {
 }  // namespace
 
 Result<std::unique_ptr<Frontend>> Frontend::start(controller::Service& service, const Options& options) {
-  auto doors = std::make_unique<Doors>(service);
+  auto doors = std::make_unique<Doors>(service, options);
   if (auto opened = doors->open(options); !opened) return std::unexpected(std::move(opened.error()));
   return doors;
 }

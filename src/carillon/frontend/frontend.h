@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -7,6 +8,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
+#include "carillon/frontend/unheeded.h"
 
 namespace carillon::frontend {
 
@@ -16,9 +18,12 @@ struct Options {
   std::string grpc = "0.0.0.0:8001";
   std::string metrics = "0.0.0.0:8002";
   int http_threads = 1;
-  std::size_t max_body = std::size_t{256} << 20;  // bytes of an HTTP body
-  Duration idle_timeout = std::chrono::seconds(75);
-  Duration stop_grace = std::chrono::seconds(10);
+  std::size_t max_body = std::size_t{256} << 20;  // bytes of an HTTP body or a gRPC message, packed or not
+  std::size_t inflight = std::size_t{1} << 30;    // bytes of all that are in flight (ByteBudget); >= max_body
+  bool strict_readiness = true;                   // ready only where all models are (server_ready())
+  Duration idle_timeout = std::chrono::seconds(75);  // of HTTP connections
+  Duration stop_grace = std::chrono::seconds(10);    // open requests have so long after stop()
+  Log log;                                           // warnings for the operator, none of them often
 };
 
 // The real ports; 0: off.
@@ -28,7 +33,8 @@ struct Ports {
   std::uint16_t metrics = 0;
 };
 
-// All of the server's doors: KServe v2 over HTTP and gRPC, and Prometheus metrics.
+// All of the server's doors: KServe v2 over HTTP and gRPC, and Prometheus metrics. Starting them raises the
+// process's limit of open descriptors as far as it may be raised.
 //
 //   auto frontend = Frontend::start(service, {.http = "127.0.0.1:0", .grpc = "", .metrics = ""});
 //   if (!frontend) return frontend.error().message;   // "cannot listen on ...: port in use; ... --http"
@@ -42,8 +48,9 @@ class Frontend {
 
   virtual ~Frontend() = default;  // stops
   virtual Ports ports() const = 0;
-  // Takes no more requests and lets open ones finish within stop_grace, all doors at the same time; the
-  // metrics stay to the last. May be called twice.
+  // Lets open requests finish within stop_grace. Until none is open the ports stay, so that clients are told:
+  // the server is not ready, and new requests are refused (503, UNAVAILABLE). The metrics stay to the last.
+  // May be called twice.
   virtual void stop() = 0;
 };
 

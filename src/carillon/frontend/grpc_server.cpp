@@ -1,24 +1,22 @@
 #include "carillon/frontend/grpc_server.h"
 
-#include <atomic>
-#include <condition_variable>
-#include <functional>
-#include <limits>
-#include <mutex>
-#include <new>
+#include <algorithm>
 #include <thread>
 #include <utility>
-#include <vector>
 
-#include "grpc_service.grpc.pb.h"
-#include "health.grpc.pb.h"
+#include "grpc_service.pb.h"
+#include "health.pb.h"
 #include <google/protobuf/stubs/logging.h>
-#include <grpcpp/grpcpp.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
-#include "carillon/frontend/answers.h"
-#include "carillon/frontend/infer_codec_grpc.h"
+#include "carillon/frontend/answer_thread.h"
+#include "carillon/frontend/grpc_infer.h"
+#include "carillon/frontend/grpc_raw.h"
+#include "carillon/frontend/listener.h"
 #include "carillon/frontend/messages.h"
-#include "carillon/frontend/status.h"
 
 namespace carillon::frontend {
 namespace {
@@ -26,15 +24,9 @@ namespace {
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
-grpc::Status status_of(const Error& error) {
-  // gRPC carries the text in a header, which servers and proxies bound.
-  constexpr std::size_t longest = 4096;
-  return {static_cast<grpc::StatusCode>(grpc_status(error.code)), error.message.substr(0, longest)};
-}
-
-grpc::Status no_memory() {
-  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory for this request"};
-}
+// HPACK's tables do not survive a header that gRPC refuses: beyond this the connection and all its calls end.
+constexpr int longest_metadata = 1 << 20;
+constexpr int handshake_ms = 15'000;
 
 ServerUnaryReactor* finish(CallbackServerContext* context, const grpc::Status& status) {
   auto* reactor = context->DefaultReactor();
@@ -42,335 +34,192 @@ ServerUnaryReactor* finish(CallbackServerContext* context, const grpc::Status& s
   return reactor;
 }
 
-template <typename Message>
-ServerUnaryReactor* finish(CallbackServerContext* context, Result<Message> message, Message* response) {
-  if (!message) return finish(context, status_of(message.error()));
-  *response = std::move(*message);
-  return finish(context, grpc::Status::OK);
-}
+// A service with methods that answer at once.
+class AnsweringService : public RawService {
+ protected:
+  AnsweringService(std::string name, std::size_t max_body) : name_(std::move(name)), max_body_(max_body) {}
 
-// Answers are encoded and sent from here: the service's thread, which brings them, has a schedule to keep.
-class AnswerThread {
- public:
-  using Work = std::move_only_function<void()>;
+  std::string path(const char* method) const { return "/" + name_ + "/" + method; }
 
-  AnswerThread() : thread_([this] { run(); }) {}
-  // Runs what was posted before. Requires that nothing posts any more.
-  ~AnswerThread() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-  }
-
-  void post(Work work) {
-    {
-      const std::lock_guard lock(mutex_);
-      queue_.push_back(std::move(work));
-    }
-    wake_.notify_one();
+  template <typename Request, typename Response>
+  void add(const char* method, std::function<Result<Response>(const Request&)> answer) {
+    add_unary(path(method), [this, answer = std::move(answer)](CallbackServerContext* context,
+                                                               RawMessage& message, grpc::ByteBuffer& out) {
+      Request request;
+      if (auto read = read_message(message, max_body_, nullptr, request); !read.ok())
+        return finish(context, read);
+      const Result<Response> response = answer(request);
+      if (!response) return finish(context, status_of(response.error()));
+      write_message(*response, out);
+      return finish(context, grpc::Status::OK);
+    });
   }
 
  private:
-  void run() {
-    std::vector<Work> batch;
-    for (;;) {
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return ending_ || !queue_.empty(); });
-        if (queue_.empty()) return;
-        batch.swap(queue_);
-      }
-      for (auto& work : batch) work();
-      batch.clear();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<Work> queue_;
-  bool ending_ = false;
-  std::thread thread_;
+  const std::string name_;
+  const std::size_t max_body_;
 };
 
-// One ModelInfer call. It deletes itself when gRPC is done with it, which may be while submit() is still
-// returning: what the two share lives in Open.
-class InferReactor final : public ServerUnaryReactor {
+class InferenceService final : public AnsweringService {
  public:
-  struct Open {
-    static constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
-    std::atomic<std::uint64_t> ticket = none;
-    std::atomic<bool> cancelled = false;
-  };
-
-  InferReactor(controller::Service& service, AnswerThread& answers, CallbackServerContext& context,
-               const inference::ModelInferRequest& message, inference::ModelInferResponse& response)
-      : service_(service), context_(context), response_(response) {
-    begin(answers, message);
-  }
-
-  void OnCancel() override {
-    open_->cancelled = true;
-    if (const std::uint64_t ticket = open_->ticket; ticket != Open::none) service_.cancel(ticket);
-  }
-  void OnDone() override { delete this; }
-
- private:
-  void begin(AnswerThread& answers, const inference::ModelInferRequest& message) {
-    const auto open = open_;
-    auto& service = service_;
-    const TimePoint arrival = service.now();
-    auto view = ready_model(service, message.model_name(), message.model_version());
-    if (!view) return Finish(status_of(view.error()));
-    try {
-      auto request = parse_infer_grpc(**view, message, arrival, deadline_of(context_, arrival));
-      if (!request) return Finish(status_of(request.error()));
-      request_ = std::move(*request);
-    } catch (const std::bad_alloc&) {
-      return Finish(no_memory());
-    }
-    view_ = std::move(*view);
-    const auto ticket =
-        service.submit(std::move(request_.call), [this, &answers](controller::InferAnswer answer) {
-          answers.post([this, answer = std::move(answer)]() mutable { send(std::move(answer)); });
+  explicit InferenceService(InferDoor& door)
+      : AnsweringService("inference.GRPCInferenceService", door.max_body) {
+    using namespace inference;
+    auto& service = door.service;
+    add_unary(path("ModelInfer"),
+              [&door](CallbackServerContext* context, RawMessage& message, grpc::ByteBuffer& out) {
+                return infer(door, context, message, out);
+              });
+    add<ServerLiveRequest, ServerLiveResponse>("ServerLive", [](const auto&) {
+      ServerLiveResponse response;
+      response.set_live(true);
+      return response;
+    });
+    add<ServerReadyRequest, ServerReadyResponse>("ServerReady", [&door](const auto&) {
+      ServerReadyResponse response;
+      response.set_ready(server_ready(door.service, door.commons).has_value());
+      return response;
+    });
+    add<ModelReadyRequest, ModelReadyResponse>(
+        "ModelReady", [&service](const auto& request) -> Result<ModelReadyResponse> {
+          // As Triton has it, a model that is not there is not ready: clients ask this to wait for one.
+          const auto view = service.find(request.name(), request.version());
+          if (!view && view.error().code != ErrorCode::not_found) return std::unexpected(view.error());
+          ModelReadyResponse response;
+          response.set_ready(view && (*view)->ready);
+          return response;
         });
-    // The call may have ended: only what is shared is touched from here on.
-    open->ticket = ticket;
-    if (open->cancelled) service.cancel(ticket);
-  }
-
-  // The wall clock's deadline on the service's timeline.
-  static TimePoint deadline_of(const CallbackServerContext& context, TimePoint arrival) {
-    const auto deadline = context.deadline();
-    if (deadline == std::chrono::system_clock::time_point::max()) return TimePoint::max();
-    const auto left = deadline - std::chrono::system_clock::now();
-    return saturating_add(arrival, std::chrono::duration_cast<Duration>(left));
-  }
-
-  void send(controller::InferAnswer answer) {
-    if (const auto checked = check_answer(*view_, answer); !checked) {
-      if (answer.would_take)
-        context_.AddTrailingMetadata(
-            would_take_key,
-            std::to_string(
-                std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
-      return Finish(status_of(checked.error()));
-    }
-    try {
-      write_infer_grpc(*view_, request_, *answer.call, response_);
-    } catch (const std::bad_alloc&) {
-      return Finish(no_memory());
-    }
-    Finish(grpc::Status::OK);
-  }
-
-  controller::Service& service_;
-  CallbackServerContext& context_;
-  inference::ModelInferResponse& response_;
-  const std::shared_ptr<Open> open_ = std::make_shared<Open>();
-  std::shared_ptr<const controller::ModelView> view_;
-  InferRequest request_;
-};
-
-class RefusedStream final
-    : public grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse> {
- public:
-  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
-
-class InferenceService final : public inference::GRPCInferenceService::CallbackService {
- public:
-  InferenceService(controller::Service& service, AnswerThread& answers)
-      : service_(service), answers_(answers) {}
-
-  ServerUnaryReactor* ServerLive(CallbackServerContext* context, const inference::ServerLiveRequest*,
-                                 inference::ServerLiveResponse* response) override {
-    response->set_live(true);
-    return finish(context, grpc::Status::OK);
-  }
-
-  ServerUnaryReactor* ServerReady(CallbackServerContext* context, const inference::ServerReadyRequest*,
-                                  inference::ServerReadyResponse* response) override {
-    response->set_ready(service_.ready());
-    return finish(context, grpc::Status::OK);
-  }
-
-  ServerUnaryReactor* ModelReady(CallbackServerContext* context, const inference::ModelReadyRequest* request,
-                                 inference::ModelReadyResponse* response) override {
-    // As Triton has it, a model that is not there is not ready: clients ask this to wait for one.
-    const auto view = service_.find(request->name(), request->version());
-    if (!view && view.error().code != ErrorCode::not_found) return finish(context, status_of(view.error()));
-    response->set_ready(view && (*view)->ready);
-    return finish(context, grpc::Status::OK);
-  }
-
-  ServerUnaryReactor* ServerMetadata(CallbackServerContext* context, const inference::ServerMetadataRequest*,
-                                     inference::ServerMetadataResponse* response) override {
-    *response = server_metadata();
-    return finish(context, grpc::Status::OK);
-  }
-
-  ServerUnaryReactor* ModelMetadata(CallbackServerContext* context,
-                                    const inference::ModelMetadataRequest* request,
-                                    inference::ModelMetadataResponse* response) override {
-    return finish(context, model_metadata(service_, request->name(), request->version()), response);
-  }
-
-  ServerUnaryReactor* ModelConfig(CallbackServerContext* context,
-                                  const inference::ModelConfigRequest* request,
-                                  inference::ModelConfigResponse* response) override {
-    return finish(context, model_config(service_, request->name(), request->version()),
-                  response->mutable_config());
-  }
-
-  ServerUnaryReactor* ModelStatistics(CallbackServerContext* context,
-                                      const inference::ModelStatisticsRequest* request,
-                                      inference::ModelStatisticsResponse* response) override {
-    return finish(context, model_statistics(service_, request->name(), request->version()), response);
-  }
-
-  ServerUnaryReactor* RepositoryIndex(CallbackServerContext* context,
-                                      const inference::RepositoryIndexRequest* request,
-                                      inference::RepositoryIndexResponse* response) override {
-    *response = repository_index(service_, request->ready());
-    return finish(context, grpc::Status::OK);
-  }
-
-  ServerUnaryReactor* ModelInfer(CallbackServerContext* context, const inference::ModelInferRequest* request,
-                                 inference::ModelInferResponse* response) override {
-    return new InferReactor(service_, answers_, *context, *request, *response);
-  }
-
-  grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
-  ModelStreamInfer(CallbackServerContext*) override {
-    return new RefusedStream(refusal("ModelStreamInfer"));
-  }
-
-  ServerUnaryReactor* RepositoryModelLoad(CallbackServerContext* context,
-                                          const inference::RepositoryModelLoadRequest*,
-                                          inference::RepositoryModelLoadResponse*) override {
-    return finish(context, refusal("RepositoryModelLoad"));
-  }
-  ServerUnaryReactor* RepositoryModelUnload(CallbackServerContext* context,
-                                            const inference::RepositoryModelUnloadRequest*,
-                                            inference::RepositoryModelUnloadResponse*) override {
-    return finish(context, refusal("RepositoryModelUnload"));
-  }
-  ServerUnaryReactor* SystemSharedMemoryStatus(CallbackServerContext* context,
-                                               const inference::SystemSharedMemoryStatusRequest*,
-                                               inference::SystemSharedMemoryStatusResponse*) override {
-    return finish(context, refusal("SystemSharedMemoryStatus"));
-  }
-  ServerUnaryReactor* SystemSharedMemoryRegister(CallbackServerContext* context,
-                                                 const inference::SystemSharedMemoryRegisterRequest*,
-                                                 inference::SystemSharedMemoryRegisterResponse*) override {
-    return finish(context, refusal("SystemSharedMemoryRegister"));
-  }
-  ServerUnaryReactor* SystemSharedMemoryUnregister(
-      CallbackServerContext* context, const inference::SystemSharedMemoryUnregisterRequest*,
-      inference::SystemSharedMemoryUnregisterResponse*) override {
-    return finish(context, refusal("SystemSharedMemoryUnregister"));
-  }
-  ServerUnaryReactor* CudaSharedMemoryStatus(CallbackServerContext* context,
-                                             const inference::CudaSharedMemoryStatusRequest*,
-                                             inference::CudaSharedMemoryStatusResponse*) override {
-    return finish(context, refusal("CudaSharedMemoryStatus"));
-  }
-  ServerUnaryReactor* CudaSharedMemoryRegister(CallbackServerContext* context,
-                                               const inference::CudaSharedMemoryRegisterRequest*,
-                                               inference::CudaSharedMemoryRegisterResponse*) override {
-    return finish(context, refusal("CudaSharedMemoryRegister"));
-  }
-  ServerUnaryReactor* CudaSharedMemoryUnregister(CallbackServerContext* context,
-                                                 const inference::CudaSharedMemoryUnregisterRequest*,
-                                                 inference::CudaSharedMemoryUnregisterResponse*) override {
-    return finish(context, refusal("CudaSharedMemoryUnregister"));
-  }
-  ServerUnaryReactor* TraceSetting(CallbackServerContext* context, const inference::TraceSettingRequest*,
-                                   inference::TraceSettingResponse*) override {
-    return finish(context, refusal("TraceSetting"));
-  }
-  ServerUnaryReactor* LogSettings(CallbackServerContext* context, const inference::LogSettingsRequest*,
-                                  inference::LogSettingsResponse*) override {
-    return finish(context, refusal("LogSettings"));
+    add<ServerMetadataRequest, ServerMetadataResponse>("ServerMetadata",
+                                                       [](const auto&) { return server_metadata(); });
+    add<ModelMetadataRequest, ModelMetadataResponse>("ModelMetadata", [&service](const auto& request) {
+      return model_metadata(service, request.name(), request.version());
+    });
+    add<ModelConfigRequest, ModelConfigResponse>(
+        "ModelConfig", [&service](const auto& request) -> Result<ModelConfigResponse> {
+          auto config = model_config(service, request.name(), request.version());
+          if (!config) return std::unexpected(std::move(config.error()));
+          ModelConfigResponse response;
+          *response.mutable_config() = std::move(*config);
+          return response;
+        });
+    add<ModelStatisticsRequest, ModelStatisticsResponse>("ModelStatistics", [&service](const auto& request) {
+      return model_statistics(service, request.name(), request.version());
+    });
+    add<RepositoryIndexRequest, RepositoryIndexResponse>("RepositoryIndex", [&service](const auto& request) {
+      return repository_index(service, request.ready());
+    });
+    for (const char* method :
+         {"RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryStatus",
+          "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
+          "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings"})
+      add_unary(path(method), [method](CallbackServerContext* context, RawMessage&, grpc::ByteBuffer&) {
+        return finish(context, refusal(method));
+      });
+    add_refused_stream(path("ModelStreamInfer"), refusal("ModelStreamInfer"));
   }
 
  private:
   static grpc::Status refusal(std::string_view method) {
     return {grpc::StatusCode::UNIMPLEMENTED, "this server does not implement " + std::string(method)};
   }
-
-  controller::Service& service_;
-  AnswerThread& answers_;
 };
 
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class HealthService final : public AnsweringService {
  public:
-  explicit HealthService(const controller::Service& service) : service_(service) {}
-
-  ServerUnaryReactor* Check(CallbackServerContext* context,
-                            const grpc::health::v1::HealthCheckRequest* request,
-                            grpc::health::v1::HealthCheckResponse* response) override {
-    if (!request->service().empty() && request->service() != "inference.GRPCInferenceService")
-      return finish(context, {grpc::StatusCode::NOT_FOUND,
-                              "no such service here: '" + request->service().substr(0, 256) +
-                                  "'; ask for inference.GRPCInferenceService, or for none"});
-    response->set_status(service_.ready() ? grpc::health::v1::HealthCheckResponse::SERVING
-                                          : grpc::health::v1::HealthCheckResponse::NOT_SERVING);
-    return finish(context, grpc::Status::OK);
+  explicit HealthService(const InferDoor& door) : AnsweringService("grpc.health.v1.Health", door.max_body) {
+    using namespace grpc::health::v1;
+    add<HealthCheckRequest, HealthCheckResponse>(
+        "Check", [&door](const auto& request) -> Result<HealthCheckResponse> {
+          if (!request.service().empty() && request.service() != "inference.GRPCInferenceService")
+            return fail(ErrorCode::not_found, "no such service here: '" + request.service().substr(0, 256) +
+                                                  "'; ask for inference.GRPCInferenceService, or for none");
+          HealthCheckResponse response;
+          response.set_status(server_ready(door.service, door.commons) ? HealthCheckResponse::SERVING
+                                                                       : HealthCheckResponse::NOT_SERVING);
+          return response;
+        });
   }
-
- private:
-  const controller::Service& service_;
 };
 
 class Server final : public GrpcServer {
  public:
-  Server(controller::Service& service, GrpcOptions options)
-      : options_(std::move(options)), inference_(service, answers_), health_(service) {}
+  Server(controller::Service& service, GrpcOptions options, std::unique_ptr<Commons> own)
+      : own_(std::move(own)),
+        options_(std::move(options)),
+        door_{.service = service,
+              .commons = *options_.commons,
+              .answers = answers_,
+              .max_body = std::min<std::size_t>(options_.max_body, std::numeric_limits<int>::max())},
+        inference_(door_),
+        health_(door_) {}
   ~Server() override { stop(); }
 
   Result<> listen() {
-    // gRPC says only that it failed, and more on standard error: ask the system first.
-    if (auto free = try_bind(options_.address, options_.option); !free) return free;
+    // Connections are accepted by our own listener: gRPC's stops for good when descriptors run out.
+    auto listener = Listener::open({.address = options_.address,
+                                    .option = options_.option,
+                                    .highest_descriptor = options_.highest_descriptor,
+                                    .log = door_.commons.options.log});
+    if (!listener) return std::unexpected(std::move(listener.error()));
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(options_.address.text(), grpc::InsecureServerCredentials(), &port);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // two servers must not share a port unnoticed
-    builder.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        grpc::InsecureServerCredentials());
+    grpc::ResourceQuota quota("carillon");
+    quota.Resize(std::max(door_.commons.bodies->limit() / 2, door_.max_body) + (std::size_t{64} << 20));
+    builder.SetResourceQuota(quota);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(door_.max_body));
     builder.SetMaxSendMessageSize(std::numeric_limits<int>::max());
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, longest_metadata);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, handshake_ms);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                               static_cast<int>(to_ms(options_.idle_timeout)));
+    // gRPC would unpack without a limit, on the threads that read from all connections.
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     builder.RegisterService(&inference_);
     builder.RegisterService(&health_);
     server_ = builder.BuildAndStart();
-    if (!server_ || port == 0)
-      return fail(ErrorCode::unavailable, "cannot listen on " + options_.address.text() +
-                                              ": gRPC could not bind it; choose another with " +
-                                              options_.option);
-    port_ = static_cast<std::uint16_t>(port);
+    if (!server_) return fail(ErrorCode::unavailable, "gRPC does not start");
+    listener_ = std::move(*listener);
+    listener_->start({.on_connection = [this](Descriptor connection) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.listener_fd = listener_->descriptor();
+      parameters.fd = connection.release();
+      acceptor_->HandleNewConnection(&parameters);
+    }});
     return {};
   }
 
-  std::uint16_t port() const override { return port_; }
+  std::uint16_t port() const override { return listener_->port(); }
+
+  void wait_drained(Duration longest) const override {
+    const auto until = std::chrono::steady_clock::now() + longest;
+    while (door_.open.load() > 0 && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(2ms);
+  }
 
   void stop() override {
     if (!server_) return;
+    door_.commons.draining = true;
+    wait_drained(options_.stop_grace);
+    listener_->close();
     // At the deadline open calls are cancelled, and the service answers each.
-    server_->Shutdown(std::chrono::system_clock::now() +
-                      std::chrono::duration_cast<std::chrono::system_clock::duration>(options_.stop_grace));
+    const bool drained = door_.open.load() == 0;
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(drained ? 1 : 0));
     server_->Wait();
     server_.reset();
   }
 
  private:
+  const std::unique_ptr<Commons> own_;
   const GrpcOptions options_;
   AnswerThread answers_;
+  InferDoor door_;
   InferenceService inference_;
   HealthService health_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
-  std::uint16_t port_ = 0;
+  std::unique_ptr<Listener> listener_;
 };
 
 }  // namespace
@@ -378,7 +227,14 @@ class Server final : public GrpcServer {
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(controller::Service& service, GrpcOptions options) {
   // protobuf logs every message whose text is not UTF-8, so that clients could fill the log.
   google::protobuf::SetLogHandler(nullptr);
-  auto server = std::make_unique<Server>(service, std::move(options));
+  std::unique_ptr<Commons> own;
+  if (options.commons == nullptr) {
+    CommonsOptions of_its_own{.max_body = options.max_body};
+    of_its_own.inflight = std::max(of_its_own.inflight, of_its_own.max_body);
+    own = std::make_unique<Commons>(of_its_own);
+    options.commons = own.get();
+  }
+  auto server = std::make_unique<Server>(service, std::move(options), std::move(own));
   if (auto listening = server->listen(); !listening) return std::unexpected(std::move(listening.error()));
   return server;
 }

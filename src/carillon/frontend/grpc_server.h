@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -8,18 +9,28 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
 #include "carillon/frontend/address.h"
+#include "carillon/frontend/commons.h"
 
 namespace carillon::frontend {
 
 struct GrpcOptions {
   Address address;
-  std::string option = "--grpc";                   // named in errors about the address
-  Duration stop_grace = std::chrono::seconds(10);  // open calls have so long after stop()
+  std::string option = "--grpc";                    // named in errors about the address
+  std::size_t max_body = std::size_t{256} << 20;    // bytes of a message, packed or not; 2 GiB at most count
+  Duration idle_timeout = std::chrono::minutes(5);  // of connections without a call
+  Duration stop_grace = std::chrono::seconds(10);   // open calls have so long after stop()
+  int highest_descriptor = std::numeric_limits<int>::max();  // see ListenerOptions
+  Commons* commons = nullptr;                                // outlive the server; null: its own
 };
 
-// KServe v2 over gRPC with Triton's extensions, and the health service. Messages may have up to 2 GiB; gzip
-// and deflate are understood. The call's deadline is the request's where it names none; a call that its
-// client cancels, or whose client goes, is cancelled. Methods that are not served answer UNIMPLEMENTED.
+// KServe v2 over gRPC with Triton's extensions, and the health service; gzip and deflate are understood. The
+// call's deadline is the request's where it names no nearer one; a call that its client cancels, or whose
+// client goes, is cancelled. Methods that are not served answer UNIMPLEMENTED. A call may have 1 MiB of
+// metadata.
+//
+// Messages count against the commons' bytes in flight once they are here as a whole; while they arrive they
+// fill gRPC's own buffers, which have a quota of half as much again. Where that is full gRPC ends idle
+// connections first, and then calls with RESOURCE_EXHAUSTED.
 class GrpcServer {
  public:
   // Listens when it returns. Errors: the address cannot be bound, and why. `service` outlives the server.
@@ -27,7 +38,11 @@ class GrpcServer {
 
   virtual ~GrpcServer() = default;  // stops
   virtual std::uint16_t port() const = 0;
-  // Accepts no more calls; open ones finish within the grace or are cancelled. May be called twice.
+  // While the commons are draining, ModelInfer calls that come are refused with UNAVAILABLE. Waits until none
+  // is open that came before, at most so long.
+  virtual void wait_drained(Duration longest) const = 0;
+  // Sets the commons draining and waits for the grace; then closes the port and cancels what is still open.
+  // May be called twice.
   virtual void stop() = 0;
 };
 

@@ -6,6 +6,8 @@
 #include "health.grpc.pb.h"
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/impl/rpc_method.h>
 #include <gtest/gtest.h>
 
 #include "carillon/frontend/fake_service.h"
@@ -38,7 +40,8 @@ class GrpcServerTest : public ::testing::Test {
  protected:
   GrpcServerTest() {
     service.all_models = {pair_model()};
-    auto started = GrpcServer::start(service, {.address = {"127.0.0.1", 0}});
+    auto started =
+        GrpcServer::start(service, {.address = {"127.0.0.1", 0}, .max_body = largest, .commons = &commons});
     EXPECT_TRUE(started) << started.error().message;
     server = std::move(*started);
     grpc::ChannelArguments arguments;
@@ -49,6 +52,7 @@ class GrpcServerTest : public ::testing::Test {
     stub = inference::GRPCInferenceService::NewStub(channel);
   }
   ~GrpcServerTest() override {
+    service.hold(false);
     service.release();
     server->stop();
   }
@@ -61,7 +65,20 @@ class GrpcServerTest : public ::testing::Test {
     return ((*stub).*method)(&context, request, &response);
   }
 
+  grpc::Status raw_call(const char* method, grpc::ClientContext& context, const grpc::ByteBuffer& request) {
+    grpc::ByteBuffer response;
+    return grpc::internal::BlockingUnaryCall(
+        channel.get(), grpc::internal::RpcMethod(method, grpc::internal::RpcMethod::NORMAL_RPC, channel),
+        &context, request, &response);
+  }
+
+  static constexpr std::size_t largest = std::size_t{16} << 20;
+
   FakeService service;
+  std::vector<std::string> log;
+  Commons commons{{.inflight = 64 << 20, .max_body = largest, .log = [this](const std::string& line) {
+                     log.push_back(line);
+                   }}};
   std::unique_ptr<GrpcServer> server;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<inference::GRPCInferenceService::Stub> stub;
@@ -92,6 +109,129 @@ TEST_F(GrpcServerTest, TheCallsDeadlineCountsWhereNoTimeoutIsGiven) {
   ASSERT_TRUE(stub->ModelInfer(&context, pair_request(), &response).ok());
   EXPECT_GT(service.last_deadline(), service.now() + std::chrono::minutes(50));
   EXPECT_LE(service.last_deadline(), service.now() + std::chrono::minutes(61));
+}
+
+TEST_F(GrpcServerTest, ALooserTimeoutHidesNoCallsDeadline) {
+  inference::ModelInferResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  auto request = pair_request();
+  (*request.mutable_parameters())["timeout"].set_int64_param(3'600'000'000);
+  ASSERT_TRUE(stub->ModelInfer(&context, request, &response).ok());
+  EXPECT_LE(service.last_deadline(), service.now() + std::chrono::minutes(1));
+}
+
+TEST_F(GrpcServerTest, WhatIsNoMessageIsAnsweredWithWords) {
+  const std::string text = "\xff\xff\xff\xff no protobuf";
+  const grpc::Slice slice(text);
+  const grpc::ByteBuffer bytes(&slice, 1);
+  const struct {
+    const char* method;
+    const char* type;
+  } rows[] = {{"/inference.GRPCInferenceService/ModelInfer", "inference.ModelInferRequest"},
+              {"/inference.GRPCInferenceService/ModelMetadata", "inference.ModelMetadataRequest"},
+              {"/inference.GRPCInferenceService/ServerReady", "inference.ServerReadyRequest"},
+              {"/grpc.health.v1.Health/Check", "grpc.health.v1.HealthCheckRequest"}};
+  for (const auto& [method, type] : rows)
+    for (const auto algorithm : {GRPC_COMPRESS_NONE, GRPC_COMPRESS_GZIP}) {
+      grpc::ClientContext context;
+      context.set_compression_algorithm(algorithm);
+      const auto status = raw_call(method, context, bytes);
+      EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << method;
+      EXPECT_THAT(status.error_message(), HasSubstr(type)) << method;
+    }
+}
+
+TEST_F(GrpcServerTest, MuchMetadataIsNobodyElsesMatter) {
+  service.hold(true);
+  std::thread other([&] {
+    inference::ModelInferResponse response;
+    const auto status = call(&Stub::ModelInfer, pair_request(), response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  });
+  service.wait_for_held(1);
+  for (const int pieces : {20, 200, 1000}) {
+    inference::ServerLiveResponse response;
+    grpc::ClientContext context;
+    for (int i = 0; i < pieces; ++i) context.AddMetadata("big-" + std::to_string(i), std::string(500, 'm'));
+    const auto status = stub->ServerLive(&context, {}, &response);
+    EXPECT_TRUE(status.ok()) << pieces << ": " << status.error_message();
+  }
+  service.release();
+  other.join();
+}
+
+TEST_F(GrpcServerTest, MessagesInFlightAreBounded) {
+  Reservation rest(commons.bodies);
+  while (rest.grow(1 << 20)) continue;  // leaves an eighth for small ones
+  Reservation small[128];
+  for (auto& each : small) {
+    each = Reservation(commons.bodies);
+    ASSERT_TRUE(each.grow(ByteBudget::small));
+  }
+  inference::ModelInferResponse response;
+  {
+    grpc::ClientContext context;
+    const auto status = stub->ModelInfer(&context, pair_request(), &response);
+    EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("too many are in flight"));
+    EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1U);
+  }
+  rest.shrink_to(0);
+  service.hold(true);
+  std::thread held([&] { EXPECT_TRUE(call(&Stub::ModelInfer, pair_request(), response).ok()); });
+  service.wait_for_held(1);
+  EXPECT_GT(commons.bodies->used(), 128U * ByteBudget::small);
+  service.release();
+  held.join();
+  while (commons.bodies->used() > 128U * ByteBudget::small) std::this_thread::yield();
+}
+
+TEST_F(GrpcServerTest, MessagesThatAreTooLargeAreRefused) {
+  auto request = pair_request();
+  request.add_raw_input_contents(std::string(largest + 1, '\0'));
+  for (const auto algorithm : {GRPC_COMPRESS_NONE, GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    inference::ModelInferResponse response;
+    const auto status = stub->ModelInfer(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED) << status.error_message();
+    if (algorithm != GRPC_COMPRESS_NONE) {
+      EXPECT_THAT(status.error_message(), HasSubstr("more than " + std::to_string(largest)));
+    }
+  }
+}
+
+TEST_F(GrpcServerTest, WhileDrainingNewCallsAreRefused) {
+  service.hold(true);
+  std::thread held([&] {
+    inference::ModelInferResponse response;
+    EXPECT_TRUE(call(&Stub::ModelInfer, pair_request(), response).ok());
+  });
+  service.wait_for_held(1);
+  std::thread stopping([&] { server->stop(); });
+  while (!commons.draining) std::this_thread::yield();
+  inference::ModelInferResponse response;
+  const auto status = call(&Stub::ModelInfer, pair_request(), response);
+  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("going away"));
+  inference::ServerReadyResponse ready;
+  EXPECT_TRUE(call(&Stub::ServerReady, inference::ServerReadyRequest(), ready).ok());
+  EXPECT_FALSE(ready.ready());
+  service.release();
+  held.join();
+  stopping.join();
+}
+
+TEST_F(GrpcServerTest, UnknownParametersAreToldOnce) {
+  auto request = pair_request();
+  (*request.mutable_parameters())["sequence_id"].set_int64_param(7);
+  (*request.mutable_parameters())["triton_enable_empty_final_response"].set_bool_param(true);
+  for (int i = 0; i < 2; ++i) {
+    inference::ModelInferResponse response;
+    EXPECT_TRUE(call(&Stub::ModelInfer, request, response).ok());
+  }
+  EXPECT_THAT(log, ::testing::ElementsAre(HasSubstr("'sequence_id', which is not heeded")));
 }
 
 TEST_F(GrpcServerTest, MapsFailures) {

@@ -10,7 +10,9 @@
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/http_routes.h"
 #include "carillon/frontend/infer_codec_json.h"
+#include "carillon/frontend/json_check.h"
 #include "carillon/frontend/messages.h"
+#include "carillon/frontend/status.h"
 
 namespace carillon::frontend {
 namespace {
@@ -33,7 +35,7 @@ HttpReply answer_reply(const controller::ModelView& model, const InferRequest& r
     return reply;
   }
   auto body = write_infer_json(model, request, *answer.call);
-  HttpReply reply;
+  HttpReply reply{.may_pack = true};
   if (body.binary) {
     reply.content_type = "application/octet-stream";
     reply.headers.emplace_back("Inference-Header-Content-Length", std::to_string(body.json.size()));
@@ -59,8 +61,7 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
     case Endpoint::server_live:
       return HttpReply{.body = R"({"live":true})"};
     case Endpoint::server_ready:
-      if (service_.ready()) return HttpReply{.body = R"({"ready":true})"};
-      return HttpReply{.status = 503, .body = R"({"ready":false,"error":"the server is not ready"})"};
+      return server_readiness();
     case Endpoint::model_metadata:
       return json_reply(model_metadata(service_, route->model, route->version));
     case Endpoint::model_ready:
@@ -79,6 +80,14 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
   return error_reply(500, "no such endpoint");
 }
 
+HttpReply HttpApi::server_readiness() const {
+  const auto ready = server_ready(service_, commons_);
+  if (ready) return {.body = R"({"ready":true})"};
+  const nlohmann::ordered_json body{{"ready", false}, {"error", ready.error().message}};
+  return {.status = http_status(ready.error().code),
+          .body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+}
+
 HttpReply HttpApi::ready(std::string_view model, std::string_view version) const {
   const auto view = service_.find(model, version);
   if (!view) return error_reply(view.error());
@@ -92,6 +101,7 @@ HttpReply HttpApi::index(const HttpRequest& request) const {
   bool only_ready = false;
   if (request.body.size() > 0) {
     const auto body = nlohmann::json::parse(request.body.text(), nullptr, false);
+    if (body.is_discarded()) return error_reply(400, json_fault_text(request.body.text()));
     if (!body.is_object())
       return error_reply(400, "the body must be a JSON object, such as {\"ready\":true}");
     if (const auto it = body.find("ready"); it != body.end()) {
@@ -103,8 +113,8 @@ HttpReply HttpApi::index(const HttpRequest& request) const {
 }
 
 std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::string_view version,
-                                                 const HttpRequest& request, Deliver deliver) {
-  const TimePoint arrival = service_.now();
+                                                 HttpRequest& request, Deliver deliver) {
+  const TimePoint arrival = service_.now() - request.waited;
   auto view = ready_model(service_, model, version);
   if (!view) return error_reply(view.error());
   std::optional<std::size_t> json_size;
@@ -118,13 +128,18 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
   }
   auto parsed = parse_infer_json(**view, request.body, json_size, arrival);
   if (!parsed) return error_reply(parsed.error());
+  for (const std::string& name : parsed->unheeded) commons_.unheeded.tell(name);
+  request.body = {};  // all that matters of it is in the call
 
   auto call = std::move(parsed->call);
   const std::uint64_t ticket = service_.submit(
-      std::move(call), [view = std::move(*view), parsed = std::move(*parsed),
+      std::move(call), [view = std::move(*view), parsed = std::move(*parsed), room = std::move(request.room),
                         deliver = std::move(deliver)](controller::InferAnswer answer) mutable {
-        deliver([view = std::move(view), parsed = std::move(parsed), answer = std::move(answer)]() mutable {
-          return answer_reply(*view, parsed, std::move(answer));
+        deliver([view = std::move(view), parsed = std::move(parsed), room = std::move(room),
+                 answer = std::move(answer)]() mutable {
+          auto reply = answer_reply(*view, parsed, std::move(answer));
+          reply.room = std::move(room);
+          return reply;
         });
       });
   return Deferred{.cancel = [this, ticket] { service_.cancel(ticket); }};

@@ -5,20 +5,23 @@
 
 namespace carillon::frontend {
 
-// KServe v2 over HTTP, with Triton's extensions, as a handler for an HttpServer. The service outlives it.
+// KServe v2 over HTTP, with Triton's extensions, as a handler for an HttpServer. The service and the commons
+// outlive it.
 class HttpApi final : public HttpHandler {
  public:
-  explicit HttpApi(controller::Service& service) : service_(service) {}
+  HttpApi(controller::Service& service, Commons& commons) : service_(service), commons_(commons) {}
 
   std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) override;
 
  private:
   std::variant<HttpReply, Deferred> infer(std::string_view model, std::string_view version,
-                                          const HttpRequest& request, Deliver deliver);
+                                          HttpRequest& request, Deliver deliver);
+  HttpReply server_readiness() const;
   HttpReply ready(std::string_view model, std::string_view version) const;
   HttpReply index(const HttpRequest& request) const;
 
   controller::Service& service_;
+  Commons& commons_;
 };
 
 }  // namespace carillon::frontend

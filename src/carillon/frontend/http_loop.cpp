@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
 #include <vector>
+
+#include <sys/socket.h>
 
 #include "carillon/frontend/http_session.h"
 
@@ -26,6 +29,17 @@ std::size_t ConnectionCount::value() const {
 bool ConnectionCount::wait_for_none(Duration longest) {
   std::unique_lock lock(mutex_);
   return none_.wait_for(lock, longest, [&] { return count_ == 0; });
+}
+
+void refuse_connection(int descriptor) {
+  const HttpReply reply = error_reply(503, "the server has too many connections");
+  const std::string text =
+      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+      "Connection: close\r\nContent-Length: " +
+      std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
+  // A new connection has an empty buffer, into which this fits.
+  (void)::send(descriptor, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)::shutdown(descriptor, SHUT_WR);
 }
 
 HttpLoop::HttpLoop(std::shared_ptr<HttpShared> of_server)
@@ -62,23 +76,54 @@ void HttpLoop::join() {
   thread_.join();
 }
 
-void HttpLoop::add(std::shared_ptr<HttpSession> session) {
+std::size_t HttpLoop::size() const {
+  std::size_t n = 0;
+  for (const Sessions& place : places_) n += place.size();
+  return n;
+}
+
+void HttpLoop::add(Descriptor connection) {
+  if (stopping) return;
+  const auto& options = shared->options;
+  const std::size_t most =
+      std::max<std::size_t>(1, options.max_connections / static_cast<std::size_t>(options.threads));
+  if (size() >= most && !make_room()) return refuse_connection(connection.number());
+  auto session = HttpSession::on(std::move(connection), shared_from_this());
+  if (!session) return;
+  Sessions& strangers = at(HttpPlace::strangers);
+  strangers.push_back(std::move(session));
+  strangers.back()->spot = {HttpPlace::strangers, std::prev(strangers.end())};
   shared->count.add();
-  auto* const key = session.get();
-  sessions_.emplace(key, std::move(session));
-  key->start();
+  strangers.back()->start();
 }
 
-void HttpLoop::remove(HttpSession* session) {
-  if (sessions_.erase(session) > 0) shared->count.remove();
+void HttpLoop::remove(HttpSession& session) {
+  at(session.spot.place).erase(session.spot.in);
+  shared->count.remove();
 }
 
-// Over a copy: sessions leave the table as they close.
+void HttpLoop::move(HttpSession& session, HttpPlace to) {
+  Sessions& from = at(session.spot.place);
+  at(to).splice(at(to).end(), from, session.spot.in);
+  session.spot.place = to;
+}
+
+bool HttpLoop::make_room() {
+  for (const HttpPlace place : {HttpPlace::strangers, HttpPlace::idle, HttpPlace::reading}) {
+    if (at(place).empty()) continue;
+    const auto session = at(place).front();
+    session->close();
+    return true;
+  }
+  return false;
+}
+
+// Over a copy: sessions leave their places as they close.
 template <typename Do>
 void HttpLoop::for_each(Do&& act) {
   std::vector<std::shared_ptr<HttpSession>> all;
-  all.reserve(sessions_.size());
-  for (const auto& [key, session] : sessions_) all.push_back(session);
+  all.reserve(size());
+  for (const Sessions& place : places_) all.insert(all.end(), place.begin(), place.end());
   for (const auto& session : all) act(*session);
 }
 
@@ -97,13 +142,16 @@ void HttpLoop::close_all() {
 
 // One timer for all connections: a request then costs no timer of its own.
 void HttpLoop::sweep() {
+  const auto& options = shared->options;
   const Duration period = std::clamp<Duration>(
-      std::min(shared->options.idle_timeout, shared->options.body_timeout) / 4, 10ms, 1s);
+      std::min({options.idle_timeout, options.header_timeout, options.body_timeout}) / 4, 10ms, 1s);
   sweeper_.expires_after(period);
   sweeper_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
     if (error) return;
     const auto now = std::chrono::steady_clock::now();
-    self->for_each([now](HttpSession& session) { session.sweep(now); });
+    const std::size_t refusals = self->shared->commons.bodies->refusals();
+    const bool no_room = std::exchange(self->refusals_seen_, refusals) != refusals;
+    self->for_each([=](HttpSession& session) { session.sweep(now, no_room); });
     self->sweep();
   });
 }

@@ -2,16 +2,18 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "carillon/frontend/commons.h"
+#include "carillon/frontend/descriptor.h"
 #include "carillon/frontend/http_server.h"
 
 namespace carillon::frontend {
@@ -33,16 +35,29 @@ class ConnectionCount {
   std::size_t count_ = 0;
 };
 
-// What the sessions of one server share and none changes.
+// What the sessions of one server share; `handler` and `options` never change.
 struct HttpShared {
   HttpHandler& handler;
   HttpOptions options;
+  Commons& commons;  // not to be used once the server has stopped
   ConnectionCount count;
+  ConnectionCount heavy;              // work of the heavy threads for this server
+  std::atomic<std::size_t> open = 0;  // requests whose header has been read and whose answer is not sent yet
+};
+
+// Why a connection is there; the first make room for others before the last.
+enum class HttpPlace {
+  strangers,  // has had no request answered yet, or is being closed
+  idle,       // waits for another request
+  reading,    // its request's body is arriving
+  busy,       // a request of its is open or being answered: never closed for others
 };
 
 // One thread and the connections that it owns.
 class HttpLoop : public std::enable_shared_from_this<HttpLoop> {
  public:
+  using Sessions = std::list<std::shared_ptr<HttpSession>>;
+
   explicit HttpLoop(std::shared_ptr<HttpShared> shared);
 
   void start();  // starts the thread
@@ -56,9 +71,13 @@ class HttpLoop : public std::enable_shared_from_this<HttpLoop> {
   }
 
   // On this loop's thread:
-  void add(std::shared_ptr<HttpSession> session);
-  void remove(HttpSession* session);
-  void begin_stop();   // closes idle connections; the others close after their answer
+  void add(Descriptor connection);  // or refuses it, where there are too many
+  void remove(HttpSession& session);
+  void move(HttpSession& session, HttpPlace to);
+  // Closes the connection that can best be spared: of the first place that has one, the one that has been
+  // there longest. False: all are busy.
+  bool make_room();
+  void begin_stop();   // closes connections without a request; the others close after their answer
   void refuse_open();  // cancels what is open and answers 503
   void close_all();
 
@@ -70,13 +89,19 @@ class HttpLoop : public std::enable_shared_from_this<HttpLoop> {
   template <typename Do>
   void for_each(Do&& act);
   void sweep();
+  Sessions& at(HttpPlace place) { return places_[static_cast<std::size_t>(place)]; }
+  std::size_t size() const;
 
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::steady_timer sweeper_;
-  std::unordered_map<HttpSession*, std::shared_ptr<HttpSession>> sessions_;
+  Sessions places_[4];  // by HttpPlace, each in the order in which they came there
+  std::size_t refusals_seen_ = 0;
   std::mutex mutex_;
   bool closed_ = false;
   std::thread thread_;
 };
+
+// Answers 503 where no session is made for a connection, as far as that goes without waiting.
+void refuse_connection(int descriptor);
 
 }  // namespace carillon::frontend

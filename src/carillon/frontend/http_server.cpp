@@ -1,101 +1,82 @@
 #include "carillon/frontend/http_server.h"
 
+#include <algorithm>
+#include <thread>
 #include <utility>
-
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "carillon/frontend/http_loop.h"
 #include "carillon/frontend/http_session.h"
+#include "carillon/frontend/listener.h"
 
 namespace carillon::frontend {
 namespace {
 
-namespace asio = boost::asio;
-using asio::ip::tcp;
-using SystemError = boost::system::error_code;
-
 class HttpServerImpl final : public HttpServer {
  public:
-  explicit HttpServerImpl(std::shared_ptr<HttpShared> shared) : shared_(std::move(shared)) {
+  HttpServerImpl(std::unique_ptr<Commons> own, std::shared_ptr<HttpShared> shared)
+      : own_(std::move(own)), shared_(std::move(shared)) {
     for (int i = 0; i < shared_->options.threads; ++i) loops_.push_back(std::make_shared<HttpLoop>(shared_));
-    acceptor_ = std::make_unique<tcp::acceptor>(loops_[0]->context);
-    retry_ = std::make_unique<asio::steady_timer>(loops_[0]->context);
   }
   ~HttpServerImpl() override { stop(); }
 
   Result<> listen() {
-    const auto& [host, port] = shared_->options.address;
-    SystemError error;
-    tcp::resolver resolver(loops_[0]->context);
-    const auto found = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
-    if (error || found.empty())
-      return invalid("cannot listen on " + shared_->options.address.text() + ": the host is not known (" +
-                     error.message() + "); choose another with " + shared_->options.option);
-    const tcp::endpoint endpoint = *found.begin();
-    acceptor_->open(endpoint.protocol(), error);
-    if (!error) acceptor_->set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_->bind(endpoint, error);
-    if (!error) acceptor_->listen(asio::socket_base::max_listen_connections, error);
-    if (error)
-      return fail(ErrorCode::unavailable,
-                  bind_failure(shared_->options.address, shared_->options.option, error.value()));
-    port_ = acceptor_->local_endpoint(error).port();
+    auto listener = Listener::open({.address = shared_->options.address,
+                                    .option = shared_->options.option,
+                                    .log = shared_->commons.options.log});
+    if (!listener) return std::unexpected(std::move(listener.error()));
+    listener_ = std::move(*listener);
     running_ = true;
-    accept();
     for (const auto& loop : loops_) loop->start();
+    listener_->start({.on_connection =
+                          [this](Descriptor connection) {
+                            auto& loop = loops_[next_++ % loops_.size()];
+                            loop->post([loop, connection = std::move(connection)]() mutable {
+                              loop->add(std::move(connection));
+                            });
+                          },
+                      .refuse = refuse_connection,
+                      .make_room =
+                          [this] {
+                            // Several at a time: whoever opened so many may go on to.
+                            for (const auto& loop : loops_)
+                              loop->post([loop] {
+                                for (int i = 0; i < 16 && loop->make_room(); ++i) continue;
+                              });
+                          }});
     return {};
   }
 
-  std::uint16_t port() const override { return port_; }
+  std::uint16_t port() const override { return listener_->port(); }
   std::size_t connections() const override { return shared_->count.value(); }
+
+  void wait_drained(Duration longest) const override {
+    const auto until = std::chrono::steady_clock::now() + longest;
+    while (shared_->open.load() > 0 && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(2ms);
+  }
 
   void stop() override {
     if (!std::exchange(running_, false)) return;
-    loops_[0]->post([this] {
-      SystemError ignored;
-      acceptor_->close(ignored);
-      retry_->cancel();
-    });
+    shared_->commons.draining = true;
+    wait_drained(shared_->options.stop_grace);
+    listener_->close();
     const auto on_all = [&](void (HttpLoop::*act)()) {
       for (const auto& loop : loops_) loop->post([loop, act] { ((*loop).*act)(); });
     };
     on_all(&HttpLoop::begin_stop);
-    if (!shared_->count.wait_for_none(shared_->options.stop_grace)) {
-      on_all(&HttpLoop::refuse_open);
-      shared_->count.wait_for_none(std::chrono::seconds(1));
-    }
+    on_all(&HttpLoop::refuse_open);
+    shared_->count.wait_for_none(std::chrono::seconds(1));
     for (const auto& loop : loops_) loop->join();
+    // The handler is not called any more once this returns.
+    while (!shared_->heavy.wait_for_none(std::chrono::seconds(1))) continue;
   }
 
  private:
-  void accept() {
-    auto& loop = loops_[next_++ % loops_.size()];
-    acceptor_->async_accept(loop->context, [this, loop](SystemError error, tcp::socket socket) {
-      if (!acceptor_->is_open()) return;
-      if (error) {
-        // Out of descriptors, most likely: connections must close before more can come.
-        retry_->expires_after(std::chrono::milliseconds(100));
-        retry_->async_wait([this](SystemError cancelled) {
-          if (!cancelled && acceptor_->is_open()) accept();
-        });
-        return;
-      }
-      if (shared_->count.value() < shared_->options.max_connections)
-        loop->post([loop, socket = std::move(socket)]() mutable {
-          if (!loop->stopping) loop->add(std::make_shared<HttpSession>(std::move(socket), loop));
-        });
-      accept();
-    });
-  }
-
+  const std::unique_ptr<Commons> own_;
   const std::shared_ptr<HttpShared> shared_;
   std::vector<std::shared_ptr<HttpLoop>> loops_;
-  // Used by the first loop's thread once it runs.
-  std::unique_ptr<tcp::acceptor> acceptor_;
-  std::unique_ptr<asio::steady_timer> retry_;
-  std::size_t next_ = 0;
-  std::uint16_t port_ = 0;
+  std::unique_ptr<Listener> listener_;
+  std::size_t next_ = 0;  // the listener's thread's
   bool running_ = false;
 };
 
@@ -104,7 +85,15 @@ class HttpServerImpl final : public HttpServer {
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpHandler& handler, HttpOptions options) {
   if (options.threads < 1)
     return invalid("an HTTP server needs at least 1 thread, not " + std::to_string(options.threads));
-  auto server = std::make_unique<HttpServerImpl>(std::make_shared<HttpShared>(handler, std::move(options)));
+  std::unique_ptr<Commons> own;
+  if (options.commons == nullptr) {
+    CommonsOptions of_its_own{.max_body = options.max_body};
+    of_its_own.inflight = std::max(of_its_own.inflight, of_its_own.max_body);
+    own = std::make_unique<Commons>(of_its_own);
+    options.commons = own.get();
+  }
+  auto shared = std::make_shared<HttpShared>(handler, options, *options.commons);
+  auto server = std::make_unique<HttpServerImpl>(std::move(own), std::move(shared));
   if (auto listening = server->listen(); !listening) return std::unexpected(std::move(listening.error()));
   return server;
 }

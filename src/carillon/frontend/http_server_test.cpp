@@ -1,6 +1,8 @@
 #include "carillon/frontend/http_server.h"
 
 #include <cstring>
+#include <deque>
+#include <future>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -48,7 +50,8 @@ class HttpServerTest : public ::testing::Test {
 
   void start(HttpOptions options = {}) {
     options.address = {"127.0.0.1", 0};
-    auto started = HttpServer::start(api, options);
+    options.commons = &commons;
+    auto started = HttpServer::start(api, std::move(options));
     ASSERT_TRUE(started) << started.error().message;
     server = std::move(*started);
   }
@@ -56,7 +59,12 @@ class HttpServerTest : public ::testing::Test {
   TestClient client() { return TestClient(server->port()); }
 
   FakeService service;
-  HttpApi api{service};
+  Commons commons{{.inflight = std::size_t{64} << 20,
+                   .max_body = std::size_t{16} << 20,
+                   .strict_readiness = false,
+                   .heavy_threads = 1,
+                   .heavy_queue = 1}};
+  HttpApi api{service, commons};
   std::unique_ptr<HttpServer> server;
 };
 
@@ -156,6 +164,22 @@ TEST_F(HttpServerTest, NotReady) {
   EXPECT_EQ(json::parse(response.body())["ready"], false);
 }
 
+TEST_F(HttpServerTest, StrictReadinessIsOfAllModels) {
+  const auto reason = [&]() -> std::string {
+    Commons strict;
+    const auto ready = server_ready(service, strict);
+    return ready ? "" : ready.error().message;
+  };
+  EXPECT_THAT(reason(), HasSubstr("1 of 2 models are not ready, 'sick' for one"));
+  service.all_models.back().left_out = true;
+  EXPECT_EQ(reason(), "") << "nobody wants it here";
+  service.all_models.erase(service.all_models.begin());
+  EXPECT_EQ(reason(), "there are no models to serve");
+  service.all_models = {pair_model()};
+  service.set_ready(false);
+  EXPECT_EQ(reason(), "the server is not ready");
+}
+
 TEST_F(HttpServerTest, MapsFailures) {
   start();
   auto c = client();
@@ -225,7 +249,7 @@ TEST_F(HttpServerTest, BodiesThatAreTooLargeAreRefusedEarly) {
   EXPECT_EQ(
       packed.ask("POST", "/v2/models/pair/infer", pack(Coding::gzip, pieces), {{"Content-Encoding", "gzip"}})
           .result_int(),
-      400U);
+      413U);
 }
 
 TEST_F(HttpServerTest, HeadersThatAreTooLargeOrNotHttp) {
@@ -336,24 +360,244 @@ TEST_F(HttpServerTest, ConnectionsCloseWhenAskedTo) {
 
 // The wait ends when the server closes, not after a time.
 TEST_F(HttpServerTest, SlowClientsAreDropped) {
-  start({.idle_timeout = 50ms, .body_timeout = 50ms});
+  start({.idle_timeout = 50ms, .header_timeout = 50ms, .body_timeout = 50ms});
   auto silent = client();
   EXPECT_TRUE(silent.closed());
   auto slow_header = client();
   slow_header.send("GET /v2 HTT");
+  EXPECT_EQ(slow_header.receive().result_int(), 408U);
   EXPECT_TRUE(slow_header.closed());
-  auto slow_body = client();
-  slow_body.send("POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\nhalf");
-  EXPECT_TRUE(slow_body.closed());
+  const std::string head = "POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\n";
+  for (const char* body :
+       {"Content-Length: 100\r\n\r\nhalf", "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        "Content-Length: 100\r\nExpect: 100-continue\r\n\r\n"}) {
+    auto slow_body = client();
+    slow_body.send(head + body);
+    auto response = slow_body.receive();
+    if (response.result_int() == 100U) response = slow_body.receive();
+    EXPECT_EQ(response.result_int(), 408U);
+    EXPECT_THAT(response.body(), HasSubstr("too slowly"));
+    EXPECT_TRUE(slow_body.closed());
+  }
+  while (commons.bodies->used() > 0) std::this_thread::yield();
 }
 
-TEST_F(HttpServerTest, TooManyConnectionsAreClosed) {
+// For one more, the connection goes that has asked for nothing yet, then the one idle for longest; never one
+// whose request is open.
+TEST_F(HttpServerTest, IdleConnectionsMakeRoom) {
+  start({.max_connections = 3});
+  auto open = client();
+  service.hold(true);
+  open.send("POST", "/v2/models/pair/infer", pair_request("open"));
+  service.wait_for_held(1);
+  auto known = client();
+  EXPECT_EQ(known.ask("GET", "/v2/health/live").result_int(), 200U);
+  auto stranger = client();
+  EXPECT_EQ(client().ask("GET", "/v2/health/live").result_int(), 200U);
+  EXPECT_TRUE(stranger.closed());
+  EXPECT_EQ(known.ask("GET", "/v2/health/live").result_int(), 200U);
+  std::deque<TestClient> more;
+  for (int i = 0; i < 50; ++i)
+    EXPECT_EQ(more.emplace_back(server->port()).ask("GET", "/v2/health/live").result_int(), 200U);
+  EXPECT_TRUE(known.closed());
+  service.release();
+  EXPECT_EQ(json::parse(open.receive().body())["id"], "open");
+}
+
+TEST_F(HttpServerTest, WhereAllAreBusyMoreAreRefused) {
   start({.max_connections = 1});
-  auto first = client();
-  EXPECT_EQ(first.ask("GET", "/v2/health/live").result_int(), 200U);
+  auto open = client();
+  service.hold(true);
+  open.send("POST", "/v2/models/pair/infer", pair_request("open"));
+  service.wait_for_held(1);
   auto second = client();
+  const auto response = second.receive();
+  EXPECT_EQ(response.result_int(), 503U);
+  EXPECT_THAT(response.body(), HasSubstr("too many connections"));
   EXPECT_TRUE(second.closed());
-  EXPECT_EQ(first.ask("GET", "/v2/health/live").result_int(), 200U);
+  service.release();
+  EXPECT_EQ(open.receive().result_int(), 200U);
+}
+
+std::string with_length(std::size_t length) {
+  return "POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nContent-Length: " + std::to_string(length) +
+         "\r\n\r\n";
+}
+
+// 64 MiB in flight, of which 56 are for large bodies; nothing of them has been sent when the answers come.
+TEST_F(HttpServerTest, BodiesInFlightAreBounded) {
+  start({.max_body = 16 << 20});
+  std::deque<TestClient> holders;
+  for (int i = 0; i < 3; ++i) holders.emplace_back(server->port()).send(with_length(16 << 20));
+  while (commons.bodies->used() < 48U << 20) std::this_thread::yield();
+  auto late = client();
+  late.send(with_length(16 << 20));
+  const auto refused = late.receive();
+  EXPECT_EQ(refused.result_int(), 503U);
+  EXPECT_EQ(refused["Retry-After"], "1");
+  EXPECT_THAT(json::parse(refused.body())["error"], HasSubstr("too many are in flight"));
+  EXPECT_TRUE(late.closed());
+
+  auto chunked = client();
+  chunked.send("POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = "100000\r\n" + std::string(0x100000, ' ') + "\r\n";
+  for (int i = 0; i < 9; ++i) chunked.send(chunk);
+  EXPECT_EQ(chunked.receive().result_int(), 503U);
+
+  EXPECT_EQ(client().ask("POST", "/v2/models/pair/infer", pair_request()).result_int(), 200U);
+  holders.clear();
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+}
+
+TEST_F(HttpServerTest, ABodyIsInFlightUntilItsAnswerIsSent) {
+  start();
+  service.hold(true);
+  auto c = client();
+  const std::string body = pair_request();
+  c.send("POST", "/v2/models/pair/infer", body);
+  service.wait_for_held(1);
+  EXPECT_EQ(commons.bodies->used(), body.size());
+  service.release();
+  EXPECT_EQ(c.receive().result_int(), 200U);
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+}
+
+// The one heavy thread is held up by the test: what is packed waits for it, all else goes on.
+TEST_F(HttpServerTest, UnpackingHoldsUpNobodyElse) {
+  start();
+  std::promise<void> begun, gate;
+  ASSERT_TRUE(commons.heavy.post([&] {
+    begun.set_value();
+    gate.get_future().wait();
+  }));
+  begun.get_future().wait();
+  const std::string body = pair_request() + std::string(1 << 20, ' ');
+  const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(body))};
+  const std::string packed = pack(Coding::gzip, pieces);
+  auto waits = client();
+  waits.send("POST", "/v2/models/pair/infer", packed, {{"Content-Encoding", "gzip"}});
+  while (commons.bodies->used() == 0) std::this_thread::yield();
+  auto other = client();
+  EXPECT_EQ(other.ask("GET", "/v2/health/live").result_int(), 200U);
+  EXPECT_EQ(other.ask("POST", "/v2/models/pair/infer", pair_request()).result_int(), 200U);
+  // The queue holds one.
+  const auto second = client().ask("POST", "/v2/models/pair/infer", packed, {{"Content-Encoding", "gzip"}});
+  EXPECT_EQ(second.result_int(), 503U);
+  EXPECT_EQ(second["Retry-After"], "1");
+  gate.set_value();
+  EXPECT_EQ(waits.receive().result_int(), 200U);
+}
+
+TEST_F(HttpServerTest, ClientsThatGoWhileTheirBodyWaitsAreNotServed) {
+  start();
+  std::promise<void> begun, gate;
+  ASSERT_TRUE(commons.heavy.post([&] {
+    begun.set_value();
+    gate.get_future().wait();
+  }));
+  begun.get_future().wait();
+  service.hold(true);  // whether it is dropped before or after it is submitted: it never has an answer
+  auto c = client();
+  c.send("POST", "/v2/models/pair/infer", pair_request() + std::string(2 << 20, ' '));
+  c.close();
+  gate.set_value();
+  while (server->connections() > 0) std::this_thread::yield();
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+}
+
+TEST_F(HttpServerTest, BombsAreRefused) {
+  start({.max_body = 16 << 20});
+  const std::string zeros(20 << 20, '\0');
+  const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(zeros))};
+  auto c = client();
+  const auto refused =
+      c.ask("POST", "/v2/models/pair/infer", pack(Coding::gzip, pieces), {{"Content-Encoding", "gzip"}});
+  EXPECT_EQ(refused.result_int(), 413U);
+  EXPECT_THAT(refused.body(), HasSubstr("more than 16777216 bytes"));
+  EXPECT_EQ(c.ask("GET", "/v2/health/live").result_int(), 200U);
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+}
+
+TEST_F(HttpServerTest, OnlyAnswersOfInferenceArePacked) {
+  for (int i = 0; i < 40; ++i)
+    service.all_models.push_back(model_of(graph::DataType::f32, {2}, "m" + std::to_string(i)));
+  start();
+  auto c = client();
+  const TestClient::Headers asking{{"Accept-Encoding", "gzip"}};
+  for (const auto& [method, target] : {std::pair("POST", "/v2/repository/index"),
+                                       {"GET", "/v2/models/pair/config"},
+                                       {"GET", "/v2/models/stats"}}) {
+    const auto response = c.ask(method, target, "", asking);
+    EXPECT_EQ(response["Content-Encoding"], "") << target;
+    EXPECT_TRUE(json::accept(response.body())) << target;
+  }
+}
+
+TEST_F(HttpServerTest, FramingThatIsInDoubtIsRefused) {
+  start();
+  const std::string post = "POST /v2/models/pair/infer HTTP/1.1\r\n";
+  const struct {
+    std::string head;
+    unsigned status;
+    std::string words;
+  } rows[] = {
+      {"GET /v2 HTTP/1.1\r\n", 400, "exactly one Host"},
+      {"GET /v2 HTTP/1.1\r\nHost: a\r\nHost: b\r\n", 400, "exactly one Host"},
+      {post + "Host: t\r\nTransfer-Encoding: xchunked\r\n", 501, "'xchunked' is not understood"},
+      {post + "Host: t\r\nTransfer-Encoding: gzip, chunked\r\n", 501, "'gzip' is not understood"},
+      {post + "Host: t\r\nTransfer-Encoding: xchunked\r\nContent-Length: 4\r\n", 501, "xchunked"},
+      {post + "Host: t\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n", 400, ""},
+      {post + "Host: t\r\nContent-Length: 4\r\nContent-Length: 5\r\n", 400, ""},
+      {"POST /v2/models/pair/infer HTTP/1.0\r\nTransfer-Encoding: chunked\r\n", 400, ""},
+  };
+  for (const auto& [head, status, words] : rows) {
+    auto c = client();
+    // A request smuggled behind it must not be answered.
+    c.send(head + "\r\nGET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n");
+    const auto response = c.receive();
+    EXPECT_EQ(response.result_int(), status) << head;
+    EXPECT_THAT(response.body(), HasSubstr(words)) << head;
+    EXPECT_TRUE(c.closed()) << head;
+  }
+}
+
+TEST_F(HttpServerTest, HeadHasNoBody) {
+  start();
+  auto c = client();
+  const auto get = c.ask("GET", "/v2/health/live");
+  c.send(
+      "HEAD /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
+      "HEAD /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\n\r\n"
+      "HEAD /nowhere HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+  const std::string all = c.receive_all();
+  EXPECT_THAT(all, ::testing::StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(all, HasSubstr("Content-Length: " + std::to_string(get.body().size()) + "\r\n"));
+  EXPECT_THAT(all, HasSubstr("\r\n\r\nHTTP/1.1 405 "));
+  EXPECT_THAT(all, HasSubstr("\r\n\r\nHTTP/1.1 404 "));
+  EXPECT_THAT(all, ::testing::EndsWith("\r\n\r\n"));
+  EXPECT_EQ(all.find('{'), std::string::npos);
+}
+
+TEST_F(HttpServerTest, WhileDrainingNewRequestsAreRefused) {
+  start();
+  service.hold(true);
+  auto open = client();
+  open.send("POST", "/v2/models/pair/infer", pair_request("last"));
+  service.wait_for_held(1);
+  commons.draining = true;
+  const auto refused = client().ask("POST", "/v2/models/pair/infer", pair_request());
+  EXPECT_EQ(refused.result_int(), 503U);
+  EXPECT_EQ(refused["Connection"], "close");
+  EXPECT_THAT(refused.body(), HasSubstr("going away"));
+  EXPECT_EQ(client().ask("GET", "/v2/health/live").result_int(), 200U);
+  const auto ready = client().ask("GET", "/v2/health/ready");
+  EXPECT_EQ(ready.result_int(), 503U);
+  EXPECT_EQ(ready["Connection"], "close");
+  std::thread release([&] { service.release(); });
+  server->wait_drained(1h);
+  release.join();
+  EXPECT_EQ(json::parse(open.receive().body())["id"], "last");
+  EXPECT_TRUE(open.closed());
 }
 
 TEST_F(HttpServerTest, StopLetsOpenRequestsFinish) {
@@ -365,7 +609,8 @@ TEST_F(HttpServerTest, StopLetsOpenRequestsFinish) {
   open.send("POST", "/v2/models/pair/infer", pair_request("last"));
   service.wait_for_held(1);
   std::thread stopping([&] { server->stop(); });
-  EXPECT_TRUE(idle.closed());  // so stop() has begun
+  while (!commons.draining) std::this_thread::yield();  // so stop() has begun
+  EXPECT_EQ(client().ask("GET", "/v2/health/ready").result_int(), 503U) << "the port is open until the end";
   service.release();
   const auto response = open.receive();
   EXPECT_EQ(json::parse(response.body())["id"], "last");
@@ -373,6 +618,7 @@ TEST_F(HttpServerTest, StopLetsOpenRequestsFinish) {
   EXPECT_TRUE(open.closed());
   open.close();
   stopping.join();
+  EXPECT_TRUE(idle.closed());
   EXPECT_EQ(server->connections(), 0U);
 }
 

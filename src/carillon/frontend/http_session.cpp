@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <exception>
 #include <limits>
 #include <new>
@@ -9,11 +10,11 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
-#include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
+#include <sys/socket.h>
 
-#include "carillon/frontend/compression.h"
+#include "carillon/frontend/http_framing.h"
 #include "carillon/frontend/infer_codec_json.h"
 #include "carillon/frontend/status.h"
 
@@ -28,6 +29,17 @@ namespace {
 constexpr std::size_t pipelined_most = std::size_t{64} << 10;  // read ahead while a request is open
 constexpr std::size_t smallest_packed = 1024;                  // answers below are not worth packing
 constexpr std::size_t linger_most = std::size_t{16} << 20;
+constexpr std::size_t chunk_step = std::size_t{64} << 10;  // what Beast reads at a time, at most
+constexpr std::size_t idle_buffer = std::size_t{8} << 10;  // kept by a connection without a request
+
+// What a connection's own thread does: a millisecond or less. The rest is for the heavy threads.
+constexpr std::size_t light_packed = std::size_t{32} << 10;     // unpacked here, as far as it has only
+constexpr std::size_t light_unpacked = std::size_t{256} << 10;  // so many bytes of content
+constexpr std::size_t light_json = std::size_t{1} << 20;
+constexpr std::size_t light_answer = std::size_t{64} << 10;  // packed here
+
+// A body that arrives more slowly (bytes a second) makes way when others find no room.
+constexpr std::size_t slow = std::size_t{1} << 20;
 
 std::string_view view(beast::string_view text) {
   return {text.data(), text.size()};
@@ -44,6 +56,41 @@ Duration transfer_time(Duration base, std::size_t bytes) {
   return base + std::chrono::seconds(bytes >> 18);
 }
 
+HttpReply unpack_reply(const UnpackError& error) {
+  switch (error.fault) {
+    case UnpackFault::damaged:
+      return error_reply(400, error.message);
+    case UnpackFault::too_large:
+      return error_reply(413, error.message);
+    case UnpackFault::no_room:
+      return full_reply(error.message);
+  }
+  return error_reply(500, error.message);
+}
+
+// How much of a body is JSON, as far as its header can be believed.
+std::size_t json_size(const HttpRequest& request) {
+  std::size_t n = request.body.size();
+  if (const auto& text = request.inference_header_length)
+    std::from_chars(text->data(), text->data() + text->size(), n);
+  return std::min(n, request.body.size());
+}
+
+void pack_reply(HttpReply& reply, Coding coding) {
+  std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(reply.body))};
+  pieces.insert(pieces.end(), reply.blobs.begin(), reply.blobs.end());
+  reply.body = pack(coding, pieces);
+  reply.blobs.clear();
+}
+
+HttpFraming framing_of(const http::fields& fields, unsigned version) {
+  HttpFraming framing{.version = version};
+  framing.hosts = fields.count(http::field::host);
+  const auto [first, last] = fields.equal_range(http::field::transfer_encoding);
+  for (auto it = first; it != last; ++it) framing.transfer_encodings.push_back(view(it->value()));
+  return framing;
+}
+
 }  // namespace
 
 HttpReply error_reply(int status, std::string_view message) {
@@ -54,23 +101,56 @@ HttpReply error_reply(const Error& error) {
   return error_reply(http_status(error.code), error.message);
 }
 
+HttpReply full_reply(std::string_view message) {
+  auto reply = error_reply(503, message);
+  reply.headers.emplace_back("Retry-After", "1");
+  return reply;
+}
+
+std::shared_ptr<HttpSession> HttpSession::on(Descriptor connection, std::shared_ptr<HttpLoop> loop) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getsockname(connection.number(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return nullptr;
+  asio::ip::tcp::socket socket(loop->context);
+  Error error;
+  socket.assign(address.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(),
+                connection.number(), error);
+  if (error) return nullptr;
+  (void)connection.release();
+  return std::make_shared<HttpSession>(std::move(socket), std::move(loop));
+}
+
 HttpSession::HttpSession(asio::ip::tcp::socket socket, std::shared_ptr<HttpLoop> loop)
-    : loop_(std::move(loop)), socket_(std::move(socket)) {}
+    : loop_(std::move(loop)),
+      socket_(std::move(socket)),
+      // Beast would let whoever sends endless chunk extensions fill all memory.
+      buffer_(std::max(loop_->shared->options.max_header, pipelined_most) + 2 * chunk_step) {}
 
 void HttpSession::set_deadline(Duration from_now) {
   deadline_ = std::chrono::steady_clock::now() + from_now;
 }
 
-void HttpSession::start() {
-  Error ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  read_header();
+void HttpSession::count_open(bool open) {
+  if (std::exchange(counted_, open) == open) return;
+  if (open)
+    loop_->shared->open.fetch_add(1);
+  else
+    loop_->shared->open.fetch_sub(1);
+}
+
+void HttpSession::next_request() {
+  if (buffer_.size() > 0) return read_header();
+  if (loop_->stopping) return close();
+  state_ = State::idle;
+  loop_->move(*this, answered_ ? HttpPlace::idle : HttpPlace::strangers);
+  if (buffer_.capacity() > idle_buffer) buffer_.shrink_to_fit();
+  set_deadline(loop_->shared->options.idle_timeout);
+  watch();
 }
 
 void HttpSession::read_header() {
-  if (loop_->stopping && buffer_.size() == 0) return close();
-  state_ = buffer_.size() == 0 ? State::idle : State::reading;
-  set_deadline(loop_->shared->options.idle_timeout);
+  state_ = State::header;
+  set_deadline(loop_->shared->options.header_timeout);
   parser_.emplace();
   chunked_.reset();
   parser_->header_limit(static_cast<std::uint32_t>(
@@ -83,31 +163,50 @@ void HttpSession::read_header() {
 
 void HttpSession::on_header(Error error) {
   if (state_ == State::closed) return;
-  state_ = State::reading;
+  loop_->move(*this, HttpPlace::busy);
+  // Before looking whether the server is draining: a drain waits for what is counted.
+  count_open(true);
+  head_only_ = false;
+  version_ = 11;
+  request_ = {};
+  content_encoding_.clear();
+  accept_encoding_.clear();
+  if (cut_short_) return reply_and_close(*std::exchange(cut_short_, {}));
   if (error) {
-    version_ = 11;
     if (error == http::error::header_limit)
-      return reply_and_close(431, "the request's header has more than " +
-                                      std::to_string(loop_->shared->options.max_header) + " bytes");
+      return reply_and_close(error_reply(431, "the request's header has more than " +
+                                                  std::to_string(loop_->shared->options.max_header) +
+                                                  " bytes"));
     if (error.category() == http::make_error_code(http::error::bad_method).category() &&
         error != http::error::end_of_stream && error != http::error::partial_message)
-      return reply_and_close(400, "not an HTTP request: " + error.message());
+      return reply_and_close(error_reply(400, "not an HTTP request: " + error.message()));
     return close();
   }
   const auto& header = parser_->get();
   version_ = header.version();
-  close_after_ = !parser_->keep_alive() || loop_->stopping;
-  request_ = {};
-  request_.method = view(header.method_string());
+  const auto& shared = *loop_->shared;
+  close_after_ = !parser_->keep_alive() || loop_->stopping || shared.commons.draining;
+  head_only_ = header.method() == http::verb::head;
+  if (const auto wrong = check_framing(framing_of(header, version_)))
+    return reply_and_close(error_reply(wrong->status, wrong->message));
+  request_.method = head_only_ ? "GET" : view(header.method_string());
   request_.target = view(header.target());
+  if (shared.commons.draining && request_.method != "GET")
+    return reply_and_close(error_reply(503, "the server is going away"));
   content_encoding_ = view(header[http::field::content_encoding]);
   accept_encoding_ = view(header[http::field::accept_encoding]);
   if (const auto it = header.find("Inference-Header-Content-Length"); it != header.end())
     request_.inference_header_length = view(it->value());
-  if (parser_->content_length() && *parser_->content_length() > loop_->shared->options.max_body)
-    return reply_and_close(413, "the body has " + std::to_string(*parser_->content_length()) +
-                                    " bytes; at most " + std::to_string(loop_->shared->options.max_body) +
-                                    " are allowed");
+  request_.room = Reservation(shared.commons.bodies);
+  if (const auto length = parser_->content_length()) {
+    if (*length > shared.options.max_body)
+      return reply_and_close(error_reply(413, "the body has " + std::to_string(*length) + " bytes; at most " +
+                                                  std::to_string(shared.options.max_body) + " are allowed"));
+    // Before any of it is read.
+    if (!request_.room.grow(static_cast<std::size_t>(*length)))
+      return reply_and_close(full_reply("there is no room now for a body of " + std::to_string(*length) +
+                                        " bytes: too many are in flight"));
+  }
   if (beast::iequals(header[http::field::expect], "100-continue")) return send_continue();
   read_body();
 }
@@ -116,94 +215,193 @@ void HttpSession::send_continue() {
   static constexpr std::string_view text = "HTTP/1.1 100 Continue\r\n\r\n";
   asio::async_write(socket_, asio::buffer(text), [self = shared_from_this()](Error error, std::size_t) {
     if (self->state_ == State::closed) return;
+    if (self->cut_short_) return self->reply_and_close(*std::exchange(self->cut_short_, {}));
     if (error) return self->close();
     self->read_body();
   });
 }
 
-void HttpSession::read_body() {
-  if (parser_->chunked()) return read_chunked_body();
-  const auto size = static_cast<std::size_t>(parser_->content_length().value_or(0));
-  if (size == 0) return on_body();
-  read_sized_body(size);
+void HttpSession::begin_progress() {
+  state_ = State::body;
+  loop_->move(*this, HttpPlace::reading);
+  received_at_window_ = received_;
+  body_began_ = std::chrono::steady_clock::now();
+  set_deadline(loop_->shared->options.body_timeout);
 }
 
-// Straight from the socket into the body, but for what came with the header.
-void HttpSession::read_sized_body(std::size_t size) {
+void HttpSession::read_body() {
+  received_ = 0;
+  if (parser_->chunked()) {
+    chunked_.emplace(std::move(*parser_));
+    chunked_->body_limit(loop_->shared->options.max_body);
+    begin_progress();
+    return read_chunked_body();
+  }
+  const auto size = static_cast<std::size_t>(parser_->content_length().value_or(0));
+  if (size == 0) return on_body();
   try {
     request_.body = PaddedBytes(size);
   } catch (const std::bad_alloc&) {
-    return reply_and_close(503, "no memory for a body of " + std::to_string(size) + " bytes");
+    return reply_and_close(full_reply("no memory for a body of " + std::to_string(size) + " bytes"));
   }
-  const std::size_t had = asio::buffer_copy(asio::buffer(request_.body.data(), size), buffer_.data());
-  buffer_.consume(had);
-  if (had == size) return on_body();
-  set_deadline(transfer_time(loop_->shared->options.body_timeout, size));
-  asio::async_read(socket_, asio::buffer(request_.body.data() + had, size - had),
-                   [self = shared_from_this()](Error error, std::size_t) {
-                     if (self->state_ == State::closed) return;
-                     if (error) return self->close();
-                     self->on_body();
-                   });
+  received_ = asio::buffer_copy(asio::buffer(request_.body.data(), size), buffer_.data());
+  buffer_.consume(received_);
+  if (received_ == size) return on_body();
+  begin_progress();
+  read_sized_body();
 }
 
+// Straight from the socket into the body.
+void HttpSession::read_sized_body() {
+  socket_.async_read_some(asio::buffer(request_.body.data() + received_, request_.body.size() - received_),
+                          [self = shared_from_this()](Error error, std::size_t bytes) {
+                            if (self->state_ == State::closed) return;
+                            if (self->cut_short_)
+                              return self->reply_and_close(*std::exchange(self->cut_short_, {}));
+                            if (error) return self->close();
+                            self->received_ += bytes;
+                            if (self->received_ < self->request_.body.size()) return self->read_sized_body();
+                            self->on_body();
+                          });
+}
+
+// Step by step, since nobody knows how long it will be.
 void HttpSession::read_chunked_body() {
-  chunked_.emplace(std::move(*parser_));
-  chunked_->body_limit(loop_->shared->options.max_body);
-  set_deadline(transfer_time(loop_->shared->options.body_timeout, loop_->shared->options.max_body));
-  http::async_read(socket_, buffer_, *chunked_, [self = shared_from_this()](Error error, std::size_t) {
-    if (self->state_ == State::closed) return;
-    if (error == http::error::body_limit)
-      return self->reply_and_close(413, "the body has more than " +
-                                            std::to_string(self->loop_->shared->options.max_body) +
-                                            " bytes, which is what is allowed");
-    if (error && error.category() == http::make_error_code(http::error::bad_method).category() &&
-        error != http::error::partial_message)
-      return self->reply_and_close(400, "the chunked body is damaged: " + error.message());
-    if (error) return self->close();
-    self->request_.body = PaddedBytes(self->chunked_->get().body());
-    self->chunked_.reset();
-    self->on_body();
-  });
+  const std::size_t held = request_.room.bytes();
+  if (held < received_ + chunk_step && !request_.room.grow(received_ + chunk_step - held))
+    return reply_and_close(full_reply("there is no room now for more than " + std::to_string(received_) +
+                                      " bytes of this body: too many are in flight"));
+  http::async_read_some(socket_, buffer_, *chunked_,
+                        [self = shared_from_this()](Error error, std::size_t) { self->on_chunk(error); });
+}
+
+void HttpSession::on_chunk(Error error) {
+  if (state_ == State::closed) return;
+  if (cut_short_) return reply_and_close(*std::exchange(cut_short_, {}));
+  if (error == http::error::body_limit)
+    return reply_and_close(error_reply(413, "the body has more than " +
+                                                std::to_string(loop_->shared->options.max_body) +
+                                                " bytes, which is what is allowed"));
+  if (error && error.category() == http::make_error_code(http::error::bad_method).category() &&
+      error != http::error::partial_message)
+    return reply_and_close(error_reply(400, "the chunked body is damaged: " + error.message()));
+  if (error) return close();
+  received_ = chunked_->get().body().size();
+  if (!chunked_->is_done()) return read_chunked_body();
+  request_.body = std::move(chunked_->get().body());
+  request_.room.shrink_to(request_.body.size());
+  chunked_.reset();
+  on_body();
 }
 
 void HttpSession::on_body() {
+  loop_->move(*this, HttpPlace::busy);
   if (!content_encoding_.empty() && !beast::iequals(content_encoding_, "identity")) {
-    if (!beast::iequals(content_encoding_, "gzip") && !beast::iequals(content_encoding_, "x-gzip") &&
-        !beast::iequals(content_encoding_, "deflate")) {
-      ++exchange_;
-      return write(error_reply(415, "Content-Encoding is '" + content_encoding_.substr(0, 64) +
-                                        "'; gzip and deflate are understood"));
-    }
-    auto unpacked = unpack(request_.body.text(), loop_->shared->options.max_body);
-    if (!unpacked) {
-      ++exchange_;
-      return write(error_reply(unpacked.error()));
-    }
-    request_.body = std::move(*unpacked);
+    if (beast::iequals(content_encoding_, "gzip") || beast::iequals(content_encoding_, "x-gzip") ||
+        beast::iequals(content_encoding_, "deflate"))
+      return unpack_body();
+    ++exchange_;
+    return write(error_reply(415, "Content-Encoding is '" + content_encoding_.substr(0, 64) +
+                                      "'; gzip and deflate are understood"));
   }
+  if (json_size(request_) > light_json) return dispatch_heavy(false);
   dispatch();
+}
+
+void HttpSession::unpack_body() {
+  if (request_.body.size() > light_packed) return dispatch_heavy(true);
+  const std::size_t most = std::min(light_unpacked, loop_->shared->options.max_body);
+  auto unpacked = unpack(request_.body.text(), most, &request_.room);
+  if (unpacked) {
+    request_.body = std::move(*unpacked);
+    request_.room.shrink_to(request_.body.size());
+    return dispatch();
+  }
+  if (unpacked.error().fault == UnpackFault::too_large && most == light_unpacked) return dispatch_heavy(true);
+  ++exchange_;
+  write(unpack_reply(unpacked.error()));
+}
+
+Deliver HttpSession::deliver_to(std::uint64_t exchange) {
+  return [self = shared_from_this(), exchange](ReplyMaker make) mutable {
+    auto& loop = *self->loop_;
+    loop.post([self = std::move(self), exchange, make = std::move(make)]() mutable {
+      self->on_reply(exchange, std::move(make));
+    });
+  };
+}
+
+HttpSession::Outcome HttpSession::handle(HttpRequest request, Deliver deliver) {
+  try {
+    return loop_->shared->handler.handle(std::move(request), std::move(deliver));
+  } catch (const std::exception& thrown) {
+    return thrown_reply(thrown);
+  }
 }
 
 void HttpSession::dispatch() {
   state_ = State::open;
   deadline_ = Time::max();  // the service answers each request once, however long it takes
   const auto exchange = ++exchange_;
-  Deliver deliver = [self = shared_from_this(), exchange](ReplyMaker make) mutable {
-    auto& loop = *self->loop_;
-    loop.post([self = std::move(self), exchange, make = std::move(make)]() mutable {
-      self->on_reply(exchange, std::move(make));
-    });
-  };
-  std::variant<HttpReply, Deferred> outcome;
-  try {
-    outcome = loop_->shared->handler.handle(std::exchange(request_, {}), std::move(deliver));
-  } catch (const std::exception& thrown) {
-    outcome = thrown_reply(thrown);
-  }
+  auto outcome = handle(std::exchange(request_, {}), deliver_to(exchange));
   if (auto* reply = std::get_if<HttpReply>(&outcome)) return write(std::move(*reply));
   cancel_ = std::move(std::get<Deferred>(outcome).cancel);
   watch();
+}
+
+// What takes long, on another thread: other connections of this one go on meanwhile.
+void HttpSession::dispatch_heavy(bool packed) {
+  state_ = State::open;
+  deadline_ = Time::max();
+  const auto exchange = ++exchange_;
+  const auto abandoned = std::make_shared<std::atomic<bool>>(false);
+  WorkPool::Work work = [self = shared_from_this(), exchange, packed, abandoned,
+                         request = std::exchange(request_, {}),
+                         since = std::chrono::steady_clock::now()]() mutable {
+    const auto& shared = *self->loop_->shared;
+    const auto prepare = [&]() -> Outcome {
+      if (*abandoned) return error_reply(499, "the client has gone");
+      if (packed) {
+        auto unpacked = unpack(request.body.text(), shared.options.max_body, &request.room);
+        if (!unpacked) return unpack_reply(unpacked.error());
+        request.body = std::move(*unpacked);
+        request.room.shrink_to(request.body.size());
+      }
+      request.waited = std::chrono::steady_clock::now() - since;
+      return self->handle(std::exchange(request, {}), self->deliver_to(exchange));
+    };
+    Outcome outcome;
+    try {
+      outcome = prepare();
+    } catch (const std::exception& thrown) {
+      outcome = thrown_reply(thrown);
+    }
+    auto& loop = *self->loop_;
+    loop.post([self, exchange, outcome = std::move(outcome)]() mutable {
+      self->on_handled(exchange, std::move(outcome));
+    });
+    loop.shared->heavy.remove();
+  };
+  loop_->shared->heavy.add();
+  if (!loop_->shared->commons.heavy.post(std::move(work))) {
+    loop_->shared->heavy.remove();
+    return write(full_reply("too many large bodies wait to be read"));
+  }
+  cancel_ = [abandoned] { *abandoned = true; };
+  watch();
+}
+
+void HttpSession::on_handled(std::uint64_t exchange, Outcome outcome) {
+  const bool awaited = exchange == exchange_ && state_ == State::open;
+  if (auto* reply = std::get_if<HttpReply>(&outcome)) {
+    if (awaited) write(std::move(*reply));
+    return;
+  }
+  auto& cancel = std::get<Deferred>(outcome).cancel;
+  if (awaited && !gone_)
+    cancel_ = std::move(cancel);
+  else if (cancel)
+    cancel();  // nothing happens where it was answered already
 }
 
 void HttpSession::watch() {
@@ -230,7 +428,7 @@ void HttpSession::on_watched(Error error, std::size_t bytes) {
     if (gone_)
       close();
     else
-      read_header();
+      next_request();
   }
 }
 
@@ -245,31 +443,71 @@ void HttpSession::on_reply(std::uint64_t exchange, ReplyMaker make) {
   write(std::move(reply));
 }
 
-void HttpSession::reply_and_close(int status, std::string_view message) {
+void HttpSession::reply_and_close(HttpReply reply) {
   close_after_ = true;
-  accept_encoding_.clear();
   ++exchange_;
-  write(error_reply(status, message));
+  request_ = {};
+  write(std::move(reply));
+}
+
+// Ends the read under way, whose handler then sends `reply`.
+void HttpSession::cut_short(HttpReply reply) {
+  cut_short_ = std::move(reply);
+  set_deadline(std::chrono::seconds(2));
+  Error ignored;
+  socket_.cancel(ignored);
 }
 
 void HttpSession::write(HttpReply reply) {
-  state_ = State::writing;
-  set_deadline(loop_->shared->options.body_timeout);
   cancel_ = {};
   reply_ = std::move(reply);
-  close_after_ |= loop_->stopping;
+  std::optional<Coding> coding;
+  if (reply_.may_pack && !accept_encoding_.empty()) {
+    std::size_t size = reply_.body.size();
+    for (const auto blob : reply_.blobs) size += blob.size();
+    if (size >= smallest_packed) coding = accepted_coding(accept_encoding_);
+    if (coding && size > light_answer) {
+      if (pack_elsewhere(*coding)) return;
+      coding.reset();
+    }
+    if (coding) pack_reply(reply_, *coding);
+  }
+  send(coding);
+}
 
+// False: the heavy threads have too much to do, and the reply is as it was.
+bool HttpSession::pack_elsewhere(Coding coding) {
+  auto reply = std::make_shared<HttpReply>(std::move(reply_));
+  WorkPool::Work work = [self = shared_from_this(), exchange = exchange_, coding, reply] {
+    std::optional<Coding> packed = coding;
+    try {
+      pack_reply(*reply, coding);
+    } catch (const std::bad_alloc&) {
+      packed.reset();
+    }
+    auto& loop = *self->loop_;
+    loop.post([self, exchange, packed, reply] {
+      if (exchange != self->exchange_ || self->state_ != State::packing) return;
+      self->reply_ = std::move(*reply);
+      self->send(packed);
+    });
+    loop.shared->heavy.remove();
+  };
+  state_ = State::packing;
+  deadline_ = Time::max();
+  loop_->shared->heavy.add();
+  if (loop_->shared->commons.heavy.post(std::move(work))) return true;
+  loop_->shared->heavy.remove();
+  reply_ = std::move(*reply);
+  return false;
+}
+
+// `packed`: how the reply's body is packed already.
+void HttpSession::send(std::optional<Coding> packed) {
+  state_ = State::writing;
+  close_after_ |= loop_->stopping || loop_->shared->commons.draining;
   std::size_t size = reply_.body.size();
   for (const auto blob : reply_.blobs) size += blob.size();
-  std::optional<Coding> coding;
-  if (size >= smallest_packed && !accept_encoding_.empty()) coding = accepted_coding(accept_encoding_);
-  if (coding) {
-    std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(reply_.body))};
-    pieces.insert(pieces.end(), reply_.blobs.begin(), reply_.blobs.end());
-    reply_.body = pack(*coding, pieces);
-    reply_.blobs.clear();
-    size = reply_.body.size();
-  }
 
   head_ = version_ == 10 ? "HTTP/1.0 " : "HTTP/1.1 ";
   head_ += std::to_string(reply_.status);
@@ -278,8 +516,8 @@ void HttpSession::write(HttpReply reply) {
   head_ +=
       "\r\nContent-Type: " + reply_.content_type + "\r\nContent-Length: " + std::to_string(size) + "\r\n";
   for (const auto& [name, value] : reply_.headers) head_ += name + ": " + value + "\r\n";
-  if (coding)
-    head_ += *coding == Coding::gzip ? "Content-Encoding: gzip\r\n" : "Content-Encoding: deflate\r\n";
+  if (packed)
+    head_ += *packed == Coding::gzip ? "Content-Encoding: gzip\r\n" : "Content-Encoding: deflate\r\n";
   if (close_after_)
     head_ += "Connection: close\r\n";
   else if (version_ == 10)
@@ -288,7 +526,9 @@ void HttpSession::write(HttpReply reply) {
 
   set_deadline(transfer_time(loop_->shared->options.body_timeout, size));
   const auto done = [self = shared_from_this()](Error error, std::size_t) { self->on_written(error); };
-  if (reply_.blobs.empty()) {
+  if (head_only_) {
+    asio::async_write(socket_, asio::buffer(head_), done);
+  } else if (reply_.blobs.empty()) {
     asio::async_write(
         socket_, std::array<asio::const_buffer, 2>{asio::buffer(head_), asio::buffer(reply_.body)}, done);
   } else {
@@ -301,11 +541,14 @@ void HttpSession::write(HttpReply reply) {
 void HttpSession::on_written(Error error) {
   if (state_ == State::closed) return;
   reply_ = {};
+  answered_ = true;
+  count_open(false);
   if (error || gone_) return close();
   if (close_after_ || (loop_->stopping && buffer_.size() == 0)) return linger();
-  if (!watching_) return read_header();
+  if (!watching_) return next_request();
   // The posted read waits for the next request, unless that is here already.
   state_ = State::idle;
+  loop_->move(*this, HttpPlace::idle);
   if (buffer_.size() > 0) socket_.cancel(error);
   set_deadline(loop_->shared->options.idle_timeout);
 }
@@ -314,6 +557,7 @@ void HttpSession::on_written(Error error) {
 // that no more comes, and read for a little until it has closed too.
 void HttpSession::linger() {
   state_ = State::lingering;
+  loop_->move(*this, HttpPlace::strangers);
   set_deadline(std::chrono::seconds(2));
   Error ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
@@ -333,18 +577,37 @@ void HttpSession::drain() {
                           });
 }
 
+void HttpSession::sweep(Time now, bool no_room) {
+  if (state_ == State::body && !cut_short_) {
+    const auto age = std::chrono::duration_cast<std::chrono::seconds>(now - body_began_).count();
+    if (no_room && age >= 1 && received_ / static_cast<std::size_t>(age) < slow)
+      return cut_short(full_reply("the body arrives slowly, and others find no room for theirs"));
+    if (now < deadline_) return;
+    const auto& options = loop_->shared->options;
+    if (received_ - received_at_window_ >= options.body_progress) {
+      received_at_window_ = received_;
+      set_deadline(options.body_timeout);
+      return;
+    }
+    return cut_short(error_reply(
+        408, "the body arrives too slowly: " + std::to_string(received_) + " bytes of it so far"));
+  }
+  if (now < deadline_) return;
+  if (state_ == State::header && !cut_short_)
+    return cut_short(error_reply(408, "the request's header did not arrive in time"));
+  close();
+}
+
 void HttpSession::begin_stop() {
-  if (state_ == State::idle && buffer_.size() == 0) close();
+  if (state_ == State::idle || state_ == State::header) close();
 }
 
 void HttpSession::refuse_open() {
-  if (state_ == State::open) {
+  if (state_ == State::open || state_ == State::packing) {
     if (cancel_) std::exchange(cancel_, {})();
-    if (state_ != State::open) return;
-    ++exchange_;
-    close_after_ = true;
-    write(error_reply(503, "the server is going away"));
-  } else if (state_ == State::idle || state_ == State::reading) {
+    if (state_ != State::open && state_ != State::packing) return;
+    reply_and_close(error_reply(503, "the server is going away"));
+  } else if (state_ == State::idle || state_ == State::header || state_ == State::body) {
     close();
   }
 }
@@ -352,11 +615,12 @@ void HttpSession::refuse_open() {
 void HttpSession::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
+  count_open(false);
   if (cancel_) std::exchange(cancel_, {})();
   Error ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
-  loop_->remove(this);
+  loop_->remove(*this);
 }
 
 }  // namespace carillon::frontend

@@ -10,6 +10,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -60,11 +61,19 @@ class TestClient {
     return receive();
   }
 
+  // Until the server closes.
+  std::string receive_all() {
+    std::string all(boost::asio::buffer_cast<const char*>(buffer_.data()), buffer_.size());
+    boost::system::error_code error;
+    boost::asio::read(socket_, boost::asio::dynamic_buffer(all), error);
+    return all;
+  }
+
   // True: the server closed the connection, and sent nothing more.
   bool closed() {
     char byte = 0;
     boost::system::error_code error;
-    return socket_.read_some(boost::asio::buffer(&byte, 1), error) == 0 && error;
+    return buffer_.size() == 0 && socket_.read_some(boost::asio::buffer(&byte, 1), error) == 0 && error;
   }
 
   void close() { socket_.close(); }

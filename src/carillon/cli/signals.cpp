@@ -1,0 +1,47 @@
+#include "carillon/cli/signals.h"
+
+#include <utility>
+
+#include <pthread.h>
+#include <unistd.h>
+
+namespace carillon::cli {
+
+SignalWait::SignalWait(std::function<void(const std::string&)> log) : log_(std::move(log)) {
+  sigemptyset(&set_);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&set_, signal);
+  pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  watcher_ = std::thread([this] { watch(); });
+}
+
+SignalWait::~SignalWait() {
+  state_ = State::ended;
+  pthread_kill(watcher_.native_handle(), SIGTERM);
+  watcher_.join();
+}
+
+void SignalWait::watch() {
+  for (;;) {
+    int signal = 0;
+    sigwait(&set_, &signal);
+    if (signal == SIGHUP || signal == SIGUSR1 || signal == SIGUSR2) {
+      log_(std::string(signal == SIGHUP    ? "SIGHUP"
+                       : signal == SIGUSR1 ? "SIGUSR1"
+                                           : "SIGUSR2") +
+           " means nothing here and is ignored");
+      continue;
+    }
+    const State was = state_.exchange(State::signalled);
+    if (was == State::ended) return;
+    if (was != State::waiting) _exit(128 + signal);
+    state_.notify_all();
+  }
+}
+
+void SignalWait::wait() const {
+  State expected = State::starting;
+  state_.compare_exchange_strong(expected, State::waiting);
+  state_.wait(State::waiting);
+}
+
+}  // namespace carillon::cli

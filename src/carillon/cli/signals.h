@@ -1,0 +1,36 @@
+#pragma once
+
+#include <atomic>
+#include <csignal>
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace carillon::cli {
+
+// Waits for Ctrl-C or SIGTERM in a thread that may be the program's only one to see them: signals are blocked
+// before any other thread starts, so make this first. Until wait() is called (models load meanwhile) they end
+// the program at once, as they do after it has returned: a second one does not wait for requests.
+//
+// SIGHUP, SIGUSR1 and SIGUSR2 mean nothing yet, and would end a program that does not take them: a terminal
+// that closes, or a log rotation, ends no server. `log` is told, on that thread.
+class SignalWait {
+ public:
+  explicit SignalWait(std::function<void(const std::string&)> log);
+  ~SignalWait();
+  SignalWait(const SignalWait&) = delete;
+  SignalWait& operator=(const SignalWait&) = delete;
+
+  void wait() const;
+
+ private:
+  enum class State : std::uint8_t { starting, waiting, signalled, ended };
+  void watch();
+
+  const std::function<void(const std::string&)> log_;
+  sigset_t set_{};
+  mutable std::atomic<State> state_{State::starting};
+  std::thread watcher_;
+};
+
+}  // namespace carillon::cli

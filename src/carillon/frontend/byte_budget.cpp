@@ -1,0 +1,36 @@
+#include "carillon/frontend/byte_budget.h"
+
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::frontend {
+
+ByteBudget::ByteBudget(std::size_t limit, std::size_t largest)
+    : limit_(limit), limit_of_large_(std::max(limit - limit / 8, largest)) {
+  CARILLON_ASSERT(largest <= limit);
+}
+
+bool ByteBudget::take(std::size_t bytes, std::size_t held) {
+  const std::size_t limit = bytes <= small && held <= small - bytes ? limit_ : limit_of_large_;
+  const std::size_t before = used_.fetch_add(bytes, std::memory_order_relaxed);
+  if (bytes <= limit && before <= limit - bytes) return true;
+  give_back(bytes);
+  refusals_.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+bool Reservation::grow(std::size_t more) {
+  if (more == 0) return true;
+  if (!budget_ || !budget_->take(more, bytes_)) return false;
+  bytes_ += more;
+  return true;
+}
+
+void Reservation::shrink_to(std::size_t bytes) {
+  if (bytes >= bytes_) return;
+  budget_->give_back(bytes_ - bytes);
+  bytes_ = bytes;
+}
+
+}  // namespace carillon::frontend

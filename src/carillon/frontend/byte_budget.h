@@ -1,0 +1,62 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+namespace carillon::frontend {
+
+// How many bytes of request bodies may be in flight: those being read, and those whose request is open. One
+// for all doors and connections together. Safe from any thread; taking and giving back cost an atomic
+// addition.
+//
+// An eighth is kept for small bodies, so that clients with large ones never lock all others out.
+class ByteBudget {
+ public:
+  static constexpr std::size_t small = std::size_t{64} << 10;
+
+  // `largest`: a body of that size must fit when nothing else is in flight. Requires largest <= limit.
+  ByteBudget(std::size_t limit, std::size_t largest);
+
+  std::size_t limit() const { return limit_; }
+  std::size_t used() const { return used_.load(std::memory_order_relaxed); }
+  // How often there was no room, so far.
+  std::size_t refusals() const { return refusals_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class Reservation;
+  bool take(std::size_t bytes, std::size_t held);
+  void give_back(std::size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  const std::size_t limit_;
+  const std::size_t limit_of_large_;
+  std::atomic<std::size_t> used_ = 0;
+  std::atomic<std::size_t> refusals_ = 0;
+};
+
+// What one body holds of the budget; it is given back when this ends. One thread at a time.
+class Reservation {
+ public:
+  Reservation() = default;  // of no budget: cannot grow
+  explicit Reservation(std::shared_ptr<ByteBudget> budget) : budget_(std::move(budget)) {}
+  ~Reservation() { shrink_to(0); }
+  Reservation(Reservation&& other) noexcept
+      : budget_(std::move(other.budget_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Reservation& operator=(Reservation&& other) noexcept {
+    std::swap(budget_, other.budget_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  // Takes room for `more` bytes. False: there is none, and what is held stays as it was.
+  [[nodiscard]] bool grow(std::size_t more);
+  void shrink_to(std::size_t bytes);
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<ByteBudget> budget_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace carillon::frontend

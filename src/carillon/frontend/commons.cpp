@@ -1,0 +1,37 @@
+#include "carillon/frontend/commons.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+
+namespace carillon::frontend {
+namespace {
+
+int threads_of(const CommonsOptions& options) {
+  if (options.heavy_threads > 0) return options.heavy_threads;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency() / 4), 1, 4);
+}
+
+}  // namespace
+
+Commons::Commons(const CommonsOptions& with)
+    : options(with),
+      bodies(std::make_shared<ByteBudget>(with.inflight, with.max_body)),
+      unheeded(with.log),
+      heavy(threads_of(with), with.heavy_queue) {}
+
+Result<> server_ready(const controller::Service& service, const Commons& commons) {
+  if (commons.draining) return fail(ErrorCode::unavailable, "the server is going away");
+  if (!service.ready()) return fail(ErrorCode::unavailable, "the server is not ready");
+  if (!commons.options.strict_readiness) return {};
+  const controller::ModelCounts models = service.model_counts();
+  if (models.broken > 0)
+    return fail(ErrorCode::unavailable, std::to_string(models.broken) + " of " +
+                                            std::to_string(models.broken + models.ready) +
+                                            " models are not ready, '" + models.a_broken_one +
+                                            "' for one; /v2/repository/index says why");
+  if (models.ready == 0) return fail(ErrorCode::unavailable, "there are no models to serve");
+  return {};
+}
+
+}  // namespace carillon::frontend

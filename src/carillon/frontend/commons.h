@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+
+#include "carillon/controller/service.h"
+#include "carillon/frontend/byte_budget.h"
+#include "carillon/frontend/unheeded.h"
+#include "carillon/frontend/work_pool.h"
+
+namespace carillon::frontend {
+
+struct CommonsOptions {
+  std::size_t inflight = std::size_t{1} << 30;    // bytes of request bodies; see ByteBudget
+  std::size_t max_body = std::size_t{256} << 20;  // bytes; at most `inflight`
+  bool strict_readiness = true;
+  int heavy_threads = 0;  // 0: a quarter of the processors, 1 to 4
+  std::size_t heavy_queue = 64;
+  Log log;
+};
+
+// What all doors of a server share. Safe from any thread.
+struct Commons {
+  explicit Commons(const CommonsOptions& options = {});
+
+  const CommonsOptions options;
+  const std::shared_ptr<ByteBudget> bodies;
+  UnheededParameters unheeded;
+  // Set once the server is told to stop: requests that come later are refused, and it is not ready.
+  std::atomic<bool> draining = false;
+  WorkPool heavy;  // ends first: its work uses the rest
+
+  void log(const std::string& text) const {
+    if (options.log) options.log(text);
+  }
+};
+
+// Whether the server can be sent requests: it serves, is not going away, and (strict readiness, as Triton has
+// it) every model that it was given can be served. A repository without models is not ready either: unlike
+// Triton's, it cannot get any later. The error (unavailable) says why not.
+Result<> server_ready(const controller::Service& service, const Commons& commons);
+
+}  // namespace carillon::frontend

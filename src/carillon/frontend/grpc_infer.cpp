@@ -1,0 +1,157 @@
+#include "carillon/frontend/grpc_infer.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "grpc_service.pb.h"
+
+#include "carillon/frontend/answers.h"
+#include "carillon/frontend/infer_codec_grpc.h"
+#include "carillon/frontend/status.h"
+
+namespace carillon::frontend {
+namespace {
+
+// What gRPC's threads, which read from all connections, unpack themselves; the rest is for the heavy threads.
+constexpr std::size_t light_packed = std::size_t{32} << 10;
+constexpr std::size_t light_unpacked = std::size_t{256} << 10;
+
+grpc::Status no_memory() {
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory for this request"};
+}
+
+// One ModelInfer call. It deletes itself when gRPC is done with it, which may be while submit() is still
+// returning: what the two share lives in Open.
+class InferReactor final : public grpc::ServerUnaryReactor {
+ public:
+  struct Open {
+    static constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+    std::atomic<std::uint64_t> ticket = none;
+    std::atomic<bool> cancelled = false;
+  };
+
+  InferReactor(InferDoor& door, grpc::CallbackServerContext& context, RawMessage& message,
+               grpc::ByteBuffer& answer)
+      : door_(door), context_(context), answer_(answer), arrival_(door.service.now()) {
+    // Before looking whether the server is draining: a drain waits for what is counted.
+    door_.open.fetch_add(1);
+    begin(message);
+  }
+  ~InferReactor() override { door_.open.fetch_sub(1); }
+
+  void OnCancel() override {
+    open_->cancelled = true;
+    if (const std::uint64_t ticket = open_->ticket; ticket != Open::none) door_.service.cancel(ticket);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  // After Finish(), or where another thread goes on with the call, it may have ended.
+  void begin(RawMessage& message) {
+    if (door_.commons.draining) return Finish({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
+    std::size_t size = message.bytes.Length();
+    for (const auto& [key, value] : context_.client_metadata()) size += key.size() + value.size();
+    room_ = Reservation(door_.commons.bodies);
+    if (!room_.grow(size))
+      return refuse_full("there is no room now for a message of " + std::to_string(size) +
+                         " bytes: too many are in flight");
+    if (!message.packed) return read(message, door_.max_body);
+    if (message.bytes.Length() > light_packed) return read_elsewhere(message);
+    read(message, std::min(light_unpacked, door_.max_body));
+  }
+
+  void read_elsewhere(RawMessage& message) {
+    WorkPool::Work work = [this, &message] {
+      if (open_->cancelled) return Finish({grpc::StatusCode::CANCELLED, "the client has gone"});
+      read(message, door_.max_body);
+    };
+    if (!door_.commons.heavy.post(std::move(work))) refuse_full("too many large messages wait to be read");
+  }
+
+  void refuse_full(std::string message) {
+    context_.AddTrailingMetadata("grpc-retry-pushback-ms", "1000");
+    Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, std::move(message)});
+  }
+
+  void read(RawMessage& raw, std::size_t limit) {
+    const auto open = open_;
+    auto& service = door_.service;
+    try {
+      inference::ModelInferRequest message;
+      if (const auto done = read_message(raw, limit, &room_, message); !done.ok()) {
+        if (done.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return Finish(done);
+        return limit < door_.max_body ? read_elsewhere(raw) : refuse_full(done.error_message());
+      }
+      auto view = ready_model(service, message.model_name(), message.model_version());
+      if (!view) return Finish(status_of(view.error()));
+      auto request = parse_infer_grpc(**view, message, arrival_, deadline());
+      if (!request) return Finish(status_of(request.error()));
+      request_ = std::move(*request);
+      view_ = std::move(*view);
+    } catch (const std::bad_alloc&) {
+      return Finish(no_memory());
+    }
+    for (const std::string& name : request_.unheeded) door_.commons.unheeded.tell(name);
+    const auto ticket = service.submit(std::move(request_.call), [this](controller::InferAnswer answer) {
+      door_.answers.post([this, answer = std::move(answer)]() mutable { send(std::move(answer)); });
+    });
+    // The call may have ended: only what is shared is touched from here on.
+    open->ticket = ticket;
+    if (open->cancelled) service.cancel(ticket);
+  }
+
+  // The wall clock's deadline on the service's timeline.
+  TimePoint deadline() const {
+    const auto deadline = context_.deadline();
+    if (deadline == std::chrono::system_clock::time_point::max()) return TimePoint::max();
+    const auto left = deadline - std::chrono::system_clock::now();
+    return saturating_add(door_.service.now(), std::chrono::duration_cast<Duration>(left));
+  }
+
+  void send(controller::InferAnswer answer) {
+    if (const auto checked = check_answer(*view_, answer); !checked) {
+      if (answer.would_take)
+        context_.AddTrailingMetadata(
+            would_take_key,
+            std::to_string(
+                std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
+      return Finish(status_of(checked.error()));
+    }
+    try {
+      inference::ModelInferResponse response;
+      write_infer_grpc(*view_, request_, *answer.call, response);
+      answer.call.reset();
+      write_message(response, answer_);
+    } catch (const std::bad_alloc&) {
+      return Finish(no_memory());
+    }
+    Finish(grpc::Status::OK);
+  }
+
+  InferDoor& door_;
+  grpc::CallbackServerContext& context_;
+  grpc::ByteBuffer& answer_;
+  const TimePoint arrival_;
+  const std::shared_ptr<Open> open_ = std::make_shared<Open>();
+  Reservation room_;
+  std::shared_ptr<const controller::ModelView> view_;
+  InferRequest request_;
+};
+
+}  // namespace
+
+grpc::Status status_of(const Error& error) {
+  // gRPC carries the text in a header, which servers and proxies bound.
+  constexpr std::size_t longest = 4096;
+  return {static_cast<grpc::StatusCode>(grpc_status(error.code)), error.message.substr(0, longest)};
+}
+
+grpc::ServerUnaryReactor* infer(InferDoor& door, grpc::CallbackServerContext* context, RawMessage& message,
+                                grpc::ByteBuffer& answer) {
+  return new InferReactor(door, *context, message, answer);
+}
+
+}  // namespace carillon::frontend

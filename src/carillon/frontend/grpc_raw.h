@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <expected>
+#include <functional>
+#include <string>
+
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/status.h>
+
+#include "carillon/frontend/byte_budget.h"
+
+namespace google::protobuf {
+class MessageLite;
+}  // namespace google::protobuf
+
+namespace carillon::frontend {
+
+// A message as it came: not read, and perhaps packed.
+struct RawMessage {
+  grpc::ByteBuffer bytes;  // none: the call has no message
+  bool packed = false;     // with gzip or deflate
+};
+
+// Reads `from` into `to`, and lets its bytes go. A packed one may have `limit` bytes of content, for which
+// `room` (may be null) grows. The status says what is wrong with it; RESOURCE_EXHAUSTED, where it has more
+// content or there is no room for it, leaves the bytes as they were.
+grpc::Status read_message(RawMessage& from, std::size_t limit, Reservation* room,
+                          google::protobuf::MessageLite& to);
+void write_message(const google::protobuf::MessageLite& from, grpc::ByteBuffer& to);
+
+// A gRPC service whose methods get bytes. Generated services read messages before their methods are called,
+// answer those that they cannot read without a word, keep them as long as the call, and unpack whatever size.
+class RawService : public grpc::Service {
+ public:
+  // Answers a call: as grpc's callback API has it. `message` and `answer` live as long as the call.
+  using Unary = std::function<grpc::ServerUnaryReactor*(grpc::CallbackServerContext*, RawMessage& message,
+                                                        grpc::ByteBuffer& answer)>;
+
+  // `method` is a name such as "/package.Service/Method".
+  void add_unary(std::string method, Unary answer);
+  // A streaming method that is refused.
+  void add_refused_stream(std::string method, grpc::Status refusal);
+
+ private:
+  const char* keep(std::string method);
+
+  std::deque<std::string> names_;  // gRPC keeps pointers to them
+  int methods_ = 0;
+};
+
+}  // namespace carillon::frontend
+
+// How gRPC hands a RawMessage over.
+template <>
+class grpc::SerializationTraits<carillon::frontend::RawMessage, void> {
+ public:
+  static Status Deserialize(ByteBuffer* from, carillon::frontend::RawMessage* to) {
+    to->bytes.Swap(from);
+    return Status::OK;
+  }
+};

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace carillon::frontend {
+
+// The fields of a request's header that say to whom it goes and where its body ends.
+struct HttpFraming {
+  unsigned version = 11;                             // 10 or 11
+  std::size_t hosts = 0;                             // fields named Host
+  std::vector<std::string_view> transfer_encodings;  // the values of these fields, in order
+};
+
+// An HTTP failure after which nobody knows where the next request begins.
+struct FramingError {
+  int status = 400;
+  std::string message;
+};
+
+// Whether the body's end is beyond doubt (RFC 9112, sections 3.2 and 6). "chunked" is the only transfer
+// coding that is understood: content is packed with Content-Encoding.
+std::optional<FramingError> check_framing(const HttpFraming& framing);
+
+}  // namespace carillon::frontend

@@ -1,0 +1,40 @@
+#include "carillon/frontend/http_framing.h"
+
+#include <gtest/gtest.h>
+
+namespace carillon::frontend {
+namespace {
+
+TEST(HttpFraming, OneHostAndChunkedOnce) {
+  const struct {
+    HttpFraming framing;
+    int status;  // 0: fine
+  } rows[] = {
+      {{.version = 11, .hosts = 1}, 0},
+      {{.version = 11, .hosts = 0}, 400},
+      {{.version = 11, .hosts = 2}, 400},
+      {{.version = 10, .hosts = 0}, 0},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"chunked"}}, 0},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {" Chunked\t"}}, 0},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {",chunked,"}}, 0},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {""}}, 400},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"xchunked"}}, 501},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"gzip, chunked"}}, 501},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"gzip", "chunked"}}, 501},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"chunked, gzip"}}, 501},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"identity"}}, 501},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"chunked;q=1"}}, 501},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"chunked, chunked"}}, 400},
+      {{.version = 11, .hosts = 1, .transfer_encodings = {"chunked", "chunked"}}, 400},
+      {{.version = 10, .hosts = 1, .transfer_encodings = {"chunked"}}, 400},
+  };
+  for (const auto& [framing, status] : rows) {
+    const auto error = check_framing(framing);
+    EXPECT_EQ(error ? error->status : 0, status)
+        << framing.version << " " << framing.hosts << " "
+        << (framing.transfer_encodings.empty() ? "" : framing.transfer_encodings[0]);
+  }
+}
+
+}  // namespace
+}  // namespace carillon::frontend
