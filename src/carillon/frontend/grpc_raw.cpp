@@ -54,7 +54,7 @@ grpc::Status unreadable(const google::protobuf::MessageLite& message, std::size_
                                                   " bytes cannot be read as " + message.GetTypeName()};
 }
 
-grpc::Status status_of(const UnpackError& error) {
+grpc::Status unpack_status(const UnpackError& error) {
   return {error.fault == UnpackFault::damaged ? grpc::StatusCode::INVALID_ARGUMENT
                                               : grpc::StatusCode::RESOURCE_EXHAUSTED,
           error.message};
@@ -75,7 +75,7 @@ grpc::Status read_message(RawMessage& from, std::size_t limit, Reservation* room
   grpc::Slice packed;
   if (auto one = from.bytes.DumpToSingleSlice(&packed); !one.ok()) return one;
   const auto unpacked = unpack({reinterpret_cast<const char*>(packed.begin()), packed.size()}, limit, room);
-  if (!unpacked) return status_of(unpacked.error());
+  if (!unpacked) return unpack_status(unpacked.error());
   from.bytes.Clear();
   const auto text = unpacked->text();
   if (!to.ParseFromArray(text.data(), static_cast<int>(text.size()))) return unreadable(to, text.size());

@@ -126,6 +126,10 @@ void Checker::on_sent(const Request& request, Duration alone, TimePoint at) {
     expected.priority = planned.priority;
     expected.app = planned.app;
   }
+  // Of several SLOs one is drawn.
+  if (!model.slos.empty() && model.arrivals.empty())
+    for (const Duration drawn : model.slos)
+      if (request.deadline == saturating_add(at, drawn)) slo = drawn;
   expected.deadline = saturating_add(at, slo);
   if (!model.latency.modes.empty()) {
     expected.app = request.app;  // goes with the mode, which is drawn

@@ -107,6 +107,7 @@ std::optional<Duration> DeviceAccount::most(Duration time) const {
   double factor = faults_.speed * (1 + 8 * faults_.noise);  // nobody draws a normal number beyond 8
   if (faults_.hiccups > 0) factor *= 10;
   if (faults_.slowdowns_per_s > 0) factor *= 4;
+  for (const SlowSpell& spell : faults_.spells) factor *= std::max(1.0, spell.factor);
   return from_ns(static_cast<double>(time.count()) * factor) + Duration{1};
 }
 
