@@ -158,7 +158,8 @@ def break_some(models, profile, scenario, args):
         runs.append({"scheduler": scheduler, "faults": faults, "live": live, "seconds": watch.seconds})
         rate = lambda part: 100 * sum(s["on_time"] for s in part) / max(1, sum(
             sum(s[o] for o in ("on_time", "late", "refused", "failed")) for s in part))
-        spans = {"before": watch.seconds[args.warmup:start], "while broken": watch.seconds[start:start + lasts + 2],
+        # Outages count from when the server is ready, which is up to two seconds before the load begins.
+        spans = {"before": watch.seconds[args.warmup:start - 2], "while broken": watch.seconds[start - 2:start + lasts + 2],
                  "after": watch.seconds[start + lasts + 4:args.seconds]}
         print(f"\n{scheduler}, load {utilization}, {faults}: {live['sent']} sent after the warm-up, "
               f"{live['unanswered']} unanswered; the server counts {sum(counted.values()):.0f} answers in all")
