@@ -35,7 +35,8 @@ TEST(RollingWindow, AgreesWithThePercentileOfTheLastTen) {
   RollingWindow window(5ms);
   std::vector<Duration> all{5ms};
   for (int i = 0; i < 1000; ++i) {
-    const Duration d{static_cast<std::int64_t>(random.below(1'000'000))};
+    // No one more than twice as long as another.
+    const Duration d = 4ms + Duration{static_cast<std::int64_t>(random.below(4'000'000))};
     all.push_back(d);
     window.add(d, at(Duration{i}));
     std::vector<Duration> last(all.end() - std::min<std::ptrdiff_t>(10, std::ssize(all)), all.end());
@@ -43,17 +44,55 @@ TEST(RollingWindow, AgreesWithThePercentileOfTheLastTen) {
   }
 }
 
+TEST(RollingWindow, OneWildMeasurementIsAnAccidentAndTwoAreNone) {
+  const struct {
+    const char* what;
+    std::vector<std::pair<Duration, Duration>> added;  // measurement, and when it ended
+    Duration estimate;
+  } rows[] = {
+      {"one alone", {{3ms, 10ms}, {400ms, 420ms}}, 3ms},
+      {"and what follows it", {{3ms, 10ms}, {400ms, 420ms}, {4ms, 430ms}}, 4ms},
+      {"twice as long is no wild one", {{3ms, 10ms}, {6ms, 20ms}}, 6ms},
+      {"a device that became slow", {{3ms, 10ms}, {12ms, 30ms}, {12ms, 42ms}}, 12ms},
+      {"also where something quick lies between",
+       {{3ms, 10ms}, {12ms, 30ms}, {3ms, 33ms}, {13ms, 50ms}},
+       13ms},
+      {"two devices of a machine that was away", {{3ms, 10ms}, {400ms, 420ms}, {401ms, 421ms}}, 3ms},
+      {"away twice", {{3ms, 10ms}, {400ms, 420ms}, {401ms, 421ms}, {300ms, 800ms}}, 300ms},
+      {"also in the first measurement", {{400ms, 420ms}}, 2ms},
+  };
+  for (const auto& [what, added, estimate] : rows) {
+    RollingWindow window(2ms);
+    for (const auto& [measured, ended] : added) window.add(measured, at(ended));
+    EXPECT_EQ(window.estimate(), estimate) << what;
+    EXPECT_EQ(window.newest_at(), at(added.back().second)) << what;
+  }
+  RollingWindow seldom(2ms);  // an accident now and then is still one
+  TimePoint now = at(1s);
+  for (int i = 0; i < 100; ++i, now += 100ms) {
+    seldom.add(i % 12 == 5 ? Duration{60ms} : Duration{2ms}, now);
+    ASSERT_EQ(seldom.estimate(), 2ms) << i;
+  }
+  RollingWindow unknown(Duration{0});
+  unknown.add(7ms, at(7ms));
+  EXPECT_EQ(unknown.estimate(), 7ms);
+}
+
 TEST(RollingWindow, AnOutlierCanBeForgottenButNotOrdinarySpread) {
   RollingWindow window(3ms);
-  window.add(5ms, at(1ms));
-  window.forget_outlier(at(2ms));
+  window.add(5ms, at(5ms));
+  window.forget_outlier(at(6ms));
   EXPECT_EQ(window.estimate(), 5ms);
-  window.add(300ms, at(3ms));
-  window.forget_outlier(at(4ms));
+  window.add(300ms, at(310ms));
+  window.add(300ms, at(610ms));
+  EXPECT_EQ(window.estimate(), 300ms);
+  window.forget_outlier(at(620ms));
   EXPECT_EQ(window.estimate(), 5ms);
-  EXPECT_EQ(window.newest_at(), at(4ms));
-  window.reset(2ms, at(5ms));
+  EXPECT_EQ(window.newest_at(), at(620ms));
+  window.reset(2ms, at(630ms));
   EXPECT_EQ(window.estimate(), 2ms);
+  window.add(25ms, at(660ms));
+  EXPECT_EQ(window.estimate(), 25ms) << "the seed was only a guess";
 }
 
 DeviceProfile sample() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "carillon/base/time.h"
 
@@ -11,11 +12,19 @@ namespace carillon::profile {
 // What one kind of action (a model's EXEC at one batch size, or its LOAD) is believed to take: the 99th
 // percentile of its last ten measurements, which among ten is the largest (Clockwork, section 5.3). A seed
 // estimate stands in as the first measurement. Allocates nothing; reading costs O(1).
+//
+// Beyond the paper, one wild measurement is not believed. A machine that was away for a moment (stopped,
+// swapped, moved to another host) makes whatever ran just then look long, once; taken into the ten it would
+// keep out for ten executions what can be done as before, and what is kept out is not measured. A
+// measurement more than twice as long as all ten is wild: on a machine shared with others the 99.99th
+// percentile of an execution is twice its median (docs/benchmarks.md, Prediction). Another wild one among the
+// ten that follow, from after the first, shows that the first was no accident, and counts. So a device that
+// really became slow is believed after its second execution.
 class RollingWindow {
  public:
   static constexpr std::size_t capacity = 10;
 
-  // `seed` >= 0.
+  // `seed` >= 0; at zero nothing is known, and the first measurement counts whatever it is.
   explicit RollingWindow(Duration seed) : newest_at_(TimePoint::min()), largest_(seed) { values_[0] = seed; }
 
   Duration estimate() const { return largest_; }
@@ -23,16 +32,27 @@ class RollingWindow {
   // When the newest measurement was added; TimePoint::min() before the first.
   TimePoint newest_at() const { return newest_at_; }
 
-  // Adds a measurement; the oldest of more than ten leaves.
+  // Adds a measurement of what ended at about `at`; the oldest of more than ten leaves.
   void add(Duration measured, TimePoint at) {
+    newest_at_ = at;
+    if (largest_ > Duration{0} && measured / 2 > largest_) {
+      // What ran beside the first for half its time (on another device) met the same accident.
+      const bool again = suspicion_ > 0 && saturating_add(at, -measured / 2) >= accident_;
+      if (!again) {
+        if (suspicion_ == 0) accident_ = at;
+        suspicion_ = capacity;
+        return;
+      }
+      suspicion_ = 0;
+    }
+    if (suspicion_ > 0) --suspicion_;
     values_[next_] = std::max(measured, Duration{0});
     next_ = (next_ + 1) % capacity;
     count_ = std::min(count_ + 1, capacity);
-    newest_at_ = at;
     find_largest();
   }
 
-  // Lowers the largest value to the smallest, if it is more than twice that: how a lone outlier is forgotten
+  // Lowers the largest value to the smallest, if it is more than twice that: how an outlier is forgotten
   // where it keeps the action from being run, and so from being measured again. Counts as a measurement in
   // newest_at(), so that a caller can do this at a bounded rate.
   void forget_outlier(TimePoint at) {
@@ -43,10 +63,12 @@ class RollingWindow {
     find_largest();
   }
 
-  // Starts anew from `seed`.
+  // Starts anew from `seed`, which is a guess against what was measured: the first measurement of what begins
+  // from now on counts, whatever it is.
   void reset(Duration seed, TimePoint at) {
     *this = RollingWindow(seed);
-    newest_at_ = at;
+    newest_at_ = accident_ = at;
+    suspicion_ = capacity;
   }
 
  private:
@@ -57,6 +79,8 @@ class RollingWindow {
   std::array<Duration, capacity> values_{};
   std::size_t count_ = 1;
   std::size_t next_ = 1;
+  std::size_t suspicion_ = 0;  // for so many measurements more, a wild one is no accident
+  TimePoint accident_;         // when the last one ended
   TimePoint newest_at_;
   Duration largest_;
 };

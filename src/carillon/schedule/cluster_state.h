@@ -33,14 +33,15 @@ struct FinishedAction {
 
 // The mirror of all devices that a scheduler decides by (Clockwork, section 5.3): memory state, action
 // profiles, pending actions. It chooses nothing; a policy asks it, books what it sends, and passes on what is
-// reported. Costs O(1) but where said. Memory grows with devices x models by four bytes, and by about a
-// kilobyte for each pair that was ever loaded. Not thread-safe.
+// reported. Costs O(1) but where said. Memory grows with devices x models by four bytes, by about a quarter
+// of a kilobyte for each pair that was ever loaded or run, and by as much again for each batch size that ran
+// there. Models of zero pages are loaded everywhere, without a LOAD. Not thread-safe.
 class ClusterState {
  public:
   // Ids ascend by one from zero; `batches` ascends and starts at 1.
   void add_model(const ModelInfo& model);
   std::size_t model_count() const { return models_.size(); }
-  const ModelInfo& model(ModelId id) const { return models_[id.index()]; }
+  const ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
 
   // A device came, went or started anew: what was loaded and pending there is gone. Returns the pending
   // INFERs, in the order of their ids. Ids are dense; a device that was never announced is not alive.
@@ -51,8 +52,12 @@ class ClusterState {
   std::uint64_t free_pages(DeviceId id) const { return device(id).free_pages; }
   // Pages that will be free once every UNLOAD on its way is reported.
   std::uint64_t freeing_pages(DeviceId id) const { return device(id).freeing_pages; }
-  // Some device that is alive could hold the model. O(devices).
-  bool can_hold(ModelId model) const;
+  // Some device that is alive could hold the model.
+  bool can_hold(ModelId model) const {
+    return alive_ > 0 && models_[model.index()].info.pages <= largest_pages_;
+  }
+  // Devices that are alive.
+  std::size_t alive_count() const { return alive_; }
 
   const Executor& exec(DeviceId id) const { return device(id).exec; }
   const Executor& load(DeviceId id) const { return device(id).load; }
@@ -68,9 +73,17 @@ class ClusterState {
 
   // Rolling estimates; the model's seed where nothing was measured on this device.
   Duration exec_estimate(DeviceId device, ModelId model, int batch_index) const;
-  // All of them by batch index; empty where the model never was on the device: its seeds count.
+  // All of them by batch index; empty where the model never ran on the device: its seeds count.
   std::span<const Duration> exec_estimates(DeviceId device, ModelId model) const;
   Duration load_estimate(DeviceId device, ModelId model) const;
+  // Bounds of all devices' estimates, for whoever would else ask them all: nobody's are longer (by batch
+  // index), or shorter. They rise and fall with reports alone, and may for a while be further away than they
+  // need.
+  std::span<const Duration> longest_execs(ModelId model) const { return models_[model.index()].longest; }
+  Duration shortest_exec(ModelId model) const { return models_[model.index()].shortest; }  // of one row
+  Duration shortest_load(ModelId model) const { return models_[model.index()].shortest_load; }
+  // Changes whenever some device's estimate for one row does.
+  std::uint64_t exec_version(ModelId model) const { return models_[model.index()].version; }
 
   // Loaded models of a device that no pending action needs, from the least recently used on. Calls
   // `take(model, last use)` until it returns false. O(loaded models seen).
@@ -92,10 +105,11 @@ class ClusterState {
   std::optional<FinishedAction> finish(const ActionDone& done, TimePoint now);
 
   // Estimates decide what runs, and only what runs is measured: a slow spell must not shut a model out for
-  // good. A policy calls this when a request is refused because one row would take longer than
-  // `at_most`, and the seed says it would not: where nothing was measured for a second, the seed counts
-  // again.
-  void doubt(ModelId model, Duration at_most, TimePoint now);
+  // good. A policy calls this before it refuses a request because one row would take longer than `at_most`,
+  // where the seed says it would not: where nothing was measured for a second, the seed counts again; on a
+  // device that idles already after a tenth of that, and then after twice as long each time that the seed
+  // proves wrong. True where it does: then the refusal had better be thought over.
+  bool doubt(ModelId model, Duration at_most, TimePoint now);
 
  private:
   struct OnDevice {
@@ -104,8 +118,10 @@ class ClusterState {
     int pending_infers = 0;
     TimePoint last_use;
     profile::RollingWindow load;
-    std::vector<profile::RollingWindow> exec;  // by batch index
-    std::vector<Duration> estimates;           // what `exec` says, side by side because all are read together
+    std::vector<std::pair<std::size_t, profile::RollingWindow>> exec;  // of the batch sizes that ran here
+    std::vector<Duration>
+        estimates;   // by batch index, what `exec` and else the seeds say; empty where none ran
+    int trials = 0;  // of the seed for one row, since it was right
   };
   static constexpr std::uint32_t no_slot = std::numeric_limits<std::uint32_t>::max();
   struct Device {
@@ -116,6 +132,14 @@ class ClusterState {
     std::vector<OnDevice> slots;
     std::set<std::pair<TimePoint, ModelId>> lru;  // of the loaded
   };
+  struct Model {
+    ModelInfo info;
+    std::vector<std::uint32_t> devices;  // that have a slot for it
+    std::vector<Duration> longest;
+    Duration shortest, shortest_load;
+    std::uint64_t version = 0;
+    unsigned reports = 0;  // since the bounds were found anew
+  };
 
   Device& device(DeviceId id);
   const Device& device(DeviceId id) const { return const_cast<ClusterState*>(this)->device(id); }
@@ -124,10 +148,15 @@ class ClusterState {
   OnDevice& get(Device& d, ModelId model);
   void use(Device& d, ModelId model, TimePoint now);
   void drop(Device& d, ModelId model);
-  void refresh_others(OnDevice& on, const ModelInfo& info, std::size_t measured, TimePoint now);
+  void measured(OnDevice& on, Model& model, std::size_t index, Duration duration, TimePoint now);
+  void refresh_others(OnDevice& on, Model& model, std::size_t measured, TimePoint now);
+  void set_estimate(OnDevice& on, Model& model, std::size_t index, Duration estimate);
+  void find_bounds(Model& model);
 
-  std::vector<ModelInfo> models_;
+  std::vector<Model> models_;
   std::vector<Device> devices_;
+  std::size_t alive_ = 0;
+  std::uint64_t largest_pages_ = 0;  // of a device that is alive
   IdMap<ActionId, FinishedAction> actions_;
   ActionId next_action_{};
 };

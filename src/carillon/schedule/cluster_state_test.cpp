@@ -183,12 +183,43 @@ TEST(ClusterState, ASlowSpellDoesNotShutAModelOut) {
     now += 100ms;
   }
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms);
-  w.state.doubt(model, 10ms, now);
+  EXPECT_FALSE(w.state.doubt(model, 10ms, now));
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms) << "measured just now";
-  w.state.doubt(model, 2ms, now + 2s);
+  EXPECT_FALSE(w.state.doubt(model, 2ms, now + 2s));
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms) << "the seed would not fit either";
-  w.state.doubt(model, 10ms, now + 2s);
+  EXPECT_TRUE(w.state.doubt(model, 10ms, now + 2s));
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 3ms);
+}
+
+TEST(ClusterState, AnIdleDeviceIsTriedSoonerAndLessAndLessOften) {
+  Loaded w;
+  TimePoint now = at(10ms);
+  const auto run = [&](Duration took) {
+    const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{5}}, now, 3ms, now);
+    w.state.finish({infer, ActionStatus::success, now, now + took, took}, now + took);
+    now += took;
+  };
+  const auto refused_for = [&] {
+    const TimePoint from = now;
+    while (!w.state.doubt(model, 10ms, now)) now += 10ms;
+    return now - from;
+  };
+  run(90ms);
+  run(90ms);
+  for (const Duration pause : {100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms}) {
+    EXPECT_EQ(refused_for(), pause);
+    run(90ms);  // as slow as before: the first says so
+    EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms);
+  }
+  refused_for();
+  run(3ms);
+  run(90ms);
+  run(90ms);
+  EXPECT_EQ(refused_for(), 100ms);
+  run(90ms);
+  const ActionId busy = w.state.begin_infer(device, model, 1, {RequestId{6}, RequestId{7}}, now, 3ms, now);
+  EXPECT_EQ(refused_for(), 1s) << "a busy device has better things to do";
+  w.state.finish({busy, ActionStatus::success, now, now, 3ms}, now);
 }
 
 }  // namespace

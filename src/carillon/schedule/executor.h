@@ -36,6 +36,10 @@ class Executor {
   // overdue is taken to end now.
   TimePoint free_at(TimePoint now) const { return end_of(pending_.size(), now); }
 
+  // The same as it looked when the queue last changed: not later than free_at() at any time since, and the same
+  // unless something is overdue. TimePoint::min() where it is idle.
+  TimePoint expected_end() const { return pending_.empty() ? TimePoint::min() : pending_.back().end; }
+
   // When `id` is expected to have ended, seen at `now`; it must be pending.
   TimePoint end_of(ActionId id, TimePoint now) const;
 

@@ -34,7 +34,7 @@ void Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
       CARILLON_ASSERT(self.requests_.insert(e.request.id, {.request = e.request, .sequence = sequence}));
       self.models_[model.index()].waiting.insert({sequence, e.request.id});
       self.list(model);
-      for (const DeviceId device : self.models_[model.index()].places) self.fill(device, now, out);
+      self.offer(model, now, out);
     }
     void operator()(const RequestCancelled& e) const {
       const auto open = self.requests_.erase(e.request);
@@ -58,6 +58,7 @@ void Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
 void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
   const auto finished = state_.finish(event, now);
   if (!finished) return;
+  update_room(finished->device);
   const ModelId model = finished->model;
   Model& m = models_[model.index()];
   switch (finished->kind) {
@@ -68,7 +69,7 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
       }
       give_back(*finished, true, out);
       if (state_.residence(finished->device, model) == Residence::absent) displace(model, finished->device);
-      for (const DeviceId device : m.places) fill(device, now, out);
+      offer(model, now, out);
       break;
     case ActionKind::load:
       if (event.status == ActionStatus::success) {
@@ -103,8 +104,12 @@ void Fcfs::give_back(const FinishedAction& infer, bool counts, Actions& out) {
 }
 
 void Fcfs::changed(const DeviceChanged& event, TimePoint now, Actions& out) {
-  if (event.device.index() == ready_.size()) ready_.emplace_back();
+  if (event.device.index() == ready_.size()) {
+    ready_.emplace_back();
+    listed_room_.emplace_back();
+  }
   const auto lost = state_.device_changed(event);
+  update_room(event.device);
   for (std::size_t i = 0; i < models_.size(); ++i)
     displace(ModelId{static_cast<std::uint32_t>(i)}, event.device);
   for (const FinishedAction& infer : lost) give_back(infer, false, out);
@@ -114,6 +119,23 @@ void Fcfs::changed(const DeviceChanged& event, TimePoint now, Actions& out) {
   }
   // What was given back may be loaded on devices that are idle.
   for (std::size_t i = 0; i < ready_.size(); ++i) fill(DeviceId{static_cast<std::uint32_t>(i)}, now, out);
+}
+
+// A model has something new to run.
+void Fcfs::offer(ModelId model, TimePoint now, Actions& out) {
+  for (const DeviceId device : models_[model.index()].places) fill(device, now, out);
+  if (!everywhere(model)) return;
+  while (!room_.empty() && !everywhere_.empty()) fill(room_.begin()->second, now, out);
+}
+
+void Fcfs::update_room(DeviceId device) {
+  const std::size_t pending = state_.exec(device).pending().size();
+  std::optional<std::size_t>& listed = listed_room_[device.index()];
+  if (listed) room_.erase({*listed, device});
+  listed.reset();
+  if (!state_.alive(device) || pending >= options_.outstanding) return;
+  room_.insert({pending, device});
+  listed = pending;
 }
 
 void Fcfs::refuse_all(ModelId model, Reason reason, Actions& out) {
@@ -128,6 +150,7 @@ void Fcfs::refuse_all(ModelId model, Reason reason, Actions& out) {
 void Fcfs::unlist(ModelId model) {
   Model& m = models_[model.index()];
   if (m.listed == no_sequence) return;
+  everywhere_.erase({m.listed, model});
   waiting_.erase({m.listed, model});
   homeless_.erase({m.listed, model});
   for (const DeviceId device : m.places) ready_[device.index()].erase({m.listed, model});
@@ -141,6 +164,10 @@ void Fcfs::list(ModelId model) {
   unlist(model);
   m.listed = oldest;
   if (oldest == no_sequence) return;
+  if (everywhere(model)) {
+    everywhere_.insert({oldest, model});
+    return;
+  }
   waiting_.insert({oldest, model});
   if (m.places.empty()) homeless_.insert({oldest, model});
   for (const DeviceId device : m.places) ready_[device.index()].insert({oldest, model});
@@ -165,10 +192,13 @@ void Fcfs::fill(DeviceId device, TimePoint now, Actions& out) {
   if (!state_.alive(device)) return;
   while (state_.exec(device).pending().size() < options_.outstanding) {
     const Order& ready = ready_[device.index()];
-    const auto next = std::find_if(ready.begin(), ready.end(), [&](const auto& entry) {
+    auto next = std::find_if(ready.begin(), ready.end(), [&](const auto& entry) {
       return state_.residence(device, entry.second) == Residence::loaded;
     });
-    if (next == ready.end()) return;
+    if (!everywhere_.empty() && (next == ready.end() || *everywhere_.begin() < *next))
+      next = everywhere_.begin();
+    else if (next == ready.end())
+      return;
     const ModelId model = next->second;
     Model& m = models_[model.index()];
     const auto& batches = state_.model(model).batches;
@@ -184,6 +214,7 @@ void Fcfs::fill(DeviceId device, TimePoint now, Actions& out) {
     const Duration expected = state_.exec_estimate(device, model, static_cast<int>(index));
     const ActionId id =
         state_.begin_infer(device, model, static_cast<int>(index), members, now, expected, now);
+    update_room(device);
     out.emplace_back(Infer{id, device, model, std::move(members), {now, TimePoint::max()}, expected});
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -22,8 +23,9 @@ struct FcfsOptions {
 // First come, first served, as servers do that know no deadlines: the yardstick for the others. A device with
 // room takes the oldest request whose model is loaded there, together with as many of the same model as wait,
 // up to the largest batch size. A model that is nowhere is loaded for the oldest request in need, evicting
-// the least recently used. A device that would be idle loads another copy if there is free memory. Deadlines,
-// classes and priorities are ignored: late requests run too. Only failures and impossible models are refused.
+// the least recently used. A device that would be idle loads another copy if there is free memory. A model of
+// zero pages is everywhere, and goes to an idle device where there is one. Deadlines, classes and priorities
+// are ignored: late requests run too. Only failures and impossible models are refused.
 //
 // A decision costs O(log n) in waiting requests and models, and O(devices) for a model's devices.
 class Fcfs final : public Scheduler {
@@ -51,6 +53,9 @@ class Fcfs final : public Scheduler {
   void changed(const DeviceChanged& event, TimePoint now, Actions& out);
   void give_back(const FinishedAction& infer, bool counts, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
+  bool everywhere(ModelId model) const { return state_.model(model).pages == 0; }
+  void offer(ModelId model, TimePoint now, Actions& out);
+  void update_room(DeviceId device);
   void list(ModelId model);    // after its oldest request or its places changed
   void unlist(ModelId model);  // before its places change
   void place(ModelId model, DeviceId device);
@@ -64,7 +69,10 @@ class Fcfs final : public Scheduler {
   RequestTable requests_;
   std::vector<Model> models_;
   std::vector<Order> ready_;  // by device: models that are loading or loaded there, by their oldest request
-  Order waiting_, homeless_;  // all models with waiting requests; those of them that are nowhere
+  Order everywhere_;          // models of zero pages, likewise
+  Order waiting_, homeless_;  // the others with waiting requests; those of them that are nowhere
+  std::set<std::pair<std::size_t, DeviceId>> room_;  // devices that may be sent more, by how much they have
+  std::vector<std::optional<std::size_t>> listed_room_;  // by device: as listed there
   TimePoint wake_ = TimePoint::max(), asked_wake_ = TimePoint::max();
   Sequence next_sequence_ = 0;
 };
