@@ -1,6 +1,14 @@
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <csignal>
+#include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <thread>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -46,6 +54,44 @@ struct Arguments {
   DevicesArguments devices;
 };
 
+// Says once a second that requests are being turned away, where they are.
+class OverloadLog {
+ public:
+  explicit OverloadLog(std::shared_ptr<const std::atomic<std::uint64_t>> turned_away)
+      : turned_away_(std::move(turned_away)), thread_([this] { run(); }) {}
+  ~OverloadLog() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  OverloadLog(const OverloadLog&) = delete;
+  OverloadLog& operator=(const OverloadLog&) = delete;
+
+ private:
+  void run() {
+    std::uint64_t told = 0;
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, 1s, [this] { return ended_; })) {
+      const std::uint64_t now = turned_away_->load();
+      if (now > told)
+        spdlog::warn(
+            "overloaded: {} requests of the last second were turned away, as they come faster than "
+            "they can be decided on",
+            now - told);
+      told = now;
+    }
+  }
+
+  std::shared_ptr<const std::atomic<std::uint64_t>> turned_away_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
 int complain(int status, const Error& error) {
   fmt::print(stderr, "carillon serve: {}\n", error.message);
   return status;
@@ -75,14 +121,18 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
 
 // Opens the doors to `service`, calls `opened`, and waits until it is told to stop.
 int serve(controller::Service& service, const Arguments& arguments, const frontend::Options& doors,
-          const SignalWait& signals, const std::string& what, const std::function<void()>& opened = {}) {
+          const SignalWait& signals, const controller::Options& options, const std::string& what,
+          const std::function<void()>& opened = {}) {
   auto frontend = frontend::Frontend::start(service, doors);
   if (!frontend) return complain(exit_failure, frontend.error());
   const frontend::Ports ports = (*frontend)->ports();
   spdlog::info("ready: {}; scheduler {}; HTTP port {}, gRPC port {}, metrics port {} (0: off); Ctrl-C stops",
                what, arguments.scheduler, ports.http, ports.grpc, ports.metrics);
   if (opened) opened();
-  signals.wait();
+  {
+    const OverloadLog log(options.turned_away);
+    signals.wait();
+  }
   spdlog::info("stopping: open requests have {:g} s, new ones are refused", arguments.drain_s);
   (*frontend)->stop();
   return exit_success;
@@ -112,7 +162,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
   auto server = PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
-  const int status = serve((*server)->service(), arguments, doors, signals,
+  const int status = serve((*server)->service(), arguments, doors, signals, options,
                            fmt::format("{} workloads of the plan", (*server)->workloads()));
   (*server)->stop();
   spdlog::info("stopped");
@@ -140,6 +190,7 @@ int run(const Arguments& arguments) {
   }
 
   controller::Options options;
+  options.turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
   options.core.max_open = arguments.max_open;
   options.core.probes.share = arguments.profile_share;
   options.core.by_length = !arguments.length_blind;
@@ -192,7 +243,7 @@ int run(const Arguments& arguments) {
   controller.start();
 
   const int status =
-      serve(controller, arguments, *doors, signals,
+      serve(controller, arguments, *doors, signals, options,
             fmt::format("{} of {} models on {} device{}", loaded->ready, loaded->ready + loaded->not_ready,
                         targets.size(), targets.size() == 1 ? "" : "s"),
             [&] { start_faults(*group, clock.now()); });

@@ -45,6 +45,9 @@ void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival,
       count(of.compute_infer, steps.infer);
       count(of.compute_output, steps.output);
       return;
+    case Outcome::shed:
+      ++of.shed;
+      [[fallthrough]];
     case Outcome::refused:
       ++of.refused;
       break;

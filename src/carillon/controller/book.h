@@ -18,6 +18,7 @@ enum class Outcome : std::uint8_t {
   on_time,    // a result, by its deadline
   late,       // a result, after its deadline: still delivered, but counted apart
   refused,    // by the scheduler, as it cannot be (or was not) on time
+  shed,       // likewise, but before the scheduler heard of it: it could not keep up
   cancelled,  // its client has gone
   failed      // all else: no room, a device that fails, a server that stops
 };

@@ -31,10 +31,14 @@ Duration unix_minus(const Clock& clock) {
          clock.now().time_since_epoch();
 }
 
+// Calls that the thread takes at a time: a result waits for so many decisions at most.
+constexpr std::size_t calls_at_a_time = 64;
+
 }  // namespace
 
-void Controller::Inbox::clear() {
+void Controller::Work::clear() {
   calls.clear();
+  turned_away.clear();
   cancels.clear();
   results.clear();
   probes.clear();
@@ -43,9 +47,11 @@ void Controller::Inbox::clear() {
 Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Options& options,
                        const Clock& clock)
     : clock_(clock),
-      inbox_limit_(options.inbox),
       patience_(options.patience),
-      core_(std::move(scheduler), options.core) {
+      core_options_(options.core),
+      turned_away_(options.turned_away),
+      core_(std::move(scheduler), options.core),
+      door_(options.door) {
   core_.book().set_unix_offset(unix_minus(clock));
 }
 
@@ -98,7 +104,9 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .lengths = {compiled.lengths().begin(), compiled.lengths().end()},
                      .slo = view.config.slo,
                      .cls = class_of(view.config.model_class)};
-  output_row_bytes_.push_back(served.output_row_bytes);
+  models_.push_back({served.output_row_bytes, served.slo, served.cls});
+  // Where the time depends on the input, nobody knows how little it may be.
+  door_.add_model(served.time_varies || !served.lengths.empty() ? Duration{0} : info.batches.front().exec);
   core_.add_model(std::move(served));
   view.ready = true;
   view.reason.clear();
@@ -146,33 +154,66 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
         {fail(ErrorCode::unavailable, "the server is not serving now"), std::move(call), at, std::nullopt});
     return ticket;
   }
-  CARILLON_ASSERT(call->model.index() < output_row_bytes_.size());
-  const std::vector<RowSize>& row = output_row_bytes_[call->model.index()];
-  call->outputs.resize(row.size());
-  for (std::size_t i = 0; i < row.size(); ++i)
-    call->outputs[i].resize(row[i].at(call->length) * static_cast<std::size_t>(call->rows));
-  std::string why;
+  CARILLON_ASSERT(call->model.index() < models_.size());
+  const Model& model = models_[call->model.index()];
+  call->outputs.resize(model.output_row_bytes.size());
+  for (std::size_t i = 0; i < model.output_row_bytes.size(); ++i)
+    call->outputs[i].resize(model.output_row_bytes[i].at(call->length) *
+                            static_cast<std::size_t>(call->rows));
+  schedule::Door::Arrival arrival{.key = 0,
+                                  .model = call->model,
+                                  .cls = call->class_given ? call->cls : model.cls,
+                                  .rows = static_cast<std::size_t>(call->rows),
+                                  .deadline = deadline_of(*call, model.slo, core_options_)};
+  Submission submission{ticket, 0, std::move(call), std::move(on_answer)};
+  bool running = false;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ != State::running) {
-      why = "the server is not serving now";
-    } else if (inbox_.calls.size() >= inbox_limit_) {
-      why = "the server is full: " + std::to_string(inbox_.calls.size()) + " requests wait to be looked at";
-    } else {
-      inbox_.calls.push_back({ticket, std::move(call), std::move(on_answer)});
-      if (asleep_) wake_.notify_one();
-      return ticket;
+    running = state_ == State::running;
+    if (running) {
+      const std::uint32_t slot = submissions_.take();
+      arrival.key = slot;
+      const schedule::Door::Answer answer = door_.arrive(arrival, clock_.now());
+      if (answer.displaced) {
+        // Its frontend may hold locks of its own: the thread answers it.
+        const auto other = static_cast<std::uint32_t>(*answer.displaced);
+        displaced_.push_back(std::move(submissions_[other]));
+        submissions_.give_back(other);
+      }
+      if (answer.in) {
+        submission.place = next_place_++;
+        submissions_[slot] = std::move(submission);
+        if (asleep_) wake_.notify_one();
+        return ticket;
+      }
+      submissions_.give_back(slot);
     }
   }
+  if (running) {
+    turn_away(std::move(submission), at);
+    return ticket;
+  }
+  call = std::move(submission.call);
   core_.book().answered(call->model, Outcome::failed, call->rows, std::min(call->arrival, at), at, {});
-  on_answer({fail(ErrorCode::unavailable, std::move(why)), std::move(call), at, std::nullopt});
+  submission.handler(
+      {fail(ErrorCode::unavailable, "the server is not serving now"), std::move(call), at, std::nullopt});
   return ticket;
+}
+
+void Controller::turn_away(Submission submission, TimePoint at) {
+  const InferCall& call = *submission.call;
+  core_.book().answered(call.model, Outcome::shed, call.rows, std::min(call.arrival, at), at, {});
+  if (turned_away_ != nullptr) turned_away_->fetch_add(1, std::memory_order_relaxed);
+  submission.handler({fail(ErrorCode::resource_exhausted,
+                           "the server is overloaded: requests come faster than they can be decided on; try "
+                           "again later, or elsewhere"),
+                      std::move(submission.call), at, std::nullopt});
 }
 
 void Controller::cancel(std::uint64_t ticket) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::running) return;
-  inbox_.cancels.push_back(ticket);
+  cancels_.push_back({ticket, next_place_});
   if (asleep_) wake_.notify_one();
 }
 
@@ -180,26 +221,27 @@ void Controller::Port::on_result(const worker::ActionResult& result) {
   const std::lock_guard lock(owner.mutex_);
   if (owner.state_ != State::running)
     return;  // all calls are answered then, and their buffers stay to the end
-  owner.inbox_.results.push_back(result);
-  owner.inbox_.results.back().device = device;
+  owner.results_.push_back(result);
+  owner.results_.back().device = device;
   if (owner.asleep_) owner.wake_.notify_one();
 }
 
 void Controller::Port::on_probe(const worker::ProbeResult& result) {
   const std::lock_guard lock(owner.mutex_);
   if (owner.state_ != State::running) return;
-  owner.inbox_.probes.push_back(result);
-  owner.inbox_.probes.back().device = device;
+  owner.probe_results_.push_back(result);
+  owner.probe_results_.back().device = device;
   if (owner.asleep_) owner.wake_.notify_one();
 }
 
 void Controller::run() {
   pthread_setname_np(pthread_self(), "carillon-ctl");
   core_.start(clock_.now());
-  Inbox work;
+  Work work;
   std::unique_lock lock(mutex_);
   while (state_ == State::running) {
-    if (inbox_.empty()) {
+    gather(calls_at_a_time, work);
+    if (work.empty()) {
       const TimePoint at = core_.wake_at();
       const TimePoint now = clock_.now();
       if (at > now) {
@@ -210,27 +252,46 @@ void Controller::run() {
         else
           wake_.wait_for(lock, std::min<Duration>(at - now, std::chrono::minutes{1}));
         asleep_ = false;
+        continue;
       }
     }
-    std::swap(work, inbox_);
     lock.unlock();
     handle(work);
     work.clear();
     lock.lock();
   }
-  std::swap(work, inbox_);
+  gather(submissions_.used(), work);
   lock.unlock();
   core_.stop(clock_.now());
   handle(work);  // calls that came before the stop are answered like those that were open
 }
 
-void Controller::handle(Inbox& inbox) {
+// All results, the oldest calls, and cancellations of calls that no longer wait. With the lock.
+void Controller::gather(std::size_t calls, Work& work) {
+  std::swap(work.results, results_);
+  std::swap(work.probes, probe_results_);
+  std::swap(work.turned_away, displaced_);
+  taken_.clear();
+  door_.take(calls, clock_.now(), taken_);
+  for (const auto& [key, turned_away] : taken_) {
+    const auto slot = static_cast<std::uint32_t>(key);
+    (turned_away ? work.turned_away : work.calls).push_back(std::move(submissions_[slot]));
+    submissions_.give_back(slot);
+  }
+  const std::uint64_t taken =
+      door_.empty() ? next_place_ : submissions_[static_cast<std::uint32_t>(door_.oldest())].place;
+  for (; !cancels_.empty() && cancels_.front().place <= taken; cancels_.pop_front())
+    work.cancels.push_back(cancels_.front().ticket);
+}
+
+void Controller::handle(Work& work) {
   // Results first: they free what the calls may need. Cancellations last: they may be of calls beside them.
-  for (const worker::ActionResult& result : inbox.results) core_.on_result(result, clock_.now());
-  for (const worker::ProbeResult& result : inbox.probes) core_.on_probe(result, clock_.now());
-  for (Submission& submission : inbox.calls)
+  for (const worker::ActionResult& result : work.results) core_.on_result(result, clock_.now());
+  for (const worker::ProbeResult& result : work.probes) core_.on_probe(result, clock_.now());
+  for (Submission& submission : work.turned_away) turn_away(std::move(submission), clock_.now());
+  for (Submission& submission : work.calls)
     core_.submit(submission.ticket, std::move(submission.call), std::move(submission.handler), clock_.now());
-  for (const std::uint64_t ticket : inbox.cancels) core_.cancel(ticket, clock_.now());
+  for (const std::uint64_t ticket : work.cancels) core_.cancel(ticket, clock_.now());
   if (const TimePoint now = clock_.now(); core_.wake_at() <= now) core_.wake(now);
   devices_alive_ = core_.devices_alive();
 }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,7 +17,9 @@
 #include "carillon/controller/core.h"
 #include "carillon/controller/directory.h"
 #include "carillon/controller/service.h"
+#include "carillon/controller/slab.h"
 #include "carillon/engine/engine.h"
+#include "carillon/schedule/door.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/worker/worker.h"
 
@@ -24,16 +27,20 @@ namespace carillon::controller {
 
 struct Options {
   CoreOptions core;
-  std::size_t inbox = 1 << 16;  // calls that wait for the controller's thread; beyond: `unavailable` at once
   // How long the end waits for what devices still run, before it leaves their workers behind.
   Duration patience = std::chrono::seconds{10};
+  // Where calls wait for the controller's thread. Those that are turned away there get `resource_exhausted`.
+  schedule::DoorOptions door;
+  // Counts the calls that are turned away, where given: for whoever tells people.
+  std::shared_ptr<std::atomic<std::uint64_t>> turned_away = nullptr;
 };
 
 // The live controller: Core, one thread that owns it, and an inbox.
 //
 // Frontends and workers leave what happens in the inbox under a short lock; the thread swaps it out in one
-// go, and decides and answers with no lock held. Handlers are called on that thread; only where the inbox is
-// full, or the controller does not run, does submit() call the handler itself.
+// go (of calls so many, so that results do not wait for long behind them), and decides and answers with no
+// lock held. Handlers are called on that thread; only where a call is turned away at the door, or the
+// controller does not run, does submit() call the handler itself: that costs the thread nothing.
 //
 //   Controller controller(make_scheduler("clockwork").value(), options, clock);
 //   auto worker = worker::make_worker(worker_options, clock, controller.results(DeviceId{0}));
@@ -85,18 +92,26 @@ class Controller final : public Service {
  private:
   struct Submission {
     std::uint64_t ticket = 0;
+    std::uint64_t place = 0;  // among all calls, in the order in which they came
     std::unique_ptr<InferCall> call;
     AnswerHandler handler;
   };
-  struct Inbox {
-    std::vector<Submission> calls;
+  struct Cancel {
+    std::uint64_t ticket = 0;
+    std::uint64_t place = 0;  // of the next call then: its own, if it waits, comes before
+  };
+  // What the thread takes at a time.
+  struct Work {
+    std::vector<Submission> calls, turned_away;
     std::vector<std::uint64_t> cancels;
     std::vector<worker::ActionResult> results;
     std::vector<worker::ProbeResult> probes;
     void clear();
-    bool empty() const { return calls.empty() && cancels.empty() && results.empty() && probes.empty(); }
+    bool empty() const {
+      return calls.empty() && turned_away.empty() && cancels.empty() && results.empty() && probes.empty();
+    }
   };
-  // A device's way into the inbox.
+  // A device's way to the controller's thread.
   struct Port final : worker::ResultSink {
     Port(Controller& of, DeviceId id) : owner(of), device(id) {}
     void on_result(const worker::ActionResult& result) override;
@@ -108,13 +123,21 @@ class Controller final : public Service {
 
   bool serving() const;
   void run();
-  void handle(Inbox& inbox);
+  void gather(std::size_t calls, Work& work);
+  void handle(Work& work);
+  void turn_away(Submission submission, TimePoint at);
 
   const Clock& clock_;
-  const std::size_t inbox_limit_;
   const Duration patience_;
+  const CoreOptions core_options_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> turned_away_;
   Directory directory_;
-  std::vector<std::vector<RowSize>> output_row_bytes_;  // by model; fixed once started
+  struct Model {
+    std::vector<RowSize> output_row_bytes;
+    std::optional<Duration> slo;
+    Class cls = Class::normal;
+  };
+  std::vector<Model> models_;  // fixed once started
   std::atomic<std::uint64_t> next_ticket_{1};
 
   Core core_;  // the thread's; before start() and after stop() the starter's
@@ -126,7 +149,14 @@ class Controller final : public Service {
   mutable provision::AutoscaleWindow advice_;
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
-  Inbox inbox_;
+  schedule::Door door_;           // its keys are places in submissions_
+  Slab<Submission> submissions_;  // that wait at the door
+  std::vector<Submission> displaced_;
+  std::deque<Cancel> cancels_;
+  std::vector<worker::ActionResult> results_;
+  std::vector<worker::ProbeResult> probe_results_;
+  std::uint64_t next_place_ = 0;
+  std::vector<schedule::Door::Taken> taken_;  // scratch
   bool asleep_ = false;
   State state_ = State::preparing;
   std::thread thread_;

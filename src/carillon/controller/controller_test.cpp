@@ -231,6 +231,62 @@ TEST(Controller, AnUnreadyModelIsShownWithItsReason) {
   EXPECT_EQ(controller->find("bad", "").value()->reason, "no such operator");
 }
 
+// A scheduler whose decisions take until somebody lets it go on.
+class HeldScheduler final : public schedule::Scheduler {
+ public:
+  HeldScheduler(std::counting_semaphore<>& deciding, std::counting_semaphore<>& go_on)
+      : deciding_(deciding), go_on_(go_on) {}
+  std::string_view name() const override { return "held"; }
+  void add_model(const schedule::ModelInfo&) override {}
+  Duration predicted_exec(DeviceId, ModelId, int) const override { return 1us; }
+  void decide(const schedule::Event& event, TimePoint, schedule::Actions& out) override {
+    const auto* arrived = std::get_if<schedule::RequestArrived>(&event);
+    if (arrived == nullptr) return;
+    deciding_.release();
+    go_on_.acquire();
+    out.push_back(schedule::Refuse{arrived->request.id, schedule::Reason::cannot_finish, TimePoint::max()});
+  }
+
+ private:
+  std::counting_semaphore<>&deciding_, &go_on_;
+};
+
+TEST(Controller, WhatWaitsAtTheDoorIsBoundedAndTheRestIsTurnedAwayAtOnce) {
+  const SteadyClock clock;
+  std::counting_semaphore<> deciding(0), go_on(0);
+  const auto turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
+  Controller controller(std::make_unique<HeldScheduler>(deciding, go_on),
+                        {.core = {}, .door = {.most = 3}, .turned_away = turned_away}, clock);
+  const TinyModel model;
+  controller.add_model(tiny_view(), model, testing::served(0).info);
+  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+  controller.start();
+
+  std::vector<std::promise<ErrorCode>> codes(8);
+  const auto submit = [&](std::size_t i) {
+    return controller.submit(tiny_call(clock, 1), [&codes, i](const InferAnswer& answer) {
+      EXPECT_NE(answer.call, nullptr);
+      codes[i].set_value(answer.status ? ErrorCode::internal : answer.status.error().code);
+    });
+  };
+  submit(0);
+  deciding.acquire();  // the thread is in its decision; what follows waits at the door
+  std::vector<std::uint64_t> tickets;
+  for (std::size_t i = 1; i < codes.size(); ++i) tickets.push_back(submit(i));
+  for (std::size_t i = 4; i < codes.size(); ++i)
+    EXPECT_EQ(codes[i].get_future().get(), ErrorCode::resource_exhausted) << i;
+  EXPECT_EQ(turned_away->load(), 4U);
+  controller.cancel(tickets[5]);  // was turned away
+  controller.cancel(tickets[2]);  // waits: is decided on first, and is not open any more then
+  go_on.release(8);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(codes[i].get_future().get(), ErrorCode::deadline_exceeded) << i;
+  controller.stop();
+  const ModelStatistics of = controller.statistics().models.at(0);
+  EXPECT_EQ(of.refused, 8U);
+  EXPECT_EQ(of.shed, 4U);
+}
+
 // Many frontends submit and cancel while the worker ends actions and another thread reads the statistics; the
 // controller stops in the middle. To be run under ThreadSanitizer.
 TEST(Controller, EveryCallOfManyThreadsGetsExactlyOneAnswer) {
@@ -238,7 +294,7 @@ TEST(Controller, EveryCallOfManyThreadsGetsExactlyOneAnswer) {
   constexpr int calls = 1000;
   for (const std::uint64_t seed : {1, 2, 3}) {
     const SteadyClock clock;
-    auto controller = tiny_controller(clock, seed, {.core = {.max_open = 400}, .inbox = 64});
+    auto controller = tiny_controller(clock, seed, {.core = {.max_open = 400}, .door = {.most = 64}});
     std::vector<std::atomic<int>> answers(threads * calls);
     std::atomic<int> wrong{0};
     std::latch halfway(threads);

@@ -50,6 +50,12 @@ std::string_view words_of(schedule::Reason reason) {
 
 }  // namespace
 
+TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, const CoreOptions& options) {
+  if (call.deadline != TimePoint::max()) return call.deadline;
+  const std::optional<Duration>& lasts = slo ? slo : options.default_deadline;
+  return lasts ? saturating_add(call.arrival, *lasts) : TimePoint::max();
+}
+
 Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& options)
     : scheduler_(std::move(scheduler)),
       options_(options),
@@ -117,13 +123,9 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
         {ErrorCode::unavailable, "the server is full: " + std::to_string(open_rows_) +
                                      " rows are open, of at most " + std::to_string(options_.max_open)},
         now);
-  TimePoint deadline = call->deadline;
-  if (deadline == TimePoint::max()) {
-    if (model.slo)
-      deadline = saturating_add(call->arrival, *model.slo);
-    else if (options_.default_deadline)
-      deadline = saturating_add(call->arrival, *options_.default_deadline);
-  } else if (deadline > saturating_add(call->arrival, options_.longest_deadline)) {
+  const TimePoint deadline = deadline_of(*call, model.slo, options_);
+  if (call->deadline != TimePoint::max() &&
+      deadline > saturating_add(call->arrival, options_.longest_deadline)) {
     return answer_at_once(
         std::move(call), std::move(on_answer),
         {ErrorCode::invalid_argument,

@@ -82,6 +82,10 @@ struct CoreOptions {
   EventObserver* observer = nullptr;
 };
 
+// By when the answer of a call is worth having: its own deadline, or, where it has none, that of its model's
+// SLO, else the server's; max() where there is none.
+TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, const CoreOptions& options);
+
 // The controller without its thread: what happens goes in with the time at which it happens, commands go to
 // the workers and answers to the handlers, inside the call. Deterministic, and without a clock.
 //

@@ -63,8 +63,8 @@ struct InferAnswer {
   std::optional<Duration> would_take;  // for refusals: from arrival to the predicted end
 };
 
-// Takes the answer; called exactly once, from the controller's thread or (a full or stopping server) inside
-// submit(); must be quick and must not call back into the service.
+// Takes the answer; called exactly once, from the controller's thread or (an overloaded or stopping server)
+// inside submit(); must be quick and must not call back into the service.
 using AnswerHandler = std::move_only_function<void(InferAnswer)>;
 
 // Counts and durations of one model, as KServe's statistics report them (Triton's statistics extension).
@@ -81,6 +81,7 @@ struct ModelStatistics {
   StepStatistics success, fail, queue, compute_input, compute_infer, compute_output;
   // Of Carillon: outcomes by name, so that they can be metrics.
   std::uint64_t on_time = 0, late = 0, refused = 0, cancelled = 0, failed = 0;
+  std::uint64_t shed = 0;  // of the refused: turned away before the scheduler heard of them
   std::uint64_t loads = 0, unloads = 0;
   std::uint64_t rows = 0;             // of all requests, whatever their outcome
   std::uint64_t profiled = 0;         // finished requests that were run again alone
@@ -133,7 +134,8 @@ class Service {
   virtual TimePoint now() const = 0;
 
   // Hands over a call whose tensors have the right sizes. The handler is called exactly once, also on
-  // failure, and also for a full server (unavailable). The ticket names it for cancel().
+  // failure, and also for a full server (unavailable) or one whose decisions fall behind
+  // (resource_exhausted). The ticket names it for cancel().
   virtual std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) = 0;
   // The client has gone: the handler still gets its one answer (cancelled, unless it was answered already).
   // Any ticket.

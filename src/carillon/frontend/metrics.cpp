@@ -176,6 +176,9 @@ std::string metrics_text(const ServerStatistics& statistics) {
               {"refused", &M::refused},
               {"cancelled", &M::cancelled},
               {"failed", &M::failed}});
+  f.counter("carillon_requests_shed_total",
+            "Of the refused requests: turned away at once, as decisions on those before them fell behind",
+            [](const M& m) { return m.shed; });
   f.histogram("carillon_request_latency_seconds", "From arrival to answer, of successful requests",
               &M::latency);
   f.histogram("carillon_prediction_error_seconds", "How far predicted and measured execution times differ",

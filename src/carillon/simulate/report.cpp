@@ -60,6 +60,7 @@ Report make_report(const workload::Scenario& scenario, std::string_view schedule
   r.loads = figures.loads;
   r.unloads = figures.unloads;
   r.stopped = figures.stopped;
+  r.shed = figures.shed;
   r.events = figures.events;
   r.decisions = figures.decisions;
   r.wall_s = figures.wall_s;
@@ -115,6 +116,7 @@ nlohmann::ordered_json to_json(const Report& r) {
   json["refused"] = r.refused;
   json["late"] = r.late;
   json["cancelled"] = r.cancelled;
+  json["shed"] = r.shed;
   json["p50_ms"] = r.p50_ms;
   json["p99_ms"] = r.p99_ms;
   json["p9999_ms"] = r.p9999_ms;
@@ -173,6 +175,8 @@ std::string to_table(const Report& r) {
   if (r.decision_times)
     text += fmt::format("  {} decisions took {:.1f} us each, p99 {:.1f} us, max {:.1f} us\n", r.decisions,
                         r.decision_times->mean_us, r.decision_times->p99_us, r.decision_times->max_us);
+  if (r.shed > 0)
+    text += fmt::format("  {} of the refused were turned away, as decisions fell behind\n", r.shed);
   constexpr std::size_t shown = 20;
   std::vector<const Report::Model*> models;
   for (const Report::Model& m : r.models) models.push_back(&m);

@@ -16,6 +16,7 @@ struct Report {
   std::uint64_t seed = 0;
   double offered_rps = 0, goodput_rps = 0, finish_rate = 0;
   std::uint64_t offered = 0, on_time = 0, refused = 0, late = 0, cancelled = 0;
+  std::uint64_t shed = 0;  // of the refused: turned away before the scheduler heard of them
   double p50_ms = 0, p99_ms = 0, p9999_ms = 0, max_ms = 0;
   double mean_batch = 0;
   int median_batch = 0;  // of requests: half of them ran in batches of at least this size

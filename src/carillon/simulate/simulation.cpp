@@ -12,6 +12,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/random.h"
+#include "carillon/schedule/door.h"
 #include "carillon/schedule/id_map.h"
 #include "carillon/simulate/clients.h"
 
@@ -77,7 +78,13 @@ struct Record {
   Request request;
   Duration own{0};
   bool open = true;    // has no outcome yet
-  bool heard = false;  // by the scheduler
+  bool heard = false;  // by the scheduler, or the door before it
+};
+
+// What the scheduler has yet to hear, and its place among all that.
+struct Mail {
+  schedule::Event event;
+  std::uint64_t place = 0;
 };
 
 enum class Kind : std::uint8_t { load, infer };
@@ -173,6 +180,8 @@ class Simulation {
   void handle(const Entry& entry);
   void decide(schedule::Event event);
   void think();
+  std::optional<schedule::Event> next_event();
+  void turn_away(RequestId id);
   void decided();
   void call_scheduler(const schedule::Event& event, schedule::Actions& actions);
   void carry_out_all(schedule::Actions& actions);
@@ -248,7 +257,13 @@ class Simulation {
   schedule::IdMap<ActionId, std::uint32_t> slots_;
   bool deciding_ = false;
   // Where decisions take time: what the scheduler has yet to hear, and what it has decided but not yet said.
-  std::deque<schedule::Event> inbox_;
+  schedule::Door door_;                        // arrivals
+  schedule::IdMap<RequestId, Mail> arrivals_;  // that wait there
+  std::deque<Mail> cancels_;                   // not before the arrivals that came before them
+  std::deque<Mail> reports_;                   // all else
+  std::uint64_t next_place_ = 0;
+  Duration owed_{0};                          // for what was turned away since the last decision
+  std::vector<schedule::Door::Taken> taken_;  // scratch
   bool thinking_ = false;
   schedule::Actions thought_;
   std::uint32_t wake_stamp_ = 0;
@@ -279,7 +294,12 @@ Figures Simulation::run() {
     }
   }
   figures_.span = end_ - warm_;
-  for (const schedule::ModelInfo& info : infos_) scheduler_.add_model(info);
+  for (const schedule::ModelInfo& info : infos_) {
+    scheduler_.add_model(info);
+    // Where the time depends on the input, nobody knows how little it may be.
+    const bool varies = !scenario_.models[info.id.index()].latency.modes.empty();
+    door_.add_model(varies ? Duration{0} : info.batches.front().exec);
+  }
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if (faulty_ && options_.faults.clock_offset > Duration{0})
       devices_[i].offset =
@@ -453,7 +473,21 @@ void Simulation::hear(RequestId id) {
 
 void Simulation::decide(schedule::Event event) {
   if (charged_) {
-    inbox_.push_back(std::move(event));
+    const std::uint64_t place = next_place_++;
+    if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event)) {
+      const Request& request = arrival->request;
+      const auto answer = door_.arrive(
+          {.key = request.id.value, .model = request.model, .cls = request.cls, .deadline = request.deadline},
+          now_);
+      if (answer.displaced) turn_away(RequestId{*answer.displaced});
+      if (answer.in)
+        arrivals_.insert(request.id, {event, place});
+      else
+        turn_away(request.id);
+    } else {
+      const bool cancel = std::holds_alternative<schedule::RequestCancelled>(event);
+      (cancel ? cancels_ : reports_).push_back({std::move(event), place});
+    }
     if (!thinking_) think();
     return;
   }
@@ -473,28 +507,70 @@ void Simulation::call_scheduler(const schedule::Event& event, schedule::Actions&
   if (options_.observer != nullptr) options_.observer->on_decision(event, now_, actions);
 }
 
-// Takes the next event from the inbox; decided() follows when the decision has taken its time.
+// What the scheduler hears next, of all that waits: in order; but where arrivals wait too long, first what
+// others report, since work that is done, and devices that are free, wait for that.
+std::optional<schedule::Event> Simulation::next_event() {
+  const auto take = [](std::deque<Mail>& from) {
+    schedule::Event event = std::move(from.front().event);
+    from.pop_front();
+    return event;
+  };
+  constexpr std::uint64_t never = ~std::uint64_t{0};
+  const auto place_in = [](const std::deque<Mail>& mail) {
+    return mail.empty() ? never : mail.front().place;
+  };
+  while (true) {
+    const std::uint64_t arrival = door_.empty() ? never : arrivals_.find(RequestId{door_.oldest()})->place;
+    const std::uint64_t report = place_in(reports_), cancel = place_in(cancels_);
+    if (report != never && (report < std::min(arrival, cancel) || door_.lagging(now_))) return take(reports_);
+    if (cancel < arrival) return take(cancels_);
+    taken_.clear();
+    door_.take(1, now_, taken_);
+    if (taken_.empty()) return std::nullopt;
+    const RequestId id{taken_.front().key};
+    if (taken_.front().turned_away) {
+      turn_away(id);
+      continue;
+    }
+    return arrivals_.erase(id)->event;
+  }
+}
+
+// The scheduler never hears of it.
+void Simulation::turn_away(RequestId id) {
+  owed_ += options_.shed_time;
+  arrivals_.erase(id);
+  std::erase_if(cancels_, [id](const Mail& mail) {
+    return std::get<schedule::RequestCancelled>(mail.event).request == id;
+  });
+  const Record* r = record(id);
+  if (r == nullptr || !r->open) return;
+  if (r->request.arrival >= warm_) ++figures_.shed;
+  outcome(id, Observer::Outcome::refused, now_);
+}
+
+// Takes the next event; decided() follows when the decision has taken its time.
 void Simulation::think() {
-  const schedule::Event event = std::move(inbox_.front());
-  inbox_.pop_front();
+  const auto event = next_event();
+  if (!event) return;
   Duration cost = options_.decision_time;
   if (options_.measured_decisions) {
     const Duration before = thread_cpu_time();
-    call_scheduler(event, thought_);
+    call_scheduler(*event, thought_);
     cost = thread_cpu_time() - before;
     figures_.decision_times.add(cost);
   } else {
-    call_scheduler(event, thought_);
+    call_scheduler(*event, thought_);
   }
   thinking_ = true;
-  plan(now_ + cost, Step::decided, 0);
+  plan(now_ + cost + std::exchange(owed_, Duration{0}), Step::decided, 0);
 }
 
 void Simulation::decided() {
   if (options_.observer != nullptr) options_.observer->on_decided(now_);
   carry_out_all(thought_);
   thinking_ = false;
-  if (!inbox_.empty()) think();
+  think();
 }
 
 void Simulation::carry_out_all(schedule::Actions& actions) {
@@ -613,7 +689,7 @@ void Simulation::carry_out(schedule::Action& action) {
 
 // Uses idle time, which is when nobody waits for anything.
 void Simulation::probe() {
-  const bool thinking = thinking_ || !inbox_.empty();
+  const bool thinking = thinking_ || !door_.empty() || !reports_.empty() || !cancels_.empty();
   if (!probes_.due({.open = heard_, .running = infers_ + (thinking ? 1U : 0U)})) return;
   for (std::size_t tried = 0; tried < devices_.size(); ++tried) {
     const std::size_t index = probe_device_++ % devices_.size();

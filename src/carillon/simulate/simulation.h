@@ -56,6 +56,7 @@ struct Figures {
   std::uint64_t loads = 0, unloads = 0, stopped = 0, too_late = 0;
   std::uint64_t profiled = 0;       // requests that were run again alone
   Duration profiling{0};            // of all devices, what that took, cut short or not; `busy` leaves it out
+  std::uint64_t shed = 0;           // of the refused: turned away at the door (schedule::Door)
   std::uint64_t events = 0;         // that the simulation handled
   std::uint64_t decisions = 0;      // calls of the scheduler
   LatencyHistogram decision_times;  // of this machine's CPU; where Options has measured_decisions
@@ -116,9 +117,11 @@ struct Options {
   schedule::ProbeOptions probes;
   // What a decision takes of virtual time, as on a controller's thread: the scheduler hears one event after
   // another, and what it decides is on its way so much later. With measured_decisions it is what each took of
-  // this machine's CPU, so that equal runs differ.
+  // this machine's CPU, so that equal runs differ. Arrivals wait at a schedule::Door, as they do live; one
+  // that is turned away there takes shed_time.
   Duration decision_time{0};
   bool measured_decisions = false;
+  Duration shed_time = std::chrono::nanoseconds{100};
   std::size_t timeline = 0;  // executions to keep
   Duration interval{0};      // of Figures::intervals; 0: none
   Observer* observer = nullptr;
