@@ -2,16 +2,20 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <mutex>
 #include <queue>
+#include <set>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
 #include "carillon/base/random.h"
+#include "carillon/base/statistics.h"
 #include "carillon/cli/bench_waiting.h"
 #include "carillon/cli/commands.h"
 #include "carillon/controller/symphony_threads.h"
+#include "carillon/schedule/door.h"
 #include "carillon/schedule/orloj/dynamic_hull.h"
 #include "carillon/schedule/scheduler.h"
 
@@ -19,11 +23,13 @@ namespace carillon::cli {
 namespace {
 
 struct Arguments {
-  std::string scheduler = "symphony";
+  std::vector<std::string> schedulers = {"symphony"};
   int models = 64;
   int devices = 64;
   std::int64_t requests = 2'000'000;
   double load = 0.85;
+  double fit = 0;
+  bool each = false;
   int threads = 1;
   double round_us = 1000;
   bool rounds = false;
@@ -38,12 +44,29 @@ struct Measured {
   std::uint64_t requests = 0, on_time = 0, dropped = 0, decisions = 0, batches = 0;
   double seconds = 0;      // on the wall
   double cpu_seconds = 0;  // of all threads, waiting for each other included
+  LatencyHistogram each;   // of thread time, where each decision was measured
 };
 
 double cpu_now() {
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+Duration thread_time() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return std::chrono::seconds{t.tv_sec} + Duration{t.tv_nsec};
+}
+
+// What reading it takes: the least of many, as it is taken off each measurement.
+Duration reading_takes() {
+  Duration least = 1s;
+  for (int i = 0; i < 1000; ++i) {
+    const Duration from = thread_time();
+    least = std::min(least, thread_time() - from);
+  }
+  return least;
 }
 
 // What all measurements share: models and requests.
@@ -54,6 +77,8 @@ struct Workload {
 Duration exec_time(int batch) {
   return from_ms(1.053 * batch + 5.072);
 }
+// How long LOAD takes, where memory is limited.
+constexpr Duration load_time = 8ms;
 Workload prepare(const Arguments& arguments, int models, int devices);
 
 // What one device does in this benchmark: nothing but pass time.
@@ -70,9 +95,9 @@ struct End {
 // of 16 (l(b) = 1.053 b + 5.072 ms, SLO 25 ms: Symphony's ResNet50), everything prepared before the clock
 // starts but the events that follow from the decisions. Devices cost no time of their own. The first tenth is
 // not measured.
-Result<Measured> measure(const Arguments& arguments, int models, int devices) {
+Result<Measured> measure(const Arguments& arguments, const std::string& name, int models, int devices) {
   const schedule::Environment ideal{.dispatch = Duration{0}, .answer = Duration{0}, .overrun = 0};
-  auto made = schedule::make_scheduler(arguments.scheduler, ideal);
+  auto made = schedule::make_scheduler(name, ideal);
   if (!made) return std::unexpected(std::move(made.error()));
   schedule::Scheduler& scheduler = **made;
   const Workload workload = prepare(arguments, models, devices);
@@ -80,16 +105,26 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
   const std::size_t count = requests.size();
   for (const schedule::ModelInfo& info : workload.models) scheduler.add_model(info);
   schedule::Actions actions;
+  const auto pages = static_cast<std::uint64_t>(std::max(1.0, arguments.fit * models));
   for (int d = 0; d < devices; ++d)
-    scheduler.decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, 1}, TimePoint{},
-                     actions);
+    scheduler.decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, pages},
+                     TimePoint{}, actions);
   std::priority_queue<End, std::vector<End>, std::greater<>> ends;
+  std::set<ActionId> stopped;  // that have not ended yet
   std::vector<TimePoint> free(static_cast<std::size_t>(devices));
   TimePoint wake = TimePoint::max();
   Measured m{.models = models, .devices = devices};
   const std::size_t first = count / 10;
   using Clock = std::chrono::steady_clock;
-  // Reading the clock around each call would cost as much as the call, so the whole loop is measured.
+  // Reading the clock around each call may cost as much as the call: unless each is asked for, the whole loop
+  // is measured.
+  const Duration reading = arguments.each ? reading_takes() : Duration{0};
+  const auto decide = [&](const schedule::Event& event, TimePoint now, bool counted) {
+    if (!arguments.each) return scheduler.decide(event, now, actions);
+    const Duration from = thread_time();
+    scheduler.decide(event, now, actions);
+    if (counted) m.each.add(thread_time() - from - reading);
+  };
   const auto take = [&](TimePoint now, bool counted) {
     for (schedule::Action& action : actions) {
       if (auto* infer = std::get_if<schedule::Infer>(&action)) {
@@ -110,8 +145,14 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
         }
       } else if (std::get_if<schedule::Refuse>(&action) != nullptr) {
         if (counted) ++m.dropped;
-      } else if (const auto* load = std::get_if<schedule::Load>(&action)) {  // takes no time
-        ends.push({now, {.id = load->id, .start = now, .end = now, .duration = {}}, 0});
+      } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
+        const Duration time = arguments.fit > 0 ? load_time : Duration{0};
+        ends.push({now + time, {.id = load->id, .start = now, .end = now + time, .duration = time}, 0});
+      } else if (const auto* stop = std::get_if<schedule::Stop>(&action)) {
+        if (!stopped.insert(stop->id).second) continue;
+        free[stop->device.index()] = now;
+        ends.push(
+            {now, {.id = stop->id, .status = schedule::ActionStatus::stopped, .start = now, .end = now}, 0});
       } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
         ends.push({now, {.id = unload->id, .start = now, .end = now, .duration = {}}, 0});
       } else if (const auto* w = std::get_if<schedule::WakeAt>(&action)) {
@@ -120,7 +161,7 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
     }
     actions.clear();
   };
-  actions.clear();
+  take(TimePoint{}, false);
   Clock::time_point measured_from = Clock::now();
   double cpu_from = cpu_now();
   for (std::size_t i = 0; i < count;) {
@@ -134,15 +175,16 @@ Result<Measured> measure(const Arguments& arguments, int models, int devices) {
     if (end <= arrival && end <= wake) {
       const schedule::ActionDone done = ends.top().done;
       ends.pop();
-      scheduler.decide(done, end, actions);
+      if (done.status == schedule::ActionStatus::success && stopped.erase(done.id) > 0) continue;
+      decide(done, end, counted);
       take(end, counted);
     } else if (wake < arrival) {
       const TimePoint now = wake;
       wake = TimePoint::max();
-      scheduler.decide(schedule::Wake{}, now, actions);
+      decide(schedule::Wake{}, now, counted);
       take(now, counted);
     } else {
-      scheduler.decide(schedule::RequestArrived{requests[i]}, arrival, actions);
+      decide(schedule::RequestArrived{requests[i]}, arrival, counted);
       ++i;
       take(arrival, counted);
       if (counted) ++m.requests;
@@ -164,6 +206,10 @@ Workload prepare(const Arguments& arguments, int models, int devices) {
   for (int m = 0; m < models; ++m) {
     schedule::ModelInfo info{
         .id = ModelId{static_cast<std::uint32_t>(m)}, .name = "m" + std::to_string(m), .batches = {}};
+    if (arguments.fit > 0) {
+      info.pages = 1;
+      info.load = load_time;
+    }
     for (int b = 1; b <= 64; ++b) info.batches.push_back({b, exec_time(b)});
     workload.models.push_back(std::move(info));
   }
@@ -256,9 +302,9 @@ Measured measure_threads(const Arguments& arguments, int models, int devices) {
   return m;
 }
 
-nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
+nlohmann::ordered_json to_json(const Arguments& arguments, const std::string& scheduler, const Measured& m) {
   nlohmann::ordered_json json;
-  json["scheduler"] = arguments.scheduler;
+  json["scheduler"] = scheduler;
   json["models"] = m.models;
   json["devices"] = m.devices;
   json["threads"] = arguments.threads;
@@ -271,11 +317,16 @@ nlohmann::ordered_json to_json(const Arguments& arguments, const Measured& m) {
   json["mean_batch"] =
       static_cast<double>(m.on_time) / static_cast<double>(std::max<std::uint64_t>(1, m.batches));
   json["decisions"] = m.decisions;
+  if (m.each.count() > 0)
+    json["decision_us"] = {{"mean", to_us(m.each.mean())},
+                           {"p50", to_us(m.each.percentile(0.5))},
+                           {"p99", to_us(m.each.percentile(0.99))},
+                           {"max", to_us(m.each.max())}};
   return json;
 }
 
 int run_waiting(const Arguments& arguments) {
-  const auto measured = measure_waiting({.scheduler = arguments.scheduler,
+  const auto measured = measure_waiting({.scheduler = arguments.schedulers.front(),
                                          .models = arguments.models,
                                          .apps = arguments.apps,
                                          .devices = arguments.devices,
@@ -290,12 +341,12 @@ int run_waiting(const Arguments& arguments) {
     fmt::print(
         "{}: {} decisions with {} requests waiting: p50 {:.2f} us, p99 {:.2f} us, longest {:.1f} us of "
         "thread time\n",
-        arguments.scheduler, times.count(), arguments.waiting, to_us(times.percentile(0.5)),
+        arguments.schedulers.front(), times.count(), arguments.waiting, to_us(times.percentile(0.5)),
         to_us(times.percentile(0.99)), to_us(times.max()));
     return exit_success;
   }
   nlohmann::ordered_json json;
-  json["scheduler"] = arguments.scheduler;
+  json["scheduler"] = arguments.schedulers.front();
   json["models"] = arguments.models;
   json["applications"] = arguments.apps;
   json["devices"] = arguments.devices;
@@ -315,14 +366,21 @@ int run_waiting(const Arguments& arguments) {
 
 int run(const Arguments& arguments) {
   if (arguments.waiting > 0) return run_waiting(arguments);
-  if ((arguments.threads > 1 || arguments.rounds) && arguments.scheduler != "symphony") {
-    fmt::print(
-        stderr,
-        "carillon bench scheduler: --threads above 1 and --rounds need --scheduler symphony: '{}' decides "
-        "event by event, on one thread\n",
-        arguments.scheduler);
-    return exit_usage;
+  std::vector<std::string> schedulers = arguments.schedulers;
+  if (schedulers == std::vector<std::string>{"all"}) {
+    schedulers = schedule::scheduler_names();
+    for (std::string& name : schedulers)
+      if (name.starts_with("timeout")) name += ":0.3";
   }
+  const bool threads = arguments.threads > 1 || arguments.rounds;
+  for (const std::string& name : schedulers)
+    if (threads && (name != "symphony" || arguments.each || arguments.fit > 0)) {
+      fmt::print(
+          stderr,
+          "carillon bench scheduler: --threads above 1 and --rounds need --scheduler symphony, without "
+          "--each and --fit: other decisions are made event by event, on one thread\n");
+      return exit_usage;
+    }
   std::vector<std::pair<int, int>> sizes;
   if (arguments.sweep) {
     for (const int n : {1, 10, 100, 1000, 10000}) sizes.emplace_back(n, arguments.devices);
@@ -332,27 +390,32 @@ int run(const Arguments& arguments) {
   }
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   if (!arguments.json)
-    fmt::print("{:<12}{:>9}{:>9}{:>14}{:>13}{:>10}{:>8}\n", "scheduler", "models", "devices", "requests/s",
-               "ns/request", "dropped", "batch");
-  for (const auto& [models, devices] : sizes) {
-    const Result<Measured> m = arguments.threads > 1 || arguments.rounds
-                                   ? measure_threads(arguments, models, devices)
-                                   : measure(arguments, models, devices);
-    if (!m) {
-      fmt::print(stderr, "carillon bench scheduler: {}\n", m.error().message);
-      return exit_usage;
+    fmt::print("{:<12}{:>9}{:>9}{:>14}{:>13}{:>10}{:>8}{}\n", "scheduler", "models", "devices", "requests/s",
+               "ns/request", "dropped", "batch",
+               arguments.each ? fmt::format("{:>12}{:>10}{:>10}", "decision us", "p50", "p99") : "");
+  for (const std::string& name : schedulers)
+    for (const auto& [models, devices] : sizes) {
+      const Result<Measured> m =
+          threads ? measure_threads(arguments, models, devices) : measure(arguments, name, models, devices);
+      if (!m) {
+        fmt::print(stderr, "carillon bench scheduler: {}\n", m.error().message);
+        return exit_usage;
+      }
+      const auto json = to_json(arguments, name, *m);
+      if (!arguments.json) {
+        fmt::print("{:<12}{:>9}{:>9}{:>14.0f}{:>13.1f}{:>9.3f}%{:>8.1f}", name, models, devices,
+                   json["requests_per_s"].get<double>(), json["ns_per_request"].get<double>(),
+                   100 * json["dropped_fraction"].get<double>(), json["mean_batch"].get<double>());
+        if (arguments.each)
+          fmt::print("{:>12.2f}{:>10.2f}{:>10.2f}", to_us(m->each.mean()), to_us(m->each.percentile(0.5)),
+                     to_us(m->each.percentile(0.99)));
+        fmt::print("\n");
+        std::fflush(stdout);
+      }
+      all.push_back(json);
     }
-    const auto json = to_json(arguments, *m);
-    if (!arguments.json) {
-      fmt::print("{:<12}{:>9}{:>9}{:>14.0f}{:>13.1f}{:>9.3f}%{:>8.1f}\n", arguments.scheduler, models,
-                 devices, json["requests_per_s"].get<double>(), json["ns_per_request"].get<double>(),
-                 100 * json["dropped_fraction"].get<double>(), json["mean_batch"].get<double>());
-      std::fflush(stdout);
-    }
-    all.push_back(json);
-  }
   if (arguments.json)
-    fmt::print("{}\n", (arguments.sweep ? nlohmann::ordered_json{{"runs", all}} : all.front()).dump(2));
+    fmt::print("{}\n", (all.size() > 1 ? nlohmann::ordered_json{{"runs", all}} : all.front()).dump(2));
   return exit_success;
 }
 
@@ -432,6 +495,61 @@ int run_queue(bool as_json, std::uint64_t seed) {
   return exit_success;
 }
 
+// The door alone: what it takes, under an uncontended lock as in the controller, to let an arrival in and
+// take it out again while decisions keep up, and to turn one away while they do not, with so many models.
+int run_door(bool as_json) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point from) {
+    return std::chrono::duration<double, std::nano>(Clock::now() - from).count();
+  };
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  if (!as_json) fmt::print("{:>9}{:>14}{:>18}\n", "models", "through ns", "turned away ns");
+  for (const std::uint32_t models : {1U, 100U, 10'000U}) {
+    constexpr int turns = 1'000'000;
+    std::mutex mutex;
+    Random random(1);
+    std::vector<ModelId> asked;
+    for (int i = 0; i < 1 << 16; ++i) asked.push_back({static_cast<std::uint32_t>(random.below(models))});
+    schedule::Door door;
+    for (std::uint32_t m = 0; m < models; ++m) door.add_model(1ms);
+    std::vector<schedule::Door::Taken> taken;
+    TimePoint now{1s};
+    const auto arrive = [&](std::uint64_t i) {
+      const std::lock_guard lock(mutex);
+      return door.arrive({.key = i, .model = asked[i % asked.size()], .deadline = now + 20ms}, now).in;
+    };
+    auto from = Clock::now();
+    for (std::uint64_t i = 0; i < turns; ++i) {
+      now += 2us;
+      arrive(i);
+      taken.clear();
+      const std::lock_guard lock(mutex);
+      door.take(1, now, taken);
+    }
+    const double through = since(from) / turns;
+    // Twice as many as are taken, until what waits has stood for too long; then nothing is taken any more.
+    for (std::uint64_t i = 0; i < 200'000; ++i) {
+      now += 1us;
+      arrive(turns + i);
+      if (i % 2 == 0) continue;
+      taken.clear();
+      door.take(1, now, taken);
+    }
+    std::uint64_t in = 0;
+    from = Clock::now();
+    for (std::uint64_t i = 0; i < turns; ++i) in += arrive(2 * turns + i) ? 1 : 0;
+    const double away = since(from) / turns;
+    if (!door.overloaded() || in > turns / 100) {
+      fmt::print(stderr, "carillon bench door: {} of {} were let in\n", in, turns);
+      return exit_failure;
+    }
+    if (!as_json) fmt::print("{:>9}{:>14.0f}{:>18.0f}\n", models, through, away);
+    all.push_back({{"models", models}, {"through_ns", through}, {"turned_away_ns", away}});
+  }
+  if (as_json) fmt::print("{}\n", nlohmann::ordered_json{{"runs", all}}.dump(2));
+  return exit_success;
+}
+
 }  // namespace
 
 void add_bench(CLI::App& program, int& status) {
@@ -443,7 +561,10 @@ void add_bench(CLI::App& program, int& status) {
       "The decision core alone, in process: requests a second, and how it grows with models and devices");
   std::string names;
   for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
-  command.add_option("--scheduler", arguments->scheduler, "Policy: " + names)->capture_default_str();
+  command
+      .add_option("--scheduler", arguments->schedulers,
+                  "Policy; repeat for several, or 'all' of them: " + names)
+      ->capture_default_str();
   command.add_option("--models", arguments->models, "Models, all like ResNet50 (1.053 b + 5.072 ms)")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
@@ -456,6 +577,17 @@ void add_bench(CLI::App& program, int& status) {
   command.add_option("--load", arguments->load, "Share of what the devices could serve in batches of 16")
       ->check(CLI::Range(0.001, 10.0))
       ->capture_default_str();
+  command
+      .add_option(
+          "--fit", arguments->fit,
+          "The share of the models whose weights a device can hold, which then have to be loaded (8 ms "
+          "each); 0: all, and nothing needs loading")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_flag(
+      "--each", arguments->each,
+      "Also each decision's thread time: mean, median and 99th percentile (the requests a second "
+      "then include reading the clock)");
   command.add_option("--threads", arguments->threads, "Threads; more than one for symphony alone")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -485,6 +617,7 @@ void add_bench(CLI::App& program, int& status) {
       "Examples:\n"
       "  carillon bench scheduler\n"
       "  carillon bench scheduler --scheduler symphony --sweep --json\n"
+      "  carillon bench scheduler --scheduler all --each --models 1000 --devices 100 --requests 1000000\n"
       "  carillon bench scheduler --scheduler orloj --models 1000 --apps 4096 --waiting 10000 --json");
   command.callback([arguments, &status] { status = run(*arguments); });
   CLI::App& queue = *bench.add_subcommand(
@@ -492,7 +625,12 @@ void add_bench(CLI::App& program, int& status) {
       "Orloj's priority queue alone: inserting, erasing and asking, by the number of waiting requests");
   queue.add_flag("--json", arguments->json, "Print one JSON object");
   queue.callback([arguments, &status] { status = run_queue(arguments->json, 1); });
-  bench.footer("Examples:\n  carillon bench scheduler --sweep\n  carillon bench queue");
+  CLI::App& door = *bench.add_subcommand(
+      "door", "What it takes to let a request in, and to turn one away where decisions cannot keep up");
+  door.add_flag("--json", arguments->json, "Print one JSON object");
+  door.callback([arguments, &status] { status = run_door(arguments->json); });
+  bench.footer(
+      "Examples:\n  carillon bench scheduler --sweep\n  carillon bench queue\n  carillon bench door");
 }
 
 }  // namespace carillon::cli

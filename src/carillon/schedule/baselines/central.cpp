@@ -26,6 +26,24 @@ TimePoint Central::ready_at(DeviceId device, TimePoint now) const {
   return at > now ? at : TimePoint::max();  // it is ready already, and had its turn
 }
 
+void Central::update_device(DeviceId device, TimePoint now) {
+  ready_.erase(device);
+  ready_at_.remove(device.value);
+  if (!fleet_.alive(device) || fleet_.pending(device) > 1) return;
+  const TimePoint at = fleet_.free_at(device, now) - fleet_.environment().dispatch;
+  if (at <= now)
+    ready_.insert(device);
+  else
+    ready_at_.set(device.value, at);
+}
+
+ActionId Central::send(DeviceId device, ModelId model, int index, std::vector<Request> requests,
+                       Window window, TimePoint now, Actions& out) {
+  const ActionId id = fleet_.send(device, model, index, std::move(requests), window, now, out);
+  update_device(device, now);
+  return id;
+}
+
 int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimePoint deadline) const {
   int high = fleet_.batch_index(model, requests);
   if (start + fleet_.span(model, high) <= deadline) return high;
@@ -57,6 +75,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
     auto report = fleet_.finish(*done, now, out);
     if (report.unloadable) refuse_all(*report.unloadable, Reason::device_failed, out);
     if (report.flight) {
+      update_device(report.flight->device, now);
       reported(*report.flight, *done, now);
       if (done->status != ActionStatus::success)
         give_back(*report.flight, done->status != ActionStatus::stopped, now, out);
@@ -70,6 +89,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
     fleet_.set_waiting(gone->model, waiting_since(gone->model));
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
     auto lost = fleet_.device_changed(*change, now, out);
+    update_device(change->device, now);
     device_changed(now);
     for (Fleet::Flight& flight : lost) give_back(flight, false, now, out);
     for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
@@ -85,6 +105,8 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
     asked_wake_ = TimePoint::max();
   }
   fleet_.wake(now, out);
+  for (; ready_at_.top_at() <= now; ready_at_.remove(ready_at_.top()))
+    ready_.insert(DeviceId{ready_at_.top()});
   step(now, out);
   const TimePoint wake = std::max(std::min(wake_at(now), fleet_.wake_at()), now + Duration{1});
   if (wake < asked_wake_) {
@@ -132,6 +154,13 @@ void Queued::list(ModelId model) {
     expiry_.remove(model.value);
   else
     expiry_.set(model.value, queue.front().deadline);
+  queue_changed(model);
+  const TimePoint since = waiting_since(model);
+  TimePoint& listed = since_[model.index()];
+  if (since == listed) return;
+  if (listed != TimePoint::max()) waiting_.erase({listed, model});
+  if (since != TimePoint::max()) waiting_.insert({since, model});
+  listed = since;
 }
 
 void Queued::enqueue(const Request& request, TimePoint) {
@@ -174,20 +203,15 @@ void Queued::expire(TimePoint now, Actions& out) {
   while (expiry_.top_at() <= now) refuse_head(ModelId{expiry_.top()}, now, out);
 }
 
-ActionId Queued::send(DeviceId device, ModelId model, int index, TimePoint latest, TimePoint now,
-                      Actions& out) {
+ActionId Queued::send_first(DeviceId device, ModelId model, int index, TimePoint latest, TimePoint now,
+                            Actions& out) {
   auto requests = pop(model, static_cast<std::size_t>(fleet_.batch_size(model, index)));
   const TimePoint earliest = std::max(now, start_on(device, now) - fleet_.environment().dispatch);
-  return fleet_.send(device, model, index, std::move(requests), {earliest, std::max(latest, earliest)}, now,
-                     out);
+  return send(device, model, index, std::move(requests), {earliest, std::max(latest, earliest)}, now, out);
 }
 
-TimePoint Queued::wake_at(TimePoint now) const {
-  TimePoint at = expiry_.top_at();
-  if (!expiry_.empty() && fleet_.environment().dispatch > Duration{0})
-    for (std::size_t i = 0; i < fleet_.device_count(); ++i)
-      at = std::min(at, ready_at(DeviceId{static_cast<std::uint32_t>(i)}, now));
-  return at;
+TimePoint Queued::wake_at(TimePoint) const {
+  return expiry_.empty() ? TimePoint::max() : std::min(expiry_.top_at(), next_ready_at());
 }
 
 }  // namespace carillon::schedule::baselines

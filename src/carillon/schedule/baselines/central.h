@@ -1,5 +1,7 @@
 #pragma once
 
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "carillon/schedule/fleet.h"
@@ -44,6 +46,17 @@ class Central : public Scheduler {
   bool ready(DeviceId device, TimePoint now) const;
   // When a busy device becomes ready, as far as is known.
   TimePoint ready_at(DeviceId device, TimePoint now) const;
+  // Devices that came to be ready and were not sent anything since: all that are ready, and some that are
+  // overdue.
+  const std::set<DeviceId>& ready_devices() const { return ready_; }
+  // When a busy device becomes ready, as far as is known; max() for never.
+  TimePoint next_ready_at() const {
+    // Without a way to go, the report of the end is as early as the clock.
+    return fleet_.environment().dispatch == Duration{0} ? TimePoint::max() : ready_at_.top_at();
+  }
+  // Sends to a device that is ready. Who sends by the fleet itself goes by ready() and ready_at() alone.
+  ActionId send(DeviceId device, ModelId model, int index, std::vector<Request> requests, Window window,
+                TimePoint now, Actions& out);
   // Where EXEC can start on a device that is ready.
   TimePoint start_on(DeviceId device, TimePoint now) const {
     return std::max(now + fleet_.environment().dispatch, fleet_.free_at(device, now));
@@ -55,10 +68,13 @@ class Central : public Scheduler {
   Fleet fleet_;
 
  private:
+  void update_device(DeviceId device, TimePoint now);
   void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
 
   static constexpr int attempts_ = 3;  // INFERs of a request that may fail
+  std::set<DeviceId> ready_;
+  TimerHeap ready_at_;  // the other devices, where that is known
   IdMap<RequestId, int> failures_;
   std::vector<Request> taken_;  // scratch
   TimePoint asked_wake_ = TimePoint::max();
@@ -71,6 +87,7 @@ class Queued : public Central {
   void add_model(const ModelInfo& model) override {
     Central::add_model(model);
     queues_.emplace_back();
+    since_.push_back(TimePoint::max());
   }
 
  protected:
@@ -81,20 +98,26 @@ class Queued : public Central {
   TimePoint wake_at(TimePoint now) const override;
 
   const RequestQueue& queue(ModelId model) const { return queues_[model.index()]; }
-  std::size_t waiting_models() const { return expiry_.size(); }
+  // Models that have requests, by the arrival of their heads.
+  const std::set<std::pair<TimePoint, ModelId>>& waiting() const { return waiting_; }
   // Takes the first n out.
   std::vector<Request> pop(ModelId model, std::size_t n);
   void refuse_head(ModelId model, TimePoint now, Actions& out);
+  // The model's queue is another than before.
+  virtual void queue_changed(ModelId /*model*/) {}
   // Refuses what has expired.
   void expire(TimePoint now, Actions& out);
   // Sends the first `batch_size` of a model to a device that is ready.
-  ActionId send(DeviceId device, ModelId model, int index, TimePoint latest, TimePoint now, Actions& out);
+  ActionId send_first(DeviceId device, ModelId model, int index, TimePoint latest, TimePoint now,
+                      Actions& out);
 
  private:
   void list(ModelId model);
 
   std::vector<RequestQueue> queues_;
   TimerHeap expiry_;  // models that have requests, by their heads' deadlines
+  std::set<std::pair<TimePoint, ModelId>> waiting_;
+  std::vector<TimePoint> since_;  // by model: as listed there; max() where not
 };
 
 }  // namespace carillon::schedule::baselines

@@ -1,25 +1,24 @@
 #include "carillon/schedule/baselines/clipper.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace carillon::schedule::baselines {
 
 void Clipper::step(TimePoint now, Actions& out) {
   expire(now, out);
-  for (std::size_t i = 0; i < fleet_.device_count() && waiting_models() > 0; ++i) {
-    const DeviceId device{static_cast<std::uint32_t>(i)};
-    if (!ready(device, now)) continue;
-    std::optional<ModelId> oldest;
-    for (std::size_t m = 0; m < fleet_.model_count(); ++m) {
-      const ModelId model{static_cast<std::uint32_t>(m)};
-      if (queue(model).empty() || !fleet_.loaded(device, model)) continue;
-      if (!oldest || waiting_since(model) < waiting_since(*oldest)) oldest = model;
+  for (auto next = ready_devices().begin(); next != ready_devices().end() && !waiting().empty();) {
+    const DeviceId device = *next;
+    if (ready(device, now)) {
+      const auto oldest = std::ranges::find_if(
+          waiting(), [&](const auto& entry) { return fleet_.loaded(device, entry.second); });
+      if (oldest != waiting().end()) {
+        const ModelId model = oldest->second;
+        const int index =
+            fleet_.batch_index(model, std::min(queue(model).size(), static_cast<std::size_t>(limit(model))));
+        send_first(device, model, index, TimePoint::max(), now, out);
+      }
     }
-    if (!oldest) continue;
-    const int index = fleet_.batch_index(
-        *oldest, std::min(queue(*oldest).size(), static_cast<std::size_t>(limit(*oldest))));
-    send(device, *oldest, index, TimePoint::max(), now, out);
+    next = ready_devices().upper_bound(device);
   }
 }
 

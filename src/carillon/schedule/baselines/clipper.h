@@ -11,7 +11,8 @@ namespace carillon::schedule::baselines {
 // tenth where one does not. Deadlines order nothing: a device that falls idle takes the model whose oldest
 // request has waited longest, with as many of its requests as are allowed. A request is answered by its
 // deadline or not at all: one whose deadline has passed is dropped, as Clipper answers then without it; a
-// batch that can only end late still runs. A batch costs O(models).
+// batch that can only end late still runs. A batch costs O(log models) where all models are loaded
+// everywhere.
 class Clipper final : public Queued {
  public:
   explicit Clipper(const Environment& environment) : Queued(environment) {}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace carillon::schedule::baselines {
 namespace {
@@ -35,7 +36,8 @@ int largest_index(const symphony::ModelMachine& machine, Fits&& fits) {
 }  // namespace
 
 std::vector<Backend> squishy_bin_packing(const std::vector<double>& rates, const std::vector<Duration>& slos,
-                                         const std::vector<symphony::ModelMachine>& machines) {
+                                         const std::vector<symphony::ModelMachine>& machines,
+                                         std::size_t limit) {
   std::vector<Backend> backends;
   std::vector<Node> residual;
   for (std::size_t i = 0; i < rates.size(); ++i) {
@@ -49,7 +51,7 @@ std::vector<Backend> squishy_bin_packing(const std::vector<double>& rates, const
     while (rate >= throughput) {
       backends.push_back({{model, size, throughput}});
       rate -= throughput;
-      if (backends.size() > 1'000'000) return backends;
+      if (backends.size() > limit) return backends;
     }
     if (rate <= 1e-9) continue;
     const int index = largest_index(machine, [&](int k) {
@@ -67,27 +69,34 @@ std::vector<Backend> squishy_bin_packing(const std::vector<double>& rates, const
   std::vector<Node> nodes;
   for (Node& next : residual) {
     Node* best = nullptr;
-    Node best_merged;
+    double best_busy = 0;
     for (Node& node : nodes) {
-      Node merged{.cycle = std::min(node.cycle, next.cycle)};
+      const double cycle = std::min(node.cycle, next.cycle);
       double time = 0;
       for (const Backend* from : {&node.sessions, &next.sessions})
-        for (Session session : *from) {
-          const std::size_t m = session.model.index();
-          time += time_in(session, merged.cycle, slos[m], machines[m], session.batch);
-          merged.sessions.push_back(session);
+        for (auto session = from->begin(); session != from->end() && time <= cycle; ++session) {
+          const std::size_t m = session->model.index();
+          int batch = 0;
+          time += time_in(*session, cycle, slos[m], machines[m], batch);
         }
-      merged.busy = time / merged.cycle;
-      if (merged.busy > 1) continue;
-      if (best == nullptr || merged.busy > best_merged.busy) {
+      if (time > cycle || time / cycle > 1) continue;
+      if (best == nullptr || time / cycle > best_busy) {
         best = &node;
-        best_merged = std::move(merged);
+        best_busy = time / cycle;
       }
     }
-    if (best != nullptr)
-      *best = std::move(best_merged);
-    else
+    if (best == nullptr) {
       nodes.push_back(std::move(next));
+      if (backends.size() + nodes.size() > limit) break;
+      continue;
+    }
+    best->cycle = std::min(best->cycle, next.cycle);
+    best->busy = best_busy;
+    best->sessions.insert(best->sessions.end(), next.sessions.begin(), next.sessions.end());
+    for (Session& session : best->sessions) {
+      const std::size_t m = session.model.index();
+      time_in(session, best->cycle, slos[m], machines[m], session.batch);
+    }
   }
   for (Node& node : nodes) backends.push_back(std::move(node.sessions));
   return backends;
@@ -103,14 +112,7 @@ void Nexus::device_changed(TimePoint now) {
   // What is planned for a device that went, or before one came, no longer holds.
   if (last_plan_ == TimePoint::min()) {
     next_plan_ = std::max(next_plan_, now + first_);
-    std::vector<Backend> all(fleet_.alive_count());
-    for (Backend& backend : all)
-      for (std::size_t m = 0; m < machines_.size(); ++m) {
-        const auto& machine = machines_[m];
-        backend.push_back(
-            {ModelId{static_cast<std::uint32_t>(m)}, machine.batch_size(machine.batch_count() - 1), 1});
-      }
-    install(all, now);
+    install({}, now);
   } else {
     plan(now);
   }
@@ -139,66 +141,53 @@ void Nexus::plan(TimePoint now) {
     }
   }
   const std::size_t devices = fleet_.alive_count();
-  const auto packed = [&](double scale) {
-    std::vector<double> scaled = rates;
-    for (double& r : scaled) r *= scale;
-    return squishy_bin_packing(scaled, slos, machines_);
+  const auto scaled = [&](double scale) {
+    std::vector<double> r = rates;
+    for (double& rate : r) rate *= scale;
+    return r;
+  };
+  const auto fits = [&](double scale) {
+    return squishy_bin_packing(scaled(scale), slos, machines_, devices).size() <= devices;
   };
   double low = 1e-4, high = 1;
-  while (high < 1e4 && packed(high).size() <= devices) high *= 2;
+  while (high < 1e4 && fits(high)) high *= 2;
   for (int i = 0; i < 16; ++i) {
     const double middle = std::sqrt(low * high);
-    (packed(middle).size() <= devices ? low : high) = middle;
+    (fits(middle) ? low : high) = middle;
   }
-  std::vector<Backend> backends = packed(low);
+  std::vector<Backend> backends = squishy_bin_packing(scaled(low), slos, machines_);
   if (devices > 0 &&
       backends.size() > devices) {  // more models than devices can be dealt by duty cycles: share
     for (std::size_t i = devices; i < backends.size(); ++i)
       for (const Session& session : backends[i]) backends[i % devices].push_back(session);
     backends.resize(devices);
   }
+  last_plan_ = now;  // from now on requests go where they are planned
+  next_plan_ = now + epoch_;
   install(backends, now);
   for (Model& m : models_) m.arrived = 0;
-  last_plan_ = now;
-  next_plan_ = now + epoch_;
 }
 
-// Puts the backends onto the devices that are alive, and what waits onto the backends.
+// Puts the backends onto the devices that are alive, and what waits onto the backends. Without any, the
+// models come onto the devices as they are asked for.
 void Nexus::install(const std::vector<Backend>& backends, TimePoint now) {
   std::vector<Request> waiting;
   for (Slot& slot : slots_)
     waiting.insert(waiting.end(), slot.machine.queue().begin(), slot.machine.queue().end());
-  for (std::uint32_t i = 0; i < slots_.size(); ++i) expiry_.remove(i);
+  expiry_ = {};
   slots_.clear();
-  for (Model& m : models_) m.slots.clear();
+  busy_.clear();
+  for (Model& m : models_) {
+    m.slots.clear();
+    m.waiting.clear();
+  }
   backends_.assign(fleet_.device_count(), {});
-  turn_.assign(fleet_.device_count(), 0);
   std::size_t next = 0;
   for (std::uint32_t d = 0; d < backends_.size() && next < backends.size(); ++d) {
     if (!fleet_.alive(DeviceId{d})) continue;
-    for (const Session& session : backends[next]) {
-      Slot slot{.device = d, .session = session, .machine = machines_[session.model.index()]};
-      slot.machine.set_target(session.batch);
-      const auto index = static_cast<std::uint32_t>(slots_.size());
-      slots_.push_back(std::move(slot));
-      backends_[d].push_back(index);
-      models_[session.model.index()].slots.push_back(index);
-    }
+    for (const Session& session : backends[next])
+      slots_[add_slot(d, session)].machine.set_target(session.batch);
     ++next;
-  }
-  // A model without a backend would never run.
-  for (std::size_t m = 0; m < models_.size(); ++m) {
-    if (!models_[m].slots.empty()) continue;
-    for (std::uint32_t d = 0; d < backends_.size(); ++d) {
-      if (!fleet_.alive(DeviceId{d})) continue;
-      const auto index = static_cast<std::uint32_t>(slots_.size());
-      slots_.push_back({.device = d,
-                        .session = {ModelId{static_cast<std::uint32_t>(m)}, 1, 1e-3},
-                        .machine = machines_[m]});
-      backends_[d].push_back(index);
-      models_[m].slots.push_back(index);
-      break;
-    }
   }
   std::stable_sort(waiting.begin(), waiting.end(),
                    [](const Request& a, const Request& b) { return a.id < b.id; });
@@ -208,54 +197,103 @@ void Nexus::install(const std::vector<Backend>& backends, TimePoint now) {
   }
 }
 
-void Nexus::enqueue(const Request& request, TimePoint) {
-  Model& model = models_[request.model.index()];
-  ++model.arrived;
-  if (request.deadline < TimePoint::max()) model.slo = request.deadline - request.arrival;
+std::uint32_t Nexus::add_slot(std::uint32_t device, const Session& session) {
+  const auto index = static_cast<std::uint32_t>(slots_.size());
+  auto& place = backends_[device].slots;
+  slots_.push_back({.device = device,
+                    .place = static_cast<std::uint32_t>(place.size()),
+                    .session = session,
+                    .machine = machines_[session.model.index()]});
+  place.push_back(index);
+  models_[session.model.index()].slots.push_back(index);
+  return index;
+}
+
+// The backend that the next request of the model goes to.
+std::uint32_t Nexus::choose_slot(ModelId id) {
+  Model& model = models_[id.index()];
+  const auto on = [&](std::uint32_t device) {
+    // In turn, a device's place is mostly its own.
+    if (device < model.slots.size() && slots_[model.slots[device]].device == device)
+      return model.slots[device];
+    for (const std::uint32_t i : model.slots)
+      if (slots_[i].device == device) return i;
+    const auto& machine = machines_[id.index()];
+    const std::uint32_t added = add_slot(device, {id, machine.batch_size(machine.batch_count() - 1), 1});
+    slots_[added].machine.set_target(slots_[added].session.batch);
+    return added;
+  };
+  if (last_plan_ == TimePoint::min()) {  // in turn
+    const auto count = static_cast<std::uint32_t>(backends_.size());
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t device = (model.next_device + i) % count;
+      if (!fleet_.loaded(DeviceId{device}, id)) continue;
+      model.next_device = device + 1;
+      return on(device);
+    }
+  }
   // Smooth weighted round robin; a device that lacks the weights only where none has them.
-  std::uint32_t best = 0;
-  bool found = false, best_loaded = false;
+  std::optional<std::uint32_t> best;
+  bool best_loaded = false;
   double total = 0;
   for (const std::uint32_t i : model.slots) {
     Slot& slot = slots_[i];
     slot.credit += slot.session.rate;
     total += slot.session.rate;
-    const bool loaded = fleet_.loaded(DeviceId{slot.device}, request.model);
-    if (!found || (loaded && !best_loaded) || (loaded == best_loaded && slot.credit > slots_[best].credit)) {
+    const bool loaded = fleet_.loaded(DeviceId{slot.device}, id);
+    if (!best || (loaded && !best_loaded) || (loaded == best_loaded && slot.credit > slots_[*best].credit)) {
       best = i;
       best_loaded = loaded;
-      found = true;
     }
   }
-  if (!found || !best_loaded) {  // the plan put it where it is not: a device that has it serves it meanwhile
-    for (std::uint32_t d = 0; d < backends_.size(); ++d) {
-      if (!fleet_.loaded(DeviceId{d}, request.model)) continue;
-      best = static_cast<std::uint32_t>(slots_.size());
-      slots_.push_back(
-          {.device = d, .session = {request.model, 1, 1e-3}, .machine = machines_[request.model.index()]});
-      backends_[d].push_back(best);
-      model.slots.push_back(best);
-      found = true;
-      break;
-    }
+  if (!best_loaded) {  // the plan put it where it is not: a device that has it serves it meanwhile
+    std::uint32_t d = 0;
+    while (d < backends_.size() && !fleet_.loaded(DeviceId{d}, id)) ++d;
+    if (d < backends_.size())
+      best = add_slot(d, {id, 1, 1e-3});
+    else if (!best)  // nor is it anywhere: it waits here until it is, or Central refuses it
+      best = add_slot(0, {id, 1, 1e-3});
   }
-  if (!found) {  // no device is alive; Central refuses it when that is sure
-    best = static_cast<std::uint32_t>(slots_.size());
-    slots_.push_back(
-        {.device = 0, .session = {request.model, 1, 1e-3}, .machine = machines_[request.model.index()]});
-    model.slots.push_back(best);
-    if (!backends_.empty()) backends_[0].push_back(best);
+  slots_[*best].credit -= total;
+  return *best;
+}
+
+void Nexus::enqueue(const Request& request, TimePoint) {
+  Model& model = models_[request.model.index()];
+  ++model.arrived;
+  if (request.deadline < TimePoint::max()) model.slo = request.deadline - request.arrival;
+  const std::uint32_t slot = choose_slot(request.model);
+  slots_[slot].machine.enqueue(request);
+  queue_changed(slot);
+}
+
+// Lists the slot as its queue is now.
+void Nexus::queue_changed(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  const auto& queue = slot.machine.queue();
+  Device& device = backends_[slot.device];
+  Model& model = models_[slot.session.model.index()];
+  const TimePoint since = queue.empty() ? TimePoint::max() : queue.front().arrival;
+  if (since != slot.since) {
+    if (slot.since != TimePoint::max()) model.waiting.erase({slot.since, index});
+    if (since != TimePoint::max()) model.waiting.insert({since, index});
+    slot.since = since;
   }
-  slots_[best].credit -= total;
-  slots_[best].machine.enqueue(request);
-  expiry_.set(best, slots_[best].machine.queue().front().deadline);
+  if (queue.empty()) {
+    expiry_.remove(index);
+    device.waiting.erase(slot.place);
+    if (device.waiting.empty()) busy_.erase(slot.device);
+  } else {
+    expiry_.set(index, queue.front().deadline);
+    device.waiting.insert(slot.place);
+    busy_.insert(slot.device);
+  }
 }
 
 bool Nexus::remove(RequestId id, ModelId model) {
-  for (const std::uint32_t i : models_[model.index()].slots) {
+  for (const auto& [since, i] : models_[model.index()].waiting) {
     if (!slots_[i].machine.remove(id)) continue;
-    const auto& queue = slots_[i].machine.queue();
-    queue.empty() ? expiry_.remove(i) : expiry_.set(i, queue.front().deadline);
+    queue_changed(i);
     return true;
   }
   return false;
@@ -266,16 +304,23 @@ void Nexus::take_all(ModelId model, std::vector<Request>& taken) {
     const auto& queue = slots_[i].machine.queue();
     taken.insert(taken.end(), queue.begin(), queue.end());
     slots_[i].machine.clear();
-    expiry_.remove(i);
+    queue_changed(i);
   }
 }
 
 TimePoint Nexus::waiting_since(ModelId model) const {
-  TimePoint since = TimePoint::max();
-  for (const std::uint32_t i : models_[model.index()].slots)
-    if (!slots_[i].machine.queue().empty())
-      since = std::min(since, slots_[i].machine.queue().front().arrival);
-  return since;
+  const auto& waiting = models_[model.index()].waiting;
+  return waiting.empty() ? TimePoint::max() : waiting.begin()->first;
+}
+
+void Nexus::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint) {
+  if (done.status != ActionStatus::success) return;
+  const Duration exec = fleet_.exec(flight.model, flight.batch_index);
+  auto& machine = machines_[flight.model.index()];
+  if (machine.exec(flight.batch_index) == exec) return;
+  machine.set_exec(flight.batch_index, exec);
+  for (const std::uint32_t i : models_[flight.model.index()].slots)
+    slots_[i].machine.set_exec(flight.batch_index, exec);
 }
 
 void Nexus::step(TimePoint now, Actions& out) {
@@ -283,64 +328,73 @@ void Nexus::step(TimePoint now, Actions& out) {
   while (expiry_.top_at() <= now) {
     const std::uint32_t i = expiry_.top();
     const Request head = slots_[i].machine.queue().front();
-    remove(head.id, head.model);
+    slots_[i].machine.remove(head.id);
+    queue_changed(i);
     refuse(head, now, out);
     fleet_.set_waiting(head.model, waiting_since(head.model));
   }
-  // Only devices with something to do are looked at: those of the slots that wait.
-  for (std::uint32_t d = 0; d < backends_.size(); ++d)
-    if (ready(DeviceId{d}, now)) run(d, now, out);
+  // Devices that are ready and have something to do.
+  for (std::uint32_t d = 0;;) {
+    const auto ready = ready_devices().lower_bound(DeviceId{d});
+    const auto busy = busy_.lower_bound(d);
+    if (ready == ready_devices().end() || busy == busy_.end()) break;
+    d = std::max(ready->value, *busy);
+    if (ready->value != *busy) continue;
+    run(d, now, out);
+    ++d;
+  }
 }
 
+// Once round from where it left off, as long as the device is ready.
 void Nexus::run(std::uint32_t d, TimePoint now, Actions& out) {
   const DeviceId device{d};
-  const auto& backend = backends_[d];
-  for (std::size_t k = 0; k < backend.size() && ready(device, now); ++k) {
-    const std::uint32_t i = backend[turn_[d] % backend.size()];
-    turn_[d] = (turn_[d] + 1) % backend.size();
-    Slot& slot = slots_[i];
-    const ModelId model = slot.session.model;
-    if (slot.machine.queue().empty()) continue;
+  Device& backend = backends_[d];
+  const auto first = static_cast<std::uint32_t>(backend.turn % backend.slots.size());
+  bool wrapped = false;
+  for (std::uint32_t from = first; ready(device, now);) {
+    auto place = backend.waiting.lower_bound(from);
+    if (place == backend.waiting.end() && !wrapped) {
+      wrapped = true;
+      place = backend.waiting.begin();
+    }
+    if (place == backend.waiting.end() || (wrapped && *place >= first)) {  // all had their turn
+      backend.turn = first;
+      return;
+    }
+    from = *place + 1;
+    backend.turn = from % backend.slots.size();
+    const std::uint32_t i = backend.slots[*place];
+    const ModelId model = slots_[i].session.model;
     if (!fleet_.loaded(device, model)) {
       // Elsewhere, if it is there.
-      for (std::uint32_t other = 0; other < backends_.size(); ++other)
-        if (fleet_.loaded(DeviceId{other}, model)) {
-          moved_.assign(slot.machine.queue().begin(), slot.machine.queue().end());
-          slot.machine.clear();
-          expiry_.remove(i);
-          const std::vector<Request> moving = moved_;
-          for (const Request& request : moving) {
-            --models_[model.index()].arrived;
-            enqueue(request, now);
-          }
-          break;
-        }
+      std::uint32_t other = 0;
+      while (other < backends_.size() && !fleet_.loaded(DeviceId{other}, model)) ++other;
+      if (other == backends_.size()) continue;
+      const std::vector<Request> moving(slots_[i].machine.queue().begin(), slots_[i].machine.queue().end());
+      slots_[i].machine.clear();
+      queue_changed(i);
+      for (const Request& request : moving) {
+        --models_[model.index()].arrived;
+        enqueue(request, now);
+      }
       continue;
     }
     dropped_.clear();
-    auto batch = slot.machine.granted(now, fleet_.free_at(device, now), dropped_);
+    auto batch = slots_[i].machine.granted(now, fleet_.free_at(device, now), dropped_);
+    queue_changed(i);
     for (const Request& request : dropped_) refuse(request, now, out);
-    if (slot.machine.queue().empty())
-      expiry_.remove(i);
-    else
-      expiry_.set(i, slot.machine.queue().front().deadline);
     if (batch) {
       const TimePoint earliest = std::max(now, batch->exec_at - fleet_.environment().dispatch);
-      fleet_.send(device, model, batch->index, std::move(batch->requests),
-                  {earliest, std::max(earliest, batch->latest)}, now, out);
+      send(device, model, batch->index, std::move(batch->requests),
+           {earliest, std::max(earliest, batch->latest)}, now, out);
     }
     fleet_.set_waiting(model, waiting_since(model));
   }
 }
 
-TimePoint Nexus::wake_at(TimePoint now) const {
-  TimePoint at = expiry_.top_at();
+TimePoint Nexus::wake_at(TimePoint) const {
   if (expiry_.empty()) return TimePoint::max();  // nobody waits: the next arrival plans, if it is due
-  at = std::min(at, next_plan_);
-  if (fleet_.environment().dispatch > Duration{0})
-    for (std::uint32_t d = 0; d < backends_.size(); ++d)
-      if (!backends_[d].empty()) at = std::min(at, ready_at(DeviceId{d}, now));
-  return at;
+  return std::min({expiry_.top_at(), next_plan_, next_ready_at()});
 }
 
 }  // namespace carillon::schedule::baselines

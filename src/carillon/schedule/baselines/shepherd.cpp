@@ -1,8 +1,22 @@
 #include "carillon/schedule/baselines/shepherd.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace carillon::schedule::baselines {
+
+void Shepherd::queue_changed(ModelId model) {
+  const RequestQueue& requests = queue(model);
+  Order order;
+  if (!requests.empty())
+    order = {-fleet_.batch_size(model, fleet_.batch_index(model, requests.size())), requests.front().deadline,
+             model};
+  Order& listed = order_[model.index()];
+  if (order == listed) return;
+  if (listed.size != 0) by_size_.erase(listed);
+  if (order.size != 0) by_size_.insert(order);
+  listed = order;
+}
 
 int Shepherd::candidate(ModelId model, TimePoint start, TimePoint now, Actions& out) {
   while (!queue(model).empty()) {
@@ -19,37 +33,44 @@ int Shepherd::candidate(ModelId model, TimePoint start, TimePoint now, Actions& 
 void Shepherd::step(TimePoint now, Actions& out) {
   expire(now, out);
   bool all_busy = true;
-  for (std::size_t i = 0; i < fleet_.device_count(); ++i) {
-    const DeviceId device{static_cast<std::uint32_t>(i)};
-    if (!ready(device, now)) continue;
-    if (waiting_models() == 0) {
-      all_busy = false;
-      break;
-    }
-    const TimePoint start = start_on(device, now);
-    std::optional<ModelId> best;
-    int best_index = -1, best_size = 0;
-    for (std::size_t m = 0; m < fleet_.model_count(); ++m) {
-      const ModelId model{static_cast<std::uint32_t>(m)};
-      if (queue(model).empty() || !fleet_.loaded(device, model)) continue;
-      const int index = candidate(model, start, now, out);
-      if (index < 0) continue;
-      const int size = fleet_.batch_size(model, index);
-      // Among equals the one with the nearest deadline.
-      if (size > best_size ||
-          (size == best_size && queue(model).front().deadline < queue(*best).front().deadline)) {
-        best = model;
-        best_index = index;
-        best_size = size;
+  for (auto next = ready_devices().begin(); next != ready_devices().end();) {
+    const DeviceId device = *next;
+    if (ready(device, now)) {
+      if (waiting().empty()) {
+        all_busy = false;
+        break;
+      }
+      const TimePoint start = start_on(device, now);
+      std::optional<ModelId> best;
+      int best_index = -1, best_size = 0;
+      for (auto next_model = by_size_.begin(); next_model != by_size_.end();) {
+        const Order order = *next_model;
+        const ModelId model = order.model;
+        if (best && std::tuple(-best_size, queue(*best).front().deadline, *best) <
+                        std::tuple(order.size, order.deadline, model))
+          break;  // nobody who follows can have a larger one, or as large a one that is due sooner
+        if (fleet_.loaded(device, model)) {
+          const int index = candidate(model, start, now, out);
+          const int size = index < 0 ? 0 : fleet_.batch_size(model, index);
+          // Among equals the one with the nearest deadline.
+          const auto urgency = [this](ModelId m) { return std::pair(queue(m).front().deadline, m); };
+          if (size > best_size || (size > 0 && size == best_size && urgency(model) < urgency(*best))) {
+            best = model;
+            best_index = index;
+            best_size = size;
+          }
+        }
+        next_model = by_size_.upper_bound(order);
+      }
+      if (best) {
+        const TimePoint latest = queue(*best).front().deadline - fleet_.span(*best, best_index);
+        const ActionId id = send_first(device, *best, best_index, latest, now, out);
+        running_.insert({static_cast<std::size_t>(best_size), id});
+      } else {
+        all_busy = false;
       }
     }
-    if (!best) {
-      all_busy = false;
-      continue;
-    }
-    const TimePoint latest = queue(*best).front().deadline - fleet_.span(*best, best_index);
-    const ActionId id = send(device, *best, best_index, latest, now, out);
-    running_.insert({static_cast<std::size_t>(best_size), id});
+    next = ready_devices().upper_bound(device);
   }
   if (arrived_ && all_busy && !running_.empty()) {
     const ModelId model = *arrived_;

@@ -26,6 +26,7 @@ void Clockwork::add_model(const ModelInfo& model) {
     m.lanes[static_cast<std::size_t>(rank)] = Lane(has_deadline(rank));
     m.expiry[static_cast<std::size_t>(rank)] = TimePoint::max();
   }
+  m.wide = model.pages == 0;
   needed_.add_model();
   spare_.add_model();
 }
@@ -43,7 +44,7 @@ void Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const RequestProfiled&) const {}
   };
   std::visit(Visitor{*this, now, out}, event);
-  while (!wakes_.empty() && wakes_.begin()->first <= now) fill(wakes_.begin()->second, now, out);
+  fill_due(now, out);
   // What expires may be a reason to load something.
   std::size_t missed = 0;
   do {
@@ -62,27 +63,25 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     return;
   }
   Model& m = models_[request.model.index()];
-  if (has_deadline(rank)) {
-    const bool in_time = std::any_of(m.places.begin(), m.places.end(), [&](const Place& p) {
-      return would_finish_on(p.device, request.model, now) <= request.deadline;
-    });
-    if (!in_time) {
-      const TimePoint finish = would_finish(request.model, now);
-      if (finish > request.deadline) {
-        // A deadline may lie anywhere on the timeline.
-        const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
-        state_.doubt(request.model, (left - options_.safety) * 1000 / (1000 + safety_permille_), now);
-        missed(request, now, out);
-        refuse(request.id, Reason::cannot_finish, finish, out);
-        return;
-      }
+  if (has_deadline(rank) && !in_time(request.model, request.deadline, now)) {
+    TimePoint finish = would_finish(request.model, now);
+    if (finish > request.deadline) {
+      // A deadline may lie anywhere on the timeline.
+      const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
+      if (state_.doubt(request.model, (left - options_.safety) * 1000 / (1000 + safety_permille_), now))
+        finish = would_finish(request.model, now);
+    }
+    if (finish > request.deadline) {
+      missed(request, now, out);
+      refuse(request.id, Reason::cannot_finish, finish, out);
+      return;
     }
   }
   OpenRequest open{.request = request, .sequence = next_sequence_++};
   open.demand = state_.model(request.model).batches.front().exec;
   m.lanes[static_cast<std::size_t>(rank)].insert(
       {has_deadline(rank) ? request.deadline : request.arrival, request.priority, open.sequence, request.id});
-  priority_of(rank).add_demand(request.model, open.demand);
+  add_demand(request.model, rank, open.demand);
   CARILLON_ASSERT(requests_.insert(request.id, open));
   update_lane(request.model, rank);
   offer(request.model, now, out);
@@ -95,7 +94,7 @@ void Clockwork::cancelled(RequestId id) {
   const int rank = rank_of(r);
   CARILLON_ASSERT(models_[r.model.index()].lanes[static_cast<std::size_t>(rank)].erase(
       {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open->sequence, id}));
-  priority_of(rank).add_demand(r.model, -open->demand);
+  add_demand(r.model, rank, -open->demand);
   update_lane(r.model, rank);
 }
 
@@ -110,13 +109,12 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
         for (const RequestId id : finished->requests) requests_.erase(id);
       else
         give_back(*finished, event.status, now, out);
+      update_end(finished->device);
       // Estimates, and so bounds, have changed; or the worker told that the model is not there.
-      if (state_.residence(finished->device, model) == Residence::absent) {
-        displace(model, finished->device);
-      } else {
-        for (Place& p : m.places)
-          if (p.device == finished->device) update_bounds(model, p);
-      }
+      if (state_.residence(finished->device, model) == Residence::absent)
+        displace(model, finished->device, now);
+      else
+        update_bounds(model, finished->device);
       if (event.status != ActionStatus::success) offer(model, now, out);
       break;
     }
@@ -124,7 +122,7 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
       if (event.status == ActionStatus::success) {
         m.load_failures = 0;
       } else {
-        displace(model, finished->device);
+        displace(model, finished->device, now);
         if (event.status == ActionStatus::too_late) {
           // Sent again at once, it would come too late again where the device's clock is ahead.
           m.load_not_before = saturating_add(now, options_.load_pause / 10);
@@ -165,7 +163,7 @@ void Clockwork::give_back(const FinishedAction& infer, std::optional<ActionStatu
     open->waiting = true;
     models_[r.model.index()].lanes[static_cast<std::size_t>(rank)].insert(
         {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open->sequence, id});
-    priority_of(rank).add_demand(r.model, open->demand);
+    add_demand(r.model, rank, open->demand);
     touched |= 1 << rank;
   }
   for (int rank = 0; rank < ranks; ++rank)
@@ -180,12 +178,12 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
   }
   const std::vector<FinishedAction> lost = state_.device_changed(event);
   for (std::size_t i = 0; i < models_.size(); ++i)
-    displace(ModelId{static_cast<std::uint32_t>(i)}, event.device);
-  std::size_t alive = 0;
-  for (std::size_t i = 0; i < ports_.size(); ++i)
-    alive += state_.alive(DeviceId{static_cast<std::uint32_t>(i)}) ? 1U : 0U;
+    displace(ModelId{static_cast<std::uint32_t>(i)}, event.device, now);
+  for (Model& m : models_) m.shortest_version = unknown_version;
+  const std::size_t alive = state_.alive_count();
   needed_.set_alive(alive);
   spare_.set_alive(alive);
+  update_end(event.device);
   set_wake(event.device, TimePoint::max());
   ports_[event.device.index()].patient_exec_at = ports_[event.device.index()].patient_load_at =
       TimePoint::min();
@@ -193,6 +191,8 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     if (!waiting(model)) continue;
+    if (everywhere(model))
+      for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
     if (state_.can_hold(model))
       offer(model, now, out);
     else
@@ -212,7 +212,7 @@ void Clockwork::expire(TimePoint now, Actions& out) {
     const Waiting head = lane.head();
     lane.erase(head);
     const auto open = requests_.erase(head.id);
-    priority_of(rank).add_demand(model, -open->demand);
+    add_demand(model, rank, -open->demand);
     update_lane(model, rank);
     missed(open->request, now, out);
     // It may be that one could still be squeezed in if it went before all else: it is too late all the same.
@@ -231,7 +231,7 @@ void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions&
     while (!lane.empty()) {
       const Waiting head = lane.head();
       lane.erase(head);
-      priority_of(rank).add_demand(model, -requests_.erase(head.id)->demand);
+      add_demand(model, rank, -requests_.erase(head.id)->demand);
       refuse(head.id, reason, reason == Reason::no_device ? TimePoint::max() : would_finish(model, now), out);
     }
     update_lane(model, rank);
@@ -242,6 +242,9 @@ void Clockwork::ask_wake(TimePoint now, Actions& out) {
   TimePoint at = load_wake_;
   if (!expiries_.empty()) at = std::min(at, expiries_.begin()->first);
   if (!wakes_.empty()) at = std::min(at, wakes_.begin()->first);
+  if (wide_waiting())
+    if (const auto next = by_end_.upper_bound(room_seen_); next != by_end_.end())
+      at = std::min(at, saturating_add(next->first, -options_.ahead));
   // A wake that comes too early does no harm, so only a nearer time is worth asking for.
   if (at >= asked_wake_) return;
   CARILLON_ASSERT(at > now);

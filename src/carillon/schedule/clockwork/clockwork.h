@@ -25,7 +25,8 @@ namespace carillon::schedule {
 // the strategy with the nearest required start goes first. The paper's one queue of strategies is kept as a
 // lane of requests a model, and, a device, an ordered set of lower bounds of the lanes' required starts: the
 // search walks the set in order and stops when no later lane can win, which finds the same strategy
-// (clockwork_test.cpp holds both against each other).
+// (clockwork_test.cpp holds both against each other). The lanes of a model that many devices have (`wide`)
+// stand in one set for all devices, with bounds for all: else each request would be listed at every device.
 // LOAD: the highest positive load priority; UNLOAD: least recently used, never one with pending actions.
 // Beyond the paper, an idle LOAD executor loads models whose requests were refused although a device that has
 // them could have served them: no LOAD was quick enough, or all copies were busy (then only into free
@@ -38,8 +39,10 @@ namespace carillon::schedule {
 // Best-effort work starts only on an idle device for which nothing else is waiting, and evicts only what
 // nobody uses: others wait at most for one best-effort batch that has begun. It may starve.
 //
-// A decision costs O(log n) in waiting requests and models, times the lanes whose bound beats the winner, and
-// O(devices) for what concerns a model's devices (its bounds, admission, where to load).
+// A decision costs O(log n) in waiting requests, models and devices, times the lanes whose bound beats the
+// winner; what concerns the devices that could serve a request (admission, who gets it) is looked up in the
+// order in which they will be free, and stops at the first that does. Where something is to be loaded it
+// costs O(devices x models that want it).
 class Clockwork final : public Scheduler {
  public:
   explicit Clockwork(const ClockworkOptions& options = {});
@@ -59,16 +62,29 @@ class Clockwork final : public Scheduler {
   static constexpr int patient_rank = 3;  // normal, without a deadline
   static constexpr DeviceId no_device{std::numeric_limits<std::uint32_t>::max()};
 
-  // A device where a model is loading or loaded, with the lanes' bounds in that device's `ready` sets.
-  struct Place {
-    DeviceId device;
+  static constexpr std::uint64_t unknown_version = ~std::uint64_t{0};
+  // A model on more devices than this is wide.
+  static constexpr std::size_t few_places = 8;
+
+  // Lower bounds of a model's lanes, as they are listed in `ready` sets.
+  struct Bounds {
     std::array<TimePoint, ranks> bound{};
     std::array<bool, ranks> listed{};
+  };
+  using Ready = std::array<std::set<std::pair<TimePoint, ModelId>>, ranks>;
+  // A device where a model is loading or loaded, with the bounds in that device's `ready` sets.
+  struct Place {
+    DeviceId device;
+    Bounds bounds;
   };
   struct Model {
     std::array<Lane, ranks> lanes;
     std::array<TimePoint, ranks> expiry;  // as listed in expiries_; max() where not
-    std::vector<Place> places;
+    std::vector<Place> places;            // none for a model of zero pages, which is everywhere
+    bool wide = false;                    // its lanes are listed in wide_
+    Bounds bounds;                        // there
+    mutable Duration shortest{0};  // over its places, when exec_version was shortest_version; where wide
+    mutable std::uint64_t shortest_version = unknown_version;
     TimePoint patient_since = TimePoint::max();  // as listed in patient_
     TimePoint missed_since = TimePoint::max();   // as listed in missed_
     TimePoint missed_at = TimePoint::min();      // the last time
@@ -77,7 +93,8 @@ class Clockwork final : public Scheduler {
     TimePoint load_not_before = TimePoint::min();
   };
   struct Port {  // the policy's own view of a device
-    std::array<std::set<std::pair<TimePoint, ModelId>>, ranks> ready;
+    Ready ready;
+    std::optional<TimePoint> end;       // as listed in by_end_
     TimePoint wake = TimePoint::max();  // as listed in wakes_
     TimePoint patient_exec_at = TimePoint::min(), patient_load_at = TimePoint::min();
   };
@@ -104,22 +121,45 @@ class Clockwork final : public Scheduler {
 
   // infer.cpp: which batch runs next.
   void fill(DeviceId device, TimePoint now, Actions& out);
+  void fill_due(TimePoint now, Actions& out);
   void offer(ModelId model, TimePoint now, Actions& out);
+  void offer_wide(ModelId model, TimePoint now, Actions& out);
   std::optional<Choice> choose(DeviceId device, TimePoint free, TimePoint now);
   std::optional<Choice> best_of_rank(DeviceId device, int rank, TimePoint free, TimePoint now);
   void spare_others(DeviceId device, Choice& choice);
   void send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out);
+  void add_demand(ModelId model, int rank, Duration work);
   void update_lane(ModelId model, int rank);
-  void update_bounds(ModelId model, Place& place);
-  void unlist(ModelId model, Place& place);
+  void update_bounds(ModelId model, DeviceId device);
+  static void list(ModelId model, std::size_t rank, std::optional<TimePoint> bound, Bounds& bounds,
+                   Ready& ready);
+  static void unlist(ModelId model, Bounds& bounds, Ready& ready);
+  void update_end(DeviceId device);
   void set_wake(DeviceId device, TimePoint at);
   Duration span_of(Duration exec) const;
-  std::span<const BatchCost> costs(DeviceId device, ModelId model, int rank) const;
+  std::span<const BatchCost> costs(DeviceId device, ModelId model, int rank, std::size_t waiting) const;
+  std::span<const BatchCost> longest_costs(ModelId model, std::size_t waiting) const;
+  template <typename Visit>
+  void visit_ready(DeviceId device, std::size_t rank, Visit&& visit) const;
+  bool wide_waiting() const;
+  bool runs_out_of_patience(DeviceId device, TimePoint now) const;
+  Duration shortest_exec(ModelId model) const;
   TimePoint last_start(ModelId model, TimePoint deadline) const;
+  // A lone request that is sent now would be answered in time by some device that has the model, or will.
+  bool in_time(ModelId model, TimePoint deadline, TimePoint now) const;
   // When a lone request that is sent now would be answered, on the best device; max() where none can hold it.
   TimePoint would_finish(ModelId model, TimePoint now) const;
   TimePoint would_finish_on(DeviceId device, ModelId model, TimePoint now) const;
   bool waiting(ModelId model) const;
+  bool everywhere(ModelId model) const { return state_.model(model).pages == 0; }
+  bool nowhere(ModelId model) const {
+    return everywhere(model) ? state_.alive_count() == 0 : models_[model.index()].places.empty();
+  }
+  // Loaded, or being loaded.
+  bool placed(DeviceId device, ModelId model) const {
+    const Residence residence = state_.residence(device, model);
+    return residence == Residence::loaded || residence == Residence::loading;
+  }
 
   // loads.cpp: what is loaded where.
   void run_loads(TimePoint now, Actions& out);
@@ -127,6 +167,7 @@ class Clockwork final : public Scheduler {
   bool load_missed(DeviceId device, TimePoint now, Actions& out);
   void missed(const Request& request, TimePoint now, Actions& out);
   void set_missed(ModelId model, TimePoint since);
+  void set_wide(ModelId model, bool wide);
   bool has_room_elsewhere(DeviceId device, ModelId model) const;
   bool load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out);
   enum class LoadAttempt { sent, evicting, impossible };
@@ -136,7 +177,7 @@ class Clockwork final : public Scheduler {
                  std::optional<Duration> unused_for);
   TimePoint last_useful_load(DeviceId device, ModelId model) const;
   void place(ModelId model, DeviceId device);
-  void displace(ModelId model, DeviceId device);
+  void displace(ModelId model, DeviceId device, TimePoint now);
   LoadPriority& priority_of(int rank) { return is_best_effort(rank) ? spare_ : needed_; }
 
   ClockworkOptions options_;
@@ -147,7 +188,12 @@ class Clockwork final : public Scheduler {
   std::vector<Port> ports_;
   LoadPriority needed_, spare_;  // of real-time and normal requests; of best-effort ones
   std::set<std::pair<TimePoint, std::pair<ModelId, int>>> expiries_;  // of the lanes' heads
+  Ready wide_;
   std::set<std::pair<TimePoint, DeviceId>> wakes_;
+  // Devices that are alive, by the expected end of what they were sent; min() for the idle.
+  std::set<std::pair<TimePoint, DeviceId>> by_end_;
+  // Up to here in that order they have been looked at for wide lanes since they came to have room.
+  std::pair<TimePoint, DeviceId> room_seen_{TimePoint::min(), no_device};
   // Models that are nowhere and have requests without a deadline, by the arrival of the first.
   std::set<std::pair<TimePoint, ModelId>> patient_;
   // Models that are nowhere and had requests refused for that alone, by the first time.

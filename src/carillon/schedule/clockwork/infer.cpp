@@ -9,12 +9,13 @@ Duration Clockwork::span_of(Duration exec) const {
   return exec + exec * safety_permille_ / 1000 + options_.safety;
 }
 
-// Good until the next call.
-std::span<const BatchCost> Clockwork::costs(DeviceId device, ModelId model, int rank) const {
+// Of the batch sizes that `waiting` requests can fill. Good until the next call.
+std::span<const BatchCost> Clockwork::costs(DeviceId device, ModelId model, int rank,
+                                            std::size_t waiting) const {
   costs_.clear();
   const auto& batches = state_.model(model).batches;
   const std::span<const Duration> estimates = state_.exec_estimates(device, model);
-  for (std::size_t i = 0; i < batches.size(); ++i) {
+  for (std::size_t i = 0; i < batches.size() && static_cast<std::size_t>(batches[i].batch) <= waiting; ++i) {
     const Duration exec = estimates.empty() ? batches[i].exec : estimates[i];
     if (is_best_effort(rank) && i > 0 && exec > options_.best_effort_slice) break;
     costs_.push_back({batches[i].batch, span_of(exec)});
@@ -22,21 +23,75 @@ std::span<const BatchCost> Clockwork::costs(DeviceId device, ModelId model, int 
   return costs_;
 }
 
+// No device's are longer.
+std::span<const BatchCost> Clockwork::longest_costs(ModelId model, std::size_t waiting) const {
+  costs_.clear();
+  const auto& batches = state_.model(model).batches;
+  const std::span<const Duration> longest = state_.longest_execs(model);
+  for (std::size_t i = 0; i < batches.size() && static_cast<std::size_t>(batches[i].batch) <= waiting; ++i)
+    costs_.push_back({batches[i].batch, span_of(longest[i])});
+  return costs_;
+}
+
+// Calls visit(bound, model) for the lanes that are listed for a device, or for all (which it need not have),
+// in the order of their bounds, until it returns false.
+template <typename Visit>
+void Clockwork::visit_ready(DeviceId device, std::size_t rank, Visit&& visit) const {
+  const auto& own = ports_[device.index()].ready[rank];
+  const auto& wide = wide_[rank];
+  auto a = own.begin();
+  auto b = wide.begin();
+  while (a != own.end() || b != wide.end()) {
+    const auto& [bound, model] = b == wide.end() || (a != own.end() && *a < *b) ? *a++ : *b++;
+    if (!visit(bound, model)) return;
+  }
+}
+
+// Something waits that any device with room could be given. (Best-effort work waits for devices to be idle.)
+bool Clockwork::wide_waiting() const {
+  return !std::all_of(wide_.begin(), wide_.begin() + 4, [](const auto& lanes) { return lanes.empty(); });
+}
+
+// The shortest estimate for one row over the places of a model, which is somewhere.
+Duration Clockwork::shortest_exec(ModelId model) const {
+  const Model& m = models_[model.index()];
+  const std::uint64_t version = state_.exec_version(model);
+  if (m.wide && m.shortest_version == version) return m.shortest;
+  Duration shortest = Duration::max();
+  for (const Place& p : m.places) shortest = std::min(shortest, state_.exec_estimate(p.device, model, 0));
+  if (everywhere(model))
+    for (const auto& [end, device] : by_end_)
+      shortest = std::min(shortest, state_.exec_estimate(device, model, 0));
+  m.shortest = shortest;
+  m.shortest_version = version;
+  return shortest;
+}
+
 // When a request that is alone in its batch must start at the latest, as things are loaded now.
 TimePoint Clockwork::last_start(ModelId model, TimePoint deadline) const {
-  const Model& m = models_[model.index()];
+  if (!nowhere(model)) return saturating_add(deadline, -span_of(shortest_exec(model)));
   Duration least = Duration::max();
-  for (const Place& p : m.places) least = std::min(least, span_of(state_.exec_estimate(p.device, model, 0)));
-  if (m.places.empty()) {
-    for (std::size_t i = 0; i < state_.device_count(); ++i) {
-      const DeviceId device{static_cast<std::uint32_t>(i)};
-      if (state_.alive(device))
-        least = std::min(
-            least, span_of(state_.exec_estimate(device, model, 0)) + state_.load_estimate(device, model));
-    }
-    if (least == Duration::max()) least = Duration{0};
+  if (state_.device_count() > few_places) {
+    least = span_of(state_.shortest_exec(model)) + state_.shortest_load(model);
+  } else {
+    for (const auto& [end, device] : by_end_)
+      least = std::min(least,
+                       span_of(state_.exec_estimate(device, model, 0)) + state_.load_estimate(device, model));
   }
-  return saturating_add(deadline, -least);
+  return saturating_add(deadline, by_end_.empty() ? Duration{0} : -least);
+}
+
+bool Clockwork::in_time(ModelId model, TimePoint deadline, TimePoint now) const {
+  const Model& m = models_[model.index()];
+  if (!m.wide)
+    return std::any_of(m.places.begin(), m.places.end(),
+                       [&](const Place& p) { return would_finish_on(p.device, model, now) <= deadline; });
+  const Duration least = span_of(state_.shortest_exec(model));
+  for (const auto& [end, device] : by_end_) {
+    if (saturating_add(std::max(end, now), least) > deadline) return false;
+    if (placed(device, model) && would_finish_on(device, model, now) <= deadline) return true;
+  }
+  return false;
 }
 
 TimePoint Clockwork::would_finish_on(DeviceId device, ModelId model, TimePoint now) const {
@@ -51,15 +106,27 @@ TimePoint Clockwork::would_finish_on(DeviceId device, ModelId model, TimePoint n
 }
 
 TimePoint Clockwork::would_finish(ModelId model, TimePoint now) const {
+  const Model& m = models_[model.index()];
   TimePoint finish = TimePoint::max();
-  for (std::size_t i = 0; i < state_.device_count(); ++i)
-    finish = std::min(finish, would_finish_on(DeviceId{static_cast<std::uint32_t>(i)}, model, now));
+  if (!m.wide)
+    for (const Place& p : m.places) finish = std::min(finish, would_finish_on(p.device, model, now));
+  // The others would have to load it first.
+  const TimePoint soonest = m.wide ? now : saturating_add(now, state_.shortest_load(model));
+  const Duration least = span_of(state_.shortest_exec(model));
+  for (const auto& [end, device] : by_end_) {
+    if (saturating_add(std::max(end, soonest), least) >= finish) break;
+    finish = std::min(finish, would_finish_on(device, model, now));
+  }
   return finish;
 }
 
 bool Clockwork::waiting(ModelId model) const {
   const auto& lanes = models_[model.index()].lanes;
   return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.empty(); });
+}
+
+void Clockwork::add_demand(ModelId model, int rank, Duration work) {
+  if (!everywhere(model)) priority_of(rank).add_demand(model, work);
 }
 
 void Clockwork::update_lane(ModelId model, int rank) {
@@ -76,44 +143,64 @@ void Clockwork::update_lane(ModelId model, int rank) {
   } else if (!is_best_effort(rank)) {
     TimePoint since = TimePoint::max();
     for (const Lane* patient : {&m.lanes[1], &m.lanes[3]})
-      if (!patient->empty() && m.places.empty()) since = std::min(since, patient->head().due);
+      if (!patient->empty() && nowhere(model)) since = std::min(since, patient->head().due);
     if (since != m.patient_since) {
       if (m.patient_since != TimePoint::max()) patient_.erase({m.patient_since, model});
       if (since != TimePoint::max()) patient_.insert({since, model});
       m.patient_since = since;
     }
   }
+  const auto bound = [&lane](std::span<const BatchCost> costs) {
+    return lane.empty() ? std::nullopt : std::optional(lane.bound(costs));
+  };
+  if (m.wide) {
+    list(model, r, bound(longest_costs(model, lane.size())), m.bounds, wide_);
+  } else {
+    for (Place& p : m.places)
+      list(model, r, bound(costs(p.device, model, rank, lane.size())), p.bounds,
+           ports_[p.device.index()].ready);
+  }
+}
+
+// Estimates of the model on the device have changed.
+void Clockwork::update_bounds(ModelId model, DeviceId device) {
+  Model& m = models_[model.index()];
+  if (m.wide) {
+    for (std::size_t r = 0; r < ranks; ++r)
+      if (m.bounds.listed[r])
+        list(model, r, m.lanes[r].bound(longest_costs(model, m.lanes[r].size())), m.bounds, wide_);
+    return;
+  }
   for (Place& p : m.places) {
-    const bool list = !lane.empty();
-    const TimePoint bound = list ? lane.bound(costs(p.device, model, rank)) : TimePoint{};
-    if (list == p.listed[r] && bound == p.bound[r]) continue;
-    auto& ready = ports_[p.device.index()].ready[r];
-    if (p.listed[r]) ready.erase({p.bound[r], model});
-    if (list) ready.insert({bound, model});
-    p.listed[r] = list;
-    p.bound[r] = bound;
+    if (p.device != device) continue;
+    for (std::size_t r = 0; r < ranks; ++r)
+      if (p.bounds.listed[r])
+        list(model, r, m.lanes[r].bound(costs(device, model, static_cast<int>(r), m.lanes[r].size())),
+             p.bounds, ports_[device.index()].ready);
   }
 }
 
-void Clockwork::update_bounds(ModelId model, Place& place) {
-  const Model& m = models_[model.index()];
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (!place.listed[r]) continue;
-    const TimePoint bound = m.lanes[r].bound(costs(place.device, model, static_cast<int>(r)));
-    if (bound == place.bound[r]) continue;
-    auto& ready = ports_[place.device.index()].ready[r];
-    ready.erase({place.bound[r], model});
-    ready.insert({bound, model});
-    place.bound[r] = bound;
-  }
+// Sees to it that the lane is listed with this bound, or, without one, not at all.
+void Clockwork::list(ModelId model, std::size_t rank, std::optional<TimePoint> bound, Bounds& bounds,
+                     Ready& ready) {
+  if (bound.has_value() == bounds.listed[rank] && (!bound || *bound == bounds.bound[rank])) return;
+  if (bounds.listed[rank]) ready[rank].erase({bounds.bound[rank], model});
+  if (bound) ready[rank].insert({*bound, model});
+  bounds.listed[rank] = bound.has_value();
+  if (bound) bounds.bound[rank] = *bound;
 }
 
-void Clockwork::unlist(ModelId model, Place& place) {
-  for (std::size_t r = 0; r < ranks; ++r)
-    if (place.listed[r]) {
-      ports_[place.device.index()].ready[r].erase({place.bound[r], model});
-      place.listed[r] = false;
-    }
+void Clockwork::unlist(ModelId model, Bounds& bounds, Ready& ready) {
+  for (std::size_t r = 0; r < ranks; ++r) list(model, r, std::nullopt, bounds, ready);
+}
+
+void Clockwork::update_end(DeviceId device) {
+  Port& port = ports_[device.index()];
+  const auto end = state_.alive(device) ? std::optional(state_.exec(device).expected_end()) : std::nullopt;
+  if (end == port.end) return;
+  if (port.end) by_end_.erase({*port.end, device});
+  if (end) by_end_.insert({*end, device});
+  port.end = end;
 }
 
 void Clockwork::set_wake(DeviceId device, TimePoint at) {
@@ -145,9 +232,33 @@ void Clockwork::fill(DeviceId device, TimePoint now, Actions& out) {
   }
 }
 
+// Gives work to the devices that have come to have room: by their own wakes, and, where wide lanes wait, by
+// the expected ends of what they were sent.
+void Clockwork::fill_due(TimePoint now, Actions& out) {
+  const TimePoint room_until = saturating_add(now, options_.ahead);
+  const bool wide = wide_waiting();
+  while (true) {
+    const auto next = wide ? by_end_.upper_bound(room_seen_) : by_end_.end();
+    const bool has_room = next != by_end_.end() && next->first <= room_until;
+    const bool wakes = !wakes_.empty() && wakes_.begin()->first <= now;
+    if (!has_room && !wakes) break;
+    if (wakes && (!has_room || wakes_.begin()->first <= saturating_add(next->first, -options_.ahead))) {
+      fill(wakes_.begin()->second, now, out);
+    } else {
+      room_seen_ = *next;
+      fill(next->second, now, out);
+    }
+  }
+  room_seen_ = {room_until, no_device};
+}
+
 // A model has something new to run: gives it to those of its devices that have room, the soonest free first.
 void Clockwork::offer(ModelId model, TimePoint now, Actions& out) {
   const Model& m = models_[model.index()];
+  if (m.wide) {
+    offer_wide(model, now, out);
+    return;
+  }
   if (m.places.size() == 1) {
     fill(m.places.front().device, now, out);
     return;
@@ -163,12 +274,41 @@ void Clockwork::offer(ModelId model, TimePoint now, Actions& out) {
   }
 }
 
+// The same for a wide one. Devices without room are looked at when they come to have it (fill_due).
+void Clockwork::offer_wide(ModelId model, TimePoint now, Actions& out) {
+  const TimePoint room_until = saturating_add(now, options_.ahead);
+  std::vector<std::pair<TimePoint, DeviceId>> loading;
+  std::pair<TimePoint, DeviceId> seen{TimePoint::min(), DeviceId{0}};
+  for (auto next = by_end_.lower_bound(seen); next != by_end_.end() && next->first <= room_until;
+       next = by_end_.upper_bound(seen)) {
+    if (!waiting(model)) return;
+    seen = *next;
+    const DeviceId device = seen.second;
+    switch (state_.residence(device, model)) {
+      case Residence::loaded:
+        fill(device, now, out);
+        break;
+      case Residence::loading:
+        loading.emplace_back(std::max(state_.exec(device).free_at(now), state_.ready_at(device, model, now)),
+                             device);
+        break;
+      case Residence::absent:
+      case Residence::unloading:
+        break;
+    }
+  }
+  std::sort(loading.begin(), loading.end());
+  for (const auto& [start, device] : loading) {
+    if (!waiting(model)) return;
+    fill(device, now, out);
+  }
+}
+
 std::optional<Clockwork::Choice> Clockwork::choose(DeviceId device, TimePoint free, TimePoint now) {
   Port& port = ports_[device.index()];
   for (int rank = 0; rank < ranks; ++rank) {
     if (is_best_effort(rank) && !state_.exec(device).idle()) break;
-    if (rank == 2 && port.patient_exec_at <= now && !port.ready[patient_rank].empty() &&
-        saturating_add(port.ready[patient_rank].begin()->first, options_.patience) <= now) {
+    if (rank == 2 && port.patient_exec_at <= now && runs_out_of_patience(device, now)) {
       if (const auto choice = best_of_rank(device, patient_rank, free, now)) {
         const Duration exec = state_.exec_estimate(device, choice->model, choice->strategy.batch_index);
         port.patient_exec_at =
@@ -181,6 +321,17 @@ std::optional<Clockwork::Choice> Clockwork::choose(DeviceId device, TimePoint fr
   return std::nullopt;
 }
 
+// Somebody without a deadline has waited for so long that it may go before those with one.
+bool Clockwork::runs_out_of_patience(DeviceId device, TimePoint now) const {
+  bool found = false;
+  visit_ready(device, patient_rank, [&](TimePoint arrival, ModelId model) {
+    if (saturating_add(arrival, options_.patience) > now) return false;
+    found = placed(device, model);
+    return !found;
+  });
+  return found;
+}
+
 // The strategy with the nearest required start among one rank's lanes, by the rules of appendix B. Ties go to
 // the smaller priority number, then to the earlier arrival.
 std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int rank, TimePoint free,
@@ -188,23 +339,26 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
   const auto r = static_cast<std::size_t>(rank);
   const auto key = [](const Strategy& s) { return std::tuple(s.start, s.first.priority, s.first.sequence); };
   std::optional<Choice> best;
-  for (const auto& [bound, model] : ports_[device.index()].ready[r]) {
-    if (best && best->strategy.start < bound) break;
+  visit_ready(device, r, [&](TimePoint bound, ModelId model) {
+    if (best && best->strategy.start < bound) return false;
+    if (!placed(device, model)) return true;
     const bool loaded = state_.residence(device, model) == Residence::loaded;
     const TimePoint ready = state_.ready_at(device, model, now);
     if (!loaded) {
-      if (is_best_effort(rank) || state_.load_overdue(device, model, now)) continue;
+      if (is_best_effort(rank) || state_.load_overdue(device, model, now)) return true;
       if (ready > saturating_add(free, options_.cold_ahead)) {
         const TimePoint wake = saturating_add(ready, -options_.cold_ahead);
         if (wake < ports_[device.index()].wake) set_wake(device, wake);
-        continue;
+        return true;
       }
     }
     const TimePoint start = std::max(free, ready);
-    const auto strategy = models_[model.index()].lanes[r].best(costs(device, model, rank), start);
-    if (!strategy || (best && key(best->strategy) < key(*strategy))) continue;
-    best = Choice{model, rank, *strategy, start, ready, loaded};
-  }
+    const Lane& lane = models_[model.index()].lanes[r];
+    const auto strategy = lane.best(costs(device, model, rank, lane.size()), start);
+    if (strategy && (!best || key(*strategy) <= key(best->strategy)))
+      best = Choice{model, rank, *strategy, start, ready, loaded};
+    return true;
+  });
   if (best && has_deadline(rank)) spare_others(device, *best);
   return best;
 }
@@ -216,36 +370,37 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
 void Clockwork::spare_others(DeviceId device, Choice& choice) {
   const auto r = static_cast<std::size_t>(choice.rank);
   int asked = 0;
-  for (const auto& [bound, model] : ports_[device.index()].ready[r]) {
+  const Lane& chosen = models_[choice.model.index()].lanes[r];
+  const std::span<const BatchCost> all = costs(device, choice.model, choice.rank, chosen.size());
+  own_costs_.assign(all.begin(), all.end());
+  visit_ready(device, r, [&](TimePoint bound, ModelId model) {
     const auto size = static_cast<std::size_t>(choice.strategy.batch_index);
-    const std::span<const BatchCost> all = costs(device, choice.model, choice.rank);
-    own_costs_.assign(all.begin(), all.end());
     const BatchCost own = own_costs_[size];
-    if (asked == options_.lanes_spared || bound >= saturating_add(choice.start, own.span)) return;
-    if (model == choice.model || state_.residence(device, model) != Residence::loaded) continue;
+    if (asked == options_.lanes_spared || bound >= saturating_add(choice.start, own.span)) return false;
+    if (model == choice.model || state_.residence(device, model) != Residence::loaded) return true;
     ++asked;
     const Lane& other = models_[model.index()].lanes[r];
-    const auto other_costs = costs(device, model, choice.rank);
+    const auto other_costs = costs(device, model, choice.rank, other.size());
     const auto first = other.best(other_costs, choice.start);
-    if (!first) continue;
+    if (!first) return true;
     const BatchCost& cost = other_costs[static_cast<std::size_t>(first->batch_index)];
     const auto harmed_by = [&](Duration span) {
       const auto left = other.best(other_costs, saturating_add(choice.start, span));
       return !left || left->batch_index < first->batch_index;
     };
-    if (cost.span / cost.batch >= own.span / own.batch || !harmed_by(own.span)) continue;
+    if (cost.span / cost.batch >= own.span / own.batch || !harmed_by(own.span)) return true;
     std::size_t smaller = size;
     while (smaller > 0 && harmed_by(own_costs_[smaller - 1].span)) --smaller;
     if (smaller == 0) {
       choice = {model, choice.rank, *first, choice.start, choice.ready, true};
-      return;
+      return false;
     }
     const BatchCost& shorter = own_costs_[smaller - 1];
-    if ((own.span - shorter.span) / (own.batch - shorter.batch) <= cost.span / cost.batch) continue;
-    const auto strategy =
-        models_[choice.model.index()].lanes[r].best(std::span(own_costs_).first(smaller), choice.start);
-    if (strategy) choice.strategy = *strategy;
-  }
+    if ((own.span - shorter.span) / (own.batch - shorter.batch) <= cost.span / cost.batch) return true;
+    if (const auto strategy = chosen.best(std::span(own_costs_).first(smaller), choice.start))
+      choice.strategy = *strategy;
+    return true;
+  });
 }
 
 void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out) {
@@ -260,7 +415,7 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
     open->waiting = false;
     demand += open->demand;
   }
-  priority_of(rank).add_demand(model, -demand);
+  add_demand(model, rank, -demand);
   update_lane(model, rank);
 
   // Actions of an executor keep the order in which they were chosen: `earliest` never falls.
@@ -271,6 +426,7 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
   const Duration expected = state_.exec_estimate(device, model, strategy.batch_index);
   const ActionId id =
       state_.begin_infer(device, model, strategy.batch_index, members, earliest, expected, now);
+  update_end(device);
   out.emplace_back(Infer{id, device, model, std::move(members), {earliest, latest}, expected});
 }
 

@@ -71,7 +71,7 @@ bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimeP
 void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
   Model& m = models_[request.model.index()];
   const ModelInfo& info = state_.model(request.model);
-  if (is_best_effort(rank_of(request)) || m.load_not_before > now) return;
+  if (everywhere(request.model) || is_best_effort(rank_of(request)) || m.load_not_before > now) return;
   const TimePoint latest = saturating_add(request.deadline, -span_of(info.batches.front().exec));
   if (request.arrival > latest) return;
   if (m.places.empty()) {
@@ -209,7 +209,7 @@ bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, Time
   if (room < pages) return false;
   models_[model.index()].room_on = device;
   for (const ModelId victim : victims) {
-    displace(victim, device);
+    displace(victim, device, now);
     out.emplace_back(Unload{state_.begin_unload(device, victim), device, victim});
   }
   return true;
@@ -228,24 +228,46 @@ TimePoint Clockwork::last_useful_load(DeviceId device, ModelId model) const {
 }
 
 void Clockwork::place(ModelId model, DeviceId device) {
-  models_[model.index()].places.push_back({.device = device});
-  models_[model.index()].room_on = no_device;
+  Model& m = models_[model.index()];
+  m.places.push_back({.device = device, .bounds = {}});
+  m.room_on = no_device;
+  m.shortest_version = unknown_version;
+  set_wide(model, m.wide || m.places.size() > few_places);
   set_missed(model, TimePoint::max());
   needed_.placed(model, device);
   spare_.placed(model, device);
   for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
 }
 
-void Clockwork::displace(ModelId model, DeviceId device) {
-  auto& places = models_[model.index()].places;
+void Clockwork::displace(ModelId model, DeviceId device, TimePoint now) {
+  Model& m = models_[model.index()];
   const auto found =
-      std::find_if(places.begin(), places.end(), [device](const Place& p) { return p.device == device; });
-  if (found == places.end()) return;
-  unlist(model, *found);
-  places.erase(found);
+      std::find_if(m.places.begin(), m.places.end(), [device](const Place& p) { return p.device == device; });
+  if (found == m.places.end()) return;
+  unlist(model, found->bounds, ports_[device.index()].ready);
+  m.places.erase(found);
+  m.shortest_version = unknown_version;
+  if (m.wide && m.places.size() <= few_places / 2) {  // not for each that comes and goes at the limit
+    set_wide(model, false);
+    // From now on these devices' own wakes say when they have room for it.
+    for (const Place& p : m.places) {
+      const Executor& exec = state_.exec(p.device);
+      const TimePoint room = std::max(saturating_add(exec.free_at(now), -options_.ahead), now + Duration{1});
+      if (!exec.overdue(now)) set_wake(p.device, std::min(room, ports_[p.device.index()].wake));
+    }
+  }
   needed_.removed(model, device);
   spare_.removed(model, device);
   for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
+}
+
+// For a model with pages. Its lanes are to be updated afterwards.
+void Clockwork::set_wide(ModelId model, bool wide) {
+  Model& m = models_[model.index()];
+  if (wide == m.wide) return;
+  m.wide = wide;
+  unlist(model, m.bounds, wide_);
+  for (Place& p : m.places) unlist(model, p.bounds, ports_[p.device.index()].ready);
 }
 
 }  // namespace carillon::schedule
