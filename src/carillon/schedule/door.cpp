@@ -106,6 +106,7 @@ std::optional<Door::Key> Door::displace(const Arrival& arrival) {
   for (auto waiting = queue_.rbegin(); waiting != queue_.rend(); ++waiting) {
     if (waiting->rows == 0 || waiting->model != model || static_cast<std::size_t>(waiting->cls) != cls)
       continue;
+    models_[model.index()].displaced_at[cls] = ++displacements_;
     remove(model, waiting->cls, std::exchange(waiting->rows, 0));
     const Key key = waiting->key;
     drop_gone();
@@ -135,7 +136,8 @@ void Door::list(ModelId model, std::size_t cls) {
   if (rows == 0)
     most_waiting_[cls].remove(model.value);
   else
-    most_waiting_[cls].set(model.value, TimePoint{Duration{-static_cast<std::int64_t>(rows)}});
+    most_waiting_[cls].set(model.value, TimePoint{Duration{models_[model.index()].displaced_at[cls] -
+                                                           (static_cast<std::int64_t>(rows) << 32)}});
 }
 
 // The front of the queue, where there is one, waits.

@@ -55,7 +55,7 @@ class Door {
   explicit Door(const DoorOptions& options = {}) : options_(options) {}
 
   // Ids ascend by one from zero. `shortest`: how long a request of the model takes at the least.
-  void add_model(Duration shortest) { models_.push_back({shortest, {}}); }
+  void add_model(Duration shortest) { models_.push_back({shortest, {}, {}}); }
 
   struct Arrival {
     Key key = 0;
@@ -102,6 +102,8 @@ class Door {
   struct Model {
     Duration shortest;
     std::array<std::size_t, classes> rows;  // waiting
+    std::array<std::uint32_t, classes>
+        displaced_at;  // the number of the displacement that took its last place
   };
 
   Duration target() const { return from_ns(static_cast<double>(spare_.count()) * options_.standing); }
@@ -125,7 +127,10 @@ class Door {
   std::optional<TimePoint> taken_at_;        // while it has had something to do since
   TimePoint kept_up_at_ = TimePoint::min();  // the last time that nobody had waited longer than the target
   bool overloaded_ = false;
-  std::array<TimerHeap, classes> most_waiting_;  // while overloaded: models by their rows, the most on top
+  // While overloaded: models by their rows, the most on top; among equals the one that was let alone for
+  // longest.
+  std::array<TimerHeap, classes> most_waiting_;
+  std::uint32_t displacements_ = 0;
 };
 
 }  // namespace carillon::schedule

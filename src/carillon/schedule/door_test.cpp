@@ -173,6 +173,16 @@ TEST(Door, WhoAsksForLittleIsNotTurnedAwayForWhoFloods) {
   EXPECT_NEAR(clerk.counts[0].decided, 50'000, 2'500);
 }
 
+TEST(Door, EqualsAreTurnedAwayAlike) {
+  std::vector<Clerk::Sender> senders;
+  for (std::uint32_t m = 0; m < 40; ++m) senders.push_back({{m}, 10'000, 20ms});
+  Clerk clerk(5us, senders);  // half can be decided
+  clerk.run(200ms);
+  clerk.forget();
+  clerk.run(1s);
+  for (std::size_t m = 0; m < 40; ++m) EXPECT_NEAR(clerk.counts[m].share(), 0.5, 0.05) << m;
+}
+
 TEST(Door, ALowerClassGoesFirst) {
   Clerk clerk(10us, {{{0}, 80'000, 20ms, Class::real_time},
                      {{1}, 80'000, 20ms, Class::normal},

@@ -8,6 +8,7 @@ namespace carillon::schedule {
 namespace {
 
 constexpr Duration stale_after = 1s;
+constexpr Duration forgotten_after = 10s;  // nothing measured counts any more
 
 }  // namespace
 
@@ -177,6 +178,7 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
                                                          .end = done.end,
                                                          .heard = now});
       m.exec[static_cast<std::size_t>(flight->batch_index)].add(done.duration, now);
+      report.estimates = renew_others(m, static_cast<std::size_t>(flight->batch_index), now);
       if (scarce_ && m.info.pages > 0)
         placement_.served(flight->model, flight->requests.size(), done.duration, now);
     }
@@ -197,6 +199,28 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
   const auto move = moves_.erase(done.id);
   if (!move || devices_[move->device.index()].life != move->life) return report;
   return moved(*move, done, now, out);
+}
+
+// Batch sizes that a slow spell keeps from being chosen are not measured either: what they took then counts
+// for less as time goes by, and in the end they are taken to be as far from their seeds as the size that was
+// just measured. Looked at once a second: O(batch sizes). True where one changed.
+bool Fleet::renew_others(Model& m, std::size_t measured, TimePoint now) {
+  if (m.renewed != TimePoint::min() && now - m.renewed < stale_after) return false;
+  m.renewed = now;
+  const double speed = static_cast<double>(m.exec[measured].estimate().count()) /
+                       static_cast<double>(std::max<std::int64_t>(1, m.info.batches[measured].exec.count()));
+  bool changed = false;
+  for (std::size_t i = 0; i < m.exec.size(); ++i) {
+    if (i == measured || m.exec[i].newest_at() == TimePoint::min()) continue;
+    const Duration age = now - m.exec[i].newest_at();
+    const Duration before = m.exec[i].estimate();
+    if (age >= forgotten_after)
+      m.exec[i].reset(from_ns(static_cast<double>(m.info.batches[i].exec.count()) * speed), now);
+    else if (age >= stale_after)
+      m.exec[i].forget_outlier(now);
+    changed = changed || m.exec[i].estimate() != before;
+  }
+  return changed;
 }
 
 void Fleet::doubt(ModelId model, TimePoint now) {

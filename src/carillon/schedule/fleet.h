@@ -129,7 +129,8 @@ class Fleet {
     std::optional<std::pair<DeviceId, ModelId>> loaded;
     // A LOAD failed for good: nobody should wait for this model.
     std::optional<ModelId> unloadable;
-    bool margins = false;  // environment() is another now
+    bool margins = false;    // environment() is another now
+    bool estimates = false;  // exec() of other batch sizes of the flight's model, too
   };
   Report finish(const ActionDone& done, TimePoint now, Actions& out);
 
@@ -144,7 +145,8 @@ class Fleet {
     ModelInfo info;
     std::vector<profile::RollingWindow> exec;  // by batch index
     profile::RollingWindow load;
-    int places = 0;  // devices where it is loading or loaded
+    TimePoint renewed = TimePoint::min();  // when other estimates than what ran were last looked at
+    int places = 0;                        // devices where it is loading or loaded
     int load_failures = 0;
     TimePoint load_not_before = TimePoint::min();
     bool wanted = false;         // somebody waits for it, and it is nowhere
@@ -183,6 +185,7 @@ class Fleet {
 
   void prepare(Device& device);
   void touch(Device& device, ModelId model, TimePoint now);
+  bool renew_others(Model& model, std::size_t measured, TimePoint now);
 
   // Loading, in fleet_loads.cpp.
   void set_wanted(Model& model, bool wanted);

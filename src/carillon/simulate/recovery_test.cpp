@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/testing/policies.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/simulation.h"
 
@@ -88,10 +89,8 @@ TEST_P(Recovery, AllIsWellAgainSoonAfterASlowSpell) {
 }
 
 std::vector<std::string> all_but_fcfs() {
-  std::vector<std::string> names = schedule::scheduler_names();
+  std::vector<std::string> names = schedule::testing::every_policy();
   std::erase(names, "fcfs");
-  for (std::string& name : names)
-    if (name == "timeout") name = "timeout:0.2";
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(All, Recovery, ::testing::ValuesIn(all_but_fcfs()), [](const auto& tested) {

@@ -61,7 +61,7 @@ TEST(Report, JsonHasAllFiguresByTheirNames) {
   const auto expected = nlohmann::ordered_json::parse(R"({
     "scenario": "t", "scheduler": "symphony", "seed": 3,
     "offered_rps": 15.2, "goodput_rps": 14.0, "finish_rate": 0.9210526315789473,
-    "offered": 152, "on_time": 140, "refused": 6, "late": 4, "cancelled": 2,
+    "offered": 152, "on_time": 140, "refused": 6, "late": 4, "cancelled": 2, "shed": 0,
     "p50_ms": 22.0, "p99_ms": 93.0, "p9999_ms": 94.0, "max_ms": 94.0,
     "mean_batch": 4.8, "median_batch": 5, "devices": 2, "devices_used": 1, "utilization": 0.25,
     "loads": 7, "unloads": 6, "stopped": 5, "wall_s": 1.5, "events": 1234,

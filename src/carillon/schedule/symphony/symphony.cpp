@@ -192,8 +192,10 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
   if (!report.flight) return;
   Fleet::Flight& flight = *report.flight;
   if (event.status == ActionStatus::success) {
-    machines_[flight.model.index()].set_exec(flight.batch_index,
-                                             fleet_.exec(flight.model, flight.batch_index));
+    auto& machine = machines_[flight.model.index()];
+    machine.set_exec(flight.batch_index, fleet_.exec(flight.model, flight.batch_index));
+    if (report.estimates)
+      for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(flight.model, i));
     if (failures_.size() > 0)
       for (const Request& request : flight.requests) failures_.erase(request.id);
   } else {

@@ -983,7 +983,9 @@ const Fault faults[] = {
        };
      }},
     {"ran under another model",
-     [](World& w) { w.decides = each<Infer>([](Infer& i, TimePoint) { i.model.value ^= 1; }); }},
+     [](World& w) {
+       w.decides = each<Infer>([](Infer& i, TimePoint) { i.model.value = (i.model.value + 1) % 3; });
+     }},
     {"ran twice at once",
      [](World& w) {
        w.decides = with<Infer>([](const Infer& i, TimePoint) {
