@@ -71,7 +71,10 @@ TEST_P(OverloadTest, OfTheCoreLeavesWhatItCanDecide) {
       EXPECT_GE(over.on_time, 0.9 * best.on_time)
           << times << " times what can be decided at " << to_us(decision) << " us each";
       if (times < 2) continue;
-      EXPECT_GT(over.figures.shed, 0U);
+      // Where a policy loses requests before the core is busy, twice as many may be few.
+      if (times * can * to_seconds(decision) > 1) {
+        EXPECT_GT(over.figures.shed, 0U);
+      }
       // No model pays for the others.
       for (const ModelFigures& m : over.figures.models)
         EXPECT_NEAR(static_cast<double>(m.on_time) / static_cast<double>(m.offered), over.share,
