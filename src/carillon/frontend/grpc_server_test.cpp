@@ -1,5 +1,6 @@
 #include "carillon/frontend/grpc_server.h"
 
+#include <mutex>
 #include <thread>
 
 #include "grpc_service.grpc.pb.h"
@@ -75,8 +76,10 @@ class GrpcServerTest : public ::testing::Test {
   static constexpr std::size_t largest = std::size_t{16} << 20;
 
   FakeService service;
+  std::mutex log_mutex;  // the log is told on gRPC's threads
   std::vector<std::string> log;
   Commons commons{{.inflight = 64 << 20, .max_body = largest, .log = [this](const std::string& line) {
+                     const std::lock_guard lock(log_mutex);
                      log.push_back(line);
                    }}};
   std::unique_ptr<GrpcServer> server;
@@ -231,6 +234,7 @@ TEST_F(GrpcServerTest, UnknownParametersAreToldOnce) {
     inference::ModelInferResponse response;
     EXPECT_TRUE(call(&Stub::ModelInfer, request, response).ok());
   }
+  const std::lock_guard lock(log_mutex);
   EXPECT_THAT(log, ::testing::ElementsAre(HasSubstr("'sequence_id', which is not heeded")));
 }
 
