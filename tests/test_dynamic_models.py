@@ -201,7 +201,7 @@ def test_models_that_cannot_vary_so_are_told_of(program, models, tmp_path):
             config = config.replace('"attention_mask" }', f'"{value}" }}')
         (repository / name / "config.pbtxt").write_text(config)
     log = tmp_path / "server.log"
-    with serving(program, repository, log):
+    with serving(program, repository, log, "--strict-readiness", "false"):
         pass
     for name, (_, _, says) in rows.items():
         assert says in log.read_text(), name

@@ -69,6 +69,7 @@ void HttpLoop::start() {
 void HttpLoop::join() {
   if (!thread_.joinable()) return;
   post([self = shared_from_this()] {
+    self->stopping = true;
     self->close_all();
     self->sweeper_.cancel();
     self->work_.reset();
@@ -147,7 +148,8 @@ void HttpLoop::sweep() {
       std::min({options.idle_timeout, options.header_timeout, options.body_timeout}) / 4, 10ms, 1s);
   sweeper_.expires_after(period);
   sweeper_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
-    if (error) return;
+    // One that had expired when the end came is not cancelled any more: it must not set the next.
+    if (error || self->stopping) return;
     const auto now = std::chrono::steady_clock::now();
     const std::size_t refusals = self->shared->commons.bodies->refusals();
     const bool no_room = std::exchange(self->refusals_seen_, refusals) != refusals;
