@@ -8,6 +8,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/schedule/symphony/batch_plan.h"
+#include "carillon/schedule/symphony/device_waits.h"
 #include "carillon/schedule/symphony/rank_machine.h"
 #include "carillon/schedule/timer_heap.h"
 
@@ -64,10 +65,12 @@ class ModelThread {
         first_(static_cast<std::uint32_t>(first)),
         end_(static_cast<std::uint32_t>(end)),
         devices_(devices),
-        plan_(options.symphony.rate_window, options.symphony.plan_every) {
+        plan_(options.symphony.rate_window, options.symphony.plan_every, options.symphony.exceeded),
+        waits_(options.symphony.exceeded, options.symphony.wait_horizon, options.symphony.known_after) {
     for (std::size_t m = first; m < end; ++m) {
       machines_.emplace_back(models[m], options.environment);
       plan_.add_model();
+      waits_.add_model();
     }
     grants_seen_.resize(machines_.size());
     is_dirty_.resize(machines_.size());
@@ -123,6 +126,7 @@ class ModelThread {
     dropped_.clear();
     auto batch = machines_[local].granted(now, grant.free_at, dropped_);
     drop(now);
+    waits_.answered(ModelId{local}, batch ? static_cast<int>(batch->requests.size()) : 1, now);
     if (!batch) {
       ++empty_grants_;
       out.devices.push_back({grant.device, grant.free_at});
@@ -142,13 +146,17 @@ class ModelThread {
     if (candidate) {
       refresh_.set(local, machine.refresh_at());
       const Request& head = machine.queue().front();
-      const Duration slack =
-          from_ns(options_.symphony.slack * static_cast<double>((head.deadline - head.arrival).count()));
-      candidate->exec_at = std::max(
-          now + options_.environment.dispatch,
-          std::min(candidate->exec_at - slack, saturating_add(head.arrival, options_.symphony.longest_wait)));
+      const TimePoint soonest = now + options_.environment.dispatch;
+      const Duration lead = waits_.lead(ModelId{local}, true, Duration{0}, now);
+      candidate->exec_at =
+          lead == Duration::max()
+              ? soonest
+              : std::max(soonest, std::min({candidate->exec_at, candidate->latest - lead,
+                                            saturating_add(head.arrival, options_.symphony.longest_wait)}));
+      waits_.asks(ModelId{local}, candidate->exec_at - options_.environment.dispatch, now);
     } else {
       refresh_.remove(local);
+      waits_.lost(ModelId{local}, now, now);
     }
     out.candidates.push_back({ModelId{first_ + local}, grants_seen_[local], candidate});
   }
@@ -173,6 +181,7 @@ class ModelThread {
   std::size_t devices_;  // its share, for planning
   std::vector<ModelMachine> machines_;
   BatchPlan plan_;
+  schedule::symphony::DeviceWaits waits_;
   schedule::TimerHeap refresh_;
   std::vector<std::uint64_t> grants_seen_;
   std::vector<std::uint32_t> dirty_;

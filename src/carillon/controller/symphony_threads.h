@@ -13,8 +13,8 @@ namespace carillon::controller {
 
 struct SymphonyThreadsOptions {
   schedule::Environment environment;
-  // timeout, attempts and least_gain have no effect here. BatchPlan's limits count as targets only, among a
-  // thread's own models.
+  // timeout and attempts have no effect here. BatchPlan and DeviceWaits know a thread's own models only, and
+  // no batch is limited for the sake of others.
   schedule::SymphonyOptions symphony;
   int threads = 2;  // >= 1, the caller's own included
   // Candidates and devices are matched that long before dispatch: what two rounds take, in which a candidate

@@ -4,6 +4,25 @@
 #include <cmath>
 
 namespace carillon::schedule::symphony {
+namespace {
+
+// 2^-12 of the rates: far closer than they are known.
+constexpr int halvings = 12;
+// Each round limits batches a little more, until they stay the same.
+constexpr int rounds = 8;
+constexpr double worth_a_round = 1.001;
+
+// Erlang's C formula: the chance that all devices are busy when they are offered work for `offered` of them.
+double chance_to_wait(double offered, std::size_t devices) {
+  const auto n = static_cast<double>(devices);
+  if (offered >= n) return 1;
+  double blocked = 1;  // Erlang's B formula, by its recursion
+  for (std::size_t i = 1; i <= devices; ++i)
+    blocked = offered * blocked / (static_cast<double>(i) + offered * blocked);
+  return blocked / (1 - offered / n * (1 - blocked));
+}
+
+}  // namespace
 
 // The place of the largest batch size that can be gathered at `rate` and still run in time. Rates change
 // little between plans, so the search starts at the last answer and widens by doubling.
@@ -72,10 +91,12 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   for (Model& m : models_) m.limit = 0;
   const double all = needed(1, machines);
   demand_ = devices == 0 ? 0 : all / room;
+  contention_ = chance_to_wait(all, devices);
+  longest_ = Duration{0};
   if (devices == 0) return;
   if (all > room) {
     double low = 0, high = 1;
-    for (int i = 0; i < 12; ++i) {
+    for (int i = 0; i < halvings; ++i) {
       const double middle = (low + high) / 2;
       (needed(middle, machines) <= room ? low : high) = middle;
     }
@@ -83,18 +104,8 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   } else {
     limit_for_others(devices, machines);
   }
-  longest_wait_ = second_wait_ = Duration{0};
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    if (models_[i].size == 0) continue;
-    const Duration wait = machines[i].exec(models_[i].index) / static_cast<std::int64_t>(devices);
-    if (wait > longest_wait_) {
-      second_wait_ = longest_wait_;
-      longest_wait_ = wait;
-      longest_ = ModelId{static_cast<std::uint32_t>(i)};
-    } else {
-      second_wait_ = std::max(second_wait_, wait);
-    }
-  }
+  for (std::size_t i = 0; i < models_.size(); ++i)
+    if (models_[i].size > 0) longest_ = std::max(longest_, machines[i].exec(models_[i].index));
 }
 
 // How many devices the rates need if no batch but those of `spared` takes longer than `cap`, and those no
@@ -136,15 +147,21 @@ void BatchPlan::limit_for_others(std::size_t devices, const std::vector<ModelMac
       second = std::min(second, spare);
     }
   }
-  if (second == Duration::max()) return;                   // one model alone
-  const double room = 0.9 * static_cast<double>(devices);  // smaller batches must not bring about overload
-  const auto cap = [&](Duration spare, double factor) {
-    return from_ns(
-        std::min(1e18, factor * static_cast<double>(devices) * static_cast<double>(spare.count())));
-  };
-  for (double factor = 0.8; factor < 100; factor *= 2) {
-    if (needed_within(cap(first, factor), cap(second, factor), tightest, machines, false) > room) continue;
-    needed_within(cap(first, factor), cap(second, factor), tightest, machines, true);
+  if (second == Duration::max()) return;  // one model alone
+  const auto room = static_cast<double>(devices);
+  double all = demand_ * room, before = 0;
+  for (int round = 0; round < rounds && all < room; ++round) {
+    const double busy = chance_to_wait(all, devices);
+    if (busy <= exceeded_) return;  // some device is always free
+    const double share = 1 - std::pow(exceeded_ / busy, 1 / room);
+    const auto cap = [&](Duration spare) {
+      return from_ns(std::min(1e18, static_cast<double>(spare.count()) / share));
+    };
+    before = all;
+    all = needed_within(cap(first), cap(second), tightest, machines, false);
+    if (all >= room || (all > before * worth_a_round && round + 1 < rounds))
+      continue;  // shorter batches need more devices
+    needed_within(cap(first), cap(second), tightest, machines, true);
     return;
   }
 }

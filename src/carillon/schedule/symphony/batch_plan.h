@@ -14,13 +14,16 @@ namespace carillon::schedule::symphony {
 // time than there is, all are scaled down alike to what the devices can serve. For one model on N devices
 // this is the staggered optimum of Symphony, equations 1 and 2.
 //
-// Beyond the paper, for few devices and models that differ: while a batch runs, a request of another model
-// waits for about its time over the number of devices. Batches are limited so that this wait is less than
-// what the others' deadlines leave (`limit`), as long as the devices can serve all rates with such batches,
-// and `wait` tells how much earlier than its frontrun moment a model had better look for a device.
+// Beyond the paper, for few devices and models that differ: a batch that finds all N devices busy waits for
+// the first to end. Where what runs there takes L at most and began at any time, it waits for more than t
+// with probability (1 - t/L)^N; that it finds all busy is Erlang's C formula. Batches are limited (`limit`)
+// to an L with which the model that can wait least loses no more than `exceeded` of its requests, as long as
+// the devices can serve all rates with such batches. Not thread-safe.
 class BatchPlan {
  public:
-  BatchPlan(Duration rate_window, Duration every) : window_(rate_window), every_(every) {}
+  // `exceeded` in (0, 1]; the times are positive.
+  BatchPlan(Duration rate_window, Duration every, double exceeded)
+      : window_(rate_window), every_(every), exceeded_(exceeded) {}
 
   void add_model() { models_.emplace_back(); }
   // A request came whose answer is worth having for `slo` from now.
@@ -36,8 +39,12 @@ class BatchPlan {
   int size(ModelId model) const { return models_[model.index()].size; }
   // No batch should be larger, for the sake of the other models; 0 for no limit.
   int limit(ModelId model) const { return models_[model.index()].limit; }
-  // How long the longest planned batch of another model keeps it waiting.
-  Duration wait(ModelId model) const { return model == longest_ ? second_wait_ : longest_wait_; }
+  double rate(ModelId model) const { return models_[model.index()].rate; }
+  // EXEC of the longest planned batch of any model.
+  Duration longest() const { return longest_; }
+  // The chance that a batch finds all devices busy, if the planned batches came at random: Erlang's C
+  // formula. 1 where the rates need more device time than there is.
+  double contention() const { return contention_; }
   // Device time that the rates need over what there is; above 1 means overload.
   double demand() const { return demand_; }
 
@@ -58,11 +65,12 @@ class BatchPlan {
                        const std::vector<ModelMachine>& machines, bool keep);
 
   Duration window_, every_;
+  double exceeded_;
   TimePoint last_ = TimePoint::min();
   std::vector<Model> models_;
   double demand_ = 0;
-  ModelId longest_{};  // the model whose planned batch takes longest
-  Duration longest_wait_{0}, second_wait_{0};
+  double contention_ = 0;
+  Duration longest_{0};
 };
 
 }  // namespace carillon::schedule::symphony

@@ -55,6 +55,36 @@ int ModelMachine::fitting(std::size_t requests, TimePoint start, TimePoint deadl
   return low;
 }
 
+// How many requests a batch can have that starts at `start` with what is at place `from` of the queue and
+// with what will have come by then.
+int ModelMachine::servable(std::size_t from, TimePoint start, TimePoint now) const {
+  const std::size_t here = queue_.size() - std::min(queue_.size(), from);
+  const auto come = static_cast<std::size_t>(outlook_->rate * to_seconds(start - now));
+  const std::size_t most = std::min(here + come, static_cast<std::size_t>(outlook_->size));
+  if (most == 0) return 0;
+  const int index = here == 0 ? index_for(most) : fitting(most, start, queue_[from].deadline);
+  return index < 0 ? 0 : batch_size(index);
+}
+
+// The head allows a batch at `index` only, the first after it one at `wanted`. Counts what two batches in a
+// row serve, with the heads in between and without. What the second way serves more would have been late only
+// where device time is short, so that it counts by the chance of that, and what it drops by the chance that
+// there would have been time for it.
+bool ModelMachine::serves_more_without_head(int index, int wanted, TimePoint start, TimePoint now) const {
+  const TimePoint next = start + outlook_->next_after;
+  const auto served = [&](std::size_t from, int size) {
+    return size + servable(from + static_cast<std::size_t>(size), next, now);
+  };
+  const TimePoint enough = start + span(wanted);
+  const auto* const after = std::partition_point(queue_.begin(), queue_.end(),
+                                                 [&](const Request& r) { return r.deadline < enough; });
+  if (after == queue_.end()) return false;
+  const auto dropped = static_cast<std::size_t>(after - queue_.begin());
+  const int size = batch_size(std::min(wanted, index_for(queue_.size() - dropped)));
+  const int more = served(dropped, size) - served(0, batch_size(index));
+  return outlook_->contention * more > (1 - outlook_->contention) * static_cast<double>(dropped);
+}
+
 const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint free_at,
                                                      std::vector<Request>& dropped) {
   const TimePoint start = std::max(now + dispatch_, free_at);
@@ -66,9 +96,12 @@ const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint fr
     const int index = fitting(most, start, deadline);
     // What is lost by going on with this head: the batch stays below the target although there are requests
     // enough.
-    const bool small = index >= 0 && target_ > 0 && batch_size(index) < target_ &&
-                       index < index_for(std::min(queue_.size(), static_cast<std::size_t>(target_)));
-    if (index < 0 || small) {
+    bool drop = index < 0;
+    if (!drop && target_ > 0 && batch_size(index) < target_) {
+      const int wanted = index_for(std::min(queue_.size(), static_cast<std::size_t>(target_)));
+      drop = index < wanted && (!outlook_ || serves_more_without_head(index, wanted, start, now));
+    }
+    if (drop) {
       dropped.push_back(queue_.front());
       queue_.pop_front();
       continue;

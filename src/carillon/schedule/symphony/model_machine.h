@@ -49,6 +49,15 @@ class ModelMachine {
   // never.
   void set_target(int size) { target_ = size; }
   int target() const { return target_; }
+  // What is to be expected, for weighing whether a head is worth keeping.
+  struct Outlook {
+    Duration next_after{0};  // from the start of one batch until the next can start
+    double rate = 0;         // of arrivals, requests a second
+    int size = 0;            // the planned batch size
+    double contention = 1;   // the chance that a batch finds all devices busy
+  };
+  // With an outlook, heads are dropped only where more are served without them: see serves_more_without_head.
+  void set_outlook(const Outlook& outlook) { outlook_ = outlook; }
   // No batch is larger than this; 0: as the batch sizes allow.
   void set_limit(int size) { limit_ = size; }
 
@@ -73,6 +82,8 @@ class ModelMachine {
   // The place of the largest batch size of at most `requests` that ends by `deadline` if it starts at
   // `start`; -1 for none.
   int fitting(std::size_t requests, TimePoint start, TimePoint deadline) const;
+  int servable(std::size_t from, TimePoint start, TimePoint now) const;
+  bool serves_more_without_head(int index, int wanted, TimePoint start, TimePoint now) const;
 
   ModelId id_;
   Duration dispatch_;
@@ -83,6 +94,7 @@ class ModelMachine {
   std::vector<Duration> exec_, span_;
   RequestQueue queue_;
   int target_ = 0;
+  std::optional<Outlook> outlook_;
   int limit_ = 0;
   std::optional<Candidate> candidate_;
 };

@@ -12,9 +12,11 @@ struct Setting {
 };
 constexpr Setting settings[] = {
     {"hold", &SymphonyOptions::hold, 0, 1},
-    {"slack", &SymphonyOptions::slack, 0, 1},
     {"least_gain", &SymphonyOptions::least_gain, 0, 10},
-    {"least_gain_below", &SymphonyOptions::least_gain_below, 0, 100},
+    {"weigh", &SymphonyOptions::weigh, 0, 1},
+    {"limit", &SymphonyOptions::limit, 0, 1},
+    {"exceeded", &SymphonyOptions::exceeded, 1e-6, 1},
+    {"known_after", &SymphonyOptions::known_after, 0, 1e6},
 };
 
 }  // namespace

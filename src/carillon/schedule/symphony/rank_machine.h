@@ -32,6 +32,9 @@ class RankMachine {
   // When the device will be free; max() takes it out.
   void inform_device(DeviceId device, TimePoint free_at);
 
+  // When a device can next be matched, as far as is known; max() for never.
+  TimePoint device_at(TimePoint now) const { return free_.empty() ? busy_.top_at() : now; }
+
   // When match() could find something next, as far as is known; max() for never.
   TimePoint wake_at() const;
 

@@ -17,12 +17,14 @@ Symphony::Symphony(const Environment& environment, const SymphonyOptions& option
     : options_(options),
       fleet_(environment),
       rank_(environment.dispatch),
-      plan_(options.rate_window, options.plan_every) {}
+      plan_(options.rate_window, options.plan_every, options.exceeded),
+      waits_(options.exceeded, options.wait_horizon, options.known_after) {}
 
 void Symphony::add_model(const ModelInfo& model) {
   fleet_.add_model(model);
   machines_.emplace_back(model, fleet_.environment());
   plan_.add_model();
+  waits_.add_model();
 }
 
 Duration Symphony::predicted_exec(DeviceId, ModelId model, int batch) const {
@@ -81,40 +83,48 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
   refuse_dropped(now, out);
   if (!candidate) {
     refresh_.remove(model.value);
+    const TimePoint device_at = rank_.device_at(now);
+    waits_.lost(model, device_at == TimePoint::max() ? now : device_at, now);
   } else {
     refresh_.set(model.value, machine.refresh_at());
-    const Request& head = machine.queue().front();
-    const auto slo = static_cast<double>((head.deadline - head.arrival).count());
-    const Duration slack = std::max(from_ns(options_.slack * slo), plan_.wait(model));
-    const TimePoint soonest = now + fleet_.environment().dispatch;
-    const TimePoint at =
-        std::min(candidate->exec_at - slack, saturating_add(head.arrival, options_.longest_wait));
-    if (options_.timeout) {
-      const bool full = candidate->size == machine.batch_size(machine.batch_count() - 1);
-      const Duration wait =
-          full ? Duration{0}
-               : std::min(from_ns(*options_.timeout * slo),
-                          head.deadline == TimePoint::max() ? options_.longest_wait : Duration::max());
-      candidate->exec_at =
-          std::clamp(saturating_add(head.arrival, wait), soonest, std::max(soonest, candidate->latest));
-    } else {
-      const bool no_use = growing_is_useless(model, candidate->size);
-      candidate->exec_at = no_use || fleet_.short_of_memory() ? soonest : std::max(soonest, at);
-    }
+    candidate->exec_at = asks_at(model, *candidate, now);
+    waits_.asks(model, candidate->exec_at - fleet_.environment().dispatch, now);
   }
   fleet_.set_waiting(model, machine.queue().empty() ? TimePoint::max() : machine.queue().front().arrival);
   rank_.inform_candidate(model, candidate);
 }
 
-// The batch is almost as efficient as one of the planned size.
+// From when on the candidate may take a device.
+TimePoint Symphony::asks_at(ModelId model, const symphony::Candidate& candidate, TimePoint now) {
+  const auto& machine = machines_[model.index()];
+  const Request& head = machine.queue().front();
+  const TimePoint soonest = now + fleet_.environment().dispatch;
+  if (options_.timeout) {
+    const bool full = candidate.size == machine.batch_size(machine.batch_count() - 1);
+    if (full) return soonest;
+    const auto slo = static_cast<double>((head.deadline - head.arrival).count());
+    const Duration wait =
+        std::min(from_ns(*options_.timeout * slo),
+                 head.deadline == TimePoint::max() ? options_.longest_wait : Duration::max());
+    return std::clamp(saturating_add(head.arrival, wait), soonest, std::max(soonest, candidate.latest));
+  }
+  if (fleet_.short_of_memory() || growing_is_useless(model, candidate.size)) return soonest;
+  const Duration lead = waits_.lead(model, plan_.contention() > options_.exceeded, plan_.longest(), now);
+  if (lead == Duration::max()) return soonest;
+  return std::max(soonest, std::min({candidate.exec_at, candidate.latest - lead,
+                                     saturating_add(head.arrival, options_.longest_wait)}));
+}
+
+// The batch is almost as efficient as one of the planned size, and as one with one more request.
 bool Symphony::growing_is_useless(ModelId model, int size) const {
   const auto& machine = machines_[model.index()];
   const int planned = plan_.size(model);
-  if (planned <= 0 || plan_.demand() > options_.least_gain_below) return false;
-  const auto each = [&](int batch) {
-    return to_seconds(machine.exec(machine.index_for(static_cast<std::size_t>(batch)))) / batch;
-  };
-  return each(size) <= (1 + options_.least_gain) * each(planned);
+  if (planned <= 0) return false;
+  const auto each = [&](int index) { return to_seconds(machine.exec(index)) / machine.batch_size(index); };
+  const int index = machine.index_for(static_cast<std::size_t>(size));
+  const int larger = std::min(std::max(machine.index_for(static_cast<std::size_t>(planned)), index + 1),
+                              machine.batch_count() - 1);
+  return each(index) <= (1 + options_.least_gain) * each(larger);
 }
 
 void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {
@@ -163,6 +173,7 @@ void Symphony::run_due(TimePoint now, Actions& out) {
     dropped_.clear();
     auto batch = machine.granted(now, fleet_.free_at(grant->device, now), dropped_);
     refuse_dropped(now, out);
+    waits_.answered(grant->model, batch ? static_cast<int>(batch->requests.size()) : 1, now);
     if (batch) {
       const Window window{std::max(now, batch->exec_at - fleet_.environment().dispatch), batch->latest};
       fleet_.send(grant->device, grant->model, batch->index, std::move(batch->requests), window, now, out);
@@ -225,7 +236,12 @@ void Symphony::replan(TimePoint now, Actions& out) {
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     machines_[i].set_target(static_cast<int>(std::floor(options_.hold * plan_.size(model))));
-    if (!options_.timeout) machines_[i].set_limit(plan_.limit(model));
+    if (options_.weigh > 0)
+      machines_[i].set_outlook({.next_after = waits_.mean(model),
+                                .rate = plan_.rate(model),
+                                .size = plan_.size(model),
+                                .contention = plan_.contention()});
+    if (!options_.timeout && options_.limit > 0) machines_[i].set_limit(plan_.limit(model));
     if (!machines_[i].queue().empty()) update(model, now, out);
   }
 }

@@ -6,6 +6,7 @@
 #include "carillon/schedule/fleet.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/schedule/symphony/batch_plan.h"
+#include "carillon/schedule/symphony/device_waits.h"
 #include "carillon/schedule/symphony/model_machine.h"
 #include "carillon/schedule/symphony/options.h"
 #include "carillon/schedule/symphony/rank_machine.h"
@@ -16,9 +17,9 @@ namespace carillon::schedule {
 // frontrun moment d - l(b+1), from which on one more request would make it late, and runs by d - l(b) on the
 // free device with the smallest id. Both of its state machines are driven here in one thread.
 //
-// Beyond the paper: the batch size that gathering holds on to under overload is planned from the models'
-// rates (BatchPlan), and a batch may take a device somewhat before its frontrun moment
-// (SymphonyOptions::slack). Classes and priorities are ignored. Requests without a deadline
+// Beyond the paper: a batch asks for a device before its frontrun moment where it would otherwise often come
+// too late (DeviceWaits); batch sizes are planned from the models' rates (BatchPlan), and heads are dropped
+// only where that serves more. Classes and priorities are ignored. Requests without a deadline
 // (TimePoint::max()) run when no other waits.
 class Symphony final : public Scheduler {
  public:
@@ -38,6 +39,7 @@ class Symphony final : public Scheduler {
   void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
   void update(ModelId model, TimePoint now, Actions& out);
   bool growing_is_useless(ModelId model, int size) const;
+  TimePoint asks_at(ModelId model, const symphony::Candidate& candidate, TimePoint now);
   void inform_device(DeviceId device, TimePoint now);
   void refuse(const Request& request, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
@@ -50,6 +52,7 @@ class Symphony final : public Scheduler {
   std::vector<symphony::ModelMachine> machines_;
   symphony::RankMachine rank_;
   symphony::BatchPlan plan_;
+  symphony::DeviceWaits waits_;
   TimerHeap refresh_;  // models whose candidate has to be found anew
   IdMap<RequestId, int> failures_;
   std::vector<Request> dropped_;  // scratch

@@ -16,7 +16,7 @@ namespace {
 using testing::SimWorld;
 
 constexpr Environment ideal{.dispatch = 0ns, .answer = 0ns, .overrun = 0};
-constexpr SymphonyOptions to_the_letter{.hold = 0, .slack = 0};
+constexpr SymphonyOptions to_the_letter{.hold = 0, .exceeded = 1};
 
 // Section 3.3: l(b) = b + 5, SLO 12, three devices, a request every 0.75. A unit of time is a millisecond
 // here.
@@ -172,7 +172,7 @@ TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
     ModelInfo info{.id = ModelId{0}, .batches = {}};
     for (int b = 1; b <= 64; ++b) info.batches.push_back({b, from_ms(c.alpha * b + c.beta)});
     const std::vector<symphony::ModelMachine> machines{symphony::ModelMachine(info, ideal)};
-    symphony::BatchPlan plan(2s, 250ms);
+    symphony::BatchPlan plan(2s, 250ms, 0.005);
     plan.add_model();
     plan.plan(TimePoint{}, 8, machines);
     for (int i = 0; i < 10000; ++i) plan.arrived(ModelId{0}, from_ms(c.slo));  // far above capacity
@@ -191,7 +191,7 @@ symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices, Durati
   }
   const std::vector<symphony::ModelMachine> machines{symphony::ModelMachine(slow, ideal),
                                                      symphony::ModelMachine(quick, ideal)};
-  symphony::BatchPlan plan(2s, 250ms);
+  symphony::BatchPlan plan(2s, 250ms, 0.005);
   plan.add_model();
   plan.add_model();
   plan.plan(TimePoint{}, devices, machines);
@@ -202,22 +202,98 @@ symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices, Durati
 }
 
 TEST(BatchPlan, LimitsTheBatchesThatOthersCannotWaitFor) {
+  // The quick model can wait for 29.9 ms. On one device a batch of the slow one keeps it waiting for as long
+  // as it takes: 24 ms (two) will do, 34 ms (three) will not.
   const auto one = slow_beside_quick(20, 1);
-  // 14 ms is what a request with 30 ms can wait; 24 ms (two) is too near to it.
-  EXPECT_EQ(one.limit(ModelId{0}), 1);
-  EXPECT_EQ(one.wait(ModelId{1}), 14ms);
+  EXPECT_EQ(one.limit(ModelId{0}), 2);
   EXPECT_EQ(one.limit(ModelId{1}), 0);
   // A model that cannot be on time anyway limits nobody.
   const auto hopeless = slow_beside_quick(20, 1, 50us);
   EXPECT_EQ(hopeless.limit(ModelId{0}), 0);
-  // With three devices, one is free after a third of that.
-  const auto three = slow_beside_quick(20, 3);
-  EXPECT_EQ(three.limit(ModelId{0}), 0);
-  EXPECT_GT(three.size(ModelId{0}), 2);
-  // Where the rate needs larger batches, they are as large as it takes.
-  const auto busy = slow_beside_quick(70, 1);
-  EXPECT_GT(busy.limit(ModelId{0}) + busy.size(ModelId{0}), 2);
-  EXPECT_LE(busy.demand(), 1);
+  // Of eight devices some is always free.
+  const auto eight = slow_beside_quick(20, 8);
+  EXPECT_EQ(eight.limit(ModelId{0}), 0);
+  EXPECT_GT(eight.size(ModelId{0}), 2);
+  EXPECT_LT(eight.contention(), 0.005);
+  // Where the rate needs larger batches, nothing is limited.
+  const auto busy = slow_beside_quick(90, 1);
+  EXPECT_EQ(busy.limit(ModelId{0}), 0);
+  EXPECT_GT(busy.size(ModelId{0}), 2);
+}
+
+TEST(BatchPlan, ContentionIsErlangsC) {
+  // One device that is busy for a fifth of the time is found so by a fifth of the batches; of two that share
+  // the same load, both are by far fewer: a^2 / (2 + a) for two devices.
+  const auto one = slow_beside_quick(10, 1), two = slow_beside_quick(10, 2);
+  EXPECT_NEAR(one.contention(), one.demand(), 1e-9);
+  const double a = 2 * two.demand();
+  EXPECT_NEAR(two.contention(), a * a / (2 + a), 1e-9);
+  EXPECT_EQ(slow_beside_quick(1000, 1).contention(), 1);
+}
+
+// l(b) = b + 5 ms; heads with 7 ms left, then others with `left`.
+symphony::ModelMachine queue_of(int heads, int others, Duration left, double contention) {
+  symphony::ModelMachine machine(model_of_3_3(), ideal);
+  machine.set_target(8);
+  machine.set_outlook({.next_after = 5ms, .rate = 0, .size = 8, .contention = contention});
+  std::uint64_t id = 0;
+  for (int i = 0; i < heads; ++i) machine.enqueue({.id = RequestId{id++}, .deadline = TimePoint{} + 7ms});
+  for (int i = 0; i < others; ++i) machine.enqueue({.id = RequestId{id++}, .deadline = TimePoint{} + left});
+  return machine;
+}
+int dropped_of(symphony::ModelMachine machine) {
+  std::vector<Request> dropped;
+  machine.update(TimePoint{}, TimePoint::min(), dropped);
+  return static_cast<int>(dropped.size());
+}
+
+TEST(ModelMachine, DropsAHeadOnlyWhereThatServesMore) {
+  // With the head, two go now (7 ms); of those behind it, which have 14 ms, no more than four start 5 ms
+  // later. Without it, eight go now.
+  EXPECT_EQ(dropped_of(queue_of(1, 12, 14ms, 1)), 1);
+  // Those that have 30 ms can wait for the next batch, which will be full.
+  EXPECT_EQ(dropped_of(queue_of(1, 8, 30ms, 1)), 0);
+  // Where devices are free, they do not have to wait.
+  EXPECT_EQ(dropped_of(queue_of(1, 12, 14ms, 0)), 0);
+  // Six heads for ten more that are served: not where there would probably be time for them all.
+  EXPECT_EQ(dropped_of(queue_of(6, 12, 14ms, 0.2)), 0);
+  EXPECT_EQ(dropped_of(queue_of(6, 12, 14ms, 0.9)), 6);
+}
+
+TEST(ModelMachine, WithoutAnOutlookAHeadIsDroppedWhereItKeepsTheBatchSmall) {
+  symphony::ModelMachine machine(model_of_3_3(), ideal);
+  machine.set_target(8);
+  machine.enqueue({.id = RequestId{0}, .deadline = TimePoint{} + 7ms});
+  for (std::uint64_t i = 1; i <= 8; ++i)
+    machine.enqueue({.id = RequestId{i}, .deadline = TimePoint{} + 30ms});
+  EXPECT_EQ(dropped_of(machine), 1);
+}
+
+TEST(Symphony, AsksEarlyForDevicesThatKeepItWaiting) {
+  // One device, and a second model that takes it for 8 ms of every 16: a batch that asked at its frontrun
+  // moment, 1 ms before its latest start, would be lost every other time.
+  for (const bool early : {false, true}) {
+    SymphonyOptions options{.hold = 0, .known_after = 0.01, .longest_wait = 1h};
+    if (!early) options.exceeded = 1;
+    Symphony symphony(ideal, options);
+    ModelInfo other{.id = ModelId{1}, .name = "other", .batches = {{1, 8ms}}};
+    SimWorld world(symphony, {.pages = {10}, .io = 0ns}, {model_of_3_3(), other});
+    for (int i = 0; i < 400; ++i) {
+      const TimePoint at = TimePoint{} + i * 16ms;
+      world.arrive({.model = ModelId{1}, .deadline = at + 8ms}, at);
+      const TimePoint then = at + from_ms(i % 16);
+      world.arrive({.model = ModelId{0}, .deadline = then + 20ms}, then);
+    }
+    world.run();
+    EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+    int lost = 0;
+    for (const auto& log : world.requests())
+      if (log.outcome != testing::Outcome::on_time && log.request.model == ModelId{0}) ++lost;
+    if (early)
+      EXPECT_LE(lost, 8);
+    else
+      EXPECT_GE(lost, 40);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,38 @@
+#include "carillon/schedule/symphony/device_waits.h"
+
+#include <algorithm>
+
+namespace carillon::schedule::symphony {
+namespace {
+
+constexpr int search_every = 16;
+constexpr double mean_over = 32;
+
+}  // namespace
+
+void DeviceWaits::Waits::add(Duration wait, int requests, TimePoint now) {
+  times.add(wait, requests, now);
+  if (++added < search_every && wait <= tail) return;
+  added = 0;
+  tail = times.tail(now);
+}
+
+void DeviceWaits::answered(ModelId model, int requests, TimePoint at, TimePoint now) {
+  Model& m = models_[model.index()];
+  if (m.since == TimePoint::max()) return;
+  const Duration wait = std::max(Duration{0}, at - m.since);
+  m.since = TimePoint::max();
+  m.mean_ns += (static_cast<double>(wait.count()) - m.mean_ns) / mean_over;
+  m.add(wait, requests, now);
+  all_.add(wait, requests, now);
+}
+
+Duration DeviceWaits::lead(ModelId model, bool contended, Duration longest, TimePoint now) {
+  Model& m = models_[model.index()];
+  const Duration measured = std::max(m.tail, all_.tail);
+  // A device was there at once whenever one was asked for: that many cannot all have been lucky.
+  if (measured == Duration{0} || m.times.cases(now) >= known_after_) return measured;
+  return contended ? Duration::max() : std::max(measured, longest);
+}
+
+}  // namespace carillon::schedule::symphony
