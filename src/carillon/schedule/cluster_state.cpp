@@ -172,7 +172,7 @@ ActionId ClusterState::begin_unload(DeviceId id, ModelId model) {
 
 ActionId ClusterState::begin_infer(DeviceId id, ModelId model, int batch_index,
                                    std::vector<RequestId> requests, TimePoint earliest, Duration expected,
-                                   TimePoint now) {
+                                   TimePoint now, Duration dispatch) {
   Device& d = device(id);
   OnDevice& on = get(d, model);
   const ModelInfo& info = models_[model.index()].info;
@@ -183,13 +183,17 @@ ActionId ClusterState::begin_infer(DeviceId id, ModelId model, int batch_index,
                   info.batches[static_cast<std::size_t>(batch_index)].batch);
   ++on.pending_infers;
   if (!cold) use(d, model, now);
-  d.exec.push(next_action_, model, earliest, expected);
+  const bool at_once = d.exec.idle() && !cold && earliest <= now;
+  d.exec.push(next_action_, model, std::max(earliest, saturating_add(now, dispatch)), expected);
   actions_.insert(next_action_, {.kind = ActionKind::infer,
                                  .device = id,
                                  .model = model,
                                  .batch_index = batch_index,
                                  .requests = std::move(requests),
-                                 .sent_cold = cold});
+                                 .sent_cold = cold,
+                                 .at_once = at_once,
+                                 .sent = now,
+                                 .expected = expected});
   return ActionId{next_action_.value++};
 }
 

@@ -29,6 +29,9 @@ struct FinishedAction {
   int batch_index = 0;              // INFER: place in the model's list of batch sizes
   std::vector<RequestId> requests;  // INFER
   bool sent_cold = false;           // INFER: sent while the model was still loading
+  bool at_once = false;             // INFER: nothing was before it, and its window was open
+  TimePoint sent;                   // INFER
+  Duration expected{0};             // INFER: of EXEC, when it was sent
 };
 
 // The mirror of all devices that a scheduler decides by (Clockwork, section 5.3): memory state, action
@@ -97,8 +100,9 @@ class ClusterState {
   // pending actions; its pages are free when it is reported.
   ActionId begin_load(DeviceId device, ModelId model, TimePoint earliest, Duration expected, TimePoint now);
   ActionId begin_unload(DeviceId device, ModelId model);
+  // An INFER is on its way for `dispatch`: it cannot start before.
   ActionId begin_infer(DeviceId device, ModelId model, int batch_index, std::vector<RequestId> requests,
-                       TimePoint earliest, Duration expected, TimePoint now);
+                       TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {});
 
   // An action is reported: corrects executors, memory and profiles. None where the action is not known (its
   // device went meanwhile, or it was reported before).

@@ -75,8 +75,7 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
 }
 
 Duration Fleet::span(ModelId model, int batch_index) const {
-  const Duration time = exec(model, batch_index);
-  return time + from_ns(static_cast<double>(time.count()) * environment().overrun) + environment().answer;
+  return environment().span(exec(model, batch_index));
 }
 
 int Fleet::batch_index(ModelId model, std::size_t requests) const {

@@ -40,7 +40,7 @@ bool TailWindow::add(double value) {
 void Margins::start(DeviceId device, bool alive) {
   if (devices_.size() <= device.index()) devices_.resize(device.index() + 1);
   devices_[device.index()] = Device{.alive = alive, .now = told_};
-  find_worst();
+  find_bounds();
 }
 
 bool Margins::observe(DeviceId id, const Execution& e) {
@@ -65,18 +65,21 @@ bool Margins::observe(DeviceId id, const Execution& e) {
     d.now = before;
     return false;
   }
-  find_worst();
+  find_bounds();
   return true;
 }
 
-void Margins::find_worst() {
-  worst_ = told_;
+void Margins::find_bounds() {
+  worst_ = least_ = told_;
   bool first = true;
   for (const Device& d : devices_) {
     if (!d.alive) continue;
     worst_.dispatch = first ? d.now.dispatch : std::max(worst_.dispatch, d.now.dispatch);
     worst_.answer = first ? d.now.answer : std::max(worst_.answer, d.now.answer);
     worst_.overrun = first ? d.now.overrun : std::max(worst_.overrun, d.now.overrun);
+    least_.dispatch = first ? d.now.dispatch : std::min(least_.dispatch, d.now.dispatch);
+    least_.answer = first ? d.now.answer : std::min(least_.answer, d.now.answer);
+    least_.overrun = first ? d.now.overrun : std::min(least_.overrun, d.now.overrun);
     first = false;
   }
 }

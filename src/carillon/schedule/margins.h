@@ -47,7 +47,7 @@ class Margins {
   // Answers that may be late. Half of them for lasting longer, half for being heard of later.
   static constexpr double promised = 0.005;
 
-  explicit Margins(const Environment& told) : told_(told), worst_(told) {}
+  explicit Margins(const Environment& told) : told_(told), worst_(told), least_(told) {}
 
   // A device appears, or starts anew: what was told counts until it has been measured.
   void start(DeviceId device, bool alive);
@@ -59,13 +59,15 @@ class Margins {
     TimePoint start, end;  // as reported
     TimePoint heard;       // when the report came
   };
-  // An INFER succeeded. True where at() or worst() changed by more than a twentieth: then whoever keeps
-  // numbers that were made of them has to make them anew.
+  // An INFER succeeded. True where at(), worst() or least() changed by more than a twentieth: then whoever
+  // keeps numbers that were made of them has to make them anew.
   bool observe(DeviceId device, const Execution& execution);
 
   const Environment& at(DeviceId device) const { return devices_[device.index()].now; }
   // The largest of each over the devices that are alive; what was told where none is.
   const Environment& worst() const { return worst_; }
+  // The smallest of each over them: what nobody can do better than.
+  const Environment& least() const { return least_; }
 
  private:
   struct Device {
@@ -73,9 +75,9 @@ class Margins {
     Environment now;
     TailWindow dispatch{promised / 2}, answer{promised / 2}, overrun{promised / 2};
   };
-  void find_worst();
+  void find_bounds();
 
-  Environment told_, worst_;
+  Environment told_, worst_, least_;
   std::vector<Device> devices_;
 };
 

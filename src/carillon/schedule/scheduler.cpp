@@ -32,8 +32,7 @@ Result<std::unique_ptr<Scheduler>> make_fcfs(std::string_view value, const Envir
 
 Result<std::unique_ptr<Scheduler>> make_clockwork(std::string_view value, const Environment& environment) {
   if (auto none = no_value("clockwork", value); !none) return std::unexpected(std::move(none.error()));
-  return std::make_unique<Clockwork>(
-      ClockworkOptions{.safety = environment.answer, .safety_share = environment.overrun});
+  return std::make_unique<Clockwork>(environment);
 }
 
 Result<std::unique_ptr<Scheduler>> make_symphony(std::string_view value, const Environment& environment) {

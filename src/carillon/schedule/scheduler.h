@@ -41,6 +41,11 @@ struct Environment {
   // they stay, as in a simulation, which knows them.
   bool measured = false;
   Duration client{0};  // the part of `answer` that comes after a report is heard, which nobody sees here
+
+  // From the start of an EXEC of that estimate until the client has its answer, at most.
+  constexpr Duration span(Duration exec) const {
+    return exec + from_ns(static_cast<double>(exec.count()) * overrun) + answer;
+  }
 };
 // What a server starts from: the defaults, measured from then on. Half of the way back is taken to lie between
 // the controller and the client.

@@ -6,12 +6,10 @@
 
 namespace carillon::schedule {
 
-Clockwork::Clockwork(const ClockworkOptions& options)
-    : options_(options),
-      safety_permille_(static_cast<std::int64_t>(options.safety_share * 1000 + 0.5)),
-      needed_(options.capacity),
-      spare_(options.capacity) {
-  CARILLON_ASSERT(options.ahead >= Duration{0} && options.safety >= Duration{0} && safety_permille_ >= 0);
+Clockwork::Clockwork(const Environment& environment, const ClockworkOptions& options)
+    : options_(options), margins_(environment), needed_(options.capacity), spare_(options.capacity) {
+  CARILLON_ASSERT(options.ahead >= Duration{0} && environment.dispatch >= Duration{0} &&
+                  environment.answer >= Duration{0} && environment.overrun >= 0);
   CARILLON_ASSERT(options.patient_share > 0 && options.patient_share <= 1);
 }
 
@@ -68,8 +66,9 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     if (finish > request.deadline) {
       // A deadline may lie anywhere on the timeline.
       const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
-      if (state_.doubt(request.model, (left - options_.safety) * 1000 / (1000 + safety_permille_), now))
-        finish = would_finish(request.model, now);
+      const Environment& least = margins_.least();
+      const auto exec = static_cast<double>((left - least.answer).count()) / (1 + least.overrun);
+      if (state_.doubt(request.model, from_ns(exec), now)) finish = would_finish(request.model, now);
     }
     if (finish > request.deadline) {
       missed(request, now, out);
@@ -105,10 +104,18 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
   Model& m = models_[model.index()];
   switch (finished->kind) {
     case ActionKind::infer: {
-      if (event.status == ActionStatus::success)
+      if (event.status == ActionStatus::success) {
         for (const RequestId id : finished->requests) requests_.erase(id);
-      else
+        if (margins_.observe(finished->device, {.decided = finished->sent,
+                                                .at_once = finished->at_once,
+                                                .estimate = finished->expected,
+                                                .start = event.start,
+                                                .end = event.end,
+                                                .heard = now}))
+          update_lanes();
+      } else {
         give_back(*finished, event.status, now, out);
+      }
       update_end(finished->device);
       // Estimates, and so bounds, have changed; or the worker told that the model is not there.
       if (state_.residence(finished->device, model) == Residence::absent)
@@ -177,6 +184,7 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
     spare_.add_device();
   }
   const std::vector<FinishedAction> lost = state_.device_changed(event);
+  margins_.start(event.device, event.alive);
   for (std::size_t i = 0; i < models_.size(); ++i)
     displace(ModelId{static_cast<std::uint32_t>(i)}, event.device, now);
   for (Model& m : models_) m.shortest_version = unknown_version;
@@ -191,8 +199,7 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     if (!waiting(model)) continue;
-    if (everywhere(model))
-      for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
+    for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
     if (state_.can_hold(model))
       offer(model, now, out);
     else

@@ -14,6 +14,7 @@
 #include "carillon/schedule/clockwork/load_priority.h"
 #include "carillon/schedule/clockwork/options.h"
 #include "carillon/schedule/cluster_state.h"
+#include "carillon/schedule/margins.h"
 #include "carillon/schedule/request_table.h"
 #include "carillon/schedule/scheduler.h"
 
@@ -45,7 +46,7 @@ namespace carillon::schedule {
 // costs O(devices x models that want it).
 class Clockwork final : public Scheduler {
  public:
-  explicit Clockwork(const ClockworkOptions& options = {});
+  explicit Clockwork(const Environment& environment, const ClockworkOptions& options = {});
 
   std::string_view name() const override { return "clockwork"; }
   void add_model(const ModelInfo& model) override;
@@ -131,12 +132,16 @@ class Clockwork final : public Scheduler {
   void add_demand(ModelId model, int rank, Duration work);
   void update_lane(ModelId model, int rank);
   void update_bounds(ModelId model, DeviceId device);
+  void update_lanes();
   static void list(ModelId model, std::size_t rank, std::optional<TimePoint> bound, Bounds& bounds,
                    Ready& ready);
   static void unlist(ModelId model, Bounds& bounds, Ready& ready);
   void update_end(DeviceId device);
   void set_wake(DeviceId device, TimePoint at);
-  Duration span_of(Duration exec) const;
+  // From the start of EXEC for one row until it is answered.
+  Duration span_of_one(DeviceId device, ModelId model) const;
+  // When what is sent now can start, at the soonest.
+  TimePoint soonest_start(DeviceId device, TimePoint now) const;
   std::span<const BatchCost> costs(DeviceId device, ModelId model, int rank, std::size_t waiting) const;
   std::span<const BatchCost> longest_costs(ModelId model, std::size_t waiting) const;
   template <typename Visit>
@@ -181,7 +186,7 @@ class Clockwork final : public Scheduler {
   LoadPriority& priority_of(int rank) { return is_best_effort(rank) ? spare_ : needed_; }
 
   ClockworkOptions options_;
-  std::int64_t safety_permille_;
+  Margins margins_;
   ClusterState state_;
   RequestTable requests_;
   std::vector<Model> models_;

@@ -5,8 +5,12 @@
 
 namespace carillon::schedule {
 
-Duration Clockwork::span_of(Duration exec) const {
-  return exec + exec * safety_permille_ / 1000 + options_.safety;
+Duration Clockwork::span_of_one(DeviceId device, ModelId model) const {
+  return margins_.at(device).span(state_.exec_estimate(device, model, 0));
+}
+
+TimePoint Clockwork::soonest_start(DeviceId device, TimePoint now) const {
+  return std::max(state_.exec(device).free_at(now), saturating_add(now, margins_.at(device).dispatch));
 }
 
 // Of the batch sizes that `waiting` requests can fill. Good until the next call.
@@ -18,7 +22,7 @@ std::span<const BatchCost> Clockwork::costs(DeviceId device, ModelId model, int 
   for (std::size_t i = 0; i < batches.size() && static_cast<std::size_t>(batches[i].batch) <= waiting; ++i) {
     const Duration exec = estimates.empty() ? batches[i].exec : estimates[i];
     if (is_best_effort(rank) && i > 0 && exec > options_.best_effort_slice) break;
-    costs_.push_back({batches[i].batch, span_of(exec)});
+    costs_.push_back({batches[i].batch, margins_.at(device).span(exec)});
   }
   return costs_;
 }
@@ -29,7 +33,7 @@ std::span<const BatchCost> Clockwork::longest_costs(ModelId model, std::size_t w
   const auto& batches = state_.model(model).batches;
   const std::span<const Duration> longest = state_.longest_execs(model);
   for (std::size_t i = 0; i < batches.size() && static_cast<std::size_t>(batches[i].batch) <= waiting; ++i)
-    costs_.push_back({batches[i].batch, span_of(longest[i])});
+    costs_.push_back({batches[i].batch, margins_.worst().span(longest[i])});
   return costs_;
 }
 
@@ -69,14 +73,13 @@ Duration Clockwork::shortest_exec(ModelId model) const {
 
 // When a request that is alone in its batch must start at the latest, as things are loaded now.
 TimePoint Clockwork::last_start(ModelId model, TimePoint deadline) const {
-  if (!nowhere(model)) return saturating_add(deadline, -span_of(shortest_exec(model)));
+  if (!nowhere(model)) return saturating_add(deadline, -margins_.least().span(shortest_exec(model)));
   Duration least = Duration::max();
   if (state_.device_count() > few_places) {
-    least = span_of(state_.shortest_exec(model)) + state_.shortest_load(model);
+    least = margins_.least().span(state_.shortest_exec(model)) + state_.shortest_load(model);
   } else {
     for (const auto& [end, device] : by_end_)
-      least = std::min(least,
-                       span_of(state_.exec_estimate(device, model, 0)) + state_.load_estimate(device, model));
+      least = std::min(least, span_of_one(device, model) + state_.load_estimate(device, model));
   }
   return saturating_add(deadline, by_end_.empty() ? Duration{0} : -least);
 }
@@ -86,7 +89,7 @@ bool Clockwork::in_time(ModelId model, TimePoint deadline, TimePoint now) const 
   if (!m.wide)
     return std::any_of(m.places.begin(), m.places.end(),
                        [&](const Place& p) { return would_finish_on(p.device, model, now) <= deadline; });
-  const Duration least = span_of(state_.shortest_exec(model));
+  const Duration least = margins_.least().span(state_.shortest_exec(model));
   for (const auto& [end, device] : by_end_) {
     if (saturating_add(std::max(end, now), least) > deadline) return false;
     if (placed(device, model) && would_finish_on(device, model, now) <= deadline) return true;
@@ -101,8 +104,7 @@ TimePoint Clockwork::would_finish_on(DeviceId device, ModelId model, TimePoint n
   if (ready == TimePoint::max())
     ready = saturating_add(std::max(state_.load(device).free_at(now), models_[model.index()].load_not_before),
                            state_.load_estimate(device, model));
-  const TimePoint start = std::max(ready, state_.exec(device).free_at(now));
-  return saturating_add(start, span_of(state_.exec_estimate(device, model, 0)));
+  return saturating_add(std::max(ready, soonest_start(device, now)), span_of_one(device, model));
 }
 
 TimePoint Clockwork::would_finish(ModelId model, TimePoint now) const {
@@ -112,7 +114,7 @@ TimePoint Clockwork::would_finish(ModelId model, TimePoint now) const {
     for (const Place& p : m.places) finish = std::min(finish, would_finish_on(p.device, model, now));
   // The others would have to load it first.
   const TimePoint soonest = m.wide ? now : saturating_add(now, state_.shortest_load(model));
-  const Duration least = span_of(state_.shortest_exec(model));
+  const Duration least = margins_.least().span(state_.shortest_exec(model));
   for (const auto& [end, device] : by_end_) {
     if (saturating_add(std::max(end, soonest), least) >= finish) break;
     finish = std::min(finish, would_finish_on(device, model, now));
@@ -178,6 +180,14 @@ void Clockwork::update_bounds(ModelId model, DeviceId device) {
         list(model, r, m.lanes[r].bound(costs(device, model, static_cast<int>(r), m.lanes[r].size())),
              p.bounds, ports_[device.index()].ready);
   }
+}
+
+// Margins have changed. O(models), and what updating the lanes of those that wait takes.
+void Clockwork::update_lanes() {
+  for (std::size_t i = 0; i < models_.size(); ++i)
+    for (std::size_t r = 0; r < ranks; ++r)
+      if (!models_[i].lanes[r].empty())
+        update_lane(ModelId{static_cast<std::uint32_t>(i)}, static_cast<int>(r));
 }
 
 // Sees to it that the lane is listed with this bound, or, without one, not at all.
@@ -338,6 +348,7 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
                                                          TimePoint now) {
   const auto r = static_cast<std::size_t>(rank);
   const auto key = [](const Strategy& s) { return std::tuple(s.start, s.first.priority, s.first.sequence); };
+  const TimePoint soonest = saturating_add(now, margins_.at(device).dispatch);
   std::optional<Choice> best;
   visit_ready(device, r, [&](TimePoint bound, ModelId model) {
     if (best && best->strategy.start < bound) return false;
@@ -352,7 +363,7 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
         return true;
       }
     }
-    const TimePoint start = std::max(free, ready);
+    const TimePoint start = std::max({free, ready, soonest});
     const Lane& lane = models_[model.index()].lanes[r];
     const auto strategy = lane.best(costs(device, model, rank, lane.size()), start);
     if (strategy && (!best || key(*strategy) <= key(best->strategy)))
@@ -424,8 +435,8 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
   const TimePoint latest = has_deadline(rank) ? strategy.start : TimePoint::max();
   CARILLON_ASSERT(earliest <= latest);
   const Duration expected = state_.exec_estimate(device, model, strategy.batch_index);
-  const ActionId id =
-      state_.begin_infer(device, model, strategy.batch_index, members, earliest, expected, now);
+  const ActionId id = state_.begin_infer(device, model, strategy.batch_index, members, earliest, expected,
+                                         now, margins_.at(device).dispatch);
   update_end(device);
   out.emplace_back(Infer{id, device, model, std::move(members), {earliest, latest}, expected});
 }

@@ -72,7 +72,8 @@ void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
   Model& m = models_[request.model.index()];
   const ModelInfo& info = state_.model(request.model);
   if (everywhere(request.model) || is_best_effort(rank_of(request)) || m.load_not_before > now) return;
-  const TimePoint latest = saturating_add(request.deadline, -span_of(info.batches.front().exec));
+  const TimePoint latest =
+      saturating_add(request.deadline, -margins_.least().span(info.batches.front().exec));
   if (request.arrival > latest) return;
   if (m.places.empty()) {
     m.missed_at = now;
@@ -217,8 +218,7 @@ bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, Time
 
 // When the LOAD must start at the latest so that some waiting request is still in time.
 TimePoint Clockwork::last_useful_load(DeviceId device, ModelId model) const {
-  const Duration needed =
-      state_.load_estimate(device, model) + span_of(state_.exec_estimate(device, model, 0));
+  const Duration needed = state_.load_estimate(device, model) + span_of_one(device, model);
   TimePoint latest = TimePoint::min();
   for (const Lane& lane : models_[model.index()].lanes)
     if (!lane.empty())

@@ -9,12 +9,6 @@ struct ClockworkOptions {
   // expected to be free within this time.
   Duration ahead = 5ms;
 
-  // What an answer needs beyond EXEC (input, output, answering), and the share of EXEC by which a batch may
-  // outlast its estimate: a batch is expected to be answered exec * (1 + safety_share) + safety after its
-  // start.
-  Duration safety = 1ms;
-  double safety_share = 0.05;
-
   // A window opens this long before its executor is expected to be free, so that work which ends early does
   // not leave the device idle.
   Duration early_start = 5ms;
