@@ -7,7 +7,12 @@
 namespace carillon::schedule {
 
 Clockwork::Clockwork(const Environment& environment, const ClockworkOptions& options)
-    : options_(options), margins_(environment), needed_(options.capacity), spare_(options.capacity) {
+    : options_(options),
+      margins_(environment),
+      shares_(options.rate_window,
+              [this](ModelId model, double rate, Duration slo) { return devices_for(model, rate, slo); }),
+      needed_(options.capacity),
+      spare_(options.capacity) {
   CARILLON_ASSERT(options.ahead >= Duration{0} && environment.dispatch >= Duration{0} &&
                   environment.answer >= Duration{0} && environment.overrun >= 0);
   CARILLON_ASSERT(options.patient_share > 0 && options.patient_share <= 1);
@@ -25,6 +30,7 @@ void Clockwork::add_model(const ModelInfo& model) {
     m.expiry[static_cast<std::size_t>(rank)] = TimePoint::max();
   }
   m.wide = model.pages == 0;
+  shares_.add_model();
   needed_.add_model();
   spare_.add_model();
 }
@@ -61,6 +67,8 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     return;
   }
   Model& m = models_[request.model.index()];
+  if (counts(request))
+    shares_.asked(request.model, request.deadline - request.arrival, state_.alive_count(), now);
   if (has_deadline(rank) && !in_time(request.model, request.deadline, now)) {
     TimePoint finish = would_finish(request.model, now);
     if (finish > request.deadline) {
@@ -105,7 +113,8 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
   switch (finished->kind) {
     case ActionKind::infer: {
       if (event.status == ActionStatus::success) {
-        for (const RequestId id : finished->requests) requests_.erase(id);
+        for (const RequestId id : finished->requests)
+          if (const auto open = requests_.erase(id); open && counts(open->request)) shares_.answered(model);
         if (margins_.observe(finished->device, {.decided = finished->sent,
                                                 .at_once = finished->at_once,
                                                 .estimate = finished->expected,

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "carillon/schedule/clockwork/fair_share.h"
 #include "carillon/schedule/clockwork/lane.h"
 #include "carillon/schedule/clockwork/load_priority.h"
 #include "carillon/schedule/clockwork/options.h"
@@ -34,6 +35,9 @@ namespace carillon::schedule {
 // memory). Refusals: on arrival, if no device could answer it in time with what it was sent already; later,
 // when the last start that would be in time has passed (a WakeAt asks to be there then).
 //
+// What a batch may outlast its estimate by, and how long an INFER and its answer are on their way, is known
+// of each device by its Margins: measured where the environment says so.
+//
 // Rank of a request, best first: real-time, then normal, then best-effort; within each, those with a deadline
 // before those without. Real-time and normal requests without a deadline are served in order of arrival when
 // there is room; after Options::patience they may also go before those with one, at a bounded share of time.
@@ -47,6 +51,8 @@ namespace carillon::schedule {
 class Clockwork final : public Scheduler {
  public:
   explicit Clockwork(const Environment& environment, const ClockworkOptions& options = {});
+  Clockwork(const Clockwork&) = delete;
+  Clockwork& operator=(const Clockwork&) = delete;
 
   std::string_view name() const override { return "clockwork"; }
   void add_model(const ModelInfo& model) override;
@@ -60,6 +66,10 @@ class Clockwork final : public Scheduler {
   static int rank_of(const Request& request);
   static bool has_deadline(int rank) { return rank % 2 == 0; }
   static bool is_best_effort(int rank) { return rank >= 4; }
+  // Counts where devices' time is shared out.
+  static bool counts(const Request& request) {
+    return request.cls != Class::best_effort && request.deadline != TimePoint::max();
+  }
   static constexpr int patient_rank = 3;  // normal, without a deadline
   static constexpr DeviceId no_device{std::numeric_limits<std::uint32_t>::max()};
 
@@ -127,7 +137,8 @@ class Clockwork final : public Scheduler {
   void offer_wide(ModelId model, TimePoint now, Actions& out);
   std::optional<Choice> choose(DeviceId device, TimePoint free, TimePoint now);
   std::optional<Choice> best_of_rank(DeviceId device, int rank, TimePoint free, TimePoint now);
-  void spare_others(DeviceId device, Choice& choice);
+  TimePoint soonest_elsewhere(ModelId model, TimePoint until, TimePoint now);
+  void spare_others(DeviceId device, Choice& choice, TimePoint now);
   void send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out);
   void add_demand(ModelId model, int rank, Duration work);
   void update_lane(ModelId model, int rank);
@@ -149,6 +160,7 @@ class Clockwork final : public Scheduler {
   bool wide_waiting() const;
   bool runs_out_of_patience(DeviceId device, TimePoint now) const;
   Duration shortest_exec(ModelId model) const;
+  double devices_for(ModelId model, double rate, Duration slo) const;
   TimePoint last_start(ModelId model, TimePoint deadline) const;
   // A lone request that is sent now would be answered in time by some device that has the model, or will.
   bool in_time(ModelId model, TimePoint deadline, TimePoint now) const;
@@ -171,6 +183,7 @@ class Clockwork final : public Scheduler {
   bool load_patient(DeviceId device, TimePoint now, Actions& out);
   bool load_missed(DeviceId device, TimePoint now, Actions& out);
   void missed(const Request& request, TimePoint now, Actions& out);
+  void load_for_missed(const Request& request, TimePoint now, Actions& out);
   void set_missed(ModelId model, TimePoint since);
   void set_wide(ModelId model, bool wide);
   bool has_room_elsewhere(DeviceId device, ModelId model) const;
@@ -191,6 +204,7 @@ class Clockwork final : public Scheduler {
   RequestTable requests_;
   std::vector<Model> models_;
   std::vector<Port> ports_;
+  FairShare shares_;             // of requests with a deadline that are not best-effort
   LoadPriority needed_, spare_;  // of real-time and normal requests; of best-effort ones
   std::set<std::pair<TimePoint, std::pair<ModelId, int>>> expiries_;  // of the lanes' heads
   Ready wide_;
@@ -208,6 +222,7 @@ class Clockwork final : public Scheduler {
   std::uint64_t next_sequence_ = 0;
   mutable std::vector<BatchCost> costs_;  // scratch
   std::vector<BatchCost> own_costs_;      // scratch
+  std::vector<DeviceId> taken_;           // scratch of spare_others()
 };
 
 }  // namespace carillon::schedule

@@ -71,6 +71,19 @@ Duration Clockwork::shortest_exec(ModelId model) const {
   return shortest;
 }
 
+// What the model needs if it gathers the largest batches that its rate and deadlines allow together: b
+// requests come within (b - 1) / rate.
+double Clockwork::devices_for(ModelId model, double rate, Duration slo) const {
+  const auto& batches = state_.model(model).batches;
+  const std::span<const Duration> execs = state_.longest_execs(model);
+  double least = to_seconds(execs.front());
+  for (std::size_t i = 1; i < batches.size(); ++i) {
+    if ((batches[i].batch - 1) / rate + to_seconds(margins_.worst().span(execs[i])) > to_seconds(slo)) break;
+    least = std::min(least, to_seconds(execs[i]) / batches[i].batch);
+  }
+  return rate * least;
+}
+
 // When a request that is alone in its batch must start at the latest, as things are loaded now.
 TimePoint Clockwork::last_start(ModelId model, TimePoint deadline) const {
   if (!nowhere(model)) return saturating_add(deadline, -margins_.least().span(shortest_exec(model)));
@@ -370,20 +383,47 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
       best = Choice{model, rank, *strategy, start, ready, loaded};
     return true;
   });
-  if (best && has_deadline(rank)) spare_others(device, *best);
+  if (best && has_deadline(rank)) spare_others(device, *best, now);
   return best;
 }
 
-// Where the chosen batch would make another lane lose answers that take less time each than its own, a
-// smaller batch goes that leaves them enough time; and where none does, they go first. Only lanes at risk are
-// looked at, the nearest first. Without this, models with long batches starve cheap ones with near deadlines
-// under overload: a long batch has the earlier required start.
-void Clockwork::spare_others(DeviceId device, Choice& choice) {
+// When the soonest of the other devices could take a batch of the model, if that is before `until`; else
+// max(). Each is counted on for one lane: taken_ has those that are spoken for.
+TimePoint Clockwork::soonest_elsewhere(ModelId model, TimePoint until, TimePoint now) {
+  const auto could = [&](DeviceId device) {
+    return state_.residence(device, model) == Residence::loaded && !state_.exec(device).overdue(now) &&
+           std::find(taken_.begin(), taken_.end(), device) == taken_.end();
+  };
+  std::optional<std::pair<TimePoint, DeviceId>> soonest;
+  if (models_[model.index()].wide) {
+    for (auto at = by_end_.begin(); !soonest && at != by_end_.end() && at->first < until; ++at)
+      if (could(at->second)) soonest = {soonest_start(at->second, now), at->second};
+  } else {
+    for (const Place& p : models_[model.index()].places) {
+      if (!could(p.device)) continue;
+      const std::pair found{soonest_start(p.device, now), p.device};
+      if (found.first < until && (!soonest || found < *soonest)) soonest = found;
+    }
+  }
+  if (!soonest) return TimePoint::max();
+  taken_.push_back(soonest->second);
+  return soonest->first;
+}
+
+// Where the chosen batch would make another lane lose answers that take less time each than its own, and no
+// other device comes in time for them, a smaller batch goes that leaves them enough time; and where none
+// does, they go first, unless the chosen model is owed its turn. Only lanes at risk are looked at, the
+// nearest first. Without this, models with long batches starve cheap ones with near deadlines under overload:
+// a long batch has the earlier required start. Without the other devices and what is owed, the long ones
+// starve: in each moment some lane is at risk, and cheap ones use all the time that they are left, in small
+// batches.
+void Clockwork::spare_others(DeviceId device, Choice& choice, TimePoint now) {
   const auto r = static_cast<std::size_t>(choice.rank);
   int asked = 0;
   const Lane& chosen = models_[choice.model.index()].lanes[r];
   const std::span<const BatchCost> all = costs(device, choice.model, choice.rank, chosen.size());
   own_costs_.assign(all.begin(), all.end());
+  taken_.assign(1, device);
   visit_ready(device, r, [&](TimePoint bound, ModelId model) {
     const auto size = static_cast<std::size_t>(choice.strategy.batch_index);
     const BatchCost own = own_costs_[size];
@@ -395,14 +435,16 @@ void Clockwork::spare_others(DeviceId device, Choice& choice) {
     const auto first = other.best(other_costs, choice.start);
     if (!first) return true;
     const BatchCost& cost = other_costs[static_cast<std::size_t>(first->batch_index)];
+    const TimePoint elsewhere = soonest_elsewhere(model, saturating_add(choice.start, own.span), now);
     const auto harmed_by = [&](Duration span) {
-      const auto left = other.best(other_costs, saturating_add(choice.start, span));
+      const auto left = other.best(other_costs, std::min(elsewhere, saturating_add(choice.start, span)));
       return !left || left->batch_index < first->batch_index;
     };
     if (cost.span / cost.batch >= own.span / own.batch || !harmed_by(own.span)) return true;
     std::size_t smaller = size;
     while (smaller > 0 && harmed_by(own_costs_[smaller - 1].span)) --smaller;
     if (smaller == 0) {
+      if (shares_.owed(choice.model, model)) return true;
       choice = {model, choice.rank, *first, choice.start, choice.ready, true};
       return false;
     }

@@ -66,9 +66,15 @@ bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimeP
   return false;
 }
 
-// A request with a deadline is refused. Another copy of its model might have served it: then one is loaded
-// for those to come, where that takes nothing from anybody.
+// A request with a deadline is refused for want of time.
 void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
+  if (counts(request)) shares_.lost(request.model);
+  load_for_missed(request, now, out);
+}
+
+// Another copy of its model might have served it: then one is loaded
+// for those to come, where that takes nothing from anybody.
+void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& out) {
   Model& m = models_[request.model.index()];
   const ModelInfo& info = state_.model(request.model);
   if (everywhere(request.model) || is_best_effort(rank_of(request)) || m.load_not_before > now) return;

@@ -18,6 +18,10 @@ struct ClockworkOptions {
   // cheap models with near deadlines starve beside long batches under overload.
   int lanes_spared = 4;
 
+  // Over which rates are averaged, to tell whether the devices are enough for all: a few deadlines long,
+  // since a burst that is longer than that cannot be waited out.
+  Duration rate_window = 250ms;
+
   // An INFER of a loading model is sent this long before the LOAD is expected to end. Its executor may wait
   // for it that long at most.
   Duration cold_ahead = 500us;
