@@ -133,6 +133,14 @@ read is no error. A condition that is known from shapes and constants leaves no 
 - Graphs may be nested 16 deep. A name may not be given again in a graph inside.
 - **Scan** and SequenceMap are not supported, and no operator on sequences and optionals.
 
+## Bad data
+
+An index outside its axis (Gather, GatherElements, GatherND, ScatterElements, ScatterND), a length outside the axis
+(ReverseSequence) and a division of whole numbers by 0 (Div, Mod) fail the request that asks for it, with HTTP 400 or
+`INVALID_ARGUMENT`; others in its batch get their results. OneHot takes an index outside for none, as ONNX says. The
+least whole number divided by -1 is itself, and leaves nothing over. Divisions look at what a request is filled up with,
+too: a model that divides whole numbers by an input that varies in length must not be padded with zeros.
+
 )";
   text << "## Operators that are not\n\n";
   table(false);

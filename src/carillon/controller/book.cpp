@@ -54,6 +54,9 @@ void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival,
     case Outcome::cancelled:
       ++of.cancelled;
       break;
+    case Outcome::invalid:
+      ++of.invalid;
+      [[fallthrough]];
     case Outcome::failed:
       ++of.failed;
       break;

@@ -20,6 +20,7 @@ enum class Outcome : std::uint8_t {
   refused,    // by the scheduler, as it cannot be (or was not) on time
   shed,       // likewise, but before the scheduler heard of it: it could not keep up
   cancelled,  // its client has gone
+  invalid,    // its own data or its deadline are to blame
   failed      // all else: no room, a device that fails, a server that stops
 };
 

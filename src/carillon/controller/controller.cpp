@@ -311,7 +311,7 @@ ServerStatistics Controller::statistics() const {
   }
   provision::AutoscaleWindow::Counters counters{.requests = 0, .bad = 0, .busy = out.exec_busy};
   for (const ModelStatistics& m : out.models) {
-    const std::uint64_t bad = m.late + m.refused + m.failed;
+    const std::uint64_t bad = m.late + m.refused + m.failed - m.invalid;  // more devices would not help these
     counters.requests += m.on_time + bad;
     counters.bad += bad;
   }

@@ -102,7 +102,8 @@ void Core::start(TimePoint now) {
 
 void Core::answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error,
                           TimePoint now) {
-  book_.answered(call->model, Outcome::failed, call->rows, call->arrival, now, {});
+  const Outcome outcome = error.code == ErrorCode::invalid_argument ? Outcome::invalid : Outcome::failed;
+  book_.answered(call->model, outcome, call->rows, call->arrival, now, {});
   handler({std::unexpected(std::move(error)), std::move(call), now, std::nullopt});
 }
 
@@ -217,7 +218,7 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   actions_.erase(result.id.value);
   InFlight& flight = flights_[*found];
   const bool success = result.status == schedule::ActionStatus::success;
-  const Duration ran = success ? result.times.exec_end - result.times.exec_start : Duration{0};
+  Duration ran = success ? result.times.exec_end - result.times.exec_start : Duration{0};
   switch (flight.kind) {
     case Kind::load:
       if (!success) break;
@@ -234,9 +235,17 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
                        flight.predicted);
       else if (result.times.exec_end > result.times.exec_start)
         book_.wasted(result.device, result.times.exec_end - result.times.exec_start);
-      for (const RequestId request : flight.requests) land(request, result, now);
+      for (std::size_t i = 0; i < flight.requests.size(); ++i) {
+        const auto bad = std::ranges::find(result.bad_rows, static_cast<int>(i), &worker::BadRow::row);
+        if (bad == result.bad_rows.end())
+          land(flight.requests[i], result, now);
+        else
+          turn_down(flight.requests[i], bad->error);
+      }
       break;
   }
+  // Nobody is to learn from it how long such batches take: bad data could teach whatever it likes.
+  if (success && result.odd_time) ran = flight.predicted;
   flight.requests.clear();
   flights_.give_back(*found);
   if (!stopped_)
@@ -424,7 +433,8 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
     ++open.flying;
     const std::size_t r = request.value - open.first.value;
     command_.rows[b] = {std::span(open.inputs).subspan(r * inputs, inputs),
-                        std::span(open.outputs).subspan(r * outputs, outputs), open.call->length};
+                        std::span(open.outputs).subspan(r * outputs, outputs), open.call->length,
+                        open.deadline};
   }
   if (worker.submit(command_)) return taken(action.id, flight, action.window.earliest, now);
   for (const RequestId request : action.requests) {
@@ -602,6 +612,27 @@ void Core::on_probe(const worker::ProbeResult& result, TimePoint now) {
   if (options_.on_device) options_.on_device({result.device, true, {}});
   feed(schedule::DeviceChanged{result.device, true, device.worker->total_pages()}, now);
   settle(now);
+}
+
+// One row's INFER has succeeded for the others, and not for it: it is over for the scheduler, too.
+void Core::turn_down(RequestId request, const Error& error) {
+  const auto found = requests_.find(request.value);
+  CARILLON_ASSERT(found.has_value());
+  Open& open = open_[*found];
+  CARILLON_ASSERT(row(open, request) == Row::flying);
+  --open.flying;
+  row(open, request) = Row::gone;
+  if (open.answered) {
+    requests_.erase(request.value);
+    if (open.flying == 0) release(*found);
+    return;
+  }
+  std::string where = "model '" + models_[open.model.index()].info.name + "'";
+  if (open.rows > 1) where += ": row " + std::to_string(request.value - open.first.value);
+  const Outcome outcome = error.code == ErrorCode::invalid_argument    ? Outcome::invalid
+                          : error.code == ErrorCode::deadline_exceeded ? Outcome::refused
+                                                                       : Outcome::failed;
+  close(*found, outcome, in_context(where, error).error());
 }
 
 // One row's INFER has ended, however.

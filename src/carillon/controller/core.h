@@ -90,10 +90,10 @@ TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo,
 // the workers and answers to the handlers, inside the call. Deterministic, and without a clock.
 //
 // One call of k rows is k requests to the scheduler, with one deadline. It is answered when all rows are
-// done; as soon as one is refused, the others are cancelled and the whole is refused. Each call gets exactly
-// one answer. A worker writes into a call's buffers while an INFER of one of its rows is under way: a call
-// that is refused or cancelled then is answered at once, but without its buffers (InferAnswer::call is null),
-// which live on here until that INFER has ended.
+// done; as soon as one is refused, or has data that the model cannot use, the others are cancelled and the
+// whole is refused. Each call gets exactly one answer. A worker writes into a call's buffers while an INFER
+// of one of its rows is under way: a call that is refused or cancelled then is answered at once, but without
+// its buffers (InferAnswer::call is null), which live on here until that INFER has ended.
 //
 // A device that fails or hangs (Watchdog) is taken out: its worker's life ends, the scheduler hears of it as
 // DeviceChanged, and what the device had under way is the scheduler's to try elsewhere or to refuse. What was
@@ -217,6 +217,7 @@ class Core {
   void close(std::uint32_t index, Outcome outcome, Error error);
   void settle(TimePoint now);
   void land(RequestId request, const worker::ActionResult& result, TimePoint now);
+  void turn_down(RequestId request, const Error& error);
   void answer_success(std::uint32_t index, TimePoint now);
   void release(std::uint32_t index);
   void probe(TimePoint now);

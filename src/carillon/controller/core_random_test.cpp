@@ -129,7 +129,8 @@ class WhimsicalScheduler final : public schedule::Scheduler {
 };
 
 struct Tally {
-  int on_time = 0, refused = 0, cancelled = 0, failed = 0, without_buffers = 0, lost = 0, losses = 0;
+  int on_time = 0, refused = 0, cancelled = 0, failed = 0, without_buffers = 0, lost = 0, losses = 0,
+      invalid = 0;
 };
 
 Tally run(std::uint64_t seed) {
@@ -180,6 +181,9 @@ Tally run(std::uint64_t seed) {
             case ErrorCode::unavailable:
               ++tally.failed;
               return;
+            case ErrorCode::invalid_argument:
+              ++tally.invalid;
+              return;
             case ErrorCode::internal:
               EXPECT_NE(answer.status.error().message.find("3 devices went"), std::string::npos);
               ++tally.lost;
@@ -196,7 +200,11 @@ Tally run(std::uint64_t seed) {
     std::advance(at, random.below(worker.held.size()));
     const ActionStatus status =
         random.below(3) != 0 ? ActionStatus::success : static_cast<ActionStatus>(random.below(5));
-    core.on_result(worker.end(at->first, status, now), now);
+    const int batch = at->second.kind == HeldWorker::Held::Kind::infer ? at->second.infer.batch : 0;
+    worker::ActionResult result = worker.end(at->first, status, now);
+    for (int row = 0; row < batch && status == ActionStatus::success; ++row)
+      if (random.below(8) == 0) result.bad_rows.push_back({row, {ErrorCode::invalid_argument, "bad"}});
+    core.on_result(result, now);
   };
   std::array<bool, devices> up;
   up.fill(true);
@@ -270,6 +278,7 @@ TEST(CoreRandom, EveryCallGetsExactlyOneAnswer) {
     all.without_buffers += one.without_buffers;
     all.lost += one.lost;
     all.losses += one.losses;
+    all.invalid += one.invalid;
     if (::testing::Test::HasFailure()) return;
   }
   // The runs reach what they are meant to reach.
@@ -280,6 +289,7 @@ TEST(CoreRandom, EveryCallGetsExactlyOneAnswer) {
   EXPECT_GT(all.without_buffers, 1000);
   EXPECT_GT(all.losses, 1000);
   EXPECT_GT(all.lost, 20);
+  EXPECT_GT(all.invalid, 1000);
 }
 
 }  // namespace

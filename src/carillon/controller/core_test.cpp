@@ -618,5 +618,73 @@ TEST_F(CoreTest, TheLastWakeCounts) {
   EXPECT_EQ(core->wake_at(), TimePoint::max());
 }
 
+// --- Bad rows
+
+TEST_F(CoreTest, ABadRowFailsItsOwnCallAlone) {
+  arm();
+  submit(1, call_of({0}, 1, at(1ms), at(50ms)), at(1ms));
+  submit(2, call_of({0}, 2, at(1ms), at(50ms)), at(1ms));
+  submit(3, call_of({0}, 1, at(1ms)), at(1ms));
+  say({infer(1, {{0}, {2}, {3}})}, at(1ms));
+  EXPECT_EQ(worker.held.at({1}).infer.rows[0].deadline, at(50ms));
+  EXPECT_EQ(worker.held.at({1}).infer.rows[2].deadline, TimePoint::max());
+  scheduler->events.clear();
+  worker::ActionResult result = worker.end({1}, ActionStatus::success, at(3ms));
+  result.bad_rows = {{1, {ErrorCode::invalid_argument, "index 9 is outside"}}};
+  core->on_result(result, at(3ms));
+  ASSERT_EQ(answers.size(), 3U);
+  for (const Answered& each : answers) {
+    if (each.ticket != 2) {
+      EXPECT_TRUE(each.answer.status.has_value());
+      EXPECT_TRUE(is_right(*each.answer.call));
+      continue;
+    }
+    ASSERT_FALSE(each.answer.status.has_value());
+    EXPECT_EQ(each.answer.status.error(),
+              (Error{ErrorCode::invalid_argument, "model 'model0': row 1: index 9 is outside"}));
+    EXPECT_NE(each.answer.call, nullptr);
+  }
+  const auto cancelled = scheduler->heard<RequestCancelled>();
+  ASSERT_EQ(cancelled.size(), 1U) << "the other row of the call; the bad one is over";
+  EXPECT_EQ(cancelled[0].request, RequestId{1});
+  const auto done = scheduler->heard<ActionDone>();
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].status, ActionStatus::success);
+  EXPECT_EQ(done[0].duration, 1ms) << "as measured";
+  EXPECT_EQ(stats().failed, 1U);
+  EXPECT_EQ(stats().invalid, 1U);
+  EXPECT_EQ(stats().on_time, 2U);
+  EXPECT_EQ(core->open_rows(), 0U);
+}
+
+TEST_F(CoreTest, ABadRowOfACallThatHasGone) {
+  arm();
+  submit(1, call_of({0}, 1, at(1ms)), at(1ms));
+  say({infer(1, {{0}})}, at(1ms));
+  core->cancel(1, at(2ms));
+  worker::ActionResult result = worker.end({1}, ActionStatus::success, at(3ms));
+  result.bad_rows = {{0, {ErrorCode::invalid_argument, "bad"}}};
+  core->on_result(result, at(3ms));
+  EXPECT_EQ(answers.size(), 1U);
+  EXPECT_EQ(core->open_rows(), 0U);
+}
+
+TEST_F(CoreTest, NobodyLearnsFromABatchWhoseRowsRanAlone) {
+  arm();
+  submit(1, call_of({0}, 1, at(1ms)), at(1ms));
+  submit(2, call_of({0}, 1, at(1ms)), at(1ms));
+  say({infer(1, {{0}, {1}})}, at(1ms));
+  scheduler->events.clear();
+  worker::ActionResult result = worker.end({1}, ActionStatus::success, at(30ms), 25ms);
+  result.odd_time = true;
+  result.bad_rows = {{0, {ErrorCode::deadline_exceeded, "no time"}}};
+  core->on_result(result, at(30ms));
+  const auto done = scheduler->heard<ActionDone>();
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].duration, 2ms) << "as predicted";
+  EXPECT_EQ(done[0].end, at(30ms)) << "when the device is free";
+  EXPECT_EQ(stats().refused, 1U);
+}
+
 }  // namespace
 }  // namespace carillon::controller

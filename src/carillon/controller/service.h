@@ -81,7 +81,8 @@ struct ModelStatistics {
   StepStatistics success, fail, queue, compute_input, compute_infer, compute_output;
   // Of Carillon: outcomes by name, so that they can be metrics.
   std::uint64_t on_time = 0, late = 0, refused = 0, cancelled = 0, failed = 0;
-  std::uint64_t shed = 0;  // of the refused: turned away before the scheduler heard of them
+  std::uint64_t shed = 0;     // of the refused: turned away before the scheduler heard of them
+  std::uint64_t invalid = 0;  // of the failed: their own data were to blame
   std::uint64_t loads = 0, unloads = 0;
   std::uint64_t rows = 0;             // of all requests, whatever their outcome
   std::uint64_t profiled = 0;         // finished requests that were run again alone

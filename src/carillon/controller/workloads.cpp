@@ -22,11 +22,11 @@ void merge(const StepStatistics& more, StepStatistics& into) {
 
 void merge(const ModelStatistics& more, ModelStatistics& into) {
   into.last_inference_ms = std::max(into.last_inference_ms, more.last_inference_ms);
-  for (const auto member :
-       {&ModelStatistics::inference_count, &ModelStatistics::execution_count, &ModelStatistics::on_time,
-        &ModelStatistics::late, &ModelStatistics::refused, &ModelStatistics::shed,
-        &ModelStatistics::cancelled, &ModelStatistics::failed, &ModelStatistics::loads,
-        &ModelStatistics::unloads, &ModelStatistics::profiled, &ModelStatistics::rows})
+  for (const auto member : {&ModelStatistics::inference_count, &ModelStatistics::execution_count,
+                            &ModelStatistics::on_time, &ModelStatistics::late, &ModelStatistics::refused,
+                            &ModelStatistics::shed, &ModelStatistics::cancelled, &ModelStatistics::failed,
+                            &ModelStatistics::invalid, &ModelStatistics::loads, &ModelStatistics::unloads,
+                            &ModelStatistics::profiled, &ModelStatistics::rows})
     into.*member += more.*member;
   for (const auto member :
        {&ModelStatistics::success, &ModelStatistics::fail, &ModelStatistics::queue,

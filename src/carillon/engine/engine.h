@@ -12,6 +12,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/engine/pacer.h"
+#include "carillon/graph/faults.h"
 #include "carillon/graph/model.h"
 
 namespace carillon::engine {
@@ -46,12 +47,14 @@ struct StopSignal {
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
 };
 
-// Where one run finds its memory. Pointers are 64-byte aligned; nothing overlaps.
+// Where one run finds its memory, and leaves what it found. Pointers are 64-byte aligned; nothing overlaps.
 struct Binding {
   std::span<const std::byte* const> inputs;  // in the order of Plan::inputs(), each of the input's bytes
   std::span<std::byte* const> outputs;       // likewise
   std::byte* workspace = nullptr;      // Plan::workspace() bytes; contents must survive between partial runs
   const std::byte* weights = nullptr;  // CompiledModel::weights() bytes, as write_weights() left them
+  // Gets the rows whose data kernels cannot use, beside what is in it. nullptr: one such row fails the run.
+  graph::Faults* faults = nullptr;
 };
 
 // An ordered list of kernels for one model at one batch size and length, every buffer's place known in
@@ -72,10 +75,12 @@ class Plan {
 
   // Runs `range`, but for kernels of a branch that the data does not take: these are passed over. Where
   // `durations` is not empty (then kernels() long) entry i gets kernel i's duration, 0 where it was passed
-  // over. An error is bad data (an index out of range) or a kernel's failure; the outputs are then undefined.
-  // `unavailable` (or an exception) is not this run's failure but the device's: what runs there next would
-  // fare no better.
-  // With `stop`, the run ends early, without an error, before the first kernel at which that is requested.
+  // over. An error is bad data (`invalid_argument`: an index out of range) or a kernel's failure; the outputs
+  // are then undefined. `unavailable` (or an exception) is not this run's failure but the device's: what runs
+  // there next would fare no better.
+  // With binding.faults, bad data of a row that is known fails that row alone: it is noted there, the run
+  // goes on to its end in the time that it takes anyway, and the outputs of the other rows are right. With
+  // `stop`, the run ends early, without an error, before the first kernel at which that is requested.
   virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                        StopSignal* stop = nullptr) const = 0;
 };

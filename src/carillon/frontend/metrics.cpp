@@ -179,6 +179,9 @@ std::string metrics_text(const ServerStatistics& statistics) {
   f.counter("carillon_requests_shed_total",
             "Of the refused requests: turned away at once, as decisions on those before them fell behind",
             [](const M& m) { return m.shed; });
+  f.counter("carillon_requests_invalid_total",
+            "Of the failed requests: the model cannot use their data (an index out of range, a divisor of 0)",
+            [](const M& m) { return m.invalid; });
   f.histogram("carillon_request_latency_seconds", "From arrival to answer, of successful requests",
               &M::latency);
   f.histogram("carillon_prediction_error_seconds", "How far predicted and measured execution times differ",

@@ -138,8 +138,8 @@ std::span<const float> Node::reals(std::string_view attribute) const {
 }
 
 Result<> validate(const Graph& graph) {
-  enum class Origin : std::uint8_t { none, constant, input, node };
-  std::vector<Origin> origin(graph.values.size(), Origin::none);
+  enum class Made : std::uint8_t { none, constant, input, node };
+  std::vector<Made> origin(graph.values.size(), Made::none);
   const auto known = [&](ValueId id) { return id.index() < graph.values.size(); };
 
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
@@ -154,15 +154,15 @@ Result<> validate(const Graph& graph) {
                                            to_text(value.type.shape) + " but its constant has " +
                                            std::string(onnx_name(value.constant->type().type)) +
                                            to_text(value.constant->type().shape));
-    origin[i] = Origin::constant;
+    origin[i] = Made::constant;
   }
   for (const ValueId id : graph.inputs) {
     if (!known(id)) return fail(ErrorCode::internal, "a graph input is not a value");
     if (graph.value(id).name.empty())
       return fail(ErrorCode::internal, describe(graph, id) + " is a graph input without a name");
-    if (origin[id.index()] != Origin::none)
+    if (origin[id.index()] != Made::none)
       return fail(ErrorCode::internal, describe(graph, id) + " is a graph input and also something else");
-    origin[id.index()] = Origin::input;
+    origin[id.index()] = Made::input;
   }
   for (const Node& node : graph.nodes) {
     if (node.name.empty()) return fail(ErrorCode::internal, "a node of operator " + node.op + " has no name");
@@ -170,7 +170,7 @@ Result<> validate(const Graph& graph) {
     const auto check_use = [&](ValueId id) -> Result<> {
       if (id == no_value) return {};
       if (!known(id)) return fail(ErrorCode::internal, where + " uses a value that does not exist");
-      if (origin[id.index()] == Origin::none)
+      if (origin[id.index()] == Made::none)
         return fail(ErrorCode::internal, where + " uses " + describe(graph, id) + " before it is made");
       return {};
     };
@@ -185,10 +185,10 @@ Result<> validate(const Graph& graph) {
     for (const ValueId id : node.outputs) {
       if (id == no_value) continue;
       if (!known(id)) return fail(ErrorCode::internal, where + " makes a value that does not exist");
-      if (origin[id.index()] != Origin::none)
+      if (origin[id.index()] != Made::none)
         return fail(ErrorCode::internal,
                     where + " makes " + describe(graph, id) + ", which already is there");
-      origin[id.index()] = Origin::node;
+      origin[id.index()] = Made::node;
     }
     for (const PostOp& post : node.post_ops) {
       if (post.operand == no_value) continue;
@@ -202,7 +202,7 @@ Result<> validate(const Graph& graph) {
     if (!known(id)) return fail(ErrorCode::internal, "a graph output is not a value");
     if (graph.value(id).name.empty())
       return fail(ErrorCode::internal, describe(graph, id) + " is a graph output without a name");
-    if (origin[id.index()] == Origin::none)
+    if (origin[id.index()] == Made::none)
       return fail(ErrorCode::internal, describe(graph, id) + " is a graph output that nothing makes");
   }
   return validate_guards(graph);

@@ -63,9 +63,21 @@ std::unexpected<Error> misfit(const Node& node, Inputs inputs, Outputs outputs) 
   return failed(node, text);
 }
 
-std::unexpected<Error> bad_index(const Node& node, std::int64_t index, std::int64_t extent) {
-  return failed(node, "index " + std::to_string(index) + " is outside an axis of " + std::to_string(extent) +
-                          " elements");
+std::string source_of(const ConstView& operand) {
+  if (operand.origin == nullptr || operand.origin->input.empty()) return {};
+  return ", which comes from input '" + operand.origin->input + "',";
+}
+
+Result<> note_index(const Node& node, const MutableView& output, const ConstView& indices, std::int64_t at,
+                    std::int64_t extent) {
+  const auto say = [&] {
+    std::string text = "index " + std::to_string(index_at(indices, at)) + source_of(indices) +
+                       " is outside an axis of " + std::to_string(extent) + " elements";
+    if (extent > 0) text += ": it must be " + std::to_string(-extent) + " to " + std::to_string(extent - 1);
+    return failed(node, text);
+  };
+  if (extent == 0) return say();
+  return note(output, indices, at, say);
 }
 
 std::unexpected<Error> bad_axis(const Node& node, std::size_t rank) {

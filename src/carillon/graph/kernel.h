@@ -3,7 +3,9 @@
 #include <span>
 
 #include "carillon/base/result.h"
+#include "carillon/graph/faults.h"
 #include "carillon/graph/graph.h"
+#include "carillon/graph/origin.h"
 
 namespace carillon::graph {
 
@@ -11,6 +13,7 @@ namespace carillon::graph {
 struct ConstView {
   const TensorType* type = nullptr;  // nullptr: an absent optional input
   const std::byte* data = nullptr;
+  const Origin* origin = nullptr;  // whose data it is; nullptr: no request's
 
   explicit operator bool() const { return type != nullptr; }
   template <typename T>
@@ -21,6 +24,7 @@ struct ConstView {
 struct MutableView {
   const TensorType* type = nullptr;  // nullptr: an output that nobody wants
   std::byte* data = nullptr;
+  Faults* faults = nullptr;  // see PlainKernel; nullptr: nobody takes notes
 
   explicit operator bool() const { return type != nullptr; }
   template <typename T>
@@ -32,6 +36,10 @@ struct MutableView {
 // A plain kernel: computes `outputs` from `inputs`, whose types are those of the node's values, post-ops
 // excluded. Thread-safe, allocates nothing that grows with the tensors, fails only for bad data (an index out
 // of range), and then says which node. Outputs never overlap inputs.
+//
+// Bad data of a request (an operand with an origin) is no failure where the first output has `faults`: it is
+// noted there, against its row, and the kernel goes on with a harmless value. Not where it can be told only
+// when the whole operand has been read, or has no harmless value.
 using PlainKernel = Result<> (*)(const Node& node, std::span<const ConstView> inputs,
                                  std::span<const MutableView> outputs);
 

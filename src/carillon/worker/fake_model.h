@@ -43,6 +43,9 @@ class FakeModel final : public engine::CompiledModel {
     // With any, `width` varies, and x and y are [b, 2, width]: what is padded lies in two pieces.
     std::vector<std::int64_t> lengths{};
     bool pads = false;
+    // A row whose s is this has bad data; the engine tells which row it is, or only that there is one.
+    std::optional<float> bad = std::nullopt;
+    bool tells_rows = true;
   };
 
   explicit FakeModel(Config config) : config_(std::move(config)) {
@@ -117,6 +120,14 @@ class FakeModel final : public engine::CompiledModel {
       const auto* s = reinterpret_cast<const float*>(to.inputs[1]);
       auto* y = reinterpret_cast<float*>(to.outputs[0]);
       auto* t = reinterpret_cast<float*>(to.outputs[1]);
+      for (int row = 0; row < batch_; ++row) {
+        if (s[row] != model_.config_.bad) continue;
+        const Error error{ErrorCode::invalid_argument, "bad at batch " + std::to_string(batch_)};
+        const bool told = model_.config_.tells_rows || batch_ == 1;
+        if (!told && !to.faults->results_unwanted) return std::unexpected(error);
+        to.faults->add(told ? row : graph::Faults::unknown, error);
+        if (!told) break;
+      }
       if (length_ > 0) model_.runs.emplace_back(batch_, length_);  // else serving allocates nothing
       const std::int64_t width = length_ == 0 ? model_.config_.width : 2 * length_;
       for (int row = 0; row < batch_; ++row) {

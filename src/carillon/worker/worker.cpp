@@ -58,9 +58,13 @@ struct InferSlot {
   std::span<const Part> all_parts() const {
     return std::span(parts).first(static_cast<std::size_t>(part_count));
   }
+  int place(const Part& part, int i) const { return order[static_cast<std::size_t>(part.first + i)]; }
   const RowBuffers& row(const Part& part, int i) const {
-    return rows[order[static_cast<std::size_t>(part.first + i)]];
+    return rows[static_cast<std::size_t>(place(part, i))];
   }
+  std::vector<BadRow> bad_rows;
+  bool odd_time = false;
+  bool is_bad(int place) const { return std::ranges::find(bad_rows, place, &BadRow::row) != bad_rows.end(); }
   ActionTimes times;
 };
 
@@ -179,7 +183,10 @@ class WorkerImpl final : public Worker {
   void empty_memory();
   bool begin_exec(HostModel& host);
   void finish_exec(HostModel& host);
-  Result<> run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop = nullptr);
+  Result<> run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop,
+                    graph::Faults& faults);
+  Result<bool> run_part(InferSlot& action, const InferSlot::Part& part);
+  Result<bool> run_each(InferSlot& action, const InferSlot::Part& part);
   void run_output(std::uint32_t slot, TimePoint now);
   void end_infer(std::uint32_t slot, ActionStatus status, std::string error) {
     end_infer(slot, status, std::move(error), false);
@@ -210,6 +217,7 @@ class WorkerImpl final : public Worker {
   std::atomic<std::uint32_t> next_stop_{0};
   std::atomic<std::uint64_t> running_{0};
   engine::StopSignal signal_;
+  graph::Faults faults_;  // of the run, EXEC's
 
   SlotPool<LoadSlot> loads_;
   SlotPool<InferSlot> infers_;
@@ -396,6 +404,8 @@ bool WorkerImpl::submit(const InferCommand& command) {
   if (command.batch > 0 && command.batch <= max_batch)
     std::copy_n(command.rows.begin(), command.batch, action.rows.begin());
   action.io = {};
+  action.bad_rows.clear();
+  action.odd_time = false;
   action.times = {.received = clock_.now()};
   // At once, the most urgent first; what cannot be in time any more is not even copied.
   const Entry entry{.order = command.window.earliest,
@@ -503,7 +513,7 @@ std::string WorkerImpl::wrong_with(const InferSlot& action) const {
 
 bool WorkerImpl::begin_exec(HostModel& host) {
   const std::lock_guard lock(state_);
-  if (!host.loaded) return false;
+  if (!host.loaded && host.range.pages() > 0) return false;
   host.executing = true;
   return true;
 }
@@ -520,7 +530,8 @@ void WorkerImpl::finish_exec(HostModel& host) {
   }
 }
 
-Result<> WorkerImpl::run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop) {
+Result<> WorkerImpl::run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop,
+                              graph::Faults& faults) {
   for (std::size_t i = 0; i < layout.inputs.size(); ++i)
     layout.input_pointers[i] = io + layout.inputs[i].offset;
   for (std::size_t i = 0; i < layout.outputs.size(); ++i)
@@ -529,8 +540,77 @@ Result<> WorkerImpl::run_plan(HostModel& host, PlanLayout& layout, std::byte* io
                           {.inputs = layout.input_pointers,
                            .outputs = layout.output_pointers,
                            .workspace = workspace_.data(),
-                           .weights = host.range.data()},
+                           .weights = host.range.data(),
+                           .faults = &faults},
                           {}, stop);
+}
+
+// Runs a part of the action, and notes its bad rows. False: it was stopped.
+Result<bool> WorkerImpl::run_part(InferSlot& action, const InferSlot::Part& part) {
+  faults_.clear();
+  signal_.next = part.layout->plan->kernels();
+  const Result<> done = guarded(
+      [&] { return run_plan(*action.host, *part.layout, action.io.data + part.io, &signal_, faults_); });
+  if (!done && done.error().code != ErrorCode::invalid_argument) return std::unexpected(done.error());
+  if (signal_.next < part.layout->plan->kernels()) return false;
+  if (done && faults_.of(graph::Faults::unknown) == nullptr) {
+    for (const graph::Fault& fault : faults_.all())
+      action.bad_rows.push_back({action.place(part, fault.row), fault.error});
+    return true;
+  }
+  action.odd_time = true;
+  if (part.layout->batch > 1) return run_each(action, part);
+  action.bad_rows.push_back({action.place(part, 0), done ? faults_.all().front().error : done.error()});
+  return true;
+}
+
+// Some row of the part has bad data, and nobody knows which: runs each by itself, and takes its outputs to
+// where the part's lie. False: it was stopped.
+Result<bool> WorkerImpl::run_each(InferSlot& action, const InferSlot::Part& part) {
+  HostModel& host = *action.host;
+  PlanLayout& all = *part.layout;
+  // Batches ascend. Where there is none of one row, the row fills the least there is.
+  PlanLayout& alone = *std::ranges::find(host.layouts, all.length, &PlanLayout::length);
+  const IoCache::Piece io = io_.allocate(alone.io_bytes);
+  if (io.data == nullptr)
+    return fail(ErrorCode::resource_exhausted,
+                "a row of the batch has bad data, and the I/O cache has no room to find out which");
+  std::byte* const whole = action.io.data + part.io;
+  Result<bool> ran = true;
+  for (int row = 0; row < all.batch && ran && *ran; ++row) {
+    const int place = action.place(part, row);
+    const auto at = static_cast<std::uint64_t>(row);
+    if (action.row(part, row).deadline <= clock_.now()) {
+      action.bad_rows.push_back(
+          {place,
+           {ErrorCode::deadline_exceeded,
+            "another request of its batch had data that the model cannot use, and there was no time left to "
+            "run this one by itself"}});
+      continue;
+    }
+    for (std::size_t i = 0; i < all.inputs.size(); ++i) {
+      const std::uint64_t bytes = all.inputs[i].row_bytes;
+      for (int copy = 0; copy < alone.batch && bytes > 0; ++copy)
+        std::memcpy(io.data + alone.inputs[i].offset + static_cast<std::uint64_t>(copy) * bytes,
+                    whole + all.inputs[i].offset + at * bytes, bytes);
+    }
+    faults_.clear();
+    signal_.next = alone.plan->kernels();
+    const Result<> done = guarded([&] { return run_plan(host, alone, io.data, &signal_, faults_); });
+    if (!done && done.error().code != ErrorCode::invalid_argument) {
+      ran = std::unexpected(done.error());
+    } else if (signal_.next < alone.plan->kernels() || over(action.life)) {
+      ran = false;
+    } else if (!done || !faults_.empty()) {
+      action.bad_rows.push_back({place, done ? faults_.all().front().error : done.error()});
+    } else {
+      for (std::size_t i = 0; i < all.outputs.size(); ++i)
+        if (const std::uint64_t bytes = all.outputs[i].row_bytes; bytes > 0)
+          std::memcpy(whole + all.outputs[i].offset + at * bytes, io.data + alone.outputs[i].offset, bytes);
+    }
+  }
+  io_.release(io);
+  return ran;
 }
 
 void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
@@ -546,19 +626,14 @@ void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
   if (!begin_exec(host)) return end_infer(slot, ActionStatus::not_loaded, {});
   action.times.exec_start = now;
   exec_busy_ = true;
-  Result<> done;
-  bool stopped = false;
-  for (const InferSlot::Part& part : action.all_parts()) {
-    signal_.next = part.layout->plan->kernels();
-    done = guarded([&] { return run_plan(host, *part.layout, action.io.data + part.io, &signal_); });
-    stopped = signal_.next < part.layout->plan->kernels();
-    if (!done || stopped) break;
-  }
+  Result<bool> done = true;
+  for (const InferSlot::Part& part : action.all_parts())
+    if (done = run_part(action, part); !done || !*done) break;
   exec_busy_ = false;
   action.times.exec_end = clock_.now();
   finish_exec(host);
   running_.store(0);
-  if (done && stopped) return end_infer(slot, ActionStatus::stopped, {});
+  if (done && !*done) return end_infer(slot, ActionStatus::stopped, {});
   if (!done) {
     const bool lost = done.error().code == ErrorCode::unavailable;
     return end_infer(slot, ActionStatus::failed, std::move(done.error().message), lost);
@@ -584,7 +659,8 @@ void WorkerImpl::run_output(std::uint32_t slot, TimePoint now) {
       const TensorPlace& place = part.layout->outputs[i];
       const std::byte* from = action.io.data + part.io + place.offset;
       for (int row = 0; row < part.layout->batch; ++row, from += place.row_bytes)
-        take_row(place, action.row(part, row).length, from, action.row(part, row).outputs[i]);
+        if (!action.is_bad(action.place(part, row)))
+          take_row(place, action.row(part, row).length, from, action.row(part, row).outputs[i]);
     }
   action.times.output_end = clock_.now();
   end_infer(slot, ActionStatus::success, {});
@@ -593,8 +669,17 @@ void WorkerImpl::run_output(std::uint32_t slot, TimePoint now) {
 void WorkerImpl::end_infer(std::uint32_t slot, ActionStatus status, std::string error, bool device_lost) {
   InferSlot& action = infers_[slot];
   if (action.io.data != nullptr) io_.release(action.io);
-  ActionResult result{action.id, status, action.times, std::move(error), device_lost, action.life};
+  ActionResult result{.id = action.id,
+                      .status = status,
+                      .times = action.times,
+                      .error = std::move(error),
+                      .device_lost = device_lost,
+                      .life = action.life};
   fill_forward(result.times);
+  if (status == ActionStatus::success) {
+    result.bad_rows = std::exchange(action.bad_rows, {});
+    result.odd_time = action.odd_time;
+  }
   infers_.give_back(slot);
   tell(result);
 }
@@ -719,10 +804,12 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
       durations = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
       return;
     }
+    graph::Faults faults;
+    faults.results_unwanted = true;  // zeros may well be bad data: as a divisor, for one
     for (int i = 0; i < repeats; ++i) {
       const TimePoint start = clock_.now();
       engine::StopSignal paced{.pacer = &pacer_};
-      const Result<> done = run_plan(*host, *layout, io.data, &paced);
+      const Result<> done = run_plan(*host, *layout, io.data, &paced, faults);
       const TimePoint end = clock_.now();
       if (!done) {
         durations = in_context(name, done.error());

@@ -27,6 +27,7 @@ struct RowBuffers {
   std::span<const std::byte* const> inputs;
   std::span<std::byte* const> outputs;
   std::int64_t length = 0;
+  TimePoint deadline = TimePoint::max();  // from then on it is not worth running alone: see BadRow
 };
 
 struct LoadCommand {
@@ -53,14 +54,23 @@ struct ActionTimes {
   TimePoint exec_start, exec_end;      // EXEC, or LOAD's copy, or UNLOAD
   TimePoint output_start, output_end;  // OUTPUT
 };
+// A row of an INFER that succeeded, and yet has no result: its outputs are not written.
+struct BadRow {
+  int row = 0;  // in the command
+  // invalid_argument: its own data are bad, and what is wrong with them. deadline_exceeded: another's were,
+  // and there was no time left to run this one by itself.
+  Error error;
+};
 struct ActionResult {
   ActionId id;
   schedule::ActionStatus status{};
   ActionTimes times;
-  std::string error;         // for failed: what went wrong; empty (and unallocated) otherwise
-  bool device_lost = false;  // it failed because the device did: see engine::Plan::run
-  std::uint32_t life = 0;    // of the worker, to which the action was given: see Worker::retire()
-  DeviceId device{};         // left to the sink, which knows who calls
+  std::string error;               // for failed: what went wrong; empty (and unallocated) otherwise
+  bool device_lost = false;        // it failed because the device did: see engine::Plan::run
+  std::uint32_t life = 0;          // of the worker, to which the action was given: see Worker::retire()
+  DeviceId device{};               // left to the sink, which knows who calls
+  std::vector<BadRow> bad_rows{};  // of a success; empty (and unallocated) otherwise
+  bool odd_time = false;  // EXEC's time says nothing of other batches: it ended early, or rows ran again
 };
 // What a probe has found: see Worker::probe().
 struct ProbeResult {
@@ -103,7 +113,7 @@ struct Options {
 // start by `window.latest`. LOAD maps free 16 MiB pages to the model's contiguous address range and copies
 // the weights there; it fails with no_memory where pages lack. UNLOAD only returns the pages (at once, after
 // any running EXEC of the model) and always succeeds. INFER runs INPUT on receipt (I/O cache, gather of the
-// rows), EXEC in its window, OUTPUT at once after it. Serving an action allocates nothing, and no lock is
+// rows), EXEC in its window, OUTPUT at once after it; of a model without weights at any time, LOAD or not. Serving an action allocates nothing, and no lock is
 // held while kernels or copies run. One EXEC at a time.
 //
 // An UNLOAD is effective from the moment the LOAD thread takes it, ahead of every LOAD in the queue: an EXEC
@@ -114,6 +124,10 @@ struct Options {
 // Rows of different lengths run as one batch at the least length of the model that holds the longest, filled
 // up with zeros, where the model pads. Where it does not, each length is a batch of its own, one after the
 // other, in as few as there are plans for.
+//
+// Bad data (an index out of range) costs nobody but the row that has them. Where the engine tells the row,
+// the others have their results from the same run. Where it cannot, each row of the batch runs by itself,
+// once, by the smallest plan there is, in EXEC, as long as its deadline has not passed.
 //
 // A worker lives as long as its device does well. Where that fails or hangs, retire() ends the worker's life,
 // and probe() begins the next once the device answers again: with the same models, and empty memory.
@@ -159,9 +173,9 @@ class Worker {
   }
 
   // Runs `model` at `batch` (and `length`, where it has lengths) `repeats` times on the EXEC thread, on
-  // zeros, and returns each duration, the first with cold caches; for profiles. Loads the model where it is
-  // not loaded, and then unloads it. Blocks; not while serving, and not from a ResultSink. measure_load: map
-  // and copy on the LOAD thread; the model must not be loaded.
+  // zeros, be they bad data or not, and returns each duration, the first with cold caches; for profiles.
+  // Loads the model where it is not loaded, and then unloads it. Blocks; not while serving, and not from a
+  // ResultSink. measure_load: map and copy on the LOAD thread; the model must not be loaded.
   virtual Result<std::vector<Duration>> measure_exec(ModelId model, int batch, int repeats,
                                                      std::int64_t length = 0) = 0;
   virtual Result<std::vector<Duration>> measure_load(ModelId model, int repeats) = 0;

@@ -287,6 +287,137 @@ TEST_F(WorkerTest, SaysWhatIsWrongWithAnAction) {
   EXPECT_TRUE(batch.untouched());
 }
 
+TEST_F(WorkerTest, AModelWithoutWeightsNeedsNoLoad) {
+  start(small());
+  const ModelId model = add({.weights = 0});
+  const Batch batch(3, 2);
+  const ActionResult done = infer(batch, model);
+  EXPECT_EQ(done.status, ActionStatus::success) << done.error;
+  EXPECT_TRUE(batch.answered(1));
+  EXPECT_TRUE(worker_->measure_exec(model, 2, 1));
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::success) << "nor after it was measured";
+}
+
+// Row 2 of a batch has bad data (s is 1000 times the row).
+class BadRows : public WorkerTest {
+ protected:
+  // What row 2 gets, and whether the others have their answers.
+  void expect_one_bad(const Batch& batch, const ActionResult& done, const std::string& says) {
+    ASSERT_EQ(done.status, ActionStatus::success) << done.error;
+    ASSERT_EQ(done.bad_rows.size(), 1U);
+    EXPECT_EQ(done.bad_rows[0].row, 2);
+    EXPECT_EQ(done.bad_rows[0].error, (Error{ErrorCode::invalid_argument, says}));
+    for (std::size_t row = 0; row < batch.x.size(); ++row)
+      for (std::size_t i = 0; i < batch.x[row].size(); ++i)
+        EXPECT_EQ(batch.y[row][i], row == 2 ? -1 : batch.x[row][i] + batch.s[row][0] + 1) << "row " << row;
+  }
+};
+
+TEST_F(BadRows, ThatTheEngineTellsCostTheOthersNothing) {
+  start(small());
+  int runs = 0;
+  const ModelId model = add({.bad = 2000.0F}, [&]() -> Result<> {
+    ++runs;
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 4);
+  const ActionResult done = infer(batch, model);
+  expect_one_bad(batch, done, "bad at batch 4");
+  EXPECT_FALSE(done.odd_time);
+  EXPECT_EQ(runs, 1);
+  const Batch next(3, 2);
+  const ActionResult good = infer(next, model);
+  EXPECT_TRUE(good.bad_rows.empty());
+  EXPECT_TRUE(next.answered(1));
+}
+
+TEST_F(BadRows, ThatItCannotTellMakeEachRowRunAlone) {
+  start(small());
+  int runs = 0;
+  const ModelId model = add({.bad = 2000.0F, .tells_rows = false}, [&]() -> Result<> {
+    ++runs;
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 4);
+  const ActionResult done = infer(batch, model);
+  expect_one_bad(batch, done, "bad at batch 1");
+  EXPECT_TRUE(done.odd_time);
+  EXPECT_EQ(runs, 1 + 4);
+}
+
+TEST_F(BadRows, FillTheLeastBatchWhereThereIsNoneOfOne) {
+  start(small());
+  const ModelId model = add({.batches = {2, 4}, .bad = 2000.0F, .tells_rows = false});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 4);
+  expect_one_bad(batch, infer(batch, model), "bad at batch 2");
+}
+
+TEST_F(BadRows, AreFoundAmongLengths) {
+  for (const bool tells : {true, false}) {
+    start(small());
+    next_model_ = 0;
+    const ModelId model = add({.lengths = {4, 8}, .bad = 2000.0F, .tells_rows = tells});
+    ASSERT_EQ(load(model).status, ActionStatus::success);
+    const Batch batch(Lengths{8, 4, 8, 4});
+    expect_one_bad(batch, infer(batch, model), tells ? "bad at batch 2" : "bad at batch 1");
+    worker_.reset();
+  }
+}
+
+TEST_F(BadRows, OneAlone) {
+  for (const bool tells : {true, false}) {
+    start(small());
+    next_model_ = 0;
+    const ModelId model = add({.bad = 0.0F, .tells_rows = tells});
+    ASSERT_EQ(load(model).status, ActionStatus::success);
+    const Batch batch(3, 1);
+    const ActionResult done = infer(batch, model);
+    ASSERT_EQ(done.status, ActionStatus::success) << done.error;
+    ASSERT_EQ(done.bad_rows.size(), 1U);
+    EXPECT_TRUE(batch.untouched());
+    const auto measured = worker_->measure_exec(model, 4, 2);
+    EXPECT_TRUE(measured) << "zeros, and nobody wants the results: " << measured.error().message;
+    worker_.reset();
+  }
+}
+
+TEST_F(BadRows, RunAloneOnlyWhereThereIsTime) {
+  start(small());
+  const ModelId model = add({.bad = 2000.0F, .tells_rows = false});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 4);
+  InferCommand command = batch.command({1}, model, any_time);
+  command.rows[1].deadline = TimePoint::min();
+  ASSERT_TRUE(worker_->submit(command));
+  const ActionResult done = results_.wait({1});
+  ASSERT_EQ(done.status, ActionStatus::success) << done.error;
+  ASSERT_EQ(done.bad_rows.size(), 2U);
+  EXPECT_EQ(done.bad_rows[0].row, 1);
+  EXPECT_EQ(done.bad_rows[0].error.code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(done.bad_rows[1].row, 2);
+  EXPECT_EQ(done.bad_rows[1].error.code, ErrorCode::invalid_argument);
+  EXPECT_EQ(batch.t[0], batch.s[0]);
+  EXPECT_EQ(batch.t[3], batch.s[3]);
+}
+
+TEST_F(BadRows, AFailureOfAnotherKindFailsAll) {
+  start(small());
+  int runs = 0;
+  const ModelId model = add({.bad = 2000.0F, .tells_rows = false}, [&]() -> Result<> {
+    if (++runs < 3) return {};
+    return fail(ErrorCode::internal, "broken");
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(3, 4);
+  const ActionResult done = infer(batch, model);
+  EXPECT_EQ(done.status, ActionStatus::failed);
+  EXPECT_EQ(done.error, "broken");
+  EXPECT_TRUE(batch.untouched());
+}
+
 TEST_F(WorkerTest, AStopEndsAnInferBeforeItsNextKernelOrItsFirst) {
   start(small());
   Gate gate;
@@ -679,7 +810,7 @@ TEST_F(WorkerTest, AnErrorOfTheDeviceIsToldFromOneOfTheRun) {
       case Fault::none:
         return {};
       case Fault::own:
-        return fail(ErrorCode::invalid_argument, "an index out of range");
+        return fail(ErrorCode::internal, "a kernel failed");
       case Fault::device:
         return fail(ErrorCode::unavailable, "fell off the bus");
       case Fault::thrown:
@@ -693,7 +824,7 @@ TEST_F(WorkerTest, AnErrorOfTheDeviceIsToldFromOneOfTheRun) {
     ActionStatus status;
     bool lost;
     std::string error;
-  } rows[] = {{Fault::own, ActionStatus::failed, false, "an index out of range"},
+  } rows[] = {{Fault::own, ActionStatus::failed, false, "a kernel failed"},
               {Fault::device, ActionStatus::failed, true, "fell off the bus"},
               {Fault::thrown, ActionStatus::failed, true, "fell off the bus, loudly"},
               {Fault::none, ActionStatus::success, false, ""}};

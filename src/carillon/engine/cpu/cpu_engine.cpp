@@ -187,7 +187,7 @@ class CpuEngine final : public Engine {
         return in_context(where, same.error());
       if (auto same = check_shapes(*graph, graph->outputs, outputs, "output"); !same)
         return in_context(where, same.error());
-      PlanBuilder builder(engine_, *graph, weights, options.precision);
+      PlanBuilder builder(engine_, *graph, batch, weights, options.precision);
       for (const graph::Node& node : graph->nodes) {
         if (auto lowered = lower_node(builder, node); !lowered) return in_context(where, lowered.error());
         if (makes_nan(node.op))

@@ -44,6 +44,13 @@ PlainKernelStep::PlainKernelStep(graph::Node node, graph::PlainKernel kernel,
   for (const auto* type : post_op_operands) post_op_operands_.push_back({.type = keep(type)});
 }
 
+void PlainKernelStep::take_notes(graph::Faults& faults, std::vector<std::optional<graph::Origin>> origins) {
+  CARILLON_ASSERT(origins.size() == inputs_.size());
+  origins_ = std::move(origins);
+  for (std::size_t i = 0; i < inputs_.size(); ++i) inputs_[i].origin = origins_[i] ? &*origins_[i] : nullptr;
+  outputs_.front().faults = &faults;
+}
+
 Result<> PlainKernelStep::run(dnnl::stream&) {
   if (auto done = kernel_(node_, inputs_, outputs_); !done) return done;
   if (!node_.post_ops.empty()) graph::apply_post_ops(node_, post_op_operands_, outputs_.front());

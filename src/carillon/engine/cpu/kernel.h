@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -57,6 +58,9 @@ class PlainKernelStep final : public Kernel {
   PlainKernelStep(graph::Node node, graph::PlainKernel kernel, std::vector<const graph::TensorType*> inputs,
                   std::vector<const graph::TensorType*> outputs,
                   std::vector<const graph::TensorType*> post_op_operands);
+  // From now on bad data is noted in `faults`, which must outlive this. `origins` are the inputs'; nothing
+  // for one that is no request's.
+  void take_notes(graph::Faults& faults, std::vector<std::optional<graph::Origin>> origins);
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -64,6 +68,7 @@ class PlainKernelStep final : public Kernel {
   graph::Node node_;
   graph::PlainKernel kernel_;
   std::vector<std::unique_ptr<graph::TensorType>> types_;
+  std::vector<std::optional<graph::Origin>> origins_;
   std::vector<graph::ConstView> inputs_;
   std::vector<graph::MutableView> outputs_;
   std::vector<graph::ConstView> post_op_operands_;

@@ -99,6 +99,20 @@ bool CpuPlan::holds(int guard) const {
   return result;
 }
 
+// What kernel `kernel` (or one before it) has noted.
+Result<> CpuPlan::heed_faults(int kernel, graph::Faults* to) const {
+  const graph::Faults& found = *parts_.faults;
+  const graph::Fault* stops = nullptr;
+  if (to == nullptr)
+    stops = &found.all().front();
+  else if (!to->results_unwanted)
+    stops = found.of(graph::Faults::unknown);
+  if (stops == nullptr) return {};
+  return in_context(
+      "kernel " + std::to_string(kernel) + " (" + parts_.names[static_cast<std::size_t>(kernel)] + ")",
+      stops->error);
+}
+
 Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                       StopSignal* stop) const {
   CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
@@ -112,6 +126,8 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
     return fail(ErrorCode::internal, std::string("oneDNN: ") + e.what());
   }
   std::ranges::fill(state_.guards, std::int8_t{-1});
+  graph::Faults& faults = *parts_.faults;
+  faults.clear();
   Pacer* const pacer = stop == nullptr ? nullptr : stop->pacer;
   if (pacer != nullptr) pacer->begin();
   using SystemClock = std::chrono::steady_clock;
@@ -128,6 +144,8 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
     }
     if (auto done = parts_.kernels[i]->run(state_.stream); !done)
       return in_context("kernel " + std::to_string(k) + " (" + parts_.names[i] + ")", done.error());
+    if (!faults.empty())
+      if (auto heeded = heed_faults(k, binding.faults); !heeded) return heeded;
     if (pacer != nullptr) pacer->rest([stop] { return stop->requested(); });
     if (!durations.empty()) {
       const auto after = SystemClock::now();
@@ -135,6 +153,7 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
       before = after;
     }
   }
+  if (!faults.empty()) binding.faults->add(faults);
   if (pacer != nullptr) pacer->end([] { return false; });
   if (stop != nullptr) stop->next = range.last;
   return {};

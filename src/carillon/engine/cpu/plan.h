@@ -39,6 +39,7 @@ struct PlanParts {
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<std::string> names;  // as many as kernels
   std::vector<Patch> patches;
+  std::unique_ptr<graph::Faults> faults = std::make_unique<graph::Faults>();  // where kernels note them
 };
 
 class CpuPlan final : public Plan {
@@ -69,6 +70,7 @@ class CpuPlan final : public Plan {
   void place(const std::vector<PlanParts::Patch>& patches, std::byte* base) const;
   void bind(const Binding& binding) const;
   bool holds(int guard) const;
+  Result<> heed_faults(int kernel, graph::Faults* to) const;
 
   PlanParts parts_;
   std::vector<PlanParts::Patch> workspace_patches_, weight_patches_;

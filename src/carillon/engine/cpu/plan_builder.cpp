@@ -24,8 +24,8 @@ std::string describe(const graph::TensorType& type) {
 
 }  // namespace
 
-PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, WeightStore& weights,
-                         Precision precision)
+PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch,
+                         WeightStore& weights, Precision precision)
     : engine_(engine),
       graph_(graph),
       weights_(weights),
@@ -34,6 +34,7 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
       is_output_(graph.values.size(), false),
       places_(graph.values.size()),
       output_written_(graph.outputs.size(), false),
+      origins_(graph::origins(graph, batch)),
       guards_(graph.guards),
       conditions_(graph.guards.size()) {
   for (std::size_t g = 0; g < guards_.size(); ++g)
@@ -382,8 +383,17 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
                            : define(id, is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc()));
   }
   operands.insert(operands.end(), post_operands.begin(), post_operands.end());
-  append(node.name + " plain:" + node.op,
-         std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras), operands);
+  std::vector<std::optional<graph::Origin>> origins(node.inputs.size());
+  for (std::size_t i = 0; i < origins.size(); ++i) {
+    const auto id = node.inputs[i];
+    if (id == graph::no_value || is_constant(id)) continue;
+    origins[i] = origins_[id.index()];
+    // Whether the node runs at all may be another row's doing.
+    if (node.guard >= 0 && origins[i]->rows > 1) origins[i]->rows = 0;
+  }
+  auto step = std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras);
+  step->take_notes(*parts_.faults, std::move(origins));
+  append(node.name + " plain:" + node.op, std::move(step), operands);
   return {};
 }
 

@@ -18,6 +18,7 @@
 #include "carillon/engine/cpu/weight_store.h"
 #include "carillon/engine/engine.h"
 #include "carillon/graph/graph.h"
+#include "carillon/graph/origin.h"
 
 namespace carillon::engine::cpu {
 
@@ -40,7 +41,8 @@ struct Operand {
 // Members that make primitives throw dnnl::error.
 class PlanBuilder {
  public:
-  PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, WeightStore& weights,
+  // `graph` is at a batch of `batch` rows.
+  PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch, WeightStore& weights,
               Precision precision);
 
   const dnnl::engine& engine() const { return engine_; }
@@ -167,8 +169,9 @@ class PlanBuilder {
     std::uint64_t offset;
   };
   std::vector<Use> uses_;
-  std::vector<graph::Guard> guards_;  // the graph's, then more
-  std::vector<Operand> conditions_;   // of guards that a kernel has
+  std::vector<graph::Origin> origins_;  // of each value
+  std::vector<graph::Guard> guards_;    // the graph's, then more
+  std::vector<Operand> conditions_;     // of guards that a kernel has
   std::map<std::tuple<graph::ValueId, bool, int>, int> guard_numbers_;
   int guard_ = -1;
   Operand watch_;                                   // the flag; buffer -1: nothing is watched for

@@ -61,10 +61,14 @@ struct Multiply {
     return multiply(a, b);
   }
 };
-// Integers truncate towards zero. No divisor is 0: the kernel has looked.
+// Integers truncate towards zero. What a divisor of 0 makes means nothing (the kernel has noted it), but it
+// must not trap.
 struct Divide {
   template <typename C>
   C operator()(C a, C b) const {
+    if constexpr (std::is_integral_v<C>) {
+      if (b == C{0}) return C{0};
+    }
     if constexpr (std::is_signed_v<C> && std::is_integral_v<C>) {
       if (b == C(-1)) return subtract(C{0}, a);  // the least value has no opposite: wraps
     }
@@ -79,6 +83,7 @@ struct Modulo {
       const C r = std::fmod(a, b);
       return r != C{0} && (r < C{0}) != (b < C{0}) ? r + b : r;
     } else {
+      if (b == C{0}) return C{0};
       if constexpr (std::is_signed_v<C>) {
         if (b == C(-1)) return C{0};
       }
@@ -96,6 +101,7 @@ struct Remainder {
     if constexpr (std::is_floating_point_v<C>) {
       return std::fmod(a, b);
     } else {
+      if (b == C{0}) return C{0};
       if constexpr (std::is_signed_v<C>) {
         if (b == C(-1)) return C{0};
       }
@@ -161,7 +167,14 @@ Result<> binary(const Node& node, Inputs inputs, Outputs outputs) {
     const std::int64_t count = inputs[1].type->elements();
     bool zero = false;
     for (std::int64_t i = 0; i < count; ++i) zero |= divisor[i] == T{0};
-    if (zero) return failed(node, "division of integers by zero");
+    for (std::int64_t i = 0; zero && i < count; ++i) {
+      if (divisor[i] != T{0}) continue;
+      auto noted = note(outputs[0], inputs[1], i, [&] {
+        return failed(node, "division of integers by zero: no element of the divisor" + source_of(inputs[1]) +
+                                " may be 0");
+      });
+      if (!noted) return noted;
+    }
   }
   return binary_with<T, T, T>(node, inputs, outputs, Op{});
 }

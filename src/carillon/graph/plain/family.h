@@ -69,7 +69,21 @@ inline MutableView output(Outputs outputs, std::size_t index) {
 std::unexpected<Error> failed(const Node& node, std::string_view what);
 // The shapes of a node's operands do not fit together.
 std::unexpected<Error> misfit(const Node& node, Inputs inputs, Outputs outputs);
-std::unexpected<Error> bad_index(const Node& node, std::int64_t index, std::int64_t extent);
+
+// Element `at` of `operand` is bad data, about which say() makes the Error. Notes it where somebody takes
+// notes: the kernel goes on with a harmless value. Else the error, for the kernel to return.
+template <typename Say>
+Result<> note(const MutableView& output, const ConstView& operand, std::int64_t at, const Say& say) {
+  if (output.faults == nullptr || operand.origin == nullptr) return say();
+  const int row = operand.origin->row_of(at, operand.type->elements());
+  if (output.faults->is_news(row)) output.faults->add(row, Result<>(say()).error());
+  return {};
+}
+// The same of an index, where an axis has `extent` elements; an error where that is 0.
+Result<> note_index(const Node& node, const MutableView& output, const ConstView& indices, std::int64_t at,
+                    std::int64_t extent);
+// ", which comes from input 'x'," where that is known, else nothing: for what is said of an operand.
+std::string source_of(const ConstView& operand);
 
 // Element `at` of a tensor of i64 or i32.
 inline std::int64_t index_at(const ConstView& view, std::int64_t at) {

@@ -1,7 +1,9 @@
 // Gathers and scatters: elements named by indices from outside, each checked
 // against its axis.
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "carillon/graph/plain/family.h"
 #include "carillon/graph/plain/loops.h"
@@ -16,6 +18,11 @@ inline std::int64_t resolve(I index, std::int64_t extent) {
   const std::int64_t at = index < 0 ? static_cast<std::int64_t>(index) + extent : index;
   return at >= 0 && at < extent ? at : -1;
 }
+// The same, or 0: for one that has been noted.
+template <typename I>
+inline std::int64_t resolve_or_first(I index, std::int64_t extent) {
+  return std::max<std::int64_t>(resolve(index, extent), 0);
+}
 
 // Elements of T, `inner` to an index: a row of an embedding, or a single
 // element.
@@ -24,19 +31,20 @@ Result<> gather_runs(const Node& node, Inputs inputs, Outputs outputs, const Aro
   const I* indices = inputs[1].as<I>();
   const std::int64_t count = inputs[1].type->elements();
   for (std::int64_t i = 0; i < count; ++i) {
-    if (resolve(indices[i], data.extent) < 0) return bad_index(node, indices[i], data.extent);
+    if (resolve(indices[i], data.extent) >= 0) continue;
+    if (auto noted = note_index(node, outputs[0], inputs[1], i, data.extent); !noted) return noted;
   }
   const T* x = inputs[0].as<T>();
   T* __restrict y = outputs[0].as<T>();
   const auto bytes = static_cast<std::size_t>(data.inner) * sizeof(T);
   for (std::int64_t o = 0; o < data.outer; ++o, x += data.extent * data.inner) {
     if (data.inner == 1) {
-      for (std::int64_t i = 0; i < count; ++i) y[i] = x[resolve(indices[i], data.extent)];
+      for (std::int64_t i = 0; i < count; ++i) y[i] = x[resolve_or_first(indices[i], data.extent)];
       y += count;
       continue;
     }
     for (std::int64_t i = 0; i < count; ++i, y += data.inner) {
-      std::memcpy(y, x + resolve(indices[i], data.extent) * data.inner, bytes);
+      std::memcpy(y, x + resolve_or_first(indices[i], data.extent) * data.inner, bytes);
     }
   }
   return {};
@@ -96,27 +104,30 @@ Result<ElementLoops> element_loops(const Node& node, const ConstView& indices, c
   result.step = data_strides[*axis];
   return result;
 }
+// What becomes of an element whose index is bad, and noted.
+enum class Bad { reads_the_first, is_left_out };
 // Calls with(place in indices, place in data).
-template <typename With>
-Result<> for_each_element(const Node& node, const ConstView& indices, const Shape& data, With&& with) {
+template <Bad bad, typename With>
+Result<> for_each_element(const Node& node, const ConstView& indices, const Shape& data,
+                          const MutableView& output, With&& with) {
   const auto plan = element_loops(node, indices, data);
   if (!plan) return std::unexpected(plan.error());
   const std::int64_t inner_index = plan->loops.inner_stride(0);
   const std::int64_t inner_data = plan->loops.inner_stride(1);
-  std::optional<std::int64_t> bad;
+  Result<> done;
   for_each_row(plan->loops, [&](const auto& at, std::int64_t count) {
-    if (bad) return;
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < count && done; ++i) {
       const std::int64_t place = at[0] + i * inner_index;
-      const std::int64_t index = resolve(index_at(indices, place), plan->extent);
+      std::int64_t index = resolve(index_at(indices, place), plan->extent);
       if (index < 0) {
-        bad = index_at(indices, place);
-        return;
+        done = note_index(node, output, indices, place, plan->extent);
+        if (!done || bad == Bad::is_left_out) continue;
+        index = 0;
       }
       with(place, at[1] + i * inner_data + index * plan->step);
     }
   });
-  return bad ? Result<>{bad_index(node, *bad, plan->extent)} : Result<>{};
+  return done;
 }
 
 template <typename T>
@@ -124,8 +135,9 @@ Result<> gather_elements(const Node& node, Inputs inputs, Outputs outputs) {
   if (outputs[0].type->elements() != inputs[1].type->elements()) return misfit(node, inputs, outputs);
   const T* x = inputs[0].as<T>();
   T* y = outputs[0].as<T>();
-  return for_each_element(node, inputs[1], inputs[0].type->shape,
-                          [&](std::int64_t place, std::int64_t at) { y[place] = x[at]; });
+  return for_each_element<Bad::reads_the_first>(
+      node, inputs[1], inputs[0].type->shape, outputs[0],
+      [&](std::int64_t place, std::int64_t at) { y[place] = x[at]; });
 }
 
 // The output begins as the data; `updates` of them are to follow.
@@ -143,8 +155,9 @@ Result<> scatter_elements(const Node& node, Inputs inputs, Outputs outputs) {
   if (auto begun = begin_scatter(node, inputs, outputs, inputs[1].type->elements()); !begun) return begun;
   const T* updates = inputs[2].as<T>();
   T* y = outputs[0].as<T>();
-  return for_each_element(node, inputs[1], inputs[0].type->shape,
-                          [&](std::int64_t place, std::int64_t at) { put<join>(y[at], updates[place]); });
+  return for_each_element<Bad::is_left_out>(
+      node, inputs[1], inputs[0].type->shape, outputs[0],
+      [&](std::int64_t place, std::int64_t at) { put<join>(y[at], updates[place]); });
 }
 
 // GatherND and ScatterND: the last axis of the indices names a place in the
@@ -177,17 +190,26 @@ Result<Tuples> tuples_of(const Node& node, const Shape& data, const Shape& indic
   for (std::int64_t d = batch; d < rank; ++d) tuples.batch_step *= data[d];
   return tuples;
 }
-// Where tuple `t` points, in elements of the data; an error for an index
-// outside.
-Result<std::int64_t> place_of(const Node& node, const Tuples& tuples, const ConstView& indices,
-                              const Shape& data, std::int64_t batch, std::int64_t t) {
+// Where tuple `t` points, in elements of the data. Nowhere, for one with an index outside, which is noted; an
+// error where nobody takes notes.
+Result<std::optional<std::int64_t>> place_of(const Node& node, const Tuples& tuples, const ConstView& indices,
+                                             const Shape& data, std::int64_t batch, std::int64_t t,
+                                             const MutableView& output) {
   std::int64_t at = 0;
+  bool inside = true;
   for (std::int64_t k = 0; k < tuples.depth; ++k) {
     const std::int64_t extent = data[batch + k];
-    const std::int64_t index = resolve(index_at(indices, t * tuples.depth + k), extent);
-    if (index < 0) return bad_index(node, index_at(indices, t * tuples.depth + k), extent);
+    const std::int64_t place = t * tuples.depth + k;
+    const std::int64_t index = resolve(index_at(indices, place), extent);
+    if (index < 0) {
+      if (auto noted = note_index(node, output, indices, place, extent); !noted)
+        return std::unexpected(noted.error());
+      inside = false;
+      continue;
+    }
     at = at * extent + index;
   }
+  if (!inside) return std::nullopt;
   return t / tuples.per_batch * tuples.batch_step + at * tuples.run;
 }
 
@@ -200,10 +222,13 @@ Result<> gather_nd(const Node& node, Inputs inputs, Outputs outputs) {
   const std::size_t size = size_of(inputs[0].type->type);
   const std::size_t bytes = static_cast<std::size_t>(tuples->run) * size;
   for (std::int64_t t = 0; t < tuples->count; ++t) {
-    const auto place = place_of(node, *tuples, inputs[1], data, batch, t);
+    const auto place = place_of(node, *tuples, inputs[1], data, batch, t, outputs[0]);
     if (!place) return std::unexpected(place.error());
-    std::memcpy(outputs[0].data + static_cast<std::size_t>(t) * bytes,
-                inputs[0].data + static_cast<std::size_t>(*place) * size, bytes);
+    std::byte* to = outputs[0].data + static_cast<std::size_t>(t) * bytes;
+    if (*place)
+      std::memcpy(to, inputs[0].data + static_cast<std::size_t>(**place) * size, bytes);
+    else
+      std::memset(to, 0, bytes);
   }
   return {};
 }
@@ -216,9 +241,10 @@ Result<> scatter_nd(const Node& node, Inputs inputs, Outputs outputs) {
   if (auto begun = begin_scatter(node, inputs, outputs, tuples->count * tuples->run); !begun) return begun;
   const T* updates = inputs[2].as<T>();
   for (std::int64_t t = 0; t < tuples->count; ++t) {
-    const auto place = place_of(node, *tuples, inputs[1], data, 0, t);
+    const auto place = place_of(node, *tuples, inputs[1], data, 0, t, outputs[0]);
     if (!place) return std::unexpected(place.error());
-    T* y = outputs[0].as<T>() + *place;
+    if (!*place) continue;
+    T* y = outputs[0].as<T>() + **place;
     for (std::int64_t i = 0; i < tuples->run; ++i) put<join>(y[i], updates[t * tuples->run + i]);
   }
   return {};
@@ -273,10 +299,15 @@ Result<> reverse_sequence(const Node& node, Inputs inputs, Outputs outputs) {
   for (std::size_t d = 2; d < shape.size(); ++d) run *= shape[d];
   const std::size_t bytes = static_cast<std::size_t>(run) * size_of(inputs[0].type->type);
   for (std::int64_t e = 0; e < entries; ++e) {
-    const std::int64_t length = index_at(inputs[1], e);
+    std::int64_t length = index_at(inputs[1], e);
     if (length < 0 || length > times) {
-      return failed(node, "length " + std::to_string(length) + " is outside an axis of " +
-                              std::to_string(times) + " elements");
+      auto noted = note(outputs[0], inputs[1], e, [&] {
+        return failed(node, "length " + std::to_string(length) + source_of(inputs[1]) +
+                                " is outside an axis of " + std::to_string(times) +
+                                " elements: it must be 0 to " + std::to_string(times));
+      });
+      if (!noted) return noted;
+      length = 0;
     }
     for (std::int64_t t = 0; t < times; ++t) {
       const std::int64_t source = t < length ? length - 1 - t : t;

@@ -55,9 +55,19 @@ class Case {
     for (const auto& tensor : inputs) {
       from.push_back(tensor ? ConstView{&tensor->type(), tensor->bytes().data()} : ConstView{});
     }
+    if (noted && origin) from[1].origin = &*origin;
     std::vector<MutableView> to;
     for (Tensor& tensor : outputs) to.push_back({&tensor.type(), tensor.bytes().data()});
+    if (noted) to[0].faults = &*noted;
     return kernel(node, from, to);
+  }
+  // The faults of a run in which input 1 is of so many rows, and comes from input 'ids'; it does not fail.
+  Faults faults(int rows) {
+    noted.emplace();
+    origin = Origin{.rows = rows, .input = "ids"};
+    const auto ran = run();
+    EXPECT_TRUE(ran.has_value()) << (ran ? "" : ran.error().message);
+    return *noted;
   }
   // Runs and gives output `index`; what failed fails the test.
   template <typename T>
@@ -73,6 +83,8 @@ class Case {
   Node node;
   std::vector<std::optional<Tensor>> inputs;
   std::vector<Tensor> outputs;
+  std::optional<Faults> noted;
+  std::optional<Origin> origin;
 
  private:
   Case& add(Tensor tensor) {
