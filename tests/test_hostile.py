@@ -256,6 +256,38 @@ def test_broken_models_are_not_ready(program, tiny_models, tmp_path):
         assert get(server.http, "/v2/health/ready")[0] == 200
 
 
+def test_what_is_wrong_with_an_open_model_is_told(program, tmp_path):
+    """An open first dimension is no fault of its own: the cause is told, and nothing else. Of a file whose dimensions
+    are all fixed it is what is wrong with it as it is, not that it cannot batch."""
+    def tensor(name: str, *shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    four = numpy_helper.from_array(np.zeros(4, np.float32), "four")
+    flat = numpy_helper.from_array(np.array([3]), "flat")
+    models = tmp_path / "models"
+    causes = {
+        "unknown": "node 'det' (Det): the operator is not supported",
+        "misfit": "node 'add' (Add): shapes [1,3] and [4] do not broadcast",
+        "flat": "node 'reshape' (Reshape): input [2,3] cannot take the shape [3]",
+        "sum": "output 'y' has shape [1,1] at batch 1 and [1,1] at batch 2: its dimension 0",
+        "length": "input 'x': dimension 1 ('length') has no fixed extent",
+        "fixed": "node 'add' (Add): shapes [2,3] and [4] do not broadcast",
+    }
+    write_model(models, "unknown", [helper.make_node("Det", ["x"], ["y"], "det")], [tensor("x", "n", 3, 3)], tensor("y", "n"))
+    write_model(models, "misfit", [helper.make_node("Add", ["x", "four"], ["y"], "add")], [tensor("x", "n", 3)], tensor("y", "n", 3), [four])
+    write_model(models, "flat", [helper.make_node("Reshape", ["x", "flat"], ["y"], "reshape")], [tensor("x", "n", 3)], tensor("y", 3), [flat])
+    write_model(models, "sum", [helper.make_node("ReduceMax", ["x"], ["y"], "max")], [tensor("x", "n", 3)], tensor("y", 1, 1))
+    write_model(models, "length", [helper.make_node("Neg", ["x"], ["y"], "neg")], [tensor("x", "n", "length")], tensor("y", "n", "length"))
+    write_model(models, "fixed", [helper.make_node("Add", ["x", "four"], ["y"], "add")], [tensor("x", 2, 3)], tensor("y", 2, 3), [four])
+    with started(program, models, tmp_path / "log"):
+        told = [line for line in (tmp_path / "log").read_text().splitlines() if "is not ready" in line]
+    assert len(told) == len(causes)
+    for name, cause in causes.items():
+        line, = (line for line in told if f"{name} version 1" in line)
+        assert cause in line, line
+        assert "dimension 0 ('n') has no fixed extent" not in line and "fixed at 2" not in line, line
+
+
 def test_a_server_without_models_is_not_ready(program, tmp_path):
     (tmp_path / "models").mkdir()
     with started(program, tmp_path / "models", tmp_path / "log") as server:

@@ -8,6 +8,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/statistics.h"
+#include "carillon/graph/onnx_import.h"
 
 namespace carillon::controller {
 namespace {
@@ -36,6 +37,14 @@ class SmallerBatches final : public engine::CompiledModel {
   std::vector<int> sizes_;
 };
 
+// Whether the first dimension of some input is open in the file.
+bool may_batch(const std::filesystem::path& file) {
+  const auto source = graph::read_onnx(file);
+  return !source || std::ranges::any_of(source->inputs, [](const graph::OnnxGraph::Input& input) {
+    return input.ranked && !input.dimensions.empty() && input.dimensions.front().extent < 0;
+  });
+}
+
 Result<std::shared_ptr<const graph::Model>> import(const graph::ModelConfig& config,
                                                    const std::filesystem::path& file) {
   graph::ImportOptions options{
@@ -47,9 +56,9 @@ Result<std::shared_ptr<const graph::Model>> import(const graph::ModelConfig& con
   // An open first dimension is what keeps it from being imported whole, or something else is wrong with it.
   options.batched = true;
   auto batched = graph::import_onnx(file, options);
-  if (batched || batched.error().message == model.error().message) return batched;
-  return fail(batched.error().code,
-              batched.error().message + "; as a model without a batch: " + model.error().message);
+  if (batched) return batched;
+  // What is wrong is what the attempt says that the file is made for; the other fails at the inputs.
+  return may_batch(file) ? std::move(batched) : std::move(model);
 }
 
 using Compiled = std::shared_ptr<const engine::CompiledModel>;

@@ -220,8 +220,8 @@ class OnnxModel final : public Model {
       if (!follows)
         return invalid("output '" + outputs_[i].name + "' has shape " + to_text(seen) + " at batch 1" +
                        (other.empty() ? "" : " and " + to_text(other[i]) + " at batch 2") +
-                       ": its dimension 0 (and only that) must be the batch; set max_batch_size to 0 for a "
-                       "model that does not batch");
+                       ": its dimension 0 (and only that) must be the batch; for a model that does not batch "
+                       "set max_batch_size to 0, and state the inputs' dims where the file leaves them open");
     }
     return {};
   }

@@ -113,8 +113,8 @@ struct Options {
 // start by `window.latest`. LOAD maps free 16 MiB pages to the model's contiguous address range and copies
 // the weights there; it fails with no_memory where pages lack. UNLOAD only returns the pages (at once, after
 // any running EXEC of the model) and always succeeds. INFER runs INPUT on receipt (I/O cache, gather of the
-// rows), EXEC in its window, OUTPUT at once after it; of a model without weights at any time, LOAD or not. Serving an action allocates nothing, and no lock is
-// held while kernels or copies run. One EXEC at a time.
+// rows), EXEC in its window, OUTPUT at once after it; of a model without weights at any time, LOAD or not.
+// Serving an action allocates nothing, and no lock is held while kernels or copies run. One EXEC at a time.
 //
 // An UNLOAD is effective from the moment the LOAD thread takes it, ahead of every LOAD in the queue: an EXEC
 // that starts later finds the model not_loaded, and a LOAD of the model follows the pages' return. An action
