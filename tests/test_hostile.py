@@ -671,3 +671,46 @@ def test_a_server_that_stops_drains(program, tiny_models, tmp_path, number):
             status, headers, answer = receive(slow)
             assert (status, headers["connection"]) == (200, "close"), answer
         assert running.process.wait(60) == 0, (tmp_path / "log").read_text()
+
+
+# -- little memory
+
+
+@pytest.mark.parametrize("mib", [64, 80, 120, 200, 350, 480, 600, 700, 1000, 3000])
+def test_few_addresses_end_in_words(program, tiny_models, tmp_path, mib):
+    """From far too few on, up to enough: the server says in a line what it lacks, or serves, and ends when told to."""
+    models = tmp_path / "models"
+    shutil.copytree(tiny_models / "tiny_mlp", models / "tiny_mlp")
+    http, grpc, metrics = free_addresses(3)
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(program), "serve", "--models", str(models), "--http", http, "--grpc", grpc, "--metrics", metrics,
+             "--page-cache", "64 MiB", "--io-cache", "16 MiB", "--workspace", "32 MiB"], stdin=subprocess.DEVNULL, stdout=out,
+            stderr=subprocess.STDOUT, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (mib * MIB, mib * MIB)))
+    try:
+        def open_or_over() -> bool:
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                return process.poll() is not None or get(http, "/v2/health/live")[0] == 200
+            return process.poll() is not None
+
+        wait_for(open_or_over, "the server neither serves nor ends")
+        if process.poll() is None:
+            for _ in range(8):
+                assert ask(http, post(mlp()))[0] == 200
+            with grpc_client.InferenceServerClient(grpc) as client:
+                assert client.is_server_live()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, log.read_text()
+            assert mib > 500 and "stopped" in log.read_text()
+            return
+        last = log.read_text().strip().splitlines()[-1]
+        if process.returncode == 127:  # the system could not even load the libraries
+            assert mib < 100 and "error while loading shared libraries" in last
+            return
+        assert process.returncode == 1, log.read_text()
+        assert "ulimit -v" in last and mib < 1000, log.read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()

@@ -5,9 +5,11 @@
 
 #include "carillon/cli/commands.h"
 #include "carillon/cli/environment.h"
+#include "carillon/cli/headroom.h"
 
 int main(int argc, char** argv) {
   using namespace carillon::cli;
+  end_in_words();
   prepare_environment(argc, argv);
 
   CLI::App program{

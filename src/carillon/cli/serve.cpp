@@ -17,6 +17,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/devices.h"
+#include "carillon/cli/headroom.h"
 #include "carillon/cli/planned.h"
 #include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
@@ -92,6 +93,21 @@ class OverloadLog {
   std::thread thread_;
 };
 
+// What libraries take beside the caches, measured on two cores with room to spare: threads with 8 MiB of
+// stack each, gRPC, oneDNN. Where they do not get it they end the process, so it is looked for before.
+std::uint64_t cores() {
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+Bytes beside_caches() {
+  return mib(368) + mib(16) * cores();
+}
+Bytes of_frontends() {
+  return mib(224) + mib(16) * cores();
+}
+int threads_of_frontends(const Arguments& arguments) {
+  return 20 + 2 * static_cast<int>(cores()) + arguments.http_threads;
+}
+
 int complain(int status, const Error& error) {
   fmt::print(stderr, "carillon serve: {}\n", error.message);
   return status;
@@ -123,6 +139,10 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
 int serve(controller::Service& service, const Arguments& arguments, const frontend::Options& doors,
           const SignalWait& signals, const controller::Options& options, const std::string& what,
           const std::function<void()>& opened = {}) {
+  if (auto room = enough_addresses(of_frontends(), "serving HTTP and gRPC"); !room)
+    return complain(exit_failure, room.error());
+  if (auto room = enough_threads(threads_of_frontends(arguments), "serving HTTP and gRPC"); !room)
+    return complain(exit_failure, room.error());
   auto frontend = frontend::Frontend::start(service, doors);
   if (!frontend) return complain(exit_failure, frontend.error());
   const frontend::Ports ports = (*frontend)->ports();
@@ -175,6 +195,11 @@ int run(const Arguments& arguments) {
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(spdlog::level::from_str(arguments.log_level));
 
+  spare_addresses();
+  if (auto room = enough_addresses(beside_caches(), "the server, without its caches,"); !room)
+    return complain(exit_failure, room.error());
+  if (auto room = enough_threads(threads_of_frontends(arguments), "the server"); !room)
+    return complain(exit_failure, room.error());
   std::signal(SIGPIPE, SIG_IGN);
   const SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
   static const SteadyClock clock;  // outlives the threads of a device that hangs to the end
@@ -206,6 +231,11 @@ int run(const Arguments& arguments) {
   if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, clock);
   const auto group = make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
+  Bytes needed = beside_caches();
+  for (const Device& device : group->devices)
+    needed = needed + device.worker.page_cache + device.worker.io_cache + device.worker.workspace;
+  if (auto room = enough_addresses(needed, "the server with its caches"); !room)
+    return complain(exit_failure, room.error());
   if (!arguments.record.empty()) {
     scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
                                                      arguments.scheduler, schedule::live_environment());
