@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Runs every policy over scenarios/robust in the simulator and writes docs/robust.md.
 
-    python bench/robust.py                                  all; under an hour on two cores
+    python bench/robust.py --ablate                         all; half an hour on two cores
     python bench/robust.py --only 'drawn_0*,one_on_one' --schedulers symphony,eager,eager-drop --quick
-    python bench/robust.py --ablate                         also what each of Symphony's constants is worth
 
 For each scenario and policy: the goodput (`carillon goodput`), and of all requests those that were on time at the
 scenario's own rate and at 0.7, 1 and 1.5 times the best policy's goodput. Results are kept in build/bench/robust.json by
 the program's hash, so that an interrupted sweep goes on where it was. --quick runs a quarter of the time and searches to
-2%; neither it nor a part of the scenarios or policies writes the document (--out FILE writes there what there is).
+2%; neither it nor a part of the scenarios or policies writes the document,
+nor does --reuse (--out FILE writes there what there is).
 """
 import argparse
 import concurrent.futures
@@ -30,6 +30,9 @@ KEPT = ROOT / "build/bench/robust.json"
 POLICIES = ["symphony", "eager-drop", "eager", "clockwork", "orloj", "timeout-drop:0.3", "timeout:0.3", "nexus", "clipper",
             "shepherd", "fcfs"]
 LOADS = [0.7, 1.0, 1.5]
+# One of Symphony's numbers changed at a time (src/carillon/schedule/symphony/options.h), and a part of it left out.
+ABLATED = ["exceeded=1", "exceeded=0.01", "exceeded=0.0025", "known_after=0", "known_after=1", "known_after=1000000",
+           "weigh=0", "hold=0", "hold=0.8", "hold=0.93", "hold=1", "limit=0", "waste=0", "least_gain=0", "least_gain=0.02"]
 HELD_TO = ["eager", "eager-drop", "clockwork"]  # what symphony is held against
 BY_HAND = ["mixed_slos", "quick_and_slow", "weak_bursts", "skewed_zoo", "one_on_one", "many_on_few", "popular_last",
            "two_hundred_models"]
@@ -160,6 +163,25 @@ def comment_of(file):
     return " ".join(lines)
 
 
+def ablation(runs, jobs, files, found):
+    """Symphony's goodput with each of its numbers changed, over that with none changed."""
+    items = [(name, variant) for name in files for variant in ABLATED]
+    cells = in_parallel(jobs, lambda i: runs.ask("goodput", files[i[0]], f"symphony:{i[1]}"), items, "ablation")
+    rows = []
+    for name in files:
+        whole = found[name]["symphony"]["goodput"]
+        rows.append([name, number(whole)] + ["-" if not whole or cells[name, v].get("goodput") is None else
+                                             f"{cells[name, v]['goodput'] / whole:.3f}" for v in ABLATED])
+    return """## What each of Symphony's numbers is worth
+
+Goodput with one number changed, or one part left out (`symphony:NAME=VALUE`), over Symphony's own in the second column.
+exceeded=1 is Algorithm 1 to the letter: no batch asks early; weigh=0 drops heads by the paper's rule; hold=0 drops none;
+limit=0 limits no batch for the sake of other models. What counts under overload only (waste) hardly shows here: see the
+second table.
+
+""" + table(["scenario", "symphony", *ABLATED], rows)
+
+
 def document(found, best, files, policies):
     out = [f"""# Beyond the papers' figures: every policy on workloads of many kinds
 
@@ -195,6 +217,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a quarter of the time, searched to 2%%")
     parser.add_argument("--limit", type=float, default=900, help="seconds after which a run is given up")
     parser.add_argument("--reuse", default="", help="policies whose results of other builds count, separated by commas")
+    parser.add_argument("--ablate", action="store_true", help="also what each of Symphony's numbers is worth")
     parser.add_argument("--out", type=pathlib.Path, help="writes the document there")
     arguments = parser.parse_args()
     arguments.reuse = set(filter(None, arguments.reuse.split(",")))
@@ -206,7 +229,9 @@ def main():
     begin = time.monotonic()
     found, best = measure(runs, arguments.jobs, files, policies)
     text = document(found, best, files, policies)
-    whole = chosen == names and policies == POLICIES and not arguments.quick and not arguments.reuse
+    if arguments.ablate:
+        text += "\n" + ablation(runs, arguments.jobs, files, found)
+    whole = chosen == names and policies == POLICIES and arguments.ablate and not arguments.quick and not arguments.reuse
     file = arguments.out or (ROOT / "docs/robust.md" if whole else None)
     if file:
         file.write_text(text)

@@ -147,12 +147,10 @@ class ModelThread {
       refresh_.set(local, machine.refresh_at());
       const Request& head = machine.queue().front();
       const TimePoint soonest = now + options_.environment.dispatch;
-      const Duration lead = waits_.lead(ModelId{local}, true, Duration{0}, now);
+      const Duration lead = waits_.lead(ModelId{local}, false, Duration{0}, now);
       candidate->exec_at =
-          lead == Duration::max()
-              ? soonest
-              : std::max(soonest, std::min({candidate->exec_at, candidate->latest - lead,
-                                            saturating_add(head.arrival, options_.symphony.longest_wait)}));
+          std::max(soonest, std::min({candidate->exec_at, candidate->latest - lead,
+                                      saturating_add(head.arrival, options_.symphony.longest_wait)}));
       waits_.asks(ModelId{local}, candidate->exec_at - options_.environment.dispatch, now);
     } else {
       refresh_.remove(local);

@@ -55,11 +55,12 @@ Result<std::unique_ptr<Scheduler>> make_orloj(std::string_view value, const Envi
 }
 
 // Symphony's section 3.4: Algorithm 1, but batches start by the clock. To the letter heads are never dropped
-// early; `drops` does as symphony does.
+// early; `drops` does as symphony does. Which batch goes first is Algorithm 1's at all loads.
 SymphonyOptions by_the_clock(std::string name, double timeout, bool drops) {
   SymphonyOptions options;
   options.name = std::move(name);
   if (!drops) options.hold = 0;
+  options.waste = 0;
   options.timeout = timeout;
   return options;
 }

@@ -111,7 +111,7 @@ const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint fr
     const bool largest =
         index + 1 == batch_count() || (limit_ > 0 && batch_size(index + 1) > limit_);  // it cannot grow
     frontrun = largest ? start : deadline - span(index + 1);
-    candidate_ = Candidate{batch_size(index), std::max(start, frontrun), latest};
+    candidate_ = Candidate{batch_size(index), std::max(start, frontrun), latest, latest};
     break;
   }
   return candidate_;

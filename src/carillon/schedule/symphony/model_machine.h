@@ -15,6 +15,7 @@ struct Candidate {
   int size = 0;
   TimePoint exec_at;
   TimePoint latest;
+  TimePoint order{};  // of those that may run, the earliest goes first; `latest` unless somebody sets it
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
 

@@ -13,6 +13,7 @@ struct Setting {
 constexpr Setting settings[] = {
     {"hold", &SymphonyOptions::hold, 0, 1},
     {"least_gain", &SymphonyOptions::least_gain, 0, 10},
+    {"waste", &SymphonyOptions::waste, 0, 1e6},
     {"weigh", &SymphonyOptions::weigh, 0, 1},
     {"limit", &SymphonyOptions::limit, 0, 1},
     {"exceeded", &SymphonyOptions::exceeded, 1e-6, 1},

@@ -36,6 +36,10 @@ struct SymphonyOptions {
   // time by more than this share: where batching gains nothing, waiting only makes answers later.
   double least_gain = 0.005;
 
+  // Under overload a batch is put back, among those that may run, by so many times the device time that it
+  // takes beyond what its requests would take in batches of the planned size. 0: the most urgent goes first.
+  double waste = 2;
+
   // The longest that a batch is deferred on a device that would idle, whatever its deadline allows.
   Duration longest_wait = 500ms;
 

@@ -9,8 +9,8 @@ void RankMachine::inform_candidate(ModelId model, const std::optional<Candidate>
     ready_.remove(key);
     return;
   }
-  if (key >= latest_.size()) latest_.resize(key + 1);
-  latest_[key] = candidate->latest;
+  if (key >= order_.size()) order_.resize(key + 1);
+  order_[key] = candidate->order;
   ready_.remove(key);
   waiting_.set(key, candidate->exec_at - dispatch_);
 }

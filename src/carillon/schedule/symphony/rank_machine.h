@@ -17,8 +17,8 @@ struct Grant {
 };
 
 // The RankThread of Symphony (figure 18): when devices will be free, which candidates may run, and which of
-// them gets which device. A candidate may run from its exec_at on; a free device takes the one with the
-// closest `latest`, and a candidate the free device with the smallest id, so that devices with high ids stay
+// them gets which device. A candidate may run from its exec_at on; a free device takes the one whose
+// `order` is first, and a candidate the free device with the smallest id, so that devices with high ids stay
 // idle under low load. Both are taken until they are informed of again. Costs O(log models + log devices) a
 // call. Not thread-safe.
 class RankMachine {
@@ -50,7 +50,7 @@ class RankMachine {
     while (waiting_.top_at() <= now) {
       const std::uint32_t model = waiting_.top();
       waiting_.remove(model);
-      ready_.set(model, latest_[model]);
+      ready_.set(model, order_[model]);
     }
     std::optional<Grant> grant;
     aside_.clear();
@@ -66,7 +66,7 @@ class RankMachine {
         ready_.remove(model);
       }
     }
-    for (const auto& [model, latest] : aside_) ready_.set(model, latest);
+    for (const auto& [model, order] : aside_) ready_.set(model, order);
     return grant;
   }
 
@@ -90,10 +90,10 @@ class RankMachine {
 
   Duration dispatch_;
   TimerHeap waiting_;               // models by the time from which their candidate may be matched
-  TimerHeap ready_;                 // models by `latest`
+  TimerHeap ready_;                 // models by `order`
   TimerHeap busy_;                  // devices by the time from which they may be matched
   TimerHeap free_;                  // devices, the smallest id on top
-  std::vector<TimePoint> latest_;   // by model
+  std::vector<TimePoint> order_;    // by model
   std::vector<TimePoint> free_at_;  // by device
   std::vector<std::pair<std::uint32_t, TimePoint>> aside_;
   std::vector<std::uint32_t> devices_aside_;

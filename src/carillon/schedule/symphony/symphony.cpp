@@ -88,6 +88,8 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
   } else {
     refresh_.set(model.value, machine.refresh_at());
     candidate->exec_at = asks_at(model, *candidate, now);
+    if (plan_.contention() >= 1)
+      candidate->order = candidate->latest + from_seconds(options_.waste * wasted(model, candidate->size));
     waits_.asks(model, candidate->exec_at - fleet_.environment().dispatch, now);
   }
   fleet_.set_waiting(model, machine.queue().empty() ? TimePoint::max() : machine.queue().front().arrival);
@@ -113,6 +115,17 @@ TimePoint Symphony::asks_at(ModelId model, const symphony::Candidate& candidate,
   if (lead == Duration::max()) return soonest;
   return std::max(soonest, std::min({candidate.exec_at, candidate.latest - lead,
                                      saturating_add(head.arrival, options_.longest_wait)}));
+}
+
+// Device time that a batch of that size takes beyond what its requests would in batches of the planned size.
+double Symphony::wasted(ModelId model, int size) const {
+  const auto& machine = machines_[model.index()];
+  const int planned = plan_.size(model);
+  if (planned <= 0) return 0;
+  const auto exec = [&](int batch) {
+    return machine.exec(machine.index_for(static_cast<std::size_t>(batch)));
+  };
+  return std::max(0.0, to_seconds(exec(size)) - to_seconds(exec(planned)) * size / planned);
 }
 
 // The batch is almost as efficient as one of the planned size, and as one with one more request.

@@ -38,6 +38,7 @@ class Symphony final : public Scheduler {
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
   void update(ModelId model, TimePoint now, Actions& out);
+  double wasted(ModelId model, int size) const;
   bool growing_is_useless(ModelId model, int size) const;
   TimePoint asks_at(ModelId model, const symphony::Candidate& candidate, TimePoint now);
   void inform_device(DeviceId device, TimePoint now);
