@@ -147,7 +147,7 @@ class ModelThread {
       refresh_.set(local, machine.refresh_at());
       const Request& head = machine.queue().front();
       const TimePoint soonest = now + options_.environment.dispatch;
-      const Duration lead = waits_.lead(ModelId{local}, false, Duration{0}, now);
+      const Duration lead = waits_.lead(ModelId{local}, Duration{0}, now);
       candidate->exec_at =
           std::max(soonest, std::min({candidate->exec_at, candidate->latest - lead,
                                       saturating_add(head.arrival, options_.symphony.longest_wait)}));

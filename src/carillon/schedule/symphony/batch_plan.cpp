@@ -92,7 +92,7 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   const double all = needed(1, machines);
   demand_ = devices == 0 ? 0 : all / room;
   contention_ = chance_to_wait(all, devices);
-  longest_ = Duration{0};
+  wait_ = Duration{0};
   if (devices == 0) return;
   if (all > room) {
     double low = 0, high = 1;
@@ -104,8 +104,16 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   } else {
     limit_for_others(devices, machines);
   }
+  if (contention_ <= exceeded_) return;
+  if (demand_ >= 1) {
+    wait_ = Duration::max();
+    return;
+  }
+  Duration longest{0};
   for (std::size_t i = 0; i < models_.size(); ++i)
-    if (models_[i].size > 0) longest_ = std::max(longest_, machines[i].exec(models_[i].index));
+    if (models_[i].size > 0) longest = std::max(longest, machines[i].exec(models_[i].index));
+  wait_ = from_ns(std::min(1e18, static_cast<double>(longest.count()) * std::log(contention_ / exceeded_) /
+                                     (room * (1 - demand_))));
 }
 
 // How many devices the rates need if no batch but those of `spared` takes longer than `cap`, and those no

@@ -40,11 +40,13 @@ class BatchPlan {
   // No batch should be larger, for the sake of the other models; 0 for no limit.
   int limit(ModelId model) const { return models_[model.index()].limit; }
   double rate(ModelId model) const { return models_[model.index()].rate; }
-  // EXEC of the longest planned batch of any model.
-  Duration longest() const { return longest_; }
   // The chance that a batch finds all devices busy, if the planned batches came at random: Erlang's C
   // formula. 1 where the rates need more device time than there is.
   double contention() const { return contention_; }
+  // Which wait for a device is exceeded by no more than `exceeded` of batches, if planned batches came at
+  // random and took times around that of the longest: the M/M/N queue's. max() where the rates need more than
+  // there is.
+  Duration wait() const { return wait_; }
   // Device time that the rates need over what there is; above 1 means overload.
   double demand() const { return demand_; }
 
@@ -70,7 +72,7 @@ class BatchPlan {
   std::vector<Model> models_;
   double demand_ = 0;
   double contention_ = 0;
-  Duration longest_{0};
+  Duration wait_{0};
 };
 
 }  // namespace carillon::schedule::symphony

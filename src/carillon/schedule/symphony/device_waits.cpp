@@ -27,12 +27,12 @@ void DeviceWaits::answered(ModelId model, int requests, TimePoint at, TimePoint 
   all_.add(wait, requests, now);
 }
 
-Duration DeviceWaits::lead(ModelId model, bool contended, Duration longest, TimePoint now) {
+Duration DeviceWaits::lead(ModelId model, Duration guess, TimePoint now) {
   Model& m = models_[model.index()];
   const Duration measured = std::max(m.tail, all_.tail);
   // A device was there at once whenever one was asked for: that many cannot all have been lucky.
   if (measured == Duration{0} || m.times.cases(now) >= known_after_) return measured;
-  return contended ? Duration::max() : std::max(measured, longest);
+  return std::max(measured, guess);
 }
 
 }  // namespace carillon::schedule::symphony

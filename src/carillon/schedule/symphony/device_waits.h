@@ -39,9 +39,8 @@ class DeviceWaits {
   }
 
   // How early before its latest start a batch of the model has better ask. As long as too few requests have
-  // waited to know, where devices are `contended` as early as it can (max()); where not, as early as the
-  // longest batch takes.
-  Duration lead(ModelId model, bool contended, Duration longest, TimePoint now);
+  // waited to know, no less than `guess`.
+  Duration lead(ModelId model, Duration guess, TimePoint now);
   // Of the model's latest batches, about 32.
   Duration mean(ModelId model) const { return from_ns(models_[model.index()].mean_ns); }
 

@@ -23,7 +23,7 @@ struct TwoModels {
   void serve(ModelId model, int requests) {
     for (int i = 0; i < requests; ++i) wait(model, i % 100 == 0 ? 20ms : 1ms);
   }
-  Duration lead(ModelId model, bool contended = true) { return waits.lead(model, contended, 300ms, now); }
+  Duration lead(ModelId model, Duration guess = Duration::max()) { return waits.lead(model, guess, now); }
 };
 
 TEST(DeviceWaits, NoBatchAsksEarlyWhereDevicesAreAlwaysFree) {
@@ -40,12 +40,13 @@ TEST(DeviceWaits, TheLeadIsTheTailOnceItIsKnown) {
   EXPECT_LE(world.lead(busy), 21ms);
 }
 
-TEST(DeviceWaits, AModelOfFewRequestsDoesNotWaitWhereDevicesAreContended) {
+TEST(DeviceWaits, AModelOfFewRequestsGoesByTheGuessWhereThatIsLonger) {
   TwoModels world;
   world.serve(busy, 1200);
   world.serve(idle, 10);
   EXPECT_EQ(world.lead(idle), Duration::max());
-  EXPECT_EQ(world.lead(idle, false), 300ms);  // the longest batch
+  EXPECT_EQ(world.lead(idle, 300ms), 300ms);
+  EXPECT_GE(world.lead(idle, 1ms), 20ms);  // what the other has seen
 }
 
 TEST(DeviceWaits, AWaitIsFromTheFirstAskingToTheAnswer) {
@@ -67,7 +68,7 @@ TEST(DeviceWaits, WhatWasLostCountsUntilADeviceWouldHaveCome) {
   world.waits.asks(busy, begin, begin);
   world.waits.lost(busy, begin + 64ms, begin + 1ms);
   EXPECT_EQ(world.waits.mean(busy), 2ms);  // one of 32
-  EXPECT_GE(world.waits.lead(busy, false, Duration{0}, begin + 1ms), 64ms);
+  EXPECT_GE(world.waits.lead(busy, Duration{0}, begin + 1ms), 64ms);
   // One that could have come long ago is no help.
   world.waits.asks(idle, begin, begin);
   world.waits.lost(idle, begin, begin + 32ms);

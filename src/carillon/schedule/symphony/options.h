@@ -27,7 +27,7 @@ struct SymphonyOptions {
   // goodput at the 99th percentile allows to be lost. 1 keeps to Algorithm 1: no batch asks early.
   double exceeded = 0.005;
   // For how many requests beyond that tail there has to be room before it is believed: its share is then
-  // known to a half. Models with fewer requests do not wait where devices are contended.
+  // known to a half. Until then the plan's guess counts where that is longer.
   double known_after = 4;
   // After that time a wait that was measured counts e times less: long beside bursts, short beside the day.
   Duration wait_horizon = 10s;

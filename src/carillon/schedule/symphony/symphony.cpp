@@ -111,7 +111,7 @@ TimePoint Symphony::asks_at(ModelId model, const symphony::Candidate& candidate,
     return std::clamp(saturating_add(head.arrival, wait), soonest, std::max(soonest, candidate.latest));
   }
   if (fleet_.short_of_memory() || growing_is_useless(model, candidate.size)) return soonest;
-  const Duration lead = waits_.lead(model, plan_.contention() > options_.exceeded, plan_.longest(), now);
+  const Duration lead = waits_.lead(model, plan_.wait(), now);
   if (lead == Duration::max()) return soonest;
   return std::max(soonest, std::min({candidate.exec_at, candidate.latest - lead,
                                      saturating_add(head.arrival, options_.longest_wait)}));
