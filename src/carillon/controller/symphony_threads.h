@@ -13,7 +13,7 @@ namespace carillon::controller {
 
 struct SymphonyThreadsOptions {
   schedule::Environment environment;
-  // timeout and attempts have no effect here. BatchPlan and DeviceWaits know a thread's own models only, and
+  // timeout, attempts, least_gain, weigh and waste have no effect here. BatchPlan and DeviceWaits know a thread's own models only, and
   // no batch is limited for the sake of others.
   schedule::SymphonyOptions symphony;
   int threads = 2;  // >= 1, the caller's own included

@@ -33,6 +33,7 @@ class DecayingTail {
 
   // Zero where nothing was seen, and where cases took less than a microsecond.
   Duration tail(TimePoint now) {
+    if (exceeded_ >= 1) return Duration{0};
     age(now);
     double above = 0;
     for (std::size_t i = counts_.size(); i-- > 0;) {

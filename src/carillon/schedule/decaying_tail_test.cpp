@@ -71,6 +71,10 @@ TEST(DecayingTail, WhereAllMayExceedItIsZero) {
   DecayingTail tail(1, 10s);
   tail.add(1s, 5, TimePoint{} + 1s);
   EXPECT_EQ(tail.tail(TimePoint{} + 1s), Duration{0});
+  for (int i = 1; i < 50; ++i) {
+    tail.add(1s, 5, TimePoint{} + i * 3s);
+    EXPECT_EQ(tail.tail(TimePoint{} + i * 3s), Duration{0}) << i;
+  }
 }
 
 }  // namespace

@@ -175,6 +175,7 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
                                                          .estimate = flight->end - flight->start,
                                                          .start = done.start,
                                                          .end = done.end,
+                                                         .took = done.duration,
                                                          .heard = now});
       m.exec[static_cast<std::size_t>(flight->batch_index)].add(done.duration, now);
       report.estimates = renew_others(m, static_cast<std::size_t>(flight->batch_index), now);

@@ -49,8 +49,7 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   const auto ns = [](Duration t) { return static_cast<double>(std::max(t, Duration{0}).count()); };
   bool found = d.answer.add(ns(e.heard - e.end));
   if (e.at_once) found |= d.dispatch.add(ns(e.start - e.decided));
-  if (e.estimate > Duration{0})
-    found |= d.overrun.add(std::max(0.0, ns(e.end - e.start) / ns(e.estimate) - 1));
+  if (e.estimate > Duration{0}) found |= d.overrun.add(std::max(0.0, ns(e.took) / ns(e.estimate) - 1));
   if (!found) return false;
   const Environment before = d.now;
   const auto measured = [&](const TailWindow& window, Duration told) {

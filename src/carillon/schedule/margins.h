@@ -57,6 +57,7 @@ class Margins {
     bool at_once = false;  // the device was idle and the window open: nothing else kept it from starting
     Duration estimate;     // of EXEC, when it was sent
     TimePoint start, end;  // as reported
+    Duration took;         // of EXEC, as reported: less than between them where more was done
     TimePoint heard;       // when the report came
   };
   // An INFER succeeded. True where at(), worst() or least() changed by more than a twentieth: then whoever

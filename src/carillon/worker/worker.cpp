@@ -25,6 +25,9 @@ using schedule::ActionStatus;
 
 constexpr Window any_time{TimePoint::min(), TimePoint::max()};
 constexpr std::uint32_t none = 0xffffffffU;
+// Rows of a batch with bad data are run by themselves for so long: less than after what a device counts as
+// hung.
+constexpr Duration alone_at_most = 500ms;
 
 struct LoadSlot {  // or UNLOAD
   std::uint32_t life = 0;
@@ -580,7 +583,8 @@ Result<bool> WorkerImpl::run_each(InferSlot& action, const InferSlot::Part& part
   for (int row = 0; row < all.batch && ran && *ran; ++row) {
     const int place = action.place(part, row);
     const auto at = static_cast<std::uint64_t>(row);
-    if (action.row(part, row).deadline <= clock_.now()) {
+    const TimePoint now = clock_.now();
+    if (action.row(part, row).deadline <= now || now - action.times.exec_start > alone_at_most) {
       action.bad_rows.push_back(
           {place,
            {ErrorCode::deadline_exceeded,

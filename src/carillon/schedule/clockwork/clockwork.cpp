@@ -120,6 +120,7 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
                                                 .estimate = finished->expected,
                                                 .start = event.start,
                                                 .end = event.end,
+                                                .took = event.duration,
                                                 .heard = now}))
           update_lanes();
       } else {

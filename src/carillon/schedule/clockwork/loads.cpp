@@ -68,7 +68,12 @@ bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimeP
 
 // A request with a deadline is refused for want of time.
 void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
-  if (counts(request)) shares_.lost(request.model);
+  // What no idle device could do either is nobody's debt.
+  const Environment& least = margins_.least();
+  const Duration alone = state_.model(request.model).batches.front().exec;
+  const bool possible = request.deadline - request.arrival >=
+                        least.answer + from_ns(static_cast<double>(alone.count()) * (1 + least.overrun));
+  if (counts(request) && possible) shares_.lost(request.model);
   load_for_missed(request, now, out);
 }
 

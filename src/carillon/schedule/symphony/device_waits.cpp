@@ -6,6 +6,7 @@ namespace carillon::schedule::symphony {
 namespace {
 
 constexpr int search_every = 16;
+constexpr Duration search_after = 1s;  // where nothing comes: what was seen is forgotten
 constexpr double mean_over = 32;
 
 }  // namespace
@@ -14,7 +15,16 @@ void DeviceWaits::Waits::add(Duration wait, int requests, TimePoint now) {
   times.add(wait, requests, now);
   if (++added < search_every && wait <= tail) return;
   added = 0;
+  found = now;
   tail = times.tail(now);
+}
+
+Duration DeviceWaits::Waits::tail_at(TimePoint now) {
+  if (tail > Duration{0} && now - found >= search_after) {
+    found = now;
+    tail = times.tail(now);
+  }
+  return tail;
 }
 
 void DeviceWaits::answered(ModelId model, int requests, TimePoint at, TimePoint now) {
@@ -29,7 +39,7 @@ void DeviceWaits::answered(ModelId model, int requests, TimePoint at, TimePoint 
 
 Duration DeviceWaits::lead(ModelId model, Duration guess, TimePoint now) {
   Model& m = models_[model.index()];
-  const Duration measured = std::max(m.tail, all_.tail);
+  const Duration measured = std::max(m.tail_at(now), all_.tail_at(now));
   // A device was there at once whenever one was asked for: that many cannot all have been lucky.
   if (measured == Duration{0} || m.times.cases(now) >= known_after_) return measured;
   return std::max(measured, guess);

@@ -39,7 +39,7 @@ class DeviceWaits {
   }
 
   // How early before its latest start a batch of the model has better ask. As long as too few requests have
-  // waited to know, no less than `guess`.
+  // waited to know, no less than `guess`; but zero as long as no batch of any model ever had to wait.
   Duration lead(ModelId model, Duration guess, TimePoint now);
   // Of the model's latest batches, about 32.
   Duration mean(ModelId model) const { return from_ns(models_[model.index()].mean_ns); }
@@ -49,8 +49,10 @@ class DeviceWaits {
     Waits(double exceeded, Duration horizon) : times(exceeded, horizon) {}
     void add(Duration wait, int requests, TimePoint now);
     DecayingTail times;
-    Duration tail{0};  // of `times`, when it was last looked for
-    int added = 0;     // since then
+    Duration tail_at(TimePoint now);  // of `times`; O(1) but for once a second
+    Duration tail{0};                 // when it was last looked for
+    TimePoint found{};                // that was then
+    int added = 0;                    // since then
   };
   struct Model : Waits {
     using Waits::Waits;

@@ -40,6 +40,14 @@ TEST(DeviceWaits, TheLeadIsTheTailOnceItIsKnown) {
   EXPECT_LE(world.lead(busy), 21ms);
 }
 
+TEST(DeviceWaits, ABurstIsForgottenWhereNothingComesAnyMore) {
+  TwoModels world;
+  world.serve(busy, 1200);
+  ASSERT_GE(world.lead(busy, Duration{0}), 20ms);
+  world.now += 1h;
+  EXPECT_EQ(world.lead(busy, Duration{0}), Duration{0});
+}
+
 TEST(DeviceWaits, AModelOfFewRequestsGoesByTheGuessWhereThatIsLonger) {
   TwoModels world;
   world.serve(busy, 1200);

@@ -44,6 +44,7 @@ void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
       fleet_.forget(gone->request, gone->model);
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
     auto lost = fleet_.device_changed(*change, now, out);
+    margins_changed();
     inform_device(change->device, now);
     for (Fleet::Flight& flight : lost) give_back(flight, false, now, out);
     for (std::size_t i = 0; i < machines_.size(); ++i) {
@@ -89,7 +90,8 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
     refresh_.set(model.value, machine.refresh_at());
     candidate->exec_at = asks_at(model, *candidate, now);
     if (plan_.contention() >= 1)
-      candidate->order = candidate->latest + from_seconds(options_.waste * wasted(model, candidate->size));
+      candidate->order =
+          saturating_add(candidate->latest, from_seconds(options_.waste * wasted(model, candidate->size)));
     waits_.asks(model, candidate->exec_at - fleet_.environment().dispatch, now);
   }
   fleet_.set_waiting(model, machine.queue().empty() ? TimePoint::max() : machine.queue().front().arrival);
@@ -208,10 +210,7 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
     refuse_all(*report.unloadable, Reason::device_failed, out);
     update(*report.unloadable, now, out);
   }
-  if (report.margins) {
-    rank_.set_dispatch(fleet_.environment().dispatch);
-    for (auto& machine : machines_) machine.set_environment(fleet_.environment());
-  }
+  if (report.margins) margins_changed();
   if (report.loaded) inform_device(report.loaded->first, now);
   if (!report.flight) return;
   Fleet::Flight& flight = *report.flight;
@@ -226,6 +225,11 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
     give_back(flight, event.status != ActionStatus::stopped, now, out);
   }
   inform_device(flight.device, now);
+}
+
+void Symphony::margins_changed() {
+  rank_.set_dispatch(fleet_.environment().dispatch);
+  for (auto& machine : machines_) machine.set_environment(fleet_.environment());
 }
 
 void Symphony::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
