@@ -19,7 +19,7 @@ Result<> enough_addresses(Bytes needed, std::string_view what);
 Result<> enough_threads(int count, std::string_view what);
 
 // From now on an exception that nobody catches, for want of memory or of threads, ends the process with one
-// line and the status 1; others as before. From main(), before anything is allocated.
+// line and the status 1; others abort, as they did, but without the library's text. From main(), before anything is allocated.
 void end_in_words();
 
 }  // namespace carillon::cli

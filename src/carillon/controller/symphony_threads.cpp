@@ -145,12 +145,8 @@ class ModelThread {
     drop(now);
     if (candidate) {
       refresh_.set(local, machine.refresh_at());
-      const Request& head = machine.queue().front();
-      const TimePoint soonest = now + options_.environment.dispatch;
       const Duration lead = waits_.lead(ModelId{local}, Duration{0}, now);
-      candidate->exec_at =
-          std::max(soonest, std::min({candidate->exec_at, candidate->latest - lead,
-                                      saturating_add(head.arrival, options_.symphony.longest_wait)}));
+      candidate->exec_at = machine.asks_at(now, lead, options_.symphony.longest_wait);
       waits_.asks(ModelId{local}, candidate->exec_at - options_.environment.dispatch, now);
     } else {
       refresh_.remove(local);

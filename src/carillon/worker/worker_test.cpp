@@ -311,21 +311,26 @@ class BadRows : public WorkerTest {
       for (std::size_t i = 0; i < batch.x[row].size(); ++i)
         EXPECT_EQ(batch.y[row][i], row == 2 ? -1 : batch.x[row][i] + batch.s[row][0] + 1) << "row " << row;
   }
+  // A loaded model whose runs are counted.
+  ModelId load_counted(const FakeModel::Config& config) {
+    const ModelId model = add(config, [this]() -> Result<> {
+      ++runs_;
+      return {};
+    });
+    EXPECT_EQ(load(model).status, ActionStatus::success);
+    return model;
+  }
+  int runs_ = 0;
 };
 
 TEST_F(BadRows, ThatTheEngineTellsCostTheOthersNothing) {
   start(small());
-  int runs = 0;
-  const ModelId model = add({.bad = 2000.0F}, [&]() -> Result<> {
-    ++runs;
-    return {};
-  });
-  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const ModelId model = load_counted({.bad = 2000.0F});
   const Batch batch(3, 4);
   const ActionResult done = infer(batch, model);
   expect_one_bad(batch, done, "bad at batch 4");
   EXPECT_FALSE(done.odd_time);
-  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(runs_, 1);
   const Batch next(3, 2);
   const ActionResult good = infer(next, model);
   EXPECT_TRUE(good.bad_rows.empty());
@@ -334,17 +339,12 @@ TEST_F(BadRows, ThatTheEngineTellsCostTheOthersNothing) {
 
 TEST_F(BadRows, ThatItCannotTellMakeEachRowRunAlone) {
   start(small());
-  int runs = 0;
-  const ModelId model = add({.bad = 2000.0F, .tells_rows = false}, [&]() -> Result<> {
-    ++runs;
-    return {};
-  });
-  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const ModelId model = load_counted({.bad = 2000.0F, .tells_rows = false});
   const Batch batch(3, 4);
   const ActionResult done = infer(batch, model);
   expect_one_bad(batch, done, "bad at batch 1");
   EXPECT_TRUE(done.odd_time);
-  EXPECT_EQ(runs, 1 + 4);
+  EXPECT_EQ(runs_, 1 + 4);
 }
 
 TEST_F(BadRows, FillTheLeastBatchWhereThereIsNoneOfOne) {

@@ -69,16 +69,14 @@ bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimeP
 // A request with a deadline is refused for want of time.
 void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
   // What no idle device could do either is nobody's debt.
-  const Environment& least = margins_.least();
-  const Duration alone = state_.model(request.model).batches.front().exec;
-  const bool possible = request.deadline - request.arrival >=
-                        least.answer + from_ns(static_cast<double>(alone.count()) * (1 + least.overrun));
+  const Duration alone = margins_.least().span(state_.model(request.model).batches.front().exec);
+  const bool possible = request.deadline - request.arrival >= alone;
   if (counts(request) && possible) shares_.lost(request.model);
   load_for_missed(request, now, out);
 }
 
-// Another copy of its model might have served it: then one is loaded
-// for those to come, where that takes nothing from anybody.
+// Another copy of its model might have served it: then one is loaded for those to come, where that takes
+// nothing from anybody.
 void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& out) {
   Model& m = models_[request.model.index()];
   const ModelInfo& info = state_.model(request.model);

@@ -13,18 +13,18 @@ constexpr double mean_over = 32;
 
 void DeviceWaits::Waits::add(Duration wait, int requests, TimePoint now) {
   times.add(wait, requests, now);
-  if (++added < search_every && wait <= tail) return;
-  added = 0;
-  found = now;
-  tail = times.tail(now);
+  if (++added >= search_every || wait > tail) search(now);
 }
 
 Duration DeviceWaits::Waits::tail_at(TimePoint now) {
-  if (tail > Duration{0} && now - found >= search_after) {
-    found = now;
-    tail = times.tail(now);
-  }
+  if (tail > Duration{0} && now - found >= search_after) search(now);
   return tail;
+}
+
+void DeviceWaits::Waits::search(TimePoint now) {
+  added = 0;
+  found = now;
+  tail = times.tail(now);
 }
 
 void DeviceWaits::answered(ModelId model, int requests, TimePoint at, TimePoint now) {

@@ -50,9 +50,10 @@ class DeviceWaits {
     void add(Duration wait, int requests, TimePoint now);
     DecayingTail times;
     Duration tail_at(TimePoint now);  // of `times`; O(1) but for once a second
-    Duration tail{0};                 // when it was last looked for
-    TimePoint found{};                // that was then
-    int added = 0;                    // since then
+    void search(TimePoint now);
+    Duration tail{0};   // when it was last searched for
+    TimePoint found{};  // that was then
+    int added = 0;      // since then
   };
   struct Model : Waits {
     using Waits::Waits;

@@ -5,10 +5,7 @@
 namespace carillon::schedule::symphony {
 
 ModelMachine::ModelMachine(const ModelInfo& info, const Environment& environment)
-    : id_(info.id),
-      dispatch_(environment.dispatch),
-      answer_(environment.answer),
-      overrun_(environment.overrun) {
+    : id_(info.id), environment_(environment) {
   for (const BatchProfile& b : info.batches) {
     sizes_.push_back(b.batch);
     dense_ = dense_ && b.batch == static_cast<int>(sizes_.size());
@@ -19,14 +16,12 @@ ModelMachine::ModelMachine(const ModelInfo& info, const Environment& environment
 }
 
 void ModelMachine::set_environment(const Environment& environment) {
-  dispatch_ = environment.dispatch;
-  answer_ = environment.answer;
-  overrun_ = environment.overrun;
+  environment_ = environment;
   for (std::size_t i = 0; i < exec_.size(); ++i) find_span(i);
 }
 
 void ModelMachine::find_span(std::size_t i) {
-  span_[i] = exec_[i] + from_ns(static_cast<double>(exec_[i].count()) * overrun_) + answer_;
+  span_[i] = environment_.span(exec_[i]);
 }
 
 void ModelMachine::set_exec(int index, Duration exec) {
@@ -85,9 +80,15 @@ bool ModelMachine::serves_more_without_head(int index, int wanted, TimePoint sta
   return outlook_->contention * more > (1 - outlook_->contention) * static_cast<double>(dropped);
 }
 
+TimePoint ModelMachine::asks_at(TimePoint now, Duration lead, Duration longest_wait) const {
+  return std::max(now + environment_.dispatch,
+                  std::min({candidate_->exec_at, saturating_add(candidate_->latest, -lead),
+                            saturating_add(queue_.front().arrival, longest_wait)}));
+}
+
 const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint free_at,
                                                      std::vector<Request>& dropped) {
-  const TimePoint start = std::max(now + dispatch_, free_at);
+  const TimePoint start = std::max(now + environment_.dispatch, free_at);
   candidate_.reset();
   while (!queue_.empty()) {
     const TimePoint deadline = queue_.front().deadline;
@@ -123,7 +124,7 @@ std::optional<Batch> ModelMachine::granted(TimePoint now, TimePoint free_at, std
   Batch batch;
   batch.index = index_for(static_cast<std::size_t>(candidate_->size));
   // It runs as soon as the device can: whoever granted it chose the moment.
-  batch.exec_at = std::max(now + dispatch_, free_at);
+  batch.exec_at = std::max(now + environment_.dispatch, free_at);
   batch.latest = candidate_->latest;
   batch.requests.assign(queue_.begin(), queue_.begin() + candidate_->size);
   queue_.pop_front(static_cast<std::size_t>(candidate_->size));

@@ -71,6 +71,10 @@ class ModelMachine {
   // TimePoint::min()). What can no longer be on time, or is dropped early, is appended to `dropped`.
   const std::optional<Candidate>& update(TimePoint now, TimePoint free_at, std::vector<Request>& dropped);
   const std::optional<Candidate>& candidate() const { return candidate_; }
+  // From when on the candidate, which there is, may take a device: from its frontrun moment, or so long
+  // before its latest start, but no longer after its head came than `longest_wait`; max() for a lead is at
+  // once.
+  TimePoint asks_at(TimePoint now, Duration lead, Duration longest_wait) const;
   // When the candidate has to be found anew, because its batch could not start later; max() for never.
   TimePoint refresh_at() const { return candidate_ ? candidate_->latest + Duration{1} : TimePoint::max(); }
 
@@ -87,9 +91,7 @@ class ModelMachine {
   bool serves_more_without_head(int index, int wanted, TimePoint start, TimePoint now) const;
 
   ModelId id_;
-  Duration dispatch_;
-  Duration answer_;
-  double overrun_;
+  Environment environment_;
   bool dense_ = true;  // batch sizes are 1, 2, 3, ...
   std::vector<int> sizes_;
   std::vector<Duration> exec_, span_;

@@ -101,11 +101,11 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
 // From when on the candidate may take a device.
 TimePoint Symphony::asks_at(ModelId model, const symphony::Candidate& candidate, TimePoint now) {
   const auto& machine = machines_[model.index()];
-  const Request& head = machine.queue().front();
   const TimePoint soonest = now + fleet_.environment().dispatch;
   if (options_.timeout) {
     const bool full = candidate.size == machine.batch_size(machine.batch_count() - 1);
     if (full) return soonest;
+    const Request& head = machine.queue().front();
     const auto slo = static_cast<double>((head.deadline - head.arrival).count());
     const Duration wait =
         std::min(from_ns(*options_.timeout * slo),
@@ -113,10 +113,7 @@ TimePoint Symphony::asks_at(ModelId model, const symphony::Candidate& candidate,
     return std::clamp(saturating_add(head.arrival, wait), soonest, std::max(soonest, candidate.latest));
   }
   if (fleet_.short_of_memory() || growing_is_useless(model, candidate.size)) return soonest;
-  const Duration lead = waits_.lead(model, plan_.wait(), now);
-  if (lead == Duration::max()) return soonest;
-  return std::max(soonest, std::min({candidate.exec_at, candidate.latest - lead,
-                                     saturating_add(head.arrival, options_.longest_wait)}));
+  return machine.asks_at(now, waits_.lead(model, plan_.wait(), now), options_.longest_wait);
 }
 
 // Device time that a batch of that size takes beyond what its requests would in batches of the planned size.
