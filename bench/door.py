@@ -8,7 +8,6 @@ Thirty models on 48 devices that could serve far more. Each decision is charged 
 over what was on time then. Goal: at least 0.9. Same commit, same numbers. Prints a table for docs/benchmarks.md.
 """
 import argparse
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -33,13 +32,10 @@ slo_ms = 20
 max_batch = 32
 latency = { alpha_ms = 0.05, beta_ms = 1 }
 """
-POLICIES = ["symphony", "eager-drop", "eager", "clockwork", "orloj", "timeout-drop:0.3", "timeout:0.3", "nexus", "clipper",
-            "shepherd", "fcfs"]
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedulers", default=",".join(POLICIES), help="separated by commas")
+    parser.add_argument("--schedulers", default=",".join(harness.POLICIES), help="separated by commas")
     parser.add_argument("--decisions", default="2,5,20", help="microseconds, separated by commas")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
     arguments = parser.parse_args()
@@ -69,12 +65,7 @@ def main():
             return low, on_time(policy, decision, 2 * low)[0] / on_time(policy, decision, low)[0]
 
         items = [(p, d) for p in arguments.schedulers.split(",") for d in decisions]
-        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-            found = {}
-            for item, cell in zip(items, pool.map(measure, items), strict=True):
-                found[item] = cell
-                print(f"\r  {len(found)} of {len(items)} ", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
+        found = dict(zip(items, harness.in_parallel(arguments.jobs, measure, items, "policies and costs"), strict=True))
     print("| scheduler | " + " | ".join(f"{d:g} us: requests/s | at twice that" for d in decisions) + " |")
     print("|---" * (1 + 2 * len(decisions)) + "|")
     for p in arguments.schedulers.split(","):

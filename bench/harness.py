@@ -1,4 +1,5 @@
 """What the benchmarks share: a server of their own on free loopback ports, load, tables, where results go."""
+import concurrent.futures
 import contextlib
 import datetime
 import json
@@ -17,10 +18,25 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CARILLON = pathlib.Path(os.environ.get("CARILLON_PROGRAM", ROOT / "build/release/carillon"))
 RESULTS = ROOT / "build/bench"
+# Every policy, in the order of tables that have them all.
+POLICIES = ["symphony", "eager-drop", "eager", "clockwork", "orloj", "timeout-drop:0.3", "timeout:0.3", "nexus", "clipper",
+            "shepherd", "fcfs"]
 
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
+
+
+def in_parallel(jobs, work, items, label):
+    """[work(item) for each item], so many at a time; says how far it is."""
+    items = list(items)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        waiting = [pool.submit(work, item) for item in items]
+        for i, done in enumerate(concurrent.futures.as_completed(waiting), 1):
+            done.result()  # an error ends the sweep at once
+            print(f"\r  {label}: {i} of {len(items)} ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return [done.result() for done in waiting]
 
 
 def free_port():

@@ -27,6 +27,8 @@ import sys
 import tempfile
 import time
 
+import harness
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("CARILLON_PROGRAM", str(ROOT / "build/release/carillon"))
 SCENARIOS = ROOT / "scenarios"
@@ -71,14 +73,7 @@ def simulate(scenario, scheduler, rate):
 
 
 def in_parallel(work, items, label):
-    items = list(items)
-    results = []
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        for i, result in enumerate(pool.map(work, items), 1):
-            results.append(result)
-            print(f"\r  {label}: {i} of {len(items)}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return results
+    return harness.in_parallel(JOBS, work, items, label)
 
 
 class Scratch:

@@ -7,11 +7,10 @@
 For each scenario and policy: the goodput (`carillon goodput`), and of all requests those that were on time at the
 scenario's own rate and at 0.7, 1 and 1.5 times the best policy's goodput. Results are kept in build/bench/robust.json by
 the program's hash, so that an interrupted sweep goes on where it was. --quick runs a quarter of the time and searches to
-2%; neither it nor a part of the scenarios or policies writes the document,
-nor does --reuse (--out FILE writes there what there is).
+2%; neither it nor --reuse nor a part of the scenarios or policies writes the document (--out FILE writes there what there
+is).
 """
 import argparse
-import concurrent.futures
 import fnmatch
 import hashlib
 import json
@@ -27,8 +26,6 @@ import harness
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCENARIOS = ROOT / "scenarios/robust"
 KEPT = ROOT / "build/bench/robust.json"
-POLICIES = ["symphony", "eager-drop", "eager", "clockwork", "orloj", "timeout-drop:0.3", "timeout:0.3", "nexus", "clipper",
-            "shepherd", "fcfs"]
 LOADS = [0.7, 1.0, 1.5]
 # One of Symphony's numbers changed at a time (src/carillon/schedule/symphony/options.h), and a part of it left out.
 ABLATED = ["exceeded=1", "exceeded=0.01", "exceeded=0.0025", "known_after=0", "known_after=1", "known_after=1000000",
@@ -37,28 +34,41 @@ HELD_TO = ["eager", "eager-drop", "clockwork"]  # what symphony is held against
 BY_HAND = ["mixed_slos", "quick_and_slow", "weak_bursts", "skewed_zoo", "one_on_one", "many_on_few", "popular_last",
            "two_hundred_models"]
 
-REASONS = """### Who is more than a tenth below eager-drop, and why
+FAR_BELOW = 0.9  # of eager-drop's goodput
+# By the policies' rules; only what is marked so was looked at in the runs.
+REASONS = {
+    "fcfs": "knows no deadlines: once a queue is longer than the SLO, all that it runs is late.",
+    "nexus": "gives each model its places in a cycle of fixed length by the mean rates of the last ten seconds. Bursts, models "
+             "of a few requests a second, background load that comes and goes, and models that have to be loaded are not in "
+             "that plan.",
+    "clipper": "has one queue and one batch size for each model and serves models in the order of arrival: where SLOs differ "
+               "the tight ones wait behind the others.",
+    "shepherd": "runs the largest batch first: models of few requests, or of long batches, wait for all others.",
+    "timeout:0.3": "waits for 0.3 of the SLO whether a device will be free then or not.",
+    "timeout-drop:0.3": "likewise. Where devices are many and SLOs differ widely it is above eager-drop: it keeps long batches "
+                        "from taking devices that short SLOs need.",
+    "clockwork": "where models share few devices and one has a far tighter SLO than the others, loses requests of that model "
+                 "first (seen in drawn_03 and drawn_08). Why it is so far below in mixed_slos, where one queue has all SLOs, and "
+                 "in two_hundred_models, was not found out.",
+    "orloj": "serves one model's requests by score: requests of little time to spare are given up before they are hopeless.",
+    "eager": "drops no heads, so that under overload all its batches become small.",
+    "symphony": "was not looked at.",
+}
 
-What follows is what the policies' rules say; only what is marked so was looked at in the runs.
 
-- **fcfs** (nearly everywhere) knows no deadlines: once a queue is longer than the SLO, all that it runs is late.
-- **nexus** (15 of 20) gives each model its places in a cycle of fixed length by the mean rates of the last ten seconds. Bursts,
-  models of a few requests a second, background load that comes and goes, and models that have to be loaded are not in that plan.
-- **clipper** (12) has one queue and one batch size for each model and serves models in the order of arrival: where SLOs differ
-  the tight ones wait behind the others.
-- **shepherd** (13) runs the largest batch first: models of few requests, or of long batches, wait for all others.
-- **timeout** with or without head drop (3 and 4) waits for 0.3 of the SLO whether a device will be free then or not; on one and two
-  devices it is not. Where devices are many and SLOs differ widely (drawn_07, drawn_08, drawn_10, skewed_zoo) it is the best or near
-  it: it keeps long batches from taking devices that short SLOs need. Symphony does so less: batches of which it does not know yet
-  how long they wait ask as early as the M/M/N queue wants.
-- **clockwork** (11): where models share few devices and one has a far tighter SLO than the others, its lanes lose requests of that
-  model first (seen in drawn_03 and drawn_08). Why it is at 0.36 of
-  eager-drop in mixed_slos, where one queue has all SLOs, and at 0.43 in two_hundred_models, was not found out.
-- **orloj** (2) serves one model's requests by score: in mixed_slos and skewed_zoo requests of little time to spare are given up
-  before they are hopeless. This was not looked at in the runs.
-- **Symphony** is above 0.97 of the best of eager, eager-drop and clockwork but in drawn_01 (goodput 0.90, on time at every load
-  0.997 or more): 26 models share 60 requests a second there, so that two lost requests of a model with 130 decide. The same is
-  so for drawn_03 the other way round: which model has but one copy decides, and above some rate it gets a second.
+def far_below(found):
+    """Who is far below eager-drop in goodput, where, by how much, and why."""
+    lines = ["### Who is more than a tenth below eager-drop, and why\n"]
+    for policy in harness.POLICIES:
+        over = {name: (cell[policy]["goodput"] or 0) / cell["eager-drop"]["goodput"] for name, cell in found.items()
+                if cell["eager-drop"]["goodput"]}
+        below = [f"{name} {ratio:.2f}" for name, ratio in over.items() if ratio < FAR_BELOW]
+        if below:
+            lines.append(f"- **{policy}** ({', '.join(below)}): {REASONS[policy]}")
+    return "\n".join(lines) + """
+
+Where models have few requests, one or two that are lost decide the goodput (drawn_01, drawn_11: a model with 130 requests
+may lose one), and where a model has but one copy, which one it is (drawn_03); the shares on time below say more there.
 """
 
 
@@ -123,22 +133,14 @@ class Runs:
                 "busy": answer["utilization"]}
 
 
-def in_parallel(jobs, work, items, label):
-    """{item: work(item)}; says how far it is."""
-    found = {}
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(work, item): item for item in items}
-        for i, done in enumerate(concurrent.futures.as_completed(waiting), 1):
-            found[waiting[done]] = done.result()
-            print(f"\r  {label}: {i} of {len(waiting)} ", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return found
+def by_item(jobs, work, items, label):
+    return dict(zip(items, harness.in_parallel(jobs, work, items, label), strict=True))
 
 
 def measure(runs, jobs, files, policies):
     """{scenario: {policy: {"goodput": .., "own": .., 0.7: .., 1.0: .., 1.5: ..}}}, and what the loads are multiples of."""
     items = [(name, policy) for name in files for policy in policies]
-    goodput = in_parallel(jobs, lambda i: runs.ask("goodput", files[i[0]], i[1]), items, "goodput")
+    goodput = by_item(jobs, lambda i: runs.ask("goodput", files[i[0]], i[1]), items, "goodput")
     best = {name: max(goodput[name, p].get("goodput", 0) for p in policies) for name in files}
     out = {name: {p: {"goodput": goodput[name, p].get("goodput")} for p in policies} for name in files}
 
@@ -148,7 +150,7 @@ def measure(runs, jobs, files, policies):
         return runs.ask("simulate", files[name], policy, *rate)
 
     loads = [(name, p, load) for name, p in items for load in ["own", *LOADS] if load == "own" or best[name] > 0]
-    for (name, policy, load), answer in in_parallel(jobs, on_time, loads, "on time").items():
+    for (name, policy, load), answer in by_item(jobs, on_time, loads, "on time").items():
         out[name][policy][load] = answer
     return out, best
 
@@ -190,7 +192,7 @@ def comment_of(file):
 def ablation(runs, jobs, files, found):
     """Symphony's goodput with each of its numbers changed, over that with none changed."""
     items = [(name, variant) for name in files for variant in ABLATED]
-    cells = in_parallel(jobs, lambda i: runs.ask("goodput", files[i[0]], f"symphony:{i[1]}"), items, "ablation")
+    cells = by_item(jobs, lambda i: runs.ask("goodput", files[i[0]], f"symphony:{i[1]}"), items, "ablation")
     rows = []
     for name in files:
         whole = found[name]["symphony"]["goodput"]
@@ -216,8 +218,8 @@ Written by `python bench/robust.py`; run it again after a change to a policy. Vi
 The highest total rate at which at least 99% of every model's requests are answered on time, searched to 0.5%.
 """]
     out.append(table(["scenario", *policies], [[name, *(number(found[name][p]["goodput"]) for p in policies)] for name in files]))
-    if policies == POLICIES:
-        out.append(REASONS)
+    if policies == harness.POLICIES:
+        out.append(far_below(found))
     for load in ["own", *LOADS]:
         title = "at the rate in the file" if load == "own" else f"at {load:g} times the best policy's goodput"
         out.append(f"## On time, in percent of all requests, {title}\n")
@@ -238,7 +240,7 @@ The highest total rate at which at least 99% of every model's requests are answe
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="scenarios by name, with * and ?, separated by commas")
-    parser.add_argument("--schedulers", default=",".join(POLICIES), help="separated by commas")
+    parser.add_argument("--schedulers", default=",".join(harness.POLICIES), help="separated by commas")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--quick", action="store_true", help="a quarter of the time, searched to 2%%")
     parser.add_argument("--limit", type=float, default=900, help="seconds after which a run is given up")
@@ -257,7 +259,7 @@ def main():
     text = document(found, best, files, policies)
     if arguments.ablate:
         text += "\n" + ablation(runs, arguments.jobs, files, found)
-    whole = chosen == names and policies == POLICIES and arguments.ablate and not arguments.quick and not arguments.reuse
+    whole = chosen == names and policies == harness.POLICIES and arguments.ablate and not arguments.quick and not arguments.reuse
     file = arguments.out or (ROOT / "docs/robust.md" if whole else None)
     if file:
         file.write_text(text)
