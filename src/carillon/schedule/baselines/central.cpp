@@ -74,6 +74,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* done = std::get_if<ActionDone>(&event)) {
     auto report = fleet_.finish(*done, now, out);
     if (report.unloadable) refuse_all(*report.unloadable, Reason::device_failed, out);
+    if (report.margins) margins_changed();
     if (report.flight) {
       update_device(report.flight->device, now);
       reported(*report.flight, *done, now);

@@ -39,6 +39,8 @@ class Central : public Scheduler {
   virtual void arrived(ModelId /*model*/) {}
   virtual void reported(const Fleet::Flight& /*flight*/, const ActionDone& /*done*/, TimePoint /*now*/) {}
   virtual void device_changed(TimePoint /*now*/) {}
+  // The fleet's environment is another now.
+  virtual void margins_changed() {}
   virtual void profiled(const RequestProfiled& /*sample*/, TimePoint /*now*/) {}
 
   void refuse(const Request& request, TimePoint now, Actions& out);

@@ -118,6 +118,11 @@ void Nexus::device_changed(TimePoint now) {
   }
 }
 
+void Nexus::margins_changed() {
+  for (auto& machine : machines_) machine.set_environment(fleet_.environment());
+  for (Slot& slot : slots_) slot.machine.set_environment(fleet_.environment());
+}
+
 void Nexus::plan(TimePoint now) {
   const double seconds =
       to_seconds(last_plan_ == TimePoint::min() ? std::max<Duration>(first_, 1ms)

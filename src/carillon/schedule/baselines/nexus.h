@@ -53,6 +53,7 @@ class Nexus final : public Central {
   TimePoint wake_at(TimePoint now) const override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;
   void device_changed(TimePoint now) override;
+  void margins_changed() override;
 
  private:
   struct Slot {  // a session on its backend
