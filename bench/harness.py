@@ -59,12 +59,12 @@ def machine():
 
 
 class Server:
-    """`carillon serve` as a child; always stopped by its own process id."""
+    """`carillon serve` as a child, of another build if one is given; always stopped by its own process id."""
 
-    def __init__(self, models, *options, ready_s=600):
+    def __init__(self, models, *options, ready_s=600, program=None):
         self.http, self.grpc, self.metrics_port = free_port(), free_port(), free_port()
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
-        command = [str(CARILLON), "serve", "--models", str(models), "--http", f"127.0.0.1:{self.http}",
+        command = [str(program or CARILLON), "serve", "--models", str(models), "--http", f"127.0.0.1:{self.http}",
                    "--grpc", f"127.0.0.1:{self.grpc}", "--metrics", f"127.0.0.1:{self.metrics_port}", *map(str, options)]
         say("$ " + " ".join(command))
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)

@@ -3,13 +3,16 @@
 
 Open-loop Poisson arrivals, deadline ten times the batch-1 time of each model. Capacity is measured first: the two
 models' rates, in equal numbers, at which full batches would keep the device busy all the time, from the same profile for
-all runs. Clockwork and first-come-first-served run in turn.
+all runs. The schedulers run in turn; with --rounds, in as many rounds with other arrivals each, of which the table has
+the medians. --against PROGRAM serves each of them with another build in turn, for both to be compared.
 
     python bench/overload.py [--seconds 20] [--repository DIR] [--plot docs/img/overload.png]
+    python bench/overload.py --seconds 8 --rounds 5 --schedulers clockwork,symphony,eager,orloj,nexus --against OLD
 """
 import argparse
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -25,6 +28,8 @@ def main():
     parser.add_argument("--repository", default=str(harness.ROOT / "build/samples"))
     parser.add_argument("--schedulers", default="clockwork,fcfs")
     parser.add_argument("--factors", default="0.5,1,2")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--against", help="another build of carillon, whose rows say so")
     parser.add_argument("--protocol", choices=["http", "grpc"], default="grpc")
     parser.add_argument("--plot", default=str(harness.ROOT / "docs/img/overload.png"))
     args = parser.parse_args()
@@ -47,30 +52,59 @@ def main():
         capacity = 1000 / sum(per_request.values())
         harness.say(f"capacity {capacity:.1f}/s of each model, deadlines {deadline}")
 
-        runs, rows = [], []
-        for scheduler in args.schedulers.split(","):
-            for factor in factors:
-                with harness.Server(models, "--scheduler", scheduler, "--profile", profile_file) as server:
-                    url = server.grpc_url if args.protocol == "grpc" else server.http_url
-                    harness.load(url, [f"{m},rate={5},deadline={deadline[m]:.3f}" for m in MODELS], "--duration", 2)
-                    result = harness.load(
-                        url, [f"{m},rate={capacity * factor:.3f},deadline={deadline[m]:.3f}" for m in MODELS],
-                        "--duration", args.seconds + args.warmup, "--warmup", args.warmup, "--seed", 7,
-                        "--csv", harness.RESULTS / f"overload_{scheduler}_{factor:g}.csv")
-                runs.append({"scheduler": scheduler, "factor": factor, "load": result})
-                answers = result["on_time"] + result["late"]
-                rows.append([scheduler, f"{factor:g}x", result["sent"], result["on_time"], f"{result['goodput_rps']:.1f}",
-                             result["late"], f"{100 * result['late'] / max(1, answers + result['refused']):.3f}%",
-                             result["refused"], result["refused_before_deadline"], result["failed"] + result["unanswered"],
-                             f"{result['p50_ms']:.1f}", f"{result['p99_ms']:.1f}"])
-    harness.table(rows, ["scheduler", "load", "sent", "on time", "goodput/s", "late", "late of answers", "refused",
+        runs = []
+        programs = {"": None, **({" (against)": args.against} if args.against else {})}
+        for turn in range(args.rounds):
+            for scheduler in args.schedulers.split(","):
+                for factor in factors:
+                    for mark, program in programs.items():
+                        result = run(args, models, profile_file, scheduler, program,
+                                     {m: (capacity * factor, deadline[m]) for m in MODELS}, 7 + turn,
+                                     harness.RESULTS / f"overload_{scheduler}{mark and '_against'}_{factor:g}.csv")
+                        runs.append({"scheduler": scheduler + mark, "factor": factor, "round": turn, "load": result})
+            harness.save("overload", {"capacity_rps_each": capacity, "deadline_ms": deadline, "runs": runs})
+            harness.say(f"round {turn + 1} of {args.rounds} done")
+    tell(runs)
+    plot(args, runs, factors, 2 * capacity)
+
+
+def run(args, models, profile_file, scheduler, program, rates, seed, csv_file):
+    """One server, loaded for a while; {model: (requests a second, deadline in ms)}."""
+    with harness.Server(models, "--scheduler", scheduler, "--profile", profile_file, program=program) as server:
+        url = server.grpc_url if args.protocol == "grpc" else server.http_url
+        harness.load(url, [f"{m},rate=5,deadline={deadline:.3f}" for m, (_, deadline) in rates.items()], "--duration", 2)
+        return harness.load(url, [f"{m},rate={rate:.3f},deadline={deadline:.3f}" for m, (rate, deadline) in rates.items()],
+                            "--duration", args.seconds + args.warmup, "--warmup", args.warmup, "--seed", seed,
+                            "--csv", csv_file)
+
+
+def late_share(load):
+    return load["late"] / max(1, load["on_time"] + load["late"] + load["refused"])
+
+
+def tell(runs):
+    """The table, of medians where there are several rounds."""
+    cells = {}
+    for r in runs:
+        cells.setdefault((r["scheduler"], r["factor"]), []).append(r["load"])
+    rows = []
+    for (scheduler, factor), loads in cells.items():
+        median = lambda key: f"{statistics.median(load[key] for load in loads):g}"
+        on_time = [100 * load["on_time"] / max(1, load["sent"]) for load in loads]
+        late = [100 * late_share(load) for load in loads]
+        spread = lambda values: f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+        failed = statistics.median(load["failed"] + load["unanswered"] for load in loads)
+        rows.append([scheduler, f"{factor:g}x", median("sent"), f"{statistics.median(on_time):.1f}%{spread(on_time)}",
+                     f"{statistics.median(load['goodput_rps'] for load in loads):.1f}",
+                     f"{statistics.median(late):.2f}%{spread(late)}", median("refused"), median("refused_before_deadline"),
+                     f"{failed:g}", f"{statistics.median(load['p50_ms'] for load in loads):.1f}",
+                     f"{statistics.median(load['p99_ms'] for load in loads):.1f}"])
+    harness.table(rows, ["scheduler", "load", "sent", "on time", "goodput/s", "late of answers", "refused",
                          "before deadline", "failed", "p50 ms", "p99 ms"])
-    goodput = {(r["scheduler"], r["factor"]): r["load"]["goodput_rps"] for r in runs}
-    for scheduler in args.schedulers.split(","):
+    goodput = {key: statistics.median(load["goodput_rps"] for load in loads) for key, loads in cells.items()}
+    for scheduler in dict.fromkeys(r["scheduler"] for r in runs):
         if (scheduler, 1) in goodput and (scheduler, 2) in goodput:
             print(f"{scheduler}: goodput at 2x is {goodput[scheduler, 2] / goodput[scheduler, 1]:.3f} of that at 1x")
-    harness.save("overload", {"capacity_rps_each": capacity, "deadline_ms": deadline, "runs": runs})
-    plot(args, runs, factors, 2 * capacity)
 
 
 def plot(args, runs, factors, capacity):
@@ -80,8 +114,9 @@ def plot(args, runs, factors, capacity):
     import csv
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-    for scheduler in dict.fromkeys(r["scheduler"] for r in runs):
-        mine = [r for r in runs if r["scheduler"] == scheduler]
+    last = max(r["round"] for r in runs)
+    for scheduler in dict.fromkeys(r["scheduler"] for r in runs if "(against)" not in r["scheduler"]):
+        mine = [r for r in runs if r["scheduler"] == scheduler and r["round"] == last]
         left.plot([r["factor"] for r in mine], [r["load"]["goodput_rps"] for r in mine], "o-", label=scheduler)
         file = harness.RESULTS / f"overload_{scheduler}_{factors[-1]:g}.csv"
         with open(file) as lines:
