@@ -9,18 +9,14 @@
 
 #include <zlib.h>
 
+#include "carillon/frontend/http_framing.h"
+
 namespace carillon::frontend {
 namespace {
 
 constexpr int gzip_window = 15 + 16;
 constexpr int zlib_window = 15;
 constexpr int either_window = 15 + 32;
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
 
 bool same_word(std::string_view a, std::string_view b) {
   return std::ranges::equal(

@@ -29,6 +29,11 @@ struct UnpackError {
 inline constexpr std::size_t any_ratio = std::size_t{16} << 20;
 inline constexpr std::size_t largest_ratio = 100;
 
+// What the threads that read from connections unpack themselves, in a millisecond or less: this many bytes,
+// as far as it has only so much content. The rest is for the heavy threads.
+inline constexpr std::size_t light_packed = std::size_t{32} << 10;
+inline constexpr std::size_t light_unpacked = std::size_t{256} << 10;
+
 // Unpacks a gzip or zlib stream of at most `limit` bytes of content. Both limits are held while it unpacks:
 // no more memory is taken than they allow. Where `room` is given, it has grown by the size of the content
 // after a success; after an error it is as it was. Throws std::bad_alloc.

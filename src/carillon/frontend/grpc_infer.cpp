@@ -9,15 +9,12 @@
 #include "grpc_service.pb.h"
 
 #include "carillon/frontend/answers.h"
+#include "carillon/frontend/compression.h"
 #include "carillon/frontend/infer_codec_grpc.h"
 #include "carillon/frontend/status.h"
 
 namespace carillon::frontend {
 namespace {
-
-// What gRPC's threads, which read from all connections, unpack themselves; the rest is for the heavy threads.
-constexpr std::size_t light_packed = std::size_t{32} << 10;
-constexpr std::size_t light_unpacked = std::size_t{256} << 10;
 
 grpc::Status no_memory() {
   return {grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory for this request"};

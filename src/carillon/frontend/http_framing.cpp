@@ -6,19 +6,19 @@
 namespace carillon::frontend {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  const auto blank = [](char c) { return c == ' ' || c == '\t'; };
-  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
-  return text;
-}
-
 bool is_chunked(std::string_view coding) {
   return std::ranges::equal(coding, std::string_view("chunked"), {},
                             [](unsigned char c) { return std::tolower(c); });
 }
 
 }  // namespace
+
+std::string_view trimmed(std::string_view text) {
+  const auto blank = [](char c) { return c == ' ' || c == '\t'; };
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
+  return text;
+}
 
 std::optional<FramingError> check_framing(const HttpFraming& framing) {
   if (framing.version >= 11 && framing.hosts != 1)

@@ -8,6 +8,9 @@
 
 namespace carillon::frontend {
 
+// Without the blanks and tabs around it.
+std::string_view trimmed(std::string_view text);
+
 // The fields of a request's header that say to whom it goes and where its body ends.
 struct HttpFraming {
   unsigned version = 11;                             // 10 or 11

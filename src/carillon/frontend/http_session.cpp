@@ -14,6 +14,7 @@
 #include <boost/beast/http/read.hpp>
 #include <sys/socket.h>
 
+#include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_framing.h"
 #include "carillon/frontend/infer_codec_json.h"
 #include "carillon/frontend/status.h"
@@ -33,8 +34,6 @@ constexpr std::size_t chunk_step = std::size_t{64} << 10;  // what Beast reads a
 constexpr std::size_t idle_buffer = std::size_t{8} << 10;  // kept by a connection without a request
 
 // What a connection's own thread does: a millisecond or less. The rest is for the heavy threads.
-constexpr std::size_t light_packed = std::size_t{32} << 10;     // unpacked here, as far as it has only
-constexpr std::size_t light_unpacked = std::size_t{256} << 10;  // so many bytes of content
 constexpr std::size_t light_json = std::size_t{1} << 20;
 constexpr std::size_t light_answer = std::size_t{64} << 10;  // packed here
 
