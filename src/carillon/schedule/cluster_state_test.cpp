@@ -103,6 +103,19 @@ TEST(ClusterState, FollowsALoad) {
   EXPECT_EQ(state.load_estimate(device, model), 9ms);
 }
 
+TEST(ClusterState, AnInferIsAtOnceWhereNothingKeepsItFromStarting) {
+  Loaded w;
+  const auto at_once = [&](TimePoint earliest, TimePoint now, TimePoint end) {
+    const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{0}}, earliest, 3ms, now);
+    const auto done = w.state.finish({infer, ActionStatus::success, earliest, end, 3ms}, end);
+    return done.has_value() && done->at_once;
+  };
+  EXPECT_TRUE(at_once(at(6ms), at(6ms), at(9ms)));
+  EXPECT_FALSE(at_once(at(20ms), at(10ms), at(23ms))) << "its window was not open";
+  w.state.begin_infer(device, model, 0, {RequestId{1}}, at(23ms), 3ms, at(23ms));
+  EXPECT_FALSE(at_once(at(23ms), at(23ms), at(29ms))) << "another was before it";
+}
+
 TEST(ClusterState, AFailedLoadGivesItsPagesBack) {
   ClusterState state;
   state.add_model(linear_model(0, 1ms, 2ms, 3));

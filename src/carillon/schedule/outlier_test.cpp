@@ -35,7 +35,7 @@ struct World {
     }
   }
   void begin(ActionId id, Window window, Duration duration, const std::vector<RequestId>& requests) {
-    const TimePoint start = std::max({now, window.earliest, free_at});
+    const TimePoint start = std::max({now + way, window.earliest, free_at});
     const bool ran = start <= window.latest;
     free_at = start + (ran ? duration : Duration{0});
     running.push_back(
@@ -84,7 +84,7 @@ struct World {
   std::optional<TimePoint> wake_at;
   std::deque<Running> running;  // one after the other
   TimePoint free_at;
-  Duration took = 2ms, longer = 2ms;
+  Duration took = 2ms, longer = 2ms, way{0};
   int runs = 0, longer_every = 1'000'000;
   std::vector<TimePoint> deadlines;  // by request
   std::uint64_t next = 0, refused = 0, ran = 0, late = 0;
@@ -155,6 +155,22 @@ TEST_P(OutlierTest, WhatIsPromisedAllowsForWhatWasMeasured) {
   world.serve(300us, 9ms, 30s);
   EXPECT_GT(world.ran, 14'000U);
   EXPECT_LE(static_cast<double>(world.late), Margins::promised * static_cast<double>(world.ran));
+}
+
+// What is needed next is on its way when the device becomes free, not only when that is heard.
+TEST_P(OutlierTest, TheNextBatchIsSentBeforeTheLastHasEnded) {
+  if (GetParam() == "symphony" || GetParam().starts_with("timeout")) GTEST_SKIP() << "waits for more";
+  World world(GetParam(), {.dispatch = 500us, .answer = 0us, .overrun = 0});
+  world.way = 500us;
+  world.serve(10ms, 20ms, 1s);  // loaded, and its times are known
+  world.run_until(world.now + 50ms);
+  world.request(1s);
+  world.run_until(world.now);
+  ASSERT_EQ(world.running.size(), 1U);
+  const TimePoint end = world.running.front().done.end;
+  world.request(1s);
+  world.run_until(end - 1us);
+  EXPECT_EQ(world.running.size(), 2U);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OutlierTest, ::testing::ValuesIn(testing::every_policy()),

@@ -182,21 +182,24 @@ TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
   }
 }
 
-// A slow model beside one in a hurry, at `slow_rate` requests a second.
-symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices, Duration quick_slo = 30ms) {
-  ModelInfo slow{.id = ModelId{0}, .batches = {}}, quick{.id = ModelId{1}, .batches = {}};
+// A slow model (0, or 1) beside one in a hurry, at `slow_rate` requests a second.
+symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices, Duration quick_slo = 30ms,
+                                      std::uint32_t slow_id = 0) {
+  const ModelId slow_model{slow_id}, quick_model{1 - slow_id};
+  ModelInfo slow{.id = slow_model, .batches = {}}, quick{.id = quick_model, .batches = {}};
   for (int b = 1; b <= 16; ++b) {
     slow.batches.push_back({b, from_ms(4 + 10 * b)});
     quick.batches.push_back({b, from_ms(0.1 * b)});
   }
-  const std::vector<symphony::ModelMachine> machines{symphony::ModelMachine(slow, ideal),
-                                                     symphony::ModelMachine(quick, ideal)};
+  const std::vector<symphony::ModelMachine> machines{
+      symphony::ModelMachine(slow_id == 0 ? slow : quick, ideal),
+      symphony::ModelMachine(slow_id == 0 ? quick : slow, ideal)};
   symphony::BatchPlan plan(2s, 250ms, 0.005);
   plan.add_model();
   plan.add_model();
   plan.plan(TimePoint{}, devices, machines);
-  for (int i = 0; i < slow_rate; ++i) plan.arrived(ModelId{0}, 200ms);
-  for (int i = 0; i < 100; ++i) plan.arrived(ModelId{1}, quick_slo);
+  for (int i = 0; i < slow_rate; ++i) plan.arrived(slow_model, 200ms);
+  for (int i = 0; i < 100; ++i) plan.arrived(quick_model, quick_slo);
   plan.plan(TimePoint{} + 1s, devices, machines);
   return plan;
 }
@@ -207,6 +210,9 @@ TEST(BatchPlan, LimitsTheBatchesThatOthersCannotWaitFor) {
   const auto one = slow_beside_quick(20, 1);
   EXPECT_EQ(one.limit(ModelId{0}), 2);
   EXPECT_EQ(one.limit(ModelId{1}), 0);
+  const auto swapped = slow_beside_quick(20, 1, 30ms, 1);
+  EXPECT_EQ(swapped.limit(ModelId{1}), 2);
+  EXPECT_EQ(swapped.limit(ModelId{0}), 0);
   // A model that cannot be on time anyway limits nobody.
   const auto hopeless = slow_beside_quick(20, 1, 50us);
   EXPECT_EQ(hopeless.limit(ModelId{0}), 0);
