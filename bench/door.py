@@ -33,6 +33,7 @@ max_batch = 32
 latency = { alpha_ms = 0.05, beta_ms = 1 }
 """
 
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedulers", default=",".join(harness.POLICIES), help="separated by commas")

@@ -32,9 +32,13 @@ def in_parallel(jobs, work, items, label):
     items = list(items)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         waiting = [pool.submit(work, item) for item in items]
-        for i, done in enumerate(concurrent.futures.as_completed(waiting), 1):
-            done.result()  # an error ends the sweep at once
-            print(f"\r  {label}: {i} of {len(items)} ", end="", file=sys.stderr, flush=True)
+        try:
+            for i, done in enumerate(concurrent.futures.as_completed(waiting), 1):
+                done.result()
+                print(f"\r  {label}: {i} of {len(items)} ", end="", file=sys.stderr, flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # what has not begun need not
+            raise
     print(file=sys.stderr)
     return [done.result() for done in waiting]
 

@@ -89,16 +89,15 @@ def tell(runs):
         cells.setdefault((r["scheduler"], r["factor"]), []).append(r["load"])
     rows = []
     for (scheduler, factor), loads in cells.items():
-        median = lambda key: f"{statistics.median(load[key] for load in loads):g}"
-        on_time = [100 * load["on_time"] / max(1, load["sent"]) for load in loads]
-        late = [100 * late_share(load) for load in loads]
-        spread = lambda values: f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+        median = lambda key: statistics.median(load[key] for load in loads)
+        share = lambda values: f"{statistics.median(values):.2f}%" + (
+            f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else "")
         failed = statistics.median(load["failed"] + load["unanswered"] for load in loads)
-        rows.append([scheduler, f"{factor:g}x", median("sent"), f"{statistics.median(on_time):.1f}%{spread(on_time)}",
-                     f"{statistics.median(load['goodput_rps'] for load in loads):.1f}",
-                     f"{statistics.median(late):.2f}%{spread(late)}", median("refused"), median("refused_before_deadline"),
-                     f"{failed:g}", f"{statistics.median(load['p50_ms'] for load in loads):.1f}",
-                     f"{statistics.median(load['p99_ms'] for load in loads):.1f}"])
+        rows.append([scheduler, f"{factor:g}x", f"{median('sent'):g}",
+                     share([100 * load["on_time"] / max(1, load["sent"]) for load in loads]),
+                     f"{median('goodput_rps'):.1f}", share([100 * late_share(load) for load in loads]),
+                     f"{median('refused'):g}", f"{median('refused_before_deadline'):g}", f"{failed:g}",
+                     f"{median('p50_ms'):.1f}", f"{median('p99_ms'):.1f}"])
     harness.table(rows, ["scheduler", "load", "sent", "on time", "goodput/s", "late of answers", "refused",
                          "before deadline", "failed", "p50 ms", "p99 ms"])
     goodput = {key: statistics.median(load["goodput_rps"] for load in loads) for key, loads in cells.items()}
