@@ -202,13 +202,13 @@ class Tracer {
 
   bool broadcasts(const Node& node) const {
     const Shape& out = shape(node.outputs[0]);
-    bool any = false;
+    bool varies = false;
     for (const ValueId id : node.inputs) {
       if (constant(id)) continue;
       if (!led_by_rows(id) || shape(id).size() != out.size() || shape(id)[0] != out[0]) return false;
-      any = true;
+      varies = true;
     }
-    return any;
+    return varies;
   }
 
   bool keeps_rows_otherwise(const Node& node) const {

@@ -35,12 +35,12 @@ bool lower_batch_norm(PlanBuilder& builder, const graph::Node& node) {
     if (!is_vector(builder, node.inputs[i], x[1])) return false;
   const bool relu = !node.post_ops.empty() && node.post_ops[0].kind == graph::PostOp::Kind::relu;
   const Operand source = builder.dense(input);
-  using PrimitiveDesc = dnnl::batch_normalization_forward::primitive_desc;
+  using NormalizationDesc = dnnl::batch_normalization_forward::primitive_desc;
   const auto make = [&](bool with_relu) {
     Flags flags = Flags::use_global_stats | Flags::use_scale | Flags::use_shift;
     if (with_relu) flags = flags | Flags::fuse_norm_relu;
-    return PrimitiveDesc(builder.engine(), inference, source.desc, source.desc, node.real("epsilon", 1e-5F),
-                         flags, PlanBuilder::attributes());
+    return NormalizationDesc(builder.engine(), inference, source.desc, source.desc,
+                             node.real("epsilon", 1e-5F), flags, PlanBuilder::attributes());
   };
   const std::size_t done = relu ? 1 : 0;
   const bool whole = node.post_ops.size() == done;
@@ -52,7 +52,7 @@ bool lower_batch_norm(PlanBuilder& builder, const graph::Node& node) {
                                          {DNNL_ARG_VARIANCE, vector_of(builder, node.inputs[4])},
                                          {DNNL_ARG_DST, result}};
   const auto emit = [&](bool with_relu) {
-    const PrimitiveDesc desc = make(with_relu);
+    const NormalizationDesc desc = make(with_relu);
     builder.emit(node.name, desc, dnnl::batch_normalization_forward(desc), arguments);
   };
   // The ReLU that is in it, and no other post-op.
