@@ -391,6 +391,40 @@ TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {
   EXPECT_EQ(hand.sent<Refuse>()[0].reason, Reason::no_device);
 }
 
+// What still waits can only go to the devices that are left, and is refused when it is too late for those.
+TEST(Clockwork, ADeviceThatWentTakesItsSpeedAlong) {
+  // Of the first, a batch of one takes 10 ms; the second occupies a device for 100 ms. Both are everywhere.
+  Hand hand({}, {linear_model(0, 1ms, 9ms, 0), linear_model(1, 1ms, 99ms, 0)}, 10);
+  hand.decide(DeviceChanged{DeviceId{1}, true, 10}, at(0ms));
+  const auto occupy = [&hand](TimePoint now) {
+    hand.arrive(1, now, no_deadline);
+    return hand.sent<Infer>().at(0);
+  };
+  const Infer first = occupy(at(0ms));
+  EXPECT_EQ(first.device, DeviceId{0});
+  for (int i = 0; i < 3; ++i) {  // three times as long as on the other device
+    const TimePoint now = at(1ms + i * 31ms);
+    hand.arrive(0, now, no_deadline);
+    const Infer measured = hand.sent<Infer>().at(0);
+    EXPECT_EQ(measured.device, DeviceId{1});
+    hand.done(measured.id, now, now + 30ms);
+  }
+  hand.done(first.id, at(0ms), at(100ms));
+
+  occupy(at(1s));
+  EXPECT_EQ(occupy(at(1s)).device, DeviceId{1});
+  const RequestId id = hand.arrive(0, at(1s + 1ms), at(1s + 115ms));
+  EXPECT_TRUE(hand.sent<Refuse>().empty()) << "the first device can do it";
+  hand.decide(DeviceChanged{DeviceId{0}, false, 0}, at(1s + 2ms));
+  EXPECT_TRUE(hand.sent<Refuse>().empty()) << "the other's work may end early";
+  const TimePoint last_start = at(1s + 115ms - 31500us - 250us);
+  EXPECT_EQ(hand.wake, last_start);
+  hand.decide(Wake{}, last_start);
+  ASSERT_EQ(hand.sent<Refuse>().size(), 1U);
+  EXPECT_EQ(hand.sent<Refuse>()[0].request, id);
+  EXPECT_EQ(hand.sent<Refuse>()[0].reason, Reason::deadline_passed);
+}
+
 TEST(Clockwork, AnOverloadedModelIsLoadedOnASecondDevice) {
   Clockwork scheduler{told};
   SimWorld world(scheduler, {.pages = {4, 4}}, {linear_model(0, 1ms, 4ms)});
