@@ -40,7 +40,7 @@ Case make_case(std::uint64_t seed) {
   if (random.below(2) == 0) s.memory = mib(16 * (4 + random.below(12)));
   double capacity = 0;
   for (int i = 0; i < models; ++i) {
-    workload::ScenarioModel m{.name = "m" + std::to_string(i)};
+    workload::ScenarioModel m{.name = std::string("m").append(std::to_string(i))};
     m.latency.linear = true;
     m.latency.alpha = from_ms(0.1 + 3 * random.uniform());
     m.latency.beta = from_ms(0.1 + 10 * random.uniform());

@@ -67,8 +67,13 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     return;
   }
   Model& m = models_[request.model.index()];
-  if (counts(request))
+  if (counts(request)) {
     shares_.asked(request.model, request.deadline - request.arrival, state_.alive_count(), now);
+    if (const Duration slo = shares_.slo(request.model); slo > Duration{0}) {
+      const Duration alone = margins_.least().span(state_.shortest_exec(request.model));
+      needed_.set_capacity(request.model, std::max(slo - alone, Duration{0}));
+    }
+  }
   if (has_deadline(rank) && !in_time(request.model, request.deadline, now)) {
     TimePoint finish = would_finish(request.model, now);
     if (finish > request.deadline) {
@@ -261,7 +266,7 @@ void Clockwork::ask_wake(TimePoint now, Actions& out) {
   if (!wakes_.empty()) at = std::min(at, wakes_.begin()->first);
   if (wide_waiting())
     if (const auto next = by_end_.upper_bound(room_seen_); next != by_end_.end())
-      at = std::min(at, saturating_add(next->first, -options_.ahead));
+      at = std::min(at, saturating_add(next->first, -ahead()));
   // A wake that comes too early does no harm, so only a nearer time is worth asking for.
   if (at >= asked_wake_) return;
   CARILLON_ASSERT(at > now);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -117,6 +118,11 @@ class Clockwork final : public Scheduler {
     TimePoint ready;  // of the weights
     bool loaded = true;
   };
+
+  // How long before an executor is expected to be free it is given more.
+  Duration ahead() const {
+    return std::max(options_.ahead, std::min(margins_.worst().dispatch, options_.longest_ahead));
+  }
 
   // clockwork.cpp: what happens.
   void arrived(const Request& request, TimePoint now, Actions& out);

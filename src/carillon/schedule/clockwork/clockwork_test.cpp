@@ -21,6 +21,7 @@ TimePoint at(Duration d) {
   return TimePoint{d};
 }
 constexpr TimePoint no_deadline = TimePoint::max();
+constexpr ClockworkOptions by_the_paper{.ahead = 5ms};
 constexpr Environment told{.dispatch = 0us, .answer = 250us, .overrun = 0.05};
 
 // A scheduler with one device, driven by hand; wakes that it asked for come with the next event.
@@ -79,7 +80,7 @@ struct Hand {
 };
 
 TEST(Clockwork, AnIdleDeviceGetsARequestAtOnce) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
   const RequestId id = hand.arrive(0, at(100ms), at(150ms));
   const auto infer = hand.sent<Infer>();
@@ -92,7 +93,7 @@ TEST(Clockwork, AnIdleDeviceGetsARequestAtOnce) {
 }
 
 TEST(Clockwork, BatchesFormWhileTheDeviceIsBusy) {
-  Hand hand({}, {linear_model(0, 1ms, 9ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 9ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(100ms), at(900ms));
   const auto first = hand.sent<Infer>().at(0);
@@ -110,15 +111,29 @@ TEST(Clockwork, BatchesFormWhileTheDeviceIsBusy) {
 }
 
 TEST(Clockwork, AsksToBeWokenWhenAnExecutorRunsLow) {
-  Hand hand({}, {linear_model(0, 1ms, 9ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 9ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(100ms), at(900ms));
   hand.arrive(0, at(101ms), at(900ms));
   EXPECT_EQ(hand.wake, at(105ms));
 }
 
+// What is sent early does without what comes meanwhile, and is in the way of those with less time.
+TEST(Clockwork, WorkIsSentNoEarlierThanTheWayToTheDeviceTakes) {
+  for (const auto& [dispatch, ahead] : {std::pair{0us, 500us}, {3000us, 3000us}, {20'000us, 5000us}}) {
+    Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10, {.dispatch = dispatch, .answer = 250us, .overrun = 0.05});
+    hand.warm(0, at(0ms));
+    hand.arrive(0, at(100ms), at(900ms));
+    ASSERT_EQ(hand.sent<Infer>().size(), 1U);
+    const TimePoint end = at(130ms) + dispatch;  // EXEC starts when the message is there
+    hand.arrive(0, at(110ms), at(900ms));
+    EXPECT_TRUE(hand.sent<Infer>().empty());
+    EXPECT_EQ(hand.wake, end - ahead) << dispatch.count();
+  }
+}
+
 TEST(Clockwork, AColdModelIsLoadedAndItsInferFollows) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms, 1, 8ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms, 1, 8ms)}, 10);
   hand.arrive(0, at(1ms), at(100ms));
   const auto load = hand.sent<Load>();
   ASSERT_EQ(load.size(), 1U);
@@ -133,7 +148,7 @@ TEST(Clockwork, AColdModelIsLoadedAndItsInferFollows) {
 
 TEST(Clockwork, RefusesOnArrivalWhatCannotBeOnTimeAndSaysWhenItWouldEnd) {
   const Duration span = 3ms + 150us + 250us;
-  Hand hand({}, {linear_model(0, 1ms, 2ms, 1, 8ms), linear_model(1, 1ms, 2ms, 99, 8ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms, 1, 8ms), linear_model(1, 1ms, 2ms, 99, 8ms)}, 10);
   hand.arrive(0, at(0ms), at(8ms + span) - 1ns);
   auto refused = hand.sent<Refuse>();
   ASSERT_EQ(refused.size(), 1U) << "cold, and a nanosecond short";
@@ -155,7 +170,7 @@ TEST(Clockwork, RefusesOnArrivalWhatCannotBeOnTimeAndSaysWhenItWouldEnd) {
 }
 
 TEST(Clockwork, CountsPendingWorkOnArrival) {
-  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 29ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(100ms), at(900ms));  // until 130 ms
   const Duration span = 30ms + 1500us + 250us;
@@ -167,7 +182,7 @@ TEST(Clockwork, CountsPendingWorkOnArrival) {
 }
 
 TEST(Clockwork, RefusesAWaitingRequestWhenItsLastStartHasPassed) {
-  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 29ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(100ms), at(900ms));
   const auto running = hand.sent<Infer>().at(0);
@@ -188,7 +203,7 @@ TEST(Clockwork, RefusesAWaitingRequestWhenItsLastStartHasPassed) {
 }
 
 TEST(Clockwork, AsksToBeWokenForARefusal) {
-  Hand hand({}, {linear_model(0, 1ms, 29ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 29ms)}, 10);
   hand.warm(0, at(0ms));
   hand.arrive(0, at(200ms), at(2s));  // runs until 230 ms
   const RequestId b = hand.arrive(0, at(201ms), at(2s));
@@ -232,7 +247,7 @@ TEST(Clockwork, RealTimeGoesBeforeNormalBeforeBestEffort) {
 }
 
 TEST(Clockwork, BestEffortNeverWaitsInFrontOfOthers) {
-  Hand hand({}, {linear_model(0, 1ms, 1ms), linear_model(1, 1ms, 1ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 1ms), linear_model(1, 1ms, 1ms)}, 10);
   hand.warm(0, at(0ms));
   hand.warm(1, at(100ms));
   hand.arrive(0, at(1s), at(2s));
@@ -278,7 +293,7 @@ TEST(Clockwork, ACancelledRequestIsDroppedBeforeItRuns) {
 }
 
 TEST(Clockwork, AFailedInferIsTriedAgainButNotForEver) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
   const RequestId id = hand.arrive(0, at(1s), no_deadline);
   for (int i = 0; i < 2; ++i) {
@@ -296,7 +311,7 @@ TEST(Clockwork, AFailedInferIsTriedAgainButNotForEver) {
 }
 
 TEST(Clockwork, AModelThatCannotBeLoadedHasItsRequestsRefused) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms)}, 10);
   hand.arrive(0, at(0ms), no_deadline);
   TimePoint now = at(0ms);
   int loads = 0;
@@ -317,7 +332,7 @@ TEST(Clockwork, AModelThatCannotBeLoadedHasItsRequestsRefused) {
 }
 
 TEST(Clockwork, EvictsTheLeastRecentlyUsedAndLoadsWhenItIsGone) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 2);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 2);
   hand.warm(0, at(0ms));
   hand.warm(1, at(100ms));
   hand.arrive(0, at(200ms), no_deadline);
@@ -332,7 +347,7 @@ TEST(Clockwork, EvictsTheLeastRecentlyUsedAndLoadsWhenItIsGone) {
 }
 
 TEST(Clockwork, LoadsWhatIsTooSlowToLoadForThoseToCome) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms, 1, 50ms), linear_model(1, 1ms, 2ms, 1, 50ms)}, 1);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms, 1, 50ms), linear_model(1, 1ms, 2ms, 1, 50ms)}, 1);
   hand.arrive(0, at(0ms), at(2ms));
   EXPECT_TRUE(hand.sent<Load>().empty()) << "3 ms of EXEC do not fit: loading it would not help";
   hand.arrive(0, at(0ms), at(10ms));
@@ -357,7 +372,7 @@ TEST(Clockwork, LoadsWhatIsTooSlowToLoadForThoseToCome) {
 TEST(Clockwork, OneDeviceIsEnoughToMakeRoomFor) {
   std::vector<ModelInfo> models;
   for (std::uint32_t m = 0; m < 5; ++m) models.push_back(linear_model(m, 1ms, 2ms, 1, 50ms));
-  Hand hand({}, models, 1);
+  Hand hand(by_the_paper, models, 1);
   for (std::uint32_t d = 1; d < 4; ++d) hand.decide(DeviceChanged{DeviceId{d}, true, 1}, at(0ms));
   for (std::uint32_t m = 0; m < 4; ++m) {  // each device gets one
     hand.arrive(m, at(0ms), at(10ms));
@@ -378,7 +393,7 @@ TEST(Clockwork, OneDeviceIsEnoughToMakeRoomFor) {
 }
 
 TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms)}, 10);
   hand.decide(DeviceChanged{DeviceId{1}, true, 10}, at(0ms));
   hand.warm(0, at(0ms));
   hand.arrive(0, at(1s), at(2s));
@@ -394,7 +409,7 @@ TEST(Clockwork, ADeviceThatWentIsReplacedByAnother) {
 // What still waits can only go to the devices that are left, and is refused when it is too late for those.
 TEST(Clockwork, ADeviceThatWentTakesItsSpeedAlong) {
   // Of the first, a batch of one takes 10 ms; the second occupies a device for 100 ms. Both are everywhere.
-  Hand hand({}, {linear_model(0, 1ms, 9ms, 0), linear_model(1, 1ms, 99ms, 0)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 9ms, 0), linear_model(1, 1ms, 99ms, 0)}, 10);
   hand.decide(DeviceChanged{DeviceId{1}, true, 10}, at(0ms));
   const auto occupy = [&hand](TimePoint now) {
     hand.arrive(1, now, no_deadline);
@@ -442,7 +457,7 @@ TEST(Clockwork, AnOverloadedModelIsLoadedOnASecondDevice) {
 // Reports come 4 ms after the end, where 1 ms was told: within a few executions decisions leave room for it.
 TEST(Clockwork, LeavesRoomForWhatItSeesOfTheWayBack) {
   const Environment live{.dispatch = 0us, .answer = 1ms, .overrun = 0.05, .measured = true, .client = 500us};
-  Hand hand({}, {linear_model(0, 1ms, 9ms)}, 10, live);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 9ms)}, 10, live);
   const auto latest = [&hand](TimePoint now) {
     hand.arrive(0, now, now + 50ms);
     EXPECT_EQ(hand.sent<Infer>().size(), 1U);
@@ -475,7 +490,7 @@ TEST(Clockwork, LeavesRoomForWhatItSeesOfTheWayBack) {
 }
 
 TEST(Clockwork, AModelMayComeWhileServing) {
-  Hand hand({}, {linear_model(0, 1ms, 2ms)}, 10);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
   hand.scheduler.add_model(linear_model(1, 1ms, 2ms));
   hand.warm(1, at(100ms));

@@ -241,12 +241,12 @@ void Clockwork::fill(DeviceId device, TimePoint now, Actions& out) {
   for (;;) {
     const Executor& exec = state_.exec(device);
     const TimePoint free = exec.free_at(now);
-    if (free > saturating_add(now, options_.ahead)) {
+    if (free > saturating_add(now, ahead())) {
       // While it is overdue only its result can tell when there will be room; that comes as an event.
       const auto& ready = ports_[device.index()].ready;
       const bool anything =
           !std::all_of(ready.begin(), ready.begin() + 4, [](const auto& s) { return s.empty(); });
-      if (anything && !exec.overdue(now)) set_wake(device, saturating_add(free, -options_.ahead));
+      if (anything && !exec.overdue(now)) set_wake(device, saturating_add(free, -ahead()));
       return;
     }
     const auto choice = choose(device, free, now);
@@ -258,14 +258,14 @@ void Clockwork::fill(DeviceId device, TimePoint now, Actions& out) {
 // Gives work to the devices that have come to have room: by their own wakes, and, where wide lanes wait, by
 // the expected ends of what they were sent.
 void Clockwork::fill_due(TimePoint now, Actions& out) {
-  const TimePoint room_until = saturating_add(now, options_.ahead);
+  const TimePoint room_until = saturating_add(now, ahead());
   const bool wide = wide_waiting();
   while (true) {
     const auto next = wide ? by_end_.upper_bound(room_seen_) : by_end_.end();
     const bool has_room = next != by_end_.end() && next->first <= room_until;
     const bool wakes = !wakes_.empty() && wakes_.begin()->first <= now;
     if (!has_room && !wakes) break;
-    if (wakes && (!has_room || wakes_.begin()->first <= saturating_add(next->first, -options_.ahead))) {
+    if (wakes && (!has_room || wakes_.begin()->first <= saturating_add(next->first, -ahead()))) {
       fill(wakes_.begin()->second, now, out);
     } else {
       room_seen_ = *next;
@@ -299,7 +299,7 @@ void Clockwork::offer(ModelId model, TimePoint now, Actions& out) {
 
 // The same for a wide one. Devices without room are looked at when they come to have it (fill_due).
 void Clockwork::offer_wide(ModelId model, TimePoint now, Actions& out) {
-  const TimePoint room_until = saturating_add(now, options_.ahead);
+  const TimePoint room_until = saturating_add(now, ahead());
   std::vector<std::pair<TimePoint, DeviceId>> loading;
   std::pair<TimePoint, DeviceId> seen{TimePoint::min(), DeviceId{0}};
   for (auto next = by_end_.lower_bound(seen); next != by_end_.end() && next->first <= room_until;

@@ -22,8 +22,8 @@ void Clockwork::run_loads(TimePoint now, Actions& out) {
     while (!nothing_wanted()) {
       const Executor& executor = state_.load(device);
       const TimePoint free = executor.free_at(now);
-      if (free > saturating_add(now, options_.ahead)) {
-        if (!executor.overdue(now)) load_wake_ = std::min(load_wake_, saturating_add(free, -options_.ahead));
+      if (free > saturating_add(now, ahead())) {
+        if (!executor.overdue(now)) load_wake_ = std::min(load_wake_, saturating_add(free, -ahead()));
         break;
       }
       if (!load_patient(device, now, out) && !load_wanted(device, needed_, now, out) &&
@@ -261,7 +261,7 @@ void Clockwork::displace(ModelId model, DeviceId device, TimePoint now) {
     // From now on these devices' own wakes say when they have room for it.
     for (const Place& p : m.places) {
       const Executor& exec = state_.exec(p.device);
-      const TimePoint room = std::max(saturating_add(exec.free_at(now), -options_.ahead), now + Duration{1});
+      const TimePoint room = std::max(saturating_add(exec.free_at(now), -ahead()), now + Duration{1});
       if (!exec.overdue(now)) set_wake(p.device, std::min(room, ports_[p.device.index()].wake));
     }
   }

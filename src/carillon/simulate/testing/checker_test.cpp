@@ -1022,7 +1022,7 @@ const Fault faults[] = {
     {"figures that are not so",
      [](World& w) { w.figures = [](Figures& f) { f.timeline.at(3).end += 1ns; }; }},
     {"figures that are not so", [](World& w) { w.figures = [](Figures& f) { f.models.pop_back(); }; }},
-    {"figures that are not so", [](World& w) { w.figures = [](Figures& f) { f.models.at(0).name = "x"; }; }},
+    {"figures that are not so", [](World& w) { w.figures = [](Figures& f) { f.models.at(0).name.assign(1, 'x'); }; }},
     {"figures that are not so", [](World& w) { w.figures = [](Figures& f) { f.models.at(0).slo += 1ns; }; }},
     {"figures that are not so", [](World& w) { w.figures = [](Figures& f) { ++f.models.at(0).offered; }; }},
     {"figures that are not so", [](World& w) { w.figures = [](Figures& f) { ++f.models.at(0).on_time; }; }},
