@@ -81,6 +81,8 @@ class Clerk {
       busy_until_ = now + decision_;
     }
   }
+  // Nobody sends any more.
+  void stop() { next_.assign(next_.size(), TimePoint::max()); }
   void forget() {
     counts.assign(counts.size(), {});
     turned_away = 0;
@@ -139,6 +141,20 @@ TEST(Door, LetsABurstThroughThatIsOverInTime) {
   EXPECT_NEAR(clerk.counts[0].in_time, 1900 + 100, 60);
   EXPECT_GT(at_once, 1000) << "those who cannot be on time are told so at once";
   EXPECT_EQ(clerk.counts[0].in_time, clerk.counts[0].decided) << "and cost no decision";
+}
+
+TEST(Door, IsAsGenerousAsBeforeOnceAnOverloadIsOver) {
+  Clerk clerk(10us, {{{0}, 2e5, 20ms}});
+  clerk.run(1s);
+  EXPECT_TRUE(clerk.door.overloaded());
+  clerk.stop();
+  clerk.run(1s);
+  EXPECT_TRUE(clerk.door.empty());
+  EXPECT_FALSE(clerk.door.overloaded());
+  clerk.forget();
+  for (int i = 0; i < 1500; ++i) clerk.send(0);  // 15 ms of decisions
+  clerk.run(100ms);
+  EXPECT_EQ(clerk.turned_away, 0);
 }
 
 TEST(Door, HoldsWhatCanBeDecidedAtAnyLoad) {

@@ -288,6 +288,26 @@ TEST(Simulation, EndsWhenItIsToldTo) {
   EXPECT_LT(shares[2], 0.5);
 }
 
+TEST(Simulation, AWakeMayAskForAnotherAtOnce) {
+  struct Again final : schedule::Scheduler {
+    std::string_view name() const override { return "again"; }
+    void add_model(const schedule::ModelInfo&) override {}
+    Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
+    void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+      if (std::holds_alternative<schedule::RequestArrived>(event))
+        out.emplace_back(schedule::WakeAt{TimePoint{14ms}});
+      if (!std::holds_alternative<schedule::Wake>(event)) return;
+      woken.push_back(now);
+      if (woken.size() < 3) out.emplace_back(schedule::WakeAt{now});
+    }
+    std::vector<TimePoint> woken;
+  } again;
+  auto s = scenario(0, 1);
+  s.models[0].arrivals = {{.at = TimePoint{5ms}, .slo = 1s}};
+  run(s, again);
+  EXPECT_EQ(again.woken, std::vector<TimePoint>(3, TimePoint{14ms}));
+}
+
 // What happens at one instant.
 struct Order final : Observer {
   std::vector<std::string> happened;

@@ -332,7 +332,8 @@ TEST(Clockwork, AModelThatCannotBeLoadedHasItsRequestsRefused) {
 }
 
 TEST(Clockwork, EvictsTheLeastRecentlyUsedAndLoadsWhenItIsGone) {
-  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 2);
+  Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)},
+            2);
   hand.warm(0, at(0ms));
   hand.warm(1, at(100ms));
   hand.arrive(0, at(200ms), no_deadline);
@@ -578,6 +579,33 @@ TEST(Clockwork, RequestsWithoutADeadlineDoNotStarve) {
       EXPECT_EQ(log.outcome, Outcome::on_time);
       EXPECT_LT(log.answered, at(2500ms)) << "while the flood goes on";
     }
+}
+
+// Of two models that are nowhere the first's request is withdrawn: the second's patience counts from its own.
+TEST(Clockwork, AWithdrawnRequestIsNotWaitedFor) {
+  // The first model runs for seconds. The second has a request that waits behind it, and so keeps its pages.
+  Hand hand({},
+            {linear_model(0, 1ms, 2999ms), linear_model(1, 1ms, 29ms), linear_model(2, 1ms, 2ms),
+             linear_model(3, 1ms, 2ms)},
+            2);
+  hand.warm(0, at(0ms));
+  hand.warm(1, at(4s));
+  hand.arrive(0, at(5s), no_deadline);
+  ASSERT_EQ(hand.sent<Infer>().size(), 1U);
+  hand.arrive(1, at(5s), at(12s));
+  const RequestId withdrawn = hand.arrive(2, at(5010ms), no_deadline);
+  hand.decide(RequestCancelled{withdrawn, ModelId{2}}, at(5020ms));
+  hand.arrive(3, at(5030ms), no_deadline);
+  EXPECT_TRUE(hand.sent<Unload>().empty());
+  const TimePoint out_of_patience = at(6030ms);
+  while (hand.wake < out_of_patience) {
+    hand.decide(Wake{}, hand.wake);
+    EXPECT_TRUE(hand.sent<Unload>().empty());
+  }
+  EXPECT_EQ(hand.wake, out_of_patience);
+  hand.decide(Wake{}, hand.wake);
+  ASSERT_EQ(hand.sent<Unload>().size(), 1U);
+  EXPECT_EQ(hand.sent<Unload>()[0].model, ModelId{1});
 }
 
 TEST(Clockwork, AFloodWithoutDeadlinesLeavesMostOfTheTimeToThoseWithOne) {

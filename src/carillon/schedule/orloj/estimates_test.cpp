@@ -192,6 +192,22 @@ TEST(Estimates, WhatIsKnownOfTheModelIsThePriorOfANewApplication) {
   EXPECT_NEAR(to_ms(world.estimates.estimate(AppId{77}, 1)), 40, 2) << "eight samples say more";
 }
 
+// Whether samples are wild is a matter of the application's own median only where most of them are not.
+TEST(Estimates, TwoWildSamplesOfThreeAreWild) {
+  World world(model(36, 24), 100, 0.5);
+  world.run(400);
+  const AppId app{77};
+  for (const Duration solo : {100ms, 5000ms, 5000ms}) world.estimates.sampled(app, solo, world.now);
+  world.now += 1s;
+  world.estimates.refresh(world.now);
+  EXPECT_LT(to_ms(world.estimates.estimate(app, 1)), 200);
+  // Of four alike none is: the application is slow.
+  for (int i = 0; i < 2; ++i) world.estimates.sampled(app, 5000ms, world.now);
+  world.now += 1s;
+  world.estimates.refresh(world.now);
+  EXPECT_GT(to_ms(world.estimates.estimate(app, 1)), 1000);
+}
+
 TEST(Estimates, OldSamplesCountLess) {
   Estimates estimates = estimates_of(model(36, 24));
   const AppId app{0};

@@ -227,6 +227,10 @@ TEST(BatchPlan, LimitsTheBatchesThatOthersCannotWaitFor) {
   EXPECT_GT(busy.size(ModelId{0}), 2);
 }
 
+TEST(BatchPlan, KnowsOfNoDemandBeforeItHasPlanned) {
+  EXPECT_EQ(symphony::BatchPlan(2s, 250ms, 0.005).demand(), 0);
+}
+
 TEST(BatchPlan, ContentionIsErlangsC) {
   // One device that is busy for a fifth of the time is found so by a fifth of the batches; of two that share
   // the same load, both are by far fewer: a^2 / (2 + a) for two devices.
