@@ -202,7 +202,7 @@ def over_seeds(runs, jobs, files):
     items = [(name, policy, seed) for name in FEW_REQUESTS if name in files for policy in policies for seed in SEEDS]
     if not items:
         return ""
-    cells = by_item(jobs, lambda i: runs.ask("goodput", files[i[0]], i[1], "--seed", i[2])["goodput"], items, "other seeds")
+    cells = by_item(jobs, lambda i: runs.ask("goodput", files[i[0]], i[1], "--seed", i[2]).get("goodput", 0), items, "other seeds")
     rows = []
     for name in dict.fromkeys(i[0] for i in items):
         of = {p: [cells[name, p, seed] for seed in SEEDS] for p in policies}
@@ -213,7 +213,7 @@ def over_seeds(runs, jobs, files):
 
 Their goodput is that of the seed as much as the policy's: median, and least to most.
 
-""" + table(["scenario", *policies, "symphony over the best median"], rows) + "\n"
+""" + table(["scenario", *policies, "symphony over the best median"], rows)
 
 
 def ablation(runs, jobs, files, found):

@@ -41,8 +41,11 @@ class Clerk {
     while (true) {
       const auto next = std::min_element(next_.begin(), next_.end());
       const TimePoint free = busy_until_.value_or(TimePoint::max());
+      if (std::min(*next, free) >= end) {
+        now = end;
+        return;
+      }
       now = std::min(*next, free);
-      if (now >= end) return;
       if (free <= *next) {
         look();
         continue;

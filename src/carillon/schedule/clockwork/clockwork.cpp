@@ -5,15 +5,22 @@
 #include "carillon/base/assert.h"
 
 namespace carillon::schedule {
+namespace {
+
+// capacity_g of the load priority. Demands are in parts of it, so that any number would do.
+constexpr Duration capacity = 100ms;
+
+}  // namespace
 
 Clockwork::Clockwork(const Environment& environment, const ClockworkOptions& options)
     : options_(options),
       margins_(environment),
       shares_(options.rate_window,
               [this](ModelId model, double rate, Duration slo) { return devices_for(model, rate, slo); }),
-      needed_(options.capacity),
-      spare_(options.capacity) {
-  CARILLON_ASSERT(options.ahead >= Duration{0} && environment.dispatch >= Duration{0} &&
+      needed_(capacity),
+      spare_(capacity) {
+  CARILLON_ASSERT(options.ahead >= Duration{0} && options.longest_ahead >= Duration{0} &&
+                  options.patience > Duration{0} && environment.dispatch >= Duration{0} &&
                   environment.answer >= Duration{0} && environment.overrun >= 0);
   CARILLON_ASSERT(options.patient_share > 0 && options.patient_share <= 1);
 }
@@ -67,13 +74,8 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     return;
   }
   Model& m = models_[request.model.index()];
-  if (counts(request)) {
+  if (counts(request))
     shares_.asked(request.model, request.deadline - request.arrival, state_.alive_count(), now);
-    if (const Duration slo = shares_.slo(request.model); slo > Duration{0}) {
-      const Duration alone = margins_.least().span(state_.shortest_exec(request.model));
-      needed_.set_capacity(request.model, std::max(slo - alone, Duration{0}));
-    }
-  }
   if (has_deadline(rank) && !in_time(request.model, request.deadline, now)) {
     TimePoint finish = would_finish(request.model, now);
     if (finish > request.deadline) {
@@ -90,13 +92,24 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     }
   }
   OpenRequest open{.request = request, .sequence = next_sequence_++};
-  open.demand = state_.model(request.model).batches.front().exec;
+  open.demand = demand_of(request);
   m.lanes[static_cast<std::size_t>(rank)].insert(
       {has_deadline(rank) ? request.deadline : request.arrival, request.priority, open.sequence, request.id});
   add_demand(request.model, rank, open.demand);
   CARILLON_ASSERT(requests_.insert(request.id, open));
   update_lane(request.model, rank);
   offer(request.model, now, out);
+}
+
+// The share of a device that it takes to have the request in time: its work over the time that it can wait,
+// in parts of the capacity. No deadline, or one far away, is `patience`.
+Duration Clockwork::demand_of(const Request& request) const {
+  const Duration exec = state_.model(request.model).batches.front().exec;
+  const Duration until = std::min(request.deadline, saturating_add(request.arrival, 1h)) - request.arrival;
+  const Duration wait =
+      std::clamp(until - margins_.least().span(exec), exec, std::max(exec, options_.patience));
+  return std::max(from_ns(static_cast<double>(exec.count()) * (to_seconds(capacity) / to_seconds(wait))),
+                  Duration{1});
 }
 
 void Clockwork::cancelled(RequestId id) {

@@ -24,7 +24,7 @@ namespace carillon::schedule {
 
 // Clockwork's policy (section 5.3 and appendix B), with classes and requests without a deadline added.
 //
-// INFER: each device's EXEC executor is given work for the next few milliseconds. Of all loaded models' lanes
+// INFER: each device's EXEC executor is given work a little before it is free. Of all loaded models' lanes
 // the strategy with the nearest required start goes first. The paper's one queue of strategies is kept as a
 // lane of requests a model, and, a device, an ordered set of lower bounds of the lanes' required starts: the
 // search walks the set in order and stops when no later lane can win, which finds the same strategy
@@ -119,13 +119,15 @@ class Clockwork final : public Scheduler {
     bool loaded = true;
   };
 
-  // How long before an executor is expected to be free it is given more.
+  // How long before an executor is expected to be free it is given more: one number for all devices, the way
+  // to the slowest, so that whoever is free sooner is asked sooner.
   Duration ahead() const {
     return std::max(options_.ahead, std::min(margins_.worst().dispatch, options_.longest_ahead));
   }
 
   // clockwork.cpp: what happens.
   void arrived(const Request& request, TimePoint now, Actions& out);
+  Duration demand_of(const Request& request) const;
   void cancelled(RequestId id);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void changed(const DeviceChanged& event, TimePoint now, Actions& out);

@@ -132,6 +132,39 @@ TEST(Clockwork, WorkIsSentNoEarlierThanTheWayToTheDeviceTakes) {
   }
 }
 
+// Wakes follow where dispatch is measured to take longer: for models on one device, and for those everywhere.
+TEST(Clockwork, WorkIsSentEarlierWhereTheWayIsSeenToTakeLonger) {
+  for (const std::uint64_t pages : {1, 0}) {
+    const Environment live{
+        .dispatch = 100us, .answer = 250us, .overrun = 0.05, .measured = true, .client = 100us};
+    Hand hand({}, {linear_model(0, 1ms, 29ms, pages)}, 10, live);
+    if (pages > 0) hand.warm(0, at(0ms));
+    // How long before the device is free the second of two is sent.
+    const auto ahead = [&hand](TimePoint now, Duration dispatch) {
+      hand.arrive(0, now, now + 800ms);
+      const auto first = hand.sent<Infer>().at(0);
+      hand.arrive(0, now + 10ms, now + 800ms);
+      const TimePoint asked = hand.wake;
+      hand.decide(Wake{}, asked);
+      const auto second = hand.sent<Infer>();
+      EXPECT_EQ(second.size(), 1U);
+      hand.done(first.id, now, now + 30ms);
+      if (!second.empty()) hand.done(second[0].id, now + 30ms, now + 60ms);
+      return now + dispatch + 30ms - asked;
+    };
+    EXPECT_EQ(ahead(at(1s), 100us), 500us) << pages;
+    hand.arrive(0, at(2s), at(3s));
+    hand.done(hand.sent<Infer>().at(0).id, at(2s) + 3ms, at(2s) + 33ms);
+    EXPECT_EQ(ahead(at(3s), 3ms), 3ms) << pages << ": at once where it is worse than told";
+    for (int i = 0; i < 600; ++i) {
+      const TimePoint now = at(4s) + i * 100ms;
+      hand.arrive(0, now, now + 800ms);
+      hand.done(hand.sent<Infer>().at(0).id, now, now + 30ms);
+    }
+    EXPECT_EQ(ahead(at(80s), 0ms), 500us) << pages << ": and no longer than that";
+  }
+}
+
 TEST(Clockwork, AColdModelIsLoadedAndItsInferFollows) {
   Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms, 1, 8ms)}, 10);
   hand.arrive(0, at(1ms), at(100ms));

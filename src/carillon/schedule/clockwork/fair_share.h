@@ -32,9 +32,6 @@ class FairShare {
   void answered(ModelId model) { count(model, 1); }
   void lost(ModelId model) { count(model, 0); }
 
-  // The mean of the model's requests, of a quarter of a window not long ago; 0 until that is known.
-  Duration slo(ModelId model) const { return models_[model.index()].slo; }
-
   // Of all that was asked for lately; false until that is known.
   bool enough() const { return enough_; }
   // The devices are enough, and the model lost a larger share of its last requests (some 128) than the other.

@@ -139,24 +139,5 @@ TEST(LoadPriority, IsTheModelsUnfulfilledWork) {
   EXPECT_EQ(priority.demand(a), 0ms);
 }
 
-TEST(LoadPriority, KnowsHowMuchWorkMayWaitForTheSakeOfEachModel) {
-  LoadPriority priority(20ms);
-  for (int i = 0; i < 2; ++i) priority.add_model();
-  for (int i = 0; i < 2; ++i) priority.add_device();
-  priority.set_alive(2);
-  const ModelId patient{0}, hurried{1};
-  priority.set_capacity(patient, 200ms);
-  priority.set_capacity(hurried, 10ms);
-  for (const ModelId model : {patient, hurried}) {
-    priority.placed(model, DeviceId{0});
-    priority.add_demand(model, 50ms);
-  }
-  priority.add_demand(patient, 0ms);  // both are renewed under the load of both
-  EXPECT_DOUBLE_EQ(priority.priority(patient), 50e6 - 50e6 * 200 / 100);
-  EXPECT_DOUBLE_EQ(priority.priority(hurried), 50e6 - 50e6 * 10 / 100);
-  ASSERT_EQ(priority.wanted().size(), 1U);
-  EXPECT_EQ(priority.wanted().begin()->second, hurried);
-}
-
 }  // namespace
 }  // namespace carillon::schedule

@@ -44,13 +44,12 @@ void LoadPriority::renew(ModelId id) {
     load = std::max(0.0, load - s.allocation);
     weights += 1 / std::max(load, least_load);
   }
-  const auto capacity = static_cast<double>(m.capacity.count());
   double served = 0;
   for (Share& s : m.shares) {
     double& load = device_load_[s.device.index()];
     s.allocation = demand * (1 / std::max(load, least_load)) / weights;
     load += s.allocation;
-    if (load > 0) served += s.allocation * capacity / load;
+    if (load > 0) served += s.allocation * capacity_ / load;
   }
   m.priority = demand - served;
   m.listed = m.priority > 0 && m.shares.size() < alive_;

@@ -10,22 +10,20 @@
 
 namespace carillon::schedule {
 
-// How much each model's waiting work lacks devices (Clockwork, appendix B): demand d of each model, shared
+// How much each model's waiting work lacks devices (Clockwork, appendix B): demand d of each model, in
+// whatever unit the capacity is in (Clockwork: what its requests take of a device to be in time), shared
 // out over the devices where it is loaded in inverse proportion to their load, and the load priority
 // p = d - sum over devices of a * capacity / l. As in the paper, a model's share and priority are renewed
 // when something happens to that model, not when another model changes the load of a device they share.
 class LoadPriority {
  public:
-  // `capacity`: work that may wait for a device before it counts as overloaded, until a model has its own.
-  explicit LoadPriority(Duration capacity) : capacity_(capacity) {}
+  // `capacity`: the work that may wait for a device before it counts as overloaded.
+  explicit LoadPriority(Duration capacity) : capacity_(static_cast<double>(capacity.count())) {}
 
-  void add_model() { models_.emplace_back().capacity = capacity_; }
+  void add_model() { models_.emplace_back(); }
   void add_device() { device_load_.push_back(0); }
   // How many devices are alive: a model that is placed on so many is not wanted anywhere else. O(models).
   void set_alive(std::size_t devices);
-
-  // Counts from the next change of the model's demand or places on.
-  void set_capacity(ModelId model, Duration capacity) { models_[model.index()].capacity = capacity; }
 
   // O(devices where the model is, log models) each.
   void add_demand(ModelId model, Duration work);  // negative: requests were sent off, answered or refused
@@ -46,14 +44,14 @@ class LoadPriority {
     double allocation = 0;
   };
   struct Model {
-    Duration demand{0}, capacity{0};
+    Duration demand{0};
     double priority = 0;
     bool listed = false;  // in wanted_
     std::vector<Share> shares;
   };
   void renew(ModelId model);
 
-  Duration capacity_;
+  double capacity_;
   std::size_t alive_ = 0;
   std::vector<Model> models_;
   std::vector<double> device_load_;

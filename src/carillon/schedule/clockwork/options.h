@@ -5,11 +5,12 @@
 namespace carillon::schedule {
 
 struct ClockworkOptions {
-  // Work that each executor is given in advance: new actions are sent while an executor is expected to be
-  // free within this time, or within the way to the devices where that takes longer, up to the second, which
-  // is the paper's for all. What is sent early is decided early, without what comes meanwhile, and stands
-  // before requests with less time: docs/architecture.md says what that costs.
-  Duration ahead = 500us, longest_ahead = 5ms;
+  // New actions are sent while an executor is expected to be free within this time. What is sent early is
+  // decided early, without what comes meanwhile, and stands before requests with less time:
+  // docs/architecture.md says what that costs.
+  Duration ahead = 500us;
+  // Where the way to a device takes longer than that, its time counts, up to this: the paper's, for all.
+  Duration longest_ahead = 5ms;
 
   // A window opens this long before its executor is expected to be free, so that work which ends early does
   // not leave the device idle.
@@ -27,10 +28,6 @@ struct ClockworkOptions {
   // An INFER of a loading model is sent this long before the LOAD is expected to end. Its executor may wait
   // for it that long at most.
   Duration cold_ahead = 500us;
-
-  // Work that may wait for a device before it counts as overloaded (capacity_g of the load priority), until it
-  // is known how long the model's requests can wait, which is its own.
-  Duration capacity = 20ms;
 
   // A request without a deadline that has waited this long may go before those with one, for at most
   // `patient_share` of a device's time.
