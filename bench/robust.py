@@ -37,6 +37,21 @@ BY_HAND = ["mixed_slos", "quick_and_slow", "weak_bursts", "skewed_zoo", "one_on_
 
 FEW_REQUESTS = ["drawn_01", "drawn_11"]  # in which one lost request more or less moves the goodput
 SEEDS = range(1, 10)
+HELD_AT = 0.97  # of the best of HELD_TO
+# Why Symphony is below that, where it is.
+WHY_BELOW = {
+    "one_on_one": "at 1.5 times the load arrivals are plentiful, and batches of 0.87 of the planned size (`hold`) go where "
+                  "larger ones could be filled. With hold=1 it has 73.5% on time in place of 71.2, but loses a third in "
+                  "drawn_05 and drawn_10.",
+    "popular_last": "memory is scarce: Clockwork loads for the requests that wait at this moment, a hundred times as often as "
+                    "Symphony, which goes by the rates of the last seconds.",
+    "two_hundred_models": "memory is scarce, as in popular_last.",
+    "drawn_04": "memory is scarce, as in popular_last.",
+    "drawn_01": "bursts on one device: Clockwork makes a batch smaller that would make other models' requests late "
+                "(spared lanes). Symphony limits batches by rates alone, and a burst of one model goes as one batch of up to "
+                "70 ms, though larger batches gain that model nothing. At 80 requests a second it has 99.63% on time, and "
+                "99.91 with no batch above four (Clockwork: 99.83 and 99.97).",
+}
 
 FAR_BELOW = 0.9  # of eager-drop's goodput
 # By the policies' rules; only what is marked so was looked at in the runs.
@@ -186,6 +201,16 @@ def ratios(cell):
     return [over(lambda c: c["goodput"])] + [over(lambda c, load=load: c.get(load, {}).get("on_time")) for load in LOADS]
 
 
+def below_bar(rows):
+    """Where symphony is below HELD_AT, and why."""
+    below = {name: min(r for r in row if r is not None) for name, row in rows.items()
+             if any(r is not None and r < HELD_AT for r in row)}
+    if not below:
+        return f"Nowhere below {HELD_AT:g}.\n"
+    return f"Symphony is to have at least {HELD_AT:g} of the best of them. It has not in\n\n" + "\n".join(
+        f"- {name} ({least:.3f} at the least): {WHY_BELOW.get(name, 'was not looked at.')}" for name, least in below.items()) + "\n"
+
+
 def comment_of(file):
     """The scenario's own words: its first comment."""
     lines = []
@@ -259,6 +284,7 @@ The highest total rate at which at least 99% of every model's requests are answe
         cell = lambda value: "-" if value is None else f"{value:.3f}"
         out.append(table(["scenario", "goodput", *(f"on time at {load:g}" for load in LOADS)],
                          [[name, *map(cell, ratios(found[name]))] for name in files]))
+        out.append(below_bar({name: ratios(found[name]) for name in files}))
         out.append(other_seeds)
     out.append("## The scenarios\n")
     out += [f"- `{name}`: {comment_of(file)}" for name, file in files.items()]
