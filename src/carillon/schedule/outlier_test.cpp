@@ -36,10 +36,10 @@ struct World {
   }
   void begin(ActionId id, Window window, Duration duration, const std::vector<RequestId>& requests) {
     const TimePoint start = std::max({now + way, window.earliest, free_at});
-    const bool ran = start <= window.latest;
-    free_at = start + (ran ? duration : Duration{0});
+    const bool in_time = start <= window.latest;
+    free_at = start + (in_time ? duration : Duration{0});
     running.push_back(
-        {{id, ran ? ActionStatus::success : ActionStatus::too_late, start, free_at, free_at - start},
+        {{id, in_time ? ActionStatus::success : ActionStatus::too_late, start, free_at, free_at - start},
          requests});
   }
   void run_until(TimePoint end) {
