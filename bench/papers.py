@@ -518,7 +518,7 @@ What was wrong with this page as of 87740e7: eager and timeout ran without head 
                          [[r["skew"], r["offered"], f"{100 * r['finish_rate']:.4f}%", r["refused"], r["late"], f"{r['p50_ms']:.1f}", f"{r['p99_ms']:.1f}", f"{r['p9999_ms']:.1f}", f"{r['max_ms']:.1f}", f"{r['mean_batch']:.1f}", r["loads"], f"{r['utilization']:.2f}"] for r in rows]))
     missing = [name for name in SECTIONS if name not in kept]
     if missing:
-        out.insert(1, f"**Not measured again, and so not here: {', '.join(missing)}.** This file as of commit 4bd5afb has older figures of some, and as of 87740e7 of the others, without the variants with head drop.\n")
+        out.insert(1, f"**Not measured again, and so not here: {', '.join(missing)}.** This file as of commit 87740e7 has older figures, without the variants with head drop.\n")
     (ROOT / "docs/papers.md").write_text("\n".join(out))
 
 
