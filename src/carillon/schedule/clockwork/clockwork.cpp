@@ -105,9 +105,9 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
 // in parts of the capacity. No deadline, or one far away, is `patience`.
 Duration Clockwork::demand_of(const Request& request) const {
   const Duration exec = state_.model(request.model).batches.front().exec;
-  const Duration until = std::min(request.deadline, saturating_add(request.arrival, 1h)) - request.arrival;
-  const Duration wait =
-      std::clamp(until - margins_.least().span(exec), exec, std::max(exec, options_.patience));
+  const Duration span = margins_.least().span(exec), longest = std::max(exec, options_.patience);
+  const TimePoint due = std::min(request.deadline, saturating_add(request.arrival, span + longest));
+  const Duration wait = std::clamp(due - request.arrival - span, exec, longest);
   return std::max(from_ns(static_cast<double>(exec.count()) * (to_seconds(capacity) / to_seconds(wait))),
                   Duration{1});
 }
