@@ -12,6 +12,9 @@ constexpr Duration forgotten_after = 10s;  // nothing measured counts any more
 
 }  // namespace
 
+Fleet::Fleet(const Environment& environment)
+    : margins_(environment), placement_(rate_window), pressing_(device_time) {}
+
 void Fleet::add_model(const ModelInfo& model) {
   CARILLON_ASSERT(model.id.index() == models_.size() && !model.batches.empty());
   Model m{.info = model, .exec = {}, .load = profile::RollingWindow(model.load)};
@@ -19,6 +22,7 @@ void Fleet::add_model(const ModelInfo& model) {
   for (const BatchProfile& b : model.batches) m.exec.emplace_back(b.exec);
   models_.push_back(std::move(m));
   placement_.add_model(model.batches.front().exec);
+  pressing_.add_model();
   all_pages_ += model.pages;
   find_scarce();
 }
@@ -50,6 +54,7 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
     devices_.emplace_back();
     flights_of_.emplace_back();
     placement_.add_device();
+    pressing_.add_device();
   }
   Device& d = devices_[index];
   std::vector<Flight> lost;
@@ -62,6 +67,7 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
   for (const ModelId m : d.coming) models_[m.index()].room_on = nowhere;
   if (d.alive) --alive_;
   if (change.alive) ++alive_;
+  pressing_.set_alive(alive_);
   const std::uint64_t life = d.life + 1;
   d = Device{};
   d.life = life;

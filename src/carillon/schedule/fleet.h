@@ -9,6 +9,7 @@
 
 #include "carillon/profile/rolling.h"
 #include "carillon/schedule/id_map.h"
+#include "carillon/schedule/load_priority.h"
 #include "carillon/schedule/margins.h"
 #include "carillon/schedule/placement.h"
 #include "carillon/schedule/scheduler.h"
@@ -21,14 +22,18 @@ namespace carillon::schedule {
 //
 // A device that can hold all models is given all. On others it says what is loaded (fleet_loads.cpp), from
 // the most urgent on: a model that somebody waits for and that is nowhere; free memory, with what is asked
-// for most by copy; and a copy of a model whose devices are asked for more than another (Placement). What is
-// evicted for it is what costs least: copies that the others can do without, or what is asked for least.
-// Not thread-safe.
+// for most by copy; a copy of a model whose devices are asked for more than another (Placement), in the place
+// of what costs least: copies that the others can do without, or what is asked for least; and, for requests
+// that wait now for devices that have more to do than they can in time, a copy on the device that has least
+// (LoadPriority), in the place of what nobody waits for. Not thread-safe.
 class Fleet {
  public:
   // Over which rates of arrival are averaged to decide what is loaded: long beside a LOAD (some
   // milliseconds), short beside how demand changes.
   static constexpr Duration rate_window = 2s;
+
+  // Demand for a device's whole time, in the unit of LoadPriority.
+  static constexpr Duration device_time = 1s;
 
   struct Flight {  // an INFER that was sent and not yet reported
     ActionId id;
@@ -42,7 +47,7 @@ class Fleet {
     bool at_once = false;  // nothing was before it, and its window was open
   };
 
-  explicit Fleet(const Environment& environment) : margins_(environment), placement_(rate_window) {}
+  explicit Fleet(const Environment& environment);
   // As measured so far, of the worst device; see Report::margins.
   const Environment& environment() const { return margins_.worst(); }
 
@@ -64,25 +69,27 @@ class Fleet {
   // A device came or went: what was pending there is lost, and returned. Sends LOADs.
   std::vector<Flight> device_changed(const DeviceChanged& change, TimePoint now, Actions& out);
   // A client's request came: what models are loaded where follows what is asked for. Call it for each.
-  void arrived(ModelId model, TimePoint now, Actions& out);
+  void arrived(const Request& request, TimePoint now, Actions& out);
   // Requests of a model wait that is loaded nowhere: loads it, where that is possible, and until then tries
   // again when something is reported and at wake_at(). True where it is loaded, loading, or will be tried
   // again; false where no device can hold it, or its LOADs failed five times in a row: then nobody should
   // wait.
   bool want(ModelId model, TimePoint now, Actions& out);
-  // Since when the oldest waiting request of a model waits; max() where none does. A model that somebody has
-  // waited for longer than for the wanted one is not taken from its last device for it.
-  void set_waiting(ModelId model, TimePoint since) {
-    Model& m = models_[model.index()];
-    m.waiting_since = since;
-    if (since == TimePoint::max()) set_wanted(m, false);
-  }
+  // The requests of a model that wait: how many, and since when the oldest does; max() where none does. A
+  // model that somebody has waited for longer than for the wanted one is not taken from its last device for
+  // it. `requests` may be 0 where some wait: then what waits gets no copies.
+  struct Waiting {
+    TimePoint since = TimePoint::max();
+    std::size_t requests = 0;
+  };
+  void set_waiting(ModelId model, Waiting waiting);
   // Some model is wanted and could not be loaded yet: memory is short, and nobody should hold on to it for
   // long.
   bool short_of_memory() const { return !wanted_.empty(); }
   // When wake() is to be called; max() for never.
   TimePoint wake_at() const { return wake_; }
-  // Tries again to load what is wanted, where its time has come.
+  // Loads for what waits; tries again to load what is wanted, where its time has come. Call it at the end of
+  // each event.
   void wake(TimePoint now, Actions& out);
 
   // Time of EXEC by place in the model's list of batch sizes: the rolling estimate over all devices.
@@ -153,6 +160,8 @@ class Fleet {
     std::uint64_t asked = 0;     // how often, since it was wanted
     DeviceId room_on = nowhere;  // where room is made for it
     TimePoint waiting_since = TimePoint::max();
+    Duration can_wait{0};                   // requests, from their arrival on: a mean of the latest
+    TimePoint deadline = TimePoint::min();  // the last of those that came
   };
   struct Device {
     bool alive = false;
@@ -200,6 +209,9 @@ class Fleet {
   void left(Model& model, ModelId id, DeviceId device, TimePoint now);
   bool load_wanted(ModelId model, TimePoint now, Actions& out);
   void load_copy(ModelId model, TimePoint now, Actions& out);
+  void load_pressing(TimePoint now, Actions& out);
+  Duration patience(const Device& device) const;
+  bool unused_room(DeviceId id, std::uint64_t pages, TimePoint now, Room& room) const;
   bool room(DeviceId id, ModelId model, TimePoint now, Room& room) const;
   void make_room(DeviceId id, ModelId model, const Room& room, TimePoint now, Actions& out);
   void load_next(DeviceId id, TimePoint now, Actions& out);
@@ -212,6 +224,7 @@ class Fleet {
   std::uint64_t all_pages_ = 0;  // of all models
   bool scarce_ = false;          // some device cannot hold all models
   Placement placement_;          // kept while scarce_
+  LoadPriority pressing_;        // likewise
   std::vector<ModelId> wanted_;
   IdMap<ActionId, Flight> flights_;
   std::vector<std::vector<ActionId>> flights_of_;  // by device, in the order of sending

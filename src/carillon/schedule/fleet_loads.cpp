@@ -16,6 +16,11 @@ constexpr int loads_ahead = 2;
 // are looked at when the clock calls, the most asked for first: both bound the work.
 constexpr int devices_tried = 16;
 constexpr std::size_t wanted_tried = 16;
+// What was used within so many times the time that a LOAD of it takes is not taken away for requests that
+// wait elsewhere: as in Clockwork, so that LOADs do not push out what is asked for next.
+constexpr int loads_unused = 10;
+// Over about so many requests the time that they can wait is averaged: SLOs may differ.
+constexpr int waits_averaged = 16;
 
 }  // namespace
 
@@ -49,7 +54,13 @@ void Fleet::find_scarce() {
       const ModelId model{static_cast<std::uint32_t>(m)};
       const DeviceId device{static_cast<std::uint32_t>(i)};
       const TimePoint now = devices_[i].last_use[m];
-      scarce_ ? placement_.placed(model, device, now) : placement_.removed(model, device, now);
+      if (scarce_) {
+        placement_.placed(model, device, now);
+        pressing_.placed(model, device);
+      } else {
+        placement_.removed(model, device, now);
+        pressing_.removed(model, device);
+      }
     }
 }
 
@@ -94,7 +105,10 @@ void Fleet::load(DeviceId id, ModelId model, TimePoint now, Actions& out) {
   d.last_use[model.index()] = now;
   ++d.loads;
   ++m.places;
-  if (scarce_) placement_.placed(model, id, now);
+  if (scarce_) {
+    placement_.placed(model, id, now);
+    pressing_.placed(model, id);
+  }
   set_wanted(m, false);
   moves_.insert(next_action_, {Kind::load, id, model, d.life});
   out.emplace_back(Load{next_action_, id, model, {now, TimePoint::max()}, m.load.estimate()});
@@ -104,7 +118,10 @@ void Fleet::load(DeviceId id, ModelId model, TimePoint now, Actions& out) {
 // A copy is gone, or will be.
 void Fleet::left(Model& m, ModelId id, DeviceId device, TimePoint now) {
   --m.places;
-  if (scarce_) placement_.removed(id, device, now);
+  if (scarce_) {
+    placement_.removed(id, device, now);
+    pressing_.removed(id, device);
+  }
   if (m.places == 0 && m.waiting_since != TimePoint::max()) {
     set_wanted(m, true);  // its turn comes again
     wake_ = std::min(wake_, saturating_add(now, Duration{1}));
@@ -225,9 +242,16 @@ void Fleet::make_room(DeviceId id, ModelId model, const Room& room, TimePoint no
   for (const ModelId victim : room.victims) unload(id, victim, now, out);
 }
 
-void Fleet::arrived(ModelId model, TimePoint now, Actions& out) {
-  const Model& m = models_[model.index()];
-  if (!scarce_ || m.info.pages == 0 || !placement_.arrived(model, now)) return;
+void Fleet::arrived(const Request& request, TimePoint now, Actions& out) {
+  const ModelId model = request.model;
+  Model& m = models_[model.index()];
+  if (!scarce_ || m.info.pages == 0) return;
+  // Without a deadline, or with one far away, it can wait for the time over which rates are averaged.
+  const Duration wait = std::clamp(std::min(request.deadline, saturating_add(now, rate_window)) - now - span(model, 0),
+                                   exec(model, 0), std::max(exec(model, 0), rate_window));
+  m.can_wait += m.can_wait == Duration{0} ? wait : (wait - m.can_wait) / waits_averaged;
+  m.deadline = std::max(m.deadline, request.deadline);
+  if (!placement_.arrived(model, now)) return;
   // What is nowhere goes before what has a place.
   if (wanted_.empty() && m.places > 0) load_copy(model, now, out);
 }
@@ -248,7 +272,79 @@ void Fleet::load_copy(ModelId model, TimePoint now, Actions& out) {
   }
 }
 
+// A request's demand is its work over the time that it can wait, as in Clockwork::demand_of.
+void Fleet::set_waiting(ModelId model, Waiting waiting) {
+  Model& m = models_[model.index()];
+  m.waiting_since = waiting.since;
+  if (waiting.since == TimePoint::max()) set_wanted(m, false);
+  if (!scarce_ || m.info.pages == 0) return;
+  const Duration work = std::max(Duration{1}, exec(model, 0));
+  const double each = to_seconds(work) / to_seconds(std::max(work, m.can_wait));
+  const double demand = static_cast<double>(waiting.requests) * each * to_seconds(device_time);
+  pressing_.add_demand(model, from_seconds(demand) - pressing_.demand(model));
+}
+
+// What must go so that so many pages are free: what was not used for longest, of what nobody waits for. False
+// where that is not enough.
+bool Fleet::unused_room(DeviceId id, std::uint64_t pages, TimePoint now, Room& found) const {
+  const Device& d = devices_[id.index()];
+  found.victims.clear();
+  found.cost = 0;
+  std::uint64_t room = spare_pages(d);
+  for (const auto& [used, other] : d.lru) {
+    if (room >= pages) break;
+    const Model& o = models_[other.index()];
+    if (d.pending_of[other.index()] > 0 || o.waiting_since != TimePoint::max() ||
+        now - used < loads_unused * o.load.estimate())
+      continue;
+    room += o.info.pages;
+    found.victims.push_back(other);
+  }
+  return room >= pages;
+}
+
+// How long the most hurried of the device's models can wait for it.
+Duration Fleet::patience(const Device& device) const {
+  Duration least = Duration::max();
+  for (const auto& [used, model] : device.lru)
+    if (const Duration wait = models_[model.index()].can_wait; wait > Duration{0}) least = std::min(least, wait);
+  return least;
+}
+
+// Requests wait for devices that have more to do than they can in time: another copy of their model, on the
+// device that has least, where it comes in time for them. It goes where others can wait for half a run of it,
+// as who comes meanwhile has to on average: models in a hurry live on the devices that slow ones do not have.
+void Fleet::load_pressing(TimePoint now, Actions& out) {
+  std::vector<std::pair<double, DeviceId>> order;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const DeviceId id{static_cast<std::uint32_t>(i)};
+    const Device& d = devices_[i];
+    if (d.alive && d.scarce && d.loads == 0 && d.coming.empty()) order.emplace_back(pressing_.device_load(id), id);
+  }
+  const auto last = order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), std::size_t{devices_tried}));
+  std::partial_sort(order.begin(), last, order.end());
+  Room room;
+  for (auto at = order.begin(); at != last; ++at) {
+    const DeviceId id = at->second;
+    const Device& d = devices_[id.index()];
+    const Duration others_wait = patience(d);
+    std::size_t tried = 0;
+    for (const auto& [priority, model] : pressing_.wanted()) {
+      if (++tried > wanted_tried) break;
+      const Model& m = models_[model.index()];
+      if (m.room_on != nowhere || now < m.load_not_before || d.total_pages < m.info.pages ||
+          (d.residence.size() > model.index() && d.residence[model.index()] != Residence::absent) ||
+          exec(model, 0) / 2 > others_wait || saturating_add(now, m.load.estimate() + span(model, 0)) > m.deadline)
+        continue;
+      if (unused_room(id, m.info.pages, now, room)) make_room(id, model, room, now, out);
+      break;  // where one finds no room, the others would hardly
+    }
+  }
+}
+
 void Fleet::wake(TimePoint now, Actions& out) {
+  // What is nowhere goes before what has a place.
+  if (scarce_ && wanted_.empty() && !pressing_.wanted().empty()) load_pressing(now, out);
   if (now < wake_) return;
   wake_ = TimePoint::max();
   std::vector<ModelId> order = wanted_;

@@ -37,6 +37,13 @@ class RequestQueue {
       head_ = 0;
     }
   }
+  // Takes out n from place `first` on; first + n <= size(). O(first + n).
+  void remove(std::size_t first, std::size_t n) {
+    const auto head = items_.begin() + static_cast<std::ptrdiff_t>(head_);
+    std::move_backward(head, head + static_cast<std::ptrdiff_t>(first),
+                       head + static_cast<std::ptrdiff_t>(first + n));
+    pop_front(n);
+  }
   // False where it is not there. O(size).
   bool remove(RequestId id) {
     const auto from = items_.begin() + static_cast<std::ptrdiff_t>(head_);

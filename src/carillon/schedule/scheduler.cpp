@@ -60,7 +60,8 @@ SymphonyOptions by_the_clock(std::string name, double timeout, bool drops) {
   SymphonyOptions options;
   options.name = std::move(name);
   if (!drops) options.hold = 0;
-  options.waste = 0;
+  options.waste = options.value = 0;
+  options.spare = options.fill = 0;
   options.timeout = timeout;
   return options;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -19,6 +20,26 @@ class TimerHeap {
   TimePoint top_at() const { return heap_.empty() ? TimePoint::max() : heap_.front().at; }
   bool contains(std::uint32_t key) const { return key < place_.size() && place_[key] != none; }
   TimePoint at(std::uint32_t key) const { return heap_[place_[key]].at; }
+
+  // Visits the keys of the first `most` times before `until`, in order. O(most log most). The heap must not
+  // change meanwhile.
+  template <typename Visit>
+  void visit_first(std::size_t most, TimePoint until, Visit&& visit) const {
+    const auto later = [this](std::uint32_t a, std::uint32_t b) { return heap_[b] < heap_[a]; };
+    frontier_.clear();
+    const auto push = [&](std::uint32_t i) {
+      if (i >= heap_.size() || heap_[i].at >= until) return;
+      frontier_.push_back(i);
+      std::push_heap(frontier_.begin(), frontier_.end(), later);
+    };
+    for (push(0); most > 0 && !frontier_.empty(); --most) {
+      std::pop_heap(frontier_.begin(), frontier_.end(), later);
+      const std::uint32_t i = frontier_.back();
+      frontier_.pop_back();
+      visit(heap_[i].key);
+      for (std::uint32_t child = 4 * i + 1; child <= 4 * i + 4; ++child) push(child);
+    }
+  }
 
   // Inserts, or moves what is there.
   void set(std::uint32_t key, TimePoint at) {
@@ -93,6 +114,7 @@ class TimerHeap {
 
   std::vector<Entry> heap_;
   std::vector<std::uint32_t> place_;
+  mutable std::vector<std::uint32_t> frontier_;  // scratch of visit_first()
 };
 
 }  // namespace carillon::schedule

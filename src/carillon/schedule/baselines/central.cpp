@@ -59,18 +59,18 @@ int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimeP
 void Central::decide(const Event& event, TimePoint now, Actions& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
-    fleet_.arrived(request.model, now, out);
+    fleet_.arrived(request, now, out);
     if (!fleet_.anywhere(request.model)) {
-      if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, now);
+      if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, {now, 1});
       if (!fleet_.want(request.model, now, out)) {
-        fleet_.set_waiting(request.model, waiting_since(request.model));
+        tell_waiting(request.model);
         out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
         return;
       }
     }
     enqueue(request, now);
     arrived(request.model);
-    fleet_.set_waiting(request.model, waiting_since(request.model));
+    tell_waiting(request.model);
   } else if (const auto* done = std::get_if<ActionDone>(&event)) {
     auto report = fleet_.finish(*done, now, out);
     if (report.unloadable) refuse_all(*report.unloadable, Reason::device_failed, out);
@@ -82,12 +82,12 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
         give_back(*report.flight, done->status != ActionStatus::stopped, now, out);
       else if (failures_.size() > 0)
         for (const Request& request : report.flight->requests) failures_.erase(request.id);
-      fleet_.set_waiting(report.flight->model, waiting_since(report.flight->model));
+      tell_waiting(report.flight->model);
     }
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     failures_.erase(gone->request);
     if (!remove(gone->request, gone->model)) fleet_.forget(gone->request, gone->model);
-    fleet_.set_waiting(gone->model, waiting_since(gone->model));
+    tell_waiting(gone->model);
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
     auto lost = fleet_.device_changed(*change, now, out);
     update_device(change->device, now);
@@ -95,9 +95,8 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
     for (Fleet::Flight& flight : lost) give_back(flight, false, now, out);
     for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
       const ModelId model{static_cast<std::uint32_t>(i)};
-      const TimePoint since = waiting_since(model);
-      fleet_.set_waiting(model, since);
-      if (since < TimePoint::max() && !fleet_.want(model, now, out))
+      tell_waiting(model);
+      if (waiting_since(model) < TimePoint::max() && !fleet_.want(model, now, out))
         refuse_all(model, Reason::no_device, out);
     }
   } else if (const auto* sample = std::get_if<RequestProfiled>(&event)) {
@@ -131,11 +130,11 @@ void Central::refuse_all(ModelId model, Reason reason, Actions& out) {
     failures_.erase(request.id);
     out.emplace_back(Refuse{request.id, reason, TimePoint::max()});
   }
-  fleet_.set_waiting(model, TimePoint::max());
+  fleet_.set_waiting(model, {});
 }
 
 void Central::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
-  fleet_.set_waiting(flight.model, std::min(now, waiting_since(flight.model)));
+  fleet_.set_waiting(flight.model, {std::min(now, waiting_since(flight.model)), waiting_count(flight.model)});
   const bool possible = fleet_.anywhere(flight.model) || fleet_.want(flight.model, now, out);
   for (const Request& request : flight.requests) {
     const int failures = failures_.erase(request.id).value_or(0) + (counts ? 1 : 0);
@@ -192,7 +191,7 @@ std::vector<Request> Queued::pop(ModelId model, std::size_t n) {
   std::vector<Request> taken(queue.begin(), queue.begin() + n);
   queue.pop_front(n);
   list(model);
-  fleet_.set_waiting(model, waiting_since(model));
+  tell_waiting(model);
   return taken;
 }
 

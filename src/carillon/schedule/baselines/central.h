@@ -31,6 +31,10 @@ class Central : public Scheduler {
   virtual void take_all(ModelId model, std::vector<Request>& taken) = 0;
   // Since when the oldest waits; max() where none does.
   virtual TimePoint waiting_since(ModelId model) const = 0;
+  // How many wait that any device may serve which has the model.
+  virtual std::size_t waiting_count(ModelId model) const = 0;
+  // Tells the Fleet of the two.
+  void tell_waiting(ModelId model) { fleet_.set_waiting(model, {waiting_since(model), waiting_count(model)}); }
   // Everything that is due now: called once for each event.
   virtual void step(TimePoint now, Actions& out) = 0;
   // When step() has something to do by the clock alone.
@@ -97,6 +101,7 @@ class Queued : public Central {
   bool remove(RequestId id, ModelId model) override;
   void take_all(ModelId model, std::vector<Request>& taken) override;
   TimePoint waiting_since(ModelId model) const override;
+  std::size_t waiting_count(ModelId model) const override { return queues_[model.index()].size(); }
   TimePoint wake_at(TimePoint now) const override;
 
   const RequestQueue& queue(ModelId model) const { return queues_[model.index()]; }

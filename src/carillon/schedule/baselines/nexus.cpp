@@ -336,7 +336,7 @@ void Nexus::step(TimePoint now, Actions& out) {
     slots_[i].machine.remove(head.id);
     queue_changed(i);
     refuse(head, now, out);
-    fleet_.set_waiting(head.model, waiting_since(head.model));
+    tell_waiting(head.model);
   }
   // Devices that are ready and have something to do.
   for (std::uint32_t d = 0;;) {
@@ -393,7 +393,7 @@ void Nexus::run(std::uint32_t d, TimePoint now, Actions& out) {
       send(device, model, batch->index, std::move(batch->requests),
            {earliest, std::max(earliest, batch->latest)}, now, out);
     }
-    fleet_.set_waiting(model, waiting_since(model));
+    tell_waiting(model);
   }
 }
 

@@ -49,6 +49,7 @@ class Nexus final : public Central {
   bool remove(RequestId id, ModelId model) override;
   void take_all(ModelId model, std::vector<Request>& taken) override;
   TimePoint waiting_since(ModelId model) const override;
+  std::size_t waiting_count(ModelId) const override { return 0; }  // they wait for the plan's devices
   void step(TimePoint now, Actions& out) override;
   TimePoint wake_at(TimePoint now) const override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;

@@ -13,7 +13,7 @@
 
 #include "carillon/schedule/clockwork/fair_share.h"
 #include "carillon/schedule/clockwork/lane.h"
-#include "carillon/schedule/clockwork/load_priority.h"
+#include "carillon/schedule/load_priority.h"
 #include "carillon/schedule/clockwork/options.h"
 #include "carillon/schedule/cluster_state.h"
 #include "carillon/schedule/margins.h"

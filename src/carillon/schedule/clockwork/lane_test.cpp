@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
-#include "carillon/schedule/clockwork/load_priority.h"
+#include "carillon/schedule/load_priority.h"
 #include "carillon/schedule/testing/appendix_b.h"
 
 namespace carillon::schedule {

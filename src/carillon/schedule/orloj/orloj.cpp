@@ -146,7 +146,7 @@ void Orloj::settle(ModelId id) {
     if (deadline < TimePoint::max()) candidates_.emplace(deadline, id);
     m.candidate = deadline;
   }
-  fleet_.set_waiting(id, waiting_since(id));
+  tell_waiting(id);
 }
 
 Orloj::Candidate Orloj::candidate(ModelId id) const {
@@ -329,7 +329,7 @@ void Orloj::try_out(TimePoint now, Actions& out) {
   const Request request = *trial_;
   if (request.deadline <= now) {
     trial_.reset();
-    fleet_.set_waiting(request.model, waiting_since(request.model));
+    tell_waiting(request.model);
     return refuse(request, now, out);
   }
   for (std::size_t d = 0; d < fleet_.device_count(); ++d) {
@@ -341,7 +341,7 @@ void Orloj::try_out(TimePoint now, Actions& out) {
     trying_ = {fleet_.send(device, request.model, 0, {request},
                            {earliest, std::max(request.deadline, earliest)}, now, out),
                expected};
-    fleet_.set_waiting(request.model, waiting_since(request.model));
+    tell_waiting(request.model);
     return;
   }
 }

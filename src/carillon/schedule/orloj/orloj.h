@@ -56,6 +56,7 @@ class Orloj final : public baselines::Central {
   bool remove(RequestId id, ModelId model) override;
   void take_all(ModelId model, std::vector<Request>& taken) override;
   TimePoint waiting_since(ModelId model) const override;
+  std::size_t waiting_count(ModelId model) const override { return models_[model.index()].arrivals.size(); }
   void step(TimePoint now, Actions& out) override;
   TimePoint wake_at(TimePoint now) const override;
   void arrived(ModelId model) override { touched_.push_back(model); }

@@ -104,6 +104,14 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   } else {
     limit_for_others(devices, machines);
   }
+  double rates = 0, time = 0;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    const Model& m = models_[i];
+    if (m.size == 0) continue;
+    rates += m.rate;
+    time += m.rate * to_seconds(machines[i].exec(m.index)) / m.size;
+  }
+  each_ = rates > 0 ? time / rates : 0;
   if (contention_ <= exceeded_) return;
   if (demand_ >= 1) {
     wait_ = Duration::max();

@@ -47,6 +47,8 @@ class BatchPlan {
   // random and took times around that of the longest: the M/M/N queue's. max() where the rates need more than
   // there is.
   Duration wait() const { return wait_; }
+  // Device time that a request takes in planned batches, seconds: the mean over all that come.
+  double each() const { return each_; }
   // Device time that the rates need over what there is; above 1 means overload.
   double demand() const { return demand_; }
 
@@ -71,6 +73,7 @@ class BatchPlan {
   TimePoint last_ = TimePoint::min();
   std::vector<Model> models_;
   double demand_ = 0;
+  double each_ = 0;
   double contention_ = 0;
   Duration wait_{0};
 };

@@ -16,6 +16,7 @@ struct Candidate {
   TimePoint exec_at;
   TimePoint latest;
   TimePoint order{};  // of those that may run, the earliest goes first; `latest` unless somebody sets it
+  std::size_t first = 0;  // place in the queue of the first of them: heads before it are passed over
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
 
@@ -46,6 +47,9 @@ class ModelMachine {
   // From the start of EXEC until the client has its answer.
   Duration span(int index) const { return span_[static_cast<std::size_t>(index)]; }
 
+  // Passes over heads, where more is served without them, for the largest batch that can be filled; heads are
+  // then dropped only when nothing can save them.
+  void set_fills(bool fills) { fills_ = fills; }
   // Heads are dropped where else the batch would be smaller than this, and there are requests enough; 0:
   // never.
   void set_target(int size) { target_ = size; }
@@ -76,17 +80,26 @@ class ModelMachine {
   // once.
   TimePoint asks_at(TimePoint now, Duration lead, Duration longest_wait) const;
   // When the candidate has to be found anew, because its batch could not start later; max() for never.
-  TimePoint refresh_at() const { return candidate_ ? candidate_->latest + Duration{1} : TimePoint::max(); }
+  TimePoint refresh_at() const {
+    if (!candidate_) return TimePoint::max();
+    const TimePoint last =
+        candidate_->first > 0 ? std::min(candidate_->latest, queue_.front().deadline - span(0)) : candidate_->latest;
+    return last + Duration{1};
+  }
 
-  // A device was granted that is free at `free_at`: takes the batch out of the queue; none where nothing can
-  // be on time any more. The candidate is to be updated afterwards.
-  std::optional<Batch> granted(TimePoint now, TimePoint free_at, std::vector<Request>& dropped);
+  // A device was granted that is free at `free_at`: takes the batch out of the queue, of at most `most`
+  // requests where that is not 0; none where nothing can be on time any more. The candidate is to be updated
+  // afterwards.
+  std::optional<Batch> granted(TimePoint now, TimePoint free_at, std::vector<Request>& dropped, int most = 0);
 
  private:
   void find_span(std::size_t index);
   // The place of the largest batch size of at most `requests` that ends by `deadline` if it starts at
   // `start`; -1 for none.
   int fitting(std::size_t requests, TimePoint start, TimePoint deadline) const;
+  int fillable(TimePoint start) const;
+  bool fill(int index, TimePoint start, TimePoint now);
+  std::size_t first_after(TimePoint deadline) const;
   int servable(std::size_t from, TimePoint start, TimePoint now) const;
   bool serves_more_without_head(int index, int wanted, TimePoint start, TimePoint now) const;
 
@@ -97,6 +110,7 @@ class ModelMachine {
   std::vector<Duration> exec_, span_;
   RequestQueue queue_;
   int target_ = 0;
+  bool fills_ = false;
   std::optional<Outlook> outlook_;
   int limit_ = 0;
   std::optional<Candidate> candidate_;

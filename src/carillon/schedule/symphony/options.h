@@ -22,6 +22,15 @@ struct SymphonyOptions {
   double weigh = 1;
   double limit = 1;
 
+  // A batch is made smaller where it would make others late that take less time each, as long as the chance
+  // that a batch finds all devices busy is below this: two batches take more time than one, and that is there
+  // while most find a free device. 0: never.
+  double spare = 0.5;
+
+  // With 1, under overload, heads are passed over for the largest batch that can be filled, where that serves
+  // more. With 0 they are dropped by the planned size then, too.
+  double fill = 1;
+
   // Share of requests whose batch may have to wait for a device for longer than is planned for. A batch asks
   // for a device that much before its latest start, if that is before its frontrun moment. Half of what a
   // goodput at the 99th percentile allows to be lost. 1 keeps to Algorithm 1: no batch asks early.
@@ -39,6 +48,9 @@ struct SymphonyOptions {
   // Under overload a batch is put back, among those that may run, by so many times the device time that it
   // takes beyond what its requests would take in batches of the planned size. 0: the most urgent goes first.
   double waste = 2;
+  // Likewise by so many times the device time that it takes beyond what as many requests take on average, over
+  // all models: where not all can be served, those go first of which more can be. 0: whoever asks.
+  double value = 0.5;
 
   // The longest that a batch is deferred on a device that would idle, whatever its deadline allows.
   Duration longest_wait = 500ms;

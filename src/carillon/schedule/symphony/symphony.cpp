@@ -10,6 +10,8 @@ namespace {
 
 // A request whose deadline is further away has none that anybody plans by.
 constexpr Duration horizon = std::chrono::minutes{1};
+// Models that are looked at when a batch is sent, those in the greatest hurry first: bounds the work.
+constexpr std::size_t models_spared = 16;
 
 }  // namespace
 
@@ -62,13 +64,13 @@ void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
 
 void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
   const ModelId model = request.model;
-  fleet_.arrived(model, now, out);
+  fleet_.arrived(request, now, out);
   plan_.arrived(model, std::min<Duration>(request.deadline - now, horizon));
   auto& machine = machines_[model.index()];
   if (!fleet_.anywhere(model)) {
-    if (machine.queue().empty()) fleet_.set_waiting(model, now);
+    if (machine.queue().empty()) fleet_.set_waiting(model, {now, 1});
     if (!fleet_.want(model, now, out)) {
-      fleet_.set_waiting(model, TimePoint::max());
+      fleet_.set_waiting(model, {});
       out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
       return;
     }
@@ -90,11 +92,11 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
     refresh_.set(model.value, machine.refresh_at());
     candidate->exec_at = asks_at(model, *candidate, now);
     if (plan_.contention() >= 1)
-      candidate->order =
-          saturating_add(candidate->latest, from_seconds(options_.waste * wasted(model, candidate->size)));
+      candidate->order = saturating_add(candidate->latest, put_back(model, candidate->size));
     waits_.asks(model, candidate->exec_at - fleet_.environment().dispatch, now);
   }
-  fleet_.set_waiting(model, machine.queue().empty() ? TimePoint::max() : machine.queue().front().arrival);
+  const auto& queue = machine.queue();
+  fleet_.set_waiting(model, {queue.empty() ? TimePoint::max() : queue.front().arrival, queue.size()});
   rank_.inform_candidate(model, candidate);
 }
 
@@ -125,6 +127,13 @@ double Symphony::wasted(ModelId model, int size) const {
     return machine.exec(machine.index_for(static_cast<std::size_t>(batch)));
   };
   return std::max(0.0, to_seconds(exec(size)) - to_seconds(exec(planned)) * size / planned);
+}
+
+// Under overload, among those that may run.
+Duration Symphony::put_back(ModelId model, int size) const {
+  const auto& machine = machines_[model.index()];
+  const double takes = to_seconds(machine.exec(machine.index_for(static_cast<std::size_t>(size))));
+  return from_seconds(options_.waste * wasted(model, size) + options_.value * (takes - size * plan_.each()));
 }
 
 // The batch is almost as efficient as one of the planned size, and as one with one more request.
@@ -183,7 +192,8 @@ void Symphony::run_due(TimePoint now, Actions& out) {
     }
     auto& machine = machines_[grant->model.index()];
     dropped_.clear();
-    auto batch = machine.granted(now, fleet_.free_at(grant->device, now), dropped_);
+    auto batch = machine.granted(now, fleet_.free_at(grant->device, now), dropped_,
+                                 spare_others(grant->model, grant->device, now));
     refuse_dropped(now, out);
     waits_.answered(grant->model, batch ? static_cast<int>(batch->requests.size()) : 1, now);
     if (batch) {
@@ -199,6 +209,52 @@ void Symphony::run_due(TimePoint now, Actions& out) {
     asked_wake_ = wake;
     out.emplace_back(WakeAt{wake});
   }
+}
+
+// The batch that the device gets may make others late: how large it can be so that those are not which take
+// less time each, and for which no other device comes in time. As in Clockwork (spared lanes). 0 for any size.
+int Symphony::spare_others(ModelId chosen, DeviceId device, TimePoint now) {
+  const auto& machine = machines_[chosen.index()];
+  if (plan_.contention() <= options_.exceeded || plan_.contention() >= options_.spare || !machine.candidate())
+    return 0;
+  const TimePoint start = std::max(now + fleet_.environment().dispatch, fleet_.free_at(device, now));
+  const auto each = [](const symphony::ModelMachine& m, int index) {
+    return to_seconds(m.span(index)) / m.batch_size(index);
+  };
+  int size = machine.index_for(static_cast<std::size_t>(machine.candidate()->size));
+  taken_.assign(1, device);
+  refresh_.visit_first(models_spared, saturating_add(start, machine.span(size)), [&](std::uint32_t key) {
+    const ModelId model{key};
+    const auto& other = machines_[model.index()];
+    if (model == chosen || !other.candidate() || !fleet_.loaded(device, model)) return;
+    const TimePoint latest = other.candidate()->latest;
+    const auto harmed_by = [&](int index) { return start + machine.span(index) > latest; };
+    const int index = other.index_for(static_cast<std::size_t>(other.candidate()->size));
+    if (latest < start || !harmed_by(size) || each(other, index) >= each(machine, size) ||
+        free_in_time(model, latest, now))
+      return;
+    int smaller = size - 1;
+    while (smaller >= 0 && harmed_by(smaller)) --smaller;
+    if (smaller < 0) return;  // nothing that this model sends would help
+    const double marginal = to_seconds(machine.span(size) - machine.span(smaller)) /
+                            (machine.batch_size(size) - machine.batch_size(smaller));
+    if (marginal > each(other, index)) size = smaller;
+  });
+  return machine.batch_size(size);
+}
+
+// Some device that nobody was given yet could start the model's batch by then: takes it.
+bool Symphony::free_in_time(ModelId model, TimePoint latest, TimePoint now) {
+  const TimePoint soonest = now + fleet_.environment().dispatch;
+  for (std::size_t i = 0; i < fleet_.device_count(); ++i) {
+    const DeviceId id{static_cast<std::uint32_t>(i)};
+    if (!fleet_.loaded(id, model) || std::max(soonest, fleet_.free_at(id, now)) > latest ||
+        std::find(taken_.begin(), taken_.end(), id) != taken_.end())
+      continue;
+    taken_.push_back(id);
+    return true;
+  }
+  return false;
 }
 
 void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
@@ -247,8 +303,10 @@ void Symphony::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Acti
 
 void Symphony::replan(TimePoint now, Actions& out) {
   plan_.plan(now, fleet_.alive_count(), machines_);
+  const bool overload = plan_.contention() >= 1;
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
+    machines_[i].set_fills(overload && options_.fill > 0);
     machines_[i].set_target(static_cast<int>(std::floor(options_.hold * plan_.size(model))));
     if (options_.weigh > 0)
       machines_[i].set_outlook({.next_after = waits_.mean(model),

@@ -40,6 +40,9 @@ class Symphony final : public Scheduler {
   void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
   void update(ModelId model, TimePoint now, Actions& out);
   double wasted(ModelId model, int size) const;
+  Duration put_back(ModelId model, int size) const;
+  int spare_others(ModelId model, DeviceId device, TimePoint now);
+  bool free_in_time(ModelId model, TimePoint latest, TimePoint now);
   bool growing_is_useless(ModelId model, int size) const;
   TimePoint asks_at(ModelId model, const symphony::Candidate& candidate, TimePoint now);
   void inform_device(DeviceId device, TimePoint now);
@@ -58,6 +61,7 @@ class Symphony final : public Scheduler {
   TimerHeap refresh_;  // models whose candidate has to be found anew
   IdMap<RequestId, int> failures_;
   std::vector<Request> dropped_;  // scratch
+  std::vector<DeviceId> taken_;   // scratch of spare_others()
   TimePoint asked_wake_ = TimePoint::max();
 };
 

@@ -1,4 +1,4 @@
-#include "carillon/schedule/clockwork/load_priority.h"
+#include "carillon/schedule/load_priority.h"
 
 #include <algorithm>
 
