@@ -10,6 +10,7 @@
 #include "carillon/schedule/executor.h"
 #include "carillon/schedule/id_map.h"
 #include "carillon/schedule/request_queue.h"
+#include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule {
 namespace {
@@ -85,8 +86,15 @@ TEST(RequestQueue, AgreesWithASortedList) {
         }
         default: {
           const auto n = static_cast<std::size_t>(random.below(std::min<std::size_t>(truth.size(), 3) + 1));
-          queue.pop_front(n);
-          truth.erase(truth.begin(), truth.begin() + static_cast<std::ptrdiff_t>(n));
+          const auto first = static_cast<std::size_t>(random.below(truth.size() - n + 1));
+          if (random.below(2) == 0) {
+            queue.pop_front(n);
+            truth.erase(truth.begin(), truth.begin() + static_cast<std::ptrdiff_t>(n));
+          } else {
+            queue.remove(first, n);
+            const auto from = truth.begin() + static_cast<std::ptrdiff_t>(first);
+            truth.erase(from, from + static_cast<std::ptrdiff_t>(n));
+          }
         }
       }
       if (random.below(3000) == 0) {
@@ -100,6 +108,39 @@ TEST(RequestQueue, AgreesWithASortedList) {
       ASSERT_EQ(queue.front(), truth.front());
       ASSERT_EQ(queue[truth.size() - 1], truth.back());
     }
+  }
+}
+
+TEST(TimerHeap, AgreesWithASortedList) {
+  Random random(7);
+  TimerHeap heap;
+  std::map<std::uint32_t, TimePoint> truth;
+  const auto some_time = [&] { return TimePoint{Duration{static_cast<std::int64_t>(random.below(50))}}; };
+  for (int i = 0; i < 5'000; ++i) {
+    const auto key = static_cast<std::uint32_t>(random.below(40));
+    if (random.below(3) > 0) {
+      const TimePoint at = some_time();
+      heap.set(key, at);
+      truth[key] = at;
+    } else {
+      heap.remove(key);
+      truth.erase(key);
+    }
+    std::vector<std::pair<TimePoint, std::uint32_t>> order;
+    for (const auto& [k, at] : truth) order.emplace_back(at, k);
+    std::sort(order.begin(), order.end());
+    ASSERT_EQ(heap.size(), order.size());
+    ASSERT_EQ(heap.top_at(), order.empty() ? TimePoint::max() : order.front().first);
+    if (!order.empty()) {
+      ASSERT_EQ(heap.top(), order.front().second);
+    }
+    const TimePoint until = some_time();
+    const auto most = static_cast<std::size_t>(random.below(12));
+    std::erase_if(order, [&](const auto& entry) { return entry.first >= until; });
+    order.resize(std::min(order.size(), most));
+    std::vector<std::pair<TimePoint, std::uint32_t>> visited;
+    heap.visit_first(most, until, [&](std::uint32_t k) { visited.emplace_back(heap.at(k), k); });
+    ASSERT_EQ(visited, order);
   }
 }
 

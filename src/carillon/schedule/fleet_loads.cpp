@@ -247,8 +247,9 @@ void Fleet::arrived(const Request& request, TimePoint now, Actions& out) {
   Model& m = models_[model.index()];
   if (!scarce_ || m.info.pages == 0) return;
   // Without a deadline, or with one far away, it can wait for the time over which rates are averaged.
-  const Duration wait = std::clamp(std::min(request.deadline, saturating_add(now, rate_window)) - now - span(model, 0),
-                                   exec(model, 0), std::max(exec(model, 0), rate_window));
+  const Duration wait =
+      std::clamp(std::min(request.deadline, saturating_add(now, rate_window)) - now - span(model, 0),
+                 exec(model, 0), std::max(exec(model, 0), rate_window));
   m.can_wait += m.can_wait == Duration{0} ? wait : (wait - m.can_wait) / waits_averaged;
   m.deadline = std::max(m.deadline, request.deadline);
   if (!placement_.arrived(model, now)) return;
@@ -307,7 +308,8 @@ bool Fleet::unused_room(DeviceId id, std::uint64_t pages, TimePoint now, Room& f
 Duration Fleet::patience(const Device& device) const {
   Duration least = Duration::max();
   for (const auto& [used, model] : device.lru)
-    if (const Duration wait = models_[model.index()].can_wait; wait > Duration{0}) least = std::min(least, wait);
+    if (const Duration wait = models_[model.index()].can_wait; wait > Duration{0})
+      least = std::min(least, wait);
   return least;
 }
 
@@ -319,9 +321,11 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     const DeviceId id{static_cast<std::uint32_t>(i)};
     const Device& d = devices_[i];
-    if (d.alive && d.scarce && d.loads == 0 && d.coming.empty()) order.emplace_back(pressing_.device_load(id), id);
+    if (d.alive && d.scarce && d.loads == 0 && d.coming.empty())
+      order.emplace_back(pressing_.device_load(id), id);
   }
-  const auto last = order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), std::size_t{devices_tried}));
+  const auto last =
+      order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), std::size_t{devices_tried}));
   std::partial_sort(order.begin(), last, order.end());
   Room room;
   for (auto at = order.begin(); at != last; ++at) {
@@ -334,7 +338,8 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
       const Model& m = models_[model.index()];
       if (m.room_on != nowhere || now < m.load_not_before || d.total_pages < m.info.pages ||
           (d.residence.size() > model.index() && d.residence[model.index()] != Residence::absent) ||
-          exec(model, 0) / 2 > others_wait || saturating_add(now, m.load.estimate() + span(model, 0)) > m.deadline)
+          exec(model, 0) / 2 > others_wait ||
+          saturating_add(now, m.load.estimate() + span(model, 0)) > m.deadline)
         continue;
       if (unused_room(id, m.info.pages, now, room)) make_room(id, model, room, now, out);
       break;  // where one finds no room, the others would hardly

@@ -80,6 +80,44 @@ TEST(ScarceMemory, IsSharedByWhatIsAskedFor) {
   }
 }
 
+workload::ScenarioModel of_kind(std::string name, Duration alpha, Duration beta, int pages,
+                                std::vector<Duration> slos, double rate) {
+  workload::ScenarioModel m = resnet50(std::move(name), slos.front(), rate);
+  if (slos.size() > 1) m.slos = std::move(slos);
+  m.latency.alpha = alpha;
+  m.latency.beta = beta;
+  m.weights = mib(16) * static_cast<std::uint64_t>(pages);
+  return m;
+}
+
+// Bursts of a few requests that have little more time than they need, and three models a device: rates tell
+// too late who needs another copy, requests that wait tell in time.
+TEST(ScarceMemory, CopiesAreLoadedForWhatWaits) {
+  for (const char* policy : {"symphony", "eager", "orloj", "clockwork"}) {
+    workload::Scenario s = cluster(22, 0.17);  // ten pages
+    s.process = {.kind = workload::ArrivalKind::gamma, .shape = 0.36};
+    for (const double share : {0.40, 0.20, 0.14})
+      s.models.push_back(of_kind("a", 2430us, 3650us, 3, {17800us}, 5400 * share));
+    for (const double share : {0.10, 0.08})
+      s.models.push_back(of_kind("b", 2ms, 10800us, 5, {108ms}, 5400 * share));
+    s.models.push_back(of_kind("c", 1030us, 6340us, 4, {19700us, 39300us, 98300us}, 5400 * 0.08));
+    for (std::size_t i = 0; i < s.models.size(); ++i) s.models[i].name += std::to_string(i);
+    EXPECT_GE(serve(s, policy).finish_rate, 0.99) << policy;
+  }
+}
+
+// Slow models have two places on each of these devices, and quick ones some pages beside them. A copy of a
+// slow one for requests that wait is no help where quick ones are that cannot wait for it.
+TEST(ScarceMemory, SlowModelsKeepAwayFromThoseInAHurry) {
+  workload::Scenario s = cluster(21, 0.81);  // 48 pages
+  for (int i = 0; i < 7; ++i)
+    s.models.push_back(of_kind("slow-" + std::to_string(i), 2610us, 40ms, 24, {94300us}, 55));
+  for (int i = 0; i < 2; ++i)
+    s.models.push_back(
+        of_kind("quick-" + std::to_string(i), 1520us, 162us, 4, {6750us, 13500us, 33700us}, 55));
+  EXPECT_GE(serve(s, "symphony").finish_rate, 0.995);
+}
+
 // Where requests can wait for 250 ms, copies for what waits for less only push out what is asked for next.
 TEST(ScarceMemory, CopiesAreForWhatCannotWait) {
   workload::Scenario s = many_models();

@@ -34,7 +34,9 @@ class Central : public Scheduler {
   // How many wait that any device may serve which has the model.
   virtual std::size_t waiting_count(ModelId model) const = 0;
   // Tells the Fleet of the two.
-  void tell_waiting(ModelId model) { fleet_.set_waiting(model, {waiting_since(model), waiting_count(model)}); }
+  void tell_waiting(ModelId model) {
+    fleet_.set_waiting(model, {waiting_since(model), waiting_count(model)});
+  }
   // Everything that is due now: called once for each event.
   virtual void step(TimePoint now, Actions& out) = 0;
   // When step() has something to do by the clock alone.

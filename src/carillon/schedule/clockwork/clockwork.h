@@ -13,9 +13,9 @@
 
 #include "carillon/schedule/clockwork/fair_share.h"
 #include "carillon/schedule/clockwork/lane.h"
-#include "carillon/schedule/load_priority.h"
 #include "carillon/schedule/clockwork/options.h"
 #include "carillon/schedule/cluster_state.h"
+#include "carillon/schedule/load_priority.h"
 #include "carillon/schedule/margins.h"
 #include "carillon/schedule/request_table.h"
 #include "carillon/schedule/scheduler.h"

@@ -95,7 +95,8 @@ int ModelMachine::fillable(TimePoint start) const {
   const std::size_t most =
       limit_ > 0 ? std::min(queue_.size(), static_cast<std::size_t>(limit_)) : queue_.size();
   int index = index_for(most);
-  while (index > 0 && queue_[queue_.size() - static_cast<std::size_t>(batch_size(index))].deadline < start + span(index))
+  while (index > 0 &&
+         queue_[queue_.size() - static_cast<std::size_t>(batch_size(index))].deadline < start + span(index))
     --index;
   return index;
 }
@@ -139,10 +140,8 @@ const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint fr
     const bool largest =
         index + 1 == batch_count() || (limit_ > 0 && batch_size(index + 1) > limit_);  // it cannot grow
     frontrun = largest ? start : deadline - span(index + 1);
-    candidate_ = Candidate{.size = batch_size(index),
-                           .exec_at = std::max(start, frontrun),
-                           .latest = latest,
-                           .order = latest};
+    candidate_ = Candidate{
+        .size = batch_size(index), .exec_at = std::max(start, frontrun), .latest = latest, .order = latest};
     break;
   }
   return candidate_;

@@ -15,7 +15,7 @@ struct Candidate {
   int size = 0;
   TimePoint exec_at;
   TimePoint latest;
-  TimePoint order{};  // of those that may run, the earliest goes first; `latest` unless somebody sets it
+  TimePoint order{};      // of those that may run, the earliest goes first; `latest` unless somebody sets it
   std::size_t first = 0;  // place in the queue of the first of them: heads before it are passed over
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
@@ -82,8 +82,9 @@ class ModelMachine {
   // When the candidate has to be found anew, because its batch could not start later; max() for never.
   TimePoint refresh_at() const {
     if (!candidate_) return TimePoint::max();
-    const TimePoint last =
-        candidate_->first > 0 ? std::min(candidate_->latest, queue_.front().deadline - span(0)) : candidate_->latest;
+    const TimePoint last = candidate_->first > 0
+                               ? std::min(candidate_->latest, queue_.front().deadline - span(0))
+                               : candidate_->latest;
     return last + Duration{1};
   }
 

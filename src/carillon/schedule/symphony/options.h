@@ -48,9 +48,9 @@ struct SymphonyOptions {
   // Under overload a batch is put back, among those that may run, by so many times the device time that it
   // takes beyond what its requests would take in batches of the planned size. 0: the most urgent goes first.
   double waste = 2;
-  // Likewise by so many times the device time that it takes beyond what as many requests take on average, over
-  // all models: where not all can be served, those go first of which more can be. 0: whoever asks.
-  double value = 0.5;
+  // Likewise by so many times the device time that it takes beyond what as many requests take on average,
+  // over all models: where not all can be served, those go first of which more can be. 0: whoever asks.
+  double value = 1;
 
   // The longest that a batch is deferred on a device that would idle, whatever its deadline allows.
   Duration longest_wait = 500ms;

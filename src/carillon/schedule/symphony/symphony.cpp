@@ -212,7 +212,8 @@ void Symphony::run_due(TimePoint now, Actions& out) {
 }
 
 // The batch that the device gets may make others late: how large it can be so that those are not which take
-// less time each, and for which no other device comes in time. As in Clockwork (spared lanes). 0 for any size.
+// less time each, and for which no other device comes in time. As in Clockwork (spared lanes). 0 for any
+// size.
 int Symphony::spare_others(ModelId chosen, DeviceId device, TimePoint now) {
   const auto& machine = machines_[chosen.index()];
   if (plan_.contention() <= options_.exceeded || plan_.contention() >= options_.spare || !machine.candidate())
