@@ -172,6 +172,8 @@ class Fleet {
     std::set<std::pair<TimePoint, ModelId>> lru;
     std::vector<ModelId> coming;  // room is being made for them; in the order in which they will be loaded
     std::uint64_t coming_pages = 0;
+    Duration patience{0};  // what its models can wait, as of the last look
+    TimePoint patience_until = TimePoint::min();
     int loads = 0;        // sent and not yet reported
     bool scarce = false;  // it cannot hold all models
     TimePoint free_at = TimePoint::min();
@@ -210,7 +212,7 @@ class Fleet {
   bool load_wanted(ModelId model, TimePoint now, Actions& out);
   void load_copy(ModelId model, TimePoint now, Actions& out);
   void load_pressing(TimePoint now, Actions& out);
-  Duration patience(const Device& device) const;
+  Duration patience(Device& device, TimePoint now);
   bool unused_room(DeviceId id, std::uint64_t pages, TimePoint now, Room& room) const;
   bool room(DeviceId id, ModelId model, TimePoint now, Room& room) const;
   void make_room(DeviceId id, ModelId model, const Room& room, TimePoint now, Actions& out);

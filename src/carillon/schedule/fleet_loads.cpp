@@ -16,9 +16,15 @@ constexpr int loads_ahead = 2;
 // are looked at when the clock calls, the most asked for first: both bound the work.
 constexpr int devices_tried = 16;
 constexpr std::size_t wanted_tried = 16;
+// For requests that wait, at every event: devices that are looked at, the least asked for first, and models
+// on each that may have to go, the longest unused first.
+constexpr std::size_t pressed_devices_tried = 4;
+constexpr std::size_t victims_tried = 32;
 // What was used within so many times the time that a LOAD of it takes is not taken away for requests that
 // wait elsewhere: as in Clockwork, so that LOADs do not push out what is asked for next.
 constexpr int loads_unused = 10;
+// For so long what a device's models can wait counts as known, unless others come.
+constexpr Duration patience_renewed = 100ms;
 // Over about so many requests the time that they can wait is averaged: SLOs may differ.
 constexpr int waits_averaged = 16;
 
@@ -292,8 +298,9 @@ bool Fleet::unused_room(DeviceId id, std::uint64_t pages, TimePoint now, Room& f
   found.victims.clear();
   found.cost = 0;
   std::uint64_t room = spare_pages(d);
+  std::size_t tried = 0;
   for (const auto& [used, other] : d.lru) {
-    if (room >= pages) break;
+    if (room >= pages || ++tried > victims_tried) break;
     const Model& o = models_[other.index()];
     if (d.pending_of[other.index()] > 0 || o.waiting_since != TimePoint::max() ||
         now - used < loads_unused * o.load.estimate())
@@ -304,13 +311,16 @@ bool Fleet::unused_room(DeviceId id, std::uint64_t pages, TimePoint now, Room& f
   return room >= pages;
 }
 
-// How long the most hurried of the device's models can wait for it.
-Duration Fleet::patience(const Device& device) const {
+// How long the most hurried of the device's models can wait for it. Looked at when that may be another, as it
+// costs O(models there).
+Duration Fleet::patience(Device& device, TimePoint now) {
+  if (now < device.patience_until) return device.patience;
   Duration least = Duration::max();
   for (const auto& [used, model] : device.lru)
     if (const Duration wait = models_[model.index()].can_wait; wait > Duration{0})
       least = std::min(least, wait);
-  return least;
+  device.patience_until = saturating_add(now, patience_renewed);
+  return device.patience = least;
 }
 
 // Requests wait for devices that have more to do than they can in time: another copy of their model, on the
@@ -325,13 +335,13 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
       order.emplace_back(pressing_.device_load(id), id);
   }
   const auto last =
-      order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), std::size_t{devices_tried}));
+      order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), pressed_devices_tried));
   std::partial_sort(order.begin(), last, order.end());
   Room room;
   for (auto at = order.begin(); at != last; ++at) {
     const DeviceId id = at->second;
-    const Device& d = devices_[id.index()];
-    const Duration others_wait = patience(d);
+    Device& d = devices_[id.index()];
+    const Duration others_wait = patience(d, now);
     std::size_t tried = 0;
     for (const auto& [priority, model] : pressing_.wanted()) {
       if (++tried > wanted_tried) break;
@@ -399,6 +409,7 @@ Fleet::Report Fleet::moved(const Move& move, const ActionDone& done, TimePoint n
     m.load_failures = 0;
     d.last_use[move.model.index()] = now;
     d.lru.insert({now, move.model});
+    d.patience_until = TimePoint::min();
     report.loaded = {move.device, move.model};
   } else {
     --d.loads;
