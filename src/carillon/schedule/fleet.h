@@ -88,7 +88,7 @@ class Fleet {
   bool short_of_memory() const { return !wanted_.empty(); }
   // When wake() is to be called; max() for never.
   TimePoint wake_at() const { return wake_; }
-  // Loads for what waits; tries again to load what is wanted, where its time has come. Call it at the end of
+  // Loads for what waits; tries again to load what is wanted, where its time has come. Call it once in
   // each event.
   void wake(TimePoint now, Actions& out);
 

@@ -20,6 +20,7 @@ constexpr std::size_t wanted_tried = 16;
 // on each that may have to go, the longest unused first.
 constexpr std::size_t pressed_devices_tried = 4;
 constexpr std::size_t victims_tried = 32;
+constexpr std::size_t rooms_tried = 2;  // for models of ever fewer pages
 // What was used within so many times the time that a LOAD of it takes is not taken away for requests that
 // wait elsewhere: as in Clockwork, so that LOADs do not push out what is asked for next.
 constexpr int loads_unused = 10;
@@ -53,6 +54,8 @@ void Fleet::find_scarce() {
     scarce_ = scarce_ || d.scarce;
   }
   if (scarce_ == before) return;
+  for (const Model& m : models_)  // it is told anew when something happens to the model
+    pressing_.add_demand(m.info.id, -pressing_.demand(m.info.id));
   for (std::size_t i = 0; i < devices_.size(); ++i)
     for (std::size_t m = 0; m < devices_[i].residence.size(); ++m) {
       const Residence r = devices_[i].residence[m];
@@ -251,14 +254,15 @@ void Fleet::make_room(DeviceId id, ModelId model, const Room& room, TimePoint no
 void Fleet::arrived(const Request& request, TimePoint now, Actions& out) {
   const ModelId model = request.model;
   Model& m = models_[model.index()];
-  if (!scarce_ || m.info.pages == 0) return;
+  if (m.info.pages == 0) return;
   // Without a deadline, or with one far away, it can wait for the time over which rates are averaged.
   const Duration wait =
       std::clamp(std::min(request.deadline, saturating_add(now, rate_window)) - now - span(model, 0),
                  exec(model, 0), std::max(exec(model, 0), rate_window));
   m.can_wait += m.can_wait == Duration{0} ? wait : (wait - m.can_wait) / waits_averaged;
-  m.deadline = std::max(m.deadline, request.deadline);
-  if (!placement_.arrived(model, now)) return;
+  m.deadline =
+      m.waiting_since == TimePoint::max() ? request.deadline : std::max(m.deadline, request.deadline);
+  if (!scarce_ || !placement_.arrived(model, now)) return;
   // What is nowhere goes before what has a place.
   if (wanted_.empty() && m.places > 0) load_copy(model, now, out);
 }
@@ -316,9 +320,11 @@ bool Fleet::unused_room(DeviceId id, std::uint64_t pages, TimePoint now, Room& f
 Duration Fleet::patience(Device& device, TimePoint now) {
   if (now < device.patience_until) return device.patience;
   Duration least = Duration::max();
-  for (const auto& [used, model] : device.lru)
-    if (const Duration wait = models_[model.index()].can_wait; wait > Duration{0})
-      least = std::min(least, wait);
+  for (auto at = device.lru.rbegin(); at != device.lru.rend(); ++at) {
+    if (now - at->first > rate_window) break;  // nobody asks for the others
+    const Duration wait = models_[at->second.index()].can_wait;
+    if (wait > Duration{0}) least = std::min(least, wait);
+  }
   device.patience_until = saturating_add(now, patience_renewed);
   return device.patience = least;
 }
@@ -342,7 +348,8 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
     const DeviceId id = at->second;
     Device& d = devices_[id.index()];
     const Duration others_wait = patience(d, now);
-    std::size_t tried = 0;
+    std::size_t tried = 0, without_room = 0;
+    std::uint64_t too_large = std::numeric_limits<std::uint64_t>::max();
     for (const auto& [priority, model] : pressing_.wanted()) {
       if (++tried > wanted_tried) break;
       const Model& m = models_[model.index()];
@@ -351,8 +358,11 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
           exec(model, 0) / 2 > others_wait ||
           saturating_add(now, m.load.estimate() + span(model, 0)) > m.deadline)
         continue;
-      if (unused_room(id, m.info.pages, now, room)) make_room(id, model, room, now, out);
-      break;  // where one finds no room, the others would hardly
+      if (m.info.pages >= too_large) continue;
+      const bool fits = unused_room(id, m.info.pages, now, room);
+      if (fits) make_room(id, model, room, now, out);
+      if (fits || ++without_room == rooms_tried) break;
+      too_large = m.info.pages;
     }
   }
 }

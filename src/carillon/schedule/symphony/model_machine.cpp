@@ -124,7 +124,7 @@ const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint fr
     const int index = fitting(most, start, deadline);
     // What is lost by going on with this head: the batch stays below the target although there are requests
     // enough.
-    if (index >= 0 && fills_ && fill(index, start, now)) break;
+    if (index >= 0 && fills_ && outlook_ && fill(index, start, now)) break;
     bool drop = index < 0;
     if (!drop && !fills_ && target_ > 0 && batch_size(index) < target_) {
       const int wanted = index_for(std::min(queue_.size(), static_cast<std::size_t>(target_)));

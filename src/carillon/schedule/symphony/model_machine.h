@@ -47,8 +47,8 @@ class ModelMachine {
   // From the start of EXEC until the client has its answer.
   Duration span(int index) const { return span_[static_cast<std::size_t>(index)]; }
 
-  // Passes over heads, where more is served without them, for the largest batch that can be filled; heads are
-  // then dropped only when nothing can save them.
+  // With an outlook: passes over heads, where more is served without them, for the largest batch that can be
+  // filled; heads are then dropped only when nothing can save them.
   void set_fills(bool fills) { fills_ = fills; }
   // Heads are dropped where else the batch would be smaller than this, and there are requests enough; 0:
   // never.

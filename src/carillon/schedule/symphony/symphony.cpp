@@ -70,7 +70,7 @@ void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
   if (!fleet_.anywhere(model)) {
     if (machine.queue().empty()) fleet_.set_waiting(model, {now, 1});
     if (!fleet_.want(model, now, out)) {
-      fleet_.set_waiting(model, {});
+      if (machine.queue().empty()) fleet_.set_waiting(model, {});
       out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
       return;
     }
@@ -222,7 +222,8 @@ int Symphony::spare_others(ModelId chosen, DeviceId device, TimePoint now) {
   const auto each = [](const symphony::ModelMachine& m, int index) {
     return to_seconds(m.span(index)) / m.batch_size(index);
   };
-  int size = machine.index_for(static_cast<std::size_t>(machine.candidate()->size));
+  const int whole = machine.index_for(static_cast<std::size_t>(machine.candidate()->size));
+  int size = whole;
   taken_.assign(1, device);
   refresh_.visit_first(models_spared, saturating_add(start, machine.span(size)), [&](std::uint32_t key) {
     const ModelId model{key};
@@ -241,7 +242,7 @@ int Symphony::spare_others(ModelId chosen, DeviceId device, TimePoint now) {
                             (machine.batch_size(size) - machine.batch_size(smaller));
     if (marginal > each(other, index)) size = smaller;
   });
-  return machine.batch_size(size);
+  return size == whole ? 0 : machine.batch_size(size);
 }
 
 // Some device that nobody was given yet could start the model's batch by then: takes it.
@@ -249,7 +250,8 @@ bool Symphony::free_in_time(ModelId model, TimePoint latest, TimePoint now) {
   const TimePoint soonest = now + fleet_.environment().dispatch;
   for (std::size_t i = 0; i < fleet_.device_count(); ++i) {
     const DeviceId id{static_cast<std::uint32_t>(i)};
-    if (!fleet_.loaded(id, model) || std::max(soonest, fleet_.free_at(id, now)) > latest ||
+    if (!fleet_.loaded(id, model) || fleet_.pending(id) > 1 || fleet_.overdue(id, now) ||
+        std::max(soonest, fleet_.free_at(id, now)) > latest ||
         std::find(taken_.begin(), taken_.end(), id) != taken_.end())
       continue;
     taken_.push_back(id);
@@ -307,7 +309,7 @@ void Symphony::replan(TimePoint now, Actions& out) {
   const bool overload = plan_.contention() >= 1;
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
-    machines_[i].set_fills(overload && options_.fill > 0);
+    machines_[i].set_fills(overload && options_.fill > 0 && options_.weigh > 0);
     machines_[i].set_target(static_cast<int>(std::floor(options_.hold * plan_.size(model))));
     if (options_.weigh > 0)
       machines_[i].set_outlook({.next_after = waits_.mean(model),

@@ -404,8 +404,8 @@ TEST(Symphony, MakesABatchSmallerThatWouldMakeOthersLate) {
 
 TEST(Symphony, UnderOverloadThoseGoFirstOfWhichMoreCanBeServed) {
   // A device is asked for twice what it can do, three quarters of it by requests that take ten times as long.
-  const auto served = [](double value) {
-    Symphony symphony(ideal, {.value = value});
+  const auto served = [](double value, double weigh = 1) {
+    Symphony symphony(ideal, {.weigh = weigh, .value = value});
     ModelInfo cheap{.id = ModelId{0}, .name = "cheap", .batches = {{1, 1ms}}};
     ModelInfo dear{.id = ModelId{1}, .name = "dear", .batches = {{1, 10ms}}};
     SimWorld world(symphony, {.pages = {10}, .io = 0ns}, {cheap, dear});
@@ -422,6 +422,8 @@ TEST(Symphony, UnderOverloadThoseGoFirstOfWhichMoreCanBeServed) {
   const auto [cheap_before, dear_before] = served(0);
   EXPECT_GE(cheap, cheap_before + 300);
   EXPECT_GE(cheap + dear, cheap_before + dear_before + 200);
+  // Without the weighing of heads nothing is known by which one could be passed over.
+  EXPECT_EQ(served(1, 0).first, cheap);
 }
 
 }  // namespace
