@@ -20,7 +20,11 @@ def finish_rate(program, scenario, rate, policy):
 # The rates are where the best policy is just on time, or somewhat above: there a policy that holds back loses.
 @pytest.mark.parametrize(("scenario", "rate"), [
     ("many_on_few", 1800), ("quick_and_slow", 400), ("mixed_slos", 2300), ("weak_bursts", 1000), ("one_on_one", 700),
-    ("popular_last", 2900), ("skewed_zoo", 1500), ("drawn_06", 180), ("drawn_12", 14000),
+    ("popular_last", 2900), ("popular_last", 3250), ("skewed_zoo", 1500), ("drawn_04", 5500), ("drawn_06", 180),
+    ("drawn_08", 930), ("drawn_12", 14000),
+    # overload
+    ("one_on_one", 1031), ("weak_bursts", 1477), ("drawn_02", 33000), ("drawn_05", 10795), ("drawn_10", 14549),
+    ("two_hundred_models", 5836),
 ])
 def test_symphony_is_nearly_as_good_as_the_best(program, scenario, rate):
     others = {p: finish_rate(program, scenario, rate, p) for p in ("eager", "eager-drop", "clockwork")}
