@@ -88,9 +88,10 @@ class Fleet {
   bool short_of_memory() const { return !wanted_.empty(); }
   // When wake() is to be called; max() for never.
   TimePoint wake_at() const { return wake_; }
-  // Loads for what waits; tries again to load what is wanted, where its time has come. Call it once in
-  // each event.
+  // Tries again to load what is wanted, where its time has come.
   void wake(TimePoint now, Actions& out);
+  // Loads for what waits. Call it at the end of each event, when all has been sent that can be.
+  void load_for_waiting(TimePoint now, Actions& out);
 
   // Time of EXEC by place in the model's list of batch sizes: the rolling estimate over all devices.
   Duration exec(ModelId model, int batch_index) const {

@@ -367,9 +367,12 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
   }
 }
 
-void Fleet::wake(TimePoint now, Actions& out) {
+void Fleet::load_for_waiting(TimePoint now, Actions& out) {
   // What is nowhere goes before what has a place.
   if (scarce_ && wanted_.empty() && !pressing_.wanted().empty()) load_pressing(now, out);
+}
+
+void Fleet::wake(TimePoint now, Actions& out) {
   if (now < wake_) return;
   wake_ = TimePoint::max();
   std::vector<ModelId> order = wanted_;

@@ -108,6 +108,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
   for (; ready_at_.top_at() <= now; ready_at_.remove(ready_at_.top()))
     ready_.insert(DeviceId{ready_at_.top()});
   step(now, out);
+  fleet_.load_for_waiting(now, out);
   const TimePoint wake = std::max(std::min(wake_at(now), fleet_.wake_at()), now + Duration{1});
   if (wake < asked_wake_) {
     asked_wake_ = wake;

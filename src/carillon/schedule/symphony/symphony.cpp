@@ -203,6 +203,7 @@ void Symphony::run_due(TimePoint now, Actions& out) {
     inform_device(grant->device, now);
     update(grant->model, now, out);
   }
+  fleet_.load_for_waiting(now, out);
   TimePoint wake = std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at()});
   if (wake < asked_wake_) {
     wake = std::max(wake, now + Duration{1});
