@@ -21,6 +21,8 @@ struct Case {
   std::function<ValueId(GraphMaker&, Random&, ValueId x)> make;  // x is [batch, 16, 9, 9]
   // The largest error beside the largest value; where the two worlds add up in another order.
   double tolerance = 1e-5;
+  // oneDNN's GELU by erf makes NaN of an infinity where the processor has AVX-512; a number it never makes.
+  bool infinity_or_nan = false;
 };
 
 ValueId conv(GraphMaker& m, Random& random, ValueId x, std::int64_t channels, std::int64_t kernel,
@@ -43,7 +45,9 @@ const PostOp relu6{.kind = PostOp::Kind::clip, .alpha = 0, .beta = 6};
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  const auto add = [&](std::string name, auto make) { all.push_back({std::move(name), make}); };
+  const auto add = [&](std::string name, auto make) {
+    all.push_back({.name = std::move(name), .make = make});
+  };
   // Each elementwise function behind a convolution, and as a node.
   using Kind = PostOp::Kind;
   for (const auto& [name, op] : std::initializer_list<std::pair<const char*, PostOp>>{
@@ -61,10 +65,13 @@ std::vector<Case> cases() {
     add(std::string("Conv") + name,
         [op = op](GraphMaker& m, Random& r, ValueId x) { return conv(m, r, x, 24, 3, 1, {op}); });
     all.back().tolerance = 2e-5;
+    all.back().infinity_or_nan = op.kind == Kind::gelu_erf;
   }
   for (const std::string name :
-       {"Relu", "Sigmoid", "Tanh", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Gelu"})
+       {"Relu", "Sigmoid", "Tanh", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Gelu"}) {
     add("Node" + name, [name](GraphMaker& m, Random&, ValueId x) { return m.node(name, {x}, m.shape(x)); });
+    all.back().infinity_or_nan = name == "Gelu";
+  }
   add("NodeClip", [](GraphMaker& m, Random&, ValueId x) {
     return m.node("Clip", {x, scalar(m, -1), scalar(m, 1)}, m.shape(x));
   });
@@ -156,17 +163,17 @@ class KeepsNan : public ::testing::TestWithParam<Case> {};
 
 // NaN in the same places, infinities too, numbers nearly so. oneDNN's max pools start from the least number,
 // as onnxruntime's do, and not from -infinity.
-void expect_same(const graph::Tensor& got, const graph::Tensor& want, double tolerance) {
+void expect_same(const graph::Tensor& got, const graph::Tensor& want, const Case& test) {
   const auto a = got.as<float>(), b = want.as<float>();
   ASSERT_EQ(a.size(), b.size());
   double largest = 0;
   for (const float y : b)
     if (std::isfinite(y)) largest = std::max(largest, std::abs(static_cast<double>(y)));
   for (std::size_t i = 0; i < b.size(); ++i) {
-    const bool same = std::isnan(b[i]) ? std::isnan(a[i])
-                      : std::isinf(b[i])
-                          ? a[i] == b[i] || (b[i] < 0 && a[i] == std::numeric_limits<float>::lowest())
-                          : std::abs(a[i] - b[i]) <= tolerance * largest;
+    const bool same = std::isnan(b[i])   ? std::isnan(a[i])
+                      : std::isinf(b[i]) ? a[i] == b[i] || (test.infinity_or_nan && std::isnan(a[i])) ||
+                                               (b[i] < 0 && a[i] == std::numeric_limits<float>::lowest())
+                                         : std::abs(a[i] - b[i]) <= test.tolerance * largest;
     ASSERT_TRUE(same) << "element " << i << " is " << a[i] << ", and should be " << b[i];
   }
 }
@@ -193,7 +200,7 @@ TEST_P(KeepsNan, InItsRowAndNowhereElse) {
   const Bound usual(**compiled, plan, ordinary);
   ASSERT_TRUE(plan.run({0, plan.kernels()}, usual.binding(), {}).has_value());
   const Buffers usual_want = reference(g, ordinary);
-  expect_same(*usual.outputs()[0], *usual_want[0], test.tolerance);
+  expect_same(*usual.outputs()[0], *usual_want[0], test);
 
   for (const float value : {nan, infinity, -infinity}) {
     for (const bool everywhere : {false, true}) {
@@ -208,7 +215,7 @@ TEST_P(KeepsNan, InItsRowAndNowhereElse) {
       const Buffers want = reference(g, inputs);
       const Bound whole(**compiled, plan, inputs);
       ASSERT_TRUE(plan.run({0, plan.kernels()}, whole.binding(), {}).has_value());
-      expect_same(*whole.outputs()[0], *want[0], test.tolerance);
+      expect_same(*whole.outputs()[0], *want[0], test);
       const auto got = whole.outputs()[0]->as<float>(), before = usual.outputs()[0]->as<float>();
       const std::size_t size = got.size() / batch;
       for (std::size_t i = 0; i < got.size(); ++i) {
@@ -220,12 +227,12 @@ TEST_P(KeepsNan, InItsRowAndNowhereElse) {
       for (int k = 0; k < plan.kernels(); ++k)
         for (int again = 0; again < 2; ++again)
           ASSERT_TRUE(plan.run({k, k + 1}, parts.binding(), {}).has_value());
-      expect_same(*parts.outputs()[0], *whole.outputs()[0], 0);
+      expect_same(*parts.outputs()[0], *whole.outputs()[0], {.name = {}, .make = {}, .tolerance = 0});
     }
   }
   // And gone with the run.
   ASSERT_TRUE(plan.run({0, plan.kernels()}, usual.binding(), {}).has_value());
-  expect_same(*usual.outputs()[0], *usual_want[0], test.tolerance);
+  expect_same(*usual.outputs()[0], *usual_want[0], test);
 }
 INSTANTIATE_TEST_SUITE_P(Nan, KeepsNan, ::testing::ValuesIn(cases()),
                          [](const auto& test) { return test.param.name; });
