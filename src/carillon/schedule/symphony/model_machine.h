@@ -30,7 +30,8 @@ struct Batch {
 
 // The ModelThread of Symphony (figure 18): one model's queue and its candidate. A state machine: it is told
 // what happens and when, and what it says is passed on to the RankMachine by whoever drives it. Costs O(log
-// batch sizes) a call, and O(1) for each request that enters or leaves. Not thread-safe.
+// batch sizes) a call, where heads are passed over O(batch sizes), and O(1) for each request that enters or
+// leaves, O(those passed over) where some are. Not thread-safe.
 class ModelMachine {
  public:
   ModelMachine(const ModelInfo& info, const Environment& environment);
