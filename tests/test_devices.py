@@ -94,9 +94,11 @@ def test_one_request_at_a_time_needs_few_of_eight_devices(program, tiny_models, 
 def test_every_request_is_answered_once_while_devices_fail_and_hang(program, tiny_models, profile, tmp_path, scheduler):
     log = tmp_path / "server.log"
     faults = "kill=0@2s+2s,hang=1@2s+3s"
+    # More than two devices can do, so that each of the four is at work when it fails.
+    rate = "900"
     with serving(program, tiny_models, log, *emulated(profile, 4, "--emulated-faults", faults, "--hang-after", "500"),
                  "--scheduler", scheduler) as server:
-        told = load(server, "--rate", "150", "--deadline", "300", "--duration", "6", "--warmup", "0")
+        told = load(server, "--rate", rate, "--deadline", "300", "--duration", "6", "--warmup", "0")
         assert told["unanswered"] == 0
         assert told["on_time"] + told["late"] + told["refused"] + told["failed"] == told["sent"]
         counted = answers(server)

@@ -205,6 +205,8 @@ class Fleet {
     return device.free_pages + device.freeing_pages - device.coming_pages;
   }
   bool room_for_another_load(const Device& device) const;
+  void placed(ModelId model, DeviceId device, TimePoint now);
+  void removed(ModelId model, DeviceId device, TimePoint now);
   void find_scarce();
   void fill(DeviceId id, TimePoint now, Actions& out);
   void load(DeviceId id, ModelId model, TimePoint now, Actions& out);

@@ -45,6 +45,16 @@ bool Fleet::room_for_another_load(const Device& d) const {
   return d.loads + static_cast<int>(d.coming.size()) < loads_ahead;
 }
 
+void Fleet::placed(ModelId model, DeviceId device, TimePoint now) {
+  placement_.placed(model, device, now);
+  pressing_.placed(model, device);
+}
+
+void Fleet::removed(ModelId model, DeviceId device, TimePoint now) {
+  placement_.removed(model, device, now);
+  pressing_.removed(model, device);
+}
+
 // Whether placement has to be kept; where it begins, it is told where everything is.
 void Fleet::find_scarce() {
   const bool before = scarce_;
@@ -63,13 +73,7 @@ void Fleet::find_scarce() {
       const ModelId model{static_cast<std::uint32_t>(m)};
       const DeviceId device{static_cast<std::uint32_t>(i)};
       const TimePoint now = devices_[i].last_use[m];
-      if (scarce_) {
-        placement_.placed(model, device, now);
-        pressing_.placed(model, device);
-      } else {
-        placement_.removed(model, device, now);
-        pressing_.removed(model, device);
-      }
+      scarce_ ? placed(model, device, now) : removed(model, device, now);
     }
 }
 
@@ -114,10 +118,7 @@ void Fleet::load(DeviceId id, ModelId model, TimePoint now, Actions& out) {
   d.last_use[model.index()] = now;
   ++d.loads;
   ++m.places;
-  if (scarce_) {
-    placement_.placed(model, id, now);
-    pressing_.placed(model, id);
-  }
+  if (scarce_) placed(model, id, now);
   set_wanted(m, false);
   moves_.insert(next_action_, {Kind::load, id, model, d.life});
   out.emplace_back(Load{next_action_, id, model, {now, TimePoint::max()}, m.load.estimate()});
@@ -127,10 +128,7 @@ void Fleet::load(DeviceId id, ModelId model, TimePoint now, Actions& out) {
 // A copy is gone, or will be.
 void Fleet::left(Model& m, ModelId id, DeviceId device, TimePoint now) {
   --m.places;
-  if (scarce_) {
-    placement_.removed(id, device, now);
-    pressing_.removed(id, device);
-  }
+  if (scarce_) removed(id, device, now);
   if (m.places == 0 && m.waiting_since != TimePoint::max()) {
     set_wanted(m, true);  // its turn comes again
     wake_ = std::min(wake_, saturating_add(now, Duration{1}));

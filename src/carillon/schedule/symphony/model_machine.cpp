@@ -122,9 +122,9 @@ const std::optional<Candidate>& ModelMachine::update(TimePoint now, TimePoint fr
     const std::size_t most =
         limit_ > 0 ? std::min(queue_.size(), static_cast<std::size_t>(limit_)) : queue_.size();
     const int index = fitting(most, start, deadline);
+    if (index >= 0 && fills_ && outlook_ && fill(index, start, now)) break;
     // What is lost by going on with this head: the batch stays below the target although there are requests
     // enough.
-    if (index >= 0 && fills_ && outlook_ && fill(index, start, now)) break;
     bool drop = index < 0;
     if (!drop && !fills_ && target_ > 0 && batch_size(index) < target_) {
       const int wanted = index_for(std::min(queue_.size(), static_cast<std::size_t>(target_)));

@@ -340,6 +340,15 @@ TEST(ModelMachine, WithoutAnOutlookAHeadIsDroppedWhereItKeepsTheBatchSmall) {
   EXPECT_EQ(dropped_of(machine), 1);
 }
 
+// Of each model, how many were not on time.
+std::map<std::uint32_t, int> lost_of(const SimWorld& world) {
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  std::map<std::uint32_t, int> lost;
+  for (const auto& log : world.requests())
+    if (log.outcome != testing::Outcome::on_time) ++lost[log.request.model.value];
+  return lost;
+}
+
 TEST(Symphony, AsksEarlyForDevicesThatKeepItWaiting) {
   // One device, and a second model that takes it for 8 ms of every 16: a batch that asked at its frontrun
   // moment, 1 ms before its latest start, would be lost every other time.
@@ -356,24 +365,12 @@ TEST(Symphony, AsksEarlyForDevicesThatKeepItWaiting) {
       world.arrive({.model = ModelId{0}, .deadline = then + 20ms}, then);
     }
     world.run();
-    EXPECT_TRUE(world.problems().empty()) << world.problems_text();
-    int lost = 0;
-    for (const auto& log : world.requests())
-      if (log.outcome != testing::Outcome::on_time && log.request.model == ModelId{0}) ++lost;
+    const int lost = lost_of(world)[0];
     if (early)
       EXPECT_LE(lost, 8);
     else
       EXPECT_GE(lost, 40);
   }
-}
-
-// Of each model, how many were not on time.
-std::map<std::uint32_t, int> lost_of(const SimWorld& world) {
-  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
-  std::map<std::uint32_t, int> lost;
-  for (const auto& log : world.requests())
-    if (log.outcome != testing::Outcome::on_time) ++lost[log.request.model.value];
-  return lost;
 }
 
 TEST(Symphony, MakesABatchSmallerThatWouldMakeOthersLate) {
