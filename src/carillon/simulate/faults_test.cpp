@@ -10,102 +10,16 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/base/random.h"
 #include "carillon/schedule/testing/policies.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/simulate/testing/checker.h"
+#include "carillon/simulate/testing/fault_case.h"
 
 namespace carillon::simulate {
 namespace {
 
 using testing::Checker;
-
-struct Case {
-  workload::Scenario scenario;
-  Faults faults;
-  Duration decision_time{0};
-};
-
-Case make_case(std::uint64_t seed) {
-  Random random(seed * 0x9e3779b97f4a7c15ULL + 1);
-  const auto some = [&](double most) { return random.below(3) == 0 ? most * random.uniform() : 0; };
-  Case c;
-  auto& s = c.scenario;
-  s.name = "faults";
-  s.seed = seed;
-  s.duration = 2s;
-  s.devices = static_cast<int>(1 + random.below(4));
-  s.network_delay = Duration{static_cast<std::int64_t>(random.below(3) * 200'000)};
-  const auto models = static_cast<int>(1 + random.below(8));
-  if (random.below(2) == 0) s.memory = mib(16 * (4 + random.below(12)));
-  double capacity = 0;
-  for (int i = 0; i < models; ++i) {
-    workload::ScenarioModel m{.name = std::string("m").append(std::to_string(i))};
-    m.latency.linear = true;
-    m.latency.alpha = from_ms(0.1 + 3 * random.uniform());
-    m.latency.beta = from_ms(0.1 + 10 * random.uniform());
-    m.slo = from_ms(to_ms(m.latency.batch_time(1)) * (1 + 20 * random.uniform()) + 2);
-    m.max_batch = static_cast<int>(1 + random.below(16));
-    if (s.memory) m.weights = mib(16 * (1 + random.below(3)));
-    m.load = from_ms(10 * random.uniform());
-    capacity += s.devices * 4 / to_seconds(m.latency.batch_time(4)) / models;
-    s.models.push_back(std::move(m));
-  }
-  s.rate = capacity * (0.1 + 2 * random.uniform());
-  if (random.below(4) == 0) s.process = {.kind = workload::ArrivalKind::gamma, .shape = 0.1};  // bursts
-  if (random.below(6) == 0)
-    s.process = {.kind = workload::ArrivalKind::closed, .clients = 1 + static_cast<int>(random.below(8))};
-  auto& f = c.faults;
-  f.speed = random.below(4) == 0 ? 0.5 + 2 * random.uniform() : 1;
-  f.noise = some(0.3);
-  f.hiccups = some(0.05);
-  f.infer_failures = some(0.3);
-  f.load_failures = some(0.5);
-  f.lost_inputs = some(0.1);
-  f.late_reports = some(0.3);
-  f.doubled_reports = some(0.3);
-  f.lost_reports = some(0.02);
-  f.cancels = some(0.3);
-  f.deaths_per_s = some(2);
-  f.stalls_per_s = some(3);
-  f.slowdowns_per_s = some(3);
-  if (random.below(4) == 0) f.clock_offset = from_ms(3 * random.uniform());
-  if (random.below(4) == 0) c.decision_time = from_ms(0.1 * random.uniform());
-  if (random.below(4) == 0) s.warmup = from_ms(1000 * random.uniform());
-  auto& one = s.models[random.below(s.models.size())];
-  switch (random.below(8)) {
-    case 0:  // its time depends on the input
-      one.latency.c0 = one.latency.beta;
-      one.latency.c1 = 0.5;
-      one.latency.modes = {{.mean = one.latency.alpha, .deviation = one.latency.alpha / 4, .weight = 3},
-                           {.mean = 4 * one.latency.alpha, .deviation = one.latency.alpha}};
-      break;
-    case 1:
-      one.batch_sizes = {1};
-      for (int b = 2; b < one.max_batch; b *= 2) one.batch_sizes.push_back(b);
-      break;
-    case 2:
-      one.rate = {{100ms, s.rate}, {700ms, 0}, {1200ms, s.rate / 2}};
-      break;
-    case 3:
-      for (TimePoint at{}; at < TimePoint{s.duration}; at += from_ms(50 * random.uniform()))
-        one.arrivals.push_back(
-            {.at = at,
-             .slo = random.below(8) == 0 ? Duration::max() : from_ms(2 * to_ms(one.slo) * random.uniform()),
-             .cls = static_cast<Class>(random.below(3)),
-             .priority = static_cast<std::uint32_t>(random.below(3))});
-      break;
-    case 4:
-      one.process = workload::ArrivalSpec{.kind = workload::ArrivalKind::closed, .clients = 3};
-      break;
-    case 5:
-      one.slo = Duration::max();
-      break;
-    default:
-      break;
-  }
-  return c;
-}
+using Case = testing::FaultCase;
 
 struct Verdict {
   std::string problems;
@@ -209,7 +123,7 @@ TEST_P(Faulty, PromisesHoldWhateverHappens) {
   }
   std::uint64_t runs = 0;
   for (std::uint64_t seed = first + block; seed <= last; seed += blocks, ++runs) {
-    const Case c = make_case(seed);
+    const Case c = testing::fault_case(seed);
     const Verdict v = verdict(c, scheduler);
     checks += v.checks;
     if (v.problems.empty()) continue;
