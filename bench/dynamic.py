@@ -135,7 +135,7 @@ def write(data, loads, schedulers, args):
     shares = "; ".join(f"{app}: {100 * share:.0f}% of the requests, {first} to {last} tokens"
                        for app, (share, first, last) in APPS.items())
     machine = data["machine"]
-    text = (f"{BEGIN}\n`python bench/dynamic.py`, commit {machine['commit']}, {machine['cpu']}, kernels on one thread, "
+    text = (f"{BEGIN}\n`python bench/dynamic.py --seconds {args.seconds:g} --rounds {args.rounds} --loads {args.loads}`, commit {machine['commit']}, {machine['cpu']}, kernels on one thread, "
             f"{machine['date']}. {shares}. P99 of the solo times {data['p99_ms']:.2f} ms, SLO {data['slo_ms']:.1f} ms; load 1 "
             f"is {data['capacity_rps']:.0f} requests/s. Shares of requests on time, mean of {args.rounds} rounds of "
             f"{args.seconds:g} s (least to most).\n\n{table}\n\n![On time by load](img/dynamic.png)\n{END}")

@@ -5,7 +5,7 @@
     python bench/papers.py table2 fig9          only these (their results replace the older ones)
     python bench/papers.py fig7 --grid 5880     the whole grid of Table 1 instead of a sample
 
-Every table has every policy, with the same knowledge and the same variants: eager and timeout as their papers have them,
+Every table that compares policies has every one, with the same knowledge and the same variants: eager and timeout as their papers have them,
 and with Symphony's head drop (eager-drop, timeout-drop). Results are kept in build/bench/papers.json; docs/papers.md is
 written from all that is there, beside what it said before (bench/papers_before.json). Each run of the program is kept,
 too (build/bench/cells), by what was run and by which program, so that a run that was cut off goes on where it was.
@@ -395,7 +395,7 @@ def write(kept):
 
 Written by `python bench/papers.py`; run it again after a change to a policy. Virtual time and a fixed seed: the same commit gives the same numbers on any machine. Goodput is the highest total rate at which at least 99% of every model's requests are answered on time (refusals count as never), searched to 0.5%. Devices, network and profiles are ideal here, and the baselines are ours: written from the papers, on the same mirror of the devices and with the same estimates as our own policies, so they can be stronger than the systems that the papers measured.
 
-Every policy is in every table. `eager` and `timeout` are as section 3.4 of Symphony's paper has them; `eager-drop` and `timeout-drop` also drop heads early, by Symphony's rule, so that what deferral gains can be told from what head drop gains. Where a figure moved by more than 0.5% since commit 87740e7, it reads "then -> now".
+Every policy is in Table 2, the flat top and figures 2, 9, 10, 11 and 15; the others have those of the paper's figure. `eager` and `timeout` are as section 3.4 of Symphony's paper has them; `eager-drop` and `timeout-drop` also drop heads early, by Symphony's rule, so that what deferral gains can be told from what head drop gains. Where a figure moved by more than 0.5% since commit 87740e7, it reads "then -> now".
 
 What was wrong with this page as of 87740e7: eager and timeout ran without head drop, and most of what was shown as the gain of deferral was that of head drop; figure 11 had no eager, figures 2 and 15 no clockwork, which were among the best there; a figure of the flat top was typed in, not measured; in figure 11 clockwork began with empty devices where every model should be loaded, and was refused for its LOADs at 15 ms and with bursts. One of Symphony's constants had been chosen by figure 2, and cost up to 30% elsewhere: without it figure 2 falls. Clockwork then sent its work 5 ms ahead, as its paper does; now it decides late (docs/architecture.md), which is most of what it gained.
 """]

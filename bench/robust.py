@@ -60,9 +60,9 @@ REASONS = {
     "clipper": "has one queue and one batch size for each model and serves models in the order of arrival: where SLOs differ "
                "the tight ones wait behind the others.",
     "shepherd": "runs the largest batch first: models of few requests, or of long batches, wait for all others.",
-    "timeout:0.3": "waits for 0.3 of the SLO whether a device will be free then or not.",
-    "timeout-drop:0.3": "likewise. Where devices are many and SLOs differ widely it is above eager-drop: it keeps long batches "
-                        "from taking devices that short SLOs need.",
+    "timeout:0.3": "as timeout-drop:0.3.",
+    "timeout-drop:0.3": "waits for 0.3 of the SLO whether a device will be free then or not. Where devices are many and SLOs "
+                        "differ widely it is above eager-drop: it keeps long batches from taking devices that short SLOs need.",
     "clockwork": "takes the largest batch that can be filled, and passes over heads whose deadline comes before its end (appendix "
                  "B), where eager-drop weighs what that serves. In mixed_slos, where one queue has all SLOs, it loses those of "
                  "15 ms to batches of those of 200 (with batches of at most two it is level with eager-drop). Where models share "
@@ -289,7 +289,7 @@ planned size, waste=0 and value=0 run the most urgent first.
 def document(found, best, files, policies, other_seeds):
     out = [f"""# Beyond the papers' figures: every policy on workloads of many kinds
 
-Written by `python bench/robust.py`; run it again after a change to a policy. Virtual time: the same commit gives the same numbers on any machine (these: commit {harness.machine()['commit']}, {harness.machine()['cpu']}). The scenarios are in `scenarios/robust`: eight written by hand, and a dozen drawn by `bench/make_robust.py` before any constant was chosen by them.
+Written by `python bench/robust.py --ablate`; run it again after a change to a policy. Virtual time: the same commit gives the same numbers on any machine (these: commit {harness.machine()['commit']}, {harness.machine()['cpu']}). The scenarios are in `scenarios/robust`: eight written by hand, and a dozen drawn by `bench/make_robust.py` before any constant was chosen by them.
 
 ## Goodput
 
