@@ -367,11 +367,7 @@ int run_waiting(const Arguments& arguments) {
 int run(const Arguments& arguments) {
   if (arguments.waiting > 0) return run_waiting(arguments);
   std::vector<std::string> schedulers = arguments.schedulers;
-  if (schedulers == std::vector<std::string>{"all"}) {
-    schedulers = schedule::scheduler_names();
-    for (std::string& name : schedulers)
-      if (name.starts_with("timeout")) name += ":0.3";
-  }
+  if (schedulers == std::vector<std::string>{"all"}) schedulers = schedule::scheduler_names();
   const bool threads = arguments.threads > 1 || arguments.rounds;
   for (const std::string& name : schedulers)
     if (threads && (name != "symphony" || arguments.each || arguments.fit > 0)) {

@@ -22,7 +22,7 @@ constexpr std::size_t pressed_devices_tried = 4;
 constexpr std::size_t victims_tried = 32;
 constexpr std::size_t rooms_tried = 2;  // for models of ever fewer pages
 // What was used within so many times the time that a LOAD of it takes is not taken away for requests that
-// wait elsewhere: as in Clockwork, so that LOADs do not push out what is asked for next.
+// wait elsewhere, so that LOADs do not push out what is asked for next.
 constexpr int loads_unused = 10;
 // For so long what a device's models can wait counts as known, unless others come.
 constexpr Duration patience_renewed = 100ms;
@@ -281,7 +281,7 @@ void Fleet::load_copy(ModelId model, TimePoint now, Actions& out) {
   }
 }
 
-// A request's demand is its work over the time that it can wait, as in Clockwork::demand_of.
+// A request's demand is its work over the time that its model's latest requests could wait.
 void Fleet::set_waiting(ModelId model, Waiting waiting) {
   Model& m = models_[model.index()];
   m.waiting_since = waiting.since;

@@ -8,7 +8,7 @@
 
 #include "carillon/schedule/margins.h"
 #include "carillon/schedule/scheduler.h"
-#include "carillon/schedule/testing/policies.h"
+#include "carillon/schedule/testing/test_name.h"
 
 namespace carillon::schedule {
 namespace {
@@ -173,7 +173,7 @@ TEST_P(OutlierTest, TheNextBatchIsSentBeforeTheLastHasEnded) {
   EXPECT_EQ(world.running.size(), 2U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OutlierTest, ::testing::ValuesIn(testing::every_policy()),
+INSTANTIATE_TEST_SUITE_P(All, OutlierTest, ::testing::ValuesIn(scheduler_names()),
                          [](const auto& tested) { return testing::test_name(tested.param); });
 
 }  // namespace

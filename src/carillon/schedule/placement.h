@@ -11,10 +11,10 @@
 namespace carillon::schedule {
 
 // Where more copies of a model would help, for devices that cannot hold all models: how much device time each
-// model asks for, and how that would be spread over the devices that hold it. It plays the part of
-// Clockwork's load priority (appendix B) for policies whose requests wait in one queue a model and may run on
-// any of its devices: there a device that is asked for more than others shows in rates long before it shows
-// in a queue.
+// model asks for, and how that would be spread over the devices that hold it. For policies
+// whose requests wait in one queue a model and may run on any of its devices: there a device that is steadily
+// asked for more than others shows in rates long before it shows in a queue. Bursts, and what waits now, are
+// LoadPriority's.
 //
 // A model's work is its rate of arrival times what a request took of late, averaged over `window`. It is
 // poured over the model's devices like water: the emptiest are filled up to one level. Each model's level is

@@ -17,6 +17,9 @@ namespace {
 struct Policy {
   std::string_view name;
   Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value, const Environment& environment);
+  std::string_view example = {};  // a value behind its name, where it needs one
+
+  std::string full_name() const { return std::string(name).append(example); }
 };
 
 Result<> no_value(std::string_view name, std::string_view value) {
@@ -99,8 +102,8 @@ constexpr Policy policies[] = {
     {"orloj", make_orloj},
     {"eager", make_eager<false>},
     {"eager-drop", make_eager<true>},
-    {"timeout", make_timeout<false>},
-    {"timeout-drop", make_timeout<true>},
+    {"timeout", make_timeout<false>, ":0.3"},
+    {"timeout-drop", make_timeout<true>, ":0.3"},
     {"clipper", make_baseline<baselines::Clipper>},
     {"nexus", make_baseline<baselines::Nexus>},
     {"shepherd", make_baseline<baselines::Shepherd>},
@@ -115,14 +118,14 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
   std::string names;
   for (const Policy& policy : policies) {
     if (policy.name == name) return policy.make(value, environment);
-    names += (names.empty() ? "" : ", ") + std::string(policy.name);
+    names += (names.empty() ? "" : ", ") + policy.full_name();
   }
   return fail(ErrorCode::not_found, "no scheduler '" + std::string(text) + "'; there are " + names);
 }
 
 std::vector<std::string> scheduler_names() {
   std::vector<std::string> names;
-  for (const Policy& policy : policies) names.emplace_back(policy.name);
+  for (const Policy& policy : policies) names.push_back(policy.full_name());
   return names;
 }
 

@@ -47,9 +47,11 @@ struct Environment {
     return exec + from_ns(static_cast<double>(exec.count()) * overrun) + answer;
   }
 };
-// What a server starts from: the defaults, measured from then on. Half of the way back is taken to lie between
-// the controller and the client.
-constexpr Environment live_environment() { return {.measured = true, .client = 500us}; }
+// What a server starts from: the defaults, measured from then on. Half of the way back is taken to lie
+// between the controller and the client.
+constexpr Environment live_environment() {
+  return {.measured = true, .client = 500us};
+}
 
 // Decides which request runs where and when: a pure state machine, without a clock, a thread, a socket or
 // randomness.
@@ -81,6 +83,7 @@ class Scheduler {
 // A new scheduler by its name on the command line: "clockwork", "symphony", "timeout:0.3"; the error lists
 // the names there are, or says what the value behind the colon must be.
 Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view name, const Environment& environment = {});
+// Every policy by a name that make_scheduler takes, with a value where one is needed.
 std::vector<std::string> scheduler_names();
 
 }  // namespace carillon::schedule

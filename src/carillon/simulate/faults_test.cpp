@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/schedule/testing/policies.h"
+#include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/simulate/testing/checker.h"
 #include "carillon/simulate/testing/fault_case.h"
@@ -137,7 +137,7 @@ TEST_P(Faulty, PromisesHoldWhateverHappens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Faulty,
-                         ::testing::Combine(::testing::ValuesIn(schedule::testing::every_policy()),
+                         ::testing::Combine(::testing::ValuesIn(schedule::scheduler_names()),
                                             ::testing::Range<std::uint64_t>(0, blocks)),
                          [](const auto& tested) {
                            return schedule::testing::test_name(std::get<0>(tested.param)) + "_" +

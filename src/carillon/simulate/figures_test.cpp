@@ -15,7 +15,7 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/schedule/testing/policies.h"
+#include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/simulate/testing/fault_case.h"
 
@@ -160,7 +160,7 @@ class FiguresTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FiguresTest, AreAsRecorded) {
   const World world = worlds().at(GetParam())();
-  for (const std::string& policy : schedule::testing::every_policy()) {
+  for (const std::string& policy : schedule::scheduler_names()) {
     const std::string found = figures_of(world, policy);
     std::string& known = recorded()[{GetParam(), policy}];
     if (recording())
@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, FiguresTest, ::testing::ValuesIn(names()),
                          [](const auto& tested) { return schedule::testing::test_name(tested.param); });
 
 TEST(RecordedFigures, AreOfWorldsAndPoliciesThatThereAre) {
-  const auto policies = schedule::testing::every_policy();
+  const auto policies = schedule::scheduler_names();
   for (const auto& [key, figures] : recorded()) {
     EXPECT_TRUE(worlds().contains(key.first)) << key.first;
     EXPECT_TRUE(std::ranges::find(policies, key.second) != policies.end()) << key.second;

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/schedule/testing/policies.h"
+#include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/simulate/testing/checker.h"
 
@@ -90,7 +90,7 @@ TEST_P(OverloadTest, TurnsNobodyAwayWhileDecisionsKeepUp) {
   EXPECT_GT(served.share, 0.99);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OverloadTest, ::testing::ValuesIn(schedule::testing::every_policy()),
+INSTANTIATE_TEST_SUITE_P(All, OverloadTest, ::testing::ValuesIn(schedule::scheduler_names()),
                          [](const auto& tested) { return schedule::testing::test_name(tested.param); });
 
 TEST(Overload, OfOneModelIsNotTheOthers) {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/schedule/testing/policies.h"
+#include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/simulation.h"
 
@@ -81,15 +81,15 @@ TEST_P(Recovery, AllIsWellAgainSoonAfterASlowSpell) {
       const Figures slowed = run(scenario, *make(), {.faults = {.spells = {spell}}, .interval = interval});
       const double before = on_time(usual, end + soon, scenario.duration);
       const double now = on_time(slowed, end + soon, scenario.duration);
-      std::printf("%s, %s: %.0f/s, %gx: %.4f, without %.4f\n", GetParam().c_str(), scenario.name.c_str(), rate,
-                  spell.factor, now, before);
+      std::printf("%s, %s: %.0f/s, %gx: %.4f, without %.4f\n", GetParam().c_str(), scenario.name.c_str(),
+                  rate, spell.factor, now, before);
       EXPECT_GE(now, 0.95 * before) << scenario.name << " " << spell.factor;
     }
   }
 }
 
 std::vector<std::string> all_but_fcfs() {
-  std::vector<std::string> names = schedule::testing::every_policy();
+  std::vector<std::string> names = schedule::scheduler_names();
   std::erase(names, "fcfs");
   return names;
 }

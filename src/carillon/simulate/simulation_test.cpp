@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "carillon/schedule/testing/policies.h"
+#include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/clients.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
@@ -96,7 +96,7 @@ TEST_P(EveryScheduler, WorksWithLittleMemory) {
   EXPECT_GT(r.loads, 10U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EveryScheduler, ::testing::ValuesIn(schedule::testing::every_policy()),
+INSTANTIATE_TEST_SUITE_P(All, EveryScheduler, ::testing::ValuesIn(schedule::scheduler_names()),
                          [](const auto& tested) { return schedule::testing::test_name(tested.param); });
 
 TEST(Simulation, RequestsOfOneModelMayHaveSeveralSlos) {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/testing/models.h"
-#include "carillon/schedule/testing/policies.h"
 #include "carillon/schedule/testing/sim_world.h"
+#include "carillon/schedule/testing/test_name.h"
 
 namespace carillon::schedule {
 namespace {
@@ -71,7 +71,7 @@ TEST(Fcfs, WhatADeviceLosesGoesToAnIdleOneThatHasTheModel) {
 }
 
 TEST(Scheduler, IsMadeByName) {
-  for (const std::string& text : testing::every_policy()) {
+  for (const std::string& text : scheduler_names()) {
     const auto made = make_scheduler(text);
     ASSERT_TRUE(made.has_value()) << made.error().message;
     EXPECT_EQ((*made)->name(), text);

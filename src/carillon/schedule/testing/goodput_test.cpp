@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/testing/models.h"
-#include "carillon/schedule/testing/policies.h"
 #include "carillon/schedule/testing/sim_world.h"
+#include "carillon/schedule/testing/test_name.h"
 #include "carillon/workload/arrivals.h"
 
 namespace carillon::schedule {
@@ -142,7 +142,7 @@ TEST_P(MoreModelsThanMemory, NobodyStarvesBehindHotModels) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MoreModelsThanMemory, ::testing::ValuesIn(testing::every_policy()),
+INSTANTIATE_TEST_SUITE_P(All, MoreModelsThanMemory, ::testing::ValuesIn(scheduler_names()),
                          [](const auto& tested) { return testing::test_name(tested.param); });
 
 }  // namespace
