@@ -63,13 +63,13 @@ def make_samples(folder: Path, models: str) -> Path:
 
 
 @contextlib.contextmanager
-def serving(program: Path, models: Path, log_path: Path, *options: str):
+def serving(program: Path, models: Path, log_path: Path, *options: str, page_cache: str = "256 MiB"):
     """A server that is ready; it must still be there at the end, and stop when told to."""
     http, grpc, metrics = free_addresses(3)
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [str(program), "serve", "--models", str(models), "--http", http, "--grpc", grpc,
-             "--metrics", metrics, "--page-cache", "256 MiB", *options],
+             "--metrics", metrics, "--page-cache", page_cache, *options],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     try:
         limit = time.monotonic() + 300

@@ -1,0 +1,42 @@
+"""What earlier programs decided is decided alike today: logs of every policy, simulated and live, driven anew.
+
+Where a policy is meant to decide otherwise, its logs are made again (make_logs.py)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LOGS = Path(__file__).resolve().parent / "logs"
+
+
+@pytest.mark.parametrize("name", sorted(file.name.removesuffix(".log.gz") for file in LOGS.glob("*.log.gz")))
+def test_an_earlier_log_is_decided_alike(program, tmp_path, name):
+    log = tmp_path / "run.log"
+    text = gzip.decompress((LOGS / f"{name}.log.gz").read_bytes())
+    log.write_bytes(text)
+    # The log holds what there is to decide by: arrivals, ends, devices that go or clients that do, and memory is short.
+    kinds = set(re.findall(rb"^(?:e \d+|a) (\w+)", text, re.MULTILINE))
+    kinds -= {b"wake", b"wake_at", b"stop", b"profiled"}  # of some policies only
+    assert kinds >= {b"arrived", b"done", b"device", b"infer", b"load", b"unload"}
+    if name.startswith("live"):
+        assert b"cancelled" in kinds
+    done = subprocess.run([str(program), "replay", str(log), "--json"], capture_output=True, text=True, timeout=120)
+    told = json.loads(done.stdout)
+    assert told["complete"] and told["differing_events"] == 0, done.stderr
+    assert done.returncode == 0
+
+
+def test_every_policy_has_its_logs(program):
+    said = subprocess.run([str(program), "serve", "--help"], capture_output=True, text=True, timeout=60).stdout
+    policies = re.search(r"Policy: (.*)", said).group(1).split(", ")
+    assert len(policies) > 1
+    for policy in policies:
+        for kind in ("simulated", "live"):
+            name = f"{kind}_{policy.replace(':', '_')}.log.gz"
+            assert (LOGS / name).exists(), f"{name}: tests/make_logs.py makes it"
