@@ -17,7 +17,7 @@
 #include "carillon/controller/symphony_threads.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/orloj/dynamic_hull.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
 namespace {

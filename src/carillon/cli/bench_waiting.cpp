@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "carillon/base/random.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
 namespace {
@@ -45,7 +45,8 @@ class World {
       decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, 1});
     for (int i = 0; i < options_.waiting; ++i) arrive();
     while (decisions_ < 2 * options_.decisions) {
-      for (int i = 0; i < options_.waiting && open_.size() < static_cast<std::size_t>(options_.waiting); ++i) arrive();
+      for (int i = 0; i < options_.waiting && open_.size() < static_cast<std::size_t>(options_.waiting); ++i)
+        arrive();
       const TimePoint end = ends_.empty() ? TimePoint::max() : ends_.top().at;
       if (std::min(end, wake_) == TimePoint::max()) break;
       now_ = std::max(now_, std::min(end, wake_));

@@ -8,7 +8,7 @@
 #include "carillon/graph/config.h"
 #include "carillon/graph/repository.h"
 #include "carillon/provision/served_plan.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
 namespace {

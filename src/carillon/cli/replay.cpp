@@ -10,7 +10,7 @@
 #include "carillon/base/statistics.h"
 #include "carillon/cli/commands.h"
 #include "carillon/controller/decision_log.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 #include "carillon/simulate/report.h"
 #include "carillon/simulate/simulation.h"
 

@@ -25,7 +25,7 @@
 #include "carillon/controller/model_loader.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "carillon/cli/commands.h"
 #include "carillon/controller/decision_log.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
 #include "carillon/simulate/report.h"

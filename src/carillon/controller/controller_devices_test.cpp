@@ -12,7 +12,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/controller/controller.h"
 #include "carillon/engine/emulated/emulated_engine.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::controller {

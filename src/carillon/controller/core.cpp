@@ -10,6 +10,8 @@
 #include "carillon/base/assert.h"
 
 namespace carillon::controller {
+
+using schedule::ActionKind;
 namespace {
 
 std::string milliseconds(Duration d) {
@@ -220,15 +222,15 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   const bool success = result.status == schedule::ActionStatus::success;
   Duration ran = success ? result.times.exec_end - result.times.exec_start : Duration{0};
   switch (flight.kind) {
-    case Kind::load:
+    case ActionKind::load:
       if (!success) break;
       device.loaded.push_back(flight.model);
       book_.loaded(result.device, flight.model, ran);
       break;
-    case Kind::unload:
+    case ActionKind::unload:
       if (success && std::erase(device.loaded, flight.model) > 0) book_.unloaded(result.device, flight.model);
       break;
-    case Kind::infer:
+    case ActionKind::infer:
       --infers_;
       if (success)
         book_.executed(result.device, flight.model, static_cast<int>(flight.requests.size()), result.times,
@@ -339,7 +341,7 @@ void Core::apply(TimePoint now) {
     if (const auto* refusal = std::get_if<schedule::Refuse>(&action)) refuse(*refusal);
 }
 
-std::uint32_t Core::new_action(ActionId id, Kind kind, DeviceId device, ModelId model) {
+std::uint32_t Core::new_action(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
   CARILLON_ASSERT(model.index() < models_.size());
   const std::uint32_t index = flights_.take();
   InFlight& flight = flights_[index];
@@ -357,7 +359,7 @@ std::uint32_t Core::new_action(ActionId id, Kind kind, DeviceId device, ModelId 
 void Core::not_taken(ActionId id, TimePoint now) {
   const auto index = actions_.find(id.value);
   const DeviceId device = flights_[*index].device;
-  if (flights_[*index].kind == Kind::infer) --infers_;
+  if (flights_[*index].kind == ActionKind::infer) --infers_;
   flights_.give_back(*index);
   actions_.erase(id.value);
   deferred_.push_back({device,
@@ -378,7 +380,7 @@ Core::Device& Core::live(DeviceId id) {
 void Core::taken(ActionId id, const InFlight& flight, TimePoint opens, TimePoint now) {
   watchdog_.sent(flight.device,
                  {.id = id,
-                  .lane = flight.kind == Kind::infer ? Watchdog::Lane::exec : Watchdog::Lane::load,
+                  .lane = flight.kind == ActionKind::infer ? Watchdog::Lane::exec : Watchdog::Lane::load,
                   .opens = opens,
                   .expected = flight.predicted},
                  now);
@@ -390,7 +392,7 @@ void Core::dispatch(const schedule::Stop& action, TimePoint) {
 
 void Core::dispatch(const schedule::Load& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  InFlight& flight = flights_[new_action(action.id, Kind::load, action.device, action.model)];
+  InFlight& flight = flights_[new_action(action.id, ActionKind::load, action.device, action.model)];
   flight.predicted = action.expected;
   if (!worker.submit(worker::LoadCommand{action.id, action.model, action.window}))
     return not_taken(action.id, now);
@@ -399,7 +401,7 @@ void Core::dispatch(const schedule::Load& action, TimePoint now) {
 
 void Core::dispatch(const schedule::Unload& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  const InFlight& flight = flights_[new_action(action.id, Kind::unload, action.device, action.model)];
+  const InFlight& flight = flights_[new_action(action.id, ActionKind::unload, action.device, action.model)];
   if (!worker.submit(worker::UnloadCommand{action.id, action.model})) return not_taken(action.id, now);
   taken(action.id, flight, now, now);
 }
@@ -408,7 +410,7 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   const std::size_t batch = action.requests.size();
   worker::Worker& worker = *live(action.device).worker;
   CARILLON_ASSERT(batch >= 1 && batch <= static_cast<std::size_t>(worker::max_batch));
-  InFlight& flight = flights_[new_action(action.id, Kind::infer, action.device, action.model)];
+  InFlight& flight = flights_[new_action(action.id, ActionKind::infer, action.device, action.model)];
   ++infers_;
   flight.requests.assign(action.requests.begin(), action.requests.end());
   flight.predicted = scheduler_->predicted_exec(action.device, action.model, static_cast<int>(batch));
@@ -565,7 +567,7 @@ void Core::take_out(DeviceId id, std::string why, TimePoint now) {
     if (!found) continue;  // a row that ran again
     actions_.erase(action.id.value);
     InFlight& flight = flights_[*found];
-    if (flight.kind == Kind::infer) --infers_;
+    if (flight.kind == ActionKind::infer) --infers_;
     for (const RequestId request : flight.requests) lose(request, why);
     flight.requests.clear();
     flights_.give_back(*found);

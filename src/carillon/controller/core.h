@@ -176,9 +176,8 @@ class Core {
     std::vector<const std::byte*> inputs;  // row by row
     std::vector<std::byte*> outputs;
   };
-  enum class Kind : std::uint8_t { load, unload, infer };
   struct InFlight {
-    Kind kind{};
+    schedule::ActionKind kind{};
     DeviceId device;
     ModelId model;
     std::vector<RequestId> requests;
@@ -222,7 +221,7 @@ class Core {
   void release(std::uint32_t index);
   void probe(TimePoint now);
   void stop_probe();
-  std::uint32_t new_action(ActionId id, Kind kind, DeviceId device, ModelId model);
+  std::uint32_t new_action(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model);
   AppId application(const InferCall& call, TimePoint now);
   Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
   void answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error, TimePoint now);

@@ -8,6 +8,7 @@
 
 #include "carillon/controller/core.h"
 #include "carillon/controller/testing/fakes.h"
+#include "carillon/schedule/registry.h"
 
 namespace carillon::controller {
 namespace {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "carillon/base/random.h"
+#include "carillon/schedule/registry.h"
 
 namespace carillon::controller {
 namespace {

@@ -16,7 +16,7 @@
 #include "carillon/controller/controller.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/engine/cpu/cpu_engine.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::controller {

@@ -21,6 +21,9 @@ enum class Reason : std::uint8_t {
 };
 std::string_view name_of(Reason reason);
 
+// What a worker does.
+enum class ActionKind : std::uint8_t { load, unload, infer };
+
 // What a scheduler wants done. Ids of actions are the scheduler's own, ascending, never used twice.
 struct Load {
   ActionId id;

@@ -19,8 +19,6 @@ namespace carillon::schedule {
 // Whether a model's weights are in a device's page cache.
 enum class Residence : std::uint8_t { absent, loading, loaded, unloading };
 
-enum class ActionKind : std::uint8_t { load, unload, infer };
-
 // What was known of an action that is reported, or that went with its device.
 struct FinishedAction {
   ActionKind kind{};

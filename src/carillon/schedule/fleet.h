@@ -148,7 +148,6 @@ class Fleet {
 
  private:
   enum class Residence : std::uint8_t { absent, loading, loaded, unloading };
-  enum class Kind : std::uint8_t { load, unload };
   struct Model {
     ModelInfo info;
     std::vector<profile::RollingWindow> exec;  // by batch index
@@ -182,7 +181,7 @@ class Fleet {
     std::uint64_t life = 0;
   };
   struct Move {
-    Kind kind{};
+    ActionKind kind{};
     DeviceId device;
     ModelId model;
     std::uint64_t life = 0;

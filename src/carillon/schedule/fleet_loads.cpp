@@ -120,7 +120,7 @@ void Fleet::load(DeviceId id, ModelId model, TimePoint now, Actions& out) {
   ++m.places;
   if (scarce_) placed(model, id, now);
   set_wanted(m, false);
-  moves_.insert(next_action_, {Kind::load, id, model, d.life});
+  moves_.insert(next_action_, {ActionKind::load, id, model, d.life});
   out.emplace_back(Load{next_action_, id, model, {now, TimePoint::max()}, m.load.estimate()});
   ++next_action_.value;
 }
@@ -143,7 +143,7 @@ void Fleet::unload(DeviceId id, ModelId model, TimePoint now, Actions& out) {
   d.residence[model.index()] = Residence::unloading;
   d.freeing_pages += m.info.pages;
   left(m, model, id, now);
-  moves_.insert(next_action_, {Kind::unload, id, model, d.life});
+  moves_.insert(next_action_, {ActionKind::unload, id, model, d.life});
   out.emplace_back(Unload{next_action_, id, model});
   ++next_action_.value;
 }
@@ -409,7 +409,7 @@ Fleet::Report Fleet::moved(const Move& move, const ActionDone& done, TimePoint n
   Report report;
   Device& d = devices_[move.device.index()];
   Model& m = models_[move.model.index()];
-  if (move.kind == Kind::unload) {
+  if (move.kind == ActionKind::unload) {
     d.residence[move.model.index()] = Residence::absent;
     d.free_pages += m.info.pages;
     d.freeing_pages -= m.info.pages;

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/margins.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/test_name.h"
 
 namespace carillon::schedule {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -79,11 +78,5 @@ class Scheduler {
   // errors).
   virtual Duration predicted_exec(DeviceId device, ModelId model, int batch) const = 0;
 };
-
-// A new scheduler by its name on the command line: "clockwork", "symphony", "timeout:0.3"; the error lists
-// the names there are, or says what the value behind the colon must be.
-Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view name, const Environment& environment = {});
-// Every policy by a name that make_scheduler takes, with a value where one is needed.
-std::vector<std::string> scheduler_names();
 
 }  // namespace carillon::schedule

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/registry.h"
+
 namespace carillon::simulate {
 namespace {
 

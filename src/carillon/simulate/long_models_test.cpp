@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/registry.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/simulate/testing/checker.h"
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/simulate/testing/checker.h"

@@ -19,6 +19,7 @@
 namespace carillon::simulate {
 namespace {
 
+using schedule::ActionKind;
 using schedule::ActionStatus;
 
 constexpr std::uint64_t page = 16ULL << 20;
@@ -87,8 +88,6 @@ struct Mail {
   std::uint64_t place = 0;
 };
 
-enum class Kind : std::uint8_t { load, infer };
-
 // What it takes to run a finished request again.
 struct Probe {
   ModelId model;
@@ -116,7 +115,7 @@ std::vector<std::vector<AppId>> applications(const workload::Scenario& scenario)
 
 struct Act {
   ActionId id;
-  Kind kind{};
+  ActionKind kind{};
   DeviceId device;
   ModelId model;
   std::vector<RequestId> requests;
@@ -214,7 +213,7 @@ class Simulation {
     if (id.value < first_ || id.value - first_ >= records_.size()) return nullptr;
     return &records_[id.value - first_];
   }
-  std::uint32_t new_act(ActionId id, Kind kind, DeviceId device, ModelId model);
+  std::uint32_t new_act(ActionId id, ActionKind kind, DeviceId device, ModelId model);
   void free_act(std::uint32_t slot);
   Duration true_time(Device& device, Duration planned);
   void count_busy(const Act& act);
@@ -581,7 +580,7 @@ void Simulation::carry_out_all(schedule::Actions& actions) {
   actions.clear();
 }
 
-std::uint32_t Simulation::new_act(ActionId id, Kind kind, DeviceId device, ModelId model) {
+std::uint32_t Simulation::new_act(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
   std::uint32_t slot = 0;
   if (free_acts_.empty()) {
     slot = static_cast<std::uint32_t>(acts_.size());
@@ -601,7 +600,7 @@ std::uint32_t Simulation::new_act(ActionId id, Kind kind, DeviceId device, Model
   ++act.stamp;
   act.used = true;
   act.probe = schedule::ProbeQueue<Probe>::is_probe(id);
-  if (kind == Kind::infer && !act.probe) ++infers_;
+  if (kind == ActionKind::infer && !act.probe) ++infers_;
   slots_.insert(id, slot);
   return slot;
 }
@@ -610,7 +609,7 @@ void Simulation::free_act(std::uint32_t slot) {
   Act& act = acts_[slot];
   slots_.erase(act.id);
   act.used = false;
-  if (act.kind == Kind::infer && !act.probe) --infers_;
+  if (act.kind == ActionKind::infer && !act.probe) --infers_;
   // It went with its device.
   if (act.probe && probes_.running() && probes_.action() == act.id) probes_.end(ActionStatus::stopped);
   ++act.stamp;
@@ -623,13 +622,14 @@ Duration Simulation::true_time(Device& device, Duration planned) {
   if (options_.faults.hiccups > 0 && random_.uniform() < options_.faults.hiccups) factor *= 10;
   if (now_ < device.slow_until) factor *= device.slow;
   for (const SlowSpell& spell : options_.faults.spells)
-    if (now_ - TimePoint{} >= spell.from && now_ - TimePoint{} < spell.from + spell.length) factor *= spell.factor;
+    if (now_ - TimePoint{} >= spell.from && now_ - TimePoint{} < spell.from + spell.length)
+      factor *= spell.factor;
   return from_ns(static_cast<double>(planned.count()) * factor);
 }
 
 void Simulation::carry_out(schedule::Action& action) {
   if (auto* infer = std::get_if<schedule::Infer>(&action)) {
-    const std::uint32_t slot = new_act(infer->id, Kind::infer, infer->device, infer->model);
+    const std::uint32_t slot = new_act(infer->id, ActionKind::infer, infer->device, infer->model);
     Act& act = acts_[slot];
     act.requests.swap(infer->requests);
     act.window = infer->window;
@@ -658,7 +658,7 @@ void Simulation::carry_out(schedule::Action& action) {
     ++wake_stamp_;
     if (wake->at < TimePoint::max()) plan(wake->at, Step::wake, 0, wake_stamp_);
   } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
-    const std::uint32_t slot = new_act(load->id, Kind::load, load->device, load->model);
+    const std::uint32_t slot = new_act(load->id, ActionKind::load, load->device, load->model);
     Act& act = acts_[slot];
     act.window = load->window;
     act.ready = now_ + delay_;
@@ -670,9 +670,9 @@ void Simulation::carry_out(schedule::Action& action) {
       plan(now_ + delay_, Step::receive, slot);
   } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
     // Takes no time: frees the pages when it is heard, which costs nobody anything before.
-    const std::uint32_t slot = new_act(unload->id, Kind::load, unload->device, unload->model);
+    const std::uint32_t slot = new_act(unload->id, ActionKind::load, unload->device, unload->model);
     Act& act = acts_[slot];
-    act.kind = Kind::load;
+    act.kind = ActionKind::load;
     act.window = {TimePoint::min(), TimePoint::max()};
     act.duration = Duration{-1};  // marks an UNLOAD
     if (delay_ == Duration{0})
@@ -696,7 +696,7 @@ void Simulation::probe() {
     if (!devices_[index].alive) continue;
     const DeviceId device{static_cast<std::uint32_t>(index)};
     const Probe& row = probes_.next();
-    const std::uint32_t slot = new_act(probes_.begin(device), Kind::infer, device, row.model);
+    const std::uint32_t slot = new_act(probes_.begin(device), ActionKind::infer, device, row.model);
     Act& act = acts_[slot];
     act.ready = now_ + 2 * delay_;
     act.window = {now_, act.ready + probe_within};
@@ -724,7 +724,7 @@ void Simulation::stop(ActionId id) {
   const std::uint32_t slot = *found;
   Act& act = acts_[slot];
   Device& d = devices_[act.device.index()];
-  if (act.life != d.life || act.kind != Kind::infer) return;
+  if (act.life != d.life || act.kind != ActionKind::infer) return;
   Executor& executor = d.exec;
   if (executor.running == slot) {
     act.end = now_;
@@ -769,7 +769,7 @@ void Simulation::receive(std::uint32_t slot) {
     report(slot, ActionStatus::success, now_);
     return;
   }
-  Executor& executor = act.kind == Kind::infer ? d.exec : d.load;
+  Executor& executor = act.kind == ActionKind::infer ? d.exec : d.load;
   enqueue(executor, slot);
   kick(d, act.device.index(), executor);
 }
@@ -810,7 +810,7 @@ void Simulation::begin(Device& d, Executor& executor, std::uint32_t slot) {
   if (saturating_add(now_, d.offset) > act.window.latest) {
     status = ActionStatus::too_late;
     if (!act.probe) ++figures_.too_late;
-  } else if (act.kind == Kind::load) {
+  } else if (act.kind == ActionKind::load) {
     if (info.pages > 0 && place(d, act.model) != Place::absent)
       status = ActionStatus::failed;
     else if (info.pages > 0 && d.used + info.pages > d.total)
@@ -827,7 +827,7 @@ void Simulation::begin(Device& d, Executor& executor, std::uint32_t slot) {
     report(slot, status, now_);
     return;
   }
-  if (act.kind == Kind::load && info.pages > 0) {
+  if (act.kind == ActionKind::load && info.pages > 0) {
     d.used += info.pages;
     place(d, act.model) = Place::loading;
   }
@@ -861,11 +861,11 @@ void Simulation::finish(std::uint32_t slot) {
   Act& act = acts_[slot];
   const std::size_t index = act.device.index();
   Device& d = devices_[index];
-  Executor& executor = act.kind == Kind::infer ? d.exec : d.load;
+  Executor& executor = act.kind == ActionKind::infer ? d.exec : d.load;
   act.end = now_;
   executor.running = Executor::none;
   const ActionStatus status = act.planned;
-  if (act.kind == Kind::load) {
+  if (act.kind == ActionKind::load) {
     const std::uint64_t pages = infos_[act.model.index()].pages;
     if (status == ActionStatus::success) {
       if (pages > 0) place(d, act.model) = Place::loaded;
@@ -931,7 +931,7 @@ void Simulation::deliver(std::uint32_t slot, bool again) {
                             .end = act.end + d.offset,
                             .duration = act.end - act.start};
   if (act.probe) return end_probe(slot, done);
-  const bool answers = act.kind == Kind::infer && act.status == ActionStatus::success;
+  const bool answers = act.kind == ActionKind::infer && act.status == ActionStatus::success;
   std::vector<RequestId> requests;
   if (answers) requests.swap(act.requests);
   free_act(slot);
@@ -1054,7 +1054,7 @@ void Simulation::set_device(std::size_t index, bool alive) {
     if (executor->running != Executor::none) {
       Act& act = acts_[executor->running];
       act.end = now_;
-      if (act.kind == Kind::infer) count_busy(act);
+      if (act.kind == ActionKind::infer) count_busy(act);
       free_act(executor->running);
     }
     for (const std::uint32_t slot : executor->queue) free_act(slot);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/clients.h"
 #include "carillon/simulate/goodput.h"

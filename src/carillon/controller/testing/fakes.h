@@ -53,7 +53,7 @@ class ScriptedScheduler final : public schedule::Scheduler {
 class HeldWorker final : public worker::Worker {
  public:
   struct Held {
-    enum class Kind { load, unload, infer } kind{};
+    schedule::ActionKind kind{};
     worker::InferCommand infer;
   };
 
@@ -61,18 +61,18 @@ class HeldWorker final : public worker::Worker {
   Result<> has_room(const engine::CompiledModel&) const override { return {}; }
   bool submit(const worker::LoadCommand& command) override {
     if (full) return false;
-    held[command.id].kind = Held::Kind::load;
+    held[command.id].kind = schedule::ActionKind::load;
     return true;
   }
   bool submit(const worker::UnloadCommand& command) override {
     if (full) return false;
-    held[command.id].kind = Held::Kind::unload;
+    held[command.id].kind = schedule::ActionKind::unload;
     return true;
   }
   bool submit(const worker::InferCommand& command) override {
     if (full) return false;
     CARILLON_ASSERT(!held.contains(command.id));
-    held[command.id] = {Held::Kind::infer, command};
+    held[command.id] = {schedule::ActionKind::infer, command};
     return true;
   }
   void stop(ActionId id) override { stopped.push_back(id); }
@@ -96,7 +96,7 @@ class HeldWorker final : public worker::Worker {
     const auto found = held.find(id);
     CARILLON_ASSERT(found != held.end());
     const Held& action = found->second;
-    if (action.kind == Held::Kind::infer && status == schedule::ActionStatus::success)
+    if (action.kind == schedule::ActionKind::infer && status == schedule::ActionStatus::success)
       for (int b = 0; b < action.infer.batch; ++b) {
         const worker::RowBuffers& row = action.infer.rows[static_cast<std::size_t>(b)];
         for (std::size_t i = 0; i < row_bytes; ++i)
@@ -114,7 +114,7 @@ class HeldWorker final : public worker::Worker {
   // Whether an action that is under way reads or writes memory of `call`.
   bool uses(const InferCall& call) const {
     for (const auto& [id, action] : held) {
-      if (action.kind != Held::Kind::infer) continue;
+      if (action.kind != schedule::ActionKind::infer) continue;
       for (int b = 0; b < action.infer.batch; ++b) {
         const worker::RowBuffers& row = action.infer.rows[static_cast<std::size_t>(b)];
         if (inside(row.outputs[0], call.outputs[0]) || inside(row.inputs[0], call.inputs[0])) return true;

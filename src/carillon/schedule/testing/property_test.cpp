@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
 #include "carillon/schedule/testing/test_name.h"

@@ -147,7 +147,7 @@ void SimWorld::take(const Action& action) {
   }
   if (const auto* stop = std::get_if<Stop>(&action)) {
     mix(stop->id.value);
-    if (stop->id.value >= actions_.size() || actions_[stop->id.value].kind != Kind::infer)
+    if (stop->id.value >= actions_.size() || actions_[stop->id.value].kind != ActionKind::infer)
       problem("stop of what is no INFER", std::to_string(stop->id.value));
     else
       plan(now_ + options_.latency, Step::stop, stop->id.value);
@@ -157,17 +157,17 @@ void SimWorld::take(const Action& action) {
   std::uint64_t id = 0;
   if (const auto* load = std::get_if<Load>(&action)) {
     id = load->id.value;
-    log = {.kind = Kind::load, .device = load->device, .model = load->model, .window = load->window};
+    log = {.kind = ActionKind::load, .device = load->device, .model = load->model, .window = load->window};
     log.duration = noisy(models_[load->model.index()].load);
     if (random_.uniform() < options_.load_failures) log.planned = ActionStatus::failed;
     ++loads_;
   } else if (const auto* unload = std::get_if<Unload>(&action)) {
     id = unload->id.value;
-    log = {.kind = Kind::unload, .device = unload->device, .model = unload->model};
+    log = {.kind = ActionKind::unload, .device = unload->device, .model = unload->model};
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       const ActionLog& other = actions_[actions_.size() - 1 - i];
       if (i > 200) break;
-      if (!other.reported && other.kind == Kind::infer && other.device == unload->device &&
+      if (!other.reported && other.kind == ActionKind::infer && other.device == unload->device &&
           other.model == unload->model && other.life == devices_[other.device.index()].life)
         problem("unload of a model in use", "action " + std::to_string(id));
     }
@@ -175,7 +175,7 @@ void SimWorld::take(const Action& action) {
   } else {
     const auto& infer = std::get<Infer>(action);
     id = infer.id.value;
-    log = {.kind = Kind::infer,
+    log = {.kind = ActionKind::infer,
            .device = infer.device,
            .model = infer.model,
            .requests = infer.requests,
@@ -214,15 +214,15 @@ void SimWorld::receive(std::uint64_t id) {
   SimDevice& d = devices_[a.device.index()];
   if (a.life != d.life) return;
   switch (a.kind) {
-    case Kind::unload:
+    case ActionKind::unload:
       if (d.loaded.erase(a.model) == 1) d.used -= models_[a.model.index()].pages;
       report_later(id, ActionStatus::success, now_);
       break;
-    case Kind::load:
+    case ActionKind::load:
       d.load.queue.insert({a.window.earliest, id});
       kick(d, d.load);
       break;
-    case Kind::infer:
+    case ActionKind::infer:
       d.exec.queue.insert({a.window.earliest, id});
       kick(d, d.exec);
       break;
@@ -244,7 +244,7 @@ void SimWorld::kick(SimDevice& d, SimExecutor& executor) {
       report_later(id, ActionStatus::too_late, now_);
       continue;
     }
-    if (a.kind == Kind::infer && models_[a.model.index()].pages > 0 && !d.loaded.contains(a.model)) {
+    if (a.kind == ActionKind::infer && models_[a.model.index()].pages > 0 && !d.loaded.contains(a.model)) {
       ++not_loaded_;
       report_later(id, ActionStatus::not_loaded, now_);
       continue;
@@ -253,7 +253,7 @@ void SimWorld::kick(SimDevice& d, SimExecutor& executor) {
       report_later(id, ActionStatus::no_memory, now_);
       continue;
     }
-    if (a.kind == Kind::load) {
+    if (a.kind == ActionKind::load) {
       if (d.used + models_[a.model.index()].pages > d.total) {
         problem("load without free pages", "action " + std::to_string(id));
         report_later(id, ActionStatus::no_memory, now_);
@@ -292,10 +292,10 @@ void SimWorld::finish(std::uint64_t id) {
   ActionLog& a = actions_[id];
   SimDevice& d = devices_[a.device.index()];
   if (a.life != d.life || a.stopped) return;
-  SimExecutor& executor = a.kind == Kind::load ? d.load : d.exec;
+  SimExecutor& executor = a.kind == ActionKind::load ? d.load : d.exec;
   if (!executor.busy || executor.running != id) problem("two things at once", "action " + std::to_string(id));
   executor.busy = false;
-  if (a.kind == Kind::load) {
+  if (a.kind == ActionKind::load) {
     d.loading.erase(a.model);
     if (a.planned == ActionStatus::success)
       d.loaded.insert(a.model);
@@ -303,7 +303,7 @@ void SimWorld::finish(std::uint64_t id) {
       d.used -= models_[a.model.index()].pages;
   }
   a.end = now_;
-  report_later(id, a.planned, now_ + (a.kind == Kind::infer ? options_.io : Duration{0}));
+  report_later(id, a.planned, now_ + (a.kind == ActionKind::infer ? options_.io : Duration{0}));
   kick(d, executor);
 }
 
@@ -317,7 +317,7 @@ void SimWorld::report(std::uint64_t id) {
   if (a.life != devices_[a.device.index()].life) return;
   if (a.reported) problem("reported twice", "action " + std::to_string(id));
   a.reported = true;
-  if (a.kind == Kind::infer && a.status == ActionStatus::success)
+  if (a.kind == ActionKind::infer && a.status == ActionStatus::success)
     for (const RequestId r : a.requests) answer(r, now_, static_cast<int>(a.requests.size()));
   decide(ActionDone{ActionId{id}, a.status, a.start, a.end, a.duration});
 }

@@ -90,9 +90,8 @@ class SimWorld {
       return std::pair(a.at, a.order) < std::pair(b.at, b.order);
     }
   };
-  enum class Kind { load, unload, infer };
   struct ActionLog {
-    Kind kind{};
+    ActionKind kind{};
     DeviceId device;
     ModelId model;
     std::vector<RequestId> requests;

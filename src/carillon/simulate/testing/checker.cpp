@@ -6,8 +6,8 @@
 
 namespace carillon::simulate::testing {
 
+using schedule::ActionKind;
 using schedule::ActionStatus;
-using Kind = DeviceAccount::Kind;
 
 namespace {
 
@@ -274,13 +274,13 @@ void Checker::on_end(ActionId id, DeviceId device, ActionStatus status, TimePoin
   if (status == ActionStatus::too_late) tally_.too_late();
   if (status == ActionStatus::stopped) tally_.stopped();
   switch (action.kind) {
-    case Kind::load:
+    case ActionKind::load:
       if (status == ActionStatus::success) tally_.loaded(action.start);
       break;
-    case Kind::unload:
+    case ActionKind::unload:
       if (ended->ran) tally_.unloaded();
       break;
-    case Kind::infer:
+    case ActionKind::infer:
       if (ended->ran)
         tally_.ran({device, action.model, static_cast<int>(action.requests.size()), action.start, at},
                    status == ActionStatus::success);
@@ -317,15 +317,15 @@ void Checker::heard(const schedule::ActionDone& event, TimePoint now) {
   Known& k = known_[action.device.index()];
   const bool success = event.status == ActionStatus::success;
   switch (action.kind) {
-    case Kind::load:
+    case ActionKind::load:
       k.places[action.model] = success ? Known::Place::loaded : Known::Place::absent;
       if (!success) k.booked -= pages_of(action.model);
       break;
-    case Kind::unload:
+    case ActionKind::unload:
       k.places[action.model] = Known::Place::absent;
       k.booked -= pages_of(action.model);
       break;
-    case Kind::infer:
+    case ActionKind::infer:
       --k.pending[action.model];
       for (const RequestId r : action.requests) {
         Asked* asked = find(r);
@@ -369,8 +369,8 @@ void Checker::on_decided(TimePoint at) {
 }
 
 // Books an action; the device as the scheduler knows it, none where that makes no sense.
-Checker::Known* Checker::take(ActionId id, Kind kind, DeviceId device, ModelId model, const Window& window,
-                              TimePoint now) {
+Checker::Known* Checker::take(ActionId id, ActionKind kind, DeviceId device, ModelId model,
+                              const Window& window, TimePoint now) {
   const std::string name = name_of(id);
   if (id < next_action_) problem("an action's id was used before", name, now);
   next_action_ = ActionId{id.value + 1};
@@ -388,7 +388,7 @@ Checker::Known* Checker::take(ActionId id, Kind kind, DeviceId device, ModelId m
 }
 
 void Checker::decided(const schedule::Load& load, TimePoint now) {
-  Known* k = take(load.id, Kind::load, load.device, load.model, load.window, now);
+  Known* k = take(load.id, ActionKind::load, load.device, load.model, load.window, now);
   if (k == nullptr) return;
   Known::Place& place = k->places[load.model];
   if (place != Known::Place::absent) problem("a LOAD of what is there", name_of(load.id), now);
@@ -398,7 +398,7 @@ void Checker::decided(const schedule::Load& load, TimePoint now) {
 }
 
 void Checker::decided(const schedule::Unload& unload, TimePoint now) {
-  Known* k = take(unload.id, Kind::unload, unload.device, unload.model, {}, now);
+  Known* k = take(unload.id, ActionKind::unload, unload.device, unload.model, {}, now);
   if (k == nullptr) return;
   Known::Place& place = k->places[unload.model];
   if (place != Known::Place::loaded) problem("an UNLOAD of what is not there", name_of(unload.id), now);
@@ -408,7 +408,7 @@ void Checker::decided(const schedule::Unload& unload, TimePoint now) {
 
 void Checker::decided(const schedule::Infer& infer, TimePoint now) {
   const std::string name = name_of(infer.id);
-  Known* k = take(infer.id, Kind::infer, infer.device, infer.model, infer.window, now);
+  Known* k = take(infer.id, ActionKind::infer, infer.device, infer.model, infer.window, now);
   if (k == nullptr) return;
   actions_[infer.id].requests = infer.requests;
   ++k->pending[infer.model];
@@ -461,8 +461,8 @@ void Checker::decided(const schedule::WakeAt& wake, TimePoint now) {
 
 void Checker::decided(const schedule::Stop& stop, TimePoint now) {
   const auto found = actions_.find(stop.id);
-  if (found == actions_.end() || found->second.kind != Kind::infer || found->second.device != stop.device ||
-      found->second.reported)
+  if (found == actions_.end() || found->second.kind != ActionKind::infer ||
+      found->second.device != stop.device || found->second.reported)
     return problem("a stop of what does not run", name_of(stop.id), now);
   found->second.stopped = true;
 }
@@ -480,7 +480,7 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
       for (const RequestId id : infer->requests)
         if (const Asked* asked = find(id)) longest = std::max(longest, asked->alone);
       to(infer->device, {.id = infer->id,
-                         .kind = Kind::infer,
+                         .kind = ActionKind::infer,
                          .model = infer->model,
                          .window = infer->window,
                          .heard = at + delay,
@@ -491,7 +491,7 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
     } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
       if (load->model.index() >= scenario_.models.size()) continue;
       to(load->device, {.id = load->id,
-                        .kind = Kind::load,
+                        .kind = ActionKind::load,
                         .model = load->model,
                         .window = load->window,
                         .heard = at + delay,
@@ -501,7 +501,7 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
     } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
       if (unload->model.index() >= scenario_.models.size()) continue;
       to(unload->device, {.id = unload->id,
-                          .kind = Kind::unload,
+                          .kind = ActionKind::unload,
                           .model = unload->model,
                           .window = {},
                           .heard = at + delay,

@@ -78,7 +78,7 @@ class Checker final : public Observer {
     std::optional<ActionId> in;          // the INFER that it is in, as far as the scheduler knows
   };
   struct Action {
-    DeviceAccount::Kind kind{};
+    schedule::ActionKind kind{};
     DeviceId device;
     ModelId model;
     std::vector<RequestId> requests;
@@ -122,7 +122,7 @@ class Checker final : public Observer {
   void decided(const schedule::Refuse& refuse, TimePoint now);
   void decided(const schedule::WakeAt& wake, TimePoint now);
   void decided(const schedule::Stop& stop, TimePoint now);
-  Known* take(ActionId id, DeviceAccount::Kind kind, DeviceId device, ModelId model, const Window& window,
+  Known* take(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model, const Window& window,
               TimePoint now);
   void send(const schedule::Actions& actions, TimePoint at);
 

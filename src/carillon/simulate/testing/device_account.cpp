@@ -5,6 +5,7 @@
 
 namespace carillon::simulate::testing {
 
+using schedule::ActionKind;
 using schedule::ActionStatus;
 
 void DeviceAccount::problem(const std::string& kind, ActionId id, TimePoint at) {
@@ -33,7 +34,7 @@ std::optional<std::pair<ActionId, TimePoint>> DeviceAccount::power(bool alive, D
 
 void DeviceAccount::sent(const Sent& action) {
   if (!alive_) return;
-  (action.kind == Kind::unload ? unloads_ : executor(action.kind).waiting).push_back(action);
+  (action.kind == ActionKind::unload ? unloads_ : executor(action.kind).waiting).push_back(action);
 }
 
 void DeviceAccount::stop(ActionId id, TimePoint heard) {
@@ -55,7 +56,7 @@ std::optional<ActionStatus> DeviceAccount::refusal(const Sent& action, TimePoint
   if (saturating_add(start, clock_) > action.window.latest) return ActionStatus::too_late;
   if (action.pages == 0) return std::nullopt;
   const Place where = place(action.model);
-  if (action.kind == Kind::infer)
+  if (action.kind == ActionKind::infer)
     return where == Place::loaded ? std::nullopt : std::optional(ActionStatus::not_loaded);
   if (where != Place::absent) return ActionStatus::failed;
   return used_ + action.pages > pages_ ? std::optional(ActionStatus::no_memory) : std::nullopt;
@@ -88,7 +89,7 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
         std::tie(other.window.earliest, other.id) < std::tie(action.window.earliest, action.id))
       problem("started out of turn", id, at);
   const auto refused = refusal(action, at);
-  if (!refused && action.kind == Kind::load && action.pages > 0) {
+  if (!refused && action.kind == ActionKind::load && action.pages > 0) {
     place(action.model) = Place::loading;
     used_ += action.pages;
   }
@@ -136,11 +137,11 @@ void DeviceAccount::judge(const Running& ran, ActionStatus status, TimePoint at)
     case ActionStatus::not_loaded:
       return problem("refused for weights that are there", action.id, at);
     case ActionStatus::no_memory:
-      if (action.kind != Kind::infer || faults_.lost_inputs == 0 || took > Duration{0})
+      if (action.kind != ActionKind::infer || faults_.lost_inputs == 0 || took > Duration{0})
         problem("refused for memory that is there", action.id, at);
       return;
     case ActionStatus::failed:
-      if ((action.kind == Kind::infer ? faults_.infer_failures : faults_.load_failures) == 0)
+      if ((action.kind == ActionKind::infer ? faults_.infer_failures : faults_.load_failures) == 0)
         problem("failed without a cause", action.id, at);
       break;
     case ActionStatus::success:
@@ -178,7 +179,7 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
       executor->running.reset();
       executor->free_at = at;
       judge(ran, status, at);
-      if (ran.action.kind == Kind::load && !ran.refusal && ran.action.pages > 0) {
+      if (ran.action.kind == ActionKind::load && !ran.refusal && ran.action.pages > 0) {
         const bool loaded = status == ActionStatus::success;
         place(ran.action.model) = loaded ? Place::loaded : Place::absent;
         if (!loaded) used_ -= ran.action.pages;

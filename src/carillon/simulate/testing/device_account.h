@@ -26,10 +26,9 @@ namespace carillon::simulate::testing {
 // fails.
 class DeviceAccount {
  public:
-  enum class Kind : std::uint8_t { load, unload, infer };
   struct Sent {
     ActionId id;
-    Kind kind{};
+    schedule::ActionKind kind{};
     ModelId model;
     Window window;
     TimePoint heard, ready;  // the message is there; its inputs too
@@ -76,7 +75,9 @@ class DeviceAccount {
   enum class Place : std::uint8_t { absent, loading, loaded };
 
   void problem(const std::string& kind, ActionId id, TimePoint at);
-  Executor& executor(Kind kind) { return kind == Kind::infer ? exec_ : load_; }
+  Executor& executor(schedule::ActionKind kind) {
+    return kind == schedule::ActionKind::infer ? exec_ : load_;
+  }
   Place& place(ModelId model);
   TimePoint due(const Executor& executor, const Sent& action) const;
   std::optional<schedule::ActionStatus> refusal(const Sent& action, TimePoint start);
