@@ -229,8 +229,10 @@ bool Fleet::renew_others(Model& m, std::size_t measured, TimePoint now) {
   return changed;
 }
 
-void Fleet::doubt(ModelId model, TimePoint now) {
-  Model& m = models_[model.index()];
+void Fleet::doubt(const Request& request, TimePoint now) {
+  Model& m = models_[request.model.index()];
+  doubted_ |= request.deadline > request.arrival &&
+              margins_.doubt(request.deadline - request.arrival, exec(request.model, 0), now);
   for (std::size_t i = 0; i < m.exec.size(); ++i)
     if (m.exec[i].newest_at() != TimePoint::min() && now - m.exec[i].newest_at() >= stale_after)
       m.exec[i].reset(m.info.batches[i].exec, now);

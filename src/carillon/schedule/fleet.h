@@ -143,8 +143,11 @@ class Fleet {
   Report finish(const ActionDone& done, TimePoint now, Actions& out);
 
   // Estimates decide what runs, and only what runs is measured: call this when a request is refused because a
-  // batch of one would take too long. Where nothing was measured for a second, the seeds count again.
-  void doubt(ModelId model, TimePoint now);
+  // batch of one would take too long. Where nothing was measured for a second, the seeds count again; what is
+  // allowed for besides is doubted, too (Margins::doubt).
+  void doubt(const Request& request, TimePoint now);
+  // True once after environment() changed by a doubt.
+  bool take_doubt() { return std::exchange(doubted_, false); }
 
  private:
   enum class Residence : std::uint8_t { absent, loading, loaded, unloading };
@@ -222,6 +225,7 @@ class Fleet {
   Report moved(const Move& move, const ActionDone& done, TimePoint now, Actions& out);
 
   Margins margins_;
+  bool doubted_ = false;
   std::vector<Model> models_;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;

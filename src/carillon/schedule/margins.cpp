@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace carillon::schedule {
 namespace {
 
 constexpr std::size_t search_every = 16;
 constexpr double worth_telling = 0.05;
+constexpr Duration doubt_every = 1ms;  // however many are refused, as it looks at all devices
 
 bool differs(double now, double before) {
   return std::abs(now - before) > worth_telling * std::max(std::abs(now), std::abs(before));
@@ -21,19 +23,25 @@ bool differs(const Environment& a, const Environment& b) {
 
 }  // namespace
 
-bool TailWindow::add(double value) {
-  values_[next_] = value;
+bool TailWindow::add(double value, TimePoint now) {
+  values_[next_] = {value, now};
   next_ = (next_ + 1) % capacity;
   count_ = std::min(count_ + 1, capacity);
+  recent_ = std::min(recent_ + 1, capacity);
   ++since_;
-  if (value <= tail_ && since_ < search_every) return false;
+  if (value <= tail_ && since_ < search_every && now - tail_at_ < longest) return false;
   since_ = 0;
-  auto sorted = values_;
-  const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(count_);
-  const auto above = static_cast<std::ptrdiff_t>(exceeded_ * static_cast<double>(count_));
+  std::array<Value, capacity> sorted;
+  const auto end = std::copy_if(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(count_),
+                                sorted.begin(), [&](const Value& v) { return now - v.at < longest; });
+  recent_ = static_cast<std::size_t>(end - sorted.begin());
+  const auto above = static_cast<std::ptrdiff_t>(exceeded_ * static_cast<double>(recent_));
   const auto at = end - 1 - above;
-  std::nth_element(sorted.begin(), at, end);
-  tail_ = *at;
+  std::nth_element(sorted.begin(), at, end, [](const Value& a, const Value& b) {
+    return std::pair(a.value, a.at) < std::pair(b.value, b.at);
+  });
+  tail_ = at->value;
+  tail_at_ = at->at;
   return true;
 }
 
@@ -47,9 +55,13 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   if (!told_.measured) return false;
   Device& d = devices_[id.index()];
   const auto ns = [](Duration t) { return static_cast<double>(std::max(t, Duration{0}).count()); };
-  bool found = d.answer.add(ns(e.heard - e.end));
-  if (e.at_once) found |= d.dispatch.add(ns(e.start - e.decided));
-  if (e.estimate > Duration{0}) found |= d.overrun.add(std::max(0.0, ns(e.took) / ns(e.estimate) - 1));
+  d.heard = e.heard;
+  d.longest = std::max(e.took, d.longest / 2);
+  bool found = d.answer.add(ns(e.heard - e.end), e.heard);
+  if (e.at_once) found |= d.dispatch.add(ns(e.start - e.decided), e.heard);
+  if (e.estimate > Duration{0})
+    found |= d.overrun.add(std::max(0.0, ns(e.took) / ns(e.estimate) - 1), e.heard);
+  if (d.answer.known()) d.patience = least_patience;
   if (!found) return false;
   const Environment before = d.now;
   const auto measured = [&](const TailWindow& window, Duration told) {
@@ -66,6 +78,22 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   }
   find_bounds();
   return true;
+}
+
+bool Margins::doubt(Duration left, Duration exec, TimePoint now) {
+  if (!told_.measured || now < doubt_from_ || told_.dispatch + told_.span(exec) > left) return false;
+  doubt_from_ = saturating_add(now, doubt_every);
+  bool any = false;
+  for (Device& d : devices_) {
+    const bool worse =
+        d.now.dispatch > told_.dispatch || d.now.answer > told_.answer || d.now.overrun > told_.overrun;
+    if (!d.alive || !worse || now - d.heard < std::max(d.patience, 2 * d.longest)) continue;
+    d = Device{
+        .alive = true, .now = told_, .heard = now, .patience = std::min(2 * d.patience, most_patience)};
+    any = true;
+  }
+  if (any) find_bounds();
+  return any;
 }
 
 void Margins::find_bounds() {

@@ -40,7 +40,7 @@ TEST(TailWindow, IsTheLargestButForThoseThatMayBeExceeded) {
   std::vector<double> values;
   for (int i = 0; i < 2000; ++i) {
     values.push_back(random.uniform());
-    window.add(values.back());
+    window.add(values.back(), TimePoint{i * 1us});
     if (i % 16 != 15 || i < 600) continue;
     std::vector<double> last(values.end() - 512, values.end());
     std::sort(last.begin(), last.end());
@@ -48,6 +48,20 @@ TEST(TailWindow, IsTheLargestButForThoseThatMayBeExceeded) {
     EXPECT_GE(window.tail(), last[505]) << i;
     EXPECT_LE(window.tail(), *std::max_element(values.end() - 528, values.end())) << i;
   }
+}
+
+TEST(TailWindow, ForgetsWhatIsTenSecondsOld) {
+  TailWindow window(0.0025);
+  window.add(50, TimePoint{1s});
+  for (int i = 1; i < 20; ++i) window.add(1, TimePoint{1s + i * 500ms});
+  EXPECT_EQ(window.tail(), 50);
+  EXPECT_FALSE(window.known());
+  EXPECT_TRUE(window.add(1, TimePoint{11s}));
+  EXPECT_EQ(window.tail(), 1);
+  for (int i = 0; i < 100; ++i) window.add(1, TimePoint{11s});
+  EXPECT_TRUE(window.known());
+  for (int i = 0; i < 16; ++i) window.add(1, TimePoint{30s});
+  EXPECT_FALSE(window.known()) << "what is as old counts for nothing";
 }
 
 TEST(Margins, WhatWasToldCountsUntilItWasMeasured) {
@@ -127,6 +141,47 @@ TEST(Margins, KeepWhatTheyPromise) {
     m.observe(first, execution(100us, stretch, 200us));
   }
   EXPECT_LT(beyond, runs * Margins::promised);
+}
+
+// A stall early on, and then nothing but requests that it keeps out: they are not measured, so they are
+// tried.
+TEST(Margins, AreDoubtedWhereNothingIsHeard) {
+  auto m = started();
+  const auto at = [](TimePoint when, Duration answer) {
+    auto e = execution(100us, 1, answer);
+    e.start += when - e.decided;
+    e.end += when - e.decided;
+    e.heard += when - e.decided;
+    e.decided = when;
+    return e;
+  };
+  m.observe(first, at(TimePoint{1s}, 50ms));
+  const TimePoint heard = TimePoint{1s} + 100us + 10ms + 50ms;
+  EXPECT_FALSE(m.doubt(30ms, 10ms, heard + 99ms)) << "heard of just now";
+  EXPECT_FALSE(m.doubt(11ms, 10ms, heard + 100ms)) << "could not be on time with what was told, either";
+  EXPECT_EQ(m.worst().answer, 50ms + 200us);
+  EXPECT_TRUE(m.doubt(30ms, 10ms, heard + 100ms));
+  EXPECT_EQ(m.at(first).answer, told.answer);
+  EXPECT_EQ(m.worst().answer, told.answer);
+  // Stalled again: the next trial is twice as far away, and so on up to a second.
+  TimePoint now = heard + 100ms;
+  for (const Duration pause : {200ms, 400ms, 800ms, 1000ms, 1000ms}) {
+    m.observe(first, at(now, 50ms));
+    now += 100us + 10ms + 50ms;
+    EXPECT_FALSE(m.doubt(30ms, 10ms, now + pause - 1ms));
+    EXPECT_TRUE(m.doubt(30ms, 10ms, now += pause)) << to_ms(pause);
+  }
+  // Where EXEC takes longer, something may be running.
+  auto slow = started();
+  Margins::Execution e = at(TimePoint{1s}, 50ms);
+  e.estimate = e.took = 400ms;
+  slow.observe(first, e);
+  EXPECT_FALSE(slow.doubt(2s, 400ms, e.heard + 799ms));
+  EXPECT_TRUE(slow.doubt(2s, 400ms, e.heard + 800ms));
+  // Measured again, a tenth of a second is enough.
+  for (std::size_t i = 0; i < TailWindow::enough; ++i) m.observe(first, at(now, 200us));
+  m.observe(first, at(now += 100ms, 50ms));
+  EXPECT_TRUE(m.doubt(30ms, 10ms, now + 100us + 10ms + 50ms + 100ms));
 }
 
 // Rows of a batch with bad data were run again by themselves: that is no news of how long batches take.

@@ -57,6 +57,7 @@ int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimeP
 }
 
 void Central::decide(const Event& event, TimePoint now, Actions& out) {
+  if (fleet_.take_doubt()) margins_changed();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
     fleet_.arrived(request, now, out);
@@ -119,7 +120,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
 void Central::refuse(const Request& request, TimePoint now, Actions& out) {
   failures_.erase(request.id);
   const TimePoint would_finish = now + fleet_.environment().dispatch + fleet_.span(request.model, 0);
-  if (would_finish > request.deadline) fleet_.doubt(request.model, now);
+  if (would_finish > request.deadline) fleet_.doubt(request, now);
   out.emplace_back(Refuse{
       request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed, would_finish});
 }

@@ -83,7 +83,12 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
       const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
       const Environment& least = margins_.least();
       const auto exec = static_cast<double>((left - least.answer).count()) / (1 + least.overrun);
-      if (state_.doubt(request.model, from_ns(exec), now)) finish = would_finish(request.model, now);
+      bool doubted = state_.doubt(request.model, from_ns(exec), now);
+      if (margins_.doubt(left, state_.shortest_exec(request.model), now)) {
+        update_lanes();
+        doubted = true;
+      }
+      if (doubted) finish = would_finish(request.model, now);
     }
     if (finish > request.deadline) {
       missed(request, now, out);

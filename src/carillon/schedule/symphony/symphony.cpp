@@ -34,6 +34,7 @@ Duration Symphony::predicted_exec(DeviceId, ModelId model, int batch) const {
 }
 
 void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
+  if (fleet_.take_doubt()) margins_changed();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     arrived(arrival->request, now, out);
   } else if (const auto* report = std::get_if<ActionDone>(&event)) {
@@ -153,7 +154,7 @@ void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {
   auto& machine = machines_[request.model.index()];
   const TimePoint would_finish = now + fleet_.environment().dispatch + machine.span(0);
   if (would_finish > request.deadline) {
-    fleet_.doubt(request.model, now);
+    fleet_.doubt(request, now);
     for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(request.model, i));
   }
   out.emplace_back(Refuse{
