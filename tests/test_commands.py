@@ -119,6 +119,32 @@ def test_a_wrong_scenario_is_named(program, scenario, old, new, words):
     assert words in done.stderr and "wrong.toml" in done.stderr
 
 
+@pytest.mark.parametrize("arguments, words", [
+    (["--noise", "nan"], "--noise"),
+    (["--duration", "nan"], "--duration"),
+    (["--rate", "inf"], "--rate"),
+    (["--rate", "1e300"], "--rate"),
+    (["--duration", "1e300"], "--duration"),
+    (["--scheduler", "symphony:hold=2"], "hold (0 to 1)"),
+])
+def test_a_number_that_is_none_is_named(program, scenario, arguments, words):
+    assert words in run(program, "simulate", scenario, *arguments, status=2).stderr
+
+
+def test_the_largest_seed_is_one_seed(program, scenario):
+    seed = 2**64 - 1
+    told = json.loads(run(program, "simulate", scenario, "--duration", 1, "--seed", f"{seed}..{seed}", "--json").stdout)
+    assert told["seed"] == seed
+
+
+def test_what_cannot_be_printed_is_told(program, scenario):
+    for command in (["simulate", scenario, "--json"], ["simulate", scenario], ["--version"], ["serve", "--help"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([str(program), *map(str, command)], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  timeout=60)
+        assert done.returncode == 1 and "cannot write to standard output" in done.stderr, command
+
+
 def test_load_says_what_it_cannot_send(program, scenario):
     closed = scenario.with_name("closed.toml")
     closed.write_text(scenario.read_text().replace('"gamma:0.5"', '"closed:4"'))

@@ -1,11 +1,44 @@
+#include <cerrno>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
+#include <string>
 
 #include <CLI/CLI.hpp>
 
 #include "carillon/cli/commands.h"
 #include "carillon/cli/environment.h"
 #include "carillon/cli/headroom.h"
+
+namespace {
+
+// CLI11's ranges let NaN through, which compares with nothing.
+void refuse_what_is_no_number(CLI::App& program) {
+  const CLI::Validator finite(
+      [](const std::string& text) {
+        double value = 0;
+        return CLI::detail::lexical_cast(text, value) && !std::isfinite(value)
+                   ? "Value " + text + " is no finite number"
+                   : std::string{};
+      },
+      "");
+  for (CLI::App* command : program.get_subcommands({})) {
+    refuse_what_is_no_number(*command);
+    for (CLI::Option* option : command->get_options())
+      if (option->get_type_name().starts_with("FLOAT")) option->check(finite);
+  }
+}
+
+// What was printed is there only once it is written: the disk may be full, or the reader gone.
+bool printed() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
+  std::fprintf(stderr, "carillon: cannot write to standard output: %s\n", std::strerror(errno));
+  return false;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace carillon::cli;
@@ -38,13 +71,16 @@ int main(int argc, char** argv) {
   add_plan(program, status);
   add_replay(program, status);
   add_bench(program, status);
+  refuse_what_is_no_number(program);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? exit_success : exit_usage;
+    if (program.exit(error) != 0) return exit_usage;
+    std::cout.flush();
+    return printed() && std::cout ? exit_success : exit_failure;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "carillon: %s\n", error.what());
     return exit_failure;
   }
-  return status;
+  return printed() || status != exit_success ? status : exit_failure;
 }

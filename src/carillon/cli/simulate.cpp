@@ -65,7 +65,7 @@ Result<std::vector<std::uint64_t>> parse_seeds(const std::string& text) {
     return invalid("--seed '" + text +
                    "': write one seed, such as 7, or a range of at most 10000, such as 1..8");
   std::vector<std::uint64_t> seeds;
-  for (std::uint64_t s = first; s <= last; ++s) seeds.push_back(s);
+  for (std::uint64_t i = 0; i <= last - first; ++i) seeds.push_back(first + i);
   return seeds;
 }
 
@@ -314,7 +314,7 @@ void add_common(CLI::App& command, SimulateArguments& arguments) {
   command.add_option("--scheduler", arguments.schedulers,
                      "Policy instead of the scenario's; repeat to compare several: " + names);
   command.add_option("--duration", arguments.duration_s, "Virtual seconds instead of the scenario's")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1e-6, 1e7));
   command
       .add_option(
           "--slo-p99", arguments.slo_p99,
@@ -335,7 +335,7 @@ void add_simulate(CLI::App& program, int& status) {
   add_common(command, *arguments);
   command
       .add_option("--rate", arguments->rate, "Requests a second over all models instead of the scenario's")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1e-9, 1e9));
   command
       .add_option("--noise", arguments->noise,
                   "Executions and loads take 1 + NOISE * |normal| of the profile's time")

@@ -200,7 +200,7 @@ Tally run(std::uint64_t seed) {
     std::advance(at, random.below(worker.held.size()));
     const ActionStatus status =
         random.below(3) != 0 ? ActionStatus::success : static_cast<ActionStatus>(random.below(5));
-    const int batch = at->second.kind == HeldWorker::Held::Kind::infer ? at->second.infer.batch : 0;
+    const int batch = at->second.kind == schedule::ActionKind::infer ? at->second.infer.batch : 0;
     worker::ActionResult result = worker.end(at->first, status, now);
     for (int row = 0; row < batch && status == ActionStatus::success; ++row)
       if (random.below(8) == 0) result.bad_rows.push_back({row, {ErrorCode::invalid_argument, "bad"}});

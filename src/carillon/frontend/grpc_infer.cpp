@@ -11,6 +11,7 @@
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/infer_codec_grpc.h"
+#include "carillon/frontend/parameters.h"
 #include "carillon/frontend/status.h"
 
 namespace carillon::frontend {
@@ -100,11 +101,13 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     if (open->cancelled) service.cancel(ticket);
   }
 
-  // The wall clock's deadline on the service's timeline.
+  // The wall clock's deadline on the service's timeline; one that is farther away than any may be is brought
+  // near, as clients set such deadlines for calls of all kinds.
   TimePoint deadline() const {
     const auto deadline = context_.deadline();
     if (deadline == std::chrono::system_clock::time_point::max()) return TimePoint::max();
     const auto left = deadline - std::chrono::system_clock::now();
+    if (left > longest_timeout) return saturating_add(arrival_, longest_timeout);
     return saturating_add(door_.service.now(), std::chrono::duration_cast<Duration>(left));
   }
 

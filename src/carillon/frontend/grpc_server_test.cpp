@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/parameters.h"
 
 namespace carillon::frontend {
 namespace {
@@ -112,6 +113,15 @@ TEST_F(GrpcServerTest, TheCallsDeadlineCountsWhereNoTimeoutIsGiven) {
   ASSERT_TRUE(stub->ModelInfer(&context, pair_request(), &response).ok());
   EXPECT_GT(service.last_deadline(), service.now() + std::chrono::minutes(50));
   EXPECT_LE(service.last_deadline(), service.now() + std::chrono::minutes(61));
+}
+
+TEST_F(GrpcServerTest, ADeadlineFarAwayIsTheFarthestThereMayBe) {
+  inference::ModelInferResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::hours(24 * 365));
+  ASSERT_TRUE(stub->ModelInfer(&context, pair_request(), &response).ok());
+  EXPECT_GT(service.last_deadline(), service.now() + std::chrono::hours(23));
+  EXPECT_LE(service.last_deadline(), service.now() + longest_timeout);
 }
 
 TEST_F(GrpcServerTest, ALooserTimeoutHidesNoCallsDeadline) {

@@ -22,6 +22,7 @@ using Message = inference::ModelConfig;
 
 constexpr int deepest_config = 32;         // nested messages; the schema has 6 levels
 constexpr std::size_t notes_at_most = 50;  // of one config
+constexpr double shortest_slo_ms = 1e-3;
 constexpr double longest_slo_ms = 24.0 * 3600 * 1000;
 
 struct Words {
@@ -309,11 +310,12 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
     if (key == "slo_ms") {
       double ms = 0;
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ms);
-      if (error != std::errc{} || end != text.data() + text.size() || !(ms > 0) || !(ms <= longest_slo_ms))
+      if (error != std::errc{} || end != text.data() + text.size() || !(ms >= shortest_slo_ms) ||
+          !(ms <= longest_slo_ms))
         return invalid("parameter slo_ms is '" + text +
-                       "'; it is a number of milliseconds above 0, at most " +
+                       "'; it is a number of milliseconds, at least 0.001 and at most " +
                        to_string(static_cast<std::int64_t>(longest_slo_ms)) + " (a day), such as \"100\"");
-      config.slo = std::max(Duration{1}, from_ms(ms));
+      config.slo = from_ms(ms);
     } else if (key == "class") {
       if (text != "normal" && text != "real_time" && text != "best_effort")
         return invalid("parameter class is '" + text + "'; it is normal, real_time or best_effort");

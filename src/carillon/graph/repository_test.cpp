@@ -143,7 +143,7 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
       {"max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 0 ] }", ErrorCode::invalid_argument,
        "dynamic_batching: preferred_batch_size is 0"},
       {"parameters { key: \"slo_ms\" value { string_value: \"fast\" } }", ErrorCode::invalid_argument,
-       "parameter slo_ms is 'fast'; it is a number of milliseconds above 0"},
+       "parameter slo_ms is 'fast'; it is a number of milliseconds, at least 0.001"},
       {"parameters { key: \"slo_ms\" value { string_value: \"10ms\" } }", ErrorCode::invalid_argument,
        "parameter slo_ms"},
       {"parameters { key: \"slo_ms\" value { string_value: \"-1\" } }", ErrorCode::invalid_argument,

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include <toml++/toml.h>
 
@@ -157,6 +158,20 @@ ProfileRow read_latency(Section& model) {
   Section section(*node->as_table(), "latency", model.file());
   section.knows({"alpha_ms", "beta_ms", "table_ms", "csv", "row", "c0_ms", "c1", "modes"});
   ProfileRow row;
+  // Each key with those of its kind.
+  constexpr std::pair<const char*, std::string_view> kinds[] = {
+      {"csv", "csv"},  {"row", "csv"},           {"modes", "modes"},     {"c0_ms", "modes"},
+      {"c1", "modes"}, {"table_ms", "table_ms"}, {"alpha_ms", "linear"}, {"beta_ms", "linear"}};
+  const std::pair<const char*, std::string_view>* first = nullptr;
+  for (const auto& kind : kinds) {
+    if (!section.has(kind.first)) continue;
+    if (first == nullptr) first = &kind;
+    if (kind.second != first->second)
+      section.wrong(node,
+                    "latency: " + std::string(first->first) + " and " + std::string(kind.first) +
+                        " do not go together; it is { alpha_ms, beta_ms }, { table_ms }, { csv, row } or "
+                        "{ c0_ms, c1, modes }");
+  }
   if (section.has("csv")) {
     const std::string name = section.text("csv", ""), wanted = section.text("row", "");
     section.done();
@@ -190,6 +205,10 @@ ProfileRow read_latency(Section& model) {
       row.latency.table.emplace_back(batch, from_ms(*ms));
     }
     std::sort(row.latency.table.begin(), row.latency.table.end());
+    for (std::size_t i = 1; i < row.latency.table.size(); ++i)
+      if (row.latency.table[i].first == row.latency.table[i - 1].first)
+        section.wrong(table, "latency.table_ms has the batch size " +
+                                 std::to_string(row.latency.table[i].first) + " twice");
   } else {
     row.latency.linear = true;
     row.latency.alpha = from_ms(section.number("alpha_ms", 0, 0, 1e9));
@@ -407,6 +426,7 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
   const auto spread_hottest = static_cast<int>(load.whole("spread_hottest", 1, 1, 100000));
   const double function_skew = load.number("function_skew", 0, 0, 100);
   if (process.starts_with("trace:")) {
+    if (process == "trace:") load.wrong(load.find("process"), "load.process = \"trace:FILE\" needs the file");
     s.trace = beside(file, process.substr(6));
   } else {
     for (const char* key : {"functions_per_model", "spread_hottest", "function_skew"})

@@ -328,7 +328,16 @@ TEST(Scenario, SaysWhichKeysDoNotGoTogether) {
            Case{m + "activate_every_s = 1\nrate = 5\nprocess = \"closed:3\"\n", "", "no closed loop"},
            Case{m + "min_ratio = 3\nrate = 1\n", "", "min_ratio needs csv"},
            Case{m, "[load]\nrate = 5\nfunction_skew = 1\n", "needs process = \"trace:FILE\""},
+           Case{m, "[load]\nprocess = \"trace:\"\n", "needs the file"},
            Case{m + "rat = 5\n", "", "rate"},
+           Case{"[[models]]\nname = \"m\"\nslo_ms = 10\nrate = 1\nlatency = { alpha_ms = 1, table_ms = { 1 = "
+                "9 } }\n",
+                "", "table_ms and alpha_ms do not go together"},
+           Case{"[[models]]\nname = \"m\"\nslo_ms = 10\nrate = 1\nlatency = { alpha_ms = 1, c1 = 0.5 }\n", "",
+                "c1 and alpha_ms do not go together"},
+           Case{"[[models]]\nname = \"m\"\nslo_ms = 10\nrate = 1\nlatency = { table_ms = { 1 = 5, 01 = 6 } "
+                "}\n",
+                "", "the batch size 1 twice"},
            Case{m + "class = \"gold\"\nrate = 1\n", "", "best-effort"},
            Case{"[[models]]\nname = \"m\"\nslo_ms = 10\nrate = 1\nlatency = { csv = \"x.csv\" }\n", "",
                 "needs the row's name"},

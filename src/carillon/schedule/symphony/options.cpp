@@ -1,6 +1,7 @@
 #include "carillon/schedule/symphony/options.h"
 
 #include <charconv>
+#include <cstdio>
 
 namespace carillon::schedule {
 namespace {
@@ -29,7 +30,11 @@ Result<SymphonyOptions> symphony_options(std::string_view text) {
   SymphonyOptions options;
   const auto complain = [&] {
     std::string known;
-    for (const Setting& s : settings) known += (known.empty() ? "" : ", ") + std::string(s.name);
+    for (const Setting& s : settings) {
+      char range[48];
+      std::snprintf(range, sizeof range, " (%g to %g)", s.low, s.high);
+      known += (known.empty() ? "" : ", ") + std::string(s.name) + range;
+    }
     return invalid("scheduler 'symphony:" + std::string(text) +
                    "': write symphony or symphony:NAME=NUMBER,..., where the names are " + known);
   };
