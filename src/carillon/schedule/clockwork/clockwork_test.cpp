@@ -513,8 +513,14 @@ TEST(Clockwork, LeavesRoomForWhatItSeesOfTheWayBack) {
   EXPECT_EQ(latest(at(2s)), 50ms - 10ms - 500us - 4500us) << "4 ms were seen, and 0.5 ms nobody sees";
   // A request that this leaves no time for is refused when it comes.
   serve(at(2s), 1, 10ms, 4ms);
-  hand.arrive(0, at(3s), at(3s + 14ms));
+  hand.arrive(0, at(2s + 50ms), at(2s + 64ms));
   EXPECT_EQ(hand.sent<Refuse>().size(), 1U);
+  // Where nothing was heard for a while it is tried, as told; what comes of it is believed again.
+  hand.arrive(0, at(3s), at(3s + 14ms));
+  EXPECT_EQ(hand.sent<Refuse>().size(), 0U);
+  serve(at(3s), 1, 10ms, 4ms);
+  hand.arrive(0, at(3s + 100ms), at(3s + 114ms));
+  EXPECT_EQ(hand.sent<Refuse>().size(), 1U) << "the next trial is twice as far away";
   hand.arrive(0, at(4s), at(4s + 15ms));
   serve(at(4s), 1, 10ms, 4ms);
   // What was told counts for nothing any more once enough has been seen; the way back is quick from now on.

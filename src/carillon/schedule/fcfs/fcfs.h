@@ -37,6 +37,8 @@ class Fcfs final : public Scheduler {
   void decide(const Event& event, TimePoint now, Actions& out) override;
   Duration predicted_exec(DeviceId device, ModelId model, int batch) const override;
 
+  std::size_t open() const { return requests_.size(); }  // requests without an outcome
+
  private:
   using Sequence = std::uint64_t;
   struct Model {

@@ -44,6 +44,7 @@ TEST(Fcfs, BatchesWhatWaitsAndKeepsTwoOutstanding) {
   world.run();
   EXPECT_TRUE(world.problems().empty()) << world.problems_text();
   EXPECT_EQ(world.infers(), 1 + 2 + 2);
+  EXPECT_EQ(scheduler.open(), 0U) << "what was answered is kept no longer";
 }
 
 TEST(Fcfs, LoadsOnDemandAndEvictsTheLeastRecentlyUsed) {
