@@ -89,6 +89,28 @@ TEST_P(Recovery, AllIsWellAgainSoonAfterASlowSpell) {
   }
 }
 
+// As live, the policy measures what it has to allow for; and early on, with few executions seen, one takes
+// far longer than any request can wait. Then nothing is left that could be measured, unless it is tried.
+TEST_P(Recovery, AStallIsNotBelievedForEver) {
+  auto scenario = one_static_model();
+  scenario.models.front().slo = 30ms;
+  scenario.models.front().latency.alpha = 500us;
+  scenario.models.front().latency.beta = 1ms;
+  scenario.network_delay = 200us;
+  scenario.duration = 20s;
+  scenario.rate = 20;
+  auto environment = schedule::live_environment();
+  environment.client = scenario.network_delay;
+  for (const double noise : {0.0, 0.1}) {
+    const auto policy = *schedule::make_scheduler(GetParam(), environment);
+    const Figures figures =
+        run(scenario, *policy,
+            {.faults = {.noise = noise, .spells = {{500ms, 100ms, 60}}}, .interval = interval});
+    EXPECT_GE(on_time(figures, 5s, 20s), 0.98) << noise;
+    EXPECT_LE(figures.models.front().late, 8U) << noise;
+  }
+}
+
 std::vector<std::string> all_but_fcfs() {
   std::vector<std::string> names = schedule::scheduler_names();
   std::erase(names, "fcfs");
