@@ -30,7 +30,7 @@ duration_s = 4
 
 [cluster]
 devices = 2
-memory = "64 MiB"
+memory = "48 MiB"
 network_delay_us = 100
 
 [load]
