@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -60,6 +62,23 @@ def make_samples(folder: Path, models: str) -> Path:
     subprocess.run([sys.executable, "-m", "carillon_samples", "--models", models, "--out", str(folder)],
                    check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, timeout=300)
     return folder
+
+
+def policies_of(program: Path) -> list[str]:
+    """Every policy, by a name that --scheduler takes."""
+    said = subprocess.run([str(program), "serve", "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+    names = re.search(r"Policy: (.*)", said).group(1).split(", ")
+    assert len(names) > 1
+    return names
+
+
+def write_profile(file: Path, models: tuple[str, ...], overhead_ms: int) -> Path:
+    """For emulated devices: a batch takes so long, and two milliseconds for each request."""
+    batches = [{"batch": b, "p50_ms": overhead_ms + 2 * b, "p99_ms": overhead_ms + 2 * b} for b in (1, 2, 4, 8, 16)]
+    file.write_text(json.dumps({"device": "a test's", "models": [
+        {"name": name, "weights_bytes": 20_000_000, "load_ms": {"p50": 5, "p99": 5}, "batches": batches}
+        for name in models]}))
+    return file
 
 
 @contextlib.contextmanager

@@ -17,10 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from loopback import make_samples, serving
+from loopback import make_samples, policies_of, serving, write_profile
 
-POLICIES = ("clockwork", "fcfs", "symphony", "orloj", "eager", "eager-drop", "timeout:0.3", "timeout-drop:0.3", "clipper",
-            "nexus", "shepherd")
 MODELS = ("tiny_mlp", "tiny_cnn", "tiny_encoder")
 
 SCENARIO = """
@@ -60,13 +58,6 @@ latency = { alpha_ms = 1, beta_ms = 4 }
 """
 
 
-def run(*command) -> str:
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        raise SystemExit(f"{command}: exit {done.returncode}\n{done.stderr}")
-    return done.stdout
-
-
 def keep(log: Path, file: Path):
     with gzip.GzipFile(file, "wb", compresslevel=9, mtime=0) as out:
         out.write(log.read_bytes())
@@ -104,15 +95,13 @@ def main():
         at = Path(scratch)
         (at / "log.toml").write_text(SCENARIO)
         models = make_samples(at / "models", ",".join(MODELS))
-        batches = [{"batch": b, "p50_ms": 6 + 2 * b, "p99_ms": 6 + 2 * b} for b in (1, 2, 4, 8, 16)]
-        (at / "profile.json").write_text(json.dumps({"device": "a test's", "models": [
-            {"name": name, "weights_bytes": 20_000_000, "load_ms": {"p50": 5, "p99": 5}, "batches": batches}
-            for name in MODELS]}))
-        for policy in POLICIES:
+        profile = write_profile(at / "profile.json", MODELS, 6)
+        for policy in policies_of(program):
             name = policy.replace(":", "_")
-            run(program, "simulate", at / "log.toml", "--scheduler", policy, "--record", at / f"{name}.sim", "--json")
+            subprocess.run([program, "simulate", at / "log.toml", "--scheduler", policy, "--record", at / f"{name}.sim",
+                            "--json"], check=True, stdout=subprocess.DEVNULL, timeout=300)
             keep(at / f"{name}.sim", folder / f"simulated_{name}.log.gz")
-            record_live(program, models, at / "profile.json", policy, at / f"{name}.live", at / "said")
+            record_live(program, models, profile, policy, at / f"{name}.live", at / "said")
             keep(at / f"{name}.live", folder / f"live_{name}.log.gz")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.http as http_client
 
-from loopback import free_addresses, is_ready, serving
+from loopback import free_addresses, is_ready, serving, write_profile
 
 MODELS = ("tiny_mlp", "tiny_cnn", "tiny_encoder")
 INPUT = json.dumps({"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64], "data": [0.5] * 64}]}).encode()
@@ -27,12 +27,7 @@ INPUT = json.dumps({"inputs": [{"name": "input", "datatype": "FP32", "shape": [1
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
     """Ten milliseconds and two for each request: long beside what the machine adds."""
-    file = tmp_path_factory.mktemp("profile") / "profile.json"
-    batches = [{"batch": b, "p50_ms": 10 + 2 * b, "p99_ms": 10 + 2 * b} for b in (1, 2, 4, 8, 16)]
-    file.write_text(json.dumps({"device": "a test's", "models": [
-        {"name": name, "weights_bytes": 20_000_000, "load_ms": {"p50": 5, "p99": 5}, "batches": batches}
-        for name in MODELS]}))
-    return file
+    return write_profile(tmp_path_factory.mktemp("profile") / "profile.json", MODELS, 10)
 
 
 def emulated(profile, count: int, *options: str) -> list[str]:

@@ -555,11 +555,9 @@ void add_bench(CLI::App& program, int& status) {
   CLI::App& command = *bench.add_subcommand(
       "scheduler",
       "The decision core alone, in process: requests a second, and how it grows with models and devices");
-  std::string names;
-  for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
   command
       .add_option("--scheduler", arguments->schedulers,
-                  "Policy; repeat for several, or 'all' of them: " + names)
+                  "Policy; repeat for several, or 'all' of them: " + schedule::scheduler_list())
       ->capture_default_str();
   command.add_option("--models", arguments->models, "Models, all like ResNet50 (1.053 b + 5.072 ms)")
       ->check(CLI::Range(1, 100000))

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <iostream>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -76,8 +75,7 @@ int main(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (program.exit(error) != 0) return exit_usage;
-    std::cout.flush();
-    return printed() && std::cout ? exit_success : exit_failure;
+    return printed() ? exit_success : exit_failure;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "carillon: %s\n", error.what());
     return exit_failure;

@@ -298,9 +298,8 @@ void add_serve(CLI::App& program, int& status) {
       "serve", "Serves a model repository: frontends, controller and worker in one process");
   command.add_option("--models", arguments->models, "Repository: DIR/<model>/<version>/model.onnx")
       ->required();
-  std::string names;
-  for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
-  command.add_option("--scheduler", arguments->scheduler, "Policy: " + names)->capture_default_str();
+  command.add_option("--scheduler", arguments->scheduler, "Policy: " + schedule::scheduler_list())
+      ->capture_default_str();
   command.add_option("--record", arguments->record,
                      "Log every event and action of the scheduler to this file, for 'carillon replay'");
   command.add_option("--http", arguments->http, "HOST:PORT of KServe v2 over HTTP; empty: off")

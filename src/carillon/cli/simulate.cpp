@@ -309,10 +309,9 @@ int find_all(const SimulateArguments& arguments) {
 
 void add_common(CLI::App& command, SimulateArguments& arguments) {
   command.add_option("SCENARIO", arguments.scenarios, "Scenario files")->required();
-  std::string names;
-  for (const std::string& name : schedule::scheduler_names()) names += (names.empty() ? "" : ", ") + name;
-  command.add_option("--scheduler", arguments.schedulers,
-                     "Policy instead of the scenario's; repeat to compare several: " + names);
+  command.add_option(
+      "--scheduler", arguments.schedulers,
+      "Policy instead of the scenario's; repeat to compare several: " + schedule::scheduler_list());
   command.add_option("--duration", arguments.duration_s, "Virtual seconds instead of the scenario's")
       ->check(CLI::Range(1e-6, 1e7));
   command

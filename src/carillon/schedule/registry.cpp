@@ -115,18 +115,22 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
   const auto colon = text.find(':');
   const auto name = text.substr(0, colon);
   const auto value = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
-  std::string names;
-  for (const Policy& policy : policies) {
+  for (const Policy& policy : policies)
     if (policy.name == name) return policy.make(value, environment);
-    names += (names.empty() ? "" : ", ") + policy.full_name();
-  }
-  return fail(ErrorCode::not_found, "no scheduler '" + std::string(text) + "'; there are " + names);
+  return fail(ErrorCode::not_found,
+              "no scheduler '" + std::string(text) + "'; there are " + scheduler_list());
 }
 
 std::vector<std::string> scheduler_names() {
   std::vector<std::string> names;
   for (const Policy& policy : policies) names.push_back(policy.full_name());
   return names;
+}
+
+std::string scheduler_list() {
+  std::string list;
+  for (const std::string& name : scheduler_names()) list += (list.empty() ? "" : ", ") + name;
+  return list;
 }
 
 }  // namespace carillon::schedule

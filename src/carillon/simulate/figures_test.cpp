@@ -1,6 +1,6 @@
-// What every policy comes to in ninety small worlds, against what it came to when it was last recorded: what
-// changes any decision shows here. It does not say which is right; after a change that is meant to change
-// decisions, look at what moved, and record it anew:
+// What every policy comes to in a hundred small worlds, against what it came to when it was last recorded:
+// what changes any decision shows here. It does not say which is right; after a change that is meant to
+// change decisions, look at what moved, and record it anew:
 //
 //   CARILLON_RECORD_FIGURES=1 build/release/carillon_figures_test
 #include <algorithm>
@@ -25,8 +25,7 @@ namespace {
 
 constexpr std::string_view header =
     "world,policy,offered,on_time,late,refused,cancelled,shed,batches,loads,unloads,stopped,probes,decisions,"
-    "busy_us,"
-    "latency_us";
+    "busy_us,latency_us";
 const std::string recorded_file =
     std::string(CARILLON_SOURCE_DIR) + "/src/carillon/simulate/testing/figures.csv";
 
