@@ -17,7 +17,7 @@
 #include "carillon/controller/core.h"
 #include "carillon/controller/directory.h"
 #include "carillon/controller/service.h"
-#include "carillon/controller/slab.h"
+#include "carillon/base/slab.h"
 #include "carillon/engine/engine.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/scheduler.h"

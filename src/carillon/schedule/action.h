@@ -7,6 +7,7 @@
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
+#include "carillon/device/action.h"
 #include "carillon/workload/request.h"
 
 namespace carillon::schedule {
@@ -21,8 +22,9 @@ enum class Reason : std::uint8_t {
 };
 std::string_view name_of(Reason reason);
 
-// What a worker does.
-enum class ActionKind : std::uint8_t { load, unload, infer };
+using device::ActionKind;
+using device::ActionStatus;
+using device::name_of;
 
 // What a scheduler wants done. Ids of actions are the scheduler's own, ascending, never used twice.
 struct Load {
@@ -70,15 +72,6 @@ struct RequestCancelled {  // the client has gone; the request is open, or has b
   RequestId request;
   ModelId model;  // the request's
 };
-enum class ActionStatus : std::uint8_t {
-  success,
-  too_late,    // could not start in its window: nothing was done
-  no_memory,   // LOAD: not enough free pages; INFER: not enough I/O cache
-  not_loaded,  // INFER: the weights are not there
-  failed,      // ran and failed
-  stopped,     // INFER: ended by a Stop
-};
-std::string_view name_of(ActionStatus status);
 struct ActionDone {
   ActionId id;
   ActionStatus status{};

@@ -1,11 +1,11 @@
-#include "carillon/controller/index_table.h"
+#include "carillon/base/index_table.h"
 
 #include <bit>
 #include <utility>
 
 #include "carillon/base/assert.h"
 
-namespace carillon::controller {
+namespace carillon {
 
 IndexTable::IndexTable(std::size_t expected) : entries_(std::bit_ceil(expected < 8 ? 16 : 2 * expected)) {}
 
@@ -58,4 +58,4 @@ void IndexTable::grow() {
     if (entry.index != empty_) entries_[position(entry.key)] = entry;
 }
 
-}  // namespace carillon::controller
+}  // namespace carillon

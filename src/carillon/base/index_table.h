@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace carillon::controller {
+namespace carillon {
 
 // From ids that are never used twice to slab indices: open addressing with linear probing in one block, which
 // is taken at the start and doubles only when it is more than half full. Not thread-safe.
@@ -34,4 +34,4 @@ class IndexTable {
   std::size_t size_ = 0;
 };
 
-}  // namespace carillon::controller
+}  // namespace carillon

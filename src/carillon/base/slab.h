@@ -7,7 +7,7 @@
 
 #include "carillon/base/assert.h"
 
-namespace carillon::controller {
+namespace carillon {
 
 // Objects that are used again and again, named by a small index: once as many exist as are ever open at the
 // same time, taking and giving back allocates nothing. An object keeps its state (and the memory of its
@@ -51,4 +51,4 @@ class Slab {
   std::size_t used_ = 0;
 };
 
-}  // namespace carillon::controller
+}  // namespace carillon

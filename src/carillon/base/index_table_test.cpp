@@ -1,13 +1,13 @@
-#include "carillon/controller/index_table.h"
+#include "carillon/base/index_table.h"
 
 #include <map>
 
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
-#include "carillon/controller/slab.h"
+#include "carillon/base/slab.h"
 
-namespace carillon::controller {
+namespace carillon {
 namespace {
 
 TEST(IndexTable, AgreesWithAMapUnderRandomUse) {
@@ -57,4 +57,4 @@ TEST(Slab, GivesWhatWasGivenBackAgain) {
 }
 
 }  // namespace
-}  // namespace carillon::controller
+}  // namespace carillon

@@ -1,0 +1,558 @@
+#include "carillon/device/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::device {
+namespace {
+
+constexpr Window any_time{TimePoint::min(), TimePoint::max()};
+
+using Kind = Command::Kind;
+
+}  // namespace
+
+Core::Core(const Limits& limits)
+    : limits_(limits),
+      pages_(limits.pages),
+      io_(limits.io),
+      workspace_(limits.workspace),
+      infers_by_id_(std::min(limits.queue, limits.reserved)),
+      load_(limits.queue, limits.reserved),
+      input_(limits.queue, limits.reserved),
+      output_(limits.queue, limits.reserved) {
+  CARILLON_ASSERT(limits.streams >= 1 && limits.streams <= 64 && limits.gathers > 0 && limits.scatters > 0);
+  const std::size_t reserved = std::min(limits.queue, limits.reserved);
+  for (int i = 0; i < limits.streams; ++i)
+    streams_.push_back({.queue = WindowQueue(limits.queue, limits.reserved)});
+  actions_.reserve(2 * reserved);
+  free_.reserve(2 * reserved);
+  unmaps_.reserve(reserved);
+}
+
+void Core::add_model(ModelId id, std::uint64_t pages) {
+  CARILLON_ASSERT(id.index() == models_.size());
+  Model& model = models_.emplace_back();
+  model.pages = pages;
+  if (pages <= pages_.total()) model.held.reserve(pages);
+}
+
+bool Core::loaded(ModelId id) const {
+  const Model& model = models_[id.index()];
+  return model.pages == 0 || model.residence == Residence::loaded;
+}
+
+// --- Slots
+
+Slot Core::take_slot(ActionKind kind, ActionId id, ModelId model) {
+  std::size_t& open = kind == ActionKind::infer ? infers_open_ : loads_open_;
+  if (open == limits_.queue) return no_slot;
+  ++open;
+  Slot slot = 0;
+  if (free_.empty()) {
+    slot = static_cast<Slot>(actions_.size());
+    actions_.emplace_back();
+  } else {
+    slot = free_.back();
+    free_.pop_back();
+  }
+  Action& action = actions_[slot];
+  action = {.id = id, .model = model, .kind = kind};
+  return slot;
+}
+
+void Core::free_slot(Slot slot) {
+  Action& action = actions_[slot];
+  if (action.kind == ActionKind::infer) {
+    --infers_open_;
+    if (!action.orphaned) infers_by_id_.erase(action.id.value);
+  } else {
+    --loads_open_;
+  }
+  action.state = State::free;
+  free_.push_back(slot);
+}
+
+void Core::drop_memory(Action& action) {
+  if (action.io.there()) io_.release(std::exchange(action.io, {}));
+  if (action.workspace.there()) workspace_.release(std::exchange(action.workspace, {}));
+}
+
+void Core::report(Slot slot, ActionStatus status, Commands& out, Failure failure) {
+  drop_memory(actions_[slot]);
+  out.push_back({.kind = Kind::report, .status = status, .failure = failure, .slot = slot});
+  free_slot(slot);
+}
+
+void Core::wake(Executor executor, Commands& out) {
+  out.push_back({.kind = Kind::wake, .executor = executor});
+}
+
+Entry Core::entry(Slot slot) const {
+  const Action& action = actions_[slot];
+  return {.order = action.window.earliest, .id = action.id, .window = action.window, .slot = slot};
+}
+
+// --- LOAD and UNLOAD
+
+Slot Core::submit(const LoadAction& load, TimePoint, Commands& out) {
+  const Slot slot = take_slot(ActionKind::load, load.id, load.model);
+  if (slot == no_slot) return slot;
+  actions_[slot].window = load.window;
+  actions_[slot].state = State::load_queued;
+  load_.push(entry(slot));
+  if (copying_ == no_slot && load_.front().slot == slot) wake(load_executor, out);
+  return slot;
+}
+
+Slot Core::submit(const UnloadAction& unload, TimePoint now, Commands& out) {
+  const Slot slot = take_slot(ActionKind::unload, unload.id, unload.model);
+  if (slot == no_slot) return slot;
+  if (!known(unload.model)) {
+    report(slot, ActionStatus::failed, out, Failure::unknown_model);
+    return slot;
+  }
+  park(slot);
+  settle(models_[unload.model.index()], now, out);
+  return slot;
+}
+
+void Core::park(Slot slot) {
+  Action& action = actions_[slot];
+  Model& model = models_[action.model.index()];
+  action.state = State::parked;
+  action.next_parked = no_slot;
+  (model.first_parked == no_slot ? model.first_parked : actions_[model.last_parked].next_parked) = slot;
+  model.last_parked = slot;
+}
+
+// Carries out what is parked, as far as the model's pages allow.
+void Core::settle(Model& model, TimePoint, Commands& out) {
+  while (model.first_parked != no_slot) {
+    const Slot slot = model.first_parked;
+    Action& action = actions_[slot];
+    if (model.residence == Residence::copying || model.residence == Residence::unmapping) return;
+    if (action.kind == ActionKind::unload) {
+      if (model.residence != Residence::absent) model.residence = Residence::leaving;
+      if (model.residence != Residence::absent && model.uses > 0) return;
+    } else if (model.residence == Residence::leaving) {
+      return;
+    }
+    model.first_parked = action.next_parked;
+    if (action.kind == ActionKind::load) {
+      action.state = State::load_queued;
+      load_.push(entry(slot));
+      if (copying_ == no_slot) wake(load_executor, out);
+    } else if (model.residence == Residence::absent || model.pages == 0) {
+      model.residence = Residence::absent;
+      report(slot, ActionStatus::success, out);
+    } else {
+      begin_unmap(slot, out);
+    }
+  }
+}
+
+void Core::begin_unmap(Slot slot, Commands& out) {
+  actions_[slot].state = State::unmap_queued;
+  models_[actions_[slot].model.index()].residence = Residence::unmapping;
+  unmaps_.push_back(slot);
+  wake(input_executor, out);
+}
+
+void Core::release_pages(Model& model) {
+  pages_.give_back(model.held);
+  model.held.clear();
+  model.residence = Residence::absent;
+}
+
+TimePoint Core::turn_load(TimePoint now, Commands& out) {
+  while (copying_ == no_slot) {
+    const Decision decision = load_.next(now);
+    if (decision.kind == Decision::Kind::idle) return TimePoint::max();
+    if (decision.kind == Decision::Kind::wait_until) return decision.at;
+    const Slot slot = decision.entry.slot;
+    Action& action = actions_[slot];
+    if (decision.kind == Decision::Kind::refuse) {
+      report(slot, ActionStatus::too_late, out);
+      continue;
+    }
+    if (!known(action.model)) {
+      report(slot, ActionStatus::failed, out, Failure::unknown_model);
+      continue;
+    }
+    Model& model = models_[action.model.index()];
+    if (model.residence == Residence::leaving || model.residence == Residence::unmapping) {
+      park(slot);
+      continue;
+    }
+    if (model.residence == Residence::loaded) {
+      report(slot, ActionStatus::failed, out, Failure::loaded_already);
+      continue;
+    }
+    if (model.pages > pages_.free()) {
+      report(slot, ActionStatus::no_memory, out);
+      continue;
+    }
+    model.held.resize(model.pages);
+    const bool taken = pages_.take(model.held);
+    CARILLON_ASSERT(taken);
+    model.residence = Residence::copying;
+    action.state = State::copying;
+    copying_ = slot;
+    ++in_hand_;
+    out.push_back({.kind = Kind::copy, .slot = slot});
+  }
+  return TimePoint::max();
+}
+
+void Core::copied(Slot slot, bool done, TimePoint now, Commands& out) {
+  CARILLON_ASSERT(copying_ == slot);
+  copying_ = no_slot;
+  --in_hand_;
+  Action& action = actions_[slot];
+  Model& model = models_[action.model.index()];
+  const bool orphaned = action.orphaned;
+  if (!done)
+    release_pages(model);
+  else
+    model.residence = orphaned ? Residence::leaving : Residence::loaded;
+  if (orphaned)
+    free_slot(slot);
+  else
+    report(slot, done ? ActionStatus::success : ActionStatus::failed, out,
+           done ? Failure::none : Failure::executor);
+  settle(model, now, out);
+  if (load_.size() > 0) wake(load_executor, out);
+}
+
+void Core::unmapped(Slot slot, TimePoint now, Commands& out) {
+  CARILLON_ASSERT(unmapping_ && actions_[slot].state == State::unmapping);
+  unmapping_ = false;
+  --in_hand_;
+  Model& model = models_[actions_[slot].model.index()];
+  release_pages(model);
+  if (actions_[slot].orphaned)
+    free_slot(slot);
+  else
+    report(slot, ActionStatus::success, out);
+  settle(model, now, out);
+  if (!unmaps_.empty() || input_.size() > 0) wake(input_executor, out);
+}
+
+// --- INFER
+
+Slot Core::submit(const InferAction& infer, TimePoint, Commands& out) {
+  CARILLON_ASSERT(infer.stream < streams_.size());
+  const Slot slot = take_slot(ActionKind::infer, infer.id, infer.model);
+  if (slot == no_slot) return slot;
+  Action& action = actions_[slot];
+  action.window = infer.window;
+  action.stream = infer.stream;
+  action.cls = infer.cls;
+  action.share = infer.share;
+  action.state = State::input_queued;
+  infers_by_id_.insert(infer.id.value, slot);
+  // At once, the most urgent first; what cannot be in time any more is not even copied.
+  input_.push({.order = infer.window.earliest,
+               .id = infer.id,
+               .window = {TimePoint::min(), infer.window.latest},
+               .slot = slot});
+  if (gathering_ < limits_.gathers && !unmapping_ && input_.front().slot == slot) wake(input_executor, out);
+  return slot;
+}
+
+TimePoint Core::turn_input(TimePoint now, Commands& out) {
+  if (!unmapping_ && !unmaps_.empty()) {
+    const Slot slot = unmaps_.front();
+    unmaps_.erase(unmaps_.begin());
+    actions_[slot].state = State::unmapping;
+    unmapping_ = true;
+    ++in_hand_;
+    out.push_back({.kind = Kind::unmap, .slot = slot});
+  }
+  while (!unmapping_ && gathering_ < limits_.gathers) {
+    const Decision decision = input_.next(now);
+    if (decision.kind == Decision::Kind::idle) break;
+    const Slot slot = decision.entry.slot;
+    if (decision.kind == Decision::Kind::refuse) {
+      report(slot, ActionStatus::too_late, out);
+      continue;
+    }
+    actions_[slot].state = State::gathering;
+    ++gathering_;
+    ++in_hand_;
+    out.push_back({.kind = Kind::gather, .slot = slot});
+  }
+  return TimePoint::max();
+}
+
+bool Core::take_io(Slot slot, std::uint64_t bytes) {
+  Action& action = actions_[slot];
+  CARILLON_ASSERT(action.state == State::gathering && !action.io.there());
+  action.io = io_.allocate(bytes);
+  return action.io.there();
+}
+
+void Core::gathered(Slot slot, const Gathered& result, TimePoint, Commands& out) {
+  Action& action = actions_[slot];
+  CARILLON_ASSERT(action.state == State::gathering && result.kernels >= 1);
+  --gathering_;
+  --in_hand_;
+  if (input_.size() > 0) wake(input_executor, out);
+  if (give_back_orphan(slot)) return;
+  if (action.wanted == After::drop) return report(slot, ActionStatus::stopped, out);
+  if (result.status != ActionStatus::success) return report(slot, result.status, out, Failure::executor);
+  action.kernels = result.kernels;
+  action.workspace_bytes = result.workspace;
+  action.state = State::exec_queued;
+  Stream& stream = streams_[action.stream];
+  stream.queue.push(entry(slot));
+  if (stream.running == no_slot && stream.queue.front().slot == slot)
+    wake(static_cast<Executor>(first_stream + action.stream), out);
+}
+
+bool Core::take_workspace(Action& action) {
+  if (action.workspace_bytes == 0 || action.workspace.there()) return true;
+  action.workspace = workspace_.allocate(action.workspace_bytes);
+  return action.workspace.there();
+}
+
+TimePoint Core::turn_stream(Executor executor, TimePoint now, Commands& out) {
+  Stream& stream = streams_[executor - first_stream];
+  stream.starved = false;
+  while (stream.running == no_slot) {
+    const Decision decision = stream.queue.next(now);
+    if (decision.kind == Decision::Kind::idle) return TimePoint::max();
+    if (decision.kind == Decision::Kind::wait_until) return decision.at;
+    Slot slot = decision.entry.slot;
+    Action& action = actions_[slot];
+    if (decision.kind == Decision::Kind::refuse) {
+      report(slot, ActionStatus::too_late, out);
+      continue;
+    }
+    if (!action.begun && !loaded(action.model)) {
+      report(slot, ActionStatus::not_loaded, out);
+      continue;
+    }
+    if (!take_workspace(action)) {
+      stream.queue.push(decision.entry);
+      const Entry* resumes =
+          stream.queue.find_first([this](const Entry& other) { return actions_[other.slot].begun; });
+      if (resumes == nullptr) {
+        stream.starved = true;  // until another stream's run has ended
+        return TimePoint::max();
+      }
+      slot = resumes->slot;
+      stream.queue.remove(slot);
+    }
+    launch(executor, slot, out);
+  }
+  return TimePoint::max();
+}
+
+void Core::launch(Executor executor, Slot slot, Commands& out) {
+  Action& action = actions_[slot];
+  streams_[executor - first_stream].running = slot;
+  action.state = State::running;
+  if (!action.begun) ++models_[action.model.index()].uses;
+  action.begun = true;
+  ++in_hand_;
+  out.push_back({.kind = Kind::launch, .executor = executor, .slot = slot, .kernel = action.next});
+}
+
+// The run is over, or given up: gives back what it had of its own.
+void Core::end_use(Action& action, TimePoint now, Commands& out) {
+  Model& model = models_[action.model.index()];
+  CARILLON_ASSERT(action.begun && model.uses > 0);
+  --model.uses;
+  if (action.workspace.there()) {
+    workspace_.release(std::exchange(action.workspace, {}));
+    for (std::size_t i = 0; i < streams_.size(); ++i)
+      if (streams_[i].starved) wake(static_cast<Executor>(first_stream + i), out);
+  }
+  if (model.uses == 0) settle(model, now, out);
+}
+
+void Core::ended(Slot slot, int next, bool failed, TimePoint now, Commands& out) {
+  Action& action = actions_[slot];
+  Stream& stream = streams_[action.stream];
+  CARILLON_ASSERT(stream.running == slot && next <= action.kernels);
+  stream.running = no_slot;
+  --in_hand_;
+  const auto executor = static_cast<Executor>(first_stream + action.stream);
+  if (!give_back_orphan(slot)) {
+    action.next = next;
+    if (failed) {
+      end_use(action, now, out);
+      report(slot, ActionStatus::failed, out, Failure::executor);
+    } else if (next == action.kernels) {
+      end_use(action, now, out);
+      action.state = State::output_queued;
+      output_.push({.order = action.window.earliest, .id = action.id, .window = any_time, .slot = slot});
+      if (scattering_ < limits_.scatters) wake(output_executor, out);
+    } else if (action.wanted == After::drop) {
+      end_use(action, now, out);
+      report(slot, ActionStatus::stopped, out);
+    } else {
+      action.wanted.reset();
+      action.state = State::exec_queued;
+      stream.queue.push({.order = action.resume_order, .id = action.id, .window = any_time, .slot = slot});
+    }
+  }
+  if (stream.queue.size() > 0) wake(executor, out);
+}
+
+TimePoint Core::turn_output(TimePoint now, Commands& out) {
+  while (scattering_ < limits_.scatters) {
+    const Decision decision = output_.next(now);
+    if (decision.kind == Decision::Kind::idle) break;
+    const Slot slot = decision.entry.slot;
+    actions_[slot].state = State::scattering;
+    ++scattering_;
+    ++in_hand_;
+    out.push_back({.kind = Kind::scatter, .slot = slot});
+  }
+  return TimePoint::max();
+}
+
+void Core::scattered(Slot slot, TimePoint, Commands& out) {
+  CARILLON_ASSERT(actions_[slot].state == State::scattering);
+  --scattering_;
+  --in_hand_;
+  if (output_.size() > 0) wake(output_executor, out);
+  if (!give_back_orphan(slot)) report(slot, ActionStatus::success, out);
+}
+
+TimePoint Core::turn(Executor executor, TimePoint now, Commands& out) {
+  switch (executor) {
+    case load_executor:
+      return turn_load(now, out);
+    case input_executor:
+      return turn_input(now, out);
+    case output_executor:
+      return turn_output(now, out);
+    default:
+      return turn_stream(executor, now, out);
+  }
+}
+
+void Core::evict(ActionId id, After after, TimePoint order, TimePoint now, Commands& out) {
+  const auto found = infers_by_id_.find(id.value);
+  if (!found) return;
+  const Slot slot = *found;
+  Action& action = actions_[slot];
+  Stream& stream = streams_[action.stream];
+  switch (action.state) {
+    case State::input_queued:
+      if (after == After::resume) return;
+      input_.remove(slot);
+      return report(slot, ActionStatus::stopped, out);
+    case State::gathering:
+      if (after == After::drop) action.wanted = After::drop;
+      return;
+    case State::exec_queued:
+      if (after == After::resume && !action.begun) return;
+      stream.queue.remove(slot);
+      if (after == After::resume) {
+        stream.queue.push({.order = order, .id = id, .window = any_time, .slot = slot});
+      } else {
+        if (action.begun) end_use(action, now, out);
+        report(slot, ActionStatus::stopped, out);
+      }
+      if (stream.running == no_slot && stream.queue.size() > 0)
+        wake(static_cast<Executor>(first_stream + action.stream), out);
+      return;
+    case State::running:
+      if (!action.wanted)
+        out.push_back({.kind = Kind::evict,
+                       .executor = static_cast<Executor>(first_stream + action.stream),
+                       .slot = slot});
+      if (action.wanted != After::drop) action.wanted = after;
+      action.resume_order = order;
+      return;
+    default:
+      return;  // it has run, and its own report stands
+  }
+}
+
+// --- What else keeps a model's pages
+
+bool Core::hold(ModelId id) {
+  if (!loaded(id)) return false;
+  ++models_[id.index()].uses;
+  return true;
+}
+
+void Core::let_go(ModelId id, TimePoint now, Commands& out) {
+  Model& model = models_[id.index()];
+  if (model.uses == 0) return;  // held in a life that is over
+  if (--model.uses == 0) settle(model, now, out);
+}
+
+// --- Lives
+
+bool Core::give_back_orphan(Slot slot) {
+  Action& action = actions_[slot];
+  if (!action.orphaned) return false;
+  drop_memory(action);
+  free_slot(slot);
+  return true;
+}
+
+void Core::retire() {
+  Entry entry;
+  while (load_.pop(entry)) {
+  }
+  while (input_.pop(entry)) {
+  }
+  while (output_.pop(entry)) {
+  }
+  for (Stream& stream : streams_) {
+    stream.starved = false;
+    while (stream.queue.pop(entry)) {
+    }
+  }
+  unmaps_.clear();
+  for (Slot slot = 0; slot < actions_.size(); ++slot) {
+    Action& action = actions_[slot];
+    switch (action.state) {
+      case State::free:
+        break;
+      case State::copying:
+      case State::unmapping:
+      case State::gathering:
+      case State::running:
+      case State::scattering:
+        if (!std::exchange(action.orphaned, true) && action.kind == ActionKind::infer)
+          infers_by_id_.erase(action.id.value);
+        break;
+      default:
+        drop_memory(action);
+        free_slot(slot);
+    }
+  }
+  for (Model& model : models_) {
+    model.first_parked = model.last_parked = no_slot;
+    model.uses = 0;
+    const bool in_hand = model.residence == Residence::copying ||
+                         (unmapping_ && model.residence == Residence::unmapping);
+    if (model.residence != Residence::absent && !in_hand) model.residence = Residence::leaving;
+  }
+}
+
+bool Core::at_rest(Executor executor) const {
+  switch (executor) {
+    case load_executor:
+      return copying_ == no_slot;
+    case input_executor:
+      return gathering_ == 0 && !unmapping_;
+    case output_executor:
+      return scattering_ == 0;
+    default:
+      return streams_[executor - first_stream].running == no_slot;
+  }
+}
+
+}  // namespace carillon::device

@@ -1,0 +1,367 @@
+// The core against an account of its own commands: random actions, completions in random order, evictions,
+// stops, failures and lives; what must hold is checked after every step.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/device/core.h"
+
+namespace carillon::device {
+namespace {
+
+using Kind = Command::Kind;
+
+class World {
+ public:
+  explicit World(std::uint64_t seed)
+      : seed_(seed),
+        random_(seed),
+        limits_{.pages = 2 + random_.below(12),
+                .io = kib(4 * (2 + random_.below(30))),
+                .workspace = kib(4 * (4 + random_.below(20))),
+                .queue = 1 + random_.below(24),
+                .reserved = 4,
+                .streams = static_cast<std::uint8_t>(1 + random_.below(3)),
+                .gathers = 1 + random_.below(2),
+                .scatters = 1 + random_.below(2)},
+        core_(limits_) {
+    const auto models = static_cast<std::uint32_t>(1 + random_.below(5));
+    for (std::uint32_t i = 0; i < models; ++i) {
+      pages_.push_back(random_.below(limits_.pages + 2));
+      core_.add_model(ModelId{i}, pages_.back());
+    }
+  }
+
+  void run(int steps) {
+    for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
+      now_ += Duration(random_.below(3) * 100);
+      step();
+    }
+    // Whatever is open ends once nothing more comes.
+    for (int i = 0; i < 100000 && core_.open() > 0 && !::testing::Test::HasFatalFailure(); ++i) {
+      now_ += 1us;
+      if (in_hand_.empty())
+        turns();
+      else
+        complete(random_.below(in_hand_.size()));
+    }
+    EXPECT_EQ(core_.open(), 0U) << "seed " << seed_ << ": something never ends";
+    EXPECT_TRUE(core_.at_rest());
+    EXPECT_EQ(core_.free_io(), limits_.io) << "seed " << seed_;
+    EXPECT_EQ(core_.free_workspace(), limits_.workspace) << "seed " << seed_;
+  }
+
+  std::uint64_t resumed() const { return resumed_; }
+  std::uint64_t stopped() const { return stopped_; }
+  std::uint64_t parked() const { return parked_; }
+
+ private:
+  struct Told {
+    ActionKind kind{};
+    ModelId model;
+    Window window;
+    std::uint8_t stream = 0;
+    int kernels = 1;
+    int next = 0;  // its kernels ran up to here
+    bool begun = false, done = false;
+    bool dropped = false, evicting = false;
+    std::uint32_t life = 0;
+    std::uint64_t workspace = 0;
+  };
+  struct InHand {
+    Command command;
+    std::uint64_t id = 0;
+    std::uint32_t life = 0;
+    TimePoint since;
+  };
+
+  void step() {
+    switch (random_.below(14)) {
+      case 0:
+      case 1:
+      case 2:
+      case 12:
+        submit_infer();
+        break;
+      case 3:
+      case 4: {
+        const std::uint64_t id = next_++;
+        const ModelId model = any_model();
+        const Window window = any_window();
+        told_[id] = {.kind = ActionKind::load, .model = model, .window = window, .life = life_};
+        if (core_.submit(LoadAction{{id}, model, window}, now_, out_) == no_slot) told_.erase(id);
+        break;
+      }
+      case 5: {
+        const std::uint64_t id = next_++;
+        const ModelId model = any_model();
+        told_[id] = {.kind = ActionKind::unload, .model = model, .window = open_, .life = life_};
+        const bool used = running_of(model) > 0;
+        if (core_.submit(UnloadAction{{id}, model}, now_, out_) == no_slot) {
+          told_.erase(id);
+          break;
+        }
+        parked_ += used ? 1 : 0;
+        if (pages_[model.index()] > 0 && !copying(model)) {
+          EXPECT_FALSE(core_.loaded(model)) << "seed " << seed_;
+        }
+        break;
+      }
+      case 6:
+      case 13:
+        if (!told_.empty()) {
+          std::uint64_t id = next_ - std::min(next_, random_.below(10));
+          if (!in_hand_.empty() && random_.below(4) > 0)  // perhaps one that runs
+            id = in_hand_[random_.below(in_hand_.size())].id;
+          const After after = random_.below(2) == 0 ? After::drop : After::resume;
+          core_.evict({id}, after, now_ - 1us + Duration(random_.below(3000)), now_, out_);
+          if (const auto found = told_.find(id); found != told_.end() && found->second.life == life_)
+            found->second.dropped |= after == After::drop;
+        }
+        break;
+      case 7:
+        turns();
+        break;
+      case 8:
+        if (random_.below(20) == 0) retire();
+        break;
+      default:
+        if (!in_hand_.empty()) complete(random_.below(in_hand_.size()));
+    }
+    handle();
+    check();
+  }
+
+  void submit_infer() {
+    const std::uint64_t id = next_++;
+    Told told{.kind = ActionKind::infer,
+              .model = any_model(),
+              .window = any_window(),
+              .stream = static_cast<std::uint8_t>(random_.below(limits_.streams)),
+              .kernels = static_cast<int>(1 + random_.below(6)),
+              .life = life_,
+              .workspace = random_.below(limits_.workspace.count + 1)};
+    told_[id] = told;
+    const Slot slot = core_.submit(
+        InferAction{.id = {id}, .model = told.model, .window = told.window, .stream = told.stream}, now_, out_);
+    if (slot == no_slot) told_.erase(id);
+  }
+
+  void turns() {
+    for (int e = 0; e < first_stream + limits_.streams; ++e) {
+      const TimePoint next = core_.turn(static_cast<Executor>(e), now_, out_);
+      EXPECT_GT(next, now_) << "seed " << seed_;
+    }
+    handle();
+  }
+
+  // An executor is done with something: what it had in hand may end in any order.
+  void complete(std::size_t which) {
+    const InHand work = in_hand_[which];
+    in_hand_.erase(in_hand_.begin() + static_cast<std::ptrdiff_t>(which));
+    const Slot slot = work.command.slot;
+    ASSERT_EQ(core_.orphaned(slot), work.life != life_) << "seed " << seed_;
+    Told& told = told_[work.id];
+    switch (work.command.kind) {
+      case Kind::copy: {
+        const bool done = random_.below(5) > 0;
+        mapped_[told.model] = done;
+        core_.copied(slot, done, now_, out_);
+        break;
+      }
+      case Kind::unmap:
+        mapped_[told.model] = false;
+        core_.unmapped(slot, now_, out_);
+        break;
+      case Kind::gather: {
+        const bool room = core_.take_io(slot, random_.below(20000));
+        core_.gathered(slot,
+                       {.status = room ? ActionStatus::success : ActionStatus::no_memory,
+                        .kernels = told.kernels,
+                        .workspace = told.workspace},
+                       now_, out_);
+        break;
+      }
+      case Kind::launch: {
+        // Some kernels run; all of them, unless it is to be ended early or fails.
+        ASSERT_EQ(work.command.kernel, told.next) << "seed " << seed_ << ": resumed at another kernel";
+        EXPECT_TRUE(mapped(told.model)) << "seed " << seed_ << ": ran without weights";
+        const bool failed = random_.below(15) == 0;
+        int next = told.kernels;
+        if (told.evicting) next = told.next + static_cast<int>(random_.below(told.kernels - told.next + 1));
+        told.evicting = false;
+        resumed_ += told.next > 0 ? 1 : 0;
+        told.next = next;
+        core_.ended(slot, next, failed, now_, out_);
+        break;
+      }
+      default:
+        core_.scattered(slot, now_, out_);
+    }
+    handle();
+  }
+
+  void retire() {
+    core_.retire();
+    ++life_;
+    for (auto& [id, told] : told_)
+      if (!told.done) told.evicting = true;  // a worker ends what runs, too
+    while (!in_hand_.empty()) complete(random_.below(in_hand_.size()));
+    EXPECT_TRUE(core_.at_rest()) << "seed " << seed_;
+    EXPECT_EQ(core_.open(), 0U) << "seed " << seed_;
+    core_.clear_memory([&](ModelId model) {
+      EXPECT_TRUE(std::exchange(mapped_[model], false)) << "seed " << seed_;
+    });
+    EXPECT_EQ(core_.free_pages(), limits_.pages) << "seed " << seed_;
+  }
+
+  void handle() {
+    for (std::size_t i = 0; i < out_.size(); ++i) {
+      const Command command = out_[i];
+      if (command.kind == Kind::wake) {
+        if (random_.below(4) > 0) core_.turn(command.executor, now_, out_);
+        continue;
+      }
+      const std::uint64_t id = core_.id(command.slot).value;
+      ASSERT_TRUE(told_.contains(id)) << "seed " << seed_;
+      Told& told = told_[id];
+      switch (command.kind) {
+        case Kind::report:
+          ASSERT_FALSE(std::exchange(told.done, true)) << "seed " << seed_ << ": reported twice";
+          ASSERT_EQ(told.life, life_) << "seed " << seed_ << ": of a life that is over";
+          if (command.status == ActionStatus::success && told.kind == ActionKind::infer) {
+            ASSERT_EQ(told.next, told.kernels) << "seed " << seed_ << ": not all of it ran";
+          }
+          if (command.status == ActionStatus::stopped) {
+            ++stopped_;
+            ASSERT_TRUE(told.dropped) << "seed " << seed_ << ": nobody said so";
+          }
+          break;
+        case Kind::evict:
+          ASSERT_TRUE(in_hand(Kind::launch, id)) << "seed " << seed_;
+          told.evicting = true;
+          break;
+        case Kind::launch:
+          if (!std::exchange(told.begun, true)) {
+            EXPECT_TRUE(told.window.contains(now_)) << "seed " << seed_;
+            EXPECT_TRUE(core_.loaded(told.model)) << "seed " << seed_;
+          }
+          EXPECT_EQ(command.executor, first_stream + told.stream);
+          in_hand_.push_back({command, id, told.life, now_});
+          break;
+        case Kind::copy:
+          EXPECT_TRUE(told.window.contains(now_)) << "seed " << seed_;
+          EXPECT_FALSE(pages_[told.model.index()] > 0 && mapped_[told.model]) << "seed " << seed_ << ": mapped twice";
+          in_hand_.push_back({command, id, told.life, now_});
+          break;
+        case Kind::unmap:
+          EXPECT_EQ(running_of(told.model), 0U) << "seed " << seed_ << ": under a run";
+          in_hand_.push_back({command, id, told.life, now_});
+          break;
+        default:
+          in_hand_.push_back({command, id, told.life, now_});
+      }
+    }
+    out_.clear();
+  }
+
+  // What must hold at any time.
+  void check() {
+    std::map<Executor, std::size_t> streams;
+    std::size_t copies = 0, gathers = 0, scatters = 0, unmaps = 0;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> spaces;
+    for (const InHand& work : in_hand_) {
+      copies += work.command.kind == Kind::copy ? 1 : 0;
+      gathers += work.command.kind == Kind::gather ? 1 : 0;
+      scatters += work.command.kind == Kind::scatter ? 1 : 0;
+      unmaps += work.command.kind == Kind::unmap ? 1 : 0;
+      if (work.command.kind == Kind::launch) ++streams[work.command.executor];
+    }
+    for (const auto& [stream, count] : streams) ASSERT_EQ(count, 1U) << "seed " << seed_;
+    ASSERT_LE(copies, 1U) << "seed " << seed_;
+    ASSERT_LE(unmaps, 1U) << "seed " << seed_;
+    ASSERT_LE(gathers, limits_.gathers) << "seed " << seed_;
+    ASSERT_LE(scatters, limits_.scatters) << "seed " << seed_;
+    // Each page has one owner.
+    std::set<std::uint32_t> pages;
+    std::uint64_t held = 0;
+    for (std::uint32_t m = 0; m < pages_.size(); ++m)
+      for (const std::uint32_t page : core_.pages(ModelId{m})) {
+        ASSERT_TRUE(pages.insert(page).second) << "seed " << seed_ << ": a page has two owners";
+        ++held;
+      }
+    ASSERT_EQ(held + core_.free_pages(), limits_.pages) << "seed " << seed_;
+    // Workspaces of all that began and has not ended: none overlaps.
+    for (const auto& [id, told] : told_) {
+      if (!told.begun || told.done || told.life != life_ || told.workspace == 0) continue;
+      const auto slot = core_.find({id});
+      if (!slot || told.next == told.kernels) continue;
+      spaces.emplace_back(core_.workspace_offset(*slot), core_.workspace_offset(*slot) + told.workspace);
+    }
+    std::sort(spaces.begin(), spaces.end());
+    for (std::size_t i = 1; i < spaces.size(); ++i)
+      ASSERT_LE(spaces[i - 1].second, spaces[i].first) << "seed " << seed_ << ": workspaces overlap";
+  }
+
+  ModelId any_model() { return ModelId{static_cast<std::uint32_t>(random_.below(pages_.size()))}; }
+  Window any_window() {
+    const TimePoint from = now_ + Duration(random_.below(600));
+    return random_.below(2) == 0 ? open_ : Window{from, from + Duration(random_.below(1500))};
+  }
+  bool in_hand(Kind kind, std::uint64_t id) const {
+    return std::ranges::any_of(
+        in_hand_, [&](const InHand& work) { return work.command.kind == kind && work.id == id; });
+  }
+  bool copying(ModelId model) const {
+    return std::ranges::any_of(in_hand_, [&](const InHand& work) {
+      return work.command.kind == Kind::copy && core_.model(work.command.slot) == model;
+    });
+  }
+  bool mapped(ModelId model) { return pages_[model.index()] == 0 || mapped_[model]; }
+  // Runs of this life under way, those that wait to resume included.
+  std::size_t running_of(ModelId model) const {
+    return static_cast<std::size_t>(std::ranges::count_if(told_, [&](const auto& entry) {
+      const Told& told = entry.second;
+      return told.kind == ActionKind::infer && told.model == model && told.begun && !told.done &&
+             told.next < told.kernels && told.life == life_ && core_.find({entry.first});
+    }));
+  }
+
+  std::uint64_t seed_;
+  Random random_;
+  Limits limits_;
+  Core core_;
+  Window open_{TimePoint::min(), TimePoint::max()};
+  std::vector<std::uint64_t> pages_;
+  TimePoint now_{1ms};
+  std::uint64_t next_ = 0;
+  std::uint32_t life_ = 0;
+  std::map<std::uint64_t, Told> told_;
+  std::map<ModelId, bool> mapped_;
+  std::vector<InHand> in_hand_;
+  Commands out_;
+  std::uint64_t resumed_ = 0, stopped_ = 0, parked_ = 0;
+};
+
+TEST(DeviceCoreRandom, KeepsItsAccountWhateverHappens) {
+  std::uint64_t resumed = 0, stopped = 0, parked = 0;
+  for (std::uint64_t seed = 0; seed < 1500 && !::testing::Test::HasFailure(); ++seed) {
+    World world(seed);
+    world.run(600);
+    resumed += world.resumed();
+    stopped += world.stopped();
+    parked += world.parked();
+  }
+  // The worlds reach what they are for.
+  EXPECT_GT(resumed, 500U);
+  EXPECT_GT(stopped, 1000U);
+  EXPECT_GT(parked, 1000U);
+}
+
+}  // namespace
+}  // namespace carillon::device

@@ -1,0 +1,481 @@
+#include "carillon/device/core.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace carillon::device {
+namespace {
+
+using Kind = Command::Kind;
+
+TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+constexpr Window open_window{TimePoint::min(), TimePoint::max()};
+constexpr Executor stream0 = first_stream;
+
+// A core whose executors take their turns as soon as they are woken; what they are to do then waits in
+// `todo` for the test to complete.
+class Driven {
+ public:
+  explicit Driven(const Limits& limits, std::vector<std::uint64_t> pages = {1, 1, 1, 1}) : core(limits) {
+    for (std::uint32_t i = 0; i < pages.size(); ++i) core.add_model(ModelId{i}, pages[i]);
+  }
+
+  Slot load(std::uint64_t id, std::uint32_t model, Window window = open_window) {
+    return settle(core.submit(LoadAction{{id}, {model}, window}, now, out));
+  }
+  Slot unload(std::uint64_t id, std::uint32_t model) {
+    return settle(core.submit(UnloadAction{{id}, {model}}, now, out));
+  }
+  Slot infer(std::uint64_t id, std::uint32_t model, Window window = open_window, std::uint8_t stream = 0) {
+    return settle(
+        core.submit(InferAction{.id = {id}, .model = {model}, .window = window, .stream = stream}, now, out));
+  }
+  // An INFER up to its launch, or to where it waits for one.
+  Slot ready(std::uint64_t id, std::uint32_t model, Window window = open_window, int kernels = 10,
+             std::uint64_t workspace = 0, std::uint8_t stream = 0) {
+    const Slot slot = infer(id, model, window, stream);
+    EXPECT_TRUE(take(Kind::gather, id));
+    gathered(slot, kernels, workspace);
+    return slot;
+  }
+  void gathered(Slot slot, int kernels = 10, std::uint64_t workspace = 0) {
+    core.gathered(slot, {.kernels = kernels, .workspace = workspace}, now, out);
+    settle(slot);
+  }
+  void copied(Slot slot, bool done = true) {
+    core.copied(slot, done, now, out);
+    settle(slot);
+  }
+  void ended(Slot slot, int next = 10, bool failed = false) {
+    core.ended(slot, next, failed, now, out);
+    settle(slot);
+  }
+  void scattered(Slot slot) {
+    core.scattered(slot, now, out);
+    settle(slot);
+  }
+  void unmapped(Slot slot) {
+    core.unmapped(slot, now, out);
+    settle(slot);
+  }
+  void evict(std::uint64_t id, After after, TimePoint order = {}) {
+    core.evict({id}, after, order, now, out);
+    settle(0);
+  }
+  // A model from nothing to loaded.
+  void bring(std::uint64_t id, std::uint32_t model) {
+    const Slot slot = load(id, model);
+    EXPECT_TRUE(take(Kind::copy, id));
+    copied(slot);
+    EXPECT_EQ(reported(id), "success");
+  }
+  void tick(TimePoint to) {
+    now = to;
+    for (Executor e = 0; e < first_stream + 2 && e < first_stream + streams; ++e) core.turn(e, now, out);
+    settle(0);
+  }
+
+  // Whether that is to be done, for that action; then it is taken off the list.
+  bool take(Kind kind, std::uint64_t id) {
+    const auto found = std::ranges::find_if(todo, [&](const Command& command) {
+      return command.kind == kind && core.id(command.slot) == ActionId{id};
+    });
+    if (found == todo.end()) return false;
+    last = *found;
+    todo.erase(found);
+    return true;
+  }
+  // What was reported of the action, with commas between where it was more than once.
+  std::string reported(std::uint64_t id) const {
+    std::string text;
+    for (const auto& [action, status] : reports)
+      if (action == ActionId{id}) text += (text.empty() ? "" : ",") + std::string(name_of(status));
+    return text;
+  }
+
+  Core core;
+  TimePoint now{};
+  int streams = 1;
+  std::vector<Command> todo;
+  Command last;
+  std::vector<std::pair<ActionId, ActionStatus>> reports;
+  std::vector<Failure> failures;
+
+ private:
+  Slot settle(Slot slot) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const Command command = out[i];
+      if (command.kind == Kind::wake) {
+        core.turn(command.executor, now, out);
+      } else if (command.kind == Kind::report) {
+        reports.emplace_back(core.id(command.slot), command.status);
+        failures.push_back(command.failure);
+      } else {
+        todo.push_back(command);
+      }
+    }
+    out.clear();
+    return slot;
+  }
+  Commands out;
+};
+
+Limits limits() {
+  return {.pages = 4, .io = kib(64), .workspace = kib(64), .queue = 8, .reserved = 8};
+}
+
+TEST(DeviceCore, AnInferGoesThroughItsSteps) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot slot = d.infer(1, 0, {at(10ms), at(20ms)});
+  ASSERT_TRUE(d.take(Kind::gather, 1)) << "on receipt, before its window";
+  ASSERT_TRUE(d.core.take_io(slot, 5000));
+  EXPECT_EQ(d.core.free_io(), kib(64 - 8));
+  d.gathered(slot, 3, 4096);
+  EXPECT_FALSE(d.take(Kind::launch, 1)) << "its window is not open";
+  Commands out;
+  EXPECT_EQ(d.core.turn(stream0, d.now, out), at(10ms));
+  d.tick(at(10ms));
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  EXPECT_EQ(d.last.kernel, 0);
+  EXPECT_EQ(d.last.executor, stream0);
+  EXPECT_EQ(d.core.free_workspace(), kib(60));
+  d.ended(slot, 3);
+  EXPECT_EQ(d.core.free_workspace(), kib(64)) << "a run's workspace is its own to its last kernel";
+  ASSERT_TRUE(d.take(Kind::scatter, 1));
+  EXPECT_EQ(d.reported(1), "");
+  d.scattered(slot);
+  EXPECT_EQ(d.reported(1), "success");
+  EXPECT_EQ(d.core.free_io(), kib(64));
+  EXPECT_EQ(d.core.open(), 0U);
+  EXPECT_TRUE(d.core.at_rest());
+}
+
+TEST(DeviceCore, WindowsHoldForLoadAndExec) {
+  Driven d(limits());
+  d.now = at(21ms);
+  d.load(0, 0, {at(10ms), at(20ms)});
+  EXPECT_EQ(d.reported(0), "too_late");
+  d.bring(1, 0);
+  d.infer(2, 0, {at(10ms), at(20ms)});
+  EXPECT_EQ(d.reported(2), "too_late") << "not even copied";
+  const Slot slot = d.infer(3, 0, {at(30ms), at(40ms)});
+  d.gathered(slot);
+  d.tick(at(40ms) + 1ns);
+  EXPECT_EQ(d.reported(3), "too_late");
+}
+
+TEST(DeviceCore, OneThingAtATimeInOrder) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot first = d.ready(1, 0), second = d.ready(2, 0);
+  EXPECT_TRUE(d.take(Kind::launch, 1));
+  EXPECT_FALSE(d.take(Kind::launch, 2));
+  d.ended(first);
+  EXPECT_TRUE(d.take(Kind::launch, 2));
+  const Slot a = d.load(3, 1), b = d.load(4, 2);
+  EXPECT_TRUE(d.take(Kind::copy, 3));
+  EXPECT_FALSE(d.take(Kind::copy, 4));
+  d.copied(a);
+  EXPECT_TRUE(d.take(Kind::copy, 4));
+  d.copied(b);
+  const Slot x = d.infer(5, 0);
+  d.infer(6, 0);
+  EXPECT_TRUE(d.take(Kind::gather, 5));
+  EXPECT_FALSE(d.take(Kind::gather, 6));
+  d.gathered(x);
+  EXPECT_TRUE(d.take(Kind::gather, 6));
+  EXPECT_TRUE(d.take(Kind::scatter, 1));
+  d.ended(second);
+  EXPECT_FALSE(d.take(Kind::scatter, 2));
+  d.scattered(first);
+  EXPECT_TRUE(d.take(Kind::scatter, 2));
+}
+
+TEST(DeviceCore, PagesAreTakenAndComeBack) {
+  Driven d(limits(), {3, 2, 5, 0});
+  d.bring(0, 0);
+  EXPECT_EQ(d.core.free_pages(), 1U);
+  EXPECT_EQ(d.core.pages(ModelId{0}).size(), 3U);
+  d.load(1, 1);
+  EXPECT_EQ(d.reported(1), "no_memory");
+  d.load(2, 2);
+  EXPECT_EQ(d.reported(2), "no_memory") << "more than there will ever be";
+  d.load(3, 0);
+  EXPECT_EQ(d.reported(3), "failed");
+  EXPECT_EQ(d.failures.back(), Failure::loaded_already);
+  d.load(4, 9);
+  EXPECT_EQ(d.failures.back(), Failure::unknown_model);
+  d.unload(5, 9);
+  EXPECT_EQ(d.failures.back(), Failure::unknown_model);
+  const Slot gone = d.unload(6, 0);
+  EXPECT_FALSE(d.core.loaded(ModelId{0})) << "at once";
+  EXPECT_EQ(d.core.free_pages(), 1U) << "but its pages are there until they are unmapped";
+  ASSERT_TRUE(d.take(Kind::unmap, 6));
+  EXPECT_EQ(d.core.pages(ModelId{0}).size(), 3U);
+  d.unmapped(gone);
+  EXPECT_EQ(d.reported(6), "success");
+  EXPECT_EQ(d.core.free_pages(), 4U);
+  d.unload(7, 0);
+  EXPECT_EQ(d.reported(7), "success") << "of what is not there";
+  const Slot failing = d.load(8, 1);
+  ASSERT_TRUE(d.take(Kind::copy, 8));
+  d.copied(failing, false);
+  EXPECT_EQ(d.reported(8), "failed");
+  EXPECT_EQ(d.core.free_pages(), 4U);
+  d.ready(9, 0);
+  EXPECT_EQ(d.reported(9), "not_loaded");
+  d.ready(10, 3);
+  EXPECT_TRUE(d.take(Kind::launch, 10)) << "a model without pages is always there";
+}
+
+TEST(DeviceCore, UnloadWaitsForTheRunAndALoadForTheUnload) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot run = d.ready(1, 0);
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  const Slot unload = d.unload(2, 0);
+  EXPECT_FALSE(d.take(Kind::unmap, 2)) << "under a run";
+  const Slot again = d.load(3, 0);
+  EXPECT_FALSE(d.take(Kind::copy, 3));
+  const Slot other = d.load(4, 1);
+  EXPECT_TRUE(d.take(Kind::copy, 4)) << "another model's goes on";
+  d.copied(other);
+  d.ready(5, 0);  // finds it gone once its turn comes
+  d.ended(run);
+  EXPECT_EQ(d.reported(5), "not_loaded");
+  ASSERT_TRUE(d.take(Kind::unmap, 2));
+  EXPECT_FALSE(d.take(Kind::copy, 3)) << "not before the pages are back";
+  d.unmapped(unload);
+  ASSERT_TRUE(d.take(Kind::copy, 3));
+  d.copied(again);
+  EXPECT_EQ(d.reported(2) + d.reported(3), "successsuccess");
+  EXPECT_TRUE(d.core.loaded(ModelId{0}));
+}
+
+TEST(DeviceCore, UnloadUnderACopyFollowsIt) {
+  Driven d(limits());
+  const Slot load = d.load(0, 0);
+  const Slot unload = d.unload(1, 0);
+  EXPECT_EQ(d.reported(1), "");
+  d.copied(load);
+  EXPECT_EQ(d.reported(0), "success");
+  ASSERT_TRUE(d.take(Kind::unmap, 1));
+  EXPECT_FALSE(d.core.loaded(ModelId{0}));
+  d.unmapped(unload);
+  EXPECT_EQ(d.core.free_pages(), 4U);
+}
+
+TEST(DeviceCore, AStopEndsWhatHasNotRunOrDropsIt) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot running = d.ready(1, 0);
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  d.ready(2, 0);
+  const Slot gathering = d.infer(3, 0);
+  ASSERT_TRUE(d.take(Kind::gather, 3));
+  d.infer(4, 0);
+  d.evict(4, After::drop);
+  EXPECT_EQ(d.reported(4), "stopped");
+  d.evict(3, After::drop);
+  EXPECT_EQ(d.reported(3), "") << "INPUT has it in hand";
+  d.gathered(gathering);
+  EXPECT_EQ(d.reported(3), "stopped");
+  d.evict(2, After::drop);
+  EXPECT_EQ(d.reported(2), "stopped");
+  d.evict(1, After::drop);
+  ASSERT_TRUE(d.take(Kind::evict, 1));
+  d.evict(1, After::drop);
+  EXPECT_FALSE(d.take(Kind::evict, 1)) << "once";
+  d.ended(running, 4);
+  EXPECT_EQ(d.reported(1), "stopped");
+  d.evict(77, After::drop);  // nobody's
+  const Slot last = d.ready(5, 0);
+  d.evict(5, After::drop);
+  d.ended(last, 10);
+  ASSERT_TRUE(d.take(Kind::scatter, 5)) << "its last kernel had begun: it ends as any";
+  d.evict(5, After::drop);
+  d.scattered(last);
+  EXPECT_EQ(d.reported(5), "success");
+  EXPECT_EQ(d.core.free_io(), kib(64));
+}
+
+TEST(DeviceCore, AnEvictedRunResumesAtItsKernelAndIsReportedOnce) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot longer = d.ready(1, 0, open_window, 10, 8192);
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  const Slot urgent = d.ready(2, 0, {at(1ms), at(9ms)}, 10, 4096);
+  d.now = at(2ms);
+  d.evict(1, After::resume, at(3ms));
+  ASSERT_TRUE(d.take(Kind::evict, 1));
+  d.ended(longer, 4);
+  ASSERT_TRUE(d.take(Kind::launch, 2));
+  EXPECT_EQ(d.core.free_workspace(), kib(64 - 12)) << "each its own";
+  const Slot unload = d.unload(3, 0);
+  d.ended(urgent);
+  ASSERT_TRUE(d.take(Kind::launch, 1)) << "though its model is being unloaded";
+  EXPECT_EQ(d.last.kernel, 4);
+  EXPECT_FALSE(d.take(Kind::unmap, 3)) << "a run that waits keeps its model's pages";
+  d.evict(1, After::resume, at(4ms));
+  ASSERT_TRUE(d.take(Kind::evict, 1)) << "again";
+  d.ended(longer, 7);
+  ASSERT_TRUE(d.take(Kind::launch, 1)) << "nobody else is there";
+  EXPECT_EQ(d.last.kernel, 7);
+  EXPECT_EQ(d.reported(1), "");
+  d.ended(longer, 10);
+  EXPECT_TRUE(d.take(Kind::unmap, 3));
+  d.unmapped(unload);
+  d.scattered(urgent);
+  d.scattered(longer);
+  EXPECT_EQ(d.reported(1), "success");
+  EXPECT_EQ(d.core.free_workspace(), kib(64));
+}
+
+TEST(DeviceCore, ARunThatWaitsToResumeHasItsPlaceInTheOrder) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot run = d.ready(1, 0);
+  const Slot before = d.ready(2, 0, {at(1ms), TimePoint::max()});
+  d.ready(3, 0, {at(3ms), TimePoint::max()});
+  d.now = at(5ms);
+  d.evict(1, After::resume, at(2ms));
+  d.ended(run, 5);
+  ASSERT_TRUE(d.take(Kind::launch, 2));
+  d.ended(before);
+  ASSERT_TRUE(d.take(Kind::launch, 1)) << "behind 2, before 3";
+  d.ended(run);
+  EXPECT_TRUE(d.take(Kind::launch, 3));
+}
+
+TEST(DeviceCore, DropOverrulesResume) {
+  for (const bool suspended : {false, true}) {
+    Driven d(limits());
+    d.bring(0, 0);
+    const Slot run = d.ready(1, 0, open_window, 10, 4096);
+    ASSERT_TRUE(d.take(Kind::launch, 1));
+    const Slot next = d.ready(2, 0);
+    d.evict(1, After::resume, at(1ms));
+    if (!suspended) d.evict(1, After::drop);
+    if (!suspended) d.evict(1, After::resume);  // too late
+    d.ended(run, 5);
+    ASSERT_TRUE(d.take(Kind::launch, 2));
+    if (suspended) {
+      EXPECT_EQ(d.reported(1), "");
+      d.evict(1, After::drop);
+    }
+    EXPECT_EQ(d.reported(1), "stopped");
+    EXPECT_EQ(d.core.free_workspace(), kib(64));
+    d.ended(next);
+    EXPECT_FALSE(d.take(Kind::launch, 1));
+  }
+}
+
+TEST(DeviceCore, WhereTwoWorkspacesDoNotFitTheOneThatWaitsGoesFirst) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot large = d.ready(1, 0, open_window, 10, kib(40).count);
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  const Slot urgent = d.ready(2, 0, open_window, 10, kib(40).count);
+  d.evict(1, After::resume, at(1s));
+  d.ended(large, 5);
+  ASSERT_TRUE(d.take(Kind::launch, 1)) << "it has the room that the other needs";
+  EXPECT_EQ(d.last.kernel, 5);
+  d.ended(large);
+  ASSERT_TRUE(d.take(Kind::launch, 2));
+  d.ended(urgent);
+}
+
+TEST(DeviceCore, StreamsRunSideBySideAndWaitForRoom) {
+  Limits two = limits();
+  two.streams = 2;
+  Driven d(two);
+  d.streams = 2;
+  d.bring(0, 0);
+  const Slot a = d.ready(1, 0, open_window, 10, kib(40).count, 0);
+  const Slot b = d.ready(2, 0, open_window, 10, kib(20).count, 1);
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  ASSERT_TRUE(d.take(Kind::launch, 2));
+  EXPECT_EQ(d.last.executor, first_stream + 1);
+  EXPECT_NE(d.core.workspace_offset(a), d.core.workspace_offset(b));
+  d.ended(b);
+  const Slot c = d.ready(3, 0, open_window, 10, kib(40).count, 1);
+  EXPECT_FALSE(d.take(Kind::launch, 3)) << "there is no room beside the other stream's";
+  const Slot unload = d.unload(4, 0);
+  d.ended(a);
+  EXPECT_EQ(d.reported(3), "not_loaded") << "it had not begun";
+  EXPECT_TRUE(d.take(Kind::unmap, 4)) << "of two runs the last holds it";
+  d.unmapped(unload);
+  (void)c;
+}
+
+TEST(DeviceCore, IsBoundedByKind) {
+  Driven d(limits());
+  d.bring(100, 0);
+  for (std::uint64_t i = 0; i < 8; ++i) EXPECT_NE(d.infer(i, 0), no_slot);
+  EXPECT_EQ(d.infer(8, 0), no_slot);
+  for (std::uint64_t i = 10; i < 18; ++i) EXPECT_NE(d.load(i, 1, {at(1s), at(2s)}), no_slot);
+  EXPECT_EQ(d.load(18, 1), no_slot);
+  EXPECT_EQ(d.unload(19, 0), no_slot);
+  EXPECT_EQ(d.core.open(), 16U);
+}
+
+TEST(DeviceCore, ALifeEndsWithoutAWord) {
+  Driven d(limits());
+  d.bring(0, 0);
+  d.bring(1, 1);
+  const Slot run = d.ready(2, 0, open_window, 10, 4096);
+  const Slot gathering = d.infer(3, 0);
+  ASSERT_TRUE(d.core.take_io(gathering, 4096));
+  d.infer(4, 0);
+  d.unload(5, 0);  // parked
+  const Slot copy = d.load(6, 2);
+  d.load(7, 3);
+  d.reports.clear();
+  d.core.retire();
+  EXPECT_FALSE(d.core.at_rest());
+  EXPECT_FALSE(d.core.at_rest(stream0));
+  EXPECT_TRUE(d.core.orphaned(run));
+  d.evict(2, After::drop);  // no effect
+  d.ended(run, 3);
+  EXPECT_TRUE(d.core.at_rest(stream0));
+  d.gathered(gathering);
+  d.copied(copy);
+  EXPECT_TRUE(d.core.at_rest());
+  EXPECT_TRUE(d.reports.empty());
+  EXPECT_EQ(d.core.open(), 0U);
+  EXPECT_EQ(d.core.free_io(), kib(64));
+  EXPECT_EQ(d.core.free_workspace(), kib(64));
+  std::vector<ModelId> unmapped;
+  d.core.clear_memory([&](ModelId model) { unmapped.push_back(model); });
+  EXPECT_EQ(unmapped, (std::vector{ModelId{0}, ModelId{1}, ModelId{2}}));
+  EXPECT_EQ(d.core.free_pages(), 4U);
+  for (std::uint32_t m = 0; m < 3; ++m) EXPECT_FALSE(d.core.loaded(ModelId{m}));
+  d.bring(8, 0);  // the next
+  const Slot again = d.ready(2, 0);
+  d.ended(again);
+  d.scattered(again);
+  EXPECT_EQ(d.reported(2), "success");
+}
+
+TEST(DeviceCore, AHoldKeepsPagesAsARunDoes) {
+  Driven d(limits());
+  EXPECT_FALSE(d.core.hold(ModelId{0}));
+  d.bring(0, 0);
+  ASSERT_TRUE(d.core.hold(ModelId{0}));
+  d.unload(1, 0);
+  EXPECT_FALSE(d.take(Kind::unmap, 1));
+  Commands out;
+  d.core.let_go(ModelId{0}, d.now, out);
+  ASSERT_FALSE(out.empty());
+  EXPECT_EQ(out.front().kind, Kind::wake);
+  EXPECT_EQ(out.front().executor, input_executor);
+}
+
+}  // namespace
+}  // namespace carillon::device

@@ -1,0 +1,201 @@
+#include "carillon/device/virtual_device.h"
+
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::device {
+
+VirtualDevice::VirtualDevice(const Limits& limits, Duration clock, Host& host)
+    : core_(limits), clock_(clock), host_(host), turns_(first_stream + limits.streams, TimePoint::max()) {}
+
+void VirtualDevice::plan(TimePoint at, What what, std::uint32_t stamp, std::uint32_t detail) {
+  host_.plan(at, (static_cast<std::uint64_t>(what) << 56) |
+                     (static_cast<std::uint64_t>(stamp & 0xffffffU) << 32) | detail);
+}
+
+void VirtualDevice::take(Slot slot, const Work& work, TimePoint now) {
+  if (runs_.size() <= slot) runs_.resize(slot + 1);
+  Run& run = runs_[slot];
+  run = {.work = work, .start = now, .end = now, .stamp = run.stamp + 1};
+}
+
+bool VirtualDevice::submit(const LoadAction& action, const Work& work, TimePoint now) {
+  const Slot slot = core_.submit(action, shown(now), commands_);
+  if (slot == no_slot) return false;
+  take(slot, work, now);
+  run(now);
+  return true;
+}
+
+bool VirtualDevice::submit(const UnloadAction& action, TimePoint now) {
+  const Slot slot = core_.submit(action, shown(now), commands_);
+  if (slot == no_slot) return false;
+  take(slot, {}, now);
+  run(now);
+  return true;
+}
+
+bool VirtualDevice::submit(const InferAction& action, const Work& work, TimePoint now) {
+  CARILLON_ASSERT(work.kernels >= 1);
+  const Slot slot = core_.submit(action, shown(now), commands_);
+  if (slot == no_slot) return false;
+  take(slot, work, now);
+  run(now);
+  return true;
+}
+
+void VirtualDevice::evict(ActionId id, After after, TimePoint order, TimePoint now) {
+  core_.evict(id, after, order, shown(now), commands_);
+  run(now);
+}
+
+void VirtualDevice::event(std::uint64_t what, TimePoint now) {
+  const auto detail = static_cast<std::uint32_t>(what);
+  const auto stamp = static_cast<std::uint32_t>(what >> 32) & 0xffffffU;
+  switch (static_cast<What>(what >> 56)) {
+    case What::turn: {
+      const auto executor = static_cast<Executor>(detail);
+      if (turns_[executor] != now) return;
+      turns_[executor] = TimePoint::max();
+      turn(executor, now);
+      break;
+    }
+    case What::gathered:
+      gathered(detail, now);
+      break;
+    case What::end: {
+      Run& r = runs_[detail];
+      if (!r.running || (r.stamp & 0xffffffU) != stamp) return;
+      r.running = false;
+      r.end = now;
+      r.busy += now - r.segment;
+      if (core_.kind(detail) == ActionKind::load) {
+        core_.copied(detail, r.work.outcome == ActionStatus::success, shown(now), commands_);
+      } else {
+        const Executor stream = core_.executor(detail);
+        const bool whole = r.next == r.work.kernels;
+        core_.ended(detail, r.next, whole && r.work.outcome == ActionStatus::failed, shown(now), commands_);
+        // What waits starts before anybody hears of the end.
+        turn(stream, now);
+      }
+      break;
+    }
+  }
+  run(now);
+}
+
+void VirtualDevice::gathered(Slot slot, TimePoint now) {
+  const Work& work = runs_[slot].work;
+  const bool there = work.outcome != ActionStatus::no_memory;
+  core_.gathered(slot,
+                 {.status = there ? ActionStatus::success : ActionStatus::no_memory, .kernels = work.kernels},
+                 shown(now), commands_);
+}
+
+void VirtualDevice::stall(Duration extra, TimePoint) {
+  for (Slot slot = 0; slot < runs_.size(); ++slot) {
+    Run& r = runs_[slot];
+    if (!r.running) continue;
+    r.end += extra;
+    plan(r.end, What::end, ++r.stamp, slot);
+  }
+}
+
+void VirtualDevice::turn(Executor executor, TimePoint now) {
+  const TimePoint next = core_.turn(executor, shown(now), commands_);
+  if (next == TimePoint::max()) return;
+  const TimePoint at = std::max(now, saturating_add(next, -clock_));
+  if (turns_[executor] == at) return;
+  turns_[executor] = at;
+  plan(at, What::turn, 0, executor);
+}
+
+void VirtualDevice::begin(Slot slot, int kernel, TimePoint now) {
+  Run& r = runs_[slot];
+  const bool infer = core_.kind(slot) == ActionKind::infer;
+  const int left = infer ? r.work.kernels - kernel : 1;
+  const Duration planned = infer && kernel > 0 ? r.work.time * left / r.work.kernels : r.work.time;
+  if (!r.ran) r.start = now;
+  r.ran = r.running = true;
+  r.segment = now;
+  const Duration takes = host_.begins(core_.id(slot), core_.kind(slot), planned);
+  r.left = left;
+  r.kernel = takes / left;
+  r.end = now + takes;
+  r.next = infer ? r.work.kernels : 1;
+  plan(r.end, What::end, ++r.stamp, slot);
+}
+
+// The run ends before its next kernel.
+void VirtualDevice::cut(Slot slot, TimePoint now) {
+  Run& r = runs_[slot];
+  if (r.kernel <= Duration{0}) return;
+  // Of equal kernels, counted from the end, so that rounding makes none longer than the run.
+  const std::int64_t left = std::min<std::int64_t>(r.left, (r.end - now) / r.kernel);
+  if (left <= 0) return;  // its last has begun
+  r.end -= left * r.kernel;
+  r.next -= static_cast<int>(left);
+  r.left = 0;
+  plan(r.end, What::end, ++r.stamp, slot);
+}
+
+void VirtualDevice::handle(const Command& command, TimePoint now) {
+  using Kind = Command::Kind;
+  switch (command.kind) {
+    case Kind::wake:
+      turn(command.executor, now);
+      break;
+    case Kind::copy:
+      begin(command.slot, 0, now);
+      break;
+    case Kind::unmap:
+      core_.unmapped(command.slot, shown(now), commands_);
+      break;
+    case Kind::gather: {
+      const Work& work = runs_[command.slot].work;
+      if (work.input > Duration{0})
+        plan(now + work.input, What::gathered, 0, command.slot);
+      else
+        gathered(command.slot, now);
+      break;
+    }
+    case Kind::launch:
+      begin(command.slot, command.kernel, now);
+      break;
+    case Kind::evict:
+      cut(command.slot, now);
+      break;
+    case Kind::scatter:
+      core_.scattered(command.slot, shown(now), commands_);
+      break;
+    case Kind::report: {
+      const Run& r = runs_[command.slot];
+      done_.push_back({.id = core_.id(command.slot),
+                       .kind = core_.kind(command.slot),
+                       .model = core_.model(command.slot),
+                       .status = command.status,
+                       .failure = command.failure,
+                       .ran = r.ran,
+                       .start = r.ran ? r.start : now,
+                       .end = r.ran ? r.end : now,
+                       .busy = r.busy});
+      break;
+    }
+  }
+}
+
+// Carries out what the core says, and then tells of what ended: whoever hears of it may submit.
+void VirtualDevice::run(TimePoint now) {
+  while (handled_ < commands_.size()) handle(Command(commands_[handled_++]), now);
+  commands_.clear();
+  handled_ = 0;
+  while (told_ < done_.size()) {
+    const Done done = done_[told_++];
+    host_.done(done);
+  }
+  done_.clear();
+  told_ = 0;
+}
+
+}  // namespace carillon::device

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/device/action.h"
+#include "carillon/device/core.h"
+
+namespace carillon::device {
+
+// How long the steps of an action take in virtual time, and how it ends where it runs.
+struct Work {
+  Duration input{0};  // INFER: until its rows are there, from its receipt on
+  Duration time{0};   // EXEC, or LOAD's copy, alone and undisturbed
+  int kernels = 100;  // EXEC: of equal length; a run is ended early between two of them
+  ActionStatus outcome = ActionStatus::success;  // or failed; INFER: no_memory, from INPUT
+};
+
+// What became of an action.
+struct Done {
+  ActionId id;
+  ActionKind kind{};
+  ModelId model;
+  ActionStatus status{};
+  Failure failure{};
+  bool ran = false;      // EXEC, or LOAD's copy, began
+  TimePoint start, end;  // of EXEC, or of LOAD's copy; else both when it was refused
+  Duration busy{0};      // of these, the time in which it ran
+};
+
+// A device in virtual time: the core with executors that take as long as they are told. Whoever owns it keeps
+// the calendar. Deterministic; not thread-safe; `now` never goes back. A device that dies is destroyed, and
+// what is in the calendar for it must not be called.
+class VirtualDevice {
+ public:
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // event(what) is to be called at that time.
+    virtual void plan(TimePoint at, std::uint64_t what) = 0;
+    // EXEC or LOAD's copy begins, which is `planned` long (or, where it resumes, what is left): how long it
+    // really takes.
+    virtual Duration begins(ActionId, ActionKind, Duration planned) = 0;
+    // Called when the device has done all else that was to be done at that instant. May submit and evict.
+    virtual void done(const Done& done) = 0;
+  };
+
+  // `clock`: what the device's clock shows beyond the true time. Windows go by it; all times here are true.
+  VirtualDevice(const Limits& limits, Duration clock, Host& host);
+
+  void add_model(ModelId id, std::uint64_t pages) { core_.add_model(id, pages); }
+  // False where as many as may be are open: then nothing comes of it.
+  bool submit(const LoadAction& action, const Work& work, TimePoint now);
+  bool submit(const UnloadAction& action, TimePoint now);
+  bool submit(const InferAction& action, const Work& work, TimePoint now);
+  void evict(ActionId id, After after, TimePoint order, TimePoint now);
+  // What was planned for now.
+  void event(std::uint64_t what, TimePoint now);
+  // Whatever runs takes so much longer.
+  void stall(Duration extra, TimePoint now);
+
+  // A run or copy under way, as if it ended now: for the account of a device that dies.
+  struct Running {
+    ActionId id;
+    ActionKind kind{};
+    TimePoint start;
+    Duration busy{0};
+  };
+  template <typename Visit>
+  void visit_running(TimePoint now, Visit&& visit) const {
+    for (Slot slot = 0; slot < runs_.size(); ++slot)
+      if (const Run& run = runs_[slot]; run.running)
+        visit(Running{core_.id(slot), core_.kind(slot), run.start, run.busy + (now - run.segment)});
+  }
+
+  const Core& core() const { return core_; }
+
+ private:
+  struct Run {
+    Work work;
+    bool ran = false, running = false;
+    TimePoint start, segment, end;  // the first, the present, and when that ends
+    Duration busy{0};
+    Duration kernel{0};       // each of the present segment
+    int left = 0;             // of them, from its beginning on
+    int next = 0;             // before which it ends, as far as is known
+    std::uint32_t stamp = 0;  // an end that carries another one is void
+  };
+  enum class What : std::uint8_t { turn, gathered, end };
+
+  TimePoint shown(TimePoint now) const { return saturating_add(now, clock_); }
+  void handle(const Command& command, TimePoint now);
+  void turn(Executor executor, TimePoint now);
+  void begin(Slot slot, int kernel, TimePoint now);
+  void gathered(Slot slot, TimePoint now);
+  void cut(Slot slot, TimePoint now);
+  void run(TimePoint now);
+  void plan(TimePoint at, What what, std::uint32_t stamp, std::uint32_t detail);
+  void take(Slot slot, const Work& work, TimePoint now);
+
+  Core core_;
+  Duration clock_;
+  Host& host_;
+  std::vector<Run> runs_;  // by slot
+  Commands commands_;
+  std::size_t handled_ = 0;
+  std::vector<Done> done_;
+  std::size_t told_ = 0;
+  std::vector<TimePoint> turns_;  // by executor: the turn that is planned
+};
+
+}  // namespace carillon::device
