@@ -1,6 +1,7 @@
 #include "carillon/device/virtual_device.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "carillon/base/assert.h"
 
@@ -28,10 +29,10 @@ bool VirtualDevice::submit(const LoadAction& action, const Work& work, TimePoint
   return true;
 }
 
-bool VirtualDevice::submit(const UnloadAction& action, TimePoint now) {
+bool VirtualDevice::submit(const UnloadAction& action, std::uint64_t tag, TimePoint now) {
   const Slot slot = core_.submit(action, shown(now), commands_);
   if (slot == no_slot) return false;
-  take(slot, {}, now);
+  take(slot, {.tag = tag}, now);
   run(now);
   return true;
 }
@@ -71,10 +72,12 @@ void VirtualDevice::event(std::uint64_t what, TimePoint now) {
       r.end = now;
       r.busy += now - r.segment;
       if (core_.kind(detail) == ActionKind::load) {
+        host_.ends(r.work.tag);
         core_.copied(detail, r.work.outcome == ActionStatus::success, shown(now), commands_);
       } else {
         const Executor stream = core_.executor(detail);
         const bool whole = r.next == r.work.kernels;
+        if (whole) host_.ends(r.work.tag);
         core_.ended(detail, r.next, whole && r.work.outcome == ActionStatus::failed, shown(now), commands_);
         // What waits starts before anybody hears of the end.
         turn(stream, now);
@@ -93,10 +96,11 @@ void VirtualDevice::gathered(Slot slot, TimePoint now) {
                  shown(now), commands_);
 }
 
-void VirtualDevice::stall(Duration extra, TimePoint) {
+void VirtualDevice::stall(Executor executor, Duration extra) {
   for (Slot slot = 0; slot < runs_.size(); ++slot) {
     Run& r = runs_[slot];
-    if (!r.running) continue;
+    const bool loads = core_.kind(slot) == ActionKind::load;
+    if (!r.running || executor != (loads ? load_executor : core_.executor(slot))) continue;
     r.end += extra;
     plan(r.end, What::end, ++r.stamp, slot);
   }
@@ -117,9 +121,9 @@ void VirtualDevice::begin(Slot slot, int kernel, TimePoint now) {
   const int left = infer ? r.work.kernels - kernel : 1;
   const Duration planned = infer && kernel > 0 ? r.work.time * left / r.work.kernels : r.work.time;
   if (!r.ran) r.start = now;
-  r.ran = r.running = true;
+  r.running = true;
   r.segment = now;
-  const Duration takes = host_.begins(core_.id(slot), core_.kind(slot), planned);
+  const Duration takes = host_.begins(r.work.tag, planned, std::exchange(r.ran, true));
   r.left = left;
   r.kernel = takes / left;
   r.end = now + takes;
@@ -150,6 +154,8 @@ void VirtualDevice::handle(const Command& command, TimePoint now) {
       begin(command.slot, 0, now);
       break;
     case Kind::unmap:
+      runs_[command.slot].ran = true;
+      runs_[command.slot].start = runs_[command.slot].end = now;
       core_.unmapped(command.slot, shown(now), commands_);
       break;
     case Kind::gather: {
@@ -171,9 +177,7 @@ void VirtualDevice::handle(const Command& command, TimePoint now) {
       break;
     case Kind::report: {
       const Run& r = runs_[command.slot];
-      done_.push_back({.id = core_.id(command.slot),
-                       .kind = core_.kind(command.slot),
-                       .model = core_.model(command.slot),
+      done_.push_back({.tag = r.work.tag,
                        .status = command.status,
                        .failure = command.failure,
                        .ran = r.ran,

@@ -13,6 +13,7 @@ namespace carillon::device {
 
 // How long the steps of an action take in virtual time, and how it ends where it runs.
 struct Work {
+  std::uint64_t tag = 0;  // the owner's
   Duration input{0};  // INFER: until its rows are there, from its receipt on
   Duration time{0};   // EXEC, or LOAD's copy, alone and undisturbed
   int kernels = 100;  // EXEC: of equal length; a run is ended early between two of them
@@ -21,13 +22,11 @@ struct Work {
 
 // What became of an action.
 struct Done {
-  ActionId id;
-  ActionKind kind{};
-  ModelId model;
+  std::uint64_t tag = 0;
   ActionStatus status{};
   Failure failure{};
-  bool ran = false;      // EXEC, or LOAD's copy, began
-  TimePoint start, end;  // of EXEC, or of LOAD's copy; else both when it was refused
+  bool ran = false;      // EXEC, or LOAD's copy, began; UNLOAD: there was something to unload
+  TimePoint start, end;  // of EXEC, or of LOAD's copy; else both now
   Duration busy{0};      // of these, the time in which it ran
 };
 
@@ -41,9 +40,10 @@ class VirtualDevice {
     virtual ~Host() = default;
     // event(what) is to be called at that time.
     virtual void plan(TimePoint at, std::uint64_t what) = 0;
-    // EXEC or LOAD's copy begins, which is `planned` long (or, where it resumes, what is left): how long it
-    // really takes.
-    virtual Duration begins(ActionId, ActionKind, Duration planned) = 0;
+    // EXEC or LOAD's copy begins, or resumes: how long it really takes, where `planned` is left of it.
+    virtual Duration begins(std::uint64_t tag, Duration planned, bool resumes) = 0;
+    // It has run to its end. Called before what waits begins; done() follows.
+    virtual void ends(std::uint64_t tag) = 0;
     // Called when the device has done all else that was to be done at that instant. May submit and evict.
     virtual void done(const Done& done) = 0;
   };
@@ -54,18 +54,17 @@ class VirtualDevice {
   void add_model(ModelId id, std::uint64_t pages) { core_.add_model(id, pages); }
   // False where as many as may be are open: then nothing comes of it.
   bool submit(const LoadAction& action, const Work& work, TimePoint now);
-  bool submit(const UnloadAction& action, TimePoint now);
+  bool submit(const UnloadAction& action, std::uint64_t tag, TimePoint now);
   bool submit(const InferAction& action, const Work& work, TimePoint now);
   void evict(ActionId id, After after, TimePoint order, TimePoint now);
   // What was planned for now.
   void event(std::uint64_t what, TimePoint now);
-  // Whatever runs takes so much longer.
-  void stall(Duration extra, TimePoint now);
+  // What the executor runs (a stream, or LOAD) takes so much longer.
+  void stall(Executor executor, Duration extra);
 
   // A run or copy under way, as if it ended now: for the account of a device that dies.
   struct Running {
-    ActionId id;
-    ActionKind kind{};
+    std::uint64_t tag = 0;
     TimePoint start;
     Duration busy{0};
   };
@@ -73,7 +72,7 @@ class VirtualDevice {
   void visit_running(TimePoint now, Visit&& visit) const {
     for (Slot slot = 0; slot < runs_.size(); ++slot)
       if (const Run& run = runs_[slot]; run.running)
-        visit(Running{core_.id(slot), core_.kind(slot), run.start, run.busy + (now - run.segment)});
+        visit(Running{run.work.tag, run.start, run.busy + (now - run.segment)});
   }
 
   const Core& core() const { return core_; }

@@ -24,9 +24,10 @@ class Desk final : public VirtualDevice::Host {
     for (std::uint32_t i = 0; i < 4; ++i) device.add_model(ModelId{i}, i);  // model 0 is always there
   }
   void plan(TimePoint when, std::uint64_t what) override { calendar.emplace(when, order++, what); }
-  Duration begins(ActionId, ActionKind, Duration planned) override { return planned * slow; }
+  Duration begins(std::uint64_t, Duration planned, bool) override { return planned * slow; }
+  void ends(std::uint64_t tag) override { ended.push_back(tag); }
   void done(const Done& d) override {
-    all[d.id.value] = d;
+    all[d.tag] = d;
     if (on_done) on_done(d);
   }
   void run(TimePoint until = TimePoint::max()) {
@@ -41,7 +42,7 @@ class Desk final : public VirtualDevice::Host {
   void infer(std::uint64_t id, Duration time, Window window = open_window, Duration input = {},
              ActionStatus outcome = ActionStatus::success) {
     device.submit(InferAction{.id = {id}, .model = ModelId{0}, .window = window},
-                  {.input = input, .time = time, .kernels = 10, .outcome = outcome}, now);
+                  {.tag = id, .input = input, .time = time, .kernels = 10, .outcome = outcome}, now);
   }
 
   std::priority_queue<std::tuple<TimePoint, int, std::uint64_t>,
@@ -51,6 +52,7 @@ class Desk final : public VirtualDevice::Host {
   int slow = 1;
   TimePoint now{};
   std::map<std::uint64_t, Done> all;
+  std::vector<std::uint64_t> ended;
   std::function<void(const Done&)> on_done;
   VirtualDevice device;
 };
@@ -80,16 +82,16 @@ TEST(VirtualDevice, GoesByItsOwnClock) {
 
 TEST(VirtualDevice, LoadsAndUnloads) {
   Desk desk;
-  desk.device.submit(LoadAction{{0}, ModelId{3}, open_window}, {.time = 30ms}, desk.now);
-  desk.device.submit(LoadAction{{1}, ModelId{2}, open_window}, {.time = 20ms}, desk.now);
+  desk.device.submit(LoadAction{{0}, ModelId{3}, open_window}, {.tag = 0, .time = 30ms}, desk.now);
+  desk.device.submit(LoadAction{{1}, ModelId{2}, open_window}, {.tag = 1, .time = 20ms}, desk.now);
   desk.run();
   EXPECT_EQ(desk.all[0].end, at(30ms));
   EXPECT_EQ(desk.all[1].status, ActionStatus::no_memory);
-  desk.device.submit(UnloadAction{{2}, ModelId{3}}, desk.now);
+  desk.device.submit(UnloadAction{{2}, ModelId{3}}, 2, desk.now);
   EXPECT_EQ(desk.all[2].status, ActionStatus::success);
   EXPECT_EQ(desk.device.core().free_pages(), 4U);
   desk.device.submit(LoadAction{{3}, ModelId{2}, open_window},
-                     {.time = 20ms, .outcome = ActionStatus::failed}, desk.now);
+                     {.tag = 3, .time = 20ms, .outcome = ActionStatus::failed}, desk.now);
   desk.run();
   EXPECT_EQ(desk.all[3].status, ActionStatus::failed);
   EXPECT_EQ(desk.device.core().free_pages(), 4U);
@@ -124,13 +126,14 @@ TEST(VirtualDevice, EndsARunBetweenTwoKernelsAndResumesItThere) {
 TEST(VirtualDevice, WhatWaitsStartsBeforeAnybodyHears) {
   Desk desk;
   desk.on_done = [&](const Done& d) {
-    if (d.id.value == 0) desk.infer(9, 1ms, {TimePoint::min(), TimePoint::max()});
+    if (d.tag == 0) desk.infer(9, 1ms, {TimePoint::min(), TimePoint::max()});
   };
   desk.infer(0, 2ms);
   desk.infer(1, 2ms, {at(1ms), at(9ms)});
   desk.run();
   EXPECT_EQ(desk.all[1].start, at(2ms));
   EXPECT_EQ(desk.all[9].start, at(4ms)) << "though its window opened earlier";
+  EXPECT_EQ(desk.ended, (std::vector<std::uint64_t>{0, 1, 9}));
 }
 
 TEST(VirtualDevice, StallsAndFailures) {
@@ -139,7 +142,8 @@ TEST(VirtualDevice, StallsAndFailures) {
   desk.infer(1, 2ms, {at(1ms), TimePoint::max()}, {}, ActionStatus::failed);
   desk.infer(2, 2ms, {at(2ms), TimePoint::max()}, {}, ActionStatus::no_memory);
   desk.run(at(1ms));
-  desk.device.stall(5ms, desk.now);
+  desk.device.stall(load_executor, 9ms);
+  desk.device.stall(first_stream, 5ms);
   desk.slow = 2;
   desk.run();
   EXPECT_EQ(desk.all[0].end, at(7ms));

@@ -1,0 +1,385 @@
+#include "carillon/simulate/devices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "carillon/base/assert.h"
+#include "carillon/schedule/probe_queue.h"
+
+namespace carillon::simulate {
+namespace {
+
+using schedule::ActionKind;
+using schedule::ActionStatus;
+
+constexpr std::uint64_t no_limit = std::uint64_t{1} << 40;  // pages
+
+// Messages and inputs share no executor here, but the network's time.
+device::Limits limits(std::uint64_t pages) {
+  return {.pages = pages == no_limit ? 0 : pages,
+          .queue = std::size_t{1} << 20,
+          .reserved = 8,
+          .gathers = std::numeric_limits<std::size_t>::max(),
+          .scatters = std::numeric_limits<std::size_t>::max()};
+}
+
+}  // namespace
+
+Devices::Devices(const workload::Scenario& scenario, const std::vector<schedule::ModelInfo>& infos,
+                 const Options& options, Random& random, Statistics& statistics, Owner& owner)
+    : infos_(infos),
+      options_(options),
+      random_(random),
+      statistics_(statistics),
+      owner_(owner),
+      delay_(scenario.network_delay),
+      duration_(scenario.duration),
+      pages_(scenario.memory ? scenario.memory->count / device::page_size.count : no_limit),
+      faulty_(options.faults != Faults{}),
+      devices_(static_cast<std::size_t>(scenario.devices)) {}
+
+void Devices::start(TimePoint now) {
+  now_ = now;
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    devices_[i].desk = std::make_unique<Desk>(*this, i);
+    if (faulty_ && options_.faults.clock_offset > Duration{0})
+      devices_[i].clock =
+          from_ns((2 * random_.uniform() - 1) * static_cast<double>(options_.faults.clock_offset.count()));
+    power(i, true);
+  }
+  if (!faulty_) return;
+  const auto deal = [&](double per_s, auto step) {
+    if (per_s <= 0) return;
+    for (std::uint32_t i = 0; i < devices_.size(); ++i)
+      for (double t = random_.exponential(1 / per_s); t < to_seconds(duration_);
+           t += random_.exponential(1 / per_s)) {
+        step.device = i;
+        owner_.plan(TimePoint{} + from_seconds(t), step);
+      }
+  };
+  deal(options_.faults.deaths_per_s, DeviceDies{});
+  deal(options_.faults.stalls_per_s, DeviceStalls{});
+  deal(options_.faults.slowdowns_per_s, DeviceSlowsDown{});
+}
+
+// --- To the device
+
+FlightIndex Devices::take(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
+  FlightIndex index = 0;
+  if (free_.empty()) {
+    index = static_cast<FlightIndex>(flights_.size());
+    flights_.emplace_back();
+  } else {
+    index = free_.back();
+    free_.pop_back();
+  }
+  Flight& flight = flights_[index];
+  flight.id = id;
+  flight.kind = kind;
+  flight.device = device;
+  flight.model = model;
+  flight.requests.clear();
+  flight.window = {TimePoint::min(), TimePoint::max()};
+  flight.probe = schedule::ProbeQueue<int>::is_probe(id);
+  flight.work = {.tag = index};
+  flight.life = devices_[device.index()].life;
+  flight.where = Flight::Where::to_device;
+  if (kind == ActionKind::infer && !flight.probe) ++infers_;
+  by_id_.insert(id, index);
+  return index;
+}
+
+void Devices::give_back(FlightIndex index) {
+  Flight& flight = flights_[index];
+  by_id_.erase(flight.id);
+  flight.where = Flight::Where::nowhere;
+  if (flight.kind == ActionKind::infer && !flight.probe) --infers_;
+  free_.push_back(index);
+}
+
+void Devices::depart(FlightIndex index, TimePoint now) {
+  if (delay_ == Duration{0})
+    arrive(index, now);
+  else
+    owner_.plan(now + delay_, ActionArrives{index});
+}
+
+void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time,
+                   TimePoint now) {
+  const FlightIndex index = take(infer.id, ActionKind::infer, infer.device, infer.model);
+  Flight& flight = flights_[index];
+  flight.requests = std::move(requests);
+  flight.window = infer.window;
+  flight.work.input = delay_;
+  flight.work.time = time;
+  if (faulty_ && !flight.probe) {
+    const double luck = random_.uniform();
+    if (luck < options_.faults.infer_failures)
+      flight.work.outcome = ActionStatus::failed;
+    else if (luck < options_.faults.infer_failures + options_.faults.lost_inputs)
+      flight.work.outcome = ActionStatus::no_memory;
+  }
+  depart(index, now);
+}
+
+void Devices::send(const schedule::Load& load, TimePoint now) {
+  const FlightIndex index = take(load.id, ActionKind::load, load.device, load.model);
+  Flight& flight = flights_[index];
+  flight.window = load.window;
+  flight.work.time = infos_[load.model.index()].load;
+  if (faulty_ && random_.uniform() < options_.faults.load_failures)
+    flight.work.outcome = ActionStatus::failed;
+  depart(index, now);
+}
+
+void Devices::send(const schedule::Unload& unload, TimePoint now) {
+  depart(take(unload.id, ActionKind::unload, unload.device, unload.model), now);
+}
+
+void Devices::evict(ActionId id, device::After after, TimePoint now) {
+  if (delay_ == Duration{0})
+    on(EvictionArrives{id, after}, now);
+  else
+    owner_.plan(now + delay_, EvictionArrives{id, after});
+}
+
+void Devices::on(const ActionArrives& step, TimePoint now) {
+  arrive(step.flight, now);
+}
+
+void Devices::arrive(FlightIndex index, TimePoint now) {
+  now_ = now;
+  Flight& flight = flights_[index];
+  Device& d = devices_[flight.device.index()];
+  if (!d.alive || flight.life != d.life) {  // it goes with its device
+    if (flight.probe) owner_.lost(flight);
+    return give_back(index);
+  }
+  flight.where = Flight::Where::on_device;
+  const device::Work work = flight.work;
+  bool taken = false;
+  switch (flight.kind) {
+    case ActionKind::load:
+      taken = d.core->submit(device::LoadAction{flight.id, flight.model, flight.window}, work, now);
+      break;
+    case ActionKind::unload:
+      taken = d.core->submit(device::UnloadAction{flight.id, flight.model}, index, now);
+      break;
+    case ActionKind::infer:
+      taken = d.core->submit(
+          device::InferAction{.id = flight.id, .model = flight.model, .window = flight.window}, work, now);
+      break;
+  }
+  CARILLON_ASSERT(taken);  // a million actions on one device: no policy sends so many
+}
+
+void Devices::on(const EvictionArrives& step, TimePoint now) {
+  now_ = now;
+  const FlightIndex* found = by_id_.find(step.id);
+  if (found == nullptr) return;
+  const Flight& flight = flights_[*found];
+  if (flight.where != Flight::Where::on_device) return;  // has ended: its report is on its way
+  devices_[flight.device.index()].core->evict(step.id, step.after, now, now);
+}
+
+// --- On the device
+
+void Devices::on(const DeviceStep& step, TimePoint now) {
+  now_ = now;
+  Device& d = devices_[step.device];
+  if (d.life == step.life) d.core->event(step.what, now);
+}
+
+void Devices::Desk::plan(TimePoint at, std::uint64_t what) {
+  devices.owner_.plan(at, DeviceStep{index, devices.devices_[index].life, what});
+}
+
+Duration Devices::true_time(const Device& device, Duration planned) {
+  if (!faulty_) return planned;
+  double factor = options_.faults.speed * (1 + options_.faults.noise * std::abs(random_.normal()));
+  if (options_.faults.hiccups > 0 && random_.uniform() < options_.faults.hiccups) factor *= 10;
+  if (now_ < device.slow_until) factor *= device.slow;
+  for (const SlowSpell& spell : options_.faults.spells)
+    if (now_ - TimePoint{} >= spell.from && now_ - TimePoint{} < spell.from + spell.length)
+      factor *= spell.factor;
+  return from_ns(static_cast<double>(planned.count()) * factor);
+}
+
+Duration Devices::Desk::begins(std::uint64_t tag, Duration planned, bool resumes) {
+  const Flight& flight = devices.flights_[tag];
+  if (Observer* const observer = devices.observer(flight); observer != nullptr && !resumes)
+    observer->on_start(flight.id, flight.device, devices.now_);
+  return devices.true_time(devices.devices_[index], planned);
+}
+
+void Devices::Desk::ends(std::uint64_t tag) {
+  const Flight& flight = devices.flights_[tag];
+  if (Observer* const observer = devices.observer(flight))
+    observer->on_end(flight.id, flight.device, flight.work.outcome, devices.now_);
+}
+
+void Devices::Desk::done(const device::Done& done) {
+  devices.ended(static_cast<FlightIndex>(done.tag), done);
+}
+
+void Devices::ended(FlightIndex index, const device::Done& done) {
+  Flight& flight = flights_[index];
+  flight.status = done.status;
+  flight.start = done.start;
+  flight.end = done.end;
+  flight.busy = done.busy;
+  flight.where = Flight::Where::to_scheduler;
+  const bool unload = flight.kind == ActionKind::unload;
+  const bool told = done.ran && done.status != ActionStatus::stopped && !unload;
+  if (Observer* const observer = this->observer(flight); observer != nullptr && !told) {
+    const bool refused = !unload && done.status != ActionStatus::stopped;
+    if (refused) observer->on_start(flight.id, flight.device, now_);
+    observer->on_end(flight.id, flight.device, done.status, done.ran ? done.end : now_);
+  }
+  if (!flight.probe) {
+    statistics_.figures.too_late += done.status == ActionStatus::too_late ? 1U : 0U;
+    statistics_.figures.stopped += done.status == ActionStatus::stopped ? 1U : 0U;
+  }
+  switch (flight.kind) {
+    case ActionKind::load:
+      if (done.status == ActionStatus::success) statistics_.loaded(done.start);
+      break;
+    case ActionKind::unload:
+      if (done.ran) ++statistics_.figures.unloads;
+      break;
+    case ActionKind::infer:
+      if (flight.probe) {
+        statistics_.figures.profiling += done.busy;
+      } else if (done.ran) {
+        statistics_.occupied(flight.device, flight.model, flight.requests.size(), done.start, done.end,
+                             done.busy);
+        if (done.status == ActionStatus::success)
+          statistics_.served(flight.model, flight.requests.size(), done.start);
+      }
+      break;
+  }
+
+  TimePoint heard = now_ + delay_;
+  if (faulty_ && !flight.probe) {
+    const Faults& f = options_.faults;
+    if (f.lost_reports > 0 && random_.uniform() < f.lost_reports) {
+      // Nobody hears of it; the device is taken for dead.
+      const DeviceTakenForDead step{flight.device.value, flight.life};
+      give_back(index);
+      owner_.plan(now_ + 1s, step);
+      return;
+    }
+    if (f.late_reports > 0 && random_.uniform() < f.late_reports) heard += from_ms(20 * random_.uniform());
+    if (f.doubled_reports > 0 && random_.uniform() < f.doubled_reports) {
+      owner_.plan(heard, ReportArrives{index, true});
+      return;
+    }
+  }
+  if (heard == now_ && !owner_.deciding())
+    deliver(index, false);
+  else
+    owner_.plan(heard, ReportArrives{index, false});
+}
+
+// --- And back
+
+void Devices::on(const ReportArrives& step, TimePoint now) {
+  now_ = now;
+  deliver(step.flight, step.doubled);
+}
+
+void Devices::deliver(FlightIndex index, bool again) {
+  const Device& d = devices_[flights_[index].device.index()];
+  if (flights_[index].life != d.life) {
+    if (flights_[index].probe) owner_.lost(flights_[index]);
+    return give_back(index);
+  }
+  // Whoever hears of it may send, and flights may move.
+  Flight flight = std::exchange(flights_[index], {});
+  flights_[index].id = flight.id;
+  flights_[index].kind = flight.kind;
+  flights_[index].probe = flight.probe;
+  give_back(index);
+  const schedule::ActionDone done{.id = flight.id,
+                                  .status = flight.status,
+                                  .start = flight.start + d.clock,
+                                  .end = flight.end + d.clock,
+                                  .duration = flight.busy};
+  owner_.reported(flight, done, again);
+  if (flights_[index].requests.capacity() == 0) {
+    flight.requests.clear();
+    flights_[index].requests.swap(flight.requests);
+  }
+}
+
+// --- What goes wrong
+
+void Devices::on(const DeviceDies& step, TimePoint now) {
+  now_ = now;
+  if (!devices_[step.device].alive) return;
+  owner_.plan(now + from_seconds(0.001 + 2 * random_.uniform()), DeviceReturns{step.device});
+  power(step.device, false);
+}
+
+void Devices::on(const DeviceTakenForDead& step, TimePoint now) {
+  if (devices_[step.device].life == step.life) on(DeviceDies{step.device}, now);
+}
+
+void Devices::on(const DeviceStalls& step, TimePoint now) {
+  now_ = now;
+  Device& d = devices_[step.device];
+  if (!d.alive) return;
+  for (const device::Executor executor : {device::first_stream, device::load_executor})
+    if (!d.core->core().at_rest(executor))
+      d.core->stall(executor, from_ms(200 * random_.uniform()));
+}
+
+void Devices::on(const DeviceSlowsDown& step, TimePoint now) {
+  Device& d = devices_[step.device];
+  if (!d.alive) return;
+  d.slow = 1 + 3 * random_.uniform();
+  d.slow_until = now + from_seconds(random_.uniform());
+}
+
+void Devices::on(const DeviceReturns& step, TimePoint now) {
+  now_ = now;
+  power(step.device, true);
+}
+
+void Devices::power(std::uint32_t index, bool alive) {
+  Device& d = devices_[index];
+  if (d.alive == alive) return;
+  if (d.core != nullptr) {
+    d.core->visit_running(now_, [&](const device::VirtualDevice::Running& running) {
+      const Flight& flight = flights_[running.tag];
+      if (flight.kind != ActionKind::infer) return;
+      if (flight.probe)
+        statistics_.figures.profiling += running.busy;
+      else
+        statistics_.occupied(flight.device, flight.model, flight.requests.size(), running.start, now_,
+                             running.busy);
+    });
+    for (FlightIndex flight = 0; flight < flights_.size(); ++flight) {
+      if (flights_[flight].where != Flight::Where::on_device || flights_[flight].device.value != index)
+        continue;
+      if (flights_[flight].probe) owner_.lost(flights_[flight]);
+      give_back(flight);
+    }
+  }
+  ++d.life;
+  d.alive = alive;
+  d.slow = 1;
+  d.slow_until = TimePoint::min();
+  d.core.reset();
+  if (alive) {
+    d.core = std::make_unique<device::VirtualDevice>(limits(pages_), d.clock, *d.desk);
+    for (const schedule::ModelInfo& info : infos_) d.core->add_model(info.id, info.pages);
+  }
+  const DeviceId id{index};
+  if (options_.observer != nullptr) options_.observer->on_device(id, alive, d.clock, now_);
+  owner_.device_changed({id, alive, pages_});
+}
+
+}  // namespace carillon::simulate

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/random.h"
+#include "carillon/base/time.h"
+#include "carillon/device/virtual_device.h"
+#include "carillon/schedule/action.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/simulate/calendar.h"
+#include "carillon/simulate/simulation.h"
+#include "carillon/simulate/statistics.h"
+
+namespace carillon::simulate {
+
+// The simulated devices at the other end of the network, with what goes wrong there: each is the device core
+// that a live worker runs, in virtual time. Actions and evictions take one delay to their device, inputs one
+// more, reports one back.
+class Devices {
+ public:
+  // What was sent, until its report was heard.
+  struct Flight {
+    ActionId id;
+    schedule::ActionKind kind{};
+    DeviceId device;
+    ModelId model;
+    std::vector<RequestId> requests;
+    Window window;
+    bool probe = false;  // a finished request runs again: nobody waits for it
+    device::Work work;
+    std::uint32_t life = 0;  // of its device
+    enum class Where : std::uint8_t { nowhere, to_device, on_device, to_scheduler } where{};
+    schedule::ActionStatus status{};
+    TimePoint start, end;
+    Duration busy{0};
+  };
+
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void plan(TimePoint at, Step step) = 0;
+    // A report is heard; `again` where it comes twice. The flight is there until the call returns.
+    virtual void reported(Flight& flight, const schedule::ActionDone& done, bool again) = 0;
+    virtual void device_changed(const schedule::DeviceChanged& change) = 0;
+    // A flight went with its device.
+    virtual void lost(const Flight& flight) = 0;
+    // Reports of what ends at once wait for all that was decided with it to be on its way.
+    virtual bool deciding() const = 0;
+  };
+
+  Devices(const workload::Scenario& scenario, const std::vector<schedule::ModelInfo>& infos,
+          const Options& options, Random& random, Statistics& statistics, Owner& owner);
+
+  // All devices start; their faults are dealt out.
+  void start(TimePoint now);
+
+  // An INFER of these requests, which takes `time` where nothing goes wrong.
+  void send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time, TimePoint now);
+  void send(const schedule::Load& load, TimePoint now);
+  void send(const schedule::Unload& unload, TimePoint now);
+  void evict(ActionId id, device::After after, TimePoint now);
+
+  void on(const DeviceStep& step, TimePoint now);
+  void on(const ActionArrives& step, TimePoint now);
+  void on(const EvictionArrives& step, TimePoint now);
+  void on(const ReportArrives& step, TimePoint now);
+  void on(const DeviceDies& step, TimePoint now);
+  void on(const DeviceStalls& step, TimePoint now);
+  void on(const DeviceSlowsDown& step, TimePoint now);
+  void on(const DeviceTakenForDead& step, TimePoint now);
+  void on(const DeviceReturns& step, TimePoint now);
+
+  std::size_t count() const { return devices_.size(); }
+  bool alive(DeviceId device) const { return devices_[device.index()].alive; }
+  std::size_t infers() const { return infers_; }  // sent and not yet reported
+
+ private:
+  struct Desk final : device::VirtualDevice::Host {
+    Desk(Devices& all, std::uint32_t place) : devices(all), index(place) {}
+    void plan(TimePoint at, std::uint64_t what) override;
+    Duration begins(std::uint64_t tag, Duration planned, bool resumes) override;
+    void ends(std::uint64_t tag) override;
+    void done(const device::Done& done) override;
+    Devices& devices;
+    std::uint32_t index;
+  };
+  struct Device {
+    std::unique_ptr<Desk> desk;
+    std::unique_ptr<device::VirtualDevice> core;
+    bool alive = false;
+    std::uint32_t life = 0;
+    Duration clock{0};  // what its clock shows beyond the true time
+    TimePoint slow_until = TimePoint::min();
+    double slow = 1;
+  };
+
+  FlightIndex take(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model);
+  void give_back(FlightIndex index);
+  void depart(FlightIndex index, TimePoint now);
+  void arrive(FlightIndex index, TimePoint now);
+  Duration true_time(const Device& device, Duration planned);
+  void ended(FlightIndex index, const device::Done& done);
+  void deliver(FlightIndex index, bool again);
+  void power(std::uint32_t index, bool alive);
+  Observer* observer(const Flight& flight) const { return flight.probe ? nullptr : options_.observer; }
+
+  const std::vector<schedule::ModelInfo>& infos_;
+  const Options& options_;
+  Random& random_;
+  Statistics& statistics_;
+  Owner& owner_;
+  Duration delay_;
+  Duration duration_;  // of the scenario
+  std::uint64_t pages_;
+  bool faulty_;
+  TimePoint now_{};
+  std::vector<Device> devices_;
+  std::vector<Flight> flights_;
+  std::vector<FlightIndex> free_;
+  schedule::IdMap<ActionId, FlightIndex> by_id_;
+  std::size_t infers_ = 0;
+};
+
+}  // namespace carillon::simulate

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/simulate/simulation.h"
+#include "carillon/workload/scenario.h"
+
+namespace carillon::simulate {
+
+// Collects the figures of a run. Requests count where they were sent, executions where they began.
+class Statistics {
+ public:
+  Statistics(const workload::Scenario& scenario, const Options& options);
+
+  void sent(ModelId model, TimePoint at);
+  void ended(ModelId model, TimePoint sent, Observer::Outcome outcome, TimePoint at);
+  void shed(TimePoint sent) { figures.shed += sent >= warm_ ? 1U : 0U; }
+  // An INFER was on the device from `start` to `end`, and ran for `busy` of that.
+  void occupied(DeviceId device, ModelId model, std::size_t batch, TimePoint start, TimePoint end,
+                Duration busy);
+  void served(ModelId model, std::size_t batch, TimePoint start);  // it succeeded
+  void loaded(TimePoint start);
+
+  TimePoint warm() const { return warm_; }
+  TimePoint end() const { return end_; }
+
+  Figures figures;
+
+ private:
+  // The interval that a time is in, where intervals are kept and it is before the end; else nullptr.
+  IntervalFigures* interval(TimePoint at) {
+    if (figures.intervals.empty() || at >= end_) return nullptr;
+    return &figures.intervals[interval_index(at)];
+  }
+  std::size_t interval_index(TimePoint at) const {
+    return static_cast<std::size_t>((at - TimePoint{}) / length_);
+  }
+
+  TimePoint warm_, end_;
+  Duration length_;                   // of an interval
+  std::size_t timeline_;              // executions to keep
+  std::vector<std::size_t> used_in_;  // by device: 1 + the last interval in which it ran something
+};
+
+}  // namespace carillon::simulate
