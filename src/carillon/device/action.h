@@ -29,7 +29,7 @@ enum class After : std::uint8_t {
   resume,  // it goes on later, at the kernel where it stopped, and is reported once
 };
 
-// What a device is told to do. Ids are never used twice; a model's is dense.
+// What a device is told to do. Ids are not to be used twice; a model's is dense.
 struct LoadAction {
   ActionId id;
   ModelId model;

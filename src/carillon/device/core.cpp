@@ -67,12 +67,18 @@ void Core::free_slot(Slot slot) {
   Action& action = actions_[slot];
   if (action.kind == ActionKind::infer) {
     --infers_open_;
-    if (!action.orphaned) infers_by_id_.erase(action.id.value);
+    if (!action.orphaned) forget(slot);
   } else {
     --loads_open_;
   }
   action.state = State::free;
   free_.push_back(slot);
+}
+
+// From here on nobody finds it by its id. (Ids that come twice are somebody's mistake, not ours to die of.)
+void Core::forget(Slot slot) {
+  const std::uint64_t id = actions_[slot].id.value;
+  if (infers_by_id_.find(id) == slot) infers_by_id_.erase(id);
 }
 
 void Core::drop_memory(Action& action) {
@@ -253,7 +259,7 @@ Slot Core::submit(const InferAction& infer, TimePoint, Commands& out) {
   action.cls = infer.cls;
   action.share = infer.share;
   action.state = State::input_queued;
-  infers_by_id_.insert(infer.id.value, slot);
+  if (!infers_by_id_.find(infer.id.value)) infers_by_id_.insert(infer.id.value, slot);
   // At once, the most urgent first; what cannot be in time any more is not even copied.
   input_.push({.order = infer.window.earliest,
                .id = infer.id,
@@ -526,7 +532,7 @@ void Core::retire() {
       case State::running:
       case State::scattering:
         if (!std::exchange(action.orphaned, true) && action.kind == ActionKind::infer)
-          infers_by_id_.erase(action.id.value);
+          forget(slot);
         break;
       default:
         drop_memory(action);

@@ -135,6 +135,8 @@ class Core {
   float share(Slot slot) const { return actions_[slot].share; }
   std::uint64_t io_offset(Slot slot) const { return actions_[slot].io.offset(); }
   std::uint64_t workspace_offset(Slot slot) const { return actions_[slot].workspace.offset(); }
+  // It is to be ended early for good.
+  bool dropped(Slot slot) const { return actions_[slot].wanted == After::drop; }
   // A life that is over submitted it: what is done for it is in vain.
   bool orphaned(Slot slot) const { return actions_[slot].orphaned; }
   // Of the open INFER of that id that runs, or waits to.
@@ -226,6 +228,7 @@ class Core {
 
   Slot take_slot(ActionKind kind, ActionId id, ModelId model);
   void free_slot(Slot slot);
+  void forget(Slot slot);
   void report(Slot slot, ActionStatus status, Commands& out, Failure failure = Failure::none);
   Entry entry(Slot slot) const;
   bool known(ModelId model) const { return model.index() < models_.size(); }

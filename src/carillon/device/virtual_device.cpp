@@ -72,12 +72,12 @@ void VirtualDevice::event(std::uint64_t what, TimePoint now) {
       r.end = now;
       r.busy += now - r.segment;
       if (core_.kind(detail) == ActionKind::load) {
-        host_.ends(r.work.tag);
+        end(r, r.work.outcome);
         core_.copied(detail, r.work.outcome == ActionStatus::success, shown(now), commands_);
       } else {
         const Executor stream = core_.executor(detail);
         const bool whole = r.next == r.work.kernels;
-        if (whole) host_.ends(r.work.tag);
+        if (whole || core_.dropped(detail)) end(r, whole ? r.work.outcome : ActionStatus::stopped);
         core_.ended(detail, r.next, whole && r.work.outcome == ActionStatus::failed, shown(now), commands_);
         // What waits starts before anybody hears of the end.
         turn(stream, now);
@@ -94,6 +94,10 @@ void VirtualDevice::gathered(Slot slot, TimePoint now) {
   core_.gathered(slot,
                  {.status = there ? ActionStatus::success : ActionStatus::no_memory, .kernels = work.kernels},
                  shown(now), commands_);
+}
+
+void VirtualDevice::end(Run& run, ActionStatus status) {
+  if (!std::exchange(run.told, true)) host_.ends(run.work.tag, status);
 }
 
 void VirtualDevice::stall(Executor executor, Duration extra) {
@@ -176,7 +180,8 @@ void VirtualDevice::handle(const Command& command, TimePoint now) {
       core_.scattered(command.slot, shown(now), commands_);
       break;
     case Kind::report: {
-      const Run& r = runs_[command.slot];
+      Run& r = runs_[command.slot];
+      end(r, command.status);
       done_.push_back({.tag = r.work.tag,
                        .status = command.status,
                        .failure = command.failure,

@@ -42,8 +42,8 @@ class VirtualDevice {
     virtual void plan(TimePoint at, std::uint64_t what) = 0;
     // EXEC or LOAD's copy begins, or resumes: how long it really takes, where `planned` is left of it.
     virtual Duration begins(std::uint64_t tag, Duration planned, bool resumes) = 0;
-    // It has run to its end. Called before what waits begins; done() follows.
-    virtual void ends(std::uint64_t tag) = 0;
+    // It has ended, and not only to resume, or was refused, in the order in which that happens. done() follows.
+    virtual void ends(std::uint64_t tag, ActionStatus status) = 0;
     // Called when the device has done all else that was to be done at that instant. May submit and evict.
     virtual void done(const Done& done) = 0;
   };
@@ -80,7 +80,7 @@ class VirtualDevice {
  private:
   struct Run {
     Work work;
-    bool ran = false, running = false;
+    bool ran = false, running = false, told = false;
     TimePoint start, segment, end;  // the first, the present, and when that ends
     Duration busy{0};
     Duration kernel{0};       // each of the present segment
@@ -96,6 +96,7 @@ class VirtualDevice {
   void begin(Slot slot, int kernel, TimePoint now);
   void gathered(Slot slot, TimePoint now);
   void cut(Slot slot, TimePoint now);
+  void end(Run& run, ActionStatus status);
   void run(TimePoint now);
   void plan(TimePoint at, What what, std::uint32_t stamp, std::uint32_t detail);
   void take(Slot slot, const Work& work, TimePoint now);

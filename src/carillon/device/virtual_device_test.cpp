@@ -25,7 +25,7 @@ class Desk final : public VirtualDevice::Host {
   }
   void plan(TimePoint when, std::uint64_t what) override { calendar.emplace(when, order++, what); }
   Duration begins(std::uint64_t, Duration planned, bool) override { return planned * slow; }
-  void ends(std::uint64_t tag) override { ended.push_back(tag); }
+  void ends(std::uint64_t tag, ActionStatus) override { ended.push_back(tag); }
   void done(const Done& d) override {
     all[d.tag] = d;
     if (on_done) on_done(d);

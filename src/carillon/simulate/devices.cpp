@@ -82,6 +82,7 @@ FlightIndex Devices::take(ActionId id, ActionKind kind, DeviceId device, ModelId
   flight.model = model;
   flight.requests.clear();
   flight.window = {TimePoint::min(), TimePoint::max()};
+  flight.begun = false;
   flight.probe = schedule::ProbeQueue<int>::is_probe(id);
   flight.work = {.tag = index};
   flight.life = devices_[device.index()].life;
@@ -208,16 +209,22 @@ Duration Devices::true_time(const Device& device, Duration planned) {
 }
 
 Duration Devices::Desk::begins(std::uint64_t tag, Duration planned, bool resumes) {
-  const Flight& flight = devices.flights_[tag];
-  if (Observer* const observer = devices.observer(flight); observer != nullptr && !resumes)
+  Flight& flight = devices.flights_[tag];
+  flight.begun = true;
+  if (Observer* const observer = devices.options_.observer; observer != nullptr && !flight.probe && !resumes)
     observer->on_start(flight.id, flight.device, devices.now_);
   return devices.true_time(devices.devices_[index], planned);
 }
 
-void Devices::Desk::ends(std::uint64_t tag) {
+void Devices::Desk::ends(std::uint64_t tag, ActionStatus status) {
   const Flight& flight = devices.flights_[tag];
-  if (Observer* const observer = devices.observer(flight))
-    observer->on_end(flight.id, flight.device, flight.work.outcome, devices.now_);
+  Observer* const observer = devices.options_.observer;
+  if (observer == nullptr) return;
+  if (flight.probe) return observer->on_probed(flight.device, devices.now_);
+  const bool refused =
+      !flight.begun && flight.kind != ActionKind::unload && status != ActionStatus::stopped;
+  if (refused) observer->on_start(flight.id, flight.device, devices.now_);
+  observer->on_end(flight.id, flight.device, status, devices.now_);
 }
 
 void Devices::Desk::done(const device::Done& done) {
@@ -231,13 +238,6 @@ void Devices::ended(FlightIndex index, const device::Done& done) {
   flight.end = done.end;
   flight.busy = done.busy;
   flight.where = Flight::Where::to_scheduler;
-  const bool unload = flight.kind == ActionKind::unload;
-  const bool told = done.ran && done.status != ActionStatus::stopped && !unload;
-  if (Observer* const observer = this->observer(flight); observer != nullptr && !told) {
-    const bool refused = !unload && done.status != ActionStatus::stopped;
-    if (refused) observer->on_start(flight.id, flight.device, now_);
-    observer->on_end(flight.id, flight.device, done.status, done.ran ? done.end : now_);
-  }
   if (!flight.probe) {
     statistics_.figures.too_late += done.status == ActionStatus::too_late ? 1U : 0U;
     statistics_.figures.stopped += done.status == ActionStatus::stopped ? 1U : 0U;

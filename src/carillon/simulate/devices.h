@@ -32,6 +32,7 @@ class Devices {
     std::vector<RequestId> requests;
     Window window;
     bool probe = false;  // a finished request runs again: nobody waits for it
+    bool begun = false;
     device::Work work;
     std::uint32_t life = 0;  // of its device
     enum class Where : std::uint8_t { nowhere, to_device, on_device, to_scheduler } where{};
@@ -84,7 +85,7 @@ class Devices {
     Desk(Devices& all, std::uint32_t place) : devices(all), index(place) {}
     void plan(TimePoint at, std::uint64_t what) override;
     Duration begins(std::uint64_t tag, Duration planned, bool resumes) override;
-    void ends(std::uint64_t tag) override;
+    void ends(std::uint64_t tag, device::ActionStatus status) override;
     void done(const device::Done& done) override;
     Devices& devices;
     std::uint32_t index;
@@ -107,7 +108,6 @@ class Devices {
   void ended(FlightIndex index, const device::Done& done);
   void deliver(FlightIndex index, bool again);
   void power(std::uint32_t index, bool alive);
-  Observer* observer(const Flight& flight) const { return flight.probe ? nullptr : options_.observer; }
 
   const std::vector<schedule::ModelInfo>& infos_;
   const Options& options_;

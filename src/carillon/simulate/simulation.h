@@ -108,6 +108,8 @@ class Observer {
   // The device begins or ends (start == end: refused without running) an action.
   virtual void on_start(ActionId, DeviceId, TimePoint) {}
   virtual void on_end(ActionId, DeviceId, schedule::ActionStatus, TimePoint) {}
+  // A finished request that ran again there, alone, has ended.
+  virtual void on_probed(DeviceId, TimePoint) {}
 };
 
 struct Options {

@@ -58,6 +58,7 @@ class Checker final : public Observer {
   void on_outcome(const Request& request, Outcome outcome, TimePoint at) override;
   void on_start(ActionId id, DeviceId device, TimePoint at) override;
   void on_end(ActionId id, DeviceId device, schedule::ActionStatus status, TimePoint at) override;
+  void on_probed(DeviceId device, TimePoint at) override { devices_[device.index()].probed(at); }
 
   // Call it after the run: what should have happened and has not, and the figures.
   void finish(const Figures& figures);

@@ -821,6 +821,20 @@ const Fault faults[] = {
          return at < TimePoint{200ms};
        };
      }},
+    {"unloaded under a run",  // of which the end was kept back
+     [](World& w) {
+       const auto others = std::make_shared<std::set<ActionId>>(), runs = std::make_shared<std::set<ActionId>>();
+       w.decision = [=](Checker&, schedule::Event&, TimePoint, schedule::Actions& actions) {
+         for (const schedule::Action& action : actions)
+           if (const auto* infer = std::get_if<Infer>(&action))
+             (infer->model == ModelId{1} ? *runs : *others).insert(infer->id);
+         return true;
+       };
+       w.start = [=](Checker&, ActionId& id, DeviceId&, TimePoint&) { return !others->contains(id); };
+       w.end = [=](Checker&, ActionId& id, DeviceId&, ActionStatus&, TimePoint&) {
+         return !others->contains(id) && !runs->contains(id);
+       };
+     }},
     // -- reports
     {"a report of nothing",
      [](World& w) { w.decision = each_heard<ActionDone>([](auto& e, TimePoint&) { e.id = far_id; }); }},

@@ -29,6 +29,7 @@ std::optional<std::pair<ActionId, TimePoint>> DeviceAccount::power(bool alive, D
   exec_ = {};
   load_ = {};
   unloads_.clear();
+  at_input_.reset();
   return ran;
 }
 
@@ -44,8 +45,17 @@ void DeviceAccount::stop(ActionId id, TimePoint heard) {
     if (action.id == id) action.stopped = std::min(action.stopped, heard);
 }
 
+// An UNLOAD has come that waits for what runs.
+bool DeviceAccount::unloading(ModelId model, TimePoint at) const {
+  return std::any_of(unloads_.begin(), unloads_.end(),
+                     [&](const Sent& unload) { return unload.model == model && unload.heard < at; });
+}
+
 // When the first in line starts, or is refused.
 TimePoint DeviceAccount::due(const Executor& executor, const Sent& action) const {
+  if (action.kind == ActionKind::infer && saturating_add(action.heard, clock_) > action.window.latest)
+    return action.heard;  // not even its inputs are fetched
+  if (action.window.latest < action.window.earliest) return std::max(executor.free_at, action.ready);
   const TimePoint open = action.window.earliest == TimePoint::min()
                              ? TimePoint::min()
                              : saturating_add(action.window.earliest, -clock_);
@@ -53,11 +63,12 @@ TimePoint DeviceAccount::due(const Executor& executor, const Sent& action) const
 }
 
 std::optional<ActionStatus> DeviceAccount::refusal(const Sent& action, TimePoint start) {
-  if (saturating_add(start, clock_) > action.window.latest) return ActionStatus::too_late;
+  if (saturating_add(start, clock_) > action.window.latest || action.window.latest < action.window.earliest)
+    return ActionStatus::too_late;
   if (action.pages == 0) return std::nullopt;
   const Place where = place(action.model);
   if (action.kind == ActionKind::infer)
-    return where == Place::loaded ? std::nullopt : std::optional(ActionStatus::not_loaded);
+    return where == Place::loaded && !unloading(action.model, start) ? std::nullopt : std::optional(ActionStatus::not_loaded);
   if (where != Place::absent) return ActionStatus::failed;
   return used_ + action.pages > pages_ ? std::optional(ActionStatus::no_memory) : std::nullopt;
 }
@@ -75,17 +86,27 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
   if (executor == nullptr) return problem("started what was not sent", id, at);
   const Sent action = *found;
   executor->waiting.erase(found);
+  if (action.kind == ActionKind::infer && refusal(action, at) == ActionStatus::too_late && at == action.heard) {
+    at_input_ = {action, at, ActionStatus::too_late};
+    return;
+  }
+  if (action.kind == ActionKind::infer && faults_.lost_inputs > 0 && at == action.ready &&
+      (executor->running || at != due(*executor, action))) {
+    at_input_ = {action, at, ActionStatus::no_memory};
+    return;
+  }
   if (executor->running) {
     problem("two things at once", id, at);
     executor->running.reset();
-  } else if (saturating_add(at, clock_) < action.window.earliest) {
+  } else if (saturating_add(at, clock_) < action.window.earliest &&
+             action.window.latest >= action.window.earliest) {
     problem("started before its window", id, at);
   } else if (const TimePoint then = due(*executor, action); at != then) {
     problem(at < then ? "started before it was there" : "started later than it could", id, at);
   }
   if (at > action.stopped) problem("started after it was stopped", id, at);
   for (const Sent& other : executor->waiting)
-    if (other.heard < at &&
+    if (other.ready < at &&
         std::tie(other.window.earliest, other.id) < std::tie(action.window.earliest, action.id))
       problem("started out of turn", id, at);
   const auto refused = refusal(action, at);
@@ -116,11 +137,16 @@ std::optional<Duration> DeviceAccount::most(Duration time) const {
 void DeviceAccount::judge(const Running& ran, ActionStatus status, TimePoint at) {
   const auto& [action, start, refusal] = ran;
   const Duration took = at - start;
-  if (at > action.stopped) problem("went on after it was stopped", action.id, at);
+  // Before its next kernel, unless its last had begun.
+  if (const auto longest = most(action.time); longest && at > action.stopped)
+    if (at - action.stopped > *longest / 100 + 1ns) problem("went on after it was stopped", action.id, at);
   if (status == ActionStatus::stopped) {
-    if (at != action.stopped) problem("stopped by nobody", action.id, at);
+    if (at < action.stopped) problem("stopped by nobody", action.id, at);
     return;
   }
+  if (status == ActionStatus::no_memory && action.kind == ActionKind::infer && faults_.lost_inputs > 0 &&
+      took == Duration{0} && start == action.ready)
+    return;  // whatever it would have come to in its turn
   if (refusal) {
     if (status == *refusal && took == Duration{0}) return;
     const bool late = *refusal == ActionStatus::too_late, cold = *refusal == ActionStatus::not_loaded,
@@ -155,7 +181,15 @@ void DeviceAccount::judge(const Running& ran, ActionStatus status, TimePoint at)
 
 DeviceAccount::Ended DeviceAccount::unload(const Sent& action, ActionStatus status, TimePoint at) {
   if (status != ActionStatus::success) problem("failed without a cause", action.id, at);
-  if (at != action.heard) problem("not unloaded when it was told", action.id, at);
+  bool in_use = false, at_its_end = false;
+  for (const Executor* executor : {&exec_, &load_}) {
+    in_use = in_use || (executor->running && executor->running->action.model == action.model &&
+                        !executor->running->refusal && executor->running->start < at);
+    at_its_end = at_its_end || (executor->last_model == action.model && executor->last_end == at &&
+                                executor->last_start <= action.heard);
+  }
+  if (in_use) problem("unloaded under a run", action.id, at);
+  if (at != action.heard && !at_its_end) problem("not unloaded when it was told", action.id, at);
   if (action.pages == 0 || place(action.model) != Place::loaded) return {at, false};
   place(action.model) = Place::absent;
   used_ -= action.pages;
@@ -173,11 +207,20 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
     return taken;
   };
   if (const auto action = take(unloads_)) return unload(*action, status, at);
+  if (at_input_ && at_input_->action.id == id) {
+    const Running refused = *at_input_;
+    at_input_.reset();
+    judge(refused, status, at);
+    return Ended{refused.start, false};
+  }
   for (Executor* executor : {&exec_, &load_}) {
     if (executor->running && executor->running->action.id == id) {
       const Running ran = *executor->running;
       executor->running.reset();
       executor->free_at = at;
+      executor->last_model = ran.action.model;
+      executor->last_start = ran.start;
+      executor->last_end = at;
       judge(ran, status, at);
       if (ran.action.kind == ActionKind::load && !ran.refusal && ran.action.pages > 0) {
         const bool loaded = status == ActionStatus::success;
@@ -187,8 +230,9 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
       return Ended{ran.start, !ran.refusal && status != ActionStatus::no_memory};
     }
     if (const auto action = take(executor->waiting)) {
-      executor->free_at = at;
-      if (status != ActionStatus::stopped || at != action->stopped) problem("ended without a start", id, at);
+      if (status != ActionStatus::stopped || at != std::max(action->stopped, std::min(action->ready, at)))
+        problem("ended without a start", id, at);
+      if (at >= action->ready) executor->free_at = std::max(executor->free_at, at);
       return Ended{at, false};
     }
   }

@@ -19,11 +19,13 @@ namespace carillon::simulate::testing {
 // action starts, how it ends, how long it takes, what memory holds. A device is held against it as it tells
 // of its starts and ends; where it does otherwise, that is a problem.
 //
-// EXEC and LOAD each take their actions by (earliest, id). The first starts as soon as it may: the executor
-// is free, the window is open by the device's own clock, message and inputs are there. Where the window has
-// closed, the weights are not there (INFER), or the pages (LOAD), it is refused at that moment, else it runs.
-// An UNLOAD is done when its message comes. LOAD takes its pages when it starts, and gives them back where it
-// fails.
+// EXEC and LOAD each take their actions by (earliest, id), of those whose message and inputs are there. The
+// first starts as soon as it may: the executor is free, the window is open by the device's own clock. Where the
+// window has closed or never opens, the weights are not there (INFER), or the pages (LOAD), it is refused at
+// that moment, else it runs. An INFER whose window has closed when its message comes is refused then. An
+// UNLOAD is effective when its message comes, and done then, or when the model's run or copy under way has
+// ended. LOAD takes its pages when it starts, and gives them back where it fails. A Stop ends a run before its
+// next kernel, a hundredth of it.
 class DeviceAccount {
  public:
   struct Sent {
@@ -54,6 +56,8 @@ class DeviceAccount {
   void stop(ActionId id, TimePoint heard);
 
   void started(ActionId id, TimePoint at);
+  // EXEC is free of what nobody asked for.
+  void probed(TimePoint at) { exec_.free_at = at; }
   // None where it was not to end.
   std::optional<Ended> ended(ActionId id, schedule::ActionStatus status, TimePoint at);
 
@@ -71,6 +75,9 @@ class DeviceAccount {
     std::optional<Running> running;
     // When it was last free of one: the end of what ran, the turn of what was refused.
     TimePoint free_at = TimePoint::min();
+    // What ran last.
+    ModelId last_model{};
+    TimePoint last_start = TimePoint::min(), last_end = TimePoint::min();
   };
   enum class Place : std::uint8_t { absent, loading, loaded };
 
@@ -83,6 +90,7 @@ class DeviceAccount {
   std::optional<schedule::ActionStatus> refusal(const Sent& action, TimePoint start);
   Ended unload(const Sent& action, schedule::ActionStatus status, TimePoint at);
   void judge(const Running& ran, schedule::ActionStatus status, TimePoint at);
+  bool unloading(ModelId model, TimePoint at) const;
   Duration least(Duration time) const;
   std::optional<Duration> most(Duration time) const;
 
@@ -94,6 +102,7 @@ class DeviceAccount {
   std::uint64_t pages_ = 0, used_ = 0;
   std::vector<Place> places_;  // by model
   Executor exec_, load_;
+  std::optional<Running> at_input_;  // refused there
   std::vector<Sent> unloads_;
 };
 
