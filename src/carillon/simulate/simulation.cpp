@@ -14,7 +14,7 @@
 #include "carillon/base/random.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/id_map.h"
-#include "carillon/simulate/clients.h"
+#include "carillon/workload/clients.h"
 
 namespace carillon::simulate {
 namespace {
@@ -230,7 +230,7 @@ class Simulation {
   schedule::Scheduler& scheduler_;
   const Options& options_;
   std::vector<schedule::ModelInfo> infos_;
-  Clients clients_;
+  workload::Clients clients_;
   Random random_;
   schedule::ProbeQueue<Probe> probes_;
   std::size_t probe_device_ = 0;
