@@ -232,7 +232,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     // Of the lengths, too, the median is the seed.
     if (i == lengths.size() / 2) info.batches = std::move(*batches);
   }
-  info.cost = profile::fit_batch_cost(measured);
+  info.cost = profile::fit_padded_cost(measured);
   return info;
 }
 
