@@ -18,6 +18,7 @@ namespace {
 
 using graph::batch_dimension;
 using graph::DataType;
+using graph::element_count;
 using graph::is_text;
 using graph::is_utf8;
 using graph::kserve_name;
