@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
-LAYERS = ["cli", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "schedule",
+LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "schedule",
           "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that only decide: events and times in, actions out.

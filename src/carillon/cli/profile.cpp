@@ -10,7 +10,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
-#include "carillon/cli/device.h"
+#include "carillon/cli/device_options.h"
 #include "carillon/cli/interference/cpu_probe.h"
 #include "carillon/cli/interference/measure.h"
 #include "carillon/cli/profile_fit.h"
@@ -26,7 +26,7 @@ struct ProfileArguments {
   std::vector<std::string> only;
   int repeats = 30;
   bool json = false;
-  DeviceArguments device;
+  server::DeviceArguments device;
   FitArguments fit;
   bool interference = false;
   std::string out_measurements;
@@ -191,7 +191,7 @@ int run_profile(const ProfileArguments& arguments) {
   if (!arguments.fit.files.empty()) return fit_files(arguments.fit, arguments.json);
   if (arguments.interference) return measure_together(arguments);
   const SteadyClock clock;
-  auto device = make_device(arguments.device, clock);
+  auto device = server::make_device(arguments.device, clock);
   if (!device) return fail_profile(exit_usage, device.error());
   const auto entries = repository::read_repository(arguments.models);
   if (!entries) return fail_profile(exit_failure, entries.error());

@@ -16,9 +16,8 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
-#include "carillon/cli/devices.h"
+#include "carillon/cli/device_options.h"
 #include "carillon/cli/headroom.h"
-#include "carillon/cli/planned.h"
 #include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/decision_log.h"
@@ -26,6 +25,7 @@
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/server/planned.h"
 
 namespace carillon::cli {
 namespace {
@@ -52,7 +52,7 @@ struct Arguments {
   bool strict_readiness = true;
   std::string log_level = "info";
   double hang_after_ms = to_ms(controller::WatchdogOptions{}.least);
-  DevicesArguments devices;
+  server::DevicesArguments devices;
 };
 
 // Says once a second that requests are being turned away, where they are.
@@ -165,13 +165,13 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
                     {ErrorCode::invalid_argument,
                      "--plan goes with neither --record nor --profile: each workload has a scheduler "
                      "of its own, and is measured at its share"});
-  const auto devices = list_devices(arguments.devices);
+  const auto devices = server::list_devices(arguments.devices);
   if (!devices) return complain(exit_usage, devices.error());
   if (devices->size() != 1 || !arguments.devices.faults.empty())
     return complain(exit_usage, {ErrorCode::invalid_argument,
                                  "--plan serves one device of the plan: give it one --device, cpu, and no "
                                  "--emulated-faults"});
-  PlannedOptions planned{
+  server::PlannedOptions planned{
       .models = arguments.models,
       .plan = arguments.plan,
       .number = arguments.plan_device > 0 ? std::optional(arguments.plan_device) : std::nullopt,
@@ -180,7 +180,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .controller = options,
       .device = devices->front(),
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
-  auto server = PlannedServer::start(planned, clock);
+  auto server = server::PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
   const int status = serve((*server)->service(), arguments, doors, signals, options,
                            fmt::format("{} workloads of the plan", (*server)->workloads()));
@@ -229,10 +229,10 @@ int run(const Arguments& arguments) {
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
   if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, clock);
-  const auto group = make_devices(arguments.devices, clock);
+  const auto group = server::make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
   Bytes needed = beside_caches();
-  for (const Device& device : group->devices)
+  for (const server::Device& device : group->devices)
     needed = needed + device.worker.page_cache + device.worker.io_cache + device.worker.workspace;
   if (auto room = enough_addresses(needed, "the server with its caches"); !room)
     return complain(exit_failure, room.error());
@@ -246,7 +246,7 @@ int run(const Arguments& arguments) {
   std::vector<std::unique_ptr<worker::Worker>> workers;
   std::vector<controller::LoadTarget> targets;
   for (std::size_t i = 0; i < group->devices.size(); ++i) {
-    const Device& device = group->devices[i];
+    const server::Device& device = group->devices[i];
     auto worker = worker::make_worker(device.worker, clock,
                                       controller.results(DeviceId{static_cast<std::uint32_t>(i)}));
     if (!worker)
@@ -276,7 +276,7 @@ int run(const Arguments& arguments) {
       serve(controller, arguments, *doors, signals, options,
             fmt::format("{} of {} models on {} device{}", loaded->ready, loaded->ready + loaded->not_ready,
                         targets.size(), targets.size() == 1 ? "" : "s"),
-            [&] { start_faults(*group, clock.now()); });
+            [&] { server::start_faults(*group, clock.now()); });
   controller.stop();
   const std::vector<DeviceId> left = controller.end_workers();
   for (const DeviceId device : left)

@@ -2,14 +2,14 @@
 
 #include <memory>
 
-#include "carillon/cli/device.h"
 #include "carillon/cli/interference/probe.h"
 #include "carillon/repository/repository.h"
+#include "carillon/server/device.h"
 
 namespace carillon::cli {
 
 struct CpuProbeOptions {
-  DeviceArguments device;
+  server::DeviceArguments device;
   Duration at_least = std::chrono::milliseconds{500};  // that a configuration runs
   int repeats = 5;                                     // of each model at least; >= 1
 };

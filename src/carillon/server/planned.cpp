@@ -1,16 +1,16 @@
-#include "carillon/cli/planned.h"
+#include "carillon/server/planned.h"
 
 #include <algorithm>
 #include <utility>
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include "carillon/provision/served_plan.h"
 #include "carillon/repository/config.h"
 #include "carillon/repository/repository.h"
 #include "carillon/schedule/registry.h"
 
-namespace carillon::cli {
+namespace carillon::server {
 namespace {
 
 // Room for a model's weights as kernels want them, in several layouts at worst. They may lie in files beside
@@ -147,4 +147,4 @@ void PlannedServer::stop() {
   controllers_.clear();
 }
 
-}  // namespace carillon::cli
+}  // namespace carillon::server
