@@ -12,6 +12,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/statistics.h"
+#include "carillon/profile/batch_line.h"
 
 namespace carillon::profile {
 namespace {
@@ -316,15 +317,7 @@ Result<> write_profile(const DeviceProfile& profile, const std::filesystem::path
 }
 
 Duration ModelProfile::exec_mean(int batch) const {
-  auto above = std::lower_bound(batches.begin(), batches.end(), batch,
-                                [](const BatchTimes& b, int size) { return b.batch < size; });
-  if (above != batches.end() && above->batch == batch) return above->exec.mean;
-  if (batches.size() == 1) return batches.front().exec.mean * batch / batches.front().batch;
-  above = std::clamp(above, batches.begin() + 1, batches.end() - 1);
-  const auto below = above - 1;
-  const double slope =
-      static_cast<double>((above->exec.mean - below->exec.mean).count()) / (above->batch - below->batch);
-  return std::max(Duration{1}, below->exec.mean + from_ns(slope * (batch - below->batch)));
+  return on_batch_line(batches, batch, &BatchTimes::batch, [](const BatchTimes& b) { return b.exec.mean; });
 }
 
 LinearFit fit_linear(std::span<const BatchTimes> batches) {
