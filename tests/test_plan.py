@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import pty
 import random
+import select
 import signal
 import subprocess
-import time
 import xml.etree.ElementTree
 
 import pytest
@@ -123,11 +125,20 @@ def test_the_search_can_be_ended(program, tmp_path):
     file = write(tmp_path / "w.json", random_workloads(4, 400))
     limited = plan(program, file, *V100, "--effort", "1e6", "--time-limit", "0.5")
     assert limited["stopped"] and limited["predicted_violations"] == 0
+    # A terminal is told of the progress at once, and so says when the search is under way.
+    ours, theirs = pty.openpty()
     process = subprocess.Popen([str(program), "plan", str(file), *map(str, V100), "--effort", "1e6", "--time-limit",
-                                "600", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+                                "600", "--json"], stdout=subprocess.PIPE, stderr=theirs, text=True)
+    try:
+        os.close(theirs)
+        assert select.select([ours], [], [], 60)[0], "no progress within a minute"
+        assert b"devices" in os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()
     assert process.returncode == 0 and json.loads(out)["stopped"]
 
 

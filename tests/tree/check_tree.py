@@ -20,11 +20,13 @@ import subprocess
 import sys
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
-LAYERS = ["cli", "frontend", "simulate", "controller", "worker", "tune", "provision", "schedule", "device",
-          "engine", "graph", "workload", "profile", "base"]
+LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "schedule",
+          "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that only decide: events and times in, actions out.
 PURE = ["schedule", "provision", "tune", "device"]
+# Folders within them that are shells around a core all the same; no core may include these.
+SHELLS = ["schedule/symphony/threads"]
 # Single files elsewhere that are decision cores, too.
 PURE_FILES = ["engine/memory_planner", "controller/core"]
 IMPURE = [
@@ -98,7 +100,12 @@ def check_pure(root):
         is_file = any(str(relative.with_suffix("")) == name for name in PURE_FILES)
         if relative.parts[0] not in PURE and not is_file:
             continue
+        if any(relative.is_relative_to(shell) for shell in SHELLS):
+            continue
         for number, line in code_lines(path):
+            for shell in SHELLS:
+                if re.match(rf'\s*#\s*include\s*"carillon/{shell}/', line):
+                    findings.append(f"{path}:{number}: a decision core includes {shell}, which is a shell around one")
             for pattern, why in IMPURE:
                 if pattern.search(line):
                     findings.append(f"{path}:{number}: a decision core {why}")

@@ -47,6 +47,14 @@ class CheckTree(unittest.TestCase):
         self.write("src/carillon/worker/a.cpp", "std::mutex m; clock.now();\n")
         self.assertEqual(check_tree.check_pure(self.root), [])
 
+    def test_a_shell_within_a_core_may_have_threads_and_no_core_includes_it(self):
+        self.write("src/carillon/schedule/symphony/threads/shell.cpp", "#include <thread>\n")
+        self.assertEqual(check_tree.check_pure(self.root), [])
+        self.write("src/carillon/schedule/symphony/threads_not.cpp", "#include <thread>\n")
+        self.write("src/carillon/schedule/registry.cpp", '#include "carillon/schedule/symphony/threads/shell.h"\n')
+        found = check_tree.check_pure(self.root)
+        self.assertEqual(len(found), 2, found)
+
     def test_missing_readme_is_found(self):
         self.write("src/carillon/base/a.h", "int a;\n")
         self.assertEqual(len(check_tree.check_layout(self.root)), 2)

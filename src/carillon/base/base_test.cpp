@@ -9,6 +9,7 @@
 #include "carillon/base/random.h"
 #include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
+#include "carillon/base/xml.h"
 
 namespace carillon {
 namespace {
@@ -95,6 +96,8 @@ TEST(Time, SaturatesInsteadOfOverflowing) {
   EXPECT_EQ(saturating_add(TimePoint{5ms}, 1ms), TimePoint{6ms});
   EXPECT_EQ(from_ms(1.5), 1500us);
 }
+
+TEST(Xml, IsEscaped) { EXPECT_EQ(xml_escaped("a<b> & \x01\"c\""), "a&lt;b&gt; &amp; \"c\""); }
 
 }  // namespace
 }  // namespace carillon

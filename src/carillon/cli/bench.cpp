@@ -14,10 +14,10 @@
 #include "carillon/base/statistics.h"
 #include "carillon/cli/bench_waiting.h"
 #include "carillon/cli/commands.h"
-#include "carillon/controller/symphony_threads.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/orloj/dynamic_hull.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/schedule/symphony/threads/symphony_threads.h"
 
 namespace carillon::cli {
 namespace {
@@ -248,7 +248,7 @@ Measured measure_threads(const Arguments& arguments, int models, int devices) {
   double cpu_from = 0, cpu_to = 0;
   TimePoint now{};
   bool counting = false;
-  const controller::SymphonyWorld world{
+  const schedule::SymphonyWorld world{
       .next_round = [&]() -> std::optional<TimePoint> {
         if (!counting && now >= counted_from) {
           counting = true;
@@ -272,7 +272,7 @@ Measured measure_threads(const Arguments& arguments, int models, int devices) {
               out.push_back(o.requests[o.next]);
           },
       .sent =
-          [&](int thread, controller::SentBatch&& batch) {
+          [&](int thread, schedule::SentBatch&& batch) {
             if (batch.start < counted_from) return;
             Own& o = of(thread);
             ++o.batches;
@@ -283,12 +283,12 @@ Measured measure_threads(const Arguments& arguments, int models, int devices) {
           [&](int thread, const Request& request, TimePoint at) {
             if (at >= counted_from && (at < end || request.deadline <= at)) ++of(thread).dropped;
           }};
-  controller::SymphonyThreadsOptions options{
+  schedule::SymphonyThreadsOptions options{
       .environment = {.dispatch = Duration{0}, .answer = Duration{0}, .overrun = 0},
       .symphony = {},
       .threads = arguments.threads,
       .ahead = 2 * step};
-  const auto figures = controller::run_symphony_threads(options, workload.models, devices, world);
+  const auto figures = schedule::run_symphony_threads(options, workload.models, devices, world);
   Measured m{.models = models, .devices = devices};
   m.requests = workload.requests.size() - first;
   m.decisions = figures.messages;

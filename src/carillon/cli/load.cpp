@@ -11,7 +11,7 @@
 
 #include "carillon/cli/commands.h"
 #include "carillon/cli/load/run.h"
-#include "carillon/simulate/clients.h"
+#include "carillon/workload/clients.h"
 #include "carillon/workload/scenario.h"
 
 namespace carillon::cli {
@@ -153,7 +153,7 @@ Result<std::vector<Stream>> streams_of(LoadArguments& arguments, RunOptions& opt
   arguments.warmup_s = to_seconds(scenario->warmup);
   arguments.process = "scenario";
   arguments.seed = scenario->seed;
-  simulate::Clients clients(*scenario);
+  workload::Clients clients(*scenario);
   while (clients.next_at() != TimePoint::max()) {
     const Duration at = clients.next_at().time_since_epoch();
     options.planned.emplace_back(at, clients.take());

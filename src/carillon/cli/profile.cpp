@@ -10,7 +10,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
-#include "carillon/cli/device.h"
+#include "carillon/cli/device_options.h"
 #include "carillon/cli/interference/cpu_probe.h"
 #include "carillon/cli/interference/measure.h"
 #include "carillon/cli/profile_fit.h"
@@ -26,7 +26,7 @@ struct ProfileArguments {
   std::vector<std::string> only;
   int repeats = 30;
   bool json = false;
-  DeviceArguments device;
+  server::DeviceArguments device;
   FitArguments fit;
   bool interference = false;
   std::string out_measurements;
@@ -153,7 +153,7 @@ int measure_together(const ProfileArguments& arguments) {
         exit_usage, {ErrorCode::invalid_argument,
                      "--interference measures on --device cpu, not on '" + arguments.device.device + "'"});
   const SteadyClock clock;
-  auto entries = graph::read_repository(arguments.models);
+  auto entries = repository::read_repository(arguments.models);
   if (!entries) return fail_profile(exit_failure, entries.error());
   for (const std::string& name : arguments.only)
     if (std::ranges::none_of(*entries, [&](const auto& entry) { return entry.name == name; }))
@@ -191,9 +191,9 @@ int run_profile(const ProfileArguments& arguments) {
   if (!arguments.fit.files.empty()) return fit_files(arguments.fit, arguments.json);
   if (arguments.interference) return measure_together(arguments);
   const SteadyClock clock;
-  auto device = make_device(arguments.device, clock);
+  auto device = server::make_device(arguments.device, clock);
   if (!device) return fail_profile(exit_usage, device.error());
-  const auto entries = graph::read_repository(arguments.models);
+  const auto entries = repository::read_repository(arguments.models);
   if (!entries) return fail_profile(exit_failure, entries.error());
   NoResults nobody;
   auto worker = worker::make_worker(device->worker, clock, nobody);
@@ -211,14 +211,14 @@ int run_profile(const ProfileArguments& arguments) {
       return fail_profile(exit_usage, {ErrorCode::not_found,
                                        "--only " + name + ": there is no such model in " + arguments.models});
   for (std::size_t i = 0; i < entries->size(); ++i) {
-    const graph::RepositoryEntry& entry = (*entries)[i];
+    const repository::RepositoryEntry& entry = (*entries)[i];
     if (!arguments.only.empty() && std::ranges::find(arguments.only, entry.name) == arguments.only.end())
       continue;
     fmt::print(stderr, "[{}/{}] {}: ", i + 1, entries->size(), entry.name);
     std::fflush(stderr);
     const auto one = [&]() -> Result<> {
       if (!entry.config) return std::unexpected(entry.config.error());
-      const graph::ModelVersion& version = entry.versions.back();
+      const repository::ModelVersion& version = entry.versions.back();
       fmt::print(stderr, "compiling");
       std::fflush(stderr);
       auto model = controller::prepare_model(entry, version, *device->engine, **worker, ModelId{next},

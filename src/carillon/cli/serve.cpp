@@ -16,16 +16,16 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
-#include "carillon/cli/devices.h"
+#include "carillon/cli/device_options.h"
 #include "carillon/cli/headroom.h"
-#include "carillon/cli/planned.h"
 #include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/decision_log.h"
-#include "carillon/controller/model_loader.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/server/planned.h"
+#include "carillon/server/whole.h"
 
 namespace carillon::cli {
 namespace {
@@ -52,7 +52,7 @@ struct Arguments {
   bool strict_readiness = true;
   std::string log_level = "info";
   double hang_after_ms = to_ms(controller::WatchdogOptions{}.least);
-  DevicesArguments devices;
+  server::DevicesArguments devices;
 };
 
 // Says once a second that requests are being turned away, where they are.
@@ -165,13 +165,13 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
                     {ErrorCode::invalid_argument,
                      "--plan goes with neither --record nor --profile: each workload has a scheduler "
                      "of its own, and is measured at its share"});
-  const auto devices = list_devices(arguments.devices);
+  const auto devices = server::list_devices(arguments.devices);
   if (!devices) return complain(exit_usage, devices.error());
   if (devices->size() != 1 || !arguments.devices.faults.empty())
     return complain(exit_usage, {ErrorCode::invalid_argument,
                                  "--plan serves one device of the plan: give it one --device, cpu, and no "
                                  "--emulated-faults"});
-  PlannedOptions planned{
+  server::PlannedOptions planned{
       .models = arguments.models,
       .plan = arguments.plan,
       .number = arguments.plan_device > 0 ? std::optional(arguments.plan_device) : std::nullopt,
@@ -180,7 +180,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .controller = options,
       .device = devices->front(),
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
-  auto server = PlannedServer::start(planned, clock);
+  auto server = server::PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
   const int status = serve((*server)->service(), arguments, doors, signals, options,
                            fmt::format("{} workloads of the plan", (*server)->workloads()));
@@ -229,10 +229,10 @@ int run(const Arguments& arguments) {
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
   if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, clock);
-  const auto group = make_devices(arguments.devices, clock);
+  const auto group = server::make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
   Bytes needed = beside_caches();
-  for (const Device& device : group->devices)
+  for (const server::Device& device : group->devices)
     needed = needed + device.worker.page_cache + device.worker.io_cache + device.worker.workspace;
   if (auto room = enough_addresses(needed, "the server with its caches"); !room)
     return complain(exit_failure, room.error());
@@ -241,50 +241,25 @@ int run(const Arguments& arguments) {
                                                      arguments.scheduler, schedule::live_environment());
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
-  auto owned = std::make_unique<controller::Controller>(std::move(*scheduler), options, clock);
-  controller::Controller& controller = *owned;
-  std::vector<std::unique_ptr<worker::Worker>> workers;
-  std::vector<controller::LoadTarget> targets;
-  for (std::size_t i = 0; i < group->devices.size(); ++i) {
-    const Device& device = group->devices[i];
-    auto worker = worker::make_worker(device.worker, clock,
-                                      controller.results(DeviceId{static_cast<std::uint32_t>(i)}));
-    if (!worker)
-      return complain(exit_failure, in_context("device " + std::to_string(i), worker.error()).error());
-    for (const std::string& note : (*worker)->notes()) spdlog::info("device {}: {}", i, note);
-    spdlog::info("device {}: {}; page cache {}, I/O cache {}, workspace {}", i, device.description,
-                 to_text(device.worker.page_cache), to_text(device.worker.io_cache),
-                 to_text(device.worker.workspace));
-    targets.push_back({device.engine.get(), worker->get(), group->like_the_last[i]});
-    workers.push_back(std::move(*worker));
-  }
-
-  controller::LoaderOptions loading;
-  loading.seeds.profile = profile ? &*profile : nullptr;
-  loading.progress = [](const controller::LoadProgress& progress) {
-    spdlog::info("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
-                 progress.model, progress.doing);
-  };
-  auto loaded = controller::load_models(arguments.models, targets, controller, loading);
-  if (!loaded) return complain(exit_failure, loaded.error());
-  for (const std::string& note : loaded->notes) spdlog::warn("{}", note);
-  for (std::size_t i = 0; i < workers.size(); ++i)
-    controller.add_worker(std::move(workers[i]), group->devices[i].description);
-  controller.start();
-
-  const int status =
-      serve(controller, arguments, *doors, signals, options,
-            fmt::format("{} of {} models on {} device{}", loaded->ready, loaded->ready + loaded->not_ready,
-                        targets.size(), targets.size() == 1 ? "" : "s"),
-            [&] { start_faults(*group, clock.now()); });
-  controller.stop();
-  const std::vector<DeviceId> left = controller.end_workers();
+  auto whole = server::WholeServer::start({.models = arguments.models,
+                                           .controller = options,
+                                           .profile = profile ? &*profile : nullptr,
+                                           .tell = [](const std::string& text) { spdlog::info("{}", text); },
+                                           .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
+                                          std::move(*scheduler), *group, clock);
+  if (!whole) return complain(exit_failure, whole.error());
+  const std::size_t devices = group->devices.size();
+  const int status = serve((*whole)->service(), arguments, *doors, signals, options,
+                           fmt::format("{} of {} models on {} device{}", (*whole)->ready(),
+                                       (*whole)->models(), devices, devices == 1 ? "" : "s"),
+                           [&] { server::start_faults(*group, clock.now()); });
+  const std::vector<DeviceId> left = (*whole)->stop();
   for (const DeviceId device : left)
     spdlog::warn("device {} does not come back from what it runs: it is left behind", device.value);
   spdlog::info("stopped");
   if (left.empty()) return status;
   // Their threads are in the middle of something, whose ground an ordinary end would take from under them.
-  owned.reset();  // it may have a log to end
+  whole->reset();  // it may have a log to end
   spdlog::shutdown();
   std::fflush(nullptr);
   _exit(status);

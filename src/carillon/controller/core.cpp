@@ -310,7 +310,6 @@ void Core::drain(TimePoint now) {
     actions_out_.clear();
     const schedule::Event next = pending_[i];
     scheduler_->decide(next, now, actions_out_);
-    if (options_.observer != nullptr) options_.observer->on_decision(next, now, actions_out_);
     apply(now);
   }
   pending_.clear();

@@ -45,7 +45,7 @@ bool may_batch(const std::filesystem::path& file) {
   });
 }
 
-Result<std::shared_ptr<const graph::Model>> import(const graph::ModelConfig& config,
+Result<std::shared_ptr<const graph::Model>> import(const repository::ModelConfig& config,
                                                    const std::filesystem::path& file) {
   graph::ImportOptions options{
       .input_shapes = {}, .lengths = config.lengths, .batched = config.max_batch_size > 0};
@@ -63,13 +63,13 @@ Result<std::shared_ptr<const graph::Model>> import(const graph::ModelConfig& con
 
 using Compiled = std::shared_ptr<const engine::CompiledModel>;
 
-Result<std::vector<Compiled>> import_and_compile(graph::ModelConfig& config,
+Result<std::vector<Compiled>> import_and_compile(repository::ModelConfig& config,
                                                  const std::filesystem::path& file,
                                                  std::span<const LoadTarget> targets, const Doing& doing) {
   doing("reading " + file.string());
   const auto model = import(config, file);
   if (!model) return std::unexpected(model.error());
-  auto completed = graph::complete_config(std::move(config), **model);
+  auto completed = repository::complete_config(std::move(config), **model);
   if (!completed) return std::unexpected(completed.error());
   config = std::move(*completed);
   doing("compiling");
@@ -157,7 +157,8 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
 
 }  // namespace
 
-Result<PreparedModel> prepare_model(const graph::RepositoryEntry& entry, const graph::ModelVersion& version,
+Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
+                                    const repository::ModelVersion& version,
                                     std::span<const LoadTarget> targets, ModelId id, const Doing& doing) {
   CARILLON_ASSERT(entry.config.has_value() && !targets.empty());
   PreparedModel out{.id = id, .config = *entry.config, .compiled = nullptr, .notes = {}};
@@ -231,7 +232,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     // Of the lengths, too, the median is the seed.
     if (i == lengths.size() / 2) info.batches = std::move(*batches);
   }
-  info.cost = profile::fit_batch_cost(measured);
+  info.cost = profile::fit_padded_cost(measured);
   return info;
 }
 
@@ -252,13 +253,13 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
 
 }  // namespace
 
-Result<LoadReport> load_models(const std::filesystem::path& repository, std::span<const LoadTarget> targets,
+Result<LoadReport> load_models(const std::filesystem::path& directory, std::span<const LoadTarget> targets,
                                Controller& controller, const LoaderOptions& options) {
-  auto entries = graph::read_repository(repository);
+  auto entries = repository::read_repository(directory);
   if (!entries) return std::unexpected(entries.error());
   LoadReport report;
   LoadProgress progress;
-  for (const graph::RepositoryEntry& entry : *entries)
+  for (const repository::RepositoryEntry& entry : *entries)
     progress.total += std::max<std::size_t>(1, entry.versions.size());
   const auto tell = [&](std::string doing) {
     progress.doing = std::move(doing);
@@ -272,7 +273,7 @@ Result<LoadReport> load_models(const std::filesystem::path& repository, std::spa
     controller.add_unready(std::move(view));
     tell("not ready: " + error.message);
   };
-  for (const graph::RepositoryEntry& entry : *entries) {
+  for (const repository::RepositoryEntry& entry : *entries) {
     ModelView view;
     view.name = entry.name;
     view.config.name = entry.name;
@@ -281,7 +282,7 @@ Result<LoadReport> load_models(const std::filesystem::path& repository, std::spa
       not_ready(std::move(view), entry.config.error());
       continue;
     }
-    for (const graph::ModelVersion& version : entry.versions) {
+    for (const repository::ModelVersion& version : entry.versions) {
       view.version = version.version;
       view.config = *entry.config;
       progress.model = label_of(entry.name, version.version);

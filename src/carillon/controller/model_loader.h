@@ -12,8 +12,8 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/controller.h"
 #include "carillon/engine/engine.h"
-#include "carillon/graph/repository.h"
 #include "carillon/profile/profile.h"
+#include "carillon/repository/repository.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/worker/worker.h"
 
@@ -29,7 +29,7 @@ struct LoadTarget {
 // One version of a model, imported, compiled and known to the workers.
 struct PreparedModel {
   ModelId id;
-  graph::ModelConfig config;  // complete; batch_sizes are those that fit all workers
+  repository::ModelConfig config;  // complete; batch_sizes are those that fit all workers
   std::shared_ptr<const engine::CompiledModel> compiled;  // for the first of them
   std::vector<std::string> notes;                         // what could not be had, and what was done instead
 };
@@ -48,10 +48,11 @@ using Doing = std::function<void(std::string)>;
 // with each target's worker (of one, at least) as `id`, the next that they expect. A batch size that does not
 // fit a worker's workspace or I/O cache is left out, with a note. The ONNX weights are let go before this
 // returns. After an error `id` is still free.
-Result<PreparedModel> prepare_model(const graph::RepositoryEntry& entry, const graph::ModelVersion& version,
+Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
+                                    const repository::ModelVersion& version,
                                     std::span<const LoadTarget> targets, ModelId id, const Doing& doing);
-inline Result<PreparedModel> prepare_model(const graph::RepositoryEntry& entry,
-                                           const graph::ModelVersion& version, engine::Engine& engine,
+inline Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
+                                           const repository::ModelVersion& version, engine::Engine& engine,
                                            worker::Worker& worker, ModelId id, const Doing& doing) {
   const LoadTarget target{.engine = &engine, .worker = &worker};
   return prepare_model(entry, version, {&target, 1}, id, doing);
@@ -87,7 +88,7 @@ struct LoadReport {
 // afterwards) and `controller` (not yet started). Where targets differ, the slowest one's times are the
 // seeds. A model that cannot be served becomes a view that is not ready, with the reason. The only error is a
 // repository that cannot be read.
-Result<LoadReport> load_models(const std::filesystem::path& repository, std::span<const LoadTarget> targets,
+Result<LoadReport> load_models(const std::filesystem::path& directory, std::span<const LoadTarget> targets,
                                Controller& controller, const LoaderOptions& options);
 
 }  // namespace carillon::controller

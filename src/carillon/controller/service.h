@@ -13,8 +13,8 @@
 #include "carillon/base/result.h"
 #include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
-#include "carillon/graph/repository.h"
 #include "carillon/provision/autoscale.h"
+#include "carillon/repository/repository.h"
 #include "carillon/workload/request.h"
 
 namespace carillon::controller {
@@ -27,7 +27,7 @@ struct ModelView {
   std::string reason;     // why it is not ready
   bool left_out = false;  // not ready because it is not wanted here: nothing is wrong with it
   ModelId id;             // meaningful where ready
-  graph::ModelConfig config;
+  repository::ModelConfig config;
 };
 
 // How many models (versions each by itself) can be served, and how many were wanted and cannot.

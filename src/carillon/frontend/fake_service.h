@@ -40,7 +40,7 @@ inline controller::ModelView model_of(graph::DataType type, graph::Shape shape, 
 }
 
 // Outputs of the right sizes, with byte i of output o holding o + i.
-inline void fill_outputs(const graph::ModelConfig& config, controller::InferCall& call) {
+inline void fill_outputs(const repository::ModelConfig& config, controller::InferCall& call) {
   call.outputs.clear();
   for (std::size_t o = 0; o < config.outputs.size(); ++o) {
     std::size_t n = graph::size_of(config.outputs[o].type);

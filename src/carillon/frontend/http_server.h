@@ -13,6 +13,7 @@
 #include "carillon/base/time.h"
 #include "carillon/frontend/address.h"
 #include "carillon/frontend/commons.h"
+#include "carillon/frontend/http_reply.h"
 #include "carillon/frontend/padded_bytes.h"
 
 namespace carillon::frontend {
@@ -25,17 +26,6 @@ struct HttpRequest {
   // The body's share of what may be in flight; to be kept as long as what was made of the body.
   Reservation room;
   Duration waited{0};  // since it was here as a whole
-};
-
-struct HttpReply {
-  int status = 200;
-  std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> headers;
-  std::string body;
-  std::vector<std::span<const std::byte>> blobs;  // sent behind the body, not copied
-  std::shared_ptr<void> keeps;                    // what the blobs point into
-  bool may_pack = false;  // packed where the client takes that; some clients cannot read all packed answers
-  Reservation room;       // held until it is sent
 };
 
 // Makes a reply on the connection's thread, so that whoever delivers it need not.
@@ -58,12 +48,6 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   virtual std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) = 0;
 };
-
-// {"error":"..."} with the status of `error`.
-HttpReply error_reply(const Error& error);
-HttpReply error_reply(int status, std::string_view message);
-// 503, and that the client may come back in a second.
-HttpReply full_reply(std::string_view message);
 
 struct HttpOptions {
   Address address;

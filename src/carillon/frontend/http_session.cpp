@@ -16,8 +16,6 @@
 
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_framing.h"
-#include "carillon/frontend/infer_codec_json.h"
-#include "carillon/frontend/status.h"
 
 namespace carillon::frontend {
 
@@ -44,27 +42,8 @@ std::string_view view(beast::string_view text) {
   return {text.data(), text.size()};
 }
 
-// Libraries and the allocator throw; a connection must not take the server with it.
-HttpReply thrown_reply(const std::exception& thrown) {
-  if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr)
-    return error_reply(503, "out of memory for this request");
-  return error_reply(500, thrown.what());
-}
-
 Duration transfer_time(Duration base, std::size_t bytes) {
   return base + std::chrono::seconds(bytes >> 18);
-}
-
-HttpReply unpack_reply(const UnpackError& error) {
-  switch (error.fault) {
-    case UnpackFault::damaged:
-      return error_reply(400, error.message);
-    case UnpackFault::too_large:
-      return error_reply(413, error.message);
-    case UnpackFault::no_room:
-      return full_reply(error.message);
-  }
-  return error_reply(500, error.message);
 }
 
 // How much of a body is JSON, as far as its header can be believed.
@@ -73,13 +52,6 @@ std::size_t json_size(const HttpRequest& request) {
   if (const auto& text = request.inference_header_length)
     std::from_chars(text->data(), text->data() + text->size(), n);
   return std::min(n, request.body.size());
-}
-
-void pack_reply(HttpReply& reply, Coding coding) {
-  std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(reply.body))};
-  pieces.insert(pieces.end(), reply.blobs.begin(), reply.blobs.end());
-  reply.body = pack(coding, pieces);
-  reply.blobs.clear();
 }
 
 HttpFraming framing_of(const http::fields& fields, unsigned version) {
@@ -91,20 +63,6 @@ HttpFraming framing_of(const http::fields& fields, unsigned version) {
 }
 
 }  // namespace
-
-HttpReply error_reply(int status, std::string_view message) {
-  return {.status = status, .body = error_json(message)};
-}
-
-HttpReply error_reply(const Error& error) {
-  return error_reply(http_status(error.code), error.message);
-}
-
-HttpReply full_reply(std::string_view message) {
-  auto reply = error_reply(503, message);
-  reply.headers.emplace_back("Retry-After", "1");
-  return reply;
-}
 
 std::shared_ptr<HttpSession> HttpSession::on(Descriptor connection, std::shared_ptr<HttpLoop> loop) {
   sockaddr_storage address{};

@@ -123,7 +123,7 @@ bool has_parameter(const auto& tensor, const char* name) {
   return tensor.parameters().find(name) != tensor.parameters().end();
 }
 
-Result<> read_inputs(const graph::ModelConfig& config, const inference::ModelInferRequest& message,
+Result<> read_inputs(const repository::ModelConfig& config, const inference::ModelInferRequest& message,
                      controller::InferCall& call) {
   const int raw = message.raw_input_contents_size();
   if (raw > 0 && raw != message.inputs_size())

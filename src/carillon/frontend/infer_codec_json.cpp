@@ -487,7 +487,7 @@ class RequestReader {
     return choose_output(config_, *name, binary, request_.outputs);
   }
 
-  const graph::ModelConfig& config_;
+  const repository::ModelConfig& config_;
   std::string_view blobs_;  // what no input has claimed yet
   InputCheck check_;
   RequestParameters scheduling_;

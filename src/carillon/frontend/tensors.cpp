@@ -29,7 +29,7 @@ std::size_t elements_of(const graph::Shape& shape) {
 }
 
 // "1 to 256", or "16, 32 or 64"
-std::string wanted_length(const graph::ModelConfig& config) {
+std::string wanted_length(const repository::ModelConfig& config) {
   if (config.padding) return "1 to " + std::to_string(config.lengths.back());
   std::string text;
   for (std::size_t i = 0; i < config.lengths.size(); ++i)
@@ -41,7 +41,7 @@ std::string wanted_length(const graph::ModelConfig& config) {
 }
 
 // "[-1,3,224,224] with 1 to 16 in place of -1"
-std::string wanted_shape(const graph::ModelConfig& config, const graph::TensorSpec& spec) {
+std::string wanted_shape(const repository::ModelConfig& config, const graph::TensorSpec& spec) {
   auto text = graph::to_text(spec.open_shape());
   if (config.max_batch_size > 0)
     text += " with 1 to " + std::to_string(config.max_batch_size) + " in place of " +
@@ -52,7 +52,7 @@ std::string wanted_shape(const graph::ModelConfig& config, const graph::TensorSp
   return text;
 }
 
-bool takes_length(const graph::ModelConfig& config, std::int64_t length) {
+bool takes_length(const repository::ModelConfig& config, std::int64_t length) {
   return config.padding ? length >= 1 && length <= config.lengths.back()
                         : std::ranges::binary_search(config.lengths, length);
 }
@@ -76,7 +76,8 @@ std::vector<std::byte> ones(const graph::TensorSpec& spec, int rows, std::int64_
 
 }  // namespace
 
-InputCheck::InputCheck(const graph::ModelConfig& config) : config_(config), given_(config.inputs.size()) {}
+InputCheck::InputCheck(const repository::ModelConfig& config)
+    : config_(config), given_(config.inputs.size()) {}
 
 Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_view datatype,
                                            std::span<const std::int64_t> shape) {
@@ -141,7 +142,7 @@ Result<> InputCheck::complete(controller::InferCall& call) const {
   return invalid("model '" + config_.name + "' needs input " + missing + ", which the request does not give");
 }
 
-Result<> choose_output(const graph::ModelConfig& config, std::string_view name, bool binary,
+Result<> choose_output(const repository::ModelConfig& config, std::string_view name, bool binary,
                        std::vector<OutputChoice>& chosen) {
   const std::size_t index = find(config.outputs, name);
   if (index == config.outputs.size())
@@ -153,18 +154,18 @@ Result<> choose_output(const graph::ModelConfig& config, std::string_view name, 
   return {};
 }
 
-std::vector<OutputChoice> all_outputs(const graph::ModelConfig& config, bool binary) {
+std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, bool binary) {
   std::vector<OutputChoice> chosen;
   for (std::size_t i = 0; i < config.outputs.size(); ++i) chosen.push_back({i, binary});
   return chosen;
 }
 
-graph::Shape output_shape(const graph::ModelConfig& config, std::size_t index,
+graph::Shape output_shape(const repository::ModelConfig& config, std::size_t index,
                           const controller::InferCall& call) {
   return config.outputs[index].shape_at(call.rows, call.length);
 }
 
-Result<> check_outputs(const graph::ModelConfig& config, const controller::InferCall& call) {
+Result<> check_outputs(const repository::ModelConfig& config, const controller::InferCall& call) {
   if (call.outputs.size() != config.outputs.size())
     return fail(ErrorCode::internal, "model '" + config.name + "' gave " +
                                          std::to_string(call.outputs.size()) + " outputs; it has " +
@@ -180,7 +181,7 @@ Result<> check_outputs(const graph::ModelConfig& config, const controller::Infer
   return {};
 }
 
-Result<std::vector<std::byte>> take_raw(const graph::ModelConfig& config, const InputCheck::Slot& slot,
+Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
                                         std::span<const std::byte> data) {
   if (data.size() != slot.bytes)
     return invalid("input '" + config.inputs[slot.index].name + "' of model '" + config.name + "' has " +

@@ -9,7 +9,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/frontend/infer_request.h"
-#include "carillon/graph/repository.h"
+#include "carillon/repository/repository.h"
 
 namespace carillon::frontend {
 
@@ -17,7 +17,7 @@ namespace carillon::frontend {
 // client: bytes and elements follow from the config and a batch that was held against its maximum.
 class InputCheck {
  public:
-  explicit InputCheck(const graph::ModelConfig& config);
+  explicit InputCheck(const repository::ModelConfig& config);
 
   struct Slot {
     std::size_t index = 0;  // into ModelConfig::inputs
@@ -37,28 +37,28 @@ class InputCheck {
   Result<> complete(controller::InferCall& call) const;
 
  private:
-  const graph::ModelConfig& config_;
+  const repository::ModelConfig& config_;
   std::vector<bool> given_;
   int rows_ = 0;             // 0: not known yet
   std::int64_t length_ = 0;  // likewise
 };
 
 // Adds the output `name` to `chosen`. Errors: unknown, or already there.
-Result<> choose_output(const graph::ModelConfig& config, std::string_view name, bool binary,
+Result<> choose_output(const repository::ModelConfig& config, std::string_view name, bool binary,
                        std::vector<OutputChoice>& chosen);
 // All outputs, in the model's order.
-std::vector<OutputChoice> all_outputs(const graph::ModelConfig& config, bool binary);
+std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, bool binary);
 
 // The extents of an output of `call`.
-graph::Shape output_shape(const graph::ModelConfig& config, std::size_t index,
+graph::Shape output_shape(const repository::ModelConfig& config, std::size_t index,
                           const controller::InferCall& call);
 
 // Whether the call's outputs are there and of the right sizes. Error (internal): names the output.
-Result<> check_outputs(const graph::ModelConfig& config, const controller::InferCall& call);
+Result<> check_outputs(const repository::ModelConfig& config, const controller::InferCall& call);
 
 // Takes `data` as the bytes of an input; any nonzero byte of a BOOL becomes 1, which is what C++ needs.
 // Error: not slot.bytes long.
-Result<std::vector<std::byte>> take_raw(const graph::ModelConfig& config, const InputCheck::Slot& slot,
+Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
                                         std::span<const std::byte> data);
 
 }  // namespace carillon::frontend

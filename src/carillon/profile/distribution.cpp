@@ -176,44 +176,32 @@ Distribution Distribution::coarser(int bins) const {
   return Distribution(std::move(made));
 }
 
-void BatchCostFit::add(const MeasuredBatch& batch, double weight) {
-  CARILLON_ASSERT(weight > 0);
-  const double x = batch.size * static_cast<double>(batch.longest.count());
-  const auto y = static_cast<double>(batch.took.count());
-  weight_ += weight;
-  const double from_mean = x - mean_x_;
-  mean_x_ += from_mean * weight / weight_;
-  mean_y_ += (y - mean_y_) * weight / weight_;
-  xx_ += weight * from_mean * (x - mean_x_);
-  xy_ += weight * from_mean * (y - mean_y_);
-}
-
-void BatchCostFit::fade(double keep) {
-  weight_ *= keep;
-  xx_ *= keep;
-  xy_ *= keep;
-}
-
-BatchCost BatchCostFit::cost() const {
-  CARILLON_ASSERT(weight_ > 0);
-  if (mean_x_ <= 0) return {from_ns(mean_y_), 1};
-  double c1 = xx_ > 1e-9 * weight_ * mean_x_ * mean_x_ ? xy_ / xx_ : mean_y_ / mean_x_;
-  double c0 = mean_y_ - c1 * mean_x_;
+PaddedCost fit_padded_cost(std::span<const MeasuredBatch> batches) {
+  CARILLON_ASSERT(!batches.empty());
+  double n = 0;
+  double mean_x = 0, mean_y = 0;  // of size * longest and of what it took, nanoseconds
+  double xx = 0, xy = 0;          // sums of products of deviations
+  for (const MeasuredBatch& batch : batches) {
+    const double x = batch.size * static_cast<double>(batch.longest.count());
+    const auto y = static_cast<double>(batch.took.count());
+    n += 1;
+    const double from_mean = x - mean_x;
+    mean_x += from_mean / n;
+    mean_y += (y - mean_y) / n;
+    xx += from_mean * (x - mean_x);
+    xy += from_mean * (y - mean_y);
+  }
+  if (mean_x <= 0) return {from_ns(mean_y), 1};
+  double c1 = xx > 1e-9 * n * mean_x * mean_x ? xy / xx : mean_y / mean_x;
+  double c0 = mean_y - c1 * mean_x;
   if (c1 <= 0) {  // time does not grow with the batch, as far as is seen
     c1 = 1e-6;
-    c0 = mean_y_;
+    c0 = mean_y;
   } else if (c0 < 0) {
     c0 = 0;
-    c1 = mean_y_ / mean_x_;
+    c1 = mean_y / mean_x;
   }
   return {from_ns(c0), c1};
-}
-
-BatchCost fit_batch_cost(std::span<const MeasuredBatch> batches) {
-  CARILLON_ASSERT(!batches.empty());
-  BatchCostFit fit;
-  for (const MeasuredBatch& batch : batches) fit.add(batch);
-  return fit.cost();
 }
 
 }  // namespace carillon::profile

@@ -52,7 +52,7 @@ class Distribution {
 
 // A batch of k requests that take l_1 .. l_k by themselves takes c0 + c1 * k * max(l) (equation 4.3):
 // requests are padded to the longest.
-struct BatchCost {
+struct PaddedCost {
   Duration c0{0};
   double c1 = 1;
 
@@ -68,26 +68,9 @@ struct MeasuredBatch {
   Duration took{0};
 };
 
-// c0 and c1 from measured batches, one after another: least squares, c0 >= 0 and c1 > 0. Where the longest
-// solo time is not known its expected value does as well: what it misses by then is noise in the time taken,
-// which biases nothing. Not thread-safe.
-class BatchCostFit {
- public:
-  // weight > 0.
-  void add(const MeasuredBatch& batch, double weight = 1);
-  // All that was added counts for so much of what it did; 0 < keep <= 1.
-  void fade(double keep);
-  double weight() const { return weight_; }
-  // Something has been added. One batch alone, or batches that are all alike, give c0 = 0.
-  BatchCost cost() const;
-
- private:
-  double weight_ = 0;
-  double mean_x_ = 0, mean_y_ = 0;  // of size * longest and of what it took, nanoseconds
-  double xx_ = 0, xy_ = 0;          // weighted sums of products of deviations
-};
-
-// Of at least one batch, all of one weight.
-BatchCost fit_batch_cost(std::span<const MeasuredBatch> batches);
+// c0 and c1 from at least one measured batch: least squares, c0 >= 0 and c1 > 0. Where the longest solo time
+// is not known its expected value does as well: what it misses by then is noise in the time taken, which
+// biases nothing. One batch alone, or batches that are all alike, give c0 = 0.
+PaddedCost fit_padded_cost(std::span<const MeasuredBatch> batches);
 
 }  // namespace carillon::profile

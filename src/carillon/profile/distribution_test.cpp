@@ -164,7 +164,7 @@ TEST(Distribution, ScalesAndMerges) {
   EXPECT_EQ(d.coarser(100), d);
 }
 
-TEST(BatchCost, IsFoundFromBatches) {
+TEST(PaddedCost, IsFoundFromBatches) {
   Random random(6);
   std::vector<MeasuredBatch> batches;
   for (int i = 0; i < 200; ++i) {
@@ -173,16 +173,16 @@ TEST(BatchCost, IsFoundFromBatches) {
     b.took = from_ms(3 + 0.4 * b.size * to_ms(b.longest) + 0.2 * random.normal());
     batches.push_back(b);
   }
-  const BatchCost cost = fit_batch_cost(batches);
+  const PaddedCost cost = fit_padded_cost(batches);
   EXPECT_NEAR(to_ms(cost.c0), 3, 0.1);
   EXPECT_NEAR(cost.c1, 0.4, 0.002);
   EXPECT_NEAR(to_ms(cost.of(4, 10ms)), 19, 0.2);
   const MeasuredBatch one{.size = 2, .longest = 10ms, .took = 30ms};
-  EXPECT_DOUBLE_EQ(fit_batch_cost({&one, 1}).c1, 1.5);
-  EXPECT_EQ(fit_batch_cost({&one, 1}).c0, 0ms);
+  EXPECT_DOUBLE_EQ(fit_padded_cost({&one, 1}).c1, 1.5);
+  EXPECT_EQ(fit_padded_cost({&one, 1}).c0, 0ms);
   const MeasuredBatch flat[] = {{1, 10ms, 30ms}, {8, 10ms, 29ms}};
-  EXPECT_GT(fit_batch_cost(flat).c1, 0);
-  EXPECT_NEAR(to_ms(fit_batch_cost(flat).c0), 29.5, 0.1);
+  EXPECT_GT(fit_padded_cost(flat).c1, 0);
+  EXPECT_NEAR(to_ms(fit_padded_cost(flat).c0), 29.5, 0.1);
 }
 
 }  // namespace

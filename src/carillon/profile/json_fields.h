@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -69,6 +70,22 @@ class JsonFields {
     return read;
   }
 
+  // A whole number in [least, most].
+  std::int64_t integer(const json& object, const std::string& place, const std::string& name,
+                       std::int64_t least, std::int64_t most,
+                       std::optional<std::int64_t> otherwise = std::nullopt) {
+    const json* value = field(object, place, name, !otherwise);
+    if (value == nullptr) return otherwise.value_or(least);
+    const bool fits = value->is_number_unsigned() ? std::in_range<std::int64_t>(value->get<std::uint64_t>())
+                                                  : value->is_number_integer();
+    if (!fits || value->get<std::int64_t>() < least || value->get<std::int64_t>() > most) {
+      wrong(at(place, name), "is " + shown(*value) + ", but should be a whole number in " +
+                                 std::to_string(least) + ".." + std::to_string(most));
+      return least;
+    }
+    return value->get<std::int64_t>();
+  }
+
   // An object or array, or an empty one of that kind.
   const json& object(const json& parent, const std::string& place, const std::string& name, bool required) {
     return container(parent, place, name, required, json::value_t::object);
@@ -122,17 +139,17 @@ inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view
   }
 }
 
-// The whole text of a file of at most 64 MiB. `kind` says what it should have been.
-inline Result<std::string> read_text(const std::filesystem::path& file, std::string_view kind) {
-  constexpr std::uintmax_t largest = std::uintmax_t{64} << 20;
+// The whole text of a file of at most `largest_mib` MiB. `kind` says what it should have been.
+inline Result<std::string> read_text(const std::filesystem::path& file, std::string_view kind,
+                                     std::uintmax_t largest_mib = 64) {
   std::error_code failure;
   if (!std::filesystem::is_regular_file(file, failure))
     return fail(ErrorCode::not_found, file.string() + ": no such file; it should be " + std::string(kind));
   const auto size = std::filesystem::file_size(file, failure);
   if (failure) return invalid(file.string() + ": cannot be read: " + failure.message());
-  if (size > largest)
+  if (size > largest_mib << 20)
     return invalid(file.string() + ": has " + std::to_string(size) + " bytes, but " + std::string(kind) +
-                   " has at most 64 MiB");
+                   " has at most " + std::to_string(largest_mib) + " MiB");
   std::ifstream in(file, std::ios::binary);
   std::string text(static_cast<std::size_t>(size), '\0');
   if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))

@@ -12,6 +12,8 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/statistics.h"
+#include "carillon/profile/batch_line.h"
+#include "carillon/profile/json_fields.h"
 
 namespace carillon::profile {
 namespace {
@@ -21,117 +23,41 @@ using nlohmann::json;
 constexpr double longest_ms = 1e9;  // eleven days: any longer is a mistake, and stays far from overflow
 constexpr int largest_batch = 65'536;
 constexpr std::int64_t largest_length = std::int64_t{1} << 40;
-constexpr std::uintmax_t largest_file = std::uintmax_t{256} << 20;
 constexpr std::int64_t largest_count = std::int64_t{1} << 53;
 
-// Walks a document; remembers the first thing that is wrong, and answers with zeros from then on.
-class ProfileReader {
- public:
-  explicit ProfileReader(std::string_view where) : where_(where) {}
-
-  bool failed() const { return error_.has_value(); }
-  std::unexpected<Error> error() const { return std::unexpected<Error>(*error_); }
-
-  void wrong(const std::string& place, const std::string& what) {
-    if (!error_) error_ = Error{ErrorCode::invalid_argument, where_ + ": " + place + ": " + what};
-  }
-
-  const json* field(const json& object, const std::string& place, const char* name, bool required) {
-    if (failed()) return nullptr;
-    if (!object.is_object()) {
-      wrong(place, std::string("is ") + object.type_name() + ", but should be an object");
-      return nullptr;
-    }
-    const auto found = object.find(name);
-    if (found != object.end()) return &*found;
-    if (required) wrong(place, std::string("has no \"") + name + "\"");
-    return nullptr;
-  }
-
-  std::string text(const json& object, const std::string& place, const char* name, bool required) {
-    const json* value = field(object, place, name, required);
-    if (value == nullptr) return {};
-    if (!value->is_string()) {
-      wrong(place + "." + name, std::string("is ") + value->type_name() + ", but should be a string");
-      return {};
-    }
-    return value->get<std::string>();
-  }
-
-  std::int64_t integer(const json& object, const std::string& place, const char* name, std::int64_t least,
-                       std::int64_t most, std::optional<std::int64_t> otherwise) {
-    const json* value = field(object, place, name, !otherwise);
-    if (value == nullptr) return otherwise.value_or(least);
-    const bool whole = value->is_number_integer() &&
-                       !(value->is_number_unsigned() && value->get<std::uint64_t>() > (1ULL << 62));
-    if (!whole || value->get<std::int64_t>() < least || value->get<std::int64_t>() > most) {
-      wrong(place + "." + name, "is " + shown(*value) + ", but should be a whole number in " +
-                                    std::to_string(least) + ".." + std::to_string(most));
-      return least;
-    }
-    return value->get<std::int64_t>();
-  }
-
-  Duration milliseconds(const json& object, const std::string& place, const std::string& name,
-                        std::optional<Duration> otherwise) {
-    const json* value = field(object, place, name.c_str(), !otherwise);
-    if (value == nullptr) return otherwise.value_or(Duration{0});
-    if (!value->is_number() || !(value->get<double>() >= 0 && value->get<double>() <= longest_ms)) {
-      wrong(place + "." + name, "is " + shown(*value) + ", but should be milliseconds in 0..1e9");
-      return Duration{0};
-    }
-    return from_ms(value->get<double>());
-  }
-
-  const json& array(const json& object, const std::string& place, const char* name, bool required) {
-    static const json none = json::array();
-    const json* value = field(object, place, name, required);
-    if (value == nullptr) return none;
-    if (value->is_array()) return *value;
-    wrong(place + "." + name, std::string("is ") + value->type_name() + ", but should be an array");
-    return none;
-  }
-
-  // `suffix` is "_ms" where the unit is in the fields' own names.
-  Times times(const json& object, const std::string& place, const std::string& suffix) {
-    Times t;
-    t.p50 = milliseconds(object, place, "p50" + suffix, std::nullopt);
-    t.p99 = milliseconds(object, place, "p99" + suffix, std::nullopt);
-    t.mean = milliseconds(object, place, "mean" + suffix, t.p50);
-    t.min = milliseconds(object, place, "min" + suffix, std::min(t.p50, t.mean));
-    t.max = milliseconds(object, place, "max" + suffix, std::max(t.p99, t.mean));
-    t.n = integer(object, place, "n", 1, largest_count, 1);
-    if (!failed() && !(t.min <= t.p50 && t.p50 <= t.p99 && t.p99 <= t.max))
-      wrong(place, "is out of order: min <= p50 <= p99 <= max does not hold");
-    if (!failed() && !(t.min <= t.mean && t.mean <= t.max)) wrong(place, "has a mean outside of min..max");
-    return t;
-  }
-
-  static std::string shown(const json& value) {
-    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-    if (text.size() > 40) text = text.substr(0, 37) + "...";
-    return text;
-  }
-
- private:
-  std::string where_;
-  std::optional<Error> error_;
-};
-
-std::string at(const std::string& place, std::size_t index) {
-  return place + "[" + std::to_string(index) + "]";
+Duration milliseconds(JsonFields& reader, const json& object, const std::string& place,
+                      const std::string& name, std::optional<Duration> otherwise = std::nullopt) {
+  return from_ms(reader.number(object, place, name, 0, longest_ms, "milliseconds",
+                               otherwise ? std::optional(to_ms(*otherwise)) : std::nullopt));
 }
 
-std::vector<BatchTimes> read_batches(ProfileReader& reader, const json& object, const std::string& place) {
+// `suffix` is "_ms" where the unit is in the fields' own names.
+Times read_times(JsonFields& reader, const json& object, const std::string& place,
+                 const std::string& suffix) {
+  Times t;
+  t.p50 = milliseconds(reader, object, place, "p50" + suffix);
+  t.p99 = milliseconds(reader, object, place, "p99" + suffix);
+  t.mean = milliseconds(reader, object, place, "mean" + suffix, t.p50);
+  t.min = milliseconds(reader, object, place, "min" + suffix, std::min(t.p50, t.mean));
+  t.max = milliseconds(reader, object, place, "max" + suffix, std::max(t.p99, t.mean));
+  t.n = reader.integer(object, place, "n", 1, largest_count, 1);
+  if (!reader.failed() && !(t.min <= t.p50 && t.p50 <= t.p99 && t.p99 <= t.max))
+    reader.wrong(place, "is out of order: min <= p50 <= p99 <= max does not hold");
+  if (!reader.failed() && !(t.min <= t.mean && t.mean <= t.max))
+    reader.wrong(place, "has a mean outside of min..max");
+  return t;
+}
+
+std::vector<BatchTimes> read_batches(JsonFields& reader, const json& object, const std::string& place) {
   std::vector<BatchTimes> out;
   const json& batches = reader.array(object, place, "batches", true);
   if (!reader.failed() && batches.empty())
     reader.wrong(place + ".batches", "is empty, but should hold one entry a batch size");
   for (std::size_t i = 0; i < batches.size() && !reader.failed(); ++i) {
-    const std::string here = at(place + ".batches", i);
+    const std::string here = JsonFields::at(place + ".batches", i);
     BatchTimes entry;
-    entry.batch = static_cast<int>(reader.integer(batches[i], here, "batch", 1, largest_batch, std::nullopt));
-    entry.exec = reader.times(batches[i], here, "_ms");
+    entry.batch = static_cast<int>(reader.integer(batches[i], here, "batch", 1, largest_batch));
+    entry.exec = read_times(reader, batches[i], here, "_ms");
     if (!reader.failed() && !out.empty() && entry.batch <= out.back().batch)
       reader.wrong(here + ".batch", "is " + std::to_string(entry.batch) + " after " +
                                         std::to_string(out.back().batch) + ", but batch sizes should ascend");
@@ -140,7 +66,7 @@ std::vector<BatchTimes> read_batches(ProfileReader& reader, const json& object, 
   return out;
 }
 
-ModelProfile read_model_profile(ProfileReader& reader, const json& object, const std::string& place) {
+ModelProfile read_model_profile(JsonFields& reader, const json& object, const std::string& place) {
   ModelProfile model;
   model.name = reader.text(object, place, "name", true);
   if (!reader.failed() && model.name.empty())
@@ -148,17 +74,17 @@ ModelProfile read_model_profile(ProfileReader& reader, const json& object, const
   model.version = reader.integer(object, place, "version", 1, largest_count, 1);
   if (std::string precision = reader.text(object, place, "precision", false); !precision.empty())
     model.precision = std::move(precision);
-  model.weights.count = static_cast<std::uint64_t>(
-      reader.integer(object, place, "weights_bytes", 0, largest_count, std::nullopt));
+  model.weights.count =
+      static_cast<std::uint64_t>(reader.integer(object, place, "weights_bytes", 0, largest_count));
   if (const json* load = reader.field(object, place, "load_ms", true))
-    model.load = reader.times(*load, place + ".load_ms", "");
+    model.load = read_times(reader, *load, place + ".load_ms", "");
 
   model.batches = read_batches(reader, object, place);
   const json& lengths = reader.array(object, place, "lengths", false);
   for (std::size_t i = 0; i < lengths.size() && !reader.failed(); ++i) {
-    const std::string here = at(place + ".lengths", i);
+    const std::string here = JsonFields::at(place + ".lengths", i);
     LengthTimes entry;
-    entry.length = reader.integer(lengths[i], here, "length", 1, largest_length, std::nullopt);
+    entry.length = reader.integer(lengths[i], here, "length", 1, largest_length);
     entry.batches = read_batches(reader, lengths[i], here);
     if (!reader.failed() && !model.lengths.empty() && entry.length <= model.lengths.back().length)
       reader.wrong(here + ".length", "is " + std::to_string(entry.length) + " after " +
@@ -169,11 +95,11 @@ ModelProfile read_model_profile(ProfileReader& reader, const json& object, const
 
   const json& kernels = reader.array(object, place, "kernels", false);
   for (std::size_t i = 0; i < kernels.size() && !reader.failed(); ++i) {
-    const std::string here = at(place + ".kernels", i);
+    const std::string here = JsonFields::at(place + ".kernels", i);
     KernelTimes entry;
-    entry.batch = static_cast<int>(reader.integer(kernels[i], here, "batch", 1, largest_batch, std::nullopt));
+    entry.batch = static_cast<int>(reader.integer(kernels[i], here, "batch", 1, largest_batch));
     entry.name = reader.text(kernels[i], here, "name", true);
-    entry.mean = reader.milliseconds(kernels[i], here, "mean_ms", std::nullopt);
+    entry.mean = milliseconds(reader, kernels[i], here, "mean_ms");
     model.kernels.push_back(std::move(entry));
   }
   return model;
@@ -220,14 +146,11 @@ const ModelProfile* DeviceProfile::find(std::string_view name) const {
 }
 
 Result<DeviceProfile> parse_profile(std::string_view text, std::string_view where) {
-  json document;
+  const auto parsed = parse_json(text, where);
+  if (!parsed) return std::unexpected(parsed.error());
+  const json& document = *parsed;
   try {
-    document = json::parse(text);
-  } catch (const json::exception& error) {
-    return invalid(std::string(where) + ": not a JSON document: " + error.what());
-  }
-  try {
-    ProfileReader reader(where);
+    JsonFields reader(where);
     DeviceProfile profile;
     profile.device = reader.text(document, "profile", "device", true);
     profile.created = reader.text(document, "profile", "created", false);
@@ -236,7 +159,7 @@ Result<DeviceProfile> parse_profile(std::string_view text, std::string_view wher
     const json& models = reader.array(document, "profile", "models", true);
     std::set<std::pair<std::string, std::int64_t>> seen;
     for (std::size_t i = 0; i < models.size() && !reader.failed(); ++i) {
-      const std::string place = at("models", i);
+      const std::string place = JsonFields::at("models", i);
       ModelProfile model = read_model_profile(reader, models[i], place);
       if (!reader.failed() && !seen.insert({model.name, model.version}).second)
         reader.wrong(place, "is the second profile of model '" + model.name + "' version " +
@@ -251,19 +174,9 @@ Result<DeviceProfile> parse_profile(std::string_view text, std::string_view wher
 }
 
 Result<DeviceProfile> read_profile(const std::filesystem::path& file) {
-  std::error_code failure;
-  if (!std::filesystem::is_regular_file(file, failure))
-    return fail(ErrorCode::not_found, file.string() + ": no such profile file");
-  const auto size = std::filesystem::file_size(file, failure);
-  if (failure) return invalid(file.string() + ": cannot be read: " + failure.message());
-  if (size > largest_file)
-    return invalid(file.string() + ": has " + std::to_string(size) +
-                   " bytes; a profile file of more than 256 MiB is surely something else");
-  std::ifstream in(file, std::ios::binary);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))
-    return invalid(file.string() + ": cannot be read");
-  return parse_profile(text, file.string());
+  const auto text = read_text(file, "a profile", 256);
+  if (!text) return std::unexpected(text.error());
+  return parse_profile(*text, file.string());
 }
 
 std::string to_json(const DeviceProfile& profile) {
@@ -316,15 +229,7 @@ Result<> write_profile(const DeviceProfile& profile, const std::filesystem::path
 }
 
 Duration ModelProfile::exec_mean(int batch) const {
-  auto above = std::lower_bound(batches.begin(), batches.end(), batch,
-                                [](const BatchTimes& b, int size) { return b.batch < size; });
-  if (above != batches.end() && above->batch == batch) return above->exec.mean;
-  if (batches.size() == 1) return batches.front().exec.mean * batch / batches.front().batch;
-  above = std::clamp(above, batches.begin() + 1, batches.end() - 1);
-  const auto below = above - 1;
-  const double slope =
-      static_cast<double>((above->exec.mean - below->exec.mean).count()) / (above->batch - below->batch);
-  return std::max(Duration{1}, below->exec.mean + from_ns(slope * (batch - below->batch)));
+  return on_batch_line(batches, batch, &BatchTimes::batch, [](const BatchTimes& b) { return b.exec.mean; });
 }
 
 LinearFit fit_linear(std::span<const BatchTimes> batches) {

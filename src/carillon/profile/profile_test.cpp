@@ -166,7 +166,7 @@ TEST(Profile, ErrorsSayWhereAndWhatWouldBeRight) {
       {with(R"({"p50": 1})", batch), "has no \"p99\""},
       {with(R"({"p50": 3, "p99": 2})", batch), "out of order"},
       {with(R"({"p50": -1, "p99": 2})", batch), "load_ms.p50: is -1"},
-      {with(R"({"p50": 1, "p99": 1e300})", batch), "0..1e9"},
+      {with(R"({"p50": 1, "p99": 1e300})", batch), "0..1e+09"},
       {with(load, ""), "batches: is empty"},
       {with(load, batch + "," + batch), "should ascend"},
       {with(load, batch + R"(], "lengths": [{"length": 0, "batches": [)" + batch + "]}"), "length: is 0"},

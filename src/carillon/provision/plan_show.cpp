@@ -4,25 +4,11 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "carillon/base/xml.h"
 #include "carillon/provision/plan_json.h"
 
 namespace carillon::provision {
 namespace {
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (static_cast<unsigned char>(c) >= 0x20)
-      out += c;
-  }
-  return out;
-}
 
 std::string title_of(const Plan& plan, std::span<const DeviceType> types, const PlanReport& report) {
   return fmt::format("{} {}, {:.2f} $/h ({})", plan.devices.size(),
@@ -109,13 +95,13 @@ std::string to_svg(const Plan& plan, std::span<const Workload> workloads, std::s
       "font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{}\" y=\"22\" "
       "font-size=\"15\">{}</text>\n",
       left + static_cast<double>(columns) * (width + left) + 10, height, left,
-      escaped(title_of(plan, types, report)));
+      xml_escaped(title_of(plan, types, report)));
   double x = left;
   for (const auto& [model, index] : models) {
     out += fmt::format(
         "<rect x=\"{:.0f}\" y=\"34\" width=\"11\" height=\"11\" fill=\"{}\"/><text x=\"{:.0f}\" "
         "y=\"44\">{}</text>\n",
-        x, colour(model), x + 15, escaped(model));
+        x, colour(model), x + 15, xml_escaped(model));
     x += 30 + 7 * static_cast<double>(model.size());
   }
   for (std::size_t d = 0; d < plan.devices.size(); ++d) {
@@ -126,7 +112,7 @@ std::string to_svg(const Plan& plan, std::span<const Workload> workloads, std::s
     out += fmt::format(
         "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text><rect x=\"{:.1f}\" y=\"{:.1f}\" "
         "width=\"{:.1f}\" height=\"{}\" fill=\"#f2f2f2\" stroke=\"#999\"><title>{}</title></rect>\n",
-        x0 - 5, y + 15, device.number, x0, y, width, bar, escaped(type.hardware.name));
+        x0 - 5, y + 15, device.number, x0, y, width, bar, xml_escaped(type.hardware.name));
     const auto forecasts = forecast(device, workloads, types);
     // Shares of more than the device are drawn to its end.
     const double whole = std::max(device.units(), type.units());
@@ -139,13 +125,13 @@ std::string to_svg(const Plan& plan, std::span<const Workload> workloads, std::s
           "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\" "
           "stroke=\"{}\"><title>{}: {} at {:g} "
           "requests/s, {:g}%, batch {}, {:.2f} of {:g} ms</title></rect>\n",
-          at, y, wide, bar, colour(w.model), forecasts[i].violated ? "#c00" : "#666", escaped(w.id),
-          escaped(w.model), p.rate_rps, type.share_pct(p.units), p.batch, forecasts[i].latency_ms,
+          at, y, wide, bar, colour(w.model), forecasts[i].violated ? "#c00" : "#666", xml_escaped(w.id),
+          xml_escaped(w.model), p.rate_rps, type.share_pct(p.units), p.batch, forecasts[i].latency_ms,
           w.half_slo_ms());
       if (wide > 7 * static_cast<double>(w.id.size()))
         out += fmt::format(
             "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" pointer-events=\"none\">{}</text>\n",
-            at + wide / 2, y + 15, escaped(w.id));
+            at + wide / 2, y + 15, xml_escaped(w.id));
       at += wide;
     }
   }

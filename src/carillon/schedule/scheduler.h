@@ -26,7 +26,7 @@ struct ModelInfo {
   // For policies that plan by distributions: what a batch costs by its size and its longest request, where it
   // is known at the start (measured over sizes and inputs), and times of requests alone to start from, before
   // any sample, each above 0.
-  std::optional<profile::BatchCost> cost = std::nullopt;
+  std::optional<profile::PaddedCost> cost = std::nullopt;
   std::vector<Duration> solos = {};
 };
 

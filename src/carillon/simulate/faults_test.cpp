@@ -27,8 +27,33 @@ struct Verdict {
   std::uint64_t checks = 0;
 };
 
-Verdict verdict(const Case& c, const std::string& scheduler) {
-  const auto policy = *schedule::make_scheduler(scheduler, environment(c.scenario));
+// A policy that may only decide so often: a run that never comes to rest must end, and after as many
+// decisions on any machine.
+struct NeverRests {};
+class Bounded final : public schedule::Scheduler {
+ public:
+  Bounded(schedule::Scheduler& bounded, std::uint64_t decisions) : bounded_(bounded), left_(decisions) {}
+
+  std::string_view name() const override { return bounded_.name(); }
+  void add_model(const schedule::ModelInfo& model) override { bounded_.add_model(model); }
+  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    if (left_-- == 0) throw NeverRests{};
+    bounded_.decide(event, now, out);
+  }
+  bool learns_from_profiles() const override { return bounded_.learns_from_profiles(); }
+  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override {
+    return bounded_.predicted_exec(device, model, batch);
+  }
+
+ private:
+  schedule::Scheduler& bounded_;
+  std::uint64_t left_;
+};
+
+constexpr std::uint64_t most_decisions = 4'000'000;  // the suite's longest case takes 900,000
+
+Verdict verdict(const Case& c, schedule::Scheduler& policy, std::uint64_t decisions = most_decisions) {
+  Bounded bounded(policy, decisions);
   Options options;
   options.faults = c.faults;
   options.decision_time = c.decision_time;
@@ -36,10 +61,17 @@ Verdict verdict(const Case& c, const std::string& scheduler) {
   options.timeline = 100;
   Checker checker(c.scenario, options);
   options.observer = &checker;
-  // A run that never comes to rest leaves requests unanswered, which is a problem.
-  options.progress = [&](double) { return checker.checks() < 10'000'000; };
-  checker.finish(run(c.scenario, *policy, options));
+  try {
+    checker.finish(run(c.scenario, bounded, options));
+  } catch (const NeverRests&) {
+    return {checker.text() + "it does not come to rest in " + std::to_string(decisions) + " decisions\n",
+            checker.checks()};
+  }
   return {checker.text(), checker.checks()};
+}
+
+Verdict verdict(const Case& c, const std::string& scheduler) {
+  return verdict(c, **schedule::make_scheduler(scheduler, environment(c.scenario)));
 }
 
 // Takes away what the failure does not need.
@@ -106,6 +138,24 @@ std::string describe(const Case& c) {
       << " us; decisions take " << to_us(c.decision_time) << " us, warm-up " << to_ms(c.scenario.warmup)
       << " ms";
   return out.str();
+}
+
+// Answers nobody, and asks to be woken again and again.
+class Restless final : public schedule::Scheduler {
+ public:
+  std::string_view name() const override { return "restless"; }
+  void add_model(const schedule::ModelInfo&) override {}
+  void decide(const schedule::Event&, TimePoint now, schedule::Actions& out) override {
+    out.push_back(schedule::WakeAt{now + 1us});
+  }
+  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
+};
+
+TEST(Verdict, ARunThatNeverRestsIsAProblem) {
+  const Case c = testing::fault_case(1);
+  Restless restless;
+  const Verdict v = verdict(c, restless, 5000);
+  EXPECT_NE(v.problems.find("does not come to rest in 5000 decisions"), std::string::npos) << v.problems;
 }
 
 // Of all seeds, each test takes one in ten.

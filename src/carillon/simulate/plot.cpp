@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "carillon/base/xml.h"
+
 namespace carillon::simulate {
 namespace {
 
@@ -15,21 +17,6 @@ constexpr double width = 1000, left = 70, right = 20, panel = 220, gap = 70;
 constexpr double inner = width - left - right;
 constexpr std::array<const char*, 10> colours{"#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2",
                                               "#edc948", "#b07aa1", "#9c755f", "#ff9da7", "#8c8c8c"};
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else
-      out += c;
-  }
-  return out;
-}
 
 // A round number of steps between 4 and 10 that cover `most`.
 double step_for(double most) {
@@ -43,7 +30,7 @@ double step_for(double most) {
 void text(std::string& svg, double x, double y, std::string_view what, const char* anchor = "middle",
           int size = 12) {
   svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y,
-                     anchor, size, escaped(what));
+                     anchor, size, xml_escaped(what));
 }
 
 // The frame of a panel, its title and the labels of its axes.
@@ -67,7 +54,7 @@ void frame(std::string& svg, double top, std::string_view title, std::string_vie
   }
   svg += fmt::format(
       "<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\" font-size=\"12\">{}</text>\n",
-      top + panel / 2, escaped(y_label));
+      top + panel / 2, xml_escaped(y_label));
 }
 
 void latency_panel(std::string& svg, double top, const workload::Scenario& scenario, Figures& figures) {
@@ -179,7 +166,7 @@ void series_panel(std::string& svg, double top, std::string_view title, std::str
     svg += fmt::format(
         "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" font-size=\"12\" fill=\"{}\">{}</text>\n",
         left + inner - 6, top - 8 - 14 * static_cast<double>(lines.size() - 1 - l), colours[l],
-        escaped(lines[l].label));
+        xml_escaped(lines[l].label));
   }
 }
 

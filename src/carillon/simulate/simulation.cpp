@@ -10,10 +10,10 @@
 #include "carillon/base/assert.h"
 #include "carillon/base/random.h"
 #include "carillon/simulate/calendar.h"
-#include "carillon/simulate/clients.h"
 #include "carillon/simulate/decisions.h"
 #include "carillon/simulate/devices.h"
 #include "carillon/simulate/statistics.h"
+#include "carillon/workload/clients.h"
 
 namespace carillon::simulate {
 namespace {
@@ -139,7 +139,7 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   schedule::Scheduler& scheduler_;
   const Options& options_;
   std::vector<schedule::ModelInfo> infos_;
-  Clients clients_;
+  workload::Clients clients_;
   Random random_;
   schedule::ProbeQueue<Probe> probes_;
   std::size_t probe_device_ = 0;

@@ -10,7 +10,6 @@
 
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/test_name.h"
-#include "carillon/simulate/clients.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
 #include "carillon/simulate/report.h"
@@ -152,27 +151,6 @@ TEST(Simulation, TheWarmUpIsLeftOut) {
   const Figures f = simulated(s, "symphony");
   EXPECT_NEAR(static_cast<double>(f.models[0].offered), 1000, 130);
   EXPECT_EQ(f.span, 5s);
-}
-
-TEST(Clients, RatesFollowTheirSteps) {
-  auto s = scenario(0);
-  s.models[0].rate = {{0s, 100}, {2s, 0}, {5s, 1000}, {6s, 10}};
-  for (const auto kind : {workload::ArrivalKind::poisson, workload::ArrivalKind::uniform}) {
-    s.process.kind = kind;
-    Clients clients(s);
-    std::array<int, 10> counts{};
-    TimePoint last{};
-    while (clients.next_at() < TimePoint::max()) {
-      EXPECT_GE(clients.next_at(), last);
-      last = clients.next_at();
-      ++counts[static_cast<std::size_t>(to_seconds(last - TimePoint{}))];
-      clients.take();
-    }
-    EXPECT_NEAR(counts[0] + counts[1], 200, 60);
-    EXPECT_LE(counts[2] + counts[3] + counts[4], 1);  // one may fall on the instant of the step
-    EXPECT_NEAR(counts[5], 1000, 120);
-    EXPECT_NEAR(counts[8], 10, 12);
-  }
 }
 
 TEST(Goodput, FindsWhereOneModelBegins) {

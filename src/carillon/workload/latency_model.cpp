@@ -3,21 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "carillon/profile/batch_line.h"
+
 namespace carillon::workload {
 
 Duration LatencyModel::batch_time(int k, Duration longest) const {
   if (!modes.empty()) return c0 + from_ns(c1 * k * static_cast<double>(longest.count()));
   if (linear) return alpha * k + beta;
-  // Between two sizes of the table, or on the line through its first or last two.
-  if (table.size() == 1) return table.front().second * k / table.front().first;
-  auto above =
-      std::lower_bound(table.begin(), table.end(), k, [](const auto& e, int n) { return e.first < n; });
-  if (above != table.end() && above->first == k) return above->second;
-  above = std::clamp(above, table.begin() + 1, table.end() - 1);
-  const auto below = above - 1;
-  const double slope =
-      static_cast<double>((above->second - below->second).count()) / (above->first - below->first);
-  return std::max(Duration{1}, below->second + from_ns(slope * (k - below->first)));
+  using Entry = std::pair<int, Duration>;
+  return profile::on_batch_line(table, k, &Entry::first, &Entry::second);
 }
 
 Duration LatencyModel::expected(int k) const {

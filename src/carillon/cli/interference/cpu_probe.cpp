@@ -47,9 +47,9 @@ class CpuProbe final : public InterferenceProbe {
  public:
   CpuProbe(CpuProbeOptions options, const Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
-  Result<> open(std::vector<graph::RepositoryEntry> entries,
+  Result<> open(std::vector<repository::RepositoryEntry> entries,
                 const std::function<void(const std::string&)>& tell) {
-    for (graph::RepositoryEntry& entry : entries) {
+    for (repository::RepositoryEntry& entry : entries) {
       const std::string name = entry.name;
       entries_.emplace(name, std::move(entry));
     }
@@ -170,7 +170,7 @@ class CpuProbe final : public InterferenceProbe {
   }
 
   Result<std::unique_ptr<Lane>> make_lane(const std::string& name, double share_pct) {
-    const graph::RepositoryEntry& entry = entries_.at(name);
+    const repository::RepositoryEntry& entry = entries_.at(name);
     if (!entry.config) return std::unexpected(entry.config.error());
     if (description_.empty()) {
       const auto whole = make_device(options_.device, clock_);
@@ -194,7 +194,7 @@ class CpuProbe final : public InterferenceProbe {
   CpuProbeOptions options_;
   const Clock& clock_;
   CpuSensors sensors_;
-  std::map<std::string, graph::RepositoryEntry, std::less<>> entries_;
+  std::map<std::string, repository::RepositoryEntry, std::less<>> entries_;
   std::vector<ModelFacts> models_;
   std::string description_;
   double streaming_ = 0;
@@ -204,7 +204,7 @@ class CpuProbe final : public InterferenceProbe {
 
 }  // namespace
 
-Result<std::unique_ptr<InterferenceProbe>> make_cpu_probe(std::vector<graph::RepositoryEntry> models,
+Result<std::unique_ptr<InterferenceProbe>> make_cpu_probe(std::vector<repository::RepositoryEntry> models,
                                                           CpuProbeOptions options, const Clock& clock,
                                                           std::function<void(const std::string&)> tell) {
   auto probe = std::make_unique<CpuProbe>(std::move(options), clock);

@@ -2,14 +2,14 @@
 
 #include <memory>
 
-#include "carillon/cli/device.h"
 #include "carillon/cli/interference/probe.h"
-#include "carillon/graph/repository.h"
+#include "carillon/repository/repository.h"
+#include "carillon/server/device.h"
 
 namespace carillon::cli {
 
 struct CpuProbeOptions {
-  DeviceArguments device;
+  server::DeviceArguments device;
   Duration at_least = std::chrono::milliseconds{500};  // that a configuration runs
   int repeats = 5;                                     // of each model at least; >= 1
 };
@@ -21,7 +21,7 @@ struct CpuProbeOptions {
 //
 // Takes the models of the repository that have a config, can be compiled, and do not vary in length; others
 // are told of through `tell`. `clock` outlives the probe.
-Result<std::unique_ptr<InterferenceProbe>> make_cpu_probe(std::vector<graph::RepositoryEntry> models,
+Result<std::unique_ptr<InterferenceProbe>> make_cpu_probe(std::vector<repository::RepositoryEntry> models,
                                                           CpuProbeOptions options, const Clock& clock,
                                                           std::function<void(const std::string&)> tell);
 

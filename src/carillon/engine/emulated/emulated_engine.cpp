@@ -7,6 +7,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/random.h"
+#include "carillon/profile/batch_line.h"
 
 namespace carillon::engine {
 
@@ -32,17 +33,8 @@ void wait(const EmulatedOptions& options, const Clock& clock, TimePoint until) {
 // The time of `batch` by a table; see EmulatedModel::execution.
 Duration at_batch(const std::map<int, Duration>& table, int batch) {
   CARILLON_ASSERT(!table.empty());
-  const auto above = table.lower_bound(batch);
-  if (above != table.end() && (above->first == batch || above == table.begin())) return above->second;
-  if (table.size() == 1) {
-    const auto& [size, time] = *table.begin();
-    return from_ns(static_cast<double>(time.count()) * batch / size);
-  }
-  const auto right = above == table.end() ? std::prev(table.end()) : above;
-  const auto left = std::prev(right);
-  const double slope =
-      static_cast<double>((right->second - left->second).count()) / (right->first - left->first);
-  return left->second + from_ns(slope * (batch - left->first));
+  using Entry = std::map<int, Duration>::value_type;
+  return profile::on_batch_line(table, std::max(batch, table.begin()->first), &Entry::first, &Entry::second);
 }
 
 class EmulatedPlan final : public Plan {

@@ -134,7 +134,7 @@ class Estimates {
   std::vector<int> sizes_;
   std::vector<double> seeds_;  // solo times, nanoseconds, ascending
   double seed_mean_ = 0;
-  std::optional<profile::BatchCost> given_;
+  std::optional<profile::PaddedCost> given_;
   double seed_each_ = 0;  // what each further request costs, by the batch times, nanoseconds
   int seed_size_ = 1;     // the largest of these
 

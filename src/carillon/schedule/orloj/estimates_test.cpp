@@ -59,7 +59,7 @@ struct World {
   }
 
   Estimates estimates;
-  profile::BatchCost cost;
+  profile::PaddedCost cost;
   TimePoint now{1s};
   bool sampling = true;
   double pace = 1;
@@ -74,7 +74,7 @@ TEST(Estimates, StartFromTheSeeds) {
   EXPECT_NEAR(to_ms(plain.estimate(AppId{0}, 3)), 36 + 3 * 24, 0.01) << "of any size";
 
   ModelInfo measured = model(36, 24);
-  measured.cost = profile::BatchCost{20ms, 0.5};  // of single requests' times
+  measured.cost = profile::PaddedCost{20ms, 0.5};  // of single requests' times
   for (int i = 0; i < 100; ++i) measured.solos.push_back(from_ms(i < 50 ? 30 : 90));
   Estimates seeded = estimates_of(measured);
   EXPECT_NEAR(seeded.solo(AppId{5}), 60e6, 1e4) << "whatever the application";

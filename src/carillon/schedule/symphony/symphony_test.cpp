@@ -182,24 +182,26 @@ TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
   }
 }
 
-// A slow model (0, or 1) beside one in a hurry, at `slow_rate` requests a second.
-symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices, Duration quick_slo = 30ms,
+// A slow model (`slow_id`) at `slow_rate` requests a second, and one in a hurry for each of `quick_slos`, at
+// 100.
+symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices,
+                                      const std::vector<Duration>& quick_slos = {30ms},
                                       std::uint32_t slow_id = 0) {
-  const ModelId slow_model{slow_id}, quick_model{1 - slow_id};
-  ModelInfo slow{.id = slow_model, .batches = {}}, quick{.id = quick_model, .batches = {}};
-  for (int b = 1; b <= 16; ++b) {
-    slow.batches.push_back({b, from_ms(4 + 10 * b)});
-    quick.batches.push_back({b, from_ms(0.1 * b)});
-  }
-  const std::vector<symphony::ModelMachine> machines{
-      symphony::ModelMachine(slow_id == 0 ? slow : quick, ideal),
-      symphony::ModelMachine(slow_id == 0 ? quick : slow, ideal)};
+  std::vector<symphony::ModelMachine> machines;
   symphony::BatchPlan plan(2s, 250ms, 0.005);
-  plan.add_model();
-  plan.add_model();
+  for (std::uint32_t m = 0; m <= quick_slos.size(); ++m) {
+    ModelInfo info{.id = ModelId{m}, .batches = {}};
+    for (int b = 1; b <= 16; ++b)
+      info.batches.push_back({b, m == slow_id ? from_ms(4 + 10 * b) : from_ms(0.1 * b)});
+    machines.emplace_back(info, ideal);
+    plan.add_model();
+  }
   plan.plan(TimePoint{}, devices, machines);
-  for (int i = 0; i < slow_rate; ++i) plan.arrived(slow_model, 200ms);
-  for (int i = 0; i < 100; ++i) plan.arrived(quick_model, quick_slo);
+  std::size_t quick = 0;
+  for (std::uint32_t m = 0; m <= quick_slos.size(); ++m) {
+    const Duration slo = m == slow_id ? 200ms : quick_slos[quick++];
+    for (int i = 0; i < (m == slow_id ? slow_rate : 100); ++i) plan.arrived(ModelId{m}, slo);
+  }
   plan.plan(TimePoint{} + 1s, devices, machines);
   return plan;
 }
@@ -210,12 +212,15 @@ TEST(BatchPlan, LimitsTheBatchesThatOthersCannotWaitFor) {
   const auto one = slow_beside_quick(20, 1);
   EXPECT_EQ(one.limit(ModelId{0}), 2);
   EXPECT_EQ(one.limit(ModelId{1}), 0);
-  const auto swapped = slow_beside_quick(20, 1, 30ms, 1);
+  const auto swapped = slow_beside_quick(20, 1, {30ms}, 1);
   EXPECT_EQ(swapped.limit(ModelId{1}), 2);
   EXPECT_EQ(swapped.limit(ModelId{0}), 0);
-  // A model that cannot be on time anyway limits nobody.
-  const auto hopeless = slow_beside_quick(20, 1, 50us);
+  // A model that cannot be on time anyway limits nobody, and changes nothing about one that can be.
+  const auto hopeless = slow_beside_quick(20, 1, {50us});
   EXPECT_EQ(hopeless.limit(ModelId{0}), 0);
+  EXPECT_GT(hopeless.size(ModelId{0}), 2);
+  for (const auto& slos : {std::vector<Duration>{50us, 30ms}, std::vector<Duration>{30ms, 50us}})
+    EXPECT_EQ(slow_beside_quick(20, 1, slos).limit(ModelId{0}), 2) << "hopeless first: " << (slos[0] == 50us);
   // Of eight devices some is always free.
   const auto eight = slow_beside_quick(20, 8);
   EXPECT_EQ(eight.limit(ModelId{0}), 0);

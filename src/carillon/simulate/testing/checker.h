@@ -8,11 +8,11 @@
 #include <tuple>
 #include <vector>
 
-#include "carillon/simulate/clients.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/simulate/testing/device_account.h"
 #include "carillon/simulate/testing/problems.h"
 #include "carillon/simulate/testing/tally.h"
+#include "carillon/workload/clients.h"
 
 namespace carillon::simulate::testing {
 
@@ -129,7 +129,7 @@ class Checker final : public Observer {
 
   const workload::Scenario& scenario_;
   Options options_;
-  Clients clients_;
+  workload::Clients clients_;
   Tally tally_;
   Problems problems_;
   std::uint64_t checks_ = 0;

@@ -1,4 +1,4 @@
-#include "carillon/simulate/clients.h"
+#include "carillon/workload/clients.h"
 
 #include <algorithm>
 #include <array>
@@ -6,14 +6,14 @@
 
 #include <gtest/gtest.h>
 
-namespace carillon::simulate {
+namespace carillon::workload {
 namespace {
 
-workload::Scenario scenario(std::vector<workload::ScenarioModel> models, Duration duration, double rate = 0) {
-  workload::Scenario s;
+Scenario scenario(std::vector<ScenarioModel> models, Duration duration, double rate = 0) {
+  Scenario s;
   s.duration = duration;
   s.rate = rate;
-  s.process = {.kind = workload::ArrivalKind::uniform};
+  s.process = {.kind = ArrivalKind::uniform};
   s.models = std::move(models);
   return s;
 }
@@ -25,7 +25,7 @@ struct Sent {
   friend bool operator==(const Sent&, const Sent&) = default;
 };
 
-std::vector<Sent> all(const workload::Scenario& s) {
+std::vector<Sent> all(const Scenario& s) {
   Clients clients(s);
   std::vector<Sent> sent;
   while (clients.next_at() < TimePoint::max()) {
@@ -64,6 +64,26 @@ TEST(Clients, EqualGapsKeepTheirShapeWhileTheRateChanges) {
   EXPECT_TRUE(all(s).empty()) << "begins after the end";
   s.models[0].rate = {{0s, 1e-12}};
   EXPECT_TRUE(all(s).empty()) << "in thirty thousand years";
+}
+
+TEST(Clients, RatesFollowTheirSteps) {
+  auto s = scenario({{.name = "m", .rate = {{0s, 100}, {2s, 0}, {5s, 1000}, {6s, 10}}}}, 10s);
+  for (const auto kind : {ArrivalKind::poisson, ArrivalKind::uniform}) {
+    s.process.kind = kind;
+    Clients clients(s);
+    std::array<int, 10> counts{};
+    TimePoint last{};
+    while (clients.next_at() < TimePoint::max()) {
+      EXPECT_GE(clients.next_at(), last);
+      last = clients.next_at();
+      ++counts[static_cast<std::size_t>(to_seconds(last - TimePoint{}))];
+      clients.take();
+    }
+    EXPECT_NEAR(counts[0] + counts[1], 200, 60);
+    EXPECT_LE(counts[2] + counts[3] + counts[4], 1);  // one may fall on the instant of the step
+    EXPECT_NEAR(counts[5], 1000, 120);
+    EXPECT_NEAR(counts[8], 10, 12);
+  }
 }
 
 TEST(Clients, ComeInTheOrderOfTimeWithTheirNumbers) {
@@ -108,7 +128,7 @@ TEST(Clients, OfATraceEachMinuteHasItsNumber) {
 }
 
 // Mean and variance of the gaps, in units of the mean gap.
-std::pair<double, double> gaps(const workload::ArrivalSpec& spec) {
+std::pair<double, double> gaps(const ArrivalSpec& spec) {
   auto s = scenario({{.name = "a"}}, 400s, 100);
   s.process = spec;
   const auto times = of(all(s), 0);
@@ -123,9 +143,9 @@ std::pair<double, double> gaps(const workload::ArrivalSpec& spec) {
 }
 
 TEST(Clients, GapsAreDistributedAsTheProcessSays) {
-  using enum workload::ArrivalKind;
+  using enum ArrivalKind;
   const struct {
-    workload::ArrivalSpec spec;
+    ArrivalSpec spec;
     double variance, within;
   } rows[] = {{{.kind = uniform}, 0, 1e-9},
               {{.kind = poisson}, 1, 0.05},
@@ -133,14 +153,14 @@ TEST(Clients, GapsAreDistributedAsTheProcessSays) {
               {{.kind = gamma, .shape = 0.25}, 4, 0.4}};
   for (const auto& [spec, variance, within] : rows) {
     const auto [mean, found] = gaps(spec);
-    EXPECT_NEAR(mean, 1, 0.03) << workload::to_text(spec);
-    EXPECT_NEAR(found, variance, within) << workload::to_text(spec);
+    EXPECT_NEAR(mean, 1, 0.03) << to_text(spec);
+    EXPECT_NEAR(found, variance, within) << to_text(spec);
   }
 }
 
 TEST(Clients, AModelsRequestsDoNotDependOnTheOthers) {
   auto s = scenario({{.name = "a", .rate = {{0s, 50}}}, {.name = "b", .rate = {{0s, 70}}}}, 10s);
-  s.process = {.kind = workload::ArrivalKind::poisson};
+  s.process = {.kind = ArrivalKind::poisson};
   const auto both = all(s);
   EXPECT_EQ(both, all(s)) << "the same seed, the same requests";
   s.models[1].rate = {{0s, 500}};
@@ -152,12 +172,12 @@ TEST(Clients, AModelsRequestsDoNotDependOnTheOthers) {
 
 TEST(Clients, AModelsOwnProcessGoesBeforeTheScenarios) {
   auto s = scenario({{.name = "a", .rate = {{0s, 10}}}, {.name = "b", .rate = {{0s, 10}}}}, 350ms);
-  s.process = {.kind = workload::ArrivalKind::closed, .clients = 3};
-  s.models[1].process = workload::ArrivalSpec{.kind = workload::ArrivalKind::uniform};
+  s.process = {.kind = ArrivalKind::closed, .clients = 3};
+  s.models[1].process = ArrivalSpec{.kind = ArrivalKind::uniform};
   const auto sent = all(s);
   EXPECT_TRUE(of(sent, 0).empty()) << "closed loops send elsewhere";
   EXPECT_EQ(of(sent, 1), at({100ms, 200ms, 300ms}));
 }
 
 }  // namespace
-}  // namespace carillon::simulate
+}  // namespace carillon::workload

@@ -1,8 +1,8 @@
-#include "carillon/cli/devices.h"
+#include "carillon/server/devices.h"
 
 #include <gtest/gtest.h>
 
-namespace carillon::cli {
+namespace carillon::server {
 namespace {
 
 using Fault = engine::Breaker::Fault;
@@ -64,4 +64,4 @@ TEST(Devices, OutagesAreReadAndCheckedAgainstThem) {
 }
 
 }  // namespace
-}  // namespace carillon::cli
+}  // namespace carillon::server

@@ -9,13 +9,13 @@
 #include "carillon/schedule/symphony/model_machine.h"
 #include "carillon/schedule/symphony/options.h"
 
-namespace carillon::controller {
+namespace carillon::schedule {
 
 struct SymphonyThreadsOptions {
-  schedule::Environment environment;
-  // timeout, attempts, least_gain, weigh and waste have no effect here. BatchPlan and DeviceWaits know a thread's own models only, and
-  // no batch is limited for the sake of others.
-  schedule::SymphonyOptions symphony;
+  Environment environment;
+  // timeout, attempts, least_gain, weigh and waste have no effect here. BatchPlan and DeviceWaits know a
+  // thread's own models only, and no batch is limited for the sake of others.
+  SymphonyOptions symphony;
   int threads = 2;  // >= 1, the caller's own included
   // Candidates and devices are matched that long before dispatch: what two rounds take, in which a candidate
   // reaches the rank and its grant comes back.
@@ -66,7 +66,7 @@ struct SymphonyThreadsFigures {
 // models and are taken to be free when a batch was predicted to end. Returns when next_round says so, after
 // what still waits was dropped. Starts threads - 1 threads and joins them. Callbacks must not throw.
 SymphonyThreadsFigures run_symphony_threads(const SymphonyThreadsOptions& options,
-                                            const std::vector<schedule::ModelInfo>& models, int devices,
+                                            const std::vector<ModelInfo>& models, int devices,
                                             const SymphonyWorld& world);
 
-}  // namespace carillon::controller
+}  // namespace carillon::schedule

@@ -1,4 +1,4 @@
-#include "carillon/controller/symphony_threads.h"
+#include "carillon/schedule/symphony/threads/symphony_threads.h"
 
 #include <algorithm>
 #include <tuple>
@@ -7,13 +7,13 @@
 
 #include "carillon/base/random.h"
 
-namespace carillon::controller {
+namespace carillon::schedule {
 namespace {
 
 constexpr Duration tick = 250us;
 
-std::vector<schedule::ModelInfo> resnets(int count) {
-  std::vector<schedule::ModelInfo> models;
+std::vector<ModelInfo> resnets(int count) {
+  std::vector<ModelInfo> models;
   for (int m = 0; m < count; ++m) {
     models.push_back({.id = ModelId{static_cast<std::uint32_t>(m)}, .name = {}, .load = {}, .batches = {}});
     for (int b = 1; b <= 32; ++b) models.back().batches.push_back({b, from_ms(1.053 * b + 5.072)});
@@ -145,4 +145,4 @@ TEST_P(SymphonyThreads, DecidesAsOneThreadDoes) {
 INSTANTIATE_TEST_SUITE_P(Threads, SymphonyThreads, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
-}  // namespace carillon::controller
+}  // namespace carillon::schedule

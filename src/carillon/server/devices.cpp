@@ -1,12 +1,10 @@
-#include "carillon/cli/devices.h"
+#include "carillon/server/devices.h"
 
 #include <algorithm>
 #include <charconv>
 #include <utility>
 
-#include <CLI/CLI.hpp>
-
-namespace carillon::cli {
+namespace carillon::server {
 namespace {
 
 constexpr std::size_t most_devices = 256;
@@ -67,23 +65,6 @@ std::optional<EmulatedFault> parse_fault(std::string_view text) {
 }
 
 }  // namespace
-
-void add_devices_options(CLI::App& command, DevicesArguments& arguments) {
-  command
-      .add_option("--device", arguments.devices,
-                  "cpu (the default), or emulated:FILE: time passes by a profile file and outputs are zeros; "
-                  "emulated:FILE*N: N of these. May be given several times: one worker each, numbered from 0 "
-                  "in the order given")
-      ->allow_extra_args(false);
-  command
-      .add_option(
-          "--emulated-faults", arguments.faults,
-          "Outages of emulated devices, to see what becomes of requests: kill=D@T[+L] (runs of device "
-          "D fail from time T on, for time L or for ever) and hang=D@T[+L] (they do not come back), "
-          "separated by commas; times such as 5s or 250ms, from when the server is ready")
-      ->allow_extra_args(false);
-  add_memory_options(command, arguments.each);
-}
 
 Result<std::vector<DeviceArguments>> list_devices(const DevicesArguments& arguments) {
   std::vector<std::string> texts = arguments.devices;
@@ -158,4 +139,4 @@ void start_faults(const DeviceGroup& group, TimePoint now) {
         {fault.fault, now + fault.from, fault.lasts ? now + fault.from + *fault.lasts : TimePoint::max()});
 }
 
-}  // namespace carillon::cli
+}  // namespace carillon::server

@@ -1,17 +1,15 @@
-#include "carillon/cli/device.h"
+#include "carillon/server/device.h"
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <thread>
 
-#include <CLI/CLI.hpp>
-
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/emulated/emulated_engine.h"
 #include "carillon/profile/profile.h"
 
-namespace carillon::cli {
+namespace carillon::server {
 namespace {
 
 std::string cpu_name() {
@@ -37,29 +35,6 @@ int threads_of(const DeviceArguments& arguments) {
 }
 
 }  // namespace
-
-void add_device_options(CLI::App& command, DeviceArguments& arguments) {
-  command
-      .add_option("--device", arguments.device,
-                  "cpu, or emulated:FILE: time passes by a profile file and outputs are zeros")
-      ->capture_default_str();
-  add_memory_options(command, arguments);
-}
-
-void add_memory_options(CLI::App& command, DeviceArguments& arguments) {
-  command.add_option("--threads", arguments.threads, "Threads that run kernels; 0: one a core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  command.add_option("--page-cache", arguments.page_cache,
-                     "Memory of each device for weights, in pages of 16 MiB (default 2 GiB)");
-  command.add_option("--io-cache", arguments.io_cache,
-                     "Memory of each device for inputs and outputs (default 256 MiB)");
-  command.add_option("--workspace", arguments.workspace,
-                     "Memory of each device for what kernels hand on (default 512 MiB)");
-  command.add_flag(
-      "--real-time", arguments.real_time,
-      "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");
-}
 
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
   Device device;
@@ -117,4 +92,4 @@ Result<Device> make_share(const DeviceArguments& arguments, double share_pct, co
   return device;
 }
 
-}  // namespace carillon::cli
+}  // namespace carillon::server

@@ -1,4 +1,4 @@
-#include "carillon/controller/symphony_threads.h"
+#include "carillon/schedule/symphony/threads/symphony_threads.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,14 +12,14 @@
 #include "carillon/schedule/symphony/rank_machine.h"
 #include "carillon/schedule/timer_heap.h"
 
-namespace carillon::controller {
+namespace carillon::schedule {
 namespace {
 
-using schedule::symphony::BatchPlan;
-using schedule::symphony::Candidate;
-using schedule::symphony::Grant;
-using schedule::symphony::ModelMachine;
-using schedule::symphony::RankMachine;
+using symphony::BatchPlan;
+using symphony::Candidate;
+using symphony::Grant;
+using symphony::ModelMachine;
+using symphony::RankMachine;
 
 constexpr Duration no_deadline = std::chrono::minutes{1};  // what is further away is not planned by
 
@@ -57,8 +57,7 @@ class Turns {
 class ModelThread {
  public:
   ModelThread(int thread, const SymphonyThreadsOptions& options, const SymphonyWorld& world,
-              const std::vector<schedule::ModelInfo>& models, std::size_t first, std::size_t end,
-              std::size_t devices)
+              const std::vector<ModelInfo>& models, std::size_t first, std::size_t end, std::size_t devices)
       : thread_(thread),
         options_(options),
         world_(world),
@@ -175,8 +174,8 @@ class ModelThread {
   std::size_t devices_;  // its share, for planning
   std::vector<ModelMachine> machines_;
   BatchPlan plan_;
-  schedule::symphony::DeviceWaits waits_;
-  schedule::TimerHeap refresh_;
+  symphony::DeviceWaits waits_;
+  TimerHeap refresh_;
   std::vector<std::uint64_t> grants_seen_;
   std::vector<std::uint32_t> dirty_;
   std::vector<char> is_dirty_;
@@ -251,7 +250,7 @@ class Meeting {
 }  // namespace
 
 SymphonyThreadsFigures run_symphony_threads(const SymphonyThreadsOptions& options,
-                                            const std::vector<schedule::ModelInfo>& models, int devices,
+                                            const std::vector<ModelInfo>& models, int devices,
                                             const SymphonyWorld& world) {
   CARILLON_ASSERT(options.threads >= 1 && !models.empty() && devices >= 1 && options.first_share >= 0);
   const auto count = static_cast<double>(models.size());
@@ -300,4 +299,4 @@ SymphonyThreadsFigures run_symphony_threads(const SymphonyThreadsOptions& option
   return figures;
 }
 
-}  // namespace carillon::controller
+}  // namespace carillon::schedule

@@ -9,13 +9,13 @@
 #include "carillon/base/time.h"
 #include "carillon/workload/scenario.h"
 
-namespace carillon::simulate {
+namespace carillon::workload {
 
 // All open-loop requests of a scenario in the order of time, made as they are asked for. Each model draws
 // from a generator of its own, so that one model's requests do not depend on the others'.
 class Clients {
  public:
-  explicit Clients(const workload::Scenario& scenario);
+  explicit Clients(const Scenario& scenario);
 
   // When the next request is sent; max() where there is none before the scenario's end.
   TimePoint next_at() const { return next_.empty() ? TimePoint::max() : next_.top().first; }
@@ -25,13 +25,13 @@ class Clients {
 
  private:
   struct Stream {
-    workload::ArrivalSpec spec;
-    std::vector<workload::RateStep> steps;  // by time; the last holds to the end
+    ArrivalSpec spec;
+    std::vector<RateStep> steps;  // by time; the last holds to the end
     std::size_t step = 0;
     Random random{0};
     TimePoint at{};   // of the last
     double work = 0;  // of the gap that is under way: in units of mean gaps, still to pass
-    const std::vector<workload::PlannedRequest>* planned = nullptr;
+    const std::vector<PlannedRequest>* planned = nullptr;
     const std::vector<std::uint32_t>* per_minute = nullptr;
     std::vector<TimePoint> minute;  // of the trace's minute under way, descending
     std::size_t place = 0;
@@ -46,4 +46,4 @@ class Clients {
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next_;
 };
 
-}  // namespace carillon::simulate
+}  // namespace carillon::workload

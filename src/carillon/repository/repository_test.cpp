@@ -1,4 +1,4 @@
-#include "carillon/graph/repository.h"
+#include "carillon/repository/repository.h"
 
 #include <fstream>
 
@@ -8,12 +8,15 @@
 #include <unistd.h>
 
 #include "carillon/base/random.h"
-#include "carillon/graph/config.h"
-#include "carillon/graph/text.h"
+#include "carillon/repository/config.h"
 
-namespace carillon::graph {
+namespace carillon::repository {
 namespace {
 
+using graph::DataType;
+using graph::Graph;
+using graph::Model;
+using graph::TensorSpec;
 using ::testing::ElementsAre;
 
 namespace fs = std::filesystem;
@@ -287,28 +290,6 @@ TEST(ParseConfig, DamagedTextNeverCrashes) {
     }
   }
   EXPECT_GT(good, 50);
-}
-
-TEST(Text, KnowsUtf8) {
-  const struct {
-    std::string_view text;
-    bool utf8;
-  } rows[] = {{"", true},
-              {"a", true},
-              {"\xc3\xb6", true},
-              {"\xe2\x82\xac", true},
-              {"\xf0\x9f\x94\x94", true},
-              {"\xf4\x8f\xbf\xbf", true},
-              {"\xc3", false},  // cut off
-              {"\xe2\x82", false},
-              {"\x80", false},              // no lead
-              {"\xc0\xaf", false},          // not the shortest
-              {"\xed\xa0\x80", false},      // a surrogate
-              {"\xf4\x90\x80\x80", false},  // above the last
-              {"\xff", false}};
-  for (const auto& row : rows) EXPECT_EQ(is_utf8(row.text), row.utf8) << row.text;
-  EXPECT_FALSE(is_text("a\tb"));
-  EXPECT_FALSE(is_text("a\x7f"));
 }
 
 class FakeModel final : public Model {
@@ -592,4 +573,4 @@ TEST_F(RepositoryTest, UnreadableOnesSayNoPermission) {
 }
 
 }  // namespace
-}  // namespace carillon::graph
+}  // namespace carillon::repository

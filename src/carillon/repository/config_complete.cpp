@@ -2,11 +2,18 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
-#include "carillon/graph/config.h"
-#include "carillon/graph/config_types.h"
+#include "carillon/repository/config.h"
+#include "carillon/repository/config_types.h"
 
-namespace carillon::graph {
+namespace carillon::repository {
 namespace {
+
+using graph::batch_dimension;
+using graph::DataType;
+using graph::kserve_name;
+using graph::Model;
+using graph::TensorSpec;
+using graph::to_text;
 
 struct TypePair {
   inference::DataType wire;
@@ -172,4 +179,4 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
   return config;
 }
 
-}  // namespace carillon::graph
+}  // namespace carillon::repository

@@ -5,13 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/App.hpp>
-
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
-#include "carillon/cli/device.h"
+#include "carillon/server/device.h"
 
-namespace carillon::cli {
+namespace carillon::server {
 
 // The devices of a server, as its command line describes them.
 struct DevicesArguments {
@@ -19,8 +17,6 @@ struct DevicesArguments {
   std::vector<std::string> faults;   // of --emulated-faults
   DeviceArguments each;              // what holds for every one of them
 };
-
-void add_devices_options(CLI::App& command, DevicesArguments& arguments);
 
 // One for each device, in the order of the options, with `each` and its own `device`. Errors name the option.
 Result<std::vector<DeviceArguments>> list_devices(const DevicesArguments& arguments);
@@ -50,4 +46,4 @@ Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock&
 // The outages begin to count.
 void start_faults(const DeviceGroup& group, TimePoint now);
 
-}  // namespace carillon::cli
+}  // namespace carillon::server

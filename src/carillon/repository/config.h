@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "carillon/base/result.h"
-#include "carillon/graph/repository.h"
+#include "carillon/repository/repository.h"
 
-namespace carillon::graph {
+namespace carillon::repository {
 
 inline constexpr int derived_max_batch = 16;     // where only the file says that a model batches
 inline constexpr int largest_max_batch = 4096;   // that a config may ask for
@@ -38,4 +38,4 @@ Result<ConfigFile> parse_config(std::string_view text, std::string_view folder);
 // 1, 2, 4, ... up to `max_batch_size`, at most largest_plan; 1 alone for a model without a batch.
 std::vector<int> default_batch_sizes(int max_batch_size);
 
-}  // namespace carillon::graph
+}  // namespace carillon::repository

@@ -1,16 +1,16 @@
-#include "carillon/simulate/clients.h"
+#include "carillon/workload/clients.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace carillon::simulate {
+namespace carillon::workload {
 
-Clients::Clients(const workload::Scenario& scenario) : end_(TimePoint{} + scenario.duration) {
+Clients::Clients(const Scenario& scenario) : end_(TimePoint{} + scenario.duration) {
   Random seeds(scenario.seed);
-  const std::vector<double> rates = workload::model_rates(scenario);
+  const std::vector<double> rates = model_rates(scenario);
   streams_.resize(scenario.models.size());
   for (std::size_t i = 0; i < scenario.models.size(); ++i) {
-    const workload::ScenarioModel& model = scenario.models[i];
+    const ScenarioModel& model = scenario.models[i];
     Stream& stream = streams_[i];
     stream.random = seeds.split();
     stream.spec = model.process.value_or(scenario.process);
@@ -18,8 +18,7 @@ Clients::Clients(const workload::Scenario& scenario) : end_(TimePoint{} + scenar
     if (stream.steps.empty()) stream.steps.push_back({Duration{0}, rates[i]});
     if (!model.arrivals.empty()) stream.planned = &model.arrivals;
     if (!model.per_minute.empty()) stream.per_minute = &model.per_minute;
-    if (stream.spec.kind == workload::ArrivalKind::closed && stream.planned == nullptr &&
-        stream.per_minute == nullptr)
+    if (stream.spec.kind == ArrivalKind::closed && stream.planned == nullptr && stream.per_minute == nullptr)
       continue;
     const TimePoint first = advance(stream);
     if (first < end_) next_.emplace(first, static_cast<std::uint32_t>(i));
@@ -54,8 +53,8 @@ TimePoint Clients::advance(Stream& s) {
   // A gap is drawn in units of the mean gap and spent at the rate of the time: so a process keeps its shape
   // while its rate changes.
   double gap = 1;
-  if (s.spec.kind == workload::ArrivalKind::poisson) gap = s.random.exponential(1);
-  if (s.spec.kind == workload::ArrivalKind::gamma) gap = s.random.gamma(s.spec.shape, 1 / s.spec.shape);
+  if (s.spec.kind == ArrivalKind::poisson) gap = s.random.exponential(1);
+  if (s.spec.kind == ArrivalKind::gamma) gap = s.random.gamma(s.spec.shape, 1 / s.spec.shape);
   s.work += gap;
   while (true) {
     const TimePoint step_end =
@@ -78,4 +77,4 @@ TimePoint Clients::advance(Stream& s) {
   }
 }
 
-}  // namespace carillon::simulate
+}  // namespace carillon::workload

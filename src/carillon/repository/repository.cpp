@@ -1,4 +1,4 @@
-#include "carillon/graph/repository.h"
+#include "carillon/repository/repository.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,10 +8,10 @@
 #include <system_error>
 #include <utility>
 
-#include "carillon/graph/config.h"
 #include "carillon/graph/text.h"
+#include "carillon/repository/config.h"
 
-namespace carillon::graph {
+namespace carillon::repository {
 namespace {
 
 namespace fs = std::filesystem;
@@ -162,7 +162,7 @@ Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory) 
     const std::string name = folder.filename().string();
     if (name.starts_with('.')) continue;  // hidden: what tools leave behind
     RepositoryEntry entry{name, folder, invalid("not read"), {}};
-    if (is_text(name)) {
+    if (graph::is_text(name)) {
       entry.config = read_model(folder, name, root, entry.versions);
       if (!entry.config) entry.versions.clear();
     } else {
@@ -176,4 +176,4 @@ Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory) 
   return out;
 }
 
-}  // namespace carillon::graph
+}  // namespace carillon::repository

@@ -3,15 +3,13 @@
 #include <memory>
 #include <string>
 
-#include <CLI/App.hpp>
-
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/engine/emulated/breaker.h"
 #include "carillon/engine/engine.h"
 #include "carillon/worker/worker.h"
 
-namespace carillon::cli {
+namespace carillon::server {
 
 // The device as the command line describes it; shared by serve and profile.
 struct DeviceArguments {
@@ -22,10 +20,6 @@ struct DeviceArguments {
   int threads = 0;
   bool real_time = false;
 };
-
-void add_device_options(CLI::App& command, DeviceArguments& arguments);
-// Without --device, for commands that have one of their own.
-void add_memory_options(CLI::App& command, DeviceArguments& arguments);
 
 struct Device {
   std::shared_ptr<engine::Engine> engine;
@@ -41,4 +35,4 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
 // share.
 Result<Device> make_share(const DeviceArguments& arguments, double share_pct, const Clock& clock);
 
-}  // namespace carillon::cli
+}  // namespace carillon::server

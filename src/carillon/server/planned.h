@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "carillon/cli/device.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/controller/workloads.h"
+#include "carillon/server/device.h"
 
-namespace carillon::cli {
+namespace carillon::server {
 
 struct PlannedOptions {
   std::filesystem::path models;
@@ -45,4 +45,4 @@ class PlannedServer {
   std::size_t count_ = 0;
 };
 
-}  // namespace carillon::cli
+}  // namespace carillon::server

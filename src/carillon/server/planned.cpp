@@ -1,16 +1,16 @@
-#include "carillon/cli/planned.h"
+#include "carillon/server/planned.h"
 
 #include <algorithm>
 #include <utility>
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
-#include "carillon/graph/config.h"
-#include "carillon/graph/repository.h"
 #include "carillon/provision/served_plan.h"
+#include "carillon/repository/config.h"
+#include "carillon/repository/repository.h"
 #include "carillon/schedule/registry.h"
 
-namespace carillon::cli {
+namespace carillon::server {
 namespace {
 
 // Room for a model's weights as kernels want them, in several layouts at worst. They may lie in files beside
@@ -26,11 +26,12 @@ Bytes pages_for(const std::filesystem::path& file, Bytes most) {
 }
 
 // The plans to make: the planned batch, and smaller ones for what comes when the rate is lower.
-Result<> limit_batches(const provision::ServedWorkload& workload, graph::ModelConfig& config) {
-  const int most = config.batch_from_file ? graph::derived_max_batch : std::max(1, config.max_batch_size);
-  if (workload.batch > std::min(most, graph::largest_plan))
+Result<> limit_batches(const provision::ServedWorkload& workload, repository::ModelConfig& config) {
+  const int most =
+      config.batch_from_file ? repository::derived_max_batch : std::max(1, config.max_batch_size);
+  if (workload.batch > std::min(most, repository::largest_plan))
     return invalid("the plan's batch is " + std::to_string(workload.batch) + ", and the model's is at most " +
-                   std::to_string(std::min(most, graph::largest_plan)));
+                   std::to_string(std::min(most, repository::largest_plan)));
   std::erase_if(config.batch_sizes, [&](int size) { return size >= workload.batch; });
   for (int size = 1; config.batch_from_file && size < workload.batch; size *= 2)
     if (std::ranges::find(config.batch_sizes, size) == config.batch_sizes.end())
@@ -42,12 +43,12 @@ Result<> limit_batches(const provision::ServedWorkload& workload, graph::ModelCo
 
 // One controller with one model at `share_pct` of the device.
 Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions& options,
-                                                           const graph::RepositoryEntry& entry,
+                                                           const repository::RepositoryEntry& entry,
                                                            const provision::ServedWorkload& workload,
                                                            double share_pct, const Clock& clock) {
   auto device = make_share(options.device, share_pct, clock);
   if (!device) return std::unexpected(device.error());
-  const graph::ModelVersion& version = entry.versions.back();
+  const repository::ModelVersion& version = entry.versions.back();
   device->worker.page_cache = pages_for(version.file, device->worker.page_cache);
   // Every lane has its own.
   if (options.device.io_cache.empty()) device->worker.io_cache = mib(64);
@@ -59,8 +60,8 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   auto worker = worker::make_worker(device->worker, clock, lane->results());
   if (!worker) return std::unexpected(worker.error());
 
-  graph::RepositoryEntry mine = entry;
-  graph::ModelConfig& config = *mine.config;
+  repository::RepositoryEntry mine = entry;
+  repository::ModelConfig& config = *mine.config;
   config.slo = workload.slo;
   if (auto limited = limit_batches(workload, config); !limited) return std::unexpected(limited.error());
   const auto tell = [&](const std::string& doing) {
@@ -91,7 +92,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
                    " cannot be divided");
   const auto device = provision::read_served_device(options.plan, options.number);
   if (!device) return in_context("--plan", device.error());
-  const auto entries = graph::read_repository(options.models);
+  const auto entries = repository::read_repository(options.models);
   if (!entries) return std::unexpected(entries.error());
   std::unique_ptr<PlannedServer> server(new PlannedServer);
   const auto tell = options.tell;
@@ -102,7 +103,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
             "standby takes over, with {:g}% of the device in place of {:g}%",
             spec.id, to_ms(spec.watch.slo), spec.standby_share_pct, spec.share_pct));
       });
-  for (const graph::RepositoryEntry& entry : *entries) {
+  for (const repository::RepositoryEntry& entry : *entries) {
     const auto planned = std::ranges::find(device->workloads, entry.name, &provision::ServedWorkload::model);
     if (planned != device->workloads.end() && entry.config) continue;
     controller::ModelView view;
@@ -115,7 +116,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
   }
   for (const provision::ServedWorkload& workload : device->workloads) {
     const std::string context = "--plan: workload '" + workload.id + "'";
-    const auto entry = std::ranges::find(*entries, workload.model, &graph::RepositoryEntry::name);
+    const auto entry = std::ranges::find(*entries, workload.model, &repository::RepositoryEntry::name);
     if (entry == entries->end())
       return fail(ErrorCode::not_found,
                   context + ": there is no model '" + workload.model + "' in " + options.models.string());
@@ -146,4 +147,4 @@ void PlannedServer::stop() {
   controllers_.clear();
 }
 
-}  // namespace carillon::cli
+}  // namespace carillon::server

@@ -9,13 +9,22 @@
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
 
-#include "carillon/graph/config.h"
-#include "carillon/graph/config_types.h"
 #include "carillon/graph/text.h"
+#include "carillon/repository/config.h"
+#include "carillon/repository/config_types.h"
 
-namespace carillon::graph {
+namespace carillon::repository {
 namespace {
 
+using graph::batch_dimension;
+using graph::DataType;
+using graph::element_count;
+using graph::is_text;
+using graph::is_utf8;
+using graph::kserve_name;
+using graph::Shape;
+using graph::TensorSpec;
+using graph::to_text;
 using inference::ModelInstanceGroup;
 using std::to_string;
 using Message = inference::ModelConfig;
@@ -433,4 +442,4 @@ Result<ConfigFile> parse_config(std::string_view text, std::string_view folder) 
   return out;
 }
 
-}  // namespace carillon::graph
+}  // namespace carillon::repository

@@ -9,16 +9,16 @@
 #include "carillon/base/time.h"
 #include "carillon/graph/model.h"
 
-namespace carillon::graph {
+namespace carillon::repository {
 
 // What `config.pbtxt` says of a model, or what its ONNX file implies where there is none (Triton's layout and
 // names).
 struct ModelConfig {
   std::string name;
-  int max_batch_size = 0;          // 0: no batch dimension
-  std::vector<TensorSpec> inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere, until
-                                   // completed: the file decides
-  std::vector<TensorSpec> outputs;
+  int max_batch_size = 0;                 // 0: no batch dimension
+  std::vector<graph::TensorSpec> inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere,
+                                          // until completed: the file decides
+  std::vector<graph::TensorSpec> outputs;
   std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
   std::optional<Duration> slo;   // parameter slo_ms
   std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
@@ -55,6 +55,6 @@ Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path
 
 // A config for a model without config.pbtxt, from its imported file; and the completion of one that leaves
 // inputs or outputs out. An error where the two disagree: says what the file has and what the config says.
-Result<ModelConfig> complete_config(ModelConfig config, const Model& model);
+Result<ModelConfig> complete_config(ModelConfig config, const graph::Model& model);
 
-}  // namespace carillon::graph
+}  // namespace carillon::repository

@@ -1,0 +1,50 @@
+#include "carillon/cli/device_options.h"
+
+#include <CLI/CLI.hpp>
+
+namespace carillon::cli {
+namespace {
+
+void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
+  command.add_option("--threads", arguments.threads, "Threads that run kernels; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--page-cache", arguments.page_cache,
+                     "Memory of each device for weights, in pages of 16 MiB (default 2 GiB)");
+  command.add_option("--io-cache", arguments.io_cache,
+                     "Memory of each device for inputs and outputs (default 256 MiB)");
+  command.add_option("--workspace", arguments.workspace,
+                     "Memory of each device for what kernels hand on (default 512 MiB)");
+  command.add_flag(
+      "--real-time", arguments.real_time,
+      "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");
+}
+
+}  // namespace
+
+void add_device_options(CLI::App& command, server::DeviceArguments& arguments) {
+  command
+      .add_option("--device", arguments.device,
+                  "cpu, or emulated:FILE: time passes by a profile file and outputs are zeros")
+      ->capture_default_str();
+  add_memory_options(command, arguments);
+}
+
+void add_devices_options(CLI::App& command, server::DevicesArguments& arguments) {
+  command
+      .add_option("--device", arguments.devices,
+                  "cpu (the default), or emulated:FILE: time passes by a profile file and outputs are zeros; "
+                  "emulated:FILE*N: N of these. May be given several times: one worker each, numbered from 0 "
+                  "in the order given")
+      ->allow_extra_args(false);
+  command
+      .add_option(
+          "--emulated-faults", arguments.faults,
+          "Outages of emulated devices, to see what becomes of requests: kill=D@T[+L] (runs of device "
+          "D fail from time T on, for time L or for ever) and hang=D@T[+L] (they do not come back), "
+          "separated by commas; times such as 5s or 250ms, from when the server is ready")
+      ->allow_extra_args(false);
+  add_memory_options(command, arguments.each);
+}
+
+}  // namespace carillon::cli

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/frontend/byte_budget.h"
+#include "carillon/frontend/compression.h"
+
+namespace carillon::frontend {
+
+struct HttpReply {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  std::vector<std::span<const std::byte>> blobs;  // sent behind the body, not copied
+  std::shared_ptr<void> keeps;                    // what the blobs point into
+  bool may_pack = false;  // packed where the client takes that; some clients cannot read all packed answers
+  Reservation room;       // held until it is sent
+};
+
+// {"error":"..."} with the status of `error`.
+HttpReply error_reply(const Error& error);
+HttpReply error_reply(int status, std::string_view message);
+// 503, and that the client may come back in a second.
+HttpReply full_reply(std::string_view message);
+// Libraries and the allocator throw; a connection must not take the server with it.
+HttpReply thrown_reply(const std::exception& thrown);
+// Of a body that could not be unpacked.
+HttpReply unpack_reply(const UnpackError& error);
+
+// Body and blobs become one packed body.
+void pack_reply(HttpReply& reply, Coding coding);
+
+}  // namespace carillon::frontend

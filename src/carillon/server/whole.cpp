@@ -1,0 +1,57 @@
+#include "carillon/server/whole.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "carillon/controller/model_loader.h"
+#include "carillon/worker/worker.h"
+
+namespace carillon::server {
+
+Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& options,
+                                                        std::unique_ptr<schedule::Scheduler> scheduler,
+                                                        const DeviceGroup& devices, const Clock& clock) {
+  std::unique_ptr<WholeServer> server(new WholeServer);
+  server->controller_ =
+      std::make_unique<controller::Controller>(std::move(scheduler), options.controller, clock);
+  controller::Controller& controller = *server->controller_;
+  std::vector<std::unique_ptr<worker::Worker>> workers;
+  std::vector<controller::LoadTarget> targets;
+  for (std::size_t i = 0; i < devices.devices.size(); ++i) {
+    const Device& device = devices.devices[i];
+    auto worker = worker::make_worker(device.worker, clock,
+                                      controller.results(DeviceId{static_cast<std::uint32_t>(i)}));
+    if (!worker) return in_context("device " + std::to_string(i), worker.error());
+    for (const std::string& note : (*worker)->notes()) options.tell(fmt::format("device {}: {}", i, note));
+    options.tell(fmt::format("device {}: {}; page cache {}, I/O cache {}, workspace {}", i,
+                             device.description, to_text(device.worker.page_cache),
+                             to_text(device.worker.io_cache), to_text(device.worker.workspace)));
+    targets.push_back({device.engine.get(), worker->get(), devices.like_the_last[i]});
+    workers.push_back(std::move(*worker));
+  }
+
+  controller::LoaderOptions loading;
+  loading.seeds.profile = options.profile;
+  loading.progress = [&](const controller::LoadProgress& progress) {
+    options.tell(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
+                             progress.model, progress.doing));
+  };
+  auto loaded = controller::load_models(options.models, targets, controller, loading);
+  if (!loaded) return std::unexpected(loaded.error());
+  for (const std::string& note : loaded->notes) options.warn(note);
+  for (std::size_t i = 0; i < workers.size(); ++i)
+    controller.add_worker(std::move(workers[i]), devices.devices[i].description);
+  controller.start();
+  server->ready_ = loaded->ready;
+  server->models_ = loaded->ready + loaded->not_ready;
+  return server;
+}
+
+std::vector<DeviceId> WholeServer::stop() {
+  controller_->stop();
+  return controller_->end_workers();
+}
+
+}  // namespace carillon::server

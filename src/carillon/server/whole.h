@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/base/clock.h"
+#include "carillon/base/result.h"
+#include "carillon/controller/controller.h"
+#include "carillon/profile/profile.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/server/devices.h"
+
+namespace carillon::server {
+
+struct WholeOptions {
+  std::filesystem::path models;
+  controller::Options controller;
+  const profile::DeviceProfile* profile = nullptr;  // models that it knows are not measured
+  std::function<void(const std::string&)> tell;     // what goes on, for people
+  std::function<void(const std::string&)> warn;
+};
+
+// All models of a repository on all devices, under one scheduler: one controller, a worker for each device.
+// They are compiled, seeded and serving when this returns.
+class WholeServer {
+ public:
+  // `devices` and `clock` outlive the server, and the workers that it leaves behind.
+  static Result<std::unique_ptr<WholeServer>> start(const WholeOptions& options,
+                                                    std::unique_ptr<schedule::Scheduler> scheduler,
+                                                    const DeviceGroup& devices, const Clock& clock);
+
+  controller::Service& service() { return *controller_; }
+  std::size_t ready() const { return ready_; }    // models
+  std::size_t models() const { return models_; }  // that could not be loaded included
+  // The devices that hang to the end, left behind with their workers' threads, which are in the middle of
+  // something.
+  std::vector<DeviceId> stop();
+
+ private:
+  WholeServer() = default;
+
+  std::unique_ptr<controller::Controller> controller_;
+  std::size_t ready_ = 0;
+  std::size_t models_ = 0;
+};
+
+}  // namespace carillon::server
