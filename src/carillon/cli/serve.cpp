@@ -21,10 +21,10 @@
 #include "carillon/cli/planned.h"
 #include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
-#include "carillon/controller/decision_log.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
+#include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
@@ -237,8 +237,8 @@ int run(const Arguments& arguments) {
   if (auto room = enough_addresses(needed, "the server with its caches"); !room)
     return complain(exit_failure, room.error());
   if (!arguments.record.empty()) {
-    scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
-                                                     arguments.scheduler, schedule::live_environment());
+    scheduler = schedule::log::RecordingScheduler::open(arguments.record, std::move(*scheduler),
+                                                        arguments.scheduler, schedule::live_environment());
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
   auto owned = std::make_unique<controller::Controller>(std::move(*scheduler), options, clock);

@@ -48,14 +48,6 @@ struct ServedModel {
   Class cls = Class::normal;
 };
 
-// Sees all that goes in and out of the scheduler, in order: for recording a run that can be replayed. Called
-// on the controller's thread; `actions` are those that the event called for.
-class EventObserver {
- public:
-  virtual ~EventObserver() = default;
-  virtual void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) = 0;
-};
-
 // A device was taken out, or is back.
 struct DeviceNews {
   DeviceId device;
@@ -79,7 +71,6 @@ struct CoreOptions {
   // A call whose device went so often while it was there is refused: perhaps it is what breaks them.
   int most_losses = 3;
   std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
-  EventObserver* observer = nullptr;
 };
 
 // By when the answer of a call is worth having: its own deadline, or, where it has none, that of its model's
@@ -232,6 +223,7 @@ class Core {
   std::size_t alive_ = 0;
   std::uint64_t losses_ = 0;  // of devices
   std::vector<ServedModel> models_;
+  std::vector<Duration> expected_;  // by model, of its last INFER; no row alone takes longer
   Book book_;
 
   Slab<Open> open_;

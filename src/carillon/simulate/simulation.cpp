@@ -185,6 +185,7 @@ class Simulation {
   void call_scheduler(const schedule::Event& event, schedule::Actions& actions);
   void carry_out_all(schedule::Actions& actions);
   void carry_out(schedule::Action& action);
+  void book_wake();
   void send(ModelId model);
   void hear(RequestId id);
   void deal_faults();
@@ -266,8 +267,10 @@ class Simulation {
   bool thinking_ = false;
   schedule::Actions thought_;
   std::uint32_t wake_stamp_ = 0;
-  std::vector<schedule::Actions> spare_;  // of decisions, for reuse
-  TimePoint wake_at_ = TimePoint::max();
+  std::vector<schedule::Actions> spare_;     // of decisions, for reuse
+  TimePoint wake_at_ = TimePoint::max();     // as planned
+  TimePoint asked_wake_ = TimePoint::max();  // as the scheduler said last
+  std::optional<TimePoint> asks_wake_;       // that, where it is another and not yet planned
 };
 
 Figures Simulation::run() {
@@ -294,7 +297,8 @@ Figures Simulation::run() {
   }
   figures_.span = end_ - warm_;
   for (const schedule::ModelInfo& info : infos_) {
-    scheduler_.add_model(info);
+    schedule::Actions none;  // there is no device yet
+    scheduler_.decide(schedule::model_comes(info), now_, none);
     // Where the time depends on the input, nobody knows how little it may be.
     const bool varies = !scenario_.models[info.id.index()].latency.modes.empty();
     door_.add_model(varies ? Duration{0} : info.batches.front().exec);
@@ -502,8 +506,10 @@ void Simulation::decide(schedule::Event event) {
 
 void Simulation::call_scheduler(const schedule::Event& event, schedule::Actions& actions) {
   ++figures_.decisions;
-  scheduler_.decide(event, now_, actions);
-  if (options_.observer != nullptr) options_.observer->on_decision(event, now_, actions);
+  const TimePoint wake = scheduler_.decide(event, now_, actions);
+  if (std::holds_alternative<schedule::Wake>(event)) asked_wake_ = TimePoint::max();
+  if (wake != asked_wake_) asks_wake_ = asked_wake_ = wake;
+  if (options_.observer != nullptr) options_.observer->on_decision(event, now_, actions, wake);
 }
 
 // What the scheduler hears next, of all that waits: in order; but where arrivals wait too long, first what
@@ -576,8 +582,18 @@ void Simulation::carry_out_all(schedule::Actions& actions) {
   // What comes of an action at once is reported after all of them are on their way.
   const bool outer = std::exchange(deciding_, true);
   for (schedule::Action& action : actions) carry_out(action);
+  book_wake();
   deciding_ = outer;
   actions.clear();
+}
+
+// Where decisions take time, what one asks for counts when it is made.
+void Simulation::book_wake() {
+  const TimePoint at = std::exchange(asks_wake_, std::nullopt).value_or(wake_at_);
+  if (at == wake_at_) return;
+  wake_at_ = at;
+  ++wake_stamp_;
+  if (at < TimePoint::max()) plan(at, Step::wake, 0, wake_stamp_);
 }
 
 std::uint32_t Simulation::new_act(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
@@ -652,11 +668,6 @@ void Simulation::carry_out(schedule::Action& action) {
       plan(now_ + delay_, Step::receive, slot);
   } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
     outcome(refuse->request, Observer::Outcome::refused, now_);
-  } else if (const auto* wake = std::get_if<schedule::WakeAt>(&action)) {
-    if (wake->at == wake_at_) return;
-    wake_at_ = wake->at;
-    ++wake_stamp_;
-    if (wake->at < TimePoint::max()) plan(wake->at, Step::wake, 0, wake_stamp_);
   } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
     const std::uint32_t slot = new_act(load->id, ActionKind::load, load->device, load->model);
     Act& act = acts_[slot];
