@@ -103,16 +103,17 @@ Result<Measured> measure(const Arguments& arguments, const std::string& name, in
   const Workload workload = prepare(arguments, models, devices);
   const std::vector<Request>& requests = workload.requests;
   const std::size_t count = requests.size();
-  for (const schedule::ModelInfo& info : workload.models) scheduler.add_model(info);
   schedule::Actions actions;
+  TimePoint wake = TimePoint::max();
+  for (const schedule::ModelInfo& info : workload.models)
+    wake = scheduler.decide(schedule::model_comes(info), TimePoint{}, actions);
   const auto pages = static_cast<std::uint64_t>(std::max(1.0, arguments.fit * models));
   for (int d = 0; d < devices; ++d)
-    scheduler.decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, pages},
-                     TimePoint{}, actions);
+    wake = scheduler.decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, pages},
+                            TimePoint{}, actions);
   std::priority_queue<End, std::vector<End>, std::greater<>> ends;
   std::set<ActionId> stopped;  // that have not ended yet
   std::vector<TimePoint> free(static_cast<std::size_t>(devices));
-  TimePoint wake = TimePoint::max();
   Measured m{.models = models, .devices = devices};
   const std::size_t first = count / 10;
   using Clock = std::chrono::steady_clock;
@@ -120,9 +121,12 @@ Result<Measured> measure(const Arguments& arguments, const std::string& name, in
   // is measured.
   const Duration reading = arguments.each ? reading_takes() : Duration{0};
   const auto decide = [&](const schedule::Event& event, TimePoint now, bool counted) {
-    if (!arguments.each) return scheduler.decide(event, now, actions);
+    if (!arguments.each) {
+      wake = scheduler.decide(event, now, actions);
+      return;
+    }
     const Duration from = thread_time();
-    scheduler.decide(event, now, actions);
+    wake = scheduler.decide(event, now, actions);
     if (counted) m.each.add(thread_time() - from - reading);
   };
   const auto take = [&](TimePoint now, bool counted) {
@@ -155,8 +159,6 @@ Result<Measured> measure(const Arguments& arguments, const std::string& name, in
             {now, {.id = stop->id, .status = schedule::ActionStatus::stopped, .start = now, .end = now}, 0});
       } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
         ends.push({now, {.id = unload->id, .start = now, .end = now, .duration = {}}, 0});
-      } else if (const auto* w = std::get_if<schedule::WakeAt>(&action)) {
-        wake = w->at;
       }
     }
     actions.clear();
@@ -180,7 +182,6 @@ Result<Measured> measure(const Arguments& arguments, const std::string& name, in
       take(end, counted);
     } else if (wake < arrival) {
       const TimePoint now = wake;
-      wake = TimePoint::max();
       decide(schedule::Wake{}, now, counted);
       take(now, counted);
     } else {

@@ -39,7 +39,8 @@ class World {
       schedule::ModelInfo info{
           .id = ModelId{static_cast<std::uint32_t>(m)}, .name = "m" + std::to_string(m), .batches = {}};
       for (const int size : sizes) info.batches.push_back({size, time_of(size, 4)});
-      scheduler_.add_model(info);
+      schedule::Actions none;  // there is no device yet
+      scheduler_.decide(schedule::model_comes(info), now_, none);
     }
     for (int d = 0; d < options_.devices; ++d)
       decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, 1});
@@ -52,10 +53,8 @@ class World {
       now_ = std::max(now_, std::min(end, wake_));
       if (end <= wake_)
         finish();
-      else {
-        wake_ = TimePoint::max();
+      else
         decide(schedule::Wake{});
-      }
     }
     return std::move(figures_);
   }
@@ -98,7 +97,7 @@ class World {
   void decide(const schedule::Event& event) {
     schedule::Actions actions;
     const Duration before = thread_time();
-    scheduler_.decide(event, now_, actions);
+    wake_ = scheduler_.decide(event, now_, actions);
     const Duration took = thread_time() - before;
     const bool counted = ++decisions_ > options_.decisions;
     if (counted) figures_.times.add(took);
@@ -128,8 +127,6 @@ class World {
         ends_.push({now_, {.id = load->id, .start = now_, .end = now_, .duration = {}}, {}});
       } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
         ends_.push({now_, {.id = unload->id, .start = now_, .end = now_, .duration = {}}, {}});
-      } else if (const auto* wake = std::get_if<schedule::WakeAt>(&action)) {
-        wake_ = wake->at;
       }
     }
   }

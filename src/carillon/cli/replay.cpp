@@ -9,7 +9,8 @@
 
 #include "carillon/base/statistics.h"
 #include "carillon/cli/commands.h"
-#include "carillon/controller/decision_log.h"
+#include "carillon/schedule/log/lines.h"
+#include "carillon/schedule/log/reader.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/simulate/report.h"
 #include "carillon/simulate/simulation.h"
@@ -43,6 +44,25 @@ struct Rebuilt {
       measured;  // sum and count by model and batch
 };
 
+// A model that came, for the scenario; of one that changes, its last version.
+void add_model(workload::Scenario& scenario, const schedule::ModelInfo& info) {
+  workload::ScenarioModel model{.name = info.name};
+  model.max_batch = info.batches.back().batch;
+  for (const auto& b : info.batches) {
+    model.batch_sizes.push_back(b.batch);
+    model.latency.table.emplace_back(b.batch, b.exec);
+  }
+  model.weights = mib(16) * info.pages;
+  model.load = info.load;
+  if (info.id.index() == scenario.models.size()) {
+    scenario.models.push_back(std::move(model));
+    return;
+  }
+  workload::ScenarioModel& before = scenario.models[info.id.index()];
+  model.arrivals = std::move(before.arrivals);
+  before = std::move(model);
+}
+
 int fail_replay(const Error& error) {
   fmt::print(stderr, "carillon replay: {}\n", error.message);
   return exit_failure;
@@ -50,7 +70,7 @@ int fail_replay(const Error& error) {
 
 Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& rebuilt,
               std::string& scheduler) {
-  auto reader = controller::LogReader::open(arguments.log);
+  auto reader = schedule::log::LogReader::open(arguments.log);
   if (!reader) return std::unexpected(reader.error());
   scheduler = reader->scheduler();
   const bool compare = arguments.schedulers.empty();
@@ -59,7 +79,6 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
     auto made = schedule::make_scheduler(reader->scheduler(), reader->environment());
     if (!made) return in_context("the log's scheduler", made.error());
     core = std::move(*made);
-    for (const auto& model : reader->models()) core->add_model(model);
   }
   workload::Scenario& s = rebuilt.scenario;
   s.name = arguments.log;
@@ -67,24 +86,13 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
   s.allowance = workload::Allowance{.dispatch = reader->environment().dispatch,
                                     .answer = reader->environment().answer,
                                     .overrun = reader->environment().overrun};
-  for (const auto& info : reader->models()) {
-    workload::ScenarioModel model{.name = info.name};
-    model.max_batch = info.batches.back().batch;
-    for (const auto& b : info.batches) {
-      model.batch_sizes.push_back(b.batch);
-      model.latency.table.emplace_back(b.batch, b.exec);
-    }
-    model.weights = mib(16) * info.pages;
-    model.load = info.load;
-    s.models.push_back(std::move(model));
-  }
   struct Open {
     TimePoint arrival, deadline;
   };
   std::unordered_map<std::uint64_t, Open> open;
   struct Flight {
     std::uint32_t model = 0;
-    std::vector<std::uint64_t> requests;
+    std::vector<RequestId> requests;
   };
   std::unordered_map<std::uint64_t, Flight> flights;
   std::uint32_t devices = 0;
@@ -94,7 +102,7 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
     auto next = reader->next();
     if (!next) return std::unexpected(next.error());
     if (!*next) break;
-    const controller::LoggedDecision& decision = **next;
+    const schedule::log::LoggedDecision& decision = **next;
     ++recorded.events;
     recorded.actions += decision.actions.size();
     if (const auto* arrival = std::get_if<schedule::RequestArrived>(&decision.event)) {
@@ -112,6 +120,8 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
            .app = r.app});
     } else if (const auto* gone = std::get_if<schedule::RequestCancelled>(&decision.event)) {
       recorded.cancelled += open.erase(gone->request.value);
+    } else if (const auto* model = std::get_if<schedule::ModelChanged>(&decision.event)) {
+      if (model->info) add_model(s, *model->info);
     } else if (const auto* change = std::get_if<schedule::DeviceChanged>(&decision.event)) {
       devices = std::max(devices, change->device.value + 1);
       pages = std::max(pages, change->pages);
@@ -125,8 +135,8 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
           ++count;
           ++recorded.batches;
           recorded.batched += flight->second.requests.size();
-          for (const std::uint64_t id : flight->second.requests) {
-            const auto request = open.find(id);
+          for (const RequestId id : flight->second.requests) {
+            const auto request = open.find(id.value);
             if (request == open.end()) continue;
             ++(decision.now <= request->second.deadline ? recorded.on_time : recorded.late);
             recorded.latencies.push_back(decision.now - request->second.arrival);
@@ -136,42 +146,31 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
         flights.erase(flight);
       }
     }
-    for (const std::string& line : decision.actions) {
-      // Outcomes are read from the actions' text; a line that is not as expected simply tells nothing.
-      unsigned long long id = 0, device = 0, model = 0;
-      int at = 0;
-      if (std::sscanf(line.c_str(), "infer %llu %llu %llu %*d %*d %*d%n", &id, &device, &model, &at) == 3 ||
-          std::sscanf(line.c_str(), "infer %llu %llu %llu %*s %*s %*s%n", &id, &device, &model, &at) == 3) {
-        if (model >= s.models.size()) continue;
-        Flight flight{.model = static_cast<std::uint32_t>(model), .requests = {}};
-        const char* rest = line.c_str() + at;
-        char* end = nullptr;
-        for (unsigned long long r = std::strtoull(rest, &end, 10); end != rest;
-             r = std::strtoull(rest, &end, 10)) {
-          flight.requests.push_back(r);
-          rest = end;
-        }
-        flights[id] = std::move(flight);
-      } else if (std::sscanf(line.c_str(), "refuse %llu", &id) == 1) {
-        recorded.refused += open.erase(id);
+    for (const schedule::Action& action : decision.actions) {
+      if (const auto* infer = std::get_if<schedule::Infer>(&action)) {
+        if (infer->model.index() < s.models.size())
+          flights[infer->id.value] = {.model = infer->model.value, .requests = infer->requests};
+      } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
+        recorded.refused += open.erase(refuse->request.value);
       }
     }
     // Where the log breaks off, nobody knows whether these are all of its actions.
     if (!compare || !decision.whole) continue;
     schedule::Actions actions;
-    core->decide(decision.event, decision.now, actions);
-    bool same = actions.size() == decision.actions.size();
-    for (std::size_t i = 0; same && i < actions.size(); ++i)
-      same = controller::to_line(actions[i]) == decision.actions[i];
-    if (same) continue;
+    const TimePoint wake = core->decide(decision.event, decision.now, actions);
+    if (actions == decision.actions && wake == decision.wake.value_or(wake)) continue;
     ++recorded.differing;
     if (recorded.differences.size() < shown_differences) {
       std::string text =
           fmt::format("event {} at {} ns:", recorded.events, decision.now.time_since_epoch().count());
+      const auto line = [](const schedule::Actions& from, std::size_t i) {
+        return i < from.size() ? schedule::log::to_line(from[i]) : "nothing";
+      };
       for (std::size_t i = 0; i < std::max(actions.size(), decision.actions.size()); ++i)
-        text += fmt::format("\n  recorded: {}\n  replayed: {}",
-                            i < decision.actions.size() ? decision.actions[i] : "nothing",
-                            i < actions.size() ? controller::to_line(actions[i]) : "nothing");
+        text += fmt::format("\n  recorded: {}\n  replayed: {}", line(decision.actions, i), line(actions, i));
+      if (wake != decision.wake.value_or(wake))
+        text += fmt::format("\n  recorded: wake at {}\n  replayed: wake at {}",
+                            decision.wake->time_since_epoch().count(), wake.time_since_epoch().count());
       recorded.differences.push_back(std::move(text));
     }
   }

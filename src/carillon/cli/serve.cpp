@@ -20,9 +20,9 @@
 #include "carillon/cli/headroom.h"
 #include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
-#include "carillon/controller/decision_log.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
+#include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/server/planned.h"
 #include "carillon/server/whole.h"
@@ -237,8 +237,8 @@ int run(const Arguments& arguments) {
   if (auto room = enough_addresses(needed, "the server with its caches"); !room)
     return complain(exit_failure, room.error());
   if (!arguments.record.empty()) {
-    scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
-                                                     arguments.scheduler, schedule::live_environment());
+    scheduler = schedule::log::RecordingScheduler::open(arguments.record, std::move(*scheduler),
+                                                        arguments.scheduler, schedule::live_environment());
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
   auto whole = server::WholeServer::start({.models = arguments.models,

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "carillon/cli/commands.h"
-#include "carillon/controller/decision_log.h"
+#include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
@@ -203,8 +203,8 @@ int simulate_all(const SimulateArguments& arguments) {
       const schedule::Environment environment = simulate::environment(run.scenario);
       auto scheduler = schedule::make_scheduler(run.scheduler, environment);
       if (!arguments.record.empty()) {
-        scheduler = controller::RecordingScheduler::open(arguments.record, std::move(*scheduler),
-                                                         run.scheduler, environment);
+        scheduler = schedule::log::RecordingScheduler::open(arguments.record, std::move(*scheduler),
+                                                            run.scheduler, environment);
         if (!scheduler) {
           error = in_context("--record", scheduler.error()).error();
           return;

@@ -39,9 +39,7 @@ class TinyModel final : public engine::CompiledModel {
 class EagerScheduler final : public schedule::Scheduler {
  public:
   std::string_view name() const override { return "eager"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return 1us; }
-  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     if (const auto* arrived = std::get_if<schedule::RequestArrived>(&event)) {
       run(arrived->request, out);
     } else if (const auto* cancelled = std::get_if<schedule::RequestCancelled>(&event)) {
@@ -49,12 +47,13 @@ class EagerScheduler final : public schedule::Scheduler {
     } else if (const auto* done = std::get_if<schedule::ActionDone>(&event)) {
       const Request request = flying_.at(done->id);
       flying_.erase(done->id);
-      if (done->status == ActionStatus::success || cancelled_.contains(request.id)) return;
+      if (done->status == ActionStatus::success || cancelled_.contains(request.id)) return TimePoint::max();
       if (done->status == ActionStatus::failed)
         out.push_back(schedule::Refuse{request.id, schedule::Reason::device_failed, now});
       else
         run(request, out);
     }
+    return TimePoint::max();
   }
 
  private:
@@ -237,14 +236,13 @@ class HeldScheduler final : public schedule::Scheduler {
   HeldScheduler(std::counting_semaphore<>& deciding, std::counting_semaphore<>& go_on)
       : deciding_(deciding), go_on_(go_on) {}
   std::string_view name() const override { return "held"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return 1us; }
-  void decide(const schedule::Event& event, TimePoint, schedule::Actions& out) override {
+  TimePoint decide(const schedule::Event& event, TimePoint, schedule::Actions& out) override {
     const auto* arrived = std::get_if<schedule::RequestArrived>(&event);
-    if (arrived == nullptr) return;
+    if (arrived == nullptr) return TimePoint::max();
     deciding_.release();
     go_on_.acquire();
     out.push_back(schedule::Refuse{arrived->request.id, schedule::Reason::cannot_finish, TimePoint::max()});
+    return TimePoint::max();
   }
 
  private:

@@ -30,6 +30,8 @@ ErrorCode code_of(schedule::Reason reason) {
       return ErrorCode::internal;
     case schedule::Reason::no_device:
       return ErrorCode::resource_exhausted;
+    case schedule::Reason::no_model:
+      return ErrorCode::not_found;
   }
   CARILLON_ASSERT(false);
 }
@@ -46,6 +48,8 @@ std::string_view words_of(schedule::Reason reason) {
       return "no device has room for the model";
     case schedule::Reason::rejected_late:
       return "could not start in its window, and there is no time for another try";
+    case schedule::Reason::no_model:
+      return "the model is not served any more";
   }
   CARILLON_ASSERT(false);
 }
@@ -86,7 +90,7 @@ void Core::add_device(worker::Worker& worker, std::string name) {
 
 void Core::add_model(ServedModel model) {
   CARILLON_ASSERT(!started_ && model.info.id.index() == models_.size() && !model.info.batches.empty());
-  scheduler_->add_model(model.info);
+  expected_.push_back(model.info.batches.front().exec);
   book_.add_model(model.info.name, model.version, model.slo);
   models_.push_back(std::move(model));
 }
@@ -95,6 +99,7 @@ void Core::start(TimePoint now) {
   enter(now);
   CARILLON_ASSERT(!started_ && !stopped_);
   started_ = true;
+  for (const ServedModel& model : models_) feed(schedule::model_comes(model.info), now);
   for (std::size_t i = 0; i < devices_.size(); ++i)
     feed(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(i)}, true,
                                  devices_[i].worker->total_pages()},
@@ -309,7 +314,7 @@ void Core::drain(TimePoint now) {
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     actions_out_.clear();
     const schedule::Event next = pending_[i];
-    scheduler_->decide(next, now, actions_out_);
+    scheduler_wake_ = scheduler_->decide(next, now, actions_out_);
     apply(now);
   }
   pending_.clear();
@@ -329,10 +334,7 @@ void Core::apply(TimePoint now) {
     std::visit(
         [&](auto& what) {
           using T = std::decay_t<decltype(what)>;
-          if constexpr (std::is_same_v<T, schedule::WakeAt>)
-            scheduler_wake_ = what.at;
-          else if constexpr (!std::is_same_v<T, schedule::Refuse>)
-            dispatch(what, now);
+          if constexpr (!std::is_same_v<T, schedule::Refuse>) dispatch(what, now);
         },
         action);
   }
@@ -412,7 +414,8 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   InFlight& flight = flights_[new_action(action.id, ActionKind::infer, action.device, action.model)];
   ++infers_;
   flight.requests.assign(action.requests.begin(), action.requests.end());
-  flight.predicted = scheduler_->predicted_exec(action.device, action.model, static_cast<int>(batch));
+  flight.predicted = action.expected;
+  expected_[action.model.index()] = action.expected;
 
   const ServedModel& model = models_[action.model.index()];
   const std::size_t inputs = model.input_row_bytes.size();
@@ -532,7 +535,7 @@ void Core::probe(TimePoint now) {
                  {.id = probes_.action(),
                   .lane = Watchdog::Lane::exec,
                   .opens = now,
-                  .expected = scheduler_->predicted_exec(id, model.info.id, 1)},
+                  .expected = expected_[model.info.id.index()]},
                  now);
 }
 

@@ -223,6 +223,7 @@ class Core {
   std::size_t alive_ = 0;
   std::uint64_t losses_ = 0;  // of devices
   std::vector<ServedModel> models_;
+  std::vector<Duration> expected_;  // by model, of its last INFER; no row alone takes longer
   Book book_;
 
   Slab<Open> open_;

@@ -26,10 +26,14 @@ class WhimsicalScheduler final : public schedule::Scheduler {
   explicit WhimsicalScheduler(Random random) : random_(random) {}
   static constexpr std::uint32_t devices = 3;
   std::string_view name() const override { return "whimsical"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return 1ms; }
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) override {
+    hear(event, now);
+    whim(now, out);
+    return wake_;
+  }
 
-  void decide(const Event& event, TimePoint now, Actions& out) override {
+ private:
+  void hear(const Event& event, TimePoint now) {
     if (const auto* arrived = std::get_if<schedule::RequestArrived>(&event)) {
       EXPECT_TRUE(seen_.insert(arrived->request.id).second) << "an id comes once";
       EXPECT_LE(arrived->request.arrival, now);
@@ -55,11 +59,10 @@ class WhimsicalScheduler final : public schedule::Scheduler {
         take_back(flight->second);
         flight = flying_.erase(flight);
       }
+    } else if (std::holds_alternative<schedule::Wake>(event)) {
+      wake_ = TimePoint::max();
     }
-    whim(now, out);
   }
-
- private:
   struct Flight {
     DeviceId device;
     std::vector<Request> batch;
@@ -75,8 +78,7 @@ class WhimsicalScheduler final : public schedule::Scheduler {
     while (random_.below(3) == 0) {
       switch (random_.below(4)) {
         case 0:
-          out.push_back(
-              schedule::WakeAt{now + Duration{static_cast<std::int64_t>(random_.below(2'000'000))}});
+          wake_ = now + Duration{static_cast<std::int64_t>(random_.below(2'000'000))};
           break;
         case 1:
           flying_[{next_}].device = device;
@@ -121,6 +123,7 @@ class WhimsicalScheduler final : public schedule::Scheduler {
   }
 
   Random random_;
+  TimePoint wake_ = TimePoint::max();
   std::deque<Request> waiting_;
   std::map<ActionId, Flight> flying_;
   bool alive_[devices] = {};

@@ -32,9 +32,9 @@ Infer infer(std::uint64_t id, std::vector<RequestId> requests) {
   return {.id = {id},
           .device = {0},
           .model = {0},
-          .requests = std::move(requests),
+          .requests = requests,
           .window = always,
-          .expected = 1ms};
+          .expected = static_cast<std::int64_t>(requests.size()) * 1ms};
 }
 
 // One device, two models ("model1" with an SLO of 50 ms), a scheduler that does nothing until told.
@@ -69,27 +69,29 @@ class CoreTest : public ::testing::Test {
   }
   // The scheduler answers the next event of kind E with `actions`.
   template <typename E>
-  void on_next(Actions actions) {
-    scheduler->script = [actions, this](const Event& event, TimePoint, Actions& out) {
+  void on_next(Actions actions, std::optional<TimePoint> wake_at = std::nullopt) {
+    scheduler->script = [=, this](const Event& event, TimePoint, Actions& out, TimePoint& wake) {
       if (!std::holds_alternative<E>(event)) return;
       out = actions;
+      wake = wake_at.value_or(wake);
       scheduler->script = nullptr;
     };
   }
-  // Makes the scheduler say `actions` now.
-  void say(Actions actions, TimePoint now) {
-    scheduler->script = [actions, this](const Event& event, TimePoint, Actions& out) {
+  // Makes the scheduler say `actions` now, and ask for another wake.
+  void say(Actions actions, TimePoint now, TimePoint wake_at = TimePoint::max()) {
+    scheduler->script = [=, this](const Event& event, TimePoint, Actions& out, TimePoint& wake) {
       if (!std::holds_alternative<schedule::Wake>(event)) return;
       scheduler->script = nullptr;
       out = actions;
+      wake = wake_at;
     };
     ASSERT_LE(core->wake_at(), now) << "arm() first";
     core->wake(now);
   }
   // Each arrival asks for a timer, so that say() works.
   void arm() {
-    scheduler->script = [](const Event& event, TimePoint now, Actions& out) {
-      if (std::holds_alternative<RequestArrived>(event)) out.push_back(schedule::WakeAt{now});
+    scheduler->script = [](const Event& event, TimePoint now, Actions&, TimePoint& wake) {
+      if (std::holds_alternative<RequestArrived>(event)) wake = now;
     };
   }
   void end(std::uint64_t id, ActionStatus status, TimePoint now, std::string error = {}) {
@@ -236,7 +238,7 @@ TEST_F(CoreTest, StartTellsTheSchedulerOfModelsAndDevices) {
   another.add_device(worker);
   another.add_model(served(0));
   another.start(at(3ms));
-  ASSERT_EQ(fresh.models.size(), 1U);
+  ASSERT_EQ(fresh.heard<schedule::ModelChanged>().size(), 1U);
   const auto devices = fresh.heard<schedule::DeviceChanged>();
   ASSERT_EQ(devices.size(), 1U);
   EXPECT_EQ(devices[0].pages, 100U);
@@ -338,7 +340,8 @@ TEST_F(CoreTest, ReasonsHaveTheirCodes) {
               {Reason::deadline_passed, ErrorCode::deadline_exceeded},
               {Reason::rejected_late, ErrorCode::deadline_exceeded},
               {Reason::device_failed, ErrorCode::internal},
-              {Reason::no_device, ErrorCode::resource_exhausted}};
+              {Reason::no_device, ErrorCode::resource_exhausted},
+              {Reason::no_model, ErrorCode::not_found}};
   std::uint64_t id = 0;
   for (const auto& row : rows) {
     on_next<RequestArrived>({Refuse{{id++}, row.reason, TimePoint::max()}});
@@ -347,7 +350,7 @@ TEST_F(CoreTest, ReasonsHaveTheirCodes) {
     EXPECT_EQ(answers.back().answer.would_take, std::nullopt);
   }
   EXPECT_EQ(stats().refused, 3U);
-  EXPECT_EQ(stats().failed, 2U);
+  EXPECT_EQ(stats().failed, 3U);
 }
 
 TEST_F(CoreTest, OneRefusedRowRefusesTheCallAndCancelsTheOthers) {
@@ -381,7 +384,7 @@ TEST_F(CoreTest, BuffersStayUntilTheSchedulerHasHeardOfTheCancellation) {
   arm();
   submit(1, call_of({0}, 2, at(0ms), at(20ms)), at(0ms));
   submit(2, call_of({0}, 2, at(0ms), at(20ms)), at(0ms));
-  scheduler->script = [](const Event& event, TimePoint, Actions& out) {
+  scheduler->script = [](const Event& event, TimePoint, Actions& out, TimePoint&) {
     if (std::holds_alternative<schedule::Wake>(event)) {
       out.push_back(Refuse{{0}, Reason::deadline_passed, at(30ms)});
       out.push_back(Refuse{{2}, Reason::deadline_passed, at(30ms)});
@@ -567,11 +570,10 @@ TEST_F(SmallCoreTest, ApplicationsAreToldApartUpToTheCap) {
 TEST_F(CoreTest, AStoppedInferIsOpenAgain) {
   arm();
   submit(1, call_of({0}, 1, at(0ms)), at(0ms));
-  say({infer(0, {{0}}), schedule::WakeAt{at(1ms)}}, at(0ms));
+  say({infer(0, {{0}})}, at(0ms), at(1ms));
   Actions stop;
   stop.emplace_back(schedule::Stop{ActionId{0}, DeviceId{0}});
-  stop.emplace_back(schedule::WakeAt{at(2ms)});
-  say(stop, at(1ms));
+  say(stop, at(1ms), at(2ms));
   ASSERT_EQ(worker.stopped.size(), 1U);
   EXPECT_EQ(worker.stopped[0], ActionId{0});
   end(0, ActionStatus::stopped, at(2ms));
@@ -606,9 +608,9 @@ TEST_F(CoreTest, StopAnswersAllThatIsOpenOnce) {
 }
 
 TEST_F(CoreTest, TheLastWakeCounts) {
-  on_next<RequestArrived>({schedule::WakeAt{at(5ms)}});
+  on_next<RequestArrived>({}, at(5ms));
   submit(1, call_of({0}, 1, at(0ms)), at(0ms));
-  on_next<RequestArrived>({schedule::WakeAt{at(9ms)}});
+  on_next<RequestArrived>({}, at(9ms));
   submit(2, call_of({0}, 1, at(0ms)), at(0ms));
   EXPECT_EQ(core->wake_at(), at(9ms));
   core->wake(at(8ms));

@@ -14,6 +14,8 @@ std::string_view name_of(Reason reason) {
       return "no_device";
     case Reason::rejected_late:
       return "rejected_late";
+    case Reason::no_model:
+      return "no_model";
   }
   return "unknown";
 }

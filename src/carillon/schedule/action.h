@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
 #include "carillon/device/action.h"
+#include "carillon/schedule/model_info.h"
 #include "carillon/workload/request.h"
 
 namespace carillon::schedule {
@@ -19,7 +21,9 @@ enum class Reason : std::uint8_t {
   device_failed,    // its action failed or its device went
   no_device,        // no device can ever hold the model
   rejected_late,    // the worker could not start it in its window, and there is no time for another try
+  no_model,         // its model is not served any more
 };
+inline constexpr Reason last_reason = Reason::no_model;
 std::string_view name_of(Reason reason);
 
 using device::ActionKind;
@@ -33,11 +37,13 @@ struct Load {
   ModelId model;
   Window window;
   Duration expected;
+  friend bool operator==(const Load&, const Load&) = default;
 };
 struct Unload {
   ActionId id;
   DeviceId device;
   ModelId model;
+  friend bool operator==(const Unload&, const Unload&) = default;
 };
 struct Infer {
   ActionId id;
@@ -45,23 +51,23 @@ struct Infer {
   ModelId model;
   std::vector<RequestId> requests;  // its size is a batch size that the model has a plan for
   Window window;
-  Duration expected;
+  Duration expected;  // of EXEC, on that device: for whoever watches it, and for prediction errors
+  friend bool operator==(const Infer&, const Infer&) = default;
 };
 struct Refuse {
   RequestId request;
   Reason reason{};
   TimePoint would_finish;  // when it would have ended; max() where never
-};
-struct WakeAt {
-  TimePoint at;  // replaces an earlier WakeAt
+  friend bool operator==(const Refuse&, const Refuse&) = default;
 };
 // Ends an INFER early, for policies that preempt. Where it had not ended, it is reported as `stopped` and has
 // no effect; where it had, its own report stands.
 struct Stop {
   ActionId id;
   DeviceId device;
+  friend bool operator==(const Stop&, const Stop&) = default;
 };
-using Action = std::variant<Load, Unload, Infer, Refuse, WakeAt, Stop>;
+using Action = std::variant<Load, Unload, Infer, Refuse, Stop>;
 using Actions = std::vector<Action>;
 
 // What can happen to a scheduler.
@@ -86,6 +92,16 @@ struct DeviceChanged {
   bool alive = true;
   std::uint64_t pages = 0;  // size of its page cache
 };
+// A model appears (also at the start), changes or goes; ids are dense: the first time, one is the number of
+// those that came before. A new version may come while the last one serves: what waits is for the new one.
+struct ModelChanged {
+  ModelId model;
+  std::optional<ModelInfo> info;  // of its version from now on; none: it goes
+};
+// It comes, or comes in a new version.
+inline ModelChanged model_comes(const ModelInfo& info) {
+  return {info.id, info};
+}
 struct Wake {};
 // What a finished request takes when it runs alone: a sample, measured off the critical path (Orloj,
 // section 4.3.2). Policies that plan by distributions learn from it; the others do not care.
@@ -94,7 +110,7 @@ struct RequestProfiled {
   AppId app;
   Duration solo;
 };
-using Event =
-    std::variant<RequestArrived, RequestCancelled, ActionDone, DeviceChanged, Wake, RequestProfiled>;
+using Event = std::variant<RequestArrived, RequestCancelled, ActionDone, DeviceChanged, Wake, RequestProfiled,
+                           ModelChanged>;
 
 }  // namespace carillon::schedule

@@ -17,14 +17,13 @@ namespace {
 struct World {
   explicit World(const std::string& name, const Environment& environment = {})
       : scheduler(*make_scheduler(name, environment)) {
-    scheduler->add_model({.id = {0}, .name = "m", .pages = 1, .load = 1ms, .batches = {{1, 2ms}, {2, 3ms}}});
+    tell(model_comes({.id = {0}, .name = "m", .pages = 1, .load = 1ms, .batches = {{1, 2ms}, {2, 3ms}}}));
     tell(DeviceChanged{{0}, true, 10});
   }
   void tell(const Event& event) {
     Actions actions;
-    scheduler->decide(event, now, actions);
+    wake_at = scheduler->decide(event, now, actions);
     for (const Action& action : actions) {
-      if (const auto* wake = std::get_if<WakeAt>(&action)) wake_at = wake->at;
       if (const auto* load = std::get_if<Load>(&action)) begin(load->id, load->window, 1ms, {});
       if (std::holds_alternative<Refuse>(action)) {
         ++refused;
@@ -45,7 +44,7 @@ struct World {
   void run_until(TimePoint end) {
     for (;;) {
       const TimePoint done = running.empty() ? TimePoint::max() : running.front().done.end;
-      const TimePoint wake = wake_at.value_or(TimePoint::max());
+      const TimePoint wake = wake_at;
       if (std::min(done, wake) > end) break;
       now = std::max(now, std::min(done, wake));
       if (done <= wake) {
@@ -57,7 +56,7 @@ struct World {
         }
         tell(first.done);
       } else {
-        wake_at.reset();
+        wake_at = TimePoint::max();
         tell(Wake{});
       }
     }
@@ -81,7 +80,7 @@ struct World {
   };
   std::unique_ptr<Scheduler> scheduler;
   TimePoint now{1s};
-  std::optional<TimePoint> wake_at;
+  TimePoint wake_at = TimePoint::max();
   std::deque<Running> running;  // one after the other
   TimePoint free_at;
   Duration took = 2ms, longer = 2ms, way{0};

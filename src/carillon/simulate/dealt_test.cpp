@@ -37,9 +37,7 @@ workload::Scenario busy(Duration exec, Duration duration) {
 class Feeder final : public schedule::Scheduler {
  public:
   std::string_view name() const override { return "feeder"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
-  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     if (const auto* change = std::get_if<schedule::DeviceChanged>(&event)) {
       std::erase_if(on_, [&](const auto& entry) { return entry.second == change->device; });
       alive_[change->device] = change->alive;
@@ -61,6 +59,7 @@ class Feeder final : public schedule::Scheduler {
       }
     for (; waiting_.size() > 20; waiting_.erase(waiting_.begin()))
       out.emplace_back(schedule::Refuse{waiting_.front(), schedule::Reason::deadline_passed, now});
+    return TimePoint::max();
   }
 
  private:
@@ -74,12 +73,10 @@ class Feeder final : public schedule::Scheduler {
 class Loader final : public schedule::Scheduler {
  public:
   std::string_view name() const override { return "loader"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
-  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event)) {
       out.emplace_back(schedule::Refuse{arrival->request.id, schedule::Reason::cannot_finish, now});
-      return;
+      return TimePoint::max();
     }
     DeviceId device;
     bool loaded = false;
@@ -89,7 +86,7 @@ class Loader final : public schedule::Scheduler {
       device = DeviceId{static_cast<std::uint32_t>(done->id.value % 4)};
       loaded = done->id.value % 8 < 4 && done->status == ActionStatus::success;
     } else {
-      return;
+      return TimePoint::max();
     }
     // An id says which device it is of, and whether it is a LOAD.
     next_ = (next_ / 8 + 1) * 8 + device.value;
@@ -98,6 +95,7 @@ class Loader final : public schedule::Scheduler {
     else
       out.emplace_back(schedule::Load{
           ActionId{next_}, device, ModelId{0}, {TimePoint::min(), TimePoint::max()}, Duration{0}});
+    return TimePoint::max();
   }
 
  private:
@@ -108,9 +106,9 @@ class Loader final : public schedule::Scheduler {
 class Silent final : public schedule::Scheduler {
  public:
   std::string_view name() const override { return "silent"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
-  void decide(const schedule::Event&, TimePoint, schedule::Actions&) override {}
+  TimePoint decide(const schedule::Event&, TimePoint, schedule::Actions&) override {
+    return TimePoint::max();
+  }
 };
 
 struct Ran {
@@ -137,7 +135,8 @@ struct Recorder final : Observer {
   void on_device(DeviceId id, bool alive, Duration clock, TimePoint at) override {
     changes.push_back({id, alive, clock, at});
   }
-  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions&) override {
+  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions&,
+                   TimePoint) override {
     if (const auto* done = std::get_if<schedule::ActionDone>(&event)) heard[done->id].push_back(now);
   }
   void on_outcome(const Request& request, Outcome outcome, TimePoint at) override {

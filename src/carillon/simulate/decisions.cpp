@@ -17,14 +17,24 @@ Duration thread_cpu_time() {
 }  // namespace
 
 void Decisions::add_model(const schedule::ModelInfo& info, Duration shortest) {
-  scheduler_.add_model(info);
+  schedule::Actions none;  // there is no device yet
+  scheduler_.decide(schedule::model_comes(info), TimePoint{}, none);
   door_.add_model(shortest);
 }
 
 void Decisions::call(const schedule::Event& event, TimePoint now, schedule::Actions& actions) {
   ++figures_.decisions;
-  scheduler_.decide(event, now, actions);
-  if (options_.observer != nullptr) options_.observer->on_decision(event, now, actions);
+  const TimePoint wake = scheduler_.decide(event, now, actions);
+  if (std::holds_alternative<schedule::Wake>(event)) asked_wake_ = TimePoint::max();
+  if (wake != asked_wake_) asks_wake_ = asked_wake_ = wake;
+  if (options_.observer != nullptr) options_.observer->on_decision(event, now, actions, wake);
+}
+
+// Where decisions take time, the wake that one asks for counts when it is made.
+void Decisions::carry_out(schedule::Actions& actions) {
+  owner_.carry_out(actions);
+  if (const auto wake = std::exchange(asks_wake_, std::nullopt)) owner_.wake_at(*wake);
+  actions.clear();
 }
 
 void Decisions::hear(schedule::Event event, TimePoint now) {
@@ -35,8 +45,7 @@ void Decisions::hear(schedule::Event event, TimePoint now) {
     spare_.pop_back();
   }
   call(event, now, actions);
-  owner_.carry_out(actions);
-  actions.clear();
+  carry_out(actions);
   spare_.push_back(std::move(actions));
 }
 
@@ -117,8 +126,7 @@ void Decisions::think(TimePoint now) {
 
 void Decisions::decided(TimePoint now) {
   if (options_.observer != nullptr) options_.observer->on_decided(now);
-  owner_.carry_out(thought_);
-  thought_.clear();
+  carry_out(thought_);
   thinking_ = false;
   think(now);
 }

@@ -24,6 +24,8 @@ class Decisions {
     virtual ~Owner() = default;
     // May leave `actions` changed; they are not looked at again.
     virtual void carry_out(schedule::Actions& actions) = 0;
+    // The scheduler's next Wake is to be heard then, in place of any other; max() for never.
+    virtual void wake_at(TimePoint at) = 0;
     // decided() is to be called then.
     virtual void decided_at(TimePoint at) = 0;
     virtual void turned_away(RequestId id) = 0;
@@ -53,6 +55,7 @@ class Decisions {
   };
 
   void call(const schedule::Event& event, TimePoint now, schedule::Actions& actions);
+  void carry_out(schedule::Actions& actions);
   void queue(schedule::Event event, TimePoint now);
   void think(TimePoint now);
   std::optional<schedule::Event> next(TimePoint now);
@@ -72,7 +75,9 @@ class Decisions {
   std::vector<schedule::Door::Taken> taken_;  // scratch
   bool thinking_ = false;
   schedule::Actions thought_;
-  std::vector<schedule::Actions> spare_;  // for reuse
+  std::vector<schedule::Actions> spare_;     // for reuse
+  TimePoint asked_wake_ = TimePoint::max();  // as the scheduler said last
+  std::optional<TimePoint> asks_wake_;       // that, where it is another and not yet told
 };
 
 }  // namespace carillon::simulate

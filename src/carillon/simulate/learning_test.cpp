@@ -35,12 +35,10 @@ class Misled final : public schedule::Scheduler {
   Misled(const workload::Scenario& world, const workload::Scenario& told, const OrlojOptions& options)
       : orloj_(environment(world), options), told_(model_infos(told)) {}
   std::string_view name() const override { return orloj_.name(); }
-  void add_model(const schedule::ModelInfo& model) override { orloj_.add_model(told_[model.id.index()]); }
-  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
-    orloj_.decide(event, now, out);
-  }
-  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override {
-    return orloj_.predicted_exec(device, model, batch);
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    const auto* model = std::get_if<schedule::ModelChanged>(&event);
+    return orloj_.decide(model == nullptr ? event : schedule::model_comes(told_[model->model.index()]), now,
+                         out);
   }
   double expected(int size) const { return to_ms(orloj_.expected_batch(ModelId{0}, AppId{2}, size)); }
 

@@ -181,7 +181,7 @@ TEST(ScarceMemory, FollowsADriftOfPopularity) {
 // Counts LOADs by device and by model.
 class Loads final : public Observer {
  public:
-  void on_decision(const schedule::Event&, TimePoint, const schedule::Actions& actions) override {
+  void on_decision(const schedule::Event&, TimePoint, const schedule::Actions& actions, TimePoint) override {
     for (const schedule::Action& action : actions)
       if (const auto* load = std::get_if<schedule::Load>(&action)) {
         ++by_device[load->device.index()];

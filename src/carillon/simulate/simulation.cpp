@@ -103,6 +103,7 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   // Of the decisions.
   void carry_out(schedule::Actions& actions) override;
   void decided_at(TimePoint at) override { plan(at, DecisionMade{}); }
+  void wake_at(TimePoint at) override;
   void turned_away(RequestId id) override;
   bool open(RequestId id) const override {
     return id.value >= first_ && id.value - first_ < records_.size() && records_[id.value - first_].open;
@@ -123,7 +124,6 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   void start_closed_loops();
   bool show_progress();
   void carry_out(schedule::Action& action);
-  void wake_at(TimePoint at);
   void send(ModelId model);
   Duration draw_own(ModelId model, Request& request);
   void hear(RequestId id);
@@ -320,8 +320,6 @@ void Simulation::carry_out(schedule::Action& action) {
     devices_.send(*infer, std::move(infer->requests), time, now_);
   } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
     outcome(refuse->request, Outcome::refused, now_);
-  } else if (const auto* wake = std::get_if<schedule::WakeAt>(&action)) {
-    wake_at(wake->at);
   } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
     devices_.send(*load, now_);
   } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {

@@ -87,7 +87,7 @@ struct Faults {
   double stalls_per_s = 0;     // of each device: everything that runs then takes up to 200 ms longer
   double slowdowns_per_s = 0;  // of each device: up to four times slower for up to 1 s
   std::vector<SlowSpell> spells;
-  Duration clock_offset{0};    // devices' clocks are off by up to this, either way
+  Duration clock_offset{0};  // devices' clocks are off by up to this, either way
   friend bool operator==(const Faults&, const Faults&) = default;
 };
 
@@ -100,7 +100,8 @@ class Observer {
   virtual void on_sent(const Request&, Duration /*alone*/, TimePoint) {}
   // A device starts (also at the beginning) or dies. Its clock shows `clock` more than the true time.
   virtual void on_device(DeviceId, bool /*alive*/, Duration /*clock*/, TimePoint) {}
-  virtual void on_decision(const schedule::Event&, TimePoint, const schedule::Actions&) {}
+  // `wake`: when the scheduler wants to be woken from then on; max() for never.
+  virtual void on_decision(const schedule::Event&, TimePoint, const schedule::Actions&, TimePoint /*wake*/) {}
   // Where decisions take time: the last one is made, and its actions are on their way.
   virtual void on_decided(TimePoint) {}
   enum class Outcome : std::uint8_t { on_time, late, refused, cancelled, unanswered };

@@ -233,11 +233,7 @@ TEST(Simulation, TellsSchedulersOfTheSurroundings) {
 class Sleepless final : public schedule::Scheduler {
  public:
   std::string_view name() const override { return "sleepless"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
-  void decide(const schedule::Event&, TimePoint now, schedule::Actions& out) override {
-    out.emplace_back(schedule::WakeAt{now + every});
-  }
+  TimePoint decide(const schedule::Event&, TimePoint now, schedule::Actions&) override { return now + every; }
   Duration every = 10s;
 };
 
@@ -270,14 +266,11 @@ TEST(Simulation, EndsWhenItIsToldTo) {
 TEST(Simulation, AWakeMayAskForAnotherAtOnce) {
   struct Again final : schedule::Scheduler {
     std::string_view name() const override { return "again"; }
-    void add_model(const schedule::ModelInfo&) override {}
-    Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
-    void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
-      if (std::holds_alternative<schedule::RequestArrived>(event))
-        out.emplace_back(schedule::WakeAt{TimePoint{14ms}});
-      if (!std::holds_alternative<schedule::Wake>(event)) return;
+    TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions&) override {
+      if (std::holds_alternative<schedule::RequestArrived>(event)) return TimePoint{14ms};
+      if (!std::holds_alternative<schedule::Wake>(event)) return TimePoint::max();
       woken.push_back(now);
-      if (woken.size() < 3) out.emplace_back(schedule::WakeAt{now});
+      return woken.size() < 3 ? now : TimePoint::max();
     }
     std::vector<TimePoint> woken;
   } again;
@@ -291,7 +284,8 @@ TEST(Simulation, AWakeMayAskForAnotherAtOnce) {
 struct Order final : Observer {
   std::vector<std::string> happened;
   TimePoint of;
-  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions&) override {
+  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions&,
+                   TimePoint) override {
     if (now != of) return;
     if (std::holds_alternative<schedule::ActionDone>(event)) happened.emplace_back("report");
     if (std::holds_alternative<schedule::RequestArrived>(event)) happened.emplace_back("arrival");
@@ -305,14 +299,11 @@ struct Order final : Observer {
 TEST(Simulation, AtOneInstantDevicesComeFirstThenClientsThenTheClock) {
   struct Planner final : schedule::Scheduler {
     std::string_view name() const override { return "planner"; }
-    void add_model(const schedule::ModelInfo&) override {}
-    Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
-    void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
-      const auto* arrival = std::get_if<schedule::RequestArrived>(&event);
-      if (arrival == nullptr) return;
-      if (next == 0) out.emplace_back(schedule::WakeAt{TimePoint{14ms}});
-      out.emplace_back(schedule::Infer{
-          ActionId{next++}, DeviceId{0}, ModelId{0}, {arrival->request.id}, {now, TimePoint::max()}, 6ms});
+    TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+      if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event))
+        out.emplace_back(schedule::Infer{
+            ActionId{next++}, DeviceId{0}, ModelId{0}, {arrival->request.id}, {now, TimePoint::max()}, 6ms});
+      return next > 0 && now < TimePoint{14ms} ? TimePoint{14ms} : TimePoint::max();
     }
     std::uint64_t next = 0;
   } planner;
@@ -395,7 +386,7 @@ TEST(Simulation, DecisionsMayTakeTime) {
 
 // What the policy is told of requests: the applications of each model, and samples.
 struct Told final : Observer {
-  void on_decision(const schedule::Event& event, TimePoint, const schedule::Actions&) override {
+  void on_decision(const schedule::Event& event, TimePoint, const schedule::Actions&, TimePoint) override {
     if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event))
       apps[arrival->request.model].insert(arrival->request.app);
     if (const auto* sample = std::get_if<schedule::RequestProfiled>(&event)) samples.push_back(*sample);

@@ -20,18 +20,17 @@ namespace carillon::controller::testing {
 // Remembers what it hears, and does what `script` says.
 class ScriptedScheduler final : public schedule::Scheduler {
  public:
-  using Script = std::function<void(const schedule::Event&, TimePoint, schedule::Actions&)>;
+  // Appends actions, and may name another wake.
+  using Script = std::function<void(const schedule::Event&, TimePoint, schedule::Actions&, TimePoint& wake)>;
 
   std::string_view name() const override { return "scripted"; }
   bool learns_from_profiles() const override { return true; }
-  void add_model(const schedule::ModelInfo& model) override { models.push_back(model); }
-  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     events.push_back(event);
     times.push_back(now);
-    if (const Script now_script = script) now_script(event, now, out);  // it may replace itself
-  }
-  Duration predicted_exec(DeviceId, ModelId, int batch) const override {
-    return batch * std::chrono::milliseconds{1};
+    if (std::holds_alternative<schedule::Wake>(event)) wake = TimePoint::max();
+    if (const Script now_script = script) now_script(event, now, out, wake);  // it may replace itself
+    return wake;
   }
 
   template <typename E>
@@ -43,7 +42,7 @@ class ScriptedScheduler final : public schedule::Scheduler {
   }
 
   Script script;
-  std::vector<schedule::ModelInfo> models;
+  TimePoint wake = TimePoint::max();
   std::vector<schedule::Event> events;
   std::vector<TimePoint> times;
 };

@@ -4,14 +4,6 @@
 
 namespace carillon::schedule::baselines {
 
-void Central::add_model(const ModelInfo& model) {
-  fleet_.add_model(model);
-}
-
-Duration Central::predicted_exec(DeviceId, ModelId model, int batch) const {
-  return fleet_.exec(model, fleet_.batch_index(model, static_cast<std::size_t>(std::max(1, batch))));
-}
-
 bool Central::ready(DeviceId device, TimePoint now) const {
   return fleet_.alive(device) && fleet_.pending(device) <= 1 && !fleet_.overdue(device, now) &&
          fleet_.free_at(device, now) <= now + fleet_.environment().dispatch;
@@ -56,7 +48,7 @@ int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimeP
   return low;
 }
 
-void Central::decide(const Event& event, TimePoint now, Actions& out) {
+TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   if (fleet_.take_doubt()) margins_changed();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
@@ -66,7 +58,7 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
       if (!fleet_.want(request.model, now, out)) {
         tell_waiting(request.model);
         out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
-        return;
+        return asked_wake_;
       }
     }
     enqueue(request, now);
@@ -102,6 +94,9 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
     }
   } else if (const auto* sample = std::get_if<RequestProfiled>(&event)) {
     profiled(*sample, now);
+  } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
+    add_model(*model->info);
+    return asked_wake_;
   } else {
     asked_wake_ = TimePoint::max();
   }
@@ -111,10 +106,8 @@ void Central::decide(const Event& event, TimePoint now, Actions& out) {
   step(now, out);
   fleet_.load_for_waiting(now, out);
   const TimePoint wake = std::max(std::min(wake_at(now), fleet_.wake_at()), now + Duration{1});
-  if (wake < asked_wake_) {
-    asked_wake_ = wake;
-    out.emplace_back(WakeAt{wake});
-  }
+  asked_wake_ = std::min(asked_wake_, wake);
+  return asked_wake_;
 }
 
 void Central::refuse(const Request& request, TimePoint now, Actions& out) {

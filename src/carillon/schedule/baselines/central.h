@@ -18,11 +18,11 @@ class Central : public Scheduler {
  public:
   explicit Central(const Environment& environment) : fleet_(environment) {}
 
-  void add_model(const ModelInfo& model) override;
-  void decide(const Event& event, TimePoint now, Actions& out) final;
-  Duration predicted_exec(DeviceId device, ModelId model, int batch) const final;
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) final;
 
  protected:
+  // A model comes.
+  virtual void add_model(const ModelInfo& model) { fleet_.add_model(model); }
   // A request waits (again).
   virtual void enqueue(const Request& request, TimePoint now) = 0;
   // Takes a waiting request out; false where it does not wait.
@@ -92,13 +92,13 @@ class Central : public Scheduler {
 class Queued : public Central {
  public:
   explicit Queued(const Environment& environment) : Central(environment) {}
+
+ protected:
   void add_model(const ModelInfo& model) override {
     Central::add_model(model);
     queues_.emplace_back();
     since_.push_back(TimePoint::max());
   }
-
- protected:
   void enqueue(const Request& request, TimePoint now) override;
   bool remove(RequestId id, ModelId model) override;
   void take_all(ModelId model, std::vector<Request>& taken) override;

@@ -17,14 +17,14 @@ class Clipper final : public Queued {
  public:
   explicit Clipper(const Environment& environment) : Queued(environment) {}
   std::string_view name() const override { return "clipper"; }
-  void add_model(const ModelInfo& model) override {
-    Queued::add_model(model);
-    limits_.push_back(1);
-  }
   // The largest batch that the model is given now.
   int limit(ModelId model) const { return static_cast<int>(limits_[model.index()]); }
 
  protected:
+  void add_model(const ModelInfo& model) override {
+    Queued::add_model(model);
+    limits_.push_back(1);
+  }
   void step(TimePoint now, Actions& out) override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;
 

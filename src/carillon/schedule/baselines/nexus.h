@@ -42,9 +42,9 @@ class Nexus final : public Central {
   explicit Nexus(const Environment& environment, Duration epoch = 10s, Duration first = 1s)
       : Central(environment), epoch_(epoch), next_plan_(TimePoint{} + first), first_(first) {}
   std::string_view name() const override { return "nexus"; }
-  void add_model(const ModelInfo& model) override;
 
  protected:
+  void add_model(const ModelInfo& model) override;
   void enqueue(const Request& request, TimePoint now) override;
   bool remove(RequestId id, ModelId model) override;
   void take_all(ModelId model, std::vector<Request>& taken) override;

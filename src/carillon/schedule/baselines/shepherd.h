@@ -20,12 +20,12 @@ class Shepherd final : public Queued {
   explicit Shepherd(const Environment& environment, double preempt = 3.03)
       : Queued(environment), preempt_(preempt) {}
   std::string_view name() const override { return "shepherd"; }
+
+ protected:
   void add_model(const ModelInfo& model) override {
     Queued::add_model(model);
     order_.push_back({});
   }
-
- protected:
   void arrived(ModelId model) override { arrived_ = model; }
   void step(TimePoint now, Actions& out) override;
   void reported(const Fleet::Flight& flight, const ActionDone&, TimePoint) override {

@@ -42,7 +42,7 @@ void Clockwork::add_model(const ModelInfo& model) {
   spare_.add_model();
 }
 
-void Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
+TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
   struct Visitor {
     Clockwork& self;
     TimePoint now;
@@ -53,6 +53,7 @@ void Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
     void operator()(const RequestProfiled&) const {}
+    void operator()(const ModelChanged& e) const { self.add_model(*e.info); }
   };
   std::visit(Visitor{*this, now, out}, event);
   fill_due(now, out);
@@ -63,7 +64,9 @@ void Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     missed = missed_.size();
     expire(now, out);
   } while (missed_.size() > missed);
-  ask_wake(now, out);
+  // A wake that comes too early does no harm, so only a nearer time is worth asking for.
+  asked_wake_ = std::min(asked_wake_, next_wake(now));
+  return asked_wake_;
 }
 
 void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
@@ -278,25 +281,15 @@ void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions&
   }
 }
 
-void Clockwork::ask_wake(TimePoint now, Actions& out) {
+TimePoint Clockwork::next_wake(TimePoint now) const {
   TimePoint at = load_wake_;
   if (!expiries_.empty()) at = std::min(at, expiries_.begin()->first);
   if (!wakes_.empty()) at = std::min(at, wakes_.begin()->first);
   if (wide_waiting())
     if (const auto next = by_end_.upper_bound(room_seen_); next != by_end_.end())
       at = std::min(at, saturating_add(next->first, -ahead()));
-  // A wake that comes too early does no harm, so only a nearer time is worth asking for.
-  if (at >= asked_wake_) return;
   CARILLON_ASSERT(at > now);
-  asked_wake_ = at;
-  out.emplace_back(WakeAt{at});
-}
-
-Duration Clockwork::predicted_exec(DeviceId device, ModelId model, int batch) const {
-  const auto& batches = state_.model(model).batches;
-  std::size_t i = 0;
-  while (i + 1 < batches.size() && batches[i].batch < batch) ++i;
-  return state_.exec_estimate(device, model, static_cast<int>(i));
+  return at;
 }
 
 }  // namespace carillon::schedule

@@ -56,9 +56,7 @@ class Clockwork final : public Scheduler {
   Clockwork& operator=(const Clockwork&) = delete;
 
   std::string_view name() const override { return "clockwork"; }
-  void add_model(const ModelInfo& model) override;
-  void decide(const Event& event, TimePoint now, Actions& out) override;
-  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override;
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   const ClusterState& state() const { return state_; }
 
@@ -131,12 +129,13 @@ class Clockwork final : public Scheduler {
   void cancelled(RequestId id);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void changed(const DeviceChanged& event, TimePoint now, Actions& out);
+  void add_model(const ModelInfo& model);
   void give_back(const FinishedAction& infer, std::optional<ActionStatus> status, TimePoint now,
                  Actions& out);
   void expire(TimePoint now, Actions& out);
   void refuse(RequestId id, Reason reason, TimePoint would_finish, Actions& out);
   void refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out);
-  void ask_wake(TimePoint now, Actions& out);
+  TimePoint next_wake(TimePoint now) const;
 
   // infer.cpp: which batch runs next.
   void fill(DeviceId device, TimePoint now, Actions& out);

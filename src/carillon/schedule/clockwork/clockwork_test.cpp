@@ -34,7 +34,7 @@ struct Hand {
   Hand(const ClockworkOptions& options, const std::vector<ModelInfo>& models, std::uint64_t pages,
        const Environment& environment = told)
       : scheduler(environment, options) {
-    for (const auto& m : models) scheduler.add_model(m);
+    for (const auto& m : models) decide(model_comes(m), at(0ms));
     decide(DeviceChanged{DeviceId{0}, true, pages}, at(0ms));
   }
   const Actions& decide(const Event& event, TimePoint now) {
@@ -43,8 +43,7 @@ struct Hand {
       wake = no_deadline;
       scheduler.decide(Wake{}, now, out);
     }
-    scheduler.decide(event, now, out);
-    for (const WakeAt& asked : sent<WakeAt>()) wake = asked.at;
+    wake = scheduler.decide(event, now, out);
     return out;
   }
   RequestId arrive(std::uint32_t model, TimePoint now, TimePoint deadline, Class cls = Class::normal,
@@ -532,7 +531,7 @@ TEST(Clockwork, LeavesRoomForWhatItSeesOfTheWayBack) {
 TEST(Clockwork, AModelMayComeWhileServing) {
   Hand hand(by_the_paper, {linear_model(0, 1ms, 2ms)}, 10);
   hand.warm(0, at(0ms));
-  hand.scheduler.add_model(linear_model(1, 1ms, 2ms));
+  hand.decide(model_comes(linear_model(1, 1ms, 2ms)), at(50ms));
   hand.warm(1, at(100ms));
   hand.arrive(1, at(1s), at(2s));
   EXPECT_EQ(hand.sent<Infer>().size(), 1U);
@@ -575,7 +574,8 @@ TEST(Clockwork, ChoosesWhatTheStrategyQueueChooses) {
       for (std::uint32_t m = 0; m < count; ++m) {
         std::vector<BatchCost> costs;
         for (const auto& b : models[m].batches) {
-          const Duration exec = hand.scheduler.predicted_exec(DeviceId{0}, ModelId{m}, b.batch);
+          const Duration exec =
+              hand.scheduler.state().exec_estimate(DeviceId{0}, ModelId{m}, static_cast<int>(costs.size()));
           costs.push_back({b.batch, told.span(exec)});
         }
         queue.push_back({ModelId{m}, waiting[m], costs, end});

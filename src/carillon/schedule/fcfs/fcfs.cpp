@@ -6,19 +6,7 @@
 
 namespace carillon::schedule {
 
-void Fcfs::add_model(const ModelInfo& model) {
-  state_.add_model(model);
-  models_.emplace_back();
-}
-
-Duration Fcfs::predicted_exec(DeviceId device, ModelId model, int batch) const {
-  const auto& batches = state_.model(model).batches;
-  std::size_t i = 0;
-  while (i + 1 < batches.size() && batches[i].batch < batch) ++i;
-  return state_.exec_estimate(device, model, static_cast<int>(i));
-}
-
-void Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
+TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
   struct Visitor {
     Fcfs& self;
     TimePoint now;
@@ -46,13 +34,18 @@ void Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
     void operator()(const RequestProfiled&) const {}
+    void operator()(const ModelChanged& e) const { self.model_changed(e); }
   };
   std::visit(Visitor{*this, now, out}, event);
   run_loads(now, out);
-  if (wake_ < asked_wake_) {
-    asked_wake_ = wake_;
-    out.emplace_back(WakeAt{wake_});
-  }
+  asked_wake_ = std::min(asked_wake_, wake_);
+  return asked_wake_;
+}
+
+void Fcfs::model_changed(const ModelChanged& event) {
+  CARILLON_ASSERT(event.info.has_value());
+  state_.add_model(*event.info);
+  models_.emplace_back();
 }
 
 void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {

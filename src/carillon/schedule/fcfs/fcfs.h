@@ -33,9 +33,7 @@ class Fcfs final : public Scheduler {
   explicit Fcfs(const FcfsOptions& options = {}) : options_(options) {}
 
   std::string_view name() const override { return "fcfs"; }
-  void add_model(const ModelInfo& model) override;
-  void decide(const Event& event, TimePoint now, Actions& out) override;
-  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override;
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   std::size_t open() const { return requests_.size(); }  // requests without an outcome
 
@@ -51,6 +49,7 @@ class Fcfs final : public Scheduler {
   static constexpr Sequence no_sequence = ~Sequence{0};
   using Order = std::set<std::pair<Sequence, ModelId>>;
 
+  void model_changed(const ModelChanged& event);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void changed(const DeviceChanged& event, TimePoint now, Actions& out);
   void give_back(const FinishedAction& infer, bool counts, Actions& out);

@@ -43,7 +43,6 @@ class Orloj final : public baselines::Central {
       : Central(environment), options_(options) {}
 
   std::string_view name() const override { return "orloj"; }
-  void add_model(const ModelInfo& model) override;
   bool learns_from_profiles() const override { return true; }
 
   // What a batch of `size` is expected to take, at the options' quantile, with a request of `app` in it.
@@ -52,6 +51,7 @@ class Orloj final : public baselines::Central {
   }
 
  protected:
+  void add_model(const ModelInfo& model) override;
   void enqueue(const Request& request, TimePoint now) override;
   bool remove(RequestId id, ModelId model) override;
   void take_all(ModelId model, std::vector<Request>& taken) override;

@@ -82,7 +82,7 @@ ModelInfo dynamic_model() {
 
 struct Hand {
   explicit Hand(const OrlojOptions& options = {}, TimePoint start = {}) : orloj(ideal, options), now(start) {
-    orloj.add_model(dynamic_model());
+    orloj.decide(model_comes(dynamic_model()), now, out);
     orloj.decide(DeviceChanged{DeviceId{0}, true, 10}, now, out);
   }
   RequestId arrive(int app, Duration slo) {

@@ -29,11 +29,7 @@ void Symphony::add_model(const ModelInfo& model) {
   waits_.add_model();
 }
 
-Duration Symphony::predicted_exec(DeviceId, ModelId model, int batch) const {
-  return fleet_.exec(model, fleet_.batch_index(model, static_cast<std::size_t>(std::max(1, batch))));
-}
-
-void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
+TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
   if (fleet_.take_doubt()) margins_changed();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     arrived(arrival->request, now, out);
@@ -56,11 +52,15 @@ void Symphony::decide(const Event& event, TimePoint now, Actions& out) {
       if (!fleet_.want(model, now, out)) refuse_all(model, Reason::no_device, out);
       update(model, now, out);
     }
+  } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
+    add_model(*model->info);
+    return asked_wake_;
   } else if (std::holds_alternative<Wake>(event)) {
     asked_wake_ = TimePoint::max();
   }
   if (plan_.due(now)) replan(now, out);
   run_due(now, out);
+  return asked_wake_;
 }
 
 void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
@@ -205,12 +205,8 @@ void Symphony::run_due(TimePoint now, Actions& out) {
     update(grant->model, now, out);
   }
   fleet_.load_for_waiting(now, out);
-  TimePoint wake = std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at()});
-  if (wake < asked_wake_) {
-    wake = std::max(wake, now + Duration{1});
-    asked_wake_ = wake;
-    out.emplace_back(WakeAt{wake});
-  }
+  const TimePoint wake = std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at()});
+  if (wake < asked_wake_) asked_wake_ = std::max(wake, now + Duration{1});
 }
 
 // The batch that the device gets may make others late: how large it can be so that those are not which take

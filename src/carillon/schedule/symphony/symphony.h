@@ -26,14 +26,13 @@ class Symphony final : public Scheduler {
   explicit Symphony(const Environment& environment, const SymphonyOptions& options = {});
 
   std::string_view name() const override { return options_.name; }
-  void add_model(const ModelInfo& model) override;
-  void decide(const Event& event, TimePoint now, Actions& out) override;
-  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override;
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   const Fleet& fleet() const { return fleet_; }
   const symphony::BatchPlan& plan() const { return plan_; }
 
  private:
+  void add_model(const ModelInfo& model);
   void arrived(const Request& request, TimePoint now, Actions& out);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void margins_changed();

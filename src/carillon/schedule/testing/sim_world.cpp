@@ -13,7 +13,7 @@ SimWorld::SimWorld(Scheduler& scheduler, const Options& options, std::vector<Mod
       models_(std::move(models)),
       random_(options.seed),
       devices_(options.pages.size()) {
-  for (const ModelInfo& model : models_) scheduler_.add_model(model);
+  for (const ModelInfo& model : models_) decide(model_comes(model));
   for (std::size_t i = 0; i < devices_.size(); ++i)
     device(DeviceId{static_cast<std::uint32_t>(i)}, true, TimePoint{});
 }
@@ -111,10 +111,16 @@ void SimWorld::run(TimePoint until) {
 void SimWorld::decide(const Event& event) {
   ++decisions_;
   out_.clear();
-  scheduler_.decide(event, now_, out_);
+  const TimePoint wake = scheduler_.decide(event, now_, out_);
   const Actions actions = std::move(out_);
   out_ = {};
   for (const Action& action : actions) take(action);
+  if (std::holds_alternative<Wake>(event)) wake_at_ = TimePoint::max();
+  if (wake == wake_at_) return;
+  if (wake <= now_) problem("wake in the past", std::to_string(wake.time_since_epoch().count()));
+  wake_at_ = wake;
+  ++wake_stamp_;
+  if (wake < TimePoint::max()) plan(wake, Step::wake, 0, wake_stamp_);
 }
 
 void SimWorld::take(const Action& action) {
@@ -127,11 +133,6 @@ void SimWorld::take(const Action& action) {
     if (options_.hiccups > 0 && random_.uniform() < options_.hiccups) factor *= 10;
     return from_ns(static_cast<double>(d.count()) * factor);
   };
-  if (const auto* wake = std::get_if<WakeAt>(&action)) {
-    if (wake->at <= now_) problem("wake in the past", "a WakeAt");
-    plan(wake->at, Step::wake, 0, ++wake_stamp_);
-    return;
-  }
   if (const auto* refuse = std::get_if<Refuse>(&action)) {
     mix(refuse->request.value);
     RequestLog& log = requests_[refuse->request.value];

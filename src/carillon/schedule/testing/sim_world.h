@@ -142,6 +142,7 @@ class SimWorld {
   std::vector<ActionLog> actions_;
   std::vector<SimDevice> devices_;
   std::uint64_t wake_stamp_ = 0;
+  TimePoint wake_at_ = TimePoint::max();
   Actions out_;
   std::map<std::string, std::string> problems_;
   int loads_ = 0, unloads_ = 0, infers_ = 0, too_late_ = 0, not_loaded_ = 0;

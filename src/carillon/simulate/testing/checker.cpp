@@ -90,7 +90,7 @@ void Checker::tick(TimePoint at) {
         problem("a device's change that was not told", name_of(DeviceId{static_cast<std::uint32_t>(i)}),
                 last_);
     if (wake_ < at) {
-      problem("a wake that was not given", "WakeAt", wake_);
+      problem("a wake that was not given", "decide", wake_);
       wake_ = TimePoint::max();
     }
   }
@@ -351,11 +351,14 @@ void Checker::heard(const schedule::RequestProfiled& event, TimePoint now) {
     problem("a sample of nothing", "model " + std::to_string(event.model.value), now);
 }
 
-void Checker::on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) {
+void Checker::on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions,
+                          TimePoint wake) {
   tick(now);
   tally_.decided();
   std::visit([&](const auto& e) { heard(e, now); }, event);
   for (const schedule::Action& action : actions) std::visit([&](const auto& a) { decided(a, now); }, action);
+  if (wake != wake_ && wake <= now) problem("a wake in the past", "decide", now);
+  wake_ = wake;
   if (!charged()) return send(actions, now);
   if (outgoing_) problem("two decisions at once", "event", now);
   outgoing_ = actions;
@@ -452,11 +455,6 @@ void Checker::decided(const schedule::Refuse& refuse, TimePoint now) {
   if (!open(asked)) return problem("refused what is not open", name, now);
   if (runs(*asked)) problem("refused what runs", name, now);
   asked->refused = charged() ? TimePoint::max() : now;  // when it is said
-}
-
-void Checker::decided(const schedule::WakeAt& wake, TimePoint now) {
-  if (wake.at <= now) problem("a wake in the past", "WakeAt", now);
-  wake_ = wake.at;
 }
 
 void Checker::decided(const schedule::Stop& stop, TimePoint now) {

@@ -53,7 +53,8 @@ class Checker final : public Observer {
 
   void on_sent(const Request& request, Duration alone, TimePoint at) override;
   void on_device(DeviceId device, bool alive, Duration clock, TimePoint at) override;
-  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) override;
+  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions,
+                   TimePoint wake) override;
   void on_decided(TimePoint at) override;
   void on_outcome(const Request& request, Outcome outcome, TimePoint at) override;
   void on_start(ActionId id, DeviceId device, TimePoint at) override;
@@ -117,11 +118,11 @@ class Checker final : public Observer {
   void heard(const schedule::DeviceChanged& event, TimePoint now);
   void heard(const schedule::Wake& event, TimePoint now);
   void heard(const schedule::RequestProfiled& event, TimePoint now);
+  void heard(const schedule::ModelChanged&, TimePoint) {}  // all come before anything is checked
   void decided(const schedule::Load& load, TimePoint now);
   void decided(const schedule::Unload& unload, TimePoint now);
   void decided(const schedule::Infer& infer, TimePoint now);
   void decided(const schedule::Refuse& refuse, TimePoint now);
-  void decided(const schedule::WakeAt& wake, TimePoint now);
   void decided(const schedule::Stop& stop, TimePoint now);
   Known* take(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model, const Window& window,
               TimePoint now);

@@ -33,16 +33,14 @@ class Plain final : public schedule::Scheduler {
   int batch = 1;
 
   std::string_view name() const override { return "plain"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
 
-  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     if (const auto* change = std::get_if<schedule::DeviceChanged>(&event)) {
       if (change->device == DeviceId{0} && change->alive && !began_) {
         began_ = true;
         load(ModelId{0}, now, out);
         load(ModelId{1}, now, out);
-        out.emplace_back(schedule::WakeAt{stop});
+        wake_ = stop;
       }
     } else if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event)) {
       const ModelId model = arrival->request.model;
@@ -61,16 +59,18 @@ class Plain final : public schedule::Scheduler {
       if (now == stop) {
         for (auto& [id, sent] : sent_)
           if (!stopped_) out.emplace_back(schedule::Stop{*(stopped_ = id), DeviceId{0}});
-        out.emplace_back(schedule::WakeAt{swap});
+        wake_ = swap;
       } else {
         loading_[1] = loaded_[1] = false;
         for (const RequestId id : waiting_[1])
           out.emplace_back(schedule::Refuse{id, schedule::Reason::deadline_passed, now});
         waiting_[1].clear();
         swapping_ = true;
+        wake_ = TimePoint::max();
         unload(out);
       }
     }
+    return wake_;
   }
 
  private:
@@ -127,6 +127,7 @@ class Plain final : public schedule::Scheduler {
     unload(out);
   }
 
+  TimePoint wake_ = TimePoint::max();
   std::uint64_t next_ = 0;
   bool began_ = false, swapping_ = false;
   std::optional<ActionId> stopped_;
@@ -144,6 +145,8 @@ struct World final : public schedule::Scheduler, public Observer {
 
   // What the scheduler decides, for the simulation and the checker.
   std::function<void(const schedule::Event&, TimePoint, schedule::Actions&)> decides;
+  std::function<TimePoint(TimePoint wake, TimePoint now)> wakes;
+  bool hide_wakes = false;  // from the checker
   // What is told to the checker: each may change it, or return false to keep it back.
   std::function<bool(Checker&, Request&, Duration& alone, TimePoint& at)> sent;
   std::function<bool(Checker&, DeviceId&, bool& alive, Duration& clock, TimePoint& at)> device;
@@ -189,11 +192,10 @@ struct World final : public schedule::Scheduler, public Observer {
   }
 
   std::string_view name() const override { return "world"; }
-  void add_model(const schedule::ModelInfo& model) override { plain.add_model(model); }
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
-  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
-    plain.decide(event, now, out);
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    const TimePoint wake = plain.decide(event, now, out);
     if (decides) decides(event, now, out);
+    return wakes ? wakes(wake, now) : wake;
   }
 
   void on_sent(const Request& request, Duration alone, TimePoint at) override {
@@ -203,10 +205,12 @@ struct World final : public schedule::Scheduler, public Observer {
   void on_device(DeviceId id, bool alive, Duration clock, TimePoint at) override {
     if (!device || device(*checker_, id, alive, clock, at)) checker_->on_device(id, alive, clock, at);
   }
-  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) override {
+  void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions,
+                   TimePoint wake) override {
     schedule::Event e = event;
     schedule::Actions a = actions;
-    if (!decision || decision(*checker_, e, now, a)) checker_->on_decision(e, now, a);
+    if (hide_wakes) wake = TimePoint::max();
+    if (!decision || decision(*checker_, e, now, a)) checker_->on_decision(e, now, a, wake);
   }
   void on_decided(TimePoint at) override {
     if (!decided || decided(*checker_, at)) checker_->on_decided(at);
@@ -268,7 +272,7 @@ auto unheard() {
 template <typename Kind>
 auto heard_twice() {
   return [](Checker& checker, schedule::Event& event, TimePoint now, schedule::Actions&) {
-    if (std::holds_alternative<Kind>(event)) checker.on_decision(event, now, {});
+    if (std::holds_alternative<Kind>(event)) checker.on_decision(event, now, {}, TimePoint::max());
     return true;
   };
 }
@@ -305,7 +309,6 @@ using schedule::RequestProfiled;
 using schedule::Stop;
 using schedule::Unload;
 using schedule::Wake;
-using schedule::WakeAt;
 
 void cancelled(World& w) {
   w.options.faults.cancels = 0.5;
@@ -407,7 +410,8 @@ const Fault faults[] = {
        w.outcome = [](Checker& c, Request& r, Outcome& what, TimePoint& at) {
          c.on_outcome(r, what, at);
          r.arrival += 5ms;
-         if (what == Outcome::cancelled && at < r.arrival) c.on_decision(RequestArrived{r}, r.arrival, {});
+         if (what == Outcome::cancelled && at < r.arrival)
+           c.on_decision(RequestArrived{r}, r.arrival, {}, TimePoint::max());
          return false;
        };
      }},
@@ -876,18 +880,14 @@ const Fault faults[] = {
      }},
     {"never reported", [](World& w) { w.decision = unheard<ActionDone>(); }},
     // -- the scheduler
-    {"a wake that nobody asked for",
-     [](World& w) {
-       w.decision = [](Checker&, schedule::Event&, TimePoint, schedule::Actions& actions) {
-         std::erase_if(actions, [](const auto& a) { return std::holds_alternative<WakeAt>(a); });
-         return true;
-       };
-     }},
+    {"a wake that nobody asked for", [](World& w) { w.hide_wakes = true; }},
     {"a wake that nobody asked for",
      [](World& w) { w.decision = each_heard<Wake>([](auto&, TimePoint& now) { now -= 1ns; }); }},
     {"a wake that was not given", [](World& w) { w.decision = unheard<Wake>(); }},
     {"a wake in the past",
-     [](World& w) { w.decides = each<WakeAt>([](WakeAt& a, TimePoint now) { a.at = now; }); }},
+     [](World& w) {
+       w.wakes = [](TimePoint wake, TimePoint now) { return wake < TimePoint::max() ? now : wake; };
+     }},
     {"a sample of nothing",
      [](World& w) {
        of_two_modes(w);

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "carillon/base/time.h"
+
+namespace carillon::schedule {
+
+// What a policy must know of where it runs, apart from models and devices. The defaults are those of a server
+// whose clients, frontends and kernels share a machine; a simulation states its own.
+struct Environment {
+  Duration dispatch = 300us;  // from a decision until EXEC can start: the message, and fetching the inputs
+  Duration answer = 1ms;      // from the end of EXEC until the client has its answer
+  double overrun = 0.05;      // share of EXEC by which a batch may outlast its estimate
+  // All three are where a policy starts, and it goes by what it sees of them from then on (Margins). False:
+  // they stay, as in a simulation, which knows them.
+  bool measured = false;
+  Duration client{0};  // the part of `answer` that comes after a report is heard, which nobody sees here
+
+  // From the start of an EXEC of that estimate until the client has its answer, at most.
+  constexpr Duration span(Duration exec) const {
+    return exec + from_ns(static_cast<double>(exec.count()) * overrun) + answer;
+  }
+};
+// What a server starts from: the defaults, measured from then on. Half of the way back is taken to lie
+// between the controller and the client.
+constexpr Environment live_environment() {
+  return {.measured = true, .client = 500us};
+}
+
+}  // namespace carillon::schedule

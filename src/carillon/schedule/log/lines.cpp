@@ -1,0 +1,233 @@
+#include "carillon/schedule/log/lines.h"
+
+#include <iterator>
+#include <type_traits>
+#include <variant>
+
+#include <fmt/format.h>
+
+namespace carillon::schedule::log {
+namespace {
+
+std::int64_t ns(TimePoint t) {
+  return t.time_since_epoch().count();
+}
+
+Reason reason_of(std::string_view name, Words& words) {
+  for (int i = 0; i <= static_cast<int>(last_reason); ++i)
+    if (name_of(static_cast<Reason>(i)) == name) return static_cast<Reason>(i);
+  words.fail();
+  return {};
+}
+
+void append_model(std::string& out, const ModelInfo& model) {
+  const auto to = std::back_inserter(out);
+  fmt::format_to(to, "model {} {} {} {}", model.id.value, model.pages, model.load.count(),
+                 model.batches.size());
+  for (const BatchProfile& b : model.batches) fmt::format_to(to, " {} {}", b.batch, b.exec.count());
+  fmt::format_to(to, " {}", model.solos.size());
+  for (const Duration solo : model.solos) fmt::format_to(to, " {}", solo.count());
+  if (model.cost)
+    fmt::format_to(to, " 1 {} {} ", model.cost->c0.count(), model.cost->c1);
+  else
+    out += " 0 ";
+  for (const char c : model.name) out += c == '\n' ? ' ' : c;
+}
+
+}  // namespace
+
+void append(std::string& out, const Action& action) {
+  const auto to = std::back_inserter(out);
+  if (const auto* infer = std::get_if<Infer>(&action)) {
+    fmt::format_to(to, "infer {} {} {} {} {} {}", infer->id.value, infer->device.value, infer->model.value,
+                   ns(infer->window.earliest), ns(infer->window.latest), infer->expected.count());
+    for (const RequestId id : infer->requests) fmt::format_to(to, " {}", id.value);
+  } else if (const auto* refuse = std::get_if<Refuse>(&action)) {
+    fmt::format_to(to, "refuse {} {} {}", refuse->request.value, name_of(refuse->reason),
+                   ns(refuse->would_finish));
+  } else if (const auto* load = std::get_if<Load>(&action)) {
+    fmt::format_to(to, "load {} {} {} {} {} {}", load->id.value, load->device.value, load->model.value,
+                   ns(load->window.earliest), ns(load->window.latest), load->expected.count());
+  } else if (const auto* unload = std::get_if<Unload>(&action)) {
+    fmt::format_to(to, "unload {} {} {}", unload->id.value, unload->device.value, unload->model.value);
+  } else if (const auto* stop = std::get_if<Stop>(&action)) {
+    fmt::format_to(to, "stop {} {}", stop->id.value, stop->device.value);
+  }
+}
+
+void append(std::string& out, const Event& event) {
+  const auto to = std::back_inserter(out);
+  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
+    const Request& r = arrival->request;
+    fmt::format_to(to, "arrived {} {} {} {} {} {} {}", r.id.value, r.model.value, r.app.value,
+                   static_cast<int>(r.cls), r.priority, ns(r.arrival), ns(r.deadline));
+  } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
+    fmt::format_to(to, "cancelled {} {}", gone->request.value, gone->model.value);
+  } else if (const auto* done = std::get_if<ActionDone>(&event)) {
+    fmt::format_to(to, "done {} {} {} {} {}", done->id.value, static_cast<int>(done->status), ns(done->start),
+                   ns(done->end), done->duration.count());
+  } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
+    fmt::format_to(to, "device {} {} {}", change->device.value, change->alive ? 1 : 0, change->pages);
+  } else if (const auto* sample = std::get_if<RequestProfiled>(&event)) {
+    fmt::format_to(to, "profiled {} {} {}", sample->model.value, sample->app.value, sample->solo.count());
+  } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
+    if (model->info)
+      append_model(out, *model->info);
+    else
+      fmt::format_to(to, "model_gone {}", model->model.value);
+  } else {
+    out += "wake";
+  }
+}
+
+std::string to_line(const Action& action) {
+  std::string line;
+  append(line, action);
+  return line;
+}
+
+Action read_action(Words& words) {
+  const std::string_view kind = words.word();
+  if (kind == "infer") {
+    Infer infer;
+    words.id(infer.id);
+    words.id(infer.device);
+    words.id(infer.model);
+    infer.window.earliest = words.time();
+    infer.window.latest = words.time();
+    infer.expected = words.duration();
+    while (words.good() && !words.done()) words.id(infer.requests.emplace_back());
+    return infer;
+  }
+  if (kind == "refuse") {
+    Refuse refuse;
+    words.id(refuse.request);
+    refuse.reason = reason_of(words.word(), words);
+    refuse.would_finish = words.time();
+    return refuse;
+  }
+  if (kind == "load") {
+    Load load;
+    words.id(load.id);
+    words.id(load.device);
+    words.id(load.model);
+    load.window.earliest = words.time();
+    load.window.latest = words.time();
+    load.expected = words.duration();
+    return load;
+  }
+  if (kind == "unload") {
+    Unload unload;
+    words.id(unload.id);
+    words.id(unload.device);
+    words.id(unload.model);
+    return unload;
+  }
+  Stop stop;
+  if (kind != "stop") words.fail();
+  words.id(stop.id);
+  words.id(stop.device);
+  return stop;
+}
+
+Event read_event(std::string_view kind, Words& words, std::size_t models) {
+  const auto known = [&](ModelId model) {
+    if (model.index() >= models) words.fail();
+  };
+  if (kind == "arrived") {
+    Request r;
+    words.id(r.id);
+    words.id(r.model);
+    words.id(r.app);
+    const auto cls = words.number<int>();
+    r.priority = words.number<std::uint32_t>();
+    r.arrival = words.time();
+    r.deadline = words.time();
+    known(r.model);
+    if (cls < 0 || cls > 2) words.fail();
+    r.cls = static_cast<Class>(cls);
+    return RequestArrived{r};
+  }
+  if (kind == "cancelled") {
+    RequestCancelled gone;
+    words.id(gone.request);
+    words.id(gone.model);
+    known(gone.model);
+    return gone;
+  }
+  if (kind == "done") {
+    ActionDone done;
+    words.id(done.id);
+    const auto status = words.number<int>();
+    if (status < 0 || status > static_cast<int>(ActionStatus::stopped)) words.fail();
+    done.status = static_cast<ActionStatus>(status);
+    done.start = words.time();
+    done.end = words.time();
+    done.duration = words.duration();
+    return done;
+  }
+  if (kind == "device") {
+    DeviceChanged change;
+    words.id(change.device);
+    change.alive = words.number<int>() == 1;
+    change.pages = words.number<std::uint64_t>();
+    if (change.device.value > 100'000) words.fail();
+    return change;
+  }
+  if (kind == "profiled") {
+    RequestProfiled sample;
+    words.id(sample.model);
+    words.id(sample.app);
+    sample.solo = words.duration();
+    known(sample.model);
+    return sample;
+  }
+  if (kind == "model_gone") {
+    ModelChanged gone;
+    words.id(gone.model);
+    known(gone.model);
+    return gone;
+  }
+  if (kind != "wake") words.fail();
+  return Wake{};
+}
+
+std::string_view read_model(Words& words, std::size_t models, bool seeds, ModelInfo& model) {
+  words.id(model.id);
+  model.pages = words.number<std::uint64_t>();
+  model.load = words.duration();
+  const auto batches = words.number<std::size_t>();
+  if (!words.good() || model.id.index() > models || batches == 0 || batches > 100'000 ||
+      model.load < Duration{0} || model.pages > (1ULL << 40))
+    return "a model needs its id (ascending by one), pages, load time, and its batch sizes";
+  for (std::size_t i = 0; i < batches && words.good(); ++i) {
+    BatchProfile b;
+    b.batch = words.number<int>();
+    b.exec = words.duration();
+    if (b.batch <= (model.batches.empty() ? 0 : model.batches.back().batch) || b.exec < Duration{0} ||
+        b.exec > 24h)
+      words.fail();
+    model.batches.push_back(b);
+  }
+  if (!words.good() || model.batches.front().batch != 1)
+    return "batch sizes ascend from 1, each with its time";
+  if (seeds) {
+    for (auto left = words.number<std::size_t>(); left > 0 && words.good(); --left) {
+      model.solos.push_back(words.duration());
+      if (model.solos.back() <= Duration{0} || model.solos.back() > 24h) words.fail();
+    }
+    if (words.number<int>() == 1) {
+      profile::PaddedCost cost;
+      cost.c0 = words.duration();
+      cost.c1 = words.number<double>();
+      if (cost.c0 < Duration{0} || cost.c0 > 24h || !(cost.c1 >= 0 && cost.c1 <= 1e9)) words.fail();
+      model.cost = cost;
+    }
+    if (!words.good())
+      return "behind the batch sizes stand a number of times of requests alone, these, and 0 or 1 C0 C1";
+  }
+  model.name = words.rest();
+  return {};
+}
+
+}  // namespace carillon::schedule::log

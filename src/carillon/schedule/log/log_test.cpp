@@ -1,0 +1,232 @@
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/schedule/log/lines.h"
+#include "carillon/schedule/log/reader.h"
+#include "carillon/schedule/log/recording.h"
+#include "carillon/schedule/registry.h"
+
+namespace carillon::schedule::log {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DecisionLog : public ::testing::Test {
+ protected:
+  DecisionLog()
+      : file(std::filesystem::path(::testing::TempDir()) /
+             ("carillon_log_of_" +
+              std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()))) {
+    std::filesystem::remove(file);
+  }
+  ~DecisionLog() override { std::filesystem::remove(file); }
+
+  struct Said {
+    std::vector<std::string> lines;
+    std::vector<TimePoint> wakes;
+    friend bool operator==(const Said&, const Said&) = default;
+  };
+  // A run of many kinds of events under a real policy; returns what the policy decided.
+  Said record(const std::string& scheduler) {
+    const Environment environment{.dispatch = 100us, .answer = 1ms, .overrun = 0.05};
+    auto recording =
+        RecordingScheduler::open(file, *make_scheduler(scheduler, environment), scheduler, environment);
+    EXPECT_TRUE(recording) << recording.error().message;
+    Scheduler& s = **recording;
+    ModelInfo model{.id = ModelId{0},
+                    .name = "a model",
+                    .pages = 2,
+                    .load = 3ms,
+                    .batches = {{1, 2ms}, {4, 5ms}},
+                    .cost = profile::PaddedCost{.c0 = 1ms, .c1 = 0.7},
+                    .solos = {1ms, 2ms}};
+    Said said;
+    TimePoint now{};
+    const auto decide = [&](const Event& event) {
+      Actions out;
+      said.wakes.push_back(s.decide(event, now, out));
+      for (const auto& action : out) said.lines.push_back(to_line(action));
+      return out;
+    };
+    decide(model_comes(model));
+    auto loads = decide(DeviceChanged{DeviceId{0}, true, 10});
+    Random random(5);
+    std::vector<std::pair<ActionId, bool>> flying;
+    const auto fly = [&](const Actions& actions) {
+      for (const auto& action : actions) {
+        if (const auto* infer = std::get_if<Infer>(&action)) flying.emplace_back(infer->id, true);
+        if (const auto* load = std::get_if<Load>(&action)) flying.emplace_back(load->id, false);
+      }
+    };
+    fly(loads);
+    for (std::uint64_t i = 0; i < 300; ++i) {
+      now += Duration{static_cast<std::int64_t>(random.below(2'000'000))};
+      fly(decide(RequestArrived{{.id = RequestId{i}, .arrival = now, .deadline = now + 20ms}}));
+      if (random.below(10) == 0) fly(decide(RequestCancelled{RequestId{i}, ModelId{0}}));
+      if (!flying.empty() && random.below(2) == 0) {
+        const auto [id, infer] = flying.front();
+        flying.erase(flying.begin());
+        fly(decide(ActionDone{id, ActionStatus::success, now - 1us, now, 1us}));
+      }
+      if (random.below(5) == 0) fly(decide(Wake{}));
+    }
+    return said;
+  }
+  std::string text() const {
+    std::ifstream in(file, std::ios::binary);
+    std::ostringstream out;
+    out << in.rdbuf();
+    return out.str();
+  }
+  void write(const std::string& what) const { std::ofstream(file, std::ios::binary) << what; }
+  // Reads to the end or to an error; how many decisions came.
+  Result<int> read_all() const {
+    auto reader = LogReader::open(file);
+    if (!reader) return std::unexpected(reader.error());
+    for (int n = 0;; ++n) {
+      auto decision = reader->next();
+      if (!decision) return std::unexpected(decision.error());
+      if (!*decision) return n;
+    }
+  }
+
+  std::filesystem::path file;
+};
+
+TEST_F(DecisionLog, AReplayDecidesTheSame) {
+  for (const std::string scheduler : {"clockwork", "symphony", "shepherd", "timeout:0.3", "orloj"}) {
+    std::filesystem::remove(file);
+    const Said decided = record(scheduler);
+    ASSERT_GT(decided.lines.size(), 100U);
+    auto reader = LogReader::open(file);
+    ASSERT_TRUE(reader) << reader.error().message;
+    EXPECT_EQ(reader->scheduler(), scheduler);
+    const auto again = *make_scheduler(reader->scheduler(), reader->environment());
+    Said recorded, replayed;
+    while (true) {
+      auto decision = reader->next();
+      ASSERT_TRUE(decision) << decision.error().message;
+      if (!*decision) break;
+      if (const auto* model = std::get_if<ModelChanged>(&(*decision)->event)) {
+        EXPECT_EQ(model->info->name, "a model");
+        EXPECT_EQ(model->info->solos, (std::vector<Duration>{1ms, 2ms}));
+        EXPECT_EQ(model->info->cost->c1, 0.7);
+      }
+      Actions out;
+      replayed.wakes.push_back(again->decide((*decision)->event, (*decision)->now, out));
+      EXPECT_EQ(out, (*decision)->actions);
+      recorded.wakes.push_back((*decision)->wake.value());
+      for (const auto& action : (*decision)->actions) recorded.lines.push_back(to_line(action));
+      for (const auto& action : out) replayed.lines.push_back(to_line(action));
+    }
+    EXPECT_TRUE(reader->complete());
+    EXPECT_EQ(recorded, decided);
+    EXPECT_EQ(replayed, decided);
+  }
+}
+
+TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
+  const Window window{TimePoint{1ms}, TimePoint::max()};
+  const Action actions[] = {Load{{1}, {2}, {3}, window, 4ms}, Unload{{1}, {2}, {3}},
+                            Infer{{1}, {2}, {3}, {{4}, {5}}, window, 6ms},
+                            Refuse{{7}, Reason::no_model, TimePoint{8ms}}, Stop{{9}, {10}}};
+  for (const Action& action : actions) {
+    const std::string line = to_line(action);
+    Words words(line);
+    EXPECT_EQ(read_action(words), action) << line;
+    EXPECT_TRUE(words.good() && words.done()) << line;
+  }
+  const Event events[] = {RequestArrived{{.id = {1}, .model = {0}}},
+                          RequestCancelled{{1}, {0}},
+                          ActionDone{{1}, ActionStatus::stopped, TimePoint{1ms}, TimePoint{2ms}, 1ms},
+                          DeviceChanged{{1}, false, 3},
+                          Wake{},
+                          RequestProfiled{{0}, {1}, 2ms},
+                          ModelChanged{{0}, std::nullopt}};
+  for (const Event& event : events) {
+    std::string line, again;
+    append(line, event);
+    Words words(line);
+    const auto kind = words.word();
+    append(again, read_event(kind, words, 1));
+    EXPECT_TRUE(words.good() && words.done()) << line;
+    EXPECT_EQ(again, line);
+  }
+}
+
+// Models stood in front of the events, and wakes among the actions.
+TEST_F(DecisionLog, VersionOneIsRead) {
+  write(
+      "carillon-log 1\nscheduler fcfs\nenvironment 0 0 0.05\nmodel 0 0 0 1 1 5000 a model\n"
+      "e 7 device 0 1 10\na wake_at 9\n"
+      "e 8 arrived 0 0 0 1 0 8 100\na infer 0 0 0 8 9223372036854775807 5000 0\nend 2\n");
+  auto reader = LogReader::open(file);
+  ASSERT_TRUE(reader) << reader.error().message;
+  const auto model = **reader->next();
+  EXPECT_EQ(std::get<ModelChanged>(model.event).info->name, "a model");
+  EXPECT_EQ(model.now, TimePoint{7ns});
+  const auto device = **reader->next();
+  EXPECT_TRUE(std::holds_alternative<DeviceChanged>(device.event));
+  EXPECT_TRUE(device.actions.empty());
+  EXPECT_FALSE(device.wake.has_value());
+  const auto arrival = **reader->next();
+  EXPECT_EQ(std::get<Infer>(arrival.actions.at(0)).requests, std::vector<RequestId>{{0}});
+  EXPECT_FALSE(*reader->next());
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(DecisionLog, ALogThatWasCutOffIsReadToItsLastWholeLine) {
+  record("symphony");
+  const std::string whole = text();
+  const int all = *read_all();
+  Random random(1);
+  for (int i = 0; i < 300; ++i) {
+    write(whole.substr(0, random.below(whole.size())));
+    const auto read = read_all();
+    if (read)
+      EXPECT_LE(*read, all);
+    else
+      EXPECT_THAT(read.error().message, HasSubstr(file.string()));
+  }
+}
+
+TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
+  record("symphony");
+  const std::string whole = text();
+  Random random(2);
+  int errors = 0;
+  for (int i = 0; i < 500; ++i) {
+    std::string mangled = whole;
+    for (std::uint64_t k = random.below(5) + 1; k > 0; --k)
+      mangled[random.below(mangled.size())] = static_cast<char>(random.below(256));
+    write(mangled);
+    const auto read = read_all();
+    if (read) continue;
+    ++errors;
+    EXPECT_THAT(read.error().message, HasSubstr(file.string() + ":"));
+  }
+  EXPECT_GT(errors, 20);
+  write("carillon-log 2\nscheduler symphony\ne 0 model 0 1 1 99999999999999 1 1 m\n");
+  EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
+  write("something else\n");
+  EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
+  write("carillon-log 3\nscheduler symphony\n");
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 2"));
+}
+
+TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {
+  write("precious");
+  const auto opened = RecordingScheduler::open(file, *make_scheduler("fcfs"), "fcfs", {});
+  ASSERT_FALSE(opened);
+  EXPECT_THAT(opened.error().message, HasSubstr("name a file that is not there yet"));
+  EXPECT_EQ(text(), "precious");
+}
+
+}  // namespace
+}  // namespace carillon::schedule::log

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/profile/distribution.h"
+
+namespace carillon::schedule {
+
+// What a scheduler knows of a model before it first runs: from its plans and its profile.
+struct BatchProfile {
+  int batch = 1;
+  Duration exec;  // seed estimate of EXEC (with INPUT and OUTPUT, which are far shorter)
+};
+struct ModelInfo {
+  ModelId id;  // dense: the model's place in the list
+  std::string name;
+  std::uint64_t pages = 0;            // of the page cache that its weights take; 0: it needs no LOAD
+  Duration load;                      // seed estimate of LOAD
+  std::vector<BatchProfile> batches;  // ascending by batch, never empty
+  // For policies that plan by distributions: what a batch costs by its size and its longest request, where it
+  // is known at the start (measured over sizes and inputs), and times of requests alone to start from, before
+  // any sample, each above 0.
+  std::optional<profile::PaddedCost> cost = std::nullopt;
+  std::vector<Duration> solos = {};
+};
+
+}  // namespace carillon::schedule
