@@ -60,7 +60,7 @@ class ControllerDevices : public ::testing::TestWithParam<const char*> {
            .breaker = breakers.back()},
           clock);
       const std::shared_ptr<engine::Engine> engine = std::move(made);
-      auto worker = worker::make_worker({.page_cache = worker::page_size,
+      auto worker = worker::make_worker({.page_cache = page_size,
                                          .io_cache = kib(256),
                                          .workspace = kib(64),
                                          .exec_threads = 1,

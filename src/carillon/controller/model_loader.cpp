@@ -198,7 +198,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
   CARILLON_ASSERT(options.repeats >= 1);
   schedule::ModelInfo info{.id = model.id,
                            .name = model.config.name,
-                           .pages = worker::Worker::pages_for(model.compiled->weights()),
+                           .pages = pages_for(model.compiled->weights()),
                            .load = Duration{0},
                            .batches = {}};
   const profile::ModelProfile* profile = known(options, model, version);
@@ -301,7 +301,7 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
         controller.add_model(view, *model->compiled,
                              {.id = model->id,
                               .name = model->config.name,
-                              .pages = worker::Worker::pages_for(model->compiled->weights()),
+                              .pages = pages_for(model->compiled->weights()),
                               .load = std::chrono::seconds{1},
                               .batches = {{1, std::chrono::seconds{1}}}});
         not_ready(view, info.error());

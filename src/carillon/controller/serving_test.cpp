@@ -104,7 +104,7 @@ class ServingTest : public ::testing::TestWithParam<const char*> {
     write("a/config.pbtxt",
           "max_batch_size: 4 parameters { key: \"slo_ms\" value { string_value: \"60000\" } }");
   }
-  LoadReport load(LoaderOptions options = {}, worker::Options sizes = {.page_cache = worker::page_size * 2,
+  LoadReport load(LoaderOptions options = {}, worker::Options sizes = {.page_cache = page_size * 2,
                                                                        .io_cache = mib(4),
                                                                        .workspace = mib(16),
                                                                        .exec_threads = 1}) {

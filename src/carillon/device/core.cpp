@@ -28,7 +28,7 @@ Core::Core(const Limits& limits)
   for (int i = 0; i < limits.streams; ++i)
     streams_.push_back({.queue = WindowQueue(limits.queue, limits.reserved)});
   actions_.reserve(2 * reserved);
-  free_.reserve(2 * reserved);
+  for (std::vector<Slot>& free : free_) free.reserve(reserved);
   unmaps_.reserve(reserved);
 }
 
@@ -50,14 +50,15 @@ Slot Core::take_slot(ActionKind kind, ActionId id, ModelId model) {
   std::size_t& open = kind == ActionKind::infer ? infers_open_ : loads_open_;
   if (open == limits_.queue) return no_slot;
   ++open;
-  Slot slot = 0;
-  if (free_.empty()) {
-    slot = static_cast<Slot>(actions_.size());
-    actions_.emplace_back();
-  } else {
-    slot = free_.back();
-    free_.pop_back();
+  std::vector<Slot>& free = free_of(kind);
+  if (free.empty()) {
+    // A pair: the even one for INFERs.
+    free_[0].push_back(static_cast<Slot>(actions_.size()));
+    free_[1].push_back(static_cast<Slot>(actions_.size() + 1));
+    actions_.resize(actions_.size() + 2);
   }
+  const Slot slot = free.back();
+  free.pop_back();
   Action& action = actions_[slot];
   action = {.id = id, .model = model, .kind = kind};
   return slot;
@@ -72,7 +73,7 @@ void Core::free_slot(Slot slot) {
     --loads_open_;
   }
   action.state = State::free;
-  free_.push_back(slot);
+  free_of(action.kind).push_back(slot);
 }
 
 // From here on nobody finds it by its id. (Ids that come twice are somebody's mistake, not ours to die of.)
@@ -495,6 +496,31 @@ void Core::let_go(ModelId id, TimePoint now, Commands& out) {
   Model& model = models_[id.index()];
   if (model.uses == 0) return;  // held in a life that is over
   if (--model.uses == 0) settle(model, now, out);
+}
+
+void Core::abandon(Commands& out) {
+  Entry entry;
+  while (load_.pop(entry)) {
+  }
+  while (input_.pop(entry)) {
+  }
+  for (Stream& stream : streams_)
+    while (stream.queue.pop(entry)) {
+    }
+  unmaps_.clear();
+  for (Model& model : models_) model.first_parked = model.last_parked = no_slot;
+  for (Slot slot = 0; slot < actions_.size(); ++slot)
+    switch (actions_[slot].state) {
+      case State::load_queued:
+      case State::parked:
+      case State::unmap_queued:
+      case State::input_queued:
+      case State::exec_queued:
+        report(slot, ActionStatus::failed, out, Failure::abandoned);
+        break;
+      default:
+        break;
+    }
 }
 
 // --- Lives

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -18,7 +19,8 @@
 namespace carillon::device {
 
 // Where an action lies while the core has it. Whoever drives the core may keep what else belongs to it in a
-// table of his own, by slot; a slot is used anew once its action was reported.
+// table of his own, by slot; a slot is used anew once its action was reported. Even ones are INFERs', odd ones
+// LOADs' and UNLOADs', each below twice the number that may be open.
 using Slot = std::uint32_t;
 inline constexpr Slot no_slot = 0xffffffffU;
 
@@ -41,7 +43,7 @@ struct Limits {
 };
 
 // Why an action failed, where it is not the executor that says so.
-enum class Failure : std::uint8_t { none, unknown_model, loaded_already, executor };
+enum class Failure : std::uint8_t { none, unknown_model, loaded_already, executor, abandoned };
 
 // What whoever drives the core is to do; in this order.
 struct Command {
@@ -139,6 +141,11 @@ class Core {
   bool dropped(Slot slot) const { return actions_[slot].wanted == After::drop; }
   // A life that is over submitted it: what is done for it is in vain.
   bool orphaned(Slot slot) const { return actions_[slot].orphaned; }
+  // What the stream runs.
+  std::optional<Slot> running(Executor executor) const {
+    const Slot slot = streams_[executor - first_stream].running;
+    return slot == no_slot ? std::nullopt : std::optional(slot);
+  }
   // Of the open INFER of that id that runs, or waits to.
   std::optional<Slot> find(ActionId id) const { return infers_by_id_.find(id.value); }
 
@@ -149,14 +156,21 @@ class Core {
   // Behind the model; from its copy command until unmapped().
   std::span<const std::uint32_t> pages(ModelId model) const { return models_[model.index()].held; }
   bool loaded(ModelId model) const;
-  // A piece of the I/O cache that is no action's own.
+  // Nothing of it is there, nor comes: not even of a model of no pages.
+  bool absent(ModelId model) const { return models_[model.index()].residence == Residence::absent; }
+  // Pieces that are no action's own.
   RangeLedger::Piece borrow_io(std::uint64_t bytes) { return io_.allocate(bytes); }
   void return_io(const RangeLedger::Piece& piece) { io_.release(piece); }
+  RangeLedger::Piece borrow_workspace(std::uint64_t bytes) { return workspace_.allocate(bytes); }
+  void return_workspace(const RangeLedger::Piece& piece) { workspace_.release(piece); }
   Bytes free_io() const { return io_.free(); }
   Bytes free_workspace() const { return workspace_.free(); }
   // Keeps a loaded model's pages as a run does; false where it is not loaded.
   bool hold(ModelId model);
   void let_go(ModelId model, TimePoint now, Commands& out);
+
+  // Reports all that is open and that no executor has in hand as failed, but for what has run.
+  void abandon(Commands& out);
 
   // --- Lives. Ends this one: what is open is forgotten, without a report. What an executor has in hand
   // stays with it, orphaned, until it is given back by the call that it always is; then nothing is reported.
@@ -226,6 +240,7 @@ class Core {
     Slot first_parked = no_slot, last_parked = no_slot;
   };
 
+  std::vector<Slot>& free_of(ActionKind kind) { return free_[kind == ActionKind::infer ? 0 : 1]; }
   Slot take_slot(ActionKind kind, ActionId id, ModelId model);
   void free_slot(Slot slot);
   void forget(Slot slot);
@@ -252,7 +267,7 @@ class Core {
   RangeLedger io_, workspace_;
   std::vector<Model> models_;
   std::vector<Action> actions_;
-  std::vector<Slot> free_;
+  std::array<std::vector<Slot>, 2> free_;  // of INFERs; of LOADs and UNLOADs
   std::size_t loads_open_ = 0, infers_open_ = 0;
   std::size_t in_hand_ = 0;  // of executors
   IndexTable infers_by_id_;

@@ -5,16 +5,8 @@
 #include <vector>
 
 #include "carillon/base/assert.h"
-#include "carillon/base/bytes.h"
 
 namespace carillon::device {
-
-inline constexpr Bytes page_size = mib(16);
-
-// Pages that `weights` take.
-constexpr std::uint64_t pages_for(Bytes weights) {
-  return (weights.count + page_size.count - 1) / page_size.count;
-}
 
 // Which pages of a device's page cache are free (Clockwork, section 5.2: a stack). Not thread-safe; allocates
 // only when made.

@@ -42,7 +42,6 @@ struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
   int next = 0;            // set by the run: its first kernel that did not run; last where all did
-  Pacer* pacer = nullptr;  // of the runner; with one, the run rests between kernels as it says
 
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
 };
@@ -80,9 +79,10 @@ class Plan {
   // there next would fare no better.
   // With binding.faults, bad data of a row that is known fails that row alone: it is noted there, the run
   // goes on to its end in the time that it takes anyway, and the outputs of the other rows are right. With
-  // `stop`, the run ends early, without an error, before the first kernel at which that is requested.
+  // `stop`, the run ends early, without an error, before the first kernel at which that is requested. With
+  // `pacer`, it rests between kernels as that says.
   virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
-                       StopSignal* stop = nullptr) const = 0;
+                       StopSignal* stop = nullptr, Pacer* pacer = nullptr) const = 0;
 };
 
 // A model made ready for one engine: plans for some batch sizes, each at every length of the model, that

@@ -40,7 +40,7 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   Device device;
   device.worker.io_cache = mib(256);
   if (auto read =
-          read_size("--page-cache", arguments.page_cache, worker::page_size, device.worker.page_cache);
+          read_size("--page-cache", arguments.page_cache, page_size, device.worker.page_cache);
       !read)
     return std::unexpected(read.error());
   if (auto read = read_size("--io-cache", arguments.io_cache, kib(64), device.worker.io_cache); !read)

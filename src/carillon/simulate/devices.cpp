@@ -36,7 +36,7 @@ Devices::Devices(const workload::Scenario& scenario, const std::vector<schedule:
       owner_(owner),
       delay_(scenario.network_delay),
       duration_(scenario.duration),
-      pages_(scenario.memory ? scenario.memory->count / device::page_size.count : no_limit),
+      pages_(scenario.memory ? scenario.memory->count / page_size.count : no_limit),
       faulty_(options.faults != Faults{}),
       devices_(static_cast<std::size_t>(scenario.devices)) {}
 

@@ -26,7 +26,7 @@ constexpr Duration shortest_turn = 100us;
 constexpr Duration probe_within = 1ms;
 
 std::uint64_t pages_of(const workload::Scenario& scenario, const workload::ScenarioModel& model) {
-  return scenario.memory ? device::pages_for(model.weights) : 0;
+  return scenario.memory ? pages_for(model.weights) : 0;
 }
 
 Duration load_time(const workload::Scenario& scenario, const workload::ScenarioModel& model) {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "carillon/graph/tensor.h"
+#include "carillon/worker/row_buffers.h"
 
 namespace carillon::worker {
 namespace {
@@ -39,7 +40,7 @@ Result<> place(std::span<const graph::TensorSpec> specs, std::span<const graph::
 }
 
 Result<PlanLayout> lay_out_plan(const engine::CompiledModel& model, int batch, std::int64_t length,
-                                Bytes workspace, Bytes io) {
+                                Bytes workspace, Bytes io, std::size_t streams) {
   const std::string what =
       "batch " + std::to_string(batch) + (length > 0 ? " at length " + std::to_string(length) : "");
   PlanLayout layout{.plan = model.plan(batch, length), .batch = batch, .length = length};
@@ -59,8 +60,11 @@ Result<PlanLayout> lay_out_plan(const engine::CompiledModel& model, int batch, s
     return fail(ErrorCode::resource_exhausted,
                 what + " needs " + to_text(Bytes{layout.io_bytes}) +
                     " for inputs and outputs, and the worker's I/O cache has " + to_text(io));
-  layout.input_pointers.resize(layout.inputs.size());
-  layout.output_pointers.resize(layout.outputs.size());
+  layout.pointers.resize(streams);
+  for (PlanLayout::Pointers& pointers : layout.pointers) {
+    pointers.inputs.resize(layout.inputs.size());
+    pointers.outputs.resize(layout.outputs.size());
+  }
   return layout;
 }
 
@@ -91,7 +95,8 @@ void take_row(const TensorPlace& place, std::int64_t length, const std::byte* fr
   for (std::uint64_t i = 0; i < place.pieces; ++i, from += whole, to += own) std::memcpy(to, from, own);
 }
 
-Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io) {
+Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io,
+                                        std::size_t streams) {
   std::vector<PlanLayout> layouts;
   std::vector<std::int64_t> lengths(model.lengths().begin(), model.lengths().end());
   if (lengths.empty()) lengths.push_back(0);
@@ -100,7 +105,7 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
       return invalid("batch " + std::to_string(batch) + " is out of range: a worker takes 1 to " +
                      std::to_string(max_batch));
     for (const std::int64_t length : lengths) {
-      auto layout = lay_out_plan(model, batch, length, workspace, io);
+      auto layout = lay_out_plan(model, batch, length, workspace, io, streams);
       if (!layout) return std::unexpected(layout.error());
       layouts.push_back(std::move(*layout));
     }

@@ -1,13 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "carillon/engine/device_memory.h"
 #include "carillon/engine/engine.h"
-#include "carillon/worker/page_cache.h"
-#include "carillon/worker/worker.h"
 
 namespace carillon::worker {
 
@@ -33,28 +33,25 @@ struct PlanLayout {
   std::vector<TensorPlace> inputs;
   std::vector<TensorPlace> outputs;
   std::uint64_t io_bytes = 0;
-  // Room for EXEC's Binding; touched by its thread only.
-  std::vector<const std::byte*> input_pointers;
-  std::vector<std::byte*> output_pointers;
+  // Room for a launch's Binding, by stream: touched by its thread only.
+  struct Pointers {
+    std::vector<const std::byte*> inputs;
+    std::vector<std::byte*> outputs;
+  };
+  std::vector<Pointers> pointers;
 };
 
 // Lays out every plan of `model`, batches ascending, then lengths. Errors (what is needed, what there is): a
 // tensor that does not divide into rows or holds strings, a batch above max_batch, more workspace than
 // `workspace` or more I/O than `io`.
-Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io);
+Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io,
+                                        std::size_t streams = 1);
 
 // A model in the host store.
 struct HostModel {
   std::shared_ptr<const engine::CompiledModel> compiled;
   std::vector<PlanLayout> layouts;
-  PageCache::Range range;  // the LOAD thread's
-
-  // Guarded by the worker's state mutex. LOAD sets `loaded`; UNLOAD takes it away at once and returns the
-  // pages when `executing` is over, until when it and what follows it wait in the list of parked slots.
-  bool loaded = false;
-  bool executing = false;
-  std::uint32_t first_parked = 0xffffffffU;
-  std::uint32_t last_parked = 0xffffffffU;
+  engine::WeightRange range;
 
   bool varies() const { return layouts.front().length > 0; }
   // For rows up to `length` where the model pads; for exactly that length where it does not.

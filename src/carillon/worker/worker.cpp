@@ -3,73 +3,39 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <limits>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "carillon/base/assert.h"
-#include "carillon/worker/executor.h"
+#include "carillon/device/core.h"
+#include "carillon/engine/host/host_memory.h"
+#include "carillon/engine/host/memory.h"
+#include "carillon/engine/host_stream.h"
+#include "carillon/engine/turn_thread.h"
 #include "carillon/worker/host_model.h"
-#include "carillon/worker/io_cache.h"
-#include "carillon/worker/memory.h"
-#include "carillon/worker/page_cache.h"
 #include "carillon/worker/placement.h"
-#include "carillon/worker/slot_pool.h"
+#include "carillon/worker/slots.h"
 
 namespace carillon::worker {
 namespace {
 
+using device::Command;
+using device::Executor;
+using device::Slot;
 using schedule::ActionStatus;
 
 constexpr Window any_time{TimePoint::min(), TimePoint::max()};
-constexpr std::uint32_t none = 0xffffffffU;
 // Rows of a batch with bad data are run by themselves for so long: less than after what a device counts as
 // hung.
 constexpr Duration alone_at_most = 500ms;
-
-struct LoadSlot {  // or UNLOAD
-  std::uint32_t life = 0;
-  bool unload = false;
-  Entry entry;
-  ModelId model;
-  ActionTimes times;
-  std::uint32_t next_parked = none;
-};
-
-struct InferSlot {
-  ActionId id;
-  std::uint32_t life = 0;
-  ModelId model;
-  Window window;
-  int batch = 0;
-  std::array<RowBuffers, max_batch> rows;
-  HostModel* host = nullptr;  // this and the rest: from INPUT on
-  // Plans that run one after the other: one, but for rows of different lengths that must not be padded.
-  // parts[i] takes the rows order[first, first + its batch).
-  struct Part {
-    PlanLayout* layout = nullptr;
-    int first = 0;
-    std::uint64_t io = 0;  // from io.data
-  };
-  std::array<Part, max_batch> parts;
-  int part_count = 0;
-  std::array<std::uint8_t, max_batch> order;
-  IoCache::Piece io;
-
-  std::span<const Part> all_parts() const {
-    return std::span(parts).first(static_cast<std::size_t>(part_count));
-  }
-  int place(const Part& part, int i) const { return order[static_cast<std::size_t>(part.first + i)]; }
-  const RowBuffers& row(const Part& part, int i) const {
-    return rows[static_cast<std::size_t>(place(part, i))];
-  }
-  std::vector<BadRow> bad_rows;
-  bool odd_time = false;
-  bool is_bad(int place) const { return std::ranges::find(bad_rows, place, &BadRow::row) != bad_rows.end(); }
-  ActionTimes times;
-};
+// Actions of the worker's own, to measure: far from those that are told.
+constexpr std::uint64_t own_action = std::uint64_t{1} << 63;
 
 // Steps that were never reached take the time of the one before.
 void fill_forward(ActionTimes& times) {
@@ -93,161 +59,320 @@ Result<> guarded(const Call& call) {
   }
 }
 
-class WorkerImpl final : public Worker {
+// The live shell of device::Core: one lock around the core, and a thread for each of its executors, which
+// takes the executor's turns and does what the core tells it. Whoever finishes something drives the core
+// himself, and wakes those that have something new to do.
+class WorkerImpl final : public Worker, private engine::Stream::Client {
  public:
-  WorkerImpl(const Options& options, const Clock& clock, ResultSink& sink, std::unique_ptr<PageCache> pages,
-             Arena io, Arena workspace, std::vector<std::string> notes)
+  WorkerImpl(const Options& options, const Clock& clock, ResultSink& sink,
+             std::unique_ptr<engine::DeviceMemory> memory, std::vector<std::string> notes)
       : clock_(clock),
         sink_(sink),
-        workspace_(std::move(workspace)),
-        pages_(std::move(pages)),
-        io_(std::move(io)),
+        memory_(std::move(memory)),
         notes_(std::move(notes)),
         models_(std::make_unique<HostModel[]>(options.max_models)),
         max_models_(options.max_models),
-        pacer_(options.share),
+        share_(options.share),
         probe_(options.probe),
-        loads_(options.queue),
-        infers_(options.queue),
-        load_(options.queue, clock, on_load_, options.spin),
-        input_(options.queue, clock, on_input_, options.spin),
-        exec_(options.queue, clock, on_exec_, options.spin),
-        output_(options.queue, clock, on_output_, options.spin) {}
-
-  // Each executor stops before those that it hands actions to, and before what its actions wait for.
-  ~WorkerImpl() override {
-    input_.stop(Executor::Pending::abandon);
-    exec_.stop(Executor::Pending::abandon);
-    load_.stop(Executor::Pending::abandon);
-    output_.stop(Executor::Pending::run);  // these have run: only their copies are missing
+        core_({.pages = memory_->pages(),
+               .io = memory_->io_size(),
+               .workspace = memory_->workspace_size(),
+               .queue = options.queue,
+               .reserved = options.queue}),
+        infers_(std::make_unique<InferSlot[]>(options.queue)),
+        loads_(std::make_unique<LoadSlot[]>(options.queue)),
+        load_(clock, [this] { return load_turn(); }, options.spin),
+        input_(clock, [this] { return input_turn(); }, options.spin),
+        output_(clock, [this] { return output_turn(); }, options.spin),
+        stream_(std::make_unique<engine::HostStream>(clock, "carillon-exec", options.spin)) {
+    out_.reserve(16);
+    results_.reserve(2 * options.queue);
+    telling_now_.reserve(2 * options.queue);
   }
+
+  ~WorkerImpl() override;
 
   Result<> start(const Options& options);
 
   Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) override;
   Result<> has_room(const engine::CompiledModel& model) const override {
     if (auto enough = enough_pages(model); !enough) return enough;
-    const auto layouts = lay_out(model, workspace_.size(), io_.capacity());
+    const auto layouts = lay_out(model, memory_->workspace_size(), memory_->io_size());
     return layouts ? Result<>{} : std::unexpected(layouts.error());
   }
   bool submit(const LoadCommand& command) override;
   bool submit(const UnloadCommand& command) override;
   bool submit(const InferCommand& command) override;
-  void stop(ActionId id) override;
+  void stop(ActionId id) override { evict(id, device::After::drop, {}); }
+  void preempt(ActionId id, TimePoint order) override { evict(id, device::After::resume, order); }
   std::uint32_t retire() override;
-  void probe() override;
-  bool busy() const override { return exec_busy_.load() || load_busy_.load(); }
-  std::uint64_t total_pages() const override { return pages_->total_pages(); }
-  std::uint64_t free_pages() const override { return pages_->free_pages(); }
+  void probe() override {
+    stream_->post([this, life = life_.load()] { probe_device(life); });
+  }
+  bool busy() const override { return stream_->busy() || probing_.load() || load_busy_.load(); }
+  std::uint64_t total_pages() const override { return memory_->pages(); }
+  std::uint64_t free_pages() const override {
+    const std::lock_guard lock(mutex_);
+    return core_.free_pages();
+  }
   Result<std::vector<Duration>> measure_exec(ModelId id, int batch, int repeats,
                                              std::int64_t length) override;
   Result<std::vector<Duration>> measure_load(ModelId id, int repeats) override;
   const std::vector<std::string>& notes() const override { return notes_; }
 
  private:
-  // One executor's way into the worker.
-  struct Step final : Executor::Handler {
-    using Start = void (WorkerImpl::*)(std::uint32_t slot, TimePoint now);
-    using End = void (WorkerImpl::*)(std::uint32_t slot, ActionStatus status, std::string error);
-    Step(WorkerImpl& owner, Start start, End end) : worker(owner), on_start(start), on_end(end) {}
-    void run(const Entry& entry, TimePoint now) override { (worker.*on_start)(entry.slot, now); }
-    void refuse(const Entry& entry, TimePoint) override {
-      (worker.*on_end)(entry.slot, ActionStatus::too_late, {});
-    }
-    void abandon(const Entry& entry) override {
-      (worker.*on_end)(entry.slot, ActionStatus::failed, "the worker stops");
-    }
-    WorkerImpl& worker;
-    Start on_start;
-    End on_end;
+  static constexpr int nobody = -1;  // who drives the core: none of its executors
+  static constexpr Executor stream = device::first_stream;
+
+  // What the core has for the executor that drives it.
+  struct Turn {
+    TimePoint next = TimePoint::max();
+    std::optional<Command> work;
+    std::span<const std::uint32_t> pages;  // of a copy or unmap
   };
 
+  // Calls act(now) under the lock, and sees to all that the core then says.
+  template <typename Act>
+  Turn drive(int self, Act&& act);
+  void handle(const Command& command, int self, Turn& turn, std::uint32_t& wakes);
+  void note_result(const Command& command);
+  void wake(std::uint32_t executors, int self);
+  void tell_results();
+
+  InferSlot& infer(Slot slot) { return infers_[slot / 2]; }
+  LoadSlot& load(Slot slot) { return loads_[slot / 2]; }
   HostModel* find(ModelId id) {
     return id.index() < model_count_.load(std::memory_order_acquire) ? &models_[id.index()] : nullptr;
   }
-  std::string unknown(ModelId id) const { return "model " + std::to_string(id.value) + " is not registered"; }
-
-  Result<> enough_pages(const engine::CompiledModel& model) const;
-  bool submit_load(bool unload, ActionId id, ModelId model, TimePoint order, Window window);
-  void run_load_or_unload(std::uint32_t slot, TimePoint now);
-  void run_load(std::uint32_t slot, HostModel& host);
-  void run_unload(std::uint32_t slot, HostModel& host);
-  void park(std::uint32_t slot, HostModel& host);
-  PageCache::Outcome copy_weights(HostModel& host);
-  void end_load(std::uint32_t slot, ActionStatus status, std::string error);
-
-  void run_input(std::uint32_t slot, TimePoint now);
-  std::string divide(InferSlot& action) const;
-  std::string wrong_with(const InferSlot& action) const;
-  void run_exec(std::uint32_t slot, TimePoint now);
-  bool over(std::uint32_t life) const { return life != life_.load(); }
-  void tell(const ActionResult& result);
-  void probe_device(std::uint32_t life);
-  void empty_memory();
-  bool begin_exec(HostModel& host);
-  void finish_exec(HostModel& host);
-  Result<> run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop,
-                    graph::Faults& faults);
-  Result<bool> run_part(InferSlot& action, const InferSlot::Part& part);
-  Result<bool> run_each(InferSlot& action, const InferSlot::Part& part);
-  void run_output(std::uint32_t slot, TimePoint now);
-  void end_infer(std::uint32_t slot, ActionStatus status, std::string error) {
-    end_infer(slot, status, std::move(error), false);
+  static std::string unknown(ModelId id) {
+    return "model " + std::to_string(id.value) + " is not registered";
   }
-  void end_infer(std::uint32_t slot, ActionStatus status, std::string error, bool device_lost);
+  Result<> enough_pages(const engine::CompiledModel& model) const;
+  template <typename Action>
+  bool submit_load(const Action& action);
+  void evict(ActionId id, device::After after, TimePoint order);
+  bool over(std::uint32_t life) const { return life != life_.load(); }
+
+  TimePoint load_turn();
+  TimePoint input_turn();
+  TimePoint output_turn();
+  void copy_weights(const Turn& turn);
+  void take_rows(Slot slot);
+
+  // Of the stream.
+  TimePoint idle() override;
+  void completed(const engine::Completion& completion) override;
+  void launch(InferSlot& action, const PlanLayout& layout, std::uint64_t io, int first);
+  void launch_part(InferSlot& action, int first);
+  void part_completed(InferSlot& action, const engine::Completion& completion);
+  void next_part(InferSlot& action);
+  void run_alone(InferSlot& action);
+  void next_alone(InferSlot& action);
+  void alone_completed(InferSlot& action, const engine::Completion& completion);
+  void leave_alone(InferSlot& action);
+  PlanLayout& alone_layout(InferSlot& action) const {
+    // Batches ascend. Where there is none of one row, the row fills the least there is.
+    return *std::ranges::find(action.host->layouts, action.now().layout->length, &PlanLayout::length);
+  }
+  void end_run(InferSlot& action, int next, const Error* error);
+
+  void probe_device(std::uint32_t life);
+  template <typename Command>
+  std::optional<ActionResult> perform(Command command);
 
   const Clock& clock_;
   ResultSink& sink_;
-  Arena workspace_;
-  std::unique_ptr<PageCache> pages_;
-  IoCache io_;
+  std::unique_ptr<engine::DeviceMemory> memory_;
   std::vector<std::string> notes_;
 
   std::mutex adding_;  // one add_model() at a time
   std::unique_ptr<HostModel[]> models_;
   std::size_t max_models_;
-  engine::Pacer pacer_;
-  std::function<Result<>()> probe_;
-  std::mutex telling_;  // of the sink, and of the end of a life
-  std::atomic<std::uint32_t> life_{0};
-  std::atomic<bool> exec_busy_{false}, load_busy_{false};
   std::atomic<std::size_t> model_count_{0};
-  std::mutex state_;  // of all models: held for a few instructions
+  double share_;
+  std::function<Result<>()> probe_;
+  std::atomic<std::uint32_t> life_{0};
+  std::atomic<bool> load_busy_{false}, probing_{false}, ending_{false};
 
-  // INFERs to be stopped, by id + 1, the oldest written over; and the one that runs.
-  std::mutex stopping_;
-  std::array<std::atomic<std::uint64_t>, 64> stops_{};
-  std::atomic<std::uint32_t> next_stop_{0};
-  std::atomic<std::uint64_t> running_{0};
-  engine::StopSignal signal_;
-  graph::Faults faults_;  // of the run, EXEC's
+  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_.
+  std::mutex telling_;
+  std::vector<ActionResult> telling_now_;
 
-  SlotPool<LoadSlot> loads_;
-  SlotPool<InferSlot> infers_;
-  Step on_load_{*this, &WorkerImpl::run_load_or_unload, &WorkerImpl::end_load};
-  Step on_input_{*this, &WorkerImpl::run_input, &WorkerImpl::end_infer};
-  Step on_exec_{*this, &WorkerImpl::run_exec, &WorkerImpl::end_infer};
-  Step on_output_{*this, &WorkerImpl::run_output, &WorkerImpl::end_infer};
-  Executor load_, input_, exec_, output_;
+  mutable std::mutex mutex_;  // of what follows; never held while anything is copied or run
+  device::Core core_;
+  device::Commands out_;
+  std::vector<ActionResult> results_;  // to be told
+  std::uint64_t launches_ = 0;
+
+  // By slot; what is in an executor's hands is that executor's.
+  std::unique_ptr<InferSlot[]> infers_;
+  std::unique_ptr<LoadSlot[]> loads_;
+  Slot running_ = device::no_slot;  // the stream's thread's
+
+  std::mutex measuring_;  // of what follows, and one measurement at a time
+  std::condition_variable measured_;
+  std::uint64_t own_actions_ = 0;
+  std::map<ActionId, ActionResult> own_results_;
+
+  engine::TurnThread load_, input_, output_;
+  std::unique_ptr<engine::Stream> stream_;
 };
+
+// --- The core and its threads
+
+template <typename Act>
+WorkerImpl::Turn WorkerImpl::drive(int self, Act&& act) {
+  Turn turn;
+  std::uint32_t wakes = 0;
+  bool tell = false;
+  {
+    const std::lock_guard lock(mutex_);
+    turn.next = act(clock_.now());
+    for (std::size_t i = 0; i < out_.size(); ++i) handle(out_[i], self, turn, wakes);
+    out_.clear();
+    tell = !results_.empty();
+  }
+  // Results are told by the worker's own threads.
+  if (tell && self == nobody) wakes |= 1U << device::input_executor;
+  wake(wakes, self);
+  if (tell && self != nobody) tell_results();
+  return turn;
+}
+
+void WorkerImpl::handle(const Command& command, int self, Turn& turn, std::uint32_t& wakes) {
+  switch (command.kind) {
+    case Command::Kind::wake:
+      wakes |= 1U << command.executor;
+      return;
+    case Command::Kind::evict:
+      stream_->evict(infer(command.slot).launch);
+      return;
+    case Command::Kind::report:
+      note_result(command);
+      return;
+    case Command::Kind::copy:
+    case Command::Kind::unmap:
+      turn.pages = core_.pages(core_.model(command.slot));
+      break;
+    case Command::Kind::launch:
+      infer(command.slot).launch = ++launches_;
+      infer(command.slot).workspace = core_.workspace_offset(command.slot);
+      break;
+    case Command::Kind::gather:
+    case Command::Kind::scatter:
+      break;
+  }
+  CARILLON_ASSERT(self != nobody && !turn.work);  // each executor has one thing in hand
+  turn.work = command;
+}
+
+void WorkerImpl::wake(std::uint32_t executors, int self) {
+  if (self != nobody) executors &= ~(1U << self);
+  if ((executors & (1U << device::load_executor)) != 0) load_.wake();
+  if ((executors & (1U << device::input_executor)) != 0) input_.wake();
+  if ((executors & (1U << device::output_executor)) != 0) output_.wake();
+  if ((executors & (1U << stream)) != 0) stream_->wake();
+}
+
+// Under the lock: the slot is taken anew after it.
+void WorkerImpl::note_result(const Command& command) {
+  ActionResult result{.status = command.status, .error = {}};
+  std::string own;
+  ModelId model;
+  if (core_.kind(command.slot) == device::ActionKind::infer) {
+    InferSlot& action = infer(command.slot);
+    result.id = action.id;
+    result.times = action.times;
+    result.device_lost = action.device_lost;
+    result.paused = action.paused;
+    result.life = action.life;
+    if (command.status == ActionStatus::success) {
+      result.bad_rows = std::exchange(action.bad_rows, {});
+      result.odd_time = action.odd_time;
+    }
+    own = std::move(action.error);
+    model = action.model;
+  } else {
+    LoadSlot& action = load(command.slot);
+    result.id = action.id;
+    result.times = action.times;
+    result.life = action.life;
+    own = std::move(action.error);
+    model = action.model;
+  }
+  fill_forward(result.times);
+  if (command.status == ActionStatus::failed) switch (command.failure) {
+      case device::Failure::unknown_model:
+        result.error = unknown(model);
+        break;
+      case device::Failure::loaded_already:
+        result.error = "model " + std::to_string(model.value) + " is loaded already";
+        break;
+      case device::Failure::abandoned:
+        result.error = "the worker stops";
+        break;
+      case device::Failure::none:
+      case device::Failure::executor:
+        result.error = std::move(own);
+        break;
+    }
+  results_.push_back(std::move(result));
+}
+
+void WorkerImpl::tell_results() {
+  const std::lock_guard telling(telling_);
+  {
+    const std::lock_guard lock(mutex_);
+    telling_now_.swap(results_);
+  }
+  for (const ActionResult& result : telling_now_) {
+    if (result.id.value >= own_action) {
+      {
+        const std::lock_guard lock(measuring_);
+        own_results_.emplace(result.id, result);
+      }
+      measured_.notify_all();
+    } else if (!over(result.life)) {
+      sink_.on_result(result);
+    }
+  }
+  telling_now_.clear();
+}
 
 Result<> WorkerImpl::start(const Options& options) {
   const Placements places = place_executors(usable_cores(), options.exec_threads, options.real_time);
   notes_.insert(notes_.end(), places.notes.begin(), places.notes.end());
-  const struct {
-    Executor& executor;
-    const Placement& placement;
-    const char* name;
-  } executors[] = {{load_, places.load, "carillon-load"},
-                   {input_, places.input, "carillon-input"},
-                   {exec_, places.exec, "carillon-exec"},
-                   {output_, places.output, "carillon-output"}};
-  for (const auto& [executor, placement, name] : executors) {
-    if (auto started = executor.start(name); !started) return started;
-    executor.call([&] { apply(placement, name, notes_); });
-  }
+  for (const auto& [thread, name] : {std::pair{&load_, "carillon-load"}, std::pair{&input_, "carillon-input"},
+                                     std::pair{&output_, "carillon-output"}})
+    if (auto started = thread->start(name); !started) return started;
+  if (auto started = stream_->start(*this); !started) return started;
+  load_.call([&] { apply(places.load, "carillon-load", notes_); });
+  input_.call([&] { apply(places.input, "carillon-input", notes_); });
+  stream_->call([&] { apply(places.exec, "carillon-exec", notes_); });
+  output_.call([&] { apply(places.output, "carillon-output", notes_); });
   return {};
 }
+
+// Who hands over to another stops before it.
+WorkerImpl::~WorkerImpl() {
+  ending_ = true;
+  input_.stop(false);
+  stream_->stop();
+  load_.stop(false);
+  drive(nobody, [this](TimePoint) {
+    core_.abandon(out_);
+    return TimePoint::max();
+  });
+  output_.stop(true);  // what has run: only its copies are missing
+  tell_results();
+  for (std::size_t i = 0; i < model_count_.load(); ++i) {
+    const std::span<const std::uint32_t> pages = core_.pages(ModelId{static_cast<std::uint32_t>(i)});
+    if (!pages.empty()) memory_->unmap(models_[i].range, pages);
+    memory_->release(models_[i].range);
+  }
+}
+
+// --- Models
 
 Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) {
   const std::lock_guard lock(adding_);
@@ -260,15 +385,19 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
     return fail(ErrorCode::resource_exhausted, context + ": the worker holds " + std::to_string(count) +
                                                    " models already, as many as it may");
   if (auto enough = enough_pages(*model); !enough) return in_context(context, enough.error());
-  auto layouts = lay_out(*model, workspace_.size(), io_.capacity());
+  auto layouts = lay_out(*model, memory_->workspace_size(), memory_->io_size());
   if (!layouts) return in_context(context, layouts.error());
-  auto range = pages_->reserve(model->weights());
+  auto range = memory_->reserve(pages_for(model->weights()));
   if (!range) return in_context(context, range.error());
 
   HostModel& host = models_[count];
   host.compiled = std::move(model);
   host.layouts = std::move(*layouts);
-  host.range = std::move(*range);
+  host.range = *range;
+  {
+    const std::lock_guard core(mutex_);
+    core_.add_model(id, host.range.pages);
+  }
   model_count_.store(count + 1, std::memory_order_release);
   return {};
 }
@@ -281,411 +410,343 @@ Result<> WorkerImpl::enough_pages(const engine::CompiledModel& model) const {
                   " pages of 16 MiB, and the page cache has " + std::to_string(total_pages()));
 }
 
-// --- LOAD and UNLOAD: one thread, so that pages are taken and returned in the order of the queue.
+// --- Actions come
 
 bool WorkerImpl::submit(const LoadCommand& command) {
-  // Never level with an UNLOAD: that goes first.
-  const TimePoint order = std::max(command.window.earliest, TimePoint::min() + Duration{1});
-  return submit_load(false, command.id, command.model, order, command.window);
+  return submit_load(device::LoadAction{command.id, command.model, command.window});
 }
 
 bool WorkerImpl::submit(const UnloadCommand& command) {
-  return submit_load(true, command.id, command.model, TimePoint::min(), any_time);
+  return submit_load(device::UnloadAction{command.id, command.model});
 }
 
-bool WorkerImpl::submit_load(bool unload, ActionId id, ModelId model, TimePoint order, Window window) {
-  const std::uint32_t slot = loads_.take();
-  if (slot == none) return false;
-  loads_[slot] = {.life = life_.load(),
-                  .unload = unload,
-                  .entry = {.order = order, .id = id, .window = window, .slot = slot},
-                  .model = model,
-                  .times = {.received = clock_.now()}};
-  if (load_.push(loads_[slot].entry)) return true;
-  loads_.give_back(slot);
-  return false;
+template <typename Action>
+bool WorkerImpl::submit_load(const Action& action) {
+  bool taken = false;
+  drive(nobody, [&](TimePoint now) {
+    if (ending_) return TimePoint::max();
+    const Slot slot = core_.submit(action, now, out_);
+    taken = slot != device::no_slot;
+    if (taken)
+      load(slot) = {.id = action.id, .life = life_.load(), .model = action.model, .times = {.received = now},
+                    .error = {}};
+    return TimePoint::max();
+  });
+  return taken;
 }
-
-void WorkerImpl::run_load_or_unload(std::uint32_t slot, TimePoint now) {
-  LoadSlot& action = loads_[slot];
-  if (over(action.life)) return end_load(slot, ActionStatus::failed, {});
-  action.times.exec_start = now;
-  HostModel* host = find(action.model);
-  if (host == nullptr)
-    end_load(slot, ActionStatus::failed, unknown(action.model));
-  else if (action.unload)
-    run_unload(slot, *host);
-  else
-    run_load(slot, *host);
-}
-
-void WorkerImpl::run_load(std::uint32_t slot, HostModel& host) {
-  bool loaded = false;
-  {
-    const std::lock_guard lock(state_);
-    loaded = host.loaded;
-    if (!loaded && host.executing) return park(slot, host);  // behind the UNLOAD that waits there
-  }
-  if (loaded)
-    return end_load(slot, ActionStatus::failed,
-                    "model " + std::to_string(loads_[slot].model.value) + " is loaded already");
-  if (host.range.mapped()) {
-    // Its UNLOAD has left the parking this instant and is in the queue, ahead of this.
-    if (!load_.push(loads_[slot].entry)) end_load(slot, ActionStatus::failed, "the worker stops");
-    return;
-  }
-  switch (copy_weights(host)) {
-    case PageCache::Outcome::mapped: {
-      {
-        const std::lock_guard lock(state_);
-        host.loaded = true;
-      }
-      return end_load(slot, ActionStatus::success, {});
-    }
-    case PageCache::Outcome::no_pages:
-      return end_load(slot, ActionStatus::no_memory, {});
-    case PageCache::Outcome::refused:
-      return end_load(slot, ActionStatus::failed,
-                      std::string("the system refused to map the pages: ") + std::strerror(errno));
-  }
-}
-
-PageCache::Outcome WorkerImpl::copy_weights(HostModel& host) {
-  const PageCache::Outcome outcome = pages_->map(host.range);
-  if (outcome != PageCache::Outcome::mapped) return outcome;
-  const std::uint64_t size = host.compiled->weights().count;
-  load_busy_ = true;
-  for (std::uint64_t at = 0; at < size; at += page_size.count)
-    host.compiled->write_weights(at, {host.range.data() + at, std::min(page_size.count, size - at)});
-  load_busy_ = false;
-  return outcome;
-}
-
-void WorkerImpl::run_unload(std::uint32_t slot, HostModel& host) {
-  {
-    const std::lock_guard lock(state_);
-    host.loaded = false;  // whatever EXEC comes now is refused
-    if (host.executing) return park(slot, host);
-  }
-  if (host.range.mapped()) pages_->unmap(host.range);
-  end_load(slot, ActionStatus::success, {});
-}
-
-// Requires state_. The action goes back to the queue when the model's EXEC is over.
-void WorkerImpl::park(std::uint32_t slot, HostModel& host) {
-  loads_[slot].next_parked = none;
-  (host.first_parked == none ? host.first_parked : loads_[host.last_parked].next_parked) = slot;
-  host.last_parked = slot;
-}
-
-void WorkerImpl::end_load(std::uint32_t slot, ActionStatus status, std::string error) {
-  LoadSlot& action = loads_[slot];
-  ActionResult result{action.entry.id, status, action.times, std::move(error), false, action.life};
-  if (result.times.exec_start != TimePoint{}) result.times.exec_end = clock_.now();
-  fill_forward(result.times);
-  loads_.give_back(slot);  // first, so that whoever hears of the result finds room
-  tell(result);
-}
-
-void WorkerImpl::tell(const ActionResult& result) {
-  const std::lock_guard lock(telling_);
-  if (!over(result.life)) sink_.on_result(result);
-}
-
-// --- INFER: INPUT, EXEC, OUTPUT. A slot passes from thread to thread through their queues; there are as many
-// slots as a queue has places, so none of them is ever full.
 
 bool WorkerImpl::submit(const InferCommand& command) {
-  const std::uint32_t slot = infers_.take();
-  if (slot == none) return false;
-  InferSlot& action = infers_[slot];
-  action.id = command.id;
-  action.life = life_.load();
-  action.model = command.model;
-  action.window = command.window;
-  action.batch = command.batch;
-  if (command.batch > 0 && command.batch <= max_batch)
-    std::copy_n(command.rows.begin(), command.batch, action.rows.begin());
-  action.io = {};
-  action.bad_rows.clear();
-  action.odd_time = false;
-  action.times = {.received = clock_.now()};
-  // At once, the most urgent first; what cannot be in time any more is not even copied.
-  const Entry entry{.order = command.window.earliest,
-                    .id = command.id,
-                    .window = {TimePoint::min(), command.window.latest},
-                    .slot = slot};
-  if (input_.push(entry)) return true;
-  infers_.give_back(slot);
-  return false;
-}
-
-void WorkerImpl::run_input(std::uint32_t slot, TimePoint now) {
-  InferSlot& action = infers_[slot];
-  if (over(action.life)) return end_infer(slot, ActionStatus::failed, {});
-  action.times.input_start = now;
-  action.host = find(action.model);
-  std::string wrong = divide(action);
-  if (wrong.empty()) wrong = wrong_with(action);
-  if (!wrong.empty()) return end_infer(slot, ActionStatus::failed, std::move(wrong));
-  std::uint64_t io_bytes = 0;
-  for (const InferSlot::Part& part : action.all_parts()) io_bytes = part.io + part.layout->io_bytes;
-  action.io = io_.allocate(io_bytes);
-  if (action.io.data == nullptr) return end_infer(slot, ActionStatus::no_memory, {});
-  for (const InferSlot::Part& part : action.all_parts())
-    for (std::size_t i = 0; i < part.layout->inputs.size(); ++i) {
-      const TensorPlace& place = part.layout->inputs[i];
-      std::byte* to = action.io.data + part.io + place.offset;
-      for (int row = 0; row < part.layout->batch; ++row, to += place.row_bytes)
-        put_row(place, action.row(part, row).length, action.row(part, row).inputs[i], to);
-    }
-  action.times.input_end = clock_.now();
-  if (!exec_.push({.order = action.window.earliest, .id = action.id, .window = action.window, .slot = slot}))
-    end_infer(slot, ActionStatus::failed, "the worker stops");
-}
-
-// Chooses the plans for the action's rows; what is wrong, where there are none.
-std::string WorkerImpl::divide(InferSlot& action) const {
-  action.part_count = 0;
-  if (action.host == nullptr) return unknown(action.model);
-  const auto no_plan = [&](int batch, std::int64_t length) {
-    return "model " + std::to_string(action.model.value) + " has no plan for a batch of " +
-           std::to_string(batch) + (length > 0 ? " at length " + std::to_string(length) : "");
-  };
-  if (action.batch < 1 || action.batch > max_batch) return no_plan(action.batch, 0);
-  const auto batch = static_cast<std::size_t>(action.batch);
-  for (std::size_t i = 0; i < batch; ++i) action.order[i] = static_cast<std::uint8_t>(i);
-  const auto length_of = [&](std::size_t i) { return action.rows[action.order[i]].length; };
-  const bool varies = action.host->varies();
-  std::int64_t longest = 0;
-  for (std::size_t i = 0; i < batch && varies; ++i) {
-    if (length_of(i) < 1) return "row " + std::to_string(i) + " does not say its length";
-    longest = std::max(longest, length_of(i));
-  }
-  if (PlanLayout* whole = action.host->layout(action.batch, longest);
-      whole != nullptr &&
-      (!varies || action.host->compiled->pads() ||
-       std::ranges::all_of(std::span(action.rows).first(batch),
-                           [&](const RowBuffers& row) { return row.length == longest; }))) {
-    action.parts[0] = {.layout = whole};
-    action.part_count = 1;
-    return {};
-  }
-  if (!varies || action.host->compiled->pads()) return no_plan(action.batch, longest);
-  std::ranges::sort(std::span(action.order).first(batch), {}, [&](std::uint8_t row) {
-    return std::pair{action.rows[row].length, row};
+  bool taken = false;
+  drive(nobody, [&](TimePoint now) {
+    if (ending_) return TimePoint::max();
+    const Slot slot =
+        core_.submit(device::InferAction{
+                         .id = command.id, .model = command.model, .window = command.window, .cls = command.cls},
+                     now, out_);
+    taken = slot != device::no_slot;
+    if (!taken) return TimePoint::max();
+    InferSlot& action = infer(slot);
+    action.id = command.id;
+    action.life = life_.load();
+    action.model = command.model;
+    action.batch = command.batch;
+    if (command.batch > 0 && command.batch <= max_batch)
+      std::copy_n(command.rows.begin(), command.batch, action.rows.begin());
+    action.bad_rows.clear();
+    action.odd_time = action.device_lost = false;
+    action.paused = Duration{0};
+    action.error.clear();
+    action.times = {.received = now};
+    return TimePoint::max();
   });
-  std::uint64_t io = 0;
-  for (std::size_t first = 0; first < batch;) {
-    std::size_t alike = 1;
-    while (first + alike < batch && length_of(first + alike) == length_of(first)) ++alike;
-    PlanLayout* layout = nullptr;
-    for (; alike > 0 && layout == nullptr; --alike)
-      layout = action.host->layout(static_cast<int>(alike), length_of(first));
-    if (layout == nullptr) return no_plan(1, length_of(first));
-    action.parts[static_cast<std::size_t>(action.part_count++)] = {
-        .layout = layout, .first = static_cast<int>(first), .io = io};
-    io = round_up(io + layout->io_bytes, 64);
-    first += static_cast<std::size_t>(layout->batch);
+  return taken;
+}
+
+void WorkerImpl::evict(ActionId id, device::After after, TimePoint order) {
+  drive(nobody, [&](TimePoint now) {
+    core_.evict(id, after, order, now, out_);
+    return TimePoint::max();
+  });
+}
+
+// --- LOAD
+
+TimePoint WorkerImpl::load_turn() {
+  const Turn turn = drive(device::load_executor, [this](TimePoint now) {
+    return ending_ ? TimePoint::max() : core_.turn(device::load_executor, now, out_);
+  });
+  if (!turn.work) return turn.next;
+  copy_weights(turn);
+  return TimePoint::min();
+}
+
+void WorkerImpl::copy_weights(const Turn& turn) {
+  const Slot slot = turn.work->slot;
+  LoadSlot& action = load(slot);
+  HostModel& host = *find(action.model);
+  action.times.exec_start = clock_.now();
+  const Result<> mapped = memory_->map(host.range, turn.pages);
+  if (mapped) {
+    const std::uint64_t size = host.compiled->weights().count;
+    load_busy_ = true;
+    for (std::uint64_t at = 0; at < size; at += page_size.count)
+      host.compiled->write_weights(
+          at, {memory_->access(host.range.data + at), std::min(page_size.count, size - at)});
+    load_busy_ = false;
+  } else {
+    action.error = mapped.error().message;
   }
-  return {};
+  action.times.exec_end = clock_.now();
+  drive(device::load_executor, [&](TimePoint now) {
+    core_.copied(slot, mapped.has_value(), now, out_);
+    return TimePoint::max();
+  });
 }
 
-// Empty where the action can be carried out.
-std::string WorkerImpl::wrong_with(const InferSlot& action) const {
-  const PlanLayout& layout = *action.parts.front().layout;  // all take the same number of tensors
-  for (int row = 0; row < action.batch; ++row) {
-    const RowBuffers& buffers = action.rows[static_cast<std::size_t>(row)];
-    const auto check = [&](const char* what, const auto& pointers, const std::vector<TensorPlace>& places) {
-      std::string wrong;
-      if (pointers.size() != places.size())
-        wrong = "row " + std::to_string(row) + " has " + std::to_string(pointers.size()) + " " + what +
-                ", and the model " + std::to_string(places.size());
-      else
-        for (std::size_t i = 0; i < places.size() && wrong.empty(); ++i)
-          if (pointers[i] == nullptr && places[i].row_bytes > 0)
-            wrong = "row " + std::to_string(row) + " has no memory for number " + std::to_string(i) +
-                    " of its " + what;
-      return wrong;
-    };
-    if (std::string wrong = check("inputs", buffers.inputs, layout.inputs); !wrong.empty()) return wrong;
-    if (std::string wrong = check("outputs", buffers.outputs, layout.outputs); !wrong.empty()) return wrong;
+// --- INPUT and OUTPUT
+
+TimePoint WorkerImpl::input_turn() {
+  const Turn turn = drive(device::input_executor, [this](TimePoint now) {
+    return ending_ ? TimePoint::max() : core_.turn(device::input_executor, now, out_);
+  });
+  if (!turn.work) return turn.next;
+  const Slot slot = turn.work->slot;
+  if (turn.work->kind == Command::Kind::gather) {
+    take_rows(slot);
+  } else {
+    LoadSlot& action = load(slot);
+    action.times.exec_start = clock_.now();
+    memory_->unmap(find(action.model)->range, turn.pages);
+    action.times.exec_end = clock_.now();
+    drive(device::input_executor, [&](TimePoint now) {
+      core_.unmapped(slot, now, out_);
+      return TimePoint::max();
+    });
   }
-  return {};
+  return TimePoint::min();
 }
 
-bool WorkerImpl::begin_exec(HostModel& host) {
-  const std::lock_guard lock(state_);
-  if (!host.loaded && host.range.pages() > 0) return false;
-  host.executing = true;
-  return true;
-}
-
-void WorkerImpl::finish_exec(HostModel& host) {
-  const std::lock_guard lock(state_);
-  host.executing = false;
-  for (std::uint32_t slot = std::exchange(host.first_parked, none); slot != none;) {
-    // Once pushed the slot may end on the LOAD thread and be used anew.
-    const std::uint32_t next = loads_[slot].next_parked;
-    const bool pushed = load_.push(loads_[slot].entry);
-    CARILLON_ASSERT(pushed);  // LOAD stops after EXEC, and has a place for each slot
-    slot = next;
+void WorkerImpl::take_rows(Slot slot) {
+  InferSlot& action = infer(slot);
+  action.times.input_start = clock_.now();
+  action.host = find(action.model);
+  device::Core::Gathered gathered;
+  if (std::string wrong = divide(action); !wrong.empty()) {
+    action.error = std::move(wrong);
+    gathered.status = ActionStatus::failed;
+  } else {
+    const std::lock_guard lock(mutex_);
+    if (core_.take_io(slot, io_bytes(action)))
+      action.io_offset = core_.io_offset(slot);
+    else
+      gathered.status = ActionStatus::no_memory;
   }
+  if (gathered.status == ActionStatus::success) {
+    action.io = memory_->access(memory_->io(action.io_offset));
+    gather(action);
+    action.times.input_end = clock_.now();
+    gathered.kernels = 0;
+    for (const InferSlot::Part& part : action.all_parts()) {
+      gathered.kernels += part.kernels();
+      gathered.workspace = std::max(gathered.workspace, part.layout->plan->workspace().count);
+    }
+  }
+  drive(device::input_executor, [&](TimePoint now) {
+    core_.gathered(slot, gathered, now, out_);
+    return TimePoint::max();
+  });
 }
 
-Result<> WorkerImpl::run_plan(HostModel& host, PlanLayout& layout, std::byte* io, engine::StopSignal* stop,
-                              graph::Faults& faults) {
+TimePoint WorkerImpl::output_turn() {
+  const Turn turn = drive(device::output_executor, [this](TimePoint now) {
+    return core_.turn(device::output_executor, now, out_);
+  });
+  if (!turn.work) return turn.next;
+  const Slot slot = turn.work->slot;
+  InferSlot& action = infer(slot);
+  action.times.output_start = clock_.now();
+  if (!over(action.life)) scatter(action);
+  action.times.output_end = clock_.now();
+  drive(device::output_executor, [&](TimePoint now) {
+    core_.scattered(slot, now, out_);
+    return TimePoint::max();
+  });
+  return TimePoint::min();
+}
+
+// --- EXEC: what the stream does
+
+TimePoint WorkerImpl::idle() {
+  const Turn turn = drive(stream, [this](TimePoint now) {
+    return ending_ ? TimePoint::max() : core_.turn(stream, now, out_);
+  });
+  if (!turn.work) return turn.next;
+  running_ = turn.work->slot;
+  InferSlot& action = infer(running_);
+  const TimePoint now = clock_.now();
+  if (action.times.exec_start == TimePoint{})
+    action.times.exec_start = now;
+  else
+    action.paused += now - action.times.exec_end;  // it resumes
+  // The part that the kernel is of.
+  int first = turn.work->kernel;
+  for (action.part = 0; first >= action.now().kernels(); ++action.part) first -= action.now().kernels();
+  launch_part(action, first);
+  return TimePoint::min();
+}
+
+void WorkerImpl::launch(InferSlot& action, const PlanLayout& layout, std::uint64_t io, int first) {
+  PlanLayout::Pointers& pointers = const_cast<PlanLayout&>(layout).pointers.front();
   for (std::size_t i = 0; i < layout.inputs.size(); ++i)
-    layout.input_pointers[i] = io + layout.inputs[i].offset;
+    pointers.inputs[i] = memory_->io(io) + layout.inputs[i].offset;
   for (std::size_t i = 0; i < layout.outputs.size(); ++i)
-    layout.output_pointers[i] = io + layout.outputs[i].offset;
-  return layout.plan->run({0, layout.plan->kernels()},
-                          {.inputs = layout.input_pointers,
-                           .outputs = layout.output_pointers,
-                           .workspace = workspace_.data(),
-                           .weights = host.range.data(),
-                           .faults = &faults},
-                          {}, stop);
+    pointers.outputs[i] = memory_->io(io) + layout.outputs[i].offset;
+  stream_->launch({.run = action.launch,
+                   .plan = layout.plan,
+                   .kernels = {first, layout.plan->kernels()},
+                   .binding = {.inputs = pointers.inputs,
+                               .outputs = pointers.outputs,
+                               .workspace = memory_->workspace(action.workspace),
+                               .weights = action.host->range.data,
+                               .faults = &action.faults},
+                   .share = share_});
 }
 
-// Runs a part of the action, and notes its bad rows. False: it was stopped.
-Result<bool> WorkerImpl::run_part(InferSlot& action, const InferSlot::Part& part) {
-  faults_.clear();
-  signal_.next = part.layout->plan->kernels();
-  const Result<> done = guarded(
-      [&] { return run_plan(*action.host, *part.layout, action.io.data + part.io, &signal_, faults_); });
-  if (!done && done.error().code != ErrorCode::invalid_argument) return std::unexpected(done.error());
-  if (signal_.next < part.layout->plan->kernels()) return false;
-  if (done && faults_.of(graph::Faults::unknown) == nullptr) {
-    for (const graph::Fault& fault : faults_.all())
+void WorkerImpl::launch_part(InferSlot& action, int first) {
+  if (first == 0) {
+    action.faults.clear();
+    action.bad_before = action.bad_rows.size();
+  }
+  launch(action, *action.now().layout, action.io_offset + action.now().io, first);
+}
+
+void WorkerImpl::completed(const engine::Completion& completion) {
+  InferSlot& action = infer(running_);
+  if (action.alone.on)
+    alone_completed(action, completion);
+  else
+    part_completed(action, completion);
+}
+
+void WorkerImpl::part_completed(InferSlot& action, const engine::Completion& completion) {
+  const bool bad_data = !completion.result && completion.result.error().code == ErrorCode::invalid_argument;
+  if (!completion.result && !bad_data) return end_run(action, 0, &completion.result.error());
+  const InferSlot::Part& part = action.now();
+  if (completion.next < part.kernels()) return end_run(action, action.kernels_before() + completion.next, nullptr);
+  if (completion.result && action.faults.of(graph::Faults::unknown) == nullptr) {
+    for (const graph::Fault& fault : action.faults.all())
       action.bad_rows.push_back({action.place(part, fault.row), fault.error});
-    return true;
+    return next_part(action);
   }
   action.odd_time = true;
-  if (part.layout->batch > 1) return run_each(action, part);
-  action.bad_rows.push_back({action.place(part, 0), done ? faults_.all().front().error : done.error()});
-  return true;
+  if (part.layout->batch > 1) return run_alone(action);
+  action.bad_rows.push_back({action.place(part, 0), completion.result ? action.faults.all().front().error
+                                                                      : completion.result.error()});
+  next_part(action);
+}
+
+void WorkerImpl::next_part(InferSlot& action) {
+  if (action.part + 1 < action.part_count) {
+    ++action.part;
+    return launch_part(action, 0);
+  }
+  end_run(action, action.kernels_before() + action.now().kernels(), nullptr);
+}
+
+void WorkerImpl::end_run(InferSlot& action, int next, const Error* error) {
+  if (error != nullptr) {
+    action.error = error->message;
+    action.device_lost = error->code == ErrorCode::unavailable;
+  }
+  action.times.exec_end = clock_.now();
+  const Slot slot = std::exchange(running_, device::no_slot);
+  drive(stream, [&](TimePoint now) {
+    core_.ended(slot, next, error != nullptr, now, out_);
+    return TimePoint::max();
+  });
 }
 
 // Some row of the part has bad data, and nobody knows which: runs each by itself, and takes its outputs to
-// where the part's lie. False: it was stopped.
-Result<bool> WorkerImpl::run_each(InferSlot& action, const InferSlot::Part& part) {
-  HostModel& host = *action.host;
-  PlanLayout& all = *part.layout;
-  // Batches ascend. Where there is none of one row, the row fills the least there is.
-  PlanLayout& alone = *std::ranges::find(host.layouts, all.length, &PlanLayout::length);
-  const IoCache::Piece io = io_.allocate(alone.io_bytes);
-  if (io.data == nullptr)
-    return fail(ErrorCode::resource_exhausted,
-                "a row of the batch has bad data, and the I/O cache has no room to find out which");
-  std::byte* const whole = action.io.data + part.io;
-  Result<bool> ran = true;
-  for (int row = 0; row < all.batch && ran && *ran; ++row) {
-    const int place = action.place(part, row);
-    const auto at = static_cast<std::uint64_t>(row);
+// where the part's lie.
+void WorkerImpl::run_alone(InferSlot& action) {
+  {
+    const std::lock_guard lock(mutex_);
+    action.alone.io = core_.borrow_io(alone_layout(action).io_bytes);
+  }
+  if (!action.alone.io.there()) {
+    const Error error{ErrorCode::resource_exhausted,
+                      "a row of the batch has bad data, and the I/O cache has no room to find out which"};
+    return end_run(action, 0, &error);
+  }
+  action.alone.on = true;
+  action.alone.row = 0;
+  action.alone.offset = action.alone.io.offset();
+  next_alone(action);
+}
+
+void WorkerImpl::leave_alone(InferSlot& action) {
+  action.alone.on = false;
+  const std::lock_guard lock(mutex_);
+  core_.return_io(action.alone.io);
+}
+
+void WorkerImpl::next_alone(InferSlot& action) {
+  const InferSlot::Part& part = action.now();
+  const PlanLayout& all = *part.layout;
+  const PlanLayout& alone = alone_layout(action);
+  for (; action.alone.row < all.batch; ++action.alone.row) {
+    const int row = action.alone.row;
     const TimePoint now = clock_.now();
     if (action.row(part, row).deadline <= now || now - action.times.exec_start > alone_at_most) {
       action.bad_rows.push_back(
-          {place,
+          {action.place(part, row),
            {ErrorCode::deadline_exceeded,
             "another request of its batch had data that the model cannot use, and there was no time left to "
             "run this one by itself"}});
       continue;
     }
+    std::byte* const to = memory_->access(memory_->io(action.alone.offset));
     for (std::size_t i = 0; i < all.inputs.size(); ++i) {
       const std::uint64_t bytes = all.inputs[i].row_bytes;
+      const std::byte* from =
+          action.io + part.io + all.inputs[i].offset + static_cast<std::uint64_t>(row) * bytes;
       for (int copy = 0; copy < alone.batch && bytes > 0; ++copy)
-        std::memcpy(io.data + alone.inputs[i].offset + static_cast<std::uint64_t>(copy) * bytes,
-                    whole + all.inputs[i].offset + at * bytes, bytes);
+        std::memcpy(to + alone.inputs[i].offset + static_cast<std::uint64_t>(copy) * bytes, from, bytes);
     }
-    faults_.clear();
-    signal_.next = alone.plan->kernels();
-    const Result<> done = guarded([&] { return run_plan(host, alone, io.data, &signal_, faults_); });
-    if (!done && done.error().code != ErrorCode::invalid_argument) {
-      ran = std::unexpected(done.error());
-    } else if (signal_.next < alone.plan->kernels() || over(action.life)) {
-      ran = false;
-    } else if (!done || !faults_.empty()) {
-      action.bad_rows.push_back({place, done ? faults_.all().front().error : done.error()});
-    } else {
-      for (std::size_t i = 0; i < all.outputs.size(); ++i)
-        if (const std::uint64_t bytes = all.outputs[i].row_bytes; bytes > 0)
-          std::memcpy(whole + all.outputs[i].offset + at * bytes, io.data + alone.outputs[i].offset, bytes);
-    }
+    action.faults.clear();
+    return launch(action, alone, action.alone.offset, 0);
   }
-  io_.release(io);
-  return ran;
+  leave_alone(action);
+  next_part(action);
 }
 
-void WorkerImpl::run_exec(std::uint32_t slot, TimePoint now) {
-  InferSlot& action = infers_[slot];
-  if (over(action.life)) return end_infer(slot, ActionStatus::failed, {});
-  HostModel& host = *action.host;
-  // The order against stop(): one of the two sees what the other wrote.
-  signal_.run = action.id.value + 1;
-  signal_.pacer = &pacer_;
-  running_.store(signal_.run);
-  for (const auto& stopped : stops_)
-    if (stopped.load() == signal_.run) return end_infer(slot, ActionStatus::stopped, {});
-  if (!begin_exec(host)) return end_infer(slot, ActionStatus::not_loaded, {});
-  action.times.exec_start = now;
-  exec_busy_ = true;
-  Result<bool> done = true;
-  for (const InferSlot::Part& part : action.all_parts())
-    if (done = run_part(action, part); !done || !*done) break;
-  exec_busy_ = false;
-  action.times.exec_end = clock_.now();
-  finish_exec(host);
-  running_.store(0);
-  if (done && !*done) return end_infer(slot, ActionStatus::stopped, {});
-  if (!done) {
-    const bool lost = done.error().code == ErrorCode::unavailable;
-    return end_infer(slot, ActionStatus::failed, std::move(done.error().message), lost);
+void WorkerImpl::alone_completed(InferSlot& action, const engine::Completion& completion) {
+  const InferSlot::Part& part = action.now();
+  const PlanLayout& all = *part.layout;
+  const PlanLayout& alone = alone_layout(action);
+  const Result<>& done = completion.result;
+  if (!done && done.error().code != ErrorCode::invalid_argument) {
+    leave_alone(action);
+    return end_run(action, 0, &done.error());
   }
-  const bool pushed =
-      output_.push({.order = action.window.earliest, .id = action.id, .window = any_time, .slot = slot});
-  CARILLON_ASSERT(pushed);  // OUTPUT stops after EXEC, and has a place for each slot
-}
-
-void WorkerImpl::stop(ActionId id) {
-  const std::uint64_t number = id.value + 1;
-  const std::lock_guard lock(stopping_);  // one after another, or an older wish could replace a newer
-  stops_[next_stop_.fetch_add(1) % stops_.size()].store(number);
-  if (running_.load() == number) signal_.wanted.store(number);
-}
-
-void WorkerImpl::run_output(std::uint32_t slot, TimePoint now) {
-  InferSlot& action = infers_[slot];
-  if (over(action.life)) return end_infer(slot, ActionStatus::failed, {});
-  action.times.output_start = now;
-  for (const InferSlot::Part& part : action.all_parts())
-    for (std::size_t i = 0; i < part.layout->outputs.size(); ++i) {
-      const TensorPlace& place = part.layout->outputs[i];
-      const std::byte* from = action.io.data + part.io + place.offset;
-      for (int row = 0; row < part.layout->batch; ++row, from += place.row_bytes)
-        if (!action.is_bad(action.place(part, row)))
-          take_row(place, action.row(part, row).length, from, action.row(part, row).outputs[i]);
-    }
-  action.times.output_end = clock_.now();
-  end_infer(slot, ActionStatus::success, {});
-}
-
-void WorkerImpl::end_infer(std::uint32_t slot, ActionStatus status, std::string error, bool device_lost) {
-  InferSlot& action = infers_[slot];
-  if (action.io.data != nullptr) io_.release(action.io);
-  ActionResult result{.id = action.id,
-                      .status = status,
-                      .times = action.times,
-                      .error = std::move(error),
-                      .device_lost = device_lost,
-                      .life = action.life};
-  fill_forward(result.times);
-  if (status == ActionStatus::success) {
-    result.bad_rows = std::exchange(action.bad_rows, {});
-    result.odd_time = action.odd_time;
+  if (completion.next < alone.plan->kernels() || over(action.life)) {
+    // Ended early: where it resumes, it is with the whole part.
+    leave_alone(action);
+    action.bad_rows.resize(action.bad_before);
+    return end_run(action, action.kernels_before(), nullptr);
   }
-  infers_.give_back(slot);
-  tell(result);
+  const int row = action.alone.row++;
+  if (!done || !action.faults.empty()) {
+    action.bad_rows.push_back(
+        {action.place(part, row), done ? action.faults.all().front().error : done.error()});
+  } else {
+    const std::byte* const from = memory_->access(memory_->io(action.alone.offset));
+    for (std::size_t i = 0; i < all.outputs.size(); ++i)
+      if (const std::uint64_t bytes = all.outputs[i].row_bytes; bytes > 0)
+        std::memcpy(action.io + part.io + all.outputs[i].offset + static_cast<std::uint64_t>(row) * bytes,
+                    from + alone.outputs[i].offset, bytes);
+  }
+  next_alone(action);
 }
 
 // --- The end of a life
@@ -693,81 +754,76 @@ void WorkerImpl::end_infer(std::uint32_t slot, ActionStatus status, std::string 
 std::uint32_t WorkerImpl::retire() {
   std::uint32_t next = 0;
   {
-    const std::lock_guard lock(telling_);
+    const std::lock_guard telling(telling_);
+    const std::lock_guard lock(mutex_);
     next = life_.load() + 1;
     life_.store(next);
+    if (const auto running = core_.running(stream)) stream_->evict(infer(*running).launch);
+    core_.retire();
+    std::erase_if(results_, [](const ActionResult& result) { return result.id.value < own_action; });
   }
-  if (const std::uint64_t running = running_.load(); running != 0) signal_.wanted.store(running);
-  for (Executor* executor : {&input_, &exec_, &load_, &output_}) executor->clear();
   // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done.
   input_.call([] {});
   output_.call([] {});
   return next;
 }
 
-void WorkerImpl::probe() {
-  exec_.post([this, life = life_.load()] { probe_device(life); });
-}
-
 void WorkerImpl::probe_device(std::uint32_t life) {
-  exec_busy_ = true;
+  probing_ = true;
   const Result<> found = probe_ ? guarded(probe_) : Result<>{};
-  exec_busy_ = false;
+  probing_ = false;
   const auto report = [this, life, found] {
-    const std::lock_guard lock(telling_);
+    const std::lock_guard telling(telling_);
     if (!over(life)) sink_.on_probe({found, life});
   };
   if (!found) return report();
-  load_.clear();  // what EXEC has handed back
   load_.post([this, report] {
-    empty_memory();
+    {
+      const std::lock_guard lock(mutex_);
+      core_.clear_memory([this](ModelId id) {
+        if (const auto pages = core_.pages(id); !pages.empty())
+          memory_->unmap(models_[id.index()].range, pages);
+      });
+    }
     report();
   });
 }
 
-// On the LOAD thread, while EXEC is at rest.
-void WorkerImpl::empty_memory() {
-  const std::size_t count = model_count_.load();
-  for (std::size_t i = 0; i < count; ++i) {
-    HostModel& host = models_[i];
-    {
-      const std::lock_guard lock(state_);
-      host.loaded = false;
-    }
-    if (host.range.mapped()) pages_->unmap(host.range);
-  }
-}
+// --- Profiling: LOADs and UNLOADs of the worker's own, and runs between the stream's
 
-// --- Profiling
+template <typename Command>
+std::optional<ActionResult> WorkerImpl::perform(Command command) {
+  std::unique_lock lock(measuring_);
+  command.id = {own_action + own_actions_++};
+  lock.unlock();
+  if (!submit(command)) return std::nullopt;
+  lock.lock();
+  measured_.wait(lock, [&] { return own_results_.contains(command.id); });
+  return std::move(own_results_.extract(command.id).mapped());
+}
 
 Result<std::vector<Duration>> WorkerImpl::measure_load(ModelId id, int repeats) {
   HostModel* host = find(id);
   if (host == nullptr) return fail(ErrorCode::not_found, unknown(id));
   if (repeats < 1) return invalid("at least one measurement is needed, not " + std::to_string(repeats));
-  Result<std::vector<Duration>> durations;
-  const bool ran = load_.call([&] {
-    {
-      const std::lock_guard lock(state_);
-      if (host->executing || host->loaded) {
-        durations = fail(ErrorCode::unavailable, "model " + std::to_string(id.value) +
-                                                     " is in use: unload it before measuring its LOAD");
-        return;
-      }
-    }
-    for (int i = 0; i < repeats && durations; ++i) {
-      const TimePoint start = clock_.now();
-      if (copy_weights(*host) != PageCache::Outcome::mapped) {
-        durations =
-            fail(ErrorCode::resource_exhausted, "model " + std::to_string(id.value) + " needs " +
-                                                    std::to_string(host->range.pages()) + " pages, and " +
-                                                    std::to_string(free_pages()) + " are free");
-        return;
-      }
-      durations->push_back(clock_.now() - start);
-      pages_->unmap(host->range);
-    }
-  });
-  if (!ran) return fail(ErrorCode::unavailable, "the worker stops");
+  {
+    const std::lock_guard lock(mutex_);
+    if (!core_.absent(id))
+      return fail(ErrorCode::unavailable, "model " + std::to_string(id.value) +
+                                              " is in use: unload it before measuring its LOAD");
+  }
+  std::vector<Duration> durations;
+  for (int i = 0; i < repeats; ++i) {
+    const auto loaded = perform(LoadCommand{.id = {}, .model = id, .window = any_time});
+    if (!loaded) return fail(ErrorCode::unavailable, "the worker stops");
+    if (loaded->status == ActionStatus::no_memory)
+      return fail(ErrorCode::resource_exhausted,
+                  "model " + std::to_string(id.value) + " needs " + std::to_string(host->range.pages) +
+                      " pages, and " + std::to_string(free_pages()) + " are free");
+    if (loaded->status != ActionStatus::success) return fail(ErrorCode::unavailable, loaded->error);
+    durations.push_back(loaded->times.exec_end - loaded->times.exec_start);
+    perform(UnloadCommand{.id = {}, .model = id});
+  }
   return durations;
 }
 
@@ -781,39 +837,56 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
     return fail(ErrorCode::not_found, name + " has no plan for a batch of " + std::to_string(batch) +
                                           (length > 0 ? " at length " + std::to_string(length) : ""));
   if (repeats < 1) return invalid("at least one measurement is needed, not " + std::to_string(repeats));
-  const IoCache::Piece io = io_.allocate(layout->io_bytes);
-  if (io.data == nullptr)
-    return fail(ErrorCode::resource_exhausted,
-                name + ": the I/O cache has no room; requests are being served");
-  std::memset(io.data, 0, layout->io_bytes);
-
   bool brought = false;  // loaded here, so to be unloaded here
+  {
+    const std::lock_guard lock(mutex_);
+    brought = core_.absent(id);
+  }
+  if (brought) {
+    const auto loaded = perform(LoadCommand{.id = {}, .model = id, .window = any_time});
+    if (!loaded) return fail(ErrorCode::unavailable, "the worker stops");
+    if (loaded->status != ActionStatus::success)
+      return fail(ErrorCode::resource_exhausted, name + " cannot be loaded: it needs " +
+                                                     std::to_string(host->range.pages) + " pages, and " +
+                                                     std::to_string(free_pages()) + " are free");
+  }
   Result<std::vector<Duration>> durations;
-  const bool ready = load_.call([&] {
-    {
-      const std::lock_guard lock(state_);
-      if (host->loaded) return;
-    }
-    if (host->range.mapped() || copy_weights(*host) != PageCache::Outcome::mapped) {
-      durations = fail(ErrorCode::resource_exhausted,
-                       name + " cannot be loaded: it needs " + std::to_string(host->range.pages()) +
-                           " pages, and " + std::to_string(free_pages()) + " are free");
-      return;
-    }
-    const std::lock_guard lock(state_);
-    brought = host->loaded = true;
-  });
-  const bool ran = ready && durations && exec_.call([&] {
-    if (!begin_exec(*host)) {
-      durations = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
-      return;
-    }
+  device::RangeLedger::Piece io, workspace;
+  bool held = false;
+  {
+    const std::lock_guard lock(mutex_);
+    io = core_.borrow_io(layout->io_bytes);
+    if (const std::uint64_t bytes = layout->plan->workspace().count; bytes > 0)
+      workspace = core_.borrow_workspace(bytes);
+    held = core_.hold(id);
+  }
+  const bool room = io.there() && (workspace.there() || layout->plan->workspace().count == 0);
+  if (!room)
+    durations = fail(ErrorCode::resource_exhausted,
+                     name + ": the I/O cache has no room; requests are being served");
+  else if (!held)
+    durations = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
+  const bool ran = !room || !held || stream_->call([&] {
+    std::memset(memory_->access(memory_->io(io.offset())), 0, layout->io_bytes);
+    PlanLayout::Pointers& pointers = layout->pointers.front();
+    for (std::size_t i = 0; i < layout->inputs.size(); ++i)
+      pointers.inputs[i] = memory_->io(io.offset()) + layout->inputs[i].offset;
+    for (std::size_t i = 0; i < layout->outputs.size(); ++i)
+      pointers.outputs[i] = memory_->io(io.offset()) + layout->outputs[i].offset;
     graph::Faults faults;
     faults.results_unwanted = true;  // zeros may well be bad data: as a divisor, for one
+    engine::Pacer pacer(share_);
     for (int i = 0; i < repeats; ++i) {
       const TimePoint start = clock_.now();
-      engine::StopSignal paced{.pacer = &pacer_};
-      const Result<> done = run_plan(*host, *layout, io.data, &paced, faults);
+      const Result<> done = guarded([&] {
+        return layout->plan->run({0, layout->plan->kernels()},
+                                 {.inputs = pointers.inputs,
+                                  .outputs = pointers.outputs,
+                                  .workspace = memory_->workspace(workspace.offset()),
+                                  .weights = host->range.data,
+                                  .faults = &faults},
+                                 {}, nullptr, &pacer);
+      });
       const TimePoint end = clock_.now();
       if (!done) {
         durations = in_context(name, done.error());
@@ -821,18 +894,14 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
       }
       durations->push_back(end - start);
     }
-    finish_exec(*host);
   });
-  io_.release(io);
-  if (brought)
-    load_.call([&] {
-      {
-        const std::lock_guard lock(state_);
-        if (host->executing) return;  // somebody serves it after all: it stays
-        host->loaded = false;
-      }
-      if (host->range.mapped()) pages_->unmap(host->range);
-    });
+  drive(nobody, [&](TimePoint now) {
+    if (io.there()) core_.return_io(io);
+    if (workspace.there()) core_.return_workspace(workspace);
+    if (held) core_.let_go(id, now, out_);
+    return TimePoint::max();
+  });
+  if (brought) perform(UnloadCommand{.id = {}, .model = id});
   if (!ran && durations) return fail(ErrorCode::unavailable, "the worker stops");
   return durations;
 }
@@ -840,7 +909,7 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
 Result<> check(const Options& options) {
   const Bytes most = gib(1ULL << 16);
   for (const auto& [name, size, least] : {std::tuple{"page_cache", options.page_cache, page_size},
-                                          std::tuple{"io_cache", options.io_cache, Bytes{IoCache::granule}},
+                                          std::tuple{"io_cache", options.io_cache, Bytes{device::RangeLedger::granule}},
                                           std::tuple{"workspace", options.workspace, Bytes{1}}})
     if (size < least || size > most)
       return invalid(std::string(name) + " is " + to_text(size) + ": it must be at least " + to_text(least) +
@@ -854,7 +923,7 @@ Result<> check(const Options& options) {
   if (options.exec_threads < 0 || options.exec_threads > 4096)
     return invalid("exec_threads is " + std::to_string(options.exec_threads) +
                    ": it must be 0 (all cores) to 4096");
-  const auto available = available_memory();
+  const auto available = engine::available_memory();
   if (!available) return std::unexpected(available.error());
   const Bytes slots{options.queue * (sizeof(InferSlot) + sizeof(LoadSlot)) +
                     options.max_models * sizeof(HostModel)};
@@ -876,14 +945,14 @@ Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock&
   if (page_size * count < options.page_cache)
     notes.push_back("page cache: " + to_text(page_size * count) + " of " + to_text(options.page_cache) +
                     " are used: whole pages of 16 MiB");
-  auto pages = PageCache::make(count, notes, options.populate);
-  if (!pages) return in_context("worker", pages.error());
-  auto io = Arena::take(options.io_cache, "I/O cache", notes, options.populate);
-  if (!io) return in_context("worker", io.error());
-  auto workspace = Arena::take(options.workspace, "workspace", notes, options.populate);
-  if (!workspace) return in_context("worker", workspace.error());
-  auto worker = std::make_unique<WorkerImpl>(options, clock, results, std::move(*pages), std::move(*io),
-                                             std::move(*workspace), std::move(notes));
+  auto memory = engine::HostMemory::make({.pages = count,
+                                          .io = options.io_cache,
+                                          .workspace = options.workspace,
+                                          .populated = options.populate},
+                                         notes);
+  if (!memory) return in_context("worker", memory.error());
+  auto worker =
+      std::make_unique<WorkerImpl>(options, clock, results, std::move(*memory), std::move(notes));
   if (auto started = worker->start(options); !started) return in_context("worker", started.error());
   return worker;
 }

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -13,22 +12,9 @@
 #include "carillon/base/ids.h"
 #include "carillon/engine/engine.h"
 #include "carillon/schedule/action.h"
+#include "carillon/worker/row_buffers.h"
 
 namespace carillon::worker {
-
-inline constexpr Bytes page_size = mib(16);
-inline constexpr int max_batch = 128;
-
-// Tensors of one row of one request, where the frontend holds them. Each pointer is to one row of the model's
-// input or output, in the model's order; whoever submits keeps them, and the arrays of pointers, valid until
-// the action's result. Outputs are written only where the result is success. `length` is the row's own extent
-// of what varies, where the model has lengths: its tensors are so long, whatever they are padded to.
-struct RowBuffers {
-  std::span<const std::byte* const> inputs;
-  std::span<std::byte* const> outputs;
-  std::int64_t length = 0;
-  TimePoint deadline = TimePoint::max();  // from then on it is not worth running alone: see BadRow
-};
 
 struct LoadCommand {
   ActionId id;
@@ -44,6 +30,7 @@ struct InferCommand {
   ModelId model;
   Window window;
   int batch = 0;  // rows[0, batch); the model has a plan for it
+  Class cls = Class::normal;
   std::array<RowBuffers, max_batch> rows;
 };
 
@@ -70,6 +57,7 @@ struct ActionResult {
   std::uint32_t life = 0;          // of the worker, to which the action was given: see Worker::retire()
   DeviceId device{};               // left to the sink, which knows who calls
   std::vector<BadRow> bad_rows{};  // of a success; empty (and unallocated) otherwise
+  Duration paused{0};     // of EXEC, while it was preempted
   bool odd_time = false;  // EXEC's time says nothing of other batches: it ended early, or rows ran again
 };
 // What a probe has found: see Worker::probe().
@@ -100,26 +88,23 @@ struct Options {
   std::size_t max_models = 8192;
   // False: memory is only addresses until it is touched, for a device whose plans touch none of their own.
   bool populate = true;
-  Duration spin = 50us;  // before EXEC and LOAD may start: see Executor; 0 where cores are for others
+  Duration spin = 50us;  // before EXEC and LOAD may start: see TurnThread; 0 where cores are for others
   // Asks the device whether it answers: called on the EXEC thread; it may fail, throw or hang. Empty: it
   // does.
   std::function<Result<>()> probe;
 };
 
-// Carries out actions exactly as told, and chooses nothing (Clockwork, sections 4.4 and 5.2).
+// Carries out actions exactly as told, and chooses nothing (Clockwork, sections 4.4 and 5.2): device::Core on
+// threads, a stream and memory. What it says of order, windows, UNLOADs and runs that are ended early holds.
 //
-// One executor a kind of work, each with its own thread: LOAD, INPUT, EXEC, OUTPUT. An executor takes actions
-// in order of `window.earliest` (then id), waits until it is reached, and refuses (too_late) what it cannot
-// start by `window.latest`. LOAD maps free 16 MiB pages to the model's contiguous address range and copies
-// the weights there; it fails with no_memory where pages lack. UNLOAD only returns the pages (at once, after
-// any running EXEC of the model) and always succeeds. INFER runs INPUT on receipt (I/O cache, gather of the
-// rows), EXEC in its window, OUTPUT at once after it; of a model without weights at any time, LOAD or not.
-// Serving an action allocates nothing, and no lock is held while kernels or copies run. One EXEC at a time.
+// One thread a kind of work: LOAD, INPUT, EXEC (the stream's), OUTPUT. LOAD maps free 16 MiB pages to the
+// model's contiguous address range and copies the weights there; it fails with no_memory where pages lack.
+// INFER runs INPUT on receipt (I/O cache, gather of the rows), EXEC in its window, OUTPUT at once after it; of
+// a model without weights at any time, LOAD or not. Serving an action allocates nothing, and no lock is held
+// while kernels or copies run.
 //
-// An UNLOAD is effective from the moment the LOAD thread takes it, ahead of every LOAD in the queue: an EXEC
-// that starts later finds the model not_loaded, and a LOAD of the model follows the pages' return. An action
-// that makes no sense (unknown model, LOAD of a loaded one, a batch without a plan, rows that do not match
-// the model) is answered `failed` and says why.
+// An action that makes no sense (unknown model, LOAD of a loaded one, a batch without a plan, rows that do not
+// match the model) is answered `failed` and says why.
 //
 // Rows of different lengths run as one batch at the least length of the model that holds the longest, filled
 // up with zeros, where the model pads. Where it does not, each length is a batch of its own, one after the
@@ -148,9 +133,12 @@ class Worker {
   virtual bool submit(const InferCommand& command) = 0;
 
   // Ends an INFER early: one that runs before its next kernel (where its last has begun, its own result
-  // comes), one that waits when its turn comes; it is answered `stopped`. Takes a lock for a few
-  // instructions. From any thread; an id that is not known has no effect. The last 64 stops are remembered.
+  // comes), one that waits at once; it is answered `stopped`. Takes a lock for a few instructions. From any
+  // thread; an id that is not known has no effect.
   virtual void stop(ActionId id) = 0;
+  // Ends one that runs before its next kernel, from where it goes on later, in the order of an action whose
+  // window opens at `order`. One result comes. Else as stop(); no effect on what does not run.
+  virtual void preempt(ActionId id, TimePoint order) = 0;
 
   // Ends this life: what was submitted in it is forgotten, without a result. Waits for copies of rows that
   // are under way, never for the engine: once it returns no row is read or written any more, and the sink
@@ -167,10 +155,6 @@ class Worker {
 
   virtual std::uint64_t total_pages() const = 0;
   virtual std::uint64_t free_pages() const = 0;
-  // Pages that `weights` take.
-  static std::uint64_t pages_for(Bytes weights) {
-    return (weights.count + page_size.count - 1) / page_size.count;
-  }
 
   // Runs `model` at `batch` (and `length`, where it has lengths) `repeats` times on the EXEC thread, on
   // zeros, be they bad data or not, and returns each duration, the first with cold caches; for profiles.

@@ -114,7 +114,7 @@ Result<> CpuPlan::heed_faults(int kernel, graph::Faults* to) const {
 }
 
 Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
-                      StopSignal* stop) const {
+                      StopSignal* stop, Pacer* pacer) const {
   CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
   CARILLON_ASSERT(binding.inputs.size() == parts_.inputs.size());
   CARILLON_ASSERT(binding.outputs.size() == parts_.outputs.size());
@@ -128,13 +128,15 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
   std::ranges::fill(state_.guards, std::int8_t{-1});
   graph::Faults& faults = *parts_.faults;
   faults.clear();
-  Pacer* const pacer = stop == nullptr ? nullptr : stop->pacer;
+  const auto stopped = [stop] { return stop != nullptr && stop->requested(); };
   if (pacer != nullptr) pacer->begin();
   using SystemClock = std::chrono::steady_clock;
   auto before = durations.empty() ? SystemClock::time_point{} : SystemClock::now();
   for (int k = range.first; k < range.last; ++k) {
     const auto i = static_cast<std::size_t>(k);
-    if (stop != nullptr && stop->requested()) {
+    if (stopped()) {
+      // What was found belongs to the run, which may go on from here.
+      if (!faults.empty() && binding.faults != nullptr) binding.faults->add(faults);
       stop->next = k;
       return {};
     }
@@ -146,7 +148,7 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
       return in_context("kernel " + std::to_string(k) + " (" + parts_.names[i] + ")", done.error());
     if (!faults.empty())
       if (auto heeded = heed_faults(k, binding.faults); !heeded) return heeded;
-    if (pacer != nullptr) pacer->rest([stop] { return stop->requested(); });
+    if (pacer != nullptr) pacer->rest(stopped);
     if (!durations.empty()) {
       const auto after = SystemClock::now();
       durations[i] = std::chrono::duration_cast<Duration>(after - before);

@@ -55,7 +55,7 @@ class CpuPlan final : public Plan {
     return parts_.names[static_cast<std::size_t>(index)];
   }
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
-               StopSignal* stop = nullptr) const override;
+               StopSignal* stop = nullptr, Pacer* pacer = nullptr) const override;
 
  private:
   // The one mutable part: where the kernels' operands lie now. Hence one run at a time.

@@ -64,7 +64,7 @@ class EmulatedPlan final : public Plan {
   std::string_view kernel_name(int index) const override { return names_[static_cast<std::size_t>(index)]; }
 
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
-               StopSignal* stop = nullptr) const override {
+               StopSignal* stop = nullptr, Pacer* pacer = nullptr) const override {
     CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
     CARILLON_ASSERT(binding.outputs.size() == outputs_.size());
     CARILLON_ASSERT(durations.empty() || durations.size() == static_cast<std::size_t>(kernels()));
@@ -73,7 +73,9 @@ class EmulatedPlan final : public Plan {
     if (auto passed = pass(); !passed) return passed;
     TimePoint now = begin;
     TimePoint end = now;
-    const Duration one = with_noise(mean_) / kernels();
+    // A share of the device makes all kernels longer alike; nothing is computed that could rest.
+    const double share = pacer == nullptr ? 1 : pacer->share();
+    const Duration one = from_ns(static_cast<double>(with_noise(mean_).count()) / share) / kernels();
     for (int k = range.first; k < range.last; ++k) {
       if (stop != nullptr && stop->requested()) {
         stop->next = k;

@@ -1,4 +1,4 @@
-#include "carillon/worker/memory.h"
+#include "carillon/engine/host/memory.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace carillon::worker {
+namespace carillon::engine {
 namespace {
 
 namespace fs = std::filesystem;
@@ -137,4 +137,4 @@ Arena::~Arena() {
   if (data_ != nullptr) munmap(data_, size_.count);
 }
 
-}  // namespace carillon::worker
+}  // namespace carillon::engine

@@ -1,6 +1,6 @@
-#include "carillon/worker/executor.h"
+#include "carillon/engine/turn_thread.h"
 
-#include <algorithm>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
@@ -9,7 +9,7 @@
 
 #include "carillon/base/assert.h"
 
-namespace carillon::worker {
+namespace carillon::engine {
 namespace {
 
 void relax() {
@@ -22,10 +22,10 @@ void relax() {
 
 }  // namespace
 
-Executor::Executor(std::size_t capacity, const Clock& clock, Handler& handler, Duration spin)
-    : clock_(clock), handler_(handler), spin_(spin), queue_(capacity) {}
+TurnThread::TurnThread(const Clock& clock, std::function<TimePoint()> turn, Duration spin)
+    : clock_(clock), turn_(std::move(turn)), spin_(spin) {}
 
-Result<> Executor::start(const std::string& name) {
+Result<> TurnThread::start(const std::string& name) {
   CARILLON_ASSERT(!thread_.joinable());
   try {
     thread_ = std::thread([this] {
@@ -41,18 +41,15 @@ Result<> Executor::start(const std::string& name) {
   return {};
 }
 
-bool Executor::push(const Entry& entry) {
+void TurnThread::wake() {
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_ || !queue_.push(entry)) return false;
-    if (queue_.front().id != entry.id) return true;  // the thread waits for an earlier one, or is busy
     news_.fetch_add(1, std::memory_order_relaxed);
   }
   wake_.notify_one();
-  return true;
 }
 
-bool Executor::call(const std::function<void()>& task) {
+bool TurnThread::call(const std::function<void()>& task) {
   std::unique_lock lock(mutex_);
   task_done_.wait(lock, [&] { return task_ == nullptr || stopping_; });
   if (stopping_ || !thread_.joinable()) return false;
@@ -63,7 +60,7 @@ bool Executor::call(const std::function<void()>& task) {
   return true;
 }
 
-bool Executor::post(std::function<void()> task) {
+bool TurnThread::post(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_ || posted_) return false;
@@ -74,20 +71,10 @@ bool Executor::post(std::function<void()> task) {
   return true;
 }
 
-void Executor::clear() {
-  Entry entry;
-  std::unique_lock lock(mutex_);
-  while (queue_.pop(entry)) {
-    lock.unlock();
-    handler_.abandon(entry);
-    lock.lock();
-  }
-}
-
-void Executor::stop(Pending pending) {
+void TurnThread::stop(bool finish) {
   {
     const std::lock_guard lock(mutex_);
-    if (!stopping_) pending_ = pending;
+    if (!stopping_) finishes_ = finish;
     stopping_ = true;
     news_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -96,9 +83,11 @@ void Executor::stop(Pending pending) {
   if (thread_.joinable()) thread_.join();
 }
 
-void Executor::wait(std::unique_lock<std::mutex>& lock, TimePoint until, TimePoint now) {
+void TurnThread::wait(std::unique_lock<std::mutex>& lock, TimePoint until) {
+  const TimePoint now = clock_.now();
   // The cap keeps sums far from the end of the timeline; waking early is harmless.
   const Duration left = now < until - std::chrono::hours(1) ? Duration(std::chrono::hours(1)) : until - now;
+  if (left <= Duration{0}) return;
   if (left > spin_) {
     wake_.wait_for(lock, left - spin_);
     return;
@@ -109,7 +98,7 @@ void Executor::wait(std::unique_lock<std::mutex>& lock, TimePoint until, TimePoi
   lock.lock();
 }
 
-void Executor::loop() {
+void TurnThread::loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (task_ != nullptr) {
@@ -120,7 +109,7 @@ void Executor::loop() {
       task_done_.notify_all();
       continue;
     }
-    if (stopping_) break;
+    if (stopping_ && !finishes_) break;
     if (posted_) {
       const std::function<void()> task = std::exchange(posted_, nullptr);
       lock.unlock();
@@ -128,36 +117,17 @@ void Executor::loop() {
       lock.lock();
       continue;
     }
-    const TimePoint now = clock_.now();
-    const Decision decision = queue_.next(now);
-    switch (decision.kind) {
-      case Decision::Kind::run:
-        lock.unlock();
-        handler_.run(decision.entry, now);
-        lock.lock();
-        break;
-      case Decision::Kind::refuse:
-        lock.unlock();
-        handler_.refuse(decision.entry, now);
-        lock.lock();
-        break;
-      case Decision::Kind::wait_until:
-        wait(lock, decision.at, now);
-        break;
-      case Decision::Kind::idle:
-        wake_.wait(lock);
-        break;
-    }
-  }
-  Entry entry;
-  while (queue_.pop(entry)) {
+    const std::uint64_t seen = news_.load(std::memory_order_relaxed);
     lock.unlock();
-    if (pending_ == Pending::run)
-      handler_.run(entry, clock_.now());
-    else
-      handler_.abandon(entry);
+    const TimePoint next = turn_();
     lock.lock();
+    if (next == TimePoint::min() || news_.load(std::memory_order_relaxed) != seen) continue;
+    if (stopping_) break;
+    if (next == TimePoint::max())
+      wake_.wait(lock);
+    else
+      wait(lock, next);
   }
 }
 
-}  // namespace carillon::worker
+}  // namespace carillon::engine

@@ -1,4 +1,4 @@
-#include "carillon/worker/memory.h"
+#include "carillon/engine/host/memory.h"
 
 #include <filesystem>
 #include <fstream>
@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-namespace carillon::worker {
+namespace carillon::engine {
 namespace {
 
 namespace fs = std::filesystem;
@@ -91,4 +91,4 @@ TEST(Arena, ThatCannotBeHadIsAnError) {
 }
 
 }  // namespace
-}  // namespace carillon::worker
+}  // namespace carillon::engine

@@ -11,7 +11,7 @@
 #include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
 
-namespace carillon::worker {
+namespace carillon::engine {
 
 // How much memory this process may still take: what the kernel holds for available, or less where a control
 // group (version 1 or 2), its own or one above it, sets a limit. File pages that can be dropped count as
@@ -55,4 +55,4 @@ class Arena {
   Bytes size_;
 };
 
-}  // namespace carillon::worker
+}  // namespace carillon::engine

@@ -1,0 +1,88 @@
+#include "carillon/engine/host/host_memory.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <sys/mman.h>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::engine {
+namespace {
+
+static_assert(page_size.count % huge_page == 0);
+
+// Puts the page at `from` behind the addresses at `to`, whatever was there. The addresses at `from` stay
+// taken, with nothing behind them: no other thread's mapping can slip in.
+bool move_page(std::byte* from, std::byte* to) {
+  return mremap(from, page_size.count, page_size.count, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
+                to) != MAP_FAILED;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostMemory>> HostMemory::make(const Sizes& sizes, std::vector<std::string>& notes) {
+  CARILLON_ASSERT(sizes.pages >= 1 && sizes.pages < (1ULL << 32));
+  // A page away from home is a mapping, and splits two others. With room for all of them at once, and for the
+  // rest of the process, unmap() cannot fail.
+  const std::uint64_t mappings = 3 * sizes.pages + 16384;
+  std::uint64_t allowed = mappings;
+  std::ifstream("/proc/sys/vm/max_map_count") >> allowed;
+  if (allowed < mappings)
+    return fail(ErrorCode::resource_exhausted, "page cache: " + std::to_string(sizes.pages) +
+                                                   " pages of 16 MiB need vm.max_map_count to be at least " +
+                                                   std::to_string(mappings) + ", and it is " +
+                                                   std::to_string(allowed));
+  auto home = Arena::take(page_size * sizes.pages, "page cache", notes, sizes.populated);
+  if (!home) return std::unexpected(home.error());
+  auto io = Arena::take(sizes.io, "I/O cache", notes, sizes.populated);
+  if (!io) return std::unexpected(io.error());
+  auto workspace = Arena::take(sizes.workspace, "workspace", notes, sizes.populated);
+  if (!workspace) return std::unexpected(workspace.error());
+  return std::unique_ptr<HostMemory>(
+      new HostMemory(std::move(*home), sizes.pages, std::move(*io), std::move(*workspace)));
+}
+
+Result<WeightRange> HostMemory::reserve(std::uint64_t pages) {
+  if (pages == 0) return WeightRange{};
+  const auto data = map_aligned(pages * page_size.count, PROT_NONE);
+  if (!data) return std::unexpected(data.error());
+  return WeightRange{*data, pages};
+}
+
+void HostMemory::release(const WeightRange& range) {
+  if (range.data != nullptr) munmap(range.data, range.pages * page_size.count);
+}
+
+Result<> HostMemory::map(const WeightRange& range, std::span<const std::uint32_t> pages) {
+  CARILLON_ASSERT(pages.size() == range.pages);
+  for (std::uint64_t i = 0; i < range.pages; ++i) {
+    if (move_page(home(pages[i]), range.data + i * page_size.count)) continue;
+    const int why = errno;
+    unmap({range.data, i}, pages.first(i));
+    return fail(ErrorCode::resource_exhausted,
+                std::string("the system refused to map the pages: ") + std::strerror(why));
+  }
+  return {};
+}
+
+void HostMemory::unmap(const WeightRange& range, std::span<const std::uint32_t> pages) {
+  CARILLON_ASSERT(pages.size() == range.pages);
+  for (std::uint64_t i = 0; i < range.pages; ++i)
+    CARILLON_ASSERT(move_page(range.data + i * page_size.count, home(pages[i])));
+  if (range.pages == 0) return;
+  // What is left would quietly give zeros to a stale reader: make it fault.
+  CARILLON_ASSERT(mmap(range.data, range.pages * page_size.count, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED);
+}
+
+void HostMemory::copy_in(std::byte* to, std::span<const std::byte> from) {
+  std::memcpy(to, from.data(), from.size());
+}
+
+void HostMemory::copy_out(std::span<std::byte> to, const std::byte* from) {
+  std::memcpy(to.data(), from, to.size());
+}
+
+}  // namespace carillon::engine

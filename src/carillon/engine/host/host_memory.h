@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/base/bytes.h"
+#include "carillon/base/result.h"
+#include "carillon/engine/device_memory.h"
+#include "carillon/engine/host/memory.h"
+
+namespace carillon::engine {
+
+// The host's own memory as a device's, taken and touched up front.
+//
+// A page is moved with mremap: the kernel hands its page tables over whole, 2 MiB an entry, which takes
+// microseconds however large the pages behind it are. (Mapping pieces of a shared memory file instead fills
+// and clears every 4 KiB entry: as long as a third of the copy itself, at LOAD and again at UNLOAD.) Needs
+// Linux 5.7.
+class HostMemory final : public DeviceMemory {
+ public:
+  struct Sizes {
+    std::uint64_t pages = 1;
+    Bytes io, workspace;
+    bool populated = true;  // false: memory is only addresses until it is touched
+  };
+  // Huge pages where the system has them, else a note says what was had. Error: the system does not give the
+  // memory.
+  static Result<std::unique_ptr<HostMemory>> make(const Sizes& sizes, std::vector<std::string>& notes);
+
+  std::uint64_t pages() const override { return pages_; }
+  Bytes io_size() const override { return io_.size(); }
+  Bytes workspace_size() const override { return workspace_.size(); }
+  Result<WeightRange> reserve(std::uint64_t pages) override;
+  void release(const WeightRange& range) override;
+  Result<> map(const WeightRange& range, std::span<const std::uint32_t> pages) override;
+  void unmap(const WeightRange& range, std::span<const std::uint32_t> pages) override;
+  std::byte* io(std::uint64_t offset) const override { return io_.data() + offset; }
+  std::byte* workspace(std::uint64_t offset) const override { return workspace_.data() + offset; }
+  void copy_in(std::byte* to, std::span<const std::byte> from) override;
+  void copy_out(std::span<std::byte> to, const std::byte* from) override;
+  std::byte* access(std::byte* device) const override { return device; }
+
+ private:
+  HostMemory(Arena home, std::uint64_t pages, Arena io, Arena workspace)
+      : home_(std::move(home)), pages_(pages), io_(std::move(io)), workspace_(std::move(workspace)) {}
+  std::byte* home(std::uint32_t page) const { return home_.data() + page * page_size.count; }
+
+  Arena home_;  // where each page is while it is free; a page that is elsewhere leaves a hole nobody touches
+  std::uint64_t pages_;
+  Arena io_, workspace_;
+};
+
+}  // namespace carillon::engine

@@ -1,0 +1,222 @@
+#include "carillon/engine/host/host_memory.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "carillon/base/random.h"
+
+namespace carillon::engine {
+namespace {
+
+constexpr std::uint64_t page = page_size.count;
+
+// No two places alike, and never zero (splitmix64's finaliser is a bijection).
+std::uint64_t word_at(std::uint64_t tag, std::uint64_t offset) {
+  std::uint64_t x = (tag << 40) + offset + 1;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// The memory with an account of its free pages.
+class Pages {
+ public:
+  explicit Pages(std::uint64_t count) {
+    std::vector<std::string> notes;
+    auto made = HostMemory::make({.pages = count, .io = kib(64), .workspace = kib(64)}, notes);
+    EXPECT_TRUE(made) << made.error().message;
+    memory = std::move(*made);
+    for (std::uint64_t i = count; i > 0; --i) free.push_back(static_cast<std::uint32_t>(i - 1));
+  }
+  struct Range {
+    WeightRange at;
+    std::vector<std::uint32_t> held;
+    bool mapped = false;
+    std::byte* data() const { return at.data; }
+    std::uint64_t pages() const { return at.pages; }
+  };
+  Range reserve(std::uint64_t pages) {
+    const auto range = memory->reserve(pages);
+    EXPECT_TRUE(range) << range.error().message;
+    return {*range, {}, false};
+  }
+  bool map(Range& range) {
+    if (range.pages() > free.size()) return false;
+    range.held.assign(free.end() - static_cast<std::ptrdiff_t>(range.pages()), free.end());
+    free.resize(free.size() - range.pages());
+    const auto mapped = memory->map(range.at, range.held);
+    EXPECT_TRUE(mapped) << mapped.error().message;
+    return range.mapped = true;
+  }
+  void unmap(Range& range) {
+    memory->unmap(range.at, range.held);
+    free.insert(free.end(), range.held.begin(), range.held.end());
+    range.mapped = false;
+  }
+  std::unique_ptr<HostMemory> memory;
+  std::vector<std::uint32_t> free;
+};
+using Range = Pages::Range;
+
+// One word in every small page of the range, so also on both sides of every border.
+void write(const Range& range, std::uint64_t tag) {
+  for (std::uint64_t at = 0; at < range.pages() * page; at += 4096) {
+    const std::uint64_t word = word_at(tag, at);
+    std::memcpy(range.data() + at, &word, 8);
+  }
+}
+bool holds(const Range& range, std::uint64_t tag) {
+  for (std::uint64_t at = 0; at < range.pages() * page; at += 4096) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, range.data() + at, 8);
+    if (word != word_at(tag, at)) return false;
+  }
+  return true;
+}
+
+TEST(HostMemory, RoundsWeightsUpToPages) {
+  const struct {
+    std::uint64_t bytes, pages;
+  } rows[] = {{0, 0}, {1, 1}, {page, 1}, {page + 1, 2}, {7 * page, 7}};
+  Pages cache(1);
+  for (const auto& [bytes, pages] : rows) {
+    EXPECT_EQ(pages_for({bytes}), pages);
+    const Range range = cache.reserve(pages);
+    EXPECT_EQ(range.pages(), pages);
+    EXPECT_EQ(range.data() == nullptr, pages == 0);
+  }
+}
+
+TEST(HostMemory, CopiesInAndOut) {
+  Pages cache(1);
+  HostMemory& memory = *cache.memory;
+  const std::string text = "sixteen bytes !!";
+  memory.copy_in(memory.io(64), std::as_bytes(std::span(text)));
+  std::string back(text.size(), ' ');
+  memory.copy_out(std::as_writable_bytes(std::span(back)), memory.io(64));
+  EXPECT_EQ(back, text);
+  EXPECT_EQ(memory.access(memory.workspace(0)), memory.workspace(0));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.io(0)) % 64, 0U);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.workspace(0)) % 64, 0U);
+}
+
+TEST(HostMemory, ATensorMaySpanScatteredPages) {
+  Pages cache(4);
+  Range a = cache.reserve(1), b = cache.reserve(1), c = cache.reserve(1),
+                   d = cache.reserve(1);
+  for (auto* range : {&a, &b, &c, &d}) ASSERT_TRUE(cache.map(*range));
+  cache.unmap(d);
+  cache.unmap(b);  // free now: the second and the fourth page, which are no neighbours
+  write(a, 1);
+  write(c, 3);
+  Range wide = cache.reserve(2);
+  ASSERT_TRUE(cache.map(wide));
+  std::memset(wide.data() + page - 1000, 0x5a, 2000);  // one write over the border
+  EXPECT_EQ(wide.data()[page - 1], std::byte{0x5a});
+  EXPECT_EQ(wide.data()[page], std::byte{0x5a});
+  write(wide, 2);
+  EXPECT_TRUE(holds(wide, 2) && holds(a, 1) && holds(c, 3));
+}
+
+// How much of the range the process has in its page tables, in KiB.
+std::uint64_t resident_kib(const Range& range) {
+  std::ifstream in("/proc/self/smaps");
+  std::uint64_t sum = 0;
+  bool inside = false;
+  const auto first = reinterpret_cast<std::uintptr_t>(range.data());
+  for (std::string line; std::getline(in, line);) {
+    std::uint64_t from = 0, to = 0, value = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2)
+      inside = from < first + range.pages() * page && to > first;
+    else if (inside && std::sscanf(line.c_str(), "Rss: %lu kB", &value) == 1)
+      sum += value;
+  }
+  return sum;
+}
+
+TEST(HostMemory, AMappedRangeNeverFaults) {
+  Pages cache(2);
+  Range range = cache.reserve(2);
+  ASSERT_TRUE(cache.map(range));
+  EXPECT_EQ(resident_kib(range), 2 * page / 1024);
+  cache.unmap(range);
+  EXPECT_EQ(resident_kib(range), 0U);
+}
+
+// Asks the kernel, which says so instead of sending a signal. (In a forked child the pages are missing
+// anyway.)
+bool readable(const std::byte* data) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const long wrote = syscall(SYS_write, ends[1], data, 1);
+  EXPECT_TRUE(wrote == 1 || errno == EFAULT);
+  close(ends[0]);
+  close(ends[1]);
+  return wrote == 1;
+}
+
+TEST(HostMemory, StaleUseIsAFault) {
+  Pages cache(2);
+  Range range = cache.reserve(2);
+  for (const bool mapped : {false, true, false, true, false}) {
+    if (mapped) {
+      ASSERT_TRUE(cache.map(range));
+    } else if (range.mapped) {
+      cache.unmap(range);
+    }
+    for (const std::uint64_t at : {std::uint64_t{0}, page - 1, page, 2 * page - 1})
+      EXPECT_EQ(readable(range.data() + at), mapped) << at;
+  }
+}
+
+// Random models come and go; each keeps its address and its content, and the number of free pages is the sum.
+TEST(HostMemory, HoldsWhatWasWrittenThroughRandomLoadsAndUnloads) {
+  constexpr std::uint64_t pages = 6;
+  Pages cache(pages);
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    Random random(seed);
+    std::vector<Range> ranges;
+    std::vector<const std::byte*> address;
+    for (int i = 0; i < 5; ++i) {
+      ranges.push_back(cache.reserve(1 + random.below(3)));
+      address.push_back(ranges.back().data());
+    }
+    std::uint64_t used = 0;
+    for (int step = 0; step < 60; ++step) {
+      const std::size_t i = random.below(ranges.size());
+      Range& range = ranges[i];
+      const std::uint64_t tag = 100 * seed + i;
+      if (range.mapped) {
+        ASSERT_TRUE(holds(range, tag)) << "seed " << seed << " step " << step;
+        cache.unmap(range);
+        used -= range.pages();
+      } else {
+        const bool want = used + range.pages() <= pages;
+        ASSERT_EQ(cache.map(range), want) << "seed " << seed << " step " << step;
+        if (want) {
+          used += range.pages();
+          write(range, tag);
+        }
+      }
+      ASSERT_EQ(range.data(), address[i]);
+      ASSERT_EQ(cache.free.size(), pages - used);
+    }
+    for (std::size_t i = 0; i < ranges.size(); ++i)
+      if (ranges[i].mapped) {
+        ASSERT_TRUE(holds(ranges[i], 100 * seed + i));
+        cache.unmap(ranges[i]);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace carillon::engine

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/engine/engine.h"
+
+namespace carillon::engine {
+
+// What a stream is to run: kernels [first, last) of `plan`. What `binding` points to stays until it has
+// completed.
+struct Launch {
+  std::uint64_t run = 0;  // a number of its own, not 0
+  const Plan* plan = nullptr;
+  KernelRange kernels;
+  Binding binding;
+  double share = 1;  // of the time of the stream's compute units, in (0, 1]
+};
+
+// How a launch ended.
+struct Completion {
+  std::uint64_t run = 0;
+  int next = 0;      // its first kernel that did not run; kernels.last where all did
+  Result<> result;   // as of Plan::run; `unavailable` where the engine threw
+};
+
+// Runs launches on a device, one at a time and in order, beside other streams. None of its calls blocks, and
+// all but launch() may come from any thread.
+class Stream {
+ public:
+  class Client {
+   public:
+    virtual ~Client() = default;
+    // Called on the stream's thread, and may launch: the next begins without a hand-over between threads.
+    virtual void completed(const Completion& completion) = 0;
+    // The stream has nothing to run; the client may launch. Returns when it wants to be asked again; max() for
+    // not before wake().
+    virtual TimePoint idle() = 0;
+  };
+
+  // Ends what runs, without a completion for what was launched and has not begun.
+  virtual ~Stream() = default;
+  virtual Result<> start(Client& client) = 0;
+
+  // From the client's calls only, and not before the last has completed.
+  virtual void launch(const Launch& launch) = 0;
+  // Ends that run before its next kernel; no effect where it does not run.
+  virtual void evict(std::uint64_t run) = 0;
+  // Client::idle() is to be called soon.
+  virtual void wake() = 0;
+  // Inside the engine: stop() would wait for it.
+  virtual bool busy() const = 0;
+
+  // Runs `task` on the stream's thread between two launches, and waits for it, or does not: see TurnThread.
+  virtual bool call(const std::function<void()>& task) = 0;
+  virtual bool post(std::function<void()> task) = 0;
+  // Ends the thread once what runs has completed, and what its completion launches.
+  virtual void stop() = 0;
+};
+
+}  // namespace carillon::engine
