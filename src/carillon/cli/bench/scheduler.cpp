@@ -99,10 +99,10 @@ Result<SchedulerFigures> measure_scheduler(const std::string& name, const Schedu
   const Workload workload = prepare(wanted);
   const std::vector<Request>& requests = workload.requests;
   const std::size_t count = requests.size();
+  schedule::Actions actions;
   TimePoint wake = TimePoint::max();
   for (const schedule::ModelInfo& info : workload.models)
     wake = scheduler.decide(schedule::model_comes(info), TimePoint{}, actions);
-  schedule::Actions actions;
   const auto pages = static_cast<std::uint64_t>(std::max(1.0, wanted.fit * wanted.models));
   for (int d = 0; d < wanted.devices; ++d)
     wake = scheduler.decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, pages},
@@ -117,7 +117,10 @@ Result<SchedulerFigures> measure_scheduler(const std::string& name, const Schedu
   // is measured.
   const Duration reading = wanted.each ? reading_takes() : Duration{0};
   const auto decide = [&](const schedule::Event& event, TimePoint now, bool counted) {
-    if (!wanted.each) return scheduler.decide(event, now, actions);
+    if (!wanted.each) {
+      wake = scheduler.decide(event, now, actions);
+      return;
+    }
     const Duration from = thread_time();
     wake = scheduler.decide(event, now, actions);
     if (counted) m.each.add(thread_time() - from - reading);
@@ -175,7 +178,6 @@ Result<SchedulerFigures> measure_scheduler(const std::string& name, const Schedu
       take(end, counted);
     } else if (wake < arrival) {
       const TimePoint now = wake;
-      wake = TimePoint::max();
       decide(schedule::Wake{}, now, counted);
       take(now, counted);
     } else {
