@@ -2,6 +2,7 @@
 """Reads the source tree and says where it breaks the rules of the house.
 
     check_tree.py arrows  [--root DIR]                 includes and CMake dependencies point downwards only
+    check_tree.py circles [--root DIR]                 no header of a room includes itself by way of others
     check_tree.py pure    [--root DIR]                 what decides has no clock, thread, socket, environment or dice
     check_tree.py layout  [--root DIR]                 each layer has a README; headers have their guard
     check_tree.py headers [--root DIR] --build DIR     every header compiles alone (needs compile_commands.json)
@@ -22,6 +23,9 @@ import sys
 # From the top of the house to its foundation: a layer may include itself and those after it.
 LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "schedule",
           "device", "engine", "graph", "workload", "profile", "base"]
+
+# Rooms that may include less than what lies below them.
+ONLY = {"device": ["device", "workload", "base"]}
 
 # Rooms that only decide: events and times in, actions out.
 PURE = ["schedule", "provision", "tune", "device"]
@@ -82,6 +86,9 @@ def check_arrows(root):
                     findings.append(f"{path}:{number}: includes unknown layer '{other}'")
                 elif rank[other] < rank[layer]:
                     findings.append(f"{path}:{number}: '{layer}' includes '{other}', which lies above it")
+                elif other not in ONLY.get(layer, LAYERS):
+                    findings.append(f"{path}:{number}: '{layer}' includes '{other}', but may only include "
+                                    f"{', '.join(ONLY[layer])}")
             elif (match := OTHER_QUOTED.match(line)) and not match.group(1).endswith((".pb.h",)):
                 findings.append(f'{path}:{number}: include "{match.group(1)}" by its full path, "carillon/<layer>/..."')
     for cmake in sorted((root / "src" / "carillon").glob("*/CMakeLists.txt")):
@@ -90,6 +97,36 @@ def check_arrows(root):
             for other in re.findall(r"\bcarillon_([a-z]+)\b", line.split("#")[0]):
                 if layer in rank and other in rank and rank[other] < rank[layer]:
                     findings.append(f"{cmake}:{number}: 'carillon_{layer}' depends on 'carillon_{other}', which lies above it")
+                elif other in rank and other not in ONLY.get(layer, LAYERS):
+                    findings.append(f"{cmake}:{number}: 'carillon_{layer}' depends on 'carillon_{other}', but may only "
+                                    f"depend on {', '.join(ONLY[layer])}")
+    return findings
+
+
+def check_circles(root):
+    """Header guards hide a circle: the headers then compile in one order and mean another in the other."""
+    base = root / "src" / "carillon"
+    includes = {}
+    for path in sources(root, ".h"):
+        room = layer_of(root, path)
+        includes[str(path.relative_to(base))] = [
+            (number, match.group(1)) for number, line in code_lines(path)
+            if (match := re.match(rf'\s*#\s*include\s*"carillon/({room}/[^"]+)"', line))]
+    findings, done = [], set()
+
+    def walk(header, way):
+        if header in done:
+            return
+        for number, other in includes.get(header, []):
+            if other in way:
+                circle = [*way[way.index(other):], other]
+                findings.append(f"{base / header}:{number}: closes a circle of includes: {' -> '.join(circle)}")
+            else:
+                walk(other, [*way, other])
+        done.add(header)
+
+    for header in includes:
+        walk(header, [header])
     return findings
 
 
@@ -210,7 +247,7 @@ def check_locals(build):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", choices=["arrows", "pure", "layout", "headers", "locals"])
+    parser.add_argument("check", choices=["arrows", "circles", "pure", "layout", "headers", "locals"])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--build", type=pathlib.Path)
     args = parser.parse_args()
@@ -221,7 +258,8 @@ def main():
             parser.error(f"{args.check} needs --build DIR, a configured build folder")
         findings = check_headers(args.root, args.build) if args.check == "headers" else check_locals(args.build)
     else:
-        findings = {"arrows": check_arrows, "pure": check_pure, "layout": check_layout}[args.check](args.root)
+        findings = {"arrows": check_arrows, "circles": check_circles, "pure": check_pure,
+                    "layout": check_layout}[args.check](args.root)
     print("\n".join(findings))
     print(f"{args.check}: {len(findings)} finding(s)", file=sys.stderr)
     return 1 if findings else 0

@@ -42,6 +42,40 @@ class CheckTree(unittest.TestCase):
         found = check_tree.check_pure(self.root)
         self.assertEqual(len({f.split(":")[0] for f in found}), 7, found)
 
+    def test_the_device_core_is_held_to_its_rules_once_it_is_there(self):
+        self.write("src/carillon/base/time.h", "#pragma once\n")
+        self.assertEqual(check_tree.check_arrows(self.root) + check_tree.check_pure(self.root), [])
+        self.write("src/carillon/device/CMakeLists.txt", "DEPENDS carillon_workload carillon_base\n")
+        self.write("src/carillon/device/core.h", '#include "carillon/base/time.h"\n'
+                                                 '#include "carillon/workload/request.h"\nint now_us;\n')
+        self.assertEqual(check_tree.check_arrows(self.root) + check_tree.check_pure(self.root), [])
+        planted = ["#include <thread>", "#include <mutex>", "#include <sys/socket.h>",
+                   "auto t = std::chrono::steady_clock::now();", "auto t = std::chrono::system_clock::now();"]
+        for i, line in enumerate(planted):
+            self.write(f"src/carillon/device/bad{i}.h", line + "\n")
+        found = check_tree.check_pure(self.root)
+        self.assertEqual(len({f.split(":")[0] for f in found}), len(planted), found)
+
+    def test_the_device_core_includes_workload_and_base_only(self):
+        for i, other in enumerate(["profile", "graph", "engine", "schedule"]):
+            self.write(f"src/carillon/device/bad{i}.h", f'#include "carillon/{other}/a.h"\n')
+        self.write("src/carillon/device/CMakeLists.txt", "DEPENDS carillon_profile carillon_base\n")
+        self.assertEqual(len(check_tree.check_arrows(self.root)), 5)
+        # Above it are schedule and what includes that; below, engine.
+        self.assertEqual(check_tree.LAYERS.index("schedule") + 1, check_tree.LAYERS.index("device"))
+        self.assertEqual(check_tree.LAYERS.index("device") + 1, check_tree.LAYERS.index("engine"))
+
+    def test_circles_of_includes_are_found(self):
+        self.write("src/carillon/base/a.h", '#pragma once\n#include "carillon/base/b.h"\n')
+        self.write("src/carillon/base/b.h", '#pragma once\n#include "carillon/base/sub/c.h"\n')
+        self.write("src/carillon/base/sub/c.h", "#pragma once\n")
+        self.write("src/carillon/base/c.cpp", '#include "carillon/base/a.h"\n')
+        self.assertEqual(check_tree.check_circles(self.root), [])
+        self.write("src/carillon/base/sub/c.h", '#pragma once\n#include "carillon/base/a.h"\n')
+        found = check_tree.check_circles(self.root)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("base/a.h -> base/b.h -> base/sub/c.h -> base/a.h", found[0])
+
     def test_words_in_comments_and_strings_do_not_count(self):
         self.write("src/carillon/schedule/a.cpp", '// calls now() never\n/* std::mutex */ auto s = "std::thread";\n')
         self.write("src/carillon/worker/a.cpp", "std::mutex m; clock.now();\n")

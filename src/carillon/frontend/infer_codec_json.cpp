@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
 #include <simdjson.h>
 
 #include "carillon/base/assert.h"
@@ -495,71 +494,6 @@ class RequestReader {
   InferRequest request_;
 };
 
-void append_text(std::string& out, std::string_view text) {
-  out += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-template <typename T>
-void append_number(std::string& out, T value) {
-  // As Triton writes them, and as most clients' parsers read them.
-  if constexpr (std::is_floating_point_v<T>) {
-    if (!std::isfinite(value)) {
-      out += std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
-      return;
-    }
-  }
-  char text[32];
-  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
-  out.append(text, end);
-}
-
-template <typename T>
-void append_numbers(std::string& out, std::span<const std::byte> bytes) {
-  const std::span values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
-  out.reserve(out.size() + values.size() * 12);
-  bool first = true;
-  for (const T value : values) {
-    if (!first) out += ',';
-    first = false;
-    append_number(out, value);
-  }
-}
-
-void append_data(std::string& out, graph::DataType type, std::span<const std::byte> bytes) {
-  switch (type) {
-    case graph::DataType::f32:
-      return append_numbers<float>(out, bytes);
-    case graph::DataType::f64:
-      return append_numbers<double>(out, bytes);
-    case graph::DataType::i8:
-      return append_numbers<std::int8_t>(out, bytes);
-    case graph::DataType::i16:
-      return append_numbers<std::int16_t>(out, bytes);
-    case graph::DataType::i32:
-      return append_numbers<std::int32_t>(out, bytes);
-    case graph::DataType::i64:
-      return append_numbers<std::int64_t>(out, bytes);
-    case graph::DataType::u8:
-      return append_numbers<std::uint8_t>(out, bytes);
-    case graph::DataType::u16:
-      return append_numbers<std::uint16_t>(out, bytes);
-    case graph::DataType::u32:
-      return append_numbers<std::uint32_t>(out, bytes);
-    case graph::DataType::u64:
-      return append_numbers<std::uint64_t>(out, bytes);
-    case graph::DataType::boolean:
-      for (std::size_t i = 0; i < bytes.size(); ++i) {
-        if (i > 0) out += ',';
-        out += bytes[i] == std::byte{0} ? "false" : "true";
-      }
-      return;
-    case graph::DataType::f16:
-    case graph::DataType::bf16:
-    case graph::DataType::string:
-      return;  // refused when the request was read
-  }
-}
-
 }  // namespace
 
 Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
@@ -593,47 +527,6 @@ Result<InferRequest> parse_infer_json(const controller::ModelView& model, const 
       return invalid(std::string("the body is not JSON: ") + simdjson::error_message(error));
   }
   return RequestReader(model, all.substr(json.size())).read(root, arrival);
-}
-
-InferResponseBody write_infer_json(const controller::ModelView& model, const InferRequest& request,
-                                   const controller::InferCall& call) {
-  InferResponseBody body;
-  auto& out = body.json;
-  out += "{\"model_name\":";
-  append_text(out, model.name);
-  out += ",\"model_version\":\"" + std::to_string(model.version) + "\"";
-  if (!request.id.empty()) {
-    out += ",\"id\":";
-    append_text(out, request.id);
-  }
-  out += ",\"outputs\":[";
-  bool first = true;
-  for (const auto& [index, binary] : request.outputs) {
-    const auto& spec = model.config.outputs[index];
-    const std::span<const std::byte> bytes = call.outputs[index];
-    out += first ? "{\"name\":" : ",{\"name\":";
-    first = false;
-    append_text(out, spec.name);
-    out += ",\"datatype\":\"" + std::string(graph::kserve_name(spec.type)) + "\",\"shape\":";
-    out += graph::to_text(output_shape(model.config, index, call));
-    if (binary) {
-      out += ",\"parameters\":{\"binary_data_size\":" + std::to_string(bytes.size()) + "}}";
-      body.blobs.push_back(bytes);
-      body.binary = true;
-    } else {
-      out += ",\"data\":[";
-      append_data(out, spec.type, bytes);
-      out += "]}";
-    }
-  }
-  out += "]}";
-  return body;
-}
-
-std::string error_json(std::string_view message) {
-  std::string out = "{\"error\":";
-  append_text(out, message);
-  return out += "}";
 }
 
 }  // namespace carillon::frontend

@@ -61,7 +61,7 @@ std::vector<BatchTimes> read_batches(JsonFields& reader, const json& object, con
     if (!reader.failed() && !out.empty() && entry.batch <= out.back().batch)
       reader.wrong(here + ".batch", "is " + std::to_string(entry.batch) + " after " +
                                         std::to_string(out.back().batch) + ", but batch sizes should ascend");
-    out.push_back(std::move(entry));
+    out.push_back(entry);
   }
   return out;
 }

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "carillon/base/result.h"
-#include "carillon/repository/repository.h"
+#include "carillon/base/time.h"
+#include "carillon/graph/model.h"
 
 namespace carillon::repository {
 
@@ -15,6 +18,29 @@ inline constexpr int largest_plan = 128;         // rows of the largest plan tha
 inline constexpr std::size_t most_lengths = 64;  // that parameter lengths may list
 inline constexpr std::int64_t largest_length = 1 << 20;
 inline constexpr std::size_t most_plans = 512;  // batch sizes times lengths
+
+// What `config.pbtxt` says of a model, or what its ONNX file implies where there is none (Triton's layout and
+// names).
+struct ModelConfig {
+  std::string name;
+  int max_batch_size = 0;                 // 0: no batch dimension
+  std::vector<graph::TensorSpec> inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere,
+                                          // until completed: the file decides
+  std::vector<graph::TensorSpec> outputs;
+  std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
+  std::optional<Duration> slo;   // parameter slo_ms
+  std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
+  std::string precision = "f32";       // parameter precision: f32, bf16
+  std::vector<std::int64_t> lengths;   // parameter lengths: extents of what varies; ascending, often empty
+  bool padding = false;  // parameter padding: a request may be padded with zeros to the next of `lengths`
+  std::string mask;      // parameter mask: the input that is 1 where a request is, 0 where it is padded
+  std::string file = "model.onnx";   // default_model_filename
+  std::string serialized;            // the inference.ModelConfig message, completed, for the config endpoints
+  std::vector<std::string> ignored;  // fields that the file sets and we do not heed, in words
+  // Neither a batch size nor inputs are given: whether the model batches is for its file to say (it does if
+  // it cannot be imported without a batch), and complete_config() sets max_batch_size.
+  bool batch_from_file = false;
+};
 
 // Which of a model's version folders are served.
 struct VersionPolicy {
@@ -37,5 +63,9 @@ Result<ConfigFile> parse_config(std::string_view text, std::string_view folder);
 
 // 1, 2, 4, ... up to `max_batch_size`, at most largest_plan; 1 alone for a model without a batch.
 std::vector<int> default_batch_sizes(int max_batch_size);
+
+// A config for a model without config.pbtxt, from its imported file; and the completion of one that leaves
+// inputs or outputs out. An error where the two disagree: says what the file has and what the config says.
+Result<ModelConfig> complete_config(ModelConfig config, const graph::Model& model);
 
 }  // namespace carillon::repository

@@ -35,15 +35,11 @@ class Bounded final : public schedule::Scheduler {
   Bounded(schedule::Scheduler& bounded, std::uint64_t decisions) : bounded_(bounded), left_(decisions) {}
 
   std::string_view name() const override { return bounded_.name(); }
-  void add_model(const schedule::ModelInfo& model) override { bounded_.add_model(model); }
-  void decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     if (left_-- == 0) throw NeverRests{};
-    bounded_.decide(event, now, out);
+    return bounded_.decide(event, now, out);
   }
   bool learns_from_profiles() const override { return bounded_.learns_from_profiles(); }
-  Duration predicted_exec(DeviceId device, ModelId model, int batch) const override {
-    return bounded_.predicted_exec(device, model, batch);
-  }
 
  private:
   schedule::Scheduler& bounded_;
@@ -144,11 +140,7 @@ std::string describe(const Case& c) {
 class Restless final : public schedule::Scheduler {
  public:
   std::string_view name() const override { return "restless"; }
-  void add_model(const schedule::ModelInfo&) override {}
-  void decide(const schedule::Event&, TimePoint now, schedule::Actions& out) override {
-    out.push_back(schedule::WakeAt{now + 1us});
-  }
-  Duration predicted_exec(DeviceId, ModelId, int) const override { return Duration{0}; }
+  TimePoint decide(const schedule::Event&, TimePoint now, schedule::Actions&) override { return now + 1us; }
 };
 
 TEST(Verdict, ARunThatNeverRestsIsAProblem) {

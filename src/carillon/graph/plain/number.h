@@ -122,7 +122,8 @@ inline To number_cast(From value) {
     return value != From{0};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     constexpr From low = static_cast<From>(std::numeric_limits<To>::min());
-    constexpr From beyond = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * From{2};
+    constexpr To half = std::numeric_limits<To>::max() / 2 + 1;
+    constexpr From beyond = static_cast<From>(half) * From{2};
     if (value != value) return To{0};
     if (value <= low) return std::numeric_limits<To>::min();
     if (value >= beyond) return std::numeric_limits<To>::max();

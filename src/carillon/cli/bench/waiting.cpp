@@ -1,24 +1,18 @@
-#include "carillon/cli/bench_waiting.h"
+#include "carillon/cli/bench/waiting.h"
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <queue>
 #include <unordered_map>
 
 #include "carillon/base/random.h"
+#include "carillon/cli/bench/thread_time.h"
 #include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
 namespace {
 
 constexpr int sizes[] = {1, 2, 4, 8, 16};
-
-Duration thread_time() {
-  timespec at{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
-  return std::chrono::seconds{at.tv_sec} + std::chrono::nanoseconds{at.tv_nsec};
-}
 
 struct End {
   TimePoint at;

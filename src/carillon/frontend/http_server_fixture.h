@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "carillon/frontend/commons.h"
+#include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/http_api.h"
+#include "carillon/frontend/http_server.h"
+#include "carillon/frontend/test_client.h"
+
+// For tests: an HTTP server in front of a service that answers as it is told.
+namespace carillon::frontend {
+
+inline std::string pair_request(const std::string& id = "a", int rows = 1) {
+  using nlohmann::json;
+  json x = json::array();
+  for (int i = 0; i < rows * 3; ++i) x.push_back(i);
+  json n = json::array();
+  for (int i = 0; i < rows * 2; ++i) n.push_back(i);
+  return json{{"id", id},
+              {"inputs",
+               {{{"name", "x"}, {"datatype", "FP32"}, {"shape", {rows, 3}}, {"data", x}},
+                {{"name", "n"}, {"datatype", "INT32"}, {"shape", {rows, 2}}, {"data", n}}}}}
+      .dump();
+}
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  HttpServerTest() {
+    service.all_models = {pair_model()};
+    auto sick = model_of(graph::DataType::f32, {2}, "sick");
+    sick.ready = false;
+    sick.id = ModelId{9};
+    sick.reason = "its file is damaged";
+    service.all_models.push_back(sick);
+  }
+  ~HttpServerTest() override {
+    service.release();
+    if (server) server->stop();
+  }
+
+  void start(HttpOptions options = {}) {
+    options.address = {"127.0.0.1", 0};
+    options.commons = &commons;
+    auto started = HttpServer::start(api, std::move(options));
+    ASSERT_TRUE(started) << started.error().message;
+    server = std::move(*started);
+  }
+
+  TestClient client() { return TestClient(server->port()); }
+
+  FakeService service;
+  Commons commons{{.inflight = std::size_t{64} << 20,
+                   .max_body = std::size_t{16} << 20,
+                   .strict_readiness = false,
+                   .heavy_threads = 1,
+                   .heavy_queue = 1}};
+  HttpApi api{service, commons};
+  std::unique_ptr<HttpServer> server;
+};
+
+}  // namespace carillon::frontend
