@@ -1,6 +1,7 @@
 #include "carillon/engine/cpu/cpu_engine.h"
 
 #include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
