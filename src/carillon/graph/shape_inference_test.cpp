@@ -170,7 +170,7 @@ TEST(ShapeInference, Reshapes) {
 }
 
 TEST(ShapeInference, Slices) {
-  const auto slice = [](Ints starts, Ints ends, Ints axes, Ints steps) {
+  const auto slice = [](const Ints& starts, const Ints& ends, const Ints& axes, const Ints& steps) {
     return Infer("Slice").of({10, 5}).ints(starts).ints(ends).ints(axes).ints(steps);
   };
   EXPECT_THAT(slice({1}, {INT64_MAX}, {0}, {3}).shape(), ElementsAre(3, 5));

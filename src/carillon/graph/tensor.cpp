@@ -55,14 +55,6 @@ std::string_view kserve_name(DataType type) {
   return names(type).kserve;
 }
 
-Result<DataType> parse_kserve_type(std::string_view name) {
-  for (const TypeNames& t : type_names)
-    if (t.kserve == name) return t.type;
-  std::string known;
-  for (const TypeNames& t : type_names) known.append(known.empty() ? "" : ", ").append(t.kserve);
-  return invalid("unknown data type '" + std::string(name.substr(0, 40)) + "': expected one of " + known);
-}
-
 std::string_view onnx_name(DataType type) {
   return names(type).onnx;
 }

@@ -32,9 +32,8 @@ enum class DataType : std::uint8_t {
 
 // Bytes of one element; 0 for string.
 std::size_t size_of(DataType type);
-// KServe v2 name ("FP32", "INT64", "BOOL", "BYTES", ...), and back.
+// KServe v2 name ("FP32", "INT64", "BOOL", "BYTES", ...).
 std::string_view kserve_name(DataType type);
-Result<DataType> parse_kserve_type(std::string_view name);
 // Name as ONNX prints it ("float", "int64", ...), for error texts.
 std::string_view onnx_name(DataType type);
 

@@ -232,25 +232,4 @@ Duration ModelProfile::exec_mean(int batch) const {
   return on_batch_line(batches, batch, &BatchTimes::batch, [](const BatchTimes& b) { return b.exec.mean; });
 }
 
-LinearFit fit_linear(std::span<const BatchTimes> batches) {
-  CARILLON_ASSERT(!batches.empty());
-  const auto n = static_cast<double>(batches.size());
-  double mean_x = 0, mean_y = 0;
-  for (const auto& b : batches) {
-    mean_x += b.batch / n;
-    mean_y += to_ms(b.exec.p50) / n;
-  }
-  double xx = 0, xy = 0, yy = 0;
-  for (const auto& b : batches) {
-    const double x = b.batch - mean_x, y = to_ms(b.exec.p50) - mean_y;
-    xx += x * x;
-    xy += x * y;
-    yy += y * y;
-  }
-  if (xx == 0) return {.alpha_ms = mean_y / mean_x, .beta_ms = 0, .r2 = 1};
-  const double alpha = xy / xx;
-  const double residual = std::max(0.0, yy - alpha * xy);
-  return {.alpha_ms = alpha, .beta_ms = mean_y - alpha * mean_x, .r2 = yy > 0 ? 1 - residual / yy : 1};
-}
-
 }  // namespace carillon::profile

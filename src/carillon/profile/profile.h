@@ -91,15 +91,4 @@ std::string to_json(const DeviceProfile& profile);
 // Replaces `file` in one step: a reader sees the old file or the new one.
 Result<> write_profile(const DeviceProfile& profile, const std::filesystem::path& file);
 
-// exec(k) = alpha * k + beta, by least squares (Symphony and others describe models so).
-struct LinearFit {
-  double alpha_ms = 0;  // a request more
-  double beta_ms = 0;   // whatever the batch
-  double r2 = 1;        // 1 - residual variance / variance; 1 for a line through all points
-
-  Duration at(int batch) const { return from_ms(alpha_ms * batch + beta_ms); }
-};
-// Over the medians of at least one batch; one point alone gives a line through the origin.
-LinearFit fit_linear(std::span<const BatchTimes> batches);
-
 }  // namespace carillon::profile

@@ -201,20 +201,6 @@ TEST(Profile, DamagedFilesAreRefusedOrReadNeverWorse) {
   EXPECT_GT(refused, 1000);
 }
 
-TEST(LinearFit, FindsTheLineAndSaysHowGoodItIs) {
-  std::vector<BatchTimes> batches;
-  for (const int k : {1, 2, 4, 8, 16}) batches.push_back({k, {.p50 = from_ms(1.053 * k + 5.072)}});
-  const auto fit = fit_linear(batches);
-  EXPECT_NEAR(fit.alpha_ms, 1.053, 1e-5);
-  EXPECT_NEAR(fit.beta_ms, 5.072, 1e-5);
-  EXPECT_NEAR(fit.r2, 1, 1e-9);
-  EXPECT_NEAR(to_ms(fit.at(3)), 1.053 * 3 + 5.072, 1e-5);
-  batches[2].exec.p50 += 3ms;
-  EXPECT_LT(fit_linear(batches).r2, 0.99);
-  const BatchTimes one{4, {.p50 = 8ms}};
-  EXPECT_NEAR(fit_linear(std::span(&one, 1)).alpha_ms, 2, 1e-9);
-}
-
 TEST(Times, SummarizesMeasurements) {
   std::vector<Duration> d;
   for (int i = 100; i >= 1; --i) d.push_back(Duration{i * 1000});

@@ -1,6 +1,7 @@
 #include "carillon/engine/cpu/cpu_engine.h"
 
 #include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -33,7 +34,7 @@ bool has_kernel(const Plan& plan, std::string_view part) {
 
 // Runs the graph in both worlds, at every batch size, and compares; then again from kernel to kernel, each
 // kernel twice.
-void expect_agrees(const Make& make, double tolerance, std::vector<int> batches = {1, 2, 7, 16},
+void expect_agrees(const Make& make, double tolerance, const std::vector<int>& batches = {1, 2, 7, 16},
                    Precision precision = Precision::f32) {
   const auto model = compile(make, batches, precision);
   ASSERT_NE(model, nullptr);
@@ -79,14 +80,15 @@ struct Layers {
     const float scale = 1 / std::sqrt(static_cast<float>(in[1] / groups * kernel * kernel));
     const auto w = m.constant(random_tensor({channels, in[1] / groups, kernel, kernel}, random, scale));
     const auto b = m.constant(random_tensor({channels}, random));
-    return m.node("Conv", {x, w, b}, {in[0], channels, extent(in[2]), extent(in[3])}, attributes, post_ops);
+    return m.node("Conv", {x, w, b}, {in[0], channels, extent(in[2]), extent(in[3])}, attributes,
+                  std::move(post_ops));
   }
   ValueId dense(ValueId x, std::int64_t width, std::vector<PostOp> post_ops = {}) {
     Shape shape = m.shape(x);
     const float scale = 1 / std::sqrt(static_cast<float>(shape.back()));
     const auto w = m.constant(random_tensor({shape.back(), width}, random, scale));
     shape.back() = width;
-    return m.node("MatMul", {x, w}, shape, {}, post_ops);
+    return m.node("MatMul", {x, w}, shape, {}, std::move(post_ops));
   }
 };
 const PostOp relu{.kind = PostOp::Kind::relu};
@@ -257,7 +259,7 @@ TEST(CpuEngine, FlattensPixelsInTheRightOrder) {
     Layers l;
     auto y = l.conv(l.m.input({n, 8, 6, 6}), 16, 3, 1, 1, {relu});
     y = l.m.node("MaxPool", {y}, {n, 16, 3, 3}, window(2, 2, 0));
-    y = l.m.node("Reshape", {y}, {n, 16 * 9});
+    y = l.m.node("Reshape", {y}, {n, std::int64_t{16} * 9});
     l.m.g.outputs = {l.dense(y, 5)};
     return std::move(l.m.g);
   };

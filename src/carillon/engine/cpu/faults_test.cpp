@@ -12,7 +12,6 @@ namespace carillon::engine {
 namespace {
 
 using graph::DataType;
-using graph::Fault;
 using graph::Faults;
 using graph::Tensor;
 using graph::testing::Onnx;

@@ -22,7 +22,7 @@ std::string kernels_of(const Plan& plan) {
 
 // Runs at each batch size and compares; no kernel may be one of oneDNN's last resorts, nor, with `fast`, a
 // plain product.
-void expect_agrees(const Make& make, std::vector<int> batches, bool fast) {
+void expect_agrees(const Make& make, const std::vector<int>& batches, bool fast) {
   static const auto engine = make_cpu_engine({.threads = 2});
   const auto compiled = engine->compile(MadeModel(make), {.batch_sizes = batches});
   ASSERT_TRUE(compiled.has_value()) << compiled.error().message;

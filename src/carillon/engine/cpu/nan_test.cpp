@@ -45,8 +45,8 @@ const PostOp relu6{.kind = PostOp::Kind::clip, .alpha = 0, .beta = 6};
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  const auto add = [&](std::string name, auto make) {
-    all.push_back({.name = std::move(name), .make = make});
+  const auto add = [&](const std::string& name, const auto& make) {
+    all.push_back({.name = name, .make = make});
   };
   // Each elementwise function behind a convolution, and as a node.
   using Kind = PostOp::Kind;

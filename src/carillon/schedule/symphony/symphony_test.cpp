@@ -16,7 +16,7 @@ namespace {
 using testing::SimWorld;
 
 constexpr Environment ideal{.dispatch = 0ns, .answer = 0ns, .overrun = 0};
-constexpr SymphonyOptions to_the_letter{.hold = 0, .exceeded = 1};
+const SymphonyOptions to_the_letter{.hold = 0, .exceeded = 1};
 
 // Section 3.3: l(b) = b + 5, SLO 12, three devices, a request every 0.75. A unit of time is a millisecond
 // here.
