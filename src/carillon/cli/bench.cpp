@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
+#include "carillon/cli/bench/device.h"
 #include "carillon/cli/bench/scheduler.h"
 #include "carillon/cli/bench/structures.h"
 #include "carillon/cli/bench/waiting.h"
@@ -223,8 +224,24 @@ void add_bench(CLI::App& program, int& status) {
       "door", "What it takes to let a request in, and to turn one away where decisions cannot keep up");
   door.add_flag("--json", arguments->json, "Print one JSON object");
   door.callback([arguments, &status] { status = bench_door(arguments->json); });
+  auto load = std::make_shared<DeviceLoad>();
+  CLI::App& device = *bench.add_subcommand(
+      "device", "The device core alone: what it takes of its thread for an INFER, an eviction, a LOAD");
+  device.add_option("--actions", load->actions, "Actions of each kind; the first tenth is not measured")
+      ->check(CLI::Range(1000, 1'000'000'000))
+      ->capture_default_str();
+  device.add_option("--waiting", load->waiting, "INFERs that wait for EXEC at a time")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  device.add_option("--models", load->models, "Models")->check(CLI::Range(1, 200))->capture_default_str();
+  device.add_flag("--json", load->json, "Print one JSON object");
+  device.footer(
+      "Executors are done with what they are told at once: only the core's own time is counted.\n"
+      "Examples:\n  carillon bench device\n  carillon bench device --waiting 500 --json");
+  device.callback([load, &status] { status = bench_device(*load); });
   bench.footer(
-      "Examples:\n  carillon bench scheduler --sweep\n  carillon bench queue\n  carillon bench door");
+      "Examples:\n  carillon bench scheduler --sweep\n  carillon bench queue\n  carillon bench door\n"
+      "  carillon bench device");
 }
 
 }  // namespace carillon::cli

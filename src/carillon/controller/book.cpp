@@ -71,7 +71,7 @@ void Book::wasted(DeviceId device, Duration busy) {
 
 void Book::executed(DeviceId device, ModelId model, int batch, const worker::ActionTimes& times,
                     Duration predicted) {
-  const Duration measured = times.exec_end - times.exec_start;
+  const Duration measured = times.ran();
   {
     Page& page = pages_[model.index()];
     const std::lock_guard lock(page.mutex);

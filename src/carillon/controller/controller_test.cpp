@@ -91,6 +91,7 @@ class BusyWorker final : public worker::Worker {
     wake_.notify_one();
     return true;
   }
+  void preempt(ActionId, TimePoint) override {}
   void stop(ActionId) override {}
   std::uint32_t retire() override {
     std::unique_lock lock(mutex_);

@@ -225,7 +225,7 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   actions_.erase(result.id.value);
   InFlight& flight = flights_[*found];
   const bool success = result.status == schedule::ActionStatus::success;
-  Duration ran = success ? result.times.exec_end - result.times.exec_start : Duration{0};
+  Duration ran = success ? result.times.ran() : Duration{0};
   switch (flight.kind) {
     case ActionKind::load:
       if (!success) break;
@@ -241,7 +241,7 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
         book_.executed(result.device, flight.model, static_cast<int>(flight.requests.size()), result.times,
                        flight.predicted);
       else if (result.times.exec_end > result.times.exec_start)
-        book_.wasted(result.device, result.times.exec_end - result.times.exec_start);
+        book_.wasted(result.device, result.times.ran());
       for (std::size_t i = 0; i < flight.requests.size(); ++i) {
         const auto bad = std::ranges::find(result.bad_rows, static_cast<int>(i), &worker::BadRow::row);
         if (bad == result.bad_rows.end())
@@ -389,6 +389,14 @@ void Core::taken(ActionId id, const InFlight& flight, TimePoint opens, TimePoint
 
 void Core::dispatch(const schedule::Stop& action, TimePoint) {
   live(action.device).worker->stop(action.id);
+}
+
+void Core::dispatch(const schedule::Preempt& action, TimePoint) {
+  worker::Worker& worker = *live(action.device).worker;
+  if (action.after == device::After::drop)
+    worker.stop(action.id);
+  else
+    worker.preempt(action.id, action.order);
 }
 
 void Core::dispatch(const schedule::Load& action, TimePoint now) {
@@ -657,7 +665,7 @@ void Core::land(RequestId request, const worker::ActionResult& result, TimePoint
     row(open, request) = Row::done;
     requests_.erase(request.value);
     open.steps.input = times.input_end - times.input_start;
-    open.steps.infer = times.exec_end - times.exec_start;
+    open.steps.infer = times.ran();
     open.steps.output = times.output_end - times.output_start;
     open.steps.queue = std::max(Duration{0}, times.exec_start - open.arrival - open.steps.input);
     if (++open.done == open.rows) answer_success(*found, now);

@@ -195,6 +195,7 @@ class Core {
   void apply(TimePoint now);
   void dispatch(const schedule::Load& action, TimePoint now);
   void dispatch(const schedule::Stop& action, TimePoint now);
+  void dispatch(const schedule::Preempt& action, TimePoint now);
   void dispatch(const schedule::Unload& action, TimePoint now);
   void dispatch(schedule::Infer& action, TimePoint now);
   void not_taken(ActionId id, TimePoint now);

@@ -37,7 +37,7 @@ std::optional<Probes::Sample> Probes::end(const worker::ActionResult& result) {
   CARILLON_ASSERT(queue_.running() && result.id == queue_.action());
   const auto row = queue_.end(result.status);
   if (!row) return std::nullopt;
-  return Sample{row->model, row->app, result.times.exec_end - result.times.exec_start};
+  return Sample{row->model, row->app, result.times.ran()};
 }
 
 }  // namespace carillon::controller

@@ -509,8 +509,7 @@ void Core::abandon(Commands& out) {
     }
   unmaps_.clear();
   for (Model& model : models_) model.first_parked = model.last_parked = no_slot;
-  for (Slot slot = 0; slot < actions_.size(); ++slot)
-    switch (actions_[slot].state) {
+  for (Slot slot = 0; slot < actions_.size(); ++slot) switch (actions_[slot].state) {
       case State::load_queued:
       case State::parked:
       case State::unmap_queued:
@@ -557,8 +556,7 @@ void Core::retire() {
       case State::gathering:
       case State::running:
       case State::scattering:
-        if (!std::exchange(action.orphaned, true) && action.kind == ActionKind::infer)
-          forget(slot);
+        if (!std::exchange(action.orphaned, true) && action.kind == ActionKind::infer) forget(slot);
         break;
       default:
         drop_memory(action);
@@ -568,8 +566,8 @@ void Core::retire() {
   for (Model& model : models_) {
     model.first_parked = model.last_parked = no_slot;
     model.uses = 0;
-    const bool in_hand = model.residence == Residence::copying ||
-                         (unmapping_ && model.residence == Residence::unmapping);
+    const bool in_hand =
+        model.residence == Residence::copying || (unmapping_ && model.residence == Residence::unmapping);
     if (model.residence != Residence::absent && !in_hand) model.residence = Residence::leaving;
   }
 }

@@ -19,12 +19,13 @@
 namespace carillon::device {
 
 // Where an action lies while the core has it. Whoever drives the core may keep what else belongs to it in a
-// table of his own, by slot; a slot is used anew once its action was reported. Even ones are INFERs', odd ones
-// LOADs' and UNLOADs', each below twice the number that may be open.
+// table of his own, by slot; a slot is used anew once its action was reported. Even ones are INFERs', odd
+// ones LOADs' and UNLOADs', each below twice the number that may be open.
 using Slot = std::uint32_t;
 inline constexpr Slot no_slot = 0xffffffffU;
 
-// Who does what: each takes turns (Core::turn), and does one thing at a time, but where Limits says otherwise.
+// Who does what: each takes turns (Core::turn), and does one thing at a time, but where Limits says
+// otherwise.
 using Executor = std::uint8_t;
 inline constexpr Executor load_executor = 0;    // LOAD: maps pages and copies weights
 inline constexpr Executor input_executor = 1;   // INPUT: gathers rows; gives pages back
@@ -32,9 +33,9 @@ inline constexpr Executor output_executor = 2;  // OUTPUT: scatters rows
 inline constexpr Executor first_stream = 3;     // EXEC: a stream each, from here on
 
 struct Limits {
-  std::uint64_t pages = 0;  // of the page cache
-  Bytes io;                 // I/O cache
-  Bytes workspace;          // for the runs under way, those that wait to resume included
+  std::uint64_t pages = 0;      // of the page cache
+  Bytes io;                     // I/O cache
+  Bytes workspace;              // for the runs under way, those that wait to resume included
   std::size_t queue = 1024;     // LOADs and UNLOADs that may be open, and as many INFERs
   std::size_t reserved = 1024;  // of these, so many need no allocation
   std::uint8_t streams = 1;     // 1 to 64
@@ -70,19 +71,19 @@ using Commands = std::vector<Command>;
 // and turns go in, with the time; commands come out. A live worker drives it by threads, the simulator in
 // virtual time. It chooses nothing: actions are carried out exactly as told (Clockwork, sections 4.4, 5.2).
 //
-// LOAD, INPUT, OUTPUT and each stream take their actions in order of (window.earliest, id), strictly: one that
-// may start already waits behind one that may not. LOAD and EXEC start within the window or are refused; INPUT
-// starts on receipt, and refuses what cannot be in time any more; OUTPUT starts as EXEC ends. INFER reserves
-// its piece of the I/O cache in INPUT and gives it back at its end. A run has its own workspace from its first
-// kernel to its last.
+// LOAD, INPUT, OUTPUT and each stream take their actions in order of (window.earliest, id), strictly: one
+// that may start already waits behind one that may not. LOAD and EXEC start within the window or are refused;
+// INPUT starts on receipt, and refuses what cannot be in time any more; OUTPUT starts as EXEC ends. INFER
+// reserves its piece of the I/O cache in INPUT and gives it back at its end. A run has its own workspace from
+// its first kernel to its last.
 //
 // UNLOAD is effective at once: what starts later finds the model not loaded. Its pages come back when no run
-// of the model is under way, and a copy that is has ended; till then it is parked, and every LOAD of the model
-// that follows behind it. A model of no pages is always there.
+// of the model is under way, and a copy that is has ended; till then it is parked, and every LOAD of the
+// model that follows behind it. A model of no pages is always there.
 //
-// A run may be ended early (evict()), after any kernel. One that resumes has its place in its stream's order by
-// the time given, keeps workspace, I/O and its model's pages until then, and is reported once. Where two runs
-// have no room beside each other, one that waits to resume goes first.
+// A run may be ended early (evict()), after any kernel. One that resumes has its place in its stream's order
+// by the time given, keeps workspace, I/O and its model's pages until then, and is reported once. Where two
+// runs have no room beside each other, one that waits to resume goes first.
 //
 // Not thread-safe; `now` never goes back. Appends to `out`. No call allocates, but add_model() and where
 // Limits::reserved is exceeded; each costs O(log queue), save evict() of what waits, O(queue).

@@ -148,7 +148,8 @@ class World {
               .workspace = random_.below(limits_.workspace.count + 1)};
     told_[id] = told;
     const Slot slot = core_.submit(
-        InferAction{.id = {id}, .model = told.model, .window = told.window, .stream = told.stream}, now_, out_);
+        InferAction{.id = {id}, .model = told.model, .window = told.window, .stream = told.stream}, now_,
+        out_);
     if (slot == no_slot) told_.erase(id);
   }
 
@@ -214,9 +215,8 @@ class World {
     while (!in_hand_.empty()) complete(random_.below(in_hand_.size()));
     EXPECT_TRUE(core_.at_rest()) << "seed " << seed_;
     EXPECT_EQ(core_.open(), 0U) << "seed " << seed_;
-    core_.clear_memory([&](ModelId model) {
-      EXPECT_TRUE(std::exchange(mapped_[model], false)) << "seed " << seed_;
-    });
+    core_.clear_memory(
+        [&](ModelId model) { EXPECT_TRUE(std::exchange(mapped_[model], false)) << "seed " << seed_; });
     EXPECT_EQ(core_.free_pages(), limits_.pages) << "seed " << seed_;
   }
 
@@ -256,7 +256,8 @@ class World {
           break;
         case Kind::copy:
           EXPECT_TRUE(told.window.contains(now_)) << "seed " << seed_;
-          EXPECT_FALSE(pages_[told.model.index()] > 0 && mapped_[told.model]) << "seed " << seed_ << ": mapped twice";
+          EXPECT_FALSE(pages_[told.model.index()] > 0 && mapped_[told.model])
+              << "seed " << seed_ << ": mapped twice";
           in_hand_.push_back({command, id, told.life, now_});
           break;
         case Kind::unmap:

@@ -7,10 +7,10 @@
 
 namespace carillon::device {
 
-// Who has which part of a block of memory that was taken once: the I/O cache (Clockwork, section 5.2), and the
-// workspaces of runs. Cut into whole granules; a piece is contiguous. Best fit over the free runs, which are
-// merged as they are released, so the cost is bounded by the number of pieces in use. It knows offsets only.
-// Not thread-safe; allocates only when made.
+// Who has which part of a block of memory that was taken once: the I/O cache (Clockwork, section 5.2), and
+// the workspaces of runs. Cut into whole granules; a piece is contiguous. Best fit over the free runs, which
+// are merged as they are released, so the cost is bounded by the number of pieces in use. It knows offsets
+// only. Not thread-safe; allocates only when made.
 class RangeLedger {
  public:
   static constexpr std::uint64_t granule = 4096;

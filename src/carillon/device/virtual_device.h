@@ -14,9 +14,9 @@ namespace carillon::device {
 // How long the steps of an action take in virtual time, and how it ends where it runs.
 struct Work {
   std::uint64_t tag = 0;  // the owner's
-  Duration input{0};  // INFER: until its rows are there, from its receipt on
-  Duration time{0};   // EXEC, or LOAD's copy, alone and undisturbed
-  int kernels = 100;  // EXEC: of equal length; a run is ended early between two of them
+  Duration input{0};      // INFER: until its rows are there, from its receipt on
+  Duration time{0};       // EXEC, or LOAD's copy, alone and undisturbed
+  int kernels = 100;      // EXEC: of equal length; a run is ended early between two of them
   ActionStatus outcome = ActionStatus::success;  // or failed; INFER: no_memory, from INPUT
 };
 
@@ -42,7 +42,8 @@ class VirtualDevice {
     virtual void plan(TimePoint at, std::uint64_t what) = 0;
     // EXEC or LOAD's copy begins, or resumes: how long it really takes, where `planned` is left of it.
     virtual Duration begins(std::uint64_t tag, Duration planned, bool resumes) = 0;
-    // It has ended, and not only to resume, or was refused, in the order in which that happens. done() follows.
+    // It has ended, and not only to resume, or was refused, in the order in which that happens. done()
+    // follows.
     virtual void ends(std::uint64_t tag, ActionStatus status) = 0;
     // Called when the device has done all else that was to be done at that instant. May submit and evict.
     virtual void done(const Done& done) = 0;

@@ -41,7 +41,7 @@ struct KernelRange {
 struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
-  int next = 0;            // set by the run: its first kernel that did not run; last where all did
+  int next = 0;  // set by the run: its first kernel that did not run; last where all did
 
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
 };

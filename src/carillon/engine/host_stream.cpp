@@ -8,7 +8,9 @@
 namespace carillon::engine {
 
 HostStream::HostStream(const Clock& clock, std::string name, Duration spin)
-    : name_(std::move(name)), thread_(clock, [this] { return turn(); }, spin) {}
+    : name_(std::move(name)),
+      thread_(
+          clock, [this] { return turn(); }, spin) {}
 
 Result<> HostStream::start(Client& client) {
   client_ = &client;

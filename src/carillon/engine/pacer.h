@@ -41,7 +41,8 @@ class Pacer {
   static constexpr Duration worth_a_sleep = std::chrono::microseconds{100};
   static constexpr Duration slice = std::chrono::milliseconds{1};
 
-  // Until when the run is to rest, and now, on the machine's clock; and the CPU time that the thread has used.
+  // Until when the run is to rest, and now, on the machine's clock; and the CPU time that the thread has
+  // used.
   Duration rest_until(Duration cpu) const;
   static Duration now();
   static Duration cpu_time();
@@ -58,7 +59,7 @@ class Pacer {
   }
 
   std::atomic<double> share_;
-  double now_ = 1;  // the share of this run
+  double now_ = 1;    // the share of this run
   Duration wall_{0};  // when it began
   Duration cpu_{0};   // the thread's CPU time that is not its kernels': before it, and while it rested
 };

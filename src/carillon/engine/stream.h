@@ -22,8 +22,8 @@ struct Launch {
 // How a launch ended.
 struct Completion {
   std::uint64_t run = 0;
-  int next = 0;      // its first kernel that did not run; kernels.last where all did
-  Result<> result;   // as of Plan::run; `unavailable` where the engine threw
+  int next = 0;     // its first kernel that did not run; kernels.last where all did
+  Result<> result;  // as of Plan::run; `unavailable` where the engine threw
 };
 
 // Runs launches on a device, one at a time and in order, beside other streams. None of its calls blocks, and
@@ -35,8 +35,8 @@ class Stream {
     virtual ~Client() = default;
     // Called on the stream's thread, and may launch: the next begins without a hand-over between threads.
     virtual void completed(const Completion& completion) = 0;
-    // The stream has nothing to run; the client may launch. Returns when it wants to be asked again; max() for
-    // not before wake().
+    // The stream has nothing to run; the client may launch. Returns when it wants to be asked again; max()
+    // for not before wake().
     virtual TimePoint idle() = 0;
   };
 

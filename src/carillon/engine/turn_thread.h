@@ -17,8 +17,8 @@ namespace carillon::engine {
 // wait short. `clock` must go as CLOCK_MONOTONIC goes, or stand still. Nothing is allocated after start().
 class TurnThread {
  public:
-  // How long before a turn's time the thread stops sleeping: more than a timer's usual lateness, little enough
-  // that the core is not missed.
+  // How long before a turn's time the thread stops sleeping: more than a timer's usual lateness, little
+  // enough that the core is not missed.
   static constexpr Duration default_spin = std::chrono::microseconds{50};
 
   // `turn` returns TimePoint::min() where another is due at once, max() where none is before a wake. `spin`:
@@ -34,16 +34,16 @@ class TurnThread {
   // There is something new to look at: a turn follows that begins after this call. From any thread.
   void wake();
 
-  // Runs `task` on the thread, between two turns, and waits for it. Not from the thread itself. False where it
-  // has stopped: `task` was not run.
+  // Runs `task` on the thread, between two turns, and waits for it. Not from the thread itself. False where
+  // it has stopped: `task` was not run.
   bool call(const std::function<void()>& task);
 
   // Has `task` run on the thread, between two turns, and does not wait for it. False where it has stopped, or
   // another task that was posted has not begun yet.
   bool post(std::function<void()> task);
 
-  // Ends the thread once it has finished its turn; with `finish`, once a turn says that there is nothing to do
-  // at once. May be called again; not from the thread itself.
+  // Ends the thread once it has finished its turn; with `finish`, once a turn says that there is nothing to
+  // do at once. May be called again; not from the thread itself.
   void stop(bool finish);
 
  private:

@@ -67,7 +67,17 @@ struct Stop {
   DeviceId device;
   friend bool operator==(const Stop&, const Stop&) = default;
 };
-using Action = std::variant<Load, Unload, Infer, Refuse, Stop>;
+// Ends an INFER that runs before its next kernel, to go on later from there (`resume`: it is reported once, when
+// it is done; `order` is its place in its stream's order from then on, that of an action whose window opens
+// then), or not at all (`drop`: as Stop). What does not run is not touched by `resume`.
+struct Preempt {
+  ActionId id;
+  DeviceId device;
+  device::After after = device::After::resume;
+  TimePoint order;
+  friend bool operator==(const Preempt&, const Preempt&) = default;
+};
+using Action = std::variant<Load, Unload, Infer, Refuse, Stop, Preempt>;
 using Actions = std::vector<Action>;
 
 // What can happen to a scheduler.

@@ -27,6 +27,7 @@ struct ActionArrives {  // at its device
 struct EvictionArrives {
   ActionId id;
   device::After after{};
+  TimePoint order;
 };
 struct ReportArrives {  // at the scheduler
   FlightIndex flight = 0;

@@ -139,11 +139,11 @@ void Devices::send(const schedule::Unload& unload, TimePoint now) {
   depart(take(unload.id, ActionKind::unload, unload.device, unload.model), now);
 }
 
-void Devices::evict(ActionId id, device::After after, TimePoint now) {
+void Devices::evict(ActionId id, device::After after, TimePoint order, TimePoint now) {
   if (delay_ == Duration{0})
-    on(EvictionArrives{id, after}, now);
+    on(EvictionArrives{id, after, order}, now);
   else
-    owner_.plan(now + delay_, EvictionArrives{id, after});
+    owner_.plan(now + delay_, EvictionArrives{id, after, order});
 }
 
 void Devices::on(const ActionArrives& step, TimePoint now) {
@@ -182,7 +182,7 @@ void Devices::on(const EvictionArrives& step, TimePoint now) {
   if (found == nullptr) return;
   const Flight& flight = flights_[*found];
   if (flight.where != Flight::Where::on_device) return;  // has ended: its report is on its way
-  devices_[flight.device.index()].core->evict(step.id, step.after, now, now);
+  devices_[flight.device.index()].core->evict(step.id, step.after, step.order, now);
 }
 
 // --- On the device
@@ -221,8 +221,7 @@ void Devices::Desk::ends(std::uint64_t tag, ActionStatus status) {
   Observer* const observer = devices.options_.observer;
   if (observer == nullptr) return;
   if (flight.probe) return observer->on_probed(flight.device, devices.now_);
-  const bool refused =
-      !flight.begun && flight.kind != ActionKind::unload && status != ActionStatus::stopped;
+  const bool refused = !flight.begun && flight.kind != ActionKind::unload && status != ActionStatus::stopped;
   if (refused) observer->on_start(flight.id, flight.device, devices.now_);
   observer->on_end(flight.id, flight.device, status, devices.now_);
 }
@@ -332,8 +331,7 @@ void Devices::on(const DeviceStalls& step, TimePoint now) {
   Device& d = devices_[step.device];
   if (!d.alive) return;
   for (const device::Executor executor : {device::first_stream, device::load_executor})
-    if (!d.core->core().at_rest(executor))
-      d.core->stall(executor, from_ms(200 * random_.uniform()));
+    if (!d.core->core().at_rest(executor)) d.core->stall(executor, from_ms(200 * random_.uniform()));
 }
 
 void Devices::on(const DeviceSlowsDown& step, TimePoint now) {

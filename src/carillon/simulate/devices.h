@@ -64,7 +64,7 @@ class Devices {
   void send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time, TimePoint now);
   void send(const schedule::Load& load, TimePoint now);
   void send(const schedule::Unload& unload, TimePoint now);
-  void evict(ActionId id, device::After after, TimePoint now);
+  void evict(ActionId id, device::After after, TimePoint order, TimePoint now);
 
   void on(const DeviceStep& step, TimePoint now);
   void on(const ActionArrives& step, TimePoint now);

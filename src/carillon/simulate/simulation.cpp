@@ -226,8 +226,8 @@ Duration Simulation::draw_own(ModelId model, Request& request) {
   while (mode + 1 < modes.size() && pick >= modes[mode].weight) pick -= modes[mode++].weight;
   const auto& chosen = modes[mode];
   if (!chosen.app.empty()) request.app = apps_[model.index()][mode];
-  return std::max(Duration{1}, chosen.mean + from_ns(random_.normal() *
-                                                     static_cast<double>(chosen.deviation.count())));
+  return std::max(Duration{1},
+                  chosen.mean + from_ns(random_.normal() * static_cast<double>(chosen.deviation.count())));
 }
 
 void Simulation::send(ModelId model) {
@@ -325,7 +325,9 @@ void Simulation::carry_out(schedule::Action& action) {
   } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
     devices_.send(*unload, now_);
   } else if (const auto* stop = std::get_if<schedule::Stop>(&action)) {
-    devices_.evict(stop->id, device::After::drop, now_);
+    devices_.evict(stop->id, device::After::drop, now_, now_);
+  } else if (const auto* preempt = std::get_if<schedule::Preempt>(&action)) {
+    devices_.evict(preempt->id, preempt->after, preempt->order, now_);
   }
 }
 
@@ -382,7 +384,7 @@ void Simulation::probe() {
 }
 
 void Simulation::stop_probe() {
-  if (probes_.stop()) devices_.evict(probes_.action(), device::After::drop, now_);
+  if (probes_.stop()) devices_.evict(probes_.action(), device::After::drop, now_, now_);
 }
 
 }  // namespace

@@ -63,10 +63,10 @@ void Statistics::occupied(DeviceId device, ModelId model, std::size_t batch, Tim
   const TimePoint from = std::max(start, warm_);
   const TimePoint to = std::min(end, end_);
   if (to > from)
-    figures.busy[device.index()] +=
-        busy == end - start ? to - from
-                            : from_ns(static_cast<double>(busy.count()) * static_cast<double>((to - from).count()) /
-                                      static_cast<double>((end - start).count()));
+    figures.busy[device.index()] += busy == end - start ? to - from
+                                                        : from_ns(static_cast<double>(busy.count()) *
+                                                                  static_cast<double>((to - from).count()) /
+                                                                  static_cast<double>((end - start).count()));
   if (IntervalFigures* in = interval(start)) {
     in->busy += busy;
     std::size_t& used = used_in_[device.index()];

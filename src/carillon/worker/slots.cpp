@@ -12,8 +12,7 @@ namespace {
 // Chooses the plans for the action's rows; what is wrong, where there are none.
 std::string choose_plans(InferSlot& action) {
   action.part_count = 0;
-  if (action.host == nullptr)
-    return "model " + std::to_string(action.model.value) + " is not registered";
+  if (action.host == nullptr) return "model " + std::to_string(action.model.value) + " is not registered";
   const auto no_plan = [&](int batch, std::int64_t length) {
     return "model " + std::to_string(action.model.value) + " has no plan for a batch of " +
            std::to_string(batch) + (length > 0 ? " at length " + std::to_string(length) : "");

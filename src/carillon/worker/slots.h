@@ -70,7 +70,6 @@ struct InferSlot {
   bool device_lost = false;
   std::string error;
   ActionTimes times;
-  Duration paused{0};
 
   std::span<const Part> all_parts() const {
     return std::span(parts).first(static_cast<std::size_t>(part_count));
@@ -87,8 +86,8 @@ struct InferSlot {
   bool is_bad(int at) const { return std::ranges::find(bad_rows, at, &BadRow::row) != bad_rows.end(); }
 };
 
-// Chooses the plans for the action's rows and sets `parts`. Returns what is wrong with the action; empty where
-// it can be carried out.
+// Chooses the plans for the action's rows and sets `parts`. Returns what is wrong with the action; empty
+// where it can be carried out.
 std::string divide(InferSlot& action);
 // I/O cache that the parts take together; requires divide().
 std::uint64_t io_bytes(const InferSlot& action);

@@ -81,9 +81,12 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
                .reserved = options.queue}),
         infers_(std::make_unique<InferSlot[]>(options.queue)),
         loads_(std::make_unique<LoadSlot[]>(options.queue)),
-        load_(clock, [this] { return load_turn(); }, options.spin),
-        input_(clock, [this] { return input_turn(); }, options.spin),
-        output_(clock, [this] { return output_turn(); }, options.spin),
+        load_(
+            clock, [this] { return load_turn(); }, options.spin),
+        input_(
+            clock, [this] { return input_turn(); }, options.spin),
+        output_(
+            clock, [this] { return output_turn(); }, options.spin),
         stream_(std::make_unique<engine::HostStream>(clock, "carillon-exec", options.spin)) {
     out_.reserve(16);
     results_.reserve(2 * options.queue);
@@ -284,7 +287,6 @@ void WorkerImpl::note_result(const Command& command) {
     result.id = action.id;
     result.times = action.times;
     result.device_lost = action.device_lost;
-    result.paused = action.paused;
     result.life = action.life;
     if (command.status == ActionStatus::success) {
       result.bad_rows = std::exchange(action.bad_rows, {});
@@ -428,7 +430,10 @@ bool WorkerImpl::submit_load(const Action& action) {
     const Slot slot = core_.submit(action, now, out_);
     taken = slot != device::no_slot;
     if (taken)
-      load(slot) = {.id = action.id, .life = life_.load(), .model = action.model, .times = {.received = now},
+      load(slot) = {.id = action.id,
+                    .life = life_.load(),
+                    .model = action.model,
+                    .times = {.received = now},
                     .error = {}};
     return TimePoint::max();
   });
@@ -439,10 +444,10 @@ bool WorkerImpl::submit(const InferCommand& command) {
   bool taken = false;
   drive(nobody, [&](TimePoint now) {
     if (ending_) return TimePoint::max();
-    const Slot slot =
-        core_.submit(device::InferAction{
-                         .id = command.id, .model = command.model, .window = command.window, .cls = command.cls},
-                     now, out_);
+    const Slot slot = core_.submit(
+        device::InferAction{
+            .id = command.id, .model = command.model, .window = command.window, .cls = command.cls},
+        now, out_);
     taken = slot != device::no_slot;
     if (!taken) return TimePoint::max();
     InferSlot& action = infer(slot);
@@ -454,7 +459,6 @@ bool WorkerImpl::submit(const InferCommand& command) {
       std::copy_n(command.rows.begin(), command.batch, action.rows.begin());
     action.bad_rows.clear();
     action.odd_time = action.device_lost = false;
-    action.paused = Duration{0};
     action.error.clear();
     action.times = {.received = now};
     return TimePoint::max();
@@ -558,9 +562,8 @@ void WorkerImpl::take_rows(Slot slot) {
 }
 
 TimePoint WorkerImpl::output_turn() {
-  const Turn turn = drive(device::output_executor, [this](TimePoint now) {
-    return core_.turn(device::output_executor, now, out_);
-  });
+  const Turn turn = drive(device::output_executor,
+                          [this](TimePoint now) { return core_.turn(device::output_executor, now, out_); });
   if (!turn.work) return turn.next;
   const Slot slot = turn.work->slot;
   InferSlot& action = infer(slot);
@@ -577,9 +580,8 @@ TimePoint WorkerImpl::output_turn() {
 // --- EXEC: what the stream does
 
 TimePoint WorkerImpl::idle() {
-  const Turn turn = drive(stream, [this](TimePoint now) {
-    return ending_ ? TimePoint::max() : core_.turn(stream, now, out_);
-  });
+  const Turn turn = drive(
+      stream, [this](TimePoint now) { return ending_ ? TimePoint::max() : core_.turn(stream, now, out_); });
   if (!turn.work) return turn.next;
   running_ = turn.work->slot;
   InferSlot& action = infer(running_);
@@ -587,7 +589,7 @@ TimePoint WorkerImpl::idle() {
   if (action.times.exec_start == TimePoint{})
     action.times.exec_start = now;
   else
-    action.paused += now - action.times.exec_end;  // it resumes
+    action.times.paused += now - action.times.exec_end;  // it resumes
   // The part that the kernel is of.
   int first = turn.work->kernel;
   for (action.part = 0; first >= action.now().kernels(); ++action.part) first -= action.now().kernels();
@@ -632,7 +634,8 @@ void WorkerImpl::part_completed(InferSlot& action, const engine::Completion& com
   const bool bad_data = !completion.result && completion.result.error().code == ErrorCode::invalid_argument;
   if (!completion.result && !bad_data) return end_run(action, 0, &completion.result.error());
   const InferSlot::Part& part = action.now();
-  if (completion.next < part.kernels()) return end_run(action, action.kernels_before() + completion.next, nullptr);
+  if (completion.next < part.kernels())
+    return end_run(action, action.kernels_before() + completion.next, nullptr);
   if (completion.result && action.faults.of(graph::Faults::unknown) == nullptr) {
     for (const graph::Fault& fault : action.faults.all())
       action.bad_rows.push_back({action.place(part, fault.row), fault.error});
@@ -809,17 +812,17 @@ Result<std::vector<Duration>> WorkerImpl::measure_load(ModelId id, int repeats) 
   {
     const std::lock_guard lock(mutex_);
     if (!core_.absent(id))
-      return fail(ErrorCode::unavailable, "model " + std::to_string(id.value) +
-                                              " is in use: unload it before measuring its LOAD");
+      return fail(ErrorCode::unavailable,
+                  "model " + std::to_string(id.value) + " is in use: unload it before measuring its LOAD");
   }
   std::vector<Duration> durations;
   for (int i = 0; i < repeats; ++i) {
     const auto loaded = perform(LoadCommand{.id = {}, .model = id, .window = any_time});
     if (!loaded) return fail(ErrorCode::unavailable, "the worker stops");
     if (loaded->status == ActionStatus::no_memory)
-      return fail(ErrorCode::resource_exhausted,
-                  "model " + std::to_string(id.value) + " needs " + std::to_string(host->range.pages) +
-                      " pages, and " + std::to_string(free_pages()) + " are free");
+      return fail(ErrorCode::resource_exhausted, "model " + std::to_string(id.value) + " needs " +
+                                                     std::to_string(host->range.pages) + " pages, and " +
+                                                     std::to_string(free_pages()) + " are free");
     if (loaded->status != ActionStatus::success) return fail(ErrorCode::unavailable, loaded->error);
     durations.push_back(loaded->times.exec_end - loaded->times.exec_start);
     perform(UnloadCommand{.id = {}, .model = id});
@@ -862,8 +865,8 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
   }
   const bool room = io.there() && (workspace.there() || layout->plan->workspace().count == 0);
   if (!room)
-    durations = fail(ErrorCode::resource_exhausted,
-                     name + ": the I/O cache has no room; requests are being served");
+    durations =
+        fail(ErrorCode::resource_exhausted, name + ": the I/O cache has no room; requests are being served");
   else if (!held)
     durations = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
   const bool ran = !room || !held || stream_->call([&] {
@@ -908,9 +911,10 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
 
 Result<> check(const Options& options) {
   const Bytes most = gib(1ULL << 16);
-  for (const auto& [name, size, least] : {std::tuple{"page_cache", options.page_cache, page_size},
-                                          std::tuple{"io_cache", options.io_cache, Bytes{device::RangeLedger::granule}},
-                                          std::tuple{"workspace", options.workspace, Bytes{1}}})
+  for (const auto& [name, size, least] :
+       {std::tuple{"page_cache", options.page_cache, page_size},
+        std::tuple{"io_cache", options.io_cache, Bytes{device::RangeLedger::granule}},
+        std::tuple{"workspace", options.workspace, Bytes{1}}})
     if (size < least || size > most)
       return invalid(std::string(name) + " is " + to_text(size) + ": it must be at least " + to_text(least) +
                      " and at most " + to_text(most));
@@ -945,14 +949,11 @@ Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock&
   if (page_size * count < options.page_cache)
     notes.push_back("page cache: " + to_text(page_size * count) + " of " + to_text(options.page_cache) +
                     " are used: whole pages of 16 MiB");
-  auto memory = engine::HostMemory::make({.pages = count,
-                                          .io = options.io_cache,
-                                          .workspace = options.workspace,
-                                          .populated = options.populate},
-                                         notes);
+  auto memory = engine::HostMemory::make(
+      {.pages = count, .io = options.io_cache, .workspace = options.workspace, .populated = options.populate},
+      notes);
   if (!memory) return in_context("worker", memory.error());
-  auto worker =
-      std::make_unique<WorkerImpl>(options, clock, results, std::move(*memory), std::move(notes));
+  auto worker = std::make_unique<WorkerImpl>(options, clock, results, std::move(*memory), std::move(notes));
   if (auto started = worker->start(options); !started) return in_context("worker", started.error());
   return worker;
 }

@@ -40,6 +40,8 @@ struct ActionTimes {
   TimePoint input_start, input_end;    // INPUT
   TimePoint exec_start, exec_end;      // EXEC, or LOAD's copy, or UNLOAD
   TimePoint output_start, output_end;  // OUTPUT
+  Duration paused{0};                  // of EXEC, while it was preempted
+  Duration ran() const { return exec_end - exec_start - paused; }  // on the device
 };
 // A row of an INFER that succeeded, and yet has no result: its outputs are not written.
 struct BadRow {
@@ -57,7 +59,6 @@ struct ActionResult {
   std::uint32_t life = 0;          // of the worker, to which the action was given: see Worker::retire()
   DeviceId device{};               // left to the sink, which knows who calls
   std::vector<BadRow> bad_rows{};  // of a success; empty (and unallocated) otherwise
-  Duration paused{0};     // of EXEC, while it was preempted
   bool odd_time = false;  // EXEC's time says nothing of other batches: it ended early, or rows ran again
 };
 // What a probe has found: see Worker::probe().
@@ -99,12 +100,12 @@ struct Options {
 //
 // One thread a kind of work: LOAD, INPUT, EXEC (the stream's), OUTPUT. LOAD maps free 16 MiB pages to the
 // model's contiguous address range and copies the weights there; it fails with no_memory where pages lack.
-// INFER runs INPUT on receipt (I/O cache, gather of the rows), EXEC in its window, OUTPUT at once after it; of
-// a model without weights at any time, LOAD or not. Serving an action allocates nothing, and no lock is held
-// while kernels or copies run.
+// INFER runs INPUT on receipt (I/O cache, gather of the rows), EXEC in its window, OUTPUT at once after it;
+// of a model without weights at any time, LOAD or not. Serving an action allocates nothing, and no lock is
+// held while kernels or copies run.
 //
-// An action that makes no sense (unknown model, LOAD of a loaded one, a batch without a plan, rows that do not
-// match the model) is answered `failed` and says why.
+// An action that makes no sense (unknown model, LOAD of a loaded one, a batch without a plan, rows that do
+// not match the model) is answered `failed` and says why.
 //
 // Rows of different lengths run as one batch at the least length of the model that holds the longest, filled
 // up with zeros, where the model pads. Where it does not, each length is a batch of its own, one after the

@@ -74,6 +74,7 @@ class HeldWorker final : public worker::Worker {
     held[command.id] = {schedule::ActionKind::infer, command};
     return true;
   }
+  void preempt(ActionId, TimePoint) override {}
   void stop(ActionId id) override { stopped.push_back(id); }
   std::uint32_t retire() override {
     held.clear();

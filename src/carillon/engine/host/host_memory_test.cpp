@@ -111,8 +111,7 @@ TEST(HostMemory, CopiesInAndOut) {
 
 TEST(HostMemory, ATensorMaySpanScatteredPages) {
   Pages cache(4);
-  Range a = cache.reserve(1), b = cache.reserve(1), c = cache.reserve(1),
-                   d = cache.reserve(1);
+  Range a = cache.reserve(1), b = cache.reserve(1), c = cache.reserve(1), d = cache.reserve(1);
   for (auto* range : {&a, &b, &c, &d}) ASSERT_TRUE(cache.map(*range));
   cache.unmap(d);
   cache.unmap(b);  // free now: the second and the fourth page, which are no neighbours

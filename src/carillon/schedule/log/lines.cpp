@@ -52,6 +52,9 @@ void append(std::string& out, const Action& action) {
     fmt::format_to(to, "unload {} {} {}", unload->id.value, unload->device.value, unload->model.value);
   } else if (const auto* stop = std::get_if<Stop>(&action)) {
     fmt::format_to(to, "stop {} {}", stop->id.value, stop->device.value);
+  } else if (const auto* preempt = std::get_if<Preempt>(&action)) {
+    fmt::format_to(to, "preempt {} {} {} {}", preempt->id.value, preempt->device.value,
+                   preempt->after == device::After::drop ? 0 : 1, ns(preempt->order));
   }
 }
 
@@ -122,6 +125,16 @@ Action read_action(Words& words) {
     words.id(unload.device);
     words.id(unload.model);
     return unload;
+  }
+  if (kind == "preempt") {
+    Preempt preempt;
+    words.id(preempt.id);
+    words.id(preempt.device);
+    const int after = words.number<int>();
+    if (after != 0 && after != 1) words.fail();
+    preempt.after = after == 0 ? device::After::drop : device::After::resume;
+    preempt.order = words.time();
+    return preempt;
   }
   Stop stop;
   if (kind != "stop") words.fail();

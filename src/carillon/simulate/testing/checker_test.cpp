@@ -827,7 +827,8 @@ const Fault faults[] = {
      }},
     {"unloaded under a run",  // of which the end was kept back
      [](World& w) {
-       const auto others = std::make_shared<std::set<ActionId>>(), runs = std::make_shared<std::set<ActionId>>();
+       const auto others = std::make_shared<std::set<ActionId>>(),
+                  runs = std::make_shared<std::set<ActionId>>();
        w.decision = [=](Checker&, schedule::Event&, TimePoint, schedule::Actions& actions) {
          for (const schedule::Action& action : actions)
            if (const auto* infer = std::get_if<Infer>(&action))

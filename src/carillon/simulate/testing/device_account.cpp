@@ -68,7 +68,9 @@ std::optional<ActionStatus> DeviceAccount::refusal(const Sent& action, TimePoint
   if (action.pages == 0) return std::nullopt;
   const Place where = place(action.model);
   if (action.kind == ActionKind::infer)
-    return where == Place::loaded && !unloading(action.model, start) ? std::nullopt : std::optional(ActionStatus::not_loaded);
+    return where == Place::loaded && !unloading(action.model, start)
+               ? std::nullopt
+               : std::optional(ActionStatus::not_loaded);
   if (where != Place::absent) return ActionStatus::failed;
   return used_ + action.pages > pages_ ? std::optional(ActionStatus::no_memory) : std::nullopt;
 }
@@ -86,7 +88,8 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
   if (executor == nullptr) return problem("started what was not sent", id, at);
   const Sent action = *found;
   executor->waiting.erase(found);
-  if (action.kind == ActionKind::infer && refusal(action, at) == ActionStatus::too_late && at == action.heard) {
+  if (action.kind == ActionKind::infer && refusal(action, at) == ActionStatus::too_late &&
+      at == action.heard) {
     at_input_ = {action, at, ActionStatus::too_late};
     return;
   }

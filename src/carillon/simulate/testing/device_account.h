@@ -20,12 +20,12 @@ namespace carillon::simulate::testing {
 // of its starts and ends; where it does otherwise, that is a problem.
 //
 // EXEC and LOAD each take their actions by (earliest, id), of those whose message and inputs are there. The
-// first starts as soon as it may: the executor is free, the window is open by the device's own clock. Where the
-// window has closed or never opens, the weights are not there (INFER), or the pages (LOAD), it is refused at
-// that moment, else it runs. An INFER whose window has closed when its message comes is refused then. An
+// first starts as soon as it may: the executor is free, the window is open by the device's own clock. Where
+// the window has closed or never opens, the weights are not there (INFER), or the pages (LOAD), it is refused
+// at that moment, else it runs. An INFER whose window has closed when its message comes is refused then. An
 // UNLOAD is effective when its message comes, and done then, or when the model's run or copy under way has
-// ended. LOAD takes its pages when it starts, and gives them back where it fails. A Stop ends a run before its
-// next kernel, a hundredth of it.
+// ended. LOAD takes its pages when it starts, and gives them back where it fails. A Stop ends a run before
+// its next kernel, a hundredth of it.
 class DeviceAccount {
  public:
   struct Sent {
