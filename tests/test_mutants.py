@@ -109,20 +109,27 @@ void S::g(int a, int b) {
 
 
 def test_the_draw_is_the_seeds():
-    first = mutants.draw(ROOT, 5, ["devices"])
-    assert first == mutants.draw(ROOT, 5, ["devices"]) != mutants.draw(ROOT, 6, ["devices"])
-    assert len(first) > 500
-    assert {mutants.part_of(d.fault.path) for d in first} == {"devices"}
+    first = mutants.draw(ROOT, 5, ["device"])
+    assert first == mutants.draw(ROOT, 5, ["device"]) != mutants.draw(ROOT, 6, ["device"])
+    assert len(first) > 300
+    assert {mutants.part_of(d.fault.path) for d in first} == {"device"}
     assert {d.fault.kind for d in first} == set(mutants.KINDS)
     assert len({d.key for d in first}) == len(first)
 
 
 def test_only_narrows_the_draw():
-    path = "src/carillon/worker/window_queue.cpp"
+    path = "src/carillon/device/window_queue.cpp"
     guards = mutants.draw(ROOT, 1, ["guard", path])
     assert guards and all(d.fault.kind == "guard" and d.fault.path == path for d in guards)
     line = guards[0].line
     assert {d.line for d in mutants.draw(ROOT, 1, [f"{path}:{line}"])} == {line}
+
+
+def test_named_faults_are_each_somewhere_once():
+    named = mutants.named(ROOT, [])
+    assert len({d.fault.kind for d in named}) == len(named) >= 20
+    assert {mutants.part_of(d.fault.path) for d in named} == {"device"}
+    assert mutants.named(ROOT, ["simulator"]) == []
 
 
 def test_a_difference_shows_the_lines():

@@ -35,8 +35,15 @@ Core::Core(const Limits& limits)
 void Core::add_model(ModelId id, std::uint64_t pages) {
   CARILLON_ASSERT(id.index() == models_.size());
   Model& model = models_.emplace_back();
-  model.pages = pages;
+  model.pages = model.next_pages = pages;
   if (pages <= pages_.total()) model.held.reserve(pages);
+}
+
+void Core::set_pages(ModelId id, std::uint64_t pages) {
+  Model& model = models_[id.index()];
+  model.next_pages = pages;
+  if (pages <= pages_.total()) model.held.reserve(std::max(pages, model.pages));
+  if (model.residence == Residence::absent) model.pages = pages;
 }
 
 bool Core::loaded(ModelId id) const {
@@ -154,6 +161,7 @@ void Core::settle(Model& model, TimePoint, Commands& out) {
       if (copying_ == no_slot) wake(load_executor, out);
     } else if (model.residence == Residence::absent || model.pages == 0) {
       model.residence = Residence::absent;
+      model.pages = model.next_pages;
       report(slot, ActionStatus::success, out);
     } else {
       begin_unmap(slot, out);
@@ -172,6 +180,7 @@ void Core::release_pages(Model& model) {
   pages_.give_back(model.held);
   model.held.clear();
   model.residence = Residence::absent;
+  model.pages = model.next_pages;
 }
 
 TimePoint Core::turn_load(TimePoint now, Commands& out) {

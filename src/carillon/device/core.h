@@ -94,6 +94,9 @@ class Core {
   // Ids ascend by one from zero. A model may have more pages than there are: its LOADs end with no_memory.
   void add_model(ModelId id, std::uint64_t pages);
   std::size_t model_count() const { return models_.size(); }
+  // The model comes again in another version: of so many pages once it is next loaded. Where it is there, it
+  // has its old ones until it is unloaded. Allocates.
+  void set_pages(ModelId model, std::uint64_t pages);
 
   // Hands over an action; no_slot where as many as may be are open.
   Slot submit(const LoadAction& action, TimePoint now, Commands& out);
@@ -235,6 +238,7 @@ class Core {
   };
   struct Model {
     std::uint64_t pages = 0;
+    std::uint64_t next_pages = 0;     // from its next LOAD on
     std::vector<std::uint32_t> held;  // pages() of them where it is not absent
     Residence residence = Residence::absent;
     std::uint32_t uses = 0;  // runs that have begun and not ended

@@ -234,6 +234,23 @@ TEST(DeviceCore, PagesAreTakenAndComeBack) {
   EXPECT_TRUE(d.take(Kind::launch, 10)) << "a model without pages is always there";
 }
 
+TEST(DeviceCore, AModelComesAgainWithOtherPages) {
+  Driven d(limits(), {2, 0});
+  d.core.set_pages(ModelId{0}, 3);
+  d.bring(0, 0);
+  EXPECT_EQ(d.core.free_pages(), 1U);
+  d.core.set_pages(ModelId{0}, 1);
+  EXPECT_EQ(d.core.pages(ModelId{0}).size(), 3U) << "what is there stays";
+  const Slot gone = d.unload(1, 0);
+  d.unmapped(gone);
+  EXPECT_EQ(d.core.free_pages(), 4U);
+  d.todo.clear();
+  d.bring(2, 0);
+  EXPECT_EQ(d.core.free_pages(), 3U);
+  d.core.set_pages(ModelId{1}, 2);
+  EXPECT_FALSE(d.core.loaded(ModelId{1})) << "it has pages now";
+}
+
 TEST(DeviceCore, UnloadWaitsForTheRunAndALoadForTheUnload) {
   Driven d(limits());
   d.bring(0, 0);

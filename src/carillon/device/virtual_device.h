@@ -53,6 +53,7 @@ class VirtualDevice {
   VirtualDevice(const Limits& limits, Duration clock, Host& host);
 
   void add_model(ModelId id, std::uint64_t pages) { core_.add_model(id, pages); }
+  void set_pages(ModelId id, std::uint64_t pages) { core_.set_pages(id, pages); }
   // False where as many as may be are open: then nothing comes of it.
   bool submit(const LoadAction& action, const Work& work, TimePoint now);
   bool submit(const UnloadAction& action, std::uint64_t tag, TimePoint now);

@@ -11,10 +11,10 @@ struct DeviceLoad {
   bool json = false;
 };
 
-// What the device core takes of its thread, with executors that are done at once: for an INFER from its receipt
-// to its report, for an eviction and the resumption that follows it, for a LOAD and an UNLOAD. Prints a table,
-// or with `json` one object: nanoseconds, and instructions where the system lets them be counted. Returns an
-// exit status.
+// What the device core takes of its thread, with executors that are done at once: for an INFER from its
+// receipt to its report, for an eviction and the resumption that follows it, for a LOAD and an UNLOAD. Prints
+// a table, or with `json` one object: nanoseconds, and instructions where the system lets them be counted.
+// Returns an exit status.
 int bench_device(const DeviceLoad& load);
 
 }  // namespace carillon::cli

@@ -79,6 +79,14 @@ TEST_F(EmulatedEngineTest, PlansTakeTheirTimeInEqualParts) {
   for (const Duration d : durations) EXPECT_EQ(d, 1500us);
 }
 
+TEST_F(EmulatedEngineTest, AShareMakesARunThatMuchLonger) {
+  const auto model = make_emulated_engine(options, clock)->compile(Toy(), {.batch_sizes = {1, 2}});
+  ASSERT_TRUE(model.has_value());
+  Pacer half(0.5);
+  ASSERT_TRUE((*model)->plan(2)->run({0, 4}, binding(), {}, nullptr, &half).has_value());
+  EXPECT_EQ(clock.now(), TimePoint{12ms});
+}
+
 TEST_F(EmulatedEngineTest, NoiseIsSeededAndBounded) {
   options.noise = 0.1;
   options.kernels = 1;

@@ -28,8 +28,8 @@ std::string SimWorld::problems_text() const {
   return text;
 }
 
-void SimWorld::plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp) {
-  queue_.insert({std::max(at, now_), next_order_++, step, what, stamp});
+void SimWorld::plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp, std::uint64_t detail) {
+  queue_.insert({std::max(at, now_), next_order_++, step, what, stamp, detail});
 }
 
 void SimWorld::arrive(Request request, TimePoint at) {
@@ -66,30 +66,38 @@ void SimWorld::run(TimePoint until) {
       }
       case Step::device: {
         SimDevice& d = devices_[entry.what];
-        const std::uint64_t life = d.life + 1;
-        d = SimDevice{};
-        d.life = life;
+        ++d.life;
+        d.world = this;
+        d.index = entry.what;
         d.alive = entry.stamp == 1;
-        d.total = options_.pages[entry.what];
-        decide(DeviceChanged{DeviceId{static_cast<std::uint32_t>(entry.what)}, d.alive, d.total});
+        d.core.reset();
+        if (d.alive) {
+          d.core = std::make_unique<device::VirtualDevice>(device::Limits{.pages = options_.pages[entry.what],
+                                                                          .queue = 1 << 20,
+                                                                          .reserved = 8,
+                                                                          .gathers = 1 << 20,
+                                                                          .scatters = 1 << 20},
+                                                           Duration{0}, d);
+          for (const ModelInfo& model : models_) d.core->add_model(model.id, model.pages);
+        }
+        decide(DeviceChanged{DeviceId{static_cast<std::uint32_t>(entry.what)}, d.alive,
+                             options_.pages[entry.what]});
         break;
       }
       case Step::receive:
         receive(entry.what);
         break;
-      case Step::start: {
-        SimDevice& d = devices_[entry.what];
-        if (d.life != entry.stamp) break;
-        kick(d, d.exec);
-        kick(d, d.load);
+      case Step::run:
+        if (devices_[entry.what].life == entry.stamp) devices_[entry.what].core->event(entry.detail, now_);
+        break;
+      case Step::evict: {
+        const ActionLog& a = actions_[entry.what];
+        SimDevice& d = devices_[a.device.index()];
+        if (a.life == d.life)
+          d.core->evict(ActionId{entry.what}, static_cast<device::After>(entry.stamp),
+                        TimePoint{Duration{static_cast<std::int64_t>(entry.detail)}}, now_);
         break;
       }
-      case Step::end:
-        finish(entry.what);
-        break;
-      case Step::stop:
-        stop(entry.what);
-        break;
       case Step::report:
         report(entry.what);
         break;
@@ -97,7 +105,6 @@ void SimWorld::run(TimePoint until) {
         if (entry.stamp == wake_stamp_) decide(Wake{});
         break;
     }
-    check();
   }
   if (!queue_.empty()) return;
   for (const RequestLog& log : requests_)
@@ -151,7 +158,18 @@ void SimWorld::take(const Action& action) {
     if (stop->id.value >= actions_.size() || actions_[stop->id.value].kind != ActionKind::infer)
       problem("stop of what is no INFER", std::to_string(stop->id.value));
     else
-      plan(now_ + options_.latency, Step::stop, stop->id.value);
+      plan(now_ + options_.latency, Step::evict, stop->id.value,
+           static_cast<std::uint64_t>(device::After::drop));
+    return;
+  }
+  if (const auto* preempt = std::get_if<Preempt>(&action)) {
+    mix(preempt->id.value);
+    if (preempt->id.value >= actions_.size() || actions_[preempt->id.value].kind != ActionKind::infer)
+      problem("preemption of what is no INFER", std::to_string(preempt->id.value));
+    else
+      plan(now_ + options_.latency, Step::evict, preempt->id.value,
+           static_cast<std::uint64_t>(preempt->after),
+           static_cast<std::uint64_t>(preempt->order.time_since_epoch().count()));
     return;
   }
   ActionLog log;
@@ -211,101 +229,47 @@ void SimWorld::take(const Action& action) {
 }
 
 void SimWorld::receive(std::uint64_t id) {
-  ActionLog& a = actions_[id];
+  const ActionLog& a = actions_[id];
   SimDevice& d = devices_[a.device.index()];
   if (a.life != d.life) return;
+  const device::Work work{.tag = id, .time = a.duration, .outcome = a.planned};
   switch (a.kind) {
     case ActionKind::unload:
-      if (d.loaded.erase(a.model) == 1) d.used -= models_[a.model.index()].pages;
-      report_later(id, ActionStatus::success, now_);
+      d.core->submit(device::UnloadAction{ActionId{id}, a.model}, id, now_);
       break;
     case ActionKind::load:
-      d.load.queue.insert({a.window.earliest, id});
-      kick(d, d.load);
+      d.core->submit(device::LoadAction{ActionId{id}, a.model, a.window}, work, now_);
       break;
     case ActionKind::infer:
-      d.exec.queue.insert({a.window.earliest, id});
-      kick(d, d.exec);
+      d.core->submit(device::InferAction{.id = ActionId{id}, .model = a.model, .window = a.window}, work,
+                     now_);
       break;
   }
 }
 
-// What a worker's executor does: the first action by `earliest`, in its window or not at all.
-void SimWorld::kick(SimDevice& d, SimExecutor& executor) {
-  while (!executor.busy && !executor.queue.empty()) {
-    const auto [earliest, id] = *executor.queue.begin();
-    ActionLog& a = actions_[id];
-    if (earliest > now_) {
-      plan(earliest, Step::start, a.device.value, d.life);
-      return;
-    }
-    executor.queue.erase(executor.queue.begin());
-    if (now_ > a.window.latest) {
-      ++too_late_;
-      report_later(id, ActionStatus::too_late, now_);
-      continue;
-    }
-    if (a.kind == ActionKind::infer && models_[a.model.index()].pages > 0 && !d.loaded.contains(a.model)) {
-      ++not_loaded_;
-      report_later(id, ActionStatus::not_loaded, now_);
-      continue;
-    }
-    if (a.planned == ActionStatus::no_memory) {
-      report_later(id, ActionStatus::no_memory, now_);
-      continue;
-    }
-    if (a.kind == ActionKind::load) {
-      if (d.used + models_[a.model.index()].pages > d.total) {
-        problem("load without free pages", "action " + std::to_string(id));
-        report_later(id, ActionStatus::no_memory, now_);
-        continue;
-      }
-      if (d.loaded.contains(a.model)) problem("load of what is loaded", "action " + std::to_string(id));
-      d.used += models_[a.model.index()].pages;
-      d.loading.insert(a.model);
-    }
-    if (!a.window.contains(now_)) problem("start outside of its window", "action " + std::to_string(id));
-    executor.busy = true;
-    executor.running = id;
-    a.start = now_;
-    plan(now_ + a.duration, Step::end, id);
-  }
+void SimWorld::SimDevice::plan(TimePoint at, std::uint64_t what) {
+  world->plan(at, Step::run, index, life, what);
 }
 
-void SimWorld::stop(std::uint64_t id) {
-  ActionLog& a = actions_[id];
-  SimDevice& d = devices_[a.device.index()];
-  if (a.life != d.life) return;
-  if (d.exec.busy && d.exec.running == id) {
-    a.stopped = true;
-    a.end = now_;
-    d.exec.busy = false;
-    report_later(id, ActionStatus::stopped, now_);
-    kick(d, d.exec);
-  } else if (d.exec.queue.erase({a.window.earliest, id}) == 1) {
-    a.stopped = true;
-    a.start = a.end = now_;
-    report_later(id, ActionStatus::stopped, now_);
-  }
+Duration SimWorld::SimDevice::begins(std::uint64_t tag, Duration planned, bool resumes) {
+  if (!resumes && !world->actions_[tag].window.contains(world->now_))
+    world->problem("start outside of its window", "action " + std::to_string(tag));
+  return planned;
 }
 
-void SimWorld::finish(std::uint64_t id) {
-  ActionLog& a = actions_[id];
-  SimDevice& d = devices_[a.device.index()];
-  if (a.life != d.life || a.stopped) return;
-  SimExecutor& executor = a.kind == ActionKind::load ? d.load : d.exec;
-  if (!executor.busy || executor.running != id) problem("two things at once", "action " + std::to_string(id));
-  executor.busy = false;
-  if (a.kind == ActionKind::load) {
-    d.loading.erase(a.model);
-    if (a.planned == ActionStatus::success)
-      d.loaded.insert(a.model);
-    else
-      d.used -= models_[a.model.index()].pages;
-  }
-  a.end = now_;
-  report_later(id, a.planned, now_ + (a.kind == ActionKind::infer ? options_.io : Duration{0}));
-  kick(d, executor);
+void SimWorld::SimDevice::done(const device::Done& done) {
+  ActionLog& a = world->actions_[done.tag];
+  a.start = done.start;
+  a.end = done.end;
+  a.busy = done.busy;
+  if (done.status == ActionStatus::too_late) ++world->too_late_;
+  if (done.status == ActionStatus::not_loaded) ++world->not_loaded_;
+  if (a.kind == ActionKind::load && done.status == ActionStatus::no_memory)
+    world->problem("load without free pages", "action " + std::to_string(done.tag));
+  if (done.failure == device::Failure::loaded_already)
+    world->problem("load of what is loaded", "action " + std::to_string(done.tag));
+  const bool answers = a.kind == ActionKind::infer && done.ran && done.status != ActionStatus::stopped;
+  world->report_later(done.tag, done.status, world->now_ + (answers ? world->options_.io : Duration{0}));
 }
 
 void SimWorld::report_later(std::uint64_t id, ActionStatus status, TimePoint at) {
@@ -320,7 +284,8 @@ void SimWorld::report(std::uint64_t id) {
   a.reported = true;
   if (a.kind == ActionKind::infer && a.status == ActionStatus::success)
     for (const RequestId r : a.requests) answer(r, now_, static_cast<int>(a.requests.size()));
-  decide(ActionDone{ActionId{id}, a.status, a.start, a.end, a.duration});
+  decide(
+      ActionDone{ActionId{id}, a.status, a.start, a.end, a.kind == ActionKind::infer ? a.busy : a.duration});
 }
 
 void SimWorld::answer(RequestId id, TimePoint at, int batch) {
@@ -333,18 +298,6 @@ void SimWorld::answer(RequestId id, TimePoint at, int batch) {
   log.outcome = at <= log.request.deadline ? Outcome::on_time : Outcome::late;
   log.answered = at;
   log.batch = batch;
-}
-
-void SimWorld::check() {
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    const SimDevice& d = devices_[i];
-    if (d.used > d.total) problem("memory", "device " + std::to_string(i) + " is over its pages");
-    if (devices_.size() > 4) continue;  // the sum below is for small worlds
-    std::uint64_t sum = 0;
-    for (const ModelId m : d.loaded) sum += models_[m.index()].pages;
-    for (const ModelId m : d.loading) sum += models_[m.index()].pages;
-    if (sum != d.used) problem("page count", "device " + std::to_string(i));
-  }
 }
 
 SimWorld::Counts SimWorld::count(TimePoint from, TimePoint to) const {

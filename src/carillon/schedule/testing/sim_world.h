@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "carillon/base/random.h"
+#include "carillon/device/virtual_device.h"
 #include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule::testing {
@@ -16,9 +17,9 @@ namespace carillon::schedule::testing {
 // What one request came to.
 enum class Outcome { open, on_time, late, refused, cancelled };
 
-// For tests only: a scheduler under virtual time, simulated devices that do exactly as they are told, and
-// faults dealt out by a seed. After every step it checks what must hold; what does not is put into
-// `problems` (once a kind), and the run goes on.
+// For tests only: a scheduler under virtual time, devices that are the device core (device::VirtualDevice),
+// and faults dealt out by a seed. What a policy must not do is put into `problems` (once a kind), and the run
+// goes on.
 //
 //   SimWorld world(scheduler, {.seed = 7}, models, {.pages = {20}});
 //   world.arrive(request, at);
@@ -79,13 +80,14 @@ class SimWorld {
   void (*on_action)(const Action&, TimePoint) = nullptr;
 
  private:
-  enum class Step { arrive, cancel, device, receive, start, end, stop, report, wake };
+  enum class Step { arrive, cancel, device, receive, run, evict, report, wake };
   struct Entry {
     TimePoint at;
     std::uint64_t order = 0;
     Step step{};
     std::uint64_t what = 0;  // request, action, or device
     std::uint64_t stamp = 0;
+    std::uint64_t detail = 0;  // of what runs
     friend bool operator<(const Entry& a, const Entry& b) {
       return std::pair(a.at, a.order) < std::pair(b.at, b.order);
     }
@@ -100,36 +102,31 @@ class SimWorld {
     ActionStatus planned = ActionStatus::success;
     ActionStatus status = ActionStatus::success;
     TimePoint start, end;
+    Duration busy{0};
     std::uint64_t life = 0;  // of its device
     bool reported = false;
-    bool stopped = false;  // its end is void
   };
-  struct SimExecutor {
-    std::set<std::pair<TimePoint, std::uint64_t>> queue;  // by earliest, then id
-    bool busy = false;
-    std::uint64_t running = 0;
-  };
-  struct SimDevice {
+  struct SimDevice final : device::VirtualDevice::Host {
+    void plan(TimePoint at, std::uint64_t what) override;
+    Duration begins(std::uint64_t tag, Duration planned, bool resumes) override;
+    void ends(std::uint64_t, ActionStatus) override {}
+    void done(const device::Done& done) override;
+
+    SimWorld* world = nullptr;
+    std::uint64_t index = 0;
     bool alive = false;
     std::uint64_t life = 0;
-    std::uint64_t total = 0, used = 0;
-    std::set<ModelId> loaded;
-    std::set<ModelId> loading;
-    SimExecutor exec, load;
+    std::unique_ptr<device::VirtualDevice> core;
   };
 
   void problem(const std::string& kind, const std::string& detail);
-  void plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp = 0);
+  void plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp = 0, std::uint64_t detail = 0);
   void decide(const Event& event);
   void take(const Action& action);
   void receive(std::uint64_t id);
-  void kick(SimDevice& device, SimExecutor& executor);
-  void finish(std::uint64_t id);
-  void stop(std::uint64_t id);
   void report_later(std::uint64_t id, ActionStatus status, TimePoint at);
   void report(std::uint64_t id);
   void answer(RequestId id, TimePoint at, int batch);
-  void check();
 
   Scheduler& scheduler_;
   Options options_;
