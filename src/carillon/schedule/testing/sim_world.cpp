@@ -11,6 +11,8 @@ SimWorld::SimWorld(Scheduler& scheduler, const Options& options, std::vector<Mod
     : scheduler_(scheduler),
       options_(options),
       models_(std::move(models)),
+      versions_(models_.size()),
+      served_(models_.size(), true),
       random_(options.seed),
       devices_(options.pages.size()) {
   for (const ModelInfo& model : models_) decide(model_comes(model));
@@ -47,6 +49,29 @@ void SimWorld::device(DeviceId id, bool alive, TimePoint at) {
   plan(at, Step::device, id.value, alive ? 1 : 0);
 }
 
+void SimWorld::model(const ModelChanged& change, TimePoint at) {
+  plan(at, Step::model, changes_.size());
+  changes_.push_back(change);
+}
+
+// Whoever waits for a model that goes is refused at once.
+void SimWorld::change(const ModelChanged& change) {
+  const std::size_t model = change.model.index();
+  if (change.info) models_[model] = *change.info;
+  served_[model] = change.info.has_value();
+  ++versions_[model];
+  decide(change);
+  if (change.info) return;
+  std::set<RequestId> under_way;
+  for (const ActionLog& a : actions_)
+    if (!a.reported && a.life == devices_[a.device.index()].life)
+      under_way.insert(a.requests.begin(), a.requests.end());
+  for (const RequestLog& log : requests_)
+    if (log.outcome == Outcome::open && log.heard && log.request.model == change.model &&
+        !under_way.contains(log.request.id))
+      problem("waits for a model that went", "request " + std::to_string(log.request.id.value));
+}
+
 void SimWorld::run(TimePoint until) {
   while (!queue_.empty() && queue_.begin()->at <= until) {
     const Entry entry = *queue_.begin();
@@ -54,8 +79,13 @@ void SimWorld::run(TimePoint until) {
     now_ = entry.at;
     switch (entry.step) {
       case Step::arrive:
-        if (requests_[entry.what].outcome == Outcome::open)
+        if (requests_[entry.what].outcome == Outcome::open) {
+          requests_[entry.what].heard = true;
           decide(RequestArrived{requests_[entry.what].request});
+        }
+        break;
+      case Step::model:
+        change(changes_[entry.what]);
         break;
       case Step::cancel: {
         RequestLog& log = requests_[entry.what];
@@ -106,6 +136,10 @@ void SimWorld::run(TimePoint until) {
   for (std::size_t i = 0; i < actions_.size(); ++i)
     if (!actions_[i].reported && devices_[actions_[i].device.index()].life == actions_[i].life)
       problem("no report", "action " + std::to_string(i));
+  for (const SimDevice& d : devices_)
+    for (const auto& [model, copy] : d.loaded)
+      if (!served_[model.index()] || copy.version != versions_[model.index()])
+        problem("a copy of what is not served any more", "model " + std::to_string(model.value));
 }
 
 void SimWorld::decide(const Event& event) {
@@ -140,6 +174,8 @@ void SimWorld::take(const Action& action) {
       problem("refused what has an outcome", "request " + std::to_string(refuse->request.value));
       return;
     }
+    if (refuse->reason == Reason::no_model && served_[log.request.model.index()])
+      problem("says that a model went", "request " + std::to_string(refuse->request.value));
     log.outcome = Outcome::refused;
     log.answered = now_;
     log.reason = refuse->reason;
@@ -160,6 +196,7 @@ void SimWorld::take(const Action& action) {
     id = load->id.value;
     log = {.kind = ActionKind::load, .device = load->device, .model = load->model, .window = load->window};
     log.duration = noisy(models_[load->model.index()].load);
+    if (!served_[load->model.index()]) problem("load of a model that went", "action " + std::to_string(id));
     if (random_.uniform() < options_.load_failures) log.planned = ActionStatus::failed;
     ++loads_;
   } else if (const auto* unload = std::get_if<Unload>(&action)) {
@@ -168,8 +205,9 @@ void SimWorld::take(const Action& action) {
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       const ActionLog& other = actions_[actions_.size() - 1 - i];
       if (i > 200) break;
-      if (!other.reported && other.kind == ActionKind::infer && other.device == unload->device &&
-          other.model == unload->model && other.life == devices_[other.device.index()].life)
+      if (!other.reported && other.kind == ActionKind::infer && other.pages > 0 &&
+          other.device == unload->device && other.model == unload->model &&
+          other.life == devices_[other.device.index()].life)
         problem("unload of a model in use", "action " + std::to_string(id));
     }
     ++unloads_;
@@ -195,6 +233,7 @@ void SimWorld::take(const Action& action) {
       if (requests_[r.value].outcome != Outcome::open)
         problem("ran what has an outcome", "request " + std::to_string(r.value));
     }
+    if (!served_[infer.model.index()]) problem("infer of a model that went", "action " + std::to_string(id));
     log.duration = noisy(plan->exec);
     const double luck = random_.uniform();
     if (luck < options_.infer_failures)
@@ -206,6 +245,8 @@ void SimWorld::take(const Action& action) {
   if (id != actions_.size()) problem("action ids", "not ascending by one");
   if (!devices_[log.device.index()].alive) problem("action for a dead device", std::to_string(id));
   log.life = devices_[log.device.index()].life;
+  log.version = versions_[log.model.index()];
+  log.pages = models_[log.model.index()].pages;
   actions_.push_back(std::move(log));
   plan(now_ + options_.latency, Step::receive, id);
 }
@@ -216,7 +257,10 @@ void SimWorld::receive(std::uint64_t id) {
   if (a.life != d.life) return;
   switch (a.kind) {
     case ActionKind::unload:
-      if (d.loaded.erase(a.model) == 1) d.used -= models_[a.model.index()].pages;
+      if (const auto copy = d.loaded.find(a.model); copy != d.loaded.end()) {
+        d.used -= copy->second.pages;
+        d.loaded.erase(copy);
+      }
       report_later(id, ActionStatus::success, now_);
       break;
     case ActionKind::load:
@@ -245,7 +289,7 @@ void SimWorld::kick(SimDevice& d, SimExecutor& executor) {
       report_later(id, ActionStatus::too_late, now_);
       continue;
     }
-    if (a.kind == ActionKind::infer && models_[a.model.index()].pages > 0 && !d.loaded.contains(a.model)) {
+    if (a.kind == ActionKind::infer && a.pages > 0 && !d.loaded.contains(a.model)) {
       ++not_loaded_;
       report_later(id, ActionStatus::not_loaded, now_);
       continue;
@@ -255,14 +299,16 @@ void SimWorld::kick(SimDevice& d, SimExecutor& executor) {
       continue;
     }
     if (a.kind == ActionKind::load) {
-      if (d.used + models_[a.model.index()].pages > d.total) {
+      if (d.used + a.pages > d.total) {
         problem("load without free pages", "action " + std::to_string(id));
         report_later(id, ActionStatus::no_memory, now_);
         continue;
       }
       if (d.loaded.contains(a.model)) problem("load of what is loaded", "action " + std::to_string(id));
-      d.used += models_[a.model.index()].pages;
-      d.loading.insert(a.model);
+      d.used += a.pages;
+      d.loading[a.model] = {a.version, a.pages};
+    } else if (a.pages > 0 && d.loaded[a.model].version != a.version) {
+      problem("infer on a copy of another version", "action " + std::to_string(id));
     }
     if (!a.window.contains(now_)) problem("start outside of its window", "action " + std::to_string(id));
     executor.busy = true;
@@ -299,9 +345,9 @@ void SimWorld::finish(std::uint64_t id) {
   if (a.kind == ActionKind::load) {
     d.loading.erase(a.model);
     if (a.planned == ActionStatus::success)
-      d.loaded.insert(a.model);
+      d.loaded[a.model] = {a.version, a.pages};
     else
-      d.used -= models_[a.model.index()].pages;
+      d.used -= a.pages;
   }
   a.end = now_;
   report_later(id, a.planned, now_ + (a.kind == ActionKind::infer ? options_.io : Duration{0}));
@@ -341,8 +387,8 @@ void SimWorld::check() {
     if (d.used > d.total) problem("memory", "device " + std::to_string(i) + " is over its pages");
     if (devices_.size() > 4) continue;  // the sum below is for small worlds
     std::uint64_t sum = 0;
-    for (const ModelId m : d.loaded) sum += models_[m.index()].pages;
-    for (const ModelId m : d.loading) sum += models_[m.index()].pages;
+    for (const auto& [m, copy] : d.loaded) sum += copy.pages;
+    for (const auto& [m, copy] : d.loading) sum += copy.pages;
     if (sum != d.used) problem("page count", "device " + std::to_string(i));
   }
 }

@@ -44,6 +44,7 @@ class SimWorld {
   void arrive(Request request, TimePoint at);  // id, arrival are set; returns nothing: see outcomes()
   void cancel(RequestId id, TimePoint at);
   void device(DeviceId id, bool alive, TimePoint at);
+  void model(const ModelChanged& change, TimePoint at);  // of one that came at the beginning
   RequestId next_id() const { return RequestId{requests_.size()}; }
 
   // Runs until nothing is left to happen, or `until`.
@@ -54,6 +55,7 @@ class SimWorld {
 
   struct RequestLog {
     Request request;
+    bool heard = false;  // by the scheduler
     Outcome outcome = Outcome::open;
     TimePoint answered;
     Reason reason{};
@@ -79,7 +81,7 @@ class SimWorld {
   void (*on_action)(const Action&, TimePoint) = nullptr;
 
  private:
-  enum class Step { arrive, cancel, device, receive, start, end, stop, report, wake };
+  enum class Step { arrive, cancel, device, model, receive, start, end, stop, report, wake };
   struct Entry {
     TimePoint at;
     std::uint64_t order = 0;
@@ -96,6 +98,8 @@ class SimWorld {
     ModelId model;
     std::vector<RequestId> requests;
     Window window;
+    std::uint32_t version = 0;  // of the model when it was sent, and the pages that it takes
+    std::uint64_t pages = 0;
     Duration duration{0};
     ActionStatus planned = ActionStatus::success;
     ActionStatus status = ActionStatus::success;
@@ -109,18 +113,22 @@ class SimWorld {
     bool busy = false;
     std::uint64_t running = 0;
   };
+  struct Copy {
+    std::uint32_t version = 0;
+    std::uint64_t pages = 0;
+  };
   struct SimDevice {
     bool alive = false;
     std::uint64_t life = 0;
     std::uint64_t total = 0, used = 0;
-    std::set<ModelId> loaded;
-    std::set<ModelId> loading;
+    std::map<ModelId, Copy> loaded, loading;
     SimExecutor exec, load;
   };
 
   void problem(const std::string& kind, const std::string& detail);
   void plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp = 0);
   void decide(const Event& event);
+  void change(const ModelChanged& change);
   void take(const Action& action);
   void receive(std::uint64_t id);
   void kick(SimDevice& device, SimExecutor& executor);
@@ -134,6 +142,9 @@ class SimWorld {
   Scheduler& scheduler_;
   Options options_;
   std::vector<ModelInfo> models_;
+  std::vector<std::uint32_t> versions_;  // by model: how often it changed
+  std::vector<bool> served_;
+  std::vector<ModelChanged> changes_;  // that are planned
   Random random_;
   TimePoint now_{};
   std::set<Entry> queue_;
