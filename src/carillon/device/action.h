@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "carillon/base/ids.h"
@@ -34,6 +35,8 @@ struct LoadAction {
   ActionId id;
   ModelId model;
   Window window;
+  // That the copy has, where it is another version's than the model's present one.
+  std::optional<std::uint64_t> pages = std::nullopt;
 };
 struct UnloadAction {
   ActionId id;

@@ -115,6 +115,7 @@ Slot Core::submit(const LoadAction& load, TimePoint, Commands& out) {
   const Slot slot = take_slot(ActionKind::load, load.id, load.model);
   if (slot == no_slot) return slot;
   actions_[slot].window = load.window;
+  actions_[slot].pages = load.pages;
   actions_[slot].state = State::load_queued;
   load_.push(entry(slot));
   if (copying_ == no_slot && load_.front().slot == slot) wake(load_executor, out);
@@ -207,6 +208,7 @@ TimePoint Core::turn_load(TimePoint now, Commands& out) {
       report(slot, ActionStatus::failed, out, Failure::loaded_already);
       continue;
     }
+    model.pages = action.pages.value_or(model.next_pages);
     if (model.pages > pages_.free()) {
       report(slot, ActionStatus::no_memory, out);
       continue;

@@ -221,6 +221,7 @@ class Core {
     ActionId id;
     ModelId model;
     Window window;
+    std::optional<std::uint64_t> pages;  // of a LOAD
     TimePoint resume_order;
     RangeLedger::Piece io, workspace;
     std::uint64_t workspace_bytes = 0;

@@ -5,78 +5,82 @@
 #include "carillon/base/assert.h"
 
 namespace carillon::schedule {
-namespace {
-
-constexpr Duration stale_after = 1s;
-constexpr Duration forgotten_after = 10s;  // nothing measured counts any more
-
-}  // namespace
 
 Fleet::Fleet(const Environment& environment)
-    : margins_(environment), placement_(rate_window), pressing_(device_time) {}
+    : mirror_({.by_device = false, .follows_reports = true}, environment),
+      placement_(rate_window),
+      pressing_(device_time) {}
 
-void Fleet::add_model(const ModelInfo& model) {
-  CARILLON_ASSERT(model.id.index() == models_.size() && !model.batches.empty());
-  Model m{.info = model, .exec = {}, .load = profile::RollingWindow(model.load)};
-  m.exec.reserve(model.batches.size());
-  for (const BatchProfile& b : model.batches) m.exec.emplace_back(b.exec);
-  models_.push_back(std::move(m));
-  placement_.add_model(model.batches.front().exec);
-  pressing_.add_model();
-  all_pages_ += model.pages;
+void Fleet::model_changed(const ModelChanged& change, TimePoint now, Actions& out) {
+  if (change.model.index() < models_.size()) {
+    renew_model(change, now);
+  } else {
+    mirror_.model_changed(change);
+    models_.emplace_back();
+    placement_.add_model(change.info->batches.front().exec);
+    pressing_.add_model();
+    all_pages_ += change.info->pages;
+  }
   find_scarce();
+  if (change.info && change.info->pages > 0)
+    for (std::size_t i = 0; i < devices_.size(); ++i)
+      if (const DeviceId id{static_cast<std::uint32_t>(i)}; alive(id)) fill(id, now, out);
 }
 
-bool Fleet::loaded(DeviceId id, ModelId model) const {
-  if (!alive(id)) return false;
-  if (models_[model.index()].info.pages == 0) return true;
-  const Device& d = devices_[id.index()];
-  return model.index() < d.residence.size() && d.residence[model.index()] == Residence::loaded;
-}
-
-bool Fleet::can_hold(ModelId model) const {
-  const std::uint64_t pages = models_[model.index()].info.pages;
-  if (pages == 0) return alive_ > 0;
-  return std::any_of(devices_.begin(), devices_.end(),
-                     [pages](const Device& d) { return d.alive && d.total_pages >= pages; });
-}
-
-void Fleet::prepare(Device& device) {
-  if (device.residence.size() >= models_.size()) return;
-  device.residence.resize(models_.size(), Residence::absent);
-  device.pending_of.resize(models_.size(), 0);
-  device.last_use.resize(models_.size(), TimePoint::min());
+// All its copies are lost.
+void Fleet::renew_model(const ModelChanged& change, TimePoint now) {
+  const ModelId model = change.model;
+  Model& m = models_[model.index()];
+  if (served(model)) all_pages_ -= pages(model);
+  for (std::size_t i = 0; scarce_ && i < devices_.size(); ++i) {
+    const DeviceId id{static_cast<std::uint32_t>(i)};
+    const Residence there = mirror_.residence(id, model);
+    if (pages(model) > 0 && (there == Residence::loaded || there == Residence::loading))
+      removed(model, id, now);
+  }
+  if (m.room_on != nowhere) {
+    Device& d = devices_[m.room_on.index()];
+    std::erase(d.coming, model);
+    d.coming_pages -= pages(model);
+  }
+  set_wanted(model, false);
+  pressing_.add_demand(model, -pressing_.demand(model));
+  m = {};
+  mirror_.model_changed(change);
+  if (!change.info) return;
+  all_pages_ += change.info->pages;
+  placement_.renew_model(model, change.info->batches.front().exec);
 }
 
 std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, TimePoint now, Actions& out) {
-  const std::size_t index = change.device.index();
-  while (devices_.size() <= index) {
+  const DeviceId id = change.device;
+  if (devices_.size() == id.index()) {
     devices_.emplace_back();
-    flights_of_.emplace_back();
     placement_.add_device();
     pressing_.add_device();
   }
-  Device& d = devices_[index];
+  std::vector<ModelId> copies;
+  for (std::uint32_t i = 0; id.index() < device_count() && i < models_.size(); ++i) {
+    const Residence there = mirror_.residence(id, ModelId{i});
+    if (pages(ModelId{i}) > 0 && (there == Residence::loaded || there == Residence::loading))
+      copies.push_back(ModelId{i});
+  }
   std::vector<Flight> lost;
-  for (const ActionId id : flights_of_[index])
-    if (auto flight = flights_.erase(id)) lost.push_back(std::move(*flight));
-  flights_of_[index].clear();
-  for (std::size_t m = 0; m < d.residence.size(); ++m)
-    if (d.residence[m] == Residence::loaded || d.residence[m] == Residence::loading)
-      left(models_[m], ModelId{static_cast<std::uint32_t>(m)}, change.device, now);
+  for (const SentAction& infer : mirror_.device_changed(change))
+    lost.push_back({.id = infer.id,
+                    .device = id,
+                    .model = infer.model,
+                    .batch_index = infer.batch_index,
+                    .batch = infer.batch,
+                    .requests = std::move(*flying_.erase(infer.id)),
+                    .outdated = infer.outdated});
+  for (const ModelId model : copies) left(model, id, now);
+  Device& d = devices_[id.index()];
   for (const ModelId m : d.coming) models_[m.index()].room_on = nowhere;
-  if (d.alive) --alive_;
-  if (change.alive) ++alive_;
-  pressing_.set_alive(alive_);
-  const std::uint64_t life = d.life + 1;
+  pressing_.set_alive(alive_count());
   d = Device{};
-  d.life = life;
-  d.alive = change.alive;
-  d.total_pages = d.free_pages = change.alive ? change.pages : 0;
-  d.free_at = now;
-  margins_.start(change.device, change.alive);
   find_scarce();
-  if (d.alive) fill(change.device, now, out);
+  if (alive(id)) fill(id, now, out);
   return lost;
 }
 
@@ -85,7 +89,7 @@ Duration Fleet::span(ModelId model, int batch_index) const {
 }
 
 int Fleet::batch_index(ModelId model, std::size_t requests) const {
-  const auto& batches = models_[model.index()].info.batches;
+  const auto& batches = mirror_.model(model).batches;
   // Often every size up to the largest has a plan.
   if (const std::size_t at = std::min(requests, batches.size()) - 1;
       static_cast<std::size_t>(batches[at].batch) == at + 1 &&
@@ -99,143 +103,63 @@ int Fleet::batch_index(ModelId model, std::size_t requests) const {
 }
 
 TimePoint Fleet::free_at(DeviceId id, TimePoint now) const {
-  return alive(id) ? std::max(now, devices_[id.index()].free_at) : TimePoint::max();
-}
-
-void Fleet::touch(Device& device, ModelId model, TimePoint now) {
-  device.lru.erase({device.last_use[model.index()], model});
-  device.last_use[model.index()] = now;
-  device.lru.insert({now, model});
+  return alive(id) ? std::max(now, mirror_.exec(id).expected_end()) : TimePoint::max();
 }
 
 ActionId Fleet::send(DeviceId id, ModelId model, int batch_index, std::vector<Request> requests,
                      Window window, TimePoint now, Actions& out) {
-  Device& d = devices_[id.index()];
-  CARILLON_ASSERT(loaded(id, model) && window.earliest >= now);
+  CARILLON_ASSERT(loaded(id, model));
   const auto size = static_cast<std::size_t>(batch_size(model, batch_index));
   CARILLON_ASSERT(requests.size() >= size);
   requests.resize(size);
-  if (models_[model.index()].info.pages > 0) {
-    ++d.pending_of[model.index()];
-    touch(d, model, now);
-  }
-  ++d.pending;
   const Duration expected = exec(model, batch_index);
-  const TimePoint earliest = std::max(window.earliest, saturating_add(now, environment().dispatch));
-  const TimePoint start = std::max(d.free_at, earliest);
-  d.free_at = start + expected;
-  const ActionId action = next_action_;
-  ++next_action_.value;
+  const ActionId action =
+      mirror_.begin_infer(id, model, batch_index, {}, window.earliest, expected, now, environment().dispatch);
   std::vector<RequestId> ids;
   ids.reserve(size);
   for (const Request& r : requests) ids.push_back(r.id);
   out.emplace_back(Infer{action, id, model, std::move(ids), window, expected});
-  flights_.insert(action, {.id = action,
-                           .device = id,
-                           .model = model,
-                           .batch_index = batch_index,
-                           .requests = std::move(requests),
-                           .earliest = earliest,
-                           .start = start,
-                           .end = d.free_at,
-                           .sent = now,
-                           .at_once = d.pending == 1 && window.earliest <= now});
-  flights_of_[id.index()].push_back(action);
+  flying_.insert(action, std::move(requests));
   return action;
 }
 
 void Fleet::stop(ActionId id, Actions& out) {
-  if (const Flight* flight = flights_.find(id)) out.emplace_back(Stop{id, flight->device});
+  if (const SentAction* infer = mirror_.sent(id)) out.emplace_back(Stop{id, infer->device});
 }
 
 void Fleet::forget(RequestId request, ModelId model) {
-  for (const auto& order : flights_of_)
-    for (const ActionId id : order)
-      if (Flight& flight = *flights_.find(id); flight.model == model)
-        std::erase_if(flight.requests, [request](const Request& r) { return r.id == request; });
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    for (const Executor::Pending& pending : mirror_.exec(DeviceId{static_cast<std::uint32_t>(i)}).pending())
+      if (pending.model == model)
+        std::erase_if(*flying_.find(pending.id), [request](const Request& r) { return r.id == request; });
 }
 
 Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out) {
-  Report report;
-  const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||
-                   done.status == ActionStatus::stopped;
-  if (auto flight = flights_.erase(done.id)) {
-    Device& d = devices_[flight->device.index()];
-    auto& order = flights_of_[flight->device.index()];
-    order.erase(std::find(order.begin(), order.end(), done.id));
-    --d.pending;
-    Model& m = models_[flight->model.index()];
-    if (m.info.pages > 0) {
-      --d.pending_of[flight->model.index()];
-      if (done.status == ActionStatus::not_loaded &&
-          d.residence[flight->model.index()] == Residence::loaded) {  // the worker knows better
-        d.lru.erase({d.last_use[flight->model.index()], flight->model});
-        d.residence[flight->model.index()] = Residence::absent;
-        d.free_pages += m.info.pages;
-        left(m, flight->model, flight->device, now);
-      }
-    }
-    if (done.status == ActionStatus::success) {
-      report.margins = margins_.observe(flight->device, {.decided = flight->sent,
-                                                         .at_once = flight->at_once,
-                                                         .estimate = flight->end - flight->start,
-                                                         .start = done.start,
-                                                         .end = done.end,
-                                                         .took = done.duration,
-                                                         .heard = now});
-      m.exec[static_cast<std::size_t>(flight->batch_index)].add(done.duration, now);
-      report.estimates = renew_others(m, static_cast<std::size_t>(flight->batch_index), now);
-      if (scarce_ && m.info.pages > 0)
-        placement_.served(flight->model, flight->requests.size(), done.duration, now);
-    }
-    // What was sent behind it moves up or back.
-    TimePoint free = ran ? std::min(done.end, now) : now;
-    for (const ActionId behind : order) {
-      Flight& next = *flights_.find(behind);
-      const Duration expected = next.end - next.start;
-      next.start = std::max(free, next.earliest);
-      next.end = next.start + expected;
-      free = next.end;
-    }
-    d.free_at = free;
-    report.flight = std::move(flight);
-    if (!wanted_.empty()) load_next(report.flight->device, now, out);  // it may be evicted now
-    return report;
-  }
-  const auto move = moves_.erase(done.id);
-  if (!move || devices_[move->device.index()].life != move->life) return report;
-  return moved(*move, done, now, out);
-}
-
-// Batch sizes that a slow spell keeps from being chosen are not measured either: what they took then counts
-// for less as time goes by, and in the end they are taken to be as far from their seeds as the size that was
-// just measured. Looked at once a second: O(batch sizes). True where one changed.
-bool Fleet::renew_others(Model& m, std::size_t measured, TimePoint now) {
-  if (m.renewed != TimePoint::min() && now - m.renewed < stale_after) return false;
-  m.renewed = now;
-  const double speed = static_cast<double>(m.exec[measured].estimate().count()) /
-                       static_cast<double>(std::max<std::int64_t>(1, m.info.batches[measured].exec.count()));
-  bool changed = false;
-  for (std::size_t i = 0; i < m.exec.size(); ++i) {
-    if (i == measured || m.exec[i].newest_at() == TimePoint::min()) continue;
-    const Duration age = now - m.exec[i].newest_at();
-    const Duration before = m.exec[i].estimate();
-    if (age >= forgotten_after)
-      m.exec[i].reset(from_ns(static_cast<double>(m.info.batches[i].exec.count()) * speed), now);
-    else if (age >= stale_after)
-      m.exec[i].forget_outlier(now);
-    changed = changed || m.exec[i].estimate() != before;
-  }
-  return changed;
+  const auto sent = mirror_.finish(done, now);
+  if (!sent) return {};
+  if (sent->kind != ActionKind::infer) return moved(*sent, done, now, out);
+  Report report{.flight = Flight{.id = done.id,
+                                 .device = sent->device,
+                                 .model = sent->model,
+                                 .batch_index = sent->batch_index,
+                                 .batch = sent->batch,
+                                 .requests = std::move(*flying_.erase(done.id)),
+                                 .outdated = sent->outdated},
+                .loaded = {},
+                .unloadable = {},
+                .margins = sent->margins,
+                .estimates = sent->other_estimates};
+  if (sent->copy_lost) left(sent->model, sent->device, now);
+  if (done.status == ActionStatus::success && scarce_ && !sent->outdated && pages(sent->model) > 0)
+    placement_.served(sent->model, report.flight->requests.size(), done.duration, now);
+  if (!wanted_.empty()) load_next(sent->device, now, out);  // it may be evicted now
+  return report;
 }
 
 void Fleet::doubt(const Request& request, TimePoint now) {
-  Model& m = models_[request.model.index()];
   doubted_ |= request.deadline > request.arrival &&
-              margins_.doubt(request.deadline - request.arrival, exec(request.model, 0), now);
-  for (std::size_t i = 0; i < m.exec.size(); ++i)
-    if (m.exec[i].newest_at() != TimePoint::min() && now - m.exec[i].newest_at() >= stale_after)
-      m.exec[i].reset(m.info.batches[i].exec, now);
+              mirror_.doubt_margins(request.deadline - request.arrival, exec(request.model, 0), now);
+  mirror_.doubt_all(request.model, now);
 }
 
 }  // namespace carillon::schedule

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/schedule/margins.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/schedule/state/margins.h"
 #include "carillon/schedule/testing/test_name.h"
 
 namespace carillon::schedule {

@@ -21,6 +21,12 @@ void Placement::add_model(Duration each) {
   models_.push_back(std::move(m));
 }
 
+void Placement::renew_model(ModelId model, Duration each) {
+  Model& m = models_[model.index()];
+  m.each = std::max(1e-9, to_seconds(each));
+  m.served = m.served_time = 0;
+}
+
 void Placement::add_device() {
   by_load_.insert({0, DeviceId{static_cast<std::uint32_t>(load_.size())}});
   load_.push_back(0);

@@ -25,6 +25,8 @@ class Placement {
   explicit Placement(Duration window) : window_(to_seconds(window)) {}
 
   void add_model(Duration each);  // what a request takes before anything was seen
+  // It comes in another version: what was seen of its requests' times counts no more.
+  void renew_model(ModelId model, Duration each);
   void add_device();
   void placed(ModelId model, DeviceId device, TimePoint now);   // LOAD was sent
   void removed(ModelId model, DeviceId device, TimePoint now);  // UNLOAD was sent, LOAD failed, device went

@@ -52,6 +52,10 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   if (fleet_.take_doubt()) margins_changed();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
+    if (!fleet_.served(request.model)) {
+      out.emplace_back(Refuse{request.id, Reason::no_model, TimePoint::max()});
+      return asked_wake_;
+    }
     fleet_.arrived(request, now, out);
     if (!fleet_.anywhere(request.model)) {
       if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, {now, 1});
@@ -70,7 +74,7 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
     if (report.margins) margins_changed();
     if (report.flight) {
       update_device(report.flight->device, now);
-      reported(*report.flight, *done, now);
+      if (!report.flight->outdated) reported(*report.flight, *done, now);
       if (done->status != ActionStatus::success)
         give_back(*report.flight, done->status != ActionStatus::stopped, now, out);
       else if (failures_.size() > 0)
@@ -84,6 +88,7 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
     auto lost = fleet_.device_changed(*change, now, out);
     update_device(change->device, now);
+    flights_changed();
     device_changed(now);
     for (Fleet::Flight& flight : lost) give_back(flight, false, now, out);
     for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
@@ -95,8 +100,12 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* sample = std::get_if<RequestProfiled>(&event)) {
     profiled(*sample, now);
   } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
-    add_model(*model->info);
-    return asked_wake_;
+    if (model->model.index() == fleet_.model_count()) {
+      fleet_.model_changed(*model, now, out);
+      add_model(*model->info);
+      return asked_wake_;
+    }
+    model_changed(*model, now, out);
   } else {
     asked_wake_ = TimePoint::max();
   }
@@ -108,6 +117,28 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   const TimePoint wake = std::max(std::min(wake_at(now), fleet_.wake_at()), now + Duration{1});
   asked_wake_ = std::min(asked_wake_, wake);
   return asked_wake_;
+}
+
+// What waits is refused where its model went, else it waits for the new version.
+void Central::model_changed(const ModelChanged& change, TimePoint now, Actions& out) {
+  const ModelId model = change.model;
+  std::vector<Request> waiting;
+  take_all(model, waiting);
+  fleet_.model_changed(change, now, out);
+  flights_changed();
+  if (change.info) add_model(*change.info);
+  const bool possible =
+      change.info && (waiting.empty() || fleet_.anywhere(model) || fleet_.want(model, now, out));
+  for (const Request& request : waiting) {
+    if (possible) {
+      enqueue(request, now);
+      continue;
+    }
+    failures_.erase(request.id);
+    out.emplace_back(
+        Refuse{request.id, change.info ? Reason::no_device : Reason::no_model, TimePoint::max()});
+  }
+  tell_waiting(model);
 }
 
 void Central::refuse(const Request& request, TimePoint now, Actions& out) {
@@ -130,12 +161,16 @@ void Central::refuse_all(ModelId model, Reason reason, Actions& out) {
 
 void Central::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
   fleet_.set_waiting(flight.model, {std::min(now, waiting_since(flight.model)), waiting_count(flight.model)});
+  const bool served = fleet_.served(flight.model);
   const bool possible = fleet_.anywhere(flight.model) || fleet_.want(flight.model, now, out);
   for (const Request& request : flight.requests) {
     const int failures = failures_.erase(request.id).value_or(0) + (counts ? 1 : 0);
     if (failures >= attempts_ || !possible) {
-      out.emplace_back(
-          Refuse{request.id, possible ? Reason::device_failed : Reason::no_device, TimePoint::max()});
+      out.emplace_back(Refuse{request.id,
+                              !served    ? Reason::no_model
+                              : possible ? Reason::device_failed
+                                         : Reason::no_device,
+                              TimePoint::max()});
       continue;
     }
     if (failures > 0) failures_.insert(request.id, failures);

@@ -21,8 +21,8 @@ class Central : public Scheduler {
   TimePoint decide(const Event& event, TimePoint now, Actions& out) final;
 
  protected:
-  // A model comes.
-  virtual void add_model(const ModelInfo& model) { fleet_.add_model(model); }
+  // A model comes: a new one, or another version of one of which nothing waits now. The fleet knows it.
+  virtual void add_model(const ModelInfo& model) = 0;
   // A request waits (again).
   virtual void enqueue(const Request& request, TimePoint now) = 0;
   // Takes a waiting request out; false where it does not wait.
@@ -43,7 +43,10 @@ class Central : public Scheduler {
   virtual TimePoint wake_at(TimePoint now) const = 0;
   // A client's request was enqueued: not one that is tried again.
   virtual void arrived(ModelId /*model*/) {}
+  // Of the model as it is: not of a version that it had before.
   virtual void reported(const Fleet::Flight& /*flight*/, const ActionDone& /*done*/, TimePoint /*now*/) {}
+  // Flights may have been lost, or be of a version that a model has no more: they are not reported.
+  virtual void flights_changed() {}
   virtual void device_changed(TimePoint /*now*/) {}
   // The fleet's environment is another now.
   virtual void margins_changed() {}
@@ -76,6 +79,7 @@ class Central : public Scheduler {
   Fleet fleet_;
 
  private:
+  void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
   void update_device(DeviceId device, TimePoint now);
   void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
@@ -95,7 +99,7 @@ class Queued : public Central {
 
  protected:
   void add_model(const ModelInfo& model) override {
-    Central::add_model(model);
+    if (model.id.index() < queues_.size()) return;
     queues_.emplace_back();
     since_.push_back(TimePoint::max());
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "carillon/schedule/baselines/central.h"
@@ -23,7 +24,8 @@ class Clipper final : public Queued {
  protected:
   void add_model(const ModelInfo& model) override {
     Queued::add_model(model);
-    limits_.push_back(1);
+    limits_.resize(std::max(limits_.size(), model.id.index() + 1));
+    limits_[model.id.index()] = 1;
   }
   void step(TimePoint now, Actions& out) override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;

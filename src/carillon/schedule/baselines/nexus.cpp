@@ -103,9 +103,18 @@ std::vector<Backend> squishy_bin_packing(const std::vector<double>& rates, const
 }
 
 void Nexus::add_model(const ModelInfo& model) {
-  Central::add_model(model);
-  machines_.emplace_back(model, fleet_.environment());
-  models_.emplace_back();
+  if (model.id.index() == models_.size()) {
+    machines_.emplace_back(model, fleet_.environment());
+    models_.emplace_back();
+    return;
+  }
+  auto& machine = machines_[model.id.index()];
+  machine = symphony::ModelMachine(model, fleet_.environment());
+  const int largest = machine.batch_size(machine.batch_count() - 1);
+  for (const std::uint32_t i : models_[model.id.index()].slots) {
+    slots_[i].machine = machine;
+    slots_[i].machine.set_target(std::min(slots_[i].session.batch, largest));
+  }
 }
 
 void Nexus::device_changed(TimePoint now) {
@@ -132,7 +141,8 @@ void Nexus::plan(TimePoint now) {
   double total = 0;
   for (std::size_t m = 0; m < models_.size(); ++m) {
     // A model that was not asked for keeps a small place, so that it can be.
-    rates.push_back(std::max(0.5, static_cast<double>(models_[m].arrived)) / seconds);
+    const bool served = fleet_.served(ModelId{static_cast<std::uint32_t>(m)});
+    rates.push_back(served ? std::max(0.5, static_cast<double>(models_[m].arrived)) / seconds : 0);
     slos.push_back(models_[m].slo > Duration{0} ? models_[m].slo : Duration{1s});
     total += static_cast<double>(models_[m].arrived);
     for (int i = 0; i < machines_[m].batch_count(); ++i)
@@ -141,6 +151,7 @@ void Nexus::plan(TimePoint now) {
   if (total == 0 && last_plan_ != TimePoint::min() && now - last_plan_ < epoch_) {
     // Too soon to know better: the old rates on the devices there are.
     for (std::size_t m = 0; m < models_.size(); ++m) {
+      if (rates[m] == 0) continue;
       rates[m] = 0.5;
       for (const std::uint32_t slot : models_[m].slots) rates[m] += slots_[slot].session.rate;
     }

@@ -75,7 +75,7 @@ void Shepherd::step(TimePoint now, Actions& out) {
   if (arrived_ && all_busy && !running_.empty()) {
     const ModelId model = *arrived_;
     const auto [smallest, id] = *running_.begin();
-    const Fleet::Flight* flight = fleet_.flight(id);
+    const SentAction* flight = fleet_.sent(id);
     // The stop takes as long to get there as the batch that follows it.
     const int index =
         queue(model).empty() ? -1 : candidate(model, now + 2 * fleet_.environment().dispatch, now, out);

@@ -24,16 +24,15 @@ class Shepherd final : public Queued {
  protected:
   void add_model(const ModelInfo& model) override {
     Queued::add_model(model);
-    order_.push_back({});
+    if (model.id.index() == order_.size()) order_.push_back({});
   }
   void arrived(ModelId model) override { arrived_ = model; }
   void step(TimePoint now, Actions& out) override;
   void reported(const Fleet::Flight& flight, const ActionDone&, TimePoint) override {
-    running_.erase(
-        {static_cast<std::size_t>(fleet_.batch_size(flight.model, flight.batch_index)), flight.id});
+    running_.erase({static_cast<std::size_t>(flight.batch), flight.id});
   }
-  void device_changed(TimePoint) override {
-    std::erase_if(running_, [this](const auto& entry) { return fleet_.flight(entry.second) == nullptr; });
+  void flights_changed() override {
+    std::erase_if(running_, [this](const auto& entry) { return !fleet_.current(entry.second); });
   }
 
  private:

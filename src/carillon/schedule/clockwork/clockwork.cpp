@@ -14,7 +14,7 @@ constexpr Duration capacity = 100ms;
 
 Clockwork::Clockwork(const Environment& environment, const ClockworkOptions& options)
     : options_(options),
-      margins_(environment),
+      state_({}, environment),
       shares_(options.rate_window,
               [this](ModelId model, double rate, Duration slo) { return devices_for(model, rate, slo); }),
       needed_(capacity),
@@ -29,17 +29,65 @@ int Clockwork::rank_of(const Request& request) {
   return static_cast<int>(request.cls) * 2 + (request.deadline == TimePoint::max() ? 1 : 0);
 }
 
-void Clockwork::add_model(const ModelInfo& model) {
-  state_.add_model(model);
+void Clockwork::model_changed(const ModelChanged& event, TimePoint now, Actions& out) {
+  const ModelId model = event.model;
+  if (model.index() < models_.size()) return renew_model(event, now, out);
+  state_.model_changed(event);
   Model& m = models_.emplace_back();
   for (int rank = 0; rank < ranks; ++rank) {
-    m.lanes[static_cast<std::size_t>(rank)] = Lane(has_deadline(rank));
+    m.queues[static_cast<std::size_t>(rank)] = ModelQueue(has_deadline(rank));
     m.expiry[static_cast<std::size_t>(rank)] = TimePoint::max();
   }
-  m.wide = model.pages == 0;
+  m.wide = event.info->pages == 0;
   shares_.add_model();
   needed_.add_model();
   spare_.add_model();
+}
+
+// All its copies are lost. What waits is refused where it went, else it waits for the new version.
+void Clockwork::renew_model(const ModelChanged& event, TimePoint now, Actions& out) {
+  const ModelId model = event.model;
+  Model& m = models_[model.index()];
+  std::vector<RequestId> waiting;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ModelQueue& queue = m.queues[static_cast<std::size_t>(rank)];
+    while (!queue.empty()) {
+      waiting.push_back(queue.head().id);
+      queue.erase(queue.head());
+      add_demand(model, rank, -requests_.find(waiting.back())->demand);
+    }
+    update_queue(model, rank);
+  }
+  while (!m.places.empty()) displace(model, m.places.back().device, now);
+  set_missed(model, TimePoint::max());
+  m.room_on = no_device;
+  m.load_failures = 0;
+  m.load_not_before = TimePoint::min();
+  m.shortest_version = unknown_version;
+  state_.model_changed(event);
+  set_wide(model, everywhere(model));
+  for (const RequestId id : waiting) {
+    OpenRequest& open = *requests_.find(id);
+    if (!state_.can_hold(model)) {
+      requests_.erase(id);
+      refuse(id, event.info ? Reason::no_device : Reason::no_model, TimePoint::max(), out);
+      continue;
+    }
+    open.demand = demand_of(open.request);
+    enqueue(open);
+  }
+  for (int rank = 0; rank < ranks; ++rank) update_queue(model, rank);
+  if (!waiting.empty() && state_.can_hold(model)) offer(model, now, out);
+}
+
+// The request stands in its queue from now on; the queue is to be updated.
+void Clockwork::enqueue(OpenRequest& open) {
+  const Request& r = open.request;
+  const int rank = rank_of(r);
+  open.waiting = true;
+  models_[r.model.index()].queues[static_cast<std::size_t>(rank)].insert(
+      {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open.sequence, r.id});
+  add_demand(r.model, rank, open.demand);
 }
 
 TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
@@ -53,7 +101,7 @@ TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
     void operator()(const RequestProfiled&) const {}
-    void operator()(const ModelChanged& e) const { self.add_model(*e.info); }
+    void operator()(const ModelChanged& e) const { self.model_changed(e, now, out); }
   };
   std::visit(Visitor{*this, now, out}, event);
   fill_due(now, out);
@@ -64,6 +112,7 @@ TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     missed = missed_.size();
     expire(now, out);
   } while (missed_.size() > missed);
+  state_.unload_leaving(out);
   // A wake that comes too early does no harm, so only a nearer time is worth asking for.
   asked_wake_ = std::min(asked_wake_, next_wake(now));
   return asked_wake_;
@@ -73,7 +122,8 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
   CARILLON_ASSERT(request.model.index() < models_.size());
   const int rank = rank_of(request);
   if (!state_.can_hold(request.model)) {
-    refuse(request.id, Reason::no_device, TimePoint::max(), out);
+    const Reason reason = state_.served(request.model) ? Reason::no_device : Reason::no_model;
+    refuse(request.id, reason, TimePoint::max(), out);
     return;
   }
   Model& m = models_[request.model.index()];
@@ -84,11 +134,11 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     if (finish > request.deadline) {
       // A deadline may lie anywhere on the timeline.
       const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
-      const Environment& least = margins_.least();
+      const Environment& least = state_.margins().least();
       const auto exec = static_cast<double>((left - least.answer).count()) / (1 + least.overrun);
-      bool doubted = state_.doubt(request.model, from_ns(exec), now);
-      if (margins_.doubt(left, state_.shortest_exec(request.model), now)) {
-        update_lanes();
+      bool doubted = state_.doubt_row(request.model, from_ns(exec), now);
+      if (state_.doubt_margins(left, state_.shortest_exec(request.model), now)) {
+        update_queues();
         doubted = true;
       }
       if (doubted) finish = would_finish(request.model, now);
@@ -101,11 +151,9 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
   }
   OpenRequest open{.request = request, .sequence = next_sequence_++};
   open.demand = demand_of(request);
-  m.lanes[static_cast<std::size_t>(rank)].insert(
-      {has_deadline(rank) ? request.deadline : request.arrival, request.priority, open.sequence, request.id});
-  add_demand(request.model, rank, open.demand);
+  enqueue(open);
   CARILLON_ASSERT(requests_.insert(request.id, open));
-  update_lane(request.model, rank);
+  update_queue(request.model, rank);
   offer(request.model, now, out);
 }
 
@@ -113,7 +161,7 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
 // in parts of the capacity. No deadline, or one far away, is `patience`.
 Duration Clockwork::demand_of(const Request& request) const {
   const Duration exec = state_.model(request.model).batches.front().exec;
-  const Duration span = margins_.least().span(exec), longest = std::max(exec, options_.patience);
+  const Duration span = state_.margins().least().span(exec), longest = std::max(exec, options_.patience);
   const TimePoint due = std::min(request.deadline, saturating_add(request.arrival, span + longest));
   const Duration wait = std::clamp(due - request.arrival - span, exec, longest);
   return std::max(from_ns(static_cast<double>(exec.count()) * (to_seconds(capacity) / to_seconds(wait))),
@@ -125,10 +173,10 @@ void Clockwork::cancelled(RequestId id) {
   if (!open || !open->waiting) return;
   const Request& r = open->request;
   const int rank = rank_of(r);
-  CARILLON_ASSERT(models_[r.model.index()].lanes[static_cast<std::size_t>(rank)].erase(
+  CARILLON_ASSERT(models_[r.model.index()].queues[static_cast<std::size_t>(rank)].erase(
       {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open->sequence, id}));
   add_demand(r.model, rank, -open->demand);
-  update_lane(r.model, rank);
+  update_queue(r.model, rank);
 }
 
 void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
@@ -141,14 +189,7 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
       if (event.status == ActionStatus::success) {
         for (const RequestId id : finished->requests)
           if (const auto open = requests_.erase(id); open && counts(open->request)) shares_.answered(model);
-        if (margins_.observe(finished->device, {.decided = finished->sent,
-                                                .at_once = finished->at_once,
-                                                .estimate = finished->expected,
-                                                .start = event.start,
-                                                .end = event.end,
-                                                .took = event.duration,
-                                                .heard = now}))
-          update_lanes();
+        if (finished->margins) update_queues();
       } else {
         give_back(*finished, event.status, now, out);
       }
@@ -162,6 +203,7 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
       break;
     }
     case ActionKind::load:
+      if (finished->outdated) break;
       if (event.status == ActionStatus::success) {
         m.load_failures = 0;
       } else {
@@ -184,7 +226,7 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
 }
 
 // Requests of an INFER that did not succeed (none as status: its device went) wait again, or are refused.
-void Clockwork::give_back(const FinishedAction& infer, std::optional<ActionStatus> status, TimePoint now,
+void Clockwork::give_back(const SentAction& infer, std::optional<ActionStatus> status, TimePoint now,
                           Actions& out) {
   const bool late = status == ActionStatus::too_late;
   int touched = 0;  // ranks, as bits
@@ -196,21 +238,20 @@ void Clockwork::give_back(const FinishedAction& infer, std::optional<ActionStatu
     if (status && (!late || !has_deadline(rank))) ++open->failures;
     // A device whose clock is ahead refuses every window, at once and for ever.
     if (late) ++open->late;
-    const TimePoint finish = would_finish(infer.model, now);
+    const bool served = state_.served(infer.model);
+    const TimePoint finish = served ? would_finish(infer.model, now) : TimePoint::max();
     const bool hopeless = finish == TimePoint::max() || (has_deadline(rank) && finish > r.deadline);
     if (hopeless || open->failures >= options_.attempts || open->late >= options_.late_attempts) {
       requests_.erase(id);
-      refuse(id, late ? Reason::rejected_late : Reason::device_failed, finish, out);
+      const Reason reason = !served ? Reason::no_model : late ? Reason::rejected_late : Reason::device_failed;
+      refuse(id, reason, finish, out);
       continue;
     }
-    open->waiting = true;
-    models_[r.model.index()].lanes[static_cast<std::size_t>(rank)].insert(
-        {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open->sequence, id});
-    add_demand(r.model, rank, open->demand);
+    enqueue(*open);
     touched |= 1 << rank;
   }
   for (int rank = 0; rank < ranks; ++rank)
-    if ((touched & (1 << rank)) != 0) update_lane(infer.model, rank);
+    if ((touched & (1 << rank)) != 0) update_queue(infer.model, rank);
 }
 
 void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out) {
@@ -219,8 +260,7 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
     needed_.add_device();
     spare_.add_device();
   }
-  const std::vector<FinishedAction> lost = state_.device_changed(event);
-  margins_.start(event.device, event.alive);
+  const std::vector<SentAction> lost = state_.device_changed(event);
   for (std::size_t i = 0; i < models_.size(); ++i)
     displace(ModelId{static_cast<std::uint32_t>(i)}, event.device, now);
   for (Model& m : models_) m.shortest_version = unknown_version;
@@ -231,11 +271,11 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
   set_wake(event.device, TimePoint::max());
   ports_[event.device.index()].patient_exec_at = ports_[event.device.index()].patient_load_at =
       TimePoint::min();
-  for (const FinishedAction& infer : lost) give_back(infer, std::nullopt, now, out);
+  for (const SentAction& infer : lost) give_back(infer, std::nullopt, now, out);
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     if (!waiting(model)) continue;
-    for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
+    for (int rank = 0; rank < ranks; ++rank) update_queue(model, rank);
     if (state_.can_hold(model))
       offer(model, now, out);
     else
@@ -246,17 +286,17 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
 void Clockwork::expire(TimePoint now, Actions& out) {
   while (!expiries_.empty() && expiries_.begin()->first <= now) {
     const auto [model, rank] = expiries_.begin()->second;
-    Lane& lane = models_[model.index()].lanes[static_cast<std::size_t>(rank)];
+    ModelQueue& queue = models_[model.index()].queues[static_cast<std::size_t>(rank)];
     // Estimates may have fallen since the expiry was listed.
-    if (last_start(model, lane.head().due) > now) {
-      update_lane(model, rank);
+    if (last_start(model, queue.head().due) > now) {
+      update_queue(model, rank);
       continue;
     }
-    const Waiting head = lane.head();
-    lane.erase(head);
+    const Waiting head = queue.head();
+    queue.erase(head);
     const auto open = requests_.erase(head.id);
     add_demand(model, rank, -open->demand);
-    update_lane(model, rank);
+    update_queue(model, rank);
     missed(open->request, now, out);
     // It may be that one could still be squeezed in if it went before all else: it is too late all the same.
     refuse(head.id, Reason::deadline_passed,
@@ -270,14 +310,14 @@ void Clockwork::refuse(RequestId id, Reason reason, TimePoint finish, Actions& o
 
 void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out) {
   for (int rank = 0; rank < ranks; ++rank) {
-    Lane& lane = models_[model.index()].lanes[static_cast<std::size_t>(rank)];
-    while (!lane.empty()) {
-      const Waiting head = lane.head();
-      lane.erase(head);
+    ModelQueue& queue = models_[model.index()].queues[static_cast<std::size_t>(rank)];
+    while (!queue.empty()) {
+      const Waiting head = queue.head();
+      queue.erase(head);
       add_demand(model, rank, -requests_.erase(head.id)->demand);
       refuse(head.id, reason, reason == Reason::no_device ? TimePoint::max() : would_finish(model, now), out);
     }
-    update_lane(model, rank);
+    update_queue(model, rank);
   }
 }
 

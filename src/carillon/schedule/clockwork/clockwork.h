@@ -12,23 +12,22 @@
 #include <vector>
 
 #include "carillon/schedule/clockwork/fair_share.h"
-#include "carillon/schedule/clockwork/lane.h"
+#include "carillon/schedule/clockwork/model_queue.h"
 #include "carillon/schedule/clockwork/options.h"
-#include "carillon/schedule/cluster_state.h"
 #include "carillon/schedule/load_priority.h"
-#include "carillon/schedule/margins.h"
 #include "carillon/schedule/request_table.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/state/mirror.h"
 
 namespace carillon::schedule {
 
 // Clockwork's policy (section 5.3 and appendix B), with classes and requests without a deadline added.
 //
-// INFER: each device's EXEC executor is given work a little before it is free. Of all loaded models' lanes
+// INFER: each device's EXEC executor is given work a little before it is free. Of all loaded models' queues
 // the strategy with the nearest required start goes first. The paper's one queue of strategies is kept as a
-// lane of requests a model, and, a device, an ordered set of lower bounds of the lanes' required starts: the
-// search walks the set in order and stops when no later lane can win, which finds the same strategy
-// (clockwork_test.cpp holds both against each other). The lanes of a model that many devices have (`wide`)
+// queue of requests a model, and, a device, an ordered set of lower bounds of the queues' required starts:
+// the search walks the set in order and stops when no later queue can win, which finds the same strategy
+// (clockwork_test.cpp holds both against each other). The queues of a model that many devices have (`wide`)
 // stand in one set for all devices, with bounds for all: else each request would be listed at every device.
 // LOAD: the highest positive load priority; UNLOAD: least recently used, never one with pending actions.
 // Beyond the paper, an idle LOAD executor loads models whose requests were refused although a device that has
@@ -45,7 +44,7 @@ namespace carillon::schedule {
 // Best-effort work starts only on an idle device for which nothing else is waiting, and evicts only what
 // nobody uses: others wait at most for one best-effort batch that has begun. It may starve.
 //
-// A decision costs O(log n) in waiting requests, models and devices, times the lanes whose bound beats the
+// A decision costs O(log n) in waiting requests, models and devices, times the queues whose bound beats the
 // winner; what concerns the devices that could serve a request (admission, who gets it) is looked up in the
 // order in which they will be free, and stops at the first that does. Where something is to be loaded it
 // costs O(devices x models that want it).
@@ -58,7 +57,7 @@ class Clockwork final : public Scheduler {
   std::string_view name() const override { return "clockwork"; }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
-  const ClusterState& state() const { return state_; }
+  const Mirror& state() const { return state_; }
 
  private:
   static constexpr int ranks = 6;
@@ -76,7 +75,7 @@ class Clockwork final : public Scheduler {
   // A model on more devices than this is wide.
   static constexpr std::size_t few_places = 8;
 
-  // Lower bounds of a model's lanes, as they are listed in `ready` sets.
+  // Lower bounds of a model's queues, as they are listed in `ready` sets.
   struct Bounds {
     std::array<TimePoint, ranks> bound{};
     std::array<bool, ranks> listed{};
@@ -88,10 +87,10 @@ class Clockwork final : public Scheduler {
     Bounds bounds;
   };
   struct Model {
-    std::array<Lane, ranks> lanes;
+    std::array<ModelQueue, ranks> queues;
     std::array<TimePoint, ranks> expiry;  // as listed in expiries_; max() where not
     std::vector<Place> places;            // none for a model of zero pages, which is everywhere
-    bool wide = false;                    // its lanes are listed in wide_
+    bool wide = false;                    // its queues are listed in wide_
     Bounds bounds;                        // there
     mutable Duration shortest{0};  // over its places, when exec_version was shortest_version; where wide
     mutable std::uint64_t shortest_version = unknown_version;
@@ -120,7 +119,7 @@ class Clockwork final : public Scheduler {
   // How long before an executor is expected to be free it is given more: one number for all devices, the way
   // to the slowest, so that whoever is free sooner is asked sooner.
   Duration ahead() const {
-    return std::max(options_.ahead, std::min(margins_.worst().dispatch, options_.longest_ahead));
+    return std::max(options_.ahead, std::min(state_.margins().worst().dispatch, options_.longest_ahead));
   }
 
   // clockwork.cpp: what happens.
@@ -129,9 +128,10 @@ class Clockwork final : public Scheduler {
   void cancelled(RequestId id);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void changed(const DeviceChanged& event, TimePoint now, Actions& out);
-  void add_model(const ModelInfo& model);
-  void give_back(const FinishedAction& infer, std::optional<ActionStatus> status, TimePoint now,
-                 Actions& out);
+  void model_changed(const ModelChanged& event, TimePoint now, Actions& out);
+  void renew_model(const ModelChanged& event, TimePoint now, Actions& out);
+  void enqueue(OpenRequest& open);
+  void give_back(const SentAction& infer, std::optional<ActionStatus> status, TimePoint now, Actions& out);
   void expire(TimePoint now, Actions& out);
   void refuse(RequestId id, Reason reason, TimePoint would_finish, Actions& out);
   void refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out);
@@ -148,9 +148,9 @@ class Clockwork final : public Scheduler {
   void spare_others(DeviceId device, Choice& choice, TimePoint now);
   void send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out);
   void add_demand(ModelId model, int rank, Duration work);
-  void update_lane(ModelId model, int rank);
+  void update_queue(ModelId model, int rank);
   void update_bounds(ModelId model, DeviceId device);
-  void update_lanes();
+  void update_queues();
   static void list(ModelId model, std::size_t rank, std::optional<TimePoint> bound, Bounds& bounds,
                    Ready& ready);
   static void unlist(ModelId model, Bounds& bounds, Ready& ready);
@@ -206,19 +206,18 @@ class Clockwork final : public Scheduler {
   LoadPriority& priority_of(int rank) { return is_best_effort(rank) ? spare_ : needed_; }
 
   ClockworkOptions options_;
-  Margins margins_;
-  ClusterState state_;
+  Mirror state_;
   RequestTable requests_;
   std::vector<Model> models_;
   std::vector<Port> ports_;
   FairShare shares_;             // of requests with a deadline that are not best-effort
   LoadPriority needed_, spare_;  // of real-time and normal requests; of best-effort ones
-  std::set<std::pair<TimePoint, std::pair<ModelId, int>>> expiries_;  // of the lanes' heads
+  std::set<std::pair<TimePoint, std::pair<ModelId, int>>> expiries_;  // of the queues' heads
   Ready wide_;
   std::set<std::pair<TimePoint, DeviceId>> wakes_;
   // Devices that are alive, by the expected end of what they were sent; min() for the idle.
   std::set<std::pair<TimePoint, DeviceId>> by_end_;
-  // Up to here in that order they have been looked at for wide lanes since they came to have room.
+  // Up to here in that order they have been looked at for wide queues since they came to have room.
   std::pair<TimePoint, DeviceId> room_seen_{TimePoint::min(), no_device};
   // Models that are nowhere and have requests without a deadline, by the arrival of the first.
   std::set<std::pair<TimePoint, ModelId>> patient_;

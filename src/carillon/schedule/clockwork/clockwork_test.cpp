@@ -540,7 +540,7 @@ TEST(Clockwork, AModelMayComeWhileServing) {
 // The ordered sets of bounds find what a scan of the paper's one strategy queue finds.
 TEST(Clockwork, ChoosesWhatTheStrategyQueueChooses) {
   Random random(77);
-  const ClockworkOptions options{.ahead = 0ms, .lanes_spared = 0};
+  const ClockworkOptions options{.ahead = 0ms, .queues_spared = 0};
   int chosen = 0;
   for (int round = 0; round < 300; ++round) {
     std::vector<ModelInfo> models;

@@ -6,11 +6,12 @@
 namespace carillon::schedule {
 
 Duration Clockwork::span_of_one(DeviceId device, ModelId model) const {
-  return margins_.at(device).span(state_.exec_estimate(device, model, 0));
+  return state_.margins().at(device).span(state_.exec_estimate(device, model, 0));
 }
 
 TimePoint Clockwork::soonest_start(DeviceId device, TimePoint now) const {
-  return std::max(state_.exec(device).free_at(now), saturating_add(now, margins_.at(device).dispatch));
+  return std::max(state_.exec(device).free_at(now),
+                  saturating_add(now, state_.margins().at(device).dispatch));
 }
 
 // Of the batch sizes that `waiting` requests can fill. Good until the next call.
@@ -22,7 +23,7 @@ std::span<const BatchCost> Clockwork::costs(DeviceId device, ModelId model, int 
   for (std::size_t i = 0; i < batches.size() && static_cast<std::size_t>(batches[i].batch) <= waiting; ++i) {
     const Duration exec = estimates.empty() ? batches[i].exec : estimates[i];
     if (is_best_effort(rank) && i > 0 && exec > options_.best_effort_slice) break;
-    costs_.push_back({batches[i].batch, margins_.at(device).span(exec)});
+    costs_.push_back({batches[i].batch, state_.margins().at(device).span(exec)});
   }
   return costs_;
 }
@@ -33,11 +34,11 @@ std::span<const BatchCost> Clockwork::longest_costs(ModelId model, std::size_t w
   const auto& batches = state_.model(model).batches;
   const std::span<const Duration> longest = state_.longest_execs(model);
   for (std::size_t i = 0; i < batches.size() && static_cast<std::size_t>(batches[i].batch) <= waiting; ++i)
-    costs_.push_back({batches[i].batch, margins_.worst().span(longest[i])});
+    costs_.push_back({batches[i].batch, state_.margins().worst().span(longest[i])});
   return costs_;
 }
 
-// Calls visit(bound, model) for the lanes that are listed for a device, or for all (which it need not have),
+// Calls visit(bound, model) for the queues that are listed for a device, or for all (which it need not have),
 // in the order of their bounds, until it returns false.
 template <typename Visit>
 void Clockwork::visit_ready(DeviceId device, std::size_t rank, Visit&& visit) const {
@@ -53,7 +54,7 @@ void Clockwork::visit_ready(DeviceId device, std::size_t rank, Visit&& visit) co
 
 // Something waits that any device with room could be given. (Best-effort work waits for devices to be idle.)
 bool Clockwork::wide_waiting() const {
-  return !std::all_of(wide_.begin(), wide_.begin() + 4, [](const auto& lanes) { return lanes.empty(); });
+  return !std::all_of(wide_.begin(), wide_.begin() + 4, [](const auto& queues) { return queues.empty(); });
 }
 
 // The shortest estimate for one row over the places of a model, which is somewhere.
@@ -78,7 +79,8 @@ double Clockwork::devices_for(ModelId model, double rate, Duration slo) const {
   const std::span<const Duration> execs = state_.longest_execs(model);
   double least = to_seconds(execs.front());
   for (std::size_t i = 1; i < batches.size(); ++i) {
-    if ((batches[i].batch - 1) / rate + to_seconds(margins_.worst().span(execs[i])) > to_seconds(slo)) break;
+    if ((batches[i].batch - 1) / rate + to_seconds(state_.margins().worst().span(execs[i])) > to_seconds(slo))
+      break;
     least = std::min(least, to_seconds(execs[i]) / batches[i].batch);
   }
   return rate * least;
@@ -86,10 +88,10 @@ double Clockwork::devices_for(ModelId model, double rate, Duration slo) const {
 
 // When a request that is alone in its batch must start at the latest, as things are loaded now.
 TimePoint Clockwork::last_start(ModelId model, TimePoint deadline) const {
-  if (!nowhere(model)) return saturating_add(deadline, -margins_.least().span(shortest_exec(model)));
+  if (!nowhere(model)) return saturating_add(deadline, -state_.margins().least().span(shortest_exec(model)));
   Duration least = Duration::max();
   if (state_.device_count() > few_places) {
-    least = margins_.least().span(state_.shortest_exec(model)) + state_.shortest_load(model);
+    least = state_.margins().least().span(state_.shortest_exec(model)) + state_.shortest_load(model);
   } else {
     for (const auto& [end, device] : by_end_)
       least = std::min(least, span_of_one(device, model) + state_.load_estimate(device, model));
@@ -102,7 +104,7 @@ bool Clockwork::in_time(ModelId model, TimePoint deadline, TimePoint now) const 
   if (!m.wide)
     return std::any_of(m.places.begin(), m.places.end(),
                        [&](const Place& p) { return would_finish_on(p.device, model, now) <= deadline; });
-  const Duration least = margins_.least().span(state_.shortest_exec(model));
+  const Duration least = state_.margins().least().span(state_.shortest_exec(model));
   for (const auto& [end, device] : by_end_) {
     if (saturating_add(std::max(end, now), least) > deadline) return false;
     if (placed(device, model) && would_finish_on(device, model, now) <= deadline) return true;
@@ -127,7 +129,7 @@ TimePoint Clockwork::would_finish(ModelId model, TimePoint now) const {
     for (const Place& p : m.places) finish = std::min(finish, would_finish_on(p.device, model, now));
   // The others would have to load it first.
   const TimePoint soonest = m.wide ? now : saturating_add(now, state_.shortest_load(model));
-  const Duration least = margins_.least().span(state_.shortest_exec(model));
+  const Duration least = state_.margins().least().span(state_.shortest_exec(model));
   for (const auto& [end, device] : by_end_) {
     if (saturating_add(std::max(end, soonest), least) >= finish) break;
     finish = std::min(finish, would_finish_on(device, model, now));
@@ -136,20 +138,20 @@ TimePoint Clockwork::would_finish(ModelId model, TimePoint now) const {
 }
 
 bool Clockwork::waiting(ModelId model) const {
-  const auto& lanes = models_[model.index()].lanes;
-  return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.empty(); });
+  const auto& queues = models_[model.index()].queues;
+  return std::any_of(queues.begin(), queues.end(), [](const ModelQueue& queue) { return !queue.empty(); });
 }
 
 void Clockwork::add_demand(ModelId model, int rank, Duration work) {
   if (!everywhere(model)) priority_of(rank).add_demand(model, work);
 }
 
-void Clockwork::update_lane(ModelId model, int rank) {
+void Clockwork::update_queue(ModelId model, int rank) {
   const auto r = static_cast<std::size_t>(rank);
   Model& m = models_[model.index()];
-  const Lane& lane = m.lanes[r];
+  const ModelQueue& queue = m.queues[r];
   if (has_deadline(rank)) {
-    const TimePoint expiry = lane.empty() ? TimePoint::max() : last_start(model, lane.head().due);
+    const TimePoint expiry = queue.empty() ? TimePoint::max() : last_start(model, queue.head().due);
     if (expiry != m.expiry[r]) {
       if (m.expiry[r] != TimePoint::max()) expiries_.erase({m.expiry[r], {model, rank}});
       if (expiry != TimePoint::max()) expiries_.insert({expiry, {model, rank}});
@@ -157,7 +159,7 @@ void Clockwork::update_lane(ModelId model, int rank) {
     }
   } else if (!is_best_effort(rank)) {
     TimePoint since = TimePoint::max();
-    for (const Lane* patient : {&m.lanes[1], &m.lanes[3]})
+    for (const ModelQueue* patient : {&m.queues[1], &m.queues[3]})
       if (!patient->empty() && nowhere(model)) since = std::min(since, patient->head().due);
     if (since != m.patient_since) {
       if (m.patient_since != TimePoint::max()) patient_.erase({m.patient_since, model});
@@ -165,14 +167,14 @@ void Clockwork::update_lane(ModelId model, int rank) {
       m.patient_since = since;
     }
   }
-  const auto bound = [&lane](std::span<const BatchCost> costs) {
-    return lane.empty() ? std::nullopt : std::optional(lane.bound(costs));
+  const auto bound = [&queue](std::span<const BatchCost> costs) {
+    return queue.empty() ? std::nullopt : std::optional(queue.bound(costs));
   };
   if (m.wide) {
-    list(model, r, bound(longest_costs(model, lane.size())), m.bounds, wide_);
+    list(model, r, bound(longest_costs(model, queue.size())), m.bounds, wide_);
   } else {
     for (Place& p : m.places)
-      list(model, r, bound(costs(p.device, model, rank, lane.size())), p.bounds,
+      list(model, r, bound(costs(p.device, model, rank, queue.size())), p.bounds,
            ports_[p.device.index()].ready);
   }
 }
@@ -183,27 +185,27 @@ void Clockwork::update_bounds(ModelId model, DeviceId device) {
   if (m.wide) {
     for (std::size_t r = 0; r < ranks; ++r)
       if (m.bounds.listed[r])
-        list(model, r, m.lanes[r].bound(longest_costs(model, m.lanes[r].size())), m.bounds, wide_);
+        list(model, r, m.queues[r].bound(longest_costs(model, m.queues[r].size())), m.bounds, wide_);
     return;
   }
   for (Place& p : m.places) {
     if (p.device != device) continue;
     for (std::size_t r = 0; r < ranks; ++r)
       if (p.bounds.listed[r])
-        list(model, r, m.lanes[r].bound(costs(device, model, static_cast<int>(r), m.lanes[r].size())),
+        list(model, r, m.queues[r].bound(costs(device, model, static_cast<int>(r), m.queues[r].size())),
              p.bounds, ports_[device.index()].ready);
   }
 }
 
-// Margins have changed. O(models), and what updating the lanes of those that wait takes.
-void Clockwork::update_lanes() {
+// Margins have changed. O(models), and what updating the queues of those that wait takes.
+void Clockwork::update_queues() {
   for (std::size_t i = 0; i < models_.size(); ++i)
     for (std::size_t r = 0; r < ranks; ++r)
-      if (!models_[i].lanes[r].empty())
-        update_lane(ModelId{static_cast<std::uint32_t>(i)}, static_cast<int>(r));
+      if (!models_[i].queues[r].empty())
+        update_queue(ModelId{static_cast<std::uint32_t>(i)}, static_cast<int>(r));
 }
 
-// Sees to it that the lane is listed with this bound, or, without one, not at all.
+// Sees to it that the queue is listed with this bound, or, without one, not at all.
 void Clockwork::list(ModelId model, std::size_t rank, std::optional<TimePoint> bound, Bounds& bounds,
                      Ready& ready) {
   if (bound.has_value() == bounds.listed[rank] && (!bound || *bound == bounds.bound[rank])) return;
@@ -255,7 +257,7 @@ void Clockwork::fill(DeviceId device, TimePoint now, Actions& out) {
   }
 }
 
-// Gives work to the devices that have come to have room: by their own wakes, and, where wide lanes wait, by
+// Gives work to the devices that have come to have room: by their own wakes, and, where wide queues wait, by
 // the expected ends of what they were sent.
 void Clockwork::fill_due(TimePoint now, Actions& out) {
   const TimePoint room_until = saturating_add(now, ahead());
@@ -355,13 +357,13 @@ bool Clockwork::runs_out_of_patience(DeviceId device, TimePoint now) const {
   return found;
 }
 
-// The strategy with the nearest required start among one rank's lanes, by the rules of appendix B. Ties go to
-// the smaller priority number, then to the earlier arrival.
+// The strategy with the nearest required start among one rank's queues, by the rules of appendix B. Ties go
+// to the smaller priority number, then to the earlier arrival.
 std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int rank, TimePoint free,
                                                          TimePoint now) {
   const auto r = static_cast<std::size_t>(rank);
   const auto key = [](const Strategy& s) { return std::tuple(s.start, s.first.priority, s.first.sequence); };
-  const TimePoint soonest = saturating_add(now, margins_.at(device).dispatch);
+  const TimePoint soonest = saturating_add(now, state_.margins().at(device).dispatch);
   std::optional<Choice> best;
   visit_ready(device, r, [&](TimePoint bound, ModelId model) {
     if (best && best->strategy.start < bound) return false;
@@ -377,8 +379,8 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
       }
     }
     const TimePoint start = std::max({free, ready, soonest});
-    const Lane& lane = models_[model.index()].lanes[r];
-    const auto strategy = lane.best(costs(device, model, rank, lane.size()), start);
+    const ModelQueue& queue = models_[model.index()].queues[r];
+    const auto strategy = queue.best(costs(device, model, rank, queue.size()), start);
     if (strategy && (!best || key(*strategy) <= key(best->strategy)))
       best = Choice{model, rank, *strategy, start, ready, loaded};
     return true;
@@ -388,7 +390,7 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
 }
 
 // When the soonest of the other devices could take a batch of the model, if that is before `until`; else
-// max(). Each is counted on for one lane: taken_ has those that are spoken for.
+// max(). Each is counted on for one queue: taken_ has those that are spoken for.
 TimePoint Clockwork::soonest_elsewhere(ModelId model, TimePoint until, TimePoint now) {
   const auto could = [&](DeviceId device) {
     return state_.residence(device, model) == Residence::loaded && !state_.exec(device).overdue(now) &&
@@ -410,27 +412,27 @@ TimePoint Clockwork::soonest_elsewhere(ModelId model, TimePoint until, TimePoint
   return soonest->first;
 }
 
-// Where the chosen batch would make another lane lose answers that take less time each than its own, and no
+// Where the chosen batch would make another queue lose answers that take less time each than its own, and no
 // other device comes in time for them, a smaller batch goes that leaves them enough time; and where none
-// does, they go first, unless the chosen model is owed its turn. Only lanes at risk are looked at, the
+// does, they go first, unless the chosen model is owed its turn. Only queues at risk are looked at, the
 // nearest first. Without this, models with long batches starve cheap ones with near deadlines under overload:
 // a long batch has the earlier required start. Without the other devices and what is owed, the long ones
-// starve: in each moment some lane is at risk, and cheap ones use all the time that they are left, in small
+// starve: in each moment some queue is at risk, and cheap ones use all the time that they are left, in small
 // batches.
 void Clockwork::spare_others(DeviceId device, Choice& choice, TimePoint now) {
   const auto r = static_cast<std::size_t>(choice.rank);
   int asked = 0;
-  const Lane& chosen = models_[choice.model.index()].lanes[r];
+  const ModelQueue& chosen = models_[choice.model.index()].queues[r];
   const std::span<const BatchCost> all = costs(device, choice.model, choice.rank, chosen.size());
   own_costs_.assign(all.begin(), all.end());
   taken_.assign(1, device);
   visit_ready(device, r, [&](TimePoint bound, ModelId model) {
     const auto size = static_cast<std::size_t>(choice.strategy.batch_index);
     const BatchCost own = own_costs_[size];
-    if (asked == options_.lanes_spared || bound >= saturating_add(choice.start, own.span)) return false;
+    if (asked == options_.queues_spared || bound >= saturating_add(choice.start, own.span)) return false;
     if (model == choice.model || state_.residence(device, model) != Residence::loaded) return true;
     ++asked;
-    const Lane& other = models_[model.index()].lanes[r];
+    const ModelQueue& other = models_[model.index()].queues[r];
     const auto other_costs = costs(device, model, choice.rank, other.size());
     const auto first = other.best(other_costs, choice.start);
     if (!first) return true;
@@ -461,7 +463,7 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
   const int batch = state_.model(model).batches[static_cast<std::size_t>(strategy.batch_index)].batch;
   std::vector<RequestId> members;
   members.reserve(static_cast<std::size_t>(batch));
-  models_[model.index()].lanes[static_cast<std::size_t>(rank)].take(strategy.first, batch, members);
+  models_[model.index()].queues[static_cast<std::size_t>(rank)].take(strategy.first, batch, members);
   Duration demand{0};
   for (const RequestId id : members) {
     OpenRequest* open = requests_.find(id);
@@ -469,7 +471,7 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
     demand += open->demand;
   }
   add_demand(model, rank, -demand);
-  update_lane(model, rank);
+  update_queue(model, rank);
 
   // Actions of an executor keep the order in which they were chosen: `earliest` never falls.
   TimePoint earliest = loaded ? std::max(now, saturating_add(start, -options_.early_start)) : ready;
@@ -478,7 +480,7 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
   CARILLON_ASSERT(earliest <= latest);
   const Duration expected = state_.exec_estimate(device, model, strategy.batch_index);
   const ActionId id = state_.begin_infer(device, model, strategy.batch_index, members, earliest, expected,
-                                         now, margins_.at(device).dispatch);
+                                         now, state_.margins().at(device).dispatch);
   update_end(device);
   out.emplace_back(Infer{id, device, model, std::move(members), {earliest, latest}, expected});
 }

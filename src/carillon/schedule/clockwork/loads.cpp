@@ -69,7 +69,7 @@ bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimeP
 // A request with a deadline is refused for want of time.
 void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
   // What no idle device could do either is nobody's debt.
-  const Duration alone = margins_.least().span(state_.model(request.model).batches.front().exec);
+  const Duration alone = state_.margins().least().span(state_.model(request.model).batches.front().exec);
   const bool possible = request.deadline - request.arrival >= alone;
   if (counts(request) && possible) shares_.lost(request.model);
   load_for_missed(request, now, out);
@@ -82,7 +82,7 @@ void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& 
   const ModelInfo& info = state_.model(request.model);
   if (everywhere(request.model) || is_best_effort(rank_of(request)) || m.load_not_before > now) return;
   const TimePoint latest =
-      saturating_add(request.deadline, -margins_.least().span(info.batches.front().exec));
+      saturating_add(request.deadline, -state_.margins().least().span(info.batches.front().exec));
   if (request.arrival > latest) return;
   if (m.places.empty()) {
     m.missed_at = now;
@@ -229,10 +229,10 @@ bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, Time
 TimePoint Clockwork::last_useful_load(DeviceId device, ModelId model) const {
   const Duration needed = state_.load_estimate(device, model) + span_of_one(device, model);
   TimePoint latest = TimePoint::min();
-  for (const Lane& lane : models_[model.index()].lanes)
-    if (!lane.empty())
+  for (const ModelQueue& queue : models_[model.index()].queues)
+    if (!queue.empty())
       latest =
-          std::max(latest, lane.deadlines() ? saturating_add(lane.tail().due, -needed) : TimePoint::max());
+          std::max(latest, queue.deadlines() ? saturating_add(queue.tail().due, -needed) : TimePoint::max());
   return latest;
 }
 
@@ -245,7 +245,7 @@ void Clockwork::place(ModelId model, DeviceId device) {
   set_missed(model, TimePoint::max());
   needed_.placed(model, device);
   spare_.placed(model, device);
-  for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
+  for (int rank = 0; rank < ranks; ++rank) update_queue(model, rank);
 }
 
 void Clockwork::displace(ModelId model, DeviceId device, TimePoint now) {
@@ -267,10 +267,10 @@ void Clockwork::displace(ModelId model, DeviceId device, TimePoint now) {
   }
   needed_.removed(model, device);
   spare_.removed(model, device);
-  for (int rank = 0; rank < ranks; ++rank) update_lane(model, rank);
+  for (int rank = 0; rank < ranks; ++rank) update_queue(model, rank);
 }
 
-// For a model with pages. Its lanes are to be updated afterwards.
+// For a model with pages. Its queues are to be updated afterwards.
 void Clockwork::set_wide(ModelId model, bool wide) {
   Model& m = models_[model.index()];
   if (wide == m.wide) return;

@@ -16,10 +16,10 @@ struct ClockworkOptions {
   // not leave the device idle.
   Duration early_start = 5ms;
 
-  // Before a batch is sent, this many other lanes are asked whether it would cost them answers that take less
-  // time each; then a smaller batch goes, or they go first. Zero keeps to the letter of appendix B, by which
-  // cheap models with near deadlines starve beside long batches under overload.
-  int lanes_spared = 4;
+  // Before a batch is sent, this many other queues are asked whether it would cost them answers that take
+  // less time each; then a smaller batch goes, or they go first. Zero keeps to the letter of appendix B, by
+  // which cheap models with near deadlines starve beside long batches under overload.
+  int queues_spared = 4;
 
   // Over which rates are averaged, to tell whether the devices are enough for all: a few deadlines long,
   // since a burst that is longer than that cannot be waited out.

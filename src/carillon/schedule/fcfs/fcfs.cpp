@@ -15,7 +15,8 @@ TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
       const ModelId model = e.request.model;
       CARILLON_ASSERT(model.index() < self.models_.size());
       if (!self.state_.can_hold(model)) {
-        out.emplace_back(Refuse{e.request.id, Reason::no_device, TimePoint::max()});
+        const Reason reason = self.state_.served(model) ? Reason::no_device : Reason::no_model;
+        out.emplace_back(Refuse{e.request.id, reason, TimePoint::max()});
         return;
       }
       const Sequence sequence = self.next_sequence_++;
@@ -34,18 +35,31 @@ TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
     void operator()(const RequestProfiled&) const {}
-    void operator()(const ModelChanged& e) const { self.model_changed(e); }
+    void operator()(const ModelChanged& e) const { self.model_changed(e, now, out); }
   };
   std::visit(Visitor{*this, now, out}, event);
   run_loads(now, out);
+  state_.unload_leaving(out);
   asked_wake_ = std::min(asked_wake_, wake_);
   return asked_wake_;
 }
 
-void Fcfs::model_changed(const ModelChanged& event) {
-  CARILLON_ASSERT(event.info.has_value());
-  state_.add_model(*event.info);
-  models_.emplace_back();
+void Fcfs::model_changed(const ModelChanged& event, TimePoint now, Actions& out) {
+  if (event.model.index() == models_.size()) {
+    state_.model_changed(event);
+    models_.emplace_back();
+    return;
+  }
+  Model& m = models_[event.model.index()];
+  unlist(event.model);
+  m.places.clear();
+  m.load_failures = 0;
+  m.load_not_before = TimePoint::min();
+  state_.model_changed(event);
+  if (!event.info) return refuse_all(event.model, Reason::no_model, out);
+  if (!state_.can_hold(event.model)) return refuse_all(event.model, Reason::no_device, out);
+  list(event.model);
+  offer(event.model, now, out);
 }
 
 void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
@@ -65,6 +79,7 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
       offer(model, now, out);
       break;
     case ActionKind::load:
+      if (finished->outdated) break;
       if (event.status == ActionStatus::success) {
         m.load_failures = 0;
         break;
@@ -81,13 +96,18 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
   fill(finished->device, now, out);
 }
 
-void Fcfs::give_back(const FinishedAction& infer, bool counts, Actions& out) {
+void Fcfs::give_back(const SentAction& infer, bool counts, Actions& out) {
   for (const RequestId id : infer.requests) {
     OpenRequest* open = requests_.find(id);
     if (open == nullptr) continue;  // cancelled meanwhile
-    if (counts && ++open->failures >= options_.attempts) {
+    // Of a version that the model has no more: the one that it has may fit nowhere.
+    const bool possible = !infer.outdated || state_.can_hold(infer.model);
+    if (!possible || (counts && ++open->failures >= options_.attempts)) {
+      const Reason reason = !state_.served(infer.model) ? Reason::no_model
+                            : possible                  ? Reason::device_failed
+                                                        : Reason::no_device;
       requests_.erase(id);
-      out.emplace_back(Refuse{id, Reason::device_failed, TimePoint::max()});
+      out.emplace_back(Refuse{id, reason, TimePoint::max()});
       continue;
     }
     open->waiting = true;
@@ -105,7 +125,7 @@ void Fcfs::changed(const DeviceChanged& event, TimePoint now, Actions& out) {
   update_room(event.device);
   for (std::size_t i = 0; i < models_.size(); ++i)
     displace(ModelId{static_cast<std::uint32_t>(i)}, event.device);
-  for (const FinishedAction& infer : lost) give_back(infer, false, out);
+  for (const SentAction& infer : lost) give_back(infer, false, out);
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     if (!models_[i].waiting.empty() && !state_.can_hold(model)) refuse_all(model, Reason::no_device, out);

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "carillon/schedule/cluster_state.h"
 #include "carillon/schedule/request_table.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/state/mirror.h"
 
 namespace carillon::schedule {
 
@@ -49,10 +49,10 @@ class Fcfs final : public Scheduler {
   static constexpr Sequence no_sequence = ~Sequence{0};
   using Order = std::set<std::pair<Sequence, ModelId>>;
 
-  void model_changed(const ModelChanged& event);
+  void model_changed(const ModelChanged& event, TimePoint now, Actions& out);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void changed(const DeviceChanged& event, TimePoint now, Actions& out);
-  void give_back(const FinishedAction& infer, bool counts, Actions& out);
+  void give_back(const SentAction& infer, bool counts, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
   bool everywhere(ModelId model) const { return state_.model(model).pages == 0; }
   void offer(ModelId model, TimePoint now, Actions& out);
@@ -66,7 +66,7 @@ class Fcfs final : public Scheduler {
   bool try_load(DeviceId device, ModelId model, bool may_evict, TimePoint now, Actions& out);
 
   FcfsOptions options_;
-  ClusterState state_;
+  Mirror state_;
   RequestTable requests_;
   std::vector<Model> models_;
   std::vector<Order> ready_;  // by device: models that are loading or loaded there, by their oldest request

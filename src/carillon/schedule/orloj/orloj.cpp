@@ -30,22 +30,27 @@ std::vector<int> levels_of(const std::vector<BatchProfile>& batches) {
 }  // namespace
 
 void Orloj::add_model(const ModelInfo& model) {
-  Central::add_model(model);
   const std::vector<int> levels = levels_of(model.batches);
   std::vector<int> sizes, level_at(model.batches.size(), -1);
   for (const int place : levels) {
     level_at[static_cast<std::size_t>(place)] = static_cast<int>(sizes.size());
     sizes.push_back(model.batches[static_cast<std::size_t>(place)].batch);
   }
-  models_.push_back({.estimates = orloj::Estimates(model, options_, std::move(sizes)),
-                     .levels = levels,
-                     .level_at = std::move(level_at),
-                     .queues = std::vector<Queue>(levels.size()),
-                     .waiting = {},
-                     .free = {},
-                     .slots = {},
-                     .arrivals = {},
-                     .by_deadline = {}});
+  Model made{.estimates = orloj::Estimates(model, options_, std::move(sizes)),
+             .levels = levels,
+             .level_at = std::move(level_at),
+             .queues = std::vector<Queue>(levels.size()),
+             .waiting = {},
+             .free = {},
+             .slots = {},
+             .arrivals = {},
+             .by_deadline = {}};
+  if (model.id.index() == models_.size()) {
+    models_.push_back(std::move(made));
+    return;
+  }
+  std::erase(sweeping_, model.id);
+  at(model.id) = std::move(made);
 }
 
 void Orloj::profiled(const RequestProfiled& sample, TimePoint now) {
@@ -324,7 +329,8 @@ bool Orloj::worth_a_trial(const Request& request, TimePoint now) const {
 }
 
 void Orloj::try_out(TimePoint now, Actions& out) {
-  if (trying_ && fleet_.flight(trying_->action) == nullptr) trying_.reset();  // it went with its device
+  if (trying_ && !fleet_.current(trying_->action))
+    trying_.reset();  // it went with its device, or its model changed
   if (!trial_) return;
   const Request request = *trial_;
   if (request.deadline <= now) {

@@ -26,6 +26,11 @@ class BatchPlan {
       : window_(rate_window), every_(every), exceeded_(exceeded) {}
 
   void add_model() { models_.emplace_back(); }
+  // It comes in another version: no batch size is planned until the next plan.
+  void renew_model(ModelId model) {
+    Model& m = models_[model.index()];
+    m.size = m.index = m.limit = 0;
+  }
   // A request came whose answer is worth having for `slo` from now.
   void arrived(ModelId model, Duration slo) {
     Model& m = models_[model.index()];

@@ -22,11 +22,29 @@ Symphony::Symphony(const Environment& environment, const SymphonyOptions& option
       plan_(options.rate_window, options.plan_every, options.exceeded),
       waits_(options.exceeded, options.wait_horizon, options.known_after) {}
 
-void Symphony::add_model(const ModelInfo& model) {
-  fleet_.add_model(model);
-  machines_.emplace_back(model, fleet_.environment());
-  plan_.add_model();
-  waits_.add_model();
+// What waits is refused where its model went, else it waits for the new version.
+void Symphony::model_changed(const ModelChanged& change, TimePoint now, Actions& out) {
+  const ModelId model = change.model;
+  const bool comes_first = model.index() == machines_.size();
+  fleet_.model_changed(change, now, out);
+  if (comes_first) {
+    machines_.emplace_back(*change.info, fleet_.environment());
+    plan_.add_model();
+    waits_.add_model();
+    return;
+  }
+  if (!change.info) {
+    refuse_all(model, Reason::no_model, out);
+  } else {
+    symphony::ModelMachine renewed(*change.info, fleet_.environment());
+    for (const Request& request : machines_[model.index()].queue()) renewed.enqueue(request);
+    machines_[model.index()] = std::move(renewed);
+    plan_.renew_model(model);
+    prepare(model);
+    if (!machines_[model.index()].queue().empty() && !fleet_.want(model, now, out))
+      refuse_all(model, Reason::no_device, out);
+  }
+  update(model, now, out);
 }
 
 TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
@@ -53,8 +71,9 @@ TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
       update(model, now, out);
     }
   } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
-    add_model(*model->info);
-    return asked_wake_;
+    const bool comes_first = model->model.index() == machines_.size();
+    model_changed(*model, now, out);
+    if (comes_first) return asked_wake_;
   } else if (std::holds_alternative<Wake>(event)) {
     asked_wake_ = TimePoint::max();
   }
@@ -65,6 +84,10 @@ TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
 
 void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
   const ModelId model = request.model;
+  if (!fleet_.served(model)) {
+    out.emplace_back(Refuse{request.id, Reason::no_model, TimePoint::max()});
+    return;
+  }
   fleet_.arrived(request, now, out);
   plan_.arrived(model, std::min<Duration>(request.deadline - now, horizon));
   auto& machine = machines_[model.index()];
@@ -210,7 +233,7 @@ void Symphony::run_due(TimePoint now, Actions& out) {
 }
 
 // The batch that the device gets may make others late: how large it can be so that those are not which take
-// less time each, and for which no other device comes in time. As in Clockwork (spared lanes). 0 for any
+// less time each, and for which no other device comes in time. As in Clockwork (spared queues). 0 for any
 // size.
 int Symphony::spare_others(ModelId chosen, DeviceId device, TimePoint now) {
   const auto& machine = machines_[chosen.index()];
@@ -270,7 +293,7 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
   Fleet::Flight& flight = *report.flight;
   if (event.status == ActionStatus::success) {
     auto& machine = machines_[flight.model.index()];
-    machine.set_exec(flight.batch_index, fleet_.exec(flight.model, flight.batch_index));
+    if (!flight.outdated) machine.set_exec(flight.batch_index, fleet_.exec(flight.model, flight.batch_index));
     if (report.estimates)
       for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(flight.model, i));
     if (failures_.size() > 0)
@@ -288,12 +311,16 @@ void Symphony::margins_changed() {
 
 void Symphony::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
   auto& machine = machines_[flight.model.index()];
+  const bool served = fleet_.served(flight.model);
   const bool possible = fleet_.anywhere(flight.model) || fleet_.want(flight.model, now, out);
   for (const Request& request : flight.requests) {
     int failures = failures_.erase(request.id).value_or(0) + (counts ? 1 : 0);
     if (failures >= options_.attempts || !possible) {
-      out.emplace_back(
-          Refuse{request.id, possible ? Reason::device_failed : Reason::no_device, TimePoint::max()});
+      out.emplace_back(Refuse{request.id,
+                              !served    ? Reason::no_model
+                              : possible ? Reason::device_failed
+                                         : Reason::no_device,
+                              TimePoint::max()});
       continue;
     }
     if (failures > 0) failures_.insert(request.id, failures);
@@ -302,19 +329,24 @@ void Symphony::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Acti
   update(flight.model, now, out);
 }
 
+// By the plan.
+void Symphony::prepare(ModelId model) {
+  auto& machine = machines_[model.index()];
+  machine.set_fills(plan_.contention() >= 1 && options_.fill > 0 && options_.weigh > 0);
+  machine.set_target(static_cast<int>(std::floor(options_.hold * plan_.size(model))));
+  if (options_.weigh > 0)
+    machine.set_outlook({.next_after = waits_.mean(model),
+                         .rate = plan_.rate(model),
+                         .size = plan_.size(model),
+                         .contention = plan_.contention()});
+  if (!options_.timeout && options_.limit > 0) machine.set_limit(plan_.limit(model));
+}
+
 void Symphony::replan(TimePoint now, Actions& out) {
   plan_.plan(now, fleet_.alive_count(), machines_);
-  const bool overload = plan_.contention() >= 1;
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
-    machines_[i].set_fills(overload && options_.fill > 0 && options_.weigh > 0);
-    machines_[i].set_target(static_cast<int>(std::floor(options_.hold * plan_.size(model))));
-    if (options_.weigh > 0)
-      machines_[i].set_outlook({.next_after = waits_.mean(model),
-                                .rate = plan_.rate(model),
-                                .size = plan_.size(model),
-                                .contention = plan_.contention()});
-    if (!options_.timeout && options_.limit > 0) machines_[i].set_limit(plan_.limit(model));
+    prepare(model);
     if (!machines_[i].queue().empty()) update(model, now, out);
   }
 }

@@ -32,7 +32,7 @@ class Symphony final : public Scheduler {
   const symphony::BatchPlan& plan() const { return plan_; }
 
  private:
-  void add_model(const ModelInfo& model);
+  void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
   void arrived(const Request& request, TimePoint now, Actions& out);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void margins_changed();
@@ -48,6 +48,7 @@ class Symphony final : public Scheduler {
   void refuse(const Request& request, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
   void refuse_dropped(TimePoint now, Actions& out);
+  void prepare(ModelId model);
   void replan(TimePoint now, Actions& out);
   void run_due(TimePoint now, Actions& out);
 

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "carillon/schedule/clockwork/lane.h"
+#include "carillon/schedule/clockwork/model_queue.h"
 
 namespace carillon::schedule::testing {
 

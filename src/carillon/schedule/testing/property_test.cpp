@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/registry.h"
+#include "carillon/schedule/testing/minimal_policy.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
 #include "carillon/schedule/testing/test_name.h"
@@ -23,11 +24,31 @@ struct World {
   bool faults = false;
 };
 
-World make_world(std::uint64_t seed, const std::string& policy) {
+// Every policy there is, and the least that one can be.
+std::vector<std::string> policies() {
+  std::vector<std::string> names = scheduler_names();
+  names.emplace_back("minimal");
+  return names;
+}
+std::unique_ptr<Scheduler> make(const std::string& policy) {
+  if (policy == "minimal") return std::make_unique<testing::MinimalPolicy>();
+  return *make_scheduler(policy);
+}
+
+ModelInfo some_model(std::uint32_t id, Random& random) {
+  const auto below = [&](std::uint64_t n) { return static_cast<int>(random.below(n)); };
+  auto model =
+      testing::linear_model(id, Duration{below(4'000'000)}, Duration{1 + below(10'000'000)},
+                            static_cast<std::uint64_t>(1 + below(3)), Duration{1 + below(20'000'000)});
+  model.batches.resize(static_cast<std::size_t>(1 + below(5)));
+  return model;
+}
+
+World make_world(std::uint64_t seed, const std::string& policy, bool models_change = false) {
   Random random(seed);
   const auto below = [&](std::uint64_t n) { return static_cast<int>(random.below(n)); };
   World world;
-  world.scheduler = *make_scheduler(policy);
+  world.scheduler = make(policy);
   world.faults = below(3) != 0;
   SimWorld::Options options{.seed = seed};
   options.pages.assign(static_cast<std::size_t>(1 + below(3)), 0);
@@ -43,13 +64,7 @@ World make_world(std::uint64_t seed, const std::string& policy) {
   }
   std::vector<ModelInfo> models;
   const int count = 1 + below(8);
-  for (int m = 0; m < count; ++m) {
-    auto model = testing::linear_model(
-        static_cast<std::uint32_t>(m), Duration{below(4'000'000)}, Duration{1 + below(10'000'000)},
-        static_cast<std::uint64_t>(1 + below(3)), Duration{1 + below(20'000'000)});
-    model.batches.resize(static_cast<std::size_t>(1 + below(5)));
-    models.push_back(std::move(model));
-  }
+  for (int m = 0; m < count; ++m) models.push_back(some_model(static_cast<std::uint32_t>(m), random));
   world.sim = std::make_unique<SimWorld>(*world.scheduler, options, models);
   const int requests = 20 + below(200);
   const Duration spread{(1 + below(10)) * 50'000'000};
@@ -71,6 +86,15 @@ World make_world(std::uint64_t seed, const std::string& policy) {
       world.sim->device(device, false, t);
       if (below(3) != 0) world.sim->device(device, true, t + Duration{below(100'000'000)});
     }
+  // Models come in other versions, with other times and pages (some with none), go, and come again.
+  for (int i = models_change ? 1 + below(8) : 0; i > 0; --i) {
+    ModelInfo model =
+        some_model(static_cast<std::uint32_t>(below(static_cast<std::uint64_t>(count))), random);
+    if (below(4) == 0) model.pages = 0;
+    const TimePoint t{Duration{below(static_cast<std::uint64_t>(spread.count()))}};
+    if (below(2) == 0) world.sim->model({model.id, std::nullopt}, t);
+    if (below(4) != 0) world.sim->model(model_comes(model), t + Duration{below(30'000'000)});
+  }
   return world;
 }
 
@@ -110,6 +134,60 @@ TEST_P(Policies, HoldTheirPromisesInManyWorlds) {
   EXPECT_GT(decisions, 100'000);
 }
 
+TEST_P(Policies, HoldTheirPromisesWhileModelsComeAndGo) {
+  int on_time = 0, without_model = 0;
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    World world = make_world(seed, GetParam(), true);
+    world.sim->run(TimePoint{3600s});
+    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
+                                               << world.sim->problems_text();
+    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    const auto counts = world.sim->count();
+    ASSERT_EQ(counts.open, 0) << "seed " << seed;
+    on_time += counts.on_time;
+    for (const auto& log : world.sim->requests())
+      without_model += log.outcome == Outcome::refused && log.reason == Reason::no_model ? 1 : 0;
+  }
+  EXPECT_GT(on_time, 3'000);
+  EXPECT_GT(without_model, 1'000);
+}
+
+// A model that comes again is served as one that was always there.
+TEST_P(Policies, ServeAModelThatComesAgain) {
+  for (const std::uint64_t pages : {0, 2, 5}) {
+    const auto scheduler = make(GetParam());
+    const std::vector<ModelInfo> models{testing::linear_model(0, 1ms, 2ms, 2),
+                                        testing::linear_model(1, 1ms, 2ms, 2)};
+    SimWorld world(*scheduler, {.pages = {6, 6}}, models);
+    ModelInfo renewed = testing::linear_model(0, 1ms, 8ms, pages);
+    renewed.batches.resize(2);
+    const auto ask = [&](TimePoint from, TimePoint to) {
+      for (TimePoint t = from; t < to; t += 20ms)
+        for (std::uint32_t m = 0; m < 2; ++m) world.arrive({.model = ModelId{m}, .deadline = t + 200ms}, t);
+    };
+    ask(TimePoint{}, TimePoint{3s});
+    world.model(model_comes(renewed), TimePoint{990ms});         // while it serves
+    world.model({ModelId{0}, std::nullopt}, TimePoint{1490ms});  // goes
+    world.model(model_comes(models[0]), TimePoint{1990ms});      // comes again, as it was at first
+    world.run();
+    ASSERT_TRUE(world.problems().empty()) << "pages " << pages << "\n" << world.problems_text();
+    EXPECT_EQ(world.count().open, 0);
+    int refused = 0, late = 0;
+    for (const auto& log : world.requests()) {
+      const bool gone = log.request.model == ModelId{0} && log.request.arrival >= TimePoint{1500ms} &&
+                        log.request.arrival < TimePoint{2s};
+      if (gone) {
+        EXPECT_EQ(log.outcome, Outcome::refused);
+        EXPECT_EQ(log.reason, Reason::no_model);
+      } else {
+        refused += log.outcome == Outcome::refused ? 1 : 0;
+        late += log.outcome == Outcome::late ? 1 : 0;
+      }
+    }
+    EXPECT_LE(refused + late, 8) << "pages " << pages << ": those that came when it changed";
+  }
+}
+
 TEST_P(Policies, RepeatARunExactly) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     World a = make_world(seed, GetParam()), b = make_world(seed, GetParam());
@@ -119,7 +197,7 @@ TEST_P(Policies, RepeatARunExactly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Policies, ::testing::ValuesIn(scheduler_names()),
+INSTANTIATE_TEST_SUITE_P(All, Policies, ::testing::ValuesIn(policies()),
                          [](const auto& tested) { return testing::test_name(tested.param); });
 
 }  // namespace

@@ -11,6 +11,8 @@ SimWorld::SimWorld(Scheduler& scheduler, const Options& options, std::vector<Mod
     : scheduler_(scheduler),
       options_(options),
       models_(std::move(models)),
+      versions_(models_.size()),
+      served_(models_.size(), true),
       random_(options.seed),
       devices_(options.pages.size()) {
   for (const ModelInfo& model : models_) decide(model_comes(model));
@@ -47,6 +49,31 @@ void SimWorld::device(DeviceId id, bool alive, TimePoint at) {
   plan(at, Step::device, id.value, alive ? 1 : 0);
 }
 
+void SimWorld::model(const ModelChanged& change, TimePoint at) {
+  plan(at, Step::model, changes_.size());
+  changes_.push_back(change);
+}
+
+// Whoever waits for a model that goes is refused at once.
+void SimWorld::change(const ModelChanged& change) {
+  const std::size_t model = change.model.index();
+  if (change.info) models_[model] = *change.info;
+  for (SimDevice& d : devices_)
+    if (change.info && d.core != nullptr) d.core->set_pages(change.model, change.info->pages);
+  served_[model] = change.info.has_value();
+  ++versions_[model];
+  decide(change);
+  if (change.info) return;
+  std::set<RequestId> under_way;
+  for (const ActionLog& a : actions_)
+    if (!a.reported && a.life == devices_[a.device.index()].life)
+      under_way.insert(a.requests.begin(), a.requests.end());
+  for (const RequestLog& log : requests_)
+    if (log.outcome == Outcome::open && log.heard && log.request.model == change.model &&
+        !under_way.contains(log.request.id))
+      problem("waits for a model that went", "request " + std::to_string(log.request.id.value));
+}
+
 void SimWorld::run(TimePoint until) {
   while (!queue_.empty() && queue_.begin()->at <= until) {
     const Entry entry = *queue_.begin();
@@ -54,8 +81,13 @@ void SimWorld::run(TimePoint until) {
     now_ = entry.at;
     switch (entry.step) {
       case Step::arrive:
-        if (requests_[entry.what].outcome == Outcome::open)
+        if (requests_[entry.what].outcome == Outcome::open) {
+          requests_[entry.what].heard = true;
           decide(RequestArrived{requests_[entry.what].request});
+        }
+        break;
+      case Step::model:
+        change(changes_[entry.what]);
         break;
       case Step::cancel: {
         RequestLog& log = requests_[entry.what];
@@ -70,6 +102,7 @@ void SimWorld::run(TimePoint until) {
         d.world = this;
         d.index = entry.what;
         d.alive = entry.stamp == 1;
+        d.versions.clear();
         d.core.reset();
         if (d.alive) {
           d.core = std::make_unique<device::VirtualDevice>(device::Limits{.pages = options_.pages[entry.what],
@@ -113,6 +146,11 @@ void SimWorld::run(TimePoint until) {
   for (std::size_t i = 0; i < actions_.size(); ++i)
     if (!actions_[i].reported && devices_[actions_[i].device.index()].life == actions_[i].life)
       problem("no report", "action " + std::to_string(i));
+  for (const SimDevice& d : devices_)
+    for (const auto& [model, version] : d.versions)
+      if (d.core != nullptr && !d.core->core().absent(model) &&
+          (!served_[model.index()] || version != versions_[model.index()]))
+        problem("a copy of what is not served any more", "model " + std::to_string(model.value));
 }
 
 void SimWorld::decide(const Event& event) {
@@ -147,6 +185,8 @@ void SimWorld::take(const Action& action) {
       problem("refused what has an outcome", "request " + std::to_string(refuse->request.value));
       return;
     }
+    if (refuse->reason == Reason::no_model && served_[log.request.model.index()])
+      problem("says that a model went", "request " + std::to_string(refuse->request.value));
     log.outcome = Outcome::refused;
     log.answered = now_;
     log.reason = refuse->reason;
@@ -178,6 +218,7 @@ void SimWorld::take(const Action& action) {
     id = load->id.value;
     log = {.kind = ActionKind::load, .device = load->device, .model = load->model, .window = load->window};
     log.duration = noisy(models_[load->model.index()].load);
+    if (!served_[load->model.index()]) problem("load of a model that went", "action " + std::to_string(id));
     if (random_.uniform() < options_.load_failures) log.planned = ActionStatus::failed;
     ++loads_;
   } else if (const auto* unload = std::get_if<Unload>(&action)) {
@@ -186,8 +227,9 @@ void SimWorld::take(const Action& action) {
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       const ActionLog& other = actions_[actions_.size() - 1 - i];
       if (i > 200) break;
-      if (!other.reported && other.kind == ActionKind::infer && other.device == unload->device &&
-          other.model == unload->model && other.life == devices_[other.device.index()].life)
+      if (!other.reported && other.kind == ActionKind::infer && other.pages > 0 &&
+          other.device == unload->device && other.model == unload->model &&
+          other.life == devices_[other.device.index()].life)
         problem("unload of a model in use", "action " + std::to_string(id));
     }
     ++unloads_;
@@ -213,6 +255,7 @@ void SimWorld::take(const Action& action) {
       if (requests_[r.value].outcome != Outcome::open)
         problem("ran what has an outcome", "request " + std::to_string(r.value));
     }
+    if (!served_[infer.model.index()]) problem("infer of a model that went", "action " + std::to_string(id));
     log.duration = noisy(plan->exec);
     const double luck = random_.uniform();
     if (luck < options_.infer_failures)
@@ -224,6 +267,8 @@ void SimWorld::take(const Action& action) {
   if (id != actions_.size()) problem("action ids", "not ascending by one");
   if (!devices_[log.device.index()].alive) problem("action for a dead device", std::to_string(id));
   log.life = devices_[log.device.index()].life;
+  log.version = versions_[log.model.index()];
+  log.pages = models_[log.model.index()].pages;
   actions_.push_back(std::move(log));
   plan(now_ + options_.latency, Step::receive, id);
 }
@@ -238,7 +283,7 @@ void SimWorld::receive(std::uint64_t id) {
       d.core->submit(device::UnloadAction{ActionId{id}, a.model}, id, now_);
       break;
     case ActionKind::load:
-      d.core->submit(device::LoadAction{ActionId{id}, a.model, a.window}, work, now_);
+      d.core->submit(device::LoadAction{ActionId{id}, a.model, a.window, a.pages}, work, now_);
       break;
     case ActionKind::infer:
       d.core->submit(device::InferAction{.id = ActionId{id}, .model = a.model, .window = a.window}, work,
@@ -252,8 +297,13 @@ void SimWorld::SimDevice::plan(TimePoint at, std::uint64_t what) {
 }
 
 Duration SimWorld::SimDevice::begins(std::uint64_t tag, Duration planned, bool resumes) {
-  if (!resumes && !world->actions_[tag].window.contains(world->now_))
+  const ActionLog& a = world->actions_[tag];
+  if (!resumes && !a.window.contains(world->now_))
     world->problem("start outside of its window", "action " + std::to_string(tag));
+  if (a.kind == ActionKind::load)
+    versions[a.model] = a.version;
+  else if (a.pages > 0 && versions[a.model] != a.version)
+    world->problem("infer on a copy of another version", "action " + std::to_string(tag));
   return planned;
 }
 

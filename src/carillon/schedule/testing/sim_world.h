@@ -45,6 +45,7 @@ class SimWorld {
   void arrive(Request request, TimePoint at);  // id, arrival are set; returns nothing: see outcomes()
   void cancel(RequestId id, TimePoint at);
   void device(DeviceId id, bool alive, TimePoint at);
+  void model(const ModelChanged& change, TimePoint at);  // of one that came at the beginning
   RequestId next_id() const { return RequestId{requests_.size()}; }
 
   // Runs until nothing is left to happen, or `until`.
@@ -55,6 +56,7 @@ class SimWorld {
 
   struct RequestLog {
     Request request;
+    bool heard = false;  // by the scheduler
     Outcome outcome = Outcome::open;
     TimePoint answered;
     Reason reason{};
@@ -80,7 +82,7 @@ class SimWorld {
   void (*on_action)(const Action&, TimePoint) = nullptr;
 
  private:
-  enum class Step { arrive, cancel, device, receive, run, evict, report, wake };
+  enum class Step { arrive, cancel, device, model, receive, run, evict, report, wake };
   struct Entry {
     TimePoint at;
     std::uint64_t order = 0;
@@ -98,6 +100,8 @@ class SimWorld {
     ModelId model;
     std::vector<RequestId> requests;
     Window window;
+    std::uint32_t version = 0;  // of the model when it was sent, and the pages that it takes
+    std::uint64_t pages = 0;
     Duration duration{0};
     ActionStatus planned = ActionStatus::success;
     ActionStatus status = ActionStatus::success;
@@ -117,11 +121,13 @@ class SimWorld {
     bool alive = false;
     std::uint64_t life = 0;
     std::unique_ptr<device::VirtualDevice> core;
+    std::map<ModelId, std::uint32_t> versions;  // of the copies that are there
   };
 
   void problem(const std::string& kind, const std::string& detail);
   void plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp = 0, std::uint64_t detail = 0);
   void decide(const Event& event);
+  void change(const ModelChanged& change);
   void take(const Action& action);
   void receive(std::uint64_t id);
   void report_later(std::uint64_t id, ActionStatus status, TimePoint at);
@@ -131,6 +137,9 @@ class SimWorld {
   Scheduler& scheduler_;
   Options options_;
   std::vector<ModelInfo> models_;
+  std::vector<std::uint32_t> versions_;  // by model: how often it changed
+  std::vector<bool> served_;
+  std::vector<ModelChanged> changes_;  // that are planned
   Random random_;
   TimePoint now_{};
   std::set<Entry> queue_;

@@ -1,4 +1,4 @@
-#include "carillon/schedule/executor.h"
+#include "carillon/schedule/state/executor.h"
 
 #include <algorithm>
 
@@ -13,17 +13,17 @@ void Executor::push(ActionId id, ModelId model, TimePoint earliest, Duration exp
   recompute();
 }
 
-void Executor::remove(ActionId id, TimePoint ended) {
+void Executor::remove(ActionId id, TimePoint free) {
   const auto found =
       std::find_if(pending_.begin(), pending_.end(), [id](const Pending& p) { return p.id == id; });
   CARILLON_ASSERT(found != pending_.end());
   pending_.erase(found);
-  last_end_ = std::max(last_end_, ended);
+  free_from_ = free;
   recompute();
 }
 
 void Executor::recompute() {
-  TimePoint t = last_end_;
+  TimePoint t = free_from_;
   for (Pending& p : pending_) {
     t = saturating_add(std::max(t, p.earliest), p.expected);
     p.end = t;

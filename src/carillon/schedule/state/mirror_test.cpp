@@ -1,4 +1,4 @@
-#include "carillon/schedule/cluster_state.h"
+#include "carillon/schedule/state/mirror.h"
 
 #include <map>
 
@@ -67,26 +67,26 @@ TEST(Executor, ResultsCorrectTheForecast) {
   EXPECT_EQ(executor.free_at(at(6ms)), at(6ms));  // overdue: taken to end now
   executor.push(ActionId{2}, model, at(6ms), 3ms);
   EXPECT_EQ(executor.free_at(at(7ms)), at(10ms));
-  executor.remove(ActionId{1}, TimePoint::min());  // did not run
+  executor.remove(ActionId{1}, executor.free_from());  // did not run
   executor.remove(ActionId{2}, at(12ms));
   EXPECT_TRUE(executor.idle());
   EXPECT_EQ(executor.free_at(at(13ms)), at(13ms));
 }
 
 struct Loaded {
-  ClusterState state;
+  Mirror state;
   Loaded() {
-    state.add_model(linear_model(0, 1ms, 2ms, 3));
-    state.add_model(linear_model(1, 1ms, 2ms, 3));
+    state.model_changed(model_comes(linear_model(0, 1ms, 2ms, 3)));
+    state.model_changed(model_comes(linear_model(1, 1ms, 2ms, 3)));
     state.device_changed({device, true, 10});
     const ActionId load = state.begin_load(device, model, at(0ms), 8ms, at(0ms));
     state.finish({load, ActionStatus::success, at(0ms), at(6ms), 6ms}, at(6ms));
   }
 };
 
-TEST(ClusterState, FollowsALoad) {
-  ClusterState state;
-  state.add_model(linear_model(0, 1ms, 2ms, 3));
+TEST(Mirror, FollowsALoad) {
+  Mirror state;
+  state.model_changed(model_comes(linear_model(0, 1ms, 2ms, 3)));
   EXPECT_FALSE(state.can_hold(model));
   state.device_changed({device, true, 10});
   EXPECT_TRUE(state.can_hold(model));
@@ -103,7 +103,7 @@ TEST(ClusterState, FollowsALoad) {
   EXPECT_EQ(state.load_estimate(device, model), 9ms);
 }
 
-TEST(ClusterState, AnInferIsAtOnceWhereNothingKeepsItFromStarting) {
+TEST(Mirror, AnInferIsAtOnceWhereNothingKeepsItFromStarting) {
   Loaded w;
   const auto at_once = [&](TimePoint earliest, TimePoint now, TimePoint end) {
     const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{0}}, earliest, 3ms, now);
@@ -116,9 +116,9 @@ TEST(ClusterState, AnInferIsAtOnceWhereNothingKeepsItFromStarting) {
   EXPECT_FALSE(at_once(at(23ms), at(23ms), at(29ms))) << "another was before it";
 }
 
-TEST(ClusterState, AFailedLoadGivesItsPagesBack) {
-  ClusterState state;
-  state.add_model(linear_model(0, 1ms, 2ms, 3));
+TEST(Mirror, AFailedLoadGivesItsPagesBack) {
+  Mirror state;
+  state.model_changed(model_comes(linear_model(0, 1ms, 2ms, 3)));
   state.device_changed({device, true, 10});
   const ActionId load = state.begin_load(device, model, at(0ms), 8ms, at(0ms));
   state.finish({load, ActionStatus::failed, at(0ms), at(1ms), 1ms}, at(1ms));
@@ -127,7 +127,7 @@ TEST(ClusterState, AFailedLoadGivesItsPagesBack) {
   EXPECT_EQ(state.load_estimate(device, model), 8ms) << "failures are no measurements";
 }
 
-TEST(ClusterState, PagesAreFreeWhenTheUnloadIsReported) {
+TEST(Mirror, PagesAreFreeWhenTheUnloadIsReported) {
   Loaded w;
   const ActionId unload = w.state.begin_unload(device, model);
   EXPECT_EQ(w.state.residence(device, model), Residence::unloading);
@@ -138,7 +138,7 @@ TEST(ClusterState, PagesAreFreeWhenTheUnloadIsReported) {
   EXPECT_EQ(w.state.freeing_pages(device), 0U);
 }
 
-TEST(ClusterState, LruLeavesOutWhatIsPending) {
+TEST(Mirror, LruLeavesOutWhatIsPending) {
   Loaded w;
   const ActionId load = w.state.begin_load(device, ModelId{1}, at(6ms), 8ms, at(6ms));
   w.state.finish({load, ActionStatus::success, at(6ms), at(14ms), 8ms}, at(14ms));
@@ -161,7 +161,7 @@ TEST(ClusterState, LruLeavesOutWhatIsPending) {
       << "a second report is not known";
 }
 
-TEST(ClusterState, TheWorkersWordOnWhatIsLoadedCounts) {
+TEST(Mirror, TheWorkersWordOnWhatIsLoadedCounts) {
   Loaded w;
   const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{5}}, at(7ms), 3ms, at(7ms));
   w.state.finish({infer, ActionStatus::not_loaded, {}, {}, {}}, at(7ms));
@@ -169,7 +169,7 @@ TEST(ClusterState, TheWorkersWordOnWhatIsLoadedCounts) {
   EXPECT_EQ(w.state.free_pages(device), 10U);
 }
 
-TEST(ClusterState, ADeviceThatWentLosesItsActions) {
+TEST(Mirror, ADeviceThatWentLosesItsActions) {
   Loaded w;
   const ActionId infer =
       w.state.begin_infer(device, model, 1, {RequestId{5}, RequestId{6}}, at(7ms), 3ms, at(7ms));
@@ -187,7 +187,7 @@ TEST(ClusterState, ADeviceThatWentLosesItsActions) {
       << "measurements stay: the seed is still in the window";
 }
 
-TEST(ClusterState, ASlowSpellDoesNotShutAModelOut) {
+TEST(Mirror, ASlowSpellDoesNotShutAModelOut) {
   Loaded w;
   TimePoint now = at(10ms);
   for (int i = 0; i < 10; ++i) {
@@ -196,15 +196,15 @@ TEST(ClusterState, ASlowSpellDoesNotShutAModelOut) {
     now += 100ms;
   }
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms);
-  EXPECT_FALSE(w.state.doubt(model, 10ms, now));
+  EXPECT_FALSE(w.state.doubt_row(model, 10ms, now));
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms) << "measured just now";
-  EXPECT_FALSE(w.state.doubt(model, 2ms, now + 2s));
+  EXPECT_FALSE(w.state.doubt_row(model, 2ms, now + 2s));
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms) << "the seed would not fit either";
-  EXPECT_TRUE(w.state.doubt(model, 10ms, now + 2s));
+  EXPECT_TRUE(w.state.doubt_row(model, 10ms, now + 2s));
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 3ms);
 }
 
-TEST(ClusterState, AnIdleDeviceIsTriedSoonerAndLessAndLessOften) {
+TEST(Mirror, AnIdleDeviceIsTriedSoonerAndLessAndLessOften) {
   Loaded w;
   TimePoint now = at(10ms);
   const auto run = [&](Duration took) {
@@ -214,7 +214,7 @@ TEST(ClusterState, AnIdleDeviceIsTriedSoonerAndLessAndLessOften) {
   };
   const auto refused_for = [&] {
     const TimePoint from = now;
-    while (!w.state.doubt(model, 10ms, now)) now += 10ms;
+    while (!w.state.doubt_row(model, 10ms, now)) now += 10ms;
     return now - from;
   };
   run(90ms);

@@ -26,18 +26,17 @@ class Executor {
   // Sends an action; earliest is not before the time of sending. O(pending).
   void push(ActionId id, ModelId model, TimePoint earliest, Duration expected);
 
-  // An action was reported. `ended` is when it did end; TimePoint::min() where it did not run. What follows
-  // it moves up or back.
-  void remove(ActionId id, TimePoint ended);
-
-  void clear() { pending_.clear(); }
+  // An action was reported: what follows it moves up or back, and starts at `free` at the soonest.
+  void remove(ActionId id, TimePoint free);
+  // That of the last one that was reported; TimePoint::min() before the first.
+  TimePoint free_from() const { return free_from_; }
 
   // When everything sent so far is expected to have ended, seen at `now`: at least `now`. An action that is
   // overdue is taken to end now.
   TimePoint free_at(TimePoint now) const { return end_of(pending_.size(), now); }
 
-  // The same as it looked when the queue last changed: not later than free_at() at any time since, and the same
-  // unless something is overdue. TimePoint::min() where it is idle.
+  // The same as it looked when the queue last changed: not later than free_at() at any time since, and the
+  // same unless something is overdue. TimePoint::min() where it is idle.
   TimePoint expected_end() const { return pending_.empty() ? TimePoint::min() : pending_.back().end; }
 
   // When `id` is expected to have ended, seen at `now`; it must be pending.
@@ -54,7 +53,7 @@ class Executor {
   void recompute();
 
   std::vector<Pending> pending_;
-  TimePoint last_end_ = TimePoint::min();
+  TimePoint free_from_ = TimePoint::min();
 };
 
 }  // namespace carillon::schedule

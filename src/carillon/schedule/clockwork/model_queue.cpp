@@ -1,4 +1,4 @@
-#include "carillon/schedule/clockwork/lane.h"
+#include "carillon/schedule/clockwork/model_queue.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace carillon::schedule {
 
-std::optional<Strategy> Lane::best(std::span<const BatchCost> costs, TimePoint start) const {
+std::optional<Strategy> ModelQueue::best(std::span<const BatchCost> costs, TimePoint start) const {
   // A batch of k can be filled if the k-th request from the end is in time: one walk back over the requests
   // tries all sizes.
   std::size_t found = costs.size(), passed = 1;
@@ -31,7 +31,7 @@ std::optional<Strategy> Lane::best(std::span<const BatchCost> costs, TimePoint s
                   .first = *first};
 }
 
-TimePoint Lane::bound(std::span<const BatchCost> costs) const {
+TimePoint ModelQueue::bound(std::span<const BatchCost> costs) const {
   const TimePoint due = head().due;
   if (!deadlines_) return due;
   Duration longest{0};
@@ -40,7 +40,7 @@ TimePoint Lane::bound(std::span<const BatchCost> costs) const {
   return saturating_add(due, -longest);
 }
 
-void Lane::take(const Waiting& first, int count, std::vector<RequestId>& out) {
+void ModelQueue::take(const Waiting& first, int count, std::vector<RequestId>& out) {
   auto member = waiting_.find(first);
   for (int i = 0; i < count; ++i) {
     CARILLON_ASSERT(member != waiting_.end());

@@ -1,4 +1,4 @@
-#include "carillon/schedule/margins.h"
+#include "carillon/schedule/state/margins.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,6 +24,7 @@ bool differs(const Environment& a, const Environment& b) {
 }  // namespace
 
 bool TailWindow::add(double value, TimePoint now) {
+  if (values_.empty()) values_.resize(capacity);
   values_[next_] = {value, now};
   next_ = (next_ + 1) % capacity;
   count_ = std::min(count_ + 1, capacity);

@@ -17,7 +17,7 @@ namespace carillon::schedule {
 
 // One waiting request. Most urgent first: by due time, then priority, then arrival.
 struct Waiting {
-  TimePoint due;  // its deadline; in a lane without deadlines its arrival
+  TimePoint due;  // its deadline; in a queue without deadlines its arrival
   std::uint32_t priority = 0;
   std::uint64_t sequence = 0;
   RequestId id;
@@ -31,8 +31,8 @@ struct BatchCost {
   Duration span{0};
 };
 
-// The strategy that a lane offers: the batch size, the first request in it, and the required start (due time
-// of the first less the cost; in a lane without deadlines the arrival of the first).
+// The strategy that a queue offers: the batch size, the first request in it, and the required start (due time
+// of the first less the cost; in a queue without deadlines the arrival of the first).
 struct Strategy {
   TimePoint start;
   int batch_index = 0;
@@ -43,9 +43,9 @@ struct Strategy {
 // starts at `first`, its first member is the one with the nearest deadline.
 //
 // insert, erase and take cost O(log n) and the size of the batch, best O(log n) and the largest batch size.
-class Lane {
+class ModelQueue {
  public:
-  explicit Lane(bool deadlines = true) : deadlines_(deadlines) {}
+  explicit ModelQueue(bool deadlines = true) : deadlines_(deadlines) {}
 
   bool deadlines() const { return deadlines_; }
   bool empty() const { return waiting_.empty(); }
@@ -61,7 +61,7 @@ class Lane {
   // leads, so requests before it, which are in time only in smaller batches, are passed over.
   std::optional<Strategy> best(std::span<const BatchCost> costs, TimePoint start) const;
 
-  // No strategy of best() can have an earlier required start, whatever its `start`. Not for an empty lane.
+  // No strategy of best() can have an earlier required start, whatever its `start`. Not for an empty queue.
   TimePoint bound(std::span<const BatchCost> costs) const;
 
   // Removes the `count` requests from `first` on, appending their ids.

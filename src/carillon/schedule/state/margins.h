@@ -7,7 +7,7 @@
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
-#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/environment.h"
 
 namespace carillon::schedule {
 
@@ -36,7 +36,7 @@ class TailWindow {
     TimePoint at;
   };
   double exceeded_;
-  std::array<Value, capacity> values_{};
+  std::vector<Value> values_;  // a ring; none before the first
   std::size_t count_ = 0, next_ = 0, since_ = 0;
   std::size_t recent_ = 0;  // of them, those that are not too old; of the last search, and what came since
   double tail_ = 0;

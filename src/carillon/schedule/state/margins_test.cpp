@@ -1,4 +1,4 @@
-#include "carillon/schedule/margins.h"
+#include "carillon/schedule/state/margins.h"
 
 #include <algorithm>
 #include <vector>

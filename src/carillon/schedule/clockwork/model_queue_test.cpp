@@ -1,4 +1,4 @@
-#include "carillon/schedule/clockwork/lane.h"
+#include "carillon/schedule/clockwork/model_queue.h"
 
 #include <algorithm>
 #include <vector>
@@ -19,13 +19,13 @@ TimePoint at(Duration d) {
 // span(k) = k + 2 ms.
 const std::vector<BatchCost> costs{{1, 3ms}, {2, 4ms}, {4, 6ms}};
 
-Lane lane_of(const std::vector<Duration>& dues) {
-  Lane lane;
-  for (std::size_t i = 0; i < dues.size(); ++i) lane.insert({at(dues[i]), 0, i, RequestId{i}});
-  return lane;
+ModelQueue queue_of(const std::vector<Duration>& dues) {
+  ModelQueue queue;
+  for (std::size_t i = 0; i < dues.size(); ++i) queue.insert({at(dues[i]), 0, i, RequestId{i}});
+  return queue;
 }
 
-TEST(Lane, SelectsByTheRulesOfAppendixB) {
+TEST(ModelQueue, SelectsByTheRulesOfAppendixB) {
   const struct {
     const char* says;
     std::vector<Duration> dues;
@@ -44,7 +44,7 @@ TEST(Lane, SelectsByTheRulesOfAppendixB) {
       {"nothing in time", {2ms, 2ms}, 0ms, 0, 0, 0ms},
   };
   for (const auto& row : rows) {
-    const auto strategy = lane_of(row.dues).best(costs, at(row.start));
+    const auto strategy = queue_of(row.dues).best(costs, at(row.start));
     ASSERT_EQ(strategy.has_value(), row.batch != 0) << row.says;
     if (!strategy) continue;
     EXPECT_EQ(costs[static_cast<std::size_t>(strategy->batch_index)].batch, row.batch) << row.says;
@@ -53,54 +53,54 @@ TEST(Lane, SelectsByTheRulesOfAppendixB) {
   }
 }
 
-TEST(Lane, WithoutDeadlinesServesInOrderOfArrivalAndNeverOverflows) {
-  Lane lane(false);
-  EXPECT_FALSE(lane.best(costs, at(0ms)).has_value());
-  for (std::uint64_t i = 0; i < 3; ++i) lane.insert({at(Duration{i}), 0, i, RequestId{i}});
-  const auto strategy = lane.best(costs, TimePoint::max());
+TEST(ModelQueue, WithoutDeadlinesServesInOrderOfArrivalAndNeverOverflows) {
+  ModelQueue queue(false);
+  EXPECT_FALSE(queue.best(costs, at(0ms)).has_value());
+  for (std::uint64_t i = 0; i < 3; ++i) queue.insert({at(Duration{i}), 0, i, RequestId{i}});
+  const auto strategy = queue.best(costs, TimePoint::max());
   ASSERT_TRUE(strategy.has_value());
   EXPECT_EQ(strategy->batch_index, 1);
   EXPECT_EQ(strategy->first.sequence, 0U);
-  EXPECT_EQ(strategy->start, lane.bound(costs));
+  EXPECT_EQ(strategy->start, queue.bound(costs));
 }
 
-TEST(Lane, TheEarlierPriorityThenArrivalGoesFirstOnATie) {
-  Lane lane;
-  lane.insert({at(9ms), 2, 0, RequestId{0}});
-  lane.insert({at(9ms), 1, 2, RequestId{2}});
-  lane.insert({at(9ms), 1, 1, RequestId{1}});
+TEST(ModelQueue, TheEarlierPriorityThenArrivalGoesFirstOnATie) {
+  ModelQueue queue;
+  queue.insert({at(9ms), 2, 0, RequestId{0}});
+  queue.insert({at(9ms), 1, 2, RequestId{2}});
+  queue.insert({at(9ms), 1, 1, RequestId{1}});
   std::vector<RequestId> taken;
-  lane.take(lane.head(), 3, taken);
+  queue.take(queue.head(), 3, taken);
   EXPECT_EQ(taken, (std::vector<RequestId>{RequestId{1}, RequestId{2}, RequestId{0}}));
 }
 
 // One model, the whole strategy queue written out.
-TEST(Lane, AgreesWithTheStrategyQueue) {
+TEST(ModelQueue, AgreesWithTheStrategyQueue) {
   Random random(9);
   for (int round = 0; round < 20'000; ++round) {
     std::vector<BatchCost> random_costs;
     // Estimates are measured: a larger batch may seem to take less time.
     for (const int batch : {1, 2, 4, 8})
       random_costs.push_back({batch, Duration{static_cast<std::int64_t>(random.below(20))}});
-    Lane lane;
+    ModelQueue queue;
     std::vector<Waiting> all;
     const std::uint64_t n = random.below(12);
     for (std::uint64_t i = 0; i < n; ++i) {
       const Waiting w{at(Duration{static_cast<std::int64_t>(random.below(30))}),
                       static_cast<std::uint32_t>(random.below(2)), i, RequestId{i}};
-      lane.insert(w);
+      queue.insert(w);
       all.push_back(w);
     }
     const TimePoint start = at(Duration{static_cast<std::int64_t>(random.below(20))});
     const auto want = testing::first_eligible({{ModelId{0}, all, random_costs, start}});
-    const auto got = lane.best(random_costs, start);
+    const auto got = queue.best(random_costs, start);
     ASSERT_EQ(got.has_value(), want.has_value()) << round;
     if (!got) continue;
     ASSERT_EQ(random_costs[static_cast<std::size_t>(got->batch_index)].batch, std::ssize(want->members));
     ASSERT_EQ(got->start, want->start);
-    ASSERT_GE(got->start, lane.bound(random_costs));
+    ASSERT_GE(got->start, queue.bound(random_costs));
     std::vector<RequestId> taken;
-    lane.take(got->first, static_cast<int>(want->members.size()), taken);
+    queue.take(got->first, static_cast<int>(want->members.size()), taken);
     ASSERT_EQ(taken, want->members);
   }
 }

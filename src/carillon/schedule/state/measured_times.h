@@ -1,0 +1,99 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "carillon/profile/rolling.h"
+#include "carillon/schedule/model_info.h"
+
+namespace carillon::schedule {
+
+// Where estimates come from, and how long each counts. Only what runs is measured, and estimates decide what
+// runs: what a slow spell did to them has to be forgotten by time.
+constexpr Duration stale_after = 1s;       // it may be doubted, and an outlier among it goes
+constexpr Duration forgotten_after = 10s;  // it counts no more
+
+// What a model's batches take, by batch index: of one device, or of all alike. Its seeds until something ran;
+// memory grows with the batch sizes that ran. Not thread-safe.
+class MeasuredTimes {
+ public:
+  // By batch index; empty until something ran: the seeds count.
+  std::span<const Duration> all() const { return estimates_; }
+  Duration of(const ModelInfo& model, std::size_t index) const {
+    return estimates_.empty() ? model.batches[index].exec : estimates_[index];
+  }
+
+  // A batch took so long. Batch sizes that a slow spell keeps from being chosen while others run are not
+  // measured: theirs lose their outliers, and are in the end taken to be as far from their seeds as the size
+  // that was just measured. Those are looked at every `look_every`: O(batch sizes that ran). Calls
+  // changed(index) for each estimate that may be another.
+  template <typename Changed>
+  void add(const ModelInfo& model, std::size_t index, Duration took, TimePoint now, Duration look_every,
+           Changed&& changed) {
+    if (estimates_.empty())
+      for (const BatchProfile& b : model.batches) estimates_.push_back(b.exec);
+    auto found = at(index);
+    if (found == windows_.end() || found->first != index)
+      found = windows_.emplace(found, index, profile::RollingWindow(model.batches[index].exec));
+    found->second.add(took, now);
+    set(index, found->second.estimate(), changed);
+    if (looked_at_ != TimePoint::min() && now - looked_at_ < look_every) return;
+    looked_at_ = now;
+    for (auto& [i, window] : windows_) {
+      if (i == index) continue;
+      const Duration age = now - window.newest_at();
+      if (age < stale_after) continue;
+      if (age >= forgotten_after) {
+        const double speed =
+            static_cast<double>(estimates_[index].count()) /
+            static_cast<double>(std::max<std::int64_t>(1, model.batches[index].exec.count()));
+        window.reset(from_ns(static_cast<double>(model.batches[i].exec.count()) * speed), now);
+      } else {
+        window.forget_outlier(now);
+      }
+      set(i, window.estimate(), changed);
+    }
+  }
+
+  // Of a batch size that ran: when it was measured last, and its seed counts again.
+  TimePoint newest_at(std::size_t index) const {
+    const auto found = const_cast<MeasuredTimes*>(this)->at(index);
+    return found == windows_.end() || found->first != index ? TimePoint::min() : found->second.newest_at();
+  }
+  template <typename Changed>
+  void reset(const ModelInfo& model, std::size_t index, TimePoint now, Changed&& changed) {
+    at(index)->second.reset(model.batches[index].exec, now);
+    set(index, model.batches[index].exec, changed);
+  }
+  // The same of all that were not measured for long enough to be doubted.
+  void reset_stale(const ModelInfo& model, TimePoint now) {
+    for (auto& [i, window] : windows_) {
+      if (now - window.newest_at() < stale_after) continue;
+      window.reset(model.batches[i].exec, now);
+      estimates_[i] = model.batches[i].exec;
+    }
+  }
+
+ private:
+  using Windows = std::vector<std::pair<std::size_t, profile::RollingWindow>>;
+  Windows::iterator at(std::size_t index) {
+    return std::lower_bound(windows_.begin(), windows_.end(), index,
+                            [](const auto& window, std::size_t i) { return window.first < i; });
+  }
+  template <typename Changed>
+  void set(std::size_t index, Duration estimate, Changed&& changed) {
+    if (estimates_[index] == estimate) return;
+    estimates_[index] = estimate;
+    changed(index);
+  }
+
+  Windows windows_;  // of the batch sizes that ran, ascending
+  std::vector<Duration> estimates_;
+  TimePoint looked_at_ = TimePoint::min();
+};
+
+}  // namespace carillon::schedule

@@ -1,0 +1,418 @@
+#include "carillon/schedule/state/mirror.h"
+
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::schedule {
+namespace {
+
+constexpr Duration idle_stale_after = 100ms;  // on a device that has nothing better to do
+constexpr unsigned bounds_hold = 256;         // reports: what it takes to find them anew is shared by so many
+
+}  // namespace
+
+void Mirror::model_changed(const ModelChanged& change) {
+  const std::size_t index = change.model.index();
+  CARILLON_ASSERT(index < models_.size() || (index == models_.size() && change.info));
+  if (change.info) {
+    const auto& batches = change.info->batches;
+    CARILLON_ASSERT(change.info->id == change.model && !batches.empty() && batches.front().batch == 1);
+    for (std::size_t i = 1; i < batches.size(); ++i) CARILLON_ASSERT(batches[i - 1].batch < batches[i].batch);
+  }
+  const bool comes_first = index == models_.size();
+  if (comes_first)
+    models_.push_back(
+        Model{.info = *change.info, .load = profile::RollingWindow(change.info->load), .times = {}});
+  Model& m = models_[index];
+  if (!comes_first) {
+    if (change.info) m.info = *change.info;
+    m.served = change.info.has_value();
+    ++m.changes;
+    m.places = 0;
+    m.load = profile::RollingWindow(m.info.load);
+    m.times = {};
+    for (const std::uint32_t i : m.devices) {
+      Device& d = devices_[i];
+      OnDevice& on = *find(d, change.model);
+      if (on.residence == Residence::loaded) d.lru.erase({on.last_use, change.model});
+      on.arriving = on.arriving || on.residence == Residence::loading;
+      if (on.residence == Residence::loaded || on.residence == Residence::loading)
+        on.residence = Residence::leaving;
+      on.load = profile::RollingWindow(m.info.load);
+      on.times = {};
+      on.trials = 0;
+      look_whether_it_leaves(DeviceId{i}, change.model, on);
+    }
+    ++m.version;
+  }
+  find_bounds(m);
+}
+
+void Mirror::look_whether_it_leaves(DeviceId id, ModelId model, const OnDevice& on) {
+  if (on.residence == Residence::leaving && !on.arriving && on.pending_infers == 0)
+    leaving_.emplace_back(id, model);
+}
+
+void Mirror::unload_leaving(Actions& out) {
+  for (const auto& [id, model] : leaving_) {
+    const OnDevice* on = find(device(id), model);
+    if (on->residence != Residence::leaving) continue;  // it went with its device
+    out.emplace_back(Unload{begin_unload(id, model), id, model});
+  }
+  leaving_.clear();
+}
+
+Mirror::Device& Mirror::device(DeviceId id) {
+  CARILLON_ASSERT(id.index() < devices_.size());
+  return devices_[id.index()];
+}
+
+std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change) {
+  CARILLON_ASSERT(change.device.index() <= devices_.size());
+  if (change.device.index() == devices_.size()) devices_.emplace_back();
+  Device& d = devices_[change.device.index()];
+
+  std::vector<SentAction> lost;
+  std::vector<ActionId> gone;
+  for (const auto& p : d.exec.pending()) gone.push_back(p.id);
+  std::sort(gone.begin(), gone.end());
+  for (const ActionId id : gone) {
+    SentAction& infer = lost.emplace_back(std::move(*actions_.erase(id)));
+    infer.outdated = infer.version != models_[infer.model.index()].changes;
+  }
+  for (const auto& p : d.load.pending()) actions_.erase(p.id);
+  // UNLOADs are on no executor; their late reports find the model absent, or loaded anew, and are ignored
+  // because their ids are no longer known.
+  for (std::size_t model = 0; model < d.slot_of.size(); ++model) {
+    if (d.slot_of[model] == no_slot) continue;
+    OnDevice& on = d.slots[d.slot_of[model]];
+    if (on.residence == Residence::unloading) actions_.erase(on.load_action);
+    if (on.residence == Residence::loaded || on.residence == Residence::loading) --models_[model].places;
+    on.residence = Residence::absent;  // what was measured there stays known
+    on.arriving = false;
+    on.pending_infers = 0;
+  }
+  d.exec = {};
+  d.load = {};
+  d.lru.clear();
+  d.alive = change.alive;
+  d.total_pages = d.free_pages = change.alive ? change.pages : 0;
+  d.freeing_pages = 0;
+  margins_.start(change.device, change.alive);
+  alive_ = 0;
+  largest_pages_ = 0;
+  for (const Device& each : devices_) {
+    if (!each.alive) continue;
+    ++alive_;
+    largest_pages_ = std::max(largest_pages_, each.total_pages);
+  }
+  return lost;
+}
+
+Mirror::OnDevice* Mirror::find(Device& d, ModelId model) const {
+  if (model.index() >= d.slot_of.size() || d.slot_of[model.index()] == no_slot) return nullptr;
+  return &d.slots[d.slot_of[model.index()]];
+}
+
+Mirror::OnDevice& Mirror::get(Device& d, ModelId model) {
+  if (OnDevice* found = find(d, model)) return *found;
+  if (model.index() >= d.slot_of.size()) d.slot_of.resize(models_.size(), no_slot);
+  d.slot_of[model.index()] = static_cast<std::uint32_t>(d.slots.size());
+  Model& m = models_[model.index()];
+  m.devices.push_back(static_cast<std::uint32_t>(&d - devices_.data()));
+  return d.slots.emplace_back(OnDevice{.load = profile::RollingWindow(m.info.load), .times = {}});
+}
+
+Residence Mirror::residence(DeviceId id, ModelId model) const {
+  if (models_[model.index()].info.pages == 0) return alive(id) ? Residence::loaded : Residence::absent;
+  const OnDevice* on = find(device(id), model);
+  return on == nullptr ? Residence::absent : on->residence;
+}
+
+TimePoint Mirror::last_use(DeviceId id, ModelId model) const {
+  const OnDevice* on = find(device(id), model);
+  return on == nullptr ? TimePoint::min() : on->last_use;
+}
+
+int Mirror::pending_infers(DeviceId id, ModelId model) const {
+  const OnDevice* on = find(device(id), model);
+  return on == nullptr ? 0 : on->pending_infers;
+}
+
+TimePoint Mirror::ready_at(DeviceId id, ModelId model, TimePoint now) const {
+  const Device& d = device(id);
+  if (models_[model.index()].info.pages == 0) return d.alive ? now : TimePoint::max();
+  const OnDevice* on = find(d, model);
+  if (on == nullptr) return TimePoint::max();
+  switch (on->residence) {
+    case Residence::loaded:
+      return now;
+    case Residence::loading:
+      return d.load.end_of(on->load_action, now);
+    case Residence::absent:
+    case Residence::leaving:
+    case Residence::unloading:
+      return TimePoint::max();
+  }
+  return TimePoint::max();
+}
+
+bool Mirror::load_overdue(DeviceId id, ModelId model, TimePoint now) const {
+  const Device& d = device(id);
+  const OnDevice* on = find(d, model);
+  return on != nullptr && on->residence == Residence::loading && d.load.end_of(on->load_action, now) <= now;
+}
+
+const MeasuredTimes& Mirror::times(DeviceId id, ModelId model) const {
+  static const MeasuredTimes nothing;
+  if (!options_.by_device) return models_[model.index()].times;
+  const OnDevice* on = find(device(id), model);
+  return on == nullptr ? nothing : on->times;
+}
+
+Duration Mirror::load_estimate(DeviceId id, ModelId model) const {
+  if (!options_.by_device) return load_estimate(model);
+  const OnDevice* on = find(device(id), model);
+  return on == nullptr ? models_[model.index()].info.load : on->load.estimate();
+}
+
+void Mirror::use(Device& d, ModelId model, OnDevice& on, TimePoint now) {
+  d.lru.erase({on.last_use, model});
+  on.last_use = now;
+  d.lru.insert({now, model});
+}
+
+void Mirror::drop(Device& d, ModelId model, OnDevice& on) {
+  d.lru.erase({on.last_use, model});
+  on.residence = Residence::absent;
+  --models_[model.index()].places;
+  d.free_pages += on.pages;
+}
+
+ActionId Mirror::begin_load(DeviceId id, ModelId model, TimePoint earliest, Duration expected,
+                            TimePoint now) {
+  Device& d = device(id);
+  OnDevice& on = get(d, model);
+  Model& m = models_[model.index()];
+  const std::uint64_t pages = m.info.pages;
+  CARILLON_ASSERT(pages > 0 && m.served && d.alive && on.residence == Residence::absent &&
+                  d.free_pages >= pages && earliest >= now);
+  d.free_pages -= pages;
+  on.residence = Residence::loading;
+  on.pages = pages;
+  on.load_action = next_action_;
+  on.last_use = now;
+  ++m.places;
+  d.load.push(next_action_, model, earliest, expected);
+  actions_.insert(next_action_, {.id = next_action_,
+                                 .kind = ActionKind::load,
+                                 .device = id,
+                                 .model = model,
+                                 .requests = {},
+                                 .version = m.changes});
+  return ActionId{next_action_.value++};
+}
+
+ActionId Mirror::begin_unload(DeviceId id, ModelId model) {
+  Device& d = device(id);
+  OnDevice& on = get(d, model);
+  CARILLON_ASSERT(
+      d.alive && on.pending_infers == 0 &&
+      (on.residence == Residence::loaded || (on.residence == Residence::leaving && !on.arriving)));
+  if (on.residence == Residence::loaded) {
+    d.lru.erase({on.last_use, model});
+    --models_[model.index()].places;
+  }
+  on.residence = Residence::unloading;
+  on.load_action = next_action_;
+  d.freeing_pages += on.pages;
+  actions_.insert(
+      next_action_,
+      {.id = next_action_, .kind = ActionKind::unload, .device = id, .model = model, .requests = {}});
+  return ActionId{next_action_.value++};
+}
+
+ActionId Mirror::begin_infer(DeviceId id, ModelId model, int batch_index, std::vector<RequestId> requests,
+                             TimePoint earliest, Duration expected, TimePoint now, Duration dispatch) {
+  Device& d = device(id);
+  const Model& m = models_[model.index()];
+  const ModelInfo& info = m.info;
+  const int batch = info.batches[static_cast<std::size_t>(batch_index)].batch;
+  CARILLON_ASSERT(d.alive && m.served && earliest >= now &&
+                  (requests.empty() || static_cast<int>(requests.size()) == batch));
+  bool cold = false;
+  const bool uses_copy = info.pages > 0;
+  if (uses_copy) {
+    OnDevice& on = get(d, model);
+    cold = on.residence == Residence::loading;
+    CARILLON_ASSERT(cold || on.residence == Residence::loaded);
+    ++on.pending_infers;
+    if (!cold) use(d, model, on, now);
+  }
+  const bool at_once = d.exec.idle() && !cold && earliest <= now;
+  d.exec.push(next_action_, model, std::max(earliest, saturating_add(now, dispatch)), expected);
+  actions_.insert(next_action_, {.id = next_action_,
+                                 .kind = ActionKind::infer,
+                                 .device = id,
+                                 .model = model,
+                                 .batch_index = batch_index,
+                                 .batch = batch,
+                                 .requests = std::move(requests),
+                                 .sent_cold = cold,
+                                 .at_once = at_once,
+                                 .uses_copy = uses_copy,
+                                 .sent = now,
+                                 .expected = expected,
+                                 .version = m.changes});
+  return ActionId{next_action_.value++};
+}
+
+// When what follows a reported action on its executor may start.
+TimePoint Mirror::next_starts(const Executor& executor, const ActionDone& done, TimePoint now) const {
+  const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||
+                   done.status == ActionStatus::stopped;
+  if (options_.follows_reports) return ran ? std::min(done.end, now) : now;
+  return ran ? std::max(executor.free_from(), std::min(done.end, now)) : executor.free_from();
+}
+
+std::optional<SentAction> Mirror::finish(const ActionDone& done, TimePoint now) {
+  auto sent = actions_.erase(done.id);
+  if (!sent) return sent;
+  sent->outdated = sent->version != models_[sent->model.index()].changes;
+  switch (sent->kind) {
+    case ActionKind::load:
+      finish_load(done, *sent, now);
+      break;
+    case ActionKind::unload: {
+      Device& d = device(sent->device);
+      OnDevice& on = get(d, sent->model);
+      on.residence = Residence::absent;
+      d.free_pages += on.pages;
+      d.freeing_pages -= on.pages;
+      break;
+    }
+    case ActionKind::infer:
+      finish_infer(done, *sent, now);
+      break;
+  }
+  return sent;
+}
+
+void Mirror::finish_load(const ActionDone& done, const SentAction& sent, TimePoint now) {
+  Device& d = device(sent.device);
+  OnDevice& on = get(d, sent.model);
+  Model& m = models_[sent.model.index()];
+  d.load.remove(done.id, next_starts(d.load, done, now));
+  if (sent.outdated) {
+    on.arriving = false;
+    if (done.status != ActionStatus::success) {
+      on.residence = Residence::absent;
+      d.free_pages += on.pages;
+    }
+    look_whether_it_leaves(sent.device, sent.model, on);
+  } else if (done.status == ActionStatus::success) {
+    on.residence = Residence::loaded;
+    profile::RollingWindow& load = options_.by_device ? on.load : m.load;
+    load.add(done.duration, now);
+    m.shortest_load = std::min(m.shortest_load, load.estimate());
+    on.last_use = now;
+    d.lru.insert({now, sent.model});
+  } else {
+    on.residence = Residence::absent;
+    d.free_pages += on.pages;
+    --m.places;
+  }
+}
+
+void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint now) {
+  Device& d = device(sent.device);
+  Model& m = models_[sent.model.index()];
+  OnDevice* on = options_.by_device ? &get(d, sent.model) : find(d, sent.model);
+  d.exec.remove(done.id, next_starts(d.exec, done, now));
+  if (sent.uses_copy) --on->pending_infers;
+  if (done.status == ActionStatus::success) {
+    sent.margins = margins_.observe(sent.device, {.decided = sent.sent,
+                                                  .at_once = sent.at_once,
+                                                  .estimate = sent.expected,
+                                                  .start = done.start,
+                                                  .end = done.end,
+                                                  .took = done.duration,
+                                                  .heard = now});
+    if (!sent.outdated) measured(on, m, sent, done.duration, now);
+  }
+  if (on == nullptr) return;
+  if (sent.outdated) look_whether_it_leaves(sent.device, sent.model, *on);
+  if (done.status == ActionStatus::not_loaded && on->residence == Residence::loaded && !sent.sent_cold &&
+      !sent.outdated) {
+    // The worker knows better. (One sent ahead of a LOAD that came late says nothing.)
+    drop(d, sent.model, *on);
+    sent.copy_lost = true;
+  }
+}
+
+void Mirror::measured(OnDevice* on, Model& m, SentAction& sent, Duration duration, TimePoint now) {
+  const auto index = static_cast<std::size_t>(sent.batch_index);
+  if (!options_.by_device) {
+    m.times.add(m.info, index, duration, now, stale_after,
+                [&](std::size_t i) { sent.other_estimates |= i != index; });
+    return;
+  }
+  if (index == 0 && duration <= 2 * m.info.batches[0].exec) on->trials = 0;
+  on->times.add(m.info, index, duration, now, Duration{0}, [&](std::size_t i) {
+    sent.other_estimates |= i != index;
+    bound(m, i, on->times.all()[i]);
+  });
+  if (++m.reports >= bounds_hold) find_bounds(m);
+}
+
+void Mirror::bound(Model& m, std::size_t index, Duration estimate) {
+  m.longest[index] = std::max(m.longest[index], estimate);
+  if (index > 0) return;
+  m.shortest = std::min(m.shortest, estimate);
+  ++m.version;
+}
+
+// O(batch sizes x devices where it was).
+void Mirror::find_bounds(Model& m) {
+  const auto& batches = m.info.batches;
+  m.longest.clear();
+  for (const BatchProfile& b : batches) m.longest.push_back(b.exec);
+  m.shortest = batches.front().exec;
+  m.shortest_load = m.info.load;
+  m.reports = 0;
+  for (const std::uint32_t device : m.devices) {
+    const OnDevice& on = *find(devices_[device], m.info.id);
+    m.shortest_load = std::min(m.shortest_load, on.load.estimate());
+    const auto estimates = on.times.all();
+    if (estimates.empty()) continue;
+    for (std::size_t i = 0; i < batches.size(); ++i) m.longest[i] = std::max(m.longest[i], estimates[i]);
+    m.shortest = std::min(m.shortest, estimates.front());
+  }
+}
+
+bool Mirror::doubt_row(ModelId id, Duration at_most, TimePoint now) {
+  Model& m = models_[id.index()];
+  const Duration seed = m.info.batches.front().exec;
+  if (seed > at_most || m.longest.front() <= at_most) return false;
+  bool any = false;
+  for (const std::uint32_t device : m.devices) {
+    Device& d = devices_[device];
+    OnDevice& on = *find(d, id);
+    if (on.times.all().empty() || on.times.all().front() <= at_most) continue;
+    const Duration pause =
+        d.exec.idle() ? std::min(stale_after, idle_stale_after * (1 << on.trials)) : stale_after;
+    if (now - on.times.newest_at(0) < pause) continue;
+    on.times.reset(m.info, 0, now, [&](std::size_t i) { bound(m, i, seed); });
+    on.trials = std::min(on.trials + 1, 4);
+    any = true;
+  }
+  return any;
+}
+
+void Mirror::doubt_all(ModelId id, TimePoint now) {
+  Model& m = models_[id.index()];
+  m.times.reset_stale(m.info, now);
+}
+
+}  // namespace carillon::schedule

@@ -1,0 +1,243 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "carillon/profile/rolling.h"
+#include "carillon/schedule/action.h"
+#include "carillon/schedule/environment.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/schedule/state/executor.h"
+#include "carillon/schedule/state/margins.h"
+#include "carillon/schedule/state/measured_times.h"
+
+namespace carillon::schedule {
+
+// Whether a model's weights are in a device's page cache. Leaving: they are of a version that the model has
+// no more; they go as soon as nothing uses them.
+enum class Residence : std::uint8_t { absent, loading, loaded, leaving, unloading };
+
+// An action that was sent; once it is reported, also what that changed.
+struct SentAction {
+  ActionId id;
+  ActionKind kind{};
+  DeviceId device;
+  ModelId model;
+  int batch_index = 0;              // INFER: place in the model's list of batch sizes
+  int batch = 0;                    // INFER: that size
+  std::vector<RequestId> requests;  // INFER, where whoever sent it wants them back
+  bool sent_cold = false;           // INFER: sent while the model was still loading
+  bool at_once = false;             // INFER: nothing was before it, and its window was open
+  bool uses_copy = false;           // INFER: counted where the weights are
+  TimePoint sent;                   // INFER
+  Duration expected{0};             // INFER: of EXEC, when it was sent
+  std::uint32_t version = 0;        // of the model, as the mirror counts them
+  // As it is reported.
+  bool outdated = false;         // the model went, or came in another version, since
+  bool copy_lost = false;        // INFER: the worker says that the weights are not there
+  bool other_estimates = false;  // INFER: estimates of other batch sizes than its own have changed, too
+  bool margins = false;          // INFER: margins() have changed
+};
+
+struct MirrorOptions {
+  // Estimates are of each device by itself; else of all alike: they are learned sooner, and whoever does not
+  // care which device it gets has one number to ask for.
+  bool by_device = true;
+  // What was sent behind an action starts when that is reported to have ended, or, where it did not run, when
+  // that is heard. Else not before anything that was ever seen to end there: devices' clocks may be off.
+  bool follows_reports = false;
+};
+
+// The mirror of all devices that a scheduler decides by (Clockwork, section 5.3): memory state, pending
+// actions and when each executor is free, what actions take (MeasuredTimes) and what is to be allowed for
+// besides (Margins). It chooses nothing; a policy asks it, books what it sends, and passes on what is
+// reported. Costs O(1) but where said. Memory grows with devices x models by four bytes, by about a quarter
+// of a kilobyte for each pair that was ever loaded or run, and by as much again for each batch size that ran
+// there. Models of zero pages are loaded everywhere, without a LOAD. Not thread-safe.
+class Mirror {
+ public:
+  explicit Mirror(const MirrorOptions& options = {}, const Environment& environment = {})
+      : options_(options), margins_(environment) {}
+
+  // A model comes: ids ascend by one from zero, `batches` ascends and starts at 1. Or it goes, or comes in
+  // another version: then copies of the last one are leaving, and what was measured of it is forgotten. O(1)
+  // where it comes first, else O(devices where it ever was).
+  void model_changed(const ModelChanged& change);
+  std::size_t model_count() const { return models_.size(); }
+  // Of its last version, where it is not served any more.
+  const ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
+  bool served(ModelId id) const { return models_[id.index()].served; }
+  // Sends the UNLOADs of copies that are leaving and that nothing uses any more. Call it after each event.
+  void unload_leaving(Actions& out);
+
+  // A device came, went or started anew: what was loaded and pending there is gone. Returns the pending
+  // INFERs, in the order of their ids. Ids are dense; a device that was never announced is not alive.
+  std::vector<SentAction> device_changed(const DeviceChanged& change);
+  std::size_t device_count() const { return devices_.size(); }
+  bool alive(DeviceId id) const { return id.index() < devices_.size() && devices_[id.index()].alive; }
+  std::uint64_t total_pages(DeviceId id) const { return device(id).total_pages; }
+  std::uint64_t free_pages(DeviceId id) const { return device(id).free_pages; }
+  // Pages that will be free once every UNLOAD on its way is reported.
+  std::uint64_t freeing_pages(DeviceId id) const { return device(id).freeing_pages; }
+  // Some device that is alive could hold the model, which is served.
+  bool can_hold(ModelId model) const {
+    return alive_ > 0 && models_[model.index()].served && models_[model.index()].info.pages <= largest_pages_;
+  }
+  // Devices that are alive.
+  std::size_t alive_count() const { return alive_; }
+
+  const Executor& exec(DeviceId id) const { return device(id).exec; }
+  const Executor& load(DeviceId id) const { return device(id).load; }
+  // An INFER or a LOAD that is not reported yet; none where it is not known.
+  const SentAction* sent(ActionId id) const { return actions_.find(id); }
+  // The same, of a model that has not changed since.
+  bool current(ActionId id) const {
+    const SentAction* found = sent(id);
+    return found != nullptr && found->version == models_[found->model.index()].changes;
+  }
+
+  Residence residence(DeviceId device, ModelId model) const;
+  bool loaded(DeviceId id, ModelId model) const {
+    return alive(id) && residence(id, model) == Residence::loaded;
+  }
+  // Devices where it is loading or loaded; none for a model of zero pages.
+  std::size_t places(ModelId model) const { return models_[model.index()].places; }
+  // When it was last used where it is loaded; where it is loading, when that began.
+  TimePoint last_use(DeviceId id, ModelId model) const;
+  // INFERs of the model that are pending on the device.
+  int pending_infers(DeviceId device, ModelId model) const;
+  // When the weights will be there, seen at `now`: `now` where loaded, the expected end of the LOAD where
+  // loading, max() otherwise.
+  TimePoint ready_at(DeviceId device, ModelId model, TimePoint now) const;
+  // The LOAD of a loading model should have ended already: when it will is not known.
+  bool load_overdue(DeviceId device, ModelId model, TimePoint now) const;
+
+  // Rolling estimates; the model's seed where nothing was measured (on this device).
+  Duration exec_estimate(DeviceId device, ModelId model, int batch_index) const {
+    return times(device, model).of(models_[model.index()].info, static_cast<std::size_t>(batch_index));
+  }
+  // All of them by batch index; empty where the model never ran (on the device): its seeds count.
+  std::span<const Duration> exec_estimates(DeviceId device, ModelId model) const {
+    return times(device, model).all();
+  }
+  Duration load_estimate(DeviceId device, ModelId model) const;
+  // The same where all devices are alike.
+  Duration exec_estimate(ModelId model, int batch_index) const {
+    const Model& m = models_[model.index()];
+    return m.times.of(m.info, static_cast<std::size_t>(batch_index));
+  }
+  Duration load_estimate(ModelId model) const { return models_[model.index()].load.estimate(); }
+  // Bounds of all devices' estimates, for whoever would else ask them all: nobody's are longer (by batch
+  // index), or shorter. They rise and fall with reports alone, and may for a while be further away than they
+  // need.
+  std::span<const Duration> longest_execs(ModelId model) const { return models_[model.index()].longest; }
+  Duration shortest_exec(ModelId model) const { return models_[model.index()].shortest; }  // of one row
+  Duration shortest_load(ModelId model) const { return models_[model.index()].shortest_load; }
+  // Changes whenever some device's estimate for one row does.
+  std::uint64_t exec_version(ModelId model) const { return models_[model.index()].version; }
+
+  const Margins& margins() const { return margins_; }
+
+  // Loaded models of a device, from the least recently used on, with their last use.
+  const std::set<std::pair<TimePoint, ModelId>>& lru(DeviceId id) const { return device(id).lru; }
+  // The same but for those that a pending action needs. Calls `take(model, last use)` until it returns false.
+  // O(loaded models seen).
+  template <typename Take>
+  void visit_lru(DeviceId id, Take&& take) const {
+    for (const auto& [used, model] : device(id).lru)
+      if (pending_infers(id, model) == 0 && !take(model, used)) return;
+  }
+
+  // Book what is being sent. LOAD takes its pages at once, which must be free. UNLOAD is not for a model with
+  // pending actions; its pages are free when it is reported.
+  ActionId begin_load(DeviceId device, ModelId model, TimePoint earliest, Duration expected, TimePoint now);
+  ActionId begin_unload(DeviceId device, ModelId model);
+  // An INFER is on its way for `dispatch`: it cannot start before. `requests` may be empty.
+  ActionId begin_infer(DeviceId device, ModelId model, int batch_index, std::vector<RequestId> requests,
+                       TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {});
+
+  // An action is reported: corrects executors, memory, times and margins. None where the action is not known
+  // (its device went meanwhile, or it was reported before).
+  std::optional<SentAction> finish(const ActionDone& done, TimePoint now);
+
+  // Estimates decide what runs, and only what runs is measured: a slow spell must not shut a model out for
+  // good. A policy calls one of these before it refuses a request for want of time.
+  //
+  // Because one row would take longer than `at_most`, where the seed says it would not: where nothing was
+  // measured for a second, the seed counts again; on a device that idles already after a tenth of that, and
+  // then after twice as long each time that the seed proves wrong. True where it does: then the refusal had
+  // better be thought over.
+  bool doubt_row(ModelId model, Duration at_most, TimePoint now);
+  // Where all devices are alike: all that was not measured for a second starts from its seed again.
+  void doubt_all(ModelId model, TimePoint now);
+  // The same of margins: see Margins::doubt().
+  bool doubt_margins(Duration left, Duration exec, TimePoint now) { return margins_.doubt(left, exec, now); }
+
+ private:
+  struct OnDevice {
+    Residence residence = Residence::absent;
+    bool arriving = false;    // leaving, but its LOAD is yet to be reported
+    std::uint64_t pages = 0;  // that it takes
+    ActionId load_action;
+    int pending_infers = 0;
+    TimePoint last_use = TimePoint::min();
+    profile::RollingWindow load;
+    MeasuredTimes times;
+    int trials = 0;  // of the seed for one row, since it was right
+  };
+  static constexpr std::uint32_t no_slot = std::numeric_limits<std::uint32_t>::max();
+  struct Device {
+    bool alive = false;
+    std::uint64_t total_pages = 0, free_pages = 0, freeing_pages = 0;
+    Executor exec, load;
+    std::vector<std::uint32_t> slot_of;  // by model
+    std::vector<OnDevice> slots;
+    std::set<std::pair<TimePoint, ModelId>> lru;  // of the loaded
+  };
+  struct Model {
+    ModelInfo info;
+    profile::RollingWindow load;  // on all devices alike, as `times`
+    MeasuredTimes times;
+    bool served = true;
+    std::uint32_t changes = 0;
+    std::size_t places = 0;
+    std::vector<std::uint32_t> devices;  // that have a slot for it
+    std::vector<Duration> longest;
+    Duration shortest, shortest_load;
+    std::uint64_t version = 0;  // of the estimates for one row
+    unsigned reports = 0;       // since the bounds were found anew
+  };
+
+  Device& device(DeviceId id);
+  const Device& device(DeviceId id) const { return const_cast<Mirror*>(this)->device(id); }
+  OnDevice* find(Device& d, ModelId model) const;
+  const OnDevice* find(const Device& d, ModelId model) const { return find(const_cast<Device&>(d), model); }
+  OnDevice& get(Device& d, ModelId model);
+  const MeasuredTimes& times(DeviceId device, ModelId model) const;
+  void use(Device& d, ModelId model, OnDevice& on, TimePoint now);
+  void drop(Device& d, ModelId model, OnDevice& on);
+  void look_whether_it_leaves(DeviceId device, ModelId model, const OnDevice& on);
+  void finish_load(const ActionDone& done, const SentAction& sent, TimePoint now);
+  void finish_infer(const ActionDone& done, SentAction& sent, TimePoint now);
+  void measured(OnDevice* on, Model& model, SentAction& sent, Duration duration, TimePoint now);
+  void bound(Model& model, std::size_t index, Duration estimate);
+  void find_bounds(Model& model);
+  TimePoint next_starts(const Executor& executor, const ActionDone& done, TimePoint now) const;
+
+  MirrorOptions options_;
+  Margins margins_;
+  std::vector<Model> models_;
+  std::vector<Device> devices_;
+  std::size_t alive_ = 0;
+  std::uint64_t largest_pages_ = 0;  // of a device that is alive
+  IdMap<ActionId, SentAction> actions_;
+  std::vector<std::pair<DeviceId, ModelId>> leaving_;  // copies that nothing uses any more
+  ActionId next_action_{};
+};
+
+}  // namespace carillon::schedule
