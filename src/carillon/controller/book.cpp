@@ -137,6 +137,11 @@ void Book::device_back(DeviceId device) {
   devices_[device.index()].alive = true;
 }
 
+void Book::odd_report(DeviceId device) {
+  const std::lock_guard lock(mutex_);
+  ++devices_[device.index()].odd_reports;
+}
+
 void Book::set_open_requests(std::uint64_t count) {
   const std::lock_guard lock(mutex_);
   open_requests_ = count;

@@ -56,6 +56,8 @@ class Book {
   // The device went, and with it the weights that it held; or is back.
   void device_lost(DeviceId device, const std::vector<ModelId>& held);
   void device_back(DeviceId device);
+  // A report that belongs to no action under way there.
+  void odd_report(DeviceId device);
   void set_open_requests(std::uint64_t count);
 
   // A copy of all of it; numbers of pages are left to the caller.

@@ -211,8 +211,12 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   Device& device = devices_[result.device.index()];
   if (result.life != device.life) return;  // that was over before this came
   if (result.device_lost && !stopped_) return take_out(result.device, result.error, now);
+  const auto found = actions_.find(result.id.value);
+  const bool probed = probes_.is_probe(result.id) && probes_.running() && probes_.action() == result.id;
+  // A worker answers an action once; what it says beyond that is counted, and changes nothing.
+  if (!probed && (!found || flights_[*found].device != result.device)) return book_.odd_report(result.device);
   watchdog_.ended(result.device, result.id);
-  if (probes_.is_probe(result.id)) {
+  if (probed) {
     const auto sample = probes_.end(result);
     if (sample && !stopped_) {
       book_.profiled(sample->model);
@@ -220,8 +224,6 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
     }
     return settle(now);
   }
-  const auto found = actions_.find(result.id.value);
-  CARILLON_ASSERT(found.has_value());  // a worker answers an action once
   actions_.erase(result.id.value);
   InFlight& flight = flights_[*found];
   const bool success = result.status == schedule::ActionStatus::success;

@@ -104,6 +104,7 @@ struct DeviceStatistics {
   std::string name;  // as whoever started the server calls it
   bool alive = true;
   std::uint64_t lost = 0;        // times that it was taken out, as it failed or hung
+  std::uint64_t odd_reports = 0;  // of actions that it does not have, or had reported before
   std::uint64_t executions = 0;  // batches
   std::uint64_t models = 0;      // whose weights it holds
   std::uint64_t pages_total = 0, pages_free = 0;

@@ -213,6 +213,8 @@ std::string metrics_text(const ServerStatistics& statistics) {
             [](const D& d) { return d.alive ? 1 : 0; });
   f.devices("carillon_device_lost_total", "Times that the device was taken out, as it failed or hung",
             MetricType::Counter, [](const D& d) { return d.lost; });
+  f.devices("carillon_device_odd_reports_total", "Reports of the device that belong to no action under way",
+            MetricType::Counter, [](const D& d) { return d.odd_reports; });
   f.devices("carillon_device_executions_total", "Batches that the device has executed", MetricType::Counter,
             [](const D& d) { return d.executions; });
   f.devices("carillon_device_exec_busy_seconds_total", "Time that the device has spent executing batches",
