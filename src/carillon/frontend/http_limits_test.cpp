@@ -20,6 +20,11 @@ using ::testing::HasSubstr;
 
 class HttpLimitsTest : public HttpServerTest {};
 
+std::string with_length(std::size_t length) {
+  return "POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nContent-Length: " + std::to_string(length) +
+         "\r\n\r\n";
+}
+
 TEST_F(HttpLimitsTest, BodiesThatAreTooLargeAreRefusedEarly) {
   start({.max_body = 1000});
   auto c = client();

@@ -271,11 +271,6 @@ TEST_F(HttpServerTest, ConnectionsCloseWhenAskedTo) {
   EXPECT_TRUE(old.closed());
 }
 
-std::string with_length(std::size_t length) {
-  return "POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nContent-Length: " + std::to_string(length) +
-         "\r\n\r\n";
-}
-
 TEST_F(HttpServerTest, OnlyAnswersOfInferenceArePacked) {
   for (int i = 0; i < 40; ++i)
     service.all_models.push_back(model_of(graph::DataType::f32, {2}, "m" + std::to_string(i)));
