@@ -209,6 +209,11 @@ TEST(Preempt, AStopDropsWhatWaitsToResume) {
     if (kernel == 3 && first) {
       first = false;
       EXPECT_TRUE(worker.submit(other.command(2, {0})));
+      // INPUT takes them in order: once it has refused this one, the other waits for EXEC.
+      InferCommand none = other.command(4, {0});
+      none.batch = 3;
+      EXPECT_TRUE(worker.submit(none));
+      EXPECT_EQ(results.wait({4}).status, ActionStatus::failed);
       worker.preempt({1}, clock.now() + 1s);
     } else if (kernel == 2 && !first) {
       worker.stop({1});  // while the other runs

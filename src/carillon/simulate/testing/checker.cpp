@@ -509,6 +509,9 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
       if (Asked* asked = find(refuse->request); asked != nullptr && asked->refused) asked->refused = at;
     } else if (const auto* stop = std::get_if<schedule::Stop>(&action)) {
       if (stop->device.index() < devices_.size()) devices_[stop->device.index()].stop(stop->id, at + delay);
+    } else if (const auto* preempt = std::get_if<schedule::Preempt>(&action)) {
+      if (preempt->after == device::After::drop && preempt->device.index() < devices_.size())
+        devices_[preempt->device.index()].stop(preempt->id, at + delay);
     }
   }
 }

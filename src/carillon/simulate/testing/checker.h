@@ -124,6 +124,10 @@ class Checker final : public Observer {
   void decided(const schedule::Infer& infer, TimePoint now);
   void decided(const schedule::Refuse& refuse, TimePoint now);
   void decided(const schedule::Stop& stop, TimePoint now);
+  // (No policy preempts to resume yet; the device core's own tests hold it to that.)
+  void decided(const schedule::Preempt& preempt, TimePoint now) {
+    if (preempt.after == device::After::drop) decided(schedule::Stop{preempt.id, preempt.device}, now);
+  }
   Known* take(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model, const Window& window,
               TimePoint now);
   void send(const schedule::Actions& actions, TimePoint at);
