@@ -53,6 +53,8 @@ class Fleet {
   std::size_t model_count() const { return models_.size(); }
   const ModelInfo& model(ModelId id) const { return mirror_.model(id); }
   bool served(ModelId id) const { return mirror_.served(id); }
+  // Why nobody should wait for a model that want() says is not to be had.
+  Reason why_not(ModelId id) const { return served(id) ? Reason::no_device : Reason::no_model; }
 
   // Devices, from zero on; one that was never announced is not alive.
   std::size_t device_count() const { return mirror_.device_count(); }

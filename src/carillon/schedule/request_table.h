@@ -13,8 +13,6 @@ struct OpenRequest {
   Request request;
   std::uint64_t sequence = 0;  // order of arrival: the last tie-breaker
   bool waiting = true;         // else in a pending INFER
-  int failures = 0;            // INFERs of it that failed for another reason than being too late
-  int late = 0;                // INFERs of it that came too late for their window
   Duration demand{0};          // what it adds to its model's demand
 };
 

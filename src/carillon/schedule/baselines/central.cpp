@@ -53,7 +53,7 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
     if (!fleet_.served(request.model)) {
-      out.emplace_back(Refuse{request.id, Reason::no_model, TimePoint::max()});
+      book_.refuse(request.id, Reason::no_model, TimePoint::max(), out);
       return asked_wake_;
     }
     fleet_.arrived(request, now, out);
@@ -61,7 +61,7 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
       if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, {now, 1});
       if (!fleet_.want(request.model, now, out)) {
         tell_waiting(request.model);
-        out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
+        book_.refuse(request.id, Reason::no_device, TimePoint::max(), out);
         return asked_wake_;
       }
     }
@@ -77,12 +77,12 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
       if (!report.flight->outdated) reported(*report.flight, *done, now);
       if (done->status != ActionStatus::success)
         give_back(*report.flight, done->status != ActionStatus::stopped, now, out);
-      else if (failures_.size() > 0)
-        for (const Request& request : report.flight->requests) failures_.erase(request.id);
+      else
+        for (const Request& request : report.flight->requests) book_.close(request.id);
       tell_waiting(report.flight->model);
     }
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
-    failures_.erase(gone->request);
+    book_.close(gone->request);
     if (!remove(gone->request, gone->model)) fleet_.forget(gone->request, gone->model);
     tell_waiting(gone->model);
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
@@ -134,47 +134,35 @@ void Central::model_changed(const ModelChanged& change, TimePoint now, Actions& 
       enqueue(request, now);
       continue;
     }
-    failures_.erase(request.id);
-    out.emplace_back(
-        Refuse{request.id, change.info ? Reason::no_device : Reason::no_model, TimePoint::max()});
+    book_.refuse(request.id, fleet_.why_not(model), TimePoint::max(), out);
   }
   tell_waiting(model);
 }
 
 void Central::refuse(const Request& request, TimePoint now, Actions& out) {
-  failures_.erase(request.id);
   const TimePoint would_finish = now + fleet_.environment().dispatch + fleet_.span(request.model, 0);
   if (would_finish > request.deadline) fleet_.doubt(request, now);
-  out.emplace_back(Refuse{
-      request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed, would_finish});
+  book_.refuse(request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed,
+               would_finish, out);
 }
 
 void Central::refuse_all(ModelId model, Reason reason, Actions& out) {
   taken_.clear();
   take_all(model, taken_);
-  for (const Request& request : taken_) {
-    failures_.erase(request.id);
-    out.emplace_back(Refuse{request.id, reason, TimePoint::max()});
-  }
+  for (const Request& request : taken_) book_.refuse(request.id, reason, TimePoint::max(), out);
   fleet_.set_waiting(model, {});
 }
 
 void Central::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
-  fleet_.set_waiting(flight.model, {std::min(now, waiting_since(flight.model)), waiting_count(flight.model)});
-  const bool served = fleet_.served(flight.model);
-  const bool possible = fleet_.anywhere(flight.model) || fleet_.want(flight.model, now, out);
+  const ModelId model = flight.model;
+  fleet_.set_waiting(model, {std::min(now, waiting_since(model)), waiting_count(model)});
+  const bool possible = fleet_.anywhere(model) || fleet_.want(model, now, out);
   for (const Request& request : flight.requests) {
-    const int failures = failures_.erase(request.id).value_or(0) + (counts ? 1 : 0);
-    if (failures >= attempts_ || !possible) {
-      out.emplace_back(Refuse{request.id,
-                              !served    ? Reason::no_model
-                              : possible ? Reason::device_failed
-                                         : Reason::no_device,
-                              TimePoint::max()});
-      continue;
-    }
-    if (failures > 0) failures_.insert(request.id, failures);
-    enqueue(request, now);
+    if (possible && book_.try_again(request.id, {.counts = counts}))
+      enqueue(request, now);
+    else
+      book_.refuse(request.id, possible ? Reason::device_failed : fleet_.why_not(model), TimePoint::max(),
+                   out);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "carillon/schedule/fleet.h"
 #include "carillon/schedule/request_queue.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/state/book.h"
 #include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule::baselines {
@@ -84,10 +85,9 @@ class Central : public Scheduler {
   void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
 
-  static constexpr int attempts_ = 3;  // INFERs of a request that may fail
   std::set<DeviceId> ready_;
   TimerHeap ready_at_;  // the other devices, where that is known
-  IdMap<RequestId, int> failures_;
+  Book book_;
   std::vector<Request> taken_;  // scratch
   TimePoint asked_wake_ = TimePoint::max();
 };

@@ -15,6 +15,7 @@ constexpr Duration capacity = 100ms;
 Clockwork::Clockwork(const Environment& environment, const ClockworkOptions& options)
     : options_(options),
       state_({}, environment),
+      book_(options.attempts, options.late_attempts),
       shares_(options.rate_window,
               [this](ModelId model, double rate, Duration slo) { return devices_for(model, rate, slo); }),
       needed_(capacity),
@@ -70,7 +71,7 @@ void Clockwork::renew_model(const ModelChanged& event, TimePoint now, Actions& o
     OpenRequest& open = *requests_.find(id);
     if (!state_.can_hold(model)) {
       requests_.erase(id);
-      refuse(id, event.info ? Reason::no_device : Reason::no_model, TimePoint::max(), out);
+      book_.refuse(id, event.info ? Reason::no_device : Reason::no_model, TimePoint::max(), out);
       continue;
     }
     open.demand = demand_of(open.request);
@@ -123,7 +124,7 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
   const int rank = rank_of(request);
   if (!state_.can_hold(request.model)) {
     const Reason reason = state_.served(request.model) ? Reason::no_device : Reason::no_model;
-    refuse(request.id, reason, TimePoint::max(), out);
+    book_.refuse(request.id, reason, TimePoint::max(), out);
     return;
   }
   Model& m = models_[request.model.index()];
@@ -145,7 +146,7 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     }
     if (finish > request.deadline) {
       missed(request, now, out);
-      refuse(request.id, Reason::cannot_finish, finish, out);
+      book_.refuse(request.id, Reason::cannot_finish, finish, out);
       return;
     }
   }
@@ -169,6 +170,7 @@ Duration Clockwork::demand_of(const Request& request) const {
 }
 
 void Clockwork::cancelled(RequestId id) {
+  book_.close(id);
   const auto open = requests_.erase(id);
   if (!open || !open->waiting) return;
   const Request& r = open->request;
@@ -187,8 +189,10 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
   switch (finished->kind) {
     case ActionKind::infer: {
       if (event.status == ActionStatus::success) {
-        for (const RequestId id : finished->requests)
+        for (const RequestId id : finished->requests) {
+          book_.close(id);
           if (const auto open = requests_.erase(id); open && counts(open->request)) shares_.answered(model);
+        }
         if (finished->margins) update_queues();
       } else {
         give_back(*finished, event.status, now, out);
@@ -235,16 +239,15 @@ void Clockwork::give_back(const SentAction& infer, std::optional<ActionStatus> s
     if (open == nullptr) continue;  // cancelled meanwhile
     const Request& r = open->request;
     const int rank = rank_of(r);
-    if (status && (!late || !has_deadline(rank))) ++open->failures;
-    // A device whose clock is ahead refuses every window, at once and for ever.
-    if (late) ++open->late;
     const bool served = state_.served(infer.model);
     const TimePoint finish = served ? would_finish(infer.model, now) : TimePoint::max();
     const bool hopeless = finish == TimePoint::max() || (has_deadline(rank) && finish > r.deadline);
-    if (hopeless || open->failures >= options_.attempts || open->late >= options_.late_attempts) {
+    // A device whose clock is ahead refuses every window, at once and for ever.
+    const bool failed = status && (!late || !has_deadline(rank));
+    if (hopeless || !book_.try_again(id, {.counts = failed, .late = late})) {
       requests_.erase(id);
       const Reason reason = !served ? Reason::no_model : late ? Reason::rejected_late : Reason::device_failed;
-      refuse(id, reason, finish, out);
+      book_.refuse(id, reason, finish, out);
       continue;
     }
     enqueue(*open);
@@ -299,13 +302,9 @@ void Clockwork::expire(TimePoint now, Actions& out) {
     update_queue(model, rank);
     missed(open->request, now, out);
     // It may be that one could still be squeezed in if it went before all else: it is too late all the same.
-    refuse(head.id, Reason::deadline_passed,
-           std::max(would_finish(model, now), saturating_add(head.due, Duration{1})), out);
+    book_.refuse(head.id, Reason::deadline_passed,
+                 std::max(would_finish(model, now), saturating_add(head.due, Duration{1})), out);
   }
-}
-
-void Clockwork::refuse(RequestId id, Reason reason, TimePoint finish, Actions& out) {
-  out.emplace_back(Refuse{id, reason, finish});
 }
 
 void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out) {
@@ -315,7 +314,8 @@ void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions&
       const Waiting head = queue.head();
       queue.erase(head);
       add_demand(model, rank, -requests_.erase(head.id)->demand);
-      refuse(head.id, reason, reason == Reason::no_device ? TimePoint::max() : would_finish(model, now), out);
+      book_.refuse(head.id, reason, reason == Reason::no_device ? TimePoint::max() : would_finish(model, now),
+                   out);
     }
     update_queue(model, rank);
   }

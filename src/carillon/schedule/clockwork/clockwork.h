@@ -17,6 +17,7 @@
 #include "carillon/schedule/load_priority.h"
 #include "carillon/schedule/request_table.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/state/book.h"
 #include "carillon/schedule/state/mirror.h"
 
 namespace carillon::schedule {
@@ -133,7 +134,6 @@ class Clockwork final : public Scheduler {
   void enqueue(OpenRequest& open);
   void give_back(const SentAction& infer, std::optional<ActionStatus> status, TimePoint now, Actions& out);
   void expire(TimePoint now, Actions& out);
-  void refuse(RequestId id, Reason reason, TimePoint would_finish, Actions& out);
   void refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out);
   TimePoint next_wake(TimePoint now) const;
 
@@ -208,6 +208,7 @@ class Clockwork final : public Scheduler {
   ClockworkOptions options_;
   Mirror state_;
   RequestTable requests_;
+  Book book_;
   std::vector<Model> models_;
   std::vector<Port> ports_;
   FairShare shares_;             // of requests with a deadline that are not best-effort

@@ -16,7 +16,7 @@ TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
       CARILLON_ASSERT(model.index() < self.models_.size());
       if (!self.state_.can_hold(model)) {
         const Reason reason = self.state_.served(model) ? Reason::no_device : Reason::no_model;
-        out.emplace_back(Refuse{e.request.id, reason, TimePoint::max()});
+        self.book_.refuse(e.request.id, reason, TimePoint::max(), out);
         return;
       }
       const Sequence sequence = self.next_sequence_++;
@@ -26,6 +26,7 @@ TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
       self.offer(model, now, out);
     }
     void operator()(const RequestCancelled& e) const {
+      self.book_.close(e.request);
       const auto open = self.requests_.erase(e.request);
       if (!open || !open->waiting) return;
       self.models_[open->request.model.index()].waiting.erase({open->sequence, e.request});
@@ -71,7 +72,10 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
   switch (finished->kind) {
     case ActionKind::infer:
       if (event.status == ActionStatus::success) {
-        for (const RequestId id : finished->requests) requests_.erase(id);
+        for (const RequestId id : finished->requests) {
+          book_.close(id);
+          requests_.erase(id);
+        }
         break;
       }
       give_back(*finished, true, out);
@@ -102,12 +106,12 @@ void Fcfs::give_back(const SentAction& infer, bool counts, Actions& out) {
     if (open == nullptr) continue;  // cancelled meanwhile
     // Of a version that the model has no more: the one that it has may fit nowhere.
     const bool possible = !infer.outdated || state_.can_hold(infer.model);
-    if (!possible || (counts && ++open->failures >= options_.attempts)) {
+    if (!possible || !book_.try_again(id, {.counts = counts})) {
       const Reason reason = !state_.served(infer.model) ? Reason::no_model
                             : possible                  ? Reason::device_failed
                                                         : Reason::no_device;
       requests_.erase(id);
-      out.emplace_back(Refuse{id, reason, TimePoint::max()});
+      book_.refuse(id, reason, TimePoint::max(), out);
       continue;
     }
     open->waiting = true;
@@ -154,7 +158,7 @@ void Fcfs::update_room(DeviceId device) {
 void Fcfs::refuse_all(ModelId model, Reason reason, Actions& out) {
   for (const auto& [sequence, id] : models_[model.index()].waiting) {
     requests_.erase(id);
-    out.emplace_back(Refuse{id, reason, TimePoint::max()});
+    book_.refuse(id, reason, TimePoint::max(), out);
   }
   models_[model.index()].waiting.clear();
   list(model);

@@ -9,6 +9,7 @@
 
 #include "carillon/schedule/request_table.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/state/book.h"
 #include "carillon/schedule/state/mirror.h"
 
 namespace carillon::schedule {
@@ -30,7 +31,7 @@ struct FcfsOptions {
 // A decision costs O(log n) in waiting requests and models, and O(devices) for a model's devices.
 class Fcfs final : public Scheduler {
  public:
-  explicit Fcfs(const FcfsOptions& options = {}) : options_(options) {}
+  explicit Fcfs(const FcfsOptions& options = {}) : options_(options), book_(options.attempts) {}
 
   std::string_view name() const override { return "fcfs"; }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
@@ -68,6 +69,7 @@ class Fcfs final : public Scheduler {
   FcfsOptions options_;
   Mirror state_;
   RequestTable requests_;
+  Book book_;
   std::vector<Model> models_;
   std::vector<Order> ready_;  // by device: models that are loading or loaded there, by their oldest request
   Order everywhere_;          // models of zero pages, likewise

@@ -20,7 +20,8 @@ Symphony::Symphony(const Environment& environment, const SymphonyOptions& option
       fleet_(environment),
       rank_(environment.dispatch),
       plan_(options.rate_window, options.plan_every, options.exceeded),
-      waits_(options.exceeded, options.wait_horizon, options.known_after) {}
+      waits_(options.exceeded, options.wait_horizon, options.known_after),
+      book_(options.attempts) {}
 
 // What waits is refused where its model went, else it waits for the new version.
 void Symphony::model_changed(const ModelChanged& change, TimePoint now, Actions& out) {
@@ -54,7 +55,7 @@ TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* report = std::get_if<ActionDone>(&event)) {
     done(*report, now, out);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
-    failures_.erase(gone->request);
+    book_.close(gone->request);
     if (machines_[gone->model.index()].remove(gone->request))
       update(gone->model, now, out);
     else
@@ -85,7 +86,7 @@ TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
 void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
   const ModelId model = request.model;
   if (!fleet_.served(model)) {
-    out.emplace_back(Refuse{request.id, Reason::no_model, TimePoint::max()});
+    book_.refuse(request.id, Reason::no_model, TimePoint::max(), out);
     return;
   }
   fleet_.arrived(request, now, out);
@@ -95,7 +96,7 @@ void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
     if (machine.queue().empty()) fleet_.set_waiting(model, {now, 1});
     if (!fleet_.want(model, now, out)) {
       if (machine.queue().empty()) fleet_.set_waiting(model, {});
-      out.emplace_back(Refuse{request.id, Reason::no_device, TimePoint::max()});
+      book_.refuse(request.id, Reason::no_device, TimePoint::max(), out);
       return;
     }
   }
@@ -173,23 +174,19 @@ bool Symphony::growing_is_useless(ModelId model, int size) const {
 }
 
 void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {
-  failures_.erase(request.id);
   auto& machine = machines_[request.model.index()];
   const TimePoint would_finish = now + fleet_.environment().dispatch + machine.span(0);
   if (would_finish > request.deadline) {
     fleet_.doubt(request, now);
     for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(request.model, i));
   }
-  out.emplace_back(Refuse{
-      request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed, would_finish});
+  book_.refuse(request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed,
+               would_finish, out);
 }
 
 void Symphony::refuse_all(ModelId model, Reason reason, Actions& out) {
   auto& machine = machines_[model.index()];
-  for (const Request& request : machine.queue()) {
-    failures_.erase(request.id);
-    out.emplace_back(Refuse{request.id, reason, TimePoint::max()});
-  }
+  for (const Request& request : machine.queue()) book_.refuse(request.id, reason, TimePoint::max(), out);
   machine.clear();
 }
 
@@ -296,8 +293,7 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
     if (!flight.outdated) machine.set_exec(flight.batch_index, fleet_.exec(flight.model, flight.batch_index));
     if (report.estimates)
       for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(flight.model, i));
-    if (failures_.size() > 0)
-      for (const Request& request : flight.requests) failures_.erase(request.id);
+    for (const Request& request : flight.requests) book_.close(request.id);
   } else {
     give_back(flight, event.status != ActionStatus::stopped, now, out);
   }
@@ -310,23 +306,16 @@ void Symphony::margins_changed() {
 }
 
 void Symphony::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
-  auto& machine = machines_[flight.model.index()];
-  const bool served = fleet_.served(flight.model);
-  const bool possible = fleet_.anywhere(flight.model) || fleet_.want(flight.model, now, out);
+  const ModelId model = flight.model;
+  const bool possible = fleet_.anywhere(model) || fleet_.want(model, now, out);
   for (const Request& request : flight.requests) {
-    int failures = failures_.erase(request.id).value_or(0) + (counts ? 1 : 0);
-    if (failures >= options_.attempts || !possible) {
-      out.emplace_back(Refuse{request.id,
-                              !served    ? Reason::no_model
-                              : possible ? Reason::device_failed
-                                         : Reason::no_device,
-                              TimePoint::max()});
-      continue;
-    }
-    if (failures > 0) failures_.insert(request.id, failures);
-    machine.enqueue(request);
+    if (possible && book_.try_again(request.id, {.counts = counts}))
+      machines_[model.index()].enqueue(request);
+    else
+      book_.refuse(request.id, possible ? Reason::device_failed : fleet_.why_not(model), TimePoint::max(),
+                   out);
   }
-  update(flight.model, now, out);
+  update(model, now, out);
 }
 
 // By the plan.

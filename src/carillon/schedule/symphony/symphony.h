@@ -5,6 +5,7 @@
 
 #include "carillon/schedule/fleet.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/state/book.h"
 #include "carillon/schedule/symphony/batch_plan.h"
 #include "carillon/schedule/symphony/device_waits.h"
 #include "carillon/schedule/symphony/model_machine.h"
@@ -59,7 +60,7 @@ class Symphony final : public Scheduler {
   symphony::BatchPlan plan_;
   symphony::DeviceWaits waits_;
   TimerHeap refresh_;  // models whose candidate has to be found anew
-  IdMap<RequestId, int> failures_;
+  Book book_;
   std::vector<Request> dropped_;  // scratch
   std::vector<DeviceId> taken_;   // scratch of spare_others()
   TimePoint asked_wake_ = TimePoint::max();

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <limits>
+
+#include "carillon/schedule/action.h"
+#include "carillon/schedule/id_map.h"
+
+namespace carillon::schedule {
+
+// Sees to it that each request comes to one outcome: an answer, a Refuse, or that its client goes. It knows
+// how often those that have none yet were tried in vain, and says which may be tried again. Where they wait
+// is the policy's: in queues, or in a table by id (RequestTable) where they have to be found by that. Not
+// thread-safe.
+class Book {
+ public:
+  // INFERs of a request that may fail before it is refused; those that came too late for their window are
+  // counted by themselves.
+  explicit Book(int attempts = 3, int late_attempts = std::numeric_limits<int>::max())
+      : attempts_(attempts), late_attempts_(late_attempts) {}
+
+  void refuse(RequestId id, Reason reason, TimePoint would_finish, Actions& out) {
+    close(id);
+    out.emplace_back(Refuse{id, reason, would_finish});
+  }
+  // It was answered, or its client has gone.
+  void close(RequestId id) {
+    if (tries_.size() > 0) tries_.erase(id);
+  }
+
+  // Its INFER did not succeed. False where it was tried often enough: then it is to be refused.
+  struct Failure {
+    bool counts = true;  // it is the INFER's own, and not its device's, or the policy's that stopped it
+    bool late = false;   // it came too late for its window
+  };
+  [[nodiscard]] bool try_again(RequestId id, Failure failure) {
+    Tries tries = tries_.erase(id).value_or(Tries{});
+    tries.failed += failure.counts ? 1 : 0;
+    tries.late += failure.late ? 1 : 0;
+    if (tries.failed >= attempts_ || tries.late >= late_attempts_) return false;
+    if (tries.failed + tries.late > 0) tries_.insert(id, tries);
+    return true;
+  }
+
+ private:
+  struct Tries {
+    int failed = 0, late = 0;
+  };
+  int attempts_, late_attempts_;
+  IdMap<RequestId, Tries> tries_;  // of those that were tried in vain: few
+};
+
+}  // namespace carillon::schedule
