@@ -106,3 +106,15 @@ def serving(program: Path, models: Path, log_path: Path, *options: str, page_cac
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def write_model(folder, name: str, nodes, inputs, output, weights=()) -> None:
+    """One model of a graph, in a repository."""
+    import onnx  # not every test needs it
+    from onnx import helper
+    graph = helper.make_graph(nodes, name, inputs, [output], list(weights))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    version = folder / name / "1"
+    version.mkdir(parents=True)
+    onnx.save(model, version / "model.onnx")

@@ -6,25 +6,15 @@ import json
 import threading
 
 import numpy as np
-import onnx
 import pytest
 import tritonclient.grpc as grpc_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from loopback import serving
+from loopback import serving, write_model
 from raw_http import MINUTE, ask, get, post
 
 WORDS, WIDTH, TOKENS = 50, 16, 8
-
-
-def write_model(folder, name: str, nodes, inputs, output, weights=()) -> None:
-    graph = helper.make_graph(nodes, name, inputs, [output], list(weights))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    version = folder / name / "1"
-    version.mkdir(parents=True)
-    onnx.save(model, version / "model.onnx")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ import tritonclient.http.aio as http_aio
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from loopback import RunningServer, free_addresses, serving
+from loopback import RunningServer, free_addresses, serving, write_model
 from raw_http import INFER, MINUTE, ask, connect, get, post, receive, until_closed
 
 MIB = 1 << 20

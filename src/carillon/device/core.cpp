@@ -23,7 +23,7 @@ Core::Core(const Limits& limits)
       load_(limits.queue, limits.reserved),
       input_(limits.queue, limits.reserved),
       output_(limits.queue, limits.reserved) {
-  CARILLON_ASSERT(limits.streams >= 1 && limits.streams <= 64 && limits.gathers > 0 && limits.scatters > 0);
+  CARILLON_ASSERT(limits.streams >= 1 && limits.streams <= 64);
   const std::size_t reserved = std::min(limits.queue, limits.reserved);
   for (int i = 0; i < limits.streams; ++i)
     streams_.push_back({.queue = WindowQueue(limits.queue, limits.reserved)});
@@ -261,7 +261,7 @@ void Core::unmapped(Slot slot, TimePoint now, Commands& out) {
 
 // --- INFER
 
-Slot Core::submit(const InferAction& infer, TimePoint, Commands& out) {
+Slot Core::submit(const InferAction& infer, TimePoint now, Commands& out) {
   CARILLON_ASSERT(infer.stream < streams_.size());
   const Slot slot = take_slot(ActionKind::infer, infer.id, infer.model);
   if (slot == no_slot) return slot;
@@ -272,6 +272,13 @@ Slot Core::submit(const InferAction& infer, TimePoint, Commands& out) {
   action.share = infer.share;
   action.state = State::input_queued;
   if (!infers_by_id_.find(infer.id.value)) infers_by_id_.insert(infer.id.value, slot);
+  if (limits_.gathers == 0) {
+    if (infer.window.latest < now)
+      report(slot, ActionStatus::too_late, out);
+    else
+      begin_gather(slot, out);
+    return slot;
+  }
   // At once, the most urgent first; what cannot be in time any more is not even copied.
   input_.push({.order = infer.window.earliest,
                .id = infer.id,
@@ -298,12 +305,16 @@ TimePoint Core::turn_input(TimePoint now, Commands& out) {
       report(slot, ActionStatus::too_late, out);
       continue;
     }
-    actions_[slot].state = State::gathering;
-    ++gathering_;
-    ++in_hand_;
-    out.push_back({.kind = Kind::gather, .slot = slot});
+    begin_gather(slot, out);
   }
   return TimePoint::max();
+}
+
+void Core::begin_gather(Slot slot, Commands& out) {
+  actions_[slot].state = State::gathering;
+  ++gathering_;
+  ++in_hand_;
+  out.push_back({.kind = Kind::gather, .slot = slot});
 }
 
 bool Core::take_io(Slot slot, std::uint64_t bytes) {
@@ -407,6 +418,11 @@ void Core::ended(Slot slot, int next, bool failed, TimePoint now, Commands& out)
       report(slot, ActionStatus::failed, out, Failure::executor);
     } else if (next == action.kernels) {
       end_use(action, now, out);
+      if (limits_.scatters == 0) {
+        report(slot, ActionStatus::success, out);
+        if (stream.queue.size() > 0) wake(executor, out);
+        return;
+      }
       action.state = State::output_queued;
       output_.push({.order = action.window.earliest, .id = action.id, .window = any_time, .slot = slot});
       if (scattering_ < limits_.scatters) wake(output_executor, out);

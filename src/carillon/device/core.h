@@ -39,8 +39,8 @@ struct Limits {
   std::size_t queue = 1024;     // LOADs and UNLOADs that may be open, and as many INFERs
   std::size_t reserved = 1024;  // of these, so many need no allocation
   std::uint8_t streams = 1;     // 1 to 64
-  std::size_t gathers = 1;      // that INPUT does at a time
-  std::size_t scatters = 1;     // likewise, OUTPUT
+  std::size_t gathers = 1;      // that INPUT does at a time; 0: any number, each on receipt
+  std::size_t scatters = 1;     // that OUTPUT does at a time; 0: there is nothing to do in OUTPUT
 };
 
 // Why an action failed, where it is not the executor that says so.
@@ -265,6 +265,7 @@ class Core {
   TimePoint turn_input(TimePoint now, Commands& out);
   TimePoint turn_output(TimePoint now, Commands& out);
   TimePoint turn_stream(Executor executor, TimePoint now, Commands& out);
+  void begin_gather(Slot slot, Commands& out);
   bool take_workspace(Action& action);
   void launch(Executor executor, Slot slot, Commands& out);
 

@@ -156,6 +156,28 @@ TEST(DeviceCore, AnInferGoesThroughItsSteps) {
   EXPECT_TRUE(d.core.at_rest());
 }
 
+TEST(DeviceCore, WithoutLimitsRowsAreTakenOnReceiptAndNobodyScatters) {
+  Limits any = limits();
+  any.gathers = any.scatters = 0;
+  Driven d(any);
+  d.bring(0, 0);
+  const Slot a = d.infer(1, 0, {at(5ms), at(9ms)}), b = d.infer(2, 0);
+  ASSERT_TRUE(d.take(Kind::gather, 2));
+  ASSERT_TRUE(d.take(Kind::gather, 1));
+  d.gathered(b);
+  d.gathered(a);
+  ASSERT_TRUE(d.take(Kind::launch, 2));
+  d.ended(b);
+  EXPECT_EQ(d.reported(2), "success");
+  EXPECT_FALSE(d.take(Kind::scatter, 2));
+  d.now = at(9ms) + 1ns;
+  d.infer(3, 0, {at(5ms), at(9ms)});
+  EXPECT_EQ(d.reported(3), "too_late");
+  d.tick(d.now);
+  EXPECT_EQ(d.reported(1), "too_late");
+  EXPECT_EQ(d.core.open(), 0U);
+}
+
 TEST(DeviceCore, WindowsHoldForLoadAndExec) {
   Driven d(limits());
   d.now = at(21ms);

@@ -79,7 +79,8 @@ void VirtualDevice::event(std::uint64_t what, TimePoint now) {
         const bool whole = r.next == r.work.kernels;
         if (whole || core_.dropped(detail)) end(r, whole ? r.work.outcome : ActionStatus::stopped);
         core_.ended(detail, r.next, whole && r.work.outcome == ActionStatus::failed, shown(now), commands_);
-        // What waits starts before anybody hears of the end.
+        // What waits starts, or is refused, before anybody hears of the end.
+        ended_ = detail;
         turn(stream, now);
       }
       break;
@@ -182,13 +183,17 @@ void VirtualDevice::handle(const Command& command, TimePoint now) {
     case Kind::report: {
       Run& r = runs_[command.slot];
       end(r, command.status);
-      done_.push_back({.tag = r.work.tag,
-                       .status = command.status,
-                       .failure = command.failure,
-                       .ran = r.ran,
-                       .start = r.ran ? r.start : now,
-                       .end = r.ran ? r.end : now,
-                       .busy = r.busy});
+      const Done done{.tag = r.work.tag,
+                      .status = command.status,
+                      .failure = command.failure,
+                      .ran = r.ran,
+                      .start = r.ran ? r.start : now,
+                      .end = r.ran ? r.end : now,
+                      .busy = r.busy};
+      if (command.slot == ended_ && command.status == ActionStatus::success)
+        last_ = done;
+      else
+        done_.push_back(done);
       break;
     }
   }
@@ -199,6 +204,8 @@ void VirtualDevice::run(TimePoint now) {
   while (handled_ < commands_.size()) handle(Command(commands_[handled_++]), now);
   commands_.clear();
   handled_ = 0;
+  ended_ = no_slot;
+  if (last_) done_.push_back(*std::exchange(last_, std::nullopt));
   while (told_ < done_.size()) {
     const Done done = done_[told_++];
     host_.done(done);

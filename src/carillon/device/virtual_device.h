@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "carillon/base/ids.h"
@@ -111,6 +112,8 @@ class VirtualDevice {
   std::size_t handled_ = 0;
   std::vector<Done> done_;
   std::size_t told_ = 0;
+  Slot ended_ = no_slot;          // the INFER that has just run to its end,
+  std::optional<Done> last_;      // which is told of after all else
   std::vector<TimePoint> turns_;  // by executor: the turn that is planned
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -106,11 +107,11 @@ struct DeviceChanged {
 // those that came before. A new version may come while the last one serves: what waits is for the new one.
 struct ModelChanged {
   ModelId model;
-  std::optional<ModelInfo> info;  // of its version from now on; none: it goes
+  std::shared_ptr<const ModelInfo> info;  // of its version from now on; none: it goes
 };
 // It comes, or comes in a new version.
 inline ModelChanged model_comes(const ModelInfo& info) {
-  return {info.id, info};
+  return {info.id, std::make_shared<const ModelInfo>(info)};
 }
 struct Wake {};
 // What a finished request takes when it runs alone: a sample, measured off the critical path (Orloj,

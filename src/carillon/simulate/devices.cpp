@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "carillon/base/assert.h"
@@ -21,8 +20,8 @@ device::Limits limits(std::uint64_t pages) {
   return {.pages = pages == no_limit ? 0 : pages,
           .queue = std::size_t{1} << 20,
           .reserved = 8,
-          .gathers = std::numeric_limits<std::size_t>::max(),
-          .scatters = std::numeric_limits<std::size_t>::max()};
+          .gathers = 0,
+          .scatters = 0};
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
                           DeviceChanged{{1}, false, 3},
                           Wake{},
                           RequestProfiled{{0}, {1}, 2ms},
-                          ModelChanged{{0}, std::nullopt}};
+                          ModelChanged{{0}, nullptr}};
   for (const Event& event : events) {
     std::string line, again;
     append(line, event);

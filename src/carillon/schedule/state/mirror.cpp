@@ -27,7 +27,7 @@ void Mirror::model_changed(const ModelChanged& change) {
   Model& m = models_[index];
   if (!comes_first) {
     if (change.info) m.info = *change.info;
-    m.served = change.info.has_value();
+    m.served = change.info != nullptr;
     ++m.changes;
     m.places = 0;
     m.load = profile::RollingWindow(m.info.load);

@@ -92,7 +92,7 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
         some_model(static_cast<std::uint32_t>(below(static_cast<std::uint64_t>(count))), random);
     if (below(4) == 0) model.pages = 0;
     const TimePoint t{Duration{below(static_cast<std::uint64_t>(spread.count()))}};
-    if (below(2) == 0) world.sim->model({model.id, std::nullopt}, t);
+    if (below(2) == 0) world.sim->model({model.id, nullptr}, t);
     if (below(4) != 0) world.sim->model(model_comes(model), t + Duration{below(30'000'000)});
   }
   return world;
@@ -167,7 +167,7 @@ TEST_P(Policies, ServeAModelThatComesAgain) {
     };
     ask(TimePoint{}, TimePoint{3s});
     world.model(model_comes(renewed), TimePoint{990ms});         // while it serves
-    world.model({ModelId{0}, std::nullopt}, TimePoint{1490ms});  // goes
+    world.model({ModelId{0}, nullptr}, TimePoint{1490ms});  // goes
     world.model(model_comes(models[0]), TimePoint{1990ms});      // comes again, as it was at first
     world.run();
     ASSERT_TRUE(world.problems().empty()) << "pages " << pages << "\n" << world.problems_text();

@@ -60,7 +60,7 @@ void SimWorld::change(const ModelChanged& change) {
   if (change.info) models_[model] = *change.info;
   for (SimDevice& d : devices_)
     if (change.info && d.core != nullptr) d.core->set_pages(change.model, change.info->pages);
-  served_[model] = change.info.has_value();
+  served_[model] = change.info != nullptr;
   ++versions_[model];
   decide(change);
   if (change.info) return;
@@ -108,8 +108,8 @@ void SimWorld::run(TimePoint until) {
           d.core = std::make_unique<device::VirtualDevice>(device::Limits{.pages = options_.pages[entry.what],
                                                                           .queue = 1 << 20,
                                                                           .reserved = 8,
-                                                                          .gathers = 1 << 20,
-                                                                          .scatters = 1 << 20},
+                                                                          .gathers = 0,
+                                                                          .scatters = 0},
                                                            Duration{0}, d);
           for (const ModelInfo& model : models_) d.core->add_model(model.id, model.pages);
         }
