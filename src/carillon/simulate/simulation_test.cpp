@@ -325,8 +325,10 @@ TEST(Simulation, AtOneInstantDevicesComeFirstThenClientsThenTheClock) {
       if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event))
         out.emplace_back(schedule::Infer{
             ActionId{next++}, DeviceId{0}, ModelId{0}, {arrival->request.id}, {now, TimePoint::max()}, 6ms});
-      return next > 0 && now < TimePoint{14ms} ? TimePoint{14ms} : TimePoint::max();
+      woken = woken || std::holds_alternative<schedule::Wake>(event);
+      return next > 0 && !woken ? TimePoint{14ms} : TimePoint::max();
     }
+    bool woken = false;
     std::uint64_t next = 0;
   } planner;
   auto s = scenario(0, 1);
