@@ -94,8 +94,9 @@ class Mirror {
   // Devices that are alive.
   std::size_t alive_count() const { return alive_; }
 
-  const Executor& exec(DeviceId id) const { return device(id).exec; }
-  const Executor& load(DeviceId id) const { return device(id).load; }
+  // Of a device that was announced.
+  const Executor& exec(DeviceId id) const { return devices_[id.index()].exec; }
+  const Executor& load(DeviceId id) const { return devices_[id.index()].load; }
   // An INFER or a LOAD that is not reported yet; none where it is not known.
   const SentAction* sent(ActionId id) const { return actions_.find(id); }
   // The same, of a model that has not changed since.
