@@ -66,13 +66,13 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
       copies.push_back(ModelId{i});
   }
   std::vector<Flight> lost;
-  for (const SentAction& infer : mirror_.device_changed(change))
+  for (SentAction& infer : mirror_.device_changed(change))
     lost.push_back({.id = infer.id,
                     .device = id,
                     .model = infer.model,
                     .batch_index = infer.batch_index,
                     .batch = infer.batch,
-                    .requests = std::move(*flying_.erase(infer.id)),
+                    .requests = std::move(infer.members),
                     .outdated = infer.outdated});
   for (const ModelId model : copies) left(model, id, now);
   Device& d = devices_[id.index()];
@@ -113,13 +113,12 @@ ActionId Fleet::send(DeviceId id, ModelId model, int batch_index, std::vector<Re
   CARILLON_ASSERT(requests.size() >= size);
   requests.resize(size);
   const Duration expected = exec(model, batch_index);
-  const ActionId action =
-      mirror_.begin_infer(id, model, batch_index, {}, window.earliest, expected, now, environment().dispatch);
   std::vector<RequestId> ids;
   ids.reserve(size);
   for (const Request& r : requests) ids.push_back(r.id);
+  const ActionId action = mirror_.begin_infer(id, model, batch_index, std::move(requests), window.earliest,
+                                              expected, now, environment().dispatch);
   out.emplace_back(Infer{action, id, model, std::move(ids), window, expected});
-  flying_.insert(action, std::move(requests));
   return action;
 }
 
@@ -127,15 +126,8 @@ void Fleet::stop(ActionId id, Actions& out) {
   if (const SentAction* infer = mirror_.sent(id)) out.emplace_back(Stop{id, infer->device});
 }
 
-void Fleet::forget(RequestId request, ModelId model) {
-  for (std::size_t i = 0; i < devices_.size(); ++i)
-    for (const Executor::Pending& pending : mirror_.exec(DeviceId{static_cast<std::uint32_t>(i)}).pending())
-      if (pending.model == model)
-        std::erase_if(*flying_.find(pending.id), [request](const Request& r) { return r.id == request; });
-}
-
 Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out) {
-  const auto sent = mirror_.finish(done, now);
+  auto sent = mirror_.finish(done, now);
   if (!sent) return {};
   if (sent->kind != ActionKind::infer) return moved(*sent, done, now, out);
   Report report{.flight = Flight{.id = done.id,
@@ -143,7 +135,7 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
                                  .model = sent->model,
                                  .batch_index = sent->batch_index,
                                  .batch = sent->batch,
-                                 .requests = std::move(*flying_.erase(done.id)),
+                                 .requests = std::move(sent->members),
                                  .outdated = sent->outdated},
                 .loaded = {},
                 .unloadable = {},

@@ -127,7 +127,7 @@ class Fleet {
   bool current(ActionId id) const { return mirror_.current(id); }
   // The client of a request has gone: where it is in a flight of that model, it is taken out of its list, so
   // that nobody tries it again. O(devices).
-  void forget(RequestId request, ModelId model);
+  void forget(RequestId request, ModelId model) { mirror_.forget(request, model); }
 
   // An action is reported. For an INFER, returns its flight and removes it (whatever its status); LOADs and
   // UNLOADs are dealt with here, and `loaded` tells that a model became ready on a device.
@@ -181,7 +181,7 @@ class Fleet {
     return mirror_.free_pages(id) + mirror_.freeing_pages(id) - devices_[id.index()].coming_pages;
   }
   std::size_t loads(DeviceId id) const { return mirror_.load(id).pending().size(); }
-  bool absent(DeviceId id, ModelId model) const { return mirror_.residence(id, model) == Residence::absent; }
+  bool absent(DeviceId id, ModelId model) const { return mirror_.absent(id, model); }
   bool room_for_another_load(DeviceId id) const;
   void placed(ModelId model, DeviceId device, TimePoint now);
   void removed(ModelId model, DeviceId device, TimePoint now);
@@ -209,7 +209,6 @@ class Fleet {
   Placement placement_;          // kept while scarce_
   LoadPriority pressing_;        // likewise
   std::vector<ModelId> wanted_;
-  IdMap<ActionId, std::vector<Request>> flying_;
   TimePoint wake_ = TimePoint::max();
 };
 

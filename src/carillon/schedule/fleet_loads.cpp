@@ -287,8 +287,8 @@ bool Fleet::unused_room(DeviceId id, std::uint64_t needs, TimePoint now, Room& f
   std::size_t tried = 0;
   for (const auto& [used, other] : mirror_.lru(id)) {
     if (room >= needs || ++tried > victims_tried) break;
-    if (mirror_.pending_infers(id, other) > 0 || models_[other.index()].waiting_since != TimePoint::max() ||
-        now - used < loads_unused * mirror_.load_estimate(other))
+    if (models_[other.index()].waiting_since != TimePoint::max() ||
+        now - used < loads_unused * mirror_.load_estimate(other) || mirror_.pending_infers(id, other) > 0)
       continue;
     room += pages(other);
     found.victims.push_back(other);
@@ -330,13 +330,14 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
   for (auto at = order.begin(); at != last; ++at) {
     const DeviceId id = at->second;
     const Duration others_wait = patience(id, now);
+    const std::uint64_t total_pages = mirror_.total_pages(id);
     std::size_t tried = 0, without_room = 0;
     std::uint64_t too_large = std::numeric_limits<std::uint64_t>::max();
     for (const auto& [priority, model] : pressing_.wanted()) {
       if (++tried > wanted_tried) break;
       const Model& m = models_[model.index()];
-      if (m.room_on != nowhere || now < m.load_not_before || mirror_.total_pages(id) < pages(model) ||
-          !absent(id, model) || exec(model, 0) / 2 > others_wait ||
+      if (m.room_on != nowhere || now < m.load_not_before || !absent(id, model) ||
+          total_pages < pages(model) || exec(model, 0) / 2 > others_wait ||
           saturating_add(now, mirror_.load_estimate(model) + span(model, 0)) > m.deadline)
         continue;
       if (pages(model) >= too_large) continue;

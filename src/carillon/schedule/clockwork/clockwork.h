@@ -34,7 +34,7 @@ namespace carillon::schedule {
 // Beyond the paper, an idle LOAD executor loads models whose requests were refused although a device that has
 // them could have served them: no LOAD was quick enough, or all copies were busy (then only into free
 // memory). Refusals: on arrival, if no device could answer it in time with what it was sent already; later,
-// when the last start that would be in time has passed (a WakeAt asks to be there then).
+// when the last start that would be in time has passed (a wake is asked for then).
 //
 // What a batch may outlast its estimate by, and how long an INFER and its answer are on their way, is known
 // of each device by its Margins: measured where the environment says so.

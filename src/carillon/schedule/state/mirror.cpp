@@ -63,11 +63,6 @@ void Mirror::unload_leaving(Actions& out) {
   leaving_.clear();
 }
 
-Mirror::Device& Mirror::device(DeviceId id) {
-  CARILLON_ASSERT(id.index() < devices_.size());
-  return devices_[id.index()];
-}
-
 std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change) {
   CARILLON_ASSERT(change.device.index() <= devices_.size());
   if (change.device.index() == devices_.size()) devices_.emplace_back();
@@ -110,11 +105,6 @@ std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change) {
   return lost;
 }
 
-Mirror::OnDevice* Mirror::find(Device& d, ModelId model) const {
-  if (model.index() >= d.slot_of.size() || d.slot_of[model.index()] == no_slot) return nullptr;
-  return &d.slots[d.slot_of[model.index()]];
-}
-
 Mirror::OnDevice& Mirror::get(Device& d, ModelId model) {
   if (OnDevice* found = find(d, model)) return *found;
   if (model.index() >= d.slot_of.size()) d.slot_of.resize(models_.size(), no_slot);
@@ -124,20 +114,9 @@ Mirror::OnDevice& Mirror::get(Device& d, ModelId model) {
   return d.slots.emplace_back(OnDevice{.load = profile::RollingWindow(m.info.load), .times = {}});
 }
 
-Residence Mirror::residence(DeviceId id, ModelId model) const {
-  if (models_[model.index()].info.pages == 0) return alive(id) ? Residence::loaded : Residence::absent;
-  const OnDevice* on = find(device(id), model);
-  return on == nullptr ? Residence::absent : on->residence;
-}
-
 TimePoint Mirror::last_use(DeviceId id, ModelId model) const {
   const OnDevice* on = find(device(id), model);
   return on == nullptr ? TimePoint::min() : on->last_use;
-}
-
-int Mirror::pending_infers(DeviceId id, ModelId model) const {
-  const OnDevice* on = find(device(id), model);
-  return on == nullptr ? 0 : on->pending_infers;
 }
 
 TimePoint Mirror::ready_at(DeviceId id, ModelId model, TimePoint now) const {
@@ -235,37 +214,51 @@ ActionId Mirror::begin_unload(DeviceId id, ModelId model) {
 
 ActionId Mirror::begin_infer(DeviceId id, ModelId model, int batch_index, std::vector<RequestId> requests,
                              TimePoint earliest, Duration expected, TimePoint now, Duration dispatch) {
-  Device& d = device(id);
-  const Model& m = models_[model.index()];
-  const ModelInfo& info = m.info;
-  const int batch = info.batches[static_cast<std::size_t>(batch_index)].batch;
-  CARILLON_ASSERT(d.alive && m.served && earliest >= now &&
-                  (requests.empty() || static_cast<int>(requests.size()) == batch));
-  bool cold = false;
-  const bool uses_copy = info.pages > 0;
-  if (uses_copy) {
-    OnDevice& on = get(d, model);
-    cold = on.residence == Residence::loading;
-    CARILLON_ASSERT(cold || on.residence == Residence::loaded);
+  SentAction infer{
+      .device = id, .model = model, .batch_index = batch_index, .sent = now, .expected = expected};
+  infer.batch = static_cast<int>(requests.size());
+  infer.requests = std::move(requests);
+  return send_infer(std::move(infer), earliest, dispatch);
+}
+
+ActionId Mirror::begin_infer(DeviceId id, ModelId model, int batch_index, std::vector<Request> members,
+                             TimePoint earliest, Duration expected, TimePoint now, Duration dispatch) {
+  SentAction infer{
+      .device = id, .model = model, .batch_index = batch_index, .sent = now, .expected = expected};
+  infer.batch = static_cast<int>(members.size());
+  infer.members = std::move(members);
+  return send_infer(std::move(infer), earliest, dispatch);
+}
+
+ActionId Mirror::send_infer(SentAction infer, TimePoint earliest, Duration dispatch) {
+  Device& d = device(infer.device);
+  const Model& m = models_[infer.model.index()];
+  CARILLON_ASSERT(d.alive && m.served && earliest >= infer.sent &&
+                  infer.batch == m.info.batches[static_cast<std::size_t>(infer.batch_index)].batch);
+  if (m.info.pages > 0) {
+    OnDevice& on = get(d, infer.model);
+    infer.uses_copy = true;
+    infer.sent_cold = on.residence == Residence::loading;
+    CARILLON_ASSERT(infer.sent_cold || on.residence == Residence::loaded);
     ++on.pending_infers;
-    if (!cold) use(d, model, on, now);
+    if (!infer.sent_cold) use(d, infer.model, on, infer.sent);
   }
-  const bool at_once = d.exec.idle() && !cold && earliest <= now;
-  d.exec.push(next_action_, model, std::max(earliest, saturating_add(now, dispatch)), expected);
-  actions_.insert(next_action_, {.id = next_action_,
-                                 .kind = ActionKind::infer,
-                                 .device = id,
-                                 .model = model,
-                                 .batch_index = batch_index,
-                                 .batch = batch,
-                                 .requests = std::move(requests),
-                                 .sent_cold = cold,
-                                 .at_once = at_once,
-                                 .uses_copy = uses_copy,
-                                 .sent = now,
-                                 .expected = expected,
-                                 .version = m.changes});
+  infer.id = next_action_;
+  infer.kind = ActionKind::infer;
+  infer.at_once = d.exec.idle() && !infer.sent_cold && earliest <= infer.sent;
+  infer.version = m.changes;
+  d.exec.push(infer.id, infer.model, std::max(earliest, saturating_add(infer.sent, dispatch)),
+              infer.expected);
+  actions_.insert(infer.id, std::move(infer));
   return ActionId{next_action_.value++};
+}
+
+void Mirror::forget(RequestId request, ModelId model) {
+  for (const Device& d : devices_)
+    for (const Executor::Pending& pending : d.exec.pending())
+      if (pending.model == model)
+        std::erase_if(actions_.find(pending.id)->members,
+                      [request](const Request& r) { return r.id == request; });
 }
 
 // When what follows a reported action on its executor may start.

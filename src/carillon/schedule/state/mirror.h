@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "carillon/base/assert.h"
 #include "carillon/profile/rolling.h"
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/environment.h"
@@ -28,15 +29,17 @@ struct SentAction {
   ActionKind kind{};
   DeviceId device;
   ModelId model;
-  int batch_index = 0;              // INFER: place in the model's list of batch sizes
-  int batch = 0;                    // INFER: that size
-  std::vector<RequestId> requests;  // INFER, where whoever sent it wants them back
-  bool sent_cold = false;           // INFER: sent while the model was still loading
-  bool at_once = false;             // INFER: nothing was before it, and its window was open
-  bool uses_copy = false;           // INFER: counted where the weights are
-  TimePoint sent;                   // INFER
-  Duration expected{0};             // INFER: of EXEC, when it was sent
-  std::uint32_t version = 0;        // of the model, as the mirror counts them
+  int batch_index = 0;  // INFER: place in the model's list of batch sizes
+  int batch = 0;        // INFER: that size
+  // INFER: its requests, where whoever sent it wants them back; by id, or as they are.
+  std::vector<RequestId> requests;
+  std::vector<Request> members;
+  bool sent_cold = false;     // INFER: sent while the model was still loading
+  bool at_once = false;       // INFER: nothing was before it, and its window was open
+  bool uses_copy = false;     // INFER: counted where the weights are
+  TimePoint sent;             // INFER
+  Duration expected{0};       // INFER: of EXEC, when it was sent
+  std::uint32_t version = 0;  // of the model, as the mirror counts them
   // As it is reported.
   bool outdated = false;         // the model went, or came in another version, since
   bool copy_lost = false;        // INFER: the worker says that the weights are not there
@@ -91,8 +94,9 @@ class Mirror {
   // Devices that are alive.
   std::size_t alive_count() const { return alive_; }
 
-  const Executor& exec(DeviceId id) const { return device(id).exec; }
-  const Executor& load(DeviceId id) const { return device(id).load; }
+  // Of a device that was announced.
+  const Executor& exec(DeviceId id) const { return devices_[id.index()].exec; }
+  const Executor& load(DeviceId id) const { return devices_[id.index()].load; }
   // An INFER or a LOAD that is not reported yet; none where it is not known.
   const SentAction* sent(ActionId id) const { return actions_.find(id); }
   // The same, of a model that has not changed since.
@@ -101,16 +105,31 @@ class Mirror {
     return found != nullptr && found->version == models_[found->model.index()].changes;
   }
 
-  Residence residence(DeviceId device, ModelId model) const;
+  Residence residence(DeviceId id, ModelId model) const {
+    if (models_[model.index()].info.pages == 0) return alive(id) ? Residence::loaded : Residence::absent;
+    const OnDevice* on = find(device(id), model);
+    return on == nullptr ? Residence::absent : on->residence;
+  }
   bool loaded(DeviceId id, ModelId model) const {
-    return alive(id) && residence(id, model) == Residence::loaded;
+    if (!alive(id)) return false;
+    if (models_[model.index()].info.pages == 0) return true;
+    const OnDevice* on = find(devices_[id.index()], model);
+    return on != nullptr && on->residence == Residence::loaded;
+  }
+  // No copy is there, and none comes or goes. The device was announced; a model of zero pages has no copies.
+  bool absent(DeviceId id, ModelId model) const {
+    const OnDevice* on = find(devices_[id.index()], model);
+    return on == nullptr || on->residence == Residence::absent;
   }
   // Devices where it is loading or loaded; none for a model of zero pages.
   std::size_t places(ModelId model) const { return models_[model.index()].places; }
   // When it was last used where it is loaded; where it is loading, when that began.
   TimePoint last_use(DeviceId id, ModelId model) const;
   // INFERs of the model that are pending on the device.
-  int pending_infers(DeviceId device, ModelId model) const;
+  int pending_infers(DeviceId id, ModelId model) const {
+    const OnDevice* on = find(device(id), model);
+    return on == nullptr ? 0 : on->pending_infers;
+  }
   // When the weights will be there, seen at `now`: `now` where loaded, the expected end of the LOAD where
   // loading, max() otherwise.
   TimePoint ready_at(DeviceId device, ModelId model, TimePoint now) const;
@@ -157,9 +176,14 @@ class Mirror {
   // pending actions; its pages are free when it is reported.
   ActionId begin_load(DeviceId device, ModelId model, TimePoint earliest, Duration expected, TimePoint now);
   ActionId begin_unload(DeviceId device, ModelId model);
-  // An INFER is on its way for `dispatch`: it cannot start before. `requests` may be empty.
+  // An INFER is on its way for `dispatch`: it cannot start before.
   ActionId begin_infer(DeviceId device, ModelId model, int batch_index, std::vector<RequestId> requests,
                        TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {});
+  ActionId begin_infer(DeviceId device, ModelId model, int batch_index, std::vector<Request> members,
+                       TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {});
+  // The client of a request has gone: where it is a member of an INFER of that model, it is no more.
+  // O(pending INFERs).
+  void forget(RequestId request, ModelId model);
 
   // An action is reported: corrects executors, memory, times and margins. None where the action is not known
   // (its device went meanwhile, or it was reported before).
@@ -213,10 +237,20 @@ class Mirror {
     unsigned reports = 0;       // since the bounds were found anew
   };
 
-  Device& device(DeviceId id);
+  Device& device(DeviceId id) {
+    CARILLON_ASSERT(id.index() < devices_.size());
+    return devices_[id.index()];
+  }
   const Device& device(DeviceId id) const { return const_cast<Mirror*>(this)->device(id); }
-  OnDevice* find(Device& d, ModelId model) const;
-  const OnDevice* find(const Device& d, ModelId model) const { return find(const_cast<Device&>(d), model); }
+  const OnDevice* find(const Device& d, ModelId model) const {
+    if (model.index() >= d.slot_of.size()) return nullptr;
+    const std::uint32_t slot = d.slot_of[model.index()];
+    return slot == no_slot ? nullptr : &d.slots[slot];
+  }
+  OnDevice* find(Device& d, ModelId model) const {
+    return const_cast<OnDevice*>(find(std::as_const(d), model));
+  }
+  ActionId send_infer(SentAction infer, TimePoint earliest, Duration dispatch);
   OnDevice& get(Device& d, ModelId model);
   const MeasuredTimes& times(DeviceId device, ModelId model) const;
   void use(Device& d, ModelId model, OnDevice& on, TimePoint now);

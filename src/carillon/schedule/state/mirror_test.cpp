@@ -116,6 +116,45 @@ TEST(Mirror, AnInferIsAtOnceWhereNothingKeepsItFromStarting) {
   EXPECT_FALSE(at_once(at(23ms), at(23ms), at(29ms))) << "another was before it";
 }
 
+TEST(Mirror, ACopyOfAnotherVersionLeavesWhenNothingUsesIt) {
+  Loaded w;
+  const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{0}}, at(6ms), 3ms, at(6ms));
+  const ModelInfo renewed = linear_model(0, 1ms, 7ms, 5);
+  w.state.model_changed(model_comes(renewed));
+  EXPECT_EQ(w.state.residence(device, model), Residence::leaving);
+  EXPECT_EQ(w.state.places(model), 0U);
+  Actions out;
+  w.state.unload_leaving(out);
+  EXPECT_TRUE(out.empty()) << "an INFER of the last version needs it";
+  const auto done = w.state.finish({infer, ActionStatus::success, at(6ms), at(36ms), 30ms}, at(36ms));
+  EXPECT_TRUE(done->outdated);
+  EXPECT_EQ(w.state.exec_estimate(device, model, 0), renewed.batches.front().exec)
+      << "what it took is no measurement of the new one";
+  w.state.unload_leaving(out);
+  ASSERT_EQ(out.size(), 1U);
+  EXPECT_EQ(w.state.freeing_pages(device), 3U) << "the pages of the version that leaves";
+  w.state.finish({std::get<Unload>(out[0]).id, ActionStatus::success, at(37ms), at(37ms), 0ms}, at(37ms));
+  EXPECT_EQ(w.state.free_pages(device), 10U);
+  w.state.begin_load(device, model, at(38ms), 8ms, at(38ms));
+  EXPECT_EQ(w.state.free_pages(device), 5U);
+}
+
+TEST(Mirror, WhatIsLoadedForAModelThatWentIsUnloadedWhenItIsThere) {
+  Mirror state;
+  state.model_changed(model_comes(linear_model(0, 1ms, 2ms, 3)));
+  state.device_changed({device, true, 10});
+  const ActionId load = state.begin_load(device, model, at(0ms), 8ms, at(0ms));
+  state.model_changed({model, std::nullopt});
+  EXPECT_FALSE(state.served(model));
+  EXPECT_FALSE(state.can_hold(model));
+  Actions out;
+  state.unload_leaving(out);
+  EXPECT_TRUE(out.empty()) << "the LOAD is on its way";
+  EXPECT_TRUE(state.finish({load, ActionStatus::success, at(0ms), at(8ms), 8ms}, at(8ms))->outdated);
+  state.unload_leaving(out);
+  EXPECT_EQ(out.size(), 1U);
+}
+
 TEST(Mirror, AFailedLoadGivesItsPagesBack) {
   Mirror state;
   state.model_changed(model_comes(linear_model(0, 1ms, 2ms, 3)));
