@@ -201,6 +201,8 @@ inline void expect_streams_end_and_resume(const UnderTest& tested) {
     int next = 0;
     for (int launches = 0; next < plan.kernels() && launches < 100; ++launches) {
       ++run;
+      // Whether an eviction meets a run this short is chance; before it begins, it always does.
+      if (launches == 0 && round % 4 == 0) stream->evict(run);
       std::atomic<bool> done{false};
       std::thread evictor([&, mine = run, spins = random.below(2000)] {
         for (std::uint64_t i = 0; i < spins && !done; ++i) std::this_thread::yield();
@@ -218,7 +220,7 @@ inline void expect_streams_end_and_resume(const UnderTest& tested) {
     ASSERT_EQ(next, plan.kernels());
     ASSERT_EQ(memory.answer(), want) << "round " << round;
   }
-  EXPECT_GT(ended_early, 0);
+  EXPECT_GE(ended_early, 13);
 
   const Throws throws(plan);
   ++run;

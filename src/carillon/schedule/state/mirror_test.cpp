@@ -144,7 +144,7 @@ TEST(Mirror, WhatIsLoadedForAModelThatWentIsUnloadedWhenItIsThere) {
   state.model_changed(model_comes(linear_model(0, 1ms, 2ms, 3)));
   state.device_changed({device, true, 10});
   const ActionId load = state.begin_load(device, model, at(0ms), 8ms, at(0ms));
-  state.model_changed({model, std::nullopt});
+  state.model_changed({model, nullptr});
   EXPECT_FALSE(state.served(model));
   EXPECT_FALSE(state.can_hold(model));
   Actions out;
