@@ -197,7 +197,7 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
   std::atomic<std::uint32_t> life_{0};
   std::atomic<bool> load_busy_{false}, probing_{false}, ending_{false};
 
-  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_.
+  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_ or measuring_.
   std::mutex telling_;
   std::vector<ActionResult> telling_now_;
 
@@ -765,6 +765,10 @@ std::uint32_t WorkerImpl::retire() {
     core_.retire();
     std::erase_if(results_, [](const ActionResult& result) { return result.id.value < own_action; });
   }
+  {
+    const std::lock_guard lock(measuring_);  // who measures waits in vain
+  }
+  measured_.notify_all();
   // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done.
   input_.call([] {});
   output_.call([] {});
@@ -796,13 +800,16 @@ void WorkerImpl::probe_device(std::uint32_t life) {
 
 template <typename Command>
 std::optional<ActionResult> WorkerImpl::perform(Command command) {
+  const std::uint32_t life = life_.load();
   std::unique_lock lock(measuring_);
   command.id = {own_action + own_actions_++};
   lock.unlock();
   if (!submit(command)) return std::nullopt;
   lock.lock();
-  measured_.wait(lock, [&] { return own_results_.contains(command.id); });
-  return std::move(own_results_.extract(command.id).mapped());
+  measured_.wait(lock, [&] { return own_results_.contains(command.id) || over(life); });
+  auto result = own_results_.extract(command.id);
+  if (result.empty()) return std::nullopt;
+  return std::move(result.mapped());
 }
 
 Result<std::vector<Duration>> WorkerImpl::measure_load(ModelId id, int repeats) {
@@ -818,7 +825,7 @@ Result<std::vector<Duration>> WorkerImpl::measure_load(ModelId id, int repeats) 
   std::vector<Duration> durations;
   for (int i = 0; i < repeats; ++i) {
     const auto loaded = perform(LoadCommand{.id = {}, .model = id, .window = any_time});
-    if (!loaded) return fail(ErrorCode::unavailable, "the worker stops");
+    if (!loaded) return fail(ErrorCode::unavailable, "the worker stops, or its device is gone");
     if (loaded->status == ActionStatus::no_memory)
       return fail(ErrorCode::resource_exhausted, "model " + std::to_string(id.value) + " needs " +
                                                      std::to_string(host->range.pages) + " pages, and " +
@@ -847,7 +854,7 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
   }
   if (brought) {
     const auto loaded = perform(LoadCommand{.id = {}, .model = id, .window = any_time});
-    if (!loaded) return fail(ErrorCode::unavailable, "the worker stops");
+    if (!loaded) return fail(ErrorCode::unavailable, "the worker stops, or its device is gone");
     if (loaded->status != ActionStatus::success)
       return fail(ErrorCode::resource_exhausted, name + " cannot be loaded: it needs " +
                                                      std::to_string(host->range.pages) + " pages, and " +
