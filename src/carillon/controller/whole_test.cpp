@@ -1,8 +1,6 @@
 // The controller's core, every policy and the device core together, in virtual time: clients that come and
 // go, devices that fail and hang, reports that come twice, and runs that are ended between kernels wherever
 // it may hurt, against what a client is promised.
-#include <charconv>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/base/testing/seeds.h"
 #include "carillon/controller/core.h"
 #include "carillon/controller/testing/fakes.h"
 #include "carillon/controller/testing/virtual_worker.h"
@@ -207,14 +206,7 @@ class World final : public VirtualWorker::World {
 class Whole : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Whole, PromisesHoldWhateverHappens) {
-  std::uint64_t first = 0, last = 99;
-  if (const char* seeds = std::getenv("CARILLON_WHOLE_SEEDS")) {
-    const std::string_view text(seeds);
-    const auto dots = text.find("..");
-    ASSERT_NE(dots, std::string_view::npos) << "CARILLON_WHOLE_SEEDS is FIRST..LAST";
-    std::from_chars(text.data(), text.data() + dots, first);
-    std::from_chars(text.data() + dots + 2, text.data() + text.size(), last);
-  }
+  const auto [first, last] = carillon::testing::seeds_from("CARILLON_WHOLE_SEEDS", {0, 99});
   Tally all;
   for (std::uint64_t seed = first; seed <= last && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -122,7 +122,7 @@ Slot Core::submit(const LoadAction& load, TimePoint, Commands& out) {
   return slot;
 }
 
-Slot Core::submit(const UnloadAction& unload, TimePoint now, Commands& out) {
+Slot Core::submit(const UnloadAction& unload, TimePoint, Commands& out) {
   const Slot slot = take_slot(ActionKind::unload, unload.id, unload.model);
   if (slot == no_slot) return slot;
   if (!known(unload.model)) {
@@ -130,7 +130,7 @@ Slot Core::submit(const UnloadAction& unload, TimePoint now, Commands& out) {
     return slot;
   }
   park(slot);
-  settle(models_[unload.model.index()], now, out);
+  settle(models_[unload.model.index()], out);
   return slot;
 }
 
@@ -144,7 +144,7 @@ void Core::park(Slot slot) {
 }
 
 // Carries out what is parked, as far as the model's pages allow.
-void Core::settle(Model& model, TimePoint, Commands& out) {
+void Core::settle(Model& model, Commands& out) {
   while (model.first_parked != no_slot) {
     const Slot slot = model.first_parked;
     Action& action = actions_[slot];
@@ -225,7 +225,7 @@ TimePoint Core::turn_load(TimePoint now, Commands& out) {
   return TimePoint::max();
 }
 
-void Core::copied(Slot slot, bool done, TimePoint now, Commands& out) {
+void Core::copied(Slot slot, bool done, TimePoint, Commands& out) {
   CARILLON_ASSERT(copying_ == slot);
   copying_ = no_slot;
   --in_hand_;
@@ -241,11 +241,11 @@ void Core::copied(Slot slot, bool done, TimePoint now, Commands& out) {
   else
     report(slot, done ? ActionStatus::success : ActionStatus::failed, out,
            done ? Failure::none : Failure::executor);
-  settle(model, now, out);
+  settle(model, out);
   if (load_.size() > 0) wake(load_executor, out);
 }
 
-void Core::unmapped(Slot slot, TimePoint now, Commands& out) {
+void Core::unmapped(Slot slot, TimePoint, Commands& out) {
   CARILLON_ASSERT(unmapping_ && actions_[slot].state == State::unmapping);
   unmapping_ = false;
   --in_hand_;
@@ -255,7 +255,7 @@ void Core::unmapped(Slot slot, TimePoint now, Commands& out) {
     free_slot(slot);
   else
     report(slot, ActionStatus::success, out);
-  settle(model, now, out);
+  settle(model, out);
   if (!unmaps_.empty() || input_.size() > 0) wake(input_executor, out);
 }
 
@@ -338,8 +338,7 @@ void Core::gathered(Slot slot, const Gathered& result, TimePoint, Commands& out)
   action.state = State::exec_queued;
   Stream& stream = streams_[action.stream];
   stream.queue.push(entry(slot));
-  if (stream.running == no_slot && stream.queue.front().slot == slot)
-    wake(static_cast<Executor>(first_stream + action.stream), out);
+  if (stream.running == no_slot && stream.queue.front().slot == slot) wake(executor(slot), out);
 }
 
 bool Core::take_workspace(Action& action) {
@@ -392,7 +391,7 @@ void Core::launch(Executor executor, Slot slot, Commands& out) {
 }
 
 // The run is over, or given up: gives back what it had of its own.
-void Core::end_use(Action& action, TimePoint now, Commands& out) {
+void Core::end_use(Action& action, Commands& out) {
   Model& model = models_[action.model.index()];
   CARILLON_ASSERT(action.begun && model.uses > 0);
   --model.uses;
@@ -401,38 +400,34 @@ void Core::end_use(Action& action, TimePoint now, Commands& out) {
     for (std::size_t i = 0; i < streams_.size(); ++i)
       if (streams_[i].starved) wake(static_cast<Executor>(first_stream + i), out);
   }
-  if (model.uses == 0) settle(model, now, out);
+  if (model.uses == 0) settle(model, out);
 }
 
-void Core::ended(Slot slot, int next, bool failed, TimePoint now, Commands& out) {
+void Core::ended(Slot slot, int next, bool failed, TimePoint, Commands& out) {
   Action& action = actions_[slot];
   Stream& stream = streams_[action.stream];
   CARILLON_ASSERT(stream.running == slot && next <= action.kernels);
   stream.running = no_slot;
   --in_hand_;
-  const auto executor = static_cast<Executor>(first_stream + action.stream);
+  const Executor executor = this->executor(slot);
   if (!give_back_orphan(slot)) {
     action.next = next;
-    if (failed) {
-      end_use(action, now, out);
-      report(slot, ActionStatus::failed, out, Failure::executor);
-    } else if (next == action.kernels) {
-      end_use(action, now, out);
-      if (limits_.scatters == 0) {
-        report(slot, ActionStatus::success, out);
-        if (stream.queue.size() > 0) wake(executor, out);
-        return;
-      }
-      action.state = State::output_queued;
-      output_.push({.order = action.window.earliest, .id = action.id, .window = any_time, .slot = slot});
-      if (scattering_ < limits_.scatters) wake(output_executor, out);
-    } else if (action.wanted == After::drop) {
-      end_use(action, now, out);
-      report(slot, ActionStatus::stopped, out);
-    } else {
+    const bool whole = !failed && next == action.kernels;
+    if (!failed && !whole && action.wanted != After::drop) {
       action.wanted.reset();
       action.state = State::exec_queued;
       stream.queue.push({.order = action.resume_order, .id = action.id, .window = any_time, .slot = slot});
+    } else {
+      end_use(action, out);
+      if (whole && limits_.scatters > 0) {
+        action.state = State::output_queued;
+        output_.push({.order = action.window.earliest, .id = action.id, .window = any_time, .slot = slot});
+        if (scattering_ < limits_.scatters) wake(output_executor, out);
+      } else if (failed) {
+        report(slot, ActionStatus::failed, out, Failure::executor);
+      } else {
+        report(slot, whole ? ActionStatus::success : ActionStatus::stopped, out);
+      }
     }
   }
   if (stream.queue.size() > 0) wake(executor, out);
@@ -472,7 +467,7 @@ TimePoint Core::turn(Executor executor, TimePoint now, Commands& out) {
   }
 }
 
-void Core::evict(ActionId id, After after, TimePoint order, TimePoint now, Commands& out) {
+void Core::evict(ActionId id, After after, TimePoint order, TimePoint, Commands& out) {
   const auto found = infers_by_id_.find(id.value);
   if (!found) return;
   const Slot slot = *found;
@@ -492,17 +487,13 @@ void Core::evict(ActionId id, After after, TimePoint order, TimePoint now, Comma
       if (after == After::resume) {
         stream.queue.push({.order = order, .id = id, .window = any_time, .slot = slot});
       } else {
-        if (action.begun) end_use(action, now, out);
+        if (action.begun) end_use(action, out);
         report(slot, ActionStatus::stopped, out);
       }
-      if (stream.running == no_slot && stream.queue.size() > 0)
-        wake(static_cast<Executor>(first_stream + action.stream), out);
+      if (stream.running == no_slot && stream.queue.size() > 0) wake(executor(slot), out);
       return;
     case State::running:
-      if (!action.wanted)
-        out.push_back({.kind = Kind::evict,
-                       .executor = static_cast<Executor>(first_stream + action.stream),
-                       .slot = slot});
+      if (!action.wanted) out.push_back({.kind = Kind::evict, .executor = executor(slot), .slot = slot});
       if (action.wanted != After::drop) action.wanted = after;
       action.resume_order = order;
       return;
@@ -519,23 +510,26 @@ bool Core::hold(ModelId id) {
   return true;
 }
 
-void Core::let_go(ModelId id, TimePoint now, Commands& out) {
+void Core::let_go(ModelId id, TimePoint, Commands& out) {
   Model& model = models_[id.index()];
   if (model.uses == 0) return;  // held in a life that is over
-  if (--model.uses == 0) settle(model, now, out);
+  if (--model.uses == 0) settle(model, out);
+}
+
+// OUTPUT's stays: what it has has run.
+void Core::empty_queues() {
+  load_.clear();
+  input_.clear();
+  for (Stream& stream : streams_) {
+    stream.queue.clear();
+    stream.starved = false;
+  }
+  unmaps_.clear();
+  for (Model& model : models_) model.first_parked = model.last_parked = no_slot;
 }
 
 void Core::abandon(Commands& out) {
-  Entry entry;
-  while (load_.pop(entry)) {
-  }
-  while (input_.pop(entry)) {
-  }
-  for (Stream& stream : streams_)
-    while (stream.queue.pop(entry)) {
-    }
-  unmaps_.clear();
-  for (Model& model : models_) model.first_parked = model.last_parked = no_slot;
+  empty_queues();
   for (Slot slot = 0; slot < actions_.size(); ++slot) switch (actions_[slot].state) {
       case State::load_queued:
       case State::parked:
@@ -560,19 +554,8 @@ bool Core::give_back_orphan(Slot slot) {
 }
 
 void Core::retire() {
-  Entry entry;
-  while (load_.pop(entry)) {
-  }
-  while (input_.pop(entry)) {
-  }
-  while (output_.pop(entry)) {
-  }
-  for (Stream& stream : streams_) {
-    stream.starved = false;
-    while (stream.queue.pop(entry)) {
-    }
-  }
-  unmaps_.clear();
+  empty_queues();
+  output_.clear();
   for (Slot slot = 0; slot < actions_.size(); ++slot) {
     Action& action = actions_[slot];
     switch (action.state) {
@@ -591,7 +574,6 @@ void Core::retire() {
     }
   }
   for (Model& model : models_) {
-    model.first_parked = model.last_parked = no_slot;
     model.uses = 0;
     const bool in_hand =
         model.residence == Residence::copying || (unmapping_ && model.residence == Residence::unmapping);

@@ -257,9 +257,10 @@ class Core {
   void release_pages(Model& model);
   void drop_memory(Action& action);
   void park(Slot slot);
-  void settle(Model& model, TimePoint now, Commands& out);
+  void settle(Model& model, Commands& out);
   void begin_unmap(Slot slot, Commands& out);
-  void end_use(Action& action, TimePoint now, Commands& out);
+  void end_use(Action& action, Commands& out);
+  void empty_queues();
   bool give_back_orphan(Slot slot);
   TimePoint turn_load(TimePoint now, Commands& out);
   TimePoint turn_input(TimePoint now, Commands& out);

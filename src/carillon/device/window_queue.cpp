@@ -15,12 +15,11 @@ bool WindowQueue::push(const Entry& entry) {
   return true;
 }
 
-bool WindowQueue::pop(Entry& entry) {
-  if (heap_.empty()) return false;
+Entry WindowQueue::pop() {
   std::ranges::pop_heap(heap_, after);
-  entry = heap_.back();
+  const Entry entry = heap_.back();
   heap_.pop_back();
-  return true;
+  return entry;
 }
 
 bool WindowQueue::remove(std::uint32_t slot) {
@@ -37,9 +36,7 @@ Decision WindowQueue::next(TimePoint now) {
   const Window& window = heap_.front().window;
   const bool hopeless = window.latest < std::max(now, window.earliest);
   if (!hopeless && now < window.earliest) return {.kind = Decision::Kind::wait_until, .at = window.earliest};
-  Decision decision{.kind = hopeless ? Decision::Kind::refuse : Decision::Kind::run};
-  pop(decision.entry);
-  return decision;
+  return {.kind = hopeless ? Decision::Kind::refuse : Decision::Kind::run, .entry = pop()};
 }
 
 }  // namespace carillon::device

@@ -45,8 +45,7 @@ class WindowQueue {
   // Decides for time `now`. Both ends of a window belong to it: an entry runs at `latest`, and not a
   // nanosecond later. A window that ends before it begins is refused at once.
   Decision next(TimePoint now);
-  // The first entry, whatever its window; false where the queue is empty.
-  bool pop(Entry& entry);
+  void clear() { heap_.clear(); }
   // Takes out the entry of that slot; false where there is none. O(size).
   bool remove(std::uint32_t slot);
   // The first of those that `wanted` says; nullptr for none. O(size).
@@ -63,6 +62,7 @@ class WindowQueue {
   std::size_t capacity() const { return capacity_; }
 
  private:
+  Entry pop();  // the first; requires one
   static bool before(const Entry& a, const Entry& b) {
     return a.order != b.order ? a.order < b.order : a.id < b.id;
   }

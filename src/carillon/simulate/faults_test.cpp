@@ -2,14 +2,13 @@
 // and is shrunk: faults, models, devices and time are taken away as long as it still fails.
 //
 //   CARILLON_FAULT_SEEDS=FIRST..LAST   other seeds than those of the suite
-#include <charconv>
-#include <cstdlib>
 #include <functional>
 #include <sstream>
 #include <tuple>
 
 #include <gtest/gtest.h>
 
+#include "carillon/base/testing/seeds.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/simulation.h"
@@ -156,14 +155,8 @@ class Faulty : public ::testing::TestWithParam<std::tuple<std::string, std::uint
 
 TEST_P(Faulty, PromisesHoldWhateverHappens) {
   const auto& [scheduler, block] = GetParam();
-  std::uint64_t first = 0, last = 999, checks = 0;
-  if (const char* seeds = std::getenv("CARILLON_FAULT_SEEDS")) {
-    const std::string_view text(seeds);
-    const auto dots = text.find("..");
-    ASSERT_NE(dots, std::string_view::npos) << "CARILLON_FAULT_SEEDS is FIRST..LAST";
-    std::from_chars(text.data(), text.data() + dots, first);
-    std::from_chars(text.data() + dots + 2, text.data() + text.size(), last);
-  }
+  const auto [first, last] = carillon::testing::seeds_from("CARILLON_FAULT_SEEDS", {0, 999});
+  std::uint64_t checks = 0;
   std::uint64_t runs = 0;
   for (std::uint64_t seed = first + block; seed <= last; seed += blocks, ++runs) {
     const Case c = testing::fault_case(seed);

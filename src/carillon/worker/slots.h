@@ -19,20 +19,16 @@
 
 namespace carillon::worker {
 
-// What belongs to an open LOAD or UNLOAD beside what device::Core has of it.
-struct LoadSlot {
+// What belongs to an open action beside what device::Core has of it.
+struct OpenAction {
   ActionId id;
   std::uint32_t life = 0;
   ModelId model;
   ActionTimes times;
   std::string error;
 };
-
-// Likewise, of an INFER.
-struct InferSlot {
-  ActionId id;
-  std::uint32_t life = 0;
-  ModelId model;
+struct LoadSlot : OpenAction {};
+struct InferSlot : OpenAction {
   int batch = 0;
   std::array<RowBuffers, max_batch> rows;
   HostModel* host = nullptr;  // this and the rest: from INPUT on
@@ -68,8 +64,6 @@ struct InferSlot {
   std::vector<BadRow> bad_rows;
   bool odd_time = false;
   bool device_lost = false;
-  std::string error;
-  ActionTimes times;
 
   std::span<const Part> all_parts() const {
     return std::span(parts).first(static_cast<std::size_t>(part_count));

@@ -165,7 +165,9 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
   // Of the stream.
   TimePoint idle() override;
   void completed(const engine::Completion& completion) override;
-  void launch(InferSlot& action, const PlanLayout& layout, std::uint64_t io, int first);
+  engine::Binding bind(const HostModel& host, PlanLayout& layout, std::uint64_t io, std::uint64_t workspace,
+                       graph::Faults& faults) const;
+  void launch(InferSlot& action, PlanLayout& layout, std::uint64_t io, int first);
   void launch_part(InferSlot& action, int first);
   void part_completed(InferSlot& action, const engine::Completion& completion);
   void next_part(InferSlot& action);
@@ -279,43 +281,32 @@ void WorkerImpl::wake(std::uint32_t executors, int self) {
 
 // Under the lock: the slot is taken anew after it.
 void WorkerImpl::note_result(const Command& command) {
-  ActionResult result{.status = command.status, .error = {}};
-  std::string own;
-  ModelId model;
-  if (core_.kind(command.slot) == device::ActionKind::infer) {
-    InferSlot& action = infer(command.slot);
-    result.id = action.id;
-    result.times = action.times;
-    result.device_lost = action.device_lost;
-    result.life = action.life;
+  const bool infers = core_.kind(command.slot) == device::ActionKind::infer;
+  OpenAction& action = infers ? static_cast<OpenAction&>(infer(command.slot)) : load(command.slot);
+  ActionResult result{
+      .id = action.id, .status = command.status, .times = action.times, .error = {}, .life = action.life};
+  if (infers) {
+    InferSlot& run = infer(command.slot);
+    result.device_lost = run.device_lost;
     if (command.status == ActionStatus::success) {
-      result.bad_rows = std::exchange(action.bad_rows, {});
-      result.odd_time = action.odd_time;
+      result.bad_rows = std::exchange(run.bad_rows, {});
+      result.odd_time = run.odd_time;
     }
-    own = std::move(action.error);
-    model = action.model;
-  } else {
-    LoadSlot& action = load(command.slot);
-    result.id = action.id;
-    result.times = action.times;
-    result.life = action.life;
-    own = std::move(action.error);
-    model = action.model;
   }
   fill_forward(result.times);
   if (command.status == ActionStatus::failed) switch (command.failure) {
       case device::Failure::unknown_model:
-        result.error = unknown(model);
+        result.error = unknown(action.model);
         break;
       case device::Failure::loaded_already:
-        result.error = "model " + std::to_string(model.value) + " is loaded already";
+        result.error = "model " + std::to_string(action.model.value) + " is loaded already";
         break;
       case device::Failure::abandoned:
         result.error = "the worker stops";
         break;
       case device::Failure::none:
       case device::Failure::executor:
-        result.error = std::move(own);
+        result.error = std::move(action.error);
         break;
     }
   results_.push_back(std::move(result));
@@ -430,11 +421,11 @@ bool WorkerImpl::submit_load(const Action& action) {
     const Slot slot = core_.submit(action, now, out_);
     taken = slot != device::no_slot;
     if (taken)
-      load(slot) = {.id = action.id,
-                    .life = life_.load(),
-                    .model = action.model,
-                    .times = {.received = now},
-                    .error = {}};
+      load(slot) = {{.id = action.id,
+                     .life = life_.load(),
+                     .model = action.model,
+                     .times = {.received = now},
+                     .error = {}}};
     return TimePoint::max();
   });
   return taken;
@@ -597,20 +588,26 @@ TimePoint WorkerImpl::idle() {
   return TimePoint::min();
 }
 
-void WorkerImpl::launch(InferSlot& action, const PlanLayout& layout, std::uint64_t io, int first) {
-  PlanLayout::Pointers& pointers = const_cast<PlanLayout&>(layout).pointers.front();
+// Of a run whose operands begin at `io` and `workspace`; good until the next of that layout.
+engine::Binding WorkerImpl::bind(const HostModel& host, PlanLayout& layout, std::uint64_t io,
+                                 std::uint64_t workspace, graph::Faults& faults) const {
+  PlanLayout::Pointers& pointers = layout.pointers.front();
   for (std::size_t i = 0; i < layout.inputs.size(); ++i)
     pointers.inputs[i] = memory_->io(io) + layout.inputs[i].offset;
   for (std::size_t i = 0; i < layout.outputs.size(); ++i)
     pointers.outputs[i] = memory_->io(io) + layout.outputs[i].offset;
+  return {.inputs = pointers.inputs,
+          .outputs = pointers.outputs,
+          .workspace = memory_->workspace(workspace),
+          .weights = host.range.data,
+          .faults = &faults};
+}
+
+void WorkerImpl::launch(InferSlot& action, PlanLayout& layout, std::uint64_t io, int first) {
   stream_->launch({.run = action.launch,
                    .plan = layout.plan,
                    .kernels = {first, layout.plan->kernels()},
-                   .binding = {.inputs = pointers.inputs,
-                               .outputs = pointers.outputs,
-                               .workspace = memory_->workspace(action.workspace),
-                               .weights = action.host->range.data,
-                               .faults = &action.faults},
+                   .binding = bind(*action.host, layout, io, action.workspace, action.faults),
                    .share = share_});
 }
 
@@ -696,7 +693,7 @@ void WorkerImpl::leave_alone(InferSlot& action) {
 void WorkerImpl::next_alone(InferSlot& action) {
   const InferSlot::Part& part = action.now();
   const PlanLayout& all = *part.layout;
-  const PlanLayout& alone = alone_layout(action);
+  PlanLayout& alone = alone_layout(action);
   for (; action.alone.row < all.batch; ++action.alone.row) {
     const int row = action.alone.row;
     const TimePoint now = clock_.now();
@@ -878,11 +875,6 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
     durations = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
   const bool ran = !room || !held || stream_->call([&] {
     std::memset(memory_->access(memory_->io(io.offset())), 0, layout->io_bytes);
-    PlanLayout::Pointers& pointers = layout->pointers.front();
-    for (std::size_t i = 0; i < layout->inputs.size(); ++i)
-      pointers.inputs[i] = memory_->io(io.offset()) + layout->inputs[i].offset;
-    for (std::size_t i = 0; i < layout->outputs.size(); ++i)
-      pointers.outputs[i] = memory_->io(io.offset()) + layout->outputs[i].offset;
     graph::Faults faults;
     faults.results_unwanted = true;  // zeros may well be bad data: as a divisor, for one
     engine::Pacer pacer(share_);
@@ -890,12 +882,8 @@ Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, in
       const TimePoint start = clock_.now();
       const Result<> done = guarded([&] {
         return layout->plan->run({0, layout->plan->kernels()},
-                                 {.inputs = pointers.inputs,
-                                  .outputs = pointers.outputs,
-                                  .workspace = memory_->workspace(workspace.offset()),
-                                  .weights = host->range.data,
-                                  .faults = &faults},
-                                 {}, nullptr, &pacer);
+                                 bind(*host, *layout, io.offset(), workspace.offset(), faults), {}, nullptr,
+                                 &pacer);
       });
       const TimePoint end = clock_.now();
       if (!done) {

@@ -47,6 +47,27 @@ class ScriptedScheduler final : public schedule::Scheduler {
   std::vector<TimePoint> times;
 };
 
+// What an INFER that succeeds does here: each output byte is the row's input byte plus one.
+inline void answer_rows(const worker::InferCommand& infer, std::size_t row_bytes) {
+  for (int b = 0; b < infer.batch; ++b) {
+    const worker::RowBuffers& row = infer.rows[static_cast<std::size_t>(b)];
+    for (std::size_t i = 0; i < row_bytes; ++i)
+      row.outputs[0][i] = static_cast<std::byte>(std::to_integer<unsigned>(row.inputs[0][i]) + 1U);
+  }
+}
+
+// Whether the INFER reads or writes memory of `call`.
+inline bool touches(const worker::InferCommand& infer, const InferCall& call) {
+  const auto inside = [](const std::byte* at, const std::vector<std::byte>& buffer) {
+    return !std::less<>{}(at, buffer.data()) && std::less<>{}(at, buffer.data() + buffer.size());
+  };
+  for (int b = 0; b < infer.batch; ++b) {
+    const worker::RowBuffers& row = infer.rows[static_cast<std::size_t>(b)];
+    if (inside(row.outputs[0], call.outputs[0]) || inside(row.inputs[0], call.inputs[0])) return true;
+  }
+  return false;
+}
+
 // Holds every action until the test ends it. An INFER that succeeds writes each output byte as the row's
 // input byte plus one, through the pointers it was given.
 class HeldWorker final : public worker::Worker {
@@ -97,11 +118,7 @@ class HeldWorker final : public worker::Worker {
     CARILLON_ASSERT(found != held.end());
     const Held& action = found->second;
     if (action.kind == schedule::ActionKind::infer && status == schedule::ActionStatus::success)
-      for (int b = 0; b < action.infer.batch; ++b) {
-        const worker::RowBuffers& row = action.infer.rows[static_cast<std::size_t>(b)];
-        for (std::size_t i = 0; i < row_bytes; ++i)
-          row.outputs[0][i] = static_cast<std::byte>(std::to_integer<unsigned>(row.inputs[0][i]) + 1U);
-      }
+      answer_rows(action.infer, row_bytes);
     held.erase(found);
     worker::ActionResult out{
         .id = id, .status = status, .times = {}, .error = std::move(error), .life = life, .device = device};
@@ -114,11 +131,7 @@ class HeldWorker final : public worker::Worker {
   // Whether an action that is under way reads or writes memory of `call`.
   bool uses(const InferCall& call) const {
     for (const auto& [id, action] : held) {
-      if (action.kind != schedule::ActionKind::infer) continue;
-      for (int b = 0; b < action.infer.batch; ++b) {
-        const worker::RowBuffers& row = action.infer.rows[static_cast<std::size_t>(b)];
-        if (inside(row.outputs[0], call.outputs[0]) || inside(row.inputs[0], call.inputs[0])) return true;
-      }
+      if (action.kind == schedule::ActionKind::infer && touches(action.infer, call)) return true;
     }
     return false;
   }
@@ -132,9 +145,6 @@ class HeldWorker final : public worker::Worker {
   std::size_t row_bytes = 4;
 
  private:
-  static bool inside(const std::byte* at, const std::vector<std::byte>& buffer) {
-    return !std::less<>{}(at, buffer.data()) && std::less<>{}(at, buffer.data() + buffer.size());
-  }
   std::vector<std::string> notes_;
 };
 

@@ -86,12 +86,7 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
 
   bool uses(const InferCall& call) const {
     for (const auto& [tag, action] : open_) {
-      if (action.kind != schedule::ActionKind::infer) continue;
-      for (int b = 0; b < action.infer.batch; ++b) {
-        const std::byte* const out = action.infer.rows[static_cast<std::size_t>(b)].outputs[0];
-        if (out >= call.outputs[0].data() && out < call.outputs[0].data() + call.outputs[0].size())
-          return true;
-      }
+      if (action.kind == schedule::ActionKind::infer && touches(action.infer, call)) return true;
     }
     return false;
   }
@@ -144,11 +139,7 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
     const bool infer = action.kind == schedule::ActionKind::infer;
     if (infer && done.status == schedule::ActionStatus::success) {
       if (done.busy != planned_[done.tag]) world_.problem("ran for another time than its kernels take");
-      for (int b = 0; b < action.infer.batch; ++b) {
-        const worker::RowBuffers& row = action.infer.rows[static_cast<std::size_t>(b)];
-        for (std::size_t i = 0; i < row_bytes; ++i)
-          row.outputs[0][i] = static_cast<std::byte>(std::to_integer<unsigned>(row.inputs[0][i]) + 1U);
-      }
+      answer_rows(action.infer, row_bytes);
     }
     worker::ActionResult result{
         .id = action.id, .status = done.status, .times = {}, .error = {}, .life = life, .device = id_};
