@@ -43,7 +43,7 @@ struct Arguments {
   bool no_standby = false;
   double default_deadline_ms = 0;
   std::size_t max_open = 1 << 16;
-  double profile_share = controller::ProbeOptions{}.share;
+  double profile_share = schedule::live_environment().profile_share;
   bool length_blind = false;
   int http_threads = 1;
   std::string body_limit = "256 MiB";
@@ -51,9 +51,16 @@ struct Arguments {
   double drain_s = 10;
   bool strict_readiness = true;
   std::string log_level = "info";
-  double hang_after_ms = to_ms(controller::WatchdogOptions{}.least);
+  double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
   server::DevicesArguments devices;
 };
+
+schedule::Environment environment_of(const Arguments& arguments) {
+  schedule::Environment environment = schedule::live_environment();
+  environment.hangs_after = from_ms(arguments.hang_after_ms);
+  environment.profile_share = arguments.profile_share;
+  return environment;
+}
 
 // Says once a second that requests are being turned away, where they are.
 class OverloadLog {
@@ -177,6 +184,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .number = arguments.plan_device > 0 ? std::optional(arguments.plan_device) : std::nullopt,
       .standbys = !arguments.no_standby,
       .scheduler = arguments.scheduler,
+      .environment = environment_of(arguments),
       .controller = options,
       .device = devices->front(),
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
@@ -203,7 +211,7 @@ int run(const Arguments& arguments) {
   std::signal(SIGPIPE, SIG_IGN);
   const SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
   static const SteadyClock clock;  // outlives the threads of a device that hangs to the end
-  auto scheduler = schedule::make_scheduler(arguments.scheduler, schedule::live_environment());
+  auto scheduler = schedule::make_scheduler(arguments.scheduler, environment_of(arguments));
   if (!scheduler) return complain(exit_usage, scheduler.error());
   const auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
@@ -217,9 +225,7 @@ int run(const Arguments& arguments) {
   controller::Options options;
   options.turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
   options.core.max_open = arguments.max_open;
-  options.core.probes.share = arguments.profile_share;
   options.core.by_length = !arguments.length_blind;
-  options.core.watchdog.least = from_ms(arguments.hang_after_ms);
   options.core.on_device = [](const controller::DeviceNews& news) {
     if (news.alive)
       spdlog::warn("device {} is back, with empty memory", news.device.value);
@@ -238,7 +244,7 @@ int run(const Arguments& arguments) {
     return complain(exit_failure, room.error());
   if (!arguments.record.empty()) {
     scheduler = schedule::log::RecordingScheduler::open(arguments.record, std::move(*scheduler),
-                                                        arguments.scheduler, schedule::live_environment());
+                                                        arguments.scheduler, environment_of(arguments));
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
   auto whole = server::WholeServer::start({.models = arguments.models,

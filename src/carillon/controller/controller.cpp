@@ -100,13 +100,14 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .version = view.version,
                      .input_row_bytes = row_bytes(compiled.inputs()),
                      .output_row_bytes = row_bytes(compiled.outputs()),
-                     .time_varies = compiled.time_varies(),
                      .lengths = {compiled.lengths().begin(), compiled.lengths().end()},
                      .slo = view.config.slo,
                      .cls = class_of(view.config.model_class)};
+  served.info.time_varies = compiled.time_varies();
   models_.push_back({served.output_row_bytes, served.slo, served.cls});
   // Where the time depends on the input, nobody knows how little it may be.
-  door_.add_model(served.time_varies || !served.lengths.empty() ? Duration{0} : info.batches.front().exec);
+  door_.add_model(served.info.time_varies || !served.lengths.empty() ? Duration{0}
+                                                                     : info.batches.front().exec);
   core_.add_model(std::move(served));
   view.ready = true;
   view.reason.clear();

@@ -39,11 +39,10 @@ class ControllerDevices : public ::testing::TestWithParam<const char*> {
   static constexpr std::size_t devices = 3;
 
   void start() {
-    auto scheduler = schedule::make_scheduler(GetParam());
+    auto scheduler = schedule::make_scheduler(GetParam(), {.hangs_after = 80ms});
     ASSERT_TRUE(scheduler.has_value());
     Options options{.patience = 1ms};
-    options.core.watchdog = {.least = 80ms, .pause = 1ms, .longest_pause = 5ms};
-    options.core.most_losses = 1000;
+    options.core.revivals = {.pause = 1ms, .longest_pause = 5ms};
     options.core.on_device = [this](const DeviceNews& news) {
       const std::lock_guard lock(mutex);
       (news.alive ? backs : losses)[news.device.index()]++;

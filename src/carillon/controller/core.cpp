@@ -67,8 +67,8 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
       options_(options),
       tickets_(std::min<std::size_t>(options.max_open, 1 << 16)),
       requests_(std::min<std::size_t>(options.max_open, 1 << 16)),
-      watchdog_(options.watchdog),
-      probes_(options.probes) {
+      revivals_(options.revivals),
+      kept_(options.largest_kept_row) {
   CARILLON_ASSERT(scheduler_ != nullptr && options_.max_open > 0 && options_.full_queue_pause > Duration{0});
   open_.reserve(std::min<std::size_t>(options.max_open, 1024));
   flights_.reserve(256);
@@ -84,13 +84,12 @@ void Core::add_device(worker::Worker& worker, std::string name) {
   CARILLON_ASSERT(!started_);
   devices_.push_back({.worker = &worker});
   ++alive_;
-  watchdog_.add_device();
+  revivals_.add_device();
   book_.add_device(std::move(name));
 }
 
 void Core::add_model(ServedModel model) {
   CARILLON_ASSERT(!started_ && model.info.id.index() == models_.size() && !model.info.batches.empty());
-  expected_.push_back(model.info.batches.front().exec);
   book_.add_model(model.info.name, model.version, model.slo);
   models_.push_back(std::move(model));
 }
@@ -144,7 +143,6 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
         now);
   }
 
-  stop_probe();
   const std::uint32_t index = open_.take();
   Open& open = open_[index];
   open.ticket = ticket;
@@ -155,8 +153,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.deadline = deadline;
   open.first = next_request_;
   open.rows = call->rows;
-  open.done = open.flying = open.losses = 0;
-  open.lost_with = 0;
+  open.done = open.flying = 0;
   open.closing = open.answered = false;
   open.would_take.reset();
   open.steps = {};
@@ -210,20 +207,14 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   enter(now);
   Device& device = devices_[result.device.index()];
   if (result.life != device.life) return;  // that was over before this came
-  if (result.device_lost && !stopped_) return take_out(result.device, result.error, now);
-  const auto found = actions_.find(result.id.value);
-  const bool probed = probes_.is_probe(result.id) && probes_.running() && probes_.action() == result.id;
-  // A worker answers an action once; what it says beyond that is counted, and changes nothing.
-  if (!probed && (!found || flights_[*found].device != result.device)) return book_.odd_report(result.device);
-  watchdog_.ended(result.device, result.id);
-  if (probed) {
-    const auto sample = probes_.end(result);
-    if (sample && !stopped_) {
-      book_.profiled(sample->model);
-      feed(schedule::RequestProfiled{sample->model, sample->app, sample->solo}, now);
-    }
+  if (result.device_lost && !stopped_) {
+    take_out(result.device, result.error, now);
+    feed(schedule::DeviceChanged{result.device, false, 0}, now);
     return settle(now);
   }
+  const auto found = actions_.find(result.id.value);
+  // A worker answers an action once; what it says beyond that is counted, and changes nothing.
+  if (!found || flights_[*found].device != result.device) return book_.odd_report(result.device);
   actions_.erase(result.id.value);
   InFlight& flight = flights_[*found];
   const bool success = result.status == schedule::ActionStatus::success;
@@ -238,12 +229,17 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
       if (success && std::erase(device.loaded, flight.model) > 0) book_.unloaded(result.device, flight.model);
       break;
     case ActionKind::infer:
-      --infers_;
-      if (success)
+      if (flight.profiled) {
+        const bool again = result.status == schedule::ActionStatus::stopped ||
+                           result.status == schedule::ActionStatus::too_late;
+        if (success) book_.profiled(flight.model);
+        if (flight.forget || !again) kept_.forget(*flight.profiled);
+      } else if (success) {
         book_.executed(result.device, flight.model, static_cast<int>(flight.requests.size()), result.times,
                        flight.predicted);
-      else if (result.times.exec_end > result.times.exec_start)
+      } else if (result.times.exec_end > result.times.exec_start) {
         book_.wasted(result.device, result.times.ran());
+      }
       for (std::size_t i = 0; i < flight.requests.size(); ++i) {
         const auto bad = std::ranges::find(result.bad_rows, static_cast<int>(i), &worker::BadRow::row);
         if (bad == result.bad_rows.end())
@@ -256,32 +252,34 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   // Nobody is to learn from it how long such batches take: bad data could teach whatever it likes.
   if (success && result.odd_time) ran = flight.predicted;
   flight.requests.clear();
+  flight.open = false;
   flights_.give_back(*found);
   if (!stopped_)
-    feed(schedule::ActionDone{.id = result.id,
-                              .status = result.status,
-                              .start = result.times.exec_start,
-                              .end = result.times.exec_end,
-                              .duration = ran},
-         now);
+    report(result.device,
+           {.id = result.id,
+            .status = result.status,
+            .start = result.times.exec_start,
+            .end = result.times.exec_end,
+            .duration = ran},
+           now);
   settle(now);
 }
 
 TimePoint Core::wake_at() const {
   if (stopped_) return TimePoint::max();
-  const TimePoint at = std::min(scheduler_wake_, watchdog_.wake_at());
+  const TimePoint at = std::min(scheduler_wake_, revivals_.wake_at());
   return deferred_.empty() ? at : std::min(at, deferred_.front().due);
 }
 
 void Core::wake(TimePoint now) {
   enter(now);
   if (stopped_) return;
-  if (watchdog_.wake_at() <= now) look_after_devices(now);
+  for (const DeviceId id : revivals_.due(now)) devices_[id.index()].worker->probe();
   // What feed() adds is due later than now: this ends.
   while (!deferred_.empty() && deferred_.front().due <= now) {
-    const schedule::ActionDone done = deferred_.front().done;
+    const Deferred next = deferred_.front();
     deferred_.erase(deferred_.begin());
-    feed(done, now);
+    report(next.device, next.done, now);
   }
   if (scheduler_wake_ <= now) {
     scheduler_wake_ = TimePoint::max();
@@ -303,7 +301,12 @@ void Core::stop(TimePoint now) {
 }
 
 void Core::feed(schedule::Event event, TimePoint now) {
-  pending_.push_back(std::move(event));
+  pending_.push_back({std::move(event)});
+  drain(now);
+}
+
+void Core::report(DeviceId device, const schedule::ActionDone& done, TimePoint now) {
+  pending_.push_back({done, device, devices_[device.index()].life});
   drain(now);
 }
 
@@ -315,8 +318,9 @@ void Core::drain(TimePoint now) {
   deciding_ = true;
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     actions_out_.clear();
-    const schedule::Event next = pending_[i];
-    scheduler_wake_ = scheduler_->decide(next, now, actions_out_);
+    const Mail next = pending_[i];
+    if (next.device && devices_[next.device->index()].life != next.life) continue;  // given up meanwhile
+    scheduler_wake_ = scheduler_->decide(next.event, now, actions_out_);
     apply(now);
   }
   pending_.clear();
@@ -348,29 +352,29 @@ std::uint32_t Core::new_action(ActionId id, ActionKind kind, DeviceId device, Mo
   CARILLON_ASSERT(model.index() < models_.size());
   const std::uint32_t index = flights_.take();
   InFlight& flight = flights_[index];
+  flight.id = id;
+  flight.open = true;
   flight.kind = kind;
   flight.device = device;
   flight.model = model;
   flight.requests.clear();
+  flight.profiled.reset();
+  flight.forget = false;
   flight.predicted = Duration{0};
   actions_.insert(id.value, index);
   return index;
 }
 
-// A worker's queue is full. The scheduler hears of it a little later: told at once, it could try again at
-// once, for ever.
-void Core::not_taken(ActionId id, TimePoint now) {
+// A worker's queue is full, or there is nothing to run. The scheduler hears of it a little later: told at
+// once, it could try again at once, for ever.
+void Core::not_taken(ActionId id, TimePoint now, schedule::ActionStatus status) {
   const auto index = actions_.find(id.value);
   const DeviceId device = flights_[*index].device;
-  if (flights_[*index].kind == ActionKind::infer) --infers_;
+  flights_[*index].open = false;
   flights_.give_back(*index);
   actions_.erase(id.value);
   deferred_.push_back({device,
-                       {.id = id,
-                        .status = schedule::ActionStatus::too_late,
-                        .start = now,
-                        .end = now,
-                        .duration = Duration{0}},
+                       {.id = id, .status = status, .start = now, .end = now, .duration = Duration{0}},
                        saturating_add(now, options_.full_queue_pause)});
 }
 
@@ -378,15 +382,6 @@ void Core::not_taken(ActionId id, TimePoint now) {
 Core::Device& Core::live(DeviceId id) {
   CARILLON_ASSERT(id.index() < devices_.size() && devices_[id.index()].alive);
   return devices_[id.index()];
-}
-
-void Core::taken(ActionId id, const InFlight& flight, TimePoint opens, TimePoint now) {
-  watchdog_.sent(flight.device,
-                 {.id = id,
-                  .lane = flight.kind == ActionKind::infer ? Watchdog::Lane::exec : Watchdog::Lane::load,
-                  .opens = opens,
-                  .expected = flight.predicted},
-                 now);
 }
 
 void Core::dispatch(const schedule::Stop& action, TimePoint) {
@@ -403,18 +398,41 @@ void Core::dispatch(const schedule::Preempt& action, TimePoint) {
 
 void Core::dispatch(const schedule::Load& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  InFlight& flight = flights_[new_action(action.id, ActionKind::load, action.device, action.model)];
-  flight.predicted = action.expected;
-  if (!worker.submit(worker::LoadCommand{action.id, action.model, action.window}))
-    return not_taken(action.id, now);
-  taken(action.id, flight, action.window.earliest, now);
+  flights_[new_action(action.id, ActionKind::load, action.device, action.model)].predicted = action.expected;
+  if (!worker.submit(worker::LoadCommand{action.id, action.model, action.window})) not_taken(action.id, now);
 }
 
 void Core::dispatch(const schedule::Unload& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  const InFlight& flight = flights_[new_action(action.id, ActionKind::unload, action.device, action.model)];
-  if (!worker.submit(worker::UnloadCommand{action.id, action.model})) return not_taken(action.id, now);
-  taken(action.id, flight, now, now);
+  new_action(action.id, ActionKind::unload, action.device, action.model);
+  if (!worker.submit(worker::UnloadCommand{action.id, action.model})) not_taken(action.id, now);
+}
+
+void Core::dispatch(const schedule::Keep& action, TimePoint) {
+  if (action.keep) return kept_.want(action.request);
+  for (std::uint32_t i = 0; i < flights_.size(); ++i)
+    if (flights_[i].open && flights_[i].profiled == action.request) {
+      flights_[i].forget = true;  // when it has ended
+      return;
+    }
+  kept_.forget(action.request);
+}
+
+void Core::dispatch(const schedule::Profile& action, TimePoint now) {
+  worker::Worker& worker = *live(action.device).worker;
+  InFlight& flight = flights_[new_action(action.id, ActionKind::infer, action.device, action.model)];
+  flight.profiled = action.request;
+  flight.predicted = action.expected;
+  if (!kept_.run(action.request, action.id, action.window, command_)) {
+    kept_.forget(action.request);
+    return not_taken(action.id, now, schedule::ActionStatus::failed);
+  }
+  CARILLON_ASSERT(command_.model == action.model);
+  if (!worker.submit(command_)) not_taken(action.id, now);
+}
+
+void Core::dispatch(const schedule::GiveUp& action, TimePoint now) {
+  take_out(action.device, "it hangs: it reports nothing any more", now);
 }
 
 void Core::dispatch(schedule::Infer& action, TimePoint now) {
@@ -422,10 +440,8 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
   CARILLON_ASSERT(batch >= 1 && batch <= static_cast<std::size_t>(worker::max_batch));
   InFlight& flight = flights_[new_action(action.id, ActionKind::infer, action.device, action.model)];
-  ++infers_;
   flight.requests.assign(action.requests.begin(), action.requests.end());
   flight.predicted = action.expected;
-  expected_[action.model.index()] = action.expected;
 
   const ServedModel& model = models_[action.model.index()];
   const std::size_t inputs = model.input_row_bytes.size();
@@ -450,7 +466,7 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
                         std::span(open.outputs).subspan(r * outputs, outputs), open.call->length,
                         open.deadline};
   }
-  if (worker.submit(command_)) return taken(action.id, flight, action.window.earliest, now);
+  if (worker.submit(command_)) return;
   for (const RequestId request : action.requests) {
     Open& open = open_[*requests_.find(request.value)];
     --open.flying;
@@ -496,7 +512,7 @@ void Core::close(std::uint32_t index, Outcome outcome, Error error) {
   for (std::size_t r = 0; r < open.state.size(); ++r) {
     if (open.state[r] != Row::waiting && open.state[r] != Row::flying) continue;
     if (open.state[r] == Row::waiting) open.state[r] = Row::gone;
-    pending_.push_back(schedule::RequestCancelled{RequestId{open.first.value + r}, open.model});
+    pending_.push_back({schedule::RequestCancelled{RequestId{open.first.value + r}, open.model}});
   }
   closing_.push_back(index);
 }
@@ -509,8 +525,10 @@ void Core::settle(TimePoint now) {
     open.answered = true;
     tickets_.erase(open.ticket);
     book_.set_open_requests(tickets_.size());  // before the handler: whoever is answered sees it
-    for (std::size_t r = 0; r < open.state.size(); ++r)
+    for (std::size_t r = 0; r < open.state.size(); ++r) {
       if (open.state[r] != Row::flying) requests_.erase(open.first.value + r);
+      if (kept_.any()) kept_.gone({open.first.value + r});
+    }
     book_.answered(open.model, open.outcome, open.rows, open.arrival, now, {});
     AnswerHandler handler = std::move(open.handler);
     InferAnswer answer{std::unexpected(std::move(open.error)), nullptr, now, open.would_take};
@@ -521,73 +539,31 @@ void Core::settle(TimePoint now) {
     handler(std::move(answer));
   }
   closing_.clear();
-  probe(now);
-}
-
-// Uses idle time, which is when nobody waits for anything.
-void Core::probe(TimePoint now) {
-  constexpr Duration start_within = std::chrono::milliseconds{1};
-  if (stopped_ || !probes_.due({.open = tickets_.size(), .running = infers_ + deferred_.size()})) return;
-  const ServedModel& model = models_[probes_.model().index()];
-  // By turns; where none has the model, the row comes to nothing on any.
-  std::optional<std::size_t> device;
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    const std::size_t next = (probe_device_ + i) % devices_.size();
-    if (devices_[next].alive && (!device || devices_[next].has(model))) device = next;
-    if (device == next && devices_[next].has(model)) break;
-  }
-  if (!device) return;
-  probe_device_ = *device + 1;
-  const DeviceId id{static_cast<std::uint32_t>(*device)};
-  probes_.begin(id, {now, now + start_within}, command_);
-  if (!devices_[*device].worker->submit(command_)) return probes_.undo();
-  watchdog_.sent(id,
-                 {.id = probes_.action(),
-                  .lane = Watchdog::Lane::exec,
-                  .opens = now,
-                  .expected = expected_[model.info.id.index()]},
-                 now);
-}
-
-void Core::stop_probe() {
-  if (probes_.stop()) devices_[probes_.device().index()].worker->stop(probes_.action());
 }
 
 // --- Devices that go and come back
 
-void Core::look_after_devices(TimePoint now) {
-  const Watchdog::Verdict verdict = watchdog_.look(now);
-  for (const DeviceId id : verdict.hangs) take_out(id, "it hangs: it reports nothing any more", now);
-  for (const DeviceId id : verdict.probes) devices_[id.index()].worker->probe();
-}
-
+// What its device had is the scheduler's to try elsewhere, once it has heard that it went.
 void Core::take_out(DeviceId id, std::string why, TimePoint now) {
   Device& device = live(id);
-  CARILLON_ASSERT(pending_.empty() && !stopped_);
   device.alive = false;
   --alive_;
-  ++losses_;
   device.life = device.worker->retire();  // nothing of it touches a row any more
   book_.device_lost(id, device.loaded);
   device.loaded.clear();
   std::erase_if(deferred_, [&](const Deferred& deferred) { return deferred.device == id; });
-  if (probes_.running() && probes_.device() == id) probes_.undo();
-  // First, so that no cancellation makes the scheduler send it more.
-  pending_.push_back(schedule::DeviceChanged{id, false, 0});
-  for (const Watchdog::Action& action : watchdog_.under_way(id)) {
-    const auto found = actions_.find(action.id.value);
-    if (!found) continue;  // a row that ran again
-    actions_.erase(action.id.value);
-    InFlight& flight = flights_[*found];
-    if (flight.kind == ActionKind::infer) --infers_;
+  for (std::uint32_t i = 0; i < flights_.size(); ++i) {
+    InFlight& flight = flights_[i];
+    if (!flight.open || flight.device != id) continue;
+    actions_.erase(flight.id.value);
     for (const RequestId request : flight.requests) lose(request, why);
     flight.requests.clear();
-    flights_.give_back(*found);
+    if (flight.profiled && flight.forget) kept_.forget(*flight.profiled);
+    flight.open = false;
+    flights_.give_back(i);
   }
-  watchdog_.down(id, now);
+  revivals_.down(id, now);
   if (options_.on_device) options_.on_device({id, false, std::move(why)});
-  drain(now);
-  settle(now);
 }
 
 // One row's INFER has gone with its device.
@@ -605,20 +581,13 @@ void Core::lose(RequestId request, const std::string& why) {
   }
   row(open, request) = open.closing ? Row::gone : Row::waiting;
   open.worker_error = "its device went: " + why;
-  if (open.lost_with == losses_) return;
-  open.lost_with = losses_;
-  if (++open.losses >= options_.most_losses)
-    close(*found, Outcome::failed,
-          {ErrorCode::internal, "model '" + models_[open.model.index()].info.name +
-                                    "': " + std::to_string(open.losses) +
-                                    " devices went while it was there; the last: " + why});
 }
 
 void Core::on_probe(const worker::ProbeResult& result, TimePoint now) {
   enter(now);
   Device& device = devices_[result.device.index()];
   if (stopped_ || device.alive || result.life != device.life) return;
-  watchdog_.probed(result.device, result.found.has_value(), now);
+  revivals_.probed(result.device, result.found.has_value(), now);
   if (!result.found) return;
   device.alive = true;
   ++alive_;
@@ -665,6 +634,7 @@ void Core::land(RequestId request, const worker::ActionResult& result, TimePoint
   const worker::ActionTimes& times = result.times;
   if (result.status == schedule::ActionStatus::success) {
     row(open, request) = Row::done;
+    if (kept_.any()) kept_.answered(request, *open.call, request.value - open.first.value);
     requests_.erase(request.value);
     open.steps.input = times.input_end - times.input_start;
     open.steps.infer = times.ran();
@@ -684,8 +654,6 @@ void Core::answer_success(std::uint32_t index, TimePoint now) {
   open.answered = true;
   book_.answered(open.model, now <= open.deadline ? Outcome::on_time : Outcome::late, open.rows, open.arrival,
                  now, open.steps);
-  if (models_[open.model.index()].time_varies && scheduler_->learns_from_profiles())
-    probes_.offer(*open.call, open.app);
   AnswerHandler handler = std::move(open.handler);
   InferAnswer answer{{}, std::move(open.call), now, std::nullopt};
   release(index);

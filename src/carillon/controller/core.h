@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "carillon/base/ids.h"
+#include "carillon/base/index_table.h"
 #include "carillon/base/result.h"
+#include "carillon/base/slab.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/book.h"
-#include "carillon/base/index_table.h"
-#include "carillon/controller/probes.h"
+#include "carillon/controller/kept_rows.h"
+#include "carillon/controller/revivals.h"
 #include "carillon/controller/service.h"
-#include "carillon/base/slab.h"
-#include "carillon/controller/watchdog.h"
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/worker/worker.h"
@@ -41,7 +41,6 @@ struct ServedModel {
   std::int64_t version = 1;
   std::vector<RowSize> input_row_bytes;
   std::vector<RowSize> output_row_bytes;
-  bool time_varies = false;  // with the input: worth profiling by request
   // Of its plans, ascending, and what one row takes at each (info.solos); empty where nothing varies.
   std::vector<std::int64_t> lengths;
   std::optional<Duration> slo;
@@ -65,11 +64,9 @@ struct CoreOptions {
   // distributions knows what is known of each. False: by their names alone, as Orloj's paper has it.
   bool by_length = true;
   Duration full_queue_pause =
-      std::chrono::microseconds{100};  // before a full worker is told of to the scheduler
-  ProbeOptions probes;
-  WatchdogOptions watchdog;
-  // A call whose device went so often while it was there is refused: perhaps it is what breaks them.
-  int most_losses = 3;
+      std::chrono::microseconds{100};      // before a full worker is told of to the scheduler
+  std::size_t largest_kept_row = 4 << 20;  // bytes; see KeptRows
+  RevivalOptions revivals;
   std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
 };
 
@@ -86,12 +83,9 @@ TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo,
 // of one of its rows is under way: a call that is refused or cancelled then is answered at once, but without
 // its buffers (InferAnswer::call is null), which live on here until that INFER has ended.
 //
-// A device that fails or hangs (Watchdog) is taken out: its worker's life ends, the scheduler hears of it as
-// DeviceChanged, and what the device had under way is the scheduler's to try elsewhere or to refuse. What was
-// on its way from that life is not heeded. When a probe finds the device well, it is back, as a new one.
-//
-// While no call is open and no INFER under way, rows of finished calls are run again alone (Probes), and the
-// scheduler is told what they took; the next call ends such a run before its next kernel.
+// A device that says that it is broken, or that the scheduler gives up, is taken out: its worker's life ends,
+// and what the device had under way is the scheduler's to try elsewhere or to refuse. What was on its way
+// from that life is not heeded. When a probe finds the device well, it is back, as a new one (DeviceChanged).
 //
 // Not thread-safe; `now` never goes back. Handlers and workers must not call back.
 class Core {
@@ -116,8 +110,8 @@ class Core {
   void on_probe(const worker::ProbeResult& result, TimePoint now);
   // When wake() wants to be called; max() for never.
   TimePoint wake_at() const;
-  // Gives the scheduler its Wake, and the refusals of full workers, and looks after the devices, where they
-  // are due.
+  // Gives the scheduler its Wake, and the refusals of full workers, and asks devices that went whether they
+  // are well again, where that is due.
   void wake(TimePoint now);
   // Answers all that is open, and all that comes, with `unavailable`; the scheduler hears nothing any more.
   // Results must still come in (or the workers end) before the core goes.
@@ -130,7 +124,7 @@ class Core {
   std::size_t devices() const { return devices_.size(); }
   std::size_t devices_alive() const { return alive_; }
   bool device_alive(DeviceId id) const { return devices_[id.index()].alive; }
-  std::size_t actions_in_flight() const { return actions_.size() + (probes_.running() ? 1 : 0); }
+  std::size_t actions_in_flight() const { return actions_.size(); }
   Book& book() { return book_; }
   const Book& book() const { return book_; }
 
@@ -154,10 +148,8 @@ class Core {
     int rows = 0;
     int done = 0;
     int flying = 0;
-    int losses = 0;             // of devices that had it under way
-    std::uint64_t lost_with{};  // the last of these
-    bool closing = false;       // its failure is decided, the answer not yet given
-    bool answered = false;      // only its buffers live on
+    bool closing = false;   // its failure is decided, the answer not yet given
+    bool answered = false;  // only its buffers live on
     Outcome outcome = Outcome::failed;
     Error error;
     std::optional<Duration> would_take;
@@ -168,10 +160,14 @@ class Core {
     std::vector<std::byte*> outputs;
   };
   struct InFlight {
+    ActionId id;
+    bool open = false;
     schedule::ActionKind kind{};
     DeviceId device;
     ModelId model;
     std::vector<RequestId> requests;
+    std::optional<RequestId> profiled;  // INFER: this runs again, and none of `requests`
+    bool forget = false;                // then: once it has ended
     Duration predicted{0};
   };
   struct Device {
@@ -179,9 +175,6 @@ class Core {
     bool alive = true;
     std::uint32_t life = 0;       // the worker's
     std::vector<ModelId> loaded;  // of models that take pages
-    bool has(const ServedModel& model) const {
-      return model.info.pages == 0 || std::ranges::find(loaded, model.info.id) != loaded.end();
-    }
   };
   struct Deferred {
     DeviceId device;
@@ -190,6 +183,7 @@ class Core {
   };
 
   void feed(schedule::Event event, TimePoint now);
+  void report(DeviceId device, const schedule::ActionDone& done, TimePoint now);
   void drain(TimePoint now);
   void enter(TimePoint now);
   void apply(TimePoint now);
@@ -197,11 +191,13 @@ class Core {
   void dispatch(const schedule::Stop& action, TimePoint now);
   void dispatch(const schedule::Preempt& action, TimePoint now);
   void dispatch(const schedule::Unload& action, TimePoint now);
+  void dispatch(const schedule::Keep& action, TimePoint now);
+  void dispatch(const schedule::Profile& action, TimePoint now);
+  void dispatch(const schedule::GiveUp& action, TimePoint now);
   void dispatch(schedule::Infer& action, TimePoint now);
-  void not_taken(ActionId id, TimePoint now);
-  void taken(ActionId id, const InFlight& flight, TimePoint opens, TimePoint now);
+  void not_taken(ActionId id, TimePoint now,
+                 schedule::ActionStatus status = schedule::ActionStatus::too_late);
   Device& live(DeviceId id);
-  void look_after_devices(TimePoint now);
   void take_out(DeviceId id, std::string why, TimePoint now);
   void lose(RequestId request, const std::string& why);
   void refuse(const schedule::Refuse& refusal);
@@ -211,8 +207,6 @@ class Core {
   void turn_down(RequestId request, const Error& error);
   void answer_success(std::uint32_t index, TimePoint now);
   void release(std::uint32_t index);
-  void probe(TimePoint now);
-  void stop_probe();
   std::uint32_t new_action(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model);
   AppId application(const InferCall& call, TimePoint now);
   Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
@@ -222,28 +216,30 @@ class Core {
   CoreOptions options_;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
-  std::uint64_t losses_ = 0;  // of devices
   std::vector<ServedModel> models_;
-  std::vector<Duration> expected_;  // by model, of its last INFER; no row alone takes longer
   Book book_;
 
   Slab<Open> open_;
   IndexTable tickets_;   // of unanswered calls, to open_
   IndexTable requests_;  // of rows that the scheduler or a worker may still name, to open_
   Slab<InFlight> flights_;
-  IndexTable actions_;      // to flights_
-  std::size_t infers_ = 0;  // under way
+  IndexTable actions_;  // to flights_
   std::size_t open_rows_ = 0;
-  Watchdog watchdog_;
-  Probes probes_;
-  std::size_t probe_device_ = 0;
+  Revivals revivals_;
+  KeptRows kept_;
   RequestId next_request_{0};
   // By name, model and place of the length; for calls without length no model and 0.
   using Application = std::tuple<std::string, std::uint32_t, std::size_t>;
   std::map<Application, AppId> applications_;
   std::size_t named_ = 0;  // of these
 
-  std::vector<schedule::Event> pending_;  // events of our own making, for the scheduler
+  // What the scheduler is to hear. A report that its device's life does not outlast, it is not.
+  struct Mail {
+    schedule::Event event;
+    std::optional<DeviceId> device = std::nullopt;
+    std::uint32_t life = 0;
+  };
+  std::vector<Mail> pending_;
   bool deciding_ = false;
   schedule::Actions actions_out_;
   std::vector<std::uint32_t> closing_;

@@ -154,14 +154,14 @@ TEST_F(CoreDevicesTest, ResultsOfALifeThatIsOverAreNotHeeded) {
   EXPECT_EQ(core->devices_alive(), 1U);
 }
 
-TEST_F(CoreDevicesTest, ADeviceThatHangsIsTakenOutAndProbedUntilItIsBack) {
+TEST_F(CoreDevicesTest, ADeviceThatIsGivenUpIsTakenOutAndProbedUntilItIsBack) {
   on_next<RequestArrived>({infer(1, 1, {{0}})});
   submit(1, 1, at(1ms));
-  on_next<DeviceChanged>({Refuse{{0}, Reason::device_failed, TimePoint::max()}});
-  TimePoint now = at(1ms);
-  while (told.empty() && now < at(10s)) core->wake(now = core->wake_at());
-  EXPECT_GE(now, at(1s));
-  EXPECT_LE(now, at(1500ms));
+  TimePoint now = at(1s);
+  on_next<RequestArrived>({schedule::GiveUp{{1}}, Refuse{{0}, Reason::device_failed, TimePoint::max()}});
+  submit(3, 1, now);
+  EXPECT_EQ(told.size(), 1U);
+  EXPECT_TRUE(scheduler->heard<DeviceChanged>().empty()) << "it knows";
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].status.error().message,
             "model 'model0': its execution failed: its device went: it hangs: it reports nothing any more");
@@ -175,16 +175,28 @@ TEST_F(CoreDevicesTest, ADeviceThatHangsIsTakenOutAndProbedUntilItIsBack) {
   EXPECT_EQ(workers[1].probes, 2);
   core->on_probe({.found = {}, .life = 1, .device = {1}}, now);
   const auto changes = scheduler->heard<DeviceChanged>();
-  ASSERT_EQ(changes.size(), 2U);
-  EXPECT_TRUE(changes[1].alive);
-  EXPECT_EQ(changes[1].pages, 100U);
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_TRUE(changes[0].alive);
+  EXPECT_EQ(changes[0].pages, 100U);
   ASSERT_EQ(told.size(), 2U);
   EXPECT_TRUE(told[1].alive && device(1).alive);
 
-  on_next<RequestArrived>({infer(1, 2, {{1}})});
+  on_next<RequestArrived>({infer(1, 2, {{1}, {2}})});
   submit(2, 1, now);
   end(1, 2, ActionStatus::success, now + 1ms);
-  EXPECT_EQ(answers.size(), 2U);
+  EXPECT_EQ(answers.size(), 3U);
+}
+
+TEST_F(CoreDevicesTest, WhatADeviceHadThatIsGivenUpRunsElsewhereAtOnce) {
+  on_next<RequestArrived>({infer(1, 1, {{0}})});
+  submit(1, 1, at(1ms));
+  on_next<RequestArrived>({schedule::GiveUp{{1}}, infer(0, 2, {{0}, {1}})});
+  submit(2, 1, at(2ms));
+  EXPECT_FALSE(device(1).alive);
+  end(0, 2, ActionStatus::success, at(3ms));
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_TRUE(answers[0].status && answers[1].status);
+  EXPECT_EQ(core->open_rows(), 0U);
 }
 
 TEST_F(CoreDevicesTest, ACallThatWasAnsweredBeforeItsDeviceWentIsLetGo) {
@@ -197,28 +209,6 @@ TEST_F(CoreDevicesTest, ACallThatWasAnsweredBeforeItsDeviceWentIsLetGo) {
   core->on_result(broken(workers[1]), at(3ms));
   EXPECT_EQ(core->open_rows(), 0U);
   EXPECT_EQ(answers.size(), 1U);
-}
-
-TEST_F(CoreDevicesTest, ACallThatThreeDevicesWentWithIsRefused) {
-  on_next<RequestArrived>({infer(1, 1, {{0}})});
-  submit(1, 2, at(1ms));
-  TimePoint now = at(2ms);
-  for (std::uint64_t loss = 0; loss < 3; ++loss) {
-    ASSERT_TRUE(answers.empty()) << loss;
-    // Whatever the scheduler does with it, even on hearing of the last.
-    on_next<DeviceChanged>({infer(static_cast<std::uint32_t>(loss % 2), 10 + loss, {{0}})});
-    HeldWorker& breaks = workers[(loss + 1) % 2];
-    core->on_result(broken(breaks), now);
-    core->on_probe({.found = {}, .life = breaks.life, .device = breaks.device}, now);
-    now += 1ms;
-  }
-  ASSERT_EQ(answers.size(), 1U);
-  EXPECT_EQ(answers[0].status.error().message,
-            "model 'model0': 3 devices went while it was there; the last: fell off the bus");
-  EXPECT_EQ(scheduler->heard<RequestCancelled>().size(), 2U) << "of both rows";
-  EXPECT_EQ(answers[0].call, nullptr) << "the scheduler had sent it on by then";
-  end(0, 12, ActionStatus::success, now);
-  EXPECT_EQ(core->open_rows(), 0U);
 }
 
 TEST_F(CoreDevicesTest, WhatAFullWorkerDidNotTakeGoesWithItsDevice) {
@@ -247,25 +237,20 @@ TEST_F(CoreDevicesTest, TheBookKnowsWhatEachDeviceHolds) {
 }
 
 TEST_F(CoreDevicesTest, ARowThatRunsAgainIsNotLostWithItsDevice) {
-  start({.probes = {.share = 1}});
-  auto owned = std::make_unique<ScriptedScheduler>();
-  scheduler = owned.get();
-  core = std::make_unique<Core>(std::move(owned), CoreOptions{.probes = {.share = 1}});
-  for (HeldWorker& worker : workers) core->add_device(worker);
-  ServedModel varying = served(0);
-  varying.time_varies = true;
-  varying.info.pages = 0;
-  core->add_model(std::move(varying));
-  core->start(at(0ms));
-  on_next<RequestArrived>({infer(0, 1, {{0}})});
+  const auto again = [](std::uint64_t id, std::uint32_t device) {
+    return schedule::Profile{
+        .id = {id}, .device = {device}, .model = {0}, .request = {0}, .window = always, .expected = 1ms};
+  };
+  on_next<RequestArrived>({schedule::Keep{{0}}, infer(0, 1, {{0}})});
   submit(1, 1, at(1ms));
+  on_next<ActionDone>({again(2, 0)});
   end(0, 1, ActionStatus::success, at(3ms));
-  ASSERT_EQ(workers[0].held.size(), 1U) << "it runs again";
+  ASSERT_EQ(workers[0].held.size(), 1U);
+  on_next<DeviceChanged>({again(3, 1)});
   core->on_result(broken(workers[0]), at(4ms));
-  ASSERT_EQ(workers[1].held.size(), 1U) << "elsewhere";
-  const ActionId again = workers[1].held.begin()->first;
-  core->on_result(workers[1].end(again, ActionStatus::success, at(9ms), 4ms), at(9ms));
-  EXPECT_EQ(scheduler->heard<schedule::RequestProfiled>().size(), 1U);
+  ASSERT_TRUE(workers[1].held.contains({3})) << "elsewhere";
+  end(1, 3, ActionStatus::success, at(9ms));
+  EXPECT_EQ(core->book().snapshot().models[0].profiled, 1U);
   EXPECT_EQ(core->actions_in_flight(), 0U);
 }
 

@@ -105,18 +105,18 @@ class CoreTest : public ::testing::Test {
   std::unique_ptr<Core> core;
 };
 
-// "model2" has rows of 2 bytes for each unit of length, and its time varies: each finished call is run again.
-class ProbingTest : public CoreTest {
+// "model0" has rows of 2 bytes for each unit of length. A call of one row of 3 units is under way, and to be
+// kept.
+class ProfilingTest : public CoreTest {
  protected:
-  ProbingTest() : CoreTest({.probes = {.share = 1}}) {}
   void extend() {
     auto owned = std::make_unique<ScriptedScheduler>();
     scheduler = owned.get();
-    core = std::make_unique<Core>(std::move(owned), CoreOptions{.probes = {.share = 1}});
+    core = std::make_unique<Core>(std::move(owned), CoreOptions{.largest_kept_row = 20});
     core->add_device(worker);
     ServedModel varying = served(0);
     varying.input_row_bytes = varying.output_row_bytes = {{.bytes = 2, .varies = true}};
-    varying.time_varies = true;
+    varying.info.time_varies = true;
     core->add_model(std::move(varying));
     core->start(at(0ms));
     scheduler->events.clear();
@@ -130,16 +130,27 @@ class ProbingTest : public CoreTest {
   void SetUp() override {
     extend();
     worker.row_bytes = 6;
-    on_next<RequestArrived>({infer(1, {{0}})});
+    on_next<RequestArrived>({schedule::Keep{{0}}, infer(1, {{0}})});
     submit(1, call(3, 1, at(1ms)), at(1ms));
   }
-  ActionId probe() const {
-    EXPECT_EQ(worker.held.size(), 1U);
-    return worker.held.begin()->first;
+  static schedule::Profile again(std::uint64_t id, RequestId request = {0}) {
+    return {.id = {id},
+            .device = {0},
+            .model = {0},
+            .request = request,
+            .window = {TimePoint{}, TimePoint::max()},
+            .expected = 1ms};
+  }
+  // Request 0 is answered, and runs again as action 5.
+  void run_again() {
+    on_next<ActionDone>({again(5)});
+    end(1, ActionStatus::success, at(3ms));
+    ASSERT_TRUE(worker.held.contains({5}));
+    scheduler->events.clear();
   }
 };
 
-TEST_F(ProbingTest, RowsHaveTheirLengthAndSize) {
+TEST_F(ProfilingTest, RowsHaveTheirLengthAndSize) {
   ASSERT_TRUE(worker.held.contains({1}));
   const worker::RowBuffers& row = worker.held.at({1}).infer.rows[0];
   EXPECT_EQ(row.length, 3);
@@ -148,48 +159,69 @@ TEST_F(ProbingTest, RowsHaveTheirLengthAndSize) {
   EXPECT_TRUE(is_right(*answers[0].answer.call));
 }
 
-TEST_F(ProbingTest, AFinishedRequestRunsAgainWhenNothingElseIsToBeDone) {
-  end(1, ActionStatus::success, at(3ms));
-  EXPECT_NE(probe(), ActionId{1});
-  EXPECT_EQ(worker.held.begin()->second.infer.rows[0].length, 3);
+TEST_F(ProfilingTest, AnAnsweredRequestRunsAgainAloneAndIsReportedAsAnInfer) {
+  run_again();
+  EXPECT_EQ(worker.held.at({5}).infer.rows[0].length, 3);
   EXPECT_EQ(core->actions_in_flight(), 1U);
-  scheduler->events.clear();
-  core->on_result(worker.end(probe(), ActionStatus::success, at(9ms), 4ms), at(9ms));
-  const auto heard = scheduler->heard<schedule::RequestProfiled>();
+  core->on_result(worker.end({5}, ActionStatus::success, at(9ms), 4ms), at(9ms));
+  const auto heard = scheduler->heard<ActionDone>();
   ASSERT_EQ(heard.size(), 1U);
-  EXPECT_EQ(heard[0].model, ModelId{0});
-  EXPECT_EQ(heard[0].app, AppId{1});
-  EXPECT_EQ(heard[0].solo, 4ms);
-  EXPECT_EQ(scheduler->heard<ActionDone>().size(), 0U) << "the scheduler did not ask for it";
+  EXPECT_EQ(heard[0].id, ActionId{5});
+  EXPECT_EQ(heard[0].duration, 4ms);
   EXPECT_EQ(stats().profiled, 1U);
-  EXPECT_EQ(stats().execution_count, 1U);
-  EXPECT_TRUE(worker.held.empty());
+  EXPECT_EQ(stats().execution_count, 1U) << "the first alone";
+  EXPECT_EQ(core->actions_in_flight(), 0U);
+  EXPECT_EQ(answers.size(), 1U);
 }
 
-TEST_F(ProbingTest, ANewCallEndsTheProbeAndItComesBackLater) {
-  end(1, ActionStatus::success, at(3ms));
-  const ActionId first = probe();
-  on_next<RequestArrived>({infer(2, {{1}})});
+TEST_F(ProfilingTest, WhatIsStoppedIsKeptAndWhatHasRunIsNot) {
+  run_again();
+  on_next<RequestArrived>({schedule::Stop{{5}, {0}}, infer(6, {{1}})});
   submit(2, call(3, 1, at(4ms)), at(4ms));
-  EXPECT_EQ(worker.stopped, std::vector<ActionId>{first});
-  core->on_result(worker.end(first, ActionStatus::stopped, at(4ms)), at(4ms));
-  EXPECT_EQ(worker.held.size(), 1U) << "no probe while a call is open";
-  end(2, ActionStatus::success, at(6ms));
-  EXPECT_GT(probe(), first);
-  EXPECT_TRUE(scheduler->heard<schedule::RequestProfiled>().empty());
+  EXPECT_EQ(worker.stopped, std::vector<ActionId>{{5}});
+  on_next<ActionDone>({again(7)});
+  core->on_result(worker.end({5}, ActionStatus::stopped, at(4ms)), at(4ms));
+  ASSERT_TRUE(worker.held.contains({7}));
+  EXPECT_EQ(stats().profiled, 0U);
+  on_next<ActionDone>({again(8)});
+  core->on_result(worker.end({7}, ActionStatus::success, at(5ms)), at(5ms));
+  EXPECT_FALSE(worker.held.contains({8})) << "nothing is kept of it any more";
+  scheduler->events.clear();
+  core->wake(core->wake_at());
+  const auto heard = scheduler->heard<ActionDone>();
+  ASSERT_EQ(heard.size(), 1U);
+  EXPECT_EQ(heard[0].id, ActionId{8});
+  EXPECT_EQ(heard[0].status, ActionStatus::failed);
 }
 
-TEST_F(ProbingTest, ServerStopsWithAProbeUnderWay) {
-  end(1, ActionStatus::success, at(3ms));
-  const ActionId running = probe();
+TEST_F(ProfilingTest, WhatIsForgottenWhileItRunsIsKeptUntilItHasEnded) {
+  run_again();
+  on_next<RequestArrived>({schedule::Keep{{0}, false}, schedule::Stop{{5}, {0}}});
+  submit(2, call(3, 1, at(4ms)), at(4ms));
+  on_next<ActionDone>({again(7)});
+  core->on_result(worker.end({5}, ActionStatus::stopped, at(4ms)), at(4ms));
+  EXPECT_FALSE(worker.held.contains({7}));
+}
+
+TEST_F(ProfilingTest, WhatIsTooLargeIsNotKept) {
+  worker.row_bytes = 12;
+  on_next<RequestArrived>({schedule::Keep{{1}}, infer(2, {{1}})});
+  submit(2, call(6, 1, at(2ms)), at(2ms));
+  on_next<ActionDone>({again(9, {1})});
+  end(2, ActionStatus::success, at(3ms));
+  EXPECT_FALSE(worker.held.contains({9}));
+}
+
+TEST_F(ProfilingTest, ServerStopsWhileARequestRunsAgain) {
+  run_again();
   core->stop(at(4ms));
-  core->on_result(worker.end(running, ActionStatus::success, at(5ms)), at(5ms));
-  EXPECT_TRUE(scheduler->heard<schedule::RequestProfiled>().empty());
-  EXPECT_TRUE(worker.held.empty());
+  core->on_result(worker.end({5}, ActionStatus::success, at(5ms)), at(5ms));
+  EXPECT_TRUE(scheduler->heard<ActionDone>().empty());
+  EXPECT_EQ(core->actions_in_flight(), 0U);
 }
 
 // Applications are told apart by length, too, and what is known of a length is told with its first request.
-TEST_F(ProbingTest, LengthsAreApplicationsOfTheirOwn) {
+TEST_F(ProfilingTest, LengthsAreApplicationsOfTheirOwn) {
   for (const bool by_length : {true, false}) {
     auto owned = std::make_unique<ScriptedScheduler>();
     ScriptedScheduler& heard = *owned;
@@ -471,7 +503,6 @@ TEST_F(CoreTest, AFullWorkerIsToldOfAfterAPause) {
   ASSERT_EQ(done.size(), 1U);
   EXPECT_EQ(done[0].id, ActionId{0});
   EXPECT_EQ(done[0].status, ActionStatus::too_late);
-  EXPECT_GT(core->wake_at(), at(100ms)) << "only the watchdog asks, for as long as the other one runs";
   end(1, ActionStatus::success, at(3ms));
   EXPECT_EQ(core->wake_at(), TimePoint::max());
   EXPECT_EQ(answers.size(), 1U);

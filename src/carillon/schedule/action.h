@@ -68,9 +68,9 @@ struct Stop {
   DeviceId device;
   friend bool operator==(const Stop&, const Stop&) = default;
 };
-// Ends an INFER that runs before its next kernel, to go on later from there (`resume`: it is reported once, when
-// it is done; `order` is its place in its stream's order from then on, that of an action whose window opens
-// then), or not at all (`drop`: as Stop). What does not run is not touched by `resume`.
+// Ends an INFER that runs before its next kernel, to go on later from there (`resume`: it is reported once,
+// when it is done; `order` is its place in its stream's order from then on, that of an action whose window
+// opens then), or not at all (`drop`: as Stop). What does not run is not touched by `resume`.
 struct Preempt {
   ActionId id;
   DeviceId device;
@@ -78,7 +78,31 @@ struct Preempt {
   TimePoint order;
   friend bool operator==(const Preempt&, const Preempt&) = default;
 };
-using Action = std::variant<Load, Unload, Infer, Refuse, Stop, Preempt>;
+// Once the request is answered with success, what it takes to run it again is to be kept (`keep`), until its
+// Profile has ended otherwise than stopped or too late, or it is to be kept no longer.
+struct Keep {
+  RequestId request;
+  bool keep = true;
+  friend bool operator==(const Keep&, const Keep&) = default;
+};
+// Runs a request that was kept again, alone, to learn what it takes. Reported as an INFER; `failed` where
+// nothing of it is kept (it took too much room, or was not answered). A Stop ends it.
+struct Profile {
+  ActionId id;
+  DeviceId device;
+  ModelId model;
+  RequestId request;
+  Window window;
+  Duration expected;
+  friend bool operator==(const Profile&, const Profile&) = default;
+};
+// The device hangs: it is to be taken out, with all that it has under way. The scheduler hears of it again as
+// DeviceChanged when it is back, and of nothing that was sent to it before.
+struct GiveUp {
+  DeviceId device;
+  friend bool operator==(const GiveUp&, const GiveUp&) = default;
+};
+using Action = std::variant<Load, Unload, Infer, Refuse, Stop, Preempt, Keep, Profile, GiveUp>;
 using Actions = std::vector<Action>;
 
 // What can happen to a scheduler.

@@ -15,6 +15,13 @@ struct Environment {
   bool measured = false;
   Duration client{0};  // the part of `answer` that comes after a report is heard, which nobody sees here
 
+  // A device hangs that has reported nothing for so long though it has something to do (Watchdog). 0: nobody
+  // looks.
+  Duration hangs_after{0};
+  // The share of finished requests, of models whose time depends on the input, that a policy that learns from
+  // it may have run again by themselves while nothing else is to be done.
+  double profile_share = 0;
+
   // From the start of an EXEC of that estimate until the client has its answer, at most.
   constexpr Duration span(Duration exec) const {
     return exec + from_ns(static_cast<double>(exec.count()) * overrun) + answer;
@@ -23,7 +30,7 @@ struct Environment {
 // What a server starts from: the defaults, measured from then on. Half of the way back is taken to lie
 // between the controller and the client.
 constexpr Environment live_environment() {
-  return {.measured = true, .client = 500us};
+  return {.measured = true, .client = 500us, .hangs_after = 1s, .profile_share = 0.05};
 }
 
 }  // namespace carillon::schedule

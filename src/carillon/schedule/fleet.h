@@ -119,6 +119,8 @@ class Fleet {
   // within the window; the window's earliest is not before now. The model is loaded there. Returns its id.
   ActionId send(DeviceId device, ModelId model, int batch_index, std::vector<Request> requests, Window window,
                 TimePoint now, Actions& out);
+  // The id of an action that the caller sends, and hears of, by itself.
+  ActionId new_action() { return mirror_.new_action(); }
   // Sends a Stop; the flight is reported as stopped, or as what it came to before.
   void stop(ActionId id, Actions& out);
   // None where it has been reported, or went with its device.

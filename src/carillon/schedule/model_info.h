@@ -27,6 +27,7 @@ struct ModelInfo {
   // any sample, each above 0.
   std::optional<profile::PaddedCost> cost = std::nullopt;
   std::vector<Duration> solos = {};
+  bool time_varies = false;  // with the input: worth profiling by request
 };
 
 }  // namespace carillon::schedule

@@ -1,6 +1,7 @@
 #include "carillon/schedule/registry.h"
 
 #include <charconv>
+#include <utility>
 
 #include "carillon/schedule/baselines/clipper.h"
 #include "carillon/schedule/baselines/nexus.h"
@@ -9,6 +10,7 @@
 #include "carillon/schedule/fcfs/fcfs.h"
 #include "carillon/schedule/orloj/orloj.h"
 #include "carillon/schedule/symphony/symphony.h"
+#include "carillon/schedule/watchdog.h"
 
 namespace carillon::schedule {
 namespace {
@@ -116,7 +118,12 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
   const auto name = text.substr(0, colon);
   const auto value = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
   for (const Policy& policy : policies)
-    if (policy.name == name) return policy.make(value, environment);
+    if (policy.name == name) {
+      auto made = policy.make(value, environment);
+      if (made && environment.hangs_after > Duration{0})
+        made = std::make_unique<Watched>(std::move(*made), environment.hangs_after);
+      return made;
+    }
   return fail(ErrorCode::not_found,
               "no scheduler '" + std::string(text) + "'; there are " + scheduler_list());
 }

@@ -11,7 +11,8 @@
 namespace carillon::schedule {
 
 // A new scheduler by its name on the command line: "clockwork", "symphony", "timeout:0.3"; the error lists
-// the names there are, or says what the value behind the colon must be.
+// the names there are, or says what the value behind the colon must be. Where the environment says when a
+// device hangs, it is Watched.
 Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view name, const Environment& environment = {});
 // Every policy by a name that make_scheduler takes, with a value where one is needed.
 std::vector<std::string> scheduler_names();

@@ -54,7 +54,7 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   if (options.device.io_cache.empty()) device->worker.io_cache = mib(64);
   if (options.device.workspace.empty()) device->worker.workspace = mib(128);
 
-  auto scheduler = schedule::make_scheduler(options.scheduler, schedule::live_environment());
+  auto scheduler = schedule::make_scheduler(options.scheduler, options.environment);
   if (!scheduler) return std::unexpected(scheduler.error());
   auto lane = std::make_unique<controller::Controller>(std::move(*scheduler), options.controller, clock);
   auto worker = worker::make_worker(device->worker, clock, lane->results());

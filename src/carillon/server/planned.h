@@ -20,6 +20,7 @@ struct PlannedOptions {
   std::optional<int> number;  // of the plan's device; none: its only one
   bool standbys = true;
   std::string scheduler;
+  schedule::Environment environment = schedule::live_environment();
   controller::Options controller;
   DeviceArguments device;
   std::function<void(const std::string&)> tell;  // what goes on, for people

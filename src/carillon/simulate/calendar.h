@@ -42,14 +42,13 @@ struct DeviceStalls {
 struct DeviceSlowsDown {
   std::uint32_t device = 0;
 };
-struct DeviceTakenForDead {  // in the life in which a report was lost
-  std::uint32_t device = 0;
-  std::uint32_t life = 0;
-};
 struct DeviceReturns {
   std::uint32_t device = 0;
 };
 struct DecisionMade {};
+struct NothingToProfile {  // it is reported
+  ActionId id;
+};
 struct ClientSends {  // of a closed loop
   ModelId model;
 };
@@ -63,7 +62,7 @@ struct SchedulerWakes {
   std::uint32_t booking = 0;  // void where another came after it
 };
 using Step = std::variant<DeviceStep, ActionArrives, EvictionArrives, ReportArrives, DeviceDies, DeviceStalls,
-                          DeviceSlowsDown, DeviceTakenForDead, DeviceReturns, DecisionMade, ClientSends,
+                          DeviceSlowsDown, DeviceReturns, DecisionMade, NothingToProfile, ClientSends,
                           RequestHeard, ClientGoes, SchedulerWakes>;
 
 // What is planned, in the order of time. Of one instant: what devices did, then what clients did, then what

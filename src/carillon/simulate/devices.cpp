@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
-#include "carillon/schedule/probe_queue.h"
 
 namespace carillon::simulate {
 namespace {
@@ -47,6 +46,7 @@ void Devices::start(TimePoint now) {
       devices_[i].clock =
           from_ns((2 * random_.uniform() - 1) * static_cast<double>(options_.faults.clock_offset.count()));
     power(i, true);
+    owner_.device_changed({DeviceId{i}, true, pages_});
   }
   if (!faulty_) return;
   const auto deal = [&](double per_s, auto step) {
@@ -82,11 +82,10 @@ FlightIndex Devices::take(ActionId id, ActionKind kind, DeviceId device, ModelId
   flight.requests.clear();
   flight.window = {TimePoint::min(), TimePoint::max()};
   flight.begun = false;
-  flight.probe = schedule::ProbeQueue<int>::is_probe(id);
+  flight.profiles = false;
   flight.work = {.tag = index};
   flight.life = devices_[device.index()].life;
   flight.where = Flight::Where::to_device;
-  if (kind == ActionKind::infer && !flight.probe) ++infers_;
   by_id_.insert(id, index);
   return index;
 }
@@ -95,7 +94,6 @@ void Devices::give_back(FlightIndex index) {
   Flight& flight = flights_[index];
   by_id_.erase(flight.id);
   flight.where = Flight::Where::nowhere;
-  if (flight.kind == ActionKind::infer && !flight.probe) --infers_;
   free_.push_back(index);
 }
 
@@ -106,15 +104,12 @@ void Devices::depart(FlightIndex index, TimePoint now) {
     owner_.plan(now + delay_, ActionArrives{index});
 }
 
-void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time,
-                   TimePoint now) {
-  const FlightIndex index = take(infer.id, ActionKind::infer, infer.device, infer.model);
+void Devices::send_run(FlightIndex index, Window window, Duration time, TimePoint now) {
   Flight& flight = flights_[index];
-  flight.requests = std::move(requests);
-  flight.window = infer.window;
+  flight.window = window;
   flight.work.input = delay_;
   flight.work.time = time;
-  if (faulty_ && !flight.probe) {
+  if (faulty_) {
     const double luck = random_.uniform();
     if (luck < options_.faults.infer_failures)
       flight.work.outcome = ActionStatus::failed;
@@ -122,6 +117,20 @@ void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests
       flight.work.outcome = ActionStatus::no_memory;
   }
   depart(index, now);
+}
+
+void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time,
+                   TimePoint now) {
+  const FlightIndex index = take(infer.id, ActionKind::infer, infer.device, infer.model);
+  flights_[index].requests = std::move(requests);
+  send_run(index, infer.window, time, now);
+}
+
+void Devices::send(const schedule::Profile& profile, Duration time, TimePoint now) {
+  const FlightIndex index = take(profile.id, ActionKind::infer, profile.device, profile.model);
+  flights_[index].profiles = true;
+  flights_[index].requests.assign(1, profile.request);
+  send_run(index, profile.window, time, now);
 }
 
 void Devices::send(const schedule::Load& load, TimePoint now) {
@@ -153,10 +162,7 @@ void Devices::arrive(FlightIndex index, TimePoint now) {
   now_ = now;
   Flight& flight = flights_[index];
   Device& d = devices_[flight.device.index()];
-  if (!d.alive || flight.life != d.life) {  // it goes with its device
-    if (flight.probe) owner_.lost(flight);
-    return give_back(index);
-  }
+  if (!d.alive || flight.life != d.life) return give_back(index);  // it goes with its device
   flight.where = Flight::Where::on_device;
   const device::Work work = flight.work;
   bool taken = false;
@@ -210,7 +216,7 @@ Duration Devices::true_time(const Device& device, Duration planned) {
 Duration Devices::Desk::begins(std::uint64_t tag, Duration planned, bool resumes) {
   Flight& flight = devices.flights_[tag];
   flight.begun = true;
-  if (Observer* const observer = devices.options_.observer; observer != nullptr && !flight.probe && !resumes)
+  if (Observer* const observer = devices.options_.observer; observer != nullptr && !resumes)
     observer->on_start(flight.id, flight.device, devices.now_);
   return devices.true_time(devices.devices_[index], planned);
 }
@@ -219,7 +225,6 @@ void Devices::Desk::ends(std::uint64_t tag, ActionStatus status) {
   const Flight& flight = devices.flights_[tag];
   Observer* const observer = devices.options_.observer;
   if (observer == nullptr) return;
-  if (flight.probe) return observer->on_probed(flight.device, devices.now_);
   const bool refused = !flight.begun && flight.kind != ActionKind::unload && status != ActionStatus::stopped;
   if (refused) observer->on_start(flight.id, flight.device, devices.now_);
   observer->on_end(flight.id, flight.device, status, devices.now_);
@@ -236,7 +241,7 @@ void Devices::ended(FlightIndex index, const device::Done& done) {
   flight.end = done.end;
   flight.busy = done.busy;
   flight.where = Flight::Where::to_scheduler;
-  if (!flight.probe) {
+  if (!flight.profiles) {
     statistics_.figures.too_late += done.status == ActionStatus::too_late ? 1U : 0U;
     statistics_.figures.stopped += done.status == ActionStatus::stopped ? 1U : 0U;
   }
@@ -248,7 +253,7 @@ void Devices::ended(FlightIndex index, const device::Done& done) {
       if (done.ran) ++statistics_.figures.unloads;
       break;
     case ActionKind::infer:
-      if (flight.probe) {
+      if (flight.profiles) {
         statistics_.figures.profiling += done.busy;
       } else if (done.ran) {
         statistics_.occupied(flight.device, flight.model, flight.requests.size(), done.start, done.end,
@@ -260,13 +265,10 @@ void Devices::ended(FlightIndex index, const device::Done& done) {
   }
 
   TimePoint heard = now_ + delay_;
-  if (faulty_ && !flight.probe) {
+  if (faulty_) {
     const Faults& f = options_.faults;
     if (f.lost_reports > 0 && random_.uniform() < f.lost_reports) {
-      // Nobody hears of it; the device is taken for dead.
-      const DeviceTakenForDead step{flight.device.value, flight.life};
-      give_back(index);
-      owner_.plan(now_ + 1s, step);
+      give_back(index);  // nobody hears of it
       return;
     }
     if (f.late_reports > 0 && random_.uniform() < f.late_reports) heard += from_ms(20 * random_.uniform());
@@ -290,15 +292,11 @@ void Devices::on(const ReportArrives& step, TimePoint now) {
 
 void Devices::deliver(FlightIndex index, bool again) {
   const Device& d = devices_[flights_[index].device.index()];
-  if (flights_[index].life != d.life) {
-    if (flights_[index].probe) owner_.lost(flights_[index]);
-    return give_back(index);
-  }
+  if (flights_[index].life != d.life) return give_back(index);
   // Whoever hears of it may send, and flights may move.
   Flight flight = std::exchange(flights_[index], {});
   flights_[index].id = flight.id;
   flights_[index].kind = flight.kind;
-  flights_[index].probe = flight.probe;
   give_back(index);
   const schedule::ActionDone done{.id = flight.id,
                                   .status = flight.status,
@@ -315,14 +313,19 @@ void Devices::deliver(FlightIndex index, bool again) {
 // --- What goes wrong
 
 void Devices::on(const DeviceDies& step, TimePoint now) {
-  now_ = now;
   if (!devices_[step.device].alive) return;
-  owner_.plan(now + from_seconds(0.001 + 2 * random_.uniform()), DeviceReturns{step.device});
-  power(step.device, false);
+  dies(step.device, now);
+  owner_.device_changed({DeviceId{step.device}, false, pages_});
 }
 
-void Devices::on(const DeviceTakenForDead& step, TimePoint now) {
-  if (devices_[step.device].life == step.life) on(DeviceDies{step.device}, now);
+void Devices::give_up(DeviceId device, TimePoint now) {
+  if (devices_[device.index()].alive) dies(device.value, now);
+}
+
+void Devices::dies(std::uint32_t index, TimePoint now) {
+  now_ = now;
+  owner_.plan(now + from_seconds(0.001 + 2 * random_.uniform()), DeviceReturns{index});
+  power(index, false);
 }
 
 void Devices::on(const DeviceStalls& step, TimePoint now) {
@@ -343,6 +346,7 @@ void Devices::on(const DeviceSlowsDown& step, TimePoint now) {
 void Devices::on(const DeviceReturns& step, TimePoint now) {
   now_ = now;
   power(step.device, true);
+  owner_.device_changed({DeviceId{step.device}, true, pages_});
 }
 
 void Devices::power(std::uint32_t index, bool alive) {
@@ -352,7 +356,7 @@ void Devices::power(std::uint32_t index, bool alive) {
     d.core->visit_running(now_, [&](const device::VirtualDevice::Running& running) {
       const Flight& flight = flights_[running.tag];
       if (flight.kind != ActionKind::infer) return;
-      if (flight.probe)
+      if (flight.profiles)
         statistics_.figures.profiling += running.busy;
       else
         statistics_.occupied(flight.device, flight.model, flight.requests.size(), running.start, now_,
@@ -361,7 +365,6 @@ void Devices::power(std::uint32_t index, bool alive) {
     for (FlightIndex flight = 0; flight < flights_.size(); ++flight) {
       if (flights_[flight].where != Flight::Where::on_device || flights_[flight].device.value != index)
         continue;
-      if (flights_[flight].probe) owner_.lost(flights_[flight]);
       give_back(flight);
     }
   }
@@ -374,9 +377,7 @@ void Devices::power(std::uint32_t index, bool alive) {
     d.core = std::make_unique<device::VirtualDevice>(limits(pages_), d.clock, *d.desk);
     for (const schedule::ModelInfo& info : infos_) d.core->add_model(info.id, info.pages);
   }
-  const DeviceId id{index};
-  if (options_.observer != nullptr) options_.observer->on_device(id, alive, d.clock, now_);
-  owner_.device_changed({id, alive, pages_});
+  if (options_.observer != nullptr) options_.observer->on_device(DeviceId{index}, alive, d.clock, now_);
 }
 
 }  // namespace carillon::simulate

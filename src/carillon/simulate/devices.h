@@ -31,7 +31,7 @@ class Devices {
     ModelId model;
     std::vector<RequestId> requests;
     Window window;
-    bool probe = false;  // a finished request runs again: nobody waits for it
+    bool profiles = false;  // a finished request runs again: nobody waits for it
     bool begun = false;
     device::Work work;
     std::uint32_t life = 0;  // of its device
@@ -48,8 +48,6 @@ class Devices {
     // A report is heard; `again` where it comes twice. The flight is there until the call returns.
     virtual void reported(Flight& flight, const schedule::ActionDone& done, bool again) = 0;
     virtual void device_changed(const schedule::DeviceChanged& change) = 0;
-    // A flight went with its device.
-    virtual void lost(const Flight& flight) = 0;
     // Reports of what ends at once wait for all that was decided with it to be on its way.
     virtual bool deciding() const = 0;
   };
@@ -62,8 +60,12 @@ class Devices {
 
   // An INFER of these requests, which takes `time` where nothing goes wrong.
   void send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time, TimePoint now);
+  // A request of `time` runs again, alone.
+  void send(const schedule::Profile& profile, Duration time, TimePoint now);
   void send(const schedule::Load& load, TimePoint now);
   void send(const schedule::Unload& unload, TimePoint now);
+  // The scheduler takes it for lost, and knows. It comes back by itself.
+  void give_up(DeviceId device, TimePoint now);
   void evict(ActionId id, device::After after, TimePoint order, TimePoint now);
 
   void on(const DeviceStep& step, TimePoint now);
@@ -73,12 +75,9 @@ class Devices {
   void on(const DeviceDies& step, TimePoint now);
   void on(const DeviceStalls& step, TimePoint now);
   void on(const DeviceSlowsDown& step, TimePoint now);
-  void on(const DeviceTakenForDead& step, TimePoint now);
   void on(const DeviceReturns& step, TimePoint now);
 
   std::size_t count() const { return devices_.size(); }
-  bool alive(DeviceId device) const { return devices_[device.index()].alive; }
-  std::size_t infers() const { return infers_; }  // sent and not yet reported
 
  private:
   struct Desk final : device::VirtualDevice::Host {
@@ -102,11 +101,13 @@ class Devices {
 
   FlightIndex take(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model);
   void give_back(FlightIndex index);
+  void send_run(FlightIndex index, Window window, Duration time, TimePoint now);
   void depart(FlightIndex index, TimePoint now);
   void arrive(FlightIndex index, TimePoint now);
   Duration true_time(const Device& device, Duration planned);
   void ended(FlightIndex index, const device::Done& done);
   void deliver(FlightIndex index, bool again);
+  void dies(std::uint32_t index, TimePoint now);
   void power(std::uint32_t index, bool alive);
 
   const std::vector<schedule::ModelInfo>& infos_;
@@ -123,7 +124,6 @@ class Devices {
   std::vector<Flight> flights_;
   std::vector<FlightIndex> free_;
   schedule::IdMap<ActionId, FlightIndex> by_id_;
-  std::size_t infers_ = 0;
 };
 
 }  // namespace carillon::simulate

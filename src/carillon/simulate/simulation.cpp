@@ -22,8 +22,6 @@ using Outcome = Observer::Outcome;
 
 // A closed loop's client that is answered at once does not send again within the same instant.
 constexpr Duration shortest_turn = 100us;
-// A finished request that is to run again begins within this time after it could, or makes way.
-constexpr Duration probe_within = 1ms;
 
 std::uint64_t pages_of(const workload::Scenario& scenario, const workload::ScenarioModel& model) {
   return scenario.memory ? pages_for(model.weights) : 0;
@@ -40,19 +38,8 @@ struct Record {
   Duration own{0};
   bool open = true;    // has no outcome yet
   bool heard = false;  // by the scheduler, or the door before it
+  bool keep = false;   // what it takes to run it again, once it is answered
 };
-
-// What it takes to run a finished request again.
-struct Probe {
-  ModelId model;
-  AppId app;
-  Duration own{0};
-};
-
-schedule::ProbeOptions seeded(schedule::ProbeOptions options, std::uint64_t seed) {
-  options.seed ^= seed ^ 0x0f1e2d3c4b5a6978ULL;
-  return options;
-}
 
 // By model and mode. Ids are dense, in the order of the scenario's names; 0 is that of no name.
 std::vector<std::vector<AppId>> applications(const workload::Scenario& scenario) {
@@ -77,12 +64,10 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
  public:
   Simulation(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options)
       : scenario_(scenario),
-        scheduler_(scheduler),
         options_(options),
         infos_(model_infos(scenario)),
         clients_(scenario),
         random_(scenario.seed ^ 0x5bd1e9955bd1e995ULL),
-        probes_(seeded(options.probes, scenario.seed)),
         apps_(applications(scenario)),
         delay_(scenario.network_delay),
         statistics_(scenario, options),
@@ -96,9 +81,6 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   void plan(TimePoint at, Step step) override { calendar_.plan(std::max(at, now_), step); }
   void reported(Devices::Flight& flight, const schedule::ActionDone& done, bool again) override;
   void device_changed(const schedule::DeviceChanged& change) override { decisions_.hear(change, now_); }
-  void lost(const Devices::Flight& flight) override {
-    if (probes_.running() && probes_.action() == flight.id) probes_.end(schedule::ActionStatus::stopped);
-  }
   bool deciding() const override { return deciding_; }
   // Of the decisions.
   void carry_out(schedule::Actions& actions) override;
@@ -116,6 +98,12 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   void on(const RequestHeard& step) { hear(step.id); }
   void on(const ClientGoes& step);
   void on(const SchedulerWakes& step);
+  void on(const NothingToProfile& step) {
+    decisions_.hear(
+        schedule::ActionDone{
+            .id = step.id, .status = schedule::ActionStatus::failed, .start = now_, .end = now_},
+        now_);
+  }
   template <typename DeviceEvent>
   void on(const DeviceEvent& step) {
     devices_.on(step, now_);
@@ -127,8 +115,7 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   void send(ModelId model);
   Duration draw_own(ModelId model, Request& request);
   void hear(RequestId id);
-  void stop_probe();
-  void probe();
+  void profile(const schedule::Profile& action);
   void outcome(RequestId id, Outcome what, TimePoint at);
   Record* record(RequestId id) {
     if (id.value < first_ || id.value - first_ >= records_.size()) return nullptr;
@@ -136,13 +123,10 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   }
 
   const workload::Scenario& scenario_;
-  schedule::Scheduler& scheduler_;
   const Options& options_;
   std::vector<schedule::ModelInfo> infos_;
   workload::Clients clients_;
   Random random_;
-  schedule::ProbeQueue<Probe> probes_;
-  std::size_t probe_device_ = 0;
   std::vector<std::vector<AppId>> apps_;  // by model and mode
   Duration delay_;
   Statistics statistics_;
@@ -154,7 +138,7 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   std::deque<Record> records_;
   std::uint64_t first_ = 0;  // id of the first of records_
   std::uint64_t open_ = 0;
-  std::size_t heard_ = 0;  // of these, the scheduler knows
+  std::map<RequestId, Duration> kept_;  // what they take alone
   bool deciding_ = false;
   std::uint32_t wake_booking_ = 0;
   TimePoint wake_at_ = TimePoint::max();
@@ -182,7 +166,6 @@ Figures Simulation::run() {
       now_ = at;
       std::visit([this](const auto& what) { on(what); }, step);
     }
-    probe();
     // The scheduler may wake for ever; nobody waits for it then.
     if (now_ >= statistics_.end() && open_ == 0 && clients_.next_at() == TimePoint::max()) break;
     if (now_ > statistics_.end() + std::chrono::hours{1}) break;  // what is open now stays unanswered
@@ -263,8 +246,6 @@ void Simulation::hear(RequestId id) {
   Record* r = record(id);
   if (r == nullptr || !r->open) return;
   r->heard = true;
-  ++heard_;
-  stop_probe();
   Request request = r->request;
   request.arrival = now_;
   decisions_.hear(schedule::RequestArrived{request}, now_);
@@ -290,7 +271,6 @@ void Simulation::outcome(RequestId id, Outcome what, TimePoint at) {
   if (r == nullptr || !r->open) return;
   r->open = false;
   --open_;
-  if (r->heard) --heard_;
   const ModelId model = r->request.model;
   statistics_.ended(model, r->request.arrival, what, at);
   while (!records_.empty() && !records_.front().open) {
@@ -328,6 +308,13 @@ void Simulation::carry_out(schedule::Action& action) {
     devices_.evict(stop->id, device::After::drop, now_, now_);
   } else if (const auto* preempt = std::get_if<schedule::Preempt>(&action)) {
     devices_.evict(preempt->id, preempt->after, preempt->order, now_);
+  } else if (const auto* keep = std::get_if<schedule::Keep>(&action)) {
+    if (Record* r = record(keep->request)) r->keep = keep->keep;
+    if (!keep->keep) kept_.erase(keep->request);
+  } else if (const auto* again = std::get_if<schedule::Profile>(&action)) {
+    profile(*again);
+  } else if (const auto* up = std::get_if<schedule::GiveUp>(&action)) {
+    devices_.give_up(up->device, now_);
   }
 }
 
@@ -345,46 +332,28 @@ void Simulation::on(const SchedulerWakes& step) {
 }
 
 void Simulation::reported(Devices::Flight& flight, const schedule::ActionDone& done, bool again) {
-  if (flight.probe) {
-    // The row runs again where it was cut short; where it was not, the scheduler hears what it took.
-    const auto row = probes_.end(done.status);
-    if (!row) return;
-    ++statistics_.figures.profiled;
-    return decisions_.hear(schedule::RequestProfiled{row->model, row->app, done.duration}, now_);
-  }
-  if (flight.kind == schedule::ActionKind::infer && done.status == schedule::ActionStatus::success)
+  if (flight.profiles) {
+    statistics_.figures.profiled += done.status == schedule::ActionStatus::success ? 1U : 0U;
+    if (done.status != schedule::ActionStatus::stopped && done.status != schedule::ActionStatus::too_late)
+      kept_.erase(flight.requests.front());
+  } else if (flight.kind == schedule::ActionKind::infer && done.status == schedule::ActionStatus::success)
     for (const RequestId id : flight.requests) {
       const Record* r = record(id);
       if (r == nullptr || !r->open) continue;
-      const ModelId model = r->request.model;
-      if (!scenario_.models[model.index()].latency.modes.empty() && scheduler_.learns_from_profiles() &&
-          probes_.chosen())
-        probes_.keep({model, r->request.app, r->own});
+      if (r->keep) kept_[id] = r->own;
       outcome(id, now_ <= r->request.deadline ? Outcome::on_time : Outcome::late, now_);
     }
   decisions_.hear(done, now_);
   if (again) decisions_.hear(done, now_);
 }
 
-// --- Idle time, which is when nobody waits for anything
-
-void Simulation::probe() {
-  if (!probes_.due({.open = heard_, .running = devices_.infers() + (decisions_.busy() ? 1U : 0U)})) return;
-  for (std::size_t tried = 0; tried < devices_.count(); ++tried) {
-    const DeviceId device{static_cast<std::uint32_t>(probe_device_++ % devices_.count())};
-    if (!devices_.alive(device)) continue;
-    const Probe row = probes_.next();
-    devices_.send({.id = probes_.begin(device),
-                   .device = device,
-                   .model = row.model,
-                   .window = {now_, now_ + 2 * delay_ + probe_within}},
-                  {}, scenario_.models[row.model.index()].latency.batch_time(1, row.own), now_);
-    return;
-  }
-}
-
-void Simulation::stop_probe() {
-  if (probes_.stop()) devices_.evict(probes_.action(), device::After::drop, now_, now_);
+// A request that was answered runs again, alone.
+void Simulation::profile(const schedule::Profile& action) {
+  if (const auto kept = kept_.find(action.request); kept != kept_.end())
+    return devices_.send(action, scenario_.models[action.model.index()].latency.batch_time(1, kept->second),
+                         now_);
+  // Its client had gone when it was answered: nothing of it is there.
+  plan(now_ + delay_ + shortest_turn, NothingToProfile{action.id});
 }
 
 }  // namespace
@@ -397,7 +366,8 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
                              .name = model.name,
                              .pages = pages_of(scenario, model),
                              .load = load_time(scenario, model),
-                             .batches = {}};
+                             .batches = {},
+                             .time_varies = !model.latency.modes.empty()};
     for (const int b : model.batch_sizes) info.batches.push_back({b, model.latency.expected(b)});
     for (int b = 1; model.batch_sizes.empty() && b <= model.max_batch;
          b = b < 128 ? b + 1 : std::max(b + 1, b + b / 50))
@@ -410,11 +380,18 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
 }
 
 schedule::Environment environment(const workload::Scenario& scenario) {
-  if (scenario.allowance)
-    return {.dispatch = scenario.allowance->dispatch,
-            .answer = scenario.allowance->answer,
-            .overrun = scenario.allowance->overrun};
-  return {.dispatch = 2 * scenario.network_delay, .answer = scenario.network_delay, .overrun = 0};
+  const schedule::Environment live = schedule::live_environment();
+  schedule::Environment told{.dispatch = 2 * scenario.network_delay,
+                             .answer = scenario.network_delay,
+                             .overrun = 0,
+                             .hangs_after = live.hangs_after,
+                             .profile_share = live.profile_share};
+  if (scenario.allowance) {
+    told.dispatch = scenario.allowance->dispatch;
+    told.answer = scenario.allowance->answer;
+    told.overrun = scenario.allowance->overrun;
+  }
+  return told;
 }
 
 Figures run(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options) {

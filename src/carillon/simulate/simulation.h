@@ -10,7 +10,6 @@
 #include "carillon/base/result.h"
 #include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
-#include "carillon/schedule/probe_queue.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/workload/scenario.h"
 
@@ -81,7 +80,8 @@ struct Faults {
   double lost_inputs = 0;      // share of INFERs that end as no_memory without running
   double late_reports = 0;     // share of reports that come up to 20 ms late
   double doubled_reports = 0;  // share of reports that come twice
-  double lost_reports = 0;     // share of reports that never come; the device is then declared dead after 1 s
+  double lost_reports =
+      0;               // share of reports that never come; a scheduler gives up a device that it waits for
   double cancels = 0;  // share of requests whose client goes, at a time up to twice the SLO after it came
   double deaths_per_s = 0;     // of each device; it comes back after up to 2 s
   double stalls_per_s = 0;     // of each device: everything that runs then takes up to 200 ms longer
@@ -106,18 +106,13 @@ class Observer {
   virtual void on_decided(TimePoint) {}
   enum class Outcome : std::uint8_t { on_time, late, refused, cancelled, unanswered };
   virtual void on_outcome(const Request&, Outcome, TimePoint) {}
-  // The device begins or ends (start == end: refused without running) an action.
+  // The device begins or ends (start == end: refused without running) an action, a Profile too.
   virtual void on_start(ActionId, DeviceId, TimePoint) {}
   virtual void on_end(ActionId, DeviceId, schedule::ActionStatus, TimePoint) {}
-  // A finished request that ran again there, alone, has ended.
-  virtual void on_probed(DeviceId, TimePoint) {}
 };
 
 struct Options {
   Faults faults;
-  // Of models whose time depends on the input, for policies that learn from it: answered requests run again
-  // alone while nothing else is to be done, as on a live server.
-  schedule::ProbeOptions probes;
   // What a decision takes of virtual time, as on a controller's thread: the scheduler hears one event after
   // another, and what it decides is on its way so much later. With measured_decisions it is what each took of
   // this machine's CPU, so that equal runs differ. Arrivals wait at a schedule::Door, as they do live; one

@@ -388,14 +388,31 @@ TEST(Simulation, DecisionsMayTakeTime) {
 
 // What the policy is told of requests: the applications of each model, and samples.
 struct Told final : Observer {
-  void on_decision(const schedule::Event& event, TimePoint, const schedule::Actions&, TimePoint) override {
+  void on_decision(const schedule::Event& event, TimePoint, const schedule::Actions& actions,
+                   TimePoint) override {
     if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event))
       apps[arrival->request.model].insert(arrival->request.app);
-    if (const auto* sample = std::get_if<schedule::RequestProfiled>(&event)) samples.push_back(*sample);
+    if (const auto* done = std::get_if<schedule::ActionDone>(&event))
+      if (profiles_.contains(done->id) && done->status == schedule::ActionStatus::success)
+        samples.push_back(done->duration);
+    for (const schedule::Action& action : actions)
+      if (const auto* profile = std::get_if<schedule::Profile>(&action)) profiles_.insert(profile->id);
   }
   std::map<ModelId, std::set<AppId>> apps;
-  std::vector<schedule::RequestProfiled> samples;
+  std::vector<Duration> samples;  // what requests that ran again took
+
+ private:
+  std::set<ActionId> profiles_;
 };
+
+// Where each request is run again, or a share of them.
+Figures profiled_all(const workload::Scenario& s, const std::string& scheduler, const Options& options = {},
+                     double share = 1) {
+  schedule::Environment told = environment(s);
+  told.profile_share = share;
+  const auto policy = *schedule::make_scheduler(scheduler, told);
+  return run(s, *policy, options);
+}
 
 workload::Scenario dynamic_scenario(double rate) {
   auto s = scenario(rate, 1);
@@ -431,25 +448,25 @@ TEST(Simulation, ARequestsApplicationIsTheOneThatItsModeNames) {
 TEST(Simulation, FinishedRequestsRunAgainInIdleTimeOnly) {
   // A batch of one takes 40 ms; one comes every 100 ms, so that each can run again before the next.
   Told told;
-  Figures idle = simulated(dynamic_scenario(10), "orloj", {.probes = {.share = 1}, .observer = &told});
+  Figures idle = profiled_all(dynamic_scenario(10), "orloj", {.observer = &told});
   EXPECT_NEAR(static_cast<double>(idle.profiled), 100, 2);
   EXPECT_EQ(told.samples.size(), idle.profiled);
-  for (const auto& sample : told.samples) EXPECT_EQ(sample.solo, 40ms) << "what the device took, with c0";
+  for (const Duration solo : told.samples) EXPECT_EQ(solo, 40ms) << "what the device took, with c0";
   EXPECT_EQ(idle.profiling, 40ms * static_cast<std::int64_t>(idle.profiled)) << "of device time";
 
   // Every 50 ms: there are gaps of 10 ms, and the next request ends what runs in them at once.
-  Figures short_gaps = simulated(dynamic_scenario(20), "orloj", {.probes = {.share = 1}});
+  Figures short_gaps = profiled_all(dynamic_scenario(20), "orloj");
   EXPECT_LE(short_gaps.profiled, 1U) << "after the last request";
   EXPECT_GT(short_gaps.profiling, 1s);
   for (const Duration latency : short_gaps.models[0].latencies) EXPECT_EQ(latency, 40ms);
 
   // There is no idle time at all.
-  Figures full = simulated(dynamic_scenario(200), "orloj", {.probes = {.share = 1}});
+  Figures full = profiled_all(dynamic_scenario(200), "orloj");
   EXPECT_LE(full.profiled, 1U);
   EXPECT_LT(full.profiling, 100ms);
 
-  Figures off = simulated(dynamic_scenario(10), "orloj", {.probes = {.share = 0}});
-  Figures deaf = simulated(dynamic_scenario(10), "symphony", {.probes = {.share = 1}});
+  Figures off = profiled_all(dynamic_scenario(10), "orloj", {}, 0);
+  Figures deaf = profiled_all(dynamic_scenario(10), "symphony");
   EXPECT_EQ(off.profiled + deaf.profiled, 0U);
 }
 
@@ -457,7 +474,7 @@ TEST(Simulation, WhatRunsAgainIsLostWithItsDevice) {
   auto s = dynamic_scenario(10);
   s.duration = 100s;
   s.devices = 2;
-  Figures figures = simulated(s, "orloj", {.faults = {.deaths_per_s = 1}, .probes = {.share = 1}});
+  Figures figures = profiled_all(s, "orloj", {.faults = {.deaths_per_s = 1}});
   EXPECT_GT(figures.profiled, 100U) << "it runs again, or another does";
   const auto& m = figures.models[0];
   EXPECT_EQ(m.on_time + m.late + m.refused, m.offered);

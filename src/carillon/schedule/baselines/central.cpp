@@ -68,7 +68,9 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
     enqueue(request, now);
     arrived(request.model);
     tell_waiting(request.model);
-  } else if (const auto* done = std::get_if<ActionDone>(&event)) {
+  } else if (const auto* done = std::get_if<ActionDone>(&event); done && reported_otherwise(*done, now)) {
+    // The policy's own.
+  } else if (done) {
     auto report = fleet_.finish(*done, now, out);
     if (report.unloadable) refuse_all(*report.unloadable, Reason::device_failed, out);
     if (report.margins) margins_changed();
@@ -76,7 +78,7 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
       update_device(report.flight->device, now);
       if (!report.flight->outdated) reported(*report.flight, *done, now);
       if (done->status != ActionStatus::success)
-        give_back(*report.flight, done->status != ActionStatus::stopped, now, out);
+        give_back(*report.flight, Book::failure_of(done->status), now, out);
       else
         for (const Request& request : report.flight->requests) book_.close(request.id);
       tell_waiting(report.flight->model);
@@ -89,8 +91,8 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
     auto lost = fleet_.device_changed(*change, now, out);
     update_device(change->device, now);
     flights_changed();
-    device_changed(now);
-    for (Fleet::Flight& flight : lost) give_back(flight, false, now, out);
+    device_changed(change->device, now);
+    for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
     for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
       const ModelId model{static_cast<std::uint32_t>(i)};
       tell_waiting(model);
@@ -153,12 +155,12 @@ void Central::refuse_all(ModelId model, Reason reason, Actions& out) {
   fleet_.set_waiting(model, {});
 }
 
-void Central::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
+void Central::give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint now, Actions& out) {
   const ModelId model = flight.model;
   fleet_.set_waiting(model, {std::min(now, waiting_since(model)), waiting_count(model)});
   const bool possible = fleet_.anywhere(model) || fleet_.want(model, now, out);
   for (const Request& request : flight.requests) {
-    if (possible && book_.try_again(request.id, {.counts = counts}))
+    if (possible && book_.try_again(request.id, failure))
       enqueue(request, now);
     else
       book_.refuse(request.id, possible ? Reason::device_failed : fleet_.why_not(model), TimePoint::max(),

@@ -48,7 +48,9 @@ class Central : public Scheduler {
   virtual void reported(const Fleet::Flight& /*flight*/, const ActionDone& /*done*/, TimePoint /*now*/) {}
   // Flights may have been lost, or be of a version that a model has no more: they are not reported.
   virtual void flights_changed() {}
-  virtual void device_changed(TimePoint /*now*/) {}
+  virtual void device_changed(DeviceId /*device*/, TimePoint /*now*/) {}
+  // The report of an action that the fleet did not send; false where it is none.
+  virtual bool reported_otherwise(const ActionDone& /*done*/, TimePoint /*now*/) { return false; }
   // The fleet's environment is another now.
   virtual void margins_changed() {}
   virtual void profiled(const RequestProfiled& /*sample*/, TimePoint /*now*/) {}
@@ -82,7 +84,7 @@ class Central : public Scheduler {
  private:
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
   void update_device(DeviceId device, TimePoint now);
-  void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
+  void give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
 
   std::set<DeviceId> ready_;

@@ -117,7 +117,7 @@ void Nexus::add_model(const ModelInfo& model) {
   }
 }
 
-void Nexus::device_changed(TimePoint now) {
+void Nexus::device_changed(DeviceId, TimePoint now) {
   // What is planned for a device that went, or before one came, no longer holds.
   if (last_plan_ == TimePoint::min()) {
     next_plan_ = std::max(next_plan_, now + first_);

@@ -53,7 +53,7 @@ class Nexus final : public Central {
   void step(TimePoint now, Actions& out) override;
   TimePoint wake_at(TimePoint now) const override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;
-  void device_changed(TimePoint now) override;
+  void device_changed(DeviceId device, TimePoint now) override;
   void margins_changed() override;
 
  private:

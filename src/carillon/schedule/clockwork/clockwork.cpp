@@ -243,8 +243,10 @@ void Clockwork::give_back(const SentAction& infer, std::optional<ActionStatus> s
     const TimePoint finish = served ? would_finish(infer.model, now) : TimePoint::max();
     const bool hopeless = finish == TimePoint::max() || (has_deadline(rank) && finish > r.deadline);
     // A device whose clock is ahead refuses every window, at once and for ever.
-    const bool failed = status && (!late || !has_deadline(rank));
-    if (hopeless || !book_.try_again(id, {.counts = failed, .late = late})) {
+    const Book::Failure failure = !status                      ? Book::Failure::lost
+                                  : late && has_deadline(rank) ? Book::Failure::late
+                                                               : Book::Failure::failed;
+    if (hopeless || !book_.try_again(id, failure)) {
       requests_.erase(id);
       const Reason reason = !served ? Reason::no_model : late ? Reason::rejected_late : Reason::device_failed;
       book_.refuse(id, reason, finish, out);

@@ -78,7 +78,7 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
         }
         break;
       }
-      give_back(*finished, true, out);
+      give_back(*finished, Book::Failure::failed, out);
       if (state_.residence(finished->device, model) == Residence::absent) displace(model, finished->device);
       offer(model, now, out);
       break;
@@ -100,13 +100,13 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
   fill(finished->device, now, out);
 }
 
-void Fcfs::give_back(const SentAction& infer, bool counts, Actions& out) {
+void Fcfs::give_back(const SentAction& infer, Book::Failure failure, Actions& out) {
   for (const RequestId id : infer.requests) {
     OpenRequest* open = requests_.find(id);
     if (open == nullptr) continue;  // cancelled meanwhile
     // Of a version that the model has no more: the one that it has may fit nowhere.
     const bool possible = !infer.outdated || state_.can_hold(infer.model);
-    if (!possible || !book_.try_again(id, {.counts = counts})) {
+    if (!possible || !book_.try_again(id, failure)) {
       const Reason reason = !state_.served(infer.model) ? Reason::no_model
                             : possible                  ? Reason::device_failed
                                                         : Reason::no_device;
@@ -129,7 +129,7 @@ void Fcfs::changed(const DeviceChanged& event, TimePoint now, Actions& out) {
   update_room(event.device);
   for (std::size_t i = 0; i < models_.size(); ++i)
     displace(ModelId{static_cast<std::uint32_t>(i)}, event.device);
-  for (const SentAction& infer : lost) give_back(infer, false, out);
+  for (const SentAction& infer : lost) give_back(infer, Book::Failure::lost, out);
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     if (!models_[i].waiting.empty() && !state_.can_hold(model)) refuse_all(model, Reason::no_device, out);

@@ -53,7 +53,7 @@ class Fcfs final : public Scheduler {
   void model_changed(const ModelChanged& event, TimePoint now, Actions& out);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void changed(const DeviceChanged& event, TimePoint now, Actions& out);
-  void give_back(const SentAction& infer, bool counts, Actions& out);
+  void give_back(const SentAction& infer, Book::Failure failure, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
   bool everywhere(ModelId model) const { return state_.model(model).pages == 0; }
   void offer(ModelId model, TimePoint now, Actions& out);

@@ -31,6 +31,7 @@ void append_model(std::string& out, const ModelInfo& model) {
     fmt::format_to(to, " 1 {} {} ", model.cost->c0.count(), model.cost->c1);
   else
     out += " 0 ";
+  out += model.time_varies ? "1 " : "0 ";
   for (const char c : model.name) out += c == '\n' ? ' ' : c;
 }
 
@@ -55,6 +56,14 @@ void append(std::string& out, const Action& action) {
   } else if (const auto* preempt = std::get_if<Preempt>(&action)) {
     fmt::format_to(to, "preempt {} {} {} {}", preempt->id.value, preempt->device.value,
                    preempt->after == device::After::drop ? 0 : 1, ns(preempt->order));
+  } else if (const auto* keep = std::get_if<Keep>(&action)) {
+    fmt::format_to(to, "keep {} {}", keep->request.value, keep->keep ? 1 : 0);
+  } else if (const auto* profile = std::get_if<Profile>(&action)) {
+    fmt::format_to(to, "profile {} {} {} {} {} {} {}", profile->id.value, profile->device.value,
+                   profile->model.value, profile->request.value, ns(profile->window.earliest),
+                   ns(profile->window.latest), profile->expected.count());
+  } else if (const auto* up = std::get_if<GiveUp>(&action)) {
+    fmt::format_to(to, "give_up {}", up->device.value);
   }
 }
 
@@ -136,6 +145,30 @@ Action read_action(Words& words) {
     preempt.order = words.time();
     return preempt;
   }
+  if (kind == "keep") {
+    Keep keep;
+    words.id(keep.request);
+    const int on = words.number<int>();
+    if (on != 0 && on != 1) words.fail();
+    keep.keep = on == 1;
+    return keep;
+  }
+  if (kind == "profile") {
+    Profile profile;
+    words.id(profile.id);
+    words.id(profile.device);
+    words.id(profile.model);
+    words.id(profile.request);
+    profile.window.earliest = words.time();
+    profile.window.latest = words.time();
+    profile.expected = words.duration();
+    return profile;
+  }
+  if (kind == "give_up") {
+    GiveUp up;
+    words.id(up.device);
+    return up;
+  }
   Stop stop;
   if (kind != "stop") words.fail();
   words.id(stop.id);
@@ -205,7 +238,7 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
   return Wake{};
 }
 
-std::string_view read_model(Words& words, std::size_t models, bool seeds, ModelInfo& model) {
+std::string_view read_model(Words& words, std::size_t models, int of_version, ModelInfo& model) {
   words.id(model.id);
   model.pages = words.number<std::uint64_t>();
   model.load = words.duration();
@@ -224,7 +257,7 @@ std::string_view read_model(Words& words, std::size_t models, bool seeds, ModelI
   }
   if (!words.good() || model.batches.front().batch != 1)
     return "batch sizes ascend from 1, each with its time";
-  if (seeds) {
+  if (of_version >= 2) {
     for (auto left = words.number<std::size_t>(); left > 0 && words.good(); --left) {
       model.solos.push_back(words.duration());
       if (model.solos.back() <= Duration{0} || model.solos.back() > 24h) words.fail();
@@ -238,6 +271,12 @@ std::string_view read_model(Words& words, std::size_t models, bool seeds, ModelI
     }
     if (!words.good())
       return "behind the batch sizes stand a number of times of requests alone, these, and 0 or 1 C0 C1";
+  }
+  if (of_version >= 3) {
+    const int varies = words.number<int>();
+    if (!words.good() || (varies != 0 && varies != 1))
+      return "in front of the name stands 1 where the model's time varies with its input, else 0";
+    model.time_varies = varies == 1;
   }
   model.name = words.rest();
   return {};

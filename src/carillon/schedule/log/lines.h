@@ -14,7 +14,7 @@
 namespace carillon::schedule::log {
 
 constexpr std::string_view magic = "carillon-log";
-constexpr int version = 2;
+constexpr int version = 3;
 
 // Appends what stands behind "e NOW " and behind "a ", without the line's end.
 void append(std::string& out, const Event& event);
@@ -62,8 +62,8 @@ class Words {
 Action read_action(Words& words);
 // What stands behind "e NOW ", all but the events that tell of models; `models`: how many have come.
 Event read_event(std::string_view kind, Words& words, std::size_t models);
-// A model's id, pages, load time, batch sizes with their times, and name; with `seeds` also what version 2
-// knows of it. The id is one of `models` that have come, or the next. Says what is wrong, or nothing.
-std::string_view read_model(Words& words, std::size_t models, bool seeds, ModelInfo& model);
+// A model's id, pages, load time, batch sizes with their times, and name; with what a log of `version` knows
+// of it besides. The id is one of `models` that have come, or the next. Says what is wrong, or nothing.
+std::string_view read_model(Words& words, std::size_t models, int version, ModelInfo& model);
 
 }  // namespace carillon::schedule::log

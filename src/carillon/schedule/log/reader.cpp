@@ -58,14 +58,23 @@ Result<> LogReader::read_head() {
         environment_.measured = words.number<int>() == 1;
         environment_.client = words.duration();
       }
+      if (version_ >= 3) {
+        environment_.hangs_after = words.duration();
+        environment_.profile_share = words.number<double>();
+      }
       if (!words.good() || !(environment_.overrun >= 0 && environment_.overrun <= 100) ||
           environment_.dispatch < Duration{0} || environment_.answer < Duration{0} ||
           environment_.dispatch > 1h || environment_.answer > 1h || environment_.client < Duration{0} ||
-          environment_.client > environment_.answer)
-        return wrong("environment needs two times in nanoseconds, up to an hour, and a share");
+          environment_.client > environment_.answer || environment_.hangs_after < Duration{0} ||
+          environment_.hangs_after > 24h ||
+          !(environment_.profile_share >= 0 && environment_.profile_share <= 1))
+        return wrong(
+            "environment needs two times in nanoseconds, up to an hour, a share, 0 or 1, a part of the "
+            "second "
+            "time, a time up to a day, and a share");
     } else if (kind == "model" && version_ == 1) {
       ModelInfo model;
-      if (const auto what = read_model(words, models_, false, model); !what.empty())
+      if (const auto what = read_model(words, models_, version_, model); !what.empty())
         return wrong(std::string(what));
       if (model.id.index() != models_) return wrong("a model comes once");
       ++models_;
@@ -101,7 +110,7 @@ Result<std::optional<LoggedDecision>> LogReader::next() {
   const auto kind = words.word();
   if (kind == "model") {
     ModelInfo model;
-    if (const auto what = read_model(words, models_, true, model); !what.empty())
+    if (const auto what = read_model(words, models_, version_, model); !what.empty())
       return wrong(std::string(what));
     if (model.id.index() == models_) ++models_;
     decision.event = model_comes(model);

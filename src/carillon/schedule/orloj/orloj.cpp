@@ -60,6 +60,8 @@ void Orloj::profiled(const RequestProfiled& sample, TimePoint now) {
 
 void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) {
   touched_.push_back(flight.model);
+  if (done.status == ActionStatus::success)
+    for (const Request& request : flight.requests) profiler_.answered(request.id);
   const bool tried = trying_ && trying_->action == done.id;
   // Of one that a client has left meanwhile not all members are known.
   const int size = fleet_.batch_size(flight.model, flight.batch_index);
@@ -133,6 +135,7 @@ void Orloj::forget(Model& m, std::uint32_t slot) {
   m.by_deadline.erase({w.request.deadline, slot});
   m.slots.erase(w.request.id);
   w.used = false;
+  --waiting_;
   m.free.push_back(slot);
 }
 
@@ -181,6 +184,7 @@ void Orloj::enqueue(const Request& request, TimePoint now) {
   }
   m.waiting[slot].request = request;
   m.waiting[slot].used = true;
+  ++waiting_;
   m.arrivals.set(slot, request.arrival);
   m.by_deadline.emplace(request.deadline, slot);
   m.slots.insert(request.id, slot);
@@ -189,6 +193,7 @@ void Orloj::enqueue(const Request& request, TimePoint now) {
 }
 
 bool Orloj::remove(RequestId id, ModelId model) {
+  profiler_.gone(id);
   if (trial_ && trial_->id == id) {
     trial_.reset();
     return true;
@@ -202,6 +207,7 @@ bool Orloj::remove(RequestId id, ModelId model) {
 }
 
 void Orloj::take_all(ModelId model, std::vector<Request>& taken) {
+  profiler_.changed(model);
   Model& m = at(model);
   for (std::uint32_t slot = 0; slot < m.waiting.size(); ++slot)
     if (m.waiting[slot].used) {
@@ -344,6 +350,7 @@ void Orloj::try_out(TimePoint now, Actions& out) {
     trial_.reset();
     const TimePoint earliest = std::max(now, start_on(device, now) - fleet_.environment().dispatch);
     const Duration expected = estimate(request.model, request.app, 0);
+    if (fleet_.model(request.model).time_varies) profiler_.sent(request, out);
     trying_ = {fleet_.send(device, request.model, 0, {request},
                            {earliest, std::max(request.deadline, earliest)}, now, out),
                expected};
@@ -507,6 +514,8 @@ bool Orloj::run(DeviceId device, ModelId id, TimePoint now, Actions& out) {
                                                                    fleet_.environment().answer));
     forget(m, slot);
   }
+  if (fleet_.model(id).time_varies)
+    for (const Request& request : requests) profiler_.sent(request, out);
   const TimePoint earliest = std::max(now, start - fleet_.environment().dispatch);
   fleet_.send(device, id, index, std::move(requests), {earliest, std::max(latest, earliest)}, now, out);
   settle(id);
@@ -533,6 +542,15 @@ bool Orloj::serve(DeviceId device, TimePoint now, Actions& out) {
 }
 
 void Orloj::step(TimePoint now, Actions& out) {
+  if (profiler_.running() && (waiting_ > 0 || trial_)) profiler_.stop(out);
+  decide_what_runs(now, out);
+  if (profiler_.keeps())
+    for (const Action& action : out)
+      if (const auto* refused = std::get_if<Refuse>(&action)) profiler_.gone(refused->request);
+  profile(now, out);
+}
+
+void Orloj::decide_what_runs(TimePoint now, Actions& out) {
   move_base(now);
   expire(now, out);
   try_out(now, out);
@@ -550,6 +568,54 @@ void Orloj::step(TimePoint now, Actions& out) {
     if (refresh(id, now)) return;
   }
   sweep(now);
+}
+
+// -- what is run again
+
+bool Orloj::anything_else_to_do() const {
+  if (waiting_ > 0 || trial_) return true;
+  for (std::size_t d = 0; d < fleet_.device_count(); ++d)
+    if (fleet_.pending(DeviceId{static_cast<std::uint32_t>(d)}) > 0) return true;
+  return false;
+}
+
+void Orloj::profile(TimePoint now, Actions& out) {
+  constexpr Duration within = 1ms;  // else it comes too late, and has another turn
+  if (profiler_.waits() && !profiler_.running() && !anything_else_to_do()) {
+    const orloj::Profiler::Sample sample = profiler_.next();
+    const std::size_t count = fleet_.device_count();
+    std::size_t tried = 0;
+    while (tried < count &&
+           !fleet_.loaded(DeviceId{static_cast<std::uint32_t>(profile_on_ % count)}, sample.model)) {
+      ++profile_on_;
+      ++tried;
+    }
+    if (tried < count) {
+      const DeviceId device{static_cast<std::uint32_t>(profile_on_++ % count)};
+      const ActionId id = fleet_.new_action();
+      profiler_.begin(id, device);
+      out.emplace_back(Profile{.id = id,
+                               .device = device,
+                               .model = sample.model,
+                               .request = sample.request,
+                               .window = {now, now + fleet_.environment().dispatch + within},
+                               .expected = estimate(sample.model, sample.app, 0)});
+    } else {
+      profiler_.drop();  // its model is nowhere
+    }
+  }
+  profiler_.tidy(out);
+}
+
+bool Orloj::reported_otherwise(const ActionDone& done, TimePoint now) {
+  if (!profiler_.runs(done.id)) return false;
+  if (const auto sample = profiler_.ended(done.status))
+    profiled({sample->model, sample->app, done.duration}, now);
+  return true;
+}
+
+void Orloj::device_changed(DeviceId device, TimePoint) {
+  profiler_.restarted(device);
 }
 
 TimePoint Orloj::wake_at(TimePoint now) const {

@@ -12,6 +12,7 @@
 #include "carillon/schedule/orloj/dynamic_hull.h"
 #include "carillon/schedule/orloj/estimates.h"
 #include "carillon/schedule/orloj/options.h"
+#include "carillon/schedule/orloj/profiler.h"
 #include "carillon/schedule/orloj/score.h"
 #include "carillon/schedule/timer_heap.h"
 
@@ -40,7 +41,7 @@ namespace carillon::schedule {
 class Orloj final : public baselines::Central {
  public:
   explicit Orloj(const Environment& environment, const OrlojOptions& options = {})
-      : Central(environment), options_(options) {}
+      : Central(environment), options_(options), profiler_(environment.profile_share) {}
 
   std::string_view name() const override { return "orloj"; }
   bool learns_from_profiles() const override { return true; }
@@ -61,6 +62,8 @@ class Orloj final : public baselines::Central {
   TimePoint wake_at(TimePoint now) const override;
   void arrived(ModelId model) override { touched_.push_back(model); }
   void profiled(const RequestProfiled& sample, TimePoint now) override;
+  bool reported_otherwise(const ActionDone& done, TimePoint now) override;
+  void device_changed(DeviceId device, TimePoint now) override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;
 
  private:
@@ -129,6 +132,7 @@ class Orloj final : public baselines::Central {
   void try_out(TimePoint now, Actions& out);
 
   // What runs.
+  void decide_what_runs(TimePoint now, Actions& out);
   bool serve(DeviceId device, TimePoint now, Actions& out);
   bool run(DeviceId device, ModelId id, TimePoint now, Actions& out);
   Duration estimate(ModelId id, AppId app, int index);
@@ -139,8 +143,15 @@ class Orloj final : public baselines::Central {
   int of_a_kind(ModelId id);
   int without_stragglers(ModelId id, int index);
 
+  // Idle time, which is when nobody waits for anything.
+  void profile(TimePoint now, Actions& out);
+  bool anything_else_to_do() const;
+
   OrlojOptions options_;
-  TimePoint base_{};  // of the scores' times
+  orloj::Profiler profiler_;
+  std::size_t profile_on_ = 0;  // a device, by turns
+  std::size_t waiting_ = 0;     // requests, in all queues
+  TimePoint base_{};            // of the scores' times
   std::vector<Model> models_;
   TimerHeap due_;                                       // models, by the next refusal
   std::set<std::pair<TimePoint, ModelId>> candidates_;  // those that have one, by its deadline

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <limits>
 
 #include "carillon/schedule/action.h"
@@ -13,10 +14,10 @@ namespace carillon::schedule {
 // thread-safe.
 class Book {
  public:
-  // INFERs of a request that may fail before it is refused; those that came too late for their window are
-  // counted by themselves.
-  explicit Book(int attempts = 3, int late_attempts = std::numeric_limits<int>::max())
-      : attempts_(attempts), late_attempts_(late_attempts) {}
+  // INFERs of a request that may fail before it is refused. Those that came too late for their window are
+  // counted by themselves, and so are devices that went while they had it: perhaps it is what breaks them.
+  explicit Book(int attempts = 3, int late_attempts = std::numeric_limits<int>::max(), int losses = 3)
+      : attempts_(attempts), late_attempts_(late_attempts), losses_(losses) {}
 
   void refuse(RequestId id, Reason reason, TimePoint would_finish, Actions& out) {
     close(id);
@@ -28,24 +29,30 @@ class Book {
   }
 
   // Its INFER did not succeed. False where it was tried often enough: then it is to be refused.
-  struct Failure {
-    bool counts = true;  // it is the INFER's own, and not its device's, or the policy's that stopped it
-    bool late = false;   // it came too late for its window
+  enum class Failure : std::uint8_t {
+    failed,
+    late,     // it came too late for its window
+    lost,     // it went with its device
+    stopped,  // by the policy: does not count
   };
+  static Failure failure_of(ActionStatus status) {
+    return status == ActionStatus::stopped ? Failure::stopped : Failure::failed;
+  }
   [[nodiscard]] bool try_again(RequestId id, Failure failure) {
     Tries tries = tries_.erase(id).value_or(Tries{});
-    tries.failed += failure.counts ? 1 : 0;
-    tries.late += failure.late ? 1 : 0;
-    if (tries.failed >= attempts_ || tries.late >= late_attempts_) return false;
-    if (tries.failed + tries.late > 0) tries_.insert(id, tries);
+    tries.failed += failure == Failure::failed ? 1 : 0;
+    tries.late += failure == Failure::late ? 1 : 0;
+    tries.lost += failure == Failure::lost ? 1 : 0;
+    if (tries.failed >= attempts_ || tries.late >= late_attempts_ || tries.lost >= losses_) return false;
+    if (tries.failed + tries.late + tries.lost > 0) tries_.insert(id, tries);
     return true;
   }
 
  private:
   struct Tries {
-    int failed = 0, late = 0;
+    int failed = 0, late = 0, lost = 0;
   };
-  int attempts_, late_attempts_;
+  int attempts_, late_attempts_, losses_;
   IdMap<RequestId, Tries> tries_;  // of those that were tried in vain: few
 };
 

@@ -181,6 +181,8 @@ class Mirror {
                        TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {});
   ActionId begin_infer(DeviceId device, ModelId model, int batch_index, std::vector<Request> members,
                        TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {});
+  // The id of an action that the mirror is to know nothing of.
+  ActionId new_action() { return ActionId{next_action_.value++}; }
   // The client of a request has gone: where it is a member of an INFER of that model, it is no more.
   // O(pending INFERs).
   void forget(RequestId request, ModelId model);

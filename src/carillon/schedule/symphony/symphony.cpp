@@ -64,7 +64,7 @@ TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
     auto lost = fleet_.device_changed(*change, now, out);
     margins_changed();
     inform_device(change->device, now);
-    for (Fleet::Flight& flight : lost) give_back(flight, false, now, out);
+    for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
     for (std::size_t i = 0; i < machines_.size(); ++i) {
       const ModelId model{static_cast<std::uint32_t>(i)};
       if (machines_[i].queue().empty()) continue;
@@ -295,7 +295,7 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
       for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(flight.model, i));
     for (const Request& request : flight.requests) book_.close(request.id);
   } else {
-    give_back(flight, event.status != ActionStatus::stopped, now, out);
+    give_back(flight, Book::failure_of(event.status), now, out);
   }
   inform_device(flight.device, now);
 }
@@ -305,11 +305,11 @@ void Symphony::margins_changed() {
   for (auto& machine : machines_) machine.set_environment(fleet_.environment());
 }
 
-void Symphony::give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out) {
+void Symphony::give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint now, Actions& out) {
   const ModelId model = flight.model;
   const bool possible = fleet_.anywhere(model) || fleet_.want(model, now, out);
   for (const Request& request : flight.requests) {
-    if (possible && book_.try_again(request.id, {.counts = counts}))
+    if (possible && book_.try_again(request.id, failure))
       machines_[model.index()].enqueue(request);
     else
       book_.refuse(request.id, possible ? Reason::device_failed : fleet_.why_not(model), TimePoint::max(),

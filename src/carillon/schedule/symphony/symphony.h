@@ -37,7 +37,7 @@ class Symphony final : public Scheduler {
   void arrived(const Request& request, TimePoint now, Actions& out);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void margins_changed();
-  void give_back(Fleet::Flight& flight, bool counts, TimePoint now, Actions& out);
+  void give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint now, Actions& out);
   void update(ModelId model, TimePoint now, Actions& out);
   double wasted(ModelId model, int size) const;
   Duration put_back(ModelId model, int size) const;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr Bytes page = mib(16);
 constexpr Duration latest_report = 20ms;  // after it is due, where reports may be late
-constexpr Duration declared_dead = 1s;    // after the report that was lost
+constexpr Duration declared_dead = 1s;    // the least silence for which a device is given up
+constexpr Duration missed_by = 3s;        // it is given up by then, where nothing takes longer than 100 ms
 constexpr Duration shortest_turn = 100us;
 
 std::string name_of(RequestId id) {
@@ -218,7 +219,7 @@ void Checker::on_device(DeviceId id, bool alive, Duration clock, TimePoint at) {
   DeviceAccount& device = devices_[id.index()];
   const bool first = !seen_.contains(id);
   const Faults& f = options_.faults;
-  if (device.alive() == alive || (!first && f.deaths_per_s == 0 && f.lost_reports == 0) ||
+  if (device.alive() == alive || (!first && f.deaths_per_s == 0 && !given_up_.contains(id)) ||
       (first && at != TimePoint{}))
     problem("a device that came or went by itself", name_of(id), at);
   if ((first ? std::chrono::abs(clock) > f.clock_offset : clock != device.clock()))
@@ -227,11 +228,12 @@ void Checker::on_device(DeviceId id, bool alive, Duration clock, TimePoint at) {
   for (auto& [number, action] : actions_) {
     if (action.device != id || !action.ended) continue;
     for (const RequestId r : action.requests)  // the answers that are on their way are lost
-      if (Asked* asked = find(r); asked != nullptr && asked->in == number) asked->answer.reset();
+      if (Asked* asked = find(r); asked != nullptr && asked->answered_by == number) asked->answer.reset();
   }
   const auto ran = device.power(alive, clock, scenario_.memory ? scenario_.memory->count / page.count : 0);
   if (!ran) return;
   const Action& action = actions_.at(ran->first);
+  if (action.profiled) return;
   tally_.ran({id, action.model, static_cast<int>(action.requests.size()), ran->second, at}, false);
 }
 
@@ -241,15 +243,20 @@ void Checker::heard(const schedule::DeviceChanged& event, TimePoint now) {
   if (k.alive == event.alive || (!charged() && devices_[event.device.index()].alive() != event.alive) ||
       (scenario_.memory && event.pages != scenario_.memory->count / page.count))
     problem("a device's change that is not so", name_of(event.device), now);
+  gone(event.device);
+  k.alive = event.alive;
+  k.pages = event.pages;
+}
+
+// For the scheduler, nothing is there or under way any more.
+void Checker::gone(DeviceId device) {
   for (auto& [id, action] : actions_) {
-    if (action.device != event.device || action.lost || action.reported) continue;
+    if (action.device != device || action.lost || action.reported) continue;
     action.lost = true;
     for (const RequestId r : action.requests)
       if (Asked* asked = find(r); asked != nullptr && asked->in == id) asked->in.reset();
   }
-  k = {};
-  k.alive = event.alive;
-  k.pages = event.pages;
+  known_[device.index()] = {};
 }
 
 void Checker::on_start(ActionId id, DeviceId device, TimePoint at) {
@@ -271,6 +278,7 @@ void Checker::on_end(ActionId id, DeviceId device, ActionStatus status, TimePoin
   action.ended = status;
   action.start = ended->start;
   action.end = at;
+  if (action.profiled) return;
   if (status == ActionStatus::too_late) tally_.too_late();
   if (status == ActionStatus::stopped) tally_.stopped();
   switch (action.kind) {
@@ -286,8 +294,10 @@ void Checker::on_end(ActionId id, DeviceId device, ActionStatus status, TimePoin
                    status == ActionStatus::success);
       if (status == ActionStatus::success)
         for (const RequestId r : action.requests)
-          if (Asked* asked = find(r); asked != nullptr && !asked->answer)
+          if (Asked* asked = find(r); asked != nullptr && !asked->answer) {
             asked->answer = at + scenario_.network_delay;
+            asked->answered_by = id;
+          }
       break;
   }
 }
@@ -326,6 +336,11 @@ void Checker::heard(const schedule::ActionDone& event, TimePoint now) {
       k.booked -= pages_of(action.model);
       break;
     case ActionKind::infer:
+      if (action.profiled) {
+        if (event.status != ActionStatus::stopped && event.status != ActionStatus::too_late)
+          kept_.erase(*action.profiled);
+        break;
+      }
       --k.pending[action.model];
       for (const RequestId r : action.requests) {
         Asked* asked = find(r);
@@ -386,7 +401,7 @@ Checker::Known* Checker::take(ActionId id, ActionKind kind, DeviceId device, Mod
     return nullptr;
   }
   if (window.latest < window.earliest) problem("a window that ends before it begins", name, now);
-  actions_[id] = {.kind = kind, .device = device, .model = model, .requests = {}};
+  actions_[id] = {.kind = kind, .device = device, .model = model, .requests = {}, .sent = now};
   return &known_[device.index()];
 }
 
@@ -465,6 +480,43 @@ void Checker::decided(const schedule::Stop& stop, TimePoint now) {
   found->second.stopped = true;
 }
 
+void Checker::decided(const schedule::Keep& keep, TimePoint now) {
+  const bool known = keep.keep ? open(find(keep.request)) : kept_.contains(keep.request);
+  if (!known) problem("nothing to keep, or to forget", name_of(keep.request), now);
+  if (keep.keep)
+    kept_.insert(keep.request);
+  else
+    kept_.erase(keep.request);
+}
+
+void Checker::decided(const schedule::Profile& profile, TimePoint now) {
+  const std::string name = name_of(profile.id);
+  Known* k = take(profile.id, ActionKind::infer, profile.device, profile.model, profile.window, now);
+  if (k == nullptr) return;
+  actions_[profile.id].profiled = profile.request;
+  const Asked* asked = find(profile.request);
+  if (asked == nullptr || !asked->done || !kept_.contains(profile.request) ||
+      asked->request.model != profile.model || scenario_.models[profile.model.index()].latency.modes.empty())
+    return problem("ran again what is not kept", name, now);
+  if (pages_of(profile.model) > 0 && k->places[profile.model] != Known::Place::loaded)
+    problem("sent to where its weights are not", name, now);
+  const auto waits = [this](const Asked& each) { return open(&each) && !each.done; };
+  if (!charged() && std::ranges::any_of(requests_, waits)) problem("ran again while others wait", name, now);
+}
+
+void Checker::decided(const schedule::GiveUp& up, TimePoint now) {
+  if (up.device.index() >= devices_.size() || !known_[up.device.index()].alive)
+    return problem("gave up what is dead", name_of(up.device), now);
+  const auto silent = [&](const auto& entry) {
+    const Action& action = entry.second;
+    return action.device == up.device && !action.lost && !action.reported &&
+           now - action.sent >= declared_dead;
+  };
+  if (std::ranges::none_of(actions_, silent)) problem("gave up what did not hang", name_of(up.device), now);
+  given_up_.insert(up.device);
+  gone(up.device);
+}
+
 // What a decision sends, as the devices get it.
 void Checker::send(const schedule::Actions& actions, TimePoint at) {
   const Duration delay = scenario_.network_delay;
@@ -486,6 +538,18 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
                          .time = scenario_.models[infer->model.index()].latency.batch_time(
                              static_cast<int>(infer->requests.size()), longest),
                          .pages = pages_of(infer->model)});
+    } else if (const auto* profile = std::get_if<schedule::Profile>(&action)) {
+      const Asked* asked = find(profile->request);
+      if (profile->model.index() >= scenario_.models.size() || asked == nullptr) continue;
+      to(profile->device,
+         {.id = profile->id,
+          .kind = ActionKind::infer,
+          .model = profile->model,
+          .window = profile->window,
+          .heard = at + delay,
+          .ready = at + 2 * delay,
+          .time = scenario_.models[profile->model.index()].latency.batch_time(1, asked->alone),
+          .pages = pages_of(profile->model)});
     } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
       if (load->model.index() >= scenario_.models.size()) continue;
       to(load->device, {.id = load->id,
@@ -532,7 +596,7 @@ void Checker::finish(const Figures& figures) {
       problem("a request that was not sent", "clients", *due.begin());
   for (DeviceAccount& device : devices_) device.finish(last_);
   const Duration slack = std::max(options_.faults.late_reports > 0 ? latest_report : Duration{0},
-                                  options_.faults.lost_reports > 0 ? declared_dead : Duration{0});
+                                  options_.faults.lost_reports > 0 ? missed_by : Duration{0});
   for (const auto& [id, action] : actions_)
     if (action.ended && !action.reported && !action.lost && !charged() && action.end + delay + slack < last_)
       problem("never reported", name_of(id), action.end);

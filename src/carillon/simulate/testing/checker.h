@@ -38,6 +38,8 @@ namespace carillon::simulate::testing {
 //     that holds the model's weights or is loading them;
 //   - LOADs never ask for more pages than are free, nor for what is there; an UNLOAD is of what is loaded and
 //     not in use; a Stop is of an INFER that is pending;
+//   - a request runs again, alone, only where it was to be kept and was answered, while no request is open;
+//   - a device is given up only where something that it was sent was not reported for a second;
 //   - no action is sent to a device that is dead, nor with an id that was used before, nor with a window that
 //     ends before it begins; no wake is asked for in the past, and each is given when it was asked for.
 // Of outcomes and figures:
@@ -59,7 +61,6 @@ class Checker final : public Observer {
   void on_outcome(const Request& request, Outcome outcome, TimePoint at) override;
   void on_start(ActionId id, DeviceId device, TimePoint at) override;
   void on_end(ActionId id, DeviceId device, schedule::ActionStatus status, TimePoint at) override;
-  void on_probed(DeviceId device, TimePoint at) override { devices_[device.index()].probed(at); }
 
   // Call it after the run: what should have happened and has not, and the figures.
   void finish(const Figures& figures);
@@ -76,7 +77,8 @@ class Checker final : public Observer {
     bool gone = false;                   // the scheduler has heard that it is cancelled
     std::optional<TimePoint> refused;    // when the refusal reaches the client
     std::optional<TimePoint> cancelled;  // when
-    std::optional<TimePoint> answer;     // when it should reach the client
+    std::optional<TimePoint> answer;     // when it should reach the client,
+    ActionId answered_by;                // from that
     std::optional<ActionId> in;          // the INFER that it is in, as far as the scheduler knows
   };
   struct Action {
@@ -84,8 +86,10 @@ class Checker final : public Observer {
     DeviceId device;
     ModelId model;
     std::vector<RequestId> requests;
-    bool stopped = false;  // a Stop was sent
-    bool lost = false;     // the scheduler has heard that its device died
+    TimePoint sent;
+    std::optional<RequestId> profiled;  // an INFER of this again, and none of `requests`
+    bool stopped = false;               // a Stop was sent
+    bool lost = false;                  // the scheduler has heard that its device died
     bool reported = false, again = false;
     std::optional<schedule::ActionStatus> ended;
     TimePoint start, end;
@@ -124,10 +128,14 @@ class Checker final : public Observer {
   void decided(const schedule::Infer& infer, TimePoint now);
   void decided(const schedule::Refuse& refuse, TimePoint now);
   void decided(const schedule::Stop& stop, TimePoint now);
+  void decided(const schedule::Keep& keep, TimePoint now);
+  void decided(const schedule::Profile& profile, TimePoint now);
+  void decided(const schedule::GiveUp& up, TimePoint now);
   // (No policy preempts to resume yet; the device core's own tests hold it to that.)
   void decided(const schedule::Preempt& preempt, TimePoint now) {
     if (preempt.after == device::After::drop) decided(schedule::Stop{preempt.id, preempt.device}, now);
   }
+  void gone(DeviceId device);
   Known* take(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model, const Window& window,
               TimePoint now);
   void send(const schedule::Actions& actions, TimePoint at);
@@ -149,6 +157,8 @@ class Checker final : public Observer {
   std::vector<Known> known_;
   std::vector<DeviceAccount> devices_;
   std::set<DeviceId> seen_;
+  std::set<DeviceId> given_up_;
+  std::set<RequestId> kept_;                   // or to be, once they are answered
   std::optional<schedule::Actions> outgoing_;  // decided, but not yet on their way
   TimePoint wake_ = TimePoint::max();          // that the scheduler has asked for
   std::vector<RequestId> untold_;              // cancelled at last_, which the scheduler has yet to hear

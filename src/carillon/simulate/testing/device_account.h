@@ -56,8 +56,6 @@ class DeviceAccount {
   void stop(ActionId id, TimePoint heard);
 
   void started(ActionId id, TimePoint at);
-  // EXEC is free of what nobody asked for.
-  void probed(TimePoint at) { exec_.free_at = at; }
   // None where it was not to end.
   std::optional<Ended> ended(ActionId id, schedule::ActionStatus status, TimePoint at);
 

@@ -1,0 +1,129 @@
+#include "carillon/schedule/watchdog.h"
+
+#include <algorithm>
+
+namespace carillon::schedule {
+namespace {
+
+constexpr int longest_silence = 20;  // times what the longest action should take
+
+std::size_t index_of(Watchdog::Lane lane) {
+  return static_cast<std::size_t>(lane);
+}
+
+}  // namespace
+
+void Watchdog::sent(DeviceId device, const Action& action, TimePoint now) {
+  if (device.index() >= devices_.size()) devices_.resize(device.index() + 1);
+  if (due_ == TimePoint::max() && least_ > Duration{0}) {
+    looked_ = now;
+    due_ = saturating_add(now, tick());
+  }
+  under_way_.insert(action.id, device);
+  devices_[device.index()].actions.push_back(action);
+}
+
+void Watchdog::ended(ActionId action) {
+  const auto device = under_way_.erase(action);
+  if (!device) return;
+  Device& d = devices_[device->index()];
+  const auto found = std::ranges::find(d.actions, action, &Action::id);
+  const Lane lane = found->lane;
+  d.lanes[index_of(lane)].fresh = true;
+  *found = d.actions.back();
+  d.actions.pop_back();
+  for (Action& other : d.actions)
+    if (other.lane == lane && other.id < action)
+      other.overtaken = std::max(other.overtaken, Overtaken::lately);
+}
+
+void Watchdog::preempted(ActionId action) {
+  const DeviceId* device = under_way_.find(action);
+  if (device == nullptr) return;
+  std::ranges::find(devices_[device->index()].actions, action, &Action::id)->may_wait = true;
+}
+
+void Watchdog::restarted(DeviceId device) {
+  if (device.index() >= devices_.size()) return;
+  Device& d = devices_[device.index()];
+  for (const Action& action : d.actions) under_way_.erase(action.id);
+  d.actions.clear();
+  d.lanes = {};
+}
+
+bool Watchdog::hangs(Device& device, TimePoint now) const {
+  // Of both lanes: an UNLOAD waits for the EXEC of its model.
+  Duration longest{0};
+  for (const Action& action : device.actions) longest = std::max(longest, action.expected);
+  const Duration bound = std::max(least_, longest_silence * std::min<Duration>(longest, 24h));
+  const Duration passed = std::min(now - looked_, 2 * tick());
+  bool silent = false;
+  for (Action& action : device.actions) {
+    const bool late = action.window.latest <= looked_ || action.overtaken == Overtaken::before;
+    if (late && action.window.earliest <= looked_ && !action.may_wait) action.overdue += passed;
+    if (action.overtaken == Overtaken::lately) action.overtaken = Overtaken::before;
+    silent = silent || action.overdue >= bound;
+  }
+  for (const Lane lane : {Lane::exec, Lane::load}) {
+    auto& [fresh, quiet] = device.lanes[index_of(lane)];
+    const bool waits = std::ranges::any_of(device.actions, [&](const Action& action) {
+      return action.lane == lane && action.window.earliest <= looked_;
+    });
+    quiet = waits && !fresh ? quiet + passed : Duration{0};
+    fresh = !waits;
+    silent = silent || quiet >= bound;
+  }
+  return silent;
+}
+
+std::vector<DeviceId> Watchdog::look(TimePoint now) {
+  std::vector<DeviceId> silent;
+  if (now < due_) return silent;
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    if (hangs(devices_[i], now)) silent.push_back({static_cast<std::uint32_t>(i)});
+  looked_ = now;
+  due_ = under_way_.size() > 0 ? saturating_add(now, tick()) : TimePoint::max();
+  return silent;
+}
+
+void Watched::watch(const Action& action, TimePoint now) {
+  const auto send = [&](const auto& a, Watchdog::Lane lane, Window window, Duration expected) {
+    watchdog_.sent(a.device, {.id = a.id, .lane = lane, .window = window, .expected = expected}, now);
+  };
+  if (const auto* infer = std::get_if<Infer>(&action))
+    send(*infer, Watchdog::Lane::exec, infer->window, infer->expected);
+  else if (const auto* load = std::get_if<Load>(&action))
+    send(*load, Watchdog::Lane::load, load->window, load->expected);
+  else if (const auto* unload = std::get_if<Unload>(&action))
+    send(*unload, Watchdog::Lane::load, {now, TimePoint::max()}, Duration{0});
+  else if (const auto* profile = std::get_if<Profile>(&action))
+    send(*profile, Watchdog::Lane::exec, profile->window, profile->expected);
+  else if (const auto* preempt = std::get_if<Preempt>(&action);
+           preempt && preempt->after == device::After::resume)
+    watchdog_.preempted(preempt->id);
+}
+
+TimePoint Watched::decide(const Event& event, TimePoint now, Actions& out) {
+  std::size_t seen = out.size();
+  const auto ask = [&](const Event& what) {
+    policy_wake_ = policy_->decide(what, now, out);
+    for (; seen < out.size(); ++seen) watch(out[seen], now);
+  };
+  if (std::holds_alternative<Wake>(event)) {
+    for (const DeviceId device : watchdog_.look(now)) {
+      watchdog_.restarted(device);
+      out.emplace_back(GiveUp{device});
+      ask(DeviceChanged{device, false, 0});
+    }
+    if (policy_wake_ <= now) ask(event);
+  } else {
+    if (const auto* done = std::get_if<ActionDone>(&event))
+      watchdog_.ended(done->id);
+    else if (const auto* change = std::get_if<DeviceChanged>(&event))
+      watchdog_.restarted(change->device);
+    ask(event);
+  }
+  return std::min(policy_wake_, watchdog_.wake_at());
+}
+
+}  // namespace carillon::schedule

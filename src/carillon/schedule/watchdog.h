@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::schedule {
+
+// Says which devices hang: what was sent and what has ended go in, with the time, and verdicts come out.
+//
+// A device hangs that has reported nothing for `least`, or 20 times what the longest action that it has
+// should take, whichever is longer. EXEC and LOAD are watched apart, each by how long it has reported nothing
+// though it has an action whose window is open; and so is each action from when its window is over, or one
+// that was sent after it has ended. Between two looks no more time counts than was meant to pass: where the
+// process was stopped, or the controller had no core to run on, the devices had none either.
+//
+// Costs are linear in the actions that are under way on the device. Not thread-safe; `now` never goes back.
+class Watchdog {
+ public:
+  enum class Lane : std::uint8_t { exec, load };
+  // One that was sent after it, to the same lane, has ended: since the last look, or before.
+  enum class Overtaken : std::uint8_t { no, lately, before };
+  struct Action {
+    ActionId id;
+    Lane lane{};
+    Window window;
+    Duration expected{0};
+    // The watchdog's own.
+    Overtaken overtaken{};
+    bool may_wait = false;  // it makes way for others, for as long as they come
+    Duration overdue{0};
+  };
+
+  // `least` 0: nobody looks.
+  explicit Watchdog(Duration least) : least_(least) {}
+
+  void sent(DeviceId device, const Action& action, TimePoint now);
+  // Whatever is not under way any more, or never was, is not heeded.
+  void ended(ActionId action);
+  // It makes way, to go on later.
+  void preempted(ActionId action);
+  // The device went, or started anew: it has nothing under way.
+  void restarted(DeviceId device);
+
+  // When look() wants to be called; max() for never. It does not move but by a look.
+  TimePoint wake_at() const { return due_; }
+  // The devices that hang: each is to be taken out, and then restarted(). Before wake_at() there are none.
+  std::vector<DeviceId> look(TimePoint now);
+
+ private:
+  struct Device {
+    std::vector<Action> actions;
+    struct Quiet {
+      bool fresh = true;  // something was reported, or nothing was to be done, since the last look
+      Duration time{0};
+    };
+    std::array<Quiet, 2> lanes;  // by Lane
+  };
+  Duration tick() const { return least_ / 8; }
+  bool hangs(Device& device, TimePoint now) const;
+
+  Duration least_;
+  std::vector<Device> devices_;
+  IdMap<ActionId, DeviceId> under_way_;
+  TimePoint looked_ = TimePoint::min();
+  TimePoint due_ = TimePoint::max();
+};
+
+// A policy whose devices are watched: one that hangs is given up (GiveUp), and the policy is told that it
+// went. Wakes that are the watchdog's alone it does not hear of. Not thread-safe.
+class Watched final : public Scheduler {
+ public:
+  Watched(std::unique_ptr<Scheduler> policy, Duration hangs_after)
+      : policy_(std::move(policy)), watchdog_(hangs_after) {}
+
+  std::string_view name() const override { return policy_->name(); }
+  bool learns_from_profiles() const override { return policy_->learns_from_profiles(); }
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+
+ private:
+  void watch(const Action& action, TimePoint now);
+
+  std::unique_ptr<Scheduler> policy_;
+  Watchdog watchdog_;
+  TimePoint policy_wake_ = TimePoint::max();
+};
+
+}  // namespace carillon::schedule

@@ -1,0 +1,226 @@
+#include "carillon/schedule/watchdog.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace carillon::schedule {
+namespace {
+
+using Lane = Watchdog::Lane;
+
+constexpr TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+
+// 1 s means a look every 125 ms.
+class WatchdogTest : public ::testing::Test {
+ protected:
+  void send(std::uint64_t id, TimePoint now, Duration expected = 10ms, Lane lane = Lane::exec,
+            TimePoint opens = TimePoint::min(), TimePoint closes = TimePoint::max()) {
+    dog.sent({0}, {.id = {id}, .lane = lane, .window = {opens, closes}, .expected = expected}, now);
+  }
+  // Looks whenever that is wanted, up to `until`; when the device first hung, or max().
+  TimePoint first_hang(TimePoint until) {
+    while (dog.wake_at() <= until) {
+      const TimePoint now = dog.wake_at();
+      if (!dog.look(now).empty()) return now;
+    }
+    return TimePoint::max();
+  }
+  Watchdog dog{1s};
+};
+
+TEST_F(WatchdogTest, SaysNothingOfADeviceAtRest) {
+  EXPECT_EQ(dog.wake_at(), TimePoint::max());
+  send(1, at(0ms));
+  EXPECT_EQ(dog.wake_at(), at(125ms));
+  dog.ended({1});
+  EXPECT_TRUE(dog.look(at(125ms)).empty());
+  EXPECT_EQ(dog.wake_at(), TimePoint::max());
+}
+
+TEST_F(WatchdogTest, ADeviceHangsThatIsSilentForTooLong) {
+  const struct {
+    Duration expected;
+    Duration least, most;  // until it is told
+  } rows[] = {{10ms, 1s, 1250ms}, {50ms, 1s, 1250ms}, {200ms, 4s, 4250ms}, {3s, 60s, 60250ms}};
+  for (const auto& [expected, least, most] : rows) {
+    Watchdog fresh{1s};
+    std::swap(dog, fresh);
+    send(1, at(0ms), expected);
+    const TimePoint told = first_hang(at(100s));
+    EXPECT_GE(told, at(least)) << to_ms(expected);
+    EXPECT_LE(told, at(most)) << to_ms(expected);
+  }
+}
+
+TEST_F(WatchdogTest, EveryReportBeginsAnew) {
+  std::uint64_t id = 0;
+  send(++id, at(0ms));
+  for (TimePoint now = at(900ms); now < at(20s); now += 900ms) {
+    EXPECT_EQ(first_hang(now), TimePoint::max());
+    send(++id, now);
+    dog.ended({id - 1});
+  }
+}
+
+TEST_F(WatchdogTest, AWindowThatIsNotOpenIsNoReasonToReport) {
+  send(1, at(0ms), 10ms, Lane::exec, at(5s));
+  const TimePoint told = first_hang(at(10s));
+  EXPECT_GE(told, at(6s));
+  EXPECT_LE(told, at(6250ms));
+}
+
+TEST_F(WatchdogTest, LoadsThatGoOnDoNotHideAnExecThatHangs) {
+  send(1, at(0ms));
+  send(2, at(0ms), 10ms, Lane::load);
+  TimePoint told = TimePoint::max();
+  for (std::uint64_t id = 3; id < 100 && told == TimePoint::max(); ++id) {
+    const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 2));
+    told = first_hang(now);
+    dog.ended({id - 1});
+    send(id, now, 10ms, Lane::load);
+  }
+  EXPECT_LE(told, at(1300ms));
+}
+
+TEST_F(WatchdogTest, AnUnloadMayWaitForALongExec) {
+  send(1, at(0ms), 1s);
+  send(2, at(0ms), Duration{0}, Lane::load);
+  EXPECT_EQ(first_hang(at(19s)), TimePoint::max());
+}
+
+TEST_F(WatchdogTest, TimeInWhichNobodyLookedDoesNotCount) {
+  send(1, at(0ms));
+  EXPECT_EQ(first_hang(at(500ms)), TimePoint::max());
+  // The process was stopped for a minute. Its devices are given what is left of their second.
+  EXPECT_TRUE(dog.look(at(60s)).empty());
+  const TimePoint told = first_hang(at(100s));
+  EXPECT_GT(told, at(60s));
+  EXPECT_LE(told, at(61s));
+}
+
+TEST_F(WatchdogTest, WhatIsOverdueIsNotHiddenByWhatFollows) {
+  send(1000, at(0ms), 10ms, Lane::exec, at(0ms), at(300ms));
+  TimePoint told = TimePoint::max();
+  for (std::uint64_t id = 2; id < 100 && told == TimePoint::max(); ++id) {
+    const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 1));
+    send(id, now);
+    dog.ended({id});
+    told = first_hang(now);
+  }
+  EXPECT_GE(told, at(1300ms));
+  EXPECT_LE(told, at(1600ms));
+}
+
+TEST_F(WatchdogTest, WhatOthersOvertookForLongIsMissing) {
+  for (const bool makes_way : {false, true}) {
+    Watchdog fresh{1s};
+    std::swap(dog, fresh);
+    send(1, at(0ms), 10ms, Lane::load);
+    if (makes_way) dog.preempted({1});
+    TimePoint told = TimePoint::max();
+    for (std::uint64_t id = 2; id < 100 && told == TimePoint::max(); ++id) {
+      const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 1));
+      send(id, now, 10ms, Lane::load);
+      dog.ended({id});
+      told = first_hang(now);
+    }
+    if (makes_way) {
+      EXPECT_EQ(told, TimePoint::max());
+      continue;
+    }
+    EXPECT_GE(told, at(1s));
+    EXPECT_LE(told, at(1500ms));
+  }
+}
+
+TEST_F(WatchdogTest, ADeviceThatStartsAnewHasNothingToReport) {
+  send(1, at(0ms));
+  dog.sent({3}, {.id = {2}, .lane = Lane::exec, .window = {at(0ms), TimePoint::max()}, .expected = 1ms},
+           at(0ms));
+  dog.restarted({0});
+  dog.restarted({7});  // one that never had anything
+  dog.ended({1});      // late, and not heeded
+  while (dog.wake_at() < at(1s)) EXPECT_TRUE(dog.look(dog.wake_at()).empty());
+  EXPECT_EQ(dog.look(at(1250ms)), std::vector<DeviceId>{{3}});
+}
+
+TEST(Watchdog, NobodyLooksWhereThatIsTurnedOff) {
+  Watchdog dog{Duration{0}};
+  dog.sent({0}, {.id = {1}, .lane = Lane::exec, .window = {at(0ms), at(0ms)}, .expected = 1ms}, at(0ms));
+  EXPECT_EQ(dog.wake_at(), TimePoint::max());
+}
+
+// A policy that keeps every device busy with one INFER, and says what it hears.
+class Busy final : public Scheduler {
+ public:
+  std::string_view name() const override { return "busy"; }
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) override {
+    heard.push_back(event);
+    if (const auto* change = std::get_if<DeviceChanged>(&event); change != nullptr && change->alive)
+      out.emplace_back(Infer{{next_++}, change->device, {0}, {{0}}, {now, TimePoint::max()}, 1ms});
+    return wake;
+  }
+  std::vector<Event> heard;
+  TimePoint wake = TimePoint::max();
+
+ private:
+  std::uint64_t next_ = 0;
+};
+
+struct WatchedTest : ::testing::Test {
+  Busy* policy = new Busy;
+  Watched watched{std::unique_ptr<Scheduler>(policy), 1s};
+  Actions out;
+  // Wakes it whenever it wants, up to `until`; the device that it gave up first.
+  std::optional<DeviceId> given_up(TimePoint until) {
+    while (wake <= until) {
+      out.clear();
+      const TimePoint now = wake;
+      wake = watched.decide(Wake{}, now, out);
+      for (const Action& action : out)
+        if (const auto* up = std::get_if<GiveUp>(&action)) return up->device;
+    }
+    return std::nullopt;
+  }
+  TimePoint wake = TimePoint::max();
+};
+
+TEST_F(WatchedTest, ADeviceThatHangsIsGivenUpAndThePolicyHearsThatItWent) {
+  wake = watched.decide(DeviceChanged{{0}, true, 0}, at(0ms), out);
+  EXPECT_EQ(given_up(at(900ms)), std::nullopt);
+  EXPECT_EQ(policy->heard.size(), 1U) << "wakes that it did not ask for";
+  EXPECT_EQ(given_up(at(1300ms)), DeviceId{0});
+  ASSERT_EQ(policy->heard.size(), 2U);
+  EXPECT_FALSE(std::get<DeviceChanged>(policy->heard.back()).alive);
+  EXPECT_EQ(given_up(at(10s)), std::nullopt) << "nothing is under way there any more";
+  out.clear();
+  wake = watched.decide(DeviceChanged{{0}, true, 0}, at(11s), out);
+  EXPECT_EQ(given_up(at(12300ms)), DeviceId{0});
+}
+
+TEST_F(WatchedTest, WhatIsReportedDoesNotHang) {
+  watched.decide(DeviceChanged{{0}, true, 0}, at(0ms), out);
+  wake = watched.decide(ActionDone{.id = {0}, .start = {}, .end = {}, .duration = 1ms}, at(900ms), out);
+  EXPECT_EQ(given_up(at(10s)), std::nullopt);
+}
+
+TEST_F(WatchedTest, ThePolicyHasItsWakes) {
+  policy->wake = at(200ms);
+  wake = watched.decide(DeviceChanged{{0}, true, 0}, at(0ms), out);
+  EXPECT_EQ(wake, at(125ms));
+  wake = watched.decide(Wake{}, wake, out);
+  EXPECT_EQ(policy->heard.size(), 1U);
+  EXPECT_EQ(wake, at(200ms));
+  policy->wake = TimePoint::max();
+  wake = watched.decide(Wake{}, at(210ms), out);  // late
+  EXPECT_TRUE(std::holds_alternative<Wake>(policy->heard.back()));
+  EXPECT_EQ(wake, at(250ms));
+}
+
+}  // namespace
+}  // namespace carillon::schedule
