@@ -149,6 +149,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.handler = std::move(on_answer);
   open.model = call->model;
   open.app = application(*call, now);
+  open.cls = call->class_given ? call->cls : model.cls;
   open.arrival = call->arrival;
   open.deadline = deadline;
   open.first = next_request_;
@@ -176,7 +177,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   Request request{.id = {},
                   .model = open.model,
                   .app = open.app,
-                  .cls = call->class_given ? call->cls : model.cls,
+                  .cls = open.cls,
                   .priority = call->priority,
                   .arrival = open.arrival,
                   .deadline = deadline};
@@ -450,6 +451,7 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   command_.model = action.model;
   command_.window = action.window;
   command_.batch = static_cast<int>(batch);
+  command_.cls = Class::best_effort;  // that of the most urgent of them
   for (std::size_t b = 0; b < batch; ++b) {
     const RequestId request = action.requests[b];
     const auto index = requests_.find(request.value);
@@ -461,6 +463,7 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
     CARILLON_ASSERT(state == Row::waiting || state == Row::gone);
     state = Row::flying;
     ++open.flying;
+    command_.cls = std::min(command_.cls, open.cls);
     const std::size_t r = request.value - open.first.value;
     command_.rows[b] = {std::span(open.inputs).subspan(r * inputs, inputs),
                         std::span(open.outputs).subspan(r * outputs, outputs), open.call->length,

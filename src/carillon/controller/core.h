@@ -142,6 +142,7 @@ class Core {
     AnswerHandler handler;
     ModelId model;
     AppId app;
+    Class cls{};
     TimePoint arrival;
     TimePoint deadline;
     RequestId first;  // its rows are requests [first, first + rows)

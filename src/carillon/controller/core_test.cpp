@@ -256,13 +256,6 @@ TEST_F(ProfilingTest, LengthsAreApplicationsOfTheirOwn) {
   }
 }
 
-TEST_F(CoreTest, ModelsWhoseTimeIsFixedAreNotProfiled) {
-  on_next<RequestArrived>({infer(1, {{0}})});
-  submit(1, call_of({0}, 1, at(1ms)), at(1ms));
-  end(1, ActionStatus::success, at(3ms));
-  EXPECT_TRUE(worker.held.empty());
-}
-
 TEST_F(CoreTest, StartTellsTheSchedulerOfModelsAndDevices) {
   auto owned = std::make_unique<ScriptedScheduler>();
   ScriptedScheduler& fresh = *owned;
@@ -559,6 +552,19 @@ TEST_F(CoreTest, ClassAndPriorityGoToTheScheduler) {
   EXPECT_EQ(heard.at(0).request.cls, Class::best_effort) << "the model's own";
   EXPECT_EQ(heard.at(1).request.cls, Class::real_time);
   EXPECT_EQ(heard.at(1).request.priority, 3U);
+}
+
+TEST_F(CoreTest, AnInferHasTheClassOfItsMostUrgentRequest) {
+  auto urgent = call_of({0}, 1, at(0ms));
+  urgent->class_given = true;
+  urgent->cls = Class::real_time;
+  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  on_next<RequestArrived>({infer(1, {{0}, {1}})});
+  submit(2, std::move(urgent), at(0ms));
+  EXPECT_EQ(worker.held.at({1}).infer.cls, Class::real_time);
+  on_next<RequestArrived>({infer(2, {{2}})});
+  submit(3, call_of({0}, 1, at(0ms)), at(0ms));
+  EXPECT_EQ(worker.held.at({2}).infer.cls, Class::normal);
 }
 
 TEST_F(CoreTest, AnArrivalIsNeverLaterThanNow) {

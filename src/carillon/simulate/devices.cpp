@@ -119,9 +119,10 @@ void Devices::send_run(FlightIndex index, Window window, Duration time, TimePoin
   depart(index, now);
 }
 
-void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time,
+void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests, Class cls, Duration time,
                    TimePoint now) {
   const FlightIndex index = take(infer.id, ActionKind::infer, infer.device, infer.model);
+  flights_[index].cls = cls;
   flights_[index].requests = std::move(requests);
   send_run(index, infer.window, time, now);
 }
@@ -129,6 +130,7 @@ void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests
 void Devices::send(const schedule::Profile& profile, Duration time, TimePoint now) {
   const FlightIndex index = take(profile.id, ActionKind::infer, profile.device, profile.model);
   flights_[index].profiles = true;
+  flights_[index].cls = Class::best_effort;
   flights_[index].requests.assign(1, profile.request);
   send_run(index, profile.window, time, now);
 }
@@ -175,7 +177,9 @@ void Devices::arrive(FlightIndex index, TimePoint now) {
       break;
     case ActionKind::infer:
       taken = d.core->submit(
-          device::InferAction{.id = flight.id, .model = flight.model, .window = flight.window}, work, now);
+          device::InferAction{
+              .id = flight.id, .model = flight.model, .window = flight.window, .cls = flight.cls},
+          work, now);
       break;
   }
   CARILLON_ASSERT(taken);  // a million actions on one device: no policy sends so many

@@ -31,7 +31,8 @@ class Devices {
     ModelId model;
     std::vector<RequestId> requests;
     Window window;
-    bool profiles = false;  // a finished request runs again: nobody waits for it
+    Class cls = Class::normal;  // INFER
+    bool profiles = false;      // a finished request runs again: nobody waits for it
     bool begun = false;
     device::Work work;
     std::uint32_t life = 0;  // of its device
@@ -58,8 +59,9 @@ class Devices {
   // All devices start; their faults are dealt out.
   void start(TimePoint now);
 
-  // An INFER of these requests, which takes `time` where nothing goes wrong.
-  void send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time, TimePoint now);
+  // An INFER of these requests, which takes `time` where nothing goes wrong. `cls`: that of the most urgent.
+  void send(const schedule::Infer& infer, std::vector<RequestId> requests, Class cls, Duration time,
+            TimePoint now);
   // A request of `time` runs again, alone.
   void send(const schedule::Profile& profile, Duration time, TimePoint now);
   void send(const schedule::Load& load, TimePoint now);

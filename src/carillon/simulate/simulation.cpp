@@ -293,11 +293,15 @@ void Simulation::carry_out(schedule::Actions& actions) {
 void Simulation::carry_out(schedule::Action& action) {
   if (auto* infer = std::get_if<schedule::Infer>(&action)) {
     Duration longest{0};
+    Class cls = Class::best_effort;
     for (const RequestId id : infer->requests)
-      if (const Record* r = record(id)) longest = std::max(longest, r->own);
+      if (const Record* r = record(id)) {
+        longest = std::max(longest, r->own);
+        cls = std::min(cls, r->request.cls);
+      }
     const auto& latency = scenario_.models[infer->model.index()].latency;
     const Duration time = latency.batch_time(static_cast<int>(infer->requests.size()), longest);
-    devices_.send(*infer, std::move(infer->requests), time, now_);
+    devices_.send(*infer, std::move(infer->requests), cls, time, now_);
   } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
     outcome(refuse->request, Outcome::refused, now_);
   } else if (const auto* load = std::get_if<schedule::Load>(&action)) {

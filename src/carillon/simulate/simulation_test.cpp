@@ -467,7 +467,8 @@ TEST(Simulation, FinishedRequestsRunAgainInIdleTimeOnly) {
 
   Figures off = profiled_all(dynamic_scenario(10), "orloj", {}, 0);
   Figures deaf = profiled_all(dynamic_scenario(10), "symphony");
-  EXPECT_EQ(off.profiled + deaf.profiled, 0U);
+  Figures fixed = profiled_all(scenario(20, 1), "orloj");
+  EXPECT_EQ(off.profiled + deaf.profiled + fixed.profiled, 0U);
 }
 
 TEST(Simulation, WhatRunsAgainIsLostWithItsDevice) {
