@@ -219,7 +219,15 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   actions_.erase(result.id.value);
   InFlight& flight = flights_[*found];
   const bool success = result.status == schedule::ActionStatus::success;
-  Duration ran = success ? result.times.ran() : Duration{0};
+  const Duration ran = success ? result.times.ran() : Duration{0};
+  // The scheduler hears of it before it hears what comes of it, and could give up the device. Nobody is to
+  // learn from bad data how long such batches take: they could teach whatever they like.
+  if (!stopped_)
+    pending_.push_back(schedule::ActionDone{.id = result.id,
+                                            .status = result.status,
+                                            .start = result.times.exec_start,
+                                            .end = result.times.exec_end,
+                                            .duration = success && result.odd_time ? flight.predicted : ran});
   switch (flight.kind) {
     case ActionKind::load:
       if (!success) break;
@@ -234,7 +242,8 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
         const bool again = result.status == schedule::ActionStatus::stopped ||
                            result.status == schedule::ActionStatus::too_late;
         if (success) book_.profiled(flight.model);
-        if (flight.forget || !again) kept_.forget(*flight.profiled);
+        flight.open = false;
+        if (flight.forget || !again) forget(*flight.profiled);
       } else if (success) {
         book_.executed(result.device, flight.model, static_cast<int>(flight.requests.size()), result.times,
                        flight.predicted);
@@ -250,19 +259,10 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
       }
       break;
   }
-  // Nobody is to learn from it how long such batches take: bad data could teach whatever it likes.
-  if (success && result.odd_time) ran = flight.predicted;
   flight.requests.clear();
   flight.open = false;
   flights_.give_back(*found);
-  if (!stopped_)
-    report(result.device,
-           {.id = result.id,
-            .status = result.status,
-            .start = result.times.exec_start,
-            .end = result.times.exec_end,
-            .duration = ran},
-           now);
+  if (!stopped_) drain(now);
   settle(now);
 }
 
@@ -278,9 +278,9 @@ void Core::wake(TimePoint now) {
   for (const DeviceId id : revivals_.due(now)) devices_[id.index()].worker->probe();
   // What feed() adds is due later than now: this ends.
   while (!deferred_.empty() && deferred_.front().due <= now) {
-    const Deferred next = deferred_.front();
+    const schedule::ActionDone done = deferred_.front().done;
     deferred_.erase(deferred_.begin());
-    report(next.device, next.done, now);
+    feed(done, now);
   }
   if (scheduler_wake_ <= now) {
     scheduler_wake_ = TimePoint::max();
@@ -302,12 +302,7 @@ void Core::stop(TimePoint now) {
 }
 
 void Core::feed(schedule::Event event, TimePoint now) {
-  pending_.push_back({std::move(event)});
-  drain(now);
-}
-
-void Core::report(DeviceId device, const schedule::ActionDone& done, TimePoint now) {
-  pending_.push_back({done, device, devices_[device.index()].life});
+  pending_.push_back(std::move(event));
   drain(now);
 }
 
@@ -319,9 +314,8 @@ void Core::drain(TimePoint now) {
   deciding_ = true;
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     actions_out_.clear();
-    const Mail next = pending_[i];
-    if (next.device && devices_[next.device->index()].life != next.life) continue;  // given up meanwhile
-    scheduler_wake_ = scheduler_->decide(next.event, now, actions_out_);
+    const schedule::Event next = pending_[i];
+    scheduler_wake_ = scheduler_->decide(next, now, actions_out_);
     apply(now);
   }
   pending_.clear();
@@ -410,13 +404,20 @@ void Core::dispatch(const schedule::Unload& action, TimePoint now) {
 }
 
 void Core::dispatch(const schedule::Keep& action, TimePoint) {
-  if (action.keep) return kept_.want(action.request);
+  if (action.keep)
+    kept_.want(action.request);
+  else
+    forget(action.request);
+}
+
+// What is kept of a request that runs stays until it has ended.
+void Core::forget(RequestId request) {
   for (std::uint32_t i = 0; i < flights_.size(); ++i)
-    if (flights_[i].open && flights_[i].profiled == action.request) {
-      flights_[i].forget = true;  // when it has ended
+    if (flights_[i].open && flights_[i].profiled == request) {
+      flights_[i].forget = true;
       return;
     }
-  kept_.forget(action.request);
+  kept_.forget(request);
 }
 
 void Core::dispatch(const schedule::Profile& action, TimePoint now) {
@@ -425,7 +426,6 @@ void Core::dispatch(const schedule::Profile& action, TimePoint now) {
   flight.profiled = action.request;
   flight.predicted = action.expected;
   if (!kept_.run(action.request, action.id, action.window, command_)) {
-    kept_.forget(action.request);
     return not_taken(action.id, now, schedule::ActionStatus::failed);
   }
   CARILLON_ASSERT(command_.model == action.model);
@@ -515,7 +515,7 @@ void Core::close(std::uint32_t index, Outcome outcome, Error error) {
   for (std::size_t r = 0; r < open.state.size(); ++r) {
     if (open.state[r] != Row::waiting && open.state[r] != Row::flying) continue;
     if (open.state[r] == Row::waiting) open.state[r] = Row::gone;
-    pending_.push_back({schedule::RequestCancelled{RequestId{open.first.value + r}, open.model}});
+    pending_.push_back(schedule::RequestCancelled{RequestId{open.first.value + r}, open.model});
   }
   closing_.push_back(index);
 }
@@ -561,8 +561,8 @@ void Core::take_out(DeviceId id, std::string why, TimePoint now) {
     actions_.erase(flight.id.value);
     for (const RequestId request : flight.requests) lose(request, why);
     flight.requests.clear();
-    if (flight.profiled && flight.forget) kept_.forget(*flight.profiled);
     flight.open = false;
+    if (flight.profiled && flight.forget) forget(*flight.profiled);
     flights_.give_back(i);
   }
   revivals_.down(id, now);

@@ -184,7 +184,6 @@ class Core {
   };
 
   void feed(schedule::Event event, TimePoint now);
-  void report(DeviceId device, const schedule::ActionDone& done, TimePoint now);
   void drain(TimePoint now);
   void enter(TimePoint now);
   void apply(TimePoint now);
@@ -198,6 +197,7 @@ class Core {
   void dispatch(schedule::Infer& action, TimePoint now);
   void not_taken(ActionId id, TimePoint now,
                  schedule::ActionStatus status = schedule::ActionStatus::too_late);
+  void forget(RequestId request);
   Device& live(DeviceId id);
   void take_out(DeviceId id, std::string why, TimePoint now);
   void lose(RequestId request, const std::string& why);
@@ -234,13 +234,7 @@ class Core {
   std::map<Application, AppId> applications_;
   std::size_t named_ = 0;  // of these
 
-  // What the scheduler is to hear. A report that its device's life does not outlast, it is not.
-  struct Mail {
-    schedule::Event event;
-    std::optional<DeviceId> device = std::nullopt;
-    std::uint32_t life = 0;
-  };
-  std::vector<Mail> pending_;
+  std::vector<schedule::Event> pending_;  // events of our own making, for the scheduler
   bool deciding_ = false;
   schedule::Actions actions_out_;
   std::vector<std::uint32_t> closing_;

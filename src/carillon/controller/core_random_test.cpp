@@ -83,9 +83,10 @@ class WhimsicalScheduler final : public schedule::Scheduler {
     const DeviceId device{static_cast<std::uint32_t>(random_.below(devices))};
     if (!alive_[device.index()]) return;
     while (random_.below(3) == 0) {
-      switch (random_.below(7)) {
+      const auto what = random_.below(16);
+      switch (what < 13 ? what % 4 : what - 9) {
         case 4:
-          if (random_.below(10) != 0) break;
+          if (random_.below(30) != 0) break;
           out.push_back(schedule::GiveUp{device});
           alive_[device.index()] = false;
           ground(device);
