@@ -48,12 +48,12 @@ HttpLoop::HttpLoop(std::shared_ptr<HttpShared> of_server)
 void HttpLoop::start() {
   sweep();
   thread_ = std::thread([self = shared_from_this()] {
-    // A connection whose handler ran out of memory keeps its deadline, and the sweep closes it.
     for (bool ended = false; !ended;) {
       try {
         self->context.run();
         ended = true;
       } catch (const std::bad_alloc&) {
+        continue;  // the connection whose handler that was keeps its deadline, and the sweep closes it
       }
     }
     {
