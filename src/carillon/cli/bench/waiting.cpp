@@ -50,7 +50,7 @@ class World {
       else
         decide(schedule::Wake{});
     }
-    return std::move(figures_);
+    return figures_;
   }
 
  private:
