@@ -64,7 +64,7 @@ HttpFraming framing_of(const http::fields& fields, unsigned version) {
 
 }  // namespace
 
-std::shared_ptr<HttpSession> HttpSession::on(Descriptor connection, std::shared_ptr<HttpLoop> loop) {
+std::shared_ptr<HttpConnection> HttpSession::on(Descriptor connection, std::shared_ptr<HttpLoop> loop) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   if (getsockname(connection.number(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return nullptr;
