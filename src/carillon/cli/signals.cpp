@@ -16,6 +16,7 @@ SignalWait::SignalWait(std::function<void(const std::string&)> log) : log_(std::
 
 SignalWait::~SignalWait() {
   state_ = State::ended;
+  // NOLINTNEXTLINE(bugprone-bad-signal-to-kill-thread): it ends nothing where it is blocked and waited for
   pthread_kill(watcher_.native_handle(), SIGTERM);
   watcher_.join();
 }

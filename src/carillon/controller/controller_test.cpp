@@ -163,7 +163,8 @@ ModelView tiny_view() {
   return view;
 }
 
-std::unique_ptr<Controller> tiny_controller(const Clock& clock, std::uint64_t seed, Options options = {}) {
+std::unique_ptr<Controller> tiny_controller(const Clock& clock, std::uint64_t seed,
+                                            const Options& options = {}) {
   auto controller = std::make_unique<Controller>(std::make_unique<EagerScheduler>(), options, clock);
   controller->add_worker(std::make_unique<BusyWorker>(controller->results(), clock, seed));
   controller->add_model(tiny_view(), TinyModel(), testing::served(0).info);
@@ -294,7 +295,7 @@ TEST(Controller, EveryCallOfManyThreadsGetsExactlyOneAnswer) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     const SteadyClock clock;
     auto controller = tiny_controller(clock, seed, {.core = {.max_open = 400}, .door = {.most = 64}});
-    std::vector<std::atomic<int>> answers(threads * calls);
+    std::vector<std::atomic<int>> answers(std::size_t{threads} * calls);
     std::atomic<int> wrong{0};
     std::atomic<bool> succeeded{false};
     std::latch halfway(threads);

@@ -81,7 +81,8 @@ class CoreDevicesTest : public ::testing::Test {
   // The scheduler answers the next event of kind E with `actions`.
   template <typename E>
   void on_next(Actions actions) {
-    scheduler->script = [actions, this](const Event& event, TimePoint, Actions& out, TimePoint&) {
+    scheduler->script = [actions = std::move(actions), this](const Event& event, TimePoint, Actions& out,
+                                                             TimePoint&) {
       if (!std::holds_alternative<E>(event)) return;
       out = actions;
       scheduler->script = nullptr;

@@ -1,5 +1,7 @@
 #include "carillon/controller/core.h"
 
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "carillon/controller/testing/fakes.h"
@@ -28,7 +30,7 @@ constexpr TimePoint at(Duration d) {
 }
 constexpr Window always{TimePoint::min(), TimePoint::max()};
 
-Infer infer(std::uint64_t id, std::vector<RequestId> requests) {
+Infer infer(std::uint64_t id, const std::vector<RequestId>& requests) {
   return {.id = {id},
           .device = {0},
           .model = {0},
@@ -40,7 +42,7 @@ Infer infer(std::uint64_t id, std::vector<RequestId> requests) {
 // One device, two models ("model1" with an SLO of 50 ms), a scheduler that does nothing until told.
 class CoreTest : public ::testing::Test {
  protected:
-  explicit CoreTest(CoreOptions options = {}) {
+  explicit CoreTest(const CoreOptions& options = {}) {
     auto owned = std::make_unique<ScriptedScheduler>();
     scheduler = owned.get();
     core = std::make_unique<Core>(std::move(owned), options);
@@ -70,7 +72,8 @@ class CoreTest : public ::testing::Test {
   // The scheduler answers the next event of kind E with `actions`.
   template <typename E>
   void on_next(Actions actions, std::optional<TimePoint> wake_at = std::nullopt) {
-    scheduler->script = [=, this](const Event& event, TimePoint, Actions& out, TimePoint& wake) {
+    scheduler->script = [actions = std::move(actions), wake_at, this](const Event& event, TimePoint,
+                                                                      Actions& out, TimePoint& wake) {
       if (!std::holds_alternative<E>(event)) return;
       out = actions;
       wake = wake_at.value_or(wake);
@@ -79,7 +82,8 @@ class CoreTest : public ::testing::Test {
   }
   // Makes the scheduler say `actions` now, and ask for another wake.
   void say(Actions actions, TimePoint now, TimePoint wake_at = TimePoint::max()) {
-    scheduler->script = [=, this](const Event& event, TimePoint, Actions& out, TimePoint& wake) {
+    scheduler->script = [actions = std::move(actions), wake_at, this](const Event& event, TimePoint,
+                                                                      Actions& out, TimePoint& wake) {
       if (!std::holds_alternative<schedule::Wake>(event)) return;
       scheduler->script = nullptr;
       out = actions;

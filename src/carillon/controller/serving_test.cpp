@@ -104,10 +104,10 @@ class ServingTest : public ::testing::TestWithParam<const char*> {
     write("a/config.pbtxt",
           "max_batch_size: 4 parameters { key: \"slo_ms\" value { string_value: \"60000\" } }");
   }
-  LoadReport load(LoaderOptions options = {}, worker::Options sizes = {.page_cache = page_size * 2,
-                                                                       .io_cache = mib(4),
-                                                                       .workspace = mib(16),
-                                                                       .exec_threads = 1}) {
+  LoadReport load(LoaderOptions options = {}, const worker::Options& sizes = {.page_cache = page_size * 2,
+                                                                              .io_cache = mib(4),
+                                                                              .workspace = mib(16),
+                                                                              .exec_threads = 1}) {
     auto scheduler = schedule::make_scheduler(GetParam());
     EXPECT_TRUE(scheduler.has_value());
     controller = std::make_unique<Controller>(std::move(*scheduler), Options{}, clock);

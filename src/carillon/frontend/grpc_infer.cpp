@@ -69,9 +69,9 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     if (!door_.commons.heavy.post(std::move(work))) refuse_full("too many large messages wait to be read");
   }
 
-  void refuse_full(std::string message) {
+  void refuse_full(const std::string& message) {
     context_.AddTrailingMetadata("grpc-retry-pushback-ms", "1000");
-    Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, std::move(message)});
+    Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, message});
   }
 
   void read(RawMessage& raw, std::size_t limit) {

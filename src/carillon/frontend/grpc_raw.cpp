@@ -110,7 +110,8 @@ void RawService::add_unary(std::string method, Unary answer) {
 void RawService::add_refused_stream(std::string method, grpc::Status refusal) {
   AddMethod(new grpc::internal::RpcServiceMethod(keep(std::move(method)),
                                                  grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-  MarkMethodRawCallback(methods_++, new StreamHandler([refusal](grpc::CallbackServerContext*) {
+  MarkMethodRawCallback(methods_++,
+                        new StreamHandler([refusal = std::move(refusal)](grpc::CallbackServerContext*) {
                           return new RefusedStream(refusal);
                         }));
 }

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <string_view>
+#include <variant>
+
 #include "carillon/controller/service.h"
-#include "carillon/frontend/http_server.h"
+#include "carillon/frontend/commons.h"
+#include "carillon/frontend/http_handler.h"
 
 namespace carillon::frontend {
 

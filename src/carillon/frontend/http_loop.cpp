@@ -1,13 +1,13 @@
 #include "carillon/frontend/http_loop.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/socket.h>
-
-#include "carillon/frontend/http_session.h"
 
 namespace carillon::frontend {
 
@@ -42,25 +42,28 @@ void refuse_connection(int descriptor) {
   (void)::shutdown(descriptor, SHUT_WR);
 }
 
-HttpLoop::HttpLoop(std::shared_ptr<HttpShared> of_server)
-    : shared(std::move(of_server)), work_(boost::asio::make_work_guard(context)), sweeper_(context) {}
+HttpLoop::HttpLoop(std::shared_ptr<HttpShared> of_server, Serve serve)
+    : shared(std::move(of_server)),
+      serve_(serve),
+      work_(boost::asio::make_work_guard(context)),
+      sweeper_(context) {}
 
 void HttpLoop::start() {
   sweep();
   thread_ = std::thread([self = shared_from_this()] {
-    // A connection whose handler ran out of memory keeps its deadline, and the sweep closes it.
     for (bool ended = false; !ended;) {
       try {
         self->context.run();
         ended = true;
       } catch (const std::bad_alloc&) {
+        continue;  // the connection whose handler that was keeps its deadline, and the sweep closes it
       }
     }
     {
       const std::lock_guard lock(self->mutex_);
       self->closed_ = true;
     }
-    // What was posted in between holds sessions, and they hold this loop.
+    // What was posted in between holds connections, and they hold this loop.
     self->context.restart();
     self->context.poll();
   });
@@ -79,7 +82,7 @@ void HttpLoop::join() {
 
 std::size_t HttpLoop::size() const {
   std::size_t n = 0;
-  for (const Sessions& place : places_) n += place.size();
+  for (const Connections& place : places_) n += place.size();
   return n;
 }
 
@@ -89,56 +92,58 @@ void HttpLoop::add(Descriptor connection) {
   const std::size_t most =
       std::max<std::size_t>(1, options.max_connections / static_cast<std::size_t>(options.threads));
   if (size() >= most && !make_room()) return refuse_connection(connection.number());
-  auto session = HttpSession::on(std::move(connection), shared_from_this());
-  if (!session) return;
-  Sessions& strangers = at(HttpPlace::strangers);
-  strangers.push_back(std::move(session));
-  strangers.back()->spot = {HttpPlace::strangers, std::prev(strangers.end())};
+  auto served = serve_(std::move(connection), shared_from_this());
+  if (!served) return;
+  Connections& strangers = at(HttpPlace::strangers);
+  strangers.push_back(std::move(served));
+  HttpConnection& added = *strangers.back();
+  added.place_ = HttpPlace::strangers;
+  added.in_ = std::prev(strangers.end());
   shared->count.add();
-  strangers.back()->start();
+  added.start();
 }
 
-void HttpLoop::remove(HttpSession& session) {
-  at(session.spot.place).erase(session.spot.in);
+void HttpLoop::remove(HttpConnection& connection) {
+  at(connection.place_).erase(connection.in_);
   shared->count.remove();
 }
 
-void HttpLoop::move(HttpSession& session, HttpPlace to) {
-  Sessions& from = at(session.spot.place);
-  at(to).splice(at(to).end(), from, session.spot.in);
-  session.spot.place = to;
+void HttpLoop::move(HttpConnection& connection, HttpPlace to) {
+  Connections& from = at(connection.place_);
+  at(to).splice(at(to).end(), from, connection.in_);
+  connection.place_ = to;
 }
 
 bool HttpLoop::make_room() {
   for (const HttpPlace place : {HttpPlace::strangers, HttpPlace::idle, HttpPlace::reading}) {
     if (at(place).empty()) continue;
-    const auto session = at(place).front();
-    session->close();
+    const auto longest = at(place).front();
+    longest->close();
     return true;
   }
   return false;
 }
 
-// Over a copy: sessions leave their places as they close.
+// Over a copy: connections leave their places as they close.
 template <typename Do>
 void HttpLoop::for_each(Do&& act) {
-  std::vector<std::shared_ptr<HttpSession>> all;
+  std::vector<std::shared_ptr<HttpConnection>> all;
   all.reserve(size());
-  for (const Sessions& place : places_) all.insert(all.end(), place.begin(), place.end());
-  for (const auto& session : all) act(*session);
+  for (const Connections& place : places_) all.insert(all.end(), place.begin(), place.end());
+  for (const auto& connection : all) act(*connection);
 }
 
 void HttpLoop::begin_stop() {
   stopping = true;
-  for_each([](HttpSession& session) { session.begin_stop(); });
+  for_each([](HttpConnection& connection) { connection.begin_stop(); });
 }
 
 void HttpLoop::refuse_open() {
-  for_each([](HttpSession& session) { session.refuse_open(); });
+  for_each([](HttpConnection& connection) { connection.refuse_open(); });
 }
 
 void HttpLoop::close_all() {
-  for_each([](HttpSession& session) { session.close(); });
+  for_each([](HttpConnection& connection) { connection.close(); });
 }
 
 // One timer for all connections: a request then costs no timer of its own.
@@ -153,7 +158,7 @@ void HttpLoop::sweep() {
     const auto now = std::chrono::steady_clock::now();
     const std::size_t refusals = self->shared->commons.bodies->refusals();
     const bool no_room = std::exchange(self->refusals_seen_, refusals) != refusals;
-    self->for_each([=](HttpSession& session) { session.sweep(now, no_room); });
+    self->for_each([=](HttpConnection& connection) { connection.sweep(now, no_room); });
     self->sweep();
   });
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <list>
 #include <memory>
@@ -14,11 +15,10 @@
 
 #include "carillon/frontend/commons.h"
 #include "carillon/frontend/descriptor.h"
-#include "carillon/frontend/http_server.h"
+#include "carillon/frontend/http_handler.h"
+#include "carillon/frontend/http_options.h"
 
 namespace carillon::frontend {
-
-class HttpSession;
 
 // How many connections a server has, for waiting until there are none.
 class ConnectionCount {
@@ -53,12 +53,32 @@ enum class HttpPlace {
   busy,       // a request of its is open or being answered: never closed for others
 };
 
+// A connection, as the loop that owns it sees it. On the loop's thread.
+class HttpConnection {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  virtual ~HttpConnection() = default;
+  virtual void start() = 0;
+  virtual void begin_stop() = 0;   // closes where it has no request
+  virtual void refuse_open() = 0;  // cancels what is open and answers 503
+  virtual void close() = 0;
+  // Ends what takes too long; while others find no room for their bodies (`no_room`) also what is slow.
+  virtual void sweep(Time now, bool no_room) = 0;
+
+ private:
+  friend class HttpLoop;
+  HttpPlace place_ = HttpPlace::strangers;
+  std::list<std::shared_ptr<HttpConnection>>::iterator in_;  // that place's
+};
+
 // One thread and the connections that it owns.
 class HttpLoop : public std::enable_shared_from_this<HttpLoop> {
  public:
-  using Sessions = std::list<std::shared_ptr<HttpSession>>;
+  // Makes what serves a connection that was accepted. Null: the system has no room for it, and it is closed.
+  using Serve = std::shared_ptr<HttpConnection> (*)(Descriptor connection, std::shared_ptr<HttpLoop> loop);
 
-  explicit HttpLoop(std::shared_ptr<HttpShared> shared);
+  HttpLoop(std::shared_ptr<HttpShared> shared, Serve serve);
 
   void start();  // starts the thread
   void join();   // ends the thread once its connections are closed; nothing runs here afterwards
@@ -72,8 +92,8 @@ class HttpLoop : public std::enable_shared_from_this<HttpLoop> {
 
   // On this loop's thread:
   void add(Descriptor connection);  // or refuses it, where there are too many
-  void remove(HttpSession& session);
-  void move(HttpSession& session, HttpPlace to);
+  void remove(HttpConnection& connection);
+  void move(HttpConnection& connection, HttpPlace to);
   // Closes the connection that can best be spared: of the first place that has one, the one that has been
   // there longest. False: all are busy.
   bool make_room();
@@ -86,15 +106,18 @@ class HttpLoop : public std::enable_shared_from_this<HttpLoop> {
   bool stopping = false;  // this loop's thread only
 
  private:
+  using Connections = std::list<std::shared_ptr<HttpConnection>>;
+
   template <typename Do>
   void for_each(Do&& act);
   void sweep();
-  Sessions& at(HttpPlace place) { return places_[static_cast<std::size_t>(place)]; }
+  Connections& at(HttpPlace place) { return places_[static_cast<std::size_t>(place)]; }
   std::size_t size() const;
 
+  const Serve serve_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::steady_timer sweeper_;
-  Sessions places_[4];  // by HttpPlace, each in the order in which they came there
+  Connections places_[4];  // by HttpPlace, each in the order in which they came there
   std::size_t refusals_seen_ = 0;
   std::mutex mutex_;
   bool closed_ = false;

@@ -15,7 +15,8 @@ class HttpServerImpl final : public HttpServer {
  public:
   HttpServerImpl(std::unique_ptr<Commons> own, std::shared_ptr<HttpShared> shared)
       : own_(std::move(own)), shared_(std::move(shared)) {
-    for (int i = 0; i < shared_->options.threads; ++i) loops_.push_back(std::make_shared<HttpLoop>(shared_));
+    for (int i = 0; i < shared_->options.threads; ++i)
+      loops_.push_back(std::make_shared<HttpLoop>(shared_, HttpSession::on));
   }
   ~HttpServerImpl() override { stop(); }
 

@@ -64,14 +64,14 @@ HttpFraming framing_of(const http::fields& fields, unsigned version) {
 
 }  // namespace
 
-std::shared_ptr<HttpSession> HttpSession::on(Descriptor connection, std::shared_ptr<HttpLoop> loop) {
+std::shared_ptr<HttpConnection> HttpSession::on(Descriptor connection, std::shared_ptr<HttpLoop> loop) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   if (getsockname(connection.number(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return nullptr;
   asio::ip::tcp::socket socket(loop->context);
   Error error;
-  socket.assign(address.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(),
-                connection.number(), error);
+  (void)socket.assign(address.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(),
+                      connection.number(), error);
   if (error) return nullptr;
   (void)connection.release();
   return std::make_shared<HttpSession>(std::move(socket), std::move(loop));
@@ -412,7 +412,7 @@ void HttpSession::cut_short(HttpReply reply) {
   cut_short_ = std::move(reply);
   set_deadline(std::chrono::seconds(2));
   Error ignored;
-  socket_.cancel(ignored);
+  (void)socket_.cancel(ignored);
 }
 
 void HttpSession::write(HttpReply reply) {
@@ -506,7 +506,7 @@ void HttpSession::on_written(Error error) {
   // The posted read waits for the next request, unless that is here already.
   state_ = State::idle;
   loop_->move(*this, HttpPlace::idle);
-  if (buffer_.size() > 0) socket_.cancel(error);
+  if (buffer_.size() > 0) (void)socket_.cancel(error);
   set_deadline(loop_->shared->options.idle_timeout);
 }
 
@@ -517,8 +517,8 @@ void HttpSession::linger() {
   loop_->move(*this, HttpPlace::strangers);
   set_deadline(std::chrono::seconds(2));
   Error ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-  if (watching_) socket_.cancel(ignored);
+  (void)socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  if (watching_) (void)socket_.cancel(ignored);
   lingered_ = 0;
   drain();
 }
@@ -575,8 +575,8 @@ void HttpSession::close() {
   count_open(false);
   if (cancel_) std::exchange(cancel_, {})();
   Error ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-  socket_.close(ignored);
+  (void)socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+  (void)socket_.close(ignored);
   loop_->remove(*this);
 }
 

@@ -21,26 +21,17 @@ namespace carillon::frontend {
 //
 // While a request is open a read stays posted: it notices a client that goes, and keeps what a pipelining
 // client sends ahead. That same read serves as the wait for the next request.
-class HttpSession : public std::enable_shared_from_this<HttpSession> {
+class HttpSession final : public HttpConnection, public std::enable_shared_from_this<HttpSession> {
  public:
-  using Time = std::chrono::steady_clock::time_point;
-
-  // Null: the system has no room for it, and it is closed.
-  static std::shared_ptr<HttpSession> on(Descriptor connection, std::shared_ptr<HttpLoop> loop);
+  // An HttpLoop::Serve.
+  static std::shared_ptr<HttpConnection> on(Descriptor connection, std::shared_ptr<HttpLoop> loop);
   HttpSession(boost::asio::ip::tcp::socket socket, std::shared_ptr<HttpLoop> loop);
 
-  void start() { next_request(); }
-  void begin_stop();
-  void refuse_open();
-  void close();
-  // Ends what takes too long; while others find no room for their bodies (`no_room`) also what is slow.
-  void sweep(Time now, bool no_room);
-
-  // Where the loop keeps it; the loop's.
-  struct Spot {
-    HttpPlace place = HttpPlace::strangers;
-    HttpLoop::Sessions::iterator in;
-  } spot;
+  void start() override { next_request(); }
+  void begin_stop() override;
+  void refuse_open() override;
+  void close() override;
+  void sweep(Time now, bool no_room) override;
 
  private:
   using Error = boost::system::error_code;

@@ -113,7 +113,7 @@ TEST(InferJson, TheLengthIsTheRequestsOwn) {
   // The mask was left out: all of it is there.
   EXPECT_EQ(values<float>(request->call->inputs[1]), std::vector<float>(6, 1));
   controller::InferCall& call = *request->call;
-  call.outputs.assign(1, std::vector<std::byte>(2 * 3 * 2 * 4));
+  call.outputs.assign(1, std::vector<std::byte>(std::size_t{2} * 3 * 2 * 4));
   ASSERT_TRUE(check_outputs(sequences(true).config, call));
   const auto body = write_infer_json(sequences(true), *request, call);
   EXPECT_EQ(nlohmann::json::parse(body.json)["outputs"][0]["shape"], (nlohmann::json{2, 3, 2}));

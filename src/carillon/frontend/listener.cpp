@@ -100,7 +100,8 @@ class PortListener final : public Listener {
     while (wait(true, -1)) {
       try {
         accept_one();
-      } catch (const std::bad_alloc&) {  // the connection was closed
+      } catch (const std::bad_alloc&) {
+        continue;  // the connection was closed
       }
     }
   }

@@ -56,7 +56,7 @@ class Families {
   }
 
   // One counter with a further label that tells several counts apart.
-  void counters(std::string name, std::string help, std::string label,
+  void counters(std::string name, std::string help, const std::string& label,
                 const std::vector<std::pair<std::string, std::uint64_t ModelStatistics::*>>& values) {
     MetricFamily family{std::move(name), std::move(help), MetricType::Counter, {}};
     for (const auto& model : statistics_.models)

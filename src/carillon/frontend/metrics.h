@@ -1,9 +1,10 @@
 #pragma once
 
 #include <string>
+#include <variant>
 
 #include "carillon/controller/service.h"
-#include "carillon/frontend/http_server.h"
+#include "carillon/frontend/http_handler.h"
 
 namespace carillon::frontend {
 

@@ -63,7 +63,7 @@ std::map<std::string, std::function<World()>> make_worlds() {
     worlds[name] = [name] { return cut("robust/" + name + ".toml", 4000); };
     worlds[name + "_overload"] = [name] { return cut("robust/" + name + ".toml", 4000, 2); };
   }
-  for (const std::string& name : {"mixed_slos", "quick_and_slow", "drawn_04"})
+  for (const std::string name : {"mixed_slos", "quick_and_slow", "drawn_04"})
     worlds[name + "_measured"] = [name] {
       World world = cut("robust/" + name + ".toml", 4000);
       world.scenario.network_delay = 200us;
@@ -71,8 +71,7 @@ std::map<std::string, std::function<World()>> make_worlds() {
       world.measured = true;
       return world;
     };
-  for (const std::string& name :
-       {"orloj_c2_three_modal", "orloj_c4_rdinet_cifar", "orloj_c3_resnet_imagenet"})
+  for (const std::string name : {"orloj_c2_three_modal", "orloj_c4_rdinet_cifar", "orloj_c3_resnet_imagenet"})
     worlds[name] = [name] { return cut(name + ".toml", 1500, 2); };
   worlds["clockwork_fig7_isolation"] = [] { return cut("clockwork_fig7_isolation.toml", 4000); };
   worlds["clockwork_fig5_closed_loop"] = [] {

@@ -1,6 +1,7 @@
 #include "carillon/simulate/goodput.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -69,7 +70,7 @@ Goodput find_goodput(const workload::Scenario& scenario,
     const double seconds = to_seconds(scenario.duration - scenario.warmup);
     double fewest = 1e18;
     for (const auto& m : found.report.models) fewest = std::min(fewest, m.offered_rps * seconds);
-    found.fewest_requests = static_cast<std::uint64_t>(fewest + 0.5);
+    found.fewest_requests = static_cast<std::uint64_t>(std::llround(fewest));
   }
   return found;
 }

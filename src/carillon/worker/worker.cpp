@@ -1,13 +1,9 @@
 #include "carillon/worker/worker.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <functional>
-#include <limits>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -18,7 +14,10 @@
 #include "carillon/engine/host/memory.h"
 #include "carillon/engine/host_stream.h"
 #include "carillon/engine/turn_thread.h"
+#include "carillon/worker/alone.h"
+#include "carillon/worker/guarded.h"
 #include "carillon/worker/host_model.h"
+#include "carillon/worker/measuring.h"
 #include "carillon/worker/placement.h"
 #include "carillon/worker/slots.h"
 
@@ -30,13 +29,6 @@ using device::Executor;
 using device::Slot;
 using schedule::ActionStatus;
 
-constexpr Window any_time{TimePoint::min(), TimePoint::max()};
-// Rows of a batch with bad data are run by themselves for so long: less than after what a device counts as
-// hung.
-constexpr Duration alone_at_most = 500ms;
-// Actions of the worker's own, to measure: far from those that are told.
-constexpr std::uint64_t own_action = std::uint64_t{1} << 63;
-
 // Steps that were never reached take the time of the one before.
 void fill_forward(ActionTimes& times) {
   TimePoint last = times.received;
@@ -47,22 +39,10 @@ void fill_forward(ActionTimes& times) {
   }
 }
 
-// What an engine's own words are worth: it may throw where it fails.
-template <typename Call>
-Result<> guarded(const Call& call) {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    return fail(ErrorCode::unavailable, error.what());
-  } catch (...) {
-    return fail(ErrorCode::unavailable, "the engine threw what is no std::exception");
-  }
-}
-
 // The live shell of device::Core: one lock around the core, and a thread for each of its executors, which
 // takes the executor's turns and does what the core tells it. Whoever finishes something drives the core
 // himself, and wakes those that have something new to do.
-class WorkerImpl final : public Worker, private engine::Stream::Client {
+class WorkerImpl final : public Worker, private Measuring::Subject, private engine::Stream::Client {
  public:
   WorkerImpl(const Options& options, const Clock& clock, ResultSink& sink,
              std::unique_ptr<engine::DeviceMemory> memory, std::vector<std::string> notes)
@@ -81,6 +61,7 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
                .reserved = options.queue}),
         infers_(std::make_unique<InferSlot[]>(options.queue)),
         loads_(std::make_unique<LoadSlot[]>(options.queue)),
+        measuring_(*this, *this, clock, options.share),
         load_(
             clock, [this] { return load_turn(); }, options.spin),
         input_(
@@ -119,8 +100,12 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
     return core_.free_pages();
   }
   Result<std::vector<Duration>> measure_exec(ModelId id, int batch, int repeats,
-                                             std::int64_t length) override;
-  Result<std::vector<Duration>> measure_load(ModelId id, int repeats) override;
+                                             std::int64_t length) override {
+    return measuring_.exec(id, batch, repeats, length);
+  }
+  Result<std::vector<Duration>> measure_load(ModelId id, int repeats) override {
+    return measuring_.load(id, repeats);
+  }
   const std::vector<std::string>& notes() const override { return notes_; }
 
  private:
@@ -144,7 +129,7 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
 
   InferSlot& infer(Slot slot) { return infers_[slot / 2]; }
   LoadSlot& load(Slot slot) { return loads_[slot / 2]; }
-  HostModel* find(ModelId id) {
+  HostModel* find(ModelId id) override {
     return id.index() < model_count_.load(std::memory_order_acquire) ? &models_[id.index()] : nullptr;
   }
   static std::string unknown(ModelId id) {
@@ -172,18 +157,21 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
   void part_completed(InferSlot& action, const engine::Completion& completion);
   void next_part(InferSlot& action);
   void run_alone(InferSlot& action);
-  void next_alone(InferSlot& action);
+  void launch_alone(InferSlot& action);
   void alone_completed(InferSlot& action, const engine::Completion& completion);
   void leave_alone(InferSlot& action);
-  PlanLayout& alone_layout(InferSlot& action) const {
-    // Batches ascend. Where there is none of one row, the row fills the least there is.
-    return *std::ranges::find(action.host->layouts, action.now().layout->length, &PlanLayout::length);
-  }
   void end_run(InferSlot& action, int next, const Error* error);
 
   void probe_device(std::uint32_t life);
-  template <typename Command>
-  std::optional<ActionResult> perform(Command command);
+
+  // Of what measures.
+  std::uint32_t life() const override { return life_.load(); }
+  bool absent(ModelId id) const override {
+    const std::lock_guard lock(mutex_);
+    return core_.absent(id);
+  }
+  Result<> between_runs(ModelId id, PlanLayout& layout, graph::Faults& faults,
+                        const std::function<void(const engine::Binding&)>& act) override;
 
   const Clock& clock_;
   ResultSink& sink_;
@@ -199,7 +187,7 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
   std::atomic<std::uint32_t> life_{0};
   std::atomic<bool> load_busy_{false}, probing_{false}, ending_{false};
 
-  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_ or measuring_.
+  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_.
   std::mutex telling_;
   std::vector<ActionResult> telling_now_;
 
@@ -214,10 +202,7 @@ class WorkerImpl final : public Worker, private engine::Stream::Client {
   std::unique_ptr<LoadSlot[]> loads_;
   Slot running_ = device::no_slot;  // the stream's thread's
 
-  std::mutex measuring_;  // of what follows, and one measurement at a time
-  std::condition_variable measured_;
-  std::uint64_t own_actions_ = 0;
-  std::map<ActionId, ActionResult> own_results_;
+  Measuring measuring_;
 
   engine::TurnThread load_, input_, output_;
   std::unique_ptr<engine::Stream> stream_;
@@ -319,15 +304,10 @@ void WorkerImpl::tell_results() {
     telling_now_.swap(results_);
   }
   for (const ActionResult& result : telling_now_) {
-    if (result.id.value >= own_action) {
-      {
-        const std::lock_guard lock(measuring_);
-        own_results_.emplace(result.id, result);
-      }
-      measured_.notify_all();
-    } else if (!over(result.life)) {
+    if (Measuring::owns(result.id))
+      measuring_.told(result);
+    else if (!over(result.life))
       sink_.on_result(result);
-    }
   }
   telling_now_.clear();
 }
@@ -681,7 +661,7 @@ void WorkerImpl::run_alone(InferSlot& action) {
   action.alone.on = true;
   action.alone.row = 0;
   action.alone.offset = action.alone.io.offset();
-  next_alone(action);
+  launch_alone(action);
 }
 
 void WorkerImpl::leave_alone(InferSlot& action) {
@@ -690,63 +670,27 @@ void WorkerImpl::leave_alone(InferSlot& action) {
   core_.return_io(action.alone.io);
 }
 
-void WorkerImpl::next_alone(InferSlot& action) {
-  const InferSlot::Part& part = action.now();
-  const PlanLayout& all = *part.layout;
-  PlanLayout& alone = alone_layout(action);
-  for (; action.alone.row < all.batch; ++action.alone.row) {
-    const int row = action.alone.row;
-    const TimePoint now = clock_.now();
-    if (action.row(part, row).deadline <= now || now - action.times.exec_start > alone_at_most) {
-      action.bad_rows.push_back(
-          {action.place(part, row),
-           {ErrorCode::deadline_exceeded,
-            "another request of its batch had data that the model cannot use, and there was no time left to "
-            "run this one by itself"}});
-      continue;
-    }
-    std::byte* const to = memory_->access(memory_->io(action.alone.offset));
-    for (std::size_t i = 0; i < all.inputs.size(); ++i) {
-      const std::uint64_t bytes = all.inputs[i].row_bytes;
-      const std::byte* from =
-          action.io + part.io + all.inputs[i].offset + static_cast<std::uint64_t>(row) * bytes;
-      for (int copy = 0; copy < alone.batch && bytes > 0; ++copy)
-        std::memcpy(to + alone.inputs[i].offset + static_cast<std::uint64_t>(copy) * bytes, from, bytes);
-    }
-    action.faults.clear();
-    return launch(action, alone, action.alone.offset, 0);
-  }
+void WorkerImpl::launch_alone(InferSlot& action) {
+  if (next_alone(action, clock_.now(), memory_->access(memory_->io(action.alone.offset))))
+    return launch(action, alone_layout(action), action.alone.offset, 0);
   leave_alone(action);
   next_part(action);
 }
 
 void WorkerImpl::alone_completed(InferSlot& action, const engine::Completion& completion) {
-  const InferSlot::Part& part = action.now();
-  const PlanLayout& all = *part.layout;
-  const PlanLayout& alone = alone_layout(action);
   const Result<>& done = completion.result;
   if (!done && done.error().code != ErrorCode::invalid_argument) {
     leave_alone(action);
     return end_run(action, 0, &done.error());
   }
-  if (completion.next < alone.plan->kernels() || over(action.life)) {
+  if (completion.next < alone_layout(action).plan->kernels() || over(action.life)) {
     // Ended early: where it resumes, it is with the whole part.
     leave_alone(action);
     action.bad_rows.resize(action.bad_before);
     return end_run(action, action.kernels_before(), nullptr);
   }
-  const int row = action.alone.row++;
-  if (!done || !action.faults.empty()) {
-    action.bad_rows.push_back(
-        {action.place(part, row), done ? action.faults.all().front().error : done.error()});
-  } else {
-    const std::byte* const from = memory_->access(memory_->io(action.alone.offset));
-    for (std::size_t i = 0; i < all.outputs.size(); ++i)
-      if (const std::uint64_t bytes = all.outputs[i].row_bytes; bytes > 0)
-        std::memcpy(action.io + part.io + all.outputs[i].offset + static_cast<std::uint64_t>(row) * bytes,
-                    from + alone.outputs[i].offset, bytes);
-  }
-  next_alone(action);
+  end_alone(action, done, memory_->access(memory_->io(action.alone.offset)));
+  launch_alone(action);
 }
 
 // --- The end of a life
@@ -760,12 +704,9 @@ std::uint32_t WorkerImpl::retire() {
     life_.store(next);
     if (const auto running = core_.running(stream)) stream_->evict(infer(*running).launch);
     core_.retire();
-    std::erase_if(results_, [](const ActionResult& result) { return result.id.value < own_action; });
+    std::erase_if(results_, [](const ActionResult& result) { return !Measuring::owns(result.id); });
   }
-  {
-    const std::lock_guard lock(measuring_);  // who measures waits in vain
-  }
-  measured_.notify_all();
+  measuring_.life_ended();
   // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done.
   input_.call([] {});
   output_.call([] {});
@@ -793,115 +734,38 @@ void WorkerImpl::probe_device(std::uint32_t life) {
   });
 }
 
-// --- Profiling: LOADs and UNLOADs of the worker's own, and runs between the stream's
+// --- Measuring
 
-template <typename Command>
-std::optional<ActionResult> WorkerImpl::perform(Command command) {
-  const std::uint32_t life = life_.load();
-  std::unique_lock lock(measuring_);
-  command.id = {own_action + own_actions_++};
-  lock.unlock();
-  if (!submit(command)) return std::nullopt;
-  lock.lock();
-  measured_.wait(lock, [&] { return own_results_.contains(command.id) || over(life); });
-  auto result = own_results_.extract(command.id);
-  if (result.empty()) return std::nullopt;
-  return std::move(result.mapped());
-}
-
-Result<std::vector<Duration>> WorkerImpl::measure_load(ModelId id, int repeats) {
-  HostModel* host = find(id);
-  if (host == nullptr) return fail(ErrorCode::not_found, unknown(id));
-  if (repeats < 1) return invalid("at least one measurement is needed, not " + std::to_string(repeats));
-  {
-    const std::lock_guard lock(mutex_);
-    if (!core_.absent(id))
-      return fail(ErrorCode::unavailable,
-                  "model " + std::to_string(id.value) + " is in use: unload it before measuring its LOAD");
-  }
-  std::vector<Duration> durations;
-  for (int i = 0; i < repeats; ++i) {
-    const auto loaded = perform(LoadCommand{.id = {}, .model = id, .window = any_time});
-    if (!loaded) return fail(ErrorCode::unavailable, "the worker stops, or its device is gone");
-    if (loaded->status == ActionStatus::no_memory)
-      return fail(ErrorCode::resource_exhausted, "model " + std::to_string(id.value) + " needs " +
-                                                     std::to_string(host->range.pages) + " pages, and " +
-                                                     std::to_string(free_pages()) + " are free");
-    if (loaded->status != ActionStatus::success) return fail(ErrorCode::unavailable, loaded->error);
-    durations.push_back(loaded->times.exec_end - loaded->times.exec_start);
-    perform(UnloadCommand{.id = {}, .model = id});
-  }
-  return durations;
-}
-
-Result<std::vector<Duration>> WorkerImpl::measure_exec(ModelId id, int batch, int repeats,
-                                                       std::int64_t length) {
-  HostModel* host = find(id);
-  if (host == nullptr) return fail(ErrorCode::not_found, unknown(id));
-  PlanLayout* layout = host->layout(batch, length);
-  const std::string name = "model " + std::to_string(id.value);
-  if (layout == nullptr || layout->length != length)
-    return fail(ErrorCode::not_found, name + " has no plan for a batch of " + std::to_string(batch) +
-                                          (length > 0 ? " at length " + std::to_string(length) : ""));
-  if (repeats < 1) return invalid("at least one measurement is needed, not " + std::to_string(repeats));
-  bool brought = false;  // loaded here, so to be unloaded here
-  {
-    const std::lock_guard lock(mutex_);
-    brought = core_.absent(id);
-  }
-  if (brought) {
-    const auto loaded = perform(LoadCommand{.id = {}, .model = id, .window = any_time});
-    if (!loaded) return fail(ErrorCode::unavailable, "the worker stops, or its device is gone");
-    if (loaded->status != ActionStatus::success)
-      return fail(ErrorCode::resource_exhausted, name + " cannot be loaded: it needs " +
-                                                     std::to_string(host->range.pages) + " pages, and " +
-                                                     std::to_string(free_pages()) + " are free");
-  }
-  Result<std::vector<Duration>> durations;
+Result<> WorkerImpl::between_runs(ModelId id, PlanLayout& layout, graph::Faults& faults,
+                                  const std::function<void(const engine::Binding&)>& act) {
+  const std::uint64_t needed = layout.plan->workspace().count;
   device::RangeLedger::Piece io, workspace;
   bool held = false;
   {
     const std::lock_guard lock(mutex_);
-    io = core_.borrow_io(layout->io_bytes);
-    if (const std::uint64_t bytes = layout->plan->workspace().count; bytes > 0)
-      workspace = core_.borrow_workspace(bytes);
+    io = core_.borrow_io(layout.io_bytes);
+    if (needed > 0) workspace = core_.borrow_workspace(needed);
     held = core_.hold(id);
   }
-  const bool room = io.there() && (workspace.there() || layout->plan->workspace().count == 0);
-  if (!room)
-    durations =
+  const std::string name = "model " + std::to_string(id.value);
+  Result<> ran;
+  if (!io.there() || (needed > 0 && !workspace.there()))
+    ran =
         fail(ErrorCode::resource_exhausted, name + ": the I/O cache has no room; requests are being served");
   else if (!held)
-    durations = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
-  const bool ran = !room || !held || stream_->call([&] {
-    std::memset(memory_->access(memory_->io(io.offset())), 0, layout->io_bytes);
-    graph::Faults faults;
-    faults.results_unwanted = true;  // zeros may well be bad data: as a divisor, for one
-    engine::Pacer pacer(share_);
-    for (int i = 0; i < repeats; ++i) {
-      const TimePoint start = clock_.now();
-      const Result<> done = guarded([&] {
-        return layout->plan->run({0, layout->plan->kernels()},
-                                 bind(*host, *layout, io.offset(), workspace.offset(), faults), {}, nullptr,
-                                 &pacer);
-      });
-      const TimePoint end = clock_.now();
-      if (!done) {
-        durations = in_context(name, done.error());
-        break;
-      }
-      durations->push_back(end - start);
-    }
-  });
+    ran = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
+  else if (!stream_->call([&] {
+             std::memset(memory_->access(memory_->io(io.offset())), 0, layout.io_bytes);
+             act(bind(*find(id), layout, io.offset(), workspace.offset(), faults));
+           }))
+    ran = fail(ErrorCode::unavailable, "the worker stops");
   drive(nobody, [&](TimePoint now) {
     if (io.there()) core_.return_io(io);
     if (workspace.there()) core_.return_workspace(workspace);
     if (held) core_.let_go(id, now, out_);
     return TimePoint::max();
   });
-  if (brought) perform(UnloadCommand{.id = {}, .model = id});
-  if (!ran && durations) return fail(ErrorCode::unavailable, "the worker stops");
-  return durations;
+  return ran;
 }
 
 Result<> check(const Options& options) {

@@ -101,7 +101,7 @@ int bench_door(bool as_json) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   if (!as_json) fmt::print("{:>9}{:>14}{:>18}\n", "models", "through ns", "turned away ns");
   for (const std::uint32_t models : {1U, 100U, 10'000U}) {
-    constexpr int turns = 1'000'000;
+    constexpr std::uint64_t turns = 1'000'000;
     std::mutex mutex;
     Random random(1);
     std::vector<ModelId> asked;

@@ -12,7 +12,7 @@
 namespace carillon::cli {
 namespace {
 
-constexpr int sizes[] = {1, 2, 4, 8, 16};
+constexpr int batch_sizes[] = {1, 2, 4, 8, 16};
 
 struct End {
   TimePoint at;
@@ -32,7 +32,7 @@ class World {
     for (int m = 0; m < options_.models; ++m) {
       schedule::ModelInfo info{
           .id = ModelId{static_cast<std::uint32_t>(m)}, .name = "m" + std::to_string(m), .batches = {}};
-      for (const int size : sizes) info.batches.push_back({size, time_of(size, 4)});
+      for (const int size : batch_sizes) info.batches.push_back({size, time_of(size, 4)});
       schedule::Actions none;  // there is no device yet
       scheduler_.decide(schedule::model_comes(info), now_, none);
     }
@@ -50,7 +50,7 @@ class World {
       else
         decide(schedule::Wake{});
     }
-    return std::move(figures_);
+    return figures_;
   }
 
  private:

@@ -204,9 +204,9 @@ class CpuProbe final : public InterferenceProbe {
 
 }  // namespace
 
-Result<std::unique_ptr<InterferenceProbe>> make_cpu_probe(std::vector<repository::RepositoryEntry> models,
-                                                          CpuProbeOptions options, const Clock& clock,
-                                                          std::function<void(const std::string&)> tell) {
+Result<std::unique_ptr<InterferenceProbe>> make_cpu_probe(
+    std::vector<repository::RepositoryEntry> models, CpuProbeOptions options, const Clock& clock,
+    const std::function<void(const std::string&)>& tell) {
   auto probe = std::make_unique<CpuProbe>(std::move(options), clock);
   if (auto opened = probe->open(std::move(models), tell); !opened) return std::unexpected(opened.error());
   return probe;

@@ -21,8 +21,8 @@ struct CpuProbeOptions {
 //
 // Takes the models of the repository that have a config, can be compiled, and do not vary in length; others
 // are told of through `tell`. `clock` outlives the probe.
-Result<std::unique_ptr<InterferenceProbe>> make_cpu_probe(std::vector<repository::RepositoryEntry> models,
-                                                          CpuProbeOptions options, const Clock& clock,
-                                                          std::function<void(const std::string&)> tell);
+Result<std::unique_ptr<InterferenceProbe>> make_cpu_probe(
+    std::vector<repository::RepositoryEntry> models, CpuProbeOptions options, const Clock& clock,
+    const std::function<void(const std::string&)>& tell);
 
 }  // namespace carillon::cli

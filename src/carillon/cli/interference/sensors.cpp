@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+#include <charconv>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 
 #include <linux/perf_event.h>
 #include <sys/syscall.h>
@@ -86,6 +87,9 @@ void CpuSensors::find_power(const fs::path& root) {
 
 int CpuSensors::open_counters() {
   for (const fs::path& task : folders("/proc/self/task", "")) {
+    const std::string name = task.filename().string();
+    pid_t thread = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), thread).ec != std::errc{}) continue;
     perf_event_attr attributes{};
     attributes.type = PERF_TYPE_HARDWARE;
     attributes.size = sizeof attributes;
@@ -93,8 +97,7 @@ int CpuSensors::open_counters() {
     attributes.inherit = 1;
     attributes.exclude_kernel = 1;  // what unprivileged programs may count
     attributes.exclude_hv = 1;
-    const long opened = syscall(SYS_perf_event_open, &attributes, std::atoi(task.filename().c_str()), -1, -1,
-                                PERF_FLAG_FD_CLOEXEC);
+    const long opened = syscall(SYS_perf_event_open, &attributes, thread, -1, -1, PERF_FLAG_FD_CLOEXEC);
     if (opened >= 0) {
       counters_.push_back(static_cast<int>(opened));
     } else if (errno != ESRCH) {  // a thread that has just ended

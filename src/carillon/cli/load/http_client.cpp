@@ -140,7 +140,7 @@ class HttpClient final : public Client {
     connection.buffer.clear();
     if (!connect(context_, connection.socket, error))
       return finish(connection, {Reply::Kind::error, error.message()});
-    connection.socket.set_option(tcp::no_delay(true), error);
+    (void)connection.socket.set_option(tcp::no_delay(true), error);  // slower without it, no more
     connection.open = true;
     connection.fresh = true;
     write(connection);
@@ -184,7 +184,7 @@ class HttpClient final : public Client {
   void retry_or_fail(Connection& connection, error_code error) {
     connection.open = false;
     error_code ignored;
-    connection.socket.close(ignored);
+    (void)connection.socket.close(ignored);
     if (!connection.fresh) return open(connection);
     finish(connection, {Reply::Kind::error, error.message()});
   }

@@ -30,9 +30,9 @@ void DnnlKernel::place(int operand, std::byte* address) {
 }
 
 PlainKernelStep::PlainKernelStep(graph::Node node, graph::PlainKernel kernel,
-                                 std::vector<const graph::TensorType*> inputs,
-                                 std::vector<const graph::TensorType*> outputs,
-                                 std::vector<const graph::TensorType*> post_op_operands)
+                                 const std::vector<const graph::TensorType*>& inputs,
+                                 const std::vector<const graph::TensorType*>& outputs,
+                                 const std::vector<const graph::TensorType*>& post_op_operands)
     : node_(std::move(node)), kernel_(kernel) {
   const auto keep = [this](const graph::TensorType* type) -> const graph::TensorType* {
     if (type == nullptr) return nullptr;

@@ -55,9 +55,10 @@ class DnnlKernel final : public Kernel {
 class PlainKernelStep final : public Kernel {
  public:
   // Types are null where an operand is absent.
-  PlainKernelStep(graph::Node node, graph::PlainKernel kernel, std::vector<const graph::TensorType*> inputs,
-                  std::vector<const graph::TensorType*> outputs,
-                  std::vector<const graph::TensorType*> post_op_operands);
+  PlainKernelStep(graph::Node node, graph::PlainKernel kernel,
+                  const std::vector<const graph::TensorType*>& inputs,
+                  const std::vector<const graph::TensorType*>& outputs,
+                  const std::vector<const graph::TensorType*>& post_op_operands);
   // From now on bad data is noted in `faults`, which must outlive this. `origins` are the inputs'; nothing
   // for one that is no request's.
   void take_notes(graph::Faults& faults, std::vector<std::optional<graph::Origin>> origins);

@@ -148,7 +148,7 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
 Desc result_layout(PlanBuilder& builder, const graph::Node& node, DnnlType type) {
   const auto output = node.outputs[0];
   const graph::Shape& shape = builder.shape(output);
-  const Desc plain = row_major(shape, type);
+  Desc plain = row_major(shape, type);
   const auto& readers = builder.consumers(output);
   if (readers.size() != 1 || builder.is_output(output)) return plain;
   if (std::ranges::any_of(node.post_ops, [](const auto& op) { return op.operand != graph::no_value; }))

@@ -9,7 +9,7 @@ namespace {
 // The layout that the values have already, as far as they agree.
 Desc merged_layout(PlanBuilder& builder, const graph::Node& node) {
   const auto output = node.outputs[0];
-  const Desc plain = row_major(builder.shape(output), DnnlType::f32);
+  Desc plain = row_major(builder.shape(output), DnnlType::f32);
   if (builder.is_output(output)) return plain;
   Desc first;
   for (const auto id : {node.inputs[1], node.inputs[2]}) {

@@ -200,7 +200,7 @@ Operand PlanBuilder::in_layout(graph::ValueId id, const Desc& wanted) {
 
 Operand PlanBuilder::row_major(graph::ValueId id) {
   if (!is_real(id)) return current(id);
-  const Operand plain = in_layout(id, cpu::row_major(shape(id), DnnlType::f32));
+  Operand plain = in_layout(id, cpu::row_major(shape(id), DnnlType::f32));
   if (plain.factor == 1) return plain;
   const dnnl::eltwise_forward::primitive_desc desc(engine_, dnnl::prop_kind::forward_inference,
                                                    dnnl::algorithm::eltwise_linear, plain.desc, plain.desc,
@@ -212,7 +212,7 @@ Operand PlanBuilder::row_major(graph::ValueId id) {
 }
 
 Operand PlanBuilder::dense(graph::ValueId id) {
-  const Operand now = current(id);
+  Operand now = current(id);
   if (is_constant(id) || (is_dense(now.desc) && now.desc.get_submemory_offset() == 0)) return now;
   return in_layout(id, cpu::row_major(shape(id), now.desc.get_data_type()));
 }

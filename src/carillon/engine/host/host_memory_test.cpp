@@ -1,10 +1,10 @@
 #include "carillon/engine/host/host_memory.h"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -133,11 +133,16 @@ std::uint64_t resident_kib(const Range& range) {
   bool inside = false;
   const auto first = reinterpret_cast<std::uintptr_t>(range.data());
   for (std::string line; std::getline(in, line);) {
-    std::uint64_t from = 0, to = 0, value = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2)
+    std::istringstream words(line);
+    std::uint64_t from = 0, to = 0;
+    char dash = 0;
+    if (words >> std::hex >> from >> dash >> to && dash == '-') {
       inside = from < first + range.pages() * page && to > first;
-    else if (inside && std::sscanf(line.c_str(), "Rss: %lu kB", &value) == 1)
+    } else if (inside && line.starts_with("Rss:")) {
+      std::uint64_t value = 0;
+      EXPECT_TRUE(std::istringstream(line.substr(4)) >> value) << line;
       sum += value;
+    }
   }
   return sum;
 }

@@ -127,7 +127,6 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     book_.refuse(request.id, reason, TimePoint::max(), out);
     return;
   }
-  Model& m = models_[request.model.index()];
   if (counts(request))
     shares_.asked(request.model, request.deadline - request.arrival, state_.alive_count(), now);
   if (has_deadline(rank) && !in_time(request.model, request.deadline, now)) {

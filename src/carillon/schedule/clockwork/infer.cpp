@@ -318,6 +318,7 @@ void Clockwork::offer_wide(ModelId model, TimePoint now, Actions& out) {
                              device);
         break;
       case Residence::absent:
+      case Residence::leaving:
       case Residence::unloading:
         break;
     }

@@ -13,7 +13,6 @@ namespace carillon::schedule {
 namespace {
 
 using testing::linear_model;
-using testing::Outcome;
 using testing::SimWorld;
 
 TimePoint at(Duration d) {

@@ -249,7 +249,8 @@ ActionId Mirror::send_infer(SentAction infer, TimePoint earliest, Duration dispa
   infer.version = m.changes;
   d.exec.push(infer.id, infer.model, std::max(earliest, saturating_add(infer.sent, dispatch)),
               infer.expected);
-  actions_.insert(infer.id, std::move(infer));
+  const ActionId id = infer.id;
+  actions_.insert(id, std::move(infer));
   return ActionId{next_action_.value++};
 }
 

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "carillon/base/time.h"
+#include "carillon/frontend/byte_budget.h"
+#include "carillon/frontend/http_reply.h"
+#include "carillon/frontend/padded_bytes.h"
+
+namespace carillon::frontend {
+
+struct HttpRequest {
+  std::string method;  // "GET", also for HEAD: the answer's body is left out behind the handler
+  std::string target;  // as sent: "/v2/models/a%20b?x=1"
+  std::optional<std::string> inference_header_length;
+  PaddedBytes body;  // unpacked
+  // The body's share of what may be in flight; to be kept as long as what was made of the body.
+  Reservation room;
+  Duration waited{0};  // since it was here as a whole
+};
+
+// Makes a reply on the connection's thread, so that whoever delivers it need not.
+using ReplyMaker = std::move_only_function<HttpReply()>;
+
+// Brings the reply that was not there when handle() returned. Any thread, at most once, also after the server
+// has stopped (then nothing happens). Never blocks for long.
+using Deliver = std::move_only_function<void(ReplyMaker)>;
+
+// The reply comes later. `cancel` is called, at most once and on the connection's thread, when the client
+// goes first; the reply may still be delivered then.
+struct Deferred {
+  std::move_only_function<void()> cancel;
+};
+
+// What a server does with requests. Called from several threads at once: the server's, and for large bodies
+// the commons' heavy ones.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  virtual std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) = 0;
+};
+
+}  // namespace carillon::frontend

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+#include "carillon/base/time.h"
+#include "carillon/frontend/address.h"
+
+namespace carillon::frontend {
+
+struct Commons;
+
+// Of an HttpServer.
+struct HttpOptions {
+  Address address;
+  std::string option = "--http";                       // named in errors about the address
+  int threads = 1;                                     // at least 1
+  std::size_t max_body = std::size_t{256} << 20;       // bytes, packed or not
+  std::size_t max_header = std::size_t{64} << 10;      // bytes
+  std::size_t max_connections = 10000;                 // for more to come, those without a request are closed
+  Duration idle_timeout = std::chrono::seconds(75);    // of connections without a request
+  Duration header_timeout = std::chrono::seconds(15);  // from a header's first byte to its last
+  // In every such time so much of a body must arrive, or all that is left of it.
+  Duration body_timeout = std::chrono::seconds(15);
+  std::size_t body_progress = std::size_t{1} << 20;  // bytes
+  Duration stop_grace = std::chrono::seconds(10);    // open requests have so long after stop()
+  Commons* commons = nullptr;                        // outlive the server; null: its own
+};
+
+}  // namespace carillon::frontend
