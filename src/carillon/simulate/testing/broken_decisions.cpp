@@ -1,13 +1,20 @@
 // Schedulers that hear what is not so, and decide what cannot be done.
+#include <functional>
+#include <optional>
+#include <utility>
+
 #include "carillon/simulate/testing/broken_promises.h"
 #include "carillon/simulate/testing/checker_world.h"
 
 namespace carillon::simulate::testing::broken {
 namespace {
 
+using schedule::Action;
 using schedule::ActionDone;
 using schedule::DeviceChanged;
+using schedule::GiveUp;
 using schedule::Infer;
+using schedule::Keep;
 using schedule::Load;
 using schedule::Refuse;
 using schedule::RequestArrived;
@@ -16,6 +23,25 @@ using schedule::RequestProfiled;
 using schedule::Stop;
 using schedule::Unload;
 using schedule::Wake;
+
+// Tells the checker of one more action, in each decision on an event of a kind.
+template <typename Kind>
+auto tells(std::function<Action(const Kind&, TimePoint)> more) {
+  return
+      [more = std::move(more)](Checker&, schedule::Event& event, TimePoint now, schedule::Actions& actions) {
+        if (const auto* found = std::get_if<Kind>(&event)) actions.push_back(more(*found, now));
+        return true;
+      };
+}
+
+schedule::Profile run_again(RequestId request, ModelId model, TimePoint now) {
+  return {.id = far_id,
+          .device = {0},
+          .model = model,
+          .request = request,
+          .window = {now, TimePoint::max()},
+          .expected = 5ms};
+}
 
 const Fault of_decisions[] = {
     // -- reports
@@ -203,6 +229,54 @@ const Fault of_decisions[] = {
      [](World& w) { w.decides = with<Load>([](const Load& l, TimePoint) {
                       return Stop{l.id, l.device};
                     }); }},
+    // -- what is run again, and who is given up: told to the checker alone
+    {"nothing to keep, or to forget",
+     [](World& w) {
+       w.decision = tells<RequestArrived>(
+           [](const auto& arrived, TimePoint) { return Keep{{arrived.request.id.value + 1000}}; });
+     }},
+    {"nothing to keep, or to forget",
+     [](World& w) {
+       w.decision = tells<RequestArrived>([](const auto& arrived, TimePoint) {
+         return Keep{arrived.request.id, false};
+       });
+     }},
+    {"ran again what is not kept",
+     [](World& w) {  // it was answered long ago
+       of_two_modes(w);
+       w.decision = tells<RequestArrived>([](const auto& arrived, TimePoint now) {
+         return run_again({arrived.request.id.value / 2}, arrived.request.model, now);
+       });
+     }},
+    {"ran again what is not kept",
+     [](World& w) {  // its time does not vary
+       w.decision = tells<RequestArrived>([kept = false](const auto& arrived, TimePoint now) mutable {
+         return std::exchange(kept, true) ? Action{run_again({0}, arrived.request.model, now)}
+                                          : Action{Keep{arrived.request.id}};
+       });
+     }},
+    {"ran again while others wait",
+     [](World& w) {
+       of_two_modes(w);
+       w.decision = tells<RequestArrived>(
+           [first = std::optional<Request>{}](const auto& arrived, TimePoint now) mutable {
+             if (first) return Action{run_again(first->id, first->model, now)};
+             first = arrived.request;
+             return Action{Keep{first->id}};
+           });
+     }},
+    {"gave up what is dead",
+     [](World& w) {
+       w.decision = tells<RequestArrived>([](const auto&, TimePoint) { return GiveUp{DeviceId{7}}; });
+     }},
+    {"gave up what is dead",
+     [](World& w) {  // by then
+       w.decision = tells<RequestArrived>([](const auto&, TimePoint) { return GiveUp{DeviceId{0}}; });
+     }},
+    {"gave up what did not hang",
+     [](World& w) {
+       w.decision = tells<RequestArrived>([](const auto&, TimePoint) { return GiveUp{DeviceId{0}}; });
+     }},
 };
 
 }  // namespace
