@@ -76,7 +76,9 @@ class Mirror {
   const ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
   bool served(ModelId id) const { return models_[id.index()].served; }
   // Sends the UNLOADs of copies that are leaving and that nothing uses any more. Call it after each event.
-  void unload_leaving(Actions& out);
+  void unload_leaving(Actions& out) {
+    if (!leaving_.empty()) unload_left(out);
+  }
 
   // A device came, went or started anew: what was loaded and pending there is gone. Returns the pending
   // INFERs, in the order of their ids. Ids are dense; a device that was never announced is not alive.
@@ -250,7 +252,8 @@ class Mirror {
   OnDevice* find(Device& d, ModelId model) const {
     return const_cast<OnDevice*>(find(std::as_const(d), model));
   }
-  ActionId send_infer(SentAction infer, TimePoint earliest, Duration dispatch);
+  void unload_left(Actions& out);
+  ActionId send_infer(SentAction&& infer, TimePoint earliest, Duration dispatch);
   OnDevice& get(Device& d, ModelId model);
   const MeasuredTimes& times(DeviceId device, ModelId model) const;
   void use(Device& d, ModelId model, OnDevice& on, TimePoint now);
