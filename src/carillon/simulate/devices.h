@@ -10,7 +10,6 @@
 #include "carillon/base/time.h"
 #include "carillon/device/virtual_device.h"
 #include "carillon/schedule/action.h"
-#include "carillon/schedule/id_map.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/simulate/calendar.h"
 #include "carillon/simulate/simulation.h"
@@ -45,8 +44,8 @@ class Devices {
    public:
     virtual ~Owner() = default;
     virtual void plan(TimePoint at, Step step) = 0;
-    // A report is heard; `again` where it comes twice. The flight is there until the call returns.
-    virtual void reported(Flight& flight, const schedule::ActionDone& done, bool again) = 0;
+    // A report is heard; `again` where it comes twice. The flight is there until something else is sent.
+    virtual void reported(const Flight& flight, const schedule::ActionDone& done, bool again) = 0;
     virtual void device_changed(const schedule::DeviceChanged& change) = 0;
     // A flight went with its device.
     virtual void lost(const Flight& flight) = 0;
@@ -122,7 +121,6 @@ class Devices {
   std::vector<Device> devices_;
   std::vector<Flight> flights_;
   std::vector<FlightIndex> free_;
-  schedule::IdMap<ActionId, FlightIndex> by_id_;
   std::size_t infers_ = 0;
 };
 
