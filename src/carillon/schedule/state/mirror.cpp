@@ -143,13 +143,6 @@ bool Mirror::load_overdue(DeviceId id, ModelId model, TimePoint now) const {
   return on != nullptr && on->residence == Residence::loading && d.load.end_of(on->load_action, now) <= now;
 }
 
-const MeasuredTimes& Mirror::times(DeviceId id, ModelId model) const {
-  static const MeasuredTimes nothing;
-  if (!options_.by_device) return models_[model.index()].times;
-  const OnDevice* on = find(device(id), model);
-  return on == nullptr ? nothing : on->times;
-}
-
 Duration Mirror::load_estimate(DeviceId id, ModelId model) const {
   if (!options_.by_device) return load_estimate(model);
   const OnDevice* on = find(device(id), model);

@@ -255,7 +255,11 @@ class Mirror {
   void unload_left(Actions& out);
   ActionId send_infer(SentAction&& infer, TimePoint earliest, Duration dispatch);
   OnDevice& get(Device& d, ModelId model);
-  const MeasuredTimes& times(DeviceId device, ModelId model) const;
+  const MeasuredTimes& times(DeviceId id, ModelId model) const {
+    if (!options_.by_device) return models_[model.index()].times;
+    const OnDevice* on = find(device(id), model);
+    return on == nullptr ? never_ran_ : on->times;
+  }
   void use(Device& d, ModelId model, OnDevice& on, TimePoint now);
   void drop(Device& d, ModelId model, OnDevice& on);
   void look_whether_it_leaves(DeviceId device, ModelId model, const OnDevice& on);
@@ -266,6 +270,7 @@ class Mirror {
   void find_bounds(Model& model);
   TimePoint next_starts(const Executor& executor, const ActionDone& done, TimePoint now) const;
 
+  static inline const MeasuredTimes never_ran_;
   MirrorOptions options_;
   Margins margins_;
   std::vector<Model> models_;
