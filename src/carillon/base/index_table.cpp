@@ -21,12 +21,18 @@ std::size_t IndexTable::position(std::uint64_t key) const {
 }
 
 void IndexTable::insert(std::uint64_t key, std::uint32_t index) {
+  const bool inserted = try_insert(key, index);
+  CARILLON_ASSERT(inserted);
+}
+
+bool IndexTable::try_insert(std::uint64_t key, std::uint32_t index) {
   CARILLON_ASSERT(index != empty_);
   if (2 * (size_ + 1) > entries_.size()) grow();
   Entry& entry = entries_[position(key)];
-  CARILLON_ASSERT(entry.index == empty_);
+  if (entry.index != empty_) return false;
   entry = {key, index};
   ++size_;
+  return true;
 }
 
 std::optional<std::uint32_t> IndexTable::find(std::uint64_t key) const {
@@ -35,8 +41,7 @@ std::optional<std::uint32_t> IndexTable::find(std::uint64_t key) const {
   return entry.index;
 }
 
-bool IndexTable::erase(std::uint64_t key) {
-  std::size_t hole = position(key);
+bool IndexTable::erase_at(std::size_t hole) {
   if (entries_[hole].index == empty_) return false;
   // Close the hole: move back every later entry of the run whose home does not lie after the hole.
   const std::size_t mask = entries_.size() - 1;

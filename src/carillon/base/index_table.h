@@ -15,8 +15,14 @@ class IndexTable {
   explicit IndexTable(std::size_t expected = 64);
 
   void insert(std::uint64_t key, std::uint32_t index);  // requires a key that is not there, index < 2^32 - 1
+  bool try_insert(std::uint64_t key, std::uint32_t index);  // false, and no change, where the key is there
   std::optional<std::uint32_t> find(std::uint64_t key) const;
-  bool erase(std::uint64_t key);  // whether it was there
+  bool erase(std::uint64_t key) { return erase_at(position(key)); }  // whether it was there
+  // The same where it leads to that index.
+  bool erase(std::uint64_t key, std::uint32_t index) {
+    const std::size_t at = position(key);
+    return entries_[at].index == index && erase_at(at);
+  }
   std::size_t size() const { return size_; }
 
  private:
@@ -28,6 +34,7 @@ class IndexTable {
 
   std::size_t home(std::uint64_t key) const;
   std::size_t position(std::uint64_t key) const;  // of the key, or of the hole where it would go
+  bool erase_at(std::size_t hole);
   void grow();
 
   std::vector<Entry> entries_;

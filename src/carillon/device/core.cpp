@@ -85,8 +85,7 @@ void Core::free_slot(Slot slot) {
 
 // From here on nobody finds it by its id. (Ids that come twice are somebody's mistake, not ours to die of.)
 void Core::forget(Slot slot) {
-  const std::uint64_t id = actions_[slot].id.value;
-  if (infers_by_id_.find(id) == slot) infers_by_id_.erase(id);
+  infers_by_id_.erase(actions_[slot].id.value, slot);
 }
 
 void Core::drop_memory(Action& action) {
@@ -271,7 +270,7 @@ Slot Core::submit(const InferAction& infer, TimePoint now, Commands& out) {
   action.cls = infer.cls;
   action.share = infer.share;
   action.state = State::input_queued;
-  if (!infers_by_id_.find(infer.id.value)) infers_by_id_.insert(infer.id.value, slot);
+  infers_by_id_.try_insert(infer.id.value, slot);
   if (limits_.gathers == 0) {
     if (infer.window.latest < now)
       report(slot, ActionStatus::too_late, out);

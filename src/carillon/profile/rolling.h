@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "carillon/base/time.h"
 
@@ -46,10 +47,14 @@ class RollingWindow {
       suspicion_ = 0;
     }
     if (suspicion_ > 0) --suspicion_;
-    values_[next_] = std::max(measured, Duration{0});
-    next_ = (next_ + 1) % capacity;
+    const Duration comes = std::max(measured, Duration{0});
+    const Duration leaves = std::exchange(values_[next_], comes);  // zero where none does
+    next_ = next_ + 1 == capacity ? 0 : next_ + 1;
     count_ = std::min(count_ + 1, capacity);
-    find_largest();
+    if (comes >= largest_)
+      largest_ = comes;
+    else if (leaves == largest_)
+      find_largest();
   }
 
   // Lowers the largest value to the smallest, if it is more than twice that: how an outlier is forgotten

@@ -21,7 +21,9 @@ class DecayingTail {
   // `weight` cases took `value`, known at `now`, which never goes back.
   void add(Duration value, double weight, TimePoint now) {
     age(now);
-    counts_[bucket(value)] += static_cast<float>(weight);
+    const std::size_t at = bucket(value);
+    used_ = std::max(used_, at + 1);
+    counts_[at] += static_cast<float>(weight);
     total_ += weight;
   }
 
@@ -36,7 +38,7 @@ class DecayingTail {
     if (exceeded_ >= 1) return Duration{0};
     age(now);
     double above = 0;
-    for (std::size_t i = counts_.size(); i-- > 0;) {
+    for (std::size_t i = used_; i-- > 0;) {
       above += static_cast<double>(counts_[i]);
       if (above > exceeded_ * total_ && above > forgotten) return upper_bound(i);
     }
@@ -65,7 +67,7 @@ class DecayingTail {
     if (horizons < age_every) return;
     aged_ = now;
     const double keep = std::exp(-horizons);
-    for (float& count : counts_) count *= static_cast<float>(keep);
+    for (std::size_t i = 0; i < used_; ++i) counts_[i] *= static_cast<float>(keep);
     total_ *= keep;
   }
 
@@ -74,6 +76,7 @@ class DecayingTail {
   TimePoint aged_{};
   double total_ = 0;
   std::array<float, steps * doublings + 1> counts_{};
+  std::size_t used_ = 0;  // from there on all are zero
 };
 
 }  // namespace carillon::schedule

@@ -102,10 +102,6 @@ int Fleet::batch_index(ModelId model, std::size_t requests) const {
   return static_cast<int>(above - batches.begin()) - 1;
 }
 
-TimePoint Fleet::free_at(DeviceId id, TimePoint now) const {
-  return alive(id) ? std::max(now, mirror_.exec(id).expected_end()) : TimePoint::max();
-}
-
 ActionId Fleet::send(DeviceId id, ModelId model, int batch_index, std::vector<Request> requests,
                      Window window, TimePoint now, Actions& out) {
   CARILLON_ASSERT(loaded(id, model));

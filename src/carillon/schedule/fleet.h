@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -106,7 +107,9 @@ class Fleet {
 
   // When all that was sent to the device is expected to have ended; not before `now`. max() where it is not
   // alive.
-  TimePoint free_at(DeviceId id, TimePoint now) const;
+  TimePoint free_at(DeviceId id, TimePoint now) const {
+    return alive(id) ? std::max(now, mirror_.exec(id).expected_end()) : TimePoint::max();
+  }
   // INFERs sent and not yet reported.
   int pending(DeviceId id) const { return static_cast<int>(mirror_.exec(id).pending().size()); }
   // What was sent should have ended, and been reported, before `now`: only its report will tell more.

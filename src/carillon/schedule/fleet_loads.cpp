@@ -336,15 +336,18 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
     for (const auto& [priority, model] : pressing_.wanted()) {
       if (++tried > wanted_tried) break;
       const Model& m = models_[model.index()];
-      if (m.room_on != nowhere || now < m.load_not_before || !absent(id, model) ||
-          total_pages < pages(model) || exec(model, 0) / 2 > others_wait ||
-          saturating_add(now, mirror_.load_estimate(model) + span(model, 0)) > m.deadline)
+      const std::uint64_t needs = pages(model);
+      if (needs >= too_large || needs > total_pages || m.room_on != nowhere || now < m.load_not_before ||
+          !absent(id, model))
         continue;
-      if (pages(model) >= too_large) continue;
-      const bool fits = unused_room(id, pages(model), now, room);
+      const Duration takes = exec(model, 0);
+      if (takes / 2 > others_wait ||
+          saturating_add(now, mirror_.load_estimate(model) + environment().span(takes)) > m.deadline)
+        continue;
+      const bool fits = unused_room(id, needs, now, room);
       if (fits) make_room(id, model, room, now, out);
       if (fits || ++without_room == rooms_tried) break;
-      too_large = pages(model);
+      too_large = needs;
     }
   }
 }

@@ -25,12 +25,13 @@ class IdMap {
   const Value* find(Key key) const { return const_cast<IdMap*>(this)->find(key); }
 
   // False where the key is there already (then nothing changes).
-  bool insert(Key key, Value value) {
+  template <typename V = Value>
+  bool insert(Key key, V&& value) {
     if ((size_ + 1) * 2 > slots_.size()) grow();
     std::size_t i = home(key);
     for (; slots_[i]; i = next(i))
       if (slots_[i]->first == key) return false;
-    slots_[i].emplace(key, std::move(value));
+    slots_[i].emplace(key, std::forward<V>(value));
     ++size_;
     return true;
   }

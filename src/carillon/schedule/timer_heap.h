@@ -52,6 +52,7 @@ class TimerHeap {
       up(i);
     } else {
       const TimePoint old = heap_[i].at;
+      if (at == old) return;
       heap_[i].at = at;
       if (at < old)
         up(i);
@@ -67,9 +68,10 @@ class TimerHeap {
     heap_.pop_back();
     if (i == heap_.size()) return;
     heap_[i] = last;
-    place_[last.key] = i;
-    up(i);
-    down(place_[last.key]);
+    if (i > 0 && last < heap_[(i - 1) / 4])
+      up(i);
+    else
+      down(i);
   }
 
  private:
@@ -100,8 +102,9 @@ class TimerHeap {
     while (true) {
       const std::uint32_t first = 4 * i + 1;
       if (first >= size) break;
+      const std::uint32_t end = std::min(first + 4, size);
       std::uint32_t best = first;
-      for (std::uint32_t c = first + 1; c < first + 4 && c < size; ++c)
+      for (std::uint32_t c = first + 1; c < end; ++c)
         if (heap_[c] < heap_[best]) best = c;
       if (!(heap_[best] < moving)) break;
       heap_[i] = heap_[best];

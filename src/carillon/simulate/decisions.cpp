@@ -37,19 +37,15 @@ void Decisions::carry_out(schedule::Actions& actions) {
   actions.clear();
 }
 
-void Decisions::hear(schedule::Event event, TimePoint now) {
-  if (charged_) return queue(std::move(event), now);
-  schedule::Actions actions;  // a decision may come of another's actions
-  if (!spare_.empty()) {
-    actions = std::move(spare_.back());
-    spare_.pop_back();
-  }
+void Decisions::hear(const schedule::Event& event, TimePoint now) {
+  if (charged_) return queue(event, now);
+  schedule::Actions actions = std::move(spare_);  // a decision may come of another's actions
   call(event, now, actions);
   carry_out(actions);
-  spare_.push_back(std::move(actions));
+  spare_ = std::move(actions);
 }
 
-void Decisions::queue(schedule::Event event, TimePoint now) {
+void Decisions::queue(const schedule::Event& event, TimePoint now) {
   const std::uint64_t place = next_place_++;
   if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event)) {
     const Request& request = arrival->request;
@@ -63,7 +59,7 @@ void Decisions::queue(schedule::Event event, TimePoint now) {
       turn_away(request.id);
   } else {
     const bool cancel = std::holds_alternative<schedule::RequestCancelled>(event);
-    (cancel ? cancels_ : reports_).push_back({std::move(event), place});
+    (cancel ? cancels_ : reports_).push_back({event, place});
   }
   if (!thinking_) think(now);
 }

@@ -42,7 +42,7 @@ class Decisions {
 
   // `shortest`: how long a request takes at the least.
   void add_model(const schedule::ModelInfo& info, Duration shortest);
-  void hear(schedule::Event event, TimePoint now);
+  void hear(const schedule::Event& event, TimePoint now);
   void decided(TimePoint now);
   // Something is being decided, or waits for that.
   bool busy() const { return thinking_ || !door_.empty() || !reports_.empty() || !cancels_.empty(); }
@@ -56,7 +56,7 @@ class Decisions {
 
   void call(const schedule::Event& event, TimePoint now, schedule::Actions& actions);
   void carry_out(schedule::Actions& actions);
-  void queue(schedule::Event event, TimePoint now);
+  void queue(const schedule::Event& event, TimePoint now);
   void think(TimePoint now);
   std::optional<schedule::Event> next(TimePoint now);
   void turn_away(RequestId id);
@@ -75,7 +75,7 @@ class Decisions {
   std::vector<schedule::Door::Taken> taken_;  // scratch
   bool thinking_ = false;
   schedule::Actions thought_;
-  std::vector<schedule::Actions> spare_;     // for reuse
+  schedule::Actions spare_;                  // for reuse
   TimePoint asked_wake_ = TimePoint::max();  // as the scheduler said last
   std::optional<TimePoint> asks_wake_;       // that, where it is another and not yet told
 };

@@ -86,13 +86,11 @@ FlightIndex Devices::take(ActionId id, ActionKind kind, DeviceId device, ModelId
   flight.work = {.tag = index};
   flight.life = devices_[device.index()].life;
   flight.where = Flight::Where::to_device;
-  by_id_.insert(id, index);
   return index;
 }
 
 void Devices::give_back(FlightIndex index) {
   Flight& flight = flights_[index];
-  by_id_.erase(flight.id);
   flight.where = Flight::Where::nowhere;
   free_.push_back(index);
 }
@@ -187,11 +185,12 @@ void Devices::arrive(FlightIndex index, TimePoint now) {
 
 void Devices::on(const EvictionArrives& step, TimePoint now) {
   now_ = now;
-  const FlightIndex* found = by_id_.find(step.id);
-  if (found == nullptr) return;
-  const Flight& flight = flights_[*found];
-  if (flight.where != Flight::Where::on_device) return;  // has ended: its report is on its way
-  devices_[flight.device.index()].core->evict(step.id, step.after, step.order, now);
+  // There are few evictions, and not many flights.
+  const auto found = std::ranges::find_if(flights_, [&](const Flight& flight) {
+    return flight.id == step.id && flight.where == Flight::Where::on_device;
+  });
+  if (found == flights_.end()) return;  // has ended: its report is on its way
+  devices_[found->device.index()].core->evict(step.id, step.after, step.order, now);
 }
 
 // --- On the device
@@ -297,21 +296,14 @@ void Devices::on(const ReportArrives& step, TimePoint now) {
 void Devices::deliver(FlightIndex index, bool again) {
   const Device& d = devices_[flights_[index].device.index()];
   if (flights_[index].life != d.life) return give_back(index);
-  // Whoever hears of it may send, and flights may move.
-  Flight flight = std::exchange(flights_[index], {});
-  flights_[index].id = flight.id;
-  flights_[index].kind = flight.kind;
-  give_back(index);
+  const Flight& flight = flights_[index];
   const schedule::ActionDone done{.id = flight.id,
                                   .status = flight.status,
                                   .start = flight.start + d.clock,
                                   .end = flight.end + d.clock,
                                   .duration = flight.busy};
   owner_.reported(flight, done, again);
-  if (flights_[index].requests.capacity() == 0) {
-    flight.requests.clear();
-    flights_[index].requests.swap(flight.requests);
-  }
+  give_back(index);
 }
 
 // --- What goes wrong

@@ -10,7 +10,6 @@
 #include "carillon/base/time.h"
 #include "carillon/device/virtual_device.h"
 #include "carillon/schedule/action.h"
-#include "carillon/schedule/id_map.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/simulate/calendar.h"
 #include "carillon/simulate/simulation.h"
@@ -46,8 +45,8 @@ class Devices {
    public:
     virtual ~Owner() = default;
     virtual void plan(TimePoint at, Step step) = 0;
-    // A report is heard; `again` where it comes twice. The flight is there until the call returns.
-    virtual void reported(Flight& flight, const schedule::ActionDone& done, bool again) = 0;
+    // A report is heard; `again` where it comes twice. The flight is there until something else is sent.
+    virtual void reported(const Flight& flight, const schedule::ActionDone& done, bool again) = 0;
     virtual void device_changed(const schedule::DeviceChanged& change) = 0;
     // Reports of what ends at once wait for all that was decided with it to be on its way.
     virtual bool deciding() const = 0;
@@ -125,7 +124,6 @@ class Devices {
   std::vector<Device> devices_;
   std::vector<Flight> flights_;
   std::vector<FlightIndex> free_;
-  schedule::IdMap<ActionId, FlightIndex> by_id_;
 };
 
 }  // namespace carillon::simulate

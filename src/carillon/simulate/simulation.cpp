@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <map>
 #include <optional>
 #include <utility>
@@ -39,6 +38,36 @@ struct Record {
   bool open = true;    // has no outcome yet
   bool heard = false;  // by the scheduler, or the door before it
   bool keep = false;   // what it takes to run it again, once it is answered
+};
+
+// The requests by id, from the first that is open on: ids ascend by one. A ring, as each is asked for often.
+class Records {
+ public:
+  RequestId first() const { return RequestId{first_}; }
+  RequestId next() const { return RequestId{end_}; }
+  void add(const Record& record) {
+    if (end_ - first_ == ring_.size()) grow();
+    ring_[end_++ & (ring_.size() - 1)] = record;
+  }
+  // Until the next one is added.
+  Record* find(RequestId id) {
+    return id.value - first_ < end_ - first_ ? &ring_[id.value & (ring_.size() - 1)] : nullptr;
+  }
+  const Record* find(RequestId id) const { return const_cast<Records*>(this)->find(id); }
+  void forget_ended() {
+    while (first_ < end_ && !ring_[first_ & (ring_.size() - 1)].open) ++first_;
+  }
+
+ private:
+  void grow() {
+    std::vector<Record> larger(2 * ring_.size());
+    for (std::uint64_t id = first_; id < end_; ++id)
+      larger[id & (larger.size() - 1)] = ring_[id & (ring_.size() - 1)];
+    ring_ = std::move(larger);
+  }
+
+  std::vector<Record> ring_ = std::vector<Record>(64);  // a power of two
+  std::uint64_t first_ = 0, end_ = 0;
 };
 
 // By model and mode. Ids are dense, in the order of the scenario's names; 0 is that of no name.
@@ -79,7 +108,7 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
  private:
   // Of the devices.
   void plan(TimePoint at, Step step) override { calendar_.plan(std::max(at, now_), step); }
-  void reported(Devices::Flight& flight, const schedule::ActionDone& done, bool again) override;
+  void reported(const Devices::Flight& flight, const schedule::ActionDone& done, bool again) override;
   void device_changed(const schedule::DeviceChanged& change) override { decisions_.hear(change, now_); }
   bool deciding() const override { return deciding_; }
   // Of the decisions.
@@ -88,7 +117,8 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   void wake_at(TimePoint at) override;
   void turned_away(RequestId id) override;
   bool open(RequestId id) const override {
-    return id.value >= first_ && id.value - first_ < records_.size() && records_[id.value - first_].open;
+    const Record* r = records_.find(id);
+    return r != nullptr && r->open;
   }
 
   void on(const DecisionMade&) { decisions_.decided(now_); }
@@ -117,10 +147,6 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   void hear(RequestId id);
   void profile(const schedule::Profile& action);
   void outcome(RequestId id, Outcome what, TimePoint at);
-  Record* record(RequestId id) {
-    if (id.value < first_ || id.value - first_ >= records_.size()) return nullptr;
-    return &records_[id.value - first_];
-  }
 
   const workload::Scenario& scenario_;
   const Options& options_;
@@ -135,8 +161,7 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
 
   TimePoint now_{};
   Calendar calendar_;
-  std::deque<Record> records_;
-  std::uint64_t first_ = 0;  // id of the first of records_
+  Records records_;
   std::uint64_t open_ = 0;
   std::map<RequestId, Duration> kept_;  // what they take alone
   bool deciding_ = false;
@@ -171,8 +196,8 @@ Figures Simulation::run() {
     if (now_ > statistics_.end() + std::chrono::hours{1}) break;  // what is open now stays unanswered
     if (options_.progress && (statistics_.figures.events & 0xfff) == 0) go_on = show_progress();
   }
-  for (Record& r : records_)
-    if (r.open) outcome(r.request.id, Outcome::unanswered, now_);
+  for (RequestId id = records_.first(); id < records_.next(); ++id.value)
+    if (open(id)) outcome(id, Outcome::unanswered, now_);
   statistics_.figures.wall_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return std::move(statistics_.figures);
@@ -215,7 +240,7 @@ Duration Simulation::draw_own(ModelId model, Request& request) {
 
 void Simulation::send(ModelId model) {
   const workload::ScenarioModel& m = scenario_.models[model.index()];
-  const RequestId id{first_ + records_.size()};
+  const RequestId id = records_.next();
   Record r;
   r.request = {
       .id = id, .model = model, .cls = m.cls, .arrival = now_, .deadline = saturating_add(now_, m.slo)};
@@ -228,7 +253,7 @@ void Simulation::send(ModelId model) {
     r.request.app = planned.app;
   }
   r.own = draw_own(model, r.request);
-  records_.push_back(r);
+  records_.add(r);
   ++open_;
   if (options_.observer != nullptr) options_.observer->on_sent(r.request, r.own, now_);
   statistics_.sent(model, now_);
@@ -243,7 +268,7 @@ void Simulation::send(ModelId model) {
 }
 
 void Simulation::hear(RequestId id) {
-  Record* r = record(id);
+  Record* r = records_.find(id);
   if (r == nullptr || !r->open) return;
   r->heard = true;
   Request request = r->request;
@@ -252,7 +277,7 @@ void Simulation::hear(RequestId id) {
 }
 
 void Simulation::on(const ClientGoes& step) {
-  Record* r = record(step.id);
+  Record* r = records_.find(step.id);
   if (r == nullptr || !r->open) return;
   const bool heard = r->heard;
   const ModelId model = r->request.model;
@@ -261,22 +286,19 @@ void Simulation::on(const ClientGoes& step) {
 }
 
 void Simulation::turned_away(RequestId id) {
-  statistics_.shed(record(id)->request.arrival);
+  statistics_.shed(records_.find(id)->request.arrival);
   outcome(id, Outcome::refused, now_);
 }
 
 void Simulation::outcome(RequestId id, Outcome what, TimePoint at) {
-  Record* r = record(id);
+  Record* r = records_.find(id);
   if (options_.observer != nullptr && r != nullptr) options_.observer->on_outcome(r->request, what, at);
   if (r == nullptr || !r->open) return;
   r->open = false;
   --open_;
   const ModelId model = r->request.model;
   statistics_.ended(model, r->request.arrival, what, at);
-  while (!records_.empty() && !records_.front().open) {
-    records_.pop_front();
-    ++first_;
-  }
+  records_.forget_ended();
   if (closed_loop(scenario_, scenario_.models[model.index()]) && what != Outcome::unanswered)
     plan(at + std::max(what == Outcome::refused ? delay_ : Duration{0}, shortest_turn), ClientSends{model});
 }
@@ -295,7 +317,7 @@ void Simulation::carry_out(schedule::Action& action) {
     Duration longest{0};
     Class cls = Class::best_effort;
     for (const RequestId id : infer->requests)
-      if (const Record* r = record(id)) {
+      if (const Record* r = records_.find(id)) {
         longest = std::max(longest, r->own);
         cls = std::min(cls, r->request.cls);
       }
@@ -313,7 +335,7 @@ void Simulation::carry_out(schedule::Action& action) {
   } else if (const auto* preempt = std::get_if<schedule::Preempt>(&action)) {
     devices_.evict(preempt->id, preempt->after, preempt->order, now_);
   } else if (const auto* keep = std::get_if<schedule::Keep>(&action)) {
-    if (Record* r = record(keep->request)) r->keep = keep->keep;
+    if (Record* r = records_.find(keep->request)) r->keep = keep->keep;
     if (!keep->keep) kept_.erase(keep->request);
   } else if (const auto* again = std::get_if<schedule::Profile>(&action)) {
     profile(*again);
@@ -335,14 +357,14 @@ void Simulation::on(const SchedulerWakes& step) {
   decisions_.hear(schedule::Wake{}, now_);
 }
 
-void Simulation::reported(Devices::Flight& flight, const schedule::ActionDone& done, bool again) {
+void Simulation::reported(const Devices::Flight& flight, const schedule::ActionDone& done, bool again) {
   if (flight.profiles) {
     statistics_.figures.profiled += done.status == schedule::ActionStatus::success ? 1U : 0U;
     if (done.status != schedule::ActionStatus::stopped && done.status != schedule::ActionStatus::too_late)
       kept_.erase(flight.requests.front());
   } else if (flight.kind == schedule::ActionKind::infer && done.status == schedule::ActionStatus::success)
     for (const RequestId id : flight.requests) {
-      const Record* r = record(id);
+      const Record* r = records_.find(id);
       if (r == nullptr || !r->open) continue;
       if (r->keep) kept_[id] = r->own;
       outcome(id, now_ <= r->request.deadline ? Outcome::on_time : Outcome::late, now_);

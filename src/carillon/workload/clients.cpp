@@ -9,6 +9,8 @@ Clients::Clients(const Scenario& scenario) : end_(TimePoint{} + scenario.duratio
   Random seeds(scenario.seed);
   const std::vector<double> rates = model_rates(scenario);
   streams_.resize(scenario.models.size());
+  first_.assign(2 * streams_.size(), {TimePoint::max(), 0});
+  for (std::uint32_t i = 0; i < streams_.size(); ++i) first_[streams_.size() + i].second = i;
   for (std::size_t i = 0; i < scenario.models.size(); ++i) {
     const ScenarioModel& model = scenario.models[i];
     Stream& stream = streams_[i];
@@ -20,18 +22,21 @@ Clients::Clients(const Scenario& scenario) : end_(TimePoint{} + scenario.duratio
     if (!model.per_minute.empty()) stream.per_minute = &model.per_minute;
     if (stream.spec.kind == ArrivalKind::closed && stream.planned == nullptr && stream.per_minute == nullptr)
       continue;
-    const TimePoint first = advance(stream);
-    if (first < end_) next_.emplace(first, static_cast<std::uint32_t>(i));
+    set_next(static_cast<std::uint32_t>(i), advance(stream));
   }
 }
 
 std::uint32_t Clients::take() {
-  const std::uint32_t model = next_.top().second;
-  next_.pop();
+  const std::uint32_t model = first_[1].second;
   taken_ = streams_[model].taken++;
-  const TimePoint at = advance(streams_[model]);
-  if (at < end_) next_.emplace(at, model);
+  set_next(model, advance(streams_[model]));
   return model;
+}
+
+void Clients::set_next(std::uint32_t model, TimePoint at) {
+  std::size_t i = streams_.size() + model;
+  first_[i].first = at < end_ ? at : TimePoint::max();
+  for (i /= 2; i > 0; i /= 2) first_[i] = std::min(first_[2 * i], first_[2 * i + 1]);
 }
 
 TimePoint Clients::advance(Stream& s) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <queue>
 #include <utility>
 #include <vector>
 
@@ -18,7 +17,7 @@ class Clients {
   explicit Clients(const Scenario& scenario);
 
   // When the next request is sent; max() where there is none before the scenario's end.
-  TimePoint next_at() const { return next_.empty() ? TimePoint::max() : next_.top().first; }
+  TimePoint next_at() const { return first_.empty() ? TimePoint::max() : first_[1].first; }
   // Takes it: the place of its model. taken() is its number among those of its model.
   std::uint32_t take();
   std::size_t taken() const { return taken_; }
@@ -38,12 +37,14 @@ class Clients {
     std::size_t taken = 0;
   };
   TimePoint advance(Stream& stream);
+  void set_next(std::uint32_t model, TimePoint at);
 
   TimePoint end_;
   std::size_t taken_ = 0;
   std::vector<Stream> streams_;
-  using Next = std::pair<TimePoint, std::uint32_t>;
-  std::priority_queue<Next, std::vector<Next>, std::greater<>> next_;
+  // A tournament, as each request that is taken makes way for its model's next: from streams_.size() on each
+  // model's next, max() for none; before that each place has the earlier of twice and twice plus one.
+  std::vector<std::pair<TimePoint, std::uint32_t>> first_;
 };
 
 }  // namespace carillon::workload

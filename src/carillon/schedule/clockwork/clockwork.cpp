@@ -35,10 +35,8 @@ void Clockwork::model_changed(const ModelChanged& event, TimePoint now, Actions&
   if (model.index() < models_.size()) return renew_model(event, now, out);
   state_.model_changed(event);
   Model& m = models_.emplace_back();
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank)
     m.queues[static_cast<std::size_t>(rank)] = ModelQueue(has_deadline(rank));
-    m.expiry[static_cast<std::size_t>(rank)] = TimePoint::max();
-  }
   m.wide = event.info->pages == 0;
   shares_.add_model();
   needed_.add_model();
@@ -288,8 +286,9 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
 }
 
 void Clockwork::expire(TimePoint now, Actions& out) {
-  while (!expiries_.empty() && expiries_.begin()->first <= now) {
-    const auto [model, rank] = expiries_.begin()->second;
+  while (!expiries_.empty() && expiries_.top_at() <= now) {
+    const ModelId model{expiries_.top() / ranks};
+    const auto rank = static_cast<int>(expiries_.top() % ranks);
     ModelQueue& queue = models_[model.index()].queues[static_cast<std::size_t>(rank)];
     // Estimates may have fallen since the expiry was listed.
     if (last_start(model, queue.head().due) > now) {
@@ -323,9 +322,7 @@ void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions&
 }
 
 TimePoint Clockwork::next_wake(TimePoint now) const {
-  TimePoint at = load_wake_;
-  if (!expiries_.empty()) at = std::min(at, expiries_.begin()->first);
-  if (!wakes_.empty()) at = std::min(at, wakes_.begin()->first);
+  TimePoint at = std::min({load_wake_, expiries_.top_at(), wakes_.top_at()});
   if (wide_waiting())
     if (const auto next = by_end_.upper_bound(room_seen_); next != by_end_.end())
       at = std::min(at, saturating_add(next->first, -ahead()));

@@ -19,6 +19,7 @@
 #include "carillon/schedule/scheduler.h"
 #include "carillon/schedule/state/book.h"
 #include "carillon/schedule/state/mirror.h"
+#include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule {
 
@@ -89,10 +90,9 @@ class Clockwork final : public Scheduler {
   };
   struct Model {
     std::array<ModelQueue, ranks> queues;
-    std::array<TimePoint, ranks> expiry;  // as listed in expiries_; max() where not
-    std::vector<Place> places;            // none for a model of zero pages, which is everywhere
-    bool wide = false;                    // its queues are listed in wide_
-    Bounds bounds;                        // there
+    std::vector<Place> places;     // none for a model of zero pages, which is everywhere
+    bool wide = false;             // its queues are listed in wide_
+    Bounds bounds;                 // there
     mutable Duration shortest{0};  // over its places, when exec_version was shortest_version; where wide
     mutable std::uint64_t shortest_version = unknown_version;
     TimePoint patient_since = TimePoint::max();  // as listed in patient_
@@ -213,9 +213,9 @@ class Clockwork final : public Scheduler {
   std::vector<Port> ports_;
   FairShare shares_;             // of requests with a deadline that are not best-effort
   LoadPriority needed_, spare_;  // of real-time and normal requests; of best-effort ones
-  std::set<std::pair<TimePoint, std::pair<ModelId, int>>> expiries_;  // of the queues' heads
+  TimerHeap expiries_;           // of the queues' heads, by model and rank
   Ready wide_;
-  std::set<std::pair<TimePoint, DeviceId>> wakes_;
+  TimerHeap wakes_;  // by device
   // Devices that are alive, by the expected end of what they were sent; min() for the idle.
   std::set<std::pair<TimePoint, DeviceId>> by_end_;
   // Up to here in that order they have been looked at for wide queues since they came to have room.

@@ -1,9 +1,24 @@
 #include <algorithm>
+#include <set>
+#include <type_traits>
+#include <utility>
 
 #include "carillon/base/assert.h"
 #include "carillon/schedule/clockwork/clockwork.h"
 
 namespace carillon::schedule {
+namespace {
+
+// With the node that it has.
+template <typename Entry>
+void move_entry(std::set<Entry>& set, const std::type_identity_t<Entry>& from,
+                const std::type_identity_t<Entry>& to) {
+  auto node = set.extract(from);
+  node.value() = to;
+  set.insert(std::move(node));
+}
+
+}  // namespace
 
 Duration Clockwork::span_of_one(DeviceId device, ModelId model) const {
   return state_.margins().at(device).span(state_.exec_estimate(device, model, 0));
@@ -151,12 +166,11 @@ void Clockwork::update_queue(ModelId model, int rank) {
   Model& m = models_[model.index()];
   const ModelQueue& queue = m.queues[r];
   if (has_deadline(rank)) {
-    const TimePoint expiry = queue.empty() ? TimePoint::max() : last_start(model, queue.head().due);
-    if (expiry != m.expiry[r]) {
-      if (m.expiry[r] != TimePoint::max()) expiries_.erase({m.expiry[r], {model, rank}});
-      if (expiry != TimePoint::max()) expiries_.insert({expiry, {model, rank}});
-      m.expiry[r] = expiry;
-    }
+    const std::uint32_t key = model.value * ranks + static_cast<std::uint32_t>(rank);
+    if (queue.empty())
+      expiries_.remove(key);
+    else
+      expiries_.set(key, last_start(model, queue.head().due));
   } else if (!is_best_effort(rank)) {
     TimePoint since = TimePoint::max();
     for (const ModelQueue* patient : {&m.queues[1], &m.queues[3]})
@@ -209,8 +223,12 @@ void Clockwork::update_queues() {
 void Clockwork::list(ModelId model, std::size_t rank, std::optional<TimePoint> bound, Bounds& bounds,
                      Ready& ready) {
   if (bound.has_value() == bounds.listed[rank] && (!bound || *bound == bounds.bound[rank])) return;
-  if (bounds.listed[rank]) ready[rank].erase({bounds.bound[rank], model});
-  if (bound) ready[rank].insert({*bound, model});
+  if (bounds.listed[rank] && bound) {
+    move_entry(ready[rank], {bounds.bound[rank], model}, {*bound, model});
+  } else {
+    if (bounds.listed[rank]) ready[rank].erase({bounds.bound[rank], model});
+    if (bound) ready[rank].insert({*bound, model});
+  }
   bounds.listed[rank] = bound.has_value();
   if (bound) bounds.bound[rank] = *bound;
 }
@@ -223,16 +241,22 @@ void Clockwork::update_end(DeviceId device) {
   Port& port = ports_[device.index()];
   const auto end = state_.alive(device) ? std::optional(state_.exec(device).expected_end()) : std::nullopt;
   if (end == port.end) return;
-  if (port.end) by_end_.erase({*port.end, device});
-  if (end) by_end_.insert({*end, device});
+  if (port.end && end) {
+    move_entry(by_end_, {*port.end, device}, {*end, device});
+  } else {
+    if (port.end) by_end_.erase({*port.end, device});
+    if (end) by_end_.insert({*end, device});
+  }
   port.end = end;
 }
 
 void Clockwork::set_wake(DeviceId device, TimePoint at) {
   TimePoint& listed = ports_[device.index()].wake;
   if (listed == at) return;
-  if (listed != TimePoint::max()) wakes_.erase({listed, device});
-  if (at != TimePoint::max()) wakes_.insert({at, device});
+  if (at == TimePoint::max())
+    wakes_.remove(device.value);
+  else
+    wakes_.set(device.value, at);
   listed = at;
 }
 
@@ -265,10 +289,10 @@ void Clockwork::fill_due(TimePoint now, Actions& out) {
   while (true) {
     const auto next = wide ? by_end_.upper_bound(room_seen_) : by_end_.end();
     const bool has_room = next != by_end_.end() && next->first <= room_until;
-    const bool wakes = !wakes_.empty() && wakes_.begin()->first <= now;
+    const bool wakes = !wakes_.empty() && wakes_.top_at() <= now;
     if (!has_room && !wakes) break;
-    if (wakes && (!has_room || wakes_.begin()->first <= saturating_add(next->first, -ahead()))) {
-      fill(wakes_.begin()->second, now, out);
+    if (wakes && (!has_room || wakes_.top_at() <= saturating_add(next->first, -ahead()))) {
+      fill(DeviceId{wakes_.top()}, now, out);
     } else {
       room_seen_ = *next;
       fill(next->second, now, out);

@@ -54,7 +54,7 @@ void Mirror::look_whether_it_leaves(DeviceId id, ModelId model, const OnDevice& 
     leaving_.emplace_back(id, model);
 }
 
-void Mirror::unload_leaving(Actions& out) {
+void Mirror::unload_left(Actions& out) {
   for (const auto& [id, model] : leaving_) {
     const OnDevice* on = find(device(id), model);
     if (on->residence != Residence::leaving) continue;  // it went with its device
@@ -143,13 +143,6 @@ bool Mirror::load_overdue(DeviceId id, ModelId model, TimePoint now) const {
   return on != nullptr && on->residence == Residence::loading && d.load.end_of(on->load_action, now) <= now;
 }
 
-const MeasuredTimes& Mirror::times(DeviceId id, ModelId model) const {
-  static const MeasuredTimes nothing;
-  if (!options_.by_device) return models_[model.index()].times;
-  const OnDevice* on = find(device(id), model);
-  return on == nullptr ? nothing : on->times;
-}
-
 Duration Mirror::load_estimate(DeviceId id, ModelId model) const {
   if (!options_.by_device) return load_estimate(model);
   const OnDevice* on = find(device(id), model);
@@ -157,9 +150,10 @@ Duration Mirror::load_estimate(DeviceId id, ModelId model) const {
 }
 
 void Mirror::use(Device& d, ModelId model, OnDevice& on, TimePoint now) {
-  d.lru.erase({on.last_use, model});
-  on.last_use = now;
-  d.lru.insert({now, model});
+  if (on.last_use == now) return;
+  auto node = d.lru.extract({on.last_use, model});
+  node.value().first = on.last_use = now;
+  d.lru.insert(d.lru.end(), std::move(node));
 }
 
 void Mirror::drop(Device& d, ModelId model, OnDevice& on) {
@@ -230,7 +224,7 @@ ActionId Mirror::begin_infer(DeviceId id, ModelId model, int batch_index, std::v
   return send_infer(std::move(infer), earliest, dispatch);
 }
 
-ActionId Mirror::send_infer(SentAction infer, TimePoint earliest, Duration dispatch) {
+ActionId Mirror::send_infer(SentAction&& infer, TimePoint earliest, Duration dispatch) {
   Device& d = device(infer.device);
   const Model& m = models_[infer.model.index()];
   CARILLON_ASSERT(d.alive && m.served && earliest >= infer.sent &&

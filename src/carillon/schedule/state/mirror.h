@@ -76,7 +76,9 @@ class Mirror {
   const ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
   bool served(ModelId id) const { return models_[id.index()].served; }
   // Sends the UNLOADs of copies that are leaving and that nothing uses any more. Call it after each event.
-  void unload_leaving(Actions& out);
+  void unload_leaving(Actions& out) {
+    if (!leaving_.empty()) unload_left(out);
+  }
 
   // A device came, went or started anew: what was loaded and pending there is gone. Returns the pending
   // INFERs, in the order of their ids. Ids are dense; a device that was never announced is not alive.
@@ -252,9 +254,14 @@ class Mirror {
   OnDevice* find(Device& d, ModelId model) const {
     return const_cast<OnDevice*>(find(std::as_const(d), model));
   }
-  ActionId send_infer(SentAction infer, TimePoint earliest, Duration dispatch);
+  void unload_left(Actions& out);
+  ActionId send_infer(SentAction&& infer, TimePoint earliest, Duration dispatch);
   OnDevice& get(Device& d, ModelId model);
-  const MeasuredTimes& times(DeviceId device, ModelId model) const;
+  const MeasuredTimes& times(DeviceId id, ModelId model) const {
+    if (!options_.by_device) return models_[model.index()].times;
+    const OnDevice* on = find(device(id), model);
+    return on == nullptr ? never_ran_ : on->times;
+  }
   void use(Device& d, ModelId model, OnDevice& on, TimePoint now);
   void drop(Device& d, ModelId model, OnDevice& on);
   void look_whether_it_leaves(DeviceId device, ModelId model, const OnDevice& on);
@@ -265,6 +272,7 @@ class Mirror {
   void find_bounds(Model& model);
   TimePoint next_starts(const Executor& executor, const ActionDone& done, TimePoint now) const;
 
+  static inline const MeasuredTimes never_ran_;
   MirrorOptions options_;
   Margins margins_;
   std::vector<Model> models_;
