@@ -1,7 +1,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
+#include <variant>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -133,15 +135,25 @@ TEST_F(DecisionLog, AReplayDecidesTheSame) {
 
 TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
   const Window window{TimePoint{1ms}, TimePoint::max()};
-  const Action actions[] = {Load{{1}, {2}, {3}, window, 4ms}, Unload{{1}, {2}, {3}},
+  const Action actions[] = {Load{{1}, {2}, {3}, window, 4ms},
+                            Unload{{1}, {2}, {3}},
                             Infer{{1}, {2}, {3}, {{4}, {5}}, window, 6ms},
-                            Refuse{{7}, Reason::no_model, TimePoint{8ms}}, Stop{{9}, {10}}};
+                            Refuse{{7}, Reason::no_model, TimePoint{8ms}},
+                            Stop{{9}, {10}},
+                            Preempt{{1}, {2}, device::After::resume, TimePoint{3ms}},
+                            Keep{{4}},
+                            Keep{{5}, false},
+                            Profile{{1}, {2}, {3}, {4}, window, 6ms},
+                            GiveUp{{7}}};
+  std::set<std::size_t> kinds;
   for (const Action& action : actions) {
     const std::string line = to_line(action);
+    kinds.insert(action.index());
     Words words(line);
     EXPECT_EQ(read_action(words), action) << line;
     EXPECT_TRUE(words.good() && words.done()) << line;
   }
+  EXPECT_EQ(kinds.size(), std::variant_size_v<Action>);
   const Event events[] = {RequestArrived{{.id = {1}, .model = {0}}},
                           RequestCancelled{{1}, {0}},
                           ActionDone{{1}, ActionStatus::stopped, TimePoint{1ms}, TimePoint{2ms}, 1ms},
@@ -181,6 +193,39 @@ TEST_F(DecisionLog, VersionOneIsRead) {
   EXPECT_TRUE(reader->complete());
 }
 
+TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceAndProfilesIsRead) {
+  const Environment told{.hangs_after = 300ms, .profile_share = 0.25};
+  ModelInfo model{.id = {0}, .name = "1 m", .batches = {{1, 2ms}}, .time_varies = true};
+  {
+    auto recording = RecordingScheduler::open(file, *make_scheduler("fcfs", told), "fcfs", told);
+    ASSERT_TRUE(recording) << recording.error().message;
+    Actions out;
+    (*recording)->decide(model_comes(model), {}, out);
+  }
+  auto reader = LogReader::open(file);
+  ASSERT_TRUE(reader) << reader.error().message;
+  EXPECT_EQ(reader->environment().hangs_after, 300ms);
+  EXPECT_EQ(reader->environment().profile_share, 0.25);
+  const auto read = **reader->next();
+  EXPECT_TRUE(std::get<ModelChanged>(read.event).info->time_varies);
+  EXPECT_EQ(std::get<ModelChanged>(read.event).info->name, "1 m");
+}
+
+// It knew neither of whose time varies nor of when a device hangs.
+TEST_F(DecisionLog, VersionTwoIsRead) {
+  write(
+      "carillon-log 2\nscheduler fcfs\nenvironment 0 0 0.05 1 0\n"
+      "e 7 model 0 0 0 1 1 5000 1 3000 0 1 m\nw 9\nend 1\n");
+  auto reader = LogReader::open(file);
+  ASSERT_TRUE(reader) << reader.error().message;
+  EXPECT_TRUE(reader->environment().measured);
+  EXPECT_EQ(reader->environment().hangs_after, Duration{0});
+  const auto read = **reader->next();
+  EXPECT_EQ(std::get<ModelChanged>(read.event).info->name, "1 m");
+  EXPECT_EQ(std::get<ModelChanged>(read.event).info->solos, std::vector<Duration>{3us});
+  EXPECT_EQ(read.wake, TimePoint{9ns});
+}
+
 TEST_F(DecisionLog, ALogThatWasCutOffIsReadToItsLastWholeLine) {
   record("symphony");
   const std::string whole = text();
@@ -216,8 +261,9 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
   write("something else\n");
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
-  write("carillon-log 3\nscheduler symphony\n");
-  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 2"));
+  write("carillon-log 4\nscheduler symphony\n");
+  ASSERT_FALSE(read_all());
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 3"));
 }
 
 TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {
