@@ -219,7 +219,7 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   actions_.erase(result.id.value);
   InFlight& flight = flights_[*found];
   const bool success = result.status == schedule::ActionStatus::success;
-  const Duration ran = success ? result.times.ran() : Duration{0};
+  const Duration ran = result.times.ran();
   // The scheduler hears of it before it hears what comes of it, and could give up the device. Nobody is to
   // learn from bad data how long such batches take: they could teach whatever they like.
   if (!stopped_)
