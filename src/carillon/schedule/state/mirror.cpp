@@ -152,6 +152,7 @@ Duration Mirror::load_estimate(DeviceId id, ModelId model) const {
 void Mirror::use(Device& d, ModelId model, OnDevice& on, TimePoint now) {
   if (on.last_use == now) return;
   auto node = d.lru.extract({on.last_use, model});
+  CARILLON_ASSERT(!node.empty());
   node.value().first = on.last_use = now;
   d.lru.insert(d.lru.end(), std::move(node));
 }
