@@ -16,6 +16,7 @@
 
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_framing.h"
+#include "carillon/frontend/status.h"
 
 namespace carillon::frontend {
 
