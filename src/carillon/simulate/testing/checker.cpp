@@ -170,8 +170,9 @@ void Checker::on_outcome(const Request& request, Outcome outcome, TimePoint at) 
   Asked* asked = find(request.id);
   if (asked == nullptr || asked->request != request) return problem("an outcome of nothing", name, at);
   if (asked->done) {
-    // The client may go while the scheduler, which has not heard of it, refuses.
-    const bool crossed = charged() && outcome == Outcome::refused && asked->cancelled && asked->refused == at;
+    // The client may go, or be answered, while the scheduler, which has not heard of it, refuses.
+    const bool crossed = charged() && outcome == Outcome::refused && (asked->cancelled || unheard(*asked)) &&
+                         asked->refused == at;
     if (!crossed) problem("two outcomes", name, at);
     return;
   }
@@ -200,6 +201,7 @@ void Checker::on_outcome(const Request& request, Outcome outcome, TimePoint at) 
       problem("never answered", name, at);
       break;
   }
+  asked->answered = answered;
   if (answered) {
     const Duration late = options_.faults.late_reports > 0 ? latest_report : Duration{0};
     if (!asked->answer || at < *asked->answer || at > *asked->answer + late)
@@ -455,7 +457,14 @@ void Checker::decided(const schedule::Infer& infer, TimePoint now) {
 // For all that the scheduler knows, the request is there and has no outcome.
 bool Checker::open(const Asked* asked) const {
   return asked != nullptr && asked->heard && !asked->gone && !asked->refused &&
-         (!asked->done || asked->cancelled);
+         (!asked->done || asked->cancelled || unheard(*asked));
+}
+
+// It is answered, and the scheduler, whose decisions take time, has given up the device before it hears of
+// that.
+bool Checker::unheard(const Asked& asked) const {
+  const auto found = actions_.find(asked.answered_by);
+  return charged() && asked.answered && found != actions_.end() && found->second.lost;
 }
 
 bool Checker::runs(const Asked& asked) const {

@@ -73,7 +73,8 @@ class Checker final : public Observer {
     Request request;
     Duration alone{0};
     bool heard = false;
-    bool done = false;                   // has its outcome
+    bool done = false;                   // has its outcome,
+    bool answered = false;               // which is an answer
     bool gone = false;                   // the scheduler has heard that it is cancelled
     std::optional<TimePoint> refused;    // when the refusal reaches the client
     std::optional<TimePoint> cancelled;  // when
@@ -114,6 +115,7 @@ class Checker final : public Observer {
   Duration load_time(ModelId model) const;
   bool has_batch(ModelId model, std::size_t size) const;
   bool open(const Asked* asked) const;
+  bool unheard(const Asked& asked) const;
   bool runs(const Asked& asked) const;
 
   void heard(const schedule::RequestArrived& event, TimePoint now);
