@@ -22,7 +22,6 @@ using schedule::Infer;
 using schedule::Reason;
 using schedule::Refuse;
 using schedule::RequestArrived;
-using schedule::RequestCancelled;
 using testing::call_of;
 using testing::HeldWorker;
 using testing::is_right;
