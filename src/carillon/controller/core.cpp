@@ -239,11 +239,8 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
       break;
     case ActionKind::infer:
       if (flight.profiled) {
-        const bool again = result.status == schedule::ActionStatus::stopped ||
-                           result.status == schedule::ActionStatus::too_late;
         if (success) book_.profiled(flight.model);
-        flight.open = false;
-        if (flight.forget || !again) forget(*flight.profiled);
+        if (flight.forget || !schedule::made_way(result.status)) forget(*flight.profiled);
       } else if (success) {
         book_.executed(result.device, flight.model, static_cast<int>(flight.requests.size()), result.times,
                        flight.predicted);
@@ -260,7 +257,6 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
       break;
   }
   flight.requests.clear();
-  flight.open = false;
   flights_.give_back(*found);
   if (!stopped_) drain(now);
   settle(now);
@@ -348,7 +344,6 @@ std::uint32_t Core::new_action(ActionId id, ActionKind kind, DeviceId device, Mo
   const std::uint32_t index = flights_.take();
   InFlight& flight = flights_[index];
   flight.id = id;
-  flight.open = true;
   flight.kind = kind;
   flight.device = device;
   flight.model = model;
@@ -365,7 +360,6 @@ std::uint32_t Core::new_action(ActionId id, ActionKind kind, DeviceId device, Mo
 void Core::not_taken(ActionId id, TimePoint now, schedule::ActionStatus status) {
   const auto index = actions_.find(id.value);
   const DeviceId device = flights_[*index].device;
-  flights_[*index].open = false;
   flights_.give_back(*index);
   actions_.erase(id.value);
   deferred_.push_back({device,
@@ -413,7 +407,7 @@ void Core::dispatch(const schedule::Keep& action, TimePoint) {
 // What is kept of a request that runs stays until it has ended.
 void Core::forget(RequestId request) {
   for (std::uint32_t i = 0; i < flights_.size(); ++i)
-    if (flights_[i].open && flights_[i].profiled == request) {
+    if (under_way(i) && flights_[i].profiled == request) {
       flights_[i].forget = true;
       return;
     }
@@ -557,11 +551,10 @@ void Core::take_out(DeviceId id, std::string why, TimePoint now) {
   std::erase_if(deferred_, [&](const Deferred& deferred) { return deferred.device == id; });
   for (std::uint32_t i = 0; i < flights_.size(); ++i) {
     InFlight& flight = flights_[i];
-    if (!flight.open || flight.device != id) continue;
+    if (!under_way(i) || flight.device != id) continue;
     actions_.erase(flight.id.value);
     for (const RequestId request : flight.requests) lose(request, why);
     flight.requests.clear();
-    flight.open = false;
     if (flight.profiled && flight.forget) forget(*flight.profiled);
     flights_.give_back(i);
   }

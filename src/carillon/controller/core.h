@@ -162,7 +162,6 @@ class Core {
   };
   struct InFlight {
     ActionId id;
-    bool open = false;
     schedule::ActionKind kind{};
     DeviceId device;
     ModelId model;
@@ -198,6 +197,8 @@ class Core {
   void not_taken(ActionId id, TimePoint now,
                  schedule::ActionStatus status = schedule::ActionStatus::too_late);
   void forget(RequestId request);
+  // Of a place in flights_, whatever was there before.
+  bool under_way(std::uint32_t flight) const { return actions_.find(flights_[flight].id.value) == flight; }
   Device& live(DeviceId id);
   void take_out(DeviceId id, std::string why, TimePoint now);
   void lose(RequestId request, const std::string& why);

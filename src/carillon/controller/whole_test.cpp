@@ -30,7 +30,6 @@ class Meddled final : public schedule::Scheduler {
   Meddled(std::unique_ptr<schedule::Scheduler> inner, Random random, double share)
       : inner_(std::move(inner)), random_(random), share_(share) {}
   std::string_view name() const override { return inner_->name(); }
-  bool learns_from_profiles() const override { return inner_->learns_from_profiles(); }
   TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     if (const auto* done = std::get_if<schedule::ActionDone>(&event)) under_way_.erase(done->id);
     if (const auto* change = std::get_if<schedule::DeviceChanged>(&event))

@@ -96,6 +96,10 @@ struct Profile {
   Duration expected;
   friend bool operator==(const Profile&, const Profile&) = default;
 };
+// A Profile that ended so had to make way: what it takes to run it again stays kept.
+inline bool made_way(ActionStatus status) {
+  return status == ActionStatus::stopped || status == ActionStatus::too_late;
+}
 // The device hangs: it is to be taken out, with all that it has under way. The scheduler hears of it again as
 // DeviceChanged when it is back, and of nothing that was sent to it before.
 struct GiveUp {
@@ -138,8 +142,8 @@ inline ModelChanged model_comes(const ModelInfo& info) {
   return {info.id, std::make_shared<const ModelInfo>(info)};
 }
 struct Wake {};
-// What a finished request takes when it runs alone: a sample, measured off the critical path (Orloj,
-// section 4.3.2). Policies that plan by distributions learn from it; the others do not care.
+// What a request takes when it runs alone: a sample that somebody else measured, such as the server when it
+// started. Policies that plan by distributions learn from it; the others do not care.
 struct RequestProfiled {
   ModelId model;
   AppId app;

@@ -26,9 +26,6 @@ class Scheduler {
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before
   // and the Wake has yet to come.
   virtual TimePoint decide(const Event& event, TimePoint now, Actions& out) = 0;
-
-  // Whether RequestProfiled makes it wiser: else nobody need measure.
-  virtual bool learns_from_profiles() const { return false; }
 };
 
 }  // namespace carillon::schedule

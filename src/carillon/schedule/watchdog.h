@@ -83,7 +83,6 @@ class Watched final : public Scheduler {
       : policy_(std::move(policy)), watchdog_(hangs_after) {}
 
   std::string_view name() const override { return policy_->name(); }
-  bool learns_from_profiles() const override { return policy_->learns_from_profiles(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:

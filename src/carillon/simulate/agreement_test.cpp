@@ -31,7 +31,6 @@ class Listening final : public schedule::Scheduler {
   Listening(std::unique_ptr<schedule::Scheduler> policy, std::vector<std::string>& said)
       : policy_(std::move(policy)), said_(said) {}
   std::string_view name() const override { return policy_->name(); }
-  bool learns_from_profiles() const override { return policy_->learns_from_profiles(); }
   TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     const std::size_t before = out.size();
     const TimePoint wake = policy_->decide(event, now, out);

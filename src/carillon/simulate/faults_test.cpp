@@ -38,7 +38,6 @@ class Bounded final : public schedule::Scheduler {
     if (left_-- == 0) throw NeverRests{};
     return bounded_.decide(event, now, out);
   }
-  bool learns_from_profiles() const override { return bounded_.learns_from_profiles(); }
 
  private:
   schedule::Scheduler& bounded_;

@@ -360,8 +360,7 @@ void Simulation::on(const SchedulerWakes& step) {
 void Simulation::reported(const Devices::Flight& flight, const schedule::ActionDone& done, bool again) {
   if (flight.profiles) {
     statistics_.figures.profiled += done.status == schedule::ActionStatus::success ? 1U : 0U;
-    if (done.status != schedule::ActionStatus::stopped && done.status != schedule::ActionStatus::too_late)
-      kept_.erase(flight.requests.front());
+    if (!schedule::made_way(done.status)) kept_.erase(flight.requests.front());
   } else if (flight.kind == schedule::ActionKind::infer && done.status == schedule::ActionStatus::success)
     for (const RequestId id : flight.requests) {
       const Record* r = records_.find(id);

@@ -80,8 +80,7 @@ struct Faults {
   double lost_inputs = 0;      // share of INFERs that end as no_memory without running
   double late_reports = 0;     // share of reports that come up to 20 ms late
   double doubled_reports = 0;  // share of reports that come twice
-  double lost_reports =
-      0;               // share of reports that never come; a scheduler gives up a device that it waits for
+  double lost_reports = 0;     // share of reports that never come: the device is given up for it
   double cancels = 0;  // share of requests whose client goes, at a time up to twice the SLO after it came
   double deaths_per_s = 0;     // of each device; it comes back after up to 2 s
   double stalls_per_s = 0;     // of each device: everything that runs then takes up to 200 ms longer

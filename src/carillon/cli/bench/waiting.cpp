@@ -82,7 +82,7 @@ class World {
       const Open open = open_.at(id.value);
       open_.erase(id.value);
       figures_.late += now_ > open.deadline ? 1 : 0;
-      if (scheduler_.learns_from_profiles() && random_.below(20) == 0)
+      if (scheduler_.name() == "orloj" && random_.below(20) == 0)
         decide(schedule::RequestProfiled{open.model, open.app, time_of(1, open.own)});
     }
     decide(end.done);

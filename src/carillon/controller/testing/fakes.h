@@ -24,7 +24,6 @@ class ScriptedScheduler final : public schedule::Scheduler {
   using Script = std::function<void(const schedule::Event&, TimePoint, schedule::Actions&, TimePoint& wake)>;
 
   std::string_view name() const override { return "scripted"; }
-  bool learns_from_profiles() const override { return true; }
   TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     events.push_back(event);
     times.push_back(now);

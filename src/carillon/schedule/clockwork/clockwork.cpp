@@ -286,7 +286,7 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
 }
 
 void Clockwork::expire(TimePoint now, Actions& out) {
-  while (!expiries_.empty() && expiries_.top_at() <= now) {
+  while (expiries_.top_at() <= now) {
     const ModelId model{expiries_.top() / ranks};
     const auto rank = static_cast<int>(expiries_.top() % ranks);
     ModelQueue& queue = models_[model.index()].queues[static_cast<std::size_t>(rank)];

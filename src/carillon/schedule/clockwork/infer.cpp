@@ -289,7 +289,7 @@ void Clockwork::fill_due(TimePoint now, Actions& out) {
   while (true) {
     const auto next = wide ? by_end_.upper_bound(room_seen_) : by_end_.end();
     const bool has_room = next != by_end_.end() && next->first <= room_until;
-    const bool wakes = !wakes_.empty() && wakes_.top_at() <= now;
+    const bool wakes = wakes_.top_at() <= now;
     if (!has_room && !wakes) break;
     if (wakes && (!has_room || wakes_.top_at() <= saturating_add(next->first, -ahead()))) {
       fill(DeviceId{wakes_.top()}, now, out);

@@ -105,8 +105,7 @@ Action read_action(Words& words) {
     words.id(infer.id);
     words.id(infer.device);
     words.id(infer.model);
-    infer.window.earliest = words.time();
-    infer.window.latest = words.time();
+    infer.window = words.window();
     infer.expected = words.duration();
     while (words.good() && !words.done()) words.id(infer.requests.emplace_back());
     return infer;
@@ -123,8 +122,7 @@ Action read_action(Words& words) {
     words.id(load.id);
     words.id(load.device);
     words.id(load.model);
-    load.window.earliest = words.time();
-    load.window.latest = words.time();
+    load.window = words.window();
     load.expected = words.duration();
     return load;
   }
@@ -159,8 +157,7 @@ Action read_action(Words& words) {
     words.id(profile.device);
     words.id(profile.model);
     words.id(profile.request);
-    profile.window.earliest = words.time();
-    profile.window.latest = words.time();
+    profile.window = words.window();
     profile.expected = words.duration();
     return profile;
   }

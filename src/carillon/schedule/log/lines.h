@@ -47,6 +47,10 @@ class Words {
     out.value = number<Rep>();
   }
   TimePoint time() { return TimePoint{Duration{number<std::int64_t>()}}; }
+  Window window() {
+    const TimePoint earliest = time();
+    return {earliest, time()};
+  }
   Duration duration() { return Duration{number<std::int64_t>()}; }
   std::string_view rest() const { return rest_; }
   bool done() const { return rest_.empty(); }

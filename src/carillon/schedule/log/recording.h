@@ -26,7 +26,6 @@ class RecordingScheduler final : public Scheduler {
 
   std::string_view name() const override { return inner_->name(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
-  bool learns_from_profiles() const override { return inner_->learns_from_profiles(); }
 
  private:
   RecordingScheduler(std::FILE* file, std::unique_ptr<Scheduler> inner)

@@ -44,7 +44,6 @@ class Orloj final : public baselines::Central {
       : Central(environment), options_(options), profiler_(environment.profile_share) {}
 
   std::string_view name() const override { return "orloj"; }
-  bool learns_from_profiles() const override { return true; }
 
   // What a batch of `size` is expected to take, at the options' quantile, with a request of `app` in it.
   Duration expected_batch(ModelId model, AppId app, int size) const {

@@ -74,7 +74,7 @@ std::optional<Profiler::Sample> Profiler::ended(ActionStatus status) {
   CARILLON_ASSERT(running_);
   const bool outdated = running_->outdated;
   running_.reset();
-  if (status == ActionStatus::stopped || status == ActionStatus::too_late) {
+  if (made_way(status)) {
     if (++tried_ >= attempts_) drop();
     return std::nullopt;
   }
