@@ -10,9 +10,9 @@
 
 namespace carillon::profile {
 
-// One kernel of a plan, measured: `blocks` that may run in any order and beside each other, of which one compute
-// unit runs up to rounds.size() at a time. rounds[k-1] is how long a unit takes for k at once: what REEF's
-// section 5.2 calls execution time and occupancy.
+// One kernel of a plan, measured: `blocks` that may run in any order and beside each other, of which one
+// compute unit runs up to rounds.size() at a time. rounds[k-1] is how long a unit takes for k at once: what
+// REEF's section 5.2 calls execution time and occupancy.
 struct KernelEntry {
   std::string name;
   int blocks = 1;                // 1..1e6
@@ -36,10 +36,10 @@ struct KernelTable {
   const ModelKernels* find(std::string_view name) const;
 };
 
-// From JSON: {"device": "...", "units": 60, "models": {"vgg19": {"aliases": ["vgg19-imagenet"], "source": "...",
-// "latency_us": 4824, "kernels": [{"name": "...", "blocks": 64, "round_us": [14, 15]}, ...]}}}. A kernel may also
-// say "repeat": n, for n of it in a row. At most 256 models, 100,000 kernels each. `where` is named in errors:
-// wrong types, numbers out of range, and names given twice are refused, nothing is replaced.
+// From JSON: {"device": "...", "units": 60, "models": {"vgg19": {"aliases": ["vgg19-imagenet"], "source":
+// "...", "latency_us": 4824, "kernels": [{"name": "...", "blocks": 64, "round_us": [14, 15]}, ...]}}}. A
+// kernel may also say "repeat": n, for n of it in a row. At most 256 models, 100,000 kernels each. `where` is
+// named in errors: wrong types, numbers out of range, and names given twice are refused, nothing is replaced.
 Result<KernelTable> parse_kernel_table(std::string_view json, std::string_view where);
 // not_found where there is no such file; files above 64 MiB are refused.
 Result<KernelTable> read_kernel_table(const std::filesystem::path& file);

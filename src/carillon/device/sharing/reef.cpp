@@ -1,0 +1,304 @@
+#include <algorithm>
+
+#include "carillon/base/assert.h"
+#include "carillon/device/sharing/padding.h"
+#include "carillon/device/sharing/policies.h"
+
+namespace carillon::device {
+namespace {
+
+// How many real-time kernels are looked at beyond the one that runs, and how many best-effort streams are
+// offered the room that there is at a time: both bound what a decision takes.
+constexpr std::size_t horizon = 16;
+constexpr int offers = 8;
+// Best-effort work is not owed more than this (best_effort_share), nor ahead by more.
+constexpr Duration most_owed = 10ms;
+
+// REEF (sections 3 to 5). Normal mode: best-effort streams side by side, each with a bounded number of
+// launches in flight. As a real-time run comes they are evicted, and real-time runs have the device one after
+// the other, the most urgent first; best-effort kernels run on the units that these leave.
+//
+// Beyond the paper: what is in flight is bounded by time as well; kernels beside a real-time run need not end
+// with the real-time kernel beside which they started, where those that follow leave them their units.
+class Reef final : public Sharing {
+ public:
+  explicit Reef(const SharingOptions& options) : Sharing(options) { rooms_.reserve(horizon + 2); }
+
+ private:
+  TimePoint submitted(Queue queue, TimePoint now, ShareCommands& out) override {
+    account(now);
+    if (stream(queue).cls == Class::real_time) {
+      if (!running_) {
+        start_real_time(now, out);
+      } else {
+        stale_ = true;
+        clear_way(now, out);
+      }
+    } else if (!running_) {
+      feed(queue, now, out);
+    } else {
+      pad_all(now, out);
+    }
+    return next_tick();
+  }
+
+  TimePoint advanced(Queue queue, const Flight& ended, TimePoint now, ShareCommands& out) override {
+    account(now);
+    if (stream(queue).cls != Class::real_time)
+      owed_ -= ended.spread.time * ended.spread.units / options_.units;
+    if (queue == running_) {
+      real_time_advanced(now, out);
+    } else if (!running_) {
+      if (!stream(queue).evicting) feed(queue, now, out);
+    } else {
+      stale_ = true;
+      pad_all(now, out);
+    }
+    return next_tick();
+  }
+
+  TimePoint emptied(Queue queue, TimePoint now, ShareCommands& out) override {
+    account(now);
+    --evicting_;
+    if (!running_) {
+      feed(queue, now, out);
+    } else {
+      stale_ = true;
+      if (evicting_ == 0 && !real_time_runs_) {
+        real_time_runs_ = true;
+        rebase(now);
+      }
+      pad_all(now, out);
+    }
+    return next_tick();
+  }
+
+  TimePoint ticked(TimePoint now, ShareCommands& out) override {
+    account(now);
+    if (now < held_until_) return held_until_;
+    held_until_ = TimePoint::max();
+    if (!running_ && real_time()) begin_real_time(now, out);
+    return next_tick();
+  }
+
+  TimePoint next_tick() const { return held_until_; }
+
+  // --- Normal mode.
+  int rivals() const {
+    int wanting = 0;
+    for (const Queue queue : of(Class::best_effort)) wanting += stream(queue).wants() ? 1 : 0;
+    return std::max(1, wanting);
+  }
+  void feed(Queue queue, TimePoint now, ShareCommands& out) {
+    Stream& of = stream(queue);
+    if (of.cls == Class::real_time || of.evicting || !begin(of)) return;
+    const int rivals_now = rivals();
+    while (!all_launched(of) && of.flight.size() < static_cast<std::size_t>(options_.in_flight) &&
+           (of.flight.empty() || of.flight.back().end - now < options_.in_flight_time)) {
+      const KernelPlan& plan = plan_of(of);
+      const KernelPlan::Kernel& kernel = plan.kernel(of.kernel);
+      const int blocks = kernel.blocks - of.first;
+      const Spread spread = frugal(plan, kernel, blocks, options_.units, rivals_now);
+      launch(queue, blocks, spread, false, now, out);
+    }
+  }
+
+  // --- Real-time mode.
+  void start_real_time(TimePoint now, ShareCommands& out) {
+    if (held_until_ != TimePoint::max()) return;
+    if (options_.best_effort_share > 0 && owed_ > Duration{0}) {
+      held_until_ = now + owed_;
+      return;
+    }
+    begin_real_time(now, out);
+  }
+  void begin_real_time(TimePoint now, ShareCommands& out) {
+    running_ = most_urgent();
+    for (const Queue queue : of(Class::best_effort)) {
+      if (stream(queue).flight.empty() || stream(queue).evicting) continue;
+      evict(queue, true, now, out);
+      ++evicting_;
+    }
+    begin_run(now, out);
+    pad_all(now, out);
+  }
+  void begin_run(TimePoint now, ShareCommands& out) {
+    begin(stream(*running_));
+    feed_real_time(now, out);
+    real_time_runs_ = evicting_ == 0;
+    kernel_end_ = now + options_.dispatch + stream(*running_).flight.front().spread.time;
+    stale_ = true;
+  }
+  void feed_real_time(TimePoint now, ShareCommands& out) {
+    const Stream& of = stream(*running_);
+    while (!all_launched(of) && of.flight.size() < static_cast<std::size_t>(std::max(2, options_.in_flight)))
+      launch_whole(*running_, true, now, out);
+  }
+  void real_time_advanced(TimePoint now, ShareCommands& out) {
+    const Stream& of = stream(*running_);
+    real_time_runs_ = true;
+    if (of.active) {
+      feed_real_time(now, out);
+      rebase(now);
+      pad_all(now, out);
+      return;
+    }
+    running_ = std::nullopt;
+    if (real_time()) {
+      if (options_.best_effort_share > 0 && owed_ > Duration{0}) {
+        start_real_time(now, out);
+      } else {
+        running_ = most_urgent();
+        begin_run(now, out);
+        clear_way(now, out);
+        pad_all(now, out);
+        return;
+      }
+    }
+    for (const Queue queue : this->of(Class::best_effort)) feed(queue, now, out);
+  }
+  // The real-time kernel that is first in flight starts now.
+  void rebase(TimePoint now) {
+    kernel_end_ = now + stream(*running_).flight.front().spread.time;
+    stale_ = true;
+  }
+
+  // Units of best-effort launches that are expected to run still at `at`.
+  int held(TimePoint at) const {
+    int units = 0;
+    for (const Queue queue : of(Class::best_effort)) {
+      const Stream& stream = this->stream(queue);
+      if (stream.flight.empty()) continue;
+      const Flight& flight = stream.flight.front();
+      if (stream.evicting || flight.end > at) units += flight.spread.units;
+    }
+    return units;
+  }
+  // What the real-time runs that are known of leave free, and when.
+  void look(TimePoint now) {
+    stale_ = false;
+    rooms_.clear();
+    const Stream* on = &stream(*running_);
+    const KernelPlan* plan = &plan_of(*on);
+    int kernel = on->flight.front().kernel;
+    TimePoint from = now, end = std::max(now, kernel_end_);
+    // A launch that should have ended by now has not.
+    rooms_.push_back({from, options_.units - plan->kernel(kernel).alone.units - held(TimePoint::min())});
+    if (!options_.look_ahead) {
+      rooms_.push_back({end, 0});
+      return;
+    }
+    std::optional<Queue> after = next_urgent();
+    while (rooms_.size() <= horizon) {
+      from = end;
+      if (++kernel == plan->kernels()) {
+        if (!after) {
+          rooms_.push_back({from, options_.units - held(from)});
+          return;
+        }
+        const Stream& next = stream(*after);
+        plan = &this->plan(next.waiting.front().spec.plan);
+        kernel = 0;
+        after = std::nullopt;
+      }
+      const Spread& alone = plan->kernel(kernel).alone;
+      rooms_.push_back({from, options_.units - alone.units - held(from)});
+      end = from + alone.time;
+    }
+    rooms_.push_back({end, 0});
+  }
+  // The real-time run that follows.
+  std::optional<Queue> next_urgent() const {
+    std::optional<Queue> best;
+    std::pair<TimePoint, std::uint64_t> earliest;
+    for (const Queue queue : of(Class::real_time)) {
+      const Stream& stream = this->stream(queue);
+      if (stream.waiting.empty()) continue;
+      const std::pair key{stream.waiting.front().spec.deadline, stream.waiting.front().order};
+      if (!best || key < earliest) {
+        best = queue;
+        earliest = key;
+      }
+    }
+    return best;
+  }
+
+  // Best-effort launches that started when less was known make way.
+  void clear_way(TimePoint now, ShareCommands& out) {
+    look(now);
+    for (std::size_t i = 0; i < rooms_.size(); ++i) {
+      while (rooms_[i].free < 0) {
+        std::optional<Queue> last;
+        for (const Queue queue : of(Class::best_effort)) {
+          const Stream& stream = this->stream(queue);
+          if (stream.flight.empty() || stream.evicting) continue;
+          if (i > 0 && stream.flight.front().end <= rooms_[i].from) continue;
+          if (!last || stream.flight.front().end > this->stream(*last).flight.front().end) last = queue;
+        }
+        if (!last) break;
+        const Flight& flight = stream(*last).flight.front();
+        for (std::size_t j = 0; j < rooms_.size(); ++j)
+          if (j == 0 || flight.end > rooms_[j].from) rooms_[j].free += flight.spread.units;
+        evict(*last, true, now, out);
+        ++evicting_;
+      }
+    }
+    stale_ = true;
+  }
+
+  void pad_all(TimePoint now, ShareCommands& out) {
+    if (!options_.padding || !real_time_runs_) return;
+    if (stale_) look(now);
+    const auto& queues = of(Class::best_effort);
+    if (queues.empty() || rooms_.front().free <= 0) return;
+    int rivals_now = 0;
+    for (const Queue queue : queues) rivals_now += stream(queue).idle() && stream(queue).wants() ? 1 : 0;
+    int left = std::min(offers, rivals_now);
+    for (std::size_t tried = 0; tried < queues.size() && left > 0 && rooms_.front().free > 0; ++tried) {
+      turn_ = turn_ + 1 < queues.size() ? turn_ + 1 : 0;
+      const Queue queue = queues[turn_];
+      Stream& on = stream(queue);
+      if (!on.idle() || !begin(on)) continue;
+      --left;
+      const KernelPlan& plan = plan_of(on);
+      const KernelPlan::Kernel& kernel = plan.kernel(on.kernel);
+      const auto padding = pad(plan, kernel, kernel.blocks - on.first, rooms_, now, options_.dispatch,
+                               options_.margin, std::max(1, rivals_now));
+      if (!padding) continue;
+      launch(queue, padding->blocks, padding->spread, false, now, out);
+      const TimePoint end = on.flight.front().end;
+      for (std::size_t i = 0; i < rooms_.size(); ++i)
+        if (i == 0 || rooms_[i].from < end) rooms_[i].free -= padding->spread.units;
+    }
+  }
+
+  // What best-effort work is owed grows while it has something to do.
+  void account(TimePoint now) {
+    if (options_.best_effort_share <= 0) return;
+    bool wanted = false;
+    for (const Queue queue : of(Class::best_effort)) wanted = wanted || stream(queue).wants();
+    if (wanted)
+      owed_ += from_ns(static_cast<double>((now - accounted_).count()) * options_.best_effort_share);
+    owed_ = std::clamp(owed_, -most_owed, most_owed);
+    accounted_ = now;
+  }
+
+  std::optional<Queue> running_;  // the real-time queue whose run has the device
+  bool real_time_runs_ = false;   // its first kernel has what it needs
+  TimePoint kernel_end_;          // when its kernel that is first in flight should end
+  std::size_t evicting_ = 0;
+  std::vector<Room> rooms_;
+  bool stale_ = true;  // rooms_ are of an earlier state
+  std::size_t turn_ = 0;
+  Duration owed_{0};
+  TimePoint accounted_;
+  TimePoint held_until_ = TimePoint::max();  // real-time runs wait so long for best-effort ones
+};
+
+}  // namespace
+
+std::unique_ptr<Sharing> make_reef(const SharingOptions& options) {
+  return std::make_unique<Reef>(options);
+}
+
+}  // namespace carillon::device
