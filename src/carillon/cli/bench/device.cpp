@@ -1,58 +1,20 @@
 #include "carillon/cli/bench/device.h"
 
 #include <cstdint>
-#include <cstring>
 #include <deque>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include <linux/perf_event.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "carillon/cli/bench/thread_time.h"
+#include "carillon/cli/bench/cost.h"
+#include "carillon/cli/bench/sharing.h"
 #include "carillon/cli/commands.h"
 #include "carillon/device/core.h"
 
 namespace carillon::cli {
 namespace {
-
-// Instructions of this thread, where the system lets them be counted.
-class InstructionCounter {
- public:
-  InstructionCounter() {
-    perf_event_attr attributes{};
-    attributes.type = PERF_TYPE_HARDWARE;
-    attributes.size = sizeof(attributes);
-    attributes.config = PERF_COUNT_HW_INSTRUCTIONS;
-    attributes.exclude_kernel = 1;
-    attributes.exclude_hv = 1;
-    descriptor_ = static_cast<int>(syscall(SYS_perf_event_open, &attributes, 0, -1, -1, 0UL));
-  }
-  ~InstructionCounter() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  InstructionCounter(const InstructionCounter&) = delete;
-  InstructionCounter& operator=(const InstructionCounter&) = delete;
-
-  std::optional<std::uint64_t> now() const {
-    std::uint64_t count = 0;
-    if (descriptor_ < 0 || read(descriptor_, &count, sizeof(count)) != sizeof(count)) return std::nullopt;
-    return count;
-  }
-
- private:
-  int descriptor_ = -1;
-};
-
-struct Cost {
-  double ns = 0;
-  std::optional<double> instructions;
-};
 
 // A core whose executors are done with what they are told as soon as they are told it.
 class Bench {
@@ -154,20 +116,6 @@ class Bench {
   std::uint64_t reports_ = 0;
 };
 
-template <typename Do>
-Cost measure(int times, const InstructionCounter& counter, Do&& once) {
-  for (int i = 0; i < times / 10; ++i) once();
-  const int counted = times - times / 10;
-  const auto instructions = counter.now();
-  const Duration from = thread_time();
-  for (int i = 0; i < counted; ++i) once();
-  const Duration took = thread_time() - from;
-  Cost cost{.ns = static_cast<double>(took.count()) / counted, .instructions = std::nullopt};
-  if (const auto after = counter.now(); instructions && after)
-    cost.instructions = static_cast<double>(*after - *instructions) / counted;
-  return cost;
-}
-
 }  // namespace
 
 int bench_device(const DeviceLoad& load) {
@@ -204,6 +152,7 @@ int bench_device(const DeviceLoad& load) {
     }
     if (!load.json) fmt::print("{:<44}{:>12.1f}{:>16}\n", row.what, ns, instructions);
   }
+  json["sharing"] = bench_sharing(load.json);
   if (load.json) fmt::print("{}\n", json.dump(2));
   if (!load.json && !counter.now())
     fmt::print(

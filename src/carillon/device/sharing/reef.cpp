@@ -3,6 +3,7 @@
 #include "carillon/base/assert.h"
 #include "carillon/device/sharing/padding.h"
 #include "carillon/device/sharing/policies.h"
+#include "carillon/device/sharing/queue_set.h"
 
 namespace carillon::device {
 namespace {
@@ -34,24 +35,30 @@ class Reef final : public Sharing {
         stale_ = true;
         clear_way(now, out);
       }
-    } else if (!running_) {
-      feed(queue, now, out);
     } else {
-      pad_all(now, out);
+      note(queue);
+      if (!running_) {
+        feed(queue, now, out);
+      } else {
+        pad_all(now, out);
+      }
     }
     return next_tick();
   }
 
   TimePoint advanced(Queue queue, const Flight& ended, TimePoint now, ShareCommands& out) override {
     account(now);
-    if (stream(queue).cls != Class::real_time)
-      owed_ -= ended.spread.time * ended.spread.units / options_.units;
-    if (queue == running_) {
+    if (stream(queue).cls == Class::real_time) {
+      CARILLON_ASSERT(queue == running_);
       real_time_advanced(now, out);
-    } else if (!running_) {
-      if (!stream(queue).evicting) feed(queue, now, out);
+      return next_tick();
+    }
+    owed_ -= ended.spread.time * ended.spread.units / options_.units;
+    note(queue);
+    if (!running_) {
+      feed(queue, now, out);
     } else {
-      stale_ = true;
+      give_room(ended);
       pad_all(now, out);
     }
     return next_tick();
@@ -60,6 +67,7 @@ class Reef final : public Sharing {
   TimePoint emptied(Queue queue, TimePoint now, ShareCommands& out) override {
     account(now);
     --evicting_;
+    note(queue);
     if (!running_) {
       feed(queue, now, out);
     } else {
@@ -84,23 +92,19 @@ class Reef final : public Sharing {
   TimePoint next_tick() const { return held_until_; }
 
   // --- Normal mode.
-  int rivals() const {
-    int wanting = 0;
-    for (const Queue queue : of(Class::best_effort)) wanting += stream(queue).wants() ? 1 : 0;
-    return std::max(1, wanting);
-  }
   void feed(Queue queue, TimePoint now, ShareCommands& out) {
     Stream& of = stream(queue);
     if (of.cls == Class::real_time || of.evicting || !begin(of)) return;
-    const int rivals_now = rivals();
+    const int rivals = std::max(1, wanting_.size());
     while (!all_launched(of) && of.flight.size() < static_cast<std::size_t>(options_.in_flight) &&
            (of.flight.empty() || of.flight.back().end - now < options_.in_flight_time)) {
       const KernelPlan& plan = plan_of(of);
       const KernelPlan::Kernel& kernel = plan.kernel(of.kernel);
       const int blocks = kernel.blocks - of.first;
-      const Spread spread = frugal(plan, kernel, blocks, options_.units, rivals_now);
+      const Spread spread = frugal(plan, kernel, blocks, options_.units, rivals);
       launch(queue, blocks, spread, false, now, out);
     }
+    note(queue);
   }
 
   // --- Real-time mode.
@@ -114,11 +118,9 @@ class Reef final : public Sharing {
   }
   void begin_real_time(TimePoint now, ShareCommands& out) {
     running_ = most_urgent();
-    for (const Queue queue : of(Class::best_effort)) {
-      if (stream(queue).flight.empty() || stream(queue).evicting) continue;
-      evict(queue, true, now, out);
-      ++evicting_;
-    }
+    flying_.each([&](Queue queue) {
+      if (!stream(queue).evicting) make_way(queue, now, out);
+    });
     begin_run(now, out);
     pad_all(now, out);
   }
@@ -155,7 +157,7 @@ class Reef final : public Sharing {
         return;
       }
     }
-    for (const Queue queue : this->of(Class::best_effort)) feed(queue, now, out);
+    offers_.each([&](Queue queue) { feed(queue, now, out); });
   }
   // The real-time kernel that is first in flight starts now.
   void rebase(TimePoint now) {
@@ -166,12 +168,11 @@ class Reef final : public Sharing {
   // Units of best-effort launches that are expected to run still at `at`.
   int held(TimePoint at) const {
     int units = 0;
-    for (const Queue queue : of(Class::best_effort)) {
+    flying_.each([&](Queue queue) {
       const Stream& stream = this->stream(queue);
-      if (stream.flight.empty()) continue;
       const Flight& flight = stream.flight.front();
       if (stream.evicting || flight.end > at) units += flight.spread.units;
-    }
+    });
     return units;
   }
   // What the real-time runs that are known of leave free, and when.
@@ -229,55 +230,75 @@ class Reef final : public Sharing {
     for (std::size_t i = 0; i < rooms_.size(); ++i) {
       while (rooms_[i].free < 0) {
         std::optional<Queue> last;
-        for (const Queue queue : of(Class::best_effort)) {
+        flying_.each([&](Queue queue) {
           const Stream& stream = this->stream(queue);
-          if (stream.flight.empty() || stream.evicting) continue;
-          if (i > 0 && stream.flight.front().end <= rooms_[i].from) continue;
+          if (stream.evicting || (i > 0 && stream.flight.front().end <= rooms_[i].from)) return;
           if (!last || stream.flight.front().end > this->stream(*last).flight.front().end) last = queue;
-        }
+        });
         if (!last) break;
         const Flight& flight = stream(*last).flight.front();
         for (std::size_t j = 0; j < rooms_.size(); ++j)
           if (j == 0 || flight.end > rooms_[j].from) rooms_[j].free += flight.spread.units;
-        evict(*last, true, now, out);
-        ++evicting_;
+        make_way(*last, now, out);
       }
     }
     stale_ = true;
   }
 
+  // A best-effort launch has ended: its units are free, sooner than was expected perhaps.
+  void give_room(const Flight& ended) {
+    if (stale_) return;
+    for (std::size_t i = 0; i < rooms_.size(); ++i)
+      if (i == 0 || rooms_[i].from < ended.end) rooms_[i].free += ended.spread.units;
+    // The units that nothing is known of stay so.
+    if (rooms_.size() > horizon || !options_.look_ahead) rooms_.back().free = 0;
+  }
+
   void pad_all(TimePoint now, ShareCommands& out) {
-    if (!options_.padding || !real_time_runs_) return;
+    if (!options_.padding || !real_time_runs_ || offers_.empty()) return;
     if (stale_) look(now);
-    const auto& queues = of(Class::best_effort);
-    if (queues.empty() || rooms_.front().free <= 0) return;
-    int rivals_now = 0;
-    for (const Queue queue : queues) rivals_now += stream(queue).idle() && stream(queue).wants() ? 1 : 0;
-    int left = std::min(offers, rivals_now);
-    for (std::size_t tried = 0; tried < queues.size() && left > 0 && rooms_.front().free > 0; ++tried) {
-      turn_ = turn_ + 1 < queues.size() ? turn_ + 1 : 0;
-      const Queue queue = queues[turn_];
+    if (rooms_.front().free <= 0) return;
+    const int rivals = offers_.size();
+    int left = offers;
+    Queue last = turn_;
+    offers_.each_from(turn_, [&](Queue queue) {
+      last = queue;
       Stream& on = stream(queue);
-      if (!on.idle() || !begin(on)) continue;
-      --left;
+      begin(on);
       const KernelPlan& plan = plan_of(on);
       const KernelPlan::Kernel& kernel = plan.kernel(on.kernel);
       const auto padding = pad(plan, kernel, kernel.blocks - on.first, rooms_, now, options_.dispatch,
-                               options_.margin, std::max(1, rivals_now));
-      if (!padding) continue;
-      launch(queue, padding->blocks, padding->spread, false, now, out);
-      const TimePoint end = on.flight.front().end;
-      for (std::size_t i = 0; i < rooms_.size(); ++i)
-        if (i == 0 || rooms_[i].from < end) rooms_[i].free -= padding->spread.units;
-    }
+                               options_.margin, rivals);
+      if (padding) {
+        launch(queue, padding->blocks, padding->spread, false, now, out);
+        note(queue);
+        const TimePoint end = on.flight.front().end;
+        for (std::size_t i = 0; i < rooms_.size(); ++i)
+          if (i == 0 || rooms_[i].from < end) rooms_[i].free -= padding->spread.units;
+      }
+      return --left > 0 && rooms_.front().free > 0;
+    });
+    turn_ = static_cast<Queue>((last + 1U) % queues());
+  }
+
+  void make_way(Queue queue, TimePoint now, ShareCommands& out) {
+    evict(queue, true, now, out);
+    ++evicting_;
+  }
+
+  // Keeps the sets of best-effort queues true.
+  void note(Queue queue) {
+    const Stream& of = stream(queue);
+    const bool wants = of.wants();
+    wanting_.set(queue, wants);
+    flying_.set(queue, !of.flight.empty());
+    offers_.set(queue, wants && of.idle());
   }
 
   // What best-effort work is owed grows while it has something to do.
   void account(TimePoint now) {
     if (options_.best_effort_share <= 0) return;
-    bool wanted = false;
-    for (const Queue queue : of(Class::best_effort)) wanted = wanted || stream(queue).wants();
-    if (wanted)
+    if (!wanting_.empty())
       owed_ += from_ns(static_cast<double>((now - accounted_).count()) * options_.best_effort_share);
     owed_ = std::clamp(owed_, -most_owed, most_owed);
     accounted_ = now;
@@ -289,7 +310,9 @@ class Reef final : public Sharing {
   std::size_t evicting_ = 0;
   std::vector<Room> rooms_;
   bool stale_ = true;  // rooms_ are of an earlier state
-  std::size_t turn_ = 0;
+  Queue turn_ = 0;     // where the next round of offers starts
+  QueueSet wanting_, flying_,
+      offers_;  // of best-effort queues: with a run; with launches; with a run and none
   Duration owed_{0};
   TimePoint accounted_;
   TimePoint held_until_ = TimePoint::max();  // real-time runs wait so long for best-effort ones
