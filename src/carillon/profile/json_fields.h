@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -61,10 +63,16 @@ class JsonFields {
                 double most, const std::string& meaning, std::optional<double> otherwise = std::nullopt) {
     const json* value = field(object, place, name, !otherwise);
     if (value == nullptr) return otherwise.value_or(least);
-    const double read = value->is_number() ? value->get<double>() : std::nan("");
+    return number(*value, at(place, name), least, most, meaning);
+  }
+
+  // The same of a value that is at hand.
+  double number(const json& value, const std::string& place, double least, double most,
+                const std::string& meaning) {
+    const double read = value.is_number() ? value.get<double>() : std::nan("");
     if (!(read >= least && read <= most)) {
-      wrong(at(place, name), "is " + shown(*value) + ", but should be " + meaning + " in " + short_of(least) +
-                                 ".." + short_of(most));
+      wrong(place, "is " + shown(value) + ", but should be " + meaning + " in " + short_of(least) + ".." +
+                       short_of(most));
       return least;
     }
     return read;
@@ -95,7 +103,11 @@ class JsonFields {
   }
 
   static std::string shown(const json& value) {
-    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    return brief(value.dump(-1, ' ', true, json::error_handler_t::replace));
+  }
+
+  // For errors: whole, or its beginning.
+  static std::string brief(std::string text) {
     if (text.size() > 40) text = text.substr(0, 37) + "...";
     return text;
   }
@@ -136,6 +148,57 @@ inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {
     return invalid(std::string(where) + ": not a JSON document: " + error.what());
+  }
+}
+
+// What a document may be, whatever its text's size.
+struct JsonLimits {
+  int depth = 16;                  // of objects and arrays within each other
+  std::size_t values = 5'000'000;  // in all
+};
+
+// The same, where a name given twice in an object, or more than the limits allow, is an error, too.
+inline Result<nlohmann::json> parse_json_strictly(std::string_view text, std::string_view where,
+                                                  JsonLimits limits = {}) {
+  using nlohmann::json;
+  struct Refused {
+    std::string why;
+  };
+  std::vector<std::set<std::string>> names;  // of the objects that are open
+  std::size_t values = 0;
+  const auto look = [&](int depth, json::parse_event_t event, json& parsed) {
+    switch (event) {
+      case json::parse_event_t::object_start:
+        names.emplace_back();
+        [[fallthrough]];
+      case json::parse_event_t::array_start:
+        if (depth >= limits.depth)
+          throw Refused{"has objects and lists more than " + std::to_string(limits.depth) +
+                        " deep in each other"};
+        [[fallthrough]];
+      case json::parse_event_t::value:
+        if (++values > limits.values)
+          throw Refused{"has more than " + std::to_string(limits.values) + " values"};
+        break;
+      case json::parse_event_t::key:
+        if (!names.back().insert(parsed.get<std::string>()).second)
+          throw Refused{"has " + JsonFields::shown(parsed) + " twice in one object"};
+        break;
+      case json::parse_event_t::object_end:
+        names.pop_back();
+        break;
+      case json::parse_event_t::array_end:
+        break;
+    }
+    return true;
+  };
+  try {
+    return json::parse(text, look);
+  } catch (const Refused& refused) {
+    return invalid(std::string(where) + ": " + refused.why);
+  } catch (const json::exception& error) {
+    // It quotes what was read last, however long that is.
+    return invalid(std::string(where) + ": not a JSON document: " + std::string(error.what()).substr(0, 200));
   }
 }
 
