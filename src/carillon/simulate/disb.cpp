@@ -293,7 +293,7 @@ Result<DisbFigures> run_disb(const workload::DisbWorkload& workload, const profi
   for (const DisbClient& client : workload.clients) {
     if (table.find(client.model) != nullptr) continue;
     std::string known;
-    for (const auto& model : table.models) known += (known.empty() ? "" : ", ") + model.names.front();
+    for (const auto& model : table.models) known.append(known.empty() ? "" : ", ").append(model.names.front());
     return fail(ErrorCode::not_found, "workload " + workload.name + ", client " + client.name + ": model '" +
                                           client.model + "' is not in the kernel table of " + table.device +
                                           "; it has " + known);

@@ -88,7 +88,7 @@ TEST(Disb, ReefGivesRealTimeRunsTheDeviceAndBestEffortTheRest) {
   for (const Duration latency : figures->clients[0].latencies) EXPECT_EQ(latency, 1ms);
   // Each eviction loses what ran, at most 0.1 ms of a kernel.
   EXPECT_NEAR(static_cast<double>(figures->clients[1].latencies.size()), 1'800, 30);
-  EXPECT_EQ(figures->preemptions.size(), 199U  /* the first finds an idle device */);
+  EXPECT_EQ(figures->preemptions.size(), 199U /* the first finds an idle device */);
 }
 
 TEST(Disb, ReefRunsBestEffortBesideNarrowRealTimeRuns) {
@@ -208,8 +208,9 @@ class RandomSharing : public ::testing::TestWithParam<std::string_view> {};
 // CARILLON_SHARING_SEEDS=A..B: other seeds than 0..1000.
 TEST_P(RandomSharing, PromisesHold) {
   unsigned long long first = 0, last = 999;
-  if (const char* seeds = std::getenv("CARILLON_SHARING_SEEDS"); seeds != nullptr)
+  if (const char* seeds = std::getenv("CARILLON_SHARING_SEEDS"); seeds != nullptr) {
     ASSERT_EQ(std::sscanf(seeds, "%llu..%llu", &first, &last), 2) << "write A..B";
+  }
   std::uint64_t finished = 0, kills = 0, preemptions = 0, padded = 0;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     World made = world(seed, GetParam());
@@ -265,8 +266,8 @@ TEST_P(RandomSharing, PromisesHold) {
 
 INSTANTIATE_TEST_SUITE_P(All, RandomSharing,
                          ::testing::ValuesIn(device::sharing_names().begin(), device::sharing_names().end()),
-                         [](const auto& info) {
-                           std::string name(info.param);
+                         [](const auto& one) {
+                           std::string name(one.param);
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });

@@ -48,7 +48,7 @@ Result<std::unique_ptr<Sharing>> make_sharing(std::string_view name, const Shari
   for (const Policy& policy : policies)
     if (policy.name == name) return policy.make(options);
   std::string known;
-  for (const Policy& policy : policies) known += (known.empty() ? "" : ", ") + std::string(policy.name);
+  for (const Policy& policy : policies) known.append(known.empty() ? "" : ", ").append(policy.name);
   return fail(ErrorCode::not_found,
               "there is no scheduler '" + std::string(name) + "' here; there are " + known);
 }
