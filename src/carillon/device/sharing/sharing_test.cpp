@@ -198,6 +198,17 @@ TEST_F(SharingTest, SequentialEndsWhatItHasBegun) {
   EXPECT_EQ(said_[1], "launch 0:0+10");
 }
 
+TEST_F(SharingTest, SequentialKeepsTheOrderOfBestEffortRuns) {
+  make("sequential");
+  const Queue third = sharing_->add_queue(Class::best_effort);
+  submit(other_, wide_);
+  submit(third, wide_);
+  submit(be_, wide_);
+  for (int kernel = 0; kernel < 8; ++kernel) ended(other_);
+  ASSERT_GE(said_.size(), 2U);
+  EXPECT_EQ(said_[1], "launch 3:0+10");
+}
+
 TEST_F(SharingTest, StreamsKnowNoClasses) {
   make("streams");
   submit(be_, wide_);
