@@ -15,6 +15,7 @@ void add_profile(CLI::App& program, int& status);
 void add_load(CLI::App& program, int& status);
 void add_simulate(CLI::App& program, int& status);
 void add_goodput(CLI::App& program, int& status);
+void add_disb(CLI::App& program, int& status);
 void add_plan(CLI::App& program, int& status);
 void add_replay(CLI::App& program, int& status);
 void add_bench(CLI::App& program, int& status);

@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
   add_load(program, status);
   add_simulate(program, status);
   add_goodput(program, status);
+  add_disb(program, status);
   add_plan(program, status);
   add_replay(program, status);
   add_bench(program, status);

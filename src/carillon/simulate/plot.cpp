@@ -1,61 +1,17 @@
 #include "carillon/simulate/plot.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <set>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "carillon/base/xml.h"
+#include "carillon/simulate/panels.h"
 
 namespace carillon::simulate {
 namespace {
 
-constexpr double width = 1000, left = 70, right = 20, panel = 220, gap = 70;
-constexpr double inner = width - left - right;
-constexpr std::array<const char*, 10> colours{"#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2",
-                                              "#edc948", "#b07aa1", "#9c755f", "#ff9da7", "#8c8c8c"};
-
-// A round number of steps between 4 and 10 that cover `most`.
-double step_for(double most) {
-  const double raw = std::max(most, 1e-9) / 5;
-  const double power = std::pow(10, std::floor(std::log10(raw)));
-  for (const double m : {1.0, 2.0, 5.0, 10.0})
-    if (raw <= m * power) return m * power;
-  return 10 * power;
-}
-
-void text(std::string& svg, double x, double y, std::string_view what, const char* anchor = "middle",
-          int size = 12) {
-  svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y,
-                     anchor, size, xml_escaped(what));
-}
-
-// The frame of a panel, its title and the labels of its axes.
-void frame(std::string& svg, double top, std::string_view title, std::string_view x_label, double x_most,
-           std::string_view y_label, double y_most, bool y_ticks = true) {
-  svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#444\"/>\n",
-                     left, top, inner, panel);
-  text(svg, left, top - 8, title, "start", 14);
-  const double x_step = step_for(x_most);
-  for (double v = 0; v <= x_most * 1.0001; v += x_step) {
-    const double x = left + inner * v / x_most;
-    svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"#ddd\"/>\n", x,
-                       top, top + panel);
-    text(svg, x, top + panel + 15, fmt::format("{:g}", v));
-  }
-  text(svg, left + inner / 2, top + panel + 32, x_label);
-  if (y_ticks) {
-    const double y_step = step_for(y_most);
-    for (double v = 0; v <= y_most * 1.0001; v += y_step)
-      text(svg, left - 6, top + panel - panel * v / y_most + 4, fmt::format("{:g}", v), "end");
-  }
-  svg += fmt::format(
-      "<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\" font-size=\"12\">{}</text>\n",
-      top + panel / 2, xml_escaped(y_label));
-}
+using namespace panels;
 
 void latency_panel(std::string& svg, double top, const workload::Scenario& scenario, Figures& figures) {
   std::vector<Duration> all;
@@ -163,10 +119,7 @@ void series_panel(std::string& svg, double top, std::string_view title, std::str
                          left + inner * (static_cast<double>(i) + 0.5) / static_cast<double>(count),
                          top + panel * (1 - lines[l].values[i] / (most * 1.05)));
     svg += "\"/>\n";
-    svg += fmt::format(
-        "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" font-size=\"12\" fill=\"{}\">{}</text>\n",
-        left + inner - 6, top - 8 - 14 * static_cast<double>(lines.size() - 1 - l), colours[l],
-        xml_escaped(lines[l].label));
+    label(svg, top, lines[l].label, colours[l], lines.size() - 1 - l);
   }
 }
 
@@ -176,10 +129,7 @@ std::string to_svg(const workload::Scenario& scenario, std::string_view schedule
                    Duration interval) {
   const bool series = !figures.intervals.empty();
   const double height = (series ? 5 : 3) * (panel + gap) + 50;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"sans-serif\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      width, height);
+  std::string svg = opening(height);
   text(svg, left, 24, fmt::format("{} under {}, seed {}", scenario.name, scheduler, scenario.seed), "start",
        16);
   latency_panel(svg, 60, scenario, figures);
@@ -198,7 +148,7 @@ std::string to_svg(const workload::Scenario& scenario, std::string_view schedule
     series_panel(svg, 60 + 3 * (panel + gap), "Requests", "requests/s", interval, {offered, on_time});
     series_panel(svg, 60 + 4 * (panel + gap), "Devices", "devices", interval, {used, busy});
   }
-  return svg + "</svg>\n";
+  return svg + closing;
 }
 
 }  // namespace carillon::simulate

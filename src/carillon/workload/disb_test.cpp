@@ -206,7 +206,10 @@ TEST(Disb, ASizeIsNotTrusted) {
     return std::string("{\"id\": \"") + std::to_string(i) +
            "_be\", \"load\": {\"type\": \"continuous\"}, \"client\": {\"model_name\": \"m\"}}";
   };
-  for (int i = 0; i < 1000; ++i) tasks += (i == 0 ? "" : ",") + task(i);
+  for (int i = 0; i < 1000; ++i) {
+    if (i > 0) tasks += ',';
+    tasks += task(i);
+  }
   EXPECT_TRUE(parse_disb(std::string("{\"time\": 1, \"tasks\": [") + tasks + "]}", "w"));
   EXPECT_THAT(parse_disb(std::string("{\"time\": 1, \"tasks\": [") + tasks + "," + task(1000) + "]}", "w")
                   .error()
