@@ -40,7 +40,10 @@ struct DisbArguments {
   double in_flight_us = to_us(device::SharingOptions{}.in_flight_time);
   double best_effort_share = 0;
   bool no_look_ahead = false, no_padding = false, knows_kernel = false;
+  double margin = device::SharingOptions{}.margin;
   double noise = 0;
+  double interference = simulate::UnitDeviceOptions{}.interference;
+  double dispatch_us = to_us(simulate::UnitDeviceOptions{}.dispatch);
   double scale = 1;
 };
 
@@ -148,11 +151,14 @@ bool progressed(double done, void* user) {
   return disb_interrupted == 0;
 }
 
-simulate::DisbOptions options_of(const DisbArguments& arguments, int units) {
+simulate::DisbOptions options_of(const DisbArguments& arguments, int of_table) {
   simulate::DisbOptions options;
   options.seed = arguments.seed;
   options.device.noise = arguments.noise;
-  options.sharing.units = units;
+  options.device.interference = arguments.interference;
+  options.device.dispatch = from_ns(1e3 * arguments.dispatch_us);
+  options.sharing.margin = arguments.margin;
+  options.sharing.units = of_table;
   options.sharing.in_flight = arguments.in_flight;
   options.sharing.in_flight_time = from_ns(1e3 * arguments.in_flight_us);
   options.sharing.dispatch = options.device.dispatch;
@@ -302,6 +308,22 @@ void add_disb(CLI::App& program, int& status) {
   command.add_flag("--no-padding", arguments->no_padding, "No best-effort kernels beside real-time ones");
   command.add_flag("--knows-kernel", arguments->knows_kernel,
                    "After an eviction it is known which kernel was the first not to end");
+  command
+      .add_option(
+          "--margin", arguments->margin,
+          "What a kernel may take longer than the table says where another depends on it, relative to it")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      .add_option("--interference", arguments->interference,
+                  "The device: what a kernel takes longer that starts in company, relative to it")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  command
+      .add_option("--dispatch-us", arguments->dispatch_us,
+                  "The device: from a launch into an idle stream to its kernel's start")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   command.add_option("--noise", arguments->noise, "Standard deviation of a kernel's time, relative to it")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

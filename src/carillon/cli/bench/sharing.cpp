@@ -19,7 +19,7 @@ namespace {
 using device::Queue;
 using device::ShareCommand;
 
-constexpr int units = 60;
+constexpr int shared_units = 60;
 
 struct Call {
   enum class Kind : std::uint8_t { submit, ended, evicted };
@@ -41,19 +41,19 @@ device::KernelPlan plan(Random& random, int length) {
     for (int depth = 0; depth < 16; ++depth, round += 2us) kernel.rounds.push_back(round);
     kernels.push_back(std::move(kernel));
   }
-  return device::KernelPlan(kernels, units);
+  return device::KernelPlan(kernels, shared_units);
 }
 
-struct World {
+struct SharedDevice {
   std::unique_ptr<device::Sharing> sharing;
   Queue real_time = 0;
   std::vector<Queue> best_effort;
 };
 
-World make(int queues) {
-  World world;
+SharedDevice make(int queues) {
+  SharedDevice world;
   device::SharingOptions options;
-  options.units = units;
+  options.units = shared_units;
   world.sharing = std::move(*device::make_sharing("reef", options));
   Random random(1);
   for (int p = 0; p < 6; ++p) world.sharing->add_plan(plan(random, p == 0 ? 40 : 200));
@@ -76,8 +76,8 @@ TimePoint make_call(device::Sharing& sharing, const Call& call, device::ShareCom
 
 // A second in which each best-effort queue always has a run, and a real-time one comes every 10 ms.
 std::vector<Call> record(int queues) {
-  World world = make(queues);
-  simulate::UnitDevice device(units, world.sharing->queues(), {}, 1);
+  SharedDevice world = make(queues);
+  simulate::UnitDevice device(shared_units, world.sharing->queues(), {}, 1);
   std::vector<Call> calls;
   device::ShareCommands out;
   std::vector<Queue> again = world.best_effort;
@@ -153,7 +153,7 @@ std::array<Took, 4> replay(int queues, const std::vector<Call>& calls) {
     time = std::chrono::duration<double, std::nano>(Ticks::now() - from).count();
   }
   std::ranges::nth_element(empty, empty.begin() + 500);
-  World world = make(queues);
+  SharedDevice world = make(queues);
   device::ShareCommands out;
   out.reserve(4096);
   for (const Call& call : calls) {
