@@ -279,7 +279,9 @@ void add_disb(CLI::App& program, int& status) {
       ->allow_extra_args(false);  // else it would swallow WORKLOAD
   command.add_option("--kernels", arguments->kernels,
                      "The models' kernels (JSON) instead of those measured on an AMD MI50");
-  command.add_option("--seed", arguments->seed, "Of Poisson arrivals and noise")->capture_default_str();
+  command.add_option("--seed", arguments->seed, "Of Poisson arrivals and noise")
+      ->check(CLI::Range(0.0, 0x1p64))  // else -1 would be the largest
+      ->capture_default_str();
   command.add_option("--duration", arguments->duration_s, "Virtual seconds instead of the workload's")
       ->check(CLI::Range(1e-3, 86400.0));
   command

@@ -52,7 +52,7 @@ DisbReport make_disb_report(std::string_view workload, std::string_view schedule
                             int units, DisbFigures figures) {
   CARILLON_ASSERT(units >= 1 && figures.length > Duration{0});
   DisbReport report{.workload = std::string(workload), .scheduler = std::string(scheduler), .seed = seed};
-  report.seconds = to_seconds(figures.length);
+  report.seconds = static_cast<double>(figures.length.count()) / 1e9;  // a second is 1, exactly
   std::vector<Duration> best_effort;
   std::uint64_t requests[2] = {0, 0}, dropped[2] = {0, 0};  // real-time, best-effort
   for (DisbClientFigures& client : figures.clients) {
@@ -72,7 +72,7 @@ DisbReport make_disb_report(std::string_view workload, std::string_view schedule
   report.preemption_p50_us = to_us(percentile(figures.preemptions, 0.5));
   report.preemption_p99_us = to_us(percentile(figures.preemptions, 0.99));
   report.models = std::move(figures.models);
-  report.utilization = to_seconds(figures.busy) / (units * report.seconds);
+  report.utilization = to_seconds(figures.busy) / units / report.seconds;
   return report;
 }
 
