@@ -124,19 +124,20 @@ def worth(seconds):
                 ("1 in flight", ["--in-flight", 1]), ("at most 5 us in flight", ["--in-flight-us", 5]),
                 ("at most 100 us in flight", ["--in-flight-us", 100]),
                 ("the kernel is known (`--knows-kernel`)", ["--knows-kernel"]),
+                ("whatever company costs (`--slowdown 1`)", ["--slowdown", 1]), ("`--slowdown 0.01`", ["--slowdown", 0.01]),
                 ("a margin of 0", ["--margin", 0]), ("a margin of 10%", ["--margin", 0.1]),
                 ("a device without interference", ["--interference", 0]), ("with 5% of it", ["--interference", 0.05]),
-                ("dispatch in 0 us", ["--dispatch-us", 0]), ("dispatch in 10 us", ["--dispatch-us", 10]),
+                ("dispatch in 2 us", ["--dispatch-us", 2]), ("dispatch in 10 us", ["--dispatch-us", 10]),
                 ("kernels vary by 5%", ["--noise", 0.05])]
     lines = []
     for name, options in variants:
         line = [name]
-        for workload in ("A", "B220", "D", "REAL"):
+        for workload in ("A", "B220", "D", "E", "REAL"):
             runs = {s: disb(workload, "--scheduler", s, *options, duration=seconds) for s in ("rt-only", "reef")}
             line.append(f"{runs['reef']['total_rps'] / runs['rt-only']['total_rps']:.2f}, "
                         f"{100 * (runs['reef']['rt']['mean_ms'] / runs['rt-only']['rt']['mean_ms'] - 1):+.2f}%")
         lines.append(line)
-    return rows(["", "A", "B220", "D", "REAL"], lines)
+    return rows(["", "A", "B220", "D", "E", "REAL"], lines)
 
 
 def made(kernels, us, folder, blocks=60):

@@ -41,6 +41,7 @@ struct DisbArguments {
   double best_effort_share = 0;
   bool no_look_ahead = false, no_padding = false, knows_kernel = false;
   double margin = device::SharingOptions{}.margin;
+  double slowdown = device::SharingOptions{}.slowdown;
   double noise = 0;
   double interference = simulate::UnitDeviceOptions{}.interference;
   double dispatch_us = to_us(simulate::UnitDeviceOptions{}.dispatch);
@@ -158,6 +159,7 @@ simulate::DisbOptions options_of(const DisbArguments& arguments, int of_table) {
   options.device.interference = arguments.interference;
   options.device.dispatch = from_ns(1e3 * arguments.dispatch_us);
   options.sharing.margin = arguments.margin;
+  options.sharing.slowdown = arguments.slowdown;
   options.sharing.units = of_table;
   options.sharing.in_flight = arguments.in_flight;
   options.sharing.in_flight_time = from_ns(1e3 * arguments.in_flight_us);

@@ -34,8 +34,10 @@ void UnitDevice::launch(const ShareCommand& command, std::span<const Duration> r
   CARILLON_ASSERT(command.spread.units >= 1 && command.spread.units <= units_);
   CARILLON_ASSERT(command.spread.depth >= 1 && command.spread.depth <= static_cast<int>(rounds.size()));
   stream.queue.push_back({.command = command, .rounds = rounds, .left = command.blocks});
-  if (stream.queue.size() == 1)
-    schedule(now + options_.dispatch, What::ready, command.queue, stream.generation);
+  if (stream.queue.size() > 1) return;
+  TimePoint ready = now + options_.dispatch;
+  if (command.priority) ready = std::max(ready, *std::ranges::max_element(pipes_));
+  schedule(ready, What::ready, command.queue, stream.generation);
 }
 
 void UnitDevice::evict(Queue queue, bool kill, TimePoint now) {
@@ -45,7 +47,7 @@ void UnitDevice::evict(Queue queue, bool kill, TimePoint now) {
   stream.evicting = true;
   const bool runs = !stream.queue.empty() && stream.queue.front().units_running > 0;
   const std::size_t kept = runs ? 1 : 0;
-  const auto dismissed = stream.queue.size() - kept;
+  const auto dismissed = static_cast<std::int64_t>(stream.queue.size() - kept);
   while (stream.queue.size() > kept) {
     tell([&](UnitObserver& observer) { observer.launch_dismissed(queue, stream.queue.back().command, now); });
     stream.queue.pop_back();
@@ -53,13 +55,18 @@ void UnitDevice::evict(Queue queue, bool kill, TimePoint now) {
   stream.killing = kill;
   if (!runs || kill) std::erase(waiting_, queue);
   if (!runs) ++stream.generation;
-  TimePoint& pipe = *std::ranges::min_element(pipes_);
-  pipe = std::max(pipe, now + options_.reset_host) + options_.dismiss * static_cast<std::int64_t>(dismissed);
-  if (kill) {
-    schedule(pipe + options_.kill, What::killed, queue, stream.generation);
-  } else {
-    schedule(pipe, What::dismissed, queue, stream.generation);
+  if (!kill && runs) {
+    stream.to_dismiss = dismissed;
+    return;
   }
+  const TimePoint done = dismiss(dismissed, now);
+  schedule(kill ? done + options_.kill : done, What::evicted, queue, stream.generation);
+}
+
+TimePoint UnitDevice::dismiss(std::int64_t count, TimePoint now) {
+  TimePoint& pipe = *std::ranges::min_element(pipes_);
+  pipe = std::max(pipe, now + options_.reset_host) + options_.dismiss * count;
+  return pipe;
 }
 
 TimePoint UnitDevice::next() const {
@@ -126,7 +133,8 @@ void UnitDevice::first_goes(Stream& stream, Queue queue, TimePoint now) {
   stream.queue.pop_front();
   ++stream.generation;
   if (!stream.queue.empty()) make_ready(queue);
-  if (stream.dismissed) schedule(now, What::dismissed, queue, stream.generation);
+  if (stream.to_dismiss >= 0)
+    schedule(dismiss(stream.to_dismiss, now), What::evicted, queue, stream.generation);
 }
 
 std::optional<UnitDevice::Event> UnitDevice::empty(Queue queue, TimePoint now) {
@@ -146,7 +154,8 @@ std::optional<UnitDevice::Event> UnitDevice::empty(Queue queue, TimePoint now) {
     stream.queue.clear();
     ++stream.generation;
   }
-  stream.evicting = stream.killing = stream.dismissed = false;
+  stream.evicting = stream.killing = false;
+  stream.to_dismiss = -1;
   tell([&](UnitObserver& observer) { observer.evicted(queue, now); });
   dispatch(now);
   return Event{.kind = Event::Kind::evicted, .queue = queue, .at = now};
@@ -185,12 +194,7 @@ std::optional<UnitDevice::Event> UnitDevice::step() {
       dispatch(timer.at);
       return event;
     }
-    case What::dismissed:
-      // What runs goes on to its end.
-      stream.dismissed = true;
-      if (!stream.queue.empty()) return std::nullopt;
-      return empty(timer.queue, timer.at);
-    case What::killed:
+    case What::evicted:
       return empty(timer.queue, timer.at);
   }
   return std::nullopt;

@@ -20,7 +20,8 @@ namespace carillon::simulate {
 // gives for an AMD MI50 where it gives them (sections 4.1, 7.3 and figure 14).
 struct UnitDeviceOptions {
   // From the launch into a stream that has nothing until its kernel may start; hidden where the stream runs.
-  Duration dispatch{2'000};
+  // (Figure 15a: with one kernel in the device's queue ResNet-152's 307 take 2 ms longer.)
+  Duration dispatch{6'500};
   // An eviction: the host's queue is emptied, and each kernel that waits in the device's queue is fetched to
   // be dismissed, one after the other; the queues of `pipes` streams at a time.
   Duration reset_host{3'000};
@@ -95,7 +96,7 @@ class UnitDevice {
     std::deque<Entry> queue;
     bool evicting = false;
     bool killing = false;          // what is first gets no more units
-    bool dismissed = false;        // evicted as soon as what is first has ended
+    std::int64_t to_dismiss = -1;  // as soon as what is first has ended; -1: nothing is to be
     std::uint64_t generation = 0;  // of the first in the queue
   };
   // Units that run a launch's blocks together.
@@ -105,13 +106,13 @@ class UnitDevice {
     int units = 0, blocks = 0;
     TimePoint started;
   };
-  enum class What : std::uint8_t { round, ready, dismissed, killed };
+  enum class What : std::uint8_t { round, ready, evicted };
   struct Timer {
     TimePoint at;
     std::uint64_t order = 0;
     What what{};
     device::Queue queue = 0;
-    std::uint64_t generation = 0;  // ready, dismissed, killed: of the stream
+    std::uint64_t generation = 0;  // ready, evicted: of the stream
     std::uint32_t round = 0;
     bool operator>(const Timer& other) const {
       return std::pair(at, order) > std::pair(other.at, other.order);
@@ -128,6 +129,8 @@ class UnitDevice {
   void dispatch(TimePoint now);
   void start(device::Queue queue, int units, TimePoint now);
   void first_goes(Stream& stream, device::Queue queue, TimePoint now);
+  // When so many kernels have been dismissed, from `now` on.
+  TimePoint dismiss(std::int64_t count, TimePoint now);
   std::optional<Event> empty(device::Queue queue, TimePoint now);
 
   int units_;

@@ -111,13 +111,24 @@ TEST_F(UnitDeviceTest, AnEvictionDismissesWhatWaitsAndKillsWhatRuns) {
   EXPECT_EQ(run(), (Said{"ended 0 @204"}));
 }
 
-TEST_F(UnitDeviceTest, WithoutAKillWhatRunsEnds) {
+TEST_F(UnitDeviceTest, WithoutAKillWhatRunsEndsAndWhatWaitsIsFetchedThen) {
   make();
   for (int i = 0; i < 3; ++i) launch(0, 20, {.units = 10, .depth = 1});
   run(TimePoint{} + 50us);
   now_ = TimePoint{} + 50us;
   device_->evict(0, false, now_);
-  EXPECT_EQ(run(), (Said{"ended 0 @202", "evicted 0 @202"}));
+  EXPECT_EQ(run(), (Said{"ended 0 @202", "evicted 0 @221"}));
+}
+
+TEST_F(UnitDeviceTest, WhatHasPriorityStartsOnceQueuesAreEmpty) {
+  make();
+  for (int i = 0; i < 4; ++i) launch(0, 5, {.units = 5, .depth = 1});
+  run(TimePoint{} + 50us);
+  now_ = TimePoint{} + 50us;
+  device_->evict(0, true, now_);
+  launch(1, 5, {.units = 5, .depth = 1}, true);   // there are units for it
+  launch(2, 5, {.units = 5, .depth = 1}, false);  // and it lets others have them till then
+  EXPECT_EQ(run(), (Said{"evicted 0 @81", "ended 2 @152", "ended 1 @181"}));
 }
 
 TEST_F(UnitDeviceTest, WhatEndsBeforeItIsKilledHasEnded) {

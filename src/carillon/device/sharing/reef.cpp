@@ -14,6 +14,8 @@ constexpr std::size_t horizon = 16;
 constexpr int offers = 8;
 // Best-effort work is not owed more than this (best_effort_share), nor ahead by more.
 constexpr Duration most_owed = 10ms;
+// What is heard of real-time runs fades: of about the last 50.
+constexpr double memory = 0.98;
 
 // REEF (sections 3 to 5). Normal mode: best-effort streams side by side, each with a bounded number of
 // launches in flight. As a real-time run comes they are evicted, and real-time runs have the device one after
@@ -85,6 +87,7 @@ class Reef final : public Sharing {
     account(now);
     if (now < held_until_) return held_until_;
     held_until_ = TimePoint::max();
+    given_from_ = now;
     if (!running_ && real_time()) begin_real_time(now, out);
     return next_tick();
   }
@@ -125,7 +128,11 @@ class Reef final : public Sharing {
     pad_all(now, out);
   }
   void begin_run(TimePoint now, ShareCommands& out) {
-    begin(stream(*running_));
+    Stream& on = stream(*running_);
+    begin(on);
+    // Had there been no best-effort work, it would have gone on as those before it had ended.
+    alone_from_ = std::max(on.run.at, given_from_);
+    alone_end_ = std::max(alone_from_, alone_end_) + options_.dispatch + plan_of(on).alone();
     feed_real_time(now, out);
     real_time_runs_ = evicting_ == 0;
     kernel_end_ = now + options_.dispatch + stream(*running_).flight.front().spread.time;
@@ -133,7 +140,7 @@ class Reef final : public Sharing {
   }
   void feed_real_time(TimePoint now, ShareCommands& out) {
     const Stream& of = stream(*running_);
-    while (!all_launched(of) && of.flight.size() < static_cast<std::size_t>(std::max(2, options_.in_flight)))
+    while (!all_launched(of) && of.flight.size() < real_time_in_flight())
       launch_whole(*running_, true, now, out);
   }
   void real_time_advanced(TimePoint now, ShareCommands& out) {
@@ -145,6 +152,7 @@ class Reef final : public Sharing {
       pad_all(now, out);
       return;
     }
+    heed(now);
     running_ = std::nullopt;
     if (real_time()) {
       if (options_.best_effort_share > 0 && owed_ > Duration{0}) {
@@ -158,6 +166,17 @@ class Reef final : public Sharing {
       }
     }
     offers_.each([&](Queue queue) { feed(queue, now, out); });
+  }
+  // A real-time run has ended: how much later than it would have, and so which kernels are still padded.
+  // Those that leave most units are worth most for what company costs them.
+  void heed(TimePoint now) {
+    excess_ = excess_ * memory + to_seconds(now - alone_end_);
+    taken_ = taken_ * memory + to_seconds(alone_end_ - alone_from_);
+    if (excess_ > options_.slowdown * taken_) {
+      least_ = std::min(options_.units, least_ + 1);
+    } else if (excess_ < 0.8 * options_.slowdown * taken_) {
+      least_ = std::max(1, least_ - 1);
+    }
   }
   // The real-time kernel that is first in flight starts now.
   void rebase(TimePoint now) {
@@ -175,6 +194,11 @@ class Reef final : public Sharing {
     });
     return units;
   }
+  // Units beside a real-time kernel that takes so many, where best-effort launches have so many.
+  int left(int taken, int held) const {
+    const int free = options_.units - taken - held;
+    return options_.units - taken < least_ ? std::min(free, 0) : free;
+  }
   // What the real-time runs that are known of leave free, and when.
   void look(TimePoint now) {
     stale_ = false;
@@ -184,7 +208,7 @@ class Reef final : public Sharing {
     int kernel = on->flight.front().kernel;
     TimePoint from = now, end = std::max(now, kernel_end_);
     // A launch that should have ended by now has not.
-    rooms_.push_back({from, options_.units - plan->kernel(kernel).alone.units - held(TimePoint::min())});
+    rooms_.push_back({from, left(plan->kernel(kernel).alone.units, held(TimePoint::min()))});
     if (!options_.look_ahead) {
       rooms_.push_back({end, 0});
       return;
@@ -203,7 +227,7 @@ class Reef final : public Sharing {
         after = std::nullopt;
       }
       const Spread& alone = plan->kernel(kernel).alone;
-      rooms_.push_back({from, options_.units - alone.units - held(from)});
+      rooms_.push_back({from, left(alone.units, held(from))});
       end = from + alone.time;
     }
     rooms_.push_back({end, 0});
@@ -259,7 +283,7 @@ class Reef final : public Sharing {
     if (stale_) look(now);
     if (rooms_.front().free <= 0) return;
     const int rivals = offers_.size();
-    int left = offers;
+    int offered = 0;
     Queue last = turn_;
     offers_.each_from(turn_, [&](Queue queue) {
       last = queue;
@@ -276,7 +300,7 @@ class Reef final : public Sharing {
         for (std::size_t i = 0; i < rooms_.size(); ++i)
           if (i == 0 || rooms_[i].from < end) rooms_[i].free -= padding->spread.units;
       }
-      return --left > 0 && rooms_.front().free > 0;
+      return ++offered < offers && rooms_.front().free > 0;
     });
     turn_ = static_cast<Queue>((last + 1U) % queues());
   }
@@ -313,6 +337,11 @@ class Reef final : public Sharing {
   Queue turn_ = 0;     // where the next round of offers starts
   QueueSet wanting_, flying_,
       offers_;  // of best-effort queues: with a run; with launches; with a run and none
+  // What the real-time runs took longer than they would have, and would have taken, in seconds, fading.
+  double excess_ = 0, taken_ = 0;
+  int least_ = 1;  // units that a real-time kernel has to leave, for others to run beside it
+  TimePoint alone_from_, alone_end_;  // of the real-time run under way, without best-effort work
+  TimePoint given_from_;              // until then real-time runs waited for what best-effort work was owed
   Duration owed_{0};
   TimePoint accounted_;
   TimePoint held_until_ = TimePoint::max();  // real-time runs wait so long for best-effort ones

@@ -26,7 +26,7 @@ Result<> check(const SharingOptions& options) {
        {within("units", options.units, 1, 1024), within("in_flight", options.in_flight, 1, 512),
         within<std::int64_t>("in_flight_time (ns)", options.in_flight_time.count(), 0, 1'000'000'000),
         within<std::int64_t>("dispatch (ns)", options.dispatch.count(), 0, 1'000'000'000),
-        within("margin", options.margin, 0.0, 1.0),
+        within("margin", options.margin, 0.0, 1.0), within("slowdown", options.slowdown, 0.0, 1.0),
         within("best_effort_share", options.best_effort_share, 0.0, 0.9)})
     if (!checked) return checked;
   return {};

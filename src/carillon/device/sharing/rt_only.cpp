@@ -32,8 +32,7 @@ class RealTimeOnly final : public Sharing {
   }
   void feed(Queue queue, TimePoint now, ShareCommands& out) {
     const Stream& of = stream(queue);
-    while (!all_launched(of) && of.flight.size() < static_cast<std::size_t>(options_.in_flight))
-      launch_whole(queue, true, now, out);
+    while (!all_launched(of) && of.flight.size() < real_time_in_flight()) launch_whole(queue, true, now, out);
   }
 
   std::optional<Queue> running_;

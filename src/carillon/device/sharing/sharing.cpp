@@ -38,7 +38,7 @@ bool Sharing::full(Queue queue) const {
 TimePoint Sharing::submit(Queue queue, const RunSpec& spec, TimePoint now, ShareCommands& out) {
   Stream& to = queues_[queue];
   CARILLON_ASSERT(!to.waiting.full() && spec.plan < plans_.size());
-  to.waiting.push_back({.spec = spec, .order = asked_++});
+  to.waiting.push_back({.spec = spec, .order = asked_++, .at = now});
   if (to.cls == Class::real_time) ++real_time_open_;
   return submitted(queue, now, out);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,7 +25,7 @@ struct SharingOptions {
   int in_flight = 4;  // 1..512
   Duration in_flight_time{20'000};
   // What a launch into a stream that has nothing takes before its kernel starts.
-  Duration dispatch{2'000};
+  Duration dispatch{6'500};
   // After an eviction it is known which kernel was the first not to end; else the stream goes back by at most
   // `in_flight` (section 4.3).
   bool knows_kernel = false;
@@ -34,6 +35,9 @@ struct SharingOptions {
   bool padding = true;  // best-effort kernels beside real-time ones at all
   // What a kernel may take longer than its plan says, relative to it, where another depends on it.
   double margin = 0.02;
+  // What real-time runs may take longer, on average, than if there were no best-effort work, relative to
+  // that. Padding is held back where they do. In [0, 1].
+  double slowdown = 0.015;
   // The part of the device's time that best-effort work is given where it has that much to do; 0: none. In
   // [0, 0.9].
   double best_effort_share = 0;
@@ -105,6 +109,7 @@ class Sharing {
   struct Asked {
     RunSpec spec;
     std::uint64_t order = 0;  // in which runs were asked for
+    TimePoint at;             // when
   };
   struct Flight {
     int kernel = 0, first = 0, blocks = 0;
@@ -152,6 +157,10 @@ class Sharing {
   // The real-time queue whose run has the earliest deadline, of those that wait or are under way; the first
   // asked for where several have.
   std::optional<Queue> most_urgent() const;
+  // What a real-time stream may have in flight: its next kernel is always there as one ends.
+  std::size_t real_time_in_flight() const {
+    return static_cast<std::size_t>(std::max(2, options_.in_flight));
+  }
 
   SharingOptions options_;
 
