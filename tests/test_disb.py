@@ -65,7 +65,7 @@ def test_what_is_told(program):
     assert 0 < told["utilization"] <= 1
     clients = told["clients"]
     assert [(c["name"], c["model"], c["class"]) for c in clients] == [
-        ("vgg19_rt", "vgg19-imagenet", "real_time"), ("resnet152_be", "resnet152-imagenet", "best_effort")]
+        ("vgg19_rt", "vgg19", "real_time"), ("resnet152_be", "resnet152", "best_effort")]
     assert set(clients[0]) == {"name", "model", "class", "requests", "answered", "dropped", "rps", "mean_ms", "p50_ms",
                                "p99_ms"}
     assert all(c["answered"] + c["dropped"] <= c["requests"] for c in clients)
