@@ -313,6 +313,12 @@ void add_disb(CLI::App& program, int& status) {
   command.add_flag("--knows-kernel", arguments->knows_kernel,
                    "After an eviction it is known which kernel was the first not to end");
   command
+      .add_option("--slowdown", arguments->slowdown,
+                  "What real-time runs may take longer on average for best effort's sake, relative to alone: "
+                  "less runs beside them where they do")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
       .add_option(
           "--margin", arguments->margin,
           "What a kernel may take longer than the table says where another depends on it, relative to it")
