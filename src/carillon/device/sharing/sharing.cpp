@@ -77,9 +77,10 @@ TimePoint Sharing::evicted(Queue queue, TimePoint now, ShareCommands& out) {
         of.first = of.flight.front().first;
       }
     } else {
-      // The last kernel that was launched is the only one known.
+      // Known are the last kernel that was launched, and how many had not ended.
       const int last = of.first > 0 || of.kernel == 0 ? of.kernel : of.kernel - 1;
-      of.kernel = std::max(of.resumed, last - options_.in_flight);
+      const int back = std::min(options_.in_flight, static_cast<int>(of.flight.size()));
+      of.kernel = std::max(of.resumed, last - back);
       of.first = 0;
       of.resumed = of.kernel;
     }

@@ -26,8 +26,8 @@ struct SharingOptions {
   Duration in_flight_time{20'000};
   // What a launch into a stream that has nothing takes before its kernel starts.
   Duration dispatch{6'500};
-  // After an eviction it is known which kernel was the first not to end; else the stream goes back by at most
-  // `in_flight` (section 4.3).
+  // After an eviction it is known which kernel was the first not to end; else the stream goes back by what it had
+  // in flight (section 4.3), at most `in_flight`.
   bool knows_kernel = false;
   // Best-effort kernels may outlast the real-time kernel beside which they start, where those after it leave
   // them their units. Without, rule 1 of section 5.2 to the letter.
