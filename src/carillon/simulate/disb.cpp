@@ -21,7 +21,7 @@ using workload::DisbClient;
 // When a client's requests are planned, one after the other.
 class Plan {
  public:
-  Plan(const DisbClient& client, Random random) : client_(&client), random_(std::move(random)) {}
+  Plan(const DisbClient& client, const Random& random) : client_(&client), random_(random) {}
 
   // max() where there are no more; of a closed loop none is planned but the first.
   TimePoint next() {
@@ -293,7 +293,8 @@ Result<DisbFigures> run_disb(const workload::DisbWorkload& workload, const profi
   for (const DisbClient& client : workload.clients) {
     if (table.find(client.model) != nullptr) continue;
     std::string known;
-    for (const auto& model : table.models) known.append(known.empty() ? "" : ", ").append(model.names.front());
+    for (const auto& model : table.models)
+      known.append(known.empty() ? "" : ", ").append(model.names.front());
     return fail(ErrorCode::not_found, "workload " + workload.name + ", client " + client.name + ": model '" +
                                           client.model + "' is not in the kernel table of " + table.device +
                                           "; it has " + known);

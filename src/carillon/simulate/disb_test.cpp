@@ -1,12 +1,11 @@
 #include "carillon/simulate/disb.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/base/testing/seeds.h"
 #include "carillon/simulate/testing/unit_checker.h"
 
 namespace carillon::simulate {
@@ -205,12 +204,9 @@ World world(std::uint64_t seed, std::string_view scheduler) {
 
 class RandomSharing : public ::testing::TestWithParam<std::string_view> {};
 
-// CARILLON_SHARING_SEEDS=A..B: other seeds than 0..1000.
+// CARILLON_SHARING_SEEDS=FIRST..LAST asks for other seeds.
 TEST_P(RandomSharing, PromisesHold) {
-  unsigned long long first = 0, last = 999;
-  if (const char* seeds = std::getenv("CARILLON_SHARING_SEEDS"); seeds != nullptr) {
-    ASSERT_EQ(std::sscanf(seeds, "%llu..%llu", &first, &last), 2) << "write A..B";
-  }
+  const auto [first, last] = carillon::testing::seeds_from("CARILLON_SHARING_SEEDS", {0, 999});
   std::uint64_t finished = 0, kills = 0, preemptions = 0, padded = 0;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     World made = world(seed, GetParam());
