@@ -48,6 +48,7 @@ struct InferAction {
   Window window;
   Class cls = Class::normal;
   std::uint8_t stream = 0;  // of the device's
+  std::uint64_t units = 0;  // that it uses of the stream's, a bit each; 0: all
   float share = 1;          // of the stream's compute units, in (0, 1]
 };
 

@@ -26,7 +26,10 @@ Core::Core(const Limits& limits)
   CARILLON_ASSERT(limits.streams >= 1 && limits.streams <= 64);
   const std::size_t reserved = std::min(limits.queue, limits.reserved);
   for (int i = 0; i < limits.streams; ++i)
-    streams_.push_back({.queue = WindowQueue(limits.queue, limits.reserved)});
+    streams_.push_back({.queue = WindowQueue(limits.queue, limits.reserved),
+                        .place = static_cast<std::size_t>(i) < limits.places.size()
+                                     ? limits.places[static_cast<std::size_t>(i)]
+                                     : StreamPlace{}});
   actions_.reserve(2 * reserved);
   for (std::vector<Slot>& free : free_) free.reserve(reserved);
   unmaps_.reserve(reserved);
@@ -268,6 +271,8 @@ Slot Core::submit(const InferAction& infer, TimePoint now, Commands& out) {
   action.window = infer.window;
   action.stream = infer.stream;
   action.cls = infer.cls;
+  action.units = streams_[infer.stream].place.units;
+  if (infer.units != 0) action.units &= infer.units;
   action.share = infer.share;
   action.state = State::input_queued;
   infers_by_id_.try_insert(infer.id.value, slot);
@@ -347,9 +352,20 @@ bool Core::take_workspace(Action& action) {
 }
 
 TimePoint Core::turn_stream(Executor executor, TimePoint now, Commands& out) {
+  const TimePoint next = begin_next(executor, now, out);
+  const Stream& stream = streams_[executor - first_stream];
+  if (stream.running == no_slot) release_held(stream, out);
+  return next;
+}
+
+TimePoint Core::begin_next(Executor executor, TimePoint now, Commands& out) {
   Stream& stream = streams_[executor - first_stream];
-  stream.starved = false;
+  stream.starved = stream.held = false;
   while (stream.running == no_slot) {
+    if (stream.queue.size() > 0 && in_the_way(stream, actions_[stream.queue.front().slot].units, now)) {
+      stream.held = true;  // until that stream has nothing any more
+      return TimePoint::max();
+    }
     const Decision decision = stream.queue.next(now);
     if (decision.kind == Decision::Kind::idle) return TimePoint::max();
     if (decision.kind == Decision::Kind::wait_until) return decision.at;
@@ -372,11 +388,51 @@ TimePoint Core::turn_stream(Executor executor, TimePoint now, Commands& out) {
         return TimePoint::max();
       }
       slot = resumes->slot;
+      if (in_the_way(stream, actions_[slot].units, now)) {
+        stream.held = true;
+        return TimePoint::max();
+      }
       stream.queue.remove(slot);
     }
     launch(executor, slot, out);
   }
   return TimePoint::max();
+}
+
+// Another stream that goes first has, or may begin, what uses some of these units.
+bool Core::in_the_way(const Stream& stream, std::uint64_t units, TimePoint now) const {
+  for (const Stream& other : streams_) {
+    if (other.place.rank >= stream.place.rank) continue;
+    if (other.running != no_slot && (actions_[other.running].units & units) != 0) return true;
+    if (other.running != no_slot || other.starved || other.held || other.queue.size() == 0) continue;
+    const Entry& first = other.queue.front();
+    if (first.window.contains(now) && (actions_[first.slot].units & units) != 0) return true;
+  }
+  return false;
+}
+
+// What streams that go later run on these units ends before its next kernel, and is first to resume.
+void Core::make_way(const Stream& stream, std::uint64_t units, Commands& out) {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    const Stream& other = streams_[i];
+    if (other.place.rank <= stream.place.rank || other.running == no_slot) continue;
+    Action& action = actions_[other.running];
+    if ((action.units & units) == 0 || action.wanted || action.orphaned) continue;
+    action.wanted = After::resume;
+    action.resume_order = TimePoint::min();
+    out.push_back(
+        {.kind = Kind::evict, .executor = static_cast<Executor>(first_stream + i), .slot = other.running});
+  }
+}
+
+// The stream has nothing that runs: who waited for it looks again.
+void Core::release_held(const Stream& stream, Commands& out) {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    Stream& other = streams_[i];
+    if (!other.held || other.place.rank <= stream.place.rank) continue;
+    other.held = false;
+    wake(static_cast<Executor>(first_stream + i), out);
+  }
 }
 
 void Core::launch(Executor executor, Slot slot, Commands& out) {
@@ -387,6 +443,7 @@ void Core::launch(Executor executor, Slot slot, Commands& out) {
   action.begun = true;
   ++in_hand_;
   out.push_back({.kind = Kind::launch, .executor = executor, .slot = slot, .kernel = action.next});
+  if (streams_.size() > 1) make_way(streams_[executor - first_stream], action.units, out);
 }
 
 // The run is over, or given up: gives back what it had of its own.
@@ -429,7 +486,10 @@ void Core::ended(Slot slot, int next, bool failed, TimePoint, Commands& out) {
       }
     }
   }
-  if (stream.queue.size() > 0) wake(executor, out);
+  if (stream.queue.size() > 0)
+    wake(executor, out);
+  else
+    release_held(stream, out);
 }
 
 TimePoint Core::turn_output(TimePoint now, Commands& out) {
@@ -489,7 +549,11 @@ void Core::evict(ActionId id, After after, TimePoint order, TimePoint, Commands&
         if (action.begun) end_use(action, out);
         report(slot, ActionStatus::stopped, out);
       }
-      if (stream.running == no_slot && stream.queue.size() > 0) wake(executor(slot), out);
+      if (stream.running != no_slot) return;
+      if (stream.queue.size() > 0)
+        wake(static_cast<Executor>(first_stream + action.stream), out);
+      else
+        release_held(stream, out);
       return;
     case State::running:
       if (!action.wanted) out.push_back({.kind = Kind::evict, .executor = executor(slot), .slot = slot});
@@ -521,7 +585,7 @@ void Core::empty_queues() {
   input_.clear();
   for (Stream& stream : streams_) {
     stream.queue.clear();
-    stream.starved = false;
+    stream.starved = stream.held = false;
   }
   unmaps_.clear();
   for (Model& model : models_) model.first_parked = model.last_parked = no_slot;

@@ -32,15 +32,24 @@ inline constexpr Executor input_executor = 1;   // INPUT: gathers rows; gives pa
 inline constexpr Executor output_executor = 2;  // OUTPUT: scatters rows
 inline constexpr Executor first_stream = 3;     // EXEC: a stream each, from here on
 
+// Where a stream stands. It is in the way of those that use compute units of its own: where it has a run, or
+// one that may start, streams of a higher rank begin nothing on these units, and what they run there is ended
+// before its next kernel, to resume first when the way is free. Equal ranks run beside each other.
+struct StreamPlace {
+  std::uint8_t rank = 0;    // lower goes first: real-time, normal, best-effort
+  std::uint64_t units = 0;  // a bit each; 0: in nobody's way
+};
+
 struct Limits {
-  std::uint64_t pages = 0;      // of the page cache
-  Bytes io;                     // I/O cache
-  Bytes workspace;              // for the runs under way, those that wait to resume included
-  std::size_t queue = 1024;     // LOADs and UNLOADs that may be open, and as many INFERs
-  std::size_t reserved = 1024;  // of these, so many need no allocation
-  std::uint8_t streams = 1;     // 1 to 64
-  std::size_t gathers = 1;      // that INPUT does at a time; 0: any number, each on receipt
-  std::size_t scatters = 1;     // that OUTPUT does at a time; 0: there is nothing to do in OUTPUT
+  std::uint64_t pages = 0;            // of the page cache
+  Bytes io;                           // I/O cache
+  Bytes workspace;                    // for the runs under way, those that wait to resume included
+  std::size_t queue = 1024;           // LOADs and UNLOADs that may be open, and as many INFERs
+  std::size_t reserved = 1024;        // of these, so many need no allocation
+  std::uint8_t streams = 1;           // 1 to 64
+  std::vector<StreamPlace> places{};  // of the streams; of those without, the default
+  std::size_t gathers = 1;            // that INPUT does at a time; 0: any number, each on receipt
+  std::size_t scatters = 1;           // that OUTPUT does at a time; 0: there is nothing to do in OUTPUT
 };
 
 // Why an action failed, where it is not the executor that says so.
@@ -80,6 +89,10 @@ using Commands = std::vector<Command>;
 // UNLOAD is effective at once: what starts later finds the model not loaded. Its pages come back when no run
 // of the model is under way, and a copy that is has ended; till then it is parked, and every LOAD of the
 // model that follows behind it. A model of no pages is always there.
+//
+// A stream that is in another's way (StreamPlace) goes first: the other's run is evicted as the first
+// launches, in the same call, and needs no one to tell it to resume. A run may use fewer units than its
+// stream has (InferAction::units).
 //
 // A run may be ended early (evict()), after any kernel. One that resumes has its place in its stream's order
 // by the time given, keeps workspace, I/O and its model's pages until then, and is reported once. Where two
@@ -217,6 +230,7 @@ class Core {
     leaving,   // an UNLOAD was told; runs are under way
     unmapping  // another
   };
+  struct Stream;
   struct Action {
     ActionId id;
     ModelId model;
@@ -229,6 +243,7 @@ class Core {
     int kernels = 1;
     int next = 0;  // the first kernel that has not run
     Slot next_parked = no_slot;
+    std::uint64_t units = 0;  // a bit each
     std::uint8_t stream = 0;
     Class cls{};
     ActionKind kind{};
@@ -269,6 +284,10 @@ class Core {
   void begin_gather(Slot slot, Commands& out);
   bool take_workspace(Action& action);
   void launch(Executor executor, Slot slot, Commands& out);
+  TimePoint begin_next(Executor executor, TimePoint now, Commands& out);
+  bool in_the_way(const Stream& stream, std::uint64_t units, TimePoint now) const;
+  void make_way(const Stream& stream, std::uint64_t units, Commands& out);
+  void release_held(const Stream& stream, Commands& out);
 
   Limits limits_;
   PageLedger pages_;
@@ -289,6 +308,8 @@ class Core {
     WindowQueue queue;
     Slot running = no_slot;
     bool starved = false;  // what is first has no room for its workspace
+    bool held = false;     // what is first finds another stream in its way
+    StreamPlace place;
   };
   std::vector<Stream> streams_;
 };

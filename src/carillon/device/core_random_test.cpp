@@ -26,7 +26,8 @@ class World {
                 .workspace = kib(4 * (4 + random_.below(20))),
                 .queue = 1 + random_.below(24),
                 .reserved = 4,
-                .streams = static_cast<std::uint8_t>(1 + random_.below(3)),
+                .streams = static_cast<std::uint8_t>(1 + random_.below(4)),
+                .places = places(),
                 .gathers = random_.below(3),
                 .scatters = random_.below(3)},
         core_(limits_) {
@@ -59,6 +60,7 @@ class World {
   std::uint64_t resumed() const { return resumed_; }
   std::uint64_t stopped() const { return stopped_; }
   std::uint64_t parked() const { return parked_; }
+  std::uint64_t in_the_way() const { return in_the_way_; }
 
  private:
   struct Told {
@@ -66,6 +68,7 @@ class World {
     ModelId model;
     Window window;
     std::uint8_t stream = 0;
+    std::uint64_t units = 0;
     int kernels = 1;
     int next = 0;  // its kernels ran up to here
     bool begun = false, done = false;
@@ -146,10 +149,13 @@ class World {
               .kernels = static_cast<int>(1 + random_.below(6)),
               .life = life_,
               .workspace = random_.below(limits_.workspace.count + 1)};
+    const std::uint64_t units = random_.below(2) == 0 ? 0 : 1 + random_.below(15);
+    told.units = limits_.places[told.stream].units & (units == 0 ? ~0ULL : units);
     told_[id] = told;
     const Slot slot = core_.submit(
-        InferAction{.id = {id}, .model = told.model, .window = told.window, .stream = told.stream}, now_,
-        out_);
+        InferAction{
+            .id = {id}, .model = told.model, .window = told.window, .stream = told.stream, .units = units},
+        now_, out_);
     if (slot == no_slot) told_.erase(id);
   }
 
@@ -245,6 +251,7 @@ class World {
         case Kind::evict:
           ASSERT_TRUE(in_hand(Kind::launch, id)) << "seed " << seed_;
           told.evicting = true;
+          must_end_.erase(id);
           break;
         case Kind::launch:
           if (!std::exchange(told.begun, true)) {
@@ -252,6 +259,7 @@ class World {
             EXPECT_TRUE(core_.loaded(told.model)) << "seed " << seed_;
           }
           EXPECT_EQ(command.executor, first_stream + told.stream);
+          made_way(id, told);
           in_hand_.push_back({command, id, told.life, now_});
           break;
         case Kind::copy:
@@ -269,6 +277,24 @@ class World {
       }
     }
     out_.clear();
+    for (const std::uint64_t id : must_end_)
+      EXPECT_TRUE(told_[id].evicting || !in_hand(Kind::launch, id)) << "seed " << seed_ << ": makes no way";
+    must_end_.clear();
+  }
+
+  // Nothing that goes first runs on what is launched; what goes later there is told to end in the same call.
+  void made_way(std::uint64_t id, const Told& told) {
+    for (const InHand& work : in_hand_) {
+      if (work.command.kind != Kind::launch || work.id == id || work.life != life_) continue;
+      const Told& other = told_[work.id];
+      if ((other.units & told.units) == 0) continue;
+      const int rank = limits_.places[told.stream].rank, others = limits_.places[other.stream].rank;
+      EXPECT_LE(rank, others) << "seed " << seed_ << ": launched under what goes first";
+      if (rank < others) {
+        ++in_the_way_;
+        must_end_.insert(work.id);
+      }
+    }
   }
 
   // What must hold at any time.
@@ -311,6 +337,14 @@ class World {
       ASSERT_LE(spaces[i - 1].second, spaces[i].first) << "seed " << seed_ << ": workspaces overlap";
   }
 
+  std::vector<StreamPlace> places() {
+    std::vector<StreamPlace> made;
+    const bool all_units = random_.below(2) == 0;
+    for (int i = 0; i < 4; ++i)
+      made.push_back({.rank = static_cast<std::uint8_t>(all_units ? (i + 1) % 3 : random_.below(3)),
+                      .units = all_units ? 15 : random_.below(16)});
+    return made;
+  }
   ModelId any_model() { return ModelId{static_cast<std::uint32_t>(random_.below(pages_.size()))}; }
   Window any_window() {
     const TimePoint from = now_ + Duration(random_.below(600));
@@ -348,22 +382,25 @@ class World {
   std::map<ModelId, bool> mapped_;
   std::vector<InHand> in_hand_;
   Commands out_;
-  std::uint64_t resumed_ = 0, stopped_ = 0, parked_ = 0;
+  std::set<std::uint64_t> must_end_;
+  std::uint64_t resumed_ = 0, stopped_ = 0, parked_ = 0, in_the_way_ = 0;
 };
 
 TEST(DeviceCoreRandom, KeepsItsAccountWhateverHappens) {
-  std::uint64_t resumed = 0, stopped = 0, parked = 0;
+  std::uint64_t resumed = 0, stopped = 0, parked = 0, in_the_way = 0;
   for (std::uint64_t seed = 0; seed < 1500 && !::testing::Test::HasFailure(); ++seed) {
     World world(seed);
     world.run(600);
     resumed += world.resumed();
     stopped += world.stopped();
     parked += world.parked();
+    in_the_way += world.in_the_way();
   }
   // The worlds reach what they are for.
   EXPECT_GT(resumed, 500U);
   EXPECT_GT(stopped, 1000U);
   EXPECT_GT(parked, 1000U);
+  EXPECT_GT(in_the_way, 200U);
 }
 
 }  // namespace

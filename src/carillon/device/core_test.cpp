@@ -31,9 +31,11 @@ class Driven {
   Slot unload(std::uint64_t id, std::uint32_t model) {
     return settle(core.submit(UnloadAction{{id}, {model}}, now, out));
   }
-  Slot infer(std::uint64_t id, std::uint32_t model, Window window = open_window, std::uint8_t stream = 0) {
-    return settle(
-        core.submit(InferAction{.id = {id}, .model = {model}, .window = window, .stream = stream}, now, out));
+  Slot infer(std::uint64_t id, std::uint32_t model, Window window = open_window, std::uint8_t stream = 0,
+             std::uint64_t units = 0) {
+    return settle(core.submit(
+        InferAction{.id = {id}, .model = {model}, .window = window, .stream = stream, .units = units}, now,
+        out));
   }
   // An INFER up to its launch, or to where it waits for one.
   Slot ready(std::uint64_t id, std::uint32_t model, Window window = open_window, int kernels = 10,
@@ -451,6 +453,129 @@ TEST(DeviceCore, StreamsRunSideBySideAndWaitForRoom) {
   EXPECT_TRUE(d.take(Kind::unmap, 4)) << "of two runs the last holds it";
   d.unmapped(unload);
   (void)c;
+}
+
+// Stream 0 goes after stream 1 on its two units; stream 2, on the second of them, goes last.
+Limits three_ranks() {
+  return {.pages = 4,
+          .workspace = kib(12),
+          .streams = 3,
+          .places = {{.rank = 1, .units = 0b11}, {.rank = 0, .units = 0b11}, {.rank = 2, .units = 0b10}},
+          .gathers = 0,
+          .scatters = 0};
+}
+
+TEST(DeviceCore, WhatGoesFirstEvictsAndTheOtherResumesByItself) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot later = d.ready(10, 0, open_window, 10, 4096, 0);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  const Slot urgent = d.ready(11, 0, open_window, 10, 4096, 1);
+  EXPECT_TRUE(d.take(Kind::launch, 11));  // at once: it does not wait for the other's end
+  EXPECT_TRUE(d.take(Kind::evict, 10));
+  d.ended(later, 4);
+  EXPECT_FALSE(d.take(Kind::launch, 10));
+  const Slot next = d.ready(12, 0, open_window, 10, 4096, 1);
+  d.ended(urgent);
+  EXPECT_EQ(d.reported(11), "success");
+  EXPECT_TRUE(d.take(Kind::launch, 12));  // the next urgent one before it
+  EXPECT_FALSE(d.take(Kind::launch, 10));
+  d.ended(next);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  EXPECT_EQ(d.last.kernel, 4);
+  d.ended(later);
+  EXPECT_EQ(d.reported(10), "success");
+}
+
+TEST(DeviceCore, WhatWaitsForTheWayBeginsWhenItIsFree) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot urgent = d.ready(10, 0, open_window, 10, 0, 1);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  const Slot last = d.ready(11, 0, open_window, 10, 0, 2);
+  const Slot later = d.ready(12, 0, open_window, 10, 0, 0);
+  EXPECT_FALSE(d.take(Kind::launch, 11));
+  EXPECT_FALSE(d.take(Kind::launch, 12));
+  d.ended(urgent);
+  ASSERT_TRUE(d.take(Kind::launch, 12));
+  EXPECT_FALSE(d.take(Kind::launch, 11));
+  d.ended(later);
+  ASSERT_TRUE(d.take(Kind::launch, 11));
+  d.ended(last);
+  EXPECT_EQ(d.reported(11), "success");
+}
+
+TEST(DeviceCore, ARunOnFewerUnitsLeavesOthersAlone) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot last = d.ready(10, 0, open_window, 10, 0, 2);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  const Slot narrow = d.infer(11, 0, open_window, 1, 0b01);
+  ASSERT_TRUE(d.take(Kind::gather, 11));
+  d.gathered(narrow);
+  EXPECT_TRUE(d.take(Kind::launch, 11));
+  EXPECT_FALSE(d.take(Kind::evict, 10));
+  const Slot wide = d.ready(12, 0, open_window, 10, 0, 0);
+  EXPECT_FALSE(d.take(Kind::launch, 12));  // it wants both
+  d.ended(narrow);
+  EXPECT_TRUE(d.take(Kind::launch, 12));
+  EXPECT_TRUE(d.take(Kind::evict, 10));
+  d.ended(last, 3);
+  d.ended(wide);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  EXPECT_EQ(d.last.kernel, 3);
+}
+
+TEST(DeviceCore, WhatMadeWayIsFirstToResume) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot evicted = d.ready(12, 0, {TimePoint{}, TimePoint::max()});
+  ASSERT_TRUE(d.take(Kind::launch, 12));
+  d.ready(11, 0, {TimePoint{}, TimePoint::max()});  // whose turn would be before, by its number
+  const Slot urgent = d.ready(13, 0, open_window, 10, 0, 1);
+  ASSERT_TRUE(d.take(Kind::evict, 12));
+  d.ended(evicted, 1);
+  d.ended(urgent);
+  EXPECT_TRUE(d.take(Kind::launch, 12));
+}
+
+// Between the end of a run and its own stream's next turn another stream may take one.
+TEST(DeviceCore, NobodyOvertakesWhatMayBeginInAStreamThatGoesFirst) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot urgent = d.ready(10, 0, open_window, 10, 0, 1);
+  d.ready(11, 0, open_window, 10, 0, 1);
+  d.ready(12, 0);
+  Commands out;
+  d.core.ended(urgent, 10, false, d.now, out);
+  const std::size_t said = out.size();
+  d.core.turn(stream0, d.now, out);
+  EXPECT_EQ(out.size(), said);
+  d.core.turn(stream0 + 1, d.now, out);
+  EXPECT_EQ(out.back().kind, Kind::launch);
+}
+
+// One that goes first but has no room does not stand in the way of the one that has it.
+TEST(DeviceCore, WhatHasNoRoomIsInNobodysWay) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot first = d.ready(10, 0, open_window, 10, 8192, 0);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  const Slot small = d.ready(11, 0, open_window, 10, 4096, 1);
+  ASSERT_TRUE(d.take(Kind::launch, 11));
+  ASSERT_TRUE(d.take(Kind::evict, 10));
+  d.ended(first, 2);
+  d.ready(12, 0, open_window, 10, 8192, 1);
+  d.ended(small);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  d.ended(first);
+  EXPECT_TRUE(d.take(Kind::launch, 12));
 }
 
 TEST(DeviceCore, IsBoundedByKind) {
