@@ -42,6 +42,7 @@ class Runner {
     inputs_ = tensors(plan_->inputs());
     outputs_ = tensors(plan_->outputs());
     workspace_ = block(plan_->workspace().count);
+    state_ = plan_->make_state();
     input_pointers_.clear();
     output_pointers_.clear();
     for (auto& t : inputs_) input_pointers_.push_back(t.bytes().data());
@@ -72,7 +73,8 @@ class Runner {
                       {.inputs = input_pointers_,
                        .outputs = output_pointers_,
                        .workspace = workspace_->bytes().data(),
-                       .weights = weights_->bytes().data()},
+                       .weights = weights_->bytes().data(),
+                       .state = state_.get()},
                       durations);
   }
 
@@ -90,6 +92,7 @@ class Runner {
   std::unique_ptr<engine::Engine> engine_;
   std::shared_ptr<const engine::CompiledModel> compiled_;
   const engine::Plan* plan_ = nullptr;
+  std::unique_ptr<engine::RunState> state_;
   std::unique_ptr<graph::Tensor> weights_, workspace_;
   std::vector<graph::Tensor> inputs_, outputs_;
   std::vector<const std::byte*> input_pointers_;

@@ -46,6 +46,16 @@ struct StopSignal {
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
 };
 
+// What runs of one plan keep for the next, beside their memory: which addresses their kernels' operands have.
+// Whoever owns a stream makes one for each plan that it may run (Plan::make_state()), ahead of any run.
+class RunState {
+ public:
+  RunState() = default;
+  virtual ~RunState() = default;
+  RunState(const RunState&) = delete;
+  RunState& operator=(const RunState&) = delete;
+};
+
 // Where one run finds its memory, and leaves what it found. Pointers are 64-byte aligned; nothing overlaps.
 struct Binding {
   std::span<const std::byte* const> inputs;  // in the order of Plan::inputs(), each of the input's bytes
@@ -54,14 +64,16 @@ struct Binding {
   const std::byte* weights = nullptr;  // CompiledModel::weights() bytes, as write_weights() left them
   // Gets the rows whose data kernels cannot use, beside what is in it. nullptr: one such row fails the run.
   graph::Faults* faults = nullptr;
+  RunState* state = nullptr;  // of the plan that runs; nullptr where make_state() gives none
 };
 
 // An ordered list of kernels for one model at one batch size and length, every buffer's place known in
 // advance.
 //
 // Kernels are idempotent: a run of [0, i), then of [i, n), equals one of [0, n), and a kernel may be run
-// again. run() is not to be called by two threads at once for plans of one engine's same thread pool; it
-// allocates nothing that grows with the tensors and takes no lock that another plan's run holds.
+// again. A plan does not change once it is made: any number of threads may run it at once, each with a state
+// and memory of its own. run() allocates nothing that grows with the tensors and takes no lock that another
+// run holds.
 class Plan {
  public:
   virtual ~Plan() = default;
@@ -71,6 +83,9 @@ class Plan {
   virtual Bytes workspace() const = 0;
   virtual int kernels() const = 0;
   virtual std::string_view kernel_name(int index) const = 0;  // "<node> <implementation>"
+  // What Binding::state of this plan's runs wants, for one run at a time; nullptr where nothing is kept. Must
+  // not outlive the plan. Allocates; from any thread.
+  virtual std::unique_ptr<RunState> make_state() const { return nullptr; }
 
   // Runs `range`, but for kernels of a branch that the data does not take: these are passed over. Where
   // `durations` is not empty (then kernels() long) entry i gets kernel i's duration, 0 where it was passed

@@ -114,4 +114,9 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
   return layouts;
 }
 
+void make_states(std::vector<PlanLayout>& layouts) {
+  for (PlanLayout& layout : layouts)
+    for (PlanLayout::Pointers& pointers : layout.pointers) pointers.state = layout.plan->make_state();
+}
+
 }  // namespace carillon::worker

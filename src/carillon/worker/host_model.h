@@ -37,6 +37,7 @@ struct PlanLayout {
   struct Pointers {
     std::vector<const std::byte*> inputs;
     std::vector<std::byte*> outputs;
+    std::unique_ptr<engine::RunState> state;  // from make_states() on
   };
   std::vector<Pointers> pointers;
 };
@@ -46,6 +47,9 @@ struct PlanLayout {
 // `workspace` or more I/O than `io`.
 Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io,
                                         std::size_t streams = 1);
+
+// Makes what runs of these plans keep, for each stream.
+void make_states(std::vector<PlanLayout>& layouts);
 
 // A model in the host store.
 struct HostModel {

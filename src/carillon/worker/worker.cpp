@@ -366,6 +366,7 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   HostModel& host = models_[count];
   host.compiled = std::move(model);
   host.layouts = std::move(*layouts);
+  make_states(host.layouts);
   host.range = *range;
   {
     const std::lock_guard core(mutex_);
@@ -580,7 +581,8 @@ engine::Binding WorkerImpl::bind(const HostModel& host, PlanLayout& layout, std:
           .outputs = pointers.outputs,
           .workspace = memory_->workspace(workspace),
           .weights = host.range.data,
-          .faults = &faults};
+          .faults = &faults,
+          .state = pointers.state.get()};
 }
 
 void WorkerImpl::launch(InferSlot& action, PlanLayout& layout, std::uint64_t io, int first) {

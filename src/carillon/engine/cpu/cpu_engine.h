@@ -17,10 +17,8 @@ struct CpuOptions {
 // Weights of all batch sizes of a model are packed once, and again only for a batch size whose kernels would
 // be slow on the common layout.
 //
-// Plans of one engine share the calling thread's OpenMP team: at most one thread runs them at a time, and it
-// pays off to let always the same thread do so (each thread that runs plans gets its own team). A plan keeps
-// the last binding in mutable state, so one plan must not run in two threads at once either. The calling
-// thread, and its team, flush denormals to zero from the first run on.
+// Each thread that runs plans gets an OpenMP team of its own, so it pays off to let always the same do so. The
+// calling thread, and its team, flush denormals to zero from the first run on.
 //
 // After a run the team's threads spin a while in case more work comes; with the environment variable
 // GOMP_SPINCOUNT (read once, at program start) unset that costs some milliseconds of a core. See README.md.

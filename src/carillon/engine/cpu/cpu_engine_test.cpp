@@ -1,6 +1,8 @@
 #include "carillon/engine/cpu/cpu_engine.h"
 
+#include <latch>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -397,6 +399,43 @@ TEST(CpuEngine, RefusesAPlanWhoseShapesAreNotTheModels) {
   EXPECT_EQ(compiled.error().code, ErrorCode::unsupported);
   for (const char* part : {"batch 2", "length 16", "'x' is [2,17,8]", "should be [2,16,8]"})
     EXPECT_NE(compiled.error().message.find(part), std::string::npos) << compiled.error().message;
+}
+
+// A plan does not change while it runs, so that threads share it; states and memories are their own.
+TEST(CpuEngine, OnePlanRunsOnTwoThreadsAtOnce) {
+  const Make make = [](std::int64_t n) { return residual(n); };
+  const auto model = compile(make, {2});
+  const Plan& plan = *model->plan(2);
+  const Graph g = make(2);
+  constexpr int threads = 2, rounds = 30;
+  std::vector<std::unique_ptr<Bound>> memories;
+  std::vector<std::vector<graph::SharedTensor>> want;
+  for (int t = 0; t < threads; ++t) {
+    const Buffers inputs = random_inputs(g, static_cast<std::uint64_t>(20 + t));
+    const Bound alone(*model, plan, inputs);
+    ASSERT_TRUE(plan.run({0, plan.kernels()}, alone.binding(), {}).has_value());
+    want.emplace_back(alone.outputs().begin(), alone.outputs().end());
+    memories.push_back(std::make_unique<Bound>(*model, plan, inputs));
+  }
+  std::latch together(threads);
+  std::vector<int> wrong(threads, 0);
+  std::vector<std::thread> running;
+  for (std::size_t t = 0; t < threads; ++t)
+    running.emplace_back([&, t] {
+      const Bound& memory = *memories[t];
+      together.arrive_and_wait();
+      for (int round = 0; round < rounds; ++round) {
+        for (const auto& output : memory.outputs()) std::ranges::fill(output->bytes(), std::byte{0xff});
+        const int cut = round % (plan.kernels() + 1);
+        if (!plan.run({0, cut}, memory.binding(), {}) ||
+            !plan.run({cut, plan.kernels()}, memory.binding(), {}))
+          ++wrong[t];
+        for (std::size_t i = 0; i < want[t].size(); ++i)
+          if (!std::ranges::equal(memory.outputs()[i]->bytes(), want[t][i]->bytes())) ++wrong[t];
+      }
+    });
+  for (std::thread& thread : running) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(threads, 0));
 }
 
 TEST(CpuEngine, TellsDurationsOfTheKernelsThatRan) {

@@ -246,6 +246,10 @@ Elements elements_of(const Desc& desc) {
 WatchKernel::WatchKernel(std::vector<Elements> tensors, bool always)
     : tensors_(std::move(tensors)), always_(always), data_(tensors_.size(), nullptr) {}
 
+std::unique_ptr<Kernel> WatchKernel::copy(graph::Faults&) const {
+  return std::make_unique<WatchKernel>(tensors_, always_);
+}
+
 Result<> WatchKernel::run(dnnl::stream&) {
   bool found = always_ || (before_ != nullptr && *before_ != std::byte{0});
   for (std::size_t i = 0; i < tensors_.size() && !found; ++i)
@@ -266,6 +270,10 @@ void WatchKernel::place(int operand, std::byte* address) {
     data_[static_cast<std::size_t>(operand) - 2] = address;
 }
 
+std::unique_ptr<Kernel> NoteNanKernel::copy(graph::Faults&) const {
+  return std::make_unique<NoteNanKernel>(elements_, more_);
+}
+
 Result<> NoteNanKernel::run(dnnl::stream&) {
   as_elements(elements_.type, data_, [&](const auto* x) {
     const auto count = static_cast<std::int64_t>(elements_.count);
@@ -284,6 +292,10 @@ void NoteNanKernel::place(int operand, std::byte* address) {
     data_ = address;
   else
     bits_ = reinterpret_cast<std::uint8_t*>(address);
+}
+
+std::unique_ptr<Kernel> RestoreNanKernel::copy(graph::Faults&) const {
+  return std::make_unique<RestoreNanKernel>(elements_);
 }
 
 Result<> RestoreNanKernel::run(dnnl::stream&) {
@@ -340,6 +352,10 @@ std::unique_ptr<Kernel> SpreadNanKernel::pool(const Desc& from, const Desc& to, 
       });
 }
 
+std::unique_ptr<Kernel> SpreadNanKernel::copy(graph::Faults&) const {
+  return std::make_unique<SpreadNanKernel>(from_, to_, reached_);
+}
+
 Result<> SpreadNanKernel::run(dnnl::stream&) {
   as_elements(type_of(from_), source_, [&](const auto* x) {
     as_elements(type_of(to_), result_, [&](auto* y) {
@@ -388,6 +404,10 @@ void SpreadNanKernel::place(int operand, std::byte* address) {
     result_ = address;
 }
 
+std::unique_ptr<Kernel> SoftmaxNanKernel::copy(graph::Faults&) const {
+  return std::make_unique<SoftmaxNanKernel>(type_, outer_, extent_, inner_);
+}
+
 Result<> SoftmaxNanKernel::run(dnnl::stream&) {
   as_elements(type_, source_, [&](const auto* x) {
     as_elements(type_, result_, [&](auto* y) {
@@ -417,6 +437,12 @@ void SoftmaxNanKernel::place(int operand, std::byte* address) {
     source_ = address;
   else
     result_ = address;
+}
+
+std::unique_ptr<Kernel> SequenceKernel::copy(graph::Faults& faults) const {
+  std::vector<Part> parts;
+  for (const auto& [kernel, operands] : parts_) parts.push_back({kernel->copy(faults), operands});
+  return std::make_unique<SequenceKernel>(std::move(parts));
 }
 
 Result<> SequenceKernel::run(dnnl::stream& stream) {

@@ -45,6 +45,7 @@ class WatchKernel final : public Kernel {
  public:
   // `always`: sets the flag whatever the tensors hold.
   WatchKernel(std::vector<Elements> tensors, bool always);
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -61,6 +62,7 @@ class NoteNanKernel final : public Kernel {
  public:
   static std::uint64_t bytes(const Elements& elements) { return (elements.count + 7) / 8; }
   NoteNanKernel(Elements elements, bool more) : elements_(elements), more_(more) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -75,6 +77,7 @@ class NoteNanKernel final : public Kernel {
 class RestoreNanKernel final : public Kernel {
  public:
   explicit RestoreNanKernel(Elements elements) : elements_(elements) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -103,6 +106,7 @@ class SpreadNanKernel final : public Kernel {
   static std::unique_ptr<Kernel> pool(const Desc& from, const Desc& to, Window window);
 
   SpreadNanKernel(const Desc& from, const Desc& to, Reached reached);
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -120,6 +124,7 @@ class SoftmaxNanKernel final : public Kernel {
  public:
   SoftmaxNanKernel(graph::DataType type, std::int64_t outer, std::int64_t extent, std::int64_t inner)
       : type_(type), outer_(outer), extent_(extent), inner_(inner) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -138,6 +143,7 @@ class SequenceKernel final : public Kernel {
     int operands = 0;
   };
   explicit SequenceKernel(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 

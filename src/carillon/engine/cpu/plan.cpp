@@ -23,15 +23,44 @@ void enter_team(int threads) {
   ready = threads;
 }
 
+// What runs of the plan with one set of memories keep.
+class CpuPlan::State final : public RunState {
+ public:
+  explicit State(const CpuPlan& of);
+  void bind(const Binding& binding);
+  const std::byte* at(const Slot& slot) const;
+
+  const CpuPlan& plan;
+  dnnl::stream stream;
+  std::vector<std::unique_ptr<Kernel>> kernels;  // the plan's, with the addresses below
+  graph::Faults faults;                          // what they note in this run
+  std::vector<std::int8_t> guards;  // of this run: -1 not looked at yet, else whether it holds
+
+ private:
+  void place(const std::vector<PlanParts::Patch>& patches, std::byte* base);
+
+  std::byte* workspace_ = nullptr;
+  const std::byte* weights_ = nullptr;
+  std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+};
+
+CpuPlan::State::State(const CpuPlan& of)
+    : plan(of),
+      stream(of.engine_),
+      guards(of.parts_.guards.size()),
+      inputs_(of.parts_.inputs.size()),
+      outputs_(of.parts_.outputs.size()) {
+  kernels.reserve(of.parts_.kernels.size());
+  for (const auto& kernel : of.parts_.kernels) kernels.push_back(kernel->copy(faults));
+}
+
 CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine, int threads)
-    : parts_(std::move(parts)), threads_(threads), state_{.stream = dnnl::stream(engine)} {
+    : parts_(std::move(parts)), engine_(engine), threads_(threads) {
   CARILLON_ASSERT(parts_.names.size() == parts_.kernels.size());
   CARILLON_ASSERT(parts_.guard_of.size() == parts_.kernels.size());
-  state_.guards.resize(parts_.guards.size());
   input_patches_.resize(parts_.inputs.size());
   output_patches_.resize(parts_.outputs.size());
-  state_.inputs.resize(parts_.inputs.size());
-  state_.outputs.resize(parts_.outputs.size());
   for (const auto& patch : parts_.patches) {
     const auto index = static_cast<std::size_t>(patch.slot.index);
     switch (patch.slot.where) {
@@ -52,56 +81,63 @@ CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine, int threads)
   parts_.patches = {};
 }
 
-void CpuPlan::place(const std::vector<PlanParts::Patch>& patches, std::byte* base) const {
-  for (const auto& patch : patches)
-    parts_.kernels[static_cast<std::size_t>(patch.kernel)]->place(patch.operand, base + patch.slot.offset);
+std::unique_ptr<RunState> CpuPlan::make_state() const {
+  return std::make_unique<State>(*this);
 }
 
-void CpuPlan::bind(const Binding& binding) const {
-  if (binding.workspace != state_.workspace) {
-    place(workspace_patches_, binding.workspace);
-    state_.workspace = binding.workspace;
+void CpuPlan::State::place(const std::vector<PlanParts::Patch>& patches, std::byte* base) {
+  for (const auto& patch : patches)
+    kernels[static_cast<std::size_t>(patch.kernel)]->place(patch.operand, base + patch.slot.offset);
+}
+
+void CpuPlan::State::bind(const Binding& binding) {
+  if (binding.workspace != workspace_) {
+    place(plan.workspace_patches_, binding.workspace);
+    workspace_ = binding.workspace;
   }
-  if (binding.weights != state_.weights) {
+  if (binding.weights != weights_) {
     // Kernels only read weights and inputs; oneDNN's memory objects do not know const.
-    place(weight_patches_, const_cast<std::byte*>(binding.weights));
-    state_.weights = binding.weights;
+    place(plan.weight_patches_, const_cast<std::byte*>(binding.weights));
+    weights_ = binding.weights;
   }
-  for (std::size_t i = 0; i < input_patches_.size(); ++i) {
-    if (binding.inputs[i] == state_.inputs[i]) continue;
-    place(input_patches_[i], const_cast<std::byte*>(binding.inputs[i]));
-    state_.inputs[i] = binding.inputs[i];
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (binding.inputs[i] == inputs_[i]) continue;
+    place(plan.input_patches_[i], const_cast<std::byte*>(binding.inputs[i]));
+    inputs_[i] = binding.inputs[i];
   }
-  for (std::size_t i = 0; i < output_patches_.size(); ++i) {
-    if (binding.outputs[i] == state_.outputs[i]) continue;
-    place(output_patches_[i], binding.outputs[i]);
-    state_.outputs[i] = binding.outputs[i];
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    if (binding.outputs[i] == outputs_[i]) continue;
+    place(plan.output_patches_[i], binding.outputs[i]);
+    outputs_[i] = binding.outputs[i];
   }
+  std::ranges::fill(guards, std::int8_t{-1});
+  faults.clear();
+}
+
+const std::byte* CpuPlan::State::at(const Slot& slot) const {
+  const auto index = static_cast<std::size_t>(slot.index);
+  const std::byte* base = slot.where == Where::workspace ? workspace_
+                          : slot.where == Where::weights ? weights_
+                          : slot.where == Where::input   ? inputs_[index]
+                                                         : outputs_[index];
+  return base + slot.offset;
 }
 
 // A condition does not change between the first and the last kernel under its guard, so that one look a run
 // is enough.
-bool CpuPlan::holds(int guard) const {
-  std::int8_t& known = state_.guards[static_cast<std::size_t>(guard)];
+bool CpuPlan::holds(int guard, State& state) const {
+  std::int8_t& known = state.guards[static_cast<std::size_t>(guard)];
   if (known >= 0) return known != 0;
   const auto& [slot, when, parent] = parts_.guards[static_cast<std::size_t>(guard)];
   // Where the parent does not hold, nobody has made the condition.
-  bool result = parent < 0 || holds(parent);
-  if (result) {
-    const auto index = static_cast<std::size_t>(slot.index);
-    const std::byte* base = slot.where == Where::workspace ? state_.workspace
-                            : slot.where == Where::weights ? state_.weights
-                            : slot.where == Where::input   ? state_.inputs[index]
-                                                           : state_.outputs[index];
-    result = (base[slot.offset] != std::byte{0}) == when;
-  }
+  const bool result =
+      (parent < 0 || holds(parent, state)) && (*state.at(slot) != std::byte{0}) == when;
   known = result ? 1 : 0;
   return result;
 }
 
 // What kernel `kernel` (or one before it) has noted.
-Result<> CpuPlan::heed_faults(int kernel, graph::Faults* to) const {
-  const graph::Faults& found = *parts_.faults;
+Result<> CpuPlan::heed_faults(int kernel, const graph::Faults& found, const graph::Faults* to) const {
   const graph::Fault* stops = nullptr;
   if (to == nullptr)
     stops = &found.all().front();
@@ -119,15 +155,16 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
   CARILLON_ASSERT(binding.inputs.size() == parts_.inputs.size());
   CARILLON_ASSERT(binding.outputs.size() == parts_.outputs.size());
   CARILLON_ASSERT(durations.empty() || durations.size() == parts_.kernels.size());
+  CARILLON_ASSERT(binding.state != nullptr);
+  State& state = static_cast<State&>(*binding.state);
+  CARILLON_ASSERT(&state.plan == this);
   try {
     enter_team(threads_);
-    bind(binding);
+    state.bind(binding);
   } catch (const dnnl::error& e) {
     return fail(ErrorCode::internal, std::string("oneDNN: ") + e.what());
   }
-  std::ranges::fill(state_.guards, std::int8_t{-1});
-  graph::Faults& faults = *parts_.faults;
-  faults.clear();
+  const graph::Faults& faults = state.faults;
   const auto stopped = [stop] { return stop != nullptr && stop->requested(); };
   if (pacer != nullptr) pacer->begin();
   using SystemClock = std::chrono::steady_clock;
@@ -140,14 +177,14 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
       stop->next = k;
       return {};
     }
-    if (parts_.guard_of[i] >= 0 && !holds(parts_.guard_of[i])) {
+    if (parts_.guard_of[i] >= 0 && !holds(parts_.guard_of[i], state)) {
       if (!durations.empty()) durations[i] = {};
       continue;
     }
-    if (auto done = parts_.kernels[i]->run(state_.stream); !done)
+    if (auto done = state.kernels[i]->run(state.stream); !done)
       return in_context("kernel " + std::to_string(k) + " (" + parts_.names[i] + ")", done.error());
     if (!faults.empty())
-      if (auto heeded = heed_faults(k, binding.faults); !heeded) return heeded;
+      if (auto heeded = heed_faults(k, faults, binding.faults); !heeded) return heeded;
     if (pacer != nullptr) pacer->rest(stopped);
     if (!durations.empty()) {
       const auto after = SystemClock::now();

@@ -392,7 +392,7 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
     if (node.guard >= 0 && origins[i]->rows > 1) origins[i]->rows = 0;
   }
   auto step = std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras);
-  step->take_notes(*parts_.faults, std::move(origins));
+  step->take_notes(std::move(origins));
   append(node.name + " plain:" + node.op, std::move(step), operands);
   return {};
 }

@@ -31,7 +31,7 @@ struct UnderTest {
 class InMemory {
  public:
   InMemory(const CompiledModel& model, const Plan& plan, DeviceMemory& memory, std::uint64_t seed)
-      : memory_(memory), plan_(plan) {
+      : memory_(memory), state_(plan.make_state()) {
     std::uint64_t at = 0;
     Random random(seed);
     const auto place = [&](const graph::TensorSpec& spec) {
@@ -70,8 +70,11 @@ class InMemory {
   InMemory& operator=(const InMemory&) = delete;
 
   Binding binding() const {
-    return {
-        .inputs = inputs_, .outputs = outputs_, .workspace = memory_.workspace(0), .weights = weights_.data};
+    return {.inputs = inputs_,
+            .outputs = outputs_,
+            .workspace = memory_.workspace(0),
+            .weights = weights_.data,
+            .state = state_.get()};
   }
   std::vector<std::vector<std::byte>> answer() const {
     std::vector<std::vector<std::byte>> all;
@@ -84,7 +87,7 @@ class InMemory {
 
  private:
   DeviceMemory& memory_;
-  const Plan& plan_;
+  std::unique_ptr<RunState> state_;
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
   std::vector<std::uint64_t> sizes_;
