@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,15 +36,55 @@ struct KernelRange {
   int last = 0;
 };
 
-// Lets another thread end a run between two kernels. The runner sets `run` to a number of this run's own
-// before it starts, not 0; whoever wants it ended stores that number in `wanted`, at any time, as late as it
-// likes: a later run has another number.
+// What can be told to make haste to a place where it may end.
+class Interruptible {
+ public:
+  virtual ~Interruptible() = default;
+  // From any thread, any number of times, without blocking.
+  virtual void interrupt() = 0;
+};
+
+// Lets another thread end a run between two kernels, or inside one where the plan can do that. The runner sets
+// `run` to a number of this run's own before it starts, not 0; whoever wants it ended calls request() with
+// that number, at any time, as late as it likes: a later run has another number.
 struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
-  int next = 0;  // set by the run: its first kernel that did not run; last where all did
+  // Set by the run: the first kernel that did not run to its end, with which to go on; last where all did. A
+  // kernel that was stopped in its middle starts again.
+  int next = 0;
 
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
+  // From any thread.
+  void request(std::uint64_t which) {
+    wanted.store(which);
+    const std::lock_guard lock(mutex);
+    if (inside != nullptr && run == which) inside->interrupt();
+  }
+  // By the run: what to interrupt from now on; nullptr for nothing any more.
+  void set_inside(Interruptible* now) {
+    const std::lock_guard lock(mutex);
+    inside = now;
+  }
+
+  std::mutex mutex{};
+  Interruptible* inside = nullptr;
+};
+
+// The threads that run the kernels of one stream: the one that calls Plan::run, and those that help it.
+struct TeamOptions {
+  int threads = 1;  // the caller among them
+  // Where the helpers run: the i-th (from 1) on cores[i % size] alone. Where the caller runs is its own
+  // affair. Empty: where the thread that makes the team may run.
+  std::vector<int> cores{};
+};
+class Team {
+ public:
+  Team() = default;
+  virtual ~Team() = default;  // not while a run uses it
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+  virtual int width() const = 0;  // its threads
 };
 
 // What runs of one plan keep for the next, beside their memory: which addresses their kernels' operands have.
@@ -83,9 +124,10 @@ class Plan {
   virtual Bytes workspace() const = 0;
   virtual int kernels() const = 0;
   virtual std::string_view kernel_name(int index) const = 0;  // "<node> <implementation>"
-  // What Binding::state of this plan's runs wants, for one run at a time; nullptr where nothing is kept. Must
-  // not outlive the plan. Allocates; from any thread.
-  virtual std::unique_ptr<RunState> make_state() const { return nullptr; }
+  // What Binding::state of this plan's runs wants, for one run at a time; nullptr where nothing is kept. Runs
+  // with it use the threads of `team`, of the plan's engine, which one run at a time may; without one they use
+  // the calling thread alone. Must not outlive the plan or the team. Allocates; from any thread.
+  virtual std::unique_ptr<RunState> make_state(Team* /*team*/ = nullptr) const { return nullptr; }
 
   // Runs `range`, but for kernels of a branch that the data does not take: these are passed over. Where
   // `durations` is not empty (then kernels() long) entry i gets kernel i's duration, 0 where it was passed
@@ -94,8 +136,9 @@ class Plan {
   // there next would fare no better.
   // With binding.faults, bad data of a row that is known fails that row alone: it is noted there, the run
   // goes on to its end in the time that it takes anyway, and the outputs of the other rows are right. With
-  // `stop`, the run ends early, without an error, before the first kernel at which that is requested. With
-  // `pacer`, it rests between kernels as that says.
+  // `stop`, the run ends early, without an error, where that is requested: before its next kernel, or between
+  // two parts of one. When it returns none of the plan's memory is used any more. With `pacer`, it rests
+  // between kernels as that says.
   virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                        StopSignal* stop = nullptr, Pacer* pacer = nullptr) const = 0;
 };
@@ -130,6 +173,9 @@ class Engine {
   virtual std::string_view name() const = 0;
   virtual Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
                                                                const CompileOptions& options) = 0;
+  // Threads for one stream's kernels; nullptr where the engine has no use for them. They have the calling
+  // thread's priority. Fails where the system gives no thread.
+  virtual Result<std::unique_ptr<Team>> make_team(const TeamOptions&) { return nullptr; }
   // Whether the device answers, for one that can be lost. From the thread that runs its plans; it may take
   // for ever where the device hangs.
   virtual Result<> probe() { return {}; }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,8 @@ struct PlanLayout {
 Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io,
                                         std::size_t streams = 1);
 
-// Makes what runs of these plans keep, for each stream.
-void make_states(std::vector<PlanLayout>& layouts);
+// Makes what runs of these plans keep, for each stream; `teams` are theirs (nullptr: a stream has none).
+void make_states(std::vector<PlanLayout>& layouts, std::span<engine::Team* const> teams);
 
 // A model in the host store.
 struct HostModel {

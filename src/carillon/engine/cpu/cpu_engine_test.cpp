@@ -15,9 +15,14 @@ namespace {
 using namespace testing;
 using Make = std::function<Graph(std::int64_t)>;
 
+Engine& the_engine() {
+  static const auto engine = make_cpu_engine({.threads = 2});
+  return *engine;
+}
+
 std::shared_ptr<const CompiledModel> compile(const Make& make, std::vector<int> batches,
                                              Precision precision = Precision::f32) {
-  static const auto engine = make_cpu_engine({.threads = 2});
+  Engine* const engine = &the_engine();
   auto compiled =
       engine->compile(MadeModel(make), {.batch_sizes = std::move(batches), .precision = precision});
   EXPECT_TRUE(compiled.has_value()) << (compiled ? "" : compiled.error().message);
@@ -53,6 +58,15 @@ void expect_agrees(const Make& make, double tolerance, const std::vector<int>& b
     ASSERT_TRUE(done.has_value()) << done.error().message;
     for (std::size_t i = 0; i < want.size(); ++i)
       EXPECT_LE(relative_error(*whole.outputs()[i], *want[i]), tolerance) << "output " << i;
+    const auto team = the_engine().make_team({.threads = 2});
+    ASSERT_TRUE(team.has_value()) << team.error().message;
+    const Bound helped(*model, *plan, inputs, team->get());
+    for (int round = 0; round < 3; ++round) {
+      ASSERT_TRUE(plan->run({0, plan->kernels()}, helped.binding(), {}).has_value());
+      for (std::size_t i = 0; i < want.size(); ++i)
+        EXPECT_TRUE(std::ranges::equal(helped.outputs()[i]->bytes(), whole.outputs()[i]->bytes()))
+            << "output " << i << " by two threads";
+    }
     const Bound parts(*model, *plan, inputs);
     for (int k = 0; k < plan->kernels(); ++k)
       for (int again = 0; again < 2; ++again)

@@ -24,7 +24,7 @@ std::unique_ptr<Kernel> DnnlKernel::copy(graph::Faults&) const {
 
 Result<> DnnlKernel::run(dnnl::stream& stream) {
   try {
-    made_->primitive.execute(stream, arguments_);  // returns when done: the CPU stream over OpenMP is synchronous
+    made_->primitive.execute(stream, arguments_);  // returns when done
   } catch (const dnnl::error& e) {
     return fail(ErrorCode::internal, std::string("oneDNN: ") + e.what());
   }

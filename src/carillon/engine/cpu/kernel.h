@@ -32,7 +32,9 @@ class Kernel {
   // For another run state: what never changes is shared, no operand has a place yet. Bad data that it meets
   // is noted in `faults`, which must outlive it.
   virtual std::unique_ptr<Kernel> copy(graph::Faults& faults) const = 0;
-  // Of a copy whose operands all have places.
+  // Whether it divides its work among the parts of the arena that it runs in; else it runs in an arena of one.
+  virtual bool divides() const { return false; }
+  // Of a copy whose operands all have places. Where it was stopped between parts its result is not complete.
   virtual Result<> run(dnnl::stream& stream) = 0;
   // Operand `operand` (as numbered by whoever made the kernel) now lies at `address`.
   virtual void place(int operand, std::byte* address) = 0;
@@ -47,6 +49,7 @@ class DnnlKernel final : public Kernel {
   };
   DnnlKernel(const dnnl::engine& engine, dnnl::primitive primitive, std::vector<Argument> arguments);
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return true; }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 

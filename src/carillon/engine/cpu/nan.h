@@ -30,6 +30,11 @@ bool makes_nan(std::string_view op);
 // Whether an element of a floating-point tensor is NaN.
 bool has_nan(const graph::Tensor& tensor);
 
+// Whether a pass over so many elements is divided: below that it takes longer to call helpers.
+constexpr bool worth_dividing(std::uint64_t elements) {
+  return elements > 1 << 16;
+}
+
 // Elements that lie one behind the other.
 struct Elements {
   graph::DataType type = graph::DataType::f32;
@@ -46,6 +51,7 @@ class WatchKernel final : public Kernel {
   // `always`: sets the flag whatever the tensors hold.
   WatchKernel(std::vector<Elements> tensors, bool always);
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -63,6 +69,7 @@ class NoteNanKernel final : public Kernel {
   static std::uint64_t bytes(const Elements& elements) { return (elements.count + 7) / 8; }
   NoteNanKernel(Elements elements, bool more) : elements_(elements), more_(more) {}
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return worth_dividing(elements_.count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -78,6 +85,7 @@ class RestoreNanKernel final : public Kernel {
  public:
   explicit RestoreNanKernel(Elements elements) : elements_(elements) {}
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return worth_dividing(elements_.count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -107,6 +115,7 @@ class SpreadNanKernel final : public Kernel {
 
   SpreadNanKernel(const Desc& from, const Desc& to, Reached reached);
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return worth_dividing(elements_of(to_).count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -125,6 +134,9 @@ class SoftmaxNanKernel final : public Kernel {
   SoftmaxNanKernel(graph::DataType type, std::int64_t outer, std::int64_t extent, std::int64_t inner)
       : type_(type), outer_(outer), extent_(extent), inner_(inner) {}
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override {
+    return worth_dividing(static_cast<std::uint64_t>(outer_ * extent_ * inner_));
+  }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -144,6 +156,7 @@ class SequenceKernel final : public Kernel {
   };
   explicit SequenceKernel(std::vector<Part> parts) : parts_(std::move(parts)) {}
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 

@@ -12,10 +12,6 @@
 
 namespace carillon::engine::cpu {
 
-// Sets the OpenMP team of the calling thread to `threads`, and makes it flush denormals. Cheap when nothing
-// changes.
-void enter_team(int threads);
-
 // Everything that a finished plan consists of.
 struct PlanParts {
   struct Patch {  // operand `operand` of kernel `kernel` lies at `slot`
@@ -36,6 +32,7 @@ struct PlanParts {
   std::vector<Guard> guards;
   bool branches = false;      // some of them are the model's own
   std::vector<int> guard_of;  // by kernel; -1: it always runs
+  std::vector<int> parts;     // by kernel: of the arena that it is made for
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<std::string> names;  // as many as kernels
   std::vector<Patch> patches;
@@ -43,7 +40,7 @@ struct PlanParts {
 
 class CpuPlan final : public Plan {
  public:
-  CpuPlan(PlanParts parts, const dnnl::engine& engine, int threads);
+  CpuPlan(PlanParts parts, const dnnl::engine& engine);
 
   int batch() const override { return parts_.batch; }
   std::span<const graph::TensorSpec> inputs() const override { return parts_.inputs; }
@@ -53,12 +50,13 @@ class CpuPlan final : public Plan {
   std::string_view kernel_name(int index) const override {
     return parts_.names[static_cast<std::size_t>(index)];
   }
-  std::unique_ptr<RunState> make_state() const override;
+  std::unique_ptr<RunState> make_state(Team* team) const override;
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                StopSignal* stop = nullptr, Pacer* pacer = nullptr) const override;
 
  private:
   class State;
+  class Run;
   bool holds(int guard, State& state) const;
   Result<> heed_faults(int kernel, const graph::Faults& found, const graph::Faults* to) const;
 
@@ -66,7 +64,6 @@ class CpuPlan final : public Plan {
   dnnl::engine engine_;
   std::vector<PlanParts::Patch> workspace_patches_, weight_patches_;
   std::vector<std::vector<PlanParts::Patch>> input_patches_, output_patches_;
-  int threads_;
 };
 
 }  // namespace carillon::engine::cpu

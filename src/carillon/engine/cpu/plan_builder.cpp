@@ -25,11 +25,12 @@ std::string describe(const graph::TensorType& type) {
 }  // namespace
 
 PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch,
-                         WeightStore& weights, Precision precision)
+                         WeightStore& weights, Precision precision, int parts)
     : engine_(engine),
       graph_(graph),
       weights_(weights),
       heavy_type_(precision == Precision::bf16 ? DnnlType::bf16 : DnnlType::f32),
+      arena_parts_(parts),
       consumers_(graph.values.size()),
       is_output_(graph.values.size(), false),
       places_(graph.values.size()),
@@ -323,6 +324,7 @@ void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
   }
   const int k = static_cast<int>(parts_.kernels.size());
   parts_.names.push_back(std::move(name));
+  parts_.parts.push_back(kernel->divides() ? arena_parts_ : 0);
   parts_.kernels.push_back(std::move(kernel));
   parts_.guard_of.push_back(guard_);
   for (int g = guard_; g >= 0; g = guards_[static_cast<std::size_t>(g)].parent) {

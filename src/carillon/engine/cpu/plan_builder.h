@@ -41,9 +41,9 @@ struct Operand {
 // Members that make primitives throw dnnl::error.
 class PlanBuilder {
  public:
-  // `graph` is at a batch of `batch` rows.
+  // `graph` is at a batch of `batch` rows. `parts`: of the arena in which the builder is used.
   PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch, WeightStore& weights,
-              Precision precision);
+              Precision precision, int parts);
 
   const dnnl::engine& engine() const { return engine_; }
   const graph::Graph& graph() const { return graph_; }
@@ -159,6 +159,7 @@ class PlanBuilder {
   const graph::Graph& graph_;
   WeightStore& weights_;
   DnnlType heavy_type_;
+  int arena_parts_;
   std::vector<std::vector<int>> consumers_;
   std::vector<bool> is_output_;
   std::vector<std::vector<Place>> places_;  // of each value; the first is where it was made

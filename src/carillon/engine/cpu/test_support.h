@@ -157,8 +157,8 @@ inline Buffers reference(const Graph& g, const Buffers& inputs) {
 // The memory of one plan: workspace and outputs start as NaNs, so that reading what nobody wrote shows.
 class Bound {
  public:
-  Bound(const CompiledModel& model, const Plan& plan, Buffers inputs)
-      : inputs_(std::move(inputs)), state_(plan.make_state()) {
+  Bound(const CompiledModel& model, const Plan& plan, Buffers inputs, Team* team = nullptr)
+      : inputs_(std::move(inputs)), state_(plan.make_state(team)) {
     weights_ = block(model.weights().count);
     model.write_weights(0, weights_->bytes().first(model.weights().count));
     workspace_ = block(plan.workspace().count);
