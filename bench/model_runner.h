@@ -72,14 +72,14 @@ class Runner {
     }
   }
 
-  Result<> run(std::span<Duration> durations = {}) {
+  Result<> run(std::span<Duration> durations = {}, engine::StopSignal* stop = nullptr) {
     return plan_->run({0, plan_->kernels()},
                       {.inputs = input_pointers_,
                        .outputs = output_pointers_,
                        .workspace = workspace_->bytes().data(),
                        .weights = weights_->bytes().data(),
                        .state = state_.get()},
-                      durations);
+                      durations, stop);
   }
 
  private:

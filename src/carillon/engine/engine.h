@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +29,10 @@ struct CompileOptions {
                                16};  // ascending, distinct, each >= 1; {1} for a model without a batch
   Precision precision = Precision::f32;
   bool pads = false;  // see CompiledModel::pads()
+  // For runs that are to be stopped inside kernels soon: a kernel is divided into as many parts as cost at
+  // most this share of its time, in [0, 1], which is measured. That takes some times as long as a run of each
+  // plan on one thread. Nothing: into as many as there are threads, which takes no time to find out.
+  std::optional<double> stop_cost;
 };
 
 // Kernels [first, last) of a plan.
@@ -124,6 +129,8 @@ class Plan {
   virtual Bytes workspace() const = 0;
   virtual int kernels() const = 0;
   virtual std::string_view kernel_name(int index) const = 0;  // "<node> <implementation>"
+  // Into how many parts the kernel is divided, between which a run may stop; 1: it is not.
+  virtual int kernel_parts(int /*index*/) const { return 1; }
   // What Binding::state of this plan's runs wants, for one run at a time; nullptr where nothing is kept. Runs
   // with it use the threads of `team`, of the plan's engine, which one run at a time may; without one they use
   // the calling thread alone. Must not outlive the plan or the team. Allocates; from any thread.

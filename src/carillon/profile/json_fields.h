@@ -61,13 +61,16 @@ class JsonFields {
                 double most, const std::string& meaning, std::optional<double> otherwise = std::nullopt) {
     const json* value = field(object, place, name, !otherwise);
     if (value == nullptr) return otherwise.value_or(least);
-    const double read = value->is_number() ? value->get<double>() : std::nan("");
-    if (!(read >= least && read <= most)) {
-      wrong(at(place, name), "is " + shown(*value) + ", but should be " + meaning + " in " + short_of(least) +
-                                 ".." + short_of(most));
-      return least;
-    }
-    return read;
+    return number_of(*value, at(place, name), least, most, meaning);
+  }
+  // The same of a value that stands by itself, at `place`.
+  double number_of(const json& value, const std::string& place, double least, double most,
+                   const std::string& meaning) {
+    const double read = value.is_number() ? value.get<double>() : std::nan("");
+    if (read >= least && read <= most) return read;
+    wrong(place, "is " + shown(value) + ", but should be " + meaning + " in " + short_of(least) + ".." +
+                     short_of(most));
+    return least;
   }
 
   // A whole number in [least, most].

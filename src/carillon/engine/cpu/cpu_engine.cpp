@@ -189,6 +189,9 @@ class CpuEngine final : public Engine {
         std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
       return invalid("model \"" + model.name() +
                      "\": batch sizes must be ascending, distinct and at least 1");
+    if (options.stop_cost && !(*options.stop_cost >= 0 && *options.stop_cost <= 1))
+      return invalid("model \"" + model.name() + "\": stop_cost is " + std::to_string(*options.stop_cost) +
+                     ": it must be 0 to 1");
     if (!model.batched() && sizes != std::vector{1})
       return invalid("model \"" + model.name() + "\" does not batch: its only batch size is 1");
     return {};
@@ -205,6 +208,8 @@ class CpuEngine final : public Engine {
     const std::size_t lengths = std::max<std::size_t>(1, compiled->lengths_.size());
     compiled->plans_.resize(options.batch_sizes.size() * lengths);
     WeightStore weights(engine_);
+    std::optional<Divider> divider;
+    if (options.stop_cost) divider.emplace(engine_, *options.stop_cost);
     // The largest first: what it packs, the others take over.
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
       const int batch = options.batch_sizes[i / lengths];
@@ -219,7 +224,8 @@ class CpuEngine final : public Engine {
         return in_context(where, same.error());
       if (auto same = check_shapes(*graph, graph->outputs, outputs, "output"); !same)
         return in_context(where, same.error());
-      PlanBuilder builder(engine_, *graph, batch, weights, options.precision, threads_);
+      PlanBuilder builder(engine_, *graph, batch, weights, options.precision, threads_,
+                          divider ? &*divider : nullptr);
       for (const graph::Node& node : graph->nodes) {
         if (auto lowered = lower_node(builder, node); !lowered) return in_context(where, lowered.error());
         if (makes_nan(node.op))

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,7 +33,7 @@ struct PlanParts {
   std::vector<Guard> guards;
   bool branches = false;      // some of them are the model's own
   std::vector<int> guard_of;  // by kernel; -1: it always runs
-  std::vector<int> parts;     // by kernel: of the arena that it is made for
+  std::vector<int> parts;     // by kernel: of the arena that it is made for; 0: it is not divided
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<std::string> names;  // as many as kernels
   std::vector<Patch> patches;
@@ -49,6 +50,9 @@ class CpuPlan final : public Plan {
   int kernels() const override { return static_cast<int>(parts_.kernels.size()); }
   std::string_view kernel_name(int index) const override {
     return parts_.names[static_cast<std::size_t>(index)];
+  }
+  int kernel_parts(int index) const override {
+    return std::max(1, parts_.parts[static_cast<std::size_t>(index)]);
   }
   std::unique_ptr<RunState> make_state(Team* team) const override;
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
