@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "carillon/base/random.h"
@@ -28,6 +29,9 @@ class Runner {
     auto compiled = runner.engine_->compile(**model, fitting);
     if (!compiled) return std::unexpected(compiled.error());
     runner.compiled_ = *compiled;
+    auto team = runner.engine_->make_team({.threads = threads_of(cpu)});
+    if (!team) return std::unexpected(team.error());
+    runner.team_ = std::move(*team);
     runner.weights_ = block(runner.compiled_->weights().count);
     runner.compiled_->write_weights(0, runner.weights_->bytes().first(runner.compiled_->weights().count));
     return runner;
@@ -42,6 +46,7 @@ class Runner {
     inputs_ = tensors(plan_->inputs());
     outputs_ = tensors(plan_->outputs());
     workspace_ = block(plan_->workspace().count);
+    state_ = plan_->make_state(team_.get());
     input_pointers_.clear();
     output_pointers_.clear();
     for (auto& t : inputs_) input_pointers_.push_back(t.bytes().data());
@@ -67,16 +72,20 @@ class Runner {
     }
   }
 
-  Result<> run(std::span<Duration> durations = {}) {
+  Result<> run(std::span<Duration> durations = {}, engine::StopSignal* stop = nullptr) {
     return plan_->run({0, plan_->kernels()},
                       {.inputs = input_pointers_,
                        .outputs = output_pointers_,
                        .workspace = workspace_->bytes().data(),
-                       .weights = weights_->bytes().data()},
-                      durations);
+                       .weights = weights_->bytes().data(),
+                       .state = state_.get()},
+                      durations, stop);
   }
 
  private:
+  static int threads_of(const engine::CpuOptions& cpu) {
+    return cpu.threads > 0 ? cpu.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
   static std::unique_ptr<graph::Tensor> block(std::uint64_t size) {
     return std::make_unique<graph::Tensor>(graph::TensorType{
         graph::DataType::u8, {static_cast<std::int64_t>(std::max<std::uint64_t>(size, 1))}});
@@ -90,6 +99,8 @@ class Runner {
   std::unique_ptr<engine::Engine> engine_;
   std::shared_ptr<const engine::CompiledModel> compiled_;
   const engine::Plan* plan_ = nullptr;
+  std::unique_ptr<engine::Team> team_;
+  std::unique_ptr<engine::RunState> state_;
   std::unique_ptr<graph::Tensor> weights_, workspace_;
   std::vector<graph::Tensor> inputs_, outputs_;
   std::vector<const std::byte*> input_pointers_;

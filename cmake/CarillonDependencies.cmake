@@ -1,12 +1,16 @@
 # Everything that Carillon links to, found once. tools/setup installs all of it.
 
 find_package(Threads REQUIRED)
+set(TBB_FIND_RELEASE_ONLY ON)  # oneDNN's is, in any build
 find_package(dnnl 3.2 CONFIG QUIET)
 if(NOT dnnl_FOUND)
   message(FATAL_ERROR
     "oneDNN 3.2 was not found in ${CMAKE_SOURCE_DIR}/.venv. Run tools/setup first "
     "(it installs Debian packages and a Python environment inside the checkout).")
 endif()
+# libdnnl names no folder for what it needs itself (the runtime of its compiler), which lies beside it. A program's
+# RPATH is looked at for that too, its RUNPATH is not.
+add_link_options(-Wl,--disable-new-dtags)
 find_package(Protobuf REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)

@@ -2,8 +2,7 @@
 
 namespace carillon::cli {
 
-// Sets what must be in the environment before libraries start (how OpenMP's threads wait), by running the
-// program again with it where it was not set. What the user has set is kept.
-void prepare_environment(int argc, char** argv);
+// Tells malloc which blocks go back to the system. Before other threads start.
+void prepare_environment();
 
 }  // namespace carillon::cli

@@ -42,7 +42,7 @@ bool printed() {
 int main(int argc, char** argv) {
   using namespace carillon::cli;
   end_in_words();
-  prepare_environment(argc, argv);
+  prepare_environment();
 
   CLI::App program{
       "Carillon runs deep-learning models by their deadlines.\n"

@@ -13,6 +13,7 @@
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/interference/cpu_probe.h"
 #include "carillon/cli/interference/measure.h"
+#include "carillon/cli/kernel_times.h"
 #include "carillon/cli/profile_fit.h"
 #include "carillon/controller/model_loader.h"
 
@@ -28,6 +29,8 @@ struct ProfileArguments {
   bool json = false;
   server::DeviceArguments device;
   FitArguments fit;
+  bool kernels = false;
+  double stop_cost = 0.02;
   bool interference = false;
   std::string out_measurements;
   int together = 3;
@@ -190,6 +193,10 @@ int measure_together(const ProfileArguments& arguments) {
 int run_profile(const ProfileArguments& arguments) {
   if (!arguments.fit.files.empty()) return fit_files(arguments.fit, arguments.json);
   if (arguments.interference) return measure_together(arguments);
+  if (arguments.kernels && arguments.device.device != "cpu")
+    return fail_profile(exit_usage,
+                        {ErrorCode::invalid_argument, "--kernels measures on --device cpu, not on '" +
+                                                          arguments.device.device + "'"});
   const SteadyClock clock;
   auto device = server::make_device(arguments.device, clock);
   if (!device) return fail_profile(exit_usage, device.error());
@@ -221,13 +228,25 @@ int run_profile(const ProfileArguments& arguments) {
       const repository::ModelVersion& version = entry.versions.back();
       fmt::print(stderr, "compiling");
       std::fflush(stderr);
-      auto model = controller::prepare_model(entry, version, *device->engine, **worker, ModelId{next},
-                                             [](const auto&) {});
+      const controller::LoadTarget target{
+          .engine = device->engine.get(),
+          .worker = worker->get(),
+          .stop_cost = arguments.kernels ? std::optional(arguments.stop_cost) : std::nullopt};
+      auto model =
+          controller::prepare_model(entry, version, {&target, 1}, ModelId{next}, [](const auto&) {});
       if (!model) return std::unexpected(model.error());
       ++next;
       fmt::print(stderr, ", measuring batch");
       auto measured = measure_model(*model, version.version, **worker, arguments.repeats);
       if (!measured) return std::unexpected(measured.error());
+      if (arguments.kernels) {
+        fmt::print(stderr, ", kernels");
+        std::fflush(stderr);
+        auto kernels = measure_kernels(*device->engine, *model->compiled,
+                                       {.threads = profile.threads, .repeats = arguments.repeats}, clock);
+        if (!kernels) return in_context("kernels", kernels.error());
+        measured->kernels = std::move(*kernels);
+      }
       profile.models.push_back(std::move(*measured));
       return {};
     }();
@@ -299,12 +318,25 @@ void add_profile(CLI::App& program, int& status) {
   command.add_option("--repeats", arguments->repeats, "Measurements of each batch size")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
+  auto& kernels = *command.add_flag(
+      "--kernels", arguments->kernels,
+      "Also write, for each kernel, into how many parts it is divided, between which a run may stop, and its "
+      "time on 1, 2, ... threads; models are compiled to be stopped so. Only for --device cpu");
+  command
+      .add_option("--stop-cost", arguments->stop_cost,
+                  "With --kernels: the share of a kernel's time that its parts may cost")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->needs(&kernels);
+  interference.excludes(&kernels);
+  fit.excludes(&kernels);
   add_device_options(command, arguments->device);
   command.add_flag("--json", arguments->json, "Print the profile as one JSON object");
   command.footer(
       "Examples:\n"
       "  carillon profile --models ./models --out profile.json\n"
       "  carillon profile --models ./models --only resnet50 --repeats 1000 --json\n"
+      "  carillon profile --models ./models --kernels --out profile.json\n"
       "  carillon profile --models ./models --interference --out-coefficients models.json --out-hardware "
       "cpu.json\n"
       "  carillon profile --fit profiles/igniter/profile_samples.json --fit profiles/igniter/workloads.json "

@@ -78,7 +78,8 @@ Result<std::vector<Compiled>> import_and_compile(repository::ModelConfig& config
     auto compiled = target.engine->compile(
         **model, {.batch_sizes = config.batch_sizes,
                   .precision = config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
-                  .pads = config.padding});
+                  .pads = config.padding,
+                  .stop_cost = target.stop_cost});
     if (!compiled) return std::unexpected(compiled.error());
     out.push_back(std::move(*compiled));
   }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct LoadTarget {
   engine::Engine* engine = nullptr;
   worker::Worker* worker = nullptr;
   bool like_the_last = false;  // the target before it: what is measured there is true here
+  std::optional<double> stop_cost{};  // see engine::CompileOptions
 };
 
 // One version of a model, imported, compiled and known to the workers.

@@ -28,12 +28,14 @@ testing::Graph layers(std::int64_t batch) {
 
 const SteadyClock the_clock;
 
-testing::UnderTest on_the_host(std::shared_ptr<const CompiledModel> model) {
+testing::UnderTest on_the_host(std::shared_ptr<const CompiledModel> model,
+                               std::shared_ptr<Team> team = nullptr) {
   std::vector<std::string> notes;
   auto memory = HostMemory::make({.pages = 3, .io = mib(1), .workspace = mib(1)}, notes);
   EXPECT_TRUE(memory) << memory.error().message;
   return {.model = std::move(model),
           .stream = [] { return std::make_unique<HostStream>(the_clock, "test", Duration{50us}); },
+          .team = std::move(team),
           .memory = std::move(*memory)};
 }
 
@@ -42,6 +44,15 @@ TEST(Conformance, Cpu) {
   const auto model = engine->compile(testing::MadeModel(layers), {.batch_sizes = {1, 4}});
   ASSERT_TRUE(model) << model.error().message;
   testing::expect_conforms(on_the_host(*model));
+}
+
+TEST(Conformance, CpuWithATeam) {
+  const auto engine = make_cpu_engine({.threads = 2});
+  const auto model = engine->compile(testing::MadeModel(layers), {.batch_sizes = {1, 4}});
+  ASSERT_TRUE(model) << model.error().message;
+  auto team = engine->make_team({.threads = 2});
+  ASSERT_TRUE(team) << team.error().message;
+  testing::expect_conforms(on_the_host(*model, std::move(*team)));
 }
 
 TEST(Conformance, Emulated) {

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +29,10 @@ struct CompileOptions {
                                16};  // ascending, distinct, each >= 1; {1} for a model without a batch
   Precision precision = Precision::f32;
   bool pads = false;  // see CompiledModel::pads()
+  // For runs that are to be stopped inside kernels soon: a kernel is divided into as many parts as cost at
+  // most this share of its time, in [0, 1], which is measured. That takes some times as long as a run of each
+  // plan on one thread. Nothing: into as many as there are threads, which takes no time to find out.
+  std::optional<double> stop_cost;
 };
 
 // Kernels [first, last) of a plan.
@@ -35,15 +41,65 @@ struct KernelRange {
   int last = 0;
 };
 
-// Lets another thread end a run between two kernels. The runner sets `run` to a number of this run's own
-// before it starts, not 0; whoever wants it ended stores that number in `wanted`, at any time, as late as it
-// likes: a later run has another number.
+// What can be told to make haste to a place where it may end.
+class Interruptible {
+ public:
+  virtual ~Interruptible() = default;
+  // From any thread, any number of times, without blocking.
+  virtual void interrupt() = 0;
+};
+
+// Lets another thread end a run between two kernels, or inside one where the plan can do that. The runner sets
+// `run` to a number of this run's own before it starts, not 0; whoever wants it ended calls request() with
+// that number, at any time, as late as it likes: a later run has another number.
 struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
-  int next = 0;  // set by the run: its first kernel that did not run; last where all did
+  // Set by the run: the first kernel that did not run to its end, with which to go on; last where all did. A
+  // kernel that was stopped in its middle starts again.
+  int next = 0;
 
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
+  // From any thread.
+  void request(std::uint64_t which) {
+    wanted.store(which);
+    const std::lock_guard lock(mutex);
+    if (inside != nullptr && run == which) inside->interrupt();
+  }
+  // By the run: what to interrupt from now on; nullptr for nothing any more.
+  void set_inside(Interruptible* now) {
+    const std::lock_guard lock(mutex);
+    inside = now;
+  }
+
+  std::mutex mutex{};
+  Interruptible* inside = nullptr;
+};
+
+// The threads that run the kernels of one stream: the one that calls Plan::run, and those that help it.
+struct TeamOptions {
+  int threads = 1;  // the caller among them
+  // Where the helpers run: the i-th (from 1) on cores[i % size] alone. Where the caller runs is its own
+  // affair. Empty: where the thread that makes the team may run.
+  std::vector<int> cores{};
+};
+class Team {
+ public:
+  Team() = default;
+  virtual ~Team() = default;  // not while a run uses it
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+  virtual int width() const = 0;  // its threads
+};
+
+// What runs of one plan keep for the next, beside their memory: which addresses their kernels' operands have.
+// Whoever owns a stream makes one for each plan that it may run (Plan::make_state()), ahead of any run.
+class RunState {
+ public:
+  RunState() = default;
+  virtual ~RunState() = default;
+  RunState(const RunState&) = delete;
+  RunState& operator=(const RunState&) = delete;
 };
 
 // Where one run finds its memory, and leaves what it found. Pointers are 64-byte aligned; nothing overlaps.
@@ -54,14 +110,16 @@ struct Binding {
   const std::byte* weights = nullptr;  // CompiledModel::weights() bytes, as write_weights() left them
   // Gets the rows whose data kernels cannot use, beside what is in it. nullptr: one such row fails the run.
   graph::Faults* faults = nullptr;
+  RunState* state = nullptr;  // of the plan that runs; nullptr where make_state() gives none
 };
 
 // An ordered list of kernels for one model at one batch size and length, every buffer's place known in
 // advance.
 //
 // Kernels are idempotent: a run of [0, i), then of [i, n), equals one of [0, n), and a kernel may be run
-// again. run() is not to be called by two threads at once for plans of one engine's same thread pool; it
-// allocates nothing that grows with the tensors and takes no lock that another plan's run holds.
+// again. A plan does not change once it is made: any number of threads may run it at once, each with a state
+// and memory of its own. run() allocates nothing that grows with the tensors and takes no lock that another
+// run holds.
 class Plan {
  public:
   virtual ~Plan() = default;
@@ -71,6 +129,12 @@ class Plan {
   virtual Bytes workspace() const = 0;
   virtual int kernels() const = 0;
   virtual std::string_view kernel_name(int index) const = 0;  // "<node> <implementation>"
+  // Into how many parts the kernel is divided, between which a run may stop; 1: it is not.
+  virtual int kernel_parts(int /*index*/) const { return 1; }
+  // What Binding::state of this plan's runs wants, for one run at a time; nullptr where nothing is kept. Runs
+  // with it use the threads of `team`, of the plan's engine, which one run at a time may; without one they use
+  // the calling thread alone. Must not outlive the plan or the team. Allocates; from any thread.
+  virtual std::unique_ptr<RunState> make_state(Team* /*team*/ = nullptr) const { return nullptr; }
 
   // Runs `range`, but for kernels of a branch that the data does not take: these are passed over. Where
   // `durations` is not empty (then kernels() long) entry i gets kernel i's duration, 0 where it was passed
@@ -79,8 +143,9 @@ class Plan {
   // there next would fare no better.
   // With binding.faults, bad data of a row that is known fails that row alone: it is noted there, the run
   // goes on to its end in the time that it takes anyway, and the outputs of the other rows are right. With
-  // `stop`, the run ends early, without an error, before the first kernel at which that is requested. With
-  // `pacer`, it rests between kernels as that says.
+  // `stop`, the run ends early, without an error, where that is requested: before its next kernel, or between
+  // two parts of one. When it returns none of the plan's memory is used any more. With `pacer`, it rests
+  // between kernels as that says.
   virtual Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                        StopSignal* stop = nullptr, Pacer* pacer = nullptr) const = 0;
 };
@@ -115,6 +180,9 @@ class Engine {
   virtual std::string_view name() const = 0;
   virtual Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
                                                                const CompileOptions& options) = 0;
+  // Threads for one stream's kernels; nullptr where the engine has no use for them. They have the calling
+  // thread's priority. Fails where the system gives no thread.
+  virtual Result<std::unique_ptr<Team>> make_team(const TeamOptions&) { return nullptr; }
   // Whether the device answers, for one that can be lost. From the thread that runs its plans; it may take
   // for ever where the device hangs.
   virtual Result<> probe() { return {}; }

@@ -25,7 +25,7 @@ void HostStream::launch(const Launch& launch) {
 
 void HostStream::evict(std::uint64_t run) {
   wanted_.store(run);
-  if (running_.load() == run) signal_.wanted.store(run);
+  if (running_.load() == run) signal_.request(run);
 }
 
 TimePoint HostStream::turn() {

@@ -23,6 +23,8 @@ using nlohmann::json;
 constexpr double longest_ms = 1e9;  // eleven days: any longer is a mistake, and stays far from overflow
 constexpr int largest_batch = 65'536;
 constexpr std::int64_t largest_length = std::int64_t{1} << 40;
+constexpr int most_parts = 65'536;
+constexpr std::size_t most_widths = 4'096;
 constexpr std::int64_t largest_count = std::int64_t{1} << 53;
 
 Duration milliseconds(JsonFields& reader, const json& object, const std::string& place,
@@ -66,6 +68,19 @@ std::vector<BatchTimes> read_batches(JsonFields& reader, const json& object, con
   return out;
 }
 
+std::vector<Duration> read_by_width(JsonFields& reader, const json& kernel, const std::string& place) {
+  std::vector<Duration> out;
+  const json& widths = reader.array(kernel, place, "by_width_ms", false);
+  if (widths.size() > most_widths)
+    reader.wrong(place + ".by_width_ms", "has " + std::to_string(widths.size()) +
+                                             " entries, but should have at most " +
+                                             std::to_string(most_widths));
+  for (std::size_t i = 0; i < widths.size() && !reader.failed(); ++i)
+    out.push_back(from_ms(reader.number(widths[i], JsonFields::at(place + ".by_width_ms", i), 0,
+                                           longest_ms, "milliseconds")));
+  return out;
+}
+
 ModelProfile read_model_profile(JsonFields& reader, const json& object, const std::string& place) {
   ModelProfile model;
   model.name = reader.text(object, place, "name", true);
@@ -100,6 +115,9 @@ ModelProfile read_model_profile(JsonFields& reader, const json& object, const st
     entry.batch = static_cast<int>(reader.integer(kernels[i], here, "batch", 1, largest_batch));
     entry.name = reader.text(kernels[i], here, "name", true);
     entry.mean = milliseconds(reader, kernels[i], here, "mean_ms");
+    entry.length = reader.integer(kernels[i], here, "length", 0, largest_length, 0);
+    entry.parts = static_cast<int>(reader.integer(kernels[i], here, "parts", 1, most_parts, 1));
+    entry.by_width = read_by_width(reader, kernels[i], here);
     model.kernels.push_back(std::move(entry));
   }
   return model;
@@ -201,8 +219,15 @@ std::string to_json(const DeviceProfile& profile) {
     }
     if (!model.kernels.empty()) {
       auto& kernels = object["kernels"] = nlohmann::ordered_json::array();
-      for (const KernelTimes& entry : model.kernels)
-        kernels.push_back({{"batch", entry.batch}, {"name", entry.name}, {"mean_ms", to_ms(entry.mean)}});
+      for (const KernelTimes& entry : model.kernels) {
+        auto& kernel = kernels.emplace_back();
+        kernel["batch"] = entry.batch;
+        if (entry.length > 0) kernel["length"] = entry.length;
+        kernel["name"] = entry.name;
+        kernel["mean_ms"] = to_ms(entry.mean);
+        kernel["parts"] = entry.parts;
+        for (const Duration time : entry.by_width) kernel["by_width_ms"].push_back(to_ms(time));
+      }
     }
     models.push_back(std::move(object));
   }

@@ -38,7 +38,10 @@ struct LengthTimes {
 struct KernelTimes {
   int batch = 1;
   std::string name;
-  Duration mean{0};
+  Duration mean{0};                // on as many threads as the profile says
+  std::int64_t length = 0;         // 0: the model has none
+  int parts = 1;                   // into which it is divided, between which a run may stop
+  std::vector<Duration> by_width;  // the mean on 1, 2, ... threads; may be empty
 
   friend bool operator==(const KernelTimes&, const KernelTimes&) = default;
 };
@@ -50,7 +53,7 @@ struct ModelProfile {
   Times load;
   std::vector<BatchTimes> batches;   // ascending by batch, never empty; at the middle one of `lengths`
   std::vector<LengthTimes> lengths;  // ascending; empty where the model's inputs have one shape
-  std::vector<KernelTimes> kernels;  // optional: in the order of the plan, by batch
+  std::vector<KernelTimes> kernels;  // optional: in the order of the plan, by length and batch
 
   // Mean time of a batch of `batch` >= 1; on the line between (beyond: through the last two of) the sizes
   // that were measured.
@@ -67,7 +70,8 @@ struct ModelProfile {
 //                "batches": [{"batch": 1, "p50_ms": 40.2, "p99_ms": 43.0, "mean_ms": 40.5, "min_ms": 39.9,
 //                             "max_ms": 43.1, "n": 100}],
 //                "lengths": [{"length": 16, "batches": [{"batch": 1, ...}]}],
-//                "kernels": [{"batch": 1, "name": "conv1 jit", "mean_ms": 0.5}]}]}
+//                "kernels": [{"batch": 1, "length": 16, "name": "conv1 jit", "mean_ms": 0.5, "parts": 32,
+//                             "by_width_ms": [0.9, 0.5]}]}]}
 struct DeviceProfile {
   std::string device;
   std::string created;   // ISO 8601
@@ -83,7 +87,8 @@ struct DeviceProfile {
 
 // Parses the text of a profile file. `where` (the file's name) opens every error, which goes on with the
 // place in the document, what was there and what would be right. Unknown fields are ignored. In "load_ms" and
-// in a batch only p50 and p99 are required; what is missing of the rest is taken from them.
+// in a batch only p50 and p99 are required; what is missing of the rest is taken from them. In a kernel
+// "length", "parts" and "by_width_ms" may be missing.
 Result<DeviceProfile> parse_profile(std::string_view json, std::string_view where);
 Result<DeviceProfile> read_profile(const std::filesystem::path& file);
 

@@ -109,7 +109,13 @@ DeviceProfile sample() {
                       .load = t,
                       .batches = {{1, t}, {2, u}},
                       .lengths = {{16, {{1, t}}}, {64, {{1, t}, {2, u}}}},
-                      .kernels = {{1, "conv", 7us}}}}};
+                      .kernels = {{1, "conv", 7us},
+                                  {.batch = 2,
+                                   .name = "conv",
+                                   .mean = 12us,
+                                   .length = 16,
+                                   .parts = 64,
+                                   .by_width = {20us, 12us}}}}}};
 }
 
 TEST(Profile, ReadsWhatItWrites) {
@@ -180,6 +186,42 @@ TEST(Profile, ErrorsSayWhereAndWhatWouldBeRight) {
     ASSERT_FALSE(read.has_value()) << row.text;
     EXPECT_NE(read.error().message.find(row.says), std::string::npos) << read.error().message;
     EXPECT_EQ(read.error().message.find("file.json: "), 0U) << read.error().message;
+  }
+}
+
+TEST(Profile, KernelsOfOldFilesHaveOnePartAndNoWidths) {
+  const auto with = [](const std::string& kernel) {
+    return R"({"device": "d", "models": [{"name": "m", "weights_bytes": 1, "load_ms": {"p50": 1, "p99": 2},
+               "batches": [{"batch": 1, "p50_ms": 1, "p99_ms": 2}], "kernels": [)" +
+           kernel + "]}]}";
+  };
+  const auto old = parse_profile(with(R"({"batch": 1, "name": "conv", "mean_ms": 0.5})"), "f");
+  ASSERT_TRUE(old.has_value()) << old.error().message;
+  EXPECT_EQ(old->models[0].kernels, (std::vector<KernelTimes>{{.batch = 1, .name = "conv", .mean = 500us}}));
+
+  const std::string start = R"({"batch": 1, "name": "conv", "mean_ms": 0.5, )";
+  std::string many = "0";
+  for (int i = 0; i < 4096; ++i) many += ",0";
+  const struct {
+    std::string kernel, says;
+  } rows[] = {
+      {"7", "kernels[0]: is number"},
+      {R"({"batch": 1, "mean_ms": 0.5})", "has no \"name\""},
+      {R"({"batch": 1, "name": "conv", "mean_ms": -1})", "mean_ms: is -1"},
+      {start + R"("parts": 0})", "parts: is 0, but should be a whole number in 1..65536"},
+      {start + R"("parts": 1e9})", "parts: is 1000000000.0"},
+      {start + R"("parts": "2"})", "parts: is \"2\""},
+      {start + R"("length": -1})", "length: is -1"},
+      {start + R"("by_width_ms": 3})", "by_width_ms: is number, but should be an array"},
+      {start + R"("by_width_ms": [0.5, null, 0.2]})", "by_width_ms[1]: is null, but should be milliseconds"},
+      {start + R"("by_width_ms": [0.5, -0.1]})", "by_width_ms[1]: is -0.1"},
+      {start + R"("by_width_ms": [1e300]})", "by_width_ms[0]: is 1e+300"},
+      {start + R"("by_width_ms": [)" + many + "]}", "by_width_ms: has 4097 entries, but should have at most 4096"},
+  };
+  for (const auto& row : rows) {
+    const auto read = parse_profile(with(row.kernel), "f");
+    ASSERT_FALSE(read.has_value()) << row.kernel;
+    EXPECT_NE(read.error().message.find(row.says), std::string::npos) << read.error().message;
   }
 }
 

@@ -54,6 +54,9 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
     device.engine = engine::make_cpu_engine({.threads = threads});
+    device.worker.make_team = [engine = device.engine, threads] {
+      return engine->make_team({.threads = threads});
+    };
     device.description = "cpu: " + cpu_name() + ", " + std::to_string(threads) + " threads";
   } else if (arguments.device.starts_with(emulated)) {
     const std::string file = arguments.device.substr(emulated.size());

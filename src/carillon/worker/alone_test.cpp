@@ -23,7 +23,7 @@ class Alone : public ::testing::Test {
             .io_bytes = 192};
   }
   Alone() {
-    host.layouts = {layout(2), layout(3)};
+    for (const int batch : {2, 3}) host.layouts.push_back(layout(batch));
     action.host = &host;
     action.batch = 3;
     action.parts[0] = {.layout = &host.layouts[1], .first = 0, .io = 256};

@@ -114,4 +114,10 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
   return layouts;
 }
 
+void make_states(std::vector<PlanLayout>& layouts, std::span<engine::Team* const> teams) {
+  for (PlanLayout& layout : layouts)
+    for (std::size_t s = 0; s < layout.pointers.size(); ++s)
+      layout.pointers[s].state = layout.plan->make_state(teams[s]);
+}
+
 }  // namespace carillon::worker

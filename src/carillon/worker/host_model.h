@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct PlanLayout {
   struct Pointers {
     std::vector<const std::byte*> inputs;
     std::vector<std::byte*> outputs;
+    std::unique_ptr<engine::RunState> state;  // from make_states() on
   };
   std::vector<Pointers> pointers;
 };
@@ -46,6 +48,9 @@ struct PlanLayout {
 // `workspace` or more I/O than `io`.
 Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io,
                                         std::size_t streams = 1);
+
+// Makes what runs of these plans keep, for each stream; `teams` are theirs (nullptr: a stream has none).
+void make_states(std::vector<PlanLayout>& layouts, std::span<engine::Team* const> teams);
 
 // A model in the host store.
 struct HostModel {

@@ -68,6 +68,9 @@ class Watched final : public engine::CompiledModel {
     Bytes workspace() const override { return inner_.workspace(); }
     int kernels() const override { return inner_.kernels(); }
     std::string_view kernel_name(int index) const override { return inner_.kernel_name(index); }
+    std::unique_ptr<engine::RunState> make_state(engine::Team* team) const override {
+      return inner_.make_state(team);
+    }
     Result<> run(engine::KernelRange range, const engine::Binding& binding, std::span<Duration>,
                  engine::StopSignal* stop, engine::Pacer*) const override {
       for (int k = range.first; k < range.last; ++k) {

@@ -178,7 +178,8 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
   std::unique_ptr<engine::DeviceMemory> memory_;
   std::vector<std::string> notes_;
 
-  std::mutex adding_;  // one add_model() at a time
+  std::unique_ptr<engine::Team> team_;  // helps the stream's thread; nullptr: nobody does
+  std::mutex adding_;                   // one add_model() at a time
   std::unique_ptr<HostModel[]> models_;
   std::size_t max_models_;
   std::atomic<std::size_t> model_count_{0};
@@ -323,6 +324,11 @@ Result<> WorkerImpl::start(const Options& options) {
   input_.call([&] { apply(places.input, "carillon-input", notes_); });
   stream_->call([&] { apply(places.exec, "carillon-exec", notes_); });
   output_.call([&] { apply(places.output, "carillon-output", notes_); });
+  if (!options.make_team) return {};
+  Result<std::unique_ptr<engine::Team>> team = nullptr;
+  stream_->call([&] { team = options.make_team(); });
+  if (!team) return std::unexpected(team.error());
+  team_ = std::move(*team);
   return {};
 }
 
@@ -366,6 +372,7 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   HostModel& host = models_[count];
   host.compiled = std::move(model);
   host.layouts = std::move(*layouts);
+  make_states(host.layouts, std::array{team_.get()});
   host.range = *range;
   {
     const std::lock_guard core(mutex_);
@@ -580,7 +587,8 @@ engine::Binding WorkerImpl::bind(const HostModel& host, PlanLayout& layout, std:
           .outputs = pointers.outputs,
           .workspace = memory_->workspace(workspace),
           .weights = host.range.data,
-          .faults = &faults};
+          .faults = &faults,
+          .state = pointers.state.get()};
 }
 
 void WorkerImpl::launch(InferSlot& action, PlanLayout& layout, std::uint64_t io, int first) {

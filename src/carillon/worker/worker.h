@@ -90,6 +90,9 @@ struct Options {
   // False: memory is only addresses until it is touched, for a device whose plans touch none of their own.
   bool populate = true;
   Duration spin = 50us;  // before EXEC and LOAD may start: see TurnThread; 0 where cores are for others
+  // Makes the threads that run kernels beside EXEC's, of which exec_threads - 1 are expected. Called on the
+  // EXEC thread, so that they have its priority and cores. Empty: EXEC runs them alone.
+  std::function<Result<std::unique_ptr<engine::Team>>()> make_team;
   // Asks the device whether it answers: called on the EXEC thread; it may fail, throw or hang. Empty: it
   // does.
   std::function<Result<>()> probe;

@@ -4,12 +4,14 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <system_error>
 
-#include <omp.h>
+#include <sched.h>
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cpu/plan.h"
 #include "carillon/engine/cpu/plan_builder.h"
+#include "carillon/engine/cpu/team.h"
 
 namespace carillon::engine {
 
@@ -129,19 +131,50 @@ Result<> check_shapes(const graph::Graph& graph, std::span<const graph::ValueId>
   return {};
 }
 
+// As many as this process may use.
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
 class CpuEngine final : public Engine {
  public:
   explicit CpuEngine(const CpuOptions& options)
-      : threads_(options.threads > 0 ? options.threads : omp_get_num_procs()),
+      : threads_(options.threads > 0 ? options.threads : usable_cores()),
         engine_(dnnl::engine::kind::cpu, 0) {}
 
   std::string_view name() const override { return "cpu"; }
+
+  Result<std::unique_ptr<Team>> make_team(const TeamOptions& options) override {
+    if (options.threads < 1)
+      return invalid("a team of " + std::to_string(options.threads) + " threads: it must be at least 1");
+    try {
+      return std::make_unique<CpuTeam>(options);
+    } catch (const std::system_error& e) {
+      return fail(ErrorCode::resource_exhausted, std::string("the system gives no thread: ") + e.what());
+    }
+  }
 
   Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
                                                        const CompileOptions& options) override {
     if (auto checked = check(model, options); !checked) return std::unexpected(checked.error());
     try {
-      return build(model, options);
+      flush_denormals();
+      CpuTeam team({.threads = threads_});  // packs the weights
+      Result<std::shared_ptr<const CompiledModel>> built = nullptr;
+      std::exception_ptr thrown;
+      team.run(team.arena(threads_), [&] {
+        try {
+          built = build(model, options);
+        } catch (...) {
+          thrown = std::current_exception();
+        }
+      });
+      if (thrown) std::rethrow_exception(thrown);
+      return built;
+    } catch (const std::system_error& e) {
+      return fail(ErrorCode::resource_exhausted,
+                  "model \"" + model.name() + "\": the system gives no thread: " + e.what());
     } catch (const dnnl::error& e) {
       return fail(ErrorCode::internal, "model \"" + model.name() + "\": oneDNN: " + e.what());
     } catch (const std::bad_alloc&) {
@@ -156,6 +189,9 @@ class CpuEngine final : public Engine {
         std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
       return invalid("model \"" + model.name() +
                      "\": batch sizes must be ascending, distinct and at least 1");
+    if (options.stop_cost && !(*options.stop_cost >= 0 && *options.stop_cost <= 1))
+      return invalid("model \"" + model.name() + "\": stop_cost is " + std::to_string(*options.stop_cost) +
+                     ": it must be 0 to 1");
     if (!model.batched() && sizes != std::vector{1})
       return invalid("model \"" + model.name() + "\" does not batch: its only batch size is 1");
     return {};
@@ -163,7 +199,6 @@ class CpuEngine final : public Engine {
 
   Result<std::shared_ptr<const CompiledModel>> build(const graph::Model& model,
                                                      const CompileOptions& options) {
-    enter_team(threads_);  // primitives are made for as many threads as will run them
     auto compiled = std::make_shared<CpuModel>();
     compiled->inputs_ = model.inputs();
     compiled->outputs_ = model.outputs();
@@ -173,6 +208,8 @@ class CpuEngine final : public Engine {
     const std::size_t lengths = std::max<std::size_t>(1, compiled->lengths_.size());
     compiled->plans_.resize(options.batch_sizes.size() * lengths);
     WeightStore weights(engine_);
+    std::optional<Divider> divider;
+    if (options.stop_cost) divider.emplace(engine_, *options.stop_cost);
     // The largest first: what it packs, the others take over.
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
       const int batch = options.batch_sizes[i / lengths];
@@ -187,7 +224,8 @@ class CpuEngine final : public Engine {
         return in_context(where, same.error());
       if (auto same = check_shapes(*graph, graph->outputs, outputs, "output"); !same)
         return in_context(where, same.error());
-      PlanBuilder builder(engine_, *graph, batch, weights, options.precision);
+      PlanBuilder builder(engine_, *graph, batch, weights, options.precision, threads_,
+                          divider ? &*divider : nullptr);
       for (const graph::Node& node : graph->nodes) {
         if (auto lowered = lower_node(builder, node); !lowered) return in_context(where, lowered.error());
         if (makes_nan(node.op))
@@ -200,7 +238,7 @@ class CpuEngine final : public Engine {
       parts->batch = batch;
       parts->inputs = inputs;
       parts->outputs = outputs;
-      compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), engine_, threads_);
+      compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), engine_);
     }
     compiled->block_ = weights.take();
     return compiled;

@@ -7,7 +7,7 @@
 namespace carillon::engine {
 
 struct CpuOptions {
-  int threads = 0;  // OpenMP threads of a run; 0: as many as this process may use
+  int threads = 0;  // that kernels are made for; 0: as many as this process may use
 };
 
 // The engine that runs on this machine's cores, by oneDNN where it has a good kernel, by plain code
@@ -17,13 +17,8 @@ struct CpuOptions {
 // Weights of all batch sizes of a model are packed once, and again only for a batch size whose kernels would
 // be slow on the common layout.
 //
-// Plans of one engine share the calling thread's OpenMP team: at most one thread runs them at a time, and it
-// pays off to let always the same thread do so (each thread that runs plans gets its own team). A plan keeps
-// the last binding in mutable state, so one plan must not run in two threads at once either. The calling
-// thread, and its team, flush denormals to zero from the first run on.
-//
-// After a run the team's threads spin a while in case more work comes; with the environment variable
-// GOMP_SPINCOUNT (read once, at program start) unset that costs some milliseconds of a core. See README.md.
+// Plans are made once for all teams: by default kernels are made for `threads` parts, of which a team's threads
+// take what they get hold of. The thread that calls Plan::run flushes denormals to zero from then on.
 std::unique_ptr<Engine> make_cpu_engine(const CpuOptions& options);
 
 }  // namespace carillon::engine

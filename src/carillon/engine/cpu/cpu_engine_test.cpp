@@ -1,6 +1,8 @@
 #include "carillon/engine/cpu/cpu_engine.h"
 
+#include <latch>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -13,9 +15,14 @@ namespace {
 using namespace testing;
 using Make = std::function<Graph(std::int64_t)>;
 
+Engine& the_engine() {
+  static const auto engine = make_cpu_engine({.threads = 2});
+  return *engine;
+}
+
 std::shared_ptr<const CompiledModel> compile(const Make& make, std::vector<int> batches,
                                              Precision precision = Precision::f32) {
-  static const auto engine = make_cpu_engine({.threads = 2});
+  Engine* const engine = &the_engine();
   auto compiled =
       engine->compile(MadeModel(make), {.batch_sizes = std::move(batches), .precision = precision});
   EXPECT_TRUE(compiled.has_value()) << (compiled ? "" : compiled.error().message);
@@ -51,6 +58,15 @@ void expect_agrees(const Make& make, double tolerance, const std::vector<int>& b
     ASSERT_TRUE(done.has_value()) << done.error().message;
     for (std::size_t i = 0; i < want.size(); ++i)
       EXPECT_LE(relative_error(*whole.outputs()[i], *want[i]), tolerance) << "output " << i;
+    const auto team = the_engine().make_team({.threads = 2});
+    ASSERT_TRUE(team.has_value()) << team.error().message;
+    const Bound helped(*model, *plan, inputs, team->get());
+    for (int round = 0; round < 3; ++round) {
+      ASSERT_TRUE(plan->run({0, plan->kernels()}, helped.binding(), {}).has_value());
+      for (std::size_t i = 0; i < want.size(); ++i)
+        EXPECT_TRUE(std::ranges::equal(helped.outputs()[i]->bytes(), whole.outputs()[i]->bytes()))
+            << "output " << i << " by two threads";
+    }
     const Bound parts(*model, *plan, inputs);
     for (int k = 0; k < plan->kernels(); ++k)
       for (int again = 0; again < 2; ++again)
@@ -397,6 +413,43 @@ TEST(CpuEngine, RefusesAPlanWhoseShapesAreNotTheModels) {
   EXPECT_EQ(compiled.error().code, ErrorCode::unsupported);
   for (const char* part : {"batch 2", "length 16", "'x' is [2,17,8]", "should be [2,16,8]"})
     EXPECT_NE(compiled.error().message.find(part), std::string::npos) << compiled.error().message;
+}
+
+// A plan does not change while it runs, so that threads share it; states and memories are their own.
+TEST(CpuEngine, OnePlanRunsOnTwoThreadsAtOnce) {
+  const Make make = [](std::int64_t n) { return residual(n); };
+  const auto model = compile(make, {2});
+  const Plan& plan = *model->plan(2);
+  const Graph g = make(2);
+  constexpr int threads = 2, rounds = 30;
+  std::vector<std::unique_ptr<Bound>> memories;
+  std::vector<std::vector<graph::SharedTensor>> want;
+  for (int t = 0; t < threads; ++t) {
+    const Buffers inputs = random_inputs(g, static_cast<std::uint64_t>(20 + t));
+    const Bound alone(*model, plan, inputs);
+    ASSERT_TRUE(plan.run({0, plan.kernels()}, alone.binding(), {}).has_value());
+    want.emplace_back(alone.outputs().begin(), alone.outputs().end());
+    memories.push_back(std::make_unique<Bound>(*model, plan, inputs));
+  }
+  std::latch together(threads);
+  std::vector<int> wrong(threads, 0);
+  std::vector<std::thread> running;
+  for (std::size_t t = 0; t < threads; ++t)
+    running.emplace_back([&, t] {
+      const Bound& memory = *memories[t];
+      together.arrive_and_wait();
+      for (int round = 0; round < rounds; ++round) {
+        for (const auto& output : memory.outputs()) std::ranges::fill(output->bytes(), std::byte{0xff});
+        const int cut = round % (plan.kernels() + 1);
+        if (!plan.run({0, cut}, memory.binding(), {}) ||
+            !plan.run({cut, plan.kernels()}, memory.binding(), {}))
+          ++wrong[t];
+        for (std::size_t i = 0; i < want[t].size(); ++i)
+          if (!std::ranges::equal(memory.outputs()[i]->bytes(), want[t][i]->bytes())) ++wrong[t];
+      }
+    });
+  for (std::thread& thread : running) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(threads, 0));
 }
 
 TEST(CpuEngine, TellsDurationsOfTheKernelsThatRan) {

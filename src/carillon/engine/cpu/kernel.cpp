@@ -7,18 +7,24 @@
 namespace carillon::engine::cpu {
 
 DnnlKernel::DnnlKernel(const dnnl::engine& engine, dnnl::primitive primitive,
-                       const std::vector<Argument>& arguments)
-    : primitive_(std::move(primitive)) {
-  memories_.reserve(arguments.size());
-  for (const auto& [id, desc] : arguments) {
-    memories_.push_back(dnnl::memory(desc, engine, nullptr));
+                       std::vector<Argument> arguments)
+    : made_(std::make_shared<const Made>(Made{engine, std::move(primitive), std::move(arguments)})) {}
+
+DnnlKernel::DnnlKernel(std::shared_ptr<const Made> made) : made_(std::move(made)) {
+  memories_.reserve(made_->arguments.size());
+  for (const auto& [id, desc] : made_->arguments) {
+    memories_.push_back(dnnl::memory(desc, made_->engine, nullptr));
     arguments_.emplace(id, memories_.back());
   }
 }
 
+std::unique_ptr<Kernel> DnnlKernel::copy(graph::Faults&) const {
+  return std::unique_ptr<Kernel>(new DnnlKernel(made_));
+}
+
 Result<> DnnlKernel::run(dnnl::stream& stream) {
   try {
-    primitive_.execute(stream, arguments_);  // returns when done: the CPU stream over OpenMP is synchronous
+    made_->primitive.execute(stream, arguments_);  // returns when done
   } catch (const dnnl::error& e) {
     return fail(ErrorCode::internal, std::string("oneDNN: ") + e.what());
   }
@@ -33,27 +39,35 @@ PlainKernelStep::PlainKernelStep(graph::Node node, graph::PlainKernel kernel,
                                  const std::vector<const graph::TensorType*>& inputs,
                                  const std::vector<const graph::TensorType*>& outputs,
                                  const std::vector<const graph::TensorType*>& post_op_operands)
-    : node_(std::move(node)), kernel_(kernel) {
+    : made_(std::make_shared<Made>(Made{.node = std::move(node), .kernel = kernel})) {
   const auto keep = [this](const graph::TensorType* type) -> const graph::TensorType* {
     if (type == nullptr) return nullptr;
-    types_.push_back(std::make_unique<graph::TensorType>(*type));
-    return types_.back().get();
+    made_->types.push_back(std::make_unique<graph::TensorType>(*type));
+    return made_->types.back().get();
   };
   for (const auto* type : inputs) inputs_.push_back({.type = keep(type)});
   for (const auto* type : outputs) outputs_.push_back({.type = keep(type)});
   for (const auto* type : post_op_operands) post_op_operands_.push_back({.type = keep(type)});
 }
 
-void PlainKernelStep::take_notes(graph::Faults& faults, std::vector<std::optional<graph::Origin>> origins) {
+void PlainKernelStep::take_notes(std::vector<std::optional<graph::Origin>> origins) {
   CARILLON_ASSERT(origins.size() == inputs_.size());
-  origins_ = std::move(origins);
-  for (std::size_t i = 0; i < inputs_.size(); ++i) inputs_[i].origin = origins_[i] ? &*origins_[i] : nullptr;
-  outputs_.front().faults = &faults;
+  made_->origins = std::move(origins);
+  made_->takes_notes = true;
+  for (std::size_t i = 0; i < inputs_.size(); ++i)
+    inputs_[i].origin = made_->origins[i] ? &*made_->origins[i] : nullptr;
+}
+
+std::unique_ptr<Kernel> PlainKernelStep::copy(graph::Faults& faults) const {
+  std::unique_ptr<PlainKernelStep> made(new PlainKernelStep(*this));
+  if (made_->takes_notes) made->outputs_.front().faults = &faults;
+  return made;
 }
 
 Result<> PlainKernelStep::run(dnnl::stream&) {
-  if (auto done = kernel_(node_, inputs_, outputs_); !done) return done;
-  if (!node_.post_ops.empty()) graph::apply_post_ops(node_, post_op_operands_, outputs_.front());
+  if (auto done = made_->kernel(made_->node, inputs_, outputs_); !done) return done;
+  if (!made_->node.post_ops.empty())
+    graph::apply_post_ops(made_->node, post_op_operands_, outputs_.front());
   return {};
 }
 
@@ -71,6 +85,10 @@ void PlainKernelStep::place(int operand, std::byte* address) {
   i -= outputs_.size();
   CARILLON_ASSERT(i < post_op_operands_.size());
   post_op_operands_[i].data = address;
+}
+
+std::unique_ptr<Kernel> CopyKernel::copy(graph::Faults&) const {
+  return std::make_unique<CopyKernel>(size_);
 }
 
 Result<> CopyKernel::run(dnnl::stream&) {

@@ -23,11 +23,18 @@ struct Slot {
   std::uint64_t offset = 0;
 };
 
-// One step of a plan. Its operands' addresses are patched when the binding's pointers change; run() then uses
-// them. Idempotent: no operand that is written overlaps one that is read.
+// One step of a plan. A plan has it without addresses, and each of its run states a copy, whose operands'
+// addresses are patched when the binding's pointers change; run() then uses them. Idempotent: no operand that
+// is written overlaps one that is read.
 class Kernel {
  public:
   virtual ~Kernel() = default;
+  // For another run state: what never changes is shared, no operand has a place yet. Bad data that it meets
+  // is noted in `faults`, which must outlive it.
+  virtual std::unique_ptr<Kernel> copy(graph::Faults& faults) const = 0;
+  // Whether it divides its work among the parts of the arena that it runs in; else it runs in an arena of one.
+  virtual bool divides() const { return false; }
+  // Of a copy whose operands all have places. Where it was stopped between parts its result is not complete.
   virtual Result<> run(dnnl::stream& stream) = 0;
   // Operand `operand` (as numbered by whoever made the kernel) now lies at `address`.
   virtual void place(int operand, std::byte* address) = 0;
@@ -40,13 +47,22 @@ class DnnlKernel final : public Kernel {
     int id;  // DNNL_ARG_*
     dnnl::memory::desc desc;
   };
-  DnnlKernel(const dnnl::engine& engine, dnnl::primitive primitive, const std::vector<Argument>& arguments);
+  DnnlKernel(const dnnl::engine& engine, dnnl::primitive primitive, std::vector<Argument> arguments);
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return true; }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
  private:
-  dnnl::primitive primitive_;
-  std::vector<dnnl::memory> memories_;
+  struct Made {
+    dnnl::engine engine;
+    dnnl::primitive primitive;
+    std::vector<Argument> arguments;
+  };
+  explicit DnnlKernel(std::shared_ptr<const Made> made);
+
+  std::shared_ptr<const Made> made_;
+  std::vector<dnnl::memory> memories_;  // of a copy
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
@@ -59,17 +75,23 @@ class PlainKernelStep final : public Kernel {
                   const std::vector<const graph::TensorType*>& inputs,
                   const std::vector<const graph::TensorType*>& outputs,
                   const std::vector<const graph::TensorType*>& post_op_operands);
-  // From now on bad data is noted in `faults`, which must outlive this. `origins` are the inputs'; nothing
-  // for one that is no request's.
-  void take_notes(graph::Faults& faults, std::vector<std::optional<graph::Origin>> origins);
+  // Copies made from now on note bad data. `origins` are the inputs'; nothing for one that is no request's.
+  void take_notes(std::vector<std::optional<graph::Origin>> origins);
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
  private:
-  graph::Node node_;
-  graph::PlainKernel kernel_;
-  std::vector<std::unique_ptr<graph::TensorType>> types_;
-  std::vector<std::optional<graph::Origin>> origins_;
+  struct Made {
+    graph::Node node;
+    graph::PlainKernel kernel;
+    std::vector<std::unique_ptr<graph::TensorType>> types;
+    std::vector<std::optional<graph::Origin>> origins;
+    bool takes_notes = false;
+  };
+  PlainKernelStep(const PlainKernelStep&) = default;
+
+  std::shared_ptr<Made> made_;  // nobody changes it once there is a copy
   std::vector<graph::ConstView> inputs_;
   std::vector<graph::MutableView> outputs_;
   std::vector<graph::ConstView> post_op_operands_;
@@ -79,6 +101,7 @@ class PlainKernelStep final : public Kernel {
 class CopyKernel final : public Kernel {
  public:
   explicit CopyKernel(std::size_t size) : size_(size) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 

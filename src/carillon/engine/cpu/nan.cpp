@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -9,13 +10,20 @@
 #include <emmintrin.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cpu/team.h"
 
 namespace carillon::engine::cpu {
 
 namespace {
 
-// Below this many elements a team costs more than it saves.
-constexpr std::int64_t worth_a_team = 1 << 16;
+// Calls pass(from, to) for pieces of [0, count) that begin at multiples of 8, divided where that is worth it.
+template <typename Pass>
+void in_pieces(std::int64_t count, const Pass& pass) {
+  if (!worth_dividing(static_cast<std::uint64_t>(count))) return pass(std::int64_t{0}, count);
+  constexpr std::int64_t piece = 1 << 14;
+  in_parts((count + piece - 1) / piece,
+           [&](std::int64_t i) { pass(i * piece, std::min((i + 1) * piece, count)); });
+}
 
 // Elements as bits: NaN, infinities and large numbers are those whose magnitude, seen as an integer, is
 // large.
@@ -76,13 +84,11 @@ bool any_from(const Bits* x, std::int64_t from, std::int64_t to, Bits magnitude,
 template <typename Bits>
 bool any_from(const std::byte* data, std::int64_t count, Bits magnitude, Bits least) {
   const auto* x = reinterpret_cast<const Bits*>(data);
-  if (count <= worth_a_team) return any_from(x, 0, count, magnitude, least);
-  constexpr std::int64_t block = 1 << 14;
-  int found = 0;
-#pragma omp parallel for reduction(| : found)
-  for (std::int64_t from = 0; from < count; from += block)
-    found |= any_from(x, from, std::min(from + block, count), magnitude, least) ? 1 : 0;
-  return found != 0;
+  std::atomic<bool> found{false};
+  in_pieces(count, [&](std::int64_t from, std::int64_t to) {
+    if (any_from(x, from, to, magnitude, least)) found.store(true, std::memory_order_relaxed);
+  });
+  return found.load(std::memory_order_relaxed);
 }
 
 template <typename Bits>
@@ -246,6 +252,14 @@ Elements elements_of(const Desc& desc) {
 WatchKernel::WatchKernel(std::vector<Elements> tensors, bool always)
     : tensors_(std::move(tensors)), always_(always), data_(tensors_.size(), nullptr) {}
 
+std::unique_ptr<Kernel> WatchKernel::copy(graph::Faults&) const {
+  return std::make_unique<WatchKernel>(tensors_, always_);
+}
+
+bool WatchKernel::divides() const {
+  return std::ranges::any_of(tensors_, [](const Elements& each) { return worth_dividing(each.count); });
+}
+
 Result<> WatchKernel::run(dnnl::stream&) {
   bool found = always_ || (before_ != nullptr && *before_ != std::byte{0});
   for (std::size_t i = 0; i < tensors_.size() && !found; ++i)
@@ -266,15 +280,20 @@ void WatchKernel::place(int operand, std::byte* address) {
     data_[static_cast<std::size_t>(operand) - 2] = address;
 }
 
+std::unique_ptr<Kernel> NoteNanKernel::copy(graph::Faults&) const {
+  return std::make_unique<NoteNanKernel>(elements_, more_);
+}
+
 Result<> NoteNanKernel::run(dnnl::stream&) {
   as_elements(elements_.type, data_, [&](const auto* x) {
     const auto count = static_cast<std::int64_t>(elements_.count);
-#pragma omp parallel for if (count > worth_a_team)
-    for (std::int64_t i = 0; i < count; i += 8) {
-      const std::uint8_t bits = nan_bits(x + i, count - i);
-      std::uint8_t& noted = bits_[i / 8];
-      noted = static_cast<std::uint8_t>(more_ ? noted | bits : bits);
-    }
+    in_pieces(count, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t i = from; i < to; i += 8) {
+        const std::uint8_t bits = nan_bits(x + i, to - i);
+        std::uint8_t& noted = bits_[i / 8];
+        noted = static_cast<std::uint8_t>(more_ ? noted | bits : bits);
+      }
+    });
   });
   return {};
 }
@@ -286,13 +305,18 @@ void NoteNanKernel::place(int operand, std::byte* address) {
     bits_ = reinterpret_cast<std::uint8_t*>(address);
 }
 
+std::unique_ptr<Kernel> RestoreNanKernel::copy(graph::Faults&) const {
+  return std::make_unique<RestoreNanKernel>(elements_);
+}
+
 Result<> RestoreNanKernel::run(dnnl::stream&) {
   as_elements(elements_.type, data_, [&](auto* y) {
     const auto count = static_cast<std::int64_t>(elements_.count);
-#pragma omp parallel for if (count > worth_a_team)
-    for (std::int64_t i = 0; i < count; i += 8)
-      for (unsigned bits = bits_[i / 8], k = 0; bits != 0; bits >>= 1, ++k)
-        if ((bits & 1U) != 0) set_nan(y[i + k]);
+    in_pieces(count, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t i = from; i < to; i += 8)
+        for (unsigned bits = bits_[i / 8], k = 0; bits != 0; bits >>= 1, ++k)
+          if ((bits & 1U) != 0) set_nan(y[i + k]);
+    });
   });
   return {};
 }
@@ -340,15 +364,20 @@ std::unique_ptr<Kernel> SpreadNanKernel::pool(const Desc& from, const Desc& to, 
       });
 }
 
+std::unique_ptr<Kernel> SpreadNanKernel::copy(graph::Faults&) const {
+  return std::make_unique<SpreadNanKernel>(from_, to_, reached_);
+}
+
 Result<> SpreadNanKernel::run(dnnl::stream&) {
   as_elements(type_of(from_), source_, [&](const auto* x) {
     as_elements(type_of(to_), result_, [&](auto* y) {
       if (!reached_) {
         const auto count = static_cast<std::int64_t>(elements_of(to_).count);
-#pragma omp parallel for if (count > worth_a_team)
-        for (std::int64_t i = 0; i < count; i += 8)
-          for (unsigned bits = nan_bits(x + i, count - i), k = 0; bits != 0; bits >>= 1, ++k)
-            if ((bits & 1U) != 0) set_nan(y[i + k]);
+        in_pieces(count, [&](std::int64_t from, std::int64_t to) {
+          for (std::int64_t i = from; i < to; i += 8)
+            for (unsigned bits = nan_bits(x + i, to - i), k = 0; bits != 0; bits >>= 1, ++k)
+              if ((bits & 1U) != 0) set_nan(y[i + k]);
+        });
         return;
       }
       bool any = false;
@@ -388,6 +417,10 @@ void SpreadNanKernel::place(int operand, std::byte* address) {
     result_ = address;
 }
 
+std::unique_ptr<Kernel> SoftmaxNanKernel::copy(graph::Faults&) const {
+  return std::make_unique<SoftmaxNanKernel>(type_, outer_, extent_, inner_);
+}
+
 Result<> SoftmaxNanKernel::run(dnnl::stream&) {
   as_elements(type_, source_, [&](const auto* x) {
     as_elements(type_, result_, [&](auto* y) {
@@ -399,14 +432,16 @@ Result<> SoftmaxNanKernel::run(dnnl::stream&) {
           return is_nan(element, bf16_bits) || element == bf16_bits.infinity;
       };
       const std::int64_t size = extent_ * inner_;
-#pragma omp parallel for if (outer_ * size > worth_a_team)
-      for (std::int64_t o = 0; o < outer_; ++o)
+      const auto lines_at = [&](std::int64_t o) {
         for (std::int64_t i = 0; i < inner_; ++i) {
           const std::int64_t line = o * size + i;
           bool broken = false;
           for (std::int64_t k = 0; k < extent_; ++k) broken |= breaks(x[line + k * inner_]);
           for (std::int64_t k = 0; broken && k < extent_; ++k) set_nan(y[line + k * inner_]);
         }
+      };
+      if (divides()) return in_parts(outer_, lines_at);
+      for (std::int64_t o = 0; o < outer_; ++o) lines_at(o);
     });
   });
   return {};
@@ -417,6 +452,16 @@ void SoftmaxNanKernel::place(int operand, std::byte* address) {
     source_ = address;
   else
     result_ = address;
+}
+
+std::unique_ptr<Kernel> SequenceKernel::copy(graph::Faults& faults) const {
+  std::vector<Part> parts;
+  for (const auto& [kernel, operands] : parts_) parts.push_back({kernel->copy(faults), operands});
+  return std::make_unique<SequenceKernel>(std::move(parts));
+}
+
+bool SequenceKernel::divides() const {
+  return std::ranges::any_of(parts_, [](const Part& part) { return part.kernel->divides(); });
 }
 
 Result<> SequenceKernel::run(dnnl::stream& stream) {

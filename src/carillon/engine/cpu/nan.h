@@ -30,6 +30,11 @@ bool makes_nan(std::string_view op);
 // Whether an element of a floating-point tensor is NaN.
 bool has_nan(const graph::Tensor& tensor);
 
+// Whether a pass over so many elements is divided: below that it takes longer to call helpers.
+constexpr bool worth_dividing(std::uint64_t elements) {
+  return elements > 1 << 16;
+}
+
 // Elements that lie one behind the other.
 struct Elements {
   graph::DataType type = graph::DataType::f32;
@@ -45,6 +50,8 @@ class WatchKernel final : public Kernel {
  public:
   // `always`: sets the flag whatever the tensors hold.
   WatchKernel(std::vector<Elements> tensors, bool always);
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -61,6 +68,8 @@ class NoteNanKernel final : public Kernel {
  public:
   static std::uint64_t bytes(const Elements& elements) { return (elements.count + 7) / 8; }
   NoteNanKernel(Elements elements, bool more) : elements_(elements), more_(more) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return worth_dividing(elements_.count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -75,6 +84,8 @@ class NoteNanKernel final : public Kernel {
 class RestoreNanKernel final : public Kernel {
  public:
   explicit RestoreNanKernel(Elements elements) : elements_(elements) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return worth_dividing(elements_.count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -103,6 +114,8 @@ class SpreadNanKernel final : public Kernel {
   static std::unique_ptr<Kernel> pool(const Desc& from, const Desc& to, Window window);
 
   SpreadNanKernel(const Desc& from, const Desc& to, Reached reached);
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return worth_dividing(elements_of(to_).count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -120,6 +133,10 @@ class SoftmaxNanKernel final : public Kernel {
  public:
   SoftmaxNanKernel(graph::DataType type, std::int64_t outer, std::int64_t extent, std::int64_t inner)
       : type_(type), outer_(outer), extent_(extent), inner_(inner) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override {
+    return worth_dividing(static_cast<std::uint64_t>(outer_ * extent_ * inner_));
+  }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -138,6 +155,8 @@ class SequenceKernel final : public Kernel {
     int operands = 0;
   };
   explicit SequenceKernel(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 

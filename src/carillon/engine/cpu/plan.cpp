@@ -3,35 +3,63 @@
 #include <algorithm>
 #include <chrono>
 
-#include <omp.h>
-#include <pmmintrin.h>
-#include <xmmintrin.h>
-
 #include "carillon/base/assert.h"
+#include "carillon/engine/cpu/team.h"
 
 namespace carillon::engine::cpu {
 
-void enter_team(int threads) {
-  omp_set_num_threads(threads);
-  thread_local int ready = 0;  // team members that already flush denormals; they live as long as this thread
-  if (ready >= threads) return;
-#pragma omp parallel num_threads(threads)
-  {
-    _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
-    _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);
+// What runs of the plan with one set of memories keep.
+class CpuPlan::State final : public RunState, public Interruptible {
+ public:
+  State(const CpuPlan& of, CpuTeam* helped_by);
+  void bind(const Binding& binding);
+  const std::byte* at(const Slot& slot) const;
+  void interrupt() override { context.cancel_group_execution(); }
+
+  const CpuPlan& plan;
+  std::unique_ptr<CpuTeam> alone;  // where no other is given
+  CpuTeam& team;
+  dnnl::stream stream;
+  std::vector<std::unique_ptr<Kernel>> kernels;  // the plan's, with the addresses below
+  std::vector<Arena*> arenas;                    // in which they run; nullptr: in any, or none
+  bool stops_inside = false;                     // one of them has several parts
+  // All parts belong to it, so that those that have not begun never do once it is cancelled.
+  tbb::task_group_context context{tbb::task_group_context::isolated};
+  graph::Faults faults;                          // what they note in this run
+  std::vector<std::int8_t> guards;  // of this run: -1 not looked at yet, else whether it holds
+
+ private:
+  void place(const std::vector<PlanParts::Patch>& patches, std::byte* base);
+
+  std::byte* workspace_ = nullptr;
+  const std::byte* weights_ = nullptr;
+  std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+};
+
+CpuPlan::State::State(const CpuPlan& of, CpuTeam* helped_by)
+    : plan(of),
+      alone(helped_by == nullptr ? std::make_unique<CpuTeam>(TeamOptions{}) : nullptr),
+      team(helped_by == nullptr ? *alone : *helped_by),
+      stream(of.engine_),
+      guards(of.parts_.guards.size()),
+      inputs_(of.parts_.inputs.size()),
+      outputs_(of.parts_.outputs.size()) {
+  kernels.reserve(of.parts_.kernels.size());
+  for (const auto& kernel : of.parts_.kernels) kernels.push_back(kernel->copy(faults));
+  for (const int parts : of.parts_.parts) {
+    arenas.push_back(parts == 0 ? nullptr : &team.arena(parts));
+    stops_inside = stops_inside || parts > 1;
   }
-  ready = threads;
 }
 
-CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine, int threads)
-    : parts_(std::move(parts)), threads_(threads), state_{.stream = dnnl::stream(engine)} {
+CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine)
+    : parts_(std::move(parts)), engine_(engine) {
   CARILLON_ASSERT(parts_.names.size() == parts_.kernels.size());
   CARILLON_ASSERT(parts_.guard_of.size() == parts_.kernels.size());
-  state_.guards.resize(parts_.guards.size());
+  CARILLON_ASSERT(parts_.parts.size() == parts_.kernels.size());
   input_patches_.resize(parts_.inputs.size());
   output_patches_.resize(parts_.outputs.size());
-  state_.inputs.resize(parts_.inputs.size());
-  state_.outputs.resize(parts_.outputs.size());
   for (const auto& patch : parts_.patches) {
     const auto index = static_cast<std::size_t>(patch.slot.index);
     switch (patch.slot.where) {
@@ -52,56 +80,63 @@ CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine, int threads)
   parts_.patches = {};
 }
 
-void CpuPlan::place(const std::vector<PlanParts::Patch>& patches, std::byte* base) const {
-  for (const auto& patch : patches)
-    parts_.kernels[static_cast<std::size_t>(patch.kernel)]->place(patch.operand, base + patch.slot.offset);
+std::unique_ptr<RunState> CpuPlan::make_state(Team* team) const {
+  return std::make_unique<State>(*this, static_cast<CpuTeam*>(team));
 }
 
-void CpuPlan::bind(const Binding& binding) const {
-  if (binding.workspace != state_.workspace) {
-    place(workspace_patches_, binding.workspace);
-    state_.workspace = binding.workspace;
+void CpuPlan::State::place(const std::vector<PlanParts::Patch>& patches, std::byte* base) {
+  for (const auto& patch : patches)
+    kernels[static_cast<std::size_t>(patch.kernel)]->place(patch.operand, base + patch.slot.offset);
+}
+
+void CpuPlan::State::bind(const Binding& binding) {
+  if (binding.workspace != workspace_) {
+    place(plan.workspace_patches_, binding.workspace);
+    workspace_ = binding.workspace;
   }
-  if (binding.weights != state_.weights) {
+  if (binding.weights != weights_) {
     // Kernels only read weights and inputs; oneDNN's memory objects do not know const.
-    place(weight_patches_, const_cast<std::byte*>(binding.weights));
-    state_.weights = binding.weights;
+    place(plan.weight_patches_, const_cast<std::byte*>(binding.weights));
+    weights_ = binding.weights;
   }
-  for (std::size_t i = 0; i < input_patches_.size(); ++i) {
-    if (binding.inputs[i] == state_.inputs[i]) continue;
-    place(input_patches_[i], const_cast<std::byte*>(binding.inputs[i]));
-    state_.inputs[i] = binding.inputs[i];
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (binding.inputs[i] == inputs_[i]) continue;
+    place(plan.input_patches_[i], const_cast<std::byte*>(binding.inputs[i]));
+    inputs_[i] = binding.inputs[i];
   }
-  for (std::size_t i = 0; i < output_patches_.size(); ++i) {
-    if (binding.outputs[i] == state_.outputs[i]) continue;
-    place(output_patches_[i], binding.outputs[i]);
-    state_.outputs[i] = binding.outputs[i];
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    if (binding.outputs[i] == outputs_[i]) continue;
+    place(plan.output_patches_[i], binding.outputs[i]);
+    outputs_[i] = binding.outputs[i];
   }
+  std::ranges::fill(guards, std::int8_t{-1});
+  faults.clear();
+}
+
+const std::byte* CpuPlan::State::at(const Slot& slot) const {
+  const auto index = static_cast<std::size_t>(slot.index);
+  const std::byte* base = slot.where == Where::workspace ? workspace_
+                          : slot.where == Where::weights ? weights_
+                          : slot.where == Where::input   ? inputs_[index]
+                                                         : outputs_[index];
+  return base + slot.offset;
 }
 
 // A condition does not change between the first and the last kernel under its guard, so that one look a run
 // is enough.
-bool CpuPlan::holds(int guard) const {
-  std::int8_t& known = state_.guards[static_cast<std::size_t>(guard)];
+bool CpuPlan::holds(int guard, State& state) const {
+  std::int8_t& known = state.guards[static_cast<std::size_t>(guard)];
   if (known >= 0) return known != 0;
   const auto& [slot, when, parent] = parts_.guards[static_cast<std::size_t>(guard)];
   // Where the parent does not hold, nobody has made the condition.
-  bool result = parent < 0 || holds(parent);
-  if (result) {
-    const auto index = static_cast<std::size_t>(slot.index);
-    const std::byte* base = slot.where == Where::workspace ? state_.workspace
-                            : slot.where == Where::weights ? state_.weights
-                            : slot.where == Where::input   ? state_.inputs[index]
-                                                           : state_.outputs[index];
-    result = (base[slot.offset] != std::byte{0}) == when;
-  }
+  const bool result =
+      (parent < 0 || holds(parent, state)) && (*state.at(slot) != std::byte{0}) == when;
   known = result ? 1 : 0;
   return result;
 }
 
 // What kernel `kernel` (or one before it) has noted.
-Result<> CpuPlan::heed_faults(int kernel, graph::Faults* to) const {
-  const graph::Faults& found = *parts_.faults;
+Result<> CpuPlan::heed_faults(int kernel, const graph::Faults& found, const graph::Faults* to) const {
   const graph::Fault* stops = nullptr;
   if (to == nullptr)
     stops = &found.all().front();
@@ -113,52 +148,124 @@ Result<> CpuPlan::heed_faults(int kernel, graph::Faults* to) const {
       stops->error);
 }
 
+// One run of some kernels.
+class CpuPlan::Run {
+ public:
+  Run(const CpuPlan& plan, const Binding& binding, std::span<Duration> durations, StopSignal* stop,
+      Pacer* pacer)
+      : plan_(plan),
+        state_(static_cast<State&>(*binding.state)),
+        noted_(binding.faults),
+        durations_(durations),
+        stop_(stop),
+        pacer_(pacer) {
+    if (stop_ != nullptr && state_.stops_inside) stop_->set_inside(&state_);
+  }
+  ~Run() {
+    if (stop_ == nullptr || !state_.stops_inside) return;
+    stop_->set_inside(nullptr);  // nobody cancels from here on
+    if (cut()) state_.context.reset();
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  Result<> all(KernelRange range);
+
+ private:
+  using SystemClock = std::chrono::steady_clock;
+
+  bool stopped() const { return stop_ != nullptr && stop_->requested(); }
+  bool cut() const { return state_.context.is_group_execution_cancelled(); }
+  void go_on(const Arena* here);
+  Result<> step(std::size_t kernel);
+
+  const CpuPlan& plan_;
+  State& state_;
+  graph::Faults* noted_;
+  std::span<Duration> durations_;
+  StopSignal* stop_;
+  Pacer* pacer_;
+  int next_ = 0, last_ = 0;
+  bool ended_ = false;  // before `last_`
+  Result<> result_;
+  SystemClock::time_point before_{};
+};
+
+// The kernel ran, and what it noted allows the run to go on.
+Result<> CpuPlan::Run::step(std::size_t kernel) {
+  if (auto done = state_.kernels[kernel]->run(state_.stream); !done)
+    return in_context("kernel " + std::to_string(kernel) + " (" + plan_.parts_.names[kernel] + ")",
+                      done.error());
+  if (state_.faults.empty()) return {};
+  return plan_.heed_faults(static_cast<int>(kernel), state_.faults, noted_);
+}
+
+// Runs kernels up to the first that must be run in another arena than `here`.
+void CpuPlan::Run::go_on(const Arena* here) {
+  for (; next_ < last_; ++next_) {
+    const auto i = static_cast<std::size_t>(next_);
+    const Arena* const wanted = state_.arenas[i];
+    if (wanted != nullptr && wanted != here) return;
+    ended_ = stopped();
+    if (ended_) return;
+    if (const int guard = plan_.parts_.guard_of[i]; guard >= 0 && !plan_.holds(guard, state_)) {
+      if (!durations_.empty()) durations_[i] = {};
+      continue;
+    }
+    result_ = step(i);
+    // Where the run was cut the kernel may lack parts; and all that is behind it.
+    ended_ = !result_ || (wanted != nullptr && wanted->parts() > 1 && stop_ != nullptr && cut());
+    if (ended_) return;
+    if (pacer_ != nullptr) pacer_->rest([this] { return stopped(); });
+    if (!durations_.empty()) {
+      const auto after = SystemClock::now();
+      durations_[i] = std::chrono::duration_cast<Duration>(after - before_);
+      before_ = after;
+    }
+  }
+}
+
+Result<> CpuPlan::Run::all(KernelRange range) {
+  next_ = range.first;
+  last_ = range.last;
+  if (pacer_ != nullptr) pacer_->begin();
+  if (!durations_.empty()) before_ = SystemClock::now();
+  while (!ended_ && next_ < last_) {
+    Arena* const arena = state_.arenas[static_cast<std::size_t>(next_)];
+    if (arena == nullptr) {
+      go_on(nullptr);
+    } else if (arena->parts() == 1 || stop_ == nullptr) {
+      state_.team.run(*arena, [&] { go_on(arena); });
+    } else {
+      state_.team.run(*arena, [&] {
+        tbb::parallel_for(
+            0, 1, [&](int) { go_on(arena); }, tbb::simple_partitioner{}, state_.context);
+        ended_ = ended_ || cut();
+      });
+    }
+  }
+  if (!result_) return result_;
+  // What was found belongs to the run, which may go on from here.
+  if (!state_.faults.empty() && noted_ != nullptr) noted_->add(state_.faults);
+  if (pacer_ != nullptr && !ended_) pacer_->end([] { return false; });
+  if (stop_ != nullptr) stop_->next = next_;
+  return {};
+}
+
 Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                       StopSignal* stop, Pacer* pacer) const {
   CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
   CARILLON_ASSERT(binding.inputs.size() == parts_.inputs.size());
   CARILLON_ASSERT(binding.outputs.size() == parts_.outputs.size());
   CARILLON_ASSERT(durations.empty() || durations.size() == parts_.kernels.size());
+  CARILLON_ASSERT(binding.state != nullptr && &static_cast<State*>(binding.state)->plan == this);
+  flush_denormals();
   try {
-    enter_team(threads_);
-    bind(binding);
+    static_cast<State*>(binding.state)->bind(binding);
   } catch (const dnnl::error& e) {
     return fail(ErrorCode::internal, std::string("oneDNN: ") + e.what());
   }
-  std::ranges::fill(state_.guards, std::int8_t{-1});
-  graph::Faults& faults = *parts_.faults;
-  faults.clear();
-  const auto stopped = [stop] { return stop != nullptr && stop->requested(); };
-  if (pacer != nullptr) pacer->begin();
-  using SystemClock = std::chrono::steady_clock;
-  auto before = durations.empty() ? SystemClock::time_point{} : SystemClock::now();
-  for (int k = range.first; k < range.last; ++k) {
-    const auto i = static_cast<std::size_t>(k);
-    if (stopped()) {
-      // What was found belongs to the run, which may go on from here.
-      if (!faults.empty() && binding.faults != nullptr) binding.faults->add(faults);
-      stop->next = k;
-      return {};
-    }
-    if (parts_.guard_of[i] >= 0 && !holds(parts_.guard_of[i])) {
-      if (!durations.empty()) durations[i] = {};
-      continue;
-    }
-    if (auto done = parts_.kernels[i]->run(state_.stream); !done)
-      return in_context("kernel " + std::to_string(k) + " (" + parts_.names[i] + ")", done.error());
-    if (!faults.empty())
-      if (auto heeded = heed_faults(k, binding.faults); !heeded) return heeded;
-    if (pacer != nullptr) pacer->rest(stopped);
-    if (!durations.empty()) {
-      const auto after = SystemClock::now();
-      durations[i] = std::chrono::duration_cast<Duration>(after - before);
-      before = after;
-    }
-  }
-  if (!faults.empty()) binding.faults->add(faults);
-  if (pacer != nullptr) pacer->end([] { return false; });
-  if (stop != nullptr) stop->next = range.last;
-  return {};
+  return Run(*this, binding, durations, stop, pacer).all(range);
 }
 
 }  // namespace carillon::engine::cpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,10 +12,6 @@
 #include "carillon/engine/engine.h"
 
 namespace carillon::engine::cpu {
-
-// Sets the OpenMP team of the calling thread to `threads`, and makes it flush denormals. Cheap when nothing
-// changes.
-void enter_team(int threads);
 
 // Everything that a finished plan consists of.
 struct PlanParts {
@@ -36,15 +33,15 @@ struct PlanParts {
   std::vector<Guard> guards;
   bool branches = false;      // some of them are the model's own
   std::vector<int> guard_of;  // by kernel; -1: it always runs
+  std::vector<int> parts;     // by kernel: of the arena that it is made for; 0: it is not divided
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<std::string> names;  // as many as kernels
   std::vector<Patch> patches;
-  std::unique_ptr<graph::Faults> faults = std::make_unique<graph::Faults>();  // where kernels note them
 };
 
 class CpuPlan final : public Plan {
  public:
-  CpuPlan(PlanParts parts, const dnnl::engine& engine, int threads);
+  CpuPlan(PlanParts parts, const dnnl::engine& engine);
 
   int batch() const override { return parts_.batch; }
   std::span<const graph::TensorSpec> inputs() const override { return parts_.inputs; }
@@ -54,29 +51,23 @@ class CpuPlan final : public Plan {
   std::string_view kernel_name(int index) const override {
     return parts_.names[static_cast<std::size_t>(index)];
   }
+  int kernel_parts(int index) const override {
+    return std::max(1, parts_.parts[static_cast<std::size_t>(index)]);
+  }
+  std::unique_ptr<RunState> make_state(Team* team) const override;
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                StopSignal* stop = nullptr, Pacer* pacer = nullptr) const override;
 
  private:
-  // The one mutable part: where the kernels' operands lie now. Hence one run at a time.
-  struct State {
-    dnnl::stream stream;
-    std::byte* workspace = nullptr;
-    const std::byte* weights = nullptr;
-    std::vector<const std::byte*> inputs;
-    std::vector<std::byte*> outputs;
-    std::vector<std::int8_t> guards;  // of this run: -1 not looked at yet, else whether it holds
-  };
-  void place(const std::vector<PlanParts::Patch>& patches, std::byte* base) const;
-  void bind(const Binding& binding) const;
-  bool holds(int guard) const;
-  Result<> heed_faults(int kernel, graph::Faults* to) const;
+  class State;
+  class Run;
+  bool holds(int guard, State& state) const;
+  Result<> heed_faults(int kernel, const graph::Faults& found, const graph::Faults* to) const;
 
   PlanParts parts_;
+  dnnl::engine engine_;
   std::vector<PlanParts::Patch> workspace_patches_, weight_patches_;
   std::vector<std::vector<PlanParts::Patch>> input_patches_, output_patches_;
-  int threads_;
-  mutable State state_;
 };
 
 }  // namespace carillon::engine::cpu

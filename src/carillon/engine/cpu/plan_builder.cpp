@@ -25,11 +25,13 @@ std::string describe(const graph::TensorType& type) {
 }  // namespace
 
 PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch,
-                         WeightStore& weights, Precision precision)
+                         WeightStore& weights, Precision precision, int parts, Divider* divider)
     : engine_(engine),
       graph_(graph),
       weights_(weights),
       heavy_type_(precision == Precision::bf16 ? DnnlType::bf16 : DnnlType::f32),
+      arena_parts_(parts),
+      divider_(divider),
       consumers_(graph.values.size()),
       is_output_(graph.values.size(), false),
       places_(graph.values.size()),
@@ -299,23 +301,36 @@ dnnl::primitive_attr PlanBuilder::attributes() {
   return attributes;
 }
 
-void PlanBuilder::emit_primitive(std::string name, const dnnl::primitive& primitive,
-                                 const Arguments& arguments, const Desc& scratchpad) {
+void PlanBuilder::emit_primitive(const std::string& node, Divider::Made made, const Arguments& arguments,
+                                 const std::function<std::optional<Divider::Made>()>& again) {
   std::vector<DnnlKernel::Argument> described;
   std::vector<Operand> operands;
   for (const auto& [id, operand] : arguments) {
     described.push_back({id, operand.desc});
     operands.push_back(operand);
   }
-  if (!scratchpad.is_zero() && scratchpad.get_size() > 0) {
-    described.push_back({DNNL_ARG_SCRATCHPAD, scratchpad});
-    operands.push_back(temporary(scratchpad));
+  int parts = arena_parts_;
+  if (divider_ != nullptr && again && !sequence_) {
+    Divider::Choice chosen = divider_->choose(std::move(made), parts, described, again);
+    made = std::move(chosen.made);
+    parts = chosen.parts;
   }
-  append(std::move(name), std::make_unique<DnnlKernel>(engine_, primitive, described), operands);
+  if (!made.scratchpad.is_zero() && made.scratchpad.get_size() > 0) {
+    described.push_back({DNNL_ARG_SCRATCHPAD, made.scratchpad});
+    operands.push_back(temporary(made.scratchpad));
+  }
+  append(node + " " + made.implementation,
+         std::make_unique<DnnlKernel>(engine_, made.primitive, std::move(described)), operands, parts);
 }
 
 void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
                          const std::vector<Operand>& operands) {
+  const int parts = kernel->divides() ? arena_parts_ : 0;
+  append(std::move(name), std::move(kernel), operands, parts);
+}
+
+void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
+                         const std::vector<Operand>& operands, int parts) {
   if (sequence_) {
     sequence_->parts.push_back({std::move(kernel), static_cast<int>(operands.size())});
     sequence_->operands.insert(sequence_->operands.end(), operands.begin(), operands.end());
@@ -323,6 +338,7 @@ void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
   }
   const int k = static_cast<int>(parts_.kernels.size());
   parts_.names.push_back(std::move(name));
+  parts_.parts.push_back(parts);
   parts_.kernels.push_back(std::move(kernel));
   parts_.guard_of.push_back(guard_);
   for (int g = guard_; g >= 0; g = guards_[static_cast<std::size_t>(g)].parent) {
@@ -392,7 +408,7 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
     if (node.guard >= 0 && origins[i]->rows > 1) origins[i]->rows = 0;
   }
   auto step = std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras);
-  step->take_notes(*parts_.faults, std::move(origins));
+  step->take_notes(std::move(origins));
   append(node.name + " plain:" + node.op, std::move(step), operands);
   return {};
 }

@@ -11,10 +11,12 @@
 
 #include <dnnl.hpp>
 
+#include "carillon/engine/cpu/divider.h"
 #include "carillon/engine/cpu/kernel.h"
 #include "carillon/engine/cpu/layout.h"
 #include "carillon/engine/cpu/nan.h"
 #include "carillon/engine/cpu/plan.h"
+#include "carillon/engine/cpu/remake.h"
 #include "carillon/engine/cpu/weight_store.h"
 #include "carillon/engine/engine.h"
 #include "carillon/graph/graph.h"
@@ -41,9 +43,10 @@ struct Operand {
 // Members that make primitives throw dnnl::error.
 class PlanBuilder {
  public:
-  // `graph` is at a batch of `batch` rows.
+  // `graph` is at a batch of `batch` rows. `parts`: of the arena in which the builder is used, and of all
+  // kernels that `divider` (nullptr: nobody) does not divide further.
   PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch, WeightStore& weights,
-              Precision precision);
+              Precision precision, int parts, Divider* divider);
 
   const dnnl::engine& engine() const { return engine_; }
   const graph::Graph& graph() const { return graph_; }
@@ -111,8 +114,14 @@ class PlanBuilder {
   template <typename PrimitiveDesc, typename Arguments>
   void emit(const std::string& node, const PrimitiveDesc& desc, const dnnl::primitive& primitive,
             const Arguments& arguments) {
-    emit_primitive(node + " " + desc.impl_info_str(), primitive, {arguments.begin(), arguments.end()},
-                   desc.scratchpad_desc());
+    std::function<std::optional<Divider::Made>()> again;
+    if constexpr (Remakeable<PrimitiveDesc>)
+      again = [this, &desc]() -> std::optional<Divider::Made> {
+        const PrimitiveDesc other = remake(engine_, desc);
+        if (!other) return std::nullopt;
+        return made_of(other, dnnl::primitive(other.get()));
+      };
+    emit_primitive(node, made_of(desc, primitive), {arguments.begin(), arguments.end()}, again);
   }
   using Arguments = std::vector<std::pair<int, Operand>>;
   // Appends a kernel whose operand i lies at operands[i] (a buffer of -1: absent).
@@ -149,8 +158,14 @@ class PlanBuilder {
   };
 
   int new_buffer(std::uint64_t size);
-  void emit_primitive(std::string name, const dnnl::primitive& primitive, const Arguments& arguments,
-                      const Desc& scratchpad);
+  template <typename PrimitiveDesc>
+  static Divider::Made made_of(const PrimitiveDesc& desc, const dnnl::primitive& primitive) {
+    return {primitive, desc.scratchpad_desc(), desc.impl_info_str()};
+  }
+  void emit_primitive(const std::string& node, Divider::Made made, const Arguments& arguments,
+                      const std::function<std::optional<Divider::Made>()>& again);
+  void append(std::string name, std::unique_ptr<Kernel> kernel, const std::vector<Operand>& operands,
+              int parts);
   void watch(const std::vector<std::pair<Operand, Elements>>& values, bool always);
   void watch_inputs();
   bool prefers_heavy_type(graph::ValueId id, int depth) const;
@@ -159,6 +174,8 @@ class PlanBuilder {
   const graph::Graph& graph_;
   WeightStore& weights_;
   DnnlType heavy_type_;
+  int arena_parts_;
+  Divider* divider_;
   std::vector<std::vector<int>> consumers_;
   std::vector<bool> is_output_;
   std::vector<std::vector<Place>> places_;  // of each value; the first is where it was made

@@ -157,7 +157,8 @@ inline Buffers reference(const Graph& g, const Buffers& inputs) {
 // The memory of one plan: workspace and outputs start as NaNs, so that reading what nobody wrote shows.
 class Bound {
  public:
-  Bound(const CompiledModel& model, const Plan& plan, Buffers inputs) : inputs_(std::move(inputs)) {
+  Bound(const CompiledModel& model, const Plan& plan, Buffers inputs, Team* team = nullptr)
+      : inputs_(std::move(inputs)), state_(plan.make_state(team)) {
     weights_ = block(model.weights().count);
     model.write_weights(0, weights_->bytes().first(model.weights().count));
     workspace_ = block(plan.workspace().count);
@@ -173,7 +174,8 @@ class Bound {
     return {.inputs = input_pointers_,
             .outputs = output_pointers_,
             .workspace = workspace_->bytes().data(),
-            .weights = weights_->bytes().data()};
+            .weights = weights_->bytes().data(),
+            .state = state_.get()};
   }
   const Buffers& outputs() const { return outputs_; }
 
@@ -184,6 +186,7 @@ class Bound {
   }
   Buffers inputs_, outputs_;
   std::shared_ptr<graph::Tensor> weights_, workspace_;
+  std::unique_ptr<RunState> state_;
   std::vector<const std::byte*> input_pointers_;
   std::vector<std::byte*> output_pointers_;
 };

@@ -24,14 +24,16 @@ namespace carillon::engine::testing {
 struct UnderTest {
   std::shared_ptr<const CompiledModel> model;  // of one length, or none
   std::function<std::unique_ptr<Stream>()> stream;
+  std::shared_ptr<Team> team;  // that the stream's runs are helped by; nullptr: nobody
   std::unique_ptr<DeviceMemory> memory;  // of two pages and more, and room for a plan of the model
 };
 
 // A plan's operands in the device's memory: inputs random by the seed, outputs NaNs.
 class InMemory {
  public:
-  InMemory(const CompiledModel& model, const Plan& plan, DeviceMemory& memory, std::uint64_t seed)
-      : memory_(memory), plan_(plan) {
+  InMemory(const CompiledModel& model, const Plan& plan, DeviceMemory& memory, Team* team,
+           std::uint64_t seed)
+      : memory_(memory), state_(plan.make_state(team)) {
     std::uint64_t at = 0;
     Random random(seed);
     const auto place = [&](const graph::TensorSpec& spec) {
@@ -70,8 +72,11 @@ class InMemory {
   InMemory& operator=(const InMemory&) = delete;
 
   Binding binding() const {
-    return {
-        .inputs = inputs_, .outputs = outputs_, .workspace = memory_.workspace(0), .weights = weights_.data};
+    return {.inputs = inputs_,
+            .outputs = outputs_,
+            .workspace = memory_.workspace(0),
+            .weights = weights_.data,
+            .state = state_.get()};
   }
   std::vector<std::vector<std::byte>> answer() const {
     std::vector<std::vector<std::byte>> all;
@@ -84,7 +89,7 @@ class InMemory {
 
  private:
   DeviceMemory& memory_;
-  const Plan& plan_;
+  std::unique_ptr<RunState> state_;
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
   std::vector<std::uint64_t> sizes_;
@@ -153,7 +158,7 @@ inline void expect_plans_are_lists(const UnderTest& tested) {
     ASSERT_EQ(plan.batch(), batch);
     ASSERT_GE(plan.kernels(), 1);
     for (int k = 0; k < plan.kernels(); ++k) EXPECT_FALSE(plan.kernel_name(k).empty());
-    const InMemory whole(*tested.model, plan, *tested.memory, 1);
+    const InMemory whole(*tested.model, plan, *tested.memory, tested.team.get(), 1);
     std::vector<Duration> durations(static_cast<std::size_t>(plan.kernels()), Duration{-1});
     ASSERT_TRUE(plan.run({0, plan.kernels()}, whole.binding(), durations));
     for (const Duration each : durations) EXPECT_GE(each, Duration{0});
@@ -174,7 +179,7 @@ inline void expect_plans_are_lists(const UnderTest& tested) {
 // A stream says where a run ended, and the run goes on from there.
 inline void expect_streams_end_and_resume(const UnderTest& tested) {
   const Plan& plan = *tested.model->plan(tested.model->batch_sizes().front());
-  const InMemory memory(*tested.model, plan, *tested.memory, 2);
+  const InMemory memory(*tested.model, plan, *tested.memory, tested.team.get(), 2);
   const auto stream = tested.stream();
   Launcher launcher(*stream);
   ASSERT_TRUE(stream->start(launcher));

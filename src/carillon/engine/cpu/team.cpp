@@ -1,0 +1,97 @@
+#include "carillon/engine/cpu/team.h"
+
+#include <chrono>
+#include <string>
+
+#include <pmmintrin.h>
+#include <pthread.h>
+#include <sched.h>
+#include <xmmintrin.h>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::engine::cpu {
+namespace {
+
+void pin(std::thread& thread, int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  // Where the system refuses, the thread runs where it may.
+  pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
+}
+
+}  // namespace
+
+void flush_denormals() {
+  _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
+  _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);
+}
+
+Arena::Arena(int parts) : parts_(parts), arena_(parts, static_cast<unsigned>(parts)) {
+  CARILLON_ASSERT(parts >= 1);
+  // An arena's tasks run with the floating-point settings of the thread that made it.
+  const unsigned settings = _mm_getcsr();
+  flush_denormals();
+  arena_.initialize();
+  _mm_setcsr(settings);
+}
+
+CpuTeam::CpuTeam(const TeamOptions& options) {
+  CARILLON_ASSERT(options.threads >= 1);
+  try {
+    for (int i = 1; i < options.threads; ++i) {
+      std::thread& added = helpers_.emplace_back([this, i] { help(i); });
+      pthread_setname_np(added.native_handle(), ("carillon-kern" + std::to_string(i)).substr(0, 15).c_str());
+      if (!options.cores.empty())
+        pin(added, options.cores[static_cast<std::size_t>(i) % options.cores.size()]);
+    }
+  } catch (...) {
+    ending_.store(true);
+    call(nullptr);
+    for (std::thread& helper : helpers_) helper.join();
+    throw;
+  }
+}
+
+CpuTeam::~CpuTeam() {
+  ending_.store(true);
+  call(nullptr);
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+Arena& CpuTeam::arena(int parts) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<Arena>& found = arenas_[parts];
+  if (!found) found = std::make_unique<Arena>(parts);
+  return *found;
+}
+
+void CpuTeam::call(Arena* arena) {
+  where_.store(arena, std::memory_order_release);
+  calls_.fetch_add(1, std::memory_order_seq_cst);
+  calls_.notify_all();
+}
+
+void CpuTeam::help(int number) {
+  flush_denormals();
+  const auto called_since = [this](int seen) {
+    const auto until = std::chrono::steady_clock::now() + spin;
+    for (int looks = 1;; ++looks) {
+      if (calls_.load(std::memory_order_acquire) != seen) return;
+      _mm_pause();
+      if (looks % 32 == 0 && std::chrono::steady_clock::now() >= until) break;
+    }
+    calls_.wait(seen);
+  };
+  for (int seen = 0; !ending_.load();) {
+    called_since(seen);
+    seen = calls_.load(std::memory_order_acquire);
+    // A thread that finds no free slot would wait for one, so no more come than there are.
+    if (Arena* const arena = where_.load(std::memory_order_acquire);
+        arena != nullptr && number < arena->parts())
+      arena->execute([arena] { arena->stay_.wait(); });
+  }
+}
+
+}  // namespace carillon::engine::cpu

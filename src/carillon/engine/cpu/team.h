@@ -1,0 +1,93 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <tbb/parallel_for.h>
+#include <tbb/partitioner.h>
+#include <tbb/task_arena.h>
+#include <tbb/task_group.h>
+
+#include "carillon/engine/engine.h"
+
+namespace carillon::engine::cpu {
+
+// From now on the calling thread takes denormals for zeros, and makes none.
+void flush_denormals();
+
+// Where kernels that were made for `parts` parts run. oneDNN takes the number from the arena that it is called
+// in, when a primitive is made and again when it runs, so both must be done in an arena of the same number. Each
+// part is a task of its own, between two of which a run can be stopped, as the arena has a slot for each part,
+// however few threads there are. No thread but those that are sent here comes in.
+class Arena {
+ public:
+  // >= 1. What runs here flushes denormals.
+  explicit Arena(int parts);
+
+  int parts() const { return parts_; }
+  // Runs `work` here, on the calling thread.
+  template <typename Work>
+  void execute(const Work& work) {
+    arena_.execute(work);
+  }
+
+ private:
+  friend class CpuTeam;
+  int parts_;
+  tbb::task_arena arena_;
+  tbb::task_group stay_;  // what helpers in the arena wait for, and run parts meanwhile
+};
+
+// Inside an arena: calls body(i) for each i of [0, count), a part of them in each of the arena's parts.
+template <typename Body>
+void in_parts(std::int64_t count, const Body& body) {
+  tbb::parallel_for(std::int64_t{0}, count, body, tbb::static_partitioner{});
+}
+
+// The calling thread, and helpers that wait until they may take parts of its kernels. A helper that has nothing
+// to do looks for work for `spin`, then sleeps. One run at a time.
+class CpuTeam final : public Team {
+ public:
+  // Between the kernels and runs that follow each other the helpers stay awake: going to sleep and being woken
+  // costs more than most gaps last (measured: README.md).
+  static constexpr Duration spin = std::chrono::microseconds{20};
+
+  // Throws std::system_error where a thread cannot be had.
+  explicit CpuTeam(const TeamOptions& options);
+  ~CpuTeam() override;
+  CpuTeam(const CpuTeam&) = delete;
+  CpuTeam& operator=(const CpuTeam&) = delete;
+
+  int width() const override { return static_cast<int>(helpers_.size()) + 1; }
+  // The team's arena for so many parts, as long as the team. Allocates where it is the first asked for. From
+  // any thread.
+  Arena& arena(int parts);
+  // Runs `work` on the calling thread in `arena`, one of the team's, where helpers take parts of what it
+  // divides. When it returns no helper is in any of them. `work` must not throw.
+  template <typename Work>
+  void run(Arena& arena, const Work& work) {
+    if (helpers_.empty() || arena.parts() == 1) return arena.execute(work);
+    const tbb::task_handle open = arena.stay_.defer([] {});
+    call(&arena);
+    arena.execute(work);
+    where_.store(nullptr, std::memory_order_release);
+  }
+
+ private:
+  void call(Arena* arena);
+  void help(int number);
+
+  std::mutex mutex_;  // of the list of arenas
+  std::map<int, std::unique_ptr<Arena>> arenas_;
+  std::atomic<Arena*> where_{nullptr};  // that helpers may enter
+  std::atomic<int> calls_{0};           // goes up with each
+  std::atomic<bool> ending_{false};
+  std::vector<std::thread> helpers_;
+};
+
+}  // namespace carillon::engine::cpu
