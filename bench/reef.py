@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """REEF in simulation: fills the generated part of docs/reef.md and draws docs/img/reef.png.
 
-The six workloads under all schedulers, beside what the paper has and what the kernel tables allow at most; what each part
+The workloads under all schedulers, beside what the paper has and what the kernel tables allow at most; what each part
 of the policy is worth; how long a preemption takes by the number and length of kernels, by model, by what may be in
 flight, and what it costs to go back.
 
     python bench/reef.py                a few minutes on two cores
-    python bench/reef.py --seconds 5    a twelfth of each workload, for a look
+    python bench/reef.py --seconds 5    the first seconds of each workload, for a look
     python bench/reef.py --no-write     prints the tables and writes nothing
 """
 import argparse

@@ -34,7 +34,12 @@ class CpuBackend : public Backend {
       outputs.emplace_back(TensorType{spec.type, spec.shape});
     std::vector<std::byte*> to;
     for (Tensor& tensor : outputs) to.push_back(tensor.bytes().data());
-    const engine::Binding binding{from, to, workspace.bytes().data(), weights.bytes().data()};
+    const auto state = plan->make_state();
+    const engine::Binding binding{.inputs = from,
+                                  .outputs = to,
+                                  .workspace = workspace.bytes().data(),
+                                  .weights = weights.bytes().data(),
+                                  .state = state.get()};
     if (const auto ran = plan->run({0, plan->kernels()}, binding, {}); !ran) {
       return in_context("run", ran.error());
     }

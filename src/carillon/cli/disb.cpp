@@ -25,6 +25,8 @@ namespace carillon::cli {
 namespace {
 
 volatile std::sig_atomic_t disb_interrupted = 0;
+// A file's name need not be UTF-8, but JSON is.
+constexpr auto replace_bad = nlohmann::json::error_handler_t::replace;
 
 struct DisbArguments {
   std::string workload;
@@ -247,11 +249,11 @@ int simulate_disb(const DisbArguments& arguments) {
   if (!arguments.json) {
     fmt::print("{}", simulate::to_table(reports));
   } else if (reports.size() == 1) {
-    fmt::print("{}\n", simulate::to_json(reports.front()).dump(2));
+    fmt::print("{}\n", simulate::to_json(reports.front()).dump(2, ' ', false, replace_bad));
   } else {
     nlohmann::ordered_json all{{"workload", workload->name}, {"runs", nlohmann::ordered_json::array()}};
     for (const simulate::DisbReport& report : reports) all["runs"].push_back(simulate::to_json(report));
-    fmt::print("{}\n", all.dump(2));
+    fmt::print("{}\n", all.dump(2, ' ', false, replace_bad));
   }
   return exit_success;
 }

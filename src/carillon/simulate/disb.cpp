@@ -80,7 +80,10 @@ class Run final : UnitObserver {
       ++figures_.events;
       if (device_.next() == now_) {
         const auto event = device_.step();
-        if (!event) continue;
+        if (!event) {
+          if (!go_on(said)) break;
+          continue;
+        }
         const auto call = event->kind == UnitDevice::Event::Kind::ended ? &device::Sharing::ended
                                                                         : &device::Sharing::evicted;
         tick_ = (*sharing_.*call)(event->queue, now_, commands_);
@@ -92,11 +95,7 @@ class Run final : UnitObserver {
         tick_ = sharing_->tick(now_, commands_);
       }
       carry_out();
-      if (options_.progress != nullptr && now_ - said >= 1s) {
-        said = now_;
-        if (!options_.progress(to_seconds(now_ - TimePoint{}) / to_seconds(workload_.length), options_.user))
-          break;
-      }
+      if (!go_on(said)) break;
     }
     for (std::size_t i = 0; i < clients_.size(); ++i)
       figures_.clients[i].unfinished = (clients_[i].busy ? 1U : 0U) + (clients_[i].late ? 1U : 0U);
@@ -104,6 +103,13 @@ class Run final : UnitObserver {
   }
 
  private:
+  // Tells how far the run is, now and then; false where it is to end.
+  bool go_on(TimePoint& said) {
+    if (options_.progress == nullptr || (now_ - said < 1s && figures_.events % 16'384 != 0)) return true;
+    said = now_;
+    return options_.progress(to_seconds(now_ - TimePoint{}) / to_seconds(workload_.length), options_.user);
+  }
+
   struct Client {
     Queue queue = 0;
     std::uint32_t plan = 0;
@@ -285,6 +291,24 @@ Result<> check(const UnitDeviceOptions& options) {
   return {};
 }
 
+// What a run of the model takes, and its longest round once scaled, must leave room on the timeline.
+Result<> check(const profile::ModelKernels& model, const std::string& device) {
+  double alone = 0, longest = 0;
+  for (const auto& kernel : model.kernels) {
+    double deepest = 0;
+    for (const Duration round : kernel.rounds) deepest = std::max(deepest, to_seconds(round));
+    longest = std::max(longest, deepest);
+    alone += deepest * kernel.blocks;
+  }
+  const std::string where = "kernel table of " + device + ", model " + model.names.front() + ": ";
+  if (alone > 1e8) return invalid(where + "its kernels take more than 1e8 s of unit time");
+  double least = 0;  // on as many units as there are blocks
+  for (const auto& kernel : model.kernels) least += to_seconds(kernel.rounds.front());
+  if (longest * to_seconds(model.latency) / least > 100)
+    return invalid(where + "a round takes more than 100 s where the model alone takes its latency");
+  return {};
+}
+
 }  // namespace
 
 Result<DisbFigures> run_disb(const workload::DisbWorkload& workload, const profile::KernelTable& table,
@@ -299,6 +323,8 @@ Result<DisbFigures> run_disb(const workload::DisbWorkload& workload, const profi
                                           client.model + "' is not in the kernel table of " + table.device +
                                           "; it has " + known);
   }
+  for (const auto& model : table.models)
+    if (const auto checked = check(model, table.device); !checked) return std::unexpected(checked.error());
   device::SharingOptions sharing = options.sharing;
   sharing.units = table.units;
   sharing.dispatch = options.device.dispatch;

@@ -104,6 +104,56 @@ TEST(Disb, ReefRunsBestEffortBesideNarrowRealTimeRuns) {
   EXPECT_LE(run_disb(workload, two_models(), options)->clients[1].latencies.size(), 5U);
 }
 
+// Between two real-time runs one of its kernels ends, and the next is killed: the run gets on all the same.
+TEST(Disb, ARunThatIsEvictedAgainAndAgainEnds) {
+  auto table = two_models();
+  table.models.push_back(
+      {.names = {"long"},
+       .source = "",
+       .latency = 12ms,
+       .kernels = std::vector<profile::KernelEntry>(4, {.name = "k", .blocks = 10, .rounds = {3ms}})});
+  table.models[0].latency = 5ms;
+  const workload::DisbWorkload workload{
+      .name = "w", .length = 2s, .clients = {periodic("a", "wide", 100), closed("b", "long")}};
+  for (const bool known : {true, false}) {
+    auto options = ideal("reef");
+    options.sharing.knows_kernel = known;
+    const auto figures = run_disb(workload, table, options);
+    ASSERT_TRUE(figures) << figures.error().message;
+    EXPECT_GE(figures->clients[1].latencies.size(), 45U);  // a kernel in each of 200 gaps
+  }
+}
+
+// Two clients that ask again as soon as they are answered: real-time work never pauses, and what company
+// costs it does not add up over runs.
+TEST(Disb, PaddingGoesOnUnderRealTimeWorkWithoutAPause) {
+  workload::DisbWorkload workload{
+      .name = "w",
+      .length = 4s,
+      .clients = {closed("a", "narrow"), closed("b", "narrow"), closed("c", "narrow")}};
+  workload.clients[0].cls = workload.clients[1].cls = Class::real_time;
+  auto options = ideal("reef");
+  options.device.interference = 0.01;
+  const auto figures = run_disb(workload, two_models(), options);
+  ASSERT_TRUE(figures);
+  EXPECT_GE(figures->clients[2].latencies.size(), 1'700U);  // of 2,000 that it could have alone
+}
+
+TEST(Disb, TablesThatLeaveTheTimelineAreRefused) {
+  auto table = two_models();
+  table.models[0].kernels[0].rounds = {1us, 10s};  // 40 of the second, scaled, take years
+  table.models[0].kernels.resize(1);
+  table.models[0].latency = 10s;
+  const workload::DisbWorkload workload{.name = "w", .length = 1s, .clients = {closed("b", "wide")}};
+  const auto figures = run_disb(workload, table, {});
+  ASSERT_FALSE(figures);
+  EXPECT_NE(figures.error().message.find("model wide: a round takes more than 100 s"), std::string::npos)
+      << figures.error().message;
+  table.models[0].kernels[0] = {.name = "k", .blocks = 1'000'000, .rounds = {10s}};
+  table.models[0].kernels.resize(100, table.models[0].kernels[0]);
+  EXPECT_FALSE(run_disb(workload, table, {}));
+}
+
 TEST(Disb, TheSameSeedGivesTheSame) {
   workload::DisbWorkload workload{
       .name = "w", .length = 1s, .clients = {periodic("a", "wide", 100), closed("b", "narrow")}};

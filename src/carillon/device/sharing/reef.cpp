@@ -16,6 +16,8 @@ constexpr int offers = 8;
 constexpr Duration most_owed = 10ms;
 // What is heard of real-time runs fades: of about the last 50.
 constexpr double memory = 0.98;
+// Who asks again so soon after an answer waited for it.
+constexpr Duration prompt = 100us;
 
 // REEF (sections 3 to 5). Normal mode: best-effort streams side by side, each with a bounded number of
 // launches in flight. As a real-time run comes they are evicted, and real-time runs have the device one after
@@ -86,10 +88,24 @@ class Reef final : public Sharing {
   TimePoint ticked(TimePoint now, ShareCommands& out) override {
     account(now);
     if (now < held_until_) return held_until_;
+    // What best-effort work was given it is to have something of: what runs may end, and nothing else begins.
+    TimePoint last = now;
+    flying_.each([&](Queue queue) { last = std::max(last, stream(queue).flight.front().end); });
+    if (!draining_ && last > now && last - now <= most_owed) {
+      draining_ = true;
+      return held_until_ = last + from_ns(static_cast<double>((last - now).count()) * options_.margin);
+    }
+    draining_ = false;
     held_until_ = TimePoint::max();
     given_from_ = now;
     if (!running_ && real_time()) begin_real_time(now, out);
     return next_tick();
+  }
+
+  void queue_added(Queue) override { lags_.emplace_back(); }
+  void killed(Queue queue, const Flight& flight) override {
+    if (stream(queue).cls != Class::real_time)
+      owed_ -= flight.spread.time * flight.spread.units / options_.units;
   }
 
   TimePoint next_tick() const { return held_until_; }
@@ -97,7 +113,7 @@ class Reef final : public Sharing {
   // --- Normal mode.
   void feed(Queue queue, TimePoint now, ShareCommands& out) {
     Stream& of = stream(queue);
-    if (of.cls == Class::real_time || of.evicting || !begin(of)) return;
+    if (draining_ || of.cls == Class::real_time || of.evicting || !begin(of)) return;
     const int rivals = std::max(1, wanting_.size());
     while (!all_launched(of) && of.flight.size() < static_cast<std::size_t>(options_.in_flight) &&
            (of.flight.empty() || of.flight.back().end - now < options_.in_flight_time)) {
@@ -130,8 +146,11 @@ class Reef final : public Sharing {
   void begin_run(TimePoint now, ShareCommands& out) {
     Stream& on = stream(*running_);
     begin(on);
-    // Had there been no best-effort work, it would have gone on as those before it had ended.
-    alone_from_ = std::max(on.run.at, given_from_);
+    // Had there been no best-effort work, those before it would have ended sooner, and so would it. A client
+    // that waits for its answer before it asks again would have asked sooner, too.
+    const Lag& lag = lags_[*running_];
+    asked_ = std::max(on.run.at, given_from_);
+    alone_from_ = asked_ - lag.ended <= prompt ? asked_ - lag.by : asked_;
     alone_end_ = std::max(alone_from_, alone_end_) + options_.dispatch + plan_of(on).alone();
     feed_real_time(now, out);
     real_time_runs_ = evicting_ == 0;
@@ -170,7 +189,9 @@ class Reef final : public Sharing {
   // A real-time run has ended: how much later than it would have, and so which kernels are still padded.
   // Those that leave most units are worth most for what company costs them.
   void heed(TimePoint now) {
-    excess_ = excess_ * memory + to_seconds(now - alone_end_);
+    Lag& lag = lags_[*running_];
+    lag = {.ended = now, .by = now - alone_end_};
+    excess_ = excess_ * memory + to_seconds((now - asked_) - (alone_end_ - alone_from_));
     taken_ = taken_ * memory + to_seconds(alone_end_ - alone_from_);
     if (excess_ > options_.slowdown * taken_) {
       least_ = std::min(options_.units, least_ + 1);
@@ -271,6 +292,7 @@ class Reef final : public Sharing {
 
   // A best-effort launch has ended: its units are free, sooner than was expected perhaps.
   void give_room(const Flight& ended) {
+    if (least_ > 1) stale_ = true;  // rooms that are too small count as none
     if (stale_) return;
     for (std::size_t i = 0; i < rooms_.size(); ++i)
       if (i == 0 || rooms_[i].from < ended.end) rooms_[i].free += ended.spread.units;
@@ -340,10 +362,17 @@ class Reef final : public Sharing {
   // What the real-time runs took longer than they would have, and would have taken, in seconds, fading.
   double excess_ = 0, taken_ = 0;
   int least_ = 1;  // units that a real-time kernel has to leave, for others to run beside it
+  struct Lag {
+    TimePoint ended{-1h};
+    Duration by{0};  // later than without best-effort work
+  };
+  std::vector<Lag> lags_;             // by queue: of its last real-time run
+  TimePoint asked_;                   // when the real-time run under way was asked for
   TimePoint alone_from_, alone_end_;  // of the real-time run under way, without best-effort work
   TimePoint given_from_;              // until then real-time runs waited for what best-effort work was owed
   Duration owed_{0};
   TimePoint accounted_;
+  bool draining_ = false;                    // as they do, what runs ends, and nothing begins
   TimePoint held_until_ = TimePoint::max();  // real-time runs wait so long for best-effort ones
 };
 

@@ -70,17 +70,18 @@ TimePoint Sharing::evicted(Queue queue, TimePoint now, ShareCommands& out) {
   Stream& of = queues_[queue];
   CARILLON_ASSERT(of.evicting);
   of.evicting = false;
+  if (!of.flight.empty()) killed(queue, of.flight.front());
   if (of.active) {
     if (options_.knows_kernel) {
       if (!of.flight.empty()) {
         of.kernel = of.flight.front().kernel;
         of.first = of.flight.front().first;
       }
-    } else {
-      // Known are the last kernel that was launched, and how many had not ended.
-      const int last = of.first > 0 || of.kernel == 0 ? of.kernel : of.kernel - 1;
+    } else if (!of.flight.empty()) {
+      // Known are the last kernel that was launched, and how many launches had not ended.
+      const int last = of.first > 0 ? of.kernel : of.kernel - 1;
       const int back = std::min(options_.in_flight, static_cast<int>(of.flight.size()));
-      of.kernel = std::max(of.resumed, last - back);
+      of.kernel = std::max(of.resumed, last + 1 - back);
       of.first = 0;
       of.resumed = of.kernel;
     }
@@ -118,7 +119,8 @@ void Sharing::launch(Queue queue, int blocks, const Spread& spread, bool priorit
   out.push_back({.kind = ShareCommand::Kind::launch,
                  .queue = queue,
                  .priority = priority,
-                 .again = std::pair(on.kernel, on.first) < std::pair(on.kernel_ran, on.first_ran),
+                 .again = std::pair(on.kernel, on.first + blocks) <= std::pair(on.kernel_ran, on.first_ran) ||
+                          on.kernel < on.kernel_ran,
                  .run = on.run.spec.run,
                  .plan = on.run.spec.plan,
                  .kernel = on.kernel,

@@ -26,8 +26,8 @@ struct SharingOptions {
   Duration in_flight_time{20'000};
   // What a launch into a stream that has nothing takes before its kernel starts.
   Duration dispatch{6'500};
-  // After an eviction it is known which kernel was the first not to end; else the stream goes back by what it had
-  // in flight (section 4.3), at most `in_flight`.
+  // After an eviction it is known which kernel was the first not to end; else the stream goes back by what it
+  // had in flight (section 4.3), at most `in_flight`.
   bool knows_kernel = false;
   // Best-effort kernels may outlast the real-time kernel beside which they start, where those after it leave
   // them their units. Without, rule 1 of section 5.2 to the letter.
@@ -137,6 +137,8 @@ class Sharing {
   virtual TimePoint emptied(Queue queue, TimePoint now, ShareCommands& out) = 0;
   virtual TimePoint ticked(TimePoint, ShareCommands&) { return TimePoint::max(); }
   virtual void queue_added(Queue) {}
+  // The launch that was first in an evicted stream, and did not end.
+  virtual void killed(Queue, const Flight&) {}
 
   Stream& stream(Queue queue) { return queues_[queue]; }
   const Stream& stream(Queue queue) const { return queues_[queue]; }

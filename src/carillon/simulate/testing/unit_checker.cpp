@@ -72,7 +72,7 @@ void UnitChecker::round_started(Queue queue, const ShareCommand& command, int un
     const std::pair place{command.kernel, command.first};
     const std::pair next{account.kernel, account.first};
     if (account.was_evicted && place < next) {
-      check(command.first == 0 && command.kernel >= account.kernel - rules_.back - 1, at, queue,
+      check(command.first == 0 && command.kernel >= account.kernel + 1 - rules_.back, at, queue,
             "an eviction goes back by a bounded number of kernels: from " + std::to_string(account.kernel) +
                 "+" + std::to_string(account.first) + " to " + std::to_string(command.kernel) + "+" +
                 std::to_string(command.first));
