@@ -111,7 +111,7 @@ def test_rates_are_scaled(program):
 
 def test_what_reef_can_do_without(program):
     usual = simulated(program, "C")
-    for option in ("--no-padding", "--no-look-ahead", "--knows-kernel"):
+    for option in ("--no-padding", "--no-look-ahead"):
         assert simulated(program, "C", option)["clients"] != usual["clients"], option
     assert simulated(program, "C", "--no-padding")["be"]["rps"] < usual["be"]["rps"]
     assert simulated(program, "C", "--in-flight", "1", "--in-flight-us", "5")["be"]["rps"] > 0
