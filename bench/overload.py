@@ -30,6 +30,8 @@ def main():
     parser.add_argument("--factors", default="0.5,1,2")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--against", help="another build of carillon, whose rows say so")
+    parser.add_argument("--option", action="append", default=[],
+                        help="an option for this build's servers, such as --option=--preempt=none")
     parser.add_argument("--protocol", choices=["http", "grpc"], default="grpc")
     parser.add_argument("--plot", default=str(harness.ROOT / "docs/img/overload.png"))
     args = parser.parse_args()
@@ -70,7 +72,8 @@ def main():
 
 def run(args, models, profile_file, scheduler, program, rates, seed, csv_file):
     """One server, loaded for a while; {model: (requests a second, deadline in ms)}."""
-    with harness.Server(models, "--scheduler", scheduler, "--profile", profile_file, program=program) as server:
+    options = ["--scheduler", scheduler, "--profile", profile_file, *([] if program else args.option)]
+    with harness.Server(models, *options, program=program) as server:
         url = server.grpc_url if args.protocol == "grpc" else server.http_url
         harness.load(url, [f"{m},rate=5,deadline={deadline:.3f}" for m, (_, deadline) in rates.items()], "--duration", 2)
         return harness.load(url, [f"{m},rate={rate:.3f},deadline={deadline:.3f}" for m, (rate, deadline) in rates.items()],

@@ -113,7 +113,13 @@ def overall(seconds, plans, units):
             missed.append("C: below 0.9 of streams")
     text = rows(["workload", "scheduler", "rt mean ms", "over rt-only", "rt p99 ms", "dropped", "rt/s", "best effort/s",
                  "total over rt-only", "at most", "paper"], lines)
-    return text + "\n" + ("Missed: " + "; ".join(missed) if missed else "All goals are met.") + "\n", runs
+    dropped = ", ".join(f"{w} {found['reef']['rt']['dropped']} ({found['rt-only']['rt']['dropped']})"
+                        for w, found in runs.items() if found["reef"]["rt"]["dropped"] or found["rt-only"]["rt"]["dropped"])
+    text += "\n" + ("Missed: " + "; ".join(missed) if missed else "All goals are met") + (
+        ", of the requests that were answered: one that is dropped has no latency." if not missed else ".")
+    if dropped:
+        text += f" Real-time requests dropped under reef (under rt-only): {dropped}."
+    return text + "\n", runs
 
 
 def worth(seconds):

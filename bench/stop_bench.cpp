@@ -1,10 +1,12 @@
 // How soon does a run end once that is asked for, and what does it cost to be able to?
 //
-//   carillon_stop_bench --models DIR [--only NAME]... [--batch N] [--threads T] [--stops N] [--cost C] [--json]
+//   carillon_stop_bench --models DIR [--only NAME]... [--batch N] [--threads T] [--stops N] [--cost C]
+//                       [--longer US] [--json]
 //
-// For each model of a repository: the time from the request for a stop, at a random place of the run, to the end
-// of the run, with kernels divided into parts and with stops between kernels only; and how long a run takes with
-// parts and without, in turns.
+// For each model of a repository: the time from the request for a stop, at a random place of the run, to the
+// end of the run, with kernels divided into parts and with stops between kernels only; and how long a run
+// takes with parts and without, in turns. With --longer also the kernels whose parts take longer than that,
+// on average.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -32,7 +34,7 @@ struct Options {
   std::string models;
   std::vector<std::string> only;
   int batch = 1, threads = 1, stops = 1000, rounds = 15;
-  double cost = 0.02, seconds = 20;
+  double cost = 0.02, seconds = 20, longer = 0;
   bool json = false;
 };
 
@@ -83,10 +85,13 @@ class Asker {
   std::thread thread_;
 };
 
+// Of a run that could be stopped, and is not.
 Result<Duration> time_of(Runner& runner) {
   const SteadyClock clock;
+  engine::StopSignal stop;
+  stop.run = 1;
   const TimePoint start = clock.now();
-  if (auto done = runner.run(); !done) return std::unexpected(done.error());
+  if (auto done = runner.run({}, &stop); !done) return std::unexpected(done.error());
   return clock.now() - start;
 }
 
@@ -102,7 +107,8 @@ Result<std::vector<Duration>> latencies(Runner& runner, Duration whole, const Op
   for (int tries = 0; tries < 4 * options.stops && static_cast<int>(took.size()) < options.stops; ++tries) {
     if (clock.now() > end && took.size() >= 50) break;
     stop.run = ++run;
-    asker.begin(run, Duration{static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(whole.count())))});
+    asker.begin(run,
+                Duration{static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(whole.count())))});
     if (auto done = runner.run({}, &stop); !done) return std::unexpected(done.error());
     const TimePoint ended = clock.now();
     const TimePoint asked = asker.asked();
@@ -117,6 +123,26 @@ Json figures(std::vector<Duration>& took) {
               {"p50_us", to_us(percentile(took, 0.5))},
               {"p90_us", to_us(percentile(took, 0.9))},
               {"p99_us", to_us(percentile(took, 0.99))}};
+}
+
+// The kernels whose parts take longer than `bound` on average, in the order of the plan.
+Result<Json> long_parts(Runner& runner, Duration bound) {
+  const auto kernels = static_cast<std::size_t>(runner.plan().kernels());
+  std::vector<Duration> least(kernels, Duration::max()), took(kernels);
+  for (int i = 0; i < 10; ++i) {
+    if (auto done = runner.run(took); !done) return std::unexpected(done.error());
+    for (std::size_t k = 0; k < kernels; ++k) least[k] = std::min(least[k], took[k]);
+  }
+  Json found = Json::array();
+  for (std::size_t k = 0; k < kernels; ++k) {
+    const int number = static_cast<int>(k), parts = runner.plan().kernel_parts(number);
+    if (least[k] <= bound * parts) continue;
+    found.push_back(Json{{"kernel", runner.plan().kernel_name(number)},
+                         {"us", to_us(least[k])},
+                         {"parts", parts},
+                         {"us_a_part", to_us(least[k]) / parts}});
+  }
+  return found;
 }
 
 Result<Json> measure(const std::filesystem::path& file, const Options& options) {
@@ -160,6 +186,12 @@ Result<Json> measure(const std::filesystem::path& file, const Options& options) 
   if (!inside) return std::unexpected(inside.error());
   int most = 1;
   for (int k = 0; k < parts->plan().kernels(); ++k) most = std::max(most, parts->plan().kernel_parts(k));
+  Json long_ones;
+  if (options.longer > 0) {
+    auto found = long_parts(*parts, from_seconds(options.longer * 1e-6));
+    if (!found) return std::unexpected(found.error());
+    long_ones = std::move(*found);
+  }
   return Json{{"batch", options.batch},
               {"threads", options.threads},
               {"kernels", parts->plan().kernels()},
@@ -172,7 +204,8 @@ Result<Json> measure(const std::filesystem::path& file, const Options& options) 
               {"load_without_s", to_seconds(load_whole)},
               {"load_with_s", to_seconds(load_parts)},
               {"parts", figures(*inside)},
-              {"kernels_only", figures(*between)}};
+              {"kernels_only", figures(*between)},
+              {"long_parts", std::move(long_ones)}};
 }
 
 void print(const std::string& name, const Json& row) {
@@ -190,6 +223,9 @@ void print(const std::string& name, const Json& row) {
       row["throughput"].get<double>(), row["throughput_least"].get<double>(),
       row["throughput_most"].get<double>(), row["load_without_s"].get<double>(),
       row["load_with_s"].get<double>(), stops(row["parts"]).c_str(), stops(row["kernels_only"]).c_str());
+  for (const Json& kernel : row["long_parts"])
+    std::printf("  %8.1f us a part, %4d parts  %s\n", kernel["us_a_part"].get<double>(),
+                kernel["parts"].get<int>(), kernel["kernel"].get<std::string>().c_str());
   std::fflush(stdout);
 }
 
@@ -225,10 +261,14 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "batch size")->check(CLI::Range(1, 4096));
   app.add_option("--threads", options.threads, "threads of a run")->check(CLI::Range(1, 1024));
   app.add_option("--stops", options.stops, "stops to measure of each kind")->check(CLI::Range(1, 10000000));
-  app.add_option("--seconds", options.seconds, "at most about so long for them")->check(CLI::Range(0.1, 36000.0));
-  app.add_option("--rounds", options.rounds, "rounds of runs with parts and without")->check(CLI::Range(1, 10000));
+  app.add_option("--seconds", options.seconds, "at most about so long for them")
+      ->check(CLI::Range(0.1, 36000.0));
+  app.add_option("--rounds", options.rounds, "rounds of runs with parts and without")
+      ->check(CLI::Range(1, 10000));
   app.add_option("--cost", options.cost, "share of a kernel's time that parts may cost")
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--longer", options.longer, "also name kernels whose parts take longer than so many us")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--json", options.json, "one JSON array instead of text");
   CLI11_PARSE(app, argc, argv);
   if (const auto done = carillon::bench::run(options); !done) {

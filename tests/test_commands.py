@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import signal
 import subprocess
 import time
@@ -76,6 +77,21 @@ def test_simulate_repeats_itself_and_replays(program, scenario, tmp_path):
     run(program, "simulate", scenario, "--record", log, status=2)  # it is there already
 
 
+def test_preemption_is_recorded_and_replayed(program, tmp_path):
+    overload, log = pathlib.Path(__file__).parents[1] / "scenarios/overload.toml", tmp_path / "run.log"
+    shares = {}
+    for option in ("none", "deadline"):
+        report = json.loads(run(program, "simulate", overload, "--scheduler", "clockwork", "--preempt", option,
+                                *(["--record", log] if option == "deadline" else []), "--json").stdout)
+        shares[option] = report["finish_rate"]
+    assert shares["deadline"] > shares["none"]
+    assert "\na preempt " in log.read_text()
+    replay = json.loads(run(program, "replay", log, "--json").stdout)
+    assert replay["complete"] and replay["differing_events"] == 0
+    said = run(program, "simulate", overload, "--scheduler", "symphony", "--preempt", "deadline", status=2).stderr
+    assert "'symphony' does not preempt so; clockwork does" in said
+
+
 def test_goodput_stops_at_its_precision(program, scenario):
     found = json.loads(run(program, "goodput", scenario, "--scheduler", "clockwork", "--json").stdout)
     assert found["goodput_rps"] > 120
@@ -102,6 +118,13 @@ def test_load_sends_what_the_scenario_says(program, tiny_models, scenario, tmp_p
         {m["name"]: round(m["offered_rps"] * 2.5) for m in simulated["models"]}
     assert live["on_time"] + live["late"] + live["refused"] == live["sent"]
     assert json.loads(run(program, "replay", log, "--json").stdout)["differing_events"] == 0
+
+
+def test_load_sends_a_priority(program, server):
+    for url in (f"http://{server.http}", f"grpc://{server.grpc}"):
+        told = json.loads(run(program, "load", url, "--model", "tiny_mlp,priority=1,rate=40,deadline=30000",
+                              "--process", "uniform", "--duration", 0.5, "--json").stdout)
+        assert told["on_time"] + told["late"] == told["sent"] > 0, told
 
 
 @pytest.mark.parametrize("old, new, words", [
@@ -150,5 +173,10 @@ def test_load_says_what_it_cannot_send(program, scenario):
     closed.write_text(scenario.read_text().replace('"gamma:0.5"', '"closed:4"'))
     done = run(program, "load", "http://127.0.0.1:1", "--scenario", closed, status=2)
     assert "closed:N" in done.stderr
+    for priority in ("-1", "4294967296", "high", ""):
+        done = run(program, "load", "http://127.0.0.1:1", "--model", f"m,priority={priority}", status=2)
+        assert f"'priority={priority}' is not understood" in done.stderr
+    done = run(program, "load", "http://127.0.0.1:1", "--model", "m", "--seed", "18446744073709551616", status=2)
+    assert "a seed is a whole number" in done.stderr
     done = run(program, "load", "http://127.0.0.1:1", status=2)
     assert "--model or --scenario" in done.stderr

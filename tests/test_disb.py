@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -13,7 +14,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCHEDULERS = ["reef", "rt-only", "sequential", "streams", "wait"]
-FIGURES = {"requests", "dropped", "rps", "mean_ms", "p50_ms", "p99_ms", "p999_ms"}
+FIGURES = {"requests", "answered", "dropped", "unfinished", "rps", "mean_ms", "p50_ms", "p99_ms", "p999_ms"}
+
+
+CLIENT = {"name", "model", "class", "requests", "answered", "dropped", "unfinished", "rps", "mean_ms", "p50_ms", "p99_ms"}
 
 
 def disb(program, *arguments, status=0):
@@ -28,6 +32,13 @@ def simulated(program, workload, *arguments):
 
 def without_wall(told):
     return {key: value for key, value in told.items() if key != "wall_s"}
+
+
+def assert_counts_add_up(told):
+    for each in [told["rt"], told["be"], *told["clients"]]:
+        assert each["requests"] == each["answered"] + each["dropped"] + each["unfinished"], each
+    for count in ("requests", "answered", "dropped", "unfinished"):
+        assert sum(c[count] for c in told["clients"]) == told["rt"][count] + told["be"][count]
 
 
 def write(file, document):
@@ -66,9 +77,8 @@ def test_what_is_told(program):
     clients = told["clients"]
     assert [(c["name"], c["model"], c["class"]) for c in clients] == [
         ("vgg19_rt", "vgg19", "real_time"), ("resnet152_be", "resnet152", "best_effort")]
-    assert set(clients[0]) == {"name", "model", "class", "requests", "answered", "dropped", "rps", "mean_ms", "p50_ms",
-                               "p99_ms"}
-    assert all(c["answered"] + c["dropped"] <= c["requests"] for c in clients)
+    assert set(clients[0]) == CLIENT
+    assert_counts_add_up(told)
     assert set(told["models"][0]) == {"model", "real_time_ms", "best_effort_ms", "padded_ms", "lost_ms", "killed"}
 
 
@@ -139,11 +149,6 @@ def test_help_tells_of_all(program):
     assert "disb" in subprocess.run([str(program), "--help"], capture_output=True, text=True, timeout=60).stdout
 
 
-def test_live_runs_are_not_there_yet(program):
-    done = disb(program, "A", status=1)
-    assert "--simulate" in done.stderr and done.stdout == ""
-
-
 @pytest.mark.parametrize("arguments, status, words", [
     (("F",), 1, "there are A, B, B220, C, D, E, REAL"),
     (("nowhere/w.json",), 1, "nowhere/w.json"),
@@ -159,11 +164,19 @@ def test_live_runs_are_not_there_yet(program):
     (("A", "--scale", "0"), 2, "--scale"),
     (("A", "--duration", "0"), 2, "--duration"),
     (("A", "--seed", "-1"), 2, "--seed"),
+    (("A", "--seed", "18446744073709551616"), 2, "not '18446744073709551616'"),
+    (("A", "--seed", "1e3"), 2, "--seed"),
+    (("A", "--scale", "auto"), 2, "--scale auto is of live runs"),
+    (("A", "--threads", "2"), 2, "--simulate excludes --threads"),
+    (("A", "--plot", "nowhere/a.svg"), 1, "--plot: cannot write 'nowhere/a.svg'"),
+    (("A", "--kernels", "scenarios"), 2, "scenarios: is a directory"),
     (("A", "--jobs", "0"), 2, "--jobs"),
     (("A", "--kernels", "nowhere.json"), 1, "nowhere.json: no such file"),
     ((), 2, "WORKLOAD"),
 ])
 def test_what_cannot_be_run(program, arguments, status, words):
+    if "scenarios" in arguments:
+        arguments = [ROOT / a if a == "scenarios" else a for a in arguments]
     assert words in disb(program, "--simulate", *arguments, status=status).stderr
 
 
@@ -221,3 +234,171 @@ def test_it_can_be_ended(program):
         process.wait()
     assert process.returncode == 1 and out == ""
     assert "interrupted; 0 of 5 runs were done" in told
+
+
+# --- Live, on tiny models: what they take says nothing, but all else is as with large ones.
+
+@pytest.fixture(scope="session")
+def live_models(tiny_models, tmp_path_factory):
+    """The tiny models, and copies of them under the names that DISB's workloads know."""
+    folder = tmp_path_factory.mktemp("live")
+    for name, source in {"tiny_mlp": "tiny_mlp", "tiny_cnn": "tiny_cnn", "vgg19": "tiny_cnn", "resnet152": "tiny_mlp",
+                         "densenet201": "tiny_mlp", "inceptionv3": "tiny_cnn", "distilbert": "tiny_encoder"}.items():
+        shutil.copytree(tiny_models / source, folder / name)
+        config = folder / name / "config.pbtxt"
+        config.write_text(config.read_text().replace(f'name: "{source}"', f'name: "{name}"', 1))
+    return folder
+
+
+def live(program, models, workload, *arguments):
+    told = disb(program, workload, "--models", models, "--duration", "0.5", "--warm-up", "0.1", "--json", *arguments)
+    return json.loads(told.stdout)
+
+
+@pytest.fixture
+def live_workload(tmp_path):
+    return write(tmp_path / "live.json", {"time": 60, "tasks": [
+        task("a_rt", {"type": "periodic", "frequency": 50}, "tiny_mlp"),
+        task("b_rt", {"type": "trace", "trace": [0, 10, 20, 3000]}, "tiny_cnn"),
+        task("c_be", {"type": "continuous"}, "tiny_cnn"), task("d_be", {"type": "poisson", "frequency": 30}, "tiny_mlp")]})
+
+
+def test_live_under_every_scheduler(program, live_models):
+    told = live(program, live_models, "A", "--scheduler", "all", "--threads", "2")
+    assert told["workload"] == "A"
+    assert [run["scheduler"] for run in told["runs"]] == SCHEDULERS
+    simulated_keys = list(simulated(program, "A"))
+    for run in told["runs"]:
+        assert list(run) == [*simulated_keys[:-1], "live", "wall_s"]
+        assert run["seconds"] == 0.5
+        assert_counts_add_up(run)
+        assert set(run["rt"]) == set(run["be"]) == FIGURES and set(run["clients"][0]) == CLIENT
+        assert [(c["name"], c["model"]) for c in run["clients"]] == [("vgg19_rt", "vgg19"), ("resnet152_be", "resnet152")]
+        assert run["rt"]["answered"] > 0 and run["rt"]["p50_ms"] > 0
+        assert (run["be"]["answered"] == 0) == (run["scheduler"] == "rt-only")
+        assert 0 < run["utilization"] <= 1.01
+        of = run["live"]
+        assert of["threads"] == 2 and of["device"].startswith("cpu: ") and of["interrupted"] is False
+        assert set(of["alone_ms"]) == {"vgg19", "resnet152"} and min(of["alone_ms"].values()) > 0
+        # A tiny model takes far less than the table's, so rates go up until the share of the device is the same.
+        assert of["scale"] > 1
+        assert of["real_time_share"] == pytest.approx(100 * 4.824e-3, rel=0.01)
+        assert sum(bin["count"] for bin in of["preemption_histogram"]) == run["preemptions"]
+        assert of["preemption_histogram"][-1]["at_most_us"] is None
+        assert run["preemption_p50_us"] <= of["preemption_p90_us"] <= run["preemption_p99_us"] <= of["preemption_max_us"]
+        assert of["late_p50_us"] <= of["late_p99_us"]
+        assert of["paused_ms"] >= 0 and (of["lost_ms"] is None or of["lost_ms"] >= 0)
+    by_name = {run["scheduler"]: run for run in told["runs"]}
+    assert by_name["rt-only"]["preemptions"] == 0
+    assert by_name["sequential"]["live"]["paused_runs"] == by_name["streams"]["live"]["paused_runs"] == 0
+
+
+@pytest.mark.parametrize("name", ["B", "B220", "C", "D", "E", "REAL"])
+def test_live_workloads_that_come_with_it(program, live_models, name):
+    told = live(program, live_models, name)
+    assert told["scheduler"] == "reef" and told["workload"] == name
+    assert_counts_add_up(told)
+    if name == "B":
+        assert told["live"]["scale"] == 1  # a closed loop has no rate
+    assert told["rt"]["answered"] > 0
+    # Under B a real-time loop without a pause may leave best effort nothing.
+    assert name == "B" or told["be"]["answered"] > 0
+
+
+def test_live_rates_are_as_told(program, live_models, live_workload):
+    told = live(program, live_models, live_workload, "--scale", "1", "--scheduler", "rt-only")
+    assert [c["requests"] for c in told["clients"]] == [25, 3, 0, 0]
+    assert told["live"]["scale"] == 1
+    twice = live(program, live_models, live_workload, "--scale", "2", "--scheduler", "rt-only")
+    assert twice["clients"][0]["requests"] == 50
+    wide = live(program, live_models, live_workload, "--scale", "1", "--threads", "2", "--real-time-threads", "1",
+                "--best-effort-streams", "2")
+    assert_counts_add_up(wide)
+    assert all(c["answered"] > 0 for c in wide["clients"])
+
+
+def test_live_is_shown_and_drawn(program, live_models, live_workload, tmp_path):
+    short = ("--models", live_models, "--duration", "0.3", "--warm-up", "0", "--scale", "1")
+    one = disb(program, live_workload, *short).stdout
+    for word in ["alone:", "tiny_mlp", "rates times 1", "paused ms", "lost ms", "dropped", "a_rt", "d_be"]:
+        assert word in one
+    several = disb(program, live_workload, *short, "--scheduler", "all", "--plot", tmp_path / "live.svg").stdout
+    assert all(any(line.startswith(name + " ") for line in several.splitlines()) for name in SCHEDULERS)
+    words = " ".join(xml.etree.ElementTree.parse(tmp_path / "live.svg").getroot().itertext())
+    assert all(name in words for name in SCHEDULERS)
+
+
+@pytest.mark.parametrize("arguments, status, words", [
+    (("A", "--models", "nowhere"), 1, "-m carillon_samples --out nowhere --models disb"),
+    (("A", "--models", "."), 1, "there is no model 'vgg19' in ."),
+    (("A", "--scheduler", "fifo"), 2, "there are reef, rt-only, sequential, streams, wait"),
+    (("A", "--scale", "fast"), 2, "--scale: 'fast' should be a number of 0.001 to 1000, or auto"),
+    (("A", "--scale", "0"), 2, "--scale"),
+    (("A", "--noise", "0.1"), 2, "--noise requires --simulate"),
+    (("A", "--jobs", "2"), 2, "--jobs requires --simulate"),
+    (("A", "--best-effort-streams", "1000"), 2, "--best-effort-streams 1000"),
+    (("A", "--real-time-threads", "1000"), 2, "--real-time-threads 1000"),
+    (("A", "--warm-up", "-1"), 2, "--warm-up"),
+    (("A", "--page-cache", "much"), 2, "--page-cache"),
+    (("A", "--plot", "nowhere/a.svg"), 1, "--plot: cannot write"),
+])
+def test_what_cannot_be_run_live(program, arguments, status, words):
+    assert words in disb(program, *arguments, status=status).stderr
+
+
+def test_live_models_that_do_not_fit(program, live_models, live_workload, tmp_path):
+    # Each model takes a page of its own.
+    told = disb(program, live_workload, "--models", live_models, "--page-cache", "16MiB", status=1).stderr
+    assert "raise --page-cache" in told
+    own = write(tmp_path / "own.json", {"time": 1, "tasks": [task("a_rt", {"type": "periodic", "frequency": 1}, "tiny_mlp")]})
+    told = disb(program, own, "--models", live_models, status=2).stderr
+    assert "does not have 'tiny_mlp'" in told and "say --scale X" in told
+    broken = tmp_path / "models"
+    shutil.copytree(live_models / "tiny_mlp", broken / "tiny_mlp")
+    (broken / "tiny_mlp" / "1" / "model.onnx").write_bytes(b"not a model")
+    assert "model tiny_mlp: " in disb(program, own, "--models", broken, "--scale", "1", status=2).stderr
+
+
+def test_live_can_be_ended_with_the_figures_so_far(program, live_models, live_workload):
+    process = subprocess.Popen([str(program), "disb", str(live_workload), "--models", str(live_models), "--duration", "3600",
+                                "--warm-up", "0", "--scale", "1", "--scheduler", "all", "--json"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while "% of 3600 s" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+        process.send_signal(signal.SIGINT)
+        out, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, told
+    run = json.loads(out)  # the others were not begun
+    assert run["scheduler"] == "reef" and run["live"]["interrupted"] is True
+    assert 0 < run["seconds"] < 3600
+    assert run["rt"]["answered"] > 0
+    assert_counts_add_up(run)
+
+
+def test_preemptions_are_measured(program, live_models, tmp_path):
+    bench = pathlib.Path(program).parent / "carillon_preempt_bench"
+    if not bench.exists():
+        pytest.skip(f"there is no {bench}: build it first")
+    options = ["--victim", "tiny_cnn", "--real-time", "tiny_mlp", "--preemptions", "20", "--rounds", "2", "--gap-ms", "1"]
+    done = subprocess.run([str(bench), "--models", str(live_models), *options, "--json"], capture_output=True, text=True,
+                          timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (victim,) = told["victims"]
+    assert victim["victim"] == "tiny_cnn" and victim["alone_ms"] > 0
+    assert list(victim["modes"]) == ["inside", "boundaries", "priorities", "equal", "turns", "idle"]
+    for mode, of in victim["modes"].items():
+        assert of["rounds"] == len(of["each"]) == 2
+        assert of["count"] == sum(each["count"] for each in of["each"]) <= 20
+        assert all(each["wake_idle"]["count"] > 0 for each in of["each"])
+        if of["count"]:
+            assert of["p50_us"] <= of["p90_us"] <= of["p99_us"] <= of["max_us"]
+            assert of["to_end"]["p50_us"] >= of["p50_us"]
+    assert victim["modes"]["idle"]["count"] == 20  # nobody has to be there
+    wrong = subprocess.run([str(bench), "--models", str(live_models), "--victim", "yolo"], capture_output=True, text=True,
+                           timeout=60)
+    assert wrong.returncode == 1 and "there is no model 'yolo'" in wrong.stderr

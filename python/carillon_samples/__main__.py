@@ -33,8 +33,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog="Models: " + ", ".join(SAMPLES))
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the repository's folder")
     parser.add_argument("--models", default="all", metavar="NAMES",
-                        help="names with commas between, 'tiny', 'dynamic' (time depends on the input) or 'all', "
-                             "which leaves these out (default: all)")
+                        help="names with commas between, 'tiny', 'dynamic' (time depends on the input), 'disb' (what "
+                             "the workloads of DISB run: 1.3 GB) or 'all', which leaves what only these two have out "
+                             "(default: all)")
     parser.add_argument("--copies", type=int, default=1, metavar="N",
                         help="write each chosen tiny model N times, each with weights of its own: NAME_0000 and on")
     parser.add_argument("--bf16", action="store_true",

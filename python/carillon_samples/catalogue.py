@@ -88,8 +88,8 @@ def imported(source: str) -> Callable:
     return getattr(importlib.import_module(f"{__package__}.{module}"), function)
 
 
-def image_model(name: str, source: str, slo_ms: int) -> Sample:
-    return Sample(name, (Tensor("input", (3, 224, 224)),), (Tensor("output", (1000,)),),
+def image_model(name: str, source: str, slo_ms: int, size: int = 224) -> Sample:
+    return Sample(name, (Tensor("input", (3, size, size)),), (Tensor("output", (1000,)),),
                   slo_ms, source, needs_torch=True)
 
 
@@ -129,6 +129,10 @@ SAMPLES = {
                (Tensor("scores", (10,)), Tensor("exit", (), "INT64")),
                None, "early_exit_cnn:early_exit_cnn", needs_torch=False, max_batch=8,
                examples="early_exit_cnn:example_inputs"),
+        image_model("resnet152", "resnet:resnet152", 1500),
+        image_model("densenet201", "densenet:densenet201", 1000),
+        image_model("vgg19", "vgg:vgg19", 2500),
+        image_model("inceptionv3", "inception:inceptionv3", 800, size=299),
     )
 }
 
@@ -136,15 +140,17 @@ TINY = tuple(name for name in SAMPLES if name.startswith("tiny_"))
 # Those whose time depends on what a request holds. A server has to know how to plan them, so they are
 # written only where they are asked for.
 DYNAMIC = ("varlen_encoder", "early_exit_cnn")
-ALL = tuple(name for name in SAMPLES if name not in DYNAMIC)
-GROUPS = {"all": ALL, "tiny": TINY, "dynamic": DYNAMIC}
+# What the workloads of DISB run (scenarios/disb): 1.3 GB, and so written only where they are asked for, too.
+DISB = ("resnet152", "densenet201", "vgg19", "inceptionv3", "distilbert")
+ALL = tuple(name for name in SAMPLES if name not in DYNAMIC and (name not in DISB or name == "distilbert"))
+GROUPS = {"all": ALL, "tiny": TINY, "dynamic": DYNAMIC, "disb": DISB}
 
 
 def choose(text: str) -> list[Sample]:
     """The samples named by groups and names with commas between.
 
-    Groups are "tiny", "dynamic" (time depends on the input) and "all", which is
-    all but the dynamic ones.
+    Groups are "tiny", "dynamic" (time depends on the input), "disb" (what the
+    workloads of DISB run) and "all", which leaves the last two's own out.
 
     Raises ValueError with the names that exist when one does not.
     """

@@ -1,4 +1,4 @@
-"""DenseNet-121 (Huang et al., "Densely Connected Convolutional Networks", 2017).
+"""DenseNet-121 and -201 (Huang et al., "Densely Connected Convolutional Networks", 2017).
 
 Table 1, the "BC" variant: growth rate 32, bottlenecks of 4 * 32 channels,
 compression 0.5. Normalisation comes before each convolution, so most of it
@@ -57,3 +57,7 @@ class DenseNet(nn.Module):
 
 def densenet121() -> nn.Module:
     return DenseNet((6, 12, 24, 16))
+
+
+def densenet201() -> nn.Module:
+    return DenseNet((6, 12, 48, 32))

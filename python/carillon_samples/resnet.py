@@ -93,3 +93,7 @@ def resnet18() -> nn.Module:
 
 def resnet50() -> nn.Module:
     return ResNet(Bottleneck, (3, 4, 6, 3))
+
+
+def resnet152() -> nn.Module:
+    return ResNet(Bottleneck, (3, 8, 36, 3))

@@ -1,18 +1,18 @@
-"""VGG-16 (Simonyan and Zisserman, "Very Deep Convolutional Networks", 2014), column D of table 1."""
+"""VGG-16 and -19 (Simonyan and Zisserman, "Very Deep Convolutional Networks", 2014): columns D and E of table 1."""
 
 from __future__ import annotations
 
 from torch import nn
 
-STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+WIDTHS = (64, 128, 256, 512, 512)
 
 
 class VGG(nn.Module):
-    def __init__(self, classes: int = 1000):
+    def __init__(self, depths: tuple[int, ...], classes: int = 1000):
         super().__init__()
         layers = []
         channels = 3
-        for width, depth in STAGES:
+        for width, depth in zip(WIDTHS, depths):
             for _ in range(depth):
                 layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
                 channels = width
@@ -33,4 +33,8 @@ class VGG(nn.Module):
 
 
 def vgg16() -> nn.Module:
-    return VGG()
+    return VGG((2, 2, 3, 3, 3))
+
+
+def vgg19() -> nn.Module:
+    return VGG((2, 2, 4, 4, 4))

@@ -152,8 +152,9 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, capsys):
 
 def test_choose_keeps_order_and_drops_repeats():
     assert [sample.name for sample in choose("tiny_cnn,tiny,vgg16")] == ["tiny_cnn", "tiny_mlp", "tiny_encoder", "vgg16"]
-    assert [sample.name for sample in choose("all,dynamic")] == list(SAMPLES)
-    assert not {sample.name for sample in choose("all")} & set(DYNAMIC)
+    assert [sample.name for sample in choose("all,dynamic,disb")] == list(SAMPLES)
+    assert not {sample.name for sample in choose("all")} & {*DYNAMIC, "resnet152", "vgg19"}
+    assert len(choose("disb")) == 5
 
 
 @needs_torch

@@ -11,6 +11,7 @@
 
 #include "carillon/cli/commands.h"
 #include "carillon/cli/load/run.h"
+#include "carillon/cli/seed_option.h"
 #include "carillon/workload/clients.h"
 #include "carillon/workload/scenario.h"
 
@@ -68,12 +69,13 @@ Result<Stream> parse_stream(const std::string& text, const LoadArguments& argume
   const auto wrong = [&](const std::string& part) {
     return invalid("--model " + text + ": '" + part +
                    "' is not understood; write NAME, NAME,rate=R, or more " +
-                   "of rate=R, deadline=MS, app=APPLICATION and length=L or length=A-B");
+                   "of rate=R, deadline=MS, priority=P, app=APPLICATION and length=L or length=A-B");
   };
   Stream stream;
   std::string name, application, length = arguments.length;
   stream.rate = arguments.rate;
   double deadline_ms = arguments.deadline_ms;
+  std::uint32_t priority = 0;
   std::size_t begin = 0;
   for (std::size_t part = 0; begin <= text.size(); ++part) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -91,6 +93,12 @@ Result<Stream> parse_stream(const std::string& text, const LoadArguments& argume
     }
     if (item.starts_with("length=")) {
       length = item.substr(7);
+      continue;
+    }
+    if (item.starts_with("priority=")) {
+      const char* const last = item.data() + item.size();
+      const auto read = std::from_chars(item.data() + 9, last, priority);
+      if (read.ec != std::errc{} || read.ptr != last) return wrong(item);
       continue;
     }
     char* rest = nullptr;
@@ -113,7 +121,8 @@ Result<Stream> parse_stream(const std::string& text, const LoadArguments& argume
     lengths = std::move(*parsed);
   }
   for (const std::int64_t each : lengths)
-    stream.whats.push_back({.model = name, .application = application, .length = each, .inputs = {}});
+    stream.whats.push_back(
+        {.model = name, .application = application, .priority = priority, .length = each, .inputs = {}});
   const auto arrivals = workload::parse_arrivals(arguments.process);
   if (!arrivals) return in_context("--process", arrivals.error());
   stream.arrivals = *arrivals;
@@ -356,7 +365,9 @@ void add_load(CLI::App& program, int& status) {
   command.add_option(
       "--model", arguments->models,
       "Model to send to; repeat for a mixture. NAME,rate=R,deadline=MS,length=A-B overrides these for one; "
-      "NAME,app=APPLICATION names the application that its requests come from");
+      "NAME,app=APPLICATION names the application that its requests come from, NAME,priority=P their "
+      "priority "
+      "(1: real-time)");
   auto* scenario = command.add_option(
       "--scenario", arguments->scenario,
       "Sends what a scenario file says: the same arrivals, deadlines and times as 'carillon simulate'");
@@ -383,7 +394,9 @@ void add_load(CLI::App& program, int& status) {
                   "Milliseconds kept back from the time-out that the server is told")
       ->check(CLI::Range(0.0, 60000.0))
       ->capture_default_str();
-  command.add_option("--seed", arguments->seed, "Of the arrivals and the inputs")->capture_default_str();
+  command.add_option("--seed", arguments->seed, "Of the arrivals and the inputs")
+      ->check(check_seed)
+      ->capture_default_str();
   command.add_option("--rows", arguments->rows, "Rows of a request (its batch dimension)")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -407,6 +420,7 @@ void add_load(CLI::App& program, int& status) {
       "mobilenetv2,rate=80\n"
       "  carillon load http://127.0.0.1:8000 --model varlen_encoder,app=chat,length=8-32,rate=80 --model "
       "varlen_encoder,app=mail,length=128-256,rate=20 --deadline 30\n"
+      "  carillon load grpc://127.0.0.1:8001 --model mobilenetv2,priority=1,rate=10 --process uniform\n"
       "  carillon load http://127.0.0.1:8000 --scenario day.toml --json");
   command.callback([arguments, &status] { status = run_load(*arguments); });
 }

@@ -12,6 +12,7 @@
 
 #include "carillon/cli/commands.h"
 #include "carillon/cli/http_get.h"
+#include "carillon/cli/seed_option.h"
 #include "carillon/provision/best.h"
 #include "carillon/provision/observed.h"
 #include "carillon/provision/plan_json.h"
@@ -303,7 +304,9 @@ void add_plan(CLI::App& program, int& status) {
           "How long the search goes on, in groups of devices planned anew per device; 0: greedy plans alone "
           "(default: 10, but at most 200 groups; take 30 or more for plans that last)")
       ->check(CLI::Range(0.0, 1e6));
-  command.add_option("--seed", arguments->seed, "Of the search and of --simulate")->capture_default_str();
+  command.add_option("--seed", arguments->seed, "Of the search and of --simulate")
+      ->check(check_seed)
+      ->capture_default_str();
   CLI::Option& simulated =
       *command
            .add_option(

@@ -39,6 +39,7 @@ struct Recorded {
 
 // The same arrivals, devices and measured times as a scenario.
 struct Rebuilt {
+  schedule::Preemption preemption{};
   workload::Scenario scenario;
   std::map<std::pair<std::uint32_t, int>, std::pair<Duration, int>>
       measured;  // sum and count by model and batch
@@ -47,6 +48,7 @@ struct Rebuilt {
 // A model that came, for the scenario; of one that changes, its last version.
 void add_model(workload::Scenario& scenario, const schedule::ModelInfo& info) {
   workload::ScenarioModel model{.name = info.name};
+  model.cls = info.cls;
   model.max_batch = info.batches.back().batch;
   for (const auto& b : info.batches) {
     model.batch_sizes.push_back(b.batch);
@@ -86,6 +88,7 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
   s.allowance = workload::Allowance{.dispatch = reader->environment().dispatch,
                                     .answer = reader->environment().answer,
                                     .overrun = reader->environment().overrun};
+  rebuilt.preemption = reader->environment().preemption;
   struct Open {
     TimePoint arrival, deadline;
   };
@@ -250,7 +253,9 @@ int run_replay(const ReplayArguments& arguments) {
   } else {
     json["others"] = nlohmann::ordered_json::array();
     for (const std::string& name : arguments.schedulers) {
-      const auto policy = *schedule::make_scheduler(name, simulate::environment(rebuilt.scenario));
+      schedule::Environment environment = simulate::environment(rebuilt.scenario);
+      environment.preemption = rebuilt.preemption;
+      const auto policy = *schedule::make_scheduler(name, environment);
       simulate::Figures figures = simulate::run(rebuilt.scenario, *policy);
       json["others"].push_back(simulated_json(simulate::make_report(rebuilt.scenario, name, figures)));
     }

@@ -18,6 +18,7 @@
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/headroom.h"
+#include "carillon/cli/preempt_option.h"
 #include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
 #include "carillon/frontend/frontend.h"
@@ -42,6 +43,7 @@ struct Arguments {
   int plan_device = 0;
   bool no_standby = false;
   double default_deadline_ms = 0;
+  std::optional<double> stop_cost;
   std::size_t max_open = 1 << 16;
   double profile_share = schedule::live_environment().profile_share;
   bool length_blind = false;
@@ -51,6 +53,7 @@ struct Arguments {
   double drain_s = 10;
   bool strict_readiness = true;
   std::string log_level = "info";
+  std::string preempt;
   double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
   server::DevicesArguments devices;
 };
@@ -59,6 +62,7 @@ schedule::Environment environment_of(const Arguments& arguments) {
   schedule::Environment environment = schedule::live_environment();
   environment.hangs_after = from_ms(arguments.hang_after_ms);
   environment.profile_share = arguments.profile_share;
+  environment.preemption = preemption_of(arguments.preempt, arguments.scheduler);
   return environment;
 }
 
@@ -213,6 +217,8 @@ int run(const Arguments& arguments) {
   static const SteadyClock clock;  // outlives the threads of a device that hangs to the end
   auto scheduler = schedule::make_scheduler(arguments.scheduler, environment_of(arguments));
   if (!scheduler) return complain(exit_usage, scheduler.error());
+  if (auto preempts = check_preempt(arguments.preempt, arguments.scheduler); !preempts)
+    return complain(exit_usage, preempts.error());
   const auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
   std::optional<profile::DeviceProfile> profile;
@@ -239,7 +245,9 @@ int run(const Arguments& arguments) {
   if (!group) return complain(exit_usage, group.error());
   Bytes needed = beside_caches();
   for (const server::Device& device : group->devices)
-    needed = needed + device.worker.page_cache + device.worker.io_cache + device.worker.workspace;
+    needed = needed + device.worker.page_cache + device.worker.io_cache +
+             device.worker.workspace *
+                 (device.worker.classes ? std::uint64_t{device.worker.classes->count()} : 1U);
   if (auto room = enough_addresses(needed, "the server with its caches"); !room)
     return complain(exit_failure, room.error());
   if (!arguments.record.empty()) {
@@ -250,6 +258,7 @@ int run(const Arguments& arguments) {
   auto whole = server::WholeServer::start({.models = arguments.models,
                                            .controller = options,
                                            .profile = profile ? &*profile : nullptr,
+                                           .stop_cost = arguments.stop_cost,
                                            .tell = [](const std::string& text) { spdlog::info("{}", text); },
                                            .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
                                           std::move(*scheduler), *group, clock);
@@ -290,12 +299,33 @@ void add_serve(CLI::App& program, int& status) {
   command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; empty: off")
       ->capture_default_str();
   add_devices_options(command, arguments->devices);
+  arguments->devices.each.classes = true;
+  command
+      .add_option("--best-effort-streams", arguments->devices.each.best_effort_streams,
+                  "Runs of class best_effort at a time on cpu, each on a core of its own; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--stop-cost", arguments->stop_cost,
+          "Divide the kernels of all models on cpu into parts, which may cost this share of their time "
+          "(such as 0.02), so that real-time requests need not wait for a kernel's end; models take "
+          "longer to load. Without it: of models of class best_effort only, at 0.02")
+      ->check(CLI::Range(0.0, 1.0));
+  command
+      .add_option(
+          "--real-time-threads", arguments->devices.each.real_time_threads,
+          "Threads that run a real-time request on cpu; with fewer than --threads best effort goes on "
+          "on the other cores meanwhile; 0: all")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   command
       .add_option("--hang-after", arguments->hang_after_ms,
                   "Milliseconds without a report after which a device counts as hung and is taken out until "
                   "it answers again; at least 20 times what it should take; 0: never")
       ->check(CLI::Range(0.0, 86'400'000.0))
       ->capture_default_str();
+  add_preempt_option(command, arguments->preempt);
   command.add_option(
       "--plan", arguments->plan,
       "Serve one device of this plan ('carillon plan --json'): each of its workloads with its share of "

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "carillon/cli/commands.h"
+#include "carillon/cli/preempt_option.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/simulate/goodput.h"
@@ -42,7 +43,17 @@ struct SimulateArguments {
   std::string record;
   double interval_s = 0;
   double precision = 0.005;
+  std::string preempt{
+      schedule::name_of(schedule::Preemption::none)};  // as the papers and all figures have it
 };
+
+schedule::Environment simulated_environment(const SimulateArguments& arguments,
+                                            const workload::Scenario& scenario,
+                                            const std::string& scheduler) {
+  schedule::Environment environment = simulate::environment(scenario);
+  environment.preemption = preemption_of(arguments.preempt, scheduler);
+  return environment;
+}
 
 int fail_simulate(const char* command, const Error& error) {
   fmt::print(stderr, "carillon {}: {}\n", command, error.message);
@@ -122,8 +133,11 @@ Result<std::vector<Run>> make_runs(const SimulateArguments& arguments, bool sear
     const auto schedulers =
         arguments.schedulers.empty() ? std::vector{scenario->scheduler} : arguments.schedulers;
     for (const std::string& scheduler : schedulers) {
-      const auto made = schedule::make_scheduler(scheduler, simulate::environment(*scenario));
+      const auto made =
+          schedule::make_scheduler(scheduler, simulated_environment(arguments, *scenario, scheduler));
       if (!made) return invalid(made.error().message);
+      if (auto preempts = check_preempt(arguments.preempt, scheduler); !preempts)
+        return std::unexpected(std::move(preempts.error()));
       for (const std::uint64_t seed : seeds.empty() ? std::vector{scenario->seed} : seeds) {
         Run run{.scenario = *scenario, .scheduler = scheduler, .report = {}};
         if (seed != scenario->seed) {  // a trace is dealt by the seed
@@ -200,7 +214,7 @@ int simulate_all(const SimulateArguments& arguments) {
   const auto work = [&] {
     for (std::size_t i = next++; i < runs->size() && simulate_interrupted == 0; i = next++) {
       Run& run = (*runs)[i];
-      const schedule::Environment environment = simulate::environment(run.scenario);
+      const schedule::Environment environment = simulated_environment(arguments, run.scenario, run.scheduler);
       auto scheduler = schedule::make_scheduler(run.scheduler, environment);
       if (!arguments.record.empty()) {
         scheduler = schedule::log::RecordingScheduler::open(arguments.record, std::move(*scheduler),
@@ -276,7 +290,8 @@ int find_all(const SimulateArguments& arguments) {
       return simulate_interrupted == 0;
     };
     const auto make = [&] {
-      return *schedule::make_scheduler(run.scheduler, simulate::environment(run.scenario));
+      return *schedule::make_scheduler(run.scheduler,
+                                       simulated_environment(arguments, run.scenario, run.scheduler));
     };
     const simulate::Goodput found = simulate::find_goodput(run.scenario, make, run.scheduler, options);
     if (found.interrupted) {
@@ -319,6 +334,7 @@ void add_common(CLI::App& command, SimulateArguments& arguments) {
           "--slo-p99", arguments.slo_p99,
           "SLO of the models that have slo_p99, as a multiple of the 99th percentile of one request's time")
       ->check(CLI::Range(1e-6, 1e6));
+  add_preempt_option(command, arguments.preempt);
   command.add_option("--seed", arguments.seeds, "Seed instead of the scenario's, or a range such as 1..8");
   command.add_option("--jobs", arguments.jobs, "Runs at a time (default: one a core)")
       ->check(CLI::Range(1, 1024));

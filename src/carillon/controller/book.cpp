@@ -78,6 +78,10 @@ void Book::executed(DeviceId device, ModelId model, int batch, const worker::Act
     ++page.of.execution_count;
     page.of.exec.add(measured);
     page.of.prediction_error.add(measured < predicted ? predicted - measured : measured - predicted);
+    page.of.preemptions += static_cast<std::uint64_t>(times.preemptions);
+    page.of.preemption_lost += times.lost;
+    page.of.padded += times.padded;
+    if (times.preempts) page.of.preemption_latency.add(times.exec_start - times.received);
     auto& batches = page.of.batches;
     auto at = std::ranges::lower_bound(batches, batch, {}, &ModelStatistics::Batch::size);
     if (at == batches.end() || at->size != batch) at = batches.insert(at, {batch, {}});

@@ -104,6 +104,7 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .slo = view.config.slo,
                      .cls = class_of(view.config.model_class)};
   served.info.time_varies = compiled.time_varies();
+  served.info.cls = served.cls;
   models_.push_back({served.output_row_bytes, served.slo, served.cls});
   // Where the time depends on the input, nobody knows how little it may be.
   door_.add_model(served.info.time_varies || !served.lengths.empty() ? Duration{0}
@@ -163,9 +164,9 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
                             static_cast<std::size_t>(call->rows));
   schedule::Door::Arrival arrival{.key = 0,
                                   .model = call->model,
-                                  .cls = call->class_given ? call->cls : model.cls,
+                                  .cls = class_of(*call, model.cls),
                                   .rows = static_cast<std::size_t>(call->rows),
-                                  .deadline = deadline_of(*call, model.slo, core_options_)};
+                                  .deadline = deadline_of(*call, model.slo, model.cls, core_options_)};
   Submission submission{ticket, 0, std::move(call), std::move(on_answer)};
   bool running = false;
   {

@@ -56,8 +56,14 @@ std::string_view words_of(schedule::Reason reason) {
 
 }  // namespace
 
-TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, const CoreOptions& options) {
+Class class_of(const InferCall& call, Class model) {
+  return call.class_given ? call.cls : model;
+}
+
+TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, Class model,
+                      const CoreOptions& options) {
   if (call.deadline != TimePoint::max()) return call.deadline;
+  if (!slo && class_of(call, model) == Class::best_effort) return TimePoint::max();
   const std::optional<Duration>& lasts = slo ? slo : options.default_deadline;
   return lasts ? saturating_add(call.arrival, *lasts) : TimePoint::max();
 }
@@ -101,7 +107,7 @@ void Core::start(TimePoint now) {
   for (const ServedModel& model : models_) feed(schedule::model_comes(model.info), now);
   for (std::size_t i = 0; i < devices_.size(); ++i)
     feed(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(i)}, true,
-                                 devices_[i].worker->total_pages()},
+                                 devices_[i].worker->total_pages(), devices_[i].worker->best_effort()},
          now);
   settle(now);
 }
@@ -130,7 +136,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
         {ErrorCode::unavailable, "the server is full: " + std::to_string(open_rows_) +
                                      " rows are open, of at most " + std::to_string(options_.max_open)},
         now);
-  const TimePoint deadline = deadline_of(*call, model.slo, options_);
+  const TimePoint deadline = deadline_of(*call, model.slo, model.cls, options_);
   if (call->deadline != TimePoint::max() &&
       deadline > saturating_add(call->arrival, options_.longest_deadline)) {
     return answer_at_once(
@@ -149,7 +155,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.handler = std::move(on_answer);
   open.model = call->model;
   open.app = application(*call, now);
-  open.cls = call->class_given ? call->cls : model.cls;
+  open.cls = class_of(*call, model.cls);
   open.arrival = call->arrival;
   open.deadline = deadline;
   open.first = next_request_;
@@ -445,7 +451,7 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   command_.model = action.model;
   command_.window = action.window;
   command_.batch = static_cast<int>(batch);
-  command_.cls = Class::best_effort;  // that of the most urgent of them
+  command_.cls = action.cls;
   for (std::size_t b = 0; b < batch; ++b) {
     const RequestId request = action.requests[b];
     const auto index = requests_.find(request.value);
@@ -457,7 +463,6 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
     CARILLON_ASSERT(state == Row::waiting || state == Row::gone);
     state = Row::flying;
     ++open.flying;
-    command_.cls = std::min(command_.cls, open.cls);
     const std::size_t r = request.value - open.first.value;
     command_.rows[b] = {std::span(open.inputs).subspan(r * inputs, inputs),
                         std::span(open.outputs).subspan(r * outputs, outputs), open.call->length,
@@ -482,7 +487,12 @@ void Core::refuse(const schedule::Refuse& refusal) {
   if (open.closing || open.answered) return;
   std::string text = "model '" + models_[open.model.index()].info.name + "': ";
   const bool nowhere = refusal.reason == schedule::Reason::no_device && alive_ == 0;
-  text += nowhere ? "no device answers" : words_of(refusal.reason);
+  // Real-time work without a deadline waits no longer than the scheduler lets it.
+  const bool full = refusal.reason == schedule::Reason::cannot_finish && open.deadline == TimePoint::max() &&
+                    open.cls == Class::real_time;
+  text += nowhere ? "no device answers"
+          : full  ? "more real-time work waits than may wait for requests without a deadline"
+                  : words_of(refusal.reason);
   if (refusal.reason == schedule::Reason::device_failed && !open.worker_error.empty())
     text += ": " + open.worker_error;
   if (refusal.would_finish != TimePoint::max()) {
@@ -493,8 +503,10 @@ void Core::refuse(const schedule::Refuse& refusal) {
         text += ", " + milliseconds(refusal.would_finish - open.deadline) + " after its deadline";
     }
   }
-  const ErrorCode code = nowhere ? ErrorCode::unavailable : code_of(refusal.reason);
-  close(*index, code == ErrorCode::deadline_exceeded ? Outcome::refused : Outcome::failed,
+  const ErrorCode code = nowhere ? ErrorCode::unavailable
+                         : full  ? ErrorCode::resource_exhausted
+                                 : code_of(refusal.reason);
+  close(*index, code == ErrorCode::deadline_exceeded || full ? Outcome::refused : Outcome::failed,
         {code, std::move(text)});
 }
 
@@ -589,7 +601,9 @@ void Core::on_probe(const worker::ProbeResult& result, TimePoint now) {
   ++alive_;
   book_.device_back(result.device);
   if (options_.on_device) options_.on_device({result.device, true, {}});
-  feed(schedule::DeviceChanged{result.device, true, device.worker->total_pages()}, now);
+  feed(schedule::DeviceChanged{result.device, true, device.worker->total_pages(),
+                               device.worker->best_effort()},
+       now);
   settle(now);
 }
 

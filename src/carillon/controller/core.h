@@ -71,8 +71,10 @@ struct CoreOptions {
 };
 
 // By when the answer of a call is worth having: its own deadline, or, where it has none, that of its model's
-// SLO, else the server's; max() where there is none.
-TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, const CoreOptions& options);
+// SLO, else the server's, but not for best effort; max() where there is none. `model`: its class.
+Class class_of(const InferCall& call, Class model);
+TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, Class model,
+                      const CoreOptions& options);
 
 // The controller without its thread: what happens goes in with the time at which it happens, commands go to
 // the workers and answers to the handlers, inside the call. Deterministic, and without a clock.

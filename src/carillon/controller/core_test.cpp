@@ -334,6 +334,45 @@ TEST_F(CoreTest, TheDeadlineIsTheFirstThatIsPresent) {
   EXPECT_EQ(scheduler->heard<RequestArrived>().at(0).request.deadline, TimePoint::max()) << "none at all";
 }
 
+TEST_F(CoreTest, OfBestEffortOnlyItsOwnDeadlineCounts) {
+  auto owned = std::make_unique<ScriptedScheduler>();
+  ScriptedScheduler& fresh = *owned;
+  Core with_default(std::move(owned), {.default_deadline = 70ms});
+  with_default.add_device(worker);
+  for (std::uint32_t m = 0; m < 2; ++m) {
+    ServedModel patient = served(m);
+    patient.cls = Class::best_effort;
+    if (m == 1) patient.slo = 50ms;
+    with_default.add_model(std::move(patient));
+  }
+  with_default.start(at(0ms));
+  const auto nothing = [](const InferAnswer&) {};
+  with_default.submit(1, call_of({0}, 1, at(1ms)), nothing, at(2ms));
+  with_default.submit(2, call_of({1}, 1, at(1ms)), nothing, at(2ms));
+  with_default.submit(3, call_of({0}, 1, at(1ms), at(9ms)), nothing, at(2ms));
+  auto urgent = call_of({0}, 1, at(1ms));
+  urgent->class_given = true;
+  urgent->cls = Class::real_time;
+  with_default.submit(4, std::move(urgent), nothing, at(2ms));
+  const auto heard = fresh.heard<RequestArrived>();
+  ASSERT_EQ(heard.size(), 4U);
+  EXPECT_EQ(heard[0].request.deadline, TimePoint::max()) << "not the server's";
+  EXPECT_EQ(heard[1].request.deadline, at(51ms)) << "its model's";
+  EXPECT_EQ(heard[2].request.deadline, at(9ms));
+  EXPECT_EQ(heard[3].request.deadline, at(71ms)) << "it is not of best effort";
+}
+
+TEST_F(CoreTest, ARefusalForWantOfADeadlineSaysSo) {
+  on_next<RequestArrived>({Refuse{{0}, Reason::cannot_finish, at(1400ms)}});
+  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::resource_exhausted);
+  EXPECT_EQ(answers[0].answer.status.error().message,
+            "model 'model0': more real-time work waits than may wait for requests without a deadline; it would "
+            "have finished 1400.000 ms after its arrival");
+  EXPECT_EQ(stats().refused, 1U);
+}
+
 TEST_F(CoreTest, ADeadlineDaysAwayIsAnError) {
   submit(1, call_of({0}, 1, at(0ms), at(25h)), at(1ms));
   ASSERT_EQ(answers.size(), 1U);
@@ -558,16 +597,17 @@ TEST_F(CoreTest, ClassAndPriorityGoToTheScheduler) {
   EXPECT_EQ(heard.at(1).request.priority, 3U);
 }
 
-TEST_F(CoreTest, AnInferHasTheClassOfItsMostUrgentRequest) {
+TEST_F(CoreTest, AnInferHasTheClassThatTheSchedulerSays) {
   auto urgent = call_of({0}, 1, at(0ms));
   urgent->class_given = true;
   urgent->cls = Class::real_time;
-  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
-  on_next<RequestArrived>({infer(1, {{0}, {1}})});
-  submit(2, std::move(urgent), at(0ms));
+  Infer said = infer(1, {{0}});
+  said.cls = Class::real_time;
+  on_next<RequestArrived>({said});
+  submit(1, std::move(urgent), at(0ms));
   EXPECT_EQ(worker.held.at({1}).infer.cls, Class::real_time);
-  on_next<RequestArrived>({infer(2, {{2}})});
-  submit(3, call_of({0}, 1, at(0ms)), at(0ms));
+  on_next<RequestArrived>({infer(2, {{1}})});
+  submit(2, call_of({0}, 1, at(0ms)), at(0ms));
   EXPECT_EQ(worker.held.at({2}).infer.cls, Class::normal);
 }
 

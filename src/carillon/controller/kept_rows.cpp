@@ -40,7 +40,7 @@ bool KeptRows::run(RequestId request, ActionId id, Window window, worker::InferC
   command.model = row.model;
   command.window = window;
   command.batch = 1;
-  command.cls = Class::best_effort;
+  command.cls = Class::normal;  // of which it tells what they take
   command.rows[0] = {row.from, row.to, row.length};
   return true;
 }

@@ -39,7 +39,7 @@ TEST_F(KeptRowsTest, ARowRunsAloneWithItsOwnInputs) {
   EXPECT_EQ(command.model, ModelId{3});
   EXPECT_EQ(command.window, window);
   EXPECT_EQ(command.batch, 1);
-  EXPECT_EQ(command.cls, Class::best_effort) << "nobody waits for it";
+  EXPECT_EQ(command.cls, Class::normal) << "it tells how long those take";
   EXPECT_EQ(command.rows[0].length, 4);
   ASSERT_EQ(command.rows[0].inputs.size(), 1U);
   ASSERT_EQ(command.rows[0].outputs.size(), 1U);

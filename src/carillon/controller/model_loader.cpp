@@ -63,6 +63,9 @@ Result<std::shared_ptr<const graph::Model>> import(const repository::ModelConfig
 
 using Compiled = std::shared_ptr<const engine::CompiledModel>;
 
+// A best-effort model's runs are to stop inside kernels; it may cost them so much.
+constexpr double best_effort_stop_cost = 0.02;
+
 Result<std::vector<Compiled>> import_and_compile(repository::ModelConfig& config,
                                                  const std::filesystem::path& file,
                                                  std::span<const LoadTarget> targets, const Doing& doing) {
@@ -79,7 +82,9 @@ Result<std::vector<Compiled>> import_and_compile(repository::ModelConfig& config
         **model, {.batch_sizes = config.batch_sizes,
                   .precision = config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
                   .pads = config.padding,
-                  .stop_cost = target.stop_cost});
+                  .stop_cost = target.stop_cost                      ? target.stop_cost
+                               : config.model_class == "best_effort" ? std::optional(best_effort_stop_cost)
+                                                                     : std::nullopt});
     if (!compiled) return std::unexpected(compiled.error());
     out.push_back(std::move(*compiled));
   }
@@ -296,6 +301,11 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
       for (const std::string& note : model->config.ignored)
         report.notes.push_back(progress.model + ": ignored: " + note);
       for (const std::string& note : model->notes) report.notes.push_back(progress.model + ": " + note);
+      if (model->config.model_class == "best_effort" && model->config.slo)
+        report.notes.push_back(
+            progress.model +
+            ": slo_ms of a best-effort model is a deadline: a request that is not done by then is refused, "
+            "however much other work was in its way, and nothing goes out of its way for it");
       auto info = seed_of_slowest(*model, version.version, targets, options.seeds, tell);
       if (!info) {
         // The worker knows it already, so the id is used up; clients see that it is not ready.

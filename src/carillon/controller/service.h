@@ -94,6 +94,11 @@ struct ModelStatistics {
   LatencyHistogram latency;           // arrival to answer, of successes
   LatencyHistogram exec;              // EXEC of one batch, as measured by the worker
   LatencyHistogram prediction_error;  // |predicted - measured| EXEC
+  // Of runs that made way for others and went on later, and that ran beside real-time ones.
+  std::uint64_t preemptions = 0;
+  Duration preemption_lost{0};          // run again, as kernels were stopped inside
+  Duration padded{0};                   // beside real-time runs
+  LatencyHistogram preemption_latency;  // of real-time runs: until they begin, where others had to make way
   struct Batch {
     int size = 0;
     StepStatistics infer;
@@ -103,10 +108,10 @@ struct ModelStatistics {
 struct DeviceStatistics {
   std::string name;  // as whoever started the server calls it
   bool alive = true;
-  std::uint64_t lost = 0;        // times that it was taken out, as it failed or hung
+  std::uint64_t lost = 0;         // times that it was taken out, as it failed or hung
   std::uint64_t odd_reports = 0;  // of actions that it does not have, or had reported before
-  std::uint64_t executions = 0;  // batches
-  std::uint64_t models = 0;      // whose weights it holds
+  std::uint64_t executions = 0;   // batches
+  std::uint64_t models = 0;       // whose weights it holds
   std::uint64_t pages_total = 0, pages_free = 0;
   Duration exec_busy{0};
   Duration load_busy{0};

@@ -42,8 +42,9 @@ class Meddled final : public schedule::Scheduler {
       if (const auto* infer = std::get_if<schedule::Infer>(&action)) under_way_[infer->id] = infer->device;
     for (const auto& [id, device] : under_way_)
       if (random_.uniform() < share_)
-        out.push_back(schedule::Preempt{id, device, device::After::resume,
-                                        now + Duration{static_cast<std::int64_t>(random_.below(3'000'000))}});
+        out.push_back(
+            schedule::Preempt{id, device, device::After::resume,
+                              now + Duration{static_cast<std::int64_t>(random_.below(10'000'000))}});
     return wake;
   }
 
@@ -65,8 +66,11 @@ class World final : public VirtualWorker::World {
   World(const std::string& policy, std::uint64_t seed) : random_(seed) {
     const auto devices = static_cast<std::uint32_t>(1 + random_.below(3));
     const auto models = static_cast<std::uint32_t>(1 + random_.below(5));
-    const schedule::Environment environment{.hangs_after = 50ms, .profile_share = 0.5};
-    const double preempted = random_.below(3) == 0 ? 0 : 0.3 * random_.uniform();
+    const schedule::Environment environment{
+        .hangs_after = 50ms,
+        .profile_share = 0.5,
+        .preemption = seed % 2 == 1 ? schedule::Preemption::deadline : schedule::Preemption::none};
+    const double preempted = random_.below(3) == 0 ? 0 : 0.6 * random_.uniform();
     core_ = std::make_unique<Core>(
         std::make_unique<Meddled>(*schedule::make_scheduler(policy, environment), random_.split(), preempted),
         CoreOptions{.max_open = 512, .on_device = [this](const DeviceNews& news) {

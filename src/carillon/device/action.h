@@ -41,6 +41,7 @@ struct LoadAction {
 struct UnloadAction {
   ActionId id;
   ModelId model;
+  bool discard = false;  // runs of the model that have begun are dropped; else it waits for them
 };
 struct InferAction {
   ActionId id;

@@ -1,6 +1,7 @@
 #include "carillon/device/core.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "carillon/base/assert.h"
@@ -18,7 +19,6 @@ Core::Core(const Limits& limits)
     : limits_(limits),
       pages_(limits.pages),
       io_(limits.io),
-      workspace_(limits.workspace),
       infers_by_id_(std::min(limits.queue, limits.reserved)),
       load_(limits.queue, limits.reserved),
       input_(limits.queue, limits.reserved),
@@ -27,6 +27,7 @@ Core::Core(const Limits& limits)
   const std::size_t reserved = std::min(limits.queue, limits.reserved);
   for (int i = 0; i < limits.streams; ++i)
     streams_.push_back({.queue = WindowQueue(limits.queue, limits.reserved),
+                        .workspace = RangeLedger(limits.workspace),
                         .place = static_cast<std::size_t>(i) < limits.places.size()
                                      ? limits.places[static_cast<std::size_t>(i)]
                                      : StreamPlace{}});
@@ -93,7 +94,8 @@ void Core::forget(Slot slot) {
 
 void Core::drop_memory(Action& action) {
   if (action.io.there()) io_.release(std::exchange(action.io, {}));
-  if (action.workspace.there()) workspace_.release(std::exchange(action.workspace, {}));
+  if (action.workspace.there())
+    streams_[action.stream].workspace.release(std::exchange(action.workspace, {}));
 }
 
 void Core::report(Slot slot, ActionStatus status, Commands& out, Failure failure) {
@@ -124,7 +126,7 @@ Slot Core::submit(const LoadAction& load, TimePoint, Commands& out) {
   return slot;
 }
 
-Slot Core::submit(const UnloadAction& unload, TimePoint, Commands& out) {
+Slot Core::submit(const UnloadAction& unload, TimePoint now, Commands& out) {
   const Slot slot = take_slot(ActionKind::unload, unload.id, unload.model);
   if (slot == no_slot) return slot;
   if (!known(unload.model)) {
@@ -132,6 +134,11 @@ Slot Core::submit(const UnloadAction& unload, TimePoint, Commands& out) {
     return slot;
   }
   park(slot);
+  if (unload.discard)
+    for (const Action& action : actions_)
+      if (action.kind == ActionKind::infer && action.model == unload.model && action.begun &&
+          !action.orphaned && (action.state == State::exec_queued || action.state == State::running))
+        evict(action.id, After::drop, now, now, out);
   settle(models_[unload.model.index()], out);
   return slot;
 }
@@ -276,6 +283,15 @@ Slot Core::submit(const InferAction& infer, TimePoint now, Commands& out) {
   action.share = infer.share;
   action.state = State::input_queued;
   infers_by_id_.try_insert(infer.id.value, slot);
+  if (Stream& stream = streams_[infer.stream]; stream.place.gathers) {
+    action.state = State::exec_queued;
+    stream.queue.push(entry(slot));
+    if (stream.running != no_slot || stream.queue.front().slot != slot) return slot;
+    // Whoever submits has the way cleared, while the stream's own thread wakes.
+    if (infer.window.contains(now)) make_way(stream, action.units, out);
+    wake(executor(slot), out);
+    return slot;
+  }
   if (limits_.gathers == 0) {
     if (infer.window.latest < now)
       report(slot, ActionStatus::too_late, out);
@@ -318,7 +334,7 @@ void Core::begin_gather(Slot slot, Commands& out) {
   actions_[slot].state = State::gathering;
   ++gathering_;
   ++in_hand_;
-  out.push_back({.kind = Kind::gather, .slot = slot});
+  out.push_back({.kind = Kind::gather, .executor = input_executor, .slot = slot});
 }
 
 bool Core::take_io(Slot slot, std::uint64_t bytes) {
@@ -328,26 +344,67 @@ bool Core::take_io(Slot slot, std::uint64_t bytes) {
   return action.io.there();
 }
 
-void Core::gathered(Slot slot, const Gathered& result, TimePoint, Commands& out) {
+void Core::gathered(Slot slot, const Gathered& result, TimePoint now, Commands& out) {
   Action& action = actions_[slot];
   CARILLON_ASSERT(action.state == State::gathering && result.kernels >= 1);
+  if (streams_[action.stream].running == slot) return own_gathered(slot, result, now, out);
   --gathering_;
   --in_hand_;
   if (input_.size() > 0) wake(input_executor, out);
   if (give_back_orphan(slot)) return;
   if (action.wanted == After::drop) return report(slot, ActionStatus::stopped, out);
   if (result.status != ActionStatus::success) return report(slot, result.status, out, Failure::executor);
+  action.gathered = true;
   action.kernels = result.kernels;
   action.workspace_bytes = result.workspace;
   action.state = State::exec_queued;
   Stream& stream = streams_[action.stream];
   stream.queue.push(entry(slot));
-  if (stream.running == no_slot && stream.queue.front().slot == slot) wake(executor(slot), out);
+  if (stream.queue.front().slot != slot) return;
+  if (stream.running == no_slot)
+    wake(executor(slot), out);
+  else
+    yield_to_first(stream, out);
+}
+
+// A stream's own: the run begins in the same call.
+void Core::own_gathered(Slot slot, const Gathered& result, TimePoint now, Commands& out) {
+  Action& action = actions_[slot];
+  Stream& stream = streams_[action.stream];
+  const Executor executor = this->executor(slot);
+  stream.running = no_slot;
+  --in_hand_;
+  if (give_back_orphan(slot)) return look_again(stream, executor, out);
+  if (action.wanted == After::drop || result.status != ActionStatus::success) {
+    const bool dropped = action.wanted == After::drop;
+    report(slot, dropped ? ActionStatus::stopped : result.status, out,
+           dropped ? Failure::none : Failure::executor);
+    return look_again(stream, executor, out);
+  }
+  action.gathered = true;
+  action.kernels = result.kernels;
+  action.workspace_bytes = result.workspace;
+  action.state = State::exec_queued;
+  if (!loaded(action.model)) {
+    report(slot, ActionStatus::not_loaded, out);
+    return look_again(stream, executor, out);
+  }
+  if (!in_the_way(stream, action.units, now) && take_workspace(action)) return launch(executor, slot, out);
+  stream.queue.push(entry(slot));
+  wake(executor, out);
+}
+
+// Nothing runs on the stream any more: what is next, or who waited for it.
+void Core::look_again(const Stream& stream, Executor executor, Commands& out) {
+  if (stream.queue.size() > 0)
+    wake(executor, out);
+  else
+    release_held(stream, out);
 }
 
 bool Core::take_workspace(Action& action) {
   if (action.workspace_bytes == 0 || action.workspace.there()) return true;
-  action.workspace = workspace_.allocate(action.workspace_bytes);
+  action.workspace = streams_[action.stream].workspace.allocate(action.workspace_bytes);
   return action.workspace.there();
 }
 
@@ -379,12 +436,20 @@ TimePoint Core::begin_next(Executor executor, TimePoint now, Commands& out) {
       report(slot, ActionStatus::not_loaded, out);
       continue;
     }
+    if (!action.gathered) {
+      stream.running = slot;
+      action.state = State::gathering;
+      ++in_hand_;
+      out.push_back({.kind = Kind::gather, .executor = executor, .slot = slot});
+      make_way(stream, action.units, out);
+      return TimePoint::max();
+    }
     if (!take_workspace(action)) {
       stream.queue.push(decision.entry);
       const Entry* resumes =
           stream.queue.find_first([this](const Entry& other) { return actions_[other.slot].begun; });
       if (resumes == nullptr) {
-        stream.starved = true;  // until another stream's run has ended
+        stream.starved = true;  // until what was borrowed is back
         return TimePoint::max();
       }
       slot = resumes->slot;
@@ -413,15 +478,16 @@ bool Core::in_the_way(const Stream& stream, std::uint64_t units, TimePoint now) 
 
 // What streams that go later run on these units ends before its next kernel, and is first to resume.
 void Core::make_way(const Stream& stream, std::uint64_t units, Commands& out) {
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
-    const Stream& other = streams_[i];
+  for (const Stream& other : streams_) {
     if (other.place.rank <= stream.place.rank || other.running == no_slot) continue;
     Action& action = actions_[other.running];
-    if ((action.units & units) == 0 || action.wanted || action.orphaned) continue;
-    action.wanted = After::resume;
-    action.resume_order = TimePoint::min();
-    out.push_back(
-        {.kind = Kind::evict, .executor = static_cast<Executor>(first_stream + i), .slot = other.running});
+    if ((action.units & units) == 0 || action.orphaned) continue;
+    if (action.state == State::gathering) continue;  // it looks before it launches
+    if (!action.wanted) {  // else it resumes where it was told to
+      action.wanted = After::resume;
+      action.resume_order = TimePoint::min();
+    }
+    end_early(other.running, out);
   }
 }
 
@@ -441,6 +507,7 @@ void Core::launch(Executor executor, Slot slot, Commands& out) {
   action.state = State::running;
   if (!action.begun) ++models_[action.model.index()].uses;
   action.begun = true;
+  action.ending = false;
   ++in_hand_;
   out.push_back({.kind = Kind::launch, .executor = executor, .slot = slot, .kernel = action.next});
   if (streams_.size() > 1) make_way(streams_[executor - first_stream], action.units, out);
@@ -451,11 +518,8 @@ void Core::end_use(Action& action, Commands& out) {
   Model& model = models_[action.model.index()];
   CARILLON_ASSERT(action.begun && model.uses > 0);
   --model.uses;
-  if (action.workspace.there()) {
-    workspace_.release(std::exchange(action.workspace, {}));
-    for (std::size_t i = 0; i < streams_.size(); ++i)
-      if (streams_[i].starved) wake(static_cast<Executor>(first_stream + i), out);
-  }
+  if (action.workspace.there())
+    streams_[action.stream].workspace.release(std::exchange(action.workspace, {}));
   if (model.uses == 0) settle(model, out);
 }
 
@@ -470,9 +534,10 @@ void Core::ended(Slot slot, int next, bool failed, TimePoint, Commands& out) {
     action.next = next;
     const bool whole = !failed && next == action.kernels;
     if (!failed && !whole && action.wanted != After::drop) {
-      action.wanted.reset();
       action.state = State::exec_queued;
       stream.queue.push({.order = action.resume_order, .id = action.id, .window = any_time, .slot = slot});
+      // Where another stream made it end, what it is to make way for in its own may still have to come.
+      if (stream.queue.front().slot != slot) action.wanted.reset();
     } else {
       end_use(action, out);
       if (whole && limits_.scatters > 0) {
@@ -486,10 +551,7 @@ void Core::ended(Slot slot, int next, bool failed, TimePoint, Commands& out) {
       }
     }
   }
-  if (stream.queue.size() > 0)
-    wake(executor, out);
-  else
-    release_held(stream, out);
+  look_again(stream, executor, out);
 }
 
 TimePoint Core::turn_output(TimePoint now, Commands& out) {
@@ -534,35 +596,63 @@ void Core::evict(ActionId id, After after, TimePoint order, TimePoint, Commands&
   Stream& stream = streams_[action.stream];
   switch (action.state) {
     case State::input_queued:
-      if (after == After::resume) return;
+      if (after == After::resume) break;
       input_.remove(slot);
       return report(slot, ActionStatus::stopped, out);
     case State::gathering:
-      if (after == After::drop) action.wanted = After::drop;
+      if (after == After::resume) break;
+      action.wanted = After::drop;
       return;
     case State::exec_queued:
-      if (after == After::resume && !action.begun) return;
+      if (after == After::resume && !action.begun) break;
       stream.queue.remove(slot);
       if (after == After::resume) {
+        action.wanted = After::resume;  // should it go on before what it is to make way for is there
         stream.queue.push({.order = order, .id = id, .window = any_time, .slot = slot});
       } else {
         if (action.begun) end_use(action, out);
         report(slot, ActionStatus::stopped, out);
       }
-      if (stream.running != no_slot) return;
-      if (stream.queue.size() > 0)
-        wake(static_cast<Executor>(first_stream + action.stream), out);
-      else
-        release_held(stream, out);
+      if (stream.running == no_slot)
+        look_again(stream, static_cast<Executor>(first_stream + action.stream), out);
       return;
     case State::running:
-      if (!action.wanted) out.push_back({.kind = Kind::evict, .executor = executor(slot), .slot = slot});
       if (action.wanted != After::drop) action.wanted = after;
       action.resume_order = order;
+      if (after == After::resume)
+        yield_to_first(stream, out);
+      else
+        end_early(slot, out);
       return;
     default:
       return;  // it has run, and its own report stands
   }
+  // It has its place until it begins; what it is to make way for may still come after that.
+  if (action.wanted == After::drop) return;
+  action.wanted = After::resume;
+  action.resume_order = order;
+}
+
+void Core::end_early(Slot slot, Commands& out) {
+  if (std::exchange(actions_[slot].ending, true)) return;
+  out.push_back({.kind = Kind::evict, .executor = executor(slot), .slot = slot});
+}
+
+// What runs ends before its next kernel where it is to make way for what comes first now: not sooner, as the
+// stream would only resume it.
+void Core::yield_to_first(Stream& stream, Commands& out) {
+  if (stream.running == no_slot || stream.queue.size() == 0) return;
+  const Action& run = actions_[stream.running];
+  const Entry& first = stream.queue.front();
+  if (run.wanted != After::resume || run.orphaned ||
+      std::tuple(run.resume_order, run.id) < std::tuple(first.order, first.id))
+    return;
+  Action& next = actions_[first.slot];
+  if (!next.workspace.there()) {  // where it has no room, the run would go on
+    if (!take_workspace(next)) return;
+    if (next.workspace.there()) stream.workspace.release(std::exchange(next.workspace, {}));
+  }
+  end_early(stream.running, out);
 }
 
 // --- What else keeps a model's pages

@@ -38,12 +38,14 @@ inline constexpr Executor first_stream = 3;     // EXEC: a stream each, from her
 struct StreamPlace {
   std::uint8_t rank = 0;    // lower goes first: real-time, normal, best-effort
   std::uint64_t units = 0;  // a bit each; 0: in nobody's way
+  // It does INPUT for its own runs as they begin, and what is in their way is ended as they are submitted.
+  bool gathers = false;
 };
 
 struct Limits {
   std::uint64_t pages = 0;            // of the page cache
   Bytes io;                           // I/O cache
-  Bytes workspace;                    // for the runs under way, those that wait to resume included
+  Bytes workspace;                    // of each stream: for its run, and for those that wait to resume
   std::size_t queue = 1024;           // LOADs and UNLOADs that may be open, and as many INFERs
   std::size_t reserved = 1024;        // of these, so many need no allocation
   std::uint8_t streams = 1;           // 1 to 64
@@ -61,7 +63,7 @@ struct Command {
     wake,     // `executor` has something new to look at: give it a turn
     copy,     // LOAD: map the model's pages() and copy the weights; then copied()
     unmap,    // take the model's pages() away; then unmapped()
-    gather,   // INPUT: take_io(), copy the rows in; then gathered()
+    gather,   // INPUT, or a stream for itself: take_io(), copy the rows in; then gathered()
     launch,   // EXEC: run from kernel `kernel` on, on stream `executor`; then ended()
     evict,    // end the run on stream `executor` before its next kernel; ended() tells where
     scatter,  // OUTPUT: copy the rows out; then scattered()
@@ -84,10 +86,11 @@ using Commands = std::vector<Command>;
 // that may start already waits behind one that may not. LOAD and EXEC start within the window or are refused;
 // INPUT starts on receipt, and refuses what cannot be in time any more; OUTPUT starts as EXEC ends. INFER
 // reserves its piece of the I/O cache in INPUT and gives it back at its end. A run has its own workspace from
-// its first kernel to its last.
+// its first kernel to its last, of its stream's; streams do not wait for each other's.
 //
 // UNLOAD is effective at once: what starts later finds the model not loaded. Its pages come back when no run
-// of the model is under way, and a copy that is has ended; till then it is parked, and every LOAD of the
+// of the model is under way (those that wait to resume included; UnloadAction::discard ends them), and a
+// copy that is has ended; till then it is parked, and every LOAD of the
 // model that follows behind it. A model of no pages is always there.
 //
 // A stream that is in another's way (StreamPlace) goes first: the other's run is evicted as the first
@@ -116,10 +119,11 @@ class Core {
   Slot submit(const UnloadAction& action, TimePoint now, Commands& out);
   Slot submit(const InferAction& action, TimePoint now, Commands& out);
 
-  // Ends an INFER early. One that has not run: `drop` reports it as stopped; `resume` does nothing. One that
-  // runs ends before its next kernel; where its last had begun, it ends as any. `drop` overrules `resume`. Of
-  // one that resumes, `order` is its place in the stream's order from then on: that of an action whose window
-  // opens then (it may start at any time). No effect on an id that is not open.
+  // Ends an INFER early. One that has not run: `drop` reports it as stopped; `resume` holds once it runs. One
+  // that runs ends before its next kernel: where it is to resume, once something has come before it in its
+  // stream's order and has room for its workspace, and not before. Where its last kernel had begun, it ends
+  // as any. `drop` overrules `resume`. `order` is the place of one that resumes from then on: that of an
+  // action whose window opens then (it may start at any time). No effect on an id that is not open.
   void evict(ActionId id, After after, TimePoint order, TimePoint now, Commands& out);
 
   // The turn of an executor: begins what may begin, refuses what is hopeless. Returns when it wants its next
@@ -153,7 +157,11 @@ class Core {
   Class cls(Slot slot) const { return actions_[slot].cls; }
   float share(Slot slot) const { return actions_[slot].share; }
   std::uint64_t io_offset(Slot slot) const { return actions_[slot].io.offset(); }
-  std::uint64_t workspace_offset(Slot slot) const { return actions_[slot].workspace.offset(); }
+  // Within all streams' workspaces, one after the other.
+  std::uint64_t workspace_offset(Slot slot) const {
+    const Action& action = actions_[slot];
+    return action.stream * limits_.workspace.count + action.workspace.offset();
+  }
   // It is to be ended early for good.
   bool dropped(Slot slot) const { return actions_[slot].wanted == After::drop; }
   // A life that is over submitted it: what is done for it is in vain.
@@ -178,10 +186,14 @@ class Core {
   // Pieces that are no action's own.
   RangeLedger::Piece borrow_io(std::uint64_t bytes) { return io_.allocate(bytes); }
   void return_io(const RangeLedger::Piece& piece) { io_.release(piece); }
-  RangeLedger::Piece borrow_workspace(std::uint64_t bytes) { return workspace_.allocate(bytes); }
-  void return_workspace(const RangeLedger::Piece& piece) { workspace_.release(piece); }
+  RangeLedger::Piece borrow_workspace(std::uint64_t bytes) {  // the first stream's
+    return streams_.front().workspace.allocate(bytes);
+  }
+  void return_workspace(const RangeLedger::Piece& piece) { streams_.front().workspace.release(piece); }
   Bytes free_io() const { return io_.free(); }
-  Bytes free_workspace() const { return workspace_.free(); }
+  Bytes free_workspace(Executor executor = first_stream) const {
+    return streams_[executor - first_stream].workspace.free();
+  }
   // Keeps a loaded model's pages as a run does; false where it is not loaded.
   bool hold(ModelId model);
   void let_go(ModelId model, TimePoint now, Commands& out);
@@ -248,8 +260,10 @@ class Core {
     Class cls{};
     ActionKind kind{};
     State state = State::free;
-    bool begun = false;  // a kernel of it was launched
+    bool gathered = false;  // its rows are there
+    bool begun = false;     // a kernel of it was launched
     bool orphaned = false;
+    bool ending = false;  // it was told to end before its next kernel
     std::optional<After> wanted;
   };
   struct Model {
@@ -259,6 +273,15 @@ class Core {
     Residence residence = Residence::absent;
     std::uint32_t uses = 0;  // runs that have begun and not ended
     Slot first_parked = no_slot, last_parked = no_slot;
+  };
+
+  struct Stream {
+    WindowQueue queue;
+    RangeLedger workspace;
+    Slot running = no_slot;  // or has its rows gathered for it
+    bool starved = false;    // what is first has no room for its workspace
+    bool held = false;       // what is first finds another stream in its way
+    StreamPlace place;
   };
 
   std::vector<Slot>& free_of(ActionKind kind) { return free_[kind == ActionKind::infer ? 0 : 1]; }
@@ -283,7 +306,11 @@ class Core {
   TimePoint turn_stream(Executor executor, TimePoint now, Commands& out);
   void begin_gather(Slot slot, Commands& out);
   bool take_workspace(Action& action);
+  void own_gathered(Slot slot, const Gathered& result, TimePoint now, Commands& out);
+  void look_again(const Stream& stream, Executor executor, Commands& out);
   void launch(Executor executor, Slot slot, Commands& out);
+  void end_early(Slot slot, Commands& out);
+  void yield_to_first(Stream& stream, Commands& out);
   TimePoint begin_next(Executor executor, TimePoint now, Commands& out);
   bool in_the_way(const Stream& stream, std::uint64_t units, TimePoint now) const;
   void make_way(const Stream& stream, std::uint64_t units, Commands& out);
@@ -291,7 +318,7 @@ class Core {
 
   Limits limits_;
   PageLedger pages_;
-  RangeLedger io_, workspace_;
+  RangeLedger io_;
   std::vector<Model> models_;
   std::vector<Action> actions_;
   std::array<std::vector<Slot>, 2> free_;  // of INFERs; of LOADs and UNLOADs
@@ -304,13 +331,6 @@ class Core {
   std::size_t gathering_ = 0, scattering_ = 0;
   bool unmapping_ = false;
   std::vector<Slot> unmaps_;  // that wait for INPUT, in order
-  struct Stream {
-    WindowQueue queue;
-    Slot running = no_slot;
-    bool starved = false;  // what is first has no room for its workspace
-    bool held = false;     // what is first finds another stream in its way
-    StreamPlace place;
-  };
   std::vector<Stream> streams_;
 };
 

@@ -28,8 +28,8 @@ class Driven {
   Slot load(std::uint64_t id, std::uint32_t model, Window window = open_window) {
     return settle(core.submit(LoadAction{{id}, {model}, window}, now, out));
   }
-  Slot unload(std::uint64_t id, std::uint32_t model) {
-    return settle(core.submit(UnloadAction{{id}, {model}}, now, out));
+  Slot unload(std::uint64_t id, std::uint32_t model, bool discard = false) {
+    return settle(core.submit(UnloadAction{{id}, {model}, discard}, now, out));
   }
   Slot infer(std::uint64_t id, std::uint32_t model, Window window = open_window, std::uint8_t stream = 0,
              std::uint64_t units = 0) {
@@ -364,10 +364,7 @@ TEST(DeviceCore, AnEvictedRunResumesAtItsKernelAndIsReportedOnce) {
   EXPECT_EQ(d.last.kernel, 4);
   EXPECT_FALSE(d.take(Kind::unmap, 3)) << "a run that waits keeps its model's pages";
   d.evict(1, After::resume, at(4ms));
-  ASSERT_TRUE(d.take(Kind::evict, 1)) << "again";
-  d.ended(longer, 7);
-  ASSERT_TRUE(d.take(Kind::launch, 1)) << "nobody else is there";
-  EXPECT_EQ(d.last.kernel, 7);
+  EXPECT_FALSE(d.take(Kind::evict, 1)) << "nobody else is there";
   EXPECT_EQ(d.reported(1), "");
   d.ended(longer, 10);
   EXPECT_TRUE(d.take(Kind::unmap, 3));
@@ -376,6 +373,55 @@ TEST(DeviceCore, AnEvictedRunResumesAtItsKernelAndIsReportedOnce) {
   d.scattered(longer);
   EXPECT_EQ(d.reported(1), "success");
   EXPECT_EQ(d.core.free_workspace(), kib(64));
+}
+
+TEST(DeviceCore, ARunMakesWayOnceWhatComesBeforeItIsThere) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot longer = d.ready(1, 0, open_window, 10, kib(20).count);
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  d.now = at(5ms);
+  d.evict(1, After::resume, at(2ms));
+  d.ready(2, 0, {at(3ms), TimePoint::max()});
+  EXPECT_FALSE(d.take(Kind::evict, 1)) << "it comes later";
+  d.ready(3, 0, {at(1ms), TimePoint::max()}, 10, kib(60).count);
+  EXPECT_FALSE(d.take(Kind::evict, 1)) << "it has no room beside it";
+  d.ended(longer);
+  ASSERT_TRUE(d.take(Kind::launch, 3)) << "which came first";
+
+  Driven e(limits());
+  e.bring(0, 0);
+  e.now = at(5ms);
+  const Slot run = e.ready(1, 0);
+  e.evict(1, After::resume, at(2ms));
+  const Slot urgent = e.ready(2, 0, {at(1ms), TimePoint::max()});
+  ASSERT_TRUE(e.take(Kind::evict, 1));
+  e.ready(3, 0, {at(1ms), TimePoint::max()});
+  EXPECT_FALSE(e.take(Kind::evict, 1)) << "once";
+  e.ended(run, 4);
+  ASSERT_TRUE(e.take(Kind::launch, 2));
+  e.ended(urgent);
+  ASSERT_TRUE(e.take(Kind::launch, 3));
+}
+
+TEST(DeviceCore, WhatIsToldToMakeWayBeforeItBeginsDoesSo) {
+  for (const bool gathering : {false, true}) {
+    Driven d(limits());
+    d.bring(0, 0);
+    const Slot first = d.ready(1, 0);
+    d.now = at(5ms);
+    const Slot run = d.infer(2, 0);
+    ASSERT_TRUE(d.take(Kind::gather, 2));
+    if (gathering) d.evict(2, After::resume, at(2ms));
+    d.gathered(run);
+    if (!gathering) d.evict(2, After::resume, at(2ms));
+    d.ended(first);
+    ASSERT_TRUE(d.take(Kind::launch, 2)) << "nothing else is there";
+    d.ready(3, 0, {at(1ms), TimePoint::max()});
+    ASSERT_TRUE(d.take(Kind::evict, 2));
+    d.ended(run, 3);
+    EXPECT_TRUE(d.take(Kind::launch, 3));
+  }
 }
 
 TEST(DeviceCore, ARunThatWaitsToResumeHasItsPlaceInTheOrder) {
@@ -432,7 +478,7 @@ TEST(DeviceCore, WhereTwoWorkspacesDoNotFitTheOneThatWaitsGoesFirst) {
   d.ended(urgent);
 }
 
-TEST(DeviceCore, StreamsRunSideBySideAndWaitForRoom) {
+TEST(DeviceCore, StreamsRunSideBySideEachInItsOwnRoom) {
   Limits two = limits();
   two.streams = 2;
   Driven d(two);
@@ -444,15 +490,16 @@ TEST(DeviceCore, StreamsRunSideBySideAndWaitForRoom) {
   ASSERT_TRUE(d.take(Kind::launch, 2));
   EXPECT_EQ(d.last.executor, first_stream + 1);
   EXPECT_NE(d.core.workspace_offset(a), d.core.workspace_offset(b));
+  EXPECT_EQ(d.core.workspace_offset(b), kib(64).count) << "the second stream's begins behind the first's";
   d.ended(b);
-  const Slot c = d.ready(3, 0, open_window, 10, kib(40).count, 1);
-  EXPECT_FALSE(d.take(Kind::launch, 3)) << "there is no room beside the other stream's";
+  const Slot c = d.ready(3, 0, open_window, 10, kib(64).count, 1);
+  EXPECT_TRUE(d.take(Kind::launch, 3)) << "whatever the other stream has";
   const Slot unload = d.unload(4, 0);
   d.ended(a);
-  EXPECT_EQ(d.reported(3), "not_loaded") << "it had not begun";
+  EXPECT_FALSE(d.take(Kind::unmap, 4));
+  d.ended(c);
   EXPECT_TRUE(d.take(Kind::unmap, 4)) << "of two runs the last holds it";
   d.unmapped(unload);
-  (void)c;
 }
 
 // Stream 0 goes after stream 1 on its two units; stream 2, on the second of them, goes last.
@@ -543,6 +590,24 @@ TEST(DeviceCore, WhatMadeWayIsFirstToResume) {
   EXPECT_TRUE(d.take(Kind::launch, 12));
 }
 
+TEST(DeviceCore, WhatAnotherStreamEndsStillMakesWayInItsOwn) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  d.now = at(5ms);
+  const Slot run = d.ready(10, 0);
+  d.evict(10, After::resume, at(2ms));
+  const Slot urgent = d.ready(11, 0, open_window, 10, 0, 1);
+  ASSERT_TRUE(d.take(Kind::evict, 10));
+  d.ended(run, 4);
+  d.ended(urgent);
+  ASSERT_TRUE(d.take(Kind::launch, 11));
+  d.take(Kind::launch, 10);  // the first time
+  ASSERT_TRUE(d.take(Kind::launch, 10)) << "and on";
+  d.ready(12, 0, {at(1ms), TimePoint::max()});
+  EXPECT_TRUE(d.take(Kind::evict, 10));
+}
+
 // Between the end of a run and its own stream's next turn another stream may take one.
 TEST(DeviceCore, NobodyOvertakesWhatMayBeginInAStreamThatGoesFirst) {
   Driven d(three_ranks());
@@ -560,22 +625,135 @@ TEST(DeviceCore, NobodyOvertakesWhatMayBeginInAStreamThatGoesFirst) {
   EXPECT_EQ(out.back().kind, Kind::launch);
 }
 
-// One that goes first but has no room does not stand in the way of the one that has it.
-TEST(DeviceCore, WhatHasNoRoomIsInNobodysWay) {
+TEST(DeviceCore, AnUnloadDiscardsRunsWhereItIsTold) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  d.bring(2, 1);
+  const Slot suspended = d.ready(10, 0);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  const Slot urgent = d.ready(11, 1, open_window, 10, 0, 1);
+  d.ended(suspended, 4);
+  d.ready(12, 0);  // has not begun: it finds no weights, as ever
+  d.unload(20, 0, true);
+  EXPECT_EQ(d.reported(10), "stopped");
+  EXPECT_TRUE(d.take(Kind::unmap, 20));
+  d.ended(urgent);
+  EXPECT_EQ(d.reported(11), "success");
+  EXPECT_EQ(d.reported(12), "not_loaded");
+}
+
+TEST(DeviceCore, AnUnloadThatDiscardsEndsWhatRuns) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot run = d.ready(10, 0);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  d.unload(20, 0, true);
+  EXPECT_TRUE(d.take(Kind::evict, 10));
+  EXPECT_FALSE(d.take(Kind::unmap, 20));
+  d.ended(run, 4);
+  EXPECT_EQ(d.reported(10), "stopped");
+  EXPECT_TRUE(d.take(Kind::unmap, 20));
+}
+
+// What waits to resume keeps its room, and does not keep from running who goes first.
+TEST(DeviceCore, WhatMadeWayHoldsNobodyUpByItsRoom) {
   Driven d(three_ranks());
   d.streams = 3;
   d.bring(1, 0);
   const Slot first = d.ready(10, 0, open_window, 10, 8192, 0);
   ASSERT_TRUE(d.take(Kind::launch, 10));
-  const Slot small = d.ready(11, 0, open_window, 10, 4096, 1);
+  const Slot urgent = d.ready(11, 0, open_window, 10, 12288, 1);
   ASSERT_TRUE(d.take(Kind::launch, 11));
   ASSERT_TRUE(d.take(Kind::evict, 10));
   d.ended(first, 2);
-  d.ready(12, 0, open_window, 10, 8192, 1);
-  d.ended(small);
+  d.ended(urgent);
   ASSERT_TRUE(d.take(Kind::launch, 10));
-  d.ended(first);
-  EXPECT_TRUE(d.take(Kind::launch, 12));
+}
+
+// One that goes first but has no room does not stand in the way of the others.
+TEST(DeviceCore, WhatHasNoRoomIsInNobodysWay) {
+  Limits two = three_ranks();
+  std::swap(two.places[0], two.places[1]);
+  Driven d(two);
+  d.streams = 3;
+  d.bring(1, 0);
+  const RangeLedger::Piece borrowed = d.core.borrow_workspace(8192);
+  d.ready(10, 0, open_window, 10, 8192, 0);
+  EXPECT_FALSE(d.take(Kind::launch, 10));
+  d.ready(11, 0, open_window, 10, 0, 1);
+  EXPECT_TRUE(d.take(Kind::launch, 11));
+  d.core.return_workspace(borrowed);
+}
+
+// As three_ranks(), but real-time runs gather their own rows.
+Limits own_gathers() {
+  Limits limits = three_ranks();
+  limits.places[1].gathers = true;
+  limits.gathers = 1;
+  return limits;
+}
+
+TEST(DeviceCore, AStreamGathersForItselfAndHasTheWayClearedAtOnce) {
+  Driven d(own_gathers());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot later = d.ready(10, 0);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  Commands out;  // no turn is taken: the submitting call itself says so
+  const Slot urgent =
+      d.core.submit(InferAction{.id = {11}, .model = {0}, .window = open_window, .stream = 1}, d.now, out);
+  ASSERT_EQ(out.size(), 2U);
+  EXPECT_EQ(out[0].kind, Kind::evict);
+  EXPECT_EQ(out[1].kind, Kind::wake);
+  EXPECT_EQ(out[1].executor, stream0 + 1);
+  out.clear();
+  d.core.turn(stream0 + 1, d.now, out);
+  ASSERT_EQ(out.size(), 1U);
+  EXPECT_EQ(out[0].kind, Kind::gather);
+  EXPECT_EQ(out[0].executor, stream0 + 1);
+  d.ended(later, 3);
+  EXPECT_FALSE(d.take(Kind::launch, 10)) << "its way is not free";
+  d.gathered(urgent);
+  EXPECT_TRUE(d.take(Kind::launch, 11));
+  d.ended(urgent);
+  EXPECT_EQ(d.reported(11), "success");
+  EXPECT_TRUE(d.take(Kind::launch, 10));
+}
+
+TEST(DeviceCore, AStreamThatCannotGatherTakesTheNext) {
+  Driven d(own_gathers());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot first = d.infer(10, 0, open_window, 1);
+  d.infer(11, 0, open_window, 1);
+  ASSERT_TRUE(d.take(Kind::gather, 10));
+  EXPECT_FALSE(d.take(Kind::gather, 11)) << "one at a time";
+  Commands out;
+  d.core.gathered(first, {.status = ActionStatus::no_memory}, d.now, out);
+  ASSERT_EQ(out.size(), 2U);
+  EXPECT_EQ(out[0].status, ActionStatus::no_memory);
+  out.clear();
+  d.tick(d.now);
+  EXPECT_TRUE(d.take(Kind::gather, 11));
+}
+
+TEST(DeviceCore, WhatIsStoppedOrUnloadedWhileItsStreamGathersNeverRuns) {
+  Driven d(own_gathers());
+  d.streams = 3;
+  d.bring(1, 0);
+  const Slot stopped = d.infer(10, 0, open_window, 1);
+  ASSERT_TRUE(d.take(Kind::gather, 10));
+  d.evict(10, After::drop);
+  EXPECT_EQ(d.reported(10), "");
+  d.gathered(stopped);
+  EXPECT_EQ(d.reported(10), "stopped");
+  const Slot unloaded = d.infer(11, 0, open_window, 1);
+  ASSERT_TRUE(d.take(Kind::gather, 11));
+  d.unload(12, 0);
+  d.gathered(unloaded);
+  EXPECT_EQ(d.reported(11), "not_loaded");
 }
 
 TEST(DeviceCore, IsBoundedByKind) {

@@ -7,8 +7,13 @@
 
 namespace carillon::device {
 
-VirtualDevice::VirtualDevice(const Limits& limits, Duration clock, Host& host)
-    : core_(limits), clock_(clock), host_(host), turns_(first_stream + limits.streams, TimePoint::max()) {}
+VirtualDevice::VirtualDevice(const Limits& limits, Duration clock, Host& host,
+                             std::optional<Duration> stops_within)
+    : core_(limits),
+      clock_(clock),
+      host_(host),
+      stops_within_(stops_within),
+      turns_(first_stream + limits.streams, TimePoint::max()) {}
 
 void VirtualDevice::plan(TimePoint at, What what, std::uint32_t stamp, std::uint32_t detail) {
   host_.plan(at, (static_cast<std::uint64_t>(what) << 56) |
@@ -106,6 +111,7 @@ void VirtualDevice::stall(Executor executor, Duration extra) {
     Run& r = runs_[slot];
     const bool loads = core_.kind(slot) == ActionKind::load;
     if (!r.running || executor != (loads ? load_executor : core_.executor(slot))) continue;
+    if (stops_within_ && !loads && r.left == 0) continue;  // it is being stopped
     r.end += extra;
     plan(r.end, What::end, ++r.stamp, slot);
   }
@@ -136,10 +142,18 @@ void VirtualDevice::begin(Slot slot, int kernel, TimePoint now) {
   plan(r.end, What::end, ++r.stamp, slot);
 }
 
-// The run ends before its next kernel.
+// The run ends before its next kernel, or inside one.
 void VirtualDevice::cut(Slot slot, TimePoint now) {
   Run& r = runs_[slot];
-  if (r.kernel <= Duration{0}) return;
+  if (r.kernel <= Duration{0} || r.left == 0) return;
+  if (stops_within_) {
+    if (r.end - now <= *stops_within_) return;  // it ends by itself before
+    r.next -= static_cast<int>(std::min<std::int64_t>(r.left, (r.end - now + r.kernel - 1ns) / r.kernel));
+    r.end = now + *stops_within_;
+    r.left = 0;
+    plan(r.end, What::end, ++r.stamp, slot);
+    return;
+  }
   // Of equal kernels, counted from the end, so that rounding makes none longer than the run.
   const std::int64_t left = std::min<std::int64_t>(r.left, (r.end - now) / r.kernel);
   if (left <= 0) return;  // its last has begun
@@ -188,7 +202,8 @@ void VirtualDevice::handle(const Command& command, TimePoint now) {
                       .failure = command.failure,
                       .ran = r.ran,
                       .start = r.ran ? r.start : now,
-                      .end = r.ran ? r.end : now,
+                      // Stopped while it waited to resume, it ends with that.
+                      .end = r.ran && command.status != ActionStatus::stopped ? r.end : now,
                       .busy = r.busy};
       if (command.slot == ended_ && command.status == ActionStatus::success)
         last_ = done;

@@ -17,7 +17,7 @@ struct Work {
   std::uint64_t tag = 0;  // the owner's
   Duration input{0};      // INFER: until its rows are there, from its receipt on
   Duration time{0};       // EXEC, or LOAD's copy, alone and undisturbed
-  int kernels = 100;      // EXEC: of equal length; a run is ended early between two of them
+  int kernels = 100;      // EXEC: of equal length; a run is ended early between two of them, or inside one
   ActionStatus outcome = ActionStatus::success;  // or failed; INFER: no_memory, from INPUT
 };
 
@@ -51,7 +51,10 @@ class VirtualDevice {
   };
 
   // `clock`: what the device's clock shows beyond the true time. Windows go by it; all times here are true.
-  VirtualDevice(const Limits& limits, Duration clock, Host& host);
+  // `stops_within`: a run that is to end early does so after that time, inside a kernel, which runs again when
+  // the run resumes; none: before its next kernel.
+  VirtualDevice(const Limits& limits, Duration clock, Host& host,
+                std::optional<Duration> stops_within = std::nullopt);
 
   void add_model(ModelId id, std::uint64_t pages) { core_.add_model(id, pages); }
   void set_pages(ModelId id, std::uint64_t pages) { core_.set_pages(id, pages); }
@@ -65,7 +68,8 @@ class VirtualDevice {
   // What the executor runs (a stream, or LOAD) takes so much longer.
   void stall(Executor executor, Duration extra);
 
-  // A run or copy under way, as if it ended now: for the account of a device that dies.
+  // A run or copy under way, or a run that waits to resume, as if it ended now: for the account of a device
+  // that dies.
   struct Running {
     std::uint64_t tag = 0;
     TimePoint start;
@@ -74,8 +78,8 @@ class VirtualDevice {
   template <typename Visit>
   void visit_running(TimePoint now, Visit&& visit) const {
     for (Slot slot = 0; slot < runs_.size(); ++slot)
-      if (const Run& run = runs_[slot]; run.running)
-        visit(Running{run.work.tag, run.start, run.busy + (now - run.segment)});
+      if (const Run& run = runs_[slot]; run.ran && !run.told)
+        visit(Running{run.work.tag, run.start, run.busy + (run.running ? now - run.segment : Duration{0})});
   }
 
   const Core& core() const { return core_; }
@@ -107,6 +111,7 @@ class VirtualDevice {
   Core core_;
   Duration clock_;
   Host& host_;
+  std::optional<Duration> stops_within_;
   std::vector<Run> runs_;  // by slot
   Commands commands_;
   std::size_t handled_ = 0;

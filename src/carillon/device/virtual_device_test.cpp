@@ -19,8 +19,8 @@ constexpr Window open_window{TimePoint::min(), TimePoint::max()};
 // One device and its calendar.
 class Desk final : public VirtualDevice::Host {
  public:
-  explicit Desk(Duration clock = {}, std::uint64_t pages = 4)
-      : device({.pages = pages, .reserved = 8, .gathers = 100, .scatters = 100}, clock, *this) {
+  explicit Desk(Duration clock = {}, std::uint64_t pages = 4, std::optional<Duration> stops = std::nullopt)
+      : device({.pages = pages, .reserved = 8, .gathers = 100, .scatters = 100}, clock, *this, stops) {
     for (std::uint32_t i = 0; i < 4; ++i) device.add_model(ModelId{i}, i);  // model 0 is always there
   }
   void plan(TimePoint when, std::uint64_t what) override { calendar.emplace(when, order++, what); }
@@ -121,6 +121,32 @@ TEST(VirtualDevice, EndsARunBetweenTwoKernelsAndResumesItThere) {
   desk.device.evict({3}, After::drop, {}, desk.now);
   desk.run();
   EXPECT_EQ(desk.all[3].status, ActionStatus::success) << "its last had begun";
+}
+
+TEST(VirtualDevice, EndsARunInsideAKernelWhichRunsAgain) {
+  Desk desk({}, 4, 100us);
+  desk.infer(0, 10ms);
+  desk.infer(1, 3ms, {at(4ms), at(9ms)});
+  desk.run(at(4ms) + 300us);
+  desk.device.evict({0}, After::resume, at(5ms), desk.now);
+  desk.device.evict({0}, After::resume, at(5ms), desk.now);  // has no effect
+  desk.run();
+  EXPECT_EQ(desk.all[1].start, at(4ms) + 400us);
+  EXPECT_EQ(desk.all[0].end, at(13ms) + 400us) << "four kernels before, six behind it";
+  EXPECT_EQ(desk.all[0].busy, 10ms + 400us);
+  EXPECT_EQ(desk.all[0].status, ActionStatus::success);
+
+  desk.infer(2, 10ms);
+  desk.run(desk.now + 9950us);
+  desk.device.evict({2}, After::drop, {}, desk.now);
+  desk.run();
+  EXPECT_EQ(desk.all[2].status, ActionStatus::success) << "it ends sooner by itself";
+  desk.infer(3, 10ms);
+  desk.run(desk.now + 9500us);
+  desk.device.evict({3}, After::drop, {}, desk.now);
+  desk.run();
+  EXPECT_EQ(desk.all[3].status, ActionStatus::stopped) << "even in its last";
+  EXPECT_EQ(desk.all[3].busy, 9600us);
 }
 
 TEST(VirtualDevice, WhatWaitsStartsBeforeAnybodyHears) {

@@ -34,7 +34,7 @@ testing::UnderTest on_the_host(std::shared_ptr<const CompiledModel> model,
   auto memory = HostMemory::make({.pages = 3, .io = mib(1), .workspace = mib(1)}, notes);
   EXPECT_TRUE(memory) << memory.error().message;
   return {.model = std::move(model),
-          .stream = [] { return std::make_unique<HostStream>(the_clock, "test", Duration{50us}); },
+          .stream = [] { return std::make_unique<HostStream>(the_clock, HostStreamOptions{.name = "test"}); },
           .team = std::move(team),
           .memory = std::move(*memory)};
 }

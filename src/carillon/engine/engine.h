@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,30 +48,36 @@ class Interruptible {
   virtual void interrupt() = 0;
 };
 
-// Lets another thread end a run between two kernels, or inside one where the plan can do that. The runner sets
-// `run` to a number of this run's own before it starts, not 0; whoever wants it ended calls request() with
-// that number, at any time, as late as it likes: a later run has another number.
+// Lets another thread end a run between two kernels, or inside one where the plan can do that. The runner
+// sets `run` to a number of this run's own before it starts, not 0; whoever wants it ended calls request()
+// with that number, at any time, as late as it likes: a later run has another number.
 struct StopSignal {
   std::atomic<std::uint64_t> wanted{0};  // 0: nobody's
   std::uint64_t run = 0;                 // the runner's alone
   // Set by the run: the first kernel that did not run to its end, with which to go on; last where all did. A
   // kernel that was stopped in its middle starts again.
   int next = 0;
+  // Likewise: how long it had run, where that is so.
+  Duration lost{0};
 
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
-  // From any thread.
+  // From any thread. Never waits for the run's thread, which may be of the lowest priority: where that is
+  // just in set_inside(), the run sees what is wanted before its next kernel.
   void request(std::uint64_t which) {
     wanted.store(which);
-    const std::lock_guard lock(mutex);
+    if (held.exchange(true)) return;
     if (inside != nullptr && run == which) inside->interrupt();
+    held.store(false);
   }
   // By the run: what to interrupt from now on; nullptr for nothing any more.
   void set_inside(Interruptible* now) {
-    const std::lock_guard lock(mutex);
+    while (held.exchange(true)) {  // interrupt() is quick
+    }
     inside = now;
+    held.store(false);
   }
 
-  std::mutex mutex{};
+  std::atomic<bool> held{false};  // of `inside`
   Interruptible* inside = nullptr;
 };
 
@@ -132,8 +137,8 @@ class Plan {
   // Into how many parts the kernel is divided, between which a run may stop; 1: it is not.
   virtual int kernel_parts(int /*index*/) const { return 1; }
   // What Binding::state of this plan's runs wants, for one run at a time; nullptr where nothing is kept. Runs
-  // with it use the threads of `team`, of the plan's engine, which one run at a time may; without one they use
-  // the calling thread alone. Must not outlive the plan or the team. Allocates; from any thread.
+  // with it use the threads of `team`, of the plan's engine, which one run at a time may; without one they
+  // use the calling thread alone. Must not outlive the plan or the team. Allocates; from any thread.
   virtual std::unique_ptr<RunState> make_state(Team* /*team*/ = nullptr) const { return nullptr; }
 
   // Runs `range`, but for kernels of a branch that the data does not take: these are passed over. Where

@@ -22,8 +22,9 @@ struct Launch {
 // How a launch ended.
 struct Completion {
   std::uint64_t run = 0;
-  int next = 0;     // its first kernel that did not run; kernels.last where all did
-  Result<> result;  // as of Plan::run; `unavailable` where the engine threw
+  int next = 0;      // its first kernel that did not run; kernels.last where all did
+  Result<> result;   // as of Plan::run; `unavailable` where the engine threw
+  Duration lost{0};  // of its first kernel that did not run: how long it had, where it was stopped inside
 };
 
 // Runs launches on a device, one at a time and in order, beside other streams. None of its calls blocks, and
@@ -50,6 +51,11 @@ class Stream {
   virtual void evict(std::uint64_t run) = 0;
   // Client::idle() is to be called soon.
   virtual void wake() = 0;
+  virtual void wake_here() = 0;  // as TurnThread's
+  // Does what the stream's thread would do now on the calling thread, until there is nothing to do at once:
+  // that thread may take tens of microseconds to wake. Nothing where somebody does it already. The caller is
+  // none that the client's calls wait for.
+  virtual void help() = 0;
   // Inside the engine: stop() would wait for it.
   virtual bool busy() const = 0;
 

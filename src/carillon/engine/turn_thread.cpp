@@ -10,18 +10,6 @@
 #include "carillon/base/assert.h"
 
 namespace carillon::engine {
-namespace {
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-}  // namespace
-
 TurnThread::TurnThread(const Clock& clock, std::function<TimePoint()> turn, Duration spin)
     : clock_(clock), turn_(std::move(turn)), spin_(spin) {}
 
@@ -47,6 +35,29 @@ void TurnThread::wake() {
     news_.fetch_add(1, std::memory_order_relaxed);
   }
   wake_.notify_one();
+}
+
+void TurnThread::wake_here() {
+  {
+    const std::lock_guard lock(mutex_);
+    news_.fetch_add(1, std::memory_order_relaxed);
+    const auto core = static_cast<std::size_t>(sched_getcpu());
+    if (waits_ && !narrowed_ &&
+        pthread_getaffinity_np(thread_.native_handle(), sizeof cores_, &cores_) == 0 && core < CPU_SETSIZE &&
+        CPU_ISSET(core, &cores_)) {
+      cpu_set_t here;
+      CPU_ZERO(&here);
+      CPU_SET(core, &here);
+      narrowed_ = pthread_setaffinity_np(thread_.native_handle(), sizeof here, &here) == 0;
+    }
+  }
+  wake_.notify_one();
+}
+
+// Under the lock.
+void TurnThread::widen() {
+  waits_ = false;
+  if (std::exchange(narrowed_, false)) pthread_setaffinity_np(pthread_self(), sizeof cores_, &cores_);
 }
 
 bool TurnThread::call(const std::function<void()>& task) {
@@ -123,10 +134,12 @@ void TurnThread::loop() {
     lock.lock();
     if (next == TimePoint::min() || news_.load(std::memory_order_relaxed) != seen) continue;
     if (stopping_) break;
+    waits_ = next == TimePoint::max();
     if (next == TimePoint::max())
       wake_.wait(lock);
     else
       wait(lock, next);
+    widen();
   }
 }
 

@@ -7,10 +7,21 @@
 #include <string>
 #include <thread>
 
+#include <sched.h>
+
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 
 namespace carillon::engine {
+
+// Tells the processor that the thread looks again and again.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 // A thread that takes turns: it calls `turn`, which does something, or nothing, and says when the next is
 // due. It sleeps on the monotonic clock until shortly before that time and spins the rest; wake() cuts the
@@ -34,6 +45,11 @@ class TurnThread {
   // There is something new to look at: a turn follows that begins after this call. From any thread.
   void wake();
 
+  // As wake(), on the caller's core where the thread may run there, for a caller that will soon sleep: to
+  // interrupt another core may take that core, and the one that does it, tens of microseconds (on a virtual
+  // machine). From its next turn on the thread may run where it could before.
+  void wake_here();
+
   // Runs `task` on the thread, between two turns, and waits for it. Not from the thread itself. False where
   // it has stopped: `task` was not run.
   bool call(const std::function<void()>& task);
@@ -49,6 +65,7 @@ class TurnThread {
  private:
   void loop();
   void wait(std::unique_lock<std::mutex>& lock, TimePoint until);
+  void widen();
 
   const Clock& clock_;
   const std::function<TimePoint()> turn_;
@@ -62,6 +79,9 @@ class TurnThread {
   bool stopping_ = false, finishes_ = false;
   // Counts what the thread must look at anew; read without the lock while spinning.
   std::atomic<std::uint64_t> news_{0};
+  bool waits_ = false;     // for news alone
+  cpu_set_t cores_{};      // where it may run,
+  bool narrowed_ = false;  // but now on one of them only
   std::thread thread_;
 };
 

@@ -189,6 +189,16 @@ std::string metrics_text(const ServerStatistics& statistics) {
   f.summary("carillon_exec_seconds", "Execution of one batch, as measured by the worker", &M::exec);
   f.summary("carillon_prediction_error_quantile_seconds",
             "How far predicted and measured execution times differ", &M::prediction_error);
+  f.counter("carillon_preemptions_total", "Times a run made way for another and went on later",
+            [](const M& m) { return m.preemptions; });
+  f.counter("carillon_preemption_lost_seconds_total",
+            "Time run again, as runs made way inside a kernel, which then starts anew",
+            [](const M& m) { return to_seconds(m.preemption_lost); });
+  f.counter("carillon_padded_seconds_total", "Time of best-effort runs beside real-time ones",
+            [](const M& m) { return to_seconds(m.padded); });
+  f.histogram("carillon_preemption_latency_seconds",
+              "Of real-time runs that others made way for: from the device's receipt to the first kernel",
+              &M::preemption_latency);
   f.counter("carillon_model_loads_total", "Times a model's weights were put onto the device",
             [](const M& m) { return m.loads; });
   f.counter("carillon_model_unloads_total", "Times a model's weights were taken off the device",

@@ -206,6 +206,8 @@ inline Result<nlohmann::json> parse_json_strictly(std::string_view text, std::st
 inline Result<std::string> read_text(const std::filesystem::path& file, std::string_view kind,
                                      std::uintmax_t largest_mib = 64) {
   std::error_code failure;
+  if (std::filesystem::is_directory(file, failure))
+    return invalid(file.string() + ": is a directory, but should be " + std::string(kind));
   if (!std::filesystem::is_regular_file(file, failure))
     return fail(ErrorCode::not_found, file.string() + ": no such file; it should be " + std::string(kind));
   const auto size = std::filesystem::file_size(file, failure);

@@ -170,7 +170,7 @@ TEST(KernelTable, Files) {
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::not_found);
   EXPECT_THAT(none.error().message, HasSubstr("/nowhere/t.json: no such file"));
-  EXPECT_EQ(read_kernel_table("/").error().code, ErrorCode::not_found);
+  EXPECT_THAT(read_kernel_table("/").error().message, HasSubstr("directory"));
   const std::string large = testing::TempDir() + "large.json";
   std::ofstream(large) << " ";
   std::filesystem::resize_file(large, (64U << 20) + 1);  // sparse

@@ -31,7 +31,8 @@ using device::ActionKind;
 using device::ActionStatus;
 using device::name_of;
 
-// What a scheduler wants done. Ids of actions are the scheduler's own, ascending, never used twice.
+// What a scheduler wants done. Ids of actions are the scheduler's own, ascending, never used twice. (Those of
+// Classed itself lie apart, and it may hold back what the policy within it wants.)
 struct Load {
   ActionId id;
   DeviceId device;
@@ -53,6 +54,7 @@ struct Infer {
   std::vector<RequestId> requests;  // its size is a batch size that the model has a plan for
   Window window;
   Duration expected;  // of EXEC, on that device: for whoever watches it, and for prediction errors
+  Class cls = Class::normal;  // whose streams run it (device::ClassStreams)
   friend bool operator==(const Infer&, const Infer&) = default;
 };
 struct Refuse {
@@ -70,7 +72,7 @@ struct Stop {
 };
 // Ends an INFER that runs before its next kernel, to go on later from there (`resume`: it is reported once,
 // when it is done; `order` is its place in its stream's order from then on, that of an action whose window
-// opens then), or not at all (`drop`: as Stop). What does not run is not touched by `resume`.
+// opens then), or not at all (`drop`: as Stop). What does not run yet keeps its place until it does.
 struct Preempt {
   ActionId id;
   DeviceId device;
@@ -130,6 +132,7 @@ struct DeviceChanged {
   DeviceId device;
   bool alive = true;
   std::uint64_t pages = 0;  // size of its page cache
+  int best_effort = 1;      // runs of that class that it does at a time
 };
 // A model appears (also at the start), changes or goes; ids are dense: the first time, one is the number of
 // those that came before. A new version may come while the last one serves: what waits is for the new one.

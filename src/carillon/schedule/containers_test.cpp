@@ -156,7 +156,11 @@ TEST(Executor, ExpectsWhatIsSentOneAfterTheOther) {
     for (int i = 0; i < 60; ++i) {
       now += some(5);
       if (truth.empty() || random.below(2) == 0) {
-        const Executor::Pending p{ActionId{next++}, ModelId{1}, now + some(20), some(10), {}};
+        Executor::Pending p;
+        p.id = ActionId{next++};
+        p.model = ModelId{1};
+        p.earliest = now + some(20);
+        p.expected = some(10);
         executor.push(p.id, p.model, p.earliest, p.expected);
         truth.push_back(p);
         std::stable_sort(truth.begin(), truth.end(),

@@ -113,7 +113,7 @@ ActionId Fleet::send(DeviceId id, ModelId model, int batch_index, std::vector<Re
   ids.reserve(size);
   for (const Request& r : requests) ids.push_back(r.id);
   const ActionId action = mirror_.begin_infer(id, model, batch_index, std::move(requests), window.earliest,
-                                              expected, now, environment().dispatch);
+                                              expected, now, environment().dispatch, window.latest);
   out.emplace_back(Infer{action, id, model, std::move(ids), window, expected});
   return action;
 }

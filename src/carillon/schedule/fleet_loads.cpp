@@ -85,7 +85,8 @@ void Fleet::fill(DeviceId id, TimePoint now, Actions& out) {
   if (!devices_[id.index()].scarce) {
     for (std::uint32_t m = 0; m < models_.size(); ++m) {
       const ModelId model{m};
-      if (served(model) && pages(model) > 0 && pages(model) <= mirror_.free_pages(id) && absent(id, model))
+      if (served(model) && pages(model) > 0 && pages(model) <= mirror_.free_pages(id) && absent(id, model) &&
+          models_[m].room_on != id)  // else it comes when room has been made, as that was begun
         load(id, model, now, out);
     }
     return;
@@ -381,7 +382,8 @@ void Fleet::load_next(DeviceId id, TimePoint now, Actions& out) {
     d.coming.erase(d.coming.begin());
     d.coming_pages -= pages(model);
     models_[model.index()].room_on = nowhere;
-    load(id, model, now, out);
+    // It may have come some other way since, or be of no pages in its present version.
+    if (served(model) && pages(model) > 0 && absent(id, model)) load(id, model, now, out);
   }
   while (!wanted_.empty() && room_for_another_load(id)) {
     const auto next = std::max_element(wanted_.begin(), wanted_.end(), [this](ModelId a, ModelId b) {

@@ -8,6 +8,7 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
 #include "carillon/profile/distribution.h"
+#include "carillon/workload/request.h"
 
 namespace carillon::schedule {
 
@@ -28,6 +29,7 @@ struct ModelInfo {
   std::optional<profile::PaddedCost> cost = std::nullopt;
   std::vector<Duration> solos = {};
   bool time_varies = false;  // with the input: worth profiling by request
+  Class cls = Class::normal;  // of requests that do not say
 };
 
 }  // namespace carillon::schedule

@@ -1,11 +1,13 @@
 #include "carillon/schedule/registry.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
 #include "carillon/schedule/baselines/clipper.h"
 #include "carillon/schedule/baselines/nexus.h"
 #include "carillon/schedule/baselines/shepherd.h"
+#include "carillon/schedule/classes.h"
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/fcfs/fcfs.h"
 #include "carillon/schedule/orloj/orloj.h"
@@ -20,6 +22,7 @@ struct Policy {
   std::string_view name;
   Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value, const Environment& environment);
   std::string_view example = {};  // a value behind its name, where it needs one
+  bool preempts = false;
 
   std::string full_name() const { return std::string(name).append(example); }
 };
@@ -98,7 +101,7 @@ Result<std::unique_ptr<Scheduler>> make_baseline(std::string_view value, const E
 }
 
 constexpr Policy policies[] = {
-    {"clockwork", make_clockwork},
+    {"clockwork", make_clockwork, {}, true},
     {"fcfs", make_fcfs},
     {"symphony", make_symphony},
     {"orloj", make_orloj},
@@ -113,6 +116,12 @@ constexpr Policy policies[] = {
 
 }  // namespace
 
+bool takes_preemption(std::string_view text) {
+  return std::ranges::any_of(policies, [name = text.substr(0, text.find(':'))](const Policy& policy) {
+    return policy.preempts && policy.name == name;
+  });
+}
+
 Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const Environment& environment) {
   const auto colon = text.find(':');
   const auto name = text.substr(0, colon);
@@ -120,6 +129,7 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
   for (const Policy& policy : policies)
     if (policy.name == name) {
       auto made = policy.make(value, environment);
+      if (made && environment.classes) made = std::make_unique<Classed>(std::move(*made), environment);
       if (made && environment.hangs_after > Duration{0})
         made = std::make_unique<Watched>(std::move(*made), environment.hangs_after);
       return made;

@@ -16,6 +16,8 @@ namespace carillon::schedule {
 Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view name, const Environment& environment = {});
 // Every policy by a name that make_scheduler takes, with a value where one is needed.
 std::vector<std::string> scheduler_names();
+// Whether it preempts where the environment says so. The others decide as if it did not.
+bool takes_preemption(std::string_view name);
 std::string scheduler_list();  // the same, with commas between them, for people
 
 }  // namespace carillon::schedule

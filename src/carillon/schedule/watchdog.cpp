@@ -5,7 +5,8 @@
 namespace carillon::schedule {
 namespace {
 
-constexpr int longest_silence = 20;  // times what the longest action should take
+constexpr int longest_silence = 20;      // times what the longest action should take
+constexpr int best_effort_silence = 10;  // times that of the other lanes
 
 std::size_t index_of(Watchdog::Lane lane) {
   return static_cast<std::size_t>(lane);
@@ -21,19 +22,25 @@ void Watchdog::sent(DeviceId device, const Action& action, TimePoint now) {
   }
   under_way_.insert(action.id, device);
   devices_[device.index()].actions.push_back(action);
+  devices_[device.index()].actions.back().place = sent_++;
 }
 
-void Watchdog::ended(ActionId action) {
+void Watchdog::ended(ActionId action, Duration took) {
   const auto device = under_way_.erase(action);
   if (!device) return;
   Device& d = devices_[device->index()];
   const auto found = std::ranges::find(d.actions, action, &Action::id);
   const Lane lane = found->lane;
+  const TimePoint earliest = found->window.earliest;
+  const std::uint64_t place = found->place;
   d.lanes[index_of(lane)].fresh = true;
+  d.heard = true;
+  if (lane == Lane::real_time) d.urgent_ran += took;
+  if (lane == Lane::real_time || lane == Lane::exec) d.all_ran += took;
   *found = d.actions.back();
   d.actions.pop_back();
   for (Action& other : d.actions)
-    if (other.lane == lane && other.id < action)
+    if (other.lane == lane && other.place < place && other.window.earliest <= earliest)
       other.overtaken = std::max(other.overtaken, Overtaken::lately);
 }
 
@@ -49,6 +56,8 @@ void Watchdog::restarted(DeviceId device) {
   for (const Action& action : d.actions) under_way_.erase(action.id);
   d.actions.clear();
   d.lanes = {};
+  d.urgent_ran = d.all_ran = Duration{0};
+  d.heard = false;
 }
 
 bool Watchdog::hangs(Device& device, TimePoint now) const {
@@ -56,23 +65,36 @@ bool Watchdog::hangs(Device& device, TimePoint now) const {
   Duration longest{0};
   for (const Action& action : device.actions) longest = std::max(longest, action.expected);
   const Duration bound = std::max(least_, longest_silence * std::min<Duration>(longest, 24h));
-  const Duration passed = std::min(now - looked_, 2 * tick());
+  const Duration most = std::min(now - looked_, 2 * tick());
+  const auto passed = [&](Lane lane) {
+    const Duration in_its_way = lane == Lane::exec          ? device.urgent_ran
+                                : lane == Lane::best_effort ? device.all_ran
+                                                            : Duration{0};
+    return std::max(Duration{0}, most - in_its_way);
+  };
+  const auto bound_of = [&](Lane lane) {
+    return lane == Lane::best_effort ? best_effort_silence * bound : bound;
+  };
   bool silent = false;
   for (Action& action : device.actions) {
     const bool late = action.window.latest <= looked_ || action.overtaken == Overtaken::before;
-    if (late && action.window.earliest <= looked_ && !action.may_wait) action.overdue += passed;
+    if (late && action.window.earliest <= looked_ && !action.may_wait) action.overdue += passed(action.lane);
     if (action.overtaken == Overtaken::lately) action.overtaken = Overtaken::before;
-    silent = silent || action.overdue >= bound;
+    silent = silent || action.overdue >= bound_of(action.lane);
   }
-  for (const Lane lane : {Lane::exec, Lane::load}) {
+  for (const Lane lane : {Lane::exec, Lane::load, Lane::real_time, Lane::best_effort}) {
     auto& [fresh, quiet] = device.lanes[index_of(lane)];
     const bool waits = std::ranges::any_of(device.actions, [&](const Action& action) {
       return action.lane == lane && action.window.earliest <= looked_;
     });
-    quiet = waits && !fresh ? quiet + passed : Duration{0};
+    const bool reports = fresh || (lane == Lane::best_effort && device.heard);
+    quiet = waits && !reports ? quiet + passed(lane) : Duration{0};
     fresh = !waits;
-    silent = silent || quiet >= bound;
+    silent = silent || quiet >= bound_of(lane);
   }
+  // Runs are told of as they end, perhaps in another interval than they ran in.
+  for (Duration* ran : {&device.urgent_ran, &device.all_ran}) *ran = std::max(Duration{0}, *ran - most);
+  device.heard = false;
   return silent;
 }
 
@@ -91,7 +113,11 @@ void Watched::watch(const Action& action, TimePoint now) {
     watchdog_.sent(a.device, {.id = a.id, .lane = lane, .window = window, .expected = expected}, now);
   };
   if (const auto* infer = std::get_if<Infer>(&action))
-    send(*infer, Watchdog::Lane::exec, infer->window, infer->expected);
+    send(*infer,
+         infer->cls == Class::real_time     ? Watchdog::Lane::real_time
+         : infer->cls == Class::best_effort ? Watchdog::Lane::best_effort
+                                            : Watchdog::Lane::exec,
+         infer->window, infer->expected);
   else if (const auto* load = std::get_if<Load>(&action))
     send(*load, Watchdog::Lane::load, load->window, load->expected);
   else if (const auto* unload = std::get_if<Unload>(&action))
@@ -118,7 +144,7 @@ TimePoint Watched::decide(const Event& event, TimePoint now, Actions& out) {
     if (policy_wake_ <= now) ask(event);
   } else {
     if (const auto* done = std::get_if<ActionDone>(&event))
-      watchdog_.ended(done->id);
+      watchdog_.ended(done->id, done->duration);
     else if (const auto* change = std::get_if<DeviceChanged>(&event))
       watchdog_.restarted(change->device);
     ask(event);

@@ -20,14 +20,20 @@ namespace carillon::schedule {
 // A device hangs that has reported nothing for `least`, or 20 times what the longest action that it has
 // should take, whichever is longer. EXEC and LOAD are watched apart, each by how long it has reported nothing
 // though it has an action whose window is open; and so is each action from when its window is over, or one
-// that was sent after it has ended. Between two looks no more time counts than was meant to pass: where the
-// process was stopped, or the controller had no core to run on, the devices had none either.
+// that was sent after it, and comes after it, has ended. Between two looks no more time counts than was meant
+// to pass: where the process was stopped, or the controller had no core to run on, the devices had none
+// either.
+//
+// Of EXEC each class's streams are watched apart. What makes way for others is given the time that they ran;
+// and best-effort runs, which have whatever nobody else on the machine wants, ten times as long as others,
+// and for as long as the device reports anything.
 //
 // Costs are linear in the actions that are under way on the device. Not thread-safe; `now` never goes back.
 class Watchdog {
  public:
-  enum class Lane : std::uint8_t { exec, load };
-  // One that was sent after it, to the same lane, has ended: since the last look, or before.
+  enum class Lane : std::uint8_t { exec, load, real_time, best_effort };
+  // One that was sent to the same lane after it, and not to go before it, has ended: since the last look, or
+  // before.
   enum class Overtaken : std::uint8_t { no, lately, before };
   struct Action {
     ActionId id;
@@ -35,6 +41,7 @@ class Watchdog {
     Window window;
     Duration expected{0};
     // The watchdog's own.
+    std::uint64_t place = 0;  // in the order of sending; ids may have another
     Overtaken overtaken{};
     bool may_wait = false;  // it makes way for others, for as long as they come
     Duration overdue{0};
@@ -44,8 +51,8 @@ class Watchdog {
   explicit Watchdog(Duration least) : least_(least) {}
 
   void sent(DeviceId device, const Action& action, TimePoint now);
-  // Whatever is not under way any more, or never was, is not heeded.
-  void ended(ActionId action);
+  // Whatever is not under way any more, or never was, is not heeded. `took`: of a run.
+  void ended(ActionId action, Duration took = Duration{0});
   // It makes way, to go on later.
   void preempted(ActionId action);
   // The device went, or started anew: it has nothing under way.
@@ -63,7 +70,9 @@ class Watchdog {
       bool fresh = true;  // something was reported, or nothing was to be done, since the last look
       Duration time{0};
     };
-    std::array<Quiet, 2> lanes;  // by Lane
+    std::array<Quiet, 4> lanes;          // by Lane
+    Duration urgent_ran{0}, all_ran{0};  // not counted yet: real-time runs; normal ones, too
+    bool heard = false;                  // of anything since then
   };
   Duration tick() const { return least_ / 8; }
   bool hangs(Device& device, TimePoint now) const;
@@ -71,6 +80,7 @@ class Watchdog {
   Duration least_;
   std::vector<Device> devices_;
   IdMap<ActionId, DeviceId> under_way_;
+  std::uint64_t sent_ = 0;
   TimePoint looked_ = TimePoint::min();
   TimePoint due_ = TimePoint::max();
 };

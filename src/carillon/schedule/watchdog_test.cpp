@@ -57,6 +57,45 @@ TEST_F(WatchdogTest, ADeviceHangsThatIsSilentForTooLong) {
   }
 }
 
+// Real-time runs take all of the device, and report; what makes way for them has no time of its own.
+TEST_F(WatchdogTest, WhatMakesWayIsGivenTheTimeOfTheOthers) {
+  const struct {
+    Lane lane;
+    Duration urgent;  // of every 100 ms
+    Duration least, most;
+  } rows[] = {{Lane::exec, 100ms, 1h, 1h},
+              {Lane::exec, 50ms, 2s, 2600ms},
+              {Lane::exec, 0ms, 1s, 1250ms},
+              {Lane::best_effort, 50ms, 1h, 1h}};  // the device reports something
+  for (const auto& [lane, urgent, least, most] : rows) {
+    Watchdog fresh{1s};
+    std::swap(dog, fresh);
+    send(1, at(0ms), 10ms, lane);
+    std::uint64_t id = 2;
+    TimePoint hung = TimePoint::max();
+    for (TimePoint now = at(0ms); now < at(30s) && hung == TimePoint::max(); now += 100ms) {
+      if (urgent > 0ms) {
+        send(id, now, 10ms, Lane::real_time);
+        dog.ended({id++}, urgent);
+      }
+      hung = first_hang(now + 100ms);
+    }
+    if (least == 1h) {
+      EXPECT_EQ(hung, TimePoint::max());
+    } else {
+      EXPECT_GE(hung, at(least));
+      EXPECT_LE(hung, at(most));
+    }
+  }
+}
+
+TEST_F(WatchdogTest, BestEffortIsGivenTenTimesAsLong) {
+  send(1, at(0ms), 10ms, Lane::best_effort);
+  const TimePoint told = first_hang(at(100s));
+  EXPECT_GE(told, at(10s));
+  EXPECT_LE(told, at(10250ms));
+}
+
 TEST_F(WatchdogTest, EveryReportBeginsAnew) {
   std::uint64_t id = 0;
   send(++id, at(0ms));
@@ -135,6 +174,16 @@ TEST_F(WatchdogTest, WhatOthersOvertookForLongIsMissing) {
     }
     EXPECT_GE(told, at(1s));
     EXPECT_LE(told, at(1500ms));
+  }
+}
+
+TEST_F(WatchdogTest, WhatIsSentToGoFirstOvertakesNobody) {
+  send(1, at(0ms), 10ms, Lane::exec, at(0ms));
+  for (std::uint64_t id = 2; id < 100; ++id) {
+    const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 1));
+    send(id, now, 10ms, Lane::exec, at(-1ns));
+    dog.ended({id});
+    EXPECT_EQ(first_hang(now), TimePoint::max());
   }
 }
 

@@ -8,6 +8,7 @@
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/emulated/emulated_engine.h"
 #include "carillon/profile/profile.h"
+#include "carillon/worker/placement.h"
 
 namespace carillon::server {
 namespace {
@@ -34,14 +35,28 @@ int threads_of(const DeviceArguments& arguments) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int threads) {
+  const int cores = static_cast<int>(worker::usable_cores().size());
+  const int most = std::min({threads, cores, worker::most_best_effort});
+  device::ClassStreams classes{.units = std::min({threads, cores, 64}),
+                               .real_time_units = arguments.real_time_threads,
+                               .best_effort = most};
+  if (arguments.best_effort_streams != 0) classes.best_effort = arguments.best_effort_streams;
+  if (classes.best_effort < 1 || classes.best_effort > most)
+    return invalid("--best-effort-streams " + std::to_string(arguments.best_effort_streams) +
+                   ": each has a core of its own, so there can be 1 to " + std::to_string(most) + " here");
+  if (classes.real_time_units < 0 || classes.real_time_units > classes.units)
+    return invalid("--real-time-threads " + std::to_string(arguments.real_time_threads) +
+                   ": it must be 0 (all) to " + std::to_string(classes.units) + " here");
+  return classes;
+}
+
 }  // namespace
 
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
   Device device;
   device.worker.io_cache = mib(256);
-  if (auto read =
-          read_size("--page-cache", arguments.page_cache, page_size, device.worker.page_cache);
-      !read)
+  if (auto read = read_size("--page-cache", arguments.page_cache, page_size, device.worker.page_cache); !read)
     return std::unexpected(read.error());
   if (auto read = read_size("--io-cache", arguments.io_cache, kib(64), device.worker.io_cache); !read)
     return std::unexpected(read.error());
@@ -51,11 +66,17 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   device.worker.exec_threads = threads;
   device.worker.real_time = arguments.real_time;
 
+  if (arguments.classes && arguments.device == "cpu") {
+    auto classes = classes_of(arguments, threads);
+    if (!classes) return std::unexpected(classes.error());
+    device.worker.classes = *classes;
+  }
+
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
     device.engine = engine::make_cpu_engine({.threads = threads});
-    device.worker.make_team = [engine = device.engine, threads] {
-      return engine->make_team({.threads = threads});
+    device.worker.make_team = [engine = device.engine](int wanted) {
+      return engine->make_team({.threads = wanted});
     };
     device.description = "cpu: " + cpu_name() + ", " + std::to_string(threads) + " threads";
   } else if (arguments.device.starts_with(emulated)) {

@@ -19,6 +19,11 @@ struct DeviceArguments {
   std::string workspace;
   int threads = 0;
   bool real_time = false;
+  // A stream for each class of requests (worker::Options::classes); of cpu only. The numbers are heeded only
+  // then.
+  bool classes = false;
+  int best_effort_streams = 0;  // 0: one a core
+  int real_time_threads = 0;    // 0: all
 };
 
 struct Device {

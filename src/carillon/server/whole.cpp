@@ -28,7 +28,10 @@ Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& opti
     options.tell(fmt::format("device {}: {}; page cache {}, I/O cache {}, workspace {}", i,
                              device.description, to_text(device.worker.page_cache),
                              to_text(device.worker.io_cache), to_text(device.worker.workspace)));
-    targets.push_back({device.engine.get(), worker->get(), devices.like_the_last[i]});
+    targets.push_back({.engine = device.engine.get(),
+                       .worker = worker->get(),
+                       .like_the_last = devices.like_the_last[i],
+                       .stop_cost = options.stop_cost});
     workers.push_back(std::move(*worker));
   }
 

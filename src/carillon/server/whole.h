@@ -20,6 +20,7 @@ struct WholeOptions {
   std::filesystem::path models;
   controller::Options controller;
   const profile::DeviceProfile* profile = nullptr;  // models that it knows are not measured
+  std::optional<double> stop_cost{};                // of all models; see controller::LoadTarget
   std::function<void(const std::string&)> tell;     // what goes on, for people
   std::function<void(const std::string&)> warn;
 };

@@ -245,13 +245,16 @@ std::uint64_t ReplayedWorker::total_pages() const {
 }
 
 void ReplayedWorker::restart() {
+  const bool classes = has_classes(world_.scenario());
   core_ = std::make_unique<device::VirtualDevice>(
       device::Limits{.pages = world_.scenario().memory ? total_pages() : 0,
                      .queue = std::size_t{1} << 20,
                      .reserved = 8,
+                     .streams = classes ? device::ClassStreams{}.count() : std::uint8_t{1},
+                     .places = classes ? device::ClassStreams{}.places() : std::vector<device::StreamPlace>{},
                      .gathers = 0,
                      .scatters = 0},
-      Duration{0}, *this);
+      Duration{0}, *this, classes ? std::optional(Options{}.stop_latency) : std::nullopt);
   for (const schedule::ModelInfo& info : world_.infos()) core_->add_model(info.id, info.pages);
 }
 
@@ -285,8 +288,14 @@ bool ReplayedWorker::submit(const worker::InferCommand& c) {
   }
   const auto& latency = world_.scenario().models[c.model.index()].latency;
   world_.sends([&] {
-    core_->submit(device::InferAction{.id = c.id, .model = c.model, .window = c.window, .cls = c.cls},
-                  work(c.id, latency.batch_time(c.batch, longest)), world_.now());
+    core_->submit(
+        device::InferAction{.id = c.id,
+                            .model = c.model,
+                            .window = c.window,
+                            .cls = c.cls,
+                            .stream = has_classes(world_.scenario()) ? device::ClassStreams{}.stream_of(c.cls)
+                                                                     : std::uint8_t{0}},
+        work(c.id, latency.batch_time(c.batch, longest)), world_.now());
   });
   return true;
 }
@@ -319,7 +328,7 @@ void ReplayedWorker::done(const device::Done& done) {
 // time, clocks that are off, reports that come twice or late, and executions whose time is drawn as they
 // begin.
 testing::FaultCase world_of(std::uint64_t seed) {
-  testing::FaultCase c = testing::fault_case(seed);
+  testing::FaultCase c = seed % 2 == 1 ? testing::class_case(seed) : testing::fault_case(seed);
   c.scenario.network_delay = c.decision_time = c.faults.clock_offset = Duration{0};
   c.faults.speed = 1;
   c.faults.noise = c.faults.hiccups = c.faults.stalls_per_s = c.faults.slowdowns_per_s = 0;
@@ -332,10 +341,11 @@ class Agreement : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Agreement, TheSimulationAndTheControllerTellASchedulerTheSame) {
   const auto [first, last] = carillon::testing::seeds_from("CARILLON_AGREEMENT_SEEDS", {0, 99});
-  std::size_t decisions = 0, deaths = 0, cancelled = 0, given_up = 0, profiled = 0;
+  std::size_t decisions = 0, deaths = 0, cancelled = 0, given_up = 0, profiled = 0, preempted = 0;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     const testing::FaultCase c = world_of(seed);
-    const schedule::Environment told = environment(c.scenario);
+    schedule::Environment told = environment(c.scenario);
+    told.preemption = seed % 2 == 1 ? schedule::Preemption::deadline : schedule::Preemption::none;
     const auto policy = [&](std::vector<std::string>& said) {
       return std::make_unique<Listening>(*schedule::make_scheduler(GetParam(), told), said);
     };
@@ -359,6 +369,7 @@ TEST_P(Agreement, TheSimulationAndTheControllerTellASchedulerTheSame) {
     for (const std::string& line : simulated) {
       given_up += line.contains("; give_up ") ? 1 : 0;
       profiled += line.contains("; profile ") ? 1 : 0;
+      preempted += line.contains("; preempt ") ? 1 : 0;
     }
   }
   EXPECT_GT(decisions, 50'000U);
@@ -366,6 +377,7 @@ TEST_P(Agreement, TheSimulationAndTheControllerTellASchedulerTheSame) {
   EXPECT_GT(cancelled, 500U);
   EXPECT_GT(given_up, 5U);
   EXPECT_EQ(profiled > 0, GetParam() == "orloj");
+  EXPECT_EQ(preempted > 0, schedule::takes_preemption(GetParam()));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Agreement, ::testing::ValuesIn(schedule::scheduler_names()),

@@ -15,12 +15,17 @@ using schedule::ActionStatus;
 constexpr std::uint64_t no_limit = std::uint64_t{1} << 40;  // pages
 
 // Messages and inputs share no executor here, but the network's time.
-device::Limits limits(std::uint64_t pages) {
-  return {.pages = pages == no_limit ? 0 : pages,
-          .queue = std::size_t{1} << 20,
-          .reserved = 8,
-          .gathers = 0,
-          .scatters = 0};
+device::Limits limits(std::uint64_t pages, const std::optional<device::ClassStreams>& streams) {
+  device::Limits all{.pages = pages == no_limit ? 0 : pages,
+                     .queue = std::size_t{1} << 20,
+                     .reserved = 8,
+                     .gathers = 0,
+                     .scatters = 0};
+  if (streams) {
+    all.streams = streams->count();
+    all.places = streams->places();
+  }
+  return all;
 }
 
 }  // namespace
@@ -35,6 +40,7 @@ Devices::Devices(const workload::Scenario& scenario, const std::vector<schedule:
       delay_(scenario.network_delay),
       duration_(scenario.duration),
       pages_(scenario.memory ? scenario.memory->count / page_size.count : no_limit),
+      streams_(has_classes(scenario) ? std::optional(device::ClassStreams{}) : std::nullopt),
       faulty_(options.faults != Faults{}),
       devices_(static_cast<std::size_t>(scenario.devices)) {}
 
@@ -117,10 +123,10 @@ void Devices::send_run(FlightIndex index, Window window, Duration time, TimePoin
   depart(index, now);
 }
 
-void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests, Class cls, Duration time,
+void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time,
                    TimePoint now) {
   const FlightIndex index = take(infer.id, ActionKind::infer, infer.device, infer.model);
-  flights_[index].cls = cls;
+  flights_[index].cls = infer.cls;
   flights_[index].requests = std::move(requests);
   send_run(index, infer.window, time, now);
 }
@@ -128,7 +134,7 @@ void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests
 void Devices::send(const schedule::Profile& profile, Duration time, TimePoint now) {
   const FlightIndex index = take(profile.id, ActionKind::infer, profile.device, profile.model);
   flights_[index].profiles = true;
-  flights_[index].cls = Class::best_effort;
+  flights_[index].cls = Class::normal;  // of which it tells what they take
   flights_[index].requests.assign(1, profile.request);
   send_run(index, profile.window, time, now);
 }
@@ -175,8 +181,11 @@ void Devices::arrive(FlightIndex index, TimePoint now) {
       break;
     case ActionKind::infer:
       taken = d.core->submit(
-          device::InferAction{
-              .id = flight.id, .model = flight.model, .window = flight.window, .cls = flight.cls},
+          device::InferAction{.id = flight.id,
+                              .model = flight.model,
+                              .window = flight.window,
+                              .cls = flight.cls,
+                              .stream = streams_ ? streams_->stream_of(flight.cls) : std::uint8_t{0}},
           work, now);
       break;
   }
@@ -328,7 +337,10 @@ void Devices::on(const DeviceStalls& step, TimePoint now) {
   now_ = now;
   Device& d = devices_[step.device];
   if (!d.alive) return;
-  for (const device::Executor executor : {device::first_stream, device::load_executor})
+  std::vector<device::Executor> executors{device::first_stream, device::load_executor};
+  for (int stream = 1; streams_ && stream < streams_->count(); ++stream)
+    executors.push_back(static_cast<device::Executor>(device::first_stream + stream));
+  for (const device::Executor executor : executors)
     if (!d.core->core().at_rest(executor)) d.core->stall(executor, from_ms(200 * random_.uniform()));
 }
 
@@ -349,15 +361,18 @@ void Devices::power(std::uint32_t index, bool alive) {
   Device& d = devices_[index];
   if (d.alive == alive) return;
   if (d.core != nullptr) {
-    d.core->visit_running(now_, [&](const device::VirtualDevice::Running& running) {
+    std::vector<device::VirtualDevice::Running> under_way;
+    d.core->visit_running(now_, [&](const auto& running) { under_way.push_back(running); });
+    std::ranges::sort(under_way, {}, [&](const auto& running) { return flights_[running.tag].id; });
+    for (const device::VirtualDevice::Running& running : under_way) {
       const Flight& flight = flights_[running.tag];
-      if (flight.kind != ActionKind::infer) return;
+      if (flight.kind != ActionKind::infer) continue;
       if (flight.profiles)
         statistics_.figures.profiling += running.busy;
       else
         statistics_.occupied(flight.device, flight.model, flight.requests.size(), running.start, now_,
                              running.busy);
-    });
+    }
     for (FlightIndex flight = 0; flight < flights_.size(); ++flight) {
       if (flights_[flight].where != Flight::Where::on_device || flights_[flight].device.value != index)
         continue;
@@ -370,7 +385,9 @@ void Devices::power(std::uint32_t index, bool alive) {
   d.slow_until = TimePoint::min();
   d.core.reset();
   if (alive) {
-    d.core = std::make_unique<device::VirtualDevice>(limits(pages_), d.clock, *d.desk);
+    d.core = std::make_unique<device::VirtualDevice>(
+        limits(pages_, streams_), d.clock, *d.desk,
+        streams_ ? std::optional(options_.stop_latency) : std::nullopt);
     for (const schedule::ModelInfo& info : infos_) d.core->add_model(info.id, info.pages);
   }
   if (options_.observer != nullptr) options_.observer->on_device(DeviceId{index}, alive, d.clock, now_);

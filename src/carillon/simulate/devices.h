@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "carillon/base/ids.h"
 #include "carillon/base/random.h"
 #include "carillon/base/time.h"
+#include "carillon/device/class_streams.h"
 #include "carillon/device/virtual_device.h"
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/scheduler.h"
@@ -30,7 +32,7 @@ class Devices {
     ModelId model;
     std::vector<RequestId> requests;
     Window window;
-    Class cls = Class::normal;  // INFER
+    Class cls = Class::normal;  // INFER: its stream
     bool profiles = false;      // a finished request runs again: nobody waits for it
     bool begun = false;
     device::Work work;
@@ -58,9 +60,8 @@ class Devices {
   // All devices start; their faults are dealt out.
   void start(TimePoint now);
 
-  // An INFER of these requests, which takes `time` where nothing goes wrong. `cls`: that of the most urgent.
-  void send(const schedule::Infer& infer, std::vector<RequestId> requests, Class cls, Duration time,
-            TimePoint now);
+  // An INFER of these requests, which takes `time` where nothing goes wrong.
+  void send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time, TimePoint now);
   // A request of `time` runs again, alone.
   void send(const schedule::Profile& profile, Duration time, TimePoint now);
   void send(const schedule::Load& load, TimePoint now);
@@ -119,6 +120,7 @@ class Devices {
   Duration delay_;
   Duration duration_;  // of the scenario
   std::uint64_t pages_;
+  std::optional<device::ClassStreams> streams_;  // by class
   bool faulty_;
   TimePoint now_{};
   std::vector<Device> devices_;

@@ -10,6 +10,8 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/random.h"
+#include "carillon/base/range.h"
+#include "carillon/workload/disb_client.h"
 
 namespace carillon::simulate {
 namespace {
@@ -17,35 +19,6 @@ namespace {
 using device::Queue;
 using device::ShareCommand;
 using workload::DisbClient;
-
-// When a client's requests are planned, one after the other.
-class Plan {
- public:
-  Plan(const DisbClient& client, const Random& random) : client_(&client), random_(random) {}
-
-  // max() where there are no more; of a closed loop none is planned but the first.
-  TimePoint next() {
-    const auto k = count_++;
-    switch (client_->arrivals) {
-      case DisbClient::Arrivals::periodic:
-        return TimePoint{} + client_->phase + from_seconds(static_cast<double>(k) / client_->rate);
-      case DisbClient::Arrivals::poisson:
-        last_ += from_seconds(random_.exponential(1 / client_->rate));
-        return last_;
-      case DisbClient::Arrivals::closed_loop:
-        return k == 0 ? TimePoint{} : TimePoint::max();
-      case DisbClient::Arrivals::trace:
-        return k < client_->trace.size() ? TimePoint{} + client_->trace[k] : TimePoint::max();
-    }
-    return TimePoint::max();
-  }
-
- private:
-  const DisbClient* client_;
-  Random random_;
-  std::size_t count_ = 0;
-  TimePoint last_;
-};
 
 class Run final : UnitObserver {
  public:
@@ -64,7 +37,10 @@ class Run final : UnitObserver {
       const std::uint32_t plan = found != plans_.end() ? found->second : add_plan(model, table.units);
       plans_[&model] = plan;
       clients_.push_back(
-          {.queue = sharing_->add_queue(client.cls), .plan = plan, .planned = Plan(client, random.split())});
+          {.queue = sharing_->add_queue(client.cls),
+           .plan = plan,
+           .arrivals = workload::DisbArrivals(client, random.split()),
+           .sender = workload::DisbSender(client.arrivals == DisbClient::Arrivals::closed_loop)});
       figures_.clients.push_back({.name = client.name, .model = model.names.front(), .cls = client.cls});
     }
     figures_.length = workload.length;
@@ -97,8 +73,11 @@ class Run final : UnitObserver {
       carry_out();
       if (!go_on(said)) break;
     }
-    for (std::size_t i = 0; i < clients_.size(); ++i)
-      figures_.clients[i].unfinished = (clients_[i].busy ? 1U : 0U) + (clients_[i].late ? 1U : 0U);
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
+      figures_.clients[i].requests = clients_[i].sender.requests();
+      figures_.clients[i].dropped = clients_[i].sender.dropped();
+      figures_.clients[i].unfinished = clients_[i].sender.unfinished();
+    }
     return std::move(figures_);
   }
 
@@ -113,10 +92,9 @@ class Run final : UnitObserver {
   struct Client {
     Queue queue = 0;
     std::uint32_t plan = 0;
-    Plan planned;
-    bool busy = false;
-    TimePoint sent;                 // when the request under way was planned
-    std::optional<TimePoint> late;  // when one was planned that waits for the one under way
+    workload::DisbArrivals arrivals;
+    workload::DisbSender sender;
+    TimePoint sent;  // when the request under way was planned
     // Unit time of the launch that is on the device, and of that beside real-time runs.
     Duration spent{0}, beside{0};
   };
@@ -142,25 +120,17 @@ class Run final : UnitObserver {
   }
 
   void plan_next(std::size_t client) {
-    const TimePoint at = clients_[client].planned.next();
+    const TimePoint at = clients_[client].arrivals.next();
     if (at < end_) arrivals_.emplace(at, client);
   }
 
   void arrive(std::size_t index) {
-    Client& client = clients_[index];
     plan_next(index);
-    ++figures_.clients[index].requests;
-    if (!client.busy) {
-      send(index, now_);
-      return;
-    }
-    if (client.late) ++figures_.clients[index].dropped;
-    client.late = now_;
+    if (clients_[index].sender.planned(now_)) send(index, now_);
   }
 
   void send(std::size_t index, TimePoint planned) {
     Client& client = clients_[index];
-    client.busy = true;
     client.sent = planned;
     const bool real_time = figures_.clients[index].cls == Class::real_time;
     if (real_time && !sharing_->real_time() && device_.free_units() < device_.units())
@@ -201,17 +171,9 @@ class Run final : UnitObserver {
 
   void finished(std::uint64_t run) {
     Client& client = clients_[run];
-    CARILLON_ASSERT(client.busy);
-    client.busy = false;
     if (options_.observer != nullptr) options_.observer->run_finished(client.queue, run, now_);
     figures_.clients[run].latencies.push_back(now_ - client.sent);
-    if (workload_.clients[run].arrivals == DisbClient::Arrivals::closed_loop) {
-      ++figures_.clients[run].requests;
-      again_.emplace_back(run, now_);
-    } else if (client.late) {
-      again_.emplace_back(run, *client.late);
-      client.late = std::nullopt;
-    }
+    if (const auto next = client.sender.answered(now_)) again_.emplace_back(run, *next);
   }
 
   // --- What units do.
@@ -270,13 +232,6 @@ class Run final : UnitObserver {
   std::optional<std::pair<Queue, TimePoint>> preempting_;  // whose first kernel has not started, since when
   DisbFigures figures_;
 };
-
-template <typename T>
-Result<> within(const char* name, T value, T least, T most) {
-  if (value >= least && value <= most) return {};
-  return invalid(std::string(name) + " is " + std::to_string(value) + ", but should be in " +
-                 std::to_string(least) + ".." + std::to_string(most));
-}
 
 Result<> check(const UnitDeviceOptions& options) {
   const auto time = [](const char* name, Duration value) {

@@ -10,8 +10,8 @@
 namespace carillon::simulate {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Two real-time clients of 600 and 400 requests, and one best-effort.
 DisbFigures figures(Duration slower) {
@@ -63,8 +63,8 @@ TEST(DisbReport, AsJson) {
   for (const char* cls : {"rt", "be"}) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : json[cls].items()) keys.push_back(key);
-    EXPECT_THAT(keys,
-                testing::ElementsAre("requests", "dropped", "rps", "mean_ms", "p50_ms", "p99_ms", "p999_ms"));
+    EXPECT_THAT(keys, ::testing::ElementsAre("requests", "answered", "dropped", "unfinished", "rps",
+                                             "mean_ms", "p50_ms", "p99_ms", "p999_ms"));
   }
   EXPECT_EQ(json["clients"][2]["class"], "best_effort");
   EXPECT_EQ(json["clients"][2]["answered"], 200);

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -36,6 +37,13 @@ struct Report {
     double offered_rps = 0, finish_rate = 0, p99_ms = 0, mean_batch = 0;
   };
   std::vector<Model> models;
+  // Of its requests; empty where all are normal.
+  struct OfClass {
+    std::string_view name;
+    std::uint64_t offered = 0, on_time = 0, late = 0, refused = 0;
+    double offered_rps = 0, answered_rps = 0, finish_rate = 0, p50_ms = 0, p99_ms = 0, max_ms = 0;
+  };
+  std::vector<OfClass> classes;
   // Of Figures::intervals, where it has any; of models, requests offered and on time by interval.
   Duration interval{0};
   std::vector<IntervalFigures> intervals;

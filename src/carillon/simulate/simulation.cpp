@@ -256,7 +256,7 @@ void Simulation::send(ModelId model) {
   records_.add(r);
   ++open_;
   if (options_.observer != nullptr) options_.observer->on_sent(r.request, r.own, now_);
-  statistics_.sent(model, now_);
+  statistics_.sent(model, r.request.cls, now_);
   const double cancels = options_.faults.cancels;
   if (cancels > 0 && random_.uniform() < cancels)
     plan(now_ + from_seconds(random_.uniform() * 2 * to_seconds(std::min<Duration>(m.slo, 1min))),
@@ -297,7 +297,7 @@ void Simulation::outcome(RequestId id, Outcome what, TimePoint at) {
   r->open = false;
   --open_;
   const ModelId model = r->request.model;
-  statistics_.ended(model, r->request.arrival, what, at);
+  statistics_.ended(model, r->request.cls, r->request.arrival, what, at);
   records_.forget_ended();
   if (closed_loop(scenario_, scenario_.models[model.index()]) && what != Outcome::unanswered)
     plan(at + std::max(what == Outcome::refused ? delay_ : Duration{0}, shortest_turn), ClientSends{model});
@@ -315,15 +315,11 @@ void Simulation::carry_out(schedule::Actions& actions) {
 void Simulation::carry_out(schedule::Action& action) {
   if (auto* infer = std::get_if<schedule::Infer>(&action)) {
     Duration longest{0};
-    Class cls = Class::best_effort;
     for (const RequestId id : infer->requests)
-      if (const Record* r = records_.find(id)) {
-        longest = std::max(longest, r->own);
-        cls = std::min(cls, r->request.cls);
-      }
+      if (const Record* r = records_.find(id)) longest = std::max(longest, r->own);
     const auto& latency = scenario_.models[infer->model.index()].latency;
     const Duration time = latency.batch_time(static_cast<int>(infer->requests.size()), longest);
-    devices_.send(*infer, std::move(infer->requests), cls, time, now_);
+    devices_.send(*infer, std::move(infer->requests), time, now_);
   } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
     outcome(refuse->request, Outcome::refused, now_);
   } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
@@ -392,7 +388,8 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
                              .pages = pages_of(scenario, model),
                              .load = load_time(scenario, model),
                              .batches = {},
-                             .time_varies = !model.latency.modes.empty()};
+                             .time_varies = !model.latency.modes.empty(),
+                             .cls = model.cls};
     for (const int b : model.batch_sizes) info.batches.push_back({b, model.latency.expected(b)});
     for (int b = 1; model.batch_sizes.empty() && b <= model.max_batch;
          b = b < 128 ? b + 1 : std::max(b + 1, b + b / 50))
@@ -404,13 +401,21 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
   return infos;
 }
 
+bool has_classes(const workload::Scenario& scenario) {
+  return std::ranges::any_of(scenario.models, [](const workload::ScenarioModel& model) {
+    return model.cls != Class::normal ||
+           std::ranges::any_of(model.arrivals, [](const auto& each) { return each.cls != Class::normal; });
+  });
+}
+
 schedule::Environment environment(const workload::Scenario& scenario) {
   const schedule::Environment live = schedule::live_environment();
   schedule::Environment told{.dispatch = 2 * scenario.network_delay,
                              .answer = scenario.network_delay,
                              .overrun = 0,
                              .hangs_after = live.hangs_after,
-                             .profile_share = live.profile_share};
+                             .profile_share = live.profile_share,
+                             .classes = has_classes(scenario)};
   if (scenario.allowance) {
     told.dispatch = scenario.allowance->dispatch;
     told.answer = scenario.allowance->answer;

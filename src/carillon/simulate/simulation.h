@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,9 +45,15 @@ struct ModelFigures {
   std::vector<std::uint32_t> offered_by, on_time_by;  // by interval, where Options asks for intervals
 };
 
+struct ClassFigures {
+  std::uint64_t offered = 0, on_time = 0, late = 0, refused = 0, cancelled = 0;
+  std::vector<Duration> latencies;  // as ModelFigures'
+};
+
 // What a run came to. Counts are of requests that arrived after the warm-up; busy times of that span too.
 struct Figures {
   std::vector<ModelFigures> models;
+  std::array<ClassFigures, 3> classes;     // by Class, of the requests themselves
   std::vector<std::uint64_t> batch_sizes;  // INFERs by batch size; [0] is unused
   std::vector<Duration> busy;              // by device
   std::vector<IntervalFigures>
@@ -119,6 +126,9 @@ struct Options {
   Duration decision_time{0};
   bool measured_decisions = false;
   Duration shed_time = std::chrono::nanoseconds{100};
+  // Where the scenario has classes: how long after it is told a run ends that makes way. REEF's dismissal of
+  // what waits and kill of what runs (docs/reef.md).
+  Duration stop_latency = std::chrono::microseconds{11};
   std::size_t timeline = 0;  // executions to keep
   Duration interval{0};      // of Figures::intervals; 0: none
   Observer* observer = nullptr;
@@ -130,7 +140,11 @@ struct Options {
 // What a scheduler is told of a scenario: the models with all batch sizes up to their largest (where that is
 // above 128, at steps that keep within 2% of it), and the environment. Without a memory limit models take no
 // pages and are everywhere from the start.
+//
+// Where a model or a request is not of class normal, devices have streams by class (device::ClassStreams, with
+// one for best effort, all of them on all of the device), and the environment says so.
 std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario);
+bool has_classes(const workload::Scenario& scenario);
 schedule::Environment environment(const workload::Scenario& scenario);
 
 // Runs a scenario in virtual time under a scheduler that has seen nothing yet (models and devices are

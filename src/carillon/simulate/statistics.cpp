@@ -23,22 +23,25 @@ Statistics::Statistics(const workload::Scenario& scenario, const Options& option
   for (std::size_t i = 0; i < count; ++i)
     figures.intervals[i].length =
         std::min(length_, scenario.duration - length_ * static_cast<std::int64_t>(i));
-  used_in_.resize(devices);
+  used_in_.assign(devices, std::vector<bool>(count));
   for (ModelFigures& m : figures.models) {
     m.offered_by.resize(count);
     m.on_time_by.resize(count);
   }
 }
 
-void Statistics::sent(ModelId model, TimePoint at) {
-  if (at >= warm_) ++figures.models[model.index()].offered;
+void Statistics::sent(ModelId model, Class cls, TimePoint at) {
+  if (at >= warm_) {
+    ++figures.models[model.index()].offered;
+    ++figures.classes[static_cast<std::size_t>(cls)].offered;
+  }
   if (IntervalFigures* in = interval(at)) {
     ++in->offered;
     ++figures.models[model.index()].offered_by[interval_index(at)];
   }
 }
 
-void Statistics::ended(ModelId model, TimePoint sent, Observer::Outcome outcome, TimePoint at) {
+void Statistics::ended(ModelId model, Class cls, TimePoint sent, Observer::Outcome outcome, TimePoint at) {
   using enum Observer::Outcome;
   const bool answered = outcome == on_time || outcome == late;
   ModelFigures& f = figures.models[model.index()];
@@ -50,11 +53,15 @@ void Statistics::ended(ModelId model, TimePoint sent, Observer::Outcome outcome,
     if (outcome == on_time) ++f.on_time_by[interval_index(sent)];
   }
   if (sent < warm_) return;
-  f.on_time += outcome == on_time ? 1U : 0U;
-  f.late += outcome == late ? 1U : 0U;
-  f.refused += outcome == refused ? 1U : 0U;
-  f.cancelled += outcome == cancelled ? 1U : 0U;
-  if (answered) f.latencies.push_back(at - sent);
+  const auto count = [&](auto& of) {
+    of.on_time += outcome == on_time ? 1U : 0U;
+    of.late += outcome == late ? 1U : 0U;
+    of.refused += outcome == refused ? 1U : 0U;
+    of.cancelled += outcome == cancelled ? 1U : 0U;
+    if (answered) of.latencies.push_back(at - sent);
+  };
+  count(f);
+  count(figures.classes[static_cast<std::size_t>(cls)]);
 }
 
 void Statistics::occupied(DeviceId device, ModelId model, std::size_t batch, TimePoint start, TimePoint end,
@@ -69,9 +76,9 @@ void Statistics::occupied(DeviceId device, ModelId model, std::size_t batch, Tim
                                                                   static_cast<double>((end - start).count()));
   if (IntervalFigures* in = interval(start)) {
     in->busy += busy;
-    std::size_t& used = used_in_[device.index()];
-    if (used <= interval_index(start)) {
-      used = interval_index(start) + 1;
+    if (const auto used = used_in_[device.index()].begin() + static_cast<std::ptrdiff_t>(interval_index(start));
+        !*used) {
+      *used = true;
       ++in->devices_used;
     }
   }

@@ -16,8 +16,8 @@ class Statistics {
  public:
   Statistics(const workload::Scenario& scenario, const Options& options);
 
-  void sent(ModelId model, TimePoint at);
-  void ended(ModelId model, TimePoint sent, Observer::Outcome outcome, TimePoint at);
+  void sent(ModelId model, Class cls, TimePoint at);
+  void ended(ModelId model, Class cls, TimePoint sent, Observer::Outcome outcome, TimePoint at);
   void shed(TimePoint sent) { figures.shed += sent >= warm_ ? 1U : 0U; }
   // An INFER was on the device from `start` to `end`, and ran for `busy` of that.
   void occupied(DeviceId device, ModelId model, std::size_t batch, TimePoint start, TimePoint end,
@@ -43,7 +43,7 @@ class Statistics {
   TimePoint warm_, end_;
   Duration length_;                   // of an interval
   std::size_t timeline_;              // executions to keep
-  std::vector<std::size_t> used_in_;  // by device: 1 + the last interval in which it ran something
+  std::vector<std::vector<bool>> used_in_;  // by device and interval: it ran something
 };
 
 }  // namespace carillon::simulate

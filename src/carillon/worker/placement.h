@@ -1,8 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "carillon/device/class_streams.h"
 
 namespace carillon::worker {
 
@@ -10,13 +13,16 @@ namespace carillon::worker {
 struct Placement {
   int priority = 0;        // of SCHED_FIFO; 0: the normal scheduler
   std::vector<int> cores;  // empty: any
+  bool idle = false;       // SCHED_IDLE: runs where nothing else wants the core, and makes way at once
 
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
 struct Placements {
   Placement load, input, exec, output;
-  std::vector<std::string> notes;  // what was asked for and is not done, and why
+  Placement urgent;                    // the stream of real-time runs
+  std::vector<Placement> best_effort;  // by stream
+  std::vector<std::string> notes;      // what was asked for and is not done, and why
 
   friend bool operator==(const Placements&, const Placements&) = default;
 };
@@ -30,7 +36,14 @@ struct Placements {
 //  - EXEC is real-time, and pinned to the last `exec_threads` cores, only where that leaves a core; the other
 //    executors are then pinned to the rest. Threads that EXEC's kernels start inherit both.
 //  - LOAD copies for tens of milliseconds: it is real-time only where that leaves yet another core.
-Placements place_executors(std::span<const int> cores, int exec_threads, bool real_time);
+//
+// Where there are streams by class, units are the last `exec_threads` cores, in their order. Best-effort runs
+// are pinned to their unit, and idle where they are to make way (`classes` says how). Real-time ones are
+// pinned only where they have fewer units than there are: else the system takes the core that is least in
+// use.
+Placements place_executors(std::span<const int> cores, int exec_threads, bool real_time,
+                           const std::optional<device::ClassStreams>& classes = std::nullopt,
+                           bool idle = true);
 
 // The cores that the process may use, ascending.
 std::vector<int> usable_cores();
@@ -38,5 +51,10 @@ std::vector<int> usable_cores();
 // Puts the calling thread, `who` in notes, where `placement` says. What the system refuses is left as it is,
 // and a note says so.
 void apply(const Placement& placement, const std::string& who, std::vector<std::string>& notes);
+
+// Of the calling thread, which is idle: to normal priority, and back where `placement` says so. False where
+// the system refuses.
+bool raise_priority();
+void lower_priority(const Placement& placement);
 
 }  // namespace carillon::worker

@@ -53,6 +53,10 @@ struct InferSlot : OpenAction {
   int part = 0;
   graph::Faults faults;      // of the part
   std::size_t bad_before{};  // bad rows of earlier parts
+  struct Segment {
+    TimePoint start;
+    Duration real_time;  // that real-time runs had taken by then
+  } segment;             // since it last began or resumed
   // Each row of the part by itself, where nobody knows which of them has bad data.
   struct Alone {
     bool on = false;

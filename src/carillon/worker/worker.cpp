@@ -39,14 +39,22 @@ void fill_forward(ActionTimes& times) {
   }
 }
 
+constexpr std::uint64_t bit(Executor executor) {
+  return std::uint64_t{1} << executor;
+}
+
 // The live shell of device::Core: one lock around the core, and a thread for each of its executors, which
 // takes the executor's turns and does what the core tells it. Whoever finishes something drives the core
 // himself, and wakes those that have something new to do.
-class WorkerImpl final : public Worker, private Measuring::Subject, private engine::Stream::Client {
+class WorkerImpl final : public Worker, private Measuring::Subject {
  public:
   WorkerImpl(const Options& options, const Clock& clock, ResultSink& sink,
              std::unique_ptr<engine::DeviceMemory> memory, std::vector<std::string> notes)
-      : clock_(clock),
+      : classes_(options.classes.value_or(device::ClassStreams{.yielding = device::Yielding::turns})),
+        workspace_(workspace_of(options)),
+        places_(place_executors(usable_cores(), options.exec_threads, options.real_time, options.classes,
+                                options.best_effort_idle)),
+        clock_(clock),
         sink_(sink),
         memory_(std::move(memory)),
         notes_(std::move(notes)),
@@ -56,9 +64,11 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
         probe_(options.probe),
         core_({.pages = memory_->pages(),
                .io = memory_->io_size(),
-               .workspace = memory_->workspace_size(),
+               .workspace = workspace_,
                .queue = options.queue,
-               .reserved = options.queue}),
+               .reserved = options.queue,
+               .streams = classes_.count(),
+               .places = places_of(classes_)}),
         infers_(std::make_unique<InferSlot[]>(options.queue)),
         loads_(std::make_unique<LoadSlot[]>(options.queue)),
         measuring_(*this, *this, clock, options.share),
@@ -67,21 +77,23 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
         input_(
             clock, [this] { return input_turn(); }, options.spin),
         output_(
-            clock, [this] { return output_turn(); }, options.spin),
-        stream_(std::make_unique<engine::HostStream>(clock, "carillon-exec", options.spin)) {
-    out_.reserve(16);
+            clock, [this] { return output_turn(); }, options.spin) {
+    out_.reserve(16 + 2 * std::size_t{classes_.count()});
+    if (classes_.count() > 1) best_effort_open_.resize(static_cast<std::size_t>(classes_.best_effort));
     results_.reserve(2 * options.queue);
     telling_now_.reserve(2 * options.queue);
+    make_streams(options);
   }
 
   ~WorkerImpl() override;
 
   Result<> start(const Options& options);
+  static Bytes workspace_of(const Options& options);
 
   Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) override;
   Result<> has_room(const engine::CompiledModel& model) const override {
     if (auto enough = enough_pages(model); !enough) return enough;
-    const auto layouts = lay_out(model, memory_->workspace_size(), memory_->io_size());
+    const auto layouts = lay_out(model, workspace_, memory_->io_size());
     return layouts ? Result<>{} : std::unexpected(layouts.error());
   }
   bool submit(const LoadCommand& command) override;
@@ -91,9 +103,13 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
   void preempt(ActionId id, TimePoint order) override { evict(id, device::After::resume, order); }
   std::uint32_t retire() override;
   void probe() override {
-    stream_->post([this, life = life_.load()] { probe_device(life); });
+    first().post([this, life = life_.load()] { probe_device(life); });
   }
-  bool busy() const override { return stream_->busy() || probing_.load() || load_busy_.load(); }
+  bool busy() const override {
+    return probing_.load() || load_busy_.load() ||
+           std::ranges::any_of(execs_, [](const auto& exec) { return exec->stream->busy(); });
+  }
+  int best_effort() const override { return classes_.count() == 1 ? 1 : classes_.best_effort; }
   std::uint64_t total_pages() const override { return memory_->pages(); }
   std::uint64_t free_pages() const override {
     const std::lock_guard lock(mutex_);
@@ -110,7 +126,42 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
 
  private:
   static constexpr int nobody = -1;  // who drives the core: none of its executors
-  static constexpr Executor stream = device::first_stream;
+
+  // One stream of EXEC.
+  struct Exec final : engine::Stream::Client {
+    Exec(WorkerImpl& of, std::uint8_t number)
+        : worker(of), index(number), executor(static_cast<Executor>(device::first_stream + number)) {}
+    TimePoint idle() override { return worker.idle(*this); }
+    void completed(const engine::Completion& completion) override { worker.completed(*this, completion); }
+
+    WorkerImpl& worker;
+    const std::uint8_t index;
+    const Executor executor;
+    std::string name;
+    int threads = 1;
+    bool raises = false;  // best effort: the thread that runs it may have normal priority for a while
+    std::unique_ptr<engine::Team> team;  // helps the stream's thread; nullptr: nobody does
+    std::unique_ptr<engine::Stream> stream;
+    Slot running = device::no_slot;  // the stream's thread's
+  };
+
+  // How long real-time runs took so far. Written by their stream's thread.
+  class RealTime {
+   public:
+    void began(TimePoint now) { since_.store(now.time_since_epoch().count()); }
+    void ended(TimePoint now) {
+      const Duration::rep since = since_.exchange(0);
+      if (since != 0) sum_.store(sum_.load() + now.time_since_epoch().count() - since);
+    }
+    Duration so_far(TimePoint now) const {
+      const Duration::rep since = since_.load();
+      return Duration{sum_.load() +
+                      (since == 0 ? 0 : std::max<Duration::rep>(0, now.time_since_epoch().count() - since))};
+    }
+
+   private:
+    std::atomic<Duration::rep> sum_{0}, since_{0};
+  };
 
   // What the core has for the executor that drives it.
   struct Turn {
@@ -122,9 +173,9 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
   // Calls act(now) under the lock, and sees to all that the core then says.
   template <typename Act>
   Turn drive(int self, Act&& act);
-  void handle(const Command& command, int self, Turn& turn, std::uint32_t& wakes);
+  void handle(const Command& command, int self, Turn& turn, std::uint64_t& wakes);
   void note_result(const Command& command);
-  void wake(std::uint32_t executors, int self);
+  void wake(std::uint64_t executors, int self);
   void tell_results();
 
   InferSlot& infer(Slot slot) { return infers_[slot / 2]; }
@@ -145,24 +196,32 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
   TimePoint input_turn();
   TimePoint output_turn();
   void copy_weights(const Turn& turn);
-  void take_rows(Slot slot);
+  Turn take_rows(Slot slot, Executor self);
 
-  // Of the stream.
-  TimePoint idle() override;
-  void completed(const engine::Completion& completion) override;
-  engine::Binding bind(const HostModel& host, PlanLayout& layout, std::uint64_t io, std::uint64_t workspace,
-                       graph::Faults& faults) const;
-  void launch(InferSlot& action, PlanLayout& layout, std::uint64_t io, int first);
-  void launch_part(InferSlot& action, int first);
-  void part_completed(InferSlot& action, const engine::Completion& completion);
-  void next_part(InferSlot& action);
-  void run_alone(InferSlot& action);
-  void launch_alone(InferSlot& action);
-  void alone_completed(InferSlot& action, const engine::Completion& completion);
+  // Of a stream.
+  static std::vector<device::StreamPlace> places_of(const device::ClassStreams& classes);
+  engine::Stream& first() { return *execs_.front()->stream; }
+  Exec& exec(Executor executor) { return *execs_[static_cast<std::size_t>(executor - device::first_stream)]; }
+  std::uint8_t stream_of(Class cls);
+  bool others_run() const;
+  void make_streams(const Options& options);
+  Result<> start_stream(Exec& exec, const Options& options);
+  TimePoint idle(Exec& exec);
+  void completed(Exec& exec, const engine::Completion& completion);
+  engine::Binding bind(const Exec& exec, const HostModel& host, PlanLayout& layout, std::uint64_t io,
+                       std::uint64_t workspace, graph::Faults& faults) const;
+  void launch(Exec& exec, InferSlot& action, PlanLayout& layout, std::uint64_t io, int first);
+  void launch_part(Exec& exec, InferSlot& action, int first);
+  void part_completed(Exec& exec, InferSlot& action, const engine::Completion& completion);
+  void next_part(Exec& exec, InferSlot& action);
+  void run_alone(Exec& exec, InferSlot& action);
+  void launch_alone(Exec& exec, InferSlot& action);
+  void alone_completed(Exec& exec, InferSlot& action, const engine::Completion& completion);
   void leave_alone(InferSlot& action);
-  void end_run(InferSlot& action, int next, const Error* error);
+  void end_run(Exec& exec, InferSlot& action, int next, const Error* error);
 
   void probe_device(std::uint32_t life);
+  void rest_then(std::size_t stream, std::function<void()> act);
 
   // Of what measures.
   std::uint32_t life() const override { return life_.load(); }
@@ -173,20 +232,25 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
   Result<> between_runs(ModelId id, PlanLayout& layout, graph::Faults& faults,
                         const std::function<void(const engine::Binding&)>& act) override;
 
+  const device::ClassStreams classes_;
+  const Bytes workspace_;  // of each stream
+  const Placements places_;
   const Clock& clock_;
   ResultSink& sink_;
   std::unique_ptr<engine::DeviceMemory> memory_;
   std::vector<std::string> notes_;
 
-  std::unique_ptr<engine::Team> team_;  // helps the stream's thread; nullptr: nobody does
-  std::mutex adding_;                   // one add_model() at a time
+  std::mutex adding_;  // one add_model() at a time
   std::unique_ptr<HostModel[]> models_;
   std::size_t max_models_;
   std::atomic<std::size_t> model_count_{0};
   double share_;
   std::function<Result<>()> probe_;
   std::atomic<std::uint32_t> life_{0};
+  RealTime real_time_;
   std::atomic<bool> load_busy_{false}, probing_{false}, ending_{false};
+
+  std::mutex own_gather_;  // held while a stream gathers rows for itself
 
   // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_.
   std::mutex telling_;
@@ -197,16 +261,16 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
   device::Commands out_;
   std::vector<ActionResult> results_;  // to be told
   std::uint64_t launches_ = 0;
+  std::vector<int> best_effort_open_;  // by stream of theirs
 
   // By slot; what is in an executor's hands is that executor's.
   std::unique_ptr<InferSlot[]> infers_;
   std::unique_ptr<LoadSlot[]> loads_;
-  Slot running_ = device::no_slot;  // the stream's thread's
+  std::vector<std::unique_ptr<Exec>> execs_;
 
   Measuring measuring_;
 
   engine::TurnThread load_, input_, output_;
-  std::unique_ptr<engine::Stream> stream_;
 };
 
 // --- The core and its threads
@@ -214,29 +278,33 @@ class WorkerImpl final : public Worker, private Measuring::Subject, private engi
 template <typename Act>
 WorkerImpl::Turn WorkerImpl::drive(int self, Act&& act) {
   Turn turn;
-  std::uint32_t wakes = 0;
+  std::uint64_t wakes = 0;
   bool tell = false;
   {
-    const std::lock_guard lock(mutex_);
+    // Held for a microsecond or two, and to be woken takes tens.
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    for (int tries = 0; !lock && tries < 400; ++tries)
+      if (engine::relax(); lock.try_lock()) break;
+    if (!lock) lock.lock();
     turn.next = act(clock_.now());
     for (std::size_t i = 0; i < out_.size(); ++i) handle(out_[i], self, turn, wakes);
     out_.clear();
     tell = !results_.empty();
   }
   // Results are told by the worker's own threads.
-  if (tell && self == nobody) wakes |= 1U << device::input_executor;
+  if (tell && self == nobody) wakes |= bit(device::input_executor);
   wake(wakes, self);
   if (tell && self != nobody) tell_results();
   return turn;
 }
 
-void WorkerImpl::handle(const Command& command, int self, Turn& turn, std::uint32_t& wakes) {
+void WorkerImpl::handle(const Command& command, int self, Turn& turn, std::uint64_t& wakes) {
   switch (command.kind) {
     case Command::Kind::wake:
-      wakes |= 1U << command.executor;
+      wakes |= bit(command.executor);
       return;
     case Command::Kind::evict:
-      stream_->evict(infer(command.slot).launch);
+      exec(command.executor).stream->evict(infer(command.slot).launch);
       return;
     case Command::Kind::report:
       note_result(command);
@@ -257,12 +325,23 @@ void WorkerImpl::handle(const Command& command, int self, Turn& turn, std::uint3
   turn.work = command;
 }
 
-void WorkerImpl::wake(std::uint32_t executors, int self) {
-  if (self != nobody) executors &= ~(1U << self);
-  if ((executors & (1U << device::load_executor)) != 0) load_.wake();
-  if ((executors & (1U << device::input_executor)) != 0) input_.wake();
-  if ((executors & (1U << device::output_executor)) != 0) output_.wake();
-  if ((executors & (1U << stream)) != 0) stream_->wake();
+// Real-time runs before all else.
+void WorkerImpl::wake(std::uint64_t executors, int self) {
+  if (self != nobody) executors &= ~bit(static_cast<Executor>(self));
+  const auto wanted = [executors](Executor executor) { return (executors & bit(executor)) != 0; };
+  const std::size_t urgent = classes_.stream_of(Class::real_time);
+  if (wanted(execs_[urgent]->executor)) {
+    // Whoever submits soon waits; and other cores are busy ending what they run.
+    if (self == nobody && classes_.count() > 1)
+      execs_[urgent]->stream->wake_here();
+    else
+      execs_[urgent]->stream->wake();
+  }
+  if (wanted(device::load_executor)) load_.wake();
+  if (wanted(device::input_executor)) input_.wake();
+  if (wanted(device::output_executor)) output_.wake();
+  for (const auto& exec : execs_)
+    if (exec->index != urgent && wanted(exec->executor)) exec->stream->wake();
 }
 
 // Under the lock: the slot is taken anew after it.
@@ -273,6 +352,9 @@ void WorkerImpl::note_result(const Command& command) {
       .id = action.id, .status = command.status, .times = action.times, .error = {}, .life = action.life};
   if (infers) {
     InferSlot& run = infer(command.slot);
+    const int nth =
+        core_.executor(command.slot) - device::first_stream - device::ClassStreams::first_best_effort;
+    if (nth >= 0) --best_effort_open_[static_cast<std::size_t>(nth)];
     result.device_lost = run.device_lost;
     if (command.status == ActionStatus::success) {
       result.bad_rows = std::exchange(run.bad_rows, {});
@@ -314,29 +396,108 @@ void WorkerImpl::tell_results() {
 }
 
 Result<> WorkerImpl::start(const Options& options) {
-  const Placements places = place_executors(usable_cores(), options.exec_threads, options.real_time);
-  notes_.insert(notes_.end(), places.notes.begin(), places.notes.end());
+  notes_.insert(notes_.end(), places_.notes.begin(), places_.notes.end());
   for (const auto& [thread, name] : {std::pair{&load_, "carillon-load"}, std::pair{&input_, "carillon-input"},
                                      std::pair{&output_, "carillon-output"}})
     if (auto started = thread->start(name); !started) return started;
-  if (auto started = stream_->start(*this); !started) return started;
-  load_.call([&] { apply(places.load, "carillon-load", notes_); });
-  input_.call([&] { apply(places.input, "carillon-input", notes_); });
-  stream_->call([&] { apply(places.exec, "carillon-exec", notes_); });
-  output_.call([&] { apply(places.output, "carillon-output", notes_); });
+  for (const auto& exec : execs_)
+    if (auto started = start_stream(*exec, options); !started) return started;
+  load_.call([&] { apply(places_.load, "carillon-load", notes_); });
+  input_.call([&] { apply(places_.input, "carillon-input", notes_); });
+  output_.call([&] { apply(places_.output, "carillon-output", notes_); });
+  return {};
+}
+
+std::vector<device::StreamPlace> WorkerImpl::places_of(const device::ClassStreams& classes) {
+  std::vector<device::StreamPlace> places = classes.places();
+  // One hand-over between threads less.
+  if (classes.count() > 1) places[device::ClassStreams::real_time].gathers = true;
+  return places;
+}
+
+// Whole granules, so that the streams' lie one behind the other.
+Bytes WorkerImpl::workspace_of(const Options& options) {
+  constexpr std::uint64_t granule = device::RangeLedger::granule;
+  return {(options.workspace.count + granule - 1) / granule * granule};
+}
+
+void WorkerImpl::make_streams(const Options& options) {
+  for (std::uint8_t i = 0; i < classes_.count(); ++i) {  // one alone is for all work
+    Exec& exec = *execs_.emplace_back(std::make_unique<Exec>(*this, i));
+    exec.name = "carillon-exec";
+    exec.threads = options.exec_threads > 0 ? options.exec_threads : static_cast<int>(usable_cores().size());
+    engine::HostStreamOptions stream{.spin = options.spin,
+                                     .inside = classes_.yielding != device::Yielding::boundaries};
+    if (i == device::ClassStreams::real_time) {
+      exec.name = "carillon-rt";
+      if (classes_.real_time_units > 0) exec.threads = classes_.real_time_units;
+    } else if (i >= device::ClassStreams::first_best_effort) {
+      const int nth = i - device::ClassStreams::first_best_effort;
+      exec.name = "carillon-be" + std::to_string(nth);
+      exec.threads = 1;
+      // Its own thread takes the worker's lock, so only the one that runs kernels is of low priority.
+      stream.on_runner = [this, nth, &exec] {
+        const Placement& place = places_.best_effort[static_cast<std::size_t>(nth)];
+        apply(place, exec.name, notes_);
+        exec.raises = !place.idle || raise_priority();
+        if (exec.raises)
+          lower_priority(place);
+        else if (nth == 0)
+          notes_.push_back(
+              "best effort: its threads may not return to normal priority (CAP_SYS_NICE, or RLIMIT_NICE of "
+              "at "
+              "least 20, is needed), so they start no real-time run in the place of their own: each waits "
+              "for "
+              "a thread to wake");
+      };
+      stream.raise = [this, nth, &exec] {
+        return exec.raises && (!places_.best_effort[static_cast<std::size_t>(nth)].idle || raise_priority());
+      };
+      stream.evicted = [this, nth] {
+        execs_[device::ClassStreams::real_time]->stream->help();
+        lower_priority(places_.best_effort[static_cast<std::size_t>(nth)]);
+      };
+    } else if (classes_.count() > 1) {
+      stream.evicted = [this] { execs_[device::ClassStreams::real_time]->stream->help(); };
+    }
+    stream.name = exec.name;
+    exec.stream = std::make_unique<engine::HostStream>(clock_, std::move(stream));
+  }
+}
+
+Result<> WorkerImpl::start_stream(Exec& exec, const Options& options) {
+  if (auto started = exec.stream->start(exec); !started) return started;
+  if (exec.index < device::ClassStreams::first_best_effort)
+    exec.stream->call([&] { apply(exec.index == 0 ? places_.exec : places_.urgent, exec.name, notes_); });
   if (!options.make_team) return {};
   Result<std::unique_ptr<engine::Team>> team = nullptr;
-  stream_->call([&] { team = options.make_team(); });
+  exec.stream->call([&] { team = options.make_team(exec.threads); });
   if (!team) return std::unexpected(team.error());
-  team_ = std::move(*team);
+  exec.team = std::move(*team);
   return {};
+}
+
+// Under the lock. Something runs that goes later than real-time work, and no such work does.
+bool WorkerImpl::others_run() const {
+  const auto runs = [this](const auto& exec) { return core_.running(exec->executor).has_value(); };
+  return !runs(execs_[device::ClassStreams::real_time]) && std::ranges::any_of(execs_, runs);
+}
+
+// Under the lock. A best-effort run goes where fewest wait.
+std::uint8_t WorkerImpl::stream_of(Class cls) {
+  if (cls != Class::best_effort || classes_.count() == 1) return classes_.stream_of(cls);
+  const auto fewest = std::ranges::min_element(best_effort_open_);
+  return classes_.stream_of(cls, static_cast<int>(fewest - best_effort_open_.begin()));
 }
 
 // Who hands over to another stops before it.
 WorkerImpl::~WorkerImpl() {
   ending_ = true;
   input_.stop(false);
-  stream_->stop();
+  const auto& urgent = execs_[classes_.stream_of(Class::real_time)];
+  for (const auto& exec : execs_)
+    if (exec != urgent) exec->stream->stop();  // they may be helping it
+  urgent->stream->stop();
   load_.stop(false);
   drive(nobody, [this](TimePoint) {
     core_.abandon(out_);
@@ -364,7 +525,7 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
     return fail(ErrorCode::resource_exhausted, context + ": the worker holds " + std::to_string(count) +
                                                    " models already, as many as it may");
   if (auto enough = enough_pages(*model); !enough) return in_context(context, enough.error());
-  auto layouts = lay_out(*model, memory_->workspace_size(), memory_->io_size());
+  auto layouts = lay_out(*model, workspace_, memory_->io_size(), execs_.size());
   if (!layouts) return in_context(context, layouts.error());
   auto range = memory_->reserve(pages_for(model->weights()));
   if (!range) return in_context(context, range.error());
@@ -372,7 +533,9 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   HostModel& host = models_[count];
   host.compiled = std::move(model);
   host.layouts = std::move(*layouts);
-  make_states(host.layouts, std::array{team_.get()});
+  std::vector<engine::Team*> teams;
+  for (const auto& exec : execs_) teams.push_back(exec->team.get());
+  make_states(host.layouts, teams);
   host.range = *range;
   {
     const std::lock_guard core(mutex_);
@@ -397,7 +560,7 @@ bool WorkerImpl::submit(const LoadCommand& command) {
 }
 
 bool WorkerImpl::submit(const UnloadCommand& command) {
-  return submit_load(device::UnloadAction{command.id, command.model});
+  return submit_load(device::UnloadAction{command.id, command.model, command.discard});
 }
 
 template <typename Action>
@@ -422,12 +585,19 @@ bool WorkerImpl::submit(const InferCommand& command) {
   bool taken = false;
   drive(nobody, [&](TimePoint now) {
     if (ending_) return TimePoint::max();
+    const std::uint8_t stream = stream_of(command.cls);
+    const bool preempts = stream == device::ClassStreams::real_time && others_run();
+    Window window = command.window;
+    // Of those that take turns on one stream a real-time run is the next.
+    if (command.cls == Class::real_time && classes_.count() == 1) window.earliest = TimePoint::min();
     const Slot slot = core_.submit(
         device::InferAction{
-            .id = command.id, .model = command.model, .window = command.window, .cls = command.cls},
+            .id = command.id, .model = command.model, .window = window, .cls = command.cls, .stream = stream},
         now, out_);
     taken = slot != device::no_slot;
     if (!taken) return TimePoint::max();
+    if (stream >= device::ClassStreams::first_best_effort)
+      ++best_effort_open_[static_cast<std::size_t>(stream - device::ClassStreams::first_best_effort)];
     InferSlot& action = infer(slot);
     action.id = command.id;
     action.life = life_.load();
@@ -438,7 +608,7 @@ bool WorkerImpl::submit(const InferCommand& command) {
     action.bad_rows.clear();
     action.odd_time = action.device_lost = false;
     action.error.clear();
-    action.times = {.received = now};
+    action.times = {.received = now, .preempts = preempts};
     return TimePoint::max();
   });
   return taken;
@@ -494,7 +664,7 @@ TimePoint WorkerImpl::input_turn() {
   if (!turn.work) return turn.next;
   const Slot slot = turn.work->slot;
   if (turn.work->kind == Command::Kind::gather) {
-    take_rows(slot);
+    take_rows(slot, device::input_executor);
   } else {
     LoadSlot& action = load(slot);
     action.times.exec_start = clock_.now();
@@ -508,7 +678,8 @@ TimePoint WorkerImpl::input_turn() {
   return TimePoint::min();
 }
 
-void WorkerImpl::take_rows(Slot slot) {
+// For INPUT, or for the stream that does it itself, which may have the run to launch then.
+WorkerImpl::Turn WorkerImpl::take_rows(Slot slot, Executor self) {
   InferSlot& action = infer(slot);
   action.times.input_start = clock_.now();
   action.host = find(action.model);
@@ -525,7 +696,12 @@ void WorkerImpl::take_rows(Slot slot) {
   }
   if (gathered.status == ActionStatus::success) {
     action.io = memory_->access(memory_->io(action.io_offset));
-    gather(action);
+    if (self == device::input_executor) {
+      gather(action);
+    } else {  // retire() waits for this, and not for the stream
+      const std::lock_guard own(own_gather_);
+      if (!over(action.life)) gather(action);
+    }
     action.times.input_end = clock_.now();
     gathered.kernels = 0;
     for (const InferSlot::Part& part : action.all_parts()) {
@@ -533,7 +709,7 @@ void WorkerImpl::take_rows(Slot slot) {
       gathered.workspace = std::max(gathered.workspace, part.layout->plan->workspace().count);
     }
   }
-  drive(device::input_executor, [&](TimePoint now) {
+  return drive(self, [&](TimePoint now) {
     core_.gathered(slot, gathered, now, out_);
     return TimePoint::max();
   });
@@ -557,28 +733,35 @@ TimePoint WorkerImpl::output_turn() {
 
 // --- EXEC: what the stream does
 
-TimePoint WorkerImpl::idle() {
-  const Turn turn = drive(
-      stream, [this](TimePoint now) { return ending_ ? TimePoint::max() : core_.turn(stream, now, out_); });
+TimePoint WorkerImpl::idle(Exec& exec) {
+  Turn turn = drive(exec.executor, [&](TimePoint now) {
+    return ending_ ? TimePoint::max() : core_.turn(exec.executor, now, out_);
+  });
   if (!turn.work) return turn.next;
-  running_ = turn.work->slot;
-  InferSlot& action = infer(running_);
+  if (turn.work->kind == Command::Kind::gather) {
+    turn = take_rows(turn.work->slot, exec.executor);
+    if (!turn.work) return TimePoint::min();
+  }
+  exec.running = turn.work->slot;
+  if (exec.index == device::ClassStreams::real_time) real_time_.began(clock_.now());
+  InferSlot& action = infer(exec.running);
   const TimePoint now = clock_.now();
   if (action.times.exec_start == TimePoint{})
     action.times.exec_start = now;
   else
     action.times.paused += now - action.times.exec_end;  // it resumes
+  action.segment = {now, real_time_.so_far(now)};
   // The part that the kernel is of.
   int first = turn.work->kernel;
   for (action.part = 0; first >= action.now().kernels(); ++action.part) first -= action.now().kernels();
-  launch_part(action, first);
+  launch_part(exec, action, first);
   return TimePoint::min();
 }
 
 // Of a run whose operands begin at `io` and `workspace`; good until the next of that layout.
-engine::Binding WorkerImpl::bind(const HostModel& host, PlanLayout& layout, std::uint64_t io,
-                                 std::uint64_t workspace, graph::Faults& faults) const {
-  PlanLayout::Pointers& pointers = layout.pointers.front();
+engine::Binding WorkerImpl::bind(const Exec& exec, const HostModel& host, PlanLayout& layout,
+                                 std::uint64_t io, std::uint64_t workspace, graph::Faults& faults) const {
+  PlanLayout::Pointers& pointers = layout.pointers[exec.index];
   for (std::size_t i = 0; i < layout.inputs.size(); ++i)
     pointers.inputs[i] = memory_->io(io) + layout.inputs[i].offset;
   for (std::size_t i = 0; i < layout.outputs.size(); ++i)
@@ -591,64 +774,73 @@ engine::Binding WorkerImpl::bind(const HostModel& host, PlanLayout& layout, std:
           .state = pointers.state.get()};
 }
 
-void WorkerImpl::launch(InferSlot& action, PlanLayout& layout, std::uint64_t io, int first) {
-  stream_->launch({.run = action.launch,
-                   .plan = layout.plan,
-                   .kernels = {first, layout.plan->kernels()},
-                   .binding = bind(*action.host, layout, io, action.workspace, action.faults),
-                   .share = share_});
+void WorkerImpl::launch(Exec& exec, InferSlot& action, PlanLayout& layout, std::uint64_t io, int first) {
+  exec.stream->launch({.run = action.launch,
+                       .plan = layout.plan,
+                       .kernels = {first, layout.plan->kernels()},
+                       .binding = bind(exec, *action.host, layout, io, action.workspace, action.faults),
+                       .share = share_});
 }
 
-void WorkerImpl::launch_part(InferSlot& action, int first) {
+void WorkerImpl::launch_part(Exec& exec, InferSlot& action, int first) {
   if (first == 0) {
     action.faults.clear();
     action.bad_before = action.bad_rows.size();
   }
-  launch(action, *action.now().layout, action.io_offset + action.now().io, first);
+  launch(exec, action, *action.now().layout, action.io_offset + action.now().io, first);
 }
 
-void WorkerImpl::completed(const engine::Completion& completion) {
-  InferSlot& action = infer(running_);
+void WorkerImpl::completed(Exec& exec, const engine::Completion& completion) {
+  InferSlot& action = infer(exec.running);
   if (action.alone.on)
-    alone_completed(action, completion);
+    alone_completed(exec, action, completion);
   else
-    part_completed(action, completion);
+    part_completed(exec, action, completion);
 }
 
-void WorkerImpl::part_completed(InferSlot& action, const engine::Completion& completion) {
+void WorkerImpl::part_completed(Exec& exec, InferSlot& action, const engine::Completion& completion) {
   const bool bad_data = !completion.result && completion.result.error().code == ErrorCode::invalid_argument;
-  if (!completion.result && !bad_data) return end_run(action, 0, &completion.result.error());
+  if (!completion.result && !bad_data) return end_run(exec, action, 0, &completion.result.error());
   const InferSlot::Part& part = action.now();
-  if (completion.next < part.kernels())
-    return end_run(action, action.kernels_before() + completion.next, nullptr);
+  if (completion.next < part.kernels()) {
+    ++action.times.preemptions;
+    action.times.lost += completion.lost;
+    return end_run(exec, action, action.kernels_before() + completion.next, nullptr);
+  }
   if (completion.result && action.faults.of(graph::Faults::unknown) == nullptr) {
     for (const graph::Fault& fault : action.faults.all())
       action.bad_rows.push_back({action.place(part, fault.row), fault.error});
-    return next_part(action);
+    return next_part(exec, action);
   }
   action.odd_time = true;
-  if (part.layout->batch > 1) return run_alone(action);
+  if (part.layout->batch > 1) return run_alone(exec, action);
   action.bad_rows.push_back({action.place(part, 0), completion.result ? action.faults.all().front().error
                                                                       : completion.result.error()});
-  next_part(action);
+  next_part(exec, action);
 }
 
-void WorkerImpl::next_part(InferSlot& action) {
+void WorkerImpl::next_part(Exec& exec, InferSlot& action) {
   if (action.part + 1 < action.part_count) {
     ++action.part;
-    return launch_part(action, 0);
+    return launch_part(exec, action, 0);
   }
-  end_run(action, action.kernels_before() + action.now().kernels(), nullptr);
+  end_run(exec, action, action.kernels_before() + action.now().kernels(), nullptr);
 }
 
-void WorkerImpl::end_run(InferSlot& action, int next, const Error* error) {
+void WorkerImpl::end_run(Exec& exec, InferSlot& action, int next, const Error* error) {
   if (error != nullptr) {
     action.error = error->message;
     action.device_lost = error->code == ErrorCode::unavailable;
   }
-  action.times.exec_end = clock_.now();
-  const Slot slot = std::exchange(running_, device::no_slot);
-  drive(stream, [&](TimePoint now) {
+  const TimePoint now = clock_.now();
+  action.times.exec_end = now;
+  if (exec.index >= device::ClassStreams::first_best_effort)
+    action.times.padded +=
+        std::min(real_time_.so_far(now) - action.segment.real_time, now - action.segment.start);
+  else if (exec.index == device::ClassStreams::real_time)
+    real_time_.ended(now);
+  const Slot slot = std::exchange(exec.running, device::no_slot);
+  drive(exec.executor, [&](TimePoint now) {
     core_.ended(slot, next, error != nullptr, now, out_);
     return TimePoint::max();
   });
@@ -656,7 +848,7 @@ void WorkerImpl::end_run(InferSlot& action, int next, const Error* error) {
 
 // Some row of the part has bad data, and nobody knows which: runs each by itself, and takes its outputs to
 // where the part's lie.
-void WorkerImpl::run_alone(InferSlot& action) {
+void WorkerImpl::run_alone(Exec& exec, InferSlot& action) {
   {
     const std::lock_guard lock(mutex_);
     action.alone.io = core_.borrow_io(alone_layout(action).io_bytes);
@@ -664,12 +856,12 @@ void WorkerImpl::run_alone(InferSlot& action) {
   if (!action.alone.io.there()) {
     const Error error{ErrorCode::resource_exhausted,
                       "a row of the batch has bad data, and the I/O cache has no room to find out which"};
-    return end_run(action, 0, &error);
+    return end_run(exec, action, 0, &error);
   }
   action.alone.on = true;
   action.alone.row = 0;
   action.alone.offset = action.alone.io.offset();
-  launch_alone(action);
+  launch_alone(exec, action);
 }
 
 void WorkerImpl::leave_alone(InferSlot& action) {
@@ -678,27 +870,27 @@ void WorkerImpl::leave_alone(InferSlot& action) {
   core_.return_io(action.alone.io);
 }
 
-void WorkerImpl::launch_alone(InferSlot& action) {
+void WorkerImpl::launch_alone(Exec& exec, InferSlot& action) {
   if (next_alone(action, clock_.now(), memory_->access(memory_->io(action.alone.offset))))
-    return launch(action, alone_layout(action), action.alone.offset, 0);
+    return launch(exec, action, alone_layout(action), action.alone.offset, 0);
   leave_alone(action);
-  next_part(action);
+  next_part(exec, action);
 }
 
-void WorkerImpl::alone_completed(InferSlot& action, const engine::Completion& completion) {
+void WorkerImpl::alone_completed(Exec& exec, InferSlot& action, const engine::Completion& completion) {
   const Result<>& done = completion.result;
   if (!done && done.error().code != ErrorCode::invalid_argument) {
     leave_alone(action);
-    return end_run(action, 0, &done.error());
+    return end_run(exec, action, 0, &done.error());
   }
   if (completion.next < alone_layout(action).plan->kernels() || over(action.life)) {
     // Ended early: where it resumes, it is with the whole part.
     leave_alone(action);
     action.bad_rows.resize(action.bad_before);
-    return end_run(action, action.kernels_before(), nullptr);
+    return end_run(exec, action, action.kernels_before(), nullptr);
   }
   end_alone(action, done, memory_->access(memory_->io(action.alone.offset)));
-  launch_alone(action);
+  launch_alone(exec, action);
 }
 
 // --- The end of a life
@@ -710,14 +902,17 @@ std::uint32_t WorkerImpl::retire() {
     const std::lock_guard lock(mutex_);
     next = life_.load() + 1;
     life_.store(next);
-    if (const auto running = core_.running(stream)) stream_->evict(infer(*running).launch);
+    for (const auto& exec : execs_)
+      if (const auto running = core_.running(exec->executor)) exec->stream->evict(infer(*running).launch);
     core_.retire();
+    std::ranges::fill(best_effort_open_, 0);
     std::erase_if(results_, [](const ActionResult& result) { return !Measuring::owns(result.id); });
   }
   measuring_.life_ended();
   // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done.
   input_.call([] {});
   output_.call([] {});
+  { const std::lock_guard own(own_gather_); }
   return next;
 }
 
@@ -730,7 +925,7 @@ void WorkerImpl::probe_device(std::uint32_t life) {
     if (!over(life)) sink_.on_probe({found, life});
   };
   if (!found) return report();
-  load_.post([this, report] {
+  rest_then(1, [this, report] {
     {
       const std::lock_guard lock(mutex_);
       core_.clear_memory([this](ModelId id) {
@@ -740,6 +935,16 @@ void WorkerImpl::probe_device(std::uint32_t life) {
     }
     report();
   });
+}
+
+// Once the streams from that one on, and LOAD, are between two turns.
+void WorkerImpl::rest_then(std::size_t stream, std::function<void()> act) {
+  if (stream == execs_.size()) {
+    load_.post(std::move(act));
+    return;
+  }
+  execs_[stream]->stream->post(
+      [this, stream, act = std::move(act)]() mutable { rest_then(stream + 1, std::move(act)); });
 }
 
 // --- Measuring
@@ -762,9 +967,9 @@ Result<> WorkerImpl::between_runs(ModelId id, PlanLayout& layout, graph::Faults&
         fail(ErrorCode::resource_exhausted, name + ": the I/O cache has no room; requests are being served");
   else if (!held)
     ran = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
-  else if (!stream_->call([&] {
+  else if (!first().call([&] {
              std::memset(memory_->access(memory_->io(io.offset())), 0, layout.io_bytes);
-             act(bind(*find(id), layout, io.offset(), workspace.offset(), faults));
+             act(bind(*execs_.front(), *find(id), layout, io.offset(), workspace.offset(), faults));
            }))
     ran = fail(ErrorCode::unavailable, "the worker stops");
   drive(nobody, [&](TimePoint now) {
@@ -791,6 +996,17 @@ Result<> check(const Options& options) {
     return invalid("max_models is " + std::to_string(options.max_models) + ": it must be 1 to 1048576");
   if (!(options.share > 0 && options.share <= 1))
     return invalid("share is " + std::to_string(options.share) + ": it must be above 0 and at most 1");
+  if (const auto& classes = options.classes) {
+    const int units = classes->units;
+    if (units < 1 || units > 64)
+      return invalid("classes: " + std::to_string(units) + " units: there can be 1 to 64");
+    if (classes->best_effort < 1 || classes->best_effort > most_best_effort)
+      return invalid("classes: " + std::to_string(classes->best_effort) +
+                     " best-effort streams: there can be 1 to " + std::to_string(most_best_effort));
+    if (classes->real_time_units < 0 || classes->real_time_units > units)
+      return invalid("classes: real-time runs cannot use " + std::to_string(classes->real_time_units) +
+                     " of " + std::to_string(units) + " units");
+  }
   if (options.exec_threads < 0 || options.exec_threads > 4096)
     return invalid("exec_threads is " + std::to_string(options.exec_threads) +
                    ": it must be 0 (all cores) to 4096");
@@ -798,7 +1014,9 @@ Result<> check(const Options& options) {
   if (!available) return std::unexpected(available.error());
   const Bytes slots{options.queue * (sizeof(InferSlot) + sizeof(LoadSlot)) +
                     options.max_models * sizeof(HostModel)};
-  const Bytes needed = options.page_cache + options.io_cache + options.workspace + slots;
+  const bool by_class = options.classes && options.classes->count() > 1;
+  const Bytes needed =
+      options.page_cache + options.io_cache + options.workspace * (by_class ? 2U : 1U) + slots;
   if (options.populate && needed > *available)
     return fail(ErrorCode::resource_exhausted,
                 "the worker would take " + to_text(needed) + " (page cache " + to_text(options.page_cache) +
@@ -816,8 +1034,14 @@ Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock&
   if (page_size * count < options.page_cache)
     notes.push_back("page cache: " + to_text(page_size * count) + " of " + to_text(options.page_cache) +
                     " are used: whole pages of 16 MiB");
+  const bool classes = options.classes && options.classes->count() > 1;
+  const Bytes workspace = WorkerImpl::workspace_of(options);
   auto memory = engine::HostMemory::make(
-      {.pages = count, .io = options.io_cache, .workspace = options.workspace, .populated = options.populate},
+      {.pages = count,
+       .io = options.io_cache,
+       .workspace = workspace * (classes ? 2U : 1U),
+       .spare_workspace = workspace * (classes ? static_cast<unsigned>(options.classes->best_effort) : 0U),
+       .populated = options.populate},
       notes);
   if (!memory) return in_context("worker", memory.error());
   auto worker = std::make_unique<WorkerImpl>(options, clock, results, std::move(*memory), std::move(notes));

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "carillon/base/bytes.h"
 #include "carillon/base/clock.h"
 #include "carillon/base/ids.h"
+#include "carillon/device/class_streams.h"
 #include "carillon/engine/engine.h"
 #include "carillon/schedule/action.h"
 #include "carillon/worker/row_buffers.h"
@@ -24,6 +26,7 @@ struct LoadCommand {
 struct UnloadCommand {
   ActionId id;
   ModelId model;
+  bool discard = false;  // runs of the model that have begun are answered `stopped`; else it waits for them
 };
 struct InferCommand {
   ActionId id;
@@ -41,6 +44,10 @@ struct ActionTimes {
   TimePoint exec_start, exec_end;      // EXEC, or LOAD's copy, or UNLOAD
   TimePoint output_start, output_end;  // OUTPUT
   Duration paused{0};                  // of EXEC, while it was preempted
+  int preemptions = 0;                 // how often
+  Duration lost{0};                    // of what it ran: of kernels that were stopped inside and start again
+  Duration padded{0};                  // of what it ran, best effort: beside real-time runs
+  bool preempts = false;               // real-time: what goes later ran as it was received
   Duration ran() const { return exec_end - exec_start - paused; }  // on the device
 };
 // A row of an INFER that succeeded, and yet has no result: its outputs are not written.
@@ -77,6 +84,8 @@ class ResultSink {
   virtual void on_probe(const ProbeResult&) {}
 };
 
+inline constexpr int most_best_effort = 32;  // streams
+
 struct Options {
   Bytes page_cache = gib(2);
   Bytes io_cache = mib(512);
@@ -90,9 +99,16 @@ struct Options {
   // False: memory is only addresses until it is touched, for a device whose plans touch none of their own.
   bool populate = true;
   Duration spin = 50us;  // before EXEC and LOAD may start: see TurnThread; 0 where cores are for others
-  // Makes the threads that run kernels beside EXEC's, of which exec_threads - 1 are expected. Called on the
-  // EXEC thread, so that they have its priority and cores. Empty: EXEC runs them alone.
-  std::function<Result<std::unique_ptr<engine::Team>>()> make_team;
+  // EXEC's streams: one for all requests, or those of the classes, and who makes way for whom. Units are the
+  // cores of EXEC's threads. Each stream has a workspace of `workspace`; that of a best-effort one takes
+  // memory as far as it is used. Best-effort runs use one thread each, pinned to its core.
+  std::optional<device::ClassStreams> classes;
+  // At the lowest priority there is (SCHED_IDLE): whoever else wakes up has the core within microseconds,
+  // and not after what is left of a time slice.
+  bool best_effort_idle = true;
+  // Makes the threads that run a stream's kernels beside the stream's own: `threads` with that one. Called on
+  // the stream's thread, so that they have its priority and cores. Empty: the stream's runs them alone.
+  std::function<Result<std::unique_ptr<engine::Team>>(int threads)> make_team;
   // Asks the device whether it answers: called on the EXEC thread; it may fail, throw or hang. Empty: it
   // does.
   std::function<Result<>()> probe;
@@ -158,6 +174,8 @@ class Worker {
   virtual bool busy() const = 0;
 
   virtual std::uint64_t total_pages() const = 0;
+  // Runs of that class that it does at a time.
+  virtual int best_effort() const { return 1; }
   virtual std::uint64_t free_pages() const = 0;
 
   // Runs `model` at `batch` (and `length`, where it has lengths) `repeats` times on the EXEC thread, on

@@ -168,5 +168,41 @@ TEST(WorkerAllocation, ServingAllocatesNothing) {
   EXPECT_TRUE(batch.answered(1) && big.answered(1) && other_big.untouched());
 }
 
+TEST(WorkerAllocation, NorDoStreamsByClass) {
+  is_test_thread = true;
+  SteadyClock clock;
+  Counter counter;
+  auto made = make_worker({.page_cache = page_size * 2,
+                           .io_cache = mib(1),
+                           .workspace = kib(4),
+                           .exec_threads = 2,
+                           .queue = 64,
+                           .max_models = 4,
+                           .classes = device::ClassStreams{.units = 2, .best_effort = 2}},
+                          clock, counter);
+  ASSERT_TRUE(made) << made.error().message;
+  Worker& worker = **made;
+  ASSERT_TRUE(
+      worker.add_model({0}, std::make_shared<testing::FakeModel>(testing::FakeModel::Config{.width = 3})));
+  constexpr Window any_time{TimePoint::min(), TimePoint::max()};
+  constexpr Class classes[] = {Class::best_effort, Class::normal, Class::best_effort, Class::real_time};
+  ASSERT_TRUE(worker.submit(LoadCommand{{0}, {0}, any_time}));
+  counter.wait(1);
+  const testing::Batch batch(3, 4);
+  int sent = 1;
+  counting = true;
+  for (std::uint64_t i = 0; i < 400; ++i) {
+    InferCommand command = batch.command({1 + i}, {0}, any_time);
+    command.cls = classes[i % 4];
+    EXPECT_TRUE(worker.submit(command));
+    ++sent;
+    if (i % 8 == 0) counter.wait(sent);
+  }
+  counter.wait(sent);
+  counting = false;
+  EXPECT_EQ(elsewhere.exchange(0), 0U);
+  EXPECT_EQ(counter.count(ActionStatus::success), sent);
+}
+
 }  // namespace
 }  // namespace carillon::worker

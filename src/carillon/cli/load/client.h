@@ -32,8 +32,9 @@ struct InputSpec {
 // What is sent for one model, again and again.
 struct Template {
   std::string model;
-  std::string application;  // sent as a request parameter; empty: none
-  std::int64_t length = 0;  // of inputs that vary; 0: none does
+  std::string application;     // sent as a request parameter; empty: none
+  std::uint32_t priority = 0;  // likewise; 0: none
+  std::int64_t length = 0;     // of inputs that vary; 0: none does
   std::vector<InputSpec> inputs;
 };
 

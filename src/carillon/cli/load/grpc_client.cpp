@@ -56,6 +56,7 @@ class GrpcClient final : public Client {
       (*call->request.mutable_parameters())["timeout"].set_int64_param(timeout.count() / 1000);
     if (!what.application.empty())
       (*call->request.mutable_parameters())["application"].set_string_param(what.application);
+    if (what.priority != 0) (*call->request.mutable_parameters())["priority"].set_int64_param(what.priority);
     for (const InputSpec& input : what.inputs) {
       auto* tensor = call->request.add_inputs();
       tensor->set_name(input.name);

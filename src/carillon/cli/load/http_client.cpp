@@ -160,6 +160,7 @@ class HttpClient final : public Client {
     nlohmann::json parameters{{"binary_data_output", true}};
     if (connection.job.timeout.count() != 0) parameters["timeout"] = connection.job.timeout.count() / 1000;
     if (!what.application.empty()) parameters["application"] = what.application;
+    if (what.priority != 0) parameters["priority"] = what.priority;
     const std::string json = nlohmann::json{{"parameters", parameters}, {"inputs", inputs}}.dump();
     connection.head = "POST /v2/models/" + percent_encoded(what.model) +
                       "/infer HTTP/1.1\r\nHost: " + address_.host +

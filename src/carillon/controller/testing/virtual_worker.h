@@ -55,7 +55,10 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
   bool submit(const worker::InferCommand& c) override {
     const std::uint64_t tag = take(c.id, schedule::ActionKind::infer);
     open_[tag].infer = c;
-    device::Work work{.tag = tag, .input = 20us, .time = c.batch * 1ms, .kernels = 20, .outcome = luck(0.02)};
+    // Some take longer than anybody expects, so that more than one is there at a time.
+    const int slow = random_.below(8) == 0 ? 4 : 1;
+    device::Work work{
+        .tag = tag, .input = 20us, .time = slow * c.batch * 1ms, .kernels = 20, .outcome = luck(0.02)};
     if (random_.uniform() < 0.02) work.outcome = schedule::ActionStatus::no_memory;
     planned_[tag] = work.time;
     return keep(

@@ -1,6 +1,7 @@
 #include <array>
 #include <string>
 
+#include "carillon/base/range.h"
 #include "carillon/device/sharing/policies.h"
 
 namespace carillon::device {
@@ -13,13 +14,6 @@ struct Policy {
 constexpr std::array policies{Policy{"reef", make_reef}, Policy{"rt-only", make_rt_only},
                               Policy{"sequential", make_sequential}, Policy{"streams", make_streams},
                               Policy{"wait", make_wait}};
-
-template <typename T>
-Result<> within(const char* name, T value, T least, T most) {
-  if (value >= least && value <= most) return {};
-  return invalid(std::string(name) + " is " + std::to_string(value) + ", but should be in " +
-                 std::to_string(least) + ".." + std::to_string(most));
-}
 
 Result<> check(const SharingOptions& options) {
   for (const Result<>& checked :

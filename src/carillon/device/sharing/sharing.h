@@ -22,9 +22,9 @@ struct SharingOptions {
   int units = 1;  // of the device: 1..1024
   // What a best-effort stream may have in flight: as many launches, and no further one while those take
   // longer than `in_flight_time`. (REEF: 4, section 4.1.)
-  int in_flight = 4;  // 1..512
-  Duration in_flight_time{20'000};
-  // What a launch into a stream that has nothing takes before its kernel starts.
+  int in_flight = 4;                // 1..512
+  Duration in_flight_time{20'000};  // 0..1 s
+  // What a launch into a stream that has nothing takes before its kernel starts. 0..1 s
   Duration dispatch{6'500};
   // After an eviction it is known which kernel was the first not to end; else the stream goes back by what it
   // had in flight (section 4.3), at most `in_flight`.
@@ -33,7 +33,7 @@ struct SharingOptions {
   // them their units. Without, rule 1 of section 5.2 to the letter.
   bool look_ahead = true;
   bool padding = true;  // best-effort kernels beside real-time ones at all
-  // What a kernel may take longer than its plan says, relative to it, where another depends on it.
+  // What a kernel may take longer than its plan says, relative to it, where another depends on it. In [0, 1].
   double margin = 0.02;
   // What real-time runs may take longer, on average, than if there were no best-effort work, relative to
   // that. Padding is held back where they do. In [0, 1].
@@ -48,8 +48,8 @@ using Queue = std::uint16_t;
 
 // A run that is asked for.
 struct RunSpec {
-  std::uint64_t run = 0;   // the caller's name for it
-  std::uint32_t plan = 0;  // of add_plan()
+  std::uint64_t run = 0;   // the caller's name for it; any
+  std::uint32_t plan = 0;  // what add_plan() returned
   TimePoint deadline;      // of a real-time one; the earliest goes first
 };
 
@@ -88,18 +88,23 @@ class Sharing {
   Sharing(const Sharing&) = delete;
   Sharing& operator=(const Sharing&) = delete;
 
+  // Of a device of as many units as this one. Plans are numbered from 0 on.
   std::uint32_t add_plan(KernelPlan plan);
-  // Of real-time or best-effort runs; at most `waiting` of them wait at a time. At most 1,024 queues.
+  // Of real-time or best-effort runs, not of normal ones; at most `waiting` (>= 1) of them wait at a time.
+  // At most 1,024 queues, numbered from 0 on.
   Queue add_queue(Class cls, std::size_t waiting = 64);
   std::size_t queues() const { return queues_.size(); }
-  const KernelPlan& plan(std::uint32_t id) const { return plans_[id]; }
-  bool full(Queue queue) const;
+  const KernelPlan& plan(std::uint32_t id) const { return plans_[id]; }  // of an add_plan()
+  bool full(Queue queue) const;                                          // as many of its runs wait as may
 
-  // Needs !full(queue).
+  // Needs !full(queue), and a plan that was added.
   TimePoint submit(Queue queue, const RunSpec& spec, TimePoint now, ShareCommands& out);
-  // The oldest launch of the queue has run.
+  // The oldest launch of the queue has run; needs one in flight.
   TimePoint ended(Queue queue, TimePoint now, ShareCommands& out);
+  // The stream is empty; needs an eviction that was asked for. What was in flight has not run to its end, but
+  // for what ended() told of.
   TimePoint evicted(Queue queue, TimePoint now, ShareCommands& out);
+  // At the time that the last call returned, or later; earlier, it changes nothing.
   TimePoint tick(TimePoint now, ShareCommands& out);
 
   // A real-time run is on the device, or waits for it.

@@ -9,6 +9,7 @@
 #include <sched.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cpu/divider.h"
 #include "carillon/engine/cpu/plan.h"
 #include "carillon/engine/cpu/plan_builder.h"
 #include "carillon/engine/cpu/team.h"
@@ -208,8 +209,7 @@ class CpuEngine final : public Engine {
     const std::size_t lengths = std::max<std::size_t>(1, compiled->lengths_.size());
     compiled->plans_.resize(options.batch_sizes.size() * lengths);
     WeightStore weights(engine_);
-    std::optional<Divider> divider;
-    if (options.stop_cost) divider.emplace(engine_, *options.stop_cost);
+    Arenas arenas;
     // The largest first: what it packs, the others take over.
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
       const int batch = options.batch_sizes[i / lengths];
@@ -224,20 +224,29 @@ class CpuEngine final : public Engine {
         return in_context(where, same.error());
       if (auto same = check_shapes(*graph, graph->outputs, outputs, "output"); !same)
         return in_context(where, same.error());
-      PlanBuilder builder(engine_, *graph, batch, weights, options.precision, threads_,
-                          divider ? &*divider : nullptr);
-      for (const graph::Node& node : graph->nodes) {
-        if (auto lowered = lower_node(builder, node); !lowered) return in_context(where, lowered.error());
-        if (makes_nan(node.op))
-          for (const auto id : node.outputs)
-            if (id != graph::no_value) builder.watch(id);
-      }
-      Result<PlanParts> parts = builder.finish();
+      const auto make = [&](const std::vector<int>& divided) -> Result<PlanParts> {
+        PlanBuilder builder(engine_, *graph, batch, weights, options.precision, threads_,
+                            {.parts = divided, .arenas = &arenas});
+        for (const graph::Node& node : graph->nodes) {
+          if (auto lowered = lower_node(builder, node); !lowered) return std::unexpected(lowered.error());
+          if (makes_nan(node.op))
+            for (const auto id : node.outputs)
+              if (id != graph::no_value) builder.watch(id);
+        }
+        Result<PlanParts> parts = builder.finish();
+        if (!parts) return parts;
+        parts->batch = batch;
+        parts->inputs = inputs;
+        parts->outputs = outputs;
+        return parts;
+      };
+      Result<PlanParts> parts = make({});
+      if (parts && options.stop_cost)
+        parts = Divider(engine_, *options.stop_cost).divide(std::move(*parts), make, [&] {
+          return weights.bytes().data();
+        });
       if (!parts) return in_context(where, parts.error());
       compiled->time_varies_ = compiled->time_varies_ || length > 0 || parts->branches;
-      parts->batch = batch;
-      parts->inputs = inputs;
-      parts->outputs = outputs;
       compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), engine_);
     }
     compiled->block_ = weights.take();

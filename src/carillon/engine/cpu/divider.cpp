@@ -3,85 +3,233 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <ranges>
 #include <utility>
+
+#include "carillon/base/assert.h"
 
 namespace carillon::engine::cpu {
 
-// A primitive with memory that it runs on.
-struct Divider::Trial {
-  const dnnl::primitive* primitive = nullptr;
-  Arena* arena = nullptr;
-  std::unordered_map<int, dnnl::memory> arguments;
-  dnnl::stream stream;
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Duration never = Duration::max();
+
+// Memory that plans run in, one after the other.
+class TrialMemory {
+ public:
+  void fit(const Plan& plan) {
+    // All of it is written to: what never was lies in one page of zeros, and so in the nearest cache.
+    fit(workspace_, plan.workspace().count);
+    inputs_.resize(plan.inputs().size());
+    outputs_.resize(plan.outputs().size());
+    for (std::size_t i = 0; i < inputs_.size(); ++i) fit(inputs_[i], size_of(plan.inputs()[i]));
+    for (std::size_t i = 0; i < outputs_.size(); ++i) fit(outputs_[i], size_of(plan.outputs()[i]));
+    input_pointers_.clear();
+    output_pointers_.clear();
+    for (HostBlock& block : inputs_) input_pointers_.push_back(block.bytes().data());
+    for (HostBlock& block : outputs_) output_pointers_.push_back(block.bytes().data());
+  }
+  Binding binding(const std::byte* weights, RunState& state, graph::Faults& faults) {
+    return {.inputs = input_pointers_,
+            .outputs = output_pointers_,
+            .workspace = workspace_.bytes().data(),
+            .weights = weights,
+            .faults = &faults,
+            .state = &state};
+  }
+
+ private:
+  static std::uint64_t size_of(const graph::TensorSpec& spec) {
+    return graph::TensorType{spec.type, spec.shape}.bytes().count;
+  }
+  static void fit(HostBlock& block, std::uint64_t size) {
+    const std::uint64_t wanted = std::max<std::uint64_t>(size, 1);
+    if (block.bytes().size() >= wanted) return;
+    block.append(wanted - block.bytes().size());
+    std::ranges::fill(block.bytes(), std::byte{0});
+  }
+
+  HostBlock workspace_;
+  std::vector<HostBlock> inputs_, outputs_;
+  std::vector<const std::byte*> input_pointers_;
+  std::vector<std::byte*> output_pointers_;
 };
 
-Arena& Divider::arena(int parts) {
-  std::unique_ptr<Arena>& found = arenas_[parts];
-  if (!found) found = std::make_unique<Arena>(parts);
-  return *found;
-}
+}  // namespace
 
-Duration Divider::time(Trial& trial) {
-  Duration took{0};
-  trial.arena->execute([&] {
-    const auto start = std::chrono::steady_clock::now();
-    trial.primitive->execute(trial.stream, trial.arguments);
-    took = std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now() - start);
-  });
-  return took;
-}
-
-Divider::Choice Divider::choose(Made made, int parts, const std::vector<DnnlKernel::Argument>& arguments,
-                                const std::function<std::optional<Made>()>& again) {
-  const auto room = [this](std::size_t operand, std::uint64_t size) {
-    while (memory_.size() <= operand) memory_.emplace_back();
-    HostBlock& block = memory_[operand];
-    if (block.bytes().size() < size) block.append(size - block.bytes().size());
-    return block.bytes().data();
+std::vector<std::size_t> choose_options(std::span<const KernelTimes> kernels, Duration budget) {
+  const auto wait = [](const KernelTimes::Option& option) {
+    const double time = to_us(option.time), part = time / option.parts;
+    return time * part * part;
   };
-  const auto trial = [&](const Made& tried, int in_parts) {
-    Trial prepared{.primitive = &tried.primitive,
-                   .arena = &arena(in_parts),
-                   .arguments = {},
-                   .stream = dnnl::stream(engine_)};
-    for (std::size_t i = 0; i < arguments.size(); ++i)
-      prepared.arguments.emplace(
-          arguments[i].id,
-          dnnl::memory(arguments[i].desc, engine_, room(i + 1, arguments[i].desc.get_size())));
-    if (!tried.scratchpad.is_zero() && tried.scratchpad.get_size() > 0)
-      prepared.arguments.emplace(
-          DNNL_ARG_SCRATCHPAD,
-          dnnl::memory(tried.scratchpad, engine_, room(0, tried.scratchpad.get_size())));
-    time(prepared);  // touches the memory, fills caches
-    return prepared;
-  };
-  Trial first = trial(made, parts);
-  const Duration rough = std::min(time(first), time(first));
-  const auto worth = std::min<std::int64_t>(most_parts, rough / least_part);
-  for (int tried = worth < 2 ? 0 : static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(worth)));
-       tried > parts; tried /= 2) {
-    std::optional<Made> other;
-    arena(tried).execute([&] {
-      try {
-        other = again();
-      } catch (const dnnl::error&) {
-        other.reset();  // not for so many parts
+  std::vector<std::size_t> chosen(kernels.size(), 0);
+  for (;;) {
+    double best = 0;
+    std::size_t best_kernel = 0, best_option = 0;
+    for (std::size_t k = 0; k < kernels.size(); ++k) {
+      const auto& options = kernels[k].options;
+      for (std::size_t o = chosen[k] + 1; o < options.size(); ++o) {
+        const auto &now = options[chosen[k]], &then = options[o];
+        const Duration price = then.time - now.time;
+        const double gain = wait(now) - wait(then);
+        if (gain <= 0 || price > budget) continue;
+        // What costs nothing comes first.
+        const double worth = gain / std::max(to_us(price), 1e-3);
+        if (worth <= best) continue;
+        best = worth;
+        best_kernel = k;
+        best_option = o;
       }
-    });
-    if (!other || other->implementation != made.implementation) continue;
-    Trial second = trial(*other, tried);
-    first = trial(made, parts);  // the scratchpads' memory may have moved
-    Duration best = Duration::max(), best_other = Duration::max(), spent{0};
-    for (int round = 0; round < 4 || (round < 40 && spent < std::chrono::milliseconds{30}); ++round) {
-      const Duration one = time(first), two = time(second);
-      best = std::min(best, one);
-      best_other = std::min(best_other, two);
+    }
+    if (best == 0) return chosen;
+    const auto& options = kernels[best_kernel].options;
+    budget -= options[best_option].time - options[chosen[best_kernel]].time;
+    chosen[best_kernel] = best_option;
+  }
+}
+
+// A plan that runs to be measured.
+class Divider::Trial {
+ public:
+  Trial(PlanParts parts, const dnnl::engine& engine)
+      : plan_(std::move(parts), engine),
+        state_(plan_.make_state(nullptr)),
+        everything_(plan_.make_thorough_state()),
+        times_(static_cast<std::size_t>(plan_.kernels()), never),
+        guarded_(times_.size(), never) {
+    faults_.results_unwanted = true;
+    stop_.run = 1;
+  }
+
+  const CpuPlan& plan() const { return plan_; }
+  // The least time of each kernel in the runs so far; `never` where it was passed over.
+  const std::vector<Duration>& times() const { return times_; }
+  // Likewise, in runs that passed over none.
+  const std::vector<Duration>& guarded() const { return guarded_; }
+
+  // Gives back how long it took.
+  Duration run(TrialMemory& memory, const std::byte* weights) {
+    memory.fit(plan_);
+    std::vector<Duration> took(times_.size(), Duration{0});
+    const auto start = std::chrono::steady_clock::now();
+    // A model that finds fault with zeros is measured as far as it gets.
+    (void)plan_.run({0, plan_.kernels()}, memory.binding(weights, *state_, faults_), took, &stop_);
+    const auto whole = std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now() - start);
+    faults_.clear();
+    for (std::size_t k = 0; k < took.size(); ++k)
+      if (took[k] > Duration{0}) times_[k] = std::min(times_[k], took[k]);
+    return whole;
+  }
+  // Each kernel by itself, whether or not its guard holds.
+  void run_all(TrialMemory& memory, const std::byte* weights) {
+    memory.fit(plan_);
+    std::vector<Duration> took(times_.size(), Duration{0});
+    for (int k = 0; k < plan_.kernels(); ++k) {
+      (void)plan_.run({k, k + 1}, memory.binding(weights, *everything_, faults_), took);
+      faults_.clear();
+      const auto i = static_cast<std::size_t>(k);
+      if (took[i] > Duration{0}) guarded_[i] = std::min(guarded_[i], took[i]);
+    }
+  }
+
+ private:
+  CpuPlan plan_;
+  std::unique_ptr<RunState> state_, everything_;
+  graph::Faults faults_;
+  StopSignal stop_;  // never asked for, but runs are as those that it could be asked of
+  std::vector<Duration> times_, guarded_;
+};
+
+Result<PlanParts> Divider::divide(PlanParts whole, const Make& make,
+                                  const std::function<const std::byte*()>& weights) {
+  TrialMemory memory;
+  const auto kernels = whole.kernels.size();
+  std::vector<std::unique_ptr<Trial>> trials;
+  trials.push_back(std::make_unique<Trial>(std::move(whole), engine_));
+  Trial& first = *trials.front();
+  const bool guards = std::ranges::any_of(std::views::iota(0, first.plan().kernels()),
+                                          [&](int k) { return first.plan().is_guarded(k); });
+  for (int i = 0; i < 3; ++i) first.run(memory, weights());
+  if (guards)
+    for (int i = 0; i < 2; ++i) first.run_all(memory, weights());
+  // Whether kernel k runs where all inputs are zeros.
+  const auto usual = [&](std::size_t k) { return first.times()[k] != never; };
+  const auto time_of = [&](const Trial& trial, std::size_t k) {
+    return usual(k) ? trial.times()[k] : trial.guarded()[k];
+  };
+
+  for (const Duration length : part_lengths) {
+    std::vector<int> parts(kernels, 0);
+    for (std::size_t k = 0; k < kernels; ++k)
+      if (const Duration took = time_of(first, k); took != never && took >= 2 * length)
+        parts[k] = static_cast<int>(
+            std::bit_floor(static_cast<std::uint64_t>(std::min<std::int64_t>(most_parts, took / length))));
+    if (std::ranges::all_of(parts, [](int p) { return p == 0; })) continue;
+    Result<PlanParts> divided = make(parts);
+    if (!divided) return divided;
+    CARILLON_ASSERT(divided->kernels.size() == kernels);
+    trials.push_back(std::make_unique<Trial>(std::move(*divided), engine_));
+    trials.back()->run(memory, weights());  // touches its memory
+    if (guards) trials.back()->run_all(memory, weights());
+  }
+  if (trials.size() == 1) return make({});
+  Duration spent{0};
+  for (int round = 0; round < 4 || (round < 30 && spent < milliseconds{1500}); ++round)
+    for (const auto& trial : trials) {
+      spent += trial->run(memory, weights());
+      if (guards && round < 4) trial->run_all(memory, weights());
+    }
+
+  std::vector<KernelTimes> usually, otherwise;
+  for (std::size_t k = 0; k < kernels; ++k) {
+    KernelTimes times;
+    for (const auto& trial : trials) {
+      const int parts = trial->plan().kernel_parts(static_cast<int>(k));
+      if (time_of(*trial, k) == never) continue;
+      if (times.options.empty() || parts > times.options.back().parts)
+        times.options.push_back({parts, time_of(*trial, k)});
+    }
+    if (times.options.empty()) times.options.push_back({});
+    (usual(k) ? usually : otherwise).push_back(std::move(times));
+  }
+  const auto total = [](const std::vector<KernelTimes>& all) {
+    Duration sum{0};
+    for (const KernelTimes& times : all) sum += times.options.front().time;
+    return sum;
+  };
+  const auto share = [](Duration of, double part) { return from_ns(static_cast<double>(of.count()) * part); };
+
+  // The sum of what kernels cost need not be what the run costs, which is what counts.
+  double allowed = cost_;
+  const std::vector<std::size_t> for_others = choose_options(otherwise, share(total(otherwise), cost_));
+  for (int tries = 0;; ++tries) {
+    const std::vector<std::size_t> chosen = choose_options(usually, share(total(usually), allowed));
+    std::vector<int> parts(kernels, 0);
+    std::size_t u = 0, o = 0;
+    for (std::size_t k = 0; k < kernels; ++k) {
+      const auto& option = usual(k) ? usually[u].options[chosen[u]] : otherwise[o].options[for_others[o]];
+      parts[k] = option.parts;
+      ++(usual(k) ? u : o);
+    }
+    Result<PlanParts> made = make(parts);
+    if (!made || tries == 3) return made;
+    Trial divided(std::move(*made), engine_);
+    divided.run(memory, weights());
+    std::vector<double> ratios;
+    spent = Duration{0};
+    for (int round = 0; round < 7 || (round < 25 && spent < milliseconds{500}); ++round) {
+      const Duration one = first.run(memory, weights()), two = divided.run(memory, weights());
+      ratios.push_back(static_cast<double>(two.count()) / static_cast<double>(one.count()));
       spent += one + two;
     }
-    if (best_other <= from_ns(static_cast<double>(best.count()) * (1 + cost_)))
-      return {.made = std::move(*other), .parts = tried};
+    const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
+    std::ranges::nth_element(ratios, middle);
+    const double cost = *middle - 1;
+    if (cost <= cost_ + 0.002) return make(parts);
+    allowed = std::max(allowed / 2, allowed - (cost - cost_));
   }
-  return {.made = std::move(made), .parts = parts};
 }
 
 }  // namespace carillon::engine::cpu

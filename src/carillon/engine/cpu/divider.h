@@ -1,59 +1,61 @@
 #pragma once
 
+#include <array>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <string>
+#include <span>
 #include <vector>
 
-#include <dnnl.hpp>
-
+#include "carillon/base/result.h"
 #include "carillon/base/time.h"
-#include "carillon/engine/cpu/kernel.h"
-#include "carillon/engine/cpu/layout.h"
-#include "carillon/engine/cpu/team.h"
+#include "carillon/engine/cpu/plan.h"
 #include "carillon/engine/cpu/weight_store.h"
 
 namespace carillon::engine::cpu {
 
-// Into how many parts a kernel is divided, so that a run can be stopped inside it: as many as cost at most a
-// given share of its time, which is found by running it. Used while compiling, from one thread.
+// How long kernels take in a run, undivided and divided.
+struct KernelTimes {
+  struct Option {
+    int parts = 1;
+    Duration time{0};
+  };
+  std::vector<Option> options;  // the first is undivided; then from few parts to many
+};
+
+// Which option each kernel gets, so that all together take at most `budget` longer than undivided. What is
+// bought first is what shortens most, for its price, the square of the time that a stop at a random moment
+// waits for the end of a part: longest parts weigh most.
+std::vector<std::size_t> choose_options(std::span<const KernelTimes> kernels, Duration budget);
+
+// Into how many parts each kernel of a plan is divided, so that a run can be stopped inside it. What that
+// costs depends on what a kernel finds in the caches, so whole runs are measured: of the plan as it is, and
+// of some whose kernels are all divided into parts of about one length. Used while compiling, from one
+// thread.
 class Divider {
  public:
-  // A primitive as it is made in the arena where it was asked for.
-  struct Made {
-    dnnl::primitive primitive;
-    Desc scratchpad;
-    std::string implementation;
-  };
-  struct Choice {
-    Made made;
-    int parts = 1;
-  };
-  static constexpr int most_parts = 512;
-  // No part is made shorter than this on average: stopping sooner would gain nothing.
-  static constexpr Duration least_part = std::chrono::microseconds{4};
+  static constexpr int most_parts = 2048;
+  // Of a part, from one to twice as long; kernels shorter than twice the least are left as they are, as
+  // stopping sooner than between parts of that length gains nothing.
+  static constexpr std::array part_lengths{std::chrono::microseconds{96}, std::chrono::microseconds{48},
+                                           std::chrono::microseconds{24}, std::chrono::microseconds{12}};
 
-  // `cost`: in [0, 1], of the kernel's time.
+  // Makes the same plan with kernel k divided into parts[k] parts, if it can be (0: as it is when undivided).
+  using Make = std::function<Result<PlanParts>(const std::vector<int>& parts)>;
+
+  // `cost`: in [0, 1], of a run's time on one thread.
   Divider(const dnnl::engine& engine, double cost) : engine_(engine), cost_(cost) {}
 
-  // Of `made`, which was made in an arena of `parts`, and of what `again` makes in other arenas: that with the
-  // most parts, powers of 2 up to most_parts, that takes at most 1 + cost times as long as `made` on one
-  // thread. Both are measured in turns, in less than 30 ms or in 4 runs of each. Only what is the same
-  // implementation counts. `arguments`: all but the scratchpad. Throws dnnl::error.
-  Choice choose(Made made, int parts, const std::vector<DnnlKernel::Argument>& arguments,
-                const std::function<std::optional<Made>()>& again);
+  // Divides the kernels that run where all inputs are zeros within `cost` of such a run, the others within
+  // `cost` of their own time. `make({})` made `whole`; weights are where `weights` is now. Throws
+  // dnnl::error.
+  Result<PlanParts> divide(PlanParts whole, const Make& make,
+                           const std::function<const std::byte*()>& weights);
 
  private:
-  struct Trial;
-  Duration time(Trial& trial);
-  Arena& arena(int parts);
+  class Trial;
 
   dnnl::engine engine_;
   double cost_;
-  std::map<int, std::unique_ptr<Arena>> arenas_;
-  std::vector<HostBlock> memory_;  // of the operands, by number; grows
 };
 
 }  // namespace carillon::engine::cpu

@@ -1,13 +1,14 @@
 #include "carillon/engine/cpu/kernel.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cpu/team.h"
 
 namespace carillon::engine::cpu {
 
-DnnlKernel::DnnlKernel(const dnnl::engine& engine, dnnl::primitive primitive,
-                       std::vector<Argument> arguments)
+DnnlKernel::DnnlKernel(const dnnl::engine& engine, dnnl::primitive primitive, std::vector<Argument> arguments)
     : made_(std::make_shared<const Made>(Made{engine, std::move(primitive), std::move(arguments)})) {}
 
 DnnlKernel::DnnlKernel(std::shared_ptr<const Made> made) : made_(std::move(made)) {
@@ -66,8 +67,7 @@ std::unique_ptr<Kernel> PlainKernelStep::copy(graph::Faults& faults) const {
 
 Result<> PlainKernelStep::run(dnnl::stream&) {
   if (auto done = made_->kernel(made_->node, inputs_, outputs_); !done) return done;
-  if (!made_->node.post_ops.empty())
-    graph::apply_post_ops(made_->node, post_op_operands_, outputs_.front());
+  if (!made_->node.post_ops.empty()) graph::apply_post_ops(made_->node, post_op_operands_, outputs_.front());
   return {};
 }
 
@@ -92,7 +92,14 @@ std::unique_ptr<Kernel> CopyKernel::copy(graph::Faults&) const {
 }
 
 Result<> CopyKernel::run(dnnl::stream&) {
-  if (size_ > 0) std::memcpy(to_, from_, size_);
+  const auto piece_at = [this](std::int64_t i) {
+    const std::size_t first = static_cast<std::size_t>(i) * piece;
+    std::memcpy(to_ + first, from_ + first, std::min(piece, size_ - first));
+  };
+  if (divides())
+    in_parts(pieces(), piece_at);
+  else if (size_ > 0)
+    piece_at(0);
   return {};
 }
 

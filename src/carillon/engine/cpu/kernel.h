@@ -32,8 +32,12 @@ class Kernel {
   // For another run state: what never changes is shared, no operand has a place yet. Bad data that it meets
   // is noted in `faults`, which must outlive it.
   virtual std::unique_ptr<Kernel> copy(graph::Faults& faults) const = 0;
-  // Whether it divides its work among the parts of the arena that it runs in; else it runs in an arena of one.
+  // Whether it divides its work among the parts of the arena that it runs in; else it runs in an arena of
+  // one.
   virtual bool divides() const { return false; }
+  // Into how many parts it can be divided at next to no cost, whatever arena it was made in; 1: it is for its
+  // maker to find out.
+  virtual int pieces() const { return 1; }
   // Of a copy whose operands all have places. Where it was stopped between parts its result is not complete.
   virtual Result<> run(dnnl::stream& stream) = 0;
   // Operand `operand` (as numbered by whoever made the kernel) now lies at `address`.
@@ -102,10 +106,14 @@ class CopyKernel final : public Kernel {
  public:
   explicit CopyKernel(std::size_t size) : size_(size) {}
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return pieces() > 1; }
+  int pieces() const override { return static_cast<int>((size_ + piece - 1) / piece); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
  private:
+  static constexpr std::size_t piece = 1 << 17;
+
   std::size_t size_;
   std::byte* from_ = nullptr;
   std::byte* to_ = nullptr;

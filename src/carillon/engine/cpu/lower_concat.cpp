@@ -63,14 +63,17 @@ bool lower_concat(PlanBuilder& builder, const graph::Node& node) {
   std::int64_t axis = node.integer("axis", 0);
   if (axis < 0) axis += static_cast<std::int64_t>(y.size());
   const Desc target = layout_like(model, with_rank(y, y.size()));
-  const dnnl::concat::primitive_desc desc(builder.engine(), target, static_cast<int>(axis), sources,
-                                          PlanBuilder::attributes());
+  const auto make = [&] {
+    return dnnl::concat::primitive_desc(builder.engine(), target, static_cast<int>(axis), sources,
+                                        PlanBuilder::attributes());
+  };
+  const dnnl::concat::primitive_desc desc = make();
   const dnnl::concat primitive(desc);
   PlanBuilder::Arguments arguments;
   for (std::size_t i = 0; i < operands.size(); ++i)
     arguments.emplace_back(DNNL_ARG_MULTIPLE_SRC + static_cast<int>(i), operands[i]);
   arguments.emplace_back(DNNL_ARG_DST, builder.define(output, target));
-  builder.emit(node.name, desc, primitive, arguments);
+  builder.emit(node.name, desc, primitive, arguments, make);
   return true;
 }
 

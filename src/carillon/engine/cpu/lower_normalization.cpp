@@ -104,14 +104,17 @@ bool lower_lrn(PlanBuilder& builder, const graph::Node& node) {
   if (builder.shape(input).size() < 3 || builder.shape(input).size() > 5 || !node.post_ops.empty())
     return false;
   const Operand source = builder.dense(input);
-  const dnnl::lrn_forward::primitive_desc desc(
-      builder.engine(), inference, dnnl::algorithm::lrn_across_channels, source.desc, source.desc,
-      node.integer("size", 1), node.real("alpha", 1e-4F), node.real("beta", 0.75F), node.real("bias", 1),
-      PlanBuilder::attributes());
+  const auto make = [&] {
+    return dnnl::lrn_forward::primitive_desc(
+        builder.engine(), inference, dnnl::algorithm::lrn_across_channels, source.desc, source.desc,
+        node.integer("size", 1), node.real("alpha", 1e-4F), node.real("beta", 0.75F), node.real("bias", 1),
+        PlanBuilder::attributes());
+  };
+  const dnnl::lrn_forward::primitive_desc desc = make();
   const dnnl::lrn_forward primitive(desc);
   const Operand result = builder.define(node.outputs[0], source.desc);
   builder.emit(node.name, desc, primitive,
-               PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}});
+               PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}}, make);
   return true;
 }
 

@@ -20,9 +20,9 @@ namespace {
 template <typename Pass>
 void in_pieces(std::int64_t count, const Pass& pass) {
   if (!worth_dividing(static_cast<std::uint64_t>(count))) return pass(std::int64_t{0}, count);
-  constexpr std::int64_t piece = 1 << 14;
-  in_parts((count + piece - 1) / piece,
-           [&](std::int64_t i) { pass(i * piece, std::min((i + 1) * piece, count)); });
+  constexpr auto size = static_cast<std::int64_t>(piece);
+  in_parts(pieces_of(static_cast<std::uint64_t>(count)),
+           [&](std::int64_t i) { pass(i * size, std::min((i + 1) * size, count)); });
 }
 
 // Elements as bits: NaN, infinities and large numbers are those whose magnitude, seen as an integer, is
@@ -258,6 +258,12 @@ std::unique_ptr<Kernel> WatchKernel::copy(graph::Faults&) const {
 
 bool WatchKernel::divides() const {
   return std::ranges::any_of(tensors_, [](const Elements& each) { return worth_dividing(each.count); });
+}
+
+int WatchKernel::pieces() const {
+  std::uint64_t most = 0;
+  for (const Elements& each : tensors_) most = std::max(most, each.count);
+  return pieces_of(most);
 }
 
 Result<> WatchKernel::run(dnnl::stream&) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,9 +31,14 @@ bool makes_nan(std::string_view op);
 // Whether an element of a floating-point tensor is NaN.
 bool has_nan(const graph::Tensor& tensor);
 
+// Elements of a pass that are done at a time: about 10 us where they come from memory.
+inline constexpr std::uint64_t piece = 1 << 14;
+constexpr int pieces_of(std::uint64_t elements) {
+  return static_cast<int>((elements + piece - 1) / piece);
+}
 // Whether a pass over so many elements is divided: below that it takes longer to call helpers.
 constexpr bool worth_dividing(std::uint64_t elements) {
-  return elements > 1 << 16;
+  return elements > 2 * piece;
 }
 
 // Elements that lie one behind the other.
@@ -52,6 +58,7 @@ class WatchKernel final : public Kernel {
   WatchKernel(std::vector<Elements> tensors, bool always);
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   bool divides() const override;
+  int pieces() const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -70,6 +77,7 @@ class NoteNanKernel final : public Kernel {
   NoteNanKernel(Elements elements, bool more) : elements_(elements), more_(more) {}
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   bool divides() const override { return worth_dividing(elements_.count); }
+  int pieces() const override { return pieces_of(elements_.count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -86,6 +94,7 @@ class RestoreNanKernel final : public Kernel {
   explicit RestoreNanKernel(Elements elements) : elements_(elements) {}
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   bool divides() const override { return worth_dividing(elements_.count); }
+  int pieces() const override { return pieces_of(elements_.count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -116,6 +125,7 @@ class SpreadNanKernel final : public Kernel {
   SpreadNanKernel(const Desc& from, const Desc& to, Reached reached);
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   bool divides() const override { return worth_dividing(elements_of(to_).count); }
+  int pieces() const override { return pieces_of(elements_of(to_).count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -136,6 +146,10 @@ class SoftmaxNanKernel final : public Kernel {
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   bool divides() const override {
     return worth_dividing(static_cast<std::uint64_t>(outer_ * extent_ * inner_));
+  }
+  int pieces() const override {
+    return std::min(static_cast<int>(outer_),
+                    pieces_of(static_cast<std::uint64_t>(outer_ * extent_ * inner_)));
   }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;

@@ -11,12 +11,13 @@ namespace carillon::engine::cpu {
 // What runs of the plan with one set of memories keep.
 class CpuPlan::State final : public RunState, public Interruptible {
  public:
-  State(const CpuPlan& of, CpuTeam* helped_by);
+  State(const CpuPlan& of, CpuTeam* helped_by, bool is_thorough);
   void bind(const Binding& binding);
   const std::byte* at(const Slot& slot) const;
   void interrupt() override { context.cancel_group_execution(); }
 
   const CpuPlan& plan;
+  const bool thorough;             // all kernels run
   std::unique_ptr<CpuTeam> alone;  // where no other is given
   CpuTeam& team;
   dnnl::stream stream;
@@ -25,7 +26,7 @@ class CpuPlan::State final : public RunState, public Interruptible {
   bool stops_inside = false;                     // one of them has several parts
   // All parts belong to it, so that those that have not begun never do once it is cancelled.
   tbb::task_group_context context{tbb::task_group_context::isolated};
-  graph::Faults faults;                          // what they note in this run
+  graph::Faults faults;             // what they note in this run
   std::vector<std::int8_t> guards;  // of this run: -1 not looked at yet, else whether it holds
 
  private:
@@ -37,8 +38,9 @@ class CpuPlan::State final : public RunState, public Interruptible {
   std::vector<std::byte*> outputs_;
 };
 
-CpuPlan::State::State(const CpuPlan& of, CpuTeam* helped_by)
+CpuPlan::State::State(const CpuPlan& of, CpuTeam* helped_by, bool is_thorough)
     : plan(of),
+      thorough(is_thorough),
       alone(helped_by == nullptr ? std::make_unique<CpuTeam>(TeamOptions{}) : nullptr),
       team(helped_by == nullptr ? *alone : *helped_by),
       stream(of.engine_),
@@ -53,8 +55,7 @@ CpuPlan::State::State(const CpuPlan& of, CpuTeam* helped_by)
   }
 }
 
-CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine)
-    : parts_(std::move(parts)), engine_(engine) {
+CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine) : parts_(std::move(parts)), engine_(engine) {
   CARILLON_ASSERT(parts_.names.size() == parts_.kernels.size());
   CARILLON_ASSERT(parts_.guard_of.size() == parts_.kernels.size());
   CARILLON_ASSERT(parts_.parts.size() == parts_.kernels.size());
@@ -81,7 +82,11 @@ CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine)
 }
 
 std::unique_ptr<RunState> CpuPlan::make_state(Team* team) const {
-  return std::make_unique<State>(*this, static_cast<CpuTeam*>(team));
+  return std::make_unique<State>(*this, static_cast<CpuTeam*>(team), false);
+}
+
+std::unique_ptr<RunState> CpuPlan::make_thorough_state() const {
+  return std::make_unique<State>(*this, nullptr, true);
 }
 
 void CpuPlan::State::place(const std::vector<PlanParts::Patch>& patches, std::byte* base) {
@@ -129,8 +134,7 @@ bool CpuPlan::holds(int guard, State& state) const {
   if (known >= 0) return known != 0;
   const auto& [slot, when, parent] = parts_.guards[static_cast<std::size_t>(guard)];
   // Where the parent does not hold, nobody has made the condition.
-  const bool result =
-      (parent < 0 || holds(parent, state)) && (*state.at(slot) != std::byte{0}) == when;
+  const bool result = (parent < 0 || holds(parent, state)) && (*state.at(slot) != std::byte{0}) == when;
   known = result ? 1 : 0;
   return result;
 }
@@ -186,7 +190,8 @@ class CpuPlan::Run {
   StopSignal* stop_;
   Pacer* pacer_;
   int next_ = 0, last_ = 0;
-  bool ended_ = false;  // before `last_`
+  bool ended_ = false;               // before `last_`
+  SystemClock::time_point begun_{};  // the kernel that may be stopped inside
   Result<> result_;
   SystemClock::time_point before_{};
 };
@@ -208,13 +213,18 @@ void CpuPlan::Run::go_on(const Arena* here) {
     if (wanted != nullptr && wanted != here) return;
     ended_ = stopped();
     if (ended_) return;
-    if (const int guard = plan_.parts_.guard_of[i]; guard >= 0 && !plan_.holds(guard, state_)) {
+    if (const int guard = plan_.parts_.guard_of[i];
+        guard >= 0 && !state_.thorough && !plan_.holds(guard, state_)) {
       if (!durations_.empty()) durations_[i] = {};
       continue;
     }
+    const bool may_stop = wanted != nullptr && wanted->parts() > 1 && stop_ != nullptr;
+    if (may_stop) begun_ = SystemClock::now();
     result_ = step(i);
     // Where the run was cut the kernel may lack parts; and all that is behind it.
-    ended_ = !result_ || (wanted != nullptr && wanted->parts() > 1 && stop_ != nullptr && cut());
+    const bool stopped_inside = result_ && may_stop && cut();
+    if (stopped_inside) stop_->lost = std::chrono::duration_cast<Duration>(SystemClock::now() - begun_);
+    ended_ = !result_ || stopped_inside;
     if (ended_) return;
     if (pacer_ != nullptr) pacer_->rest([this] { return stopped(); });
     if (!durations_.empty()) {

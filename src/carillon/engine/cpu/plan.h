@@ -55,6 +55,11 @@ class CpuPlan final : public Plan {
     return std::max(1, parts_.parts[static_cast<std::size_t>(index)]);
   }
   std::unique_ptr<RunState> make_state(Team* team) const override;
+  // Runs with it pass over no kernel, whatever guards say: to measure all of them. What they compute means
+  // nothing.
+  std::unique_ptr<RunState> make_thorough_state() const;
+  // Whether runs may pass over the kernel.
+  bool is_guarded(int index) const { return parts_.guard_of[static_cast<std::size_t>(index)] >= 0; }
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                StopSignal* stop = nullptr, Pacer* pacer = nullptr) const override;
 

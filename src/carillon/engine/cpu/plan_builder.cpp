@@ -4,6 +4,7 @@
 #include <array>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cpu/divider.h"
 #include "carillon/engine/memory_planner.h"
 #include "carillon/graph/guards.h"
 
@@ -25,13 +26,13 @@ std::string describe(const graph::TensorType& type) {
 }  // namespace
 
 PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch,
-                         WeightStore& weights, Precision precision, int parts, Divider* divider)
+                         WeightStore& weights, Precision precision, int parts, Division division)
     : engine_(engine),
       graph_(graph),
       weights_(weights),
       heavy_type_(precision == Precision::bf16 ? DnnlType::bf16 : DnnlType::f32),
       arena_parts_(parts),
-      divider_(divider),
+      division_(std::move(division)),
       consumers_(graph.values.size()),
       is_output_(graph.values.size(), false),
       places_(graph.values.size()),
@@ -301,53 +302,90 @@ dnnl::primitive_attr PlanBuilder::attributes() {
   return attributes;
 }
 
-void PlanBuilder::emit_primitive(const std::string& node, Divider::Made made, const Arguments& arguments,
-                                 const std::function<std::optional<Divider::Made>()>& again) {
+int PlanBuilder::wanted_parts() const {
+  const std::size_t next = parts_.kernels.size();
+  return next < division_.parts.size() ? std::max(division_.parts[next], arena_parts_) : arena_parts_;
+}
+
+PlanBuilder::Step PlanBuilder::step_of(const Made& made, const Arguments& arguments) {
   std::vector<DnnlKernel::Argument> described;
-  std::vector<Operand> operands;
+  Step step;
   for (const auto& [id, operand] : arguments) {
     described.push_back({id, operand.desc});
-    operands.push_back(operand);
-  }
-  int parts = arena_parts_;
-  if (divider_ != nullptr && again && !sequence_) {
-    Divider::Choice chosen = divider_->choose(std::move(made), parts, described, again);
-    made = std::move(chosen.made);
-    parts = chosen.parts;
+    step.operands.push_back(operand);
   }
   if (!made.scratchpad.is_zero() && made.scratchpad.get_size() > 0) {
     described.push_back({DNNL_ARG_SCRATCHPAD, made.scratchpad});
-    operands.push_back(temporary(made.scratchpad));
+    step.operands.push_back(temporary(made.scratchpad));
   }
-  append(node + " " + made.implementation,
-         std::make_unique<DnnlKernel>(engine_, made.primitive, std::move(described)), operands, parts);
+  step.kernel = std::make_unique<DnnlKernel>(engine_, made.primitive, std::move(described));
+  return step;
+}
+
+// `made` for about as many parts, and for how many. Nothing where it would be another implementation, which
+// may be far slower: oneDNN's convolutions by brgemm refuse numbers of threads that would share the work
+// unevenly.
+std::optional<PlanBuilder::Divided> PlanBuilder::made_for(int parts, const Made& made,
+                                                          const std::function<std::optional<Made>()>& again) {
+  for (int off = 0; off <= parts / 2; off = off > 0 ? -off : 1 - off) {
+    std::optional<Made> other;
+    division_.arenas->of(parts + off).execute([&] {
+      try {
+        other = again();
+      } catch (const dnnl::error&) {
+        other.reset();
+      }
+    });
+    if (other && other->implementation == made.implementation)
+      return Divided{.made = std::move(*other), .parts = parts + off};
+  }
+  return std::nullopt;
+}
+
+void PlanBuilder::emit_primitive(const std::string& node, Made made, const Arguments& arguments,
+                                 const std::function<std::optional<Made>()>& again) {
+  int parts = arena_parts_;
+  std::optional<Divided> divided;
+  if (const int wanted = wanted_parts(); wanted > arena_parts_) {
+    divided = made_for(wanted, made, again);
+    if (divided) parts = divided->parts;
+  }
+  if (sequence_) {
+    // All of a sequence runs in one arena.
+    const bool fits = divided && divided->parts == wanted_parts();
+    sequence_->steps.push_back(step_of(made, arguments));
+    sequence_->divides = sequence_->divides && fits;
+    sequence_->divided.push_back(fits ? step_of(divided->made, arguments) : Step{});
+    return;
+  }
+  append(node + " " + made.implementation, step_of(divided ? divided->made : made, arguments), parts);
 }
 
 void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
                          const std::vector<Operand>& operands) {
-  const int parts = kernel->divides() ? arena_parts_ : 0;
-  append(std::move(name), std::move(kernel), operands, parts);
-}
-
-void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
-                         const std::vector<Operand>& operands, int parts) {
   if (sequence_) {
-    sequence_->parts.push_back({std::move(kernel), static_cast<int>(operands.size())});
-    sequence_->operands.insert(sequence_->operands.end(), operands.begin(), operands.end());
+    sequence_->divided.push_back({});
+    sequence_->steps.push_back({std::move(kernel), operands});
     return;
   }
+  const int pieces = division_.parts.empty() ? 1 : std::min(kernel->pieces(), Divider::most_parts);
+  const int parts = kernel->divides() ? std::max(pieces, arena_parts_) : 0;
+  append(std::move(name), {std::move(kernel), operands}, parts);
+}
+
+void PlanBuilder::append(std::string name, Step step, int parts) {
   const int k = static_cast<int>(parts_.kernels.size());
   parts_.names.push_back(std::move(name));
   parts_.parts.push_back(parts);
-  parts_.kernels.push_back(std::move(kernel));
+  parts_.kernels.push_back(std::move(step.kernel));
   parts_.guard_of.push_back(guard_);
   for (int g = guard_; g >= 0; g = guards_[static_cast<std::size_t>(g)].parent) {
     Operand& condition = conditions_[static_cast<std::size_t>(g)];
     if (condition.buffer < 0) condition = current(guards_[static_cast<std::size_t>(g)].condition);
     buffers_[static_cast<std::size_t>(condition.buffer)].last = k;
   }
-  for (std::size_t i = 0; i < operands.size(); ++i) {
-    const auto& [buffer, offset, desc, factor] = operands[i];
+  for (std::size_t i = 0; i < step.operands.size(); ++i) {
+    const auto& [buffer, offset, desc, factor] = step.operands[i];
     if (buffer < 0) continue;
     uses_.push_back({k, static_cast<int>(i), buffer, offset});
     Buffer& b = buffers_[static_cast<std::size_t>(buffer)];
@@ -363,9 +401,20 @@ void PlanBuilder::begin_sequence() {
 
 void PlanBuilder::end_sequence(std::string name) {
   CARILLON_ASSERT(sequence_.has_value());
+  const int wanted = wanted_parts();
   Sequence made = std::move(*sequence_);
   sequence_.reset();
-  append(std::move(name), std::make_unique<SequenceKernel>(std::move(made.parts)), made.operands);
+  const bool divided = made.divides && wanted > arena_parts_;
+  Step whole;
+  std::vector<SequenceKernel::Part> parts;
+  for (std::size_t i = 0; i < made.steps.size(); ++i) {
+    Step& step = divided && made.divided[i].kernel ? made.divided[i] : made.steps[i];
+    parts.push_back({std::move(step.kernel), static_cast<int>(step.operands.size())});
+    whole.operands.insert(whole.operands.end(), step.operands.begin(), step.operands.end());
+  }
+  whole.kernel = std::make_unique<SequenceKernel>(std::move(parts));
+  const int in = !whole.kernel->divides() ? 0 : divided ? wanted : arena_parts_;
+  append(std::move(name), std::move(whole), in);
 }
 
 void PlanBuilder::recover(int guard) {

@@ -11,18 +11,24 @@
 
 #include <dnnl.hpp>
 
-#include "carillon/engine/cpu/divider.h"
 #include "carillon/engine/cpu/kernel.h"
 #include "carillon/engine/cpu/layout.h"
 #include "carillon/engine/cpu/nan.h"
 #include "carillon/engine/cpu/plan.h"
 #include "carillon/engine/cpu/remake.h"
+#include "carillon/engine/cpu/team.h"
 #include "carillon/engine/cpu/weight_store.h"
 #include "carillon/engine/engine.h"
 #include "carillon/graph/graph.h"
 #include "carillon/graph/origin.h"
 
 namespace carillon::engine::cpu {
+
+// How the kernels of a plan are divided.
+struct Division {
+  std::vector<int> parts;  // by kernel: into how many, if it can be; 0: as many as the builder is told
+  Arenas* arenas = nullptr;
+};
 
 // Bytes that a kernel reads or writes: where, and in which layout.
 struct Operand {
@@ -44,9 +50,9 @@ struct Operand {
 class PlanBuilder {
  public:
   // `graph` is at a batch of `batch` rows. `parts`: of the arena in which the builder is used, and of all
-  // kernels that `divider` (nullptr: nobody) does not divide further.
+  // kernels for which `division` asks for no more.
   PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch, WeightStore& weights,
-              Precision precision, int parts, Divider* divider);
+              Precision precision, int parts, Division division);
 
   const dnnl::engine& engine() const { return engine_; }
   const graph::Graph& graph() const { return graph_; }
@@ -114,14 +120,18 @@ class PlanBuilder {
   template <typename PrimitiveDesc, typename Arguments>
   void emit(const std::string& node, const PrimitiveDesc& desc, const dnnl::primitive& primitive,
             const Arguments& arguments) {
-    std::function<std::optional<Divider::Made>()> again;
-    if constexpr (Remakeable<PrimitiveDesc>)
-      again = [this, &desc]() -> std::optional<Divider::Made> {
-        const PrimitiveDesc other = remake(engine_, desc);
-        if (!other) return std::nullopt;
-        return made_of(other, dnnl::primitive(other.get()));
-      };
-    emit_primitive(node, made_of(desc, primitive), {arguments.begin(), arguments.end()}, again);
+    emit(node, desc, primitive, arguments, [&] { return remake(engine_, desc); });
+  }
+  // For one whose descriptor does not tell all that it was made of: `again` makes it.
+  template <typename PrimitiveDesc, typename Arguments, typename Again>
+  void emit(const std::string& node, const PrimitiveDesc& desc, const dnnl::primitive& primitive,
+            const Arguments& arguments, const Again& again) {
+    emit_primitive(node, made_of(desc, primitive), {arguments.begin(), arguments.end()},
+                   [&]() -> std::optional<Made> {
+                     const PrimitiveDesc other = again();
+                     if (!other) return std::nullopt;
+                     return made_of(other, dnnl::primitive(other.get()));
+                   });
   }
   using Arguments = std::vector<std::pair<int, Operand>>;
   // Appends a kernel whose operand i lies at operands[i] (a buffer of -1: absent).
@@ -157,15 +167,35 @@ class PlanBuilder {
     int guard = -1;
   };
 
+  // A primitive as it is made in the arena where it was asked for.
+  struct Made {
+    dnnl::primitive primitive;
+    Desc scratchpad;
+    std::string implementation;
+  };
+
+  struct Step {
+    std::unique_ptr<Kernel> kernel;
+    std::vector<Operand> operands;
+  };
+
   int new_buffer(std::uint64_t size);
+  // For how many parts the next primitive is to be made.
+  int wanted_parts() const;
   template <typename PrimitiveDesc>
-  static Divider::Made made_of(const PrimitiveDesc& desc, const dnnl::primitive& primitive) {
+  static Made made_of(const PrimitiveDesc& desc, const dnnl::primitive& primitive) {
     return {primitive, desc.scratchpad_desc(), desc.impl_info_str()};
   }
-  void emit_primitive(const std::string& node, Divider::Made made, const Arguments& arguments,
-                      const std::function<std::optional<Divider::Made>()>& again);
-  void append(std::string name, std::unique_ptr<Kernel> kernel, const std::vector<Operand>& operands,
-              int parts);
+  void emit_primitive(const std::string& node, Made made, const Arguments& arguments,
+                      const std::function<std::optional<Made>()>& again);
+  Step step_of(const Made& made, const Arguments& arguments);
+  struct Divided {
+    Made made;
+    int parts = 1;
+  };
+  std::optional<Divided> made_for(int parts, const Made& made,
+                                  const std::function<std::optional<Made>()>& again);
+  void append(std::string name, Step step, int parts);
   void watch(const std::vector<std::pair<Operand, Elements>>& values, bool always);
   void watch_inputs();
   bool prefers_heavy_type(graph::ValueId id, int depth) const;
@@ -175,7 +205,7 @@ class PlanBuilder {
   WeightStore& weights_;
   DnnlType heavy_type_;
   int arena_parts_;
-  Divider* divider_;
+  Division division_;
   std::vector<std::vector<int>> consumers_;
   std::vector<bool> is_output_;
   std::vector<std::vector<Place>> places_;  // of each value; the first is where it was made
@@ -195,8 +225,8 @@ class PlanBuilder {
   std::map<std::pair<bool, int>, int> careful_;     // guards on it as it is now, by value and parent
   std::map<std::pair<int, bool>, bool> loses_nan_;  // post-ops, by kind and whether alpha is 0
   struct Sequence {
-    std::vector<SequenceKernel::Part> parts;
-    std::vector<Operand> operands;
+    std::vector<Step> steps, divided;  // the same, for more parts
+    bool divides = true;               // there is each of them
   };
   std::optional<Sequence> sequence_;
   PlanParts parts_;

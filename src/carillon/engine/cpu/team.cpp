@@ -10,6 +10,20 @@
 
 #include "carillon/base/assert.h"
 
+// In place of TBB's own, in whatever this is linked into and the libraries that it loads: a task goes to
+// nobody in particular. oneDNN divides its work with TBB's static partitioner, which sends part i to the
+// thread in slot i of the arena by its mailbox, too. Most of our arenas' slots never have a thread: what lies
+// in their mailboxes would stay there as long as the arena, some 250 bytes a part, and each part would cost
+// up to eight times as much (measured: README.md). Slots are only TBB's advice, so that dropping it changes
+// no result.
+namespace tbb::detail::r1 {
+
+void __TBB_EXPORTED_FUNC spawn(d1::task& task, d1::task_group_context& context, d1::slot_id) {
+  r1::spawn(task, context);
+}
+
+}  // namespace tbb::detail::r1
+
 namespace carillon::engine::cpu {
 namespace {
 
@@ -37,6 +51,12 @@ Arena::Arena(int parts) : parts_(parts), arena_(parts, static_cast<unsigned>(par
   _mm_setcsr(settings);
 }
 
+Arena& Arenas::of(int parts) {
+  std::unique_ptr<Arena>& found = arenas_[parts];
+  if (!found) found = std::make_unique<Arena>(parts);
+  return *found;
+}
+
 CpuTeam::CpuTeam(const TeamOptions& options) {
   CARILLON_ASSERT(options.threads >= 1);
   try {
@@ -62,9 +82,7 @@ CpuTeam::~CpuTeam() {
 
 Arena& CpuTeam::arena(int parts) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<Arena>& found = arenas_[parts];
-  if (!found) found = std::make_unique<Arena>(parts);
-  return *found;
+  return arenas_.of(parts);
 }
 
 void CpuTeam::call(Arena* arena) {

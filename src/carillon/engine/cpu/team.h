@@ -20,10 +20,10 @@ namespace carillon::engine::cpu {
 // From now on the calling thread takes denormals for zeros, and makes none.
 void flush_denormals();
 
-// Where kernels that were made for `parts` parts run. oneDNN takes the number from the arena that it is called
-// in, when a primitive is made and again when it runs, so both must be done in an arena of the same number. Each
-// part is a task of its own, between two of which a run can be stopped, as the arena has a slot for each part,
-// however few threads there are. No thread but those that are sent here comes in.
+// Where kernels that were made for `parts` parts run. oneDNN takes the number from the arena that it is
+// called in, when a primitive is made and again when it runs, so both must be done in an arena of the same
+// number. Each part is a task of its own, between two of which a run can be stopped, as the arena has a slot
+// for each part, however few threads there are. No thread but those that are sent here comes in.
 class Arena {
  public:
   // >= 1. What runs here flushes denormals.
@@ -43,18 +43,27 @@ class Arena {
   tbb::task_group stay_;  // what helpers in the arena wait for, and run parts meanwhile
 };
 
+// Arenas by their number of parts, each made when it is first asked for.
+class Arenas {
+ public:
+  Arena& of(int parts);
+
+ private:
+  std::map<int, std::unique_ptr<Arena>> arenas_;
+};
+
 // Inside an arena: calls body(i) for each i of [0, count), a part of them in each of the arena's parts.
 template <typename Body>
 void in_parts(std::int64_t count, const Body& body) {
   tbb::parallel_for(std::int64_t{0}, count, body, tbb::static_partitioner{});
 }
 
-// The calling thread, and helpers that wait until they may take parts of its kernels. A helper that has nothing
-// to do looks for work for `spin`, then sleeps. One run at a time.
+// The calling thread, and helpers that wait until they may take parts of its kernels. A helper that has
+// nothing to do looks for work for `spin`, then sleeps. One run at a time.
 class CpuTeam final : public Team {
  public:
-  // Between the kernels and runs that follow each other the helpers stay awake: going to sleep and being woken
-  // costs more than most gaps last (measured: README.md).
+  // Between the kernels and runs that follow each other the helpers stay awake: going to sleep and being
+  // woken costs more than most gaps last (measured: README.md).
   static constexpr Duration spin = std::chrono::microseconds{20};
 
   // Throws std::system_error where a thread cannot be had.
@@ -82,8 +91,8 @@ class CpuTeam final : public Team {
   void call(Arena* arena);
   void help(int number);
 
-  std::mutex mutex_;  // of the list of arenas
-  std::map<int, std::unique_ptr<Arena>> arenas_;
+  std::mutex mutex_;  // of arenas_
+  Arenas arenas_;
   std::atomic<Arena*> where_{nullptr};  // that helpers may enter
   std::atomic<int> calls_{0};           // goes up with each
   std::atomic<bool> ending_{false};

@@ -51,6 +51,9 @@ class WeightStore {
   // Whether one of the tensor's elements is NaN; looked up once.
   bool has_nan(const graph::SharedTensor& tensor);
 
+  // What is packed so far; it moves as more is.
+  std::span<const std::byte> bytes() const { return block_.bytes(); }
+
   // Ends packing: gives up the block, forgets the tensors.
   HostBlock take();
 

@@ -40,8 +40,14 @@ Result<std::unique_ptr<HostMemory>> HostMemory::make(const Sizes& sizes, std::ve
   if (!io) return std::unexpected(io.error());
   auto workspace = Arena::take(sizes.workspace, "workspace", notes, sizes.populated);
   if (!workspace) return std::unexpected(workspace.error());
+  Arena spare;
+  if (sizes.spare_workspace > Bytes{}) {
+    auto taken = Arena::take(sizes.spare_workspace, "workspace", notes, false);
+    if (!taken) return std::unexpected(taken.error());
+    spare = std::move(*taken);
+  }
   return std::unique_ptr<HostMemory>(
-      new HostMemory(std::move(*home), sizes.pages, std::move(*io), std::move(*workspace)));
+      new HostMemory(std::move(*home), sizes.pages, std::move(*io), std::move(*workspace), std::move(spare)));
 }
 
 Result<WeightRange> HostMemory::reserve(std::uint64_t pages) {

@@ -23,7 +23,8 @@ class HostMemory final : public DeviceMemory {
   struct Sizes {
     std::uint64_t pages = 1;
     Bytes io, workspace;
-    bool populated = true;  // false: memory is only addresses until it is touched
+    Bytes spare_workspace{};  // behind `workspace`, and only addresses until it is touched
+    bool populated = true;    // false: memory is only addresses until it is touched
   };
   // Huge pages where the system has them, else a note says what was had. Error: the system does not give the
   // memory.
@@ -31,25 +32,32 @@ class HostMemory final : public DeviceMemory {
 
   std::uint64_t pages() const override { return pages_; }
   Bytes io_size() const override { return io_.size(); }
-  Bytes workspace_size() const override { return workspace_.size(); }
+  Bytes workspace_size() const override { return workspace_.size() + spare_.size(); }
   Result<WeightRange> reserve(std::uint64_t pages) override;
   void release(const WeightRange& range) override;
   Result<> map(const WeightRange& range, std::span<const std::uint32_t> pages) override;
   void unmap(const WeightRange& range, std::span<const std::uint32_t> pages) override;
   std::byte* io(std::uint64_t offset) const override { return io_.data() + offset; }
-  std::byte* workspace(std::uint64_t offset) const override { return workspace_.data() + offset; }
+  std::byte* workspace(std::uint64_t offset) const override {
+    const std::uint64_t own = workspace_.size().count;
+    return offset < own ? workspace_.data() + offset : spare_.data() + (offset - own);
+  }
   void copy_in(std::byte* to, std::span<const std::byte> from) override;
   void copy_out(std::span<std::byte> to, const std::byte* from) override;
   std::byte* access(std::byte* device) const override { return device; }
 
  private:
-  HostMemory(Arena home, std::uint64_t pages, Arena io, Arena workspace)
-      : home_(std::move(home)), pages_(pages), io_(std::move(io)), workspace_(std::move(workspace)) {}
+  HostMemory(Arena home, std::uint64_t pages, Arena io, Arena workspace, Arena spare)
+      : home_(std::move(home)),
+        pages_(pages),
+        io_(std::move(io)),
+        workspace_(std::move(workspace)),
+        spare_(std::move(spare)) {}
   std::byte* home(std::uint32_t page) const { return home_.data() + page * page_size.count; }
 
   Arena home_;  // where each page is while it is free; a page that is elsewhere leaves a hole nobody touches
   std::uint64_t pages_;
-  Arena io_, workspace_;
+  Arena io_, workspace_, spare_;
 };
 
 }  // namespace carillon::engine

@@ -37,6 +37,7 @@ class Arena {
   static Result<Arena> take(Bytes size, std::string_view what, std::vector<std::string>& notes,
                             bool populated = true);
 
+  Arena() = default;  // none
   Arena(Arena&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, {})) {}
   Arena& operator=(Arena&& other) noexcept {

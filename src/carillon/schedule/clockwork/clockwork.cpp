@@ -14,7 +14,8 @@ constexpr Duration capacity = 100ms;
 
 Clockwork::Clockwork(const Environment& environment, const ClockworkOptions& options)
     : options_(options),
-      state_({}, environment),
+      preempts_(environment.preemption == Preemption::deadline),
+      state_({.preemptions = options.preemptions}, environment),
       book_(options.attempts, options.late_attempts),
       shares_(options.rate_window,
               [this](ModelId model, double rate, Duration slo) { return devices_for(model, rate, slo); }),
@@ -127,7 +128,8 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
   }
   if (counts(request))
     shares_.asked(request.model, request.deadline - request.arrival, state_.alive_count(), now);
-  if (has_deadline(rank) && !in_time(request.model, request.deadline, now)) {
+  if (has_deadline(rank) && !in_time(request.model, request.deadline, now) &&
+      !could_overtake(request, rank, now)) {
     TimePoint finish = would_finish(request.model, now);
     if (finish > request.deadline) {
       // A deadline may lie anywhere on the timeline.

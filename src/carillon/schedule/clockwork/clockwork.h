@@ -40,6 +40,9 @@ namespace carillon::schedule {
 // What a batch may outlast its estimate by, and how long an INFER and its answer are on their way, is known
 // of each device by its Margins: measured where the environment says so.
 //
+// Where the environment says so, requests that would be late behind what a device was sent go before it,
+// where that makes nothing of it late (overtake()): what runs makes way, and goes on behind them.
+//
 // Rank of a request, best first: real-time, then normal, then best-effort; within each, those with a deadline
 // before those without. Real-time and normal requests without a deadline are served in order of arrival when
 // there is room; after Options::patience they may also go before those with one, at a bounded share of time.
@@ -140,13 +143,20 @@ class Clockwork final : public Scheduler {
   // infer.cpp: which batch runs next.
   void fill(DeviceId device, TimePoint now, Actions& out);
   void fill_due(TimePoint now, Actions& out);
+  bool overtake(DeviceId device, TimePoint now, Actions& out);
+  std::optional<Choice> urgent(DeviceId device, int rank, const Overtaking& at, TimePoint now);
+  std::size_t overtaking_sizes(DeviceId device, std::span<const BatchCost> costs, const Overtaking& at) const;
+  bool could_overtake(const Request& request, int rank, TimePoint now) const;
+  template <typename Visit>
+  void visit_busy(ModelId model, TimePoint now, Visit&& visit) const;
   void offer(ModelId model, TimePoint now, Actions& out);
   void offer_wide(ModelId model, TimePoint now, Actions& out);
   std::optional<Choice> choose(DeviceId device, TimePoint free, TimePoint now);
   std::optional<Choice> best_of_rank(DeviceId device, int rank, TimePoint free, TimePoint now);
   TimePoint soonest_elsewhere(ModelId model, TimePoint until, TimePoint now);
   void spare_others(DeviceId device, Choice& choice, TimePoint now);
-  void send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out);
+  void send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out,
+                  const Overtaking* at = nullptr);
   void add_demand(ModelId model, int rank, Duration work);
   void update_queue(ModelId model, int rank);
   void update_bounds(ModelId model, DeviceId device);
@@ -206,6 +216,7 @@ class Clockwork final : public Scheduler {
   LoadPriority& priority_of(int rank) { return is_best_effort(rank) ? spare_ : needed_; }
 
   ClockworkOptions options_;
+  bool preempts_;
   Mirror state_;
   RequestTable requests_;
   Book book_;

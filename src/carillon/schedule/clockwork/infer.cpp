@@ -268,6 +268,7 @@ void Clockwork::fill(DeviceId device, TimePoint now, Actions& out) {
     const Executor& exec = state_.exec(device);
     const TimePoint free = exec.free_at(now);
     if (free > saturating_add(now, ahead())) {
+      if (overtake(device, now, out)) continue;
       // While it is overdue only its result can tell when there will be room; that comes as an event.
       const auto& ready = ports_[device.index()].ready;
       const bool anything =
@@ -352,6 +353,104 @@ void Clockwork::offer_wide(ModelId model, TimePoint now, Actions& out) {
     if (!waiting(model)) return;
     fill(device, now, out);
   }
+  visit_busy(model, now, [&](DeviceId device) {
+    while (waiting(model) && overtake(device, now, out)) continue;
+    return waiting(model);
+  });
+}
+
+// Calls visit(device) for devices that have the model and more to do than they are given ahead, until it
+// returns false: for all of them, or, of a wide model, for a few that are free first.
+template <typename Visit>
+void Clockwork::visit_busy(ModelId model, TimePoint now, Visit&& visit) const {
+  if (!preempts_) return;
+  const auto has = [&](DeviceId device) {
+    return state_.residence(device, model) == Residence::loaded &&
+           state_.exec(device).free_at(now) > saturating_add(now, ahead());
+  };
+  if (!models_[model.index()].wide) {
+    for (const Place& p : models_[model.index()].places)
+      if (has(p.device) && !visit(p.device)) return;
+    return;
+  }
+  std::array<DeviceId, few_places> few;  // as visit() may move them
+  std::size_t count = 0;
+  for (auto at = by_end_.upper_bound({saturating_add(now, ahead()), no_device});
+       at != by_end_.end() && count < few.size(); ++at)
+    if (has(at->second)) few[count++] = at->second;
+  for (const DeviceId device : std::span(few).first(count))
+    if (!visit(device)) return;
+}
+
+// How many of the batch sizes, ascending, may go before what the device was sent. They end in time for it,
+// and take less time than is left of it; and each request takes no more than one of it does, unless the
+// devices are enough for all: under overload the cheapest answers go first.
+std::size_t Clockwork::overtaking_sizes(DeviceId device, std::span<const BatchCost> costs,
+                                        const Overtaking& at) const {
+  const SentAction& next = *state_.sent(state_.exec(device).pending()[at.place].id);
+  const Duration answer = state_.margins().at(device).answer;
+  std::size_t sizes = 0;
+  for (; sizes < costs.size(); ++sizes) {
+    const Duration takes = costs[sizes].span - answer;
+    if (takes > at.left || saturating_add(at.start, takes) > at.until) break;
+    if (takes / costs[sizes].batch > next.expected / next.batch && !shares_.enough()) break;
+  }
+  return sizes;
+}
+
+// A request that came could go before what some device was sent, and be on time.
+bool Clockwork::could_overtake(const Request& request, int rank, TimePoint now) const {
+  bool found = false;
+  if (is_best_effort(rank)) return found;
+  visit_busy(request.model, now, [&](DeviceId device) {
+    for (std::size_t place = state_.exec(device).pending().size(); place-- > 0;) {
+      const auto at = state_.overtaking(device, place, now);
+      if (!at) continue;
+      const auto one = costs(device, request.model, rank, 1);
+      found = found || (overtaking_sizes(device, one, *at) > 0 &&
+                        saturating_add(at->start, one.front().span) <= request.deadline);
+    }
+    return !found;
+  });
+  return found;
+}
+
+// The device has enough to do: sends it one batch of those that would be late behind that, and that may go
+// before it, as far behind as they are on time. False where there is none.
+bool Clockwork::overtake(DeviceId device, TimePoint now, Actions& out) {
+  if (!preempts_) return false;
+  for (std::size_t place = state_.exec(device).pending().size(); place-- > 0;) {
+    const auto at = state_.overtaking(device, place, now);
+    for (int rank = 0; at && !is_best_effort(rank); rank += 2) {
+      const auto choice = urgent(device, rank, *at, now);
+      if (!choice) continue;
+      send_infer(device, *choice, now, out, &*at);
+      return true;
+    }
+  }
+  return false;
+}
+
+// The batch, of the nearest required start, that is on time where it overtakes so, and else late on all
+// devices.
+std::optional<Clockwork::Choice> Clockwork::urgent(DeviceId device, int rank, const Overtaking& at,
+                                                   TimePoint now) {
+  const auto r = static_cast<std::size_t>(rank);
+  const TimePoint free = state_.exec(device).free_at(now);
+  std::optional<Choice> found;
+  int asked = 0;
+  visit_ready(device, r, [&](TimePoint bound, ModelId model) {
+    if (bound >= free || asked++ == options_.queues_overtaking) return false;
+    if (state_.residence(device, model) != Residence::loaded) return true;
+    const ModelQueue& queue = models_[model.index()].queues[r];
+    const auto all = costs(device, model, rank, queue.size());
+    const auto strategy = queue.best(all.first(overtaking_sizes(device, all, at)), at.start);
+    if (strategy && saturating_add(free, all.front().span) > strategy->first.due &&
+        !in_time(model, strategy->first.due, now))
+      found = Choice{model, rank, *strategy, at.start, now, true};
+    return !found;
+  });
+  return found;
 }
 
 std::optional<Clockwork::Choice> Clockwork::choose(DeviceId device, TimePoint free, TimePoint now) {
@@ -483,7 +582,8 @@ void Clockwork::spare_others(DeviceId device, Choice& choice, TimePoint now) {
   });
 }
 
-void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out) {
+void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out,
+                           const Overtaking* at) {
   const auto [model, rank, strategy, start, ready, loaded] = choice;
   const int batch = state_.model(model).batches[static_cast<std::size_t>(strategy.batch_index)].batch;
   std::vector<RequestId> members;
@@ -498,14 +598,21 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
   add_demand(model, rank, -demand);
   update_queue(model, rank);
 
+  const TimePoint latest = has_deadline(rank) ? strategy.start : TimePoint::max();
+  const Duration expected = state_.exec_estimate(device, model, strategy.batch_index);
+  if (at != nullptr) {
+    state_.overtake(*at, device, model, strategy.batch_index, std::move(members), expected, now, latest, out);
+    update_end(device);
+    return;
+  }
   // Actions of an executor keep the order in which they were chosen: `earliest` never falls.
   TimePoint earliest = loaded ? std::max(now, saturating_add(start, -options_.early_start)) : ready;
   earliest = std::max(earliest, state_.exec(device).last_earliest());
-  const TimePoint latest = has_deadline(rank) ? strategy.start : TimePoint::max();
   CARILLON_ASSERT(earliest <= latest);
-  const Duration expected = state_.exec_estimate(device, model, strategy.batch_index);
+  // Those without a deadline make way for others no longer than they have patience.
+  const TimePoint in_time = has_deadline(rank) ? latest : saturating_add(earliest, options_.patience);
   const ActionId id = state_.begin_infer(device, model, strategy.batch_index, members, earliest, expected,
-                                         now, state_.margins().at(device).dispatch);
+                                         now, state_.margins().at(device).dispatch, in_time);
   update_end(device);
   out.emplace_back(Infer{id, device, model, std::move(members), {earliest, latest}, expected});
 }

@@ -21,6 +21,11 @@ struct ClockworkOptions {
   // which cheap models with near deadlines starve beside long batches under overload.
   int queues_spared = 4;
 
+  // With Preemption::deadline: how often an INFER makes way at most, and how many queues at risk are asked,
+  // the nearest first, at each event while a device is busy.
+  int preemptions = 8;
+  int queues_overtaking = 8;
+
   // Over which rates are averaged, to tell whether the devices are enough for all: a few deadlines long,
   // since a burst that is longer than that cannot be waited out.
   Duration rate_window = 250ms;

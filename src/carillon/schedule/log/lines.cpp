@@ -20,6 +20,12 @@ Reason reason_of(std::string_view name, Words& words) {
   return {};
 }
 
+Class class_of(Words& words) {
+  const int cls = words.number<int>();
+  if (cls < 0 || cls > 2) words.fail();
+  return static_cast<Class>(cls);
+}
+
 void append_model(std::string& out, const ModelInfo& model) {
   const auto to = std::back_inserter(out);
   fmt::format_to(to, "model {} {} {} {}", model.id.value, model.pages, model.load.count(),
@@ -31,7 +37,7 @@ void append_model(std::string& out, const ModelInfo& model) {
     fmt::format_to(to, " 1 {} {} ", model.cost->c0.count(), model.cost->c1);
   else
     out += " 0 ";
-  out += model.time_varies ? "1 " : "0 ";
+  fmt::format_to(to, "{} {} ", model.time_varies ? 1 : 0, static_cast<int>(model.cls));
   for (const char c : model.name) out += c == '\n' ? ' ' : c;
 }
 
@@ -40,8 +46,9 @@ void append_model(std::string& out, const ModelInfo& model) {
 void append(std::string& out, const Action& action) {
   const auto to = std::back_inserter(out);
   if (const auto* infer = std::get_if<Infer>(&action)) {
-    fmt::format_to(to, "infer {} {} {} {} {} {}", infer->id.value, infer->device.value, infer->model.value,
-                   ns(infer->window.earliest), ns(infer->window.latest), infer->expected.count());
+    fmt::format_to(to, "infer {} {} {} {} {} {} {}", infer->id.value, infer->device.value, infer->model.value,
+                   ns(infer->window.earliest), ns(infer->window.latest), infer->expected.count(),
+                   static_cast<int>(infer->cls));
     for (const RequestId id : infer->requests) fmt::format_to(to, " {}", id.value);
   } else if (const auto* refuse = std::get_if<Refuse>(&action)) {
     fmt::format_to(to, "refuse {} {} {}", refuse->request.value, name_of(refuse->reason),
@@ -79,7 +86,8 @@ void append(std::string& out, const Event& event) {
     fmt::format_to(to, "done {} {} {} {} {}", done->id.value, static_cast<int>(done->status), ns(done->start),
                    ns(done->end), done->duration.count());
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
-    fmt::format_to(to, "device {} {} {}", change->device.value, change->alive ? 1 : 0, change->pages);
+    fmt::format_to(to, "device {} {} {} {}", change->device.value, change->alive ? 1 : 0, change->pages,
+                   change->best_effort);
   } else if (const auto* sample = std::get_if<RequestProfiled>(&event)) {
     fmt::format_to(to, "profiled {} {} {}", sample->model.value, sample->app.value, sample->solo.count());
   } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
@@ -98,7 +106,7 @@ std::string to_line(const Action& action) {
   return line;
 }
 
-Action read_action(Words& words) {
+Action read_action(Words& words, int of_version) {
   const std::string_view kind = words.word();
   if (kind == "infer") {
     Infer infer;
@@ -107,6 +115,7 @@ Action read_action(Words& words) {
     words.id(infer.model);
     infer.window = words.window();
     infer.expected = words.duration();
+    if (of_version >= 4) infer.cls = class_of(words);
     while (words.good() && !words.done()) words.id(infer.requests.emplace_back());
     return infer;
   }
@@ -182,13 +191,11 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
     words.id(r.id);
     words.id(r.model);
     words.id(r.app);
-    const auto cls = words.number<int>();
+    r.cls = class_of(words);
     r.priority = words.number<std::uint32_t>();
     r.arrival = words.time();
     r.deadline = words.time();
     known(r.model);
-    if (cls < 0 || cls > 2) words.fail();
-    r.cls = static_cast<Class>(cls);
     return RequestArrived{r};
   }
   if (kind == "cancelled") {
@@ -214,6 +221,8 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
     words.id(change.device);
     change.alive = words.number<int>() == 1;
     change.pages = words.number<std::uint64_t>();
+    if (!words.done()) change.best_effort = words.number<int>();  // since version 4
+    if (change.best_effort < 1 || change.best_effort > 64) words.fail();
     if (change.device.value > 100'000) words.fail();
     return change;
   }
@@ -274,6 +283,10 @@ std::string_view read_model(Words& words, std::size_t models, int of_version, Mo
     if (!words.good() || (varies != 0 && varies != 1))
       return "in front of the name stands 1 where the model's time varies with its input, else 0";
     model.time_varies = varies == 1;
+  }
+  if (of_version >= 4) {
+    model.cls = class_of(words);
+    if (!words.good()) return "in front of the name stands the model's class: 0, 1 or 2";
   }
   model.name = words.rest();
   return {};

@@ -14,7 +14,7 @@
 namespace carillon::schedule::log {
 
 constexpr std::string_view magic = "carillon-log";
-constexpr int version = 3;
+constexpr int version = 4;
 
 // Appends what stands behind "e NOW " and behind "a ", without the line's end.
 void append(std::string& out, const Event& event);
@@ -62,8 +62,8 @@ class Words {
   bool good_ = true;
 };
 
-// What stands behind "a ". Not good() where it is none.
-Action read_action(Words& words);
+// What stands behind "a ", in a log of `version`. Not good() where it is none.
+Action read_action(Words& words, int version);
 // What stands behind "e NOW ", all but the events that tell of models; `models`: how many have come.
 Event read_event(std::string_view kind, Words& words, std::size_t models);
 // A model's id, pages, load time, batch sizes with their times, and name; with what a log of `version` knows

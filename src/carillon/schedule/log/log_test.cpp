@@ -36,7 +36,8 @@ class DecisionLog : public ::testing::Test {
   };
   // A run of many kinds of events under a real policy; returns what the policy decided.
   Said record(const std::string& scheduler) {
-    const Environment environment{.dispatch = 100us, .answer = 1ms, .overrun = 0.05};
+    const Environment environment{
+        .dispatch = 100us, .answer = 1ms, .overrun = 0.05, .preemption = Preemption::deadline};
     auto recording =
         RecordingScheduler::open(file, *make_scheduler(scheduler, environment), scheduler, environment);
     EXPECT_TRUE(recording) << recording.error().message;
@@ -138,6 +139,7 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
   const Action actions[] = {Load{{1}, {2}, {3}, window, 4ms},
                             Unload{{1}, {2}, {3}},
                             Infer{{1}, {2}, {3}, {{4}, {5}}, window, 6ms},
+                            Infer{{1}, {2}, {3}, {{4}}, window, 6ms, Class::real_time},
                             Refuse{{7}, Reason::no_model, TimePoint{8ms}},
                             Stop{{9}, {10}},
                             Preempt{{1}, {2}, device::After::resume, TimePoint{3ms}},
@@ -150,7 +152,7 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
     const std::string line = to_line(action);
     kinds.insert(action.index());
     Words words(line);
-    EXPECT_EQ(read_action(words), action) << line;
+    EXPECT_EQ(read_action(words, version), action) << line;
     EXPECT_TRUE(words.good() && words.done()) << line;
   }
   EXPECT_EQ(kinds.size(), std::variant_size_v<Action>);
@@ -158,6 +160,7 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
                           RequestCancelled{{1}, {0}},
                           ActionDone{{1}, ActionStatus::stopped, TimePoint{1ms}, TimePoint{2ms}, 1ms},
                           DeviceChanged{{1}, false, 3},
+                          DeviceChanged{{1}, true, 3, 7},
                           Wake{},
                           RequestProfiled{{0}, {1}, 2ms},
                           ModelChanged{{0}, nullptr}};
@@ -193,9 +196,11 @@ TEST_F(DecisionLog, VersionOneIsRead) {
   EXPECT_TRUE(reader->complete());
 }
 
-TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceAndProfilesIsRead) {
-  const Environment told{.hangs_after = 300ms, .profile_share = 0.25};
-  ModelInfo model{.id = {0}, .name = "1 m", .batches = {{1, 2ms}}, .time_varies = true};
+TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceProfilesPreemptionAndClassesIsRead) {
+  const Environment told{
+      .hangs_after = 300ms, .profile_share = 0.25, .preemption = Preemption::deadline, .classes = true};
+  ModelInfo model{
+      .id = {0}, .name = "1 m", .batches = {{1, 2ms}}, .time_varies = true, .cls = Class::best_effort};
   {
     auto recording = RecordingScheduler::open(file, *make_scheduler("fcfs", told), "fcfs", told);
     ASSERT_TRUE(recording) << recording.error().message;
@@ -206,9 +211,32 @@ TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceAndProfilesIsRead) {
   ASSERT_TRUE(reader) << reader.error().message;
   EXPECT_EQ(reader->environment().hangs_after, 300ms);
   EXPECT_EQ(reader->environment().profile_share, 0.25);
+  EXPECT_EQ(reader->environment().preemption, Preemption::deadline);
+  EXPECT_TRUE(reader->environment().classes);
   const auto read = **reader->next();
   EXPECT_TRUE(std::get<ModelChanged>(read.event).info->time_varies);
+  EXPECT_EQ(std::get<ModelChanged>(read.event).info->cls, Class::best_effort);
   EXPECT_EQ(std::get<ModelChanged>(read.event).info->name, "1 m");
+}
+
+// It knew of no classes but the requests'.
+TEST_F(DecisionLog, VersionThreeIsRead) {
+  write(
+      "carillon-log 3\nscheduler fcfs\nenvironment 0 0 0.05 1 0 1000 0.5\n"
+      "e 7 model 0 0 0 1 1 5000 0 0 1 2 m\ne 8 device 0 1 10\n"
+      "e 9 arrived 0 0 0 2 0 9 100\na infer 0 0 0 9 9223372036854775807 5000 0\nend 3\n");
+  auto reader = LogReader::open(file);
+  ASSERT_TRUE(reader) << reader.error().message;
+  EXPECT_EQ(reader->environment().profile_share, 0.5);
+  EXPECT_FALSE(reader->environment().classes);
+  EXPECT_EQ(reader->environment().preemption, Preemption::none);
+  const auto model = **reader->next();
+  EXPECT_EQ(std::get<ModelChanged>(model.event).info->name, "2 m");
+  EXPECT_EQ(std::get<ModelChanged>(model.event).info->cls, Class::normal);
+  EXPECT_EQ(std::get<DeviceChanged>((**reader->next()).event).best_effort, 1);
+  const auto decision = **reader->next();
+  EXPECT_EQ(std::get<RequestArrived>(decision.event).request.cls, Class::best_effort);
+  EXPECT_EQ(std::get<Infer>(decision.actions.front()).requests, std::vector<RequestId>{{0}});
 }
 
 // It knew neither of whose time varies nor of when a device hangs.
@@ -261,9 +289,9 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
   write("something else\n");
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
-  write("carillon-log 4\nscheduler symphony\n");
+  write("carillon-log 5\nscheduler symphony\n");
   ASSERT_FALSE(read_all());
-  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 3"));
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 4"));
 }
 
 TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {

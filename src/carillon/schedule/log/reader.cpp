@@ -62,6 +62,12 @@ Result<> LogReader::read_head() {
         environment_.hangs_after = words.duration();
         environment_.profile_share = words.number<double>();
       }
+      if (version_ >= 4) {
+        const int preemption = words.number<int>();
+        if (preemption != 0 && preemption != 1) words.fail();
+        environment_.preemption = preemption == 1 ? Preemption::deadline : Preemption::none;
+        environment_.classes = words.number<int>() == 1;
+      }
       if (!words.good() || !(environment_.overrun >= 0 && environment_.overrun <= 100) ||
           environment_.dispatch < Duration{0} || environment_.answer < Duration{0} ||
           environment_.dispatch > 1h || environment_.answer > 1h || environment_.client < Duration{0} ||
@@ -71,7 +77,7 @@ Result<> LogReader::read_head() {
         return wrong(
             "environment needs two times in nanoseconds, up to an hour, a share, 0 or 1, a part of the "
             "second "
-            "time, a time up to a day, and a share");
+            "time, a time up to a day, a share, and 0 or 1");
     } else if (kind == "model" && version_ == 1) {
       ModelInfo model;
       if (const auto what = read_model(words, models_, version_, model); !what.empty())
@@ -125,7 +131,7 @@ Result<std::optional<LoggedDecision>> LogReader::next() {
       wake_ = said.time();
     } else if (what == "a") {
       if (version_ == 1 && said.rest().starts_with("wake_at ")) continue;
-      decision.actions.push_back(read_action(said));
+      decision.actions.push_back(read_action(said, version_));
     } else {
       held_ = true;
       break;

@@ -1,12 +1,24 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
 
 namespace carillon::schedule {
+
+// How an action that is sent now may go before some that were sent already.
+struct Overtaking {
+  std::size_t place = 0;  // its place among them
+  TimePoint start;        // when it can start
+  TimePoint until;        // when it has to have ended, so that none of them comes to be late
+  TimePoint order;        // its `earliest`. The next, where that makes way, has the next nanosecond
+  TimePoint begins;       // the next, or did, were it not for this one
+  Duration left{0};       // of the next, when it starts
+  bool evicts = false;    // the next runs then, and makes way
+};
 
 // The mirror of one of a worker's executors: what was sent to it and not yet reported, in the order in which
 // it will run (by earliest start, then id), and when each is expected to end.
@@ -16,18 +28,37 @@ class Executor {
     ActionId id;
     ModelId model;
     TimePoint earliest;
-    Duration expected;
-    TimePoint end;  // expected, as seen when the queue last changed
+    TimePoint order;    // the `earliest` that the device was told: it knows no way there
+    Duration expected;  // of what is left of it
+    TimePoint end;      // expected, as seen when the queue last changed
+    TimePoint due;      // when it has to have ended
+    TimePoint soonest;  // it starts, or goes on
+    bool made_way = false;
+    // It makes way for that one, whose report tells how much of `whole` was left then: it ran from `from` on.
+    std::optional<ActionId> waits_for;
+    TimePoint from;
+    Duration whole{0};
   };
 
   const std::vector<Pending>& pending() const { return pending_; }
   bool idle() const { return pending_.empty(); }
 
-  // Sends an action; earliest is not before the time of sending. O(pending).
-  void push(ActionId id, ModelId model, TimePoint earliest, Duration expected);
+  // Sends an action; earliest is not before the time of sending, nor before what the device is told, `order`
+  // (none: the same). O(pending).
+  void push(ActionId id, ModelId model, TimePoint earliest, Duration expected,
+            TimePoint due = TimePoint::max(), std::optional<TimePoint> order = std::nullopt);
 
-  // An action was reported: what follows it moves up or back, and starts at `free` at the soonest.
-  void remove(ActionId id, TimePoint free);
+  // Whether one that is there at `soonest` may go before all from `place` on, the next of which makes way
+  // within `kernel` where it runs then. None where there is no such place, where the next is overdue, or has
+  // ended by then, or where there is no order between it and the one before. O(pending^2).
+  std::optional<Overtaking> overtaking(std::size_t place, TimePoint soonest, Duration kernel,
+                                       TimePoint now) const;
+  // Sends an action so. O(pending).
+  void overtake(const Overtaking& at, ActionId id, ModelId model, Duration expected, TimePoint due);
+
+  // An action was reported: what follows it moves up or back, and starts at `free` at the soonest. Where it
+  // ran, it did from `began` on.
+  void remove(ActionId id, TimePoint free, std::optional<TimePoint> began = std::nullopt);
   // That of the last one that was reported; TimePoint::min() before the first.
   TimePoint free_from() const { return free_from_; }
 

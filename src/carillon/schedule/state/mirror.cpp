@@ -208,27 +208,55 @@ ActionId Mirror::begin_unload(DeviceId id, ModelId model) {
 }
 
 ActionId Mirror::begin_infer(DeviceId id, ModelId model, int batch_index, std::vector<RequestId> requests,
-                             TimePoint earliest, Duration expected, TimePoint now, Duration dispatch) {
+                             TimePoint earliest, Duration expected, TimePoint now, Duration dispatch,
+                             TimePoint latest) {
   SentAction infer{
       .device = id, .model = model, .batch_index = batch_index, .sent = now, .expected = expected};
   infer.batch = static_cast<int>(requests.size());
   infer.requests = std::move(requests);
-  return send_infer(std::move(infer), earliest, dispatch);
+  return send_infer(std::move(infer), {earliest, latest}, dispatch);
 }
 
 ActionId Mirror::begin_infer(DeviceId id, ModelId model, int batch_index, std::vector<Request> members,
-                             TimePoint earliest, Duration expected, TimePoint now, Duration dispatch) {
+                             TimePoint earliest, Duration expected, TimePoint now, Duration dispatch,
+                             TimePoint latest) {
   SentAction infer{
       .device = id, .model = model, .batch_index = batch_index, .sent = now, .expected = expected};
   infer.batch = static_cast<int>(members.size());
   infer.members = std::move(members);
-  return send_infer(std::move(infer), earliest, dispatch);
+  return send_infer(std::move(infer), {earliest, latest}, dispatch);
 }
 
-ActionId Mirror::send_infer(SentAction&& infer, TimePoint earliest, Duration dispatch) {
+std::optional<Overtaking> Mirror::overtaking(DeviceId id, std::size_t place, TimePoint now) const {
+  const Device& d = device(id);
+  if (!d.alive || place >= d.exec.pending().size()) return std::nullopt;
+  const SentAction& next = *actions_.find(d.exec.pending()[place].id);
+  const auto at =
+      d.exec.overtaking(place, saturating_add(now, margins_.at(id).dispatch),
+                        from_ns(options_.kernel * static_cast<double>(next.expected.count())), now);
+  return at && at->evicts && next.preempted >= options_.preemptions ? std::nullopt : at;
+}
+
+ActionId Mirror::overtake(const Overtaking& at, DeviceId id, ModelId model, int batch_index,
+                          std::vector<RequestId> requests, Duration expected, TimePoint now, TimePoint latest,
+                          Actions& out) {
+  const ActionId next = device(id).exec.pending()[at.place].id;
+  SentAction infer{
+      .device = id, .model = model, .batch_index = batch_index, .sent = now, .expected = expected};
+  infer.batch = static_cast<int>(requests.size());
+  out.emplace_back(Infer{next_action_, id, model, requests, {at.order, latest}, expected});
+  infer.requests = std::move(requests);
+  if (at.evicts) {
+    ++actions_.find(next)->preempted;
+    out.emplace_back(Preempt{next, id, device::After::resume, at.order + 1ns});
+  }
+  return send_infer(std::move(infer), {at.order, latest}, Duration{0}, &at);
+}
+
+ActionId Mirror::send_infer(SentAction&& infer, Window window, Duration dispatch, const Overtaking* at) {
   Device& d = device(infer.device);
   const Model& m = models_[infer.model.index()];
-  CARILLON_ASSERT(d.alive && m.served && earliest >= infer.sent &&
+  CARILLON_ASSERT(d.alive && m.served && (at != nullptr || window.earliest >= infer.sent) &&
                   infer.batch == m.info.batches[static_cast<std::size_t>(infer.batch_index)].batch);
   if (m.info.pages > 0) {
     OnDevice& on = get(d, infer.model);
@@ -240,10 +268,14 @@ ActionId Mirror::send_infer(SentAction&& infer, TimePoint earliest, Duration dis
   }
   infer.id = next_action_;
   infer.kind = ActionKind::infer;
-  infer.at_once = d.exec.idle() && !infer.sent_cold && earliest <= infer.sent;
+  infer.at_once = d.exec.idle() && !infer.sent_cold && window.earliest <= infer.sent;
   infer.version = m.changes;
-  d.exec.push(infer.id, infer.model, std::max(earliest, saturating_add(infer.sent, dispatch)),
-              infer.expected);
+  const TimePoint due = saturating_add(window.latest, infer.expected);
+  if (at != nullptr)
+    d.exec.overtake(*at, infer.id, infer.model, infer.expected, due);
+  else
+    d.exec.push(infer.id, infer.model, std::max(window.earliest, saturating_add(infer.sent, dispatch)),
+                infer.expected, due, window.earliest);
   const ActionId id = infer.id;
   actions_.insert(id, std::move(infer));
   return ActionId{next_action_.value++};
@@ -318,7 +350,9 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
   Device& d = device(sent.device);
   Model& m = models_[sent.model.index()];
   OnDevice* on = options_.by_device ? &get(d, sent.model) : find(d, sent.model);
-  d.exec.remove(done.id, next_starts(d.exec, done, now));
+  const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||
+                   done.status == ActionStatus::stopped;
+  d.exec.remove(done.id, next_starts(d.exec, done, now), ran ? std::optional(done.start) : std::nullopt);
   if (sent.uses_copy) --on->pending_infers;
   if (done.status == ActionStatus::success) {
     sent.margins = margins_.observe(sent.device, {.decided = sent.sent,

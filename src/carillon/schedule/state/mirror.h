@@ -39,6 +39,7 @@ struct SentAction {
   bool uses_copy = false;     // INFER: counted where the weights are
   TimePoint sent;             // INFER
   Duration expected{0};       // INFER: of EXEC, when it was sent
+  int preempted = 0;          // INFER: how often it was to make way
   std::uint32_t version = 0;  // of the model, as the mirror counts them
   // As it is reported.
   bool outdated = false;         // the model went, or came in another version, since
@@ -54,6 +55,12 @@ struct MirrorOptions {
   // What was sent behind an action starts when that is reported to have ended, or, where it did not run, when
   // that is heard. Else not before anything that was ever seen to end there: devices' clocks may be off.
   bool follows_reports = false;
+
+  // An INFER makes way so often at most: each time it may have to fetch its weights and activations anew, and
+  // its end is known less well.
+  int preemptions = 8;
+  // The longest of an INFER's kernels, as a share of it: so long it may take to make way.
+  double kernel = 0.05;
 };
 
 // The mirror of all devices that a scheduler decides by (Clockwork, section 5.3): memory state, pending
@@ -178,11 +185,21 @@ class Mirror {
   // pending actions; its pages are free when it is reported.
   ActionId begin_load(DeviceId device, ModelId model, TimePoint earliest, Duration expected, TimePoint now);
   ActionId begin_unload(DeviceId device, ModelId model);
-  // An INFER is on its way for `dispatch`: it cannot start before.
+  // An INFER is on its way for `dispatch`: it cannot start before. It is in time where it starts by `latest`.
   ActionId begin_infer(DeviceId device, ModelId model, int batch_index, std::vector<RequestId> requests,
-                       TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {});
+                       TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {},
+                       TimePoint latest = TimePoint::max());
   ActionId begin_infer(DeviceId device, ModelId model, int batch_index, std::vector<Request> members,
-                       TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {});
+                       TimePoint earliest, Duration expected, TimePoint now, Duration dispatch = {},
+                       TimePoint latest = TimePoint::max());
+  // Whether an INFER that is sent now may go before what the device was sent from that place on, on time by
+  // its `latest` as it was booked. What runs then makes way, and goes on behind it: it is known to be
+  // possible only where the device has room for both workspaces beside each other; else the run goes on.
+  std::optional<Overtaking> overtaking(DeviceId device, std::size_t place, TimePoint now) const;
+  // Books it, and tells what runs to make way, where it has to.
+  ActionId overtake(const Overtaking& at, DeviceId device, ModelId model, int batch_index,
+                    std::vector<RequestId> requests, Duration expected, TimePoint now, TimePoint latest,
+                    Actions& out);
   // The id of an action that the mirror is to know nothing of.
   ActionId new_action() { return ActionId{next_action_.value++}; }
   // The client of a request has gone: where it is a member of an INFER of that model, it is no more.
@@ -255,7 +272,7 @@ class Mirror {
     return const_cast<OnDevice*>(find(std::as_const(d), model));
   }
   void unload_left(Actions& out);
-  ActionId send_infer(SentAction&& infer, TimePoint earliest, Duration dispatch);
+  ActionId send_infer(SentAction&& infer, Window window, Duration dispatch, const Overtaking* at = nullptr);
   OnDevice& get(Device& d, ModelId model);
   const MeasuredTimes& times(DeviceId id, ModelId model) const {
     if (!options_.by_device) return models_[model.index()].times;

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/base/testing/seeds.h"
+#include "carillon/schedule/classes.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/minimal_policy.h"
 #include "carillon/schedule/testing/models.h"
@@ -30,9 +32,13 @@ std::vector<std::string> policies() {
   names.emplace_back("minimal");
   return names;
 }
-std::unique_ptr<Scheduler> make(const std::string& policy) {
-  if (policy == "minimal") return std::make_unique<testing::MinimalPolicy>();
-  return *make_scheduler(policy);
+std::unique_ptr<Scheduler> make(const std::string& policy, bool preempts, bool classes) {
+  const Environment environment{.preemption = preempts ? Preemption::deadline : Preemption::none,
+                                .classes = classes};
+  if (policy != "minimal") return *make_scheduler(policy, environment);
+  std::unique_ptr<Scheduler> minimal = std::make_unique<testing::MinimalPolicy>();
+  if (classes) minimal = std::make_unique<Classed>(std::move(minimal), environment);
+  return minimal;
 }
 
 ModelInfo some_model(std::uint32_t id, Random& random) {
@@ -44,11 +50,12 @@ ModelInfo some_model(std::uint32_t id, Random& random) {
   return model;
 }
 
-World make_world(std::uint64_t seed, const std::string& policy, bool models_change = false) {
+World make_world(std::uint64_t seed, const std::string& policy, bool models_change = false,
+                 bool classes = false) {
   Random random(seed);
   const auto below = [&](std::uint64_t n) { return static_cast<int>(random.below(n)); };
   World world;
-  world.scheduler = make(policy);
+  world.scheduler = make(policy, seed % 2 == 1, classes);
   world.faults = below(3) != 0;
   SimWorld::Options options{.seed = seed};
   options.pages.assign(static_cast<std::size_t>(1 + below(3)), 0);
@@ -64,7 +71,18 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
   }
   std::vector<ModelInfo> models;
   const int count = 1 + below(8);
+  const auto some_class = [&] {
+    return below(3) != 0 ? Class::normal : below(2) == 0 ? Class::real_time : Class::best_effort;
+  };
   for (int m = 0; m < count; ++m) models.push_back(some_model(static_cast<std::uint32_t>(m), random));
+  if (classes) {
+    options.classes = true;
+    options.best_effort = 1 + below(3);
+    for (ModelInfo& model : models) {
+      model.cls = some_class();
+      if (below(6) == 0) model.pages = 0;
+    }
+  }
   world.sim = std::make_unique<SimWorld>(*world.scheduler, options, models);
   const int requests = 20 + below(200);
   const Duration spread{(1 + below(10)) * 50'000'000};
@@ -91,6 +109,7 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
     ModelInfo model =
         some_model(static_cast<std::uint32_t>(below(static_cast<std::uint64_t>(count))), random);
     if (below(4) == 0) model.pages = 0;
+    if (classes) model.cls = some_class();
     const TimePoint t{Duration{below(static_cast<std::uint64_t>(spread.count()))}};
     if (below(2) == 0) world.sim->model({model.id, nullptr}, t);
     if (below(4) != 0) world.sim->model(model_comes(model), t + Duration{below(30'000'000)});
@@ -152,10 +171,40 @@ TEST_P(Policies, HoldTheirPromisesWhileModelsComeAndGo) {
   EXPECT_GT(without_model, 1'000);
 }
 
+// The same on devices with streams by class: what is kept from the policy comes to its one outcome, and what
+// it does not know of does not make it break its promises.
+TEST_P(Policies, HoldTheirPromisesBesideOtherClasses) {
+  int on_time[3] = {}, late[3] = {}, refused[3] = {};
+  const auto [first, last] = carillon::testing::seeds_from("CARILLON_CLASSES_SEEDS", {0, 1999});
+  for (std::uint64_t seed = first; seed <= last; ++seed) {
+    World world = make_world(seed, GetParam(), seed % 2 == 1, true);
+    world.sim->run(TimePoint{3600s});
+    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
+                                               << world.sim->problems_text();
+    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    ASSERT_EQ(world.sim->count().open, 0) << "seed " << seed;
+    for (const auto& log : world.sim->requests()) {
+      const auto cls = static_cast<std::size_t>(log.request.cls);
+      on_time[cls] += log.outcome == Outcome::on_time ? 1 : 0;
+      late[cls] += log.outcome == Outcome::late ? 1 : 0;
+      refused[cls] += log.outcome == Outcome::refused ? 1 : 0;
+      if (GetParam() == "clockwork" && log.outcome == Outcome::refused && log.would_finish != TimePoint::max() &&
+          log.request.deadline != TimePoint::max() && log.request.cls != Class::normal &&
+          (log.reason == Reason::cannot_finish || log.reason == Reason::deadline_passed)) {
+        ASSERT_GT(log.would_finish, log.request.deadline) << "seed " << seed;
+      }
+    }
+  }
+  for (const Class cls : {Class::real_time, Class::normal, Class::best_effort}) {
+    EXPECT_GT(on_time[static_cast<std::size_t>(cls)], 1'000);
+    EXPECT_GT(refused[static_cast<std::size_t>(cls)], 100);
+  }
+}
+
 // A model that comes again is served as one that was always there.
 TEST_P(Policies, ServeAModelThatComesAgain) {
   for (const std::uint64_t pages : {0, 2, 5}) {
-    const auto scheduler = make(GetParam());
+    const auto scheduler = make(GetParam(), true, false);
     const std::vector<ModelInfo> models{testing::linear_model(0, 1ms, 2ms, 2),
                                         testing::linear_model(1, 1ms, 2ms, 2)};
     SimWorld world(*scheduler, {.pages = {6, 6}}, models);
@@ -166,9 +215,9 @@ TEST_P(Policies, ServeAModelThatComesAgain) {
         for (std::uint32_t m = 0; m < 2; ++m) world.arrive({.model = ModelId{m}, .deadline = t + 200ms}, t);
     };
     ask(TimePoint{}, TimePoint{3s});
-    world.model(model_comes(renewed), TimePoint{990ms});         // while it serves
-    world.model({ModelId{0}, nullptr}, TimePoint{1490ms});  // goes
-    world.model(model_comes(models[0]), TimePoint{1990ms});      // comes again, as it was at first
+    world.model(model_comes(renewed), TimePoint{990ms});     // while it serves
+    world.model({ModelId{0}, nullptr}, TimePoint{1490ms});   // goes
+    world.model(model_comes(models[0]), TimePoint{1990ms});  // comes again, as it was at first
     world.run();
     ASSERT_TRUE(world.problems().empty()) << "pages " << pages << "\n" << world.problems_text();
     EXPECT_EQ(world.count().open, 0);
@@ -190,7 +239,8 @@ TEST_P(Policies, ServeAModelThatComesAgain) {
 
 TEST_P(Policies, RepeatARunExactly) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    World a = make_world(seed, GetParam()), b = make_world(seed, GetParam());
+    const bool classes = seed % 2 == 1;
+    World a = make_world(seed, GetParam(), false, classes), b = make_world(seed, GetParam(), false, classes);
     a.sim->run(TimePoint{3600s});
     b.sim->run(TimePoint{3600s});
     ASSERT_EQ(a.sim->digest(), b.sim->digest()) << seed;

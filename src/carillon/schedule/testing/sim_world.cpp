@@ -6,6 +6,13 @@
 #include "carillon/base/assert.h"
 
 namespace carillon::schedule::testing {
+namespace {
+
+device::ClassStreams streams_of(const SimWorld::Options& options) {
+  return {.units = options.best_effort, .best_effort = options.best_effort};
+}
+
+}  // namespace
 
 SimWorld::SimWorld(Scheduler& scheduler, const Options& options, std::vector<ModelInfo> models)
     : scheduler_(scheduler),
@@ -105,16 +112,21 @@ void SimWorld::run(TimePoint until) {
         d.versions.clear();
         d.core.reset();
         if (d.alive) {
-          d.core = std::make_unique<device::VirtualDevice>(device::Limits{.pages = options_.pages[entry.what],
-                                                                          .queue = 1 << 20,
-                                                                          .reserved = 8,
-                                                                          .gathers = 0,
-                                                                          .scatters = 0},
-                                                           Duration{0}, d);
+          device::Limits limits{.pages = options_.pages[entry.what],
+                                .queue = 1 << 20,
+                                .reserved = 8,
+                                .gathers = 0,
+                                .scatters = 0};
+          if (options_.classes) {
+            const device::ClassStreams streams = streams_of(options_);
+            limits.streams = streams.count();
+            limits.places = streams.places();
+          }
+          d.core = std::make_unique<device::VirtualDevice>(limits, Duration{0}, d);
           for (const ModelInfo& model : models_) d.core->add_model(model.id, model.pages);
         }
         decide(DeviceChanged{DeviceId{static_cast<std::uint32_t>(entry.what)}, d.alive,
-                             options_.pages[entry.what]});
+                             options_.pages[entry.what], options_.best_effort});
         break;
       }
       case Step::receive:
@@ -127,7 +139,7 @@ void SimWorld::run(TimePoint until) {
         const ActionLog& a = actions_[entry.what];
         SimDevice& d = devices_[a.device.index()];
         if (a.life == d.life)
-          d.core->evict(ActionId{entry.what}, static_cast<device::After>(entry.stamp),
+          d.core->evict(a.id, static_cast<device::After>(entry.stamp),
                         TimePoint{Duration{static_cast<std::int64_t>(entry.detail)}}, now_);
         break;
       }
@@ -195,19 +207,21 @@ void SimWorld::take(const Action& action) {
   }
   if (const auto* stop = std::get_if<Stop>(&action)) {
     mix(stop->id.value);
-    if (stop->id.value >= actions_.size() || actions_[stop->id.value].kind != ActionKind::infer)
+    const std::size_t stopped = find(stop->id);
+    if (stopped == actions_.size() || actions_[stopped].kind != ActionKind::infer)
       problem("stop of what is no INFER", std::to_string(stop->id.value));
     else
-      plan(now_ + options_.latency, Step::evict, stop->id.value,
+      plan(now_ + options_.latency, Step::evict, stopped,
            static_cast<std::uint64_t>(device::After::drop));
     return;
   }
   if (const auto* preempt = std::get_if<Preempt>(&action)) {
     mix(preempt->id.value);
-    if (preempt->id.value >= actions_.size() || actions_[preempt->id.value].kind != ActionKind::infer)
+    const std::size_t preempted = find(preempt->id);
+    if (preempted == actions_.size() || actions_[preempted].kind != ActionKind::infer)
       problem("preemption of what is no INFER", std::to_string(preempt->id.value));
     else
-      plan(now_ + options_.latency, Step::evict, preempt->id.value,
+      plan(now_ + options_.latency, Step::evict, preempted,
            static_cast<std::uint64_t>(preempt->after),
            static_cast<std::uint64_t>(preempt->order.time_since_epoch().count()));
     return;
@@ -216,14 +230,19 @@ void SimWorld::take(const Action& action) {
   std::uint64_t id = 0;
   if (const auto* load = std::get_if<Load>(&action)) {
     id = load->id.value;
-    log = {.kind = ActionKind::load, .device = load->device, .model = load->model, .window = load->window};
+    log.kind = ActionKind::load;
+    log.device = load->device;
+    log.model = load->model;
+    log.window = load->window;
     log.duration = noisy(models_[load->model.index()].load);
     if (!served_[load->model.index()]) problem("load of a model that went", "action " + std::to_string(id));
     if (random_.uniform() < options_.load_failures) log.planned = ActionStatus::failed;
     ++loads_;
   } else if (const auto* unload = std::get_if<Unload>(&action)) {
     id = unload->id.value;
-    log = {.kind = ActionKind::unload, .device = unload->device, .model = unload->model};
+    log.kind = ActionKind::unload;
+    log.device = unload->device;
+    log.model = unload->model;
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       const ActionLog& other = actions_[actions_.size() - 1 - i];
       if (i > 200) break;
@@ -236,11 +255,16 @@ void SimWorld::take(const Action& action) {
   } else {
     const auto& infer = std::get<Infer>(action);
     id = infer.id.value;
-    log = {.kind = ActionKind::infer,
-           .device = infer.device,
-           .model = infer.model,
-           .requests = infer.requests,
-           .window = infer.window};
+    log.cls = infer.cls;
+    log.kind = ActionKind::infer;
+    log.device = infer.device;
+    log.model = infer.model;
+    log.requests = infer.requests;
+    log.window = infer.window;
+    if (options_.classes)
+      sent_by_class(infer, log);
+    else if (infer.cls != Class::normal)
+      problem("a class without its stream", std::to_string(id));
     const auto& batches = models_[infer.model.index()].batches;
     const auto plan = std::find_if(batches.begin(), batches.end(), [&](const BatchProfile& b) {
       return b.batch == static_cast<int>(infer.requests.size());
@@ -264,13 +288,37 @@ void SimWorld::take(const Action& action) {
       log.planned = ActionStatus::no_memory;
     ++infers_;
   }
-  if (id != actions_.size()) problem("action ids", "not ascending by one");
+  // Where there are classes, some of a policy's own are held back, and the others' lie apart.
+  if (!options_.classes && id != actions_.size()) problem("action ids", "not ascending by one");
+  if (!logged_.emplace(ActionId{id}, actions_.size()).second) problem("action ids", "one comes twice");
+  log.id = ActionId{id};
   if (!devices_[log.device.index()].alive) problem("action for a dead device", std::to_string(id));
   log.life = devices_[log.device.index()].life;
   log.version = versions_[log.model.index()];
   log.pages = models_[log.model.index()].pages;
   actions_.push_back(std::move(log));
-  plan(now_ + options_.latency, Step::receive, id);
+  plan(now_ + options_.latency, Step::receive, actions_.size() - 1);
+}
+
+std::size_t SimWorld::find(ActionId id) const {
+  const auto found = logged_.find(id);
+  return found == logged_.end() ? actions_.size() : found->second;
+}
+
+// Each request in its class's stream, or in the normal one, and no more at a time than a class may have.
+void SimWorld::sent_by_class(const Infer& infer, const ActionLog& log) {
+  for (const RequestId r : infer.requests)
+    if (infer.cls != Class::normal && requests_[r.value].request.cls != infer.cls)
+      problem("in another class's stream", "request " + std::to_string(r.value));
+  if (infer.cls == Class::normal) return;
+  int under_way = 1;
+  for (const ActionLog& other : actions_)
+    under_way += !other.reported && other.kind == ActionKind::infer && other.cls == infer.cls &&
+                         other.device == log.device && other.life == devices_[log.device.index()].life
+                     ? 1
+                     : 0;
+  if (under_way > (infer.cls == Class::real_time ? 2 : 2 * options_.best_effort))
+    problem("too many of a class", "action " + std::to_string(infer.id.value));
 }
 
 void SimWorld::receive(std::uint64_t id) {
@@ -280,14 +328,20 @@ void SimWorld::receive(std::uint64_t id) {
   const device::Work work{.tag = id, .time = a.duration, .outcome = a.planned};
   switch (a.kind) {
     case ActionKind::unload:
-      d.core->submit(device::UnloadAction{ActionId{id}, a.model}, id, now_);
+      d.core->submit(device::UnloadAction{a.id, a.model}, id, now_);
       break;
     case ActionKind::load:
-      d.core->submit(device::LoadAction{ActionId{id}, a.model, a.window, a.pages}, work, now_);
+      d.core->submit(device::LoadAction{a.id, a.model, a.window, a.pages}, work, now_);
       break;
     case ActionKind::infer:
-      d.core->submit(device::InferAction{.id = ActionId{id}, .model = a.model, .window = a.window}, work,
-                     now_);
+      d.core->submit(
+          device::InferAction{
+              .id = a.id,
+              .model = a.model,
+              .window = a.window,
+              .cls = a.cls,
+              .stream = options_.classes ? streams_of(options_).stream_of(a.cls) : std::uint8_t{0}},
+          work, now_);
       break;
   }
 }
@@ -335,7 +389,7 @@ void SimWorld::report(std::uint64_t id) {
   if (a.kind == ActionKind::infer && a.status == ActionStatus::success)
     for (const RequestId r : a.requests) answer(r, now_, static_cast<int>(a.requests.size()));
   decide(
-      ActionDone{ActionId{id}, a.status, a.start, a.end, a.kind == ActionKind::infer ? a.busy : a.duration});
+      ActionDone{a.id, a.status, a.start, a.end, a.kind == ActionKind::infer ? a.busy : a.duration});
 }
 
 void SimWorld::answer(RequestId id, TimePoint at, int batch) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "carillon/base/random.h"
+#include "carillon/device/class_streams.h"
 #include "carillon/device/virtual_device.h"
 #include "carillon/schedule/scheduler.h"
 
@@ -37,6 +38,8 @@ class SimWorld {
     double infer_failures = 0, load_failures = 0;  // share that runs and fails
     double not_started = 0;                        // share of INFERs that ends as no_memory
     double speed = 1;                              // true times over the profile's
+    bool classes = false;  // devices have streams by class, and so many for best effort:
+    int best_effort = 1;
   };
 
   SimWorld(Scheduler& scheduler, const Options& options, std::vector<ModelInfo> models);
@@ -95,6 +98,8 @@ class SimWorld {
     }
   };
   struct ActionLog {
+    ActionId id{};
+    Class cls = Class::normal;  // INFER
     ActionKind kind{};
     DeviceId device;
     ModelId model;
@@ -133,6 +138,8 @@ class SimWorld {
   void report_later(std::uint64_t id, ActionStatus status, TimePoint at);
   void report(std::uint64_t id);
   void answer(RequestId id, TimePoint at, int batch);
+  void sent_by_class(const Infer& infer, const ActionLog& log);
+  std::size_t find(ActionId id) const;  // where it is logged; actions_.size(): nowhere
 
   Scheduler& scheduler_;
   Options options_;
@@ -146,6 +153,7 @@ class SimWorld {
   std::uint64_t next_order_ = 0;
   std::vector<RequestLog> requests_;
   std::vector<ActionLog> actions_;
+  std::map<ActionId, std::size_t> logged_;
   std::vector<SimDevice> devices_;
   std::uint64_t wake_stamp_ = 0;
   TimePoint wake_at_ = TimePoint::max();

@@ -229,6 +229,21 @@ const Fault of_decisions[] = {
      [](World& w) { w.decides = with<Load>([](const Load& l, TimePoint) {
                       return Stop{l.id, l.device};
                     }); }},
+    {"a preemption of what does not run",
+     [](World& w) {
+       w.decides = with<Load>([](const Load& l, TimePoint) {
+         return schedule::Preempt{l.id, l.device, device::After::resume, {}};
+       });
+     }},
+    {"preempted too often", [](World& w) { preempted(w, 9); }},
+    {"made late by a preemption",
+     [](World& w) {
+       preempted(w, 1);
+       w.outcome = [](Checker&, Request& request, Outcome& what, TimePoint& at) {
+         if (what == Outcome::on_time) what = Outcome::late, at = request.deadline + 1ns;
+         return true;
+       };
+     }},
     // -- what is run again, and who is given up: told to the checker alone
     {"nothing to keep, or to forget",
      [](World& w) {

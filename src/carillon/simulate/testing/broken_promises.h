@@ -19,5 +19,6 @@ std::span<const Fault> by_devices();
 std::span<const Fault> by_runs();
 std::span<const Fault> by_decisions();
 std::span<const Fault> by_figures();
+std::span<const Fault> by_classes();
 
 }  // namespace carillon::simulate::testing::broken

@@ -1,5 +1,6 @@
 // What ends on a device as it should not, or when.
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "carillon/simulate/testing/broken_promises.h"
@@ -11,6 +12,29 @@ namespace {
 using schedule::Infer;
 using schedule::Load;
 using schedule::Stop;
+
+// What is to make way does so when it has ended; and its end is told when that of the next is.
+void ends_late(World& world) {
+  world.scenario.rate = 900;
+  world.decision = [told = std::optional<Infer>(), sent = TimePoint()](
+                       Checker&, schedule::Event&, TimePoint now, schedule::Actions& actions) mutable {
+    if (told && now >= sent + 3 * delay) {  // it has begun
+      actions.push_back(schedule::Preempt{told->id, told->device, device::After::resume, TimePoint::max()});
+      told.reset();
+    } else if (const Infer* infer = first<Infer>(actions); infer != nullptr && !told) {
+      told = *infer;
+      sent = now;
+    }
+    return true;
+  };
+  world.end = [held = std::optional<ActionId>()](Checker& checker, ActionId& id, DeviceId& device,
+                                                 ActionStatus& status, TimePoint& at) mutable {
+    if (id.value < 2) return true;  // LOADs
+    if (held) checker.on_end(*held, device, status, at);
+    held = id;
+    return false;
+  };
+}
 
 const Fault of_runs[] = {
     // -- ends
@@ -136,6 +160,8 @@ const Fault of_runs[] = {
        };
        w.start = [](Checker&, ActionId&, DeviceId&, TimePoint& at) { return at -= delay, true; };
      }},
+    {"made way later than it could", ends_late},
+    {"ended while it had made way", ends_late},
     {"stopped by nobody", [](World& w) { w.end = ends_as(ActionStatus::success, ActionStatus::stopped); }},
     {"stopped by nobody",
      [](World& w) {

@@ -16,6 +16,7 @@ constexpr Duration latest_report = 20ms;  // after it is due, where reports may 
 constexpr Duration declared_dead = 1s;    // the least silence for which a device is given up
 constexpr Duration missed_by = 3s;        // it is given up by then, where nothing takes longer than 100 ms
 constexpr Duration shortest_turn = 100us;
+constexpr int most_of_a_class = 2;  // INFERs that a device has: of real-time; of best effort, of one at a time
 
 std::string name_of(RequestId id) {
   return "request " + std::to_string(id.value);
@@ -41,9 +42,11 @@ Checker::Checker(const workload::Scenario& scenario, const Options& options)
     const int clients = model.process.value_or(scenario.process).clients;
     for (int c = 0; c < clients; ++c) due_[i].insert(from + c * 1us);
   }
+  classes_ = has_classes(scenario);
   devices_.reserve(static_cast<std::size_t>(scenario.devices));
   for (int i = 0; i < scenario.devices; ++i)
-    devices_.emplace_back(DeviceId{static_cast<std::uint32_t>(i)}, options.faults, problems_);
+    devices_.emplace_back(DeviceId{static_cast<std::uint32_t>(i)}, options.faults, problems_,
+                          classes_ ? std::optional(options.stop_latency) : std::nullopt);
   known_.resize(devices_.size());
 }
 
@@ -184,6 +187,10 @@ void Checker::on_outcome(const Request& request, Outcome outcome, TimePoint at) 
       break;
     case Outcome::late:
       if (at <= asked->request.deadline) problem("called late but on time", name, at);
+      if (const auto by = actions_.find(asked->answered_by); by != actions_.end() && by->second.preempted > 0)
+        if (options_.faults == Faults{} && !charged() &&
+            scenario_.models[asked->request.model.index()].latency.modes.empty())
+          problem("made late by a preemption", name, at);
       break;
     case Outcome::refused:
       // Where decisions take time, some are turned away before the scheduler hears of them.
@@ -232,18 +239,19 @@ void Checker::on_device(DeviceId id, bool alive, Duration clock, TimePoint at) {
     for (const RequestId r : action.requests)  // the answers that are on their way are lost
       if (Asked* asked = find(r); asked != nullptr && asked->answered_by == number) asked->answer.reset();
   }
-  const auto ran = device.power(alive, clock, scenario_.memory ? scenario_.memory->count / page.count : 0);
-  if (!ran) return;
-  const Action& action = actions_.at(ran->first);
-  if (action.profiled) return;
-  tally_.ran({id, action.model, static_cast<int>(action.requests.size()), ran->second, at}, false);
+  for (const auto& [number, ran] :
+       device.power(alive, clock, scenario_.memory ? scenario_.memory->count / page.count : 0, at)) {
+    const Action& action = actions_.at(number);
+    if (action.profiled) continue;
+    tally_.ran({id, action.model, static_cast<int>(action.requests.size()), ran.start, at}, ran.busy, false);
+  }
 }
 
 void Checker::heard(const schedule::DeviceChanged& event, TimePoint now) {
   if (event.device.index() >= devices_.size()) return problem("unknown device", name_of(event.device), now);
   Known& k = known_[event.device.index()];
   if (k.alive == event.alive || (!charged() && devices_[event.device.index()].alive() != event.alive) ||
-      (scenario_.memory && event.pages != scenario_.memory->count / page.count))
+      (scenario_.memory && event.pages != scenario_.memory->count / page.count) || event.best_effort != 1)
     problem("a device's change that is not so", name_of(event.device), now);
   gone(event.device);
   k.alive = event.alive;
@@ -280,6 +288,7 @@ void Checker::on_end(ActionId id, DeviceId device, ActionStatus status, TimePoin
   action.ended = status;
   action.start = ended->start;
   action.end = at;
+  action.busy = ended->busy;
   if (action.profiled) return;
   if (status == ActionStatus::too_late) tally_.too_late();
   if (status == ActionStatus::stopped) tally_.stopped();
@@ -293,7 +302,7 @@ void Checker::on_end(ActionId id, DeviceId device, ActionStatus status, TimePoin
     case ActionKind::infer:
       if (ended->ran)
         tally_.ran({device, action.model, static_cast<int>(action.requests.size()), action.start, at},
-                   status == ActionStatus::success);
+                   ended->busy, status == ActionStatus::success);
       if (status == ActionStatus::success)
         for (const RequestId r : action.requests)
           if (Asked* asked = find(r); asked != nullptr && !asked->answer) {
@@ -312,7 +321,7 @@ void Checker::heard(const schedule::ActionDone& event, TimePoint now) {
   Action& action = found->second;
   const Duration clock = devices_[action.device.index()].clock();
   if (event.status != *action.ended || event.start != action.start + clock ||
-      event.end != action.end + clock || event.duration != action.end - action.start)
+      event.end != action.end + clock || event.duration != action.busy)
     problem("a report that is not so", name, now);
   const TimePoint due = action.end + scenario_.network_delay;
   const TimePoint latest = charged()                          ? TimePoint::max()
@@ -344,6 +353,7 @@ void Checker::heard(const schedule::ActionDone& event, TimePoint now) {
         break;
       }
       --k.pending[action.model];
+      --k.of_class[static_cast<std::size_t>(action.cls)];
       for (const RequestId r : action.requests) {
         Asked* asked = find(r);
         if (asked == nullptr) continue;
@@ -392,7 +402,8 @@ void Checker::on_decided(TimePoint at) {
 Checker::Known* Checker::take(ActionId id, ActionKind kind, DeviceId device, ModelId model,
                               const Window& window, TimePoint now) {
   const std::string name = name_of(id);
-  if (id < next_action_) problem("an action's id was used before", name, now);
+  if (classes_ ? !used_.insert(id).second : id < next_action_)
+    problem("an action's id was used before", name, now);
   next_action_ = ActionId{id.value + 1};
   if (model.index() >= scenario_.models.size()) {
     problem("unknown model", name, now);
@@ -431,7 +442,11 @@ void Checker::decided(const schedule::Infer& infer, TimePoint now) {
   Known* k = take(infer.id, ActionKind::infer, infer.device, infer.model, infer.window, now);
   if (k == nullptr) return;
   actions_[infer.id].requests = infer.requests;
+  actions_[infer.id].cls = infer.cls;
   ++k->pending[infer.model];
+  const int under_way = ++k->of_class[static_cast<std::size_t>(infer.cls)];
+  if (infer.cls != Class::normal && (under_way > most_of_a_class || !classes_))
+    problem("more of a class than a device is given", name, now);
   const Known::Place place = k->places[infer.model];
   if (pages_of(infer.model) > 0 && place != Known::Place::loaded && place != Known::Place::loading)
     problem("sent to where its weights are not", name, now);
@@ -449,6 +464,8 @@ void Checker::decided(const schedule::Infer& infer, TimePoint now) {
       continue;
     }
     if (asked->request.model != infer.model) problem("ran under another model", name_of(id), now);
+    if (infer.cls != Class::normal && asked->request.cls != infer.cls)
+      problem("ran in another class's stream", name_of(id), now);
     if (runs(*asked)) problem("ran twice at once", name_of(id), now);
     asked->in = infer.id;
   }
@@ -489,6 +506,15 @@ void Checker::decided(const schedule::Stop& stop, TimePoint now) {
   found->second.stopped = true;
 }
 
+void Checker::decided(const schedule::Preempt& preempt, TimePoint now) {
+  if (preempt.after == device::After::drop) return decided(schedule::Stop{preempt.id, preempt.device}, now);
+  const auto found = actions_.find(preempt.id);
+  if (found == actions_.end() || found->second.kind != ActionKind::infer ||
+      found->second.device != preempt.device || found->second.reported)
+    return problem("a preemption of what does not run", name_of(preempt.id), now);
+  if (++found->second.preempted > most_preemptions) problem("preempted too often", name_of(preempt.id), now);
+}
+
 void Checker::decided(const schedule::Keep& keep, TimePoint now) {
   const bool known = keep.keep ? open(find(keep.request)) : kept_.contains(keep.request);
   if (!known) problem("nothing to keep, or to forget", name_of(keep.request), now);
@@ -509,7 +535,9 @@ void Checker::decided(const schedule::Profile& profile, TimePoint now) {
     return problem("ran again what is not kept", name, now);
   if (pages_of(profile.model) > 0 && k->places[profile.model] != Known::Place::loaded)
     problem("sent to where its weights are not", name, now);
-  const auto waits = [this](const Asked& each) { return open(&each) && !each.done; };
+  const auto waits = [this](const Asked& each) {
+    return open(&each) && !each.done && (!classes_ || each.request.cls == Class::normal);
+  };
   if (!charged() && std::ranges::any_of(requests_, waits)) problem("ran again while others wait", name, now);
 }
 
@@ -546,7 +574,8 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
                          .ready = at + 2 * delay,
                          .time = scenario_.models[infer->model.index()].latency.batch_time(
                              static_cast<int>(infer->requests.size()), longest),
-                         .pages = pages_of(infer->model)});
+                         .pages = pages_of(infer->model),
+                         .cls = infer->cls});
     } else if (const auto* profile = std::get_if<schedule::Profile>(&action)) {
       const Asked* asked = find(profile->request);
       if (profile->model.index() >= scenario_.models.size() || asked == nullptr) continue;
@@ -583,8 +612,11 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
     } else if (const auto* stop = std::get_if<schedule::Stop>(&action)) {
       if (stop->device.index() < devices_.size()) devices_[stop->device.index()].stop(stop->id, at + delay);
     } else if (const auto* preempt = std::get_if<schedule::Preempt>(&action)) {
-      if (preempt->after == device::After::drop && preempt->device.index() < devices_.size())
+      if (preempt->device.index() >= devices_.size()) continue;
+      if (preempt->after == device::After::drop)
         devices_[preempt->device.index()].stop(preempt->id, at + delay);
+      else
+        devices_[preempt->device.index()].preempt(preempt->id, preempt->order, at + delay);
     }
   }
 }
@@ -605,7 +637,8 @@ void Checker::finish(const Figures& figures) {
       problem("a request that was not sent", "clients", *due.begin());
   for (DeviceAccount& device : devices_) device.finish(last_);
   const Duration slack = std::max(options_.faults.late_reports > 0 ? latest_report : Duration{0},
-                                  options_.faults.lost_reports > 0 ? missed_by : Duration{0});
+                                  options_.faults.lost_reports > 0 ? (classes_ ? 10 : 1) * missed_by
+                                                                   : Duration{0});
   for (const auto& [id, action] : actions_)
     if (action.ended && !action.reported && !action.lost && !charged() && action.end + delay + slack < last_)
       problem("never reported", name_of(id), action.end);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -38,7 +39,14 @@ namespace carillon::simulate::testing {
 //     that holds the model's weights or is loading them;
 //   - LOADs never ask for more pages than are free, nor for what is there; an UNLOAD is of what is loaded and
 //     not in use; a Stop is of an INFER that is pending;
-//   - a request runs again, alone, only where it was to be kept and was answered, while no request is open;
+//   - a Preempt is of an INFER that is pending, each of them at most eight times, and makes none of its
+//   requests
+//     late where all takes the time that it should;
+//   - a request runs again, alone, only where it was to be kept and was answered, while no request is open
+//     (of class normal, where there are others);
+//   - where devices have streams by class, a request runs in its class's or in the normal one, and a device
+//   is
+//     given at most two real-time INFERs, and two best-effort ones for each that it does at a time;
 //   - a device is given up only where something that it was sent was not reported for a second;
 //   - no action is sent to a device that is dead, nor with an id that was used before, nor with a window that
 //     ends before it begins; no wake is asked for in the past, and each is given when it was asked for.
@@ -69,6 +77,8 @@ class Checker final : public Observer {
   std::uint64_t checks() const { return checks_; }
 
  private:
+  static constexpr int most_preemptions = 8;
+
   struct Asked {  // a request
     Request request;
     Duration alone{0};
@@ -94,6 +104,9 @@ class Checker final : public Observer {
     bool reported = false, again = false;
     std::optional<schedule::ActionStatus> ended;
     TimePoint start, end;
+    Duration busy{0};
+    int preempted = 0;
+    Class cls = Class::normal;  // INFER
   };
   // A device as the scheduler knows it.
   struct Known {
@@ -102,6 +115,7 @@ class Checker final : public Observer {
     std::uint64_t pages = 0, booked = 0;
     std::map<ModelId, Place> places;
     std::map<ModelId, int> pending;  // INFERs
+    std::array<int, 3> of_class{};   // the same by class
   };
 
   void problem(const std::string& kind, const std::string& detail, TimePoint at) {
@@ -133,10 +147,7 @@ class Checker final : public Observer {
   void decided(const schedule::Keep& keep, TimePoint now);
   void decided(const schedule::Profile& profile, TimePoint now);
   void decided(const schedule::GiveUp& up, TimePoint now);
-  // (No policy preempts to resume yet; the device core's own tests hold it to that.)
-  void decided(const schedule::Preempt& preempt, TimePoint now) {
-    if (preempt.after == device::After::drop) decided(schedule::Stop{preempt.id, preempt.device}, now);
-  }
+  void decided(const schedule::Preempt& preempt, TimePoint now);
   void gone(DeviceId device);
   Known* take(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model, const Window& window,
               TimePoint now);
@@ -156,6 +167,8 @@ class Checker final : public Observer {
   std::set<std::tuple<ModelId, Duration>> alone_;  // of requests that were sent
   std::map<ActionId, Action> actions_;             // not yet reported, or not for the last time
   ActionId next_action_{};
+  bool classes_ = false;     // devices have streams by class
+  std::set<ActionId> used_;  // then: ids of actions, of which some are held back
   std::vector<Known> known_;
   std::vector<DeviceAccount> devices_;
   std::set<DeviceId> seen_;

@@ -26,7 +26,8 @@ const Table tables[] = {{"requests", by_requests()},
                         {"devices", by_devices()},
                         {"runs", by_runs()},
                         {"decisions", by_decisions()},
-                        {"figures", by_figures()}};
+                        {"figures", by_figures()},
+                        {"classes", by_classes()}};
 
 TEST(Checker, FindsEveryPromiseBroken) {
   for (const auto& [whose, faults] : tables) {
@@ -51,7 +52,7 @@ TEST(Checker, HasNoPromiseThatWasNeverBroken) {
   for (const Table& table : tables)
     for (const Fault& fault : table.faults) broken.insert(fault.found);
   std::size_t said = 0;
-  for (const char* file : {"checker.cpp", "device_account.cpp"}) {
+  for (const char* file : {"checker.cpp", "device_account.cpp", "class_account.cpp"}) {
     std::ifstream in(std::string(CARILLON_SOURCE_DIR "/src/carillon/simulate/testing/") + file);
     const std::string text{std::istreambuf_iterator<char>(in), {}};
     const std::regex words("\"([A-Za-z][^\"]* [^\"]*[a-z])\"");
@@ -69,6 +70,17 @@ TEST(Checker, FindsNothingWhereNothingIsWrong) {
       cancelled,
       of_two_modes,
       closed_loop,
+      by_class,
+      [](World& w) {
+        by_class(w);
+        w.options.stop_latency = 300us;
+        w.scenario.network_delay = Duration{0};
+      },
+      [](World& w) {
+        by_class(w);
+        w.options.faults.noise = 0.3;
+        w.options.faults.stalls_per_s = 20;
+      },
       [](World& w) { w.plain.later = 3ms; },
       [](World& w) { w.plain.patience = 0ns; },
       [](World& w) { w.plain.patience = 2 * delay; },  // what finds the device idle starts at the last moment

@@ -26,7 +26,7 @@ TimePoint Plain::decide(const schedule::Event& event, TimePoint now, schedule::A
   } else if (std::holds_alternative<schedule::Wake>(event)) {
     if (now == stop) {
       for (auto& [id, sent] : sent_)
-        if (!stopped_) out.emplace_back(schedule::Stop{*(stopped_ = id), DeviceId{0}});
+        if (!stopped_ && !sent.requests.empty()) out.emplace_back(schedule::Stop{*(stopped_ = id), DeviceId{0}});
       wake_ = swap;
     } else {
       loading_[1] = loaded_[1] = false;
@@ -176,6 +176,13 @@ void of_two_modes(World& world) {
 
 void closed_loop(World& world) {
   world.scenario.process = {.kind = workload::ArrivalKind::closed, .clients = 2};
+}
+
+void by_class(World& world) {
+  world.scenario.models[1].cls = Class::real_time;
+  world.decides = each<schedule::Infer>([](schedule::Infer& infer, TimePoint) {
+    if (infer.model == ModelId{1} && infer.id.value % 3 == 0) infer.cls = Class::real_time;
+  });
 }
 
 }  // namespace carillon::simulate::testing::broken

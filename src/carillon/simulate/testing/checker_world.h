@@ -103,6 +103,7 @@ struct World final : public schedule::Scheduler, public Observer {
 void cancelled(World& world);
 void of_two_modes(World& world);
 void closed_loop(World& world);
+void by_class(World& world);  // some of the second model's, which are real-time, run so
 
 // The first action of a kind among these.
 template <typename Kind>
@@ -110,6 +111,17 @@ Kind* first(schedule::Actions& actions) {
   for (schedule::Action& action : actions)
     if (auto* found = std::get_if<Kind>(&action)) return found;
   return nullptr;
+}
+
+// Tells the checker that each INFER is to make way, so many times.
+inline void preempted(World& world, int times) {
+  world.decision = [times](Checker&, schedule::Event&, TimePoint, schedule::Actions& actions) {
+    if (const auto* found = first<schedule::Infer>(actions)) {
+      const schedule::Preempt preempt{found->id, found->device, device::After::resume, TimePoint::max()};
+      actions.insert(actions.end(), static_cast<std::size_t>(times), preempt);
+    }
+    return true;
+  };
 }
 
 // Changes each action of a kind that is decided.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "carillon/simulate/testing/class_account.h"
+
 namespace carillon::simulate::testing {
 
 using schedule::ActionKind;
@@ -17,10 +19,24 @@ DeviceAccount::Place& DeviceAccount::place(ModelId model) {
   return places_[model.index()];
 }
 
-std::optional<std::pair<ActionId, TimePoint>> DeviceAccount::power(bool alive, Duration clock,
-                                                                   std::uint64_t pages) {
-  std::optional<std::pair<ActionId, TimePoint>> ran;
-  if (exec_.running) ran.emplace(exec_.running->action.id, exec_.running->start);
+DeviceAccount::DeviceAccount(DeviceId id, const Faults& faults, Problems& problems,
+                             std::optional<Duration> stops_within)
+    : id_(id), faults_(faults), problems_(problems) {
+  if (stops_within) classes_ = std::make_unique<ClassAccount>(id, faults, *stops_within, problems);
+}
+DeviceAccount::DeviceAccount(DeviceAccount&&) noexcept = default;
+DeviceAccount::~DeviceAccount() = default;
+
+std::vector<std::pair<ActionId, DeviceAccount::Ended>> DeviceAccount::power(bool alive, Duration clock,
+                                                                            std::uint64_t pages,
+                                                                            TimePoint at) {
+  std::vector<std::pair<ActionId, Ended>> ran;
+  if (classes_) ran = classes_->power(clock, at);
+  resume(exec_, at);
+  if (const auto& run = exec_.running) ran.push_back({run->action.id, {run->start, true, run->ran(at)}});
+  for (const Running& run : exec_.suspended)
+    ran.push_back({run.action.id, {run.start, true, run.ran(run.since)}});
+  std::sort(ran.begin(), ran.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   alive_ = alive;
   clock_ = clock;
   pages_ = pages;
@@ -35,14 +51,64 @@ std::optional<std::pair<ActionId, TimePoint>> DeviceAccount::power(bool alive, D
 
 void DeviceAccount::sent(const Sent& action) {
   if (!alive_) return;
+  if (classes_ && action.kind == ActionKind::infer) return classes_->sent(action);
   (action.kind == ActionKind::unload ? unloads_ : executor(action.kind).waiting).push_back(action);
 }
 
 void DeviceAccount::stop(ActionId id, TimePoint heard) {
+  if (classes_) classes_->stop(id, heard);
   if (exec_.running && exec_.running->action.id == id)
     exec_.running->action.stopped = std::min(exec_.running->action.stopped, heard);
   for (Sent& action : exec_.waiting)
     if (action.id == id) action.stopped = std::min(action.stopped, heard);
+}
+
+void DeviceAccount::preempt(ActionId id, TimePoint order, TimePoint heard) {
+  const auto note = [&](Sent& action) {
+    if (action.id == id) action.preempted.push_back({order, heard});
+  };
+  if (exec_.running) note(exec_.running->action);
+  for (Running& run : exec_.suspended) {
+    note(run.action);
+    if (run.action.id == id) run.order = order;
+  }
+  for (Sent& action : exec_.waiting) note(action);
+}
+
+// What waits to go on has gone on, where it was first in line when the executor became free.
+void DeviceAccount::resume(Executor& executor, TimePoint at) {
+  if (executor.running || executor.suspended.empty() || executor.free_at >= at) return;
+  const auto first = std::min_element(
+      executor.suspended.begin(), executor.suspended.end(), [](const Running& a, const Running& b) {
+        return std::tie(a.order, a.action.id) < std::tie(b.order, b.action.id);
+      });
+  for (const Sent& other : executor.waiting)
+    if (other.ready < executor.free_at &&
+        std::tie(other.window.earliest, other.id) < std::tie(first->order, first->action.id))
+      return;
+  executor.running = *first;
+  executor.suspended.erase(first);
+  executor.running->paused += executor.free_at - executor.running->since;
+  ++executor.running->parts;
+}
+
+// What runs ends before its next kernel, where it was told to and `action` comes first.
+void DeviceAccount::make_way(Executor& executor, const Sent& action, TimePoint at) {
+  Running& run = *executor.running;
+  auto& told = run.action.preempted;
+  const auto later = std::find_if(told.begin(), told.end(), [&](const auto& p) { return p.heard > at; });
+  if (later == told.begin()) return;
+  const TimePoint order = (later - 1)->order;
+  if (std::tie(order, run.action.id) < std::tie(action.window.earliest, action.id)) return;
+  const TimePoint from = std::max({told.front().heard, action.ready, run.start});
+  if (const auto longest = most(run.action.time); longest && at - from > *longest / 100 + 1ns)
+    problem("made way later than it could", run.action.id, at);
+  run.order = order;
+  run.since = at;
+  told.erase(told.begin(), later);
+  executor.suspended.push_back(run);
+  executor.running.reset();
+  executor.free_at = at;
 }
 
 // An UNLOAD has come that waits for what runs.
@@ -76,6 +142,9 @@ std::optional<ActionStatus> DeviceAccount::refusal(const Sent& action, TimePoint
 }
 
 void DeviceAccount::started(ActionId id, TimePoint at) {
+  if (classes_ && classes_->has(id))
+    return classes_->started(id, at,
+                             [this](const Sent& action, TimePoint then) { return refusal(action, then); });
   Executor* executor = nullptr;
   std::vector<Sent>::iterator found;
   for (Executor* each : {&exec_, &load_}) {
@@ -88,16 +157,18 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
   if (executor == nullptr) return problem("started what was not sent", id, at);
   const Sent action = *found;
   executor->waiting.erase(found);
+  resume(*executor, at);
   if (action.kind == ActionKind::infer && refusal(action, at) == ActionStatus::too_late &&
       at == action.heard) {
-    at_input_ = {action, at, ActionStatus::too_late};
+    at_input_ = {.action = action, .start = at, .refusal = ActionStatus::too_late, .order = {}, .since = {}};
     return;
   }
   if (action.kind == ActionKind::infer && faults_.lost_inputs > 0 && at == action.ready &&
       (executor->running || at != due(*executor, action))) {
-    at_input_ = {action, at, ActionStatus::no_memory};
+    at_input_ = {.action = action, .start = at, .refusal = ActionStatus::no_memory, .order = {}, .since = {}};
     return;
   }
+  if (executor->running) make_way(*executor, action, at);
   if (executor->running) {
     problem("two things at once", id, at);
     executor->running.reset();
@@ -112,12 +183,15 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
     if (other.ready < at &&
         std::tie(other.window.earliest, other.id) < std::tie(action.window.earliest, action.id))
       problem("started out of turn", id, at);
+  for (const Running& run : executor->suspended)
+    if (std::tie(run.order, run.action.id) < std::tie(action.window.earliest, action.id))
+      problem("started out of turn", id, at);
   const auto refused = refusal(action, at);
   if (!refused && action.kind == ActionKind::load && action.pages > 0) {
     place(action.model) = Place::loading;
     used_ += action.pages;
   }
-  executor->running = {action, at, refused};
+  executor->running = {.action = action, .start = at, .refusal = refused, .order = {}, .since = {}};
 }
 
 Duration DeviceAccount::least(Duration time) const {
@@ -138,8 +212,10 @@ std::optional<Duration> DeviceAccount::most(Duration time) const {
 
 // Whether that is how it could end.
 void DeviceAccount::judge(const Running& ran, ActionStatus status, TimePoint at) {
-  const auto& [action, start, refusal] = ran;
-  const Duration took = at - start;
+  const Sent& action = ran.action;
+  const TimePoint start = ran.start;
+  const auto& refusal = ran.refusal;
+  const Duration took = ran.ran(at), rounded = (ran.parts - 1) * 100ns;  // a nanosecond a kernel
   // Before its next kernel, unless its last had begun.
   if (const auto longest = most(action.time); longest && at > action.stopped)
     if (at - action.stopped > *longest / 100 + 1ns) problem("went on after it was stopped", action.id, at);
@@ -177,8 +253,8 @@ void DeviceAccount::judge(const Running& ran, ActionStatus status, TimePoint at)
     case ActionStatus::stopped:
       break;
   }
-  if (took < least(action.time)) problem("took too little time", action.id, at);
-  if (const auto longest = most(action.time); longest && took > *longest)
+  if (took < least(action.time) - rounded) problem("took too little time", action.id, at);
+  if (const auto longest = most(action.time); longest && took > *longest + rounded)
     problem("took too much time", action.id, at);
 }
 
@@ -188,8 +264,13 @@ DeviceAccount::Ended DeviceAccount::unload(const Sent& action, ActionStatus stat
   for (const Executor* executor : {&exec_, &load_}) {
     in_use = in_use || (executor->running && executor->running->action.model == action.model &&
                         !executor->running->refusal && executor->running->start < at);
+    for (const Running& run : executor->suspended) in_use = in_use || run.action.model == action.model;
     at_its_end = at_its_end || (executor->last_model == action.model && executor->last_end == at &&
                                 executor->last_start <= action.heard);
+  }
+  if (classes_) {
+    in_use = in_use || classes_->uses(action.model, at);
+    at_its_end = at_its_end || classes_->ended_then(action.model, action.heard, at);
   }
   if (in_use) problem("unloaded under a run", action.id, at);
   if (at != action.heard && !at_its_end) problem("not unloaded when it was told", action.id, at);
@@ -210,6 +291,7 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
     return taken;
   };
   if (const auto action = take(unloads_)) return unload(*action, status, at);
+  if (classes_ && classes_->has(id)) return classes_->ended(id, status, at);
   if (at_input_ && at_input_->action.id == id) {
     const Running refused = *at_input_;
     at_input_.reset();
@@ -217,6 +299,7 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
     return Ended{refused.start, false};
   }
   for (Executor* executor : {&exec_, &load_}) {
+    resume(*executor, at);
     if (executor->running && executor->running->action.id == id) {
       const Running ran = *executor->running;
       executor->running.reset();
@@ -230,7 +313,16 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
         place(ran.action.model) = loaded ? Place::loaded : Place::absent;
         if (!loaded) used_ -= ran.action.pages;
       }
-      return Ended{ran.start, !ran.refusal && status != ActionStatus::no_memory};
+      return Ended{ran.start, !ran.refusal && status != ActionStatus::no_memory, ran.ran(at)};
+    }
+    const auto waits = std::find_if(executor->suspended.begin(), executor->suspended.end(),
+                                    [id](const Running& run) { return run.action.id == id; });
+    if (waits != executor->suspended.end()) {
+      const Running run = *waits;
+      executor->suspended.erase(waits);
+      if (status != ActionStatus::stopped || at < run.action.stopped)
+        problem("ended while it had made way", id, at);
+      return Ended{run.start, true, run.ran(run.since)};
     }
     if (const auto action = take(executor->waiting)) {
       if (status != ActionStatus::stopped || at != std::max(action->stopped, std::min(action->ready, at)))
@@ -244,10 +336,12 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
 }
 
 void DeviceAccount::finish(TimePoint now) {
-  for (const Executor* executor : {&exec_, &load_}) {
+  if (classes_) classes_->finish(now);
+  for (Executor* executor : {&exec_, &load_}) {
+    resume(*executor, now);
     if (executor->running) {
       const auto longest = most(executor->running->action.time);
-      if (longest && saturating_add(executor->running->start, *longest) < now)
+      if (longest && saturating_add(executor->running->start + executor->running->paused, *longest) < now)
         problem("never ended", executor->running->action.id, now);
       continue;
     }

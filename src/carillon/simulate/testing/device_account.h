@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,8 @@
 
 namespace carillon::simulate::testing {
 
+class ClassAccount;
+
 // What one device must do with the messages that reach it, worked out from the messages alone: when each
 // action starts, how it ends, how long it takes, what memory holds. A device is held against it as it tells
 // of its starts and ends; where it does otherwise, that is a problem.
@@ -25,7 +28,9 @@ namespace carillon::simulate::testing {
 // at that moment, else it runs. An INFER whose window has closed when its message comes is refused then. An
 // UNLOAD is effective when its message comes, and done then, or when the model's run or copy under way has
 // ended. LOAD takes its pages when it starts, and gives them back where it fails. A Stop ends a run before
-// its next kernel, a hundredth of it.
+// its next kernel, a hundredth of it. A Preempt ends one that runs so, once, when something is there that
+// comes before its order; it goes on when it is the first in line again. Where there are
+// streams by class, EXEC is ClassAccount's.
 class DeviceAccount {
  public:
   struct Sent {
@@ -36,24 +41,36 @@ class DeviceAccount {
     TimePoint heard, ready;  // the message is there; its inputs too
     Duration time{0};        // what it takes where nothing goes wrong
     std::uint64_t pages = 0;
+    Class cls = Class::normal;
     TimePoint stopped = TimePoint::max();  // a Stop is there
+    struct Preempted {
+      TimePoint order, heard;
+    };
+    std::vector<Preempted>
+        preempted;  // Preempts since it made way last, in the order in which they are there
   };
   struct Ended {
     TimePoint start;
     bool ran = false;  // INFER, LOAD: it was begun; UNLOAD: there was something to unload
+    Duration busy{0};  // of the time from its start
   };
 
-  DeviceAccount(DeviceId id, const Faults& faults, Problems& problems)
-      : id_(id), faults_(faults), problems_(problems) {}
+  // `stops_within`: it has streams by class.
+  DeviceAccount(DeviceId id, const Faults& faults, Problems& problems,
+                std::optional<Duration> stops_within = std::nullopt);
+  DeviceAccount(DeviceAccount&&) noexcept;
+  ~DeviceAccount();
 
-  // The device starts with empty memory of `pages`, or dies: what was sent to it is gone. Returns the INFER
-  // that ran, and since when.
-  std::optional<std::pair<ActionId, TimePoint>> power(bool alive, Duration clock, std::uint64_t pages);
+  // The device starts with empty memory of `pages`, or dies: what was sent to it is gone. Returns the INFERs
+  // that ran, or waited to go on, by their ids.
+  std::vector<std::pair<ActionId, Ended>> power(bool alive, Duration clock, std::uint64_t pages,
+                                                TimePoint at);
   bool alive() const { return alive_; }
   Duration clock() const { return clock_; }
 
   void sent(const Sent& action);
   void stop(ActionId id, TimePoint heard);
+  void preempt(ActionId id, TimePoint order, TimePoint heard);
 
   void started(ActionId id, TimePoint at);
   // None where it was not to end.
@@ -67,10 +84,16 @@ class DeviceAccount {
     Sent action;
     TimePoint start;
     std::optional<schedule::ActionStatus> refusal;  // what it must come to at once, where it may not run
+    Duration paused{0};
+    int parts = 1;           // in which it ran
+    TimePoint order, since;  // while it waits to go on
+
+    Duration ran(TimePoint at) const { return at - start - paused; }
   };
   struct Executor {
     std::vector<Sent> waiting;
     std::optional<Running> running;
+    std::vector<Running> suspended;
     // When it was last free of one: the end of what ran, the turn of what was refused.
     TimePoint free_at = TimePoint::min();
     // What ran last.
@@ -85,6 +108,8 @@ class DeviceAccount {
   }
   Place& place(ModelId model);
   TimePoint due(const Executor& executor, const Sent& action) const;
+  void resume(Executor& executor, TimePoint at);
+  void make_way(Executor& executor, const Sent& action, TimePoint at);
   std::optional<schedule::ActionStatus> refusal(const Sent& action, TimePoint start);
   Ended unload(const Sent& action, schedule::ActionStatus status, TimePoint at);
   void judge(const Running& ran, schedule::ActionStatus status, TimePoint at);
@@ -100,6 +125,7 @@ class DeviceAccount {
   std::uint64_t pages_ = 0, used_ = 0;
   std::vector<Place> places_;  // by model
   Executor exec_, load_;
+  std::unique_ptr<ClassAccount> classes_;
   std::optional<Running> at_input_;  // refused there
   std::vector<Sent> unloads_;
 };

@@ -88,4 +88,21 @@ FaultCase fault_case(std::uint64_t seed) {
   return c;
 }
 
+FaultCase class_case(std::uint64_t seed) {
+  FaultCase c = fault_case(seed);
+  Random random(seed * 0xd1342543de82ef95ULL + 1);
+  for (workload::ScenarioModel& m : c.scenario.models) {
+    m.cls = static_cast<Class>(random.below(3));
+    if (m.cls == Class::normal) continue;
+    if (random.below(3) == 0) m.slo = Duration::max();
+    if (m.cls == Class::best_effort && random.below(2) == 0)
+      m.process = workload::ArrivalSpec{.kind = workload::ArrivalKind::closed,
+                                        .clients = 1 + static_cast<int>(random.below(6))};
+    if (m.cls == Class::real_time && random.below(2) == 0) m.rate = {{0ms, 5 + 100 * random.uniform()}};
+  }
+  // There is some class beside normal in any case.
+  c.scenario.models.front().cls = random.below(2) == 0 ? Class::real_time : Class::best_effort;
+  return c;
+}
+
 }  // namespace carillon::simulate::testing

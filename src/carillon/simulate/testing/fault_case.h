@@ -17,5 +17,7 @@ struct FaultCase {
 // By the seed: one to four devices, one to eight models, memory that may be scarce, any load, and some
 // faults.
 FaultCase fault_case(std::uint64_t seed);
+// The same with requests of all classes.
+FaultCase class_case(std::uint64_t seed);
 
 }  // namespace carillon::simulate::testing

@@ -31,6 +31,7 @@ IntervalFigures* Tally::interval(TimePoint at) {
 void Tally::sent(const Request& request) {
   ModelFigures& model = figures_.models[request.model.index()];
   if (request.arrival >= warm_) ++model.offered;
+  if (request.arrival >= warm_) ++figures_.classes[static_cast<std::size_t>(request.cls)].offered;
   if (IntervalFigures* in = interval(request.arrival)) {
     ++in->offered;
     ++model.offered_by[static_cast<std::size_t>(in - figures_.intervals.data())];
@@ -47,6 +48,12 @@ void Tally::outcome(const Request& request, Observer::Outcome outcome, TimePoint
     if (outcome == refused) ++model.refused;
     if (outcome == cancelled) ++model.cancelled;
     if (outcome == on_time || outcome == late) model.latencies.push_back(latency);
+    ClassFigures& cls = figures_.classes[static_cast<std::size_t>(request.cls)];
+    if (outcome == on_time) ++cls.on_time;
+    if (outcome == late) ++cls.late;
+    if (outcome == refused) ++cls.refused;
+    if (outcome == cancelled) ++cls.cancelled;
+    if (outcome == on_time || outcome == late) cls.latencies.push_back(latency);
   }
   if (IntervalFigures* in = interval(request.arrival)) {
     if (outcome == on_time) ++in->on_time;
@@ -57,13 +64,16 @@ void Tally::outcome(const Request& request, Observer::Outcome outcome, TimePoint
   }
 }
 
-void Tally::ran(const Execution& execution, bool success) {
+void Tally::ran(const Execution& execution, Duration busy, bool success) {
   const TimePoint start = execution.start, end = execution.end;
   const auto batch = static_cast<std::size_t>(execution.batch);
+  const Duration within = std::max(Duration{0}, std::min(end, end_) - std::max(start, warm_));
   figures_.busy[execution.device.index()] +=
-      std::max(Duration{0}, std::min(end, end_) - std::max(start, warm_));
+      busy == end - start ? within
+                          : from_ns(static_cast<double>(busy.count()) * static_cast<double>(within.count()) /
+                                    static_cast<double>((end - start).count()));
   if (IntervalFigures* in = interval(start)) {
-    in->busy += end - start;
+    in->busy += busy;
     if (used_.emplace(in - figures_.intervals.data(), execution.device).second) ++in->devices_used;
   }
   if (start < warm_) return;
@@ -114,6 +124,16 @@ std::vector<std::string> Tally::differences(const Figures& told) const {
     same("latencies of " + ours.name, ours.latencies, theirs.latencies);
     same("offered by interval of " + ours.name, ours.offered_by, theirs.offered_by);
     same("on time by interval of " + ours.name, ours.on_time_by, theirs.on_time_by);
+  }
+  for (std::size_t i = 0; i < figures_.classes.size(); ++i) {
+    const ClassFigures &ours = figures_.classes[i], &theirs = told.classes[i];
+    const std::string of = " of class " + std::to_string(i);
+    same("offered" + of, ours.offered, theirs.offered);
+    same("on time" + of, ours.on_time, theirs.on_time);
+    same("late" + of, ours.late, theirs.late);
+    same("refused" + of, ours.refused, theirs.refused);
+    same("cancelled" + of, ours.cancelled, theirs.cancelled);
+    same("latencies" + of, ours.latencies, theirs.latencies);
   }
   same("intervals", figures_.intervals.size(), told.intervals.size());
   for (std::size_t i = 0; i < std::min(figures_.intervals.size(), told.intervals.size()); ++i)

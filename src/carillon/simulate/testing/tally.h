@@ -19,7 +19,7 @@ class Tally {
   void outcome(const Request& request, Observer::Outcome outcome, TimePoint at);
   void decided() { ++figures_.decisions; }
   // An INFER that left the device: it ended, was stopped, or went with its device.
-  void ran(const Execution& execution, bool success);
+  void ran(const Execution& execution, Duration busy, bool success);  // of it, it was busy so long
   void loaded(TimePoint start);
   void unloaded() { ++figures_.unloads; }
   void stopped() { ++figures_.stopped; }

@@ -1,0 +1,1094 @@
+#include "carillon/schedule/classes.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::schedule {
+namespace {
+
+constexpr std::uint32_t no_copy = ~std::uint32_t{0};
+// LOADs of a pinned model that may fail before what the policy sends to the device waits for it no more.
+constexpr std::uint32_t patience = 3;
+constexpr Duration first_retry = 10ms, last_retry = 1s;
+
+DeviceId device_of(std::uint32_t place) {
+  return DeviceId{place};
+}
+ModelId model_of(std::uint32_t place) {
+  return ModelId{place};
+}
+
+}  // namespace
+
+TimePoint Classed::decide(const Event& event, TimePoint now, Actions& out) {
+  seen_ = out.size();
+  if (!begun_) {
+    if (const auto* change = std::get_if<ModelChanged>(&event)) {
+      before_.push_back(*change);
+      return TimePoint::max();
+    }
+    begin(event, now, out);
+  }
+  std::visit([&](const auto& what) { on(what, now, out); }, event);
+  settle(now, out);
+  if (std::holds_alternative<Wake>(event)) asked_ = TimePoint::max();
+  // A Wake that was asked for and is late has yet to come.
+  const TimePoint wake = std::min(policy_wake_, wakes_at());
+  return asked_ = wake <= now ? std::min(wake, asked_) : wake;
+}
+
+// The models that came before anything else, with what is pinned of them.
+void Classed::begin(const Event& event, TimePoint now, Actions& out) {
+  begun_ = true;
+  for (const ModelChanged& each : before_) {
+    if (each.model.index() >= models_.size()) models_.resize(each.model.index() + 1);
+    Model& m = models_[each.model.index()];
+    if (each.info) m.info = each.info;
+    m.served = each.info != nullptr;
+  }
+  if (const auto* device = std::get_if<DeviceChanged>(&event); device != nullptr && device->alive) {
+    chosen_ = true;
+    for (const ModelId model : choose_pins(device->pages)) models_[model.index()].pinned = follows_ = true;
+  }
+  for (const ModelChanged& each : before_) {
+    const Model& m = models_[each.model.index()];
+    if (m.pinned && each.info == m.info)
+      tell(each.model, now, out);
+    else
+      ask(each, now, out);
+  }
+  before_.clear();
+}
+
+void Classed::ask(const Event& event, TimePoint now, Actions& out) {
+  seen_ = out.size();
+  policy_wake_ = policy_->decide(event, now, out);
+  std::size_t kept = seen_;
+  for (std::size_t i = seen_; i < out.size(); ++i) {
+    if (!heed(out[i], now)) continue;
+    if (kept != i) out[kept] = std::move(out[i]);
+    ++kept;
+  }
+  out.erase(out.begin() + static_cast<std::ptrdiff_t>(kept), out.end());
+}
+
+// What the policy wants; false where it is held back, or has come to nothing.
+bool Classed::heed(const Action& action, TimePoint now) {
+  const auto held_back = [&](DeviceId id) {
+    Device& d = devices_[id.index()];
+    if (!must_wait(action, d.held)) return false;
+    d.held.push_back(action);
+    ++held_;
+    return true;
+  };
+  if (const auto* infer = std::get_if<Infer>(&action)) {
+    if (!follows_) return true;
+    if (held_back(infer->device)) return false;
+    follow(action);
+  } else if (const auto* load = std::get_if<Load>(&action)) {
+    if (held_back(load->device)) return false;
+    follow(action);
+  } else if (const auto* unload = std::get_if<Unload>(&action)) {
+    if (held_back(unload->device)) {
+      reside(unload->device, unload->model, Residence::leaving);
+      return false;
+    }
+    follow(action);
+  } else if (const auto* refusal = std::get_if<Refuse>(&action)) {
+    if (handed_.size() == 0) return true;
+    if (const auto model = handed_.erase(refusal->request)) {
+      models_[model->index()].handed.reset();
+      unhanded_.push_back(*model);
+    }
+  } else if (held_ > 0) {
+    ActionId ends{};
+    DeviceId on{};
+    if (const auto* stop = std::get_if<Stop>(&action))
+      std::tie(ends, on) = std::pair(stop->id, stop->device);
+    else if (const auto* preempt = std::get_if<Preempt>(&action))
+      std::tie(ends, on) = std::pair(preempt->id, preempt->device);
+    else
+      return true;
+    Device& d = devices_[on.index()];
+    const auto found = std::ranges::find_if(d.held, [&](const Action& held) {
+      const auto* held_infer = std::get_if<Infer>(&held);
+      return held_infer != nullptr && held_infer->id == ends;
+    });
+    if (found == d.held.end()) return true;
+    if (const auto* preempt = std::get_if<Preempt>(&action);
+        preempt == nullptr || preempt->after == device::After::drop) {
+      returned_.push_back({.id = ends, .status = ActionStatus::stopped, .start = now, .end = now, .duration = {}});
+      d.held.erase(found);
+      --held_;
+    }
+    return false;
+  }
+  return true;
+}
+
+// What came of it all, until nothing more does.
+void Classed::settle(TimePoint now, Actions& out) {
+  const auto take = [](auto& from) {
+    auto taken = from.back();
+    from.pop_back();
+    return taken;
+  };
+  while (true) {
+    if (!untended_.empty()) {
+      const auto [device, model] = take(untended_);
+      tend(device, model, now, out);
+    } else if (!returned_.empty()) {
+      ask(take(returned_), now, out);
+    } else if (!unfilled_.empty()) {
+      const DeviceId device = take(unfilled_);
+      send_urgent(device, now, out);
+      send_patient(device, now, out);
+    } else if (!unhanded_.empty()) {
+      hand_over(take(unhanded_), now, out);
+    } else if (wakes_at() <= now) {
+      expire(now, out);
+    } else {
+      return;
+    }
+  }
+}
+
+// --- What happens
+
+void Classed::on(const RequestArrived& event, TimePoint now, Actions& out) {
+  const Request& request = event.request;
+  if (request.cls == Class::normal) return ask(event, now, out);
+  const std::uint32_t index = kept_.take();
+  kept_[index] = {.request = request, .due = request.deadline, .device = {}};
+  kept_by_id_.insert(request.id, index);
+  if (request.cls == Class::best_effort) return wait_patiently(index, Reason::cannot_finish, now, out);
+  follows_ = true;
+  if (!kept_[index].has_deadline()) kept_[index].due = saturating_add(now, options_.longest_wait);
+  place(index, Reason::cannot_finish, now, out);
+}
+
+void Classed::on(const RequestCancelled& event, TimePoint now, Actions& out) {
+  if (const std::uint32_t* found = kept_by_id_.find(event.request)) {
+    const std::uint32_t index = *found;
+    if (kept_[index].where == Kept::Where::sent) {
+      kept_[index].gone = true;
+      return;
+    }
+    unqueue(index);
+    return forget(index);
+  }
+  if (handed_.size() > 0)
+    if (const auto model = handed_.erase(event.request)) {
+      models_[model->index()].handed.reset();
+      unhanded_.push_back(*model);
+    }
+  if (held_ > 0)
+    return_held(event.model, now, [&](const Infer* infer) {
+      return infer != nullptr && std::ranges::find(infer->requests, event.request) != infer->requests.end();
+    });
+  ask(event, now, out);
+}
+
+void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
+  const auto index = flights_by_id_.erase(event.id);
+  if (!index) {
+    if (!owns(event.id)) ask(event, now, out);  // else it comes twice
+    return;
+  }
+  const Flight flight = std::move(flights_[*index]);
+  flights_.give_back(*index);
+  const bool own = owns(event.id), success = event.status == ActionStatus::success;
+  ActionDone told = event;
+  switch (flight.kind) {
+    case ActionKind::load:
+      loaded(flight.device, flight, success);
+      if (own && !success) {
+        Copy& c = copy(flight.device, flight.model);
+        c.retry = saturating_add(now, std::min(last_retry, first_retry * (1 << std::min(c.failures, 7U))));
+        ++c.failures;
+      }
+      break;
+    case ActionKind::unload:
+      reside(flight.device, flight.model, Residence::absent);
+      break;
+    case ActionKind::infer: {
+      if (own) {
+        ended(event, flight, now, out);
+        break;
+      }
+      Device& d = devices_[flight.device.index()];
+      --d.normal;
+      update_urgent(flight.device);
+      if (flight.uses_copy && --copy(flight.device, flight.model).policys == 0)
+        untended_.emplace_back(flight.device, flight.model);
+      if (options_.tells_share)
+        if (const double share = d.busy.at(now); share > 0)
+          told.duration = from_ns(static_cast<double>(event.duration.count()) / (1 - share));
+      break;
+    }
+  }
+  if (!own) ask(told, now, out);
+}
+
+void Classed::on(const Wake& event, TimePoint now, Actions& out) {
+  if (policy_wake_ <= now) ask(event, now, out);
+}
+
+void Classed::expire(TimePoint now, Actions& out) {
+  while (late_.top_at() <= now) {
+    const DeviceId device = device_of(late_.top());
+    drop_late(device, now, out);
+    update_urgent(device);
+  }
+  while (cold_.top_at() <= now) {
+    const ModelId model = model_of(cold_.top());
+    update_cold(model);  // margins and estimates may be others by now
+    if (cold_.top_at() > now) continue;
+    const std::uint32_t index = *kept_by_id_.find(models_[model.index()].cold.front().id);
+    if (kept_[index].has_deadline())
+      expired(index, now + margins_.worst().dispatch + urgent_time(model), out);
+    else
+      refuse_waiting(index, Reason::no_device, TimePoint::max(), out);
+  }
+  while (patient_.top_at() <= now) {
+    const ModelId model = model_of(patient_.top());
+    update_patient(model);
+    if (patient_.top_at() > now) continue;
+    const std::uint32_t index = *kept_by_id_.find(models_[model.index()].patient.front().id);
+    expired(index, now + margins_.worst().dispatch + patient_time(model), out);
+  }
+  while (retries_.top_at() <= now) {
+    const DeviceId device = device_of(retries_.top());
+    retries_.remove(device.value);
+    for (const auto& [model, c] : devices_[device.index()].copies)
+      if (c.retry > TimePoint{}) untended_.emplace_back(device, model);
+  }
+}
+
+void Classed::on(const DeviceChanged& event, TimePoint now, Actions& out) {
+  const DeviceId id = event.device;
+  if (id.index() >= devices_.size()) devices_.resize(id.index() + 1);
+  margins_.start(id, event.alive);
+  // What it had is nowhere any more.
+  std::vector<std::uint32_t> lost = lose_flights(id), waited;
+  Device& d = devices_[id.index()];
+  d.urgent.visit([&](const EdfQueue::Item& item) {
+    waited.push_back(*kept_by_id_.find(item.id));
+    return true;
+  });
+  for (const std::uint32_t index : waited) unqueue(index);
+  for (const auto& [model, c] : d.copies) {
+    std::erase(models_[model.index()].places, id);
+    unhanded_.push_back(model);
+  }
+  held_ -= d.held.size();
+  alive_ -= d.alive ? 1 : 0;
+  d = Device{.alive = event.alive, .pages = event.pages, .best_effort = event.best_effort};
+  alive_ += d.alive ? 1 : 0;
+  retries_.remove(id.value);
+  update_room(id);
+  update_urgent(id);
+  if (d.alive) {
+    if (!std::exchange(chosen_, true)) {
+      const std::vector<ModelId> pins = choose_pins(event.pages);
+      for (const ModelId model : pins) d.reserved += models_[model.index()].info->pages;
+      for (const ModelId model : pins) change({model, models_[model.index()].info}, true, now, out);
+    } else {
+      // A smaller device than those before: the last that were pinned are no more.
+      const std::vector<ModelId> fitting = choose_pins(event.pages);
+      for (std::uint32_t m = 0; m < models_.size(); ++m)
+        if (models_[m].pinned && std::ranges::find(fitting, model_of(m)) == fitting.end())
+          change({model_of(m), models_[m].info}, false, now, out);
+    }
+    devices_[id.index()].reserved = pinned_pages();
+  }
+  DeviceChanged told = event;
+  if (event.alive) told.pages -= devices_[id.index()].reserved;
+  ask(told, now, out);
+  // The last that is put there is loaded first.
+  for (const Class cls : {Class::best_effort, Class::real_time})
+    for (std::size_t m = models_.size(); event.alive && m-- > 0;)
+      if (models_[m].pinned && models_[m].info->cls == cls)
+        untended_.emplace_back(id, model_of(static_cast<std::uint32_t>(m)));
+  for (std::uint32_t m = 0; event.alive && m < models_.size(); ++m)
+    if (models_[m].served && models_[m].info->pages == 0) requeue(model_of(m), now, out);
+  for (const std::uint32_t index : lost) give_back(index, Book::Failure::lost, now, out);
+  for (const std::uint32_t index : waited) place(index, Reason::device_failed, now, out);
+  if (alive_ > 0) {
+    unfilled_.push_back(id);
+    return;
+  }
+  for (std::uint32_t m = 0; m < models_.size(); ++m)
+    for (const auto where : {Kept::Where::cold, Kept::Where::patient})
+      for (const std::uint32_t index : waiting(where, model_of(m)))
+        refuse_waiting(index, Reason::no_device, TimePoint::max(), out);
+}
+
+void Classed::on(const ModelChanged& event, TimePoint now, Actions& out) {
+  change(event, true, now, out);
+}
+
+// --- Real-time requests
+
+// It comes, or comes again from where it cannot be: to a device that can have it in time, or it is refused.
+void Classed::place(std::uint32_t index, Reason otherwise, TimePoint now, Actions& out) {
+  const ModelId model = kept_[index].request.model;
+  Model& m = models_[model.index()];
+  if (!m.served) return refuse(index, Reason::no_model, TimePoint::max(), out);
+  if (alive_ == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
+  if (somewhere(m)) {
+    TimePoint would_finish = TimePoint::max();
+    if (!admit(index, now, would_finish)) refuse(index, otherwise, would_finish, out);
+    return;
+  }
+  Kept& k = kept_[index];
+  if (!m.pinned) {
+    Request request = k.request;
+    request.cls = Class::normal;
+    forget(index);
+    return ask(RequestArrived{request}, now, out);
+  }
+  const Environment& worst = margins_.worst();
+  if (k.has_deadline()) {
+    k.due = saturating_add(k.request.deadline, -worst.answer);
+    const TimePoint end = now + worst.dispatch + urgent_time(model);
+    if (end > k.due) return refuse(index, otherwise, end + worst.answer, out);
+  }
+  k.where = Kept::Where::cold;
+  m.cold.insert({k.due, k.request.id});
+  update_cold(model);
+}
+
+template <typename Visit>
+void Classed::visit_devices(ModelId model, Visit&& visit) const {
+  const Model& m = models_[model.index()];
+  if (m.info->pages == 0)
+    loads_.visit_first(looked_at, TimePoint::max(), [&](std::uint32_t device) { visit(device_of(device)); });
+  else
+    for (const DeviceId device : m.places) visit(device);
+}
+
+bool Classed::admit(std::uint32_t index, TimePoint now, TimePoint& would_finish) {
+  Kept& k = kept_[index];
+  const ModelId model = k.request.model;
+  Model& m = models_[model.index()];
+  for (int attempt = 0;; ++attempt) {
+    const Duration exec = urgent_time(model);
+    std::optional<std::tuple<TimePoint, std::uint32_t, int, DeviceId>> best;
+    would_finish = TimePoint::max();
+    visit_devices(model, [&](DeviceId id) {
+      const Device& d = devices_[id.index()];
+      const Duration answer = margins_.at(id).answer, time = with_overrun(id, exec);
+      const TimePoint due = k.has_deadline() ? saturating_add(k.request.deadline, -answer) : k.due;
+      const TimePoint start = free_at(id, now);
+      const auto [before, latest] = d.urgent.place(due, k.request.id);
+      const TimePoint end = start + before + time;
+      would_finish = std::min(would_finish, start + d.urgent.total() + time + answer);
+      if (end > due || saturating_add(latest, -(before + time)) < start) return;
+      const auto found = std::tuple(end, d.normal, d.patient, id);
+      best = best ? std::min(*best, found) : found;
+    });
+    if (best) {
+      const DeviceId id = std::get<3>(*best);
+      if (k.has_deadline()) k.due = saturating_add(k.request.deadline, -margins_.at(id).answer);
+      k.where = Kept::Where::urgent;
+      k.device = id;
+      devices_[id.index()].urgent.insert({k.due, k.request.id, with_overrun(id, exec)});
+      update_urgent(id);
+      unfilled_.push_back(id);
+      return true;
+    }
+    if (attempt > 0) return false;
+    // What a slow spell has taught must not keep out for ever what is not measured then.
+    const bool margins = k.has_deadline() && margins_.doubt(k.request.deadline - now, exec, now);
+    if (!m.urgent_times.all().empty()) m.urgent_times.reset_stale(*m.info, now);
+    if (!margins && urgent_time(model) == exec) return false;
+  }
+}
+
+Duration Classed::with_overrun(DeviceId device, Duration exec) const {
+  return exec + from_ns(static_cast<double>(exec.count()) * margins_.at(device).overrun);
+}
+
+// When what is sent now can start.
+TimePoint Classed::free_at(DeviceId id, TimePoint now) const {
+  const Device& d = devices_[id.index()];
+  const Duration dispatch = margins_.at(id).dispatch;
+  TimePoint free = now;
+  for (std::size_t i = 0; i < d.flying.size(); ++i) {
+    const Flight& flight = flights_[d.flying[i]];
+    free = i == 0 ? std::max(free, flight.end) : std::max(free, flight.sent + dispatch) + flight.takes;
+  }
+  return std::max(free, now + dispatch);
+}
+
+void Classed::drop_late(DeviceId id, TimePoint now, Actions& out) {
+  Device& d = devices_[id.index()];
+  while (!d.urgent.empty()) {
+    const std::uint32_t index = *kept_by_id_.find(d.urgent.front().id);
+    const Kept& k = kept_[index];
+    const TimePoint end = free_at(id, now) + urgent_time(k.request.model);
+    if (!k.has_deadline() || end <= k.due) return;
+    expired(index, end, out);
+  }
+}
+
+void Classed::send_urgent(DeviceId id, TimePoint now, Actions& out) {
+  while (devices_[id.index()].alive) {
+    drop_late(id, now, out);
+    Device& d = devices_[id.index()];
+    if (d.urgent.empty() || d.flying.size() >= options_.in_flight) break;
+    const std::uint32_t first = *kept_by_id_.find(d.urgent.front().id);
+    const ModelId model = kept_[first].request.model;
+    if (!usable(d, model)) {
+      unqueue(first);
+      place(first, Reason::deadline_passed, now, out);
+      continue;
+    }
+    // Those of its model that follow it may go with it, where that ends it in time and the others no later.
+    const auto& batches = models_[model.index()].info->batches;
+    gathered_.clear();
+    d.urgent.visit([&](const EdfQueue::Item& item) {
+      if (gathered_.size() == static_cast<std::size_t>(batches.back().batch) ||
+          kept_[*kept_by_id_.find(item.id)].request.model != model)
+        return false;
+      gathered_.push_back(item.id);
+      return true;
+    });
+    const TimePoint start = free_at(id, now), due = d.urgent.front().due;
+    const Duration alone = with_overrun(id, urgent_time(model));
+    std::size_t batch = 0;
+    for (std::size_t i = 1; i < batches.size(); ++i) {
+      if (static_cast<std::size_t>(batches[i].batch) > gathered_.size()) break;
+      const Duration time = with_overrun(id, urgent_time(model, i));
+      if (time <= batches[i].batch * alone && start + time <= due) batch = i;
+    }
+    const Duration exec = urgent_time(model, batch);
+    gathered_.resize(static_cast<std::size_t>(batches[batch].batch));
+    batch_ = gathered_;
+    TimePoint latest = TimePoint::max();
+    for (const RequestId request : batch_) {
+      const std::uint32_t index = *kept_by_id_.find(request);
+      if (kept_[index].has_deadline()) latest = std::min(latest, saturating_add(kept_[index].due, -exec));
+      unqueue(index);
+      kept_[index].where = Kept::Where::sent;
+    }
+    send(id, model, Class::real_time, batch, {TimePoint::min(), latest}, exec, now, out);
+  }
+  update_urgent(id);
+}
+
+// How busy the device is, and when the first that waits there is late.
+void Classed::update_urgent(DeviceId id) {
+  const Device& d = devices_[id.index()];
+  if (!d.alive) {
+    loads_.remove(id.value);
+    late_.remove(id.value);
+    return;
+  }
+  // Of those that have none of it, first those that run nothing else either.
+  const TimePoint end = !d.flying.empty()  ? flights_[d.flying.back()].end
+                        : d.urgent.empty() ? TimePoint::min() + Duration{d.normal}
+                                           : TimePoint{};
+  loads_.set(id.value, saturating_add(end, d.urgent.total()));
+  if (d.urgent.empty()) return late_.remove(id.value);
+  const Kept& first = kept_[*kept_by_id_.find(d.urgent.front().id)];
+  if (!first.has_deadline()) return late_.remove(id.value);
+  const Duration least = margins_.at(id).dispatch + urgent_time(first.request.model);
+  late_.set(id.value, saturating_add(first.due, -least + 1ns));
+}
+
+void Classed::update_cold(ModelId model) {
+  const Model& m = models_[model.index()];
+  if (m.cold.empty()) return cold_.remove(model.value);
+  const Kept& first = kept_[*kept_by_id_.find(m.cold.front().id)];
+  const Duration least = margins_.worst().dispatch + urgent_time(model);
+  cold_.set(model.value, first.has_deadline() ? saturating_add(first.due, -least + 1ns) : first.due);
+}
+
+// --- Best effort
+
+void Classed::wait_patiently(std::uint32_t index, Reason otherwise, TimePoint now, Actions& out) {
+  Kept& k = kept_[index];
+  const ModelId model = k.request.model;
+  Model& m = models_[model.index()];
+  if (!m.served) return refuse(index, Reason::no_model, TimePoint::max(), out);
+  if (alive_ == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
+  if (k.has_deadline()) {
+    const Environment& worst = margins_.worst();
+    const auto end = [&] { return now + worst.dispatch + patient_time(model); };
+    k.due = saturating_add(k.request.deadline, -worst.answer);
+    if (end() > k.due && !m.patient_times.all().empty()) m.patient_times.reset_stale(*m.info, now);
+    if (end() > k.due) return refuse(index, otherwise, end() + worst.answer, out);
+  }
+  k.where = Kept::Where::patient;
+  if (m.patient.empty()) m.turn = std::max(m.turn, turn_);  // what it did not ask for it is not owed
+  m.patient.insert({k.due, k.request.id});
+  update_patient(model);
+  offer(model);
+}
+
+// Some device may have room for it, or it has to be loaded.
+void Classed::offer(ModelId model) {
+  const Model& m = models_[model.index()];
+  if (m.patient.empty()) return;
+  if (!somewhere(m)) return unhanded_.push_back(model);
+  if (m.info->pages == 0) {
+    if (!rooms_.empty()) unfilled_.push_back(device_of(rooms_.top()));
+    return;
+  }
+  std::optional<DeviceId> best;
+  for (const DeviceId id : m.places) {
+    const Device& d = devices_[id.index()];
+    if (has_room(d) && (!best || d.patient < devices_[best->index()].patient)) best = id;
+  }
+  if (best) unfilled_.push_back(*best);
+}
+
+void Classed::send_patient(DeviceId id, TimePoint now, Actions& out) {
+  while (has_room(devices_[id.index()]) && !turns_.empty()) {
+    // Mostly one of the first is there.
+    std::optional<ModelId> next;
+    for (std::size_t most = 4; !next; most = turns_.size()) {
+      turns_.visit_first(most, TimePoint::max(), [&](std::uint32_t model) {
+        if (!next && usable(devices_[id.index()], model_of(model))) next = model_of(model);
+      });
+      if (most >= turns_.size()) break;
+    }
+    if (!next) return;
+    send_patient(id, *next, now, out);
+  }
+}
+
+void Classed::send_patient(DeviceId id, ModelId model, TimePoint now, Actions& out) {
+  Model& m = models_[model.index()];
+  const auto& batches = m.info->batches;
+  const TimePoint due = m.patient.front().due;
+  const Duration longest = std::max(patient_time(model), options_.longest_batch);
+  // Of the sizes that there are requests for, the one that serves most by time.
+  std::size_t batch = 0;
+  for (std::size_t i = 1; i < batches.size(); ++i) {
+    if (static_cast<std::size_t>(batches[i].batch) > m.patient.size()) break;
+    const Duration time = patient_time(model, i);
+    if (time <= longest && saturating_add(now + margins_.at(id).dispatch, time) <= due &&
+        time * batches[batch].batch < patient_time(model, batch) * batches[i].batch)
+      batch = i;
+  }
+  const Duration exec = patient_time(model, batch);
+  batch_.clear();
+  while (batch_.size() < static_cast<std::size_t>(batches[batch].batch)) {
+    const std::uint32_t index = *kept_by_id_.find(m.patient.front().id);
+    batch_.push_back(kept_[index].request.id);
+    unqueue(index);
+    kept_[index].where = Kept::Where::sent;
+  }
+  const TimePoint latest = due == TimePoint::max() ? due : std::max(now, saturating_add(due, -exec));
+  turn_ = m.turn;
+  m.turn += exec;
+  update_patient(model);
+  send(id, model, Class::best_effort, batch, {now, latest}, exec, now, out);
+}
+
+// Nobody has the model: the policy is to load it.
+void Classed::hand_over(ModelId model, TimePoint now, Actions& out) {
+  Model& m = models_[model.index()];
+  if (m.patient.empty() || m.handed || !m.served || m.pinned || alive_ == 0 || somewhere(m)) return;
+  const std::uint32_t index = *kept_by_id_.find(m.patient.front().id);
+  Request request = kept_[index].request;
+  request.cls = Class::normal;
+  unqueue(index);
+  forget(index);
+  m.handed = request.id;
+  handed_.insert(request.id, model);
+  ask(RequestArrived{request}, now, out);
+}
+
+// The model is somewhere: what was handed over is a request as any.
+void Classed::unhand(Model& m) {
+  if (m.handed) handed_.erase(*std::exchange(m.handed, std::nullopt));
+}
+
+void Classed::update_room(DeviceId id) {
+  const Device& d = devices_[id.index()];
+  if (has_room(d))
+    rooms_.set(id.value, TimePoint{Duration{d.patient}});
+  else
+    rooms_.remove(id.value);
+}
+
+void Classed::update_patient(ModelId model) {
+  const Model& m = models_[model.index()];
+  if (m.patient.empty()) {
+    turns_.remove(model.value);
+    return patient_.remove(model.value);
+  }
+  turns_.set(model.value, TimePoint{m.turn});
+  const TimePoint due = m.patient.front().due;
+  if (due == TimePoint::max()) return patient_.remove(model.value);
+  const Duration least = margins_.worst().dispatch + patient_time(model);
+  patient_.set(model.value, saturating_add(due, -least + 1ns));
+}
+
+// --- Both
+
+Classed::Flight& Classed::take_flight(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
+  const std::uint32_t index = flights_.take();
+  flights_by_id_.insert(id, index);
+  Flight& flight = flights_[index];
+  flight.id = id;
+  flight.kind = kind;
+  flight.device = device;
+  flight.model = model;
+  flight.cls = Class::normal;
+  flight.version = models_[model.index()].version;
+  flight.requests.clear();
+  flight.uses_copy = kind == ActionKind::infer && models_[model.index()].info->pages > 0;
+  return flight;
+}
+
+// An INFER of the requests in batch_.
+void Classed::send(DeviceId id, ModelId model, Class cls, std::size_t batch, Window window, Duration expected,
+                   TimePoint now, Actions& out) {
+  Device& d = devices_[id.index()];
+  const TimePoint free = free_at(id, now);
+  Flight& flight = take_flight(ActionId{next_own_++}, ActionKind::infer, id, model);
+  flight.cls = cls;
+  flight.batch = batch;
+  flight.requests.assign(batch_.begin(), batch_.end());
+  flight.expected = expected;
+  flight.sent = now;
+  if (flight.uses_copy) ++copy(id, model).own;
+  if (cls == Class::real_time) {
+    flight.takes = with_overrun(id, expected);
+    flight.end = free + flight.takes;
+    flight.at_once = d.flying.empty();
+    d.flying.push_back(*flights_by_id_.find(flight.id));
+  } else {
+    ++d.patient;
+    update_room(id);
+  }
+  out.emplace_back(Infer{flight.id, id, model, batch_, window, expected, cls});
+}
+
+// One of our own INFERs, which is under way no more.
+void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now, Actions& out) {
+  const DeviceId id = flight.device;
+  Device& d = devices_[id.index()];
+  Model& m = models_[flight.model.index()];
+  const bool success = done.status == ActionStatus::success, current = flight.version == m.version;
+  const bool ran = success || done.status == ActionStatus::failed;
+  if (flight.cls == Class::real_time) {
+    const auto found = std::ranges::find_if(
+        d.flying, [&](std::uint32_t each) { return flights_[each].id == flight.id; });
+    const bool first = found == d.flying.begin();
+    d.flying.erase(found);
+    if (first && !d.flying.empty()) {
+      Flight& next = flights_[d.flying.front()];
+      next.end = std::max(std::min(ran ? done.end : now, now), next.sent + margins_.at(id).dispatch) +
+                 next.takes;
+    }
+    if (ran) d.busy.add(done.duration, now);
+    if (success) {
+      margins_.observe(id, {.decided = flight.sent,
+                            .at_once = flight.at_once,
+                            .estimate = flight.expected,
+                            .start = done.start,
+                            .end = done.end,
+                            .took = done.duration,
+                            .heard = now});
+      if (current)
+        m.urgent_times.add(*m.info, flight.batch, done.duration, now, stale_after, [](std::size_t) {});
+    }
+  } else {
+    --d.patient;
+    update_room(id);
+    if (ran && current) {
+      m.turn += done.duration - flight.expected;
+      if (success)
+        m.patient_times.add(*m.info, flight.batch, done.duration, now, stale_after, [](std::size_t) {});
+      update_patient(flight.model);
+    }
+  }
+  if (flight.uses_copy) {
+    Copy& c = copy(id, flight.model);
+    if (--c.own == 0) untended_.emplace_back(id, flight.model);
+    if (done.status == ActionStatus::not_loaded && current && c.residence == Residence::loaded) {
+      // The device knows better.
+      c.retry = saturating_add(now, first_retry);
+      reside(id, flight.model, Residence::absent);
+    }
+  }
+  const auto failure =
+      done.status == ActionStatus::too_late ? Book::Failure::late : Book::failure_of(done.status);
+  for (const RequestId request : flight.requests) {
+    const std::uint32_t index = *kept_by_id_.find(request);
+    if (success || kept_[index].gone)
+      forget(index);
+    else
+      give_back(index, failure, now, out);
+  }
+  unfilled_.push_back(id);
+}
+
+// It ran in vain, or not at all.
+void Classed::give_back(std::uint32_t index, Book::Failure failure, TimePoint now, Actions& out) {
+  const Kept& k = kept_[index];
+  if (k.gone) return forget(index);
+  const Reason reason = failure == Book::Failure::late ? Reason::rejected_late : Reason::device_failed;
+  if (!book_.try_again(k.request.id, failure)) return refuse(index, reason, TimePoint::max(), out);
+  if (k.request.cls == Class::real_time)
+    place(index, reason, now, out);
+  else
+    wait_patiently(index, reason, now, out);
+}
+
+void Classed::refuse(std::uint32_t index, Reason reason, TimePoint would_finish, Actions& out) {
+  out.emplace_back(Refuse{kept_[index].request.id, reason, would_finish});
+  forget(index);
+}
+
+void Classed::refuse_waiting(std::uint32_t index, Reason reason, TimePoint would_finish, Actions& out) {
+  unqueue(index);
+  refuse(index, reason, would_finish, out);
+}
+
+// One that waits and whose run would end at `end`, which is too late.
+void Classed::expired(std::uint32_t index, TimePoint end, Actions& out) {
+  const Kept& k = kept_[index];
+  refuse_waiting(index, Reason::deadline_passed, end + (k.request.deadline - k.due), out);
+}
+
+void Classed::forget(std::uint32_t index) {
+  book_.close(kept_[index].request.id);
+  kept_by_id_.erase(kept_[index].request.id);
+  kept_.give_back(index);
+}
+
+// From where it waits.
+void Classed::unqueue(std::uint32_t index) {
+  const Kept& k = kept_[index];
+  const ModelId model = k.request.model;
+  switch (k.where) {
+    case Kept::Where::urgent:
+      devices_[k.device.index()].urgent.erase(k.due, k.request.id);
+      update_urgent(k.device);
+      break;
+    case Kept::Where::cold:
+      models_[model.index()].cold.erase(k.due, k.request.id);
+      update_cold(model);
+      break;
+    case Kept::Where::patient:
+      models_[model.index()].patient.erase(k.due, k.request.id);
+      update_patient(model);
+      break;
+    case Kept::Where::sent:
+      break;
+  }
+}
+
+// Those that wait so, in their order.
+std::vector<std::uint32_t> Classed::waiting(Kept::Where where, ModelId model) const {
+  const Model& m = models_[model.index()];
+  std::vector<std::uint32_t> found;
+  (where == Kept::Where::cold ? m.cold : m.patient).visit([&](const EdfQueue::Item& item) {
+    found.push_back(*kept_by_id_.find(item.id));
+    return true;
+  });
+  return found;
+}
+
+// The model has come to be somewhere: those that waited for that.
+void Classed::requeue(ModelId model, TimePoint now, Actions& out) {
+  for (const std::uint32_t index : waiting(Kept::Where::cold, model)) {
+    unqueue(index);
+    place(index, Reason::deadline_passed, now, out);
+  }
+  offer(model);
+}
+
+// --- Residence
+
+const Classed::Copy* Classed::find(const Device& d, ModelId model) const {
+  if (model.index() >= d.copy_of.size() || d.copy_of[model.index()] == no_copy) return nullptr;
+  return &d.copies[d.copy_of[model.index()]].second;
+}
+
+Classed::Copy& Classed::copy(DeviceId id, ModelId model) {
+  Device& d = devices_[id.index()];
+  if (model.index() >= d.copy_of.size()) d.copy_of.resize(models_.size(), no_copy);
+  std::uint32_t& at = d.copy_of[model.index()];
+  if (at == no_copy) {
+    at = static_cast<std::uint32_t>(d.copies.size());
+    d.copies.emplace_back(model, Copy{});
+  }
+  return d.copies[at].second;
+}
+
+bool Classed::usable(const Device& d, ModelId model) const {
+  const Model& m = models_[model.index()];
+  if (!d.alive || !m.served) return false;
+  if (m.info->pages == 0) return true;
+  const Copy* c = find(d, model);
+  return c != nullptr && c->residence == Residence::loaded;
+}
+
+void Classed::reside(DeviceId id, ModelId model, Residence residence) {
+  Device& d = devices_[id.index()];
+  Model& m = models_[model.index()];
+  Copy& c = copy(id, model);
+  const Residence before = std::exchange(c.residence, residence);
+  if (residence == Residence::absent && std::exchange(c.pin, false)) {
+    d.taken -= c.pages;
+    // There is room for another.
+    for (const auto& [other, each] : d.copies)
+      if (models_[other.index()].pinned && each.residence == Residence::absent)
+        untended_.emplace_back(id, other);
+  }
+  untended_.emplace_back(id, model);
+  if ((before == Residence::loaded) == (residence == Residence::loaded)) return;
+  if (residence == Residence::loaded) {
+    m.places.push_back(id);
+    c.failures = 0;
+    c.retry = TimePoint{};
+    unhand(m);
+  } else {
+    std::erase(m.places, id);
+    unhanded_.push_back(model);
+  }
+  unfilled_.push_back(id);
+}
+
+// A LOAD has ended.
+void Classed::loaded(DeviceId id, const Flight& load, bool success) {
+  const Model& m = models_[load.model.index()];
+  const bool current = load.version == m.version && m.served;
+  reside(id, load.model,
+         !success  ? Residence::absent
+         : current ? Residence::loaded
+                   : Residence::leaving);
+}
+
+// Loads or unloads where the layer is to, and lets go what has waited for that.
+void Classed::tend(DeviceId id, ModelId model, TimePoint now, Actions& out) {
+  Device& d = devices_[id.index()];
+  if (!d.alive) return;
+  const Model& m = models_[model.index()];
+  if (m.info->pages > 0 || find(d, model) != nullptr) {
+    Copy& c = copy(id, model);
+    const std::uint64_t pages = m.info->pages;
+    if (c.pin && c.residence == Residence::leaving && c.own == 0 && c.policys == 0) {
+      c.residence = Residence::unloading;
+      const ActionId action{next_own_++};
+      take_flight(action, ActionKind::unload, id, model);
+      out.emplace_back(Unload{action, id, model});
+    } else if (m.pinned && c.residence == Residence::absent && d.taken + pages <= d.reserved) {
+      if (now < c.retry) {
+        if (!retries_.contains(id.value) || c.retry < retries_.at(id.value)) retries_.set(id.value, c.retry);
+      } else {
+        c.pin = true;
+        c.pages = pages;
+        d.taken += pages;
+        c.residence = Residence::loading;
+        const ActionId action{next_own_++};
+        take_flight(action, ActionKind::load, id, model);
+        out.emplace_back(Load{action, id, model, {now, TimePoint::max()}, m.info->load});
+      }
+    } else if (c.residence == Residence::loaded) {
+      requeue(model, now, out);
+    }
+  }
+  if (held_ > 0) release(id, out);
+}
+
+// What the policy sends to a device is held back where that would make nonsense: an INFER of a pinned model
+// that is not there yet, as at a device's start (the policy takes it to be); an UNLOAD of what requests kept
+// from the policy use; a LOAD while a copy is there that was pinned; and what follows such a LOAD.
+bool Classed::must_wait(const Action& action, std::span<const Action> before) const {
+  const auto held = [&](ModelId model) {
+    return std::ranges::any_of(before, [&](const Action& each) {
+      if (const auto* load = std::get_if<Load>(&each)) return load->model == model;
+      if (const auto* unload = std::get_if<Unload>(&each)) return unload->model == model;
+      return false;
+    });
+  };
+  if (const auto* infer = std::get_if<Infer>(&action)) {
+    const Model& m = models_[infer->model.index()];
+    if (m.info->pages == 0) return false;
+    if (held(infer->model)) return true;
+    if (!m.pinned) return false;
+    const Copy* c = find(devices_[infer->device.index()], infer->model);
+    return c == nullptr || (c->residence != Residence::loaded && c->failures < patience);
+  }
+  if (const auto* load = std::get_if<Load>(&action)) {
+    const Copy* c = find(devices_[load->device.index()], load->model);
+    return held(load->model) || (c != nullptr && c->residence != Residence::absent);
+  }
+  if (const auto* unload = std::get_if<Unload>(&action)) {
+    const Copy* c = find(devices_[unload->device.index()], unload->model);
+    return held(unload->model) || (c != nullptr && c->own > 0);
+  }
+  return false;
+}
+
+void Classed::release(DeviceId id, Actions& out) {
+  Device& d = devices_[id.index()];
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < d.held.size(); ++i) {
+    if (must_wait(d.held[i], std::span(d.held).first(kept))) {
+      if (kept != i) std::swap(d.held[kept], d.held[i]);
+      ++kept;
+      continue;
+    }
+    follow(d.held[i]);
+    out.push_back(std::move(d.held[i]));
+    --held_;
+  }
+  d.held.erase(d.held.begin() + static_cast<std::ptrdiff_t>(kept), d.held.end());
+}
+
+// What is held back of the model's and will not be sent: as if the device had refused it.
+template <typename Which>
+void Classed::return_held(ModelId model, TimePoint now, Which&& which) {
+  for (Device& d : devices_)
+    std::erase_if(d.held, [&](const Action& held) {
+      const auto* infer = std::get_if<Infer>(&held);
+      const auto* load = std::get_if<Load>(&held);
+      if (infer == nullptr && load == nullptr) return false;
+      if ((infer != nullptr ? infer->model : load->model) != model || !which(infer)) return false;
+      returned_.push_back({.id = infer != nullptr ? infer->id : load->id,
+                           .status = ActionStatus::too_late,
+                           .start = now,
+                           .end = now,
+                           .duration = {}});
+      --held_;
+      return true;
+    });
+}
+
+// The policy's action is on its way.
+void Classed::follow(const Action& action) {
+  if (const auto* infer = std::get_if<Infer>(&action)) {
+    const Flight& flight = take_flight(infer->id, ActionKind::infer, infer->device, infer->model);
+    ++devices_[infer->device.index()].normal;
+    if (flight.uses_copy) ++copy(infer->device, infer->model).policys;
+    update_urgent(infer->device);
+  } else if (const auto* load = std::get_if<Load>(&action)) {
+    take_flight(load->id, ActionKind::load, load->device, load->model);
+    reside(load->device, load->model, Residence::loading);
+  } else if (const auto* unload = std::get_if<Unload>(&action)) {
+    take_flight(unload->id, ActionKind::unload, unload->device, unload->model);
+    reside(unload->device, unload->model, Residence::unloading);
+  }
+}
+
+// What was under way on a device that went; the requests of our own INFERs, by their ids.
+std::vector<std::uint32_t> Classed::lose_flights(DeviceId device) {
+  std::vector<std::uint32_t> lost;
+  for (std::uint32_t i = 0; i < flights_.size(); ++i) {
+    const Flight& flight = flights_[i];
+    const std::uint32_t* found = flights_by_id_.find(flight.id);
+    if (flight.device != device || found == nullptr || *found != i) continue;
+    for (const RequestId request : flight.requests) lost.push_back(*kept_by_id_.find(request));
+    flights_by_id_.erase(flight.id);
+    flights_.give_back(i);
+  }
+  std::ranges::sort(lost, {}, [&](std::uint32_t index) { return kept_[index].request.id; });
+  return lost;
+}
+
+std::uint64_t Classed::pinned_pages() const {
+  std::uint64_t pages = 0;
+  for (const Model& m : models_)
+    if (m.pinned) pages += m.info->pages;
+  return pages;
+}
+
+// Beside those that are pinned, in what every device keeps for that.
+bool Classed::fits(const Model& model) const {
+  if (!pinnable(model) || !chosen_) return false;
+  const std::uint64_t pages = pinned_pages() + model.info->pages;
+  return std::ranges::all_of(devices_, [&](const Device& d) { return !d.alive || pages <= d.reserved; });
+}
+
+// Which models are best pinned where the smallest device has so many pages: see the class's comment.
+std::vector<ModelId> Classed::choose_pins(std::uint64_t pages) const {
+  std::vector<ModelId> chosen;
+  std::vector<bool> is_chosen(models_.size());
+  std::uint64_t taken = 0;
+  for (const Class cls : {Class::real_time, Class::best_effort})
+    for (std::uint32_t i = 0; i < models_.size(); ++i) {
+      const Model& m = models_[i];
+      if (!pinnable(m) || m.info->cls != cls) continue;
+      std::uint64_t largest = 0, normal = 0;
+      for (std::uint32_t j = 0; j < models_.size(); ++j) {
+        const Model& other = models_[j];
+        if (j == i || is_chosen[j] || !other.served) continue;
+        largest = std::max(largest, other.info->pages);
+        normal += other.info->cls == Class::normal ? other.info->pages : 0;
+      }
+      const std::uint64_t beside = cls == Class::best_effort ? std::max(normal, largest) : largest;
+      if (taken + m.info->pages + beside > pages) continue;
+      taken += m.info->pages;
+      is_chosen[i] = true;
+      chosen.push_back(model_of(i));
+    }
+  return chosen;
+}
+
+void Classed::tell(ModelId model, TimePoint now, Actions& out) {
+  const Model& m = models_[model.index()];
+  ModelChanged told{model, m.served ? m.info : nullptr};
+  if (m.pinned) {
+    ModelInfo info = *m.info;
+    info.pages = 0;
+    info.load = Duration{0};
+    told.info = std::make_shared<const ModelInfo>(std::move(info));
+  }
+  ask(told, now, out);
+}
+
+// O(devices, and where it goes also requests).
+void Classed::change(const ModelChanged& change, bool may_be_pinned, TimePoint now, Actions& out) {
+  const ModelId model = change.model;
+  if (model.index() >= models_.size()) models_.resize(model.index() + 1);
+  Model& m = models_[model.index()];
+  ++m.version;
+  m.served = change.info != nullptr;
+  if (change.info) m.info = change.info;
+  m.urgent_times = {};
+  m.patient_times = {};
+  m.pinned = false;
+  m.pinned = may_be_pinned && fits(m);
+  m.places.clear();
+  follows_ = follows_ || m.pinned;
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    if (!devices_[i].alive) continue;
+    if (const Copy* c = find(devices_[i], model); c != nullptr && c->residence == Residence::loaded)
+      copy(device_of(i), model).residence = Residence::leaving;
+    untended_.emplace_back(device_of(i), model);
+    unfilled_.push_back(device_of(i));
+  }
+  return_held(model, now, [](const Infer*) { return true; });
+  tell(model, now, out);
+  if (!m.served) {
+    std::vector<std::uint32_t> refused;
+    for (std::uint32_t i = 0; i < kept_.size(); ++i) {
+      const Kept& k = kept_[i];
+      const std::uint32_t* found = kept_by_id_.find(k.request.id);
+      if (found != nullptr && *found == i && k.request.model == model && k.where != Kept::Where::sent)
+        refused.push_back(i);
+    }
+    std::ranges::sort(refused, {}, [&](std::uint32_t index) { return kept_[index].request.id; });
+    for (const std::uint32_t index : refused) refuse_waiting(index, Reason::no_model, TimePoint::max(), out);
+    return;
+  }
+  if (somewhere(m)) unhand(m);
+  // What waits waits for this version.
+  update_cold(model);
+  update_patient(model);
+  if (somewhere(m) || !m.pinned) requeue(model, now, out);
+}
+
+}  // namespace carillon::schedule

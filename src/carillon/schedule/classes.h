@@ -1,0 +1,278 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/slab.h"
+#include "carillon/schedule/busy_share.h"
+#include "carillon/schedule/edf_queue.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/state/book.h"
+#include "carillon/schedule/state/margins.h"
+#include "carillon/schedule/state/measured_times.h"
+#include "carillon/schedule/state/mirror.h"
+#include "carillon/schedule/timer_heap.h"
+
+namespace carillon::schedule {
+
+struct ClassedOptions {
+  // Real-time INFERs that a device has at a time: one that runs, and one that follows it without a gap. All
+  // others wait here, so that a more urgent one can go before them.
+  std::size_t in_flight = 2;
+  // A real-time request without a deadline counts as due so long after it came: else those that have one
+  // would go before it for ever, and what waits would have no bound. A second is what a device is given before
+  // it is taken to hang.
+  Duration longest_wait = 1s;
+  // A best-effort batch is no longer than that, unless a batch of one is: whose turn it is changes with every
+  // batch.
+  Duration longest_batch = 100ms;
+  // False: the policy is told what the device reports, for comparison.
+  bool tells_share = true;
+};
+
+// A policy on devices that have streams by class (docs/reef.md): it decides on normal requests, as if there
+// were no others. Real-time and best-effort ones are kept from it, and sent to the device by what stands
+// here.
+//
+// Real-time: admitted on arrival where it can be answered in time behind the real-time work that comes before
+// it and without making any behind it late, as nothing else on the device is in its way; else it is refused
+// at once. It goes to the device that has the model and ends it first, in order of deadlines.
+//
+// Best effort: a queue a model, which take turns by the device time that they had. A device gets two for each
+// that it runs at a time. They wait for as long as it takes, or until their deadline.
+//
+// Residence. Models of class real-time, and then best effort, are loaded here on every device and stay there
+// (pinned): the policy is told that they take no pages, and that the device has so many fewer. No more are
+// pinned where the largest of the other models would have no room beside them (for a best-effort one: where
+// the normal models would not all have). Of all others it is the policy that decides what is loaded: a request
+// whose model is nowhere is handed to it as a normal one, of best effort one at a time.
+//
+// What real-time runs take of a device its policy does not see, but as runs that had to wait. Pauses are not
+// reported, and a run that met none says nothing of the next; so the policy is told that all that it ran took
+// longer, by the share of the device's time that real-time runs had of late (BusyShare): d / (1 - share),
+// which is what such a run takes from its start to its end on average.
+//
+// Costs: O(log n) in waiting requests, models and devices, times the best-effort models passed over that a
+// device does not have; a real-time request also looks at the devices that have its model (of one that is
+// everywhere at `looked_at` of them). Normal requests pass for O(1). Not thread-safe.
+class Classed final : public Scheduler {
+ public:
+  // The layer's own actions have ids from here on, ascending: above any that a policy comes to, below those
+  // that a worker keeps for itself (worker::Measuring).
+  static constexpr std::uint64_t first_own = std::uint64_t{1} << 62;
+  static bool owns(ActionId id) { return id.value >= first_own; }
+
+  Classed(std::unique_ptr<Scheduler> policy, const Environment& environment,
+          const ClassedOptions& options = {})
+      : policy_(std::move(policy)), options_(options), margins_(environment) {}
+
+  std::string_view name() const override { return policy_->name(); }
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+
+  // Of that the policy is told that it takes no pages.
+  bool pinned(ModelId model) const { return models_[model.index()].pinned; }
+
+ private:
+  static constexpr std::size_t looked_at = 8;
+
+  // A request that the policy does not know.
+  struct Kept {
+    Request request;
+    TimePoint due;  // when its run has to have ended
+    enum class Where : std::uint8_t {
+      urgent,   // waits for `device`
+      cold,     // real-time: waits until its model, which is pinned, is somewhere
+      patient,  // best effort: waits in its model's queue
+      sent
+    } where{};
+    DeviceId device;
+    bool gone = false;  // sent, and its client has gone
+
+    bool has_deadline() const { return request.deadline != TimePoint::max(); }
+  };
+  struct Copy {
+    Residence residence = Residence::absent;
+    bool pin = false;            // the layer's
+    std::uint64_t pages = 0;     // of it
+    std::uint32_t own = 0;       // INFERs of the layer that are under way
+    std::uint32_t policys = 0;   // and of the policy, as far as they are followed
+    std::uint32_t failures = 0;  // of the layer's LOADs in a row
+    TimePoint retry;             // the next one not before
+  };
+  struct Device {
+    bool alive = false;
+    std::uint64_t pages = 0;
+    std::uint64_t reserved = 0;  // of them: for pinned models; the policy knows of the others
+    std::uint64_t taken = 0;     // of these
+    int best_effort = 1;
+    EdfQueue urgent;
+    std::vector<std::uint32_t> flying;  // real-time INFERs, in the order of sending
+    int patient = 0;                    // best-effort INFERs
+    std::uint32_t normal = 0;           // the policy's INFERs, as far as they are followed
+    BusyShare busy;                     // by real-time runs
+    std::vector<Action> held;           // the policy's, in order: see must_wait()
+    std::vector<std::uint32_t> copy_of;  // by model
+    std::vector<std::pair<ModelId, Copy>> copies;
+  };
+  struct Model {
+    std::shared_ptr<const ModelInfo> info;  // of its last version
+    bool served = false;
+    bool pinned = false;
+    std::uint32_t version = 0;
+    std::vector<DeviceId> places;  // where it is loaded, of models that take pages
+    MeasuredTimes urgent_times, patient_times;
+    EdfQueue cold, patient;
+    Duration turn{0};  // device time that its best-effort runs had, and a start
+    std::optional<RequestId> handed;  // best effort: the policy has it, so that the model comes to be loaded
+  };
+  // What is under way: own actions, and those of the policy that are followed.
+  struct Flight {
+    ActionId id;
+    ActionKind kind{};
+    DeviceId device;
+    ModelId model;
+    Class cls = Class::normal;
+    std::size_t batch = 0;  // its index
+    std::uint32_t version = 0;
+    std::vector<RequestId> requests;  // of own INFERs
+    Duration expected{0}, takes{0};   // EXEC; real-time: with its overrun
+    TimePoint sent;
+    TimePoint end;  // expected
+    bool at_once = false;
+    bool uses_copy = false;  // INFER: it counts there
+  };
+
+  // What happens.
+  void on(const RequestArrived& event, TimePoint now, Actions& out);
+  void on(const RequestCancelled& event, TimePoint now, Actions& out);
+  void on(const ActionDone& event, TimePoint now, Actions& out);
+  void on(const DeviceChanged& event, TimePoint now, Actions& out);
+  void on(const ModelChanged& event, TimePoint now, Actions& out);
+  void on(const RequestProfiled& event, TimePoint now, Actions& out) { ask(event, now, out); }
+  void on(const Wake& event, TimePoint now, Actions& out);
+  void begin(const Event& event, TimePoint now, Actions& out);
+  void ask(const Event& event, TimePoint now, Actions& out);
+  bool heed(const Action& action, TimePoint now);
+  void settle(TimePoint now, Actions& out);
+  TimePoint wakes_at() const {
+    return std::min({late_.top_at(), cold_.top_at(), patient_.top_at(), retries_.top_at()});
+  }
+  void expire(TimePoint now, Actions& out);
+
+  // Real-time requests.
+  void place(std::uint32_t kept, Reason otherwise, TimePoint now, Actions& out);
+  bool admit(std::uint32_t kept, TimePoint now, TimePoint& would_finish);
+  template <typename Visit>
+  void visit_devices(ModelId model, Visit&& visit) const;
+  void send_urgent(DeviceId device, TimePoint now, Actions& out);
+  void drop_late(DeviceId device, TimePoint now, Actions& out);
+  TimePoint free_at(DeviceId device, TimePoint now) const;
+  Duration with_overrun(DeviceId device, Duration exec) const;
+  Duration urgent_time(ModelId model, std::size_t batch = 0) const {
+    return models_[model.index()].urgent_times.of(*models_[model.index()].info, batch);
+  }
+  void update_urgent(DeviceId device);
+  void update_cold(ModelId model);
+
+  // Best effort.
+  void wait_patiently(std::uint32_t kept, Reason otherwise, TimePoint now, Actions& out);
+  void send_patient(DeviceId device, TimePoint now, Actions& out);
+  void send_patient(DeviceId device, ModelId model, TimePoint now, Actions& out);
+  void offer(ModelId model);
+  void hand_over(ModelId model, TimePoint now, Actions& out);
+  void unhand(Model& model);
+  Duration patient_time(ModelId model, std::size_t batch = 0) const {
+    return models_[model.index()].patient_times.of(*models_[model.index()].info, batch);
+  }
+  bool has_room(const Device& device) const {
+    return device.alive && device.patient < 2 * device.best_effort;
+  }
+  void update_room(DeviceId device);
+  void update_patient(ModelId model);
+
+  // Both.
+  void send(DeviceId device, ModelId model, Class cls, std::size_t batch, Window window, Duration expected,
+            TimePoint now, Actions& out);
+  void ended(const ActionDone& done, const Flight& flight, TimePoint now, Actions& out);
+  void give_back(std::uint32_t kept, Book::Failure failure, TimePoint now, Actions& out);
+  void refuse(std::uint32_t kept, Reason reason, TimePoint would_finish, Actions& out);
+  void refuse_waiting(std::uint32_t kept, Reason reason, TimePoint would_finish, Actions& out);
+  void expired(std::uint32_t kept, TimePoint end, Actions& out);
+  void forget(std::uint32_t kept);
+  void unqueue(std::uint32_t kept);
+  void requeue(ModelId model, TimePoint now, Actions& out);
+  std::vector<std::uint32_t> waiting(Kept::Where where, ModelId model) const;
+
+  // Residence.
+  bool somewhere(const Model& model) const {
+    return model.info->pages == 0 ? alive_ > 0 : !model.places.empty();
+  }
+  bool usable(const Device& device, ModelId model) const;
+  const Copy* find(const Device& device, ModelId model) const;
+  Copy& copy(DeviceId device, ModelId model);
+  void reside(DeviceId device, ModelId model, Residence residence);
+  void loaded(DeviceId device, const Flight& load, bool success);
+  bool pinnable(const Model& model) const {
+    return model.served && model.info->cls != Class::normal && model.info->pages > 0;
+  }
+  std::uint64_t pinned_pages() const;
+  bool fits(const Model& model) const;
+  std::vector<ModelId> choose_pins(std::uint64_t pages) const;
+  void change(const ModelChanged& change, bool may_be_pinned, TimePoint now, Actions& out);
+  void tell(ModelId model, TimePoint now, Actions& out);
+  void tend(DeviceId device, ModelId model, TimePoint now, Actions& out);
+  bool must_wait(const Action& action, std::span<const Action> before) const;
+  void release(DeviceId device, Actions& out);
+  template <typename Which>
+  void return_held(ModelId model, TimePoint now, Which&& which);
+  void follow(const Action& action);
+  Flight& take_flight(ActionId id, ActionKind kind, DeviceId device, ModelId model);
+  std::vector<std::uint32_t> lose_flights(DeviceId device);
+
+  std::unique_ptr<Scheduler> policy_;
+  ClassedOptions options_;
+  TimePoint policy_wake_ = TimePoint::max();
+  TimePoint asked_ = TimePoint::max();  // a Wake
+  std::vector<ModelChanged> before_;  // any other event: models are told when it is known what is pinned
+  bool begun_ = false, chosen_ = false;
+  std::size_t seen_ = 0;  // of the decision's actions, those that were heeded
+  bool follows_ = false;  // the policy's INFERs: there is a pinned model, or was a real-time request
+
+  std::vector<Model> models_;
+  std::vector<Device> devices_;
+  std::size_t alive_ = 0;
+  Slab<Kept> kept_;
+  IdMap<RequestId, std::uint32_t> kept_by_id_;
+  IdMap<RequestId, ModelId> handed_;
+  Slab<Flight> flights_;
+  IdMap<ActionId, std::uint32_t> flights_by_id_;
+  Book book_{3, 10};  // what a device whose clock is off refuses at once must end some time
+  Margins margins_;
+  std::uint64_t next_own_ = first_own;
+  std::size_t held_ = 0;  // actions, of all devices
+
+  TimerHeap loads_;    // by device that is alive: when its real-time work ends; the least busy on top
+  TimerHeap rooms_;    // by device that has room for best effort: how many of these it has
+  TimerHeap turns_;    // by model with best-effort requests that wait: the device time that it had
+  Duration turn_{0};   // of the model that was served last, when it was
+  TimerHeap late_;     // by device: when the first that waits there is late
+  TimerHeap cold_;     // by model: the same of its cold ones
+  TimerHeap patient_;  // by model: the same of its patient ones
+  TimerHeap retries_;  // by device: of LOADs
+  // What is to be looked at before the decision is over.
+  std::vector<std::pair<DeviceId, ModelId>> untended_;  // copies that may be loaded or unloaded now
+  std::vector<DeviceId> unfilled_;
+  std::vector<ModelId> unhanded_;
+  std::vector<ActionDone> returned_;  // of what was held back and will not be sent
+  std::vector<RequestId> batch_;      // scratch: of the INFER that is sent
+  std::vector<RequestId> gathered_;   // scratch
+};
+
+}  // namespace carillon::schedule
