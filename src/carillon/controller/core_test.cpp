@@ -364,7 +364,9 @@ TEST_F(CoreTest, OfBestEffortOnlyItsOwnDeadlineCounts) {
 
 TEST_F(CoreTest, ARefusalForWantOfADeadlineSaysSo) {
   on_next<RequestArrived>({Refuse{{0}, Reason::cannot_finish, at(1400ms)}});
-  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  auto urgent = call_of({0}, 1, at(0ms));
+  urgent->cls = Class::real_time;
+  submit(1, std::move(urgent), at(0ms));
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::resource_exhausted);
   EXPECT_EQ(answers[0].answer.status.error().message,

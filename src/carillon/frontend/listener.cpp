@@ -113,9 +113,12 @@ class PortListener final : public Listener {
     tell_exhausted();
     if (handler_.make_room) {
       handler_.make_room();
-      (void)wait(false, 10);
-      connection = accept();
-      if (connection.open()) return take(std::move(connection));
+      // Others close on threads of their own, which a busy machine lets wait; whoever is to come waits with them.
+      for (int tries = 0; tries < 50 && wait(false, 10); ++tries) {
+        connection = accept();
+        if (connection.open()) return take(std::move(connection));
+        if (!out_of_descriptors(errno)) return;
+      }
     }
     refuse_one();
     // Without the reserve there is nothing to be done but to wait for others to close.
