@@ -366,6 +366,7 @@ TEST_F(CoreTest, ARefusalForWantOfADeadlineSaysSo) {
   on_next<RequestArrived>({Refuse{{0}, Reason::cannot_finish, at(1400ms)}});
   auto urgent = call_of({0}, 1, at(0ms));
   urgent->cls = Class::real_time;
+  urgent->class_given = true;
   submit(1, std::move(urgent), at(0ms));
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::resource_exhausted);
@@ -601,6 +602,7 @@ TEST_F(CoreTest, ClassAndPriorityGoToTheScheduler) {
 
 TEST_F(CoreTest, AnInferHasTheClassThatTheSchedulerSays) {
   auto urgent = call_of({0}, 1, at(0ms));
+  urgent->class_given = true;
   urgent->class_given = true;
   urgent->cls = Class::real_time;
   Infer said = infer(1, {{0}});
