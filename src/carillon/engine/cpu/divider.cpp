@@ -15,6 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr Duration never = Duration::max();
+constexpr int most_tries = 5;  // each with about half as much to spend as the one before
 
 // Memory that plans run in, one after the other.
 class TrialMemory {
@@ -214,12 +215,12 @@ Result<PlanParts> Divider::divide(PlanParts whole, const Make& make,
       ++(usual(k) ? u : o);
     }
     Result<PlanParts> made = make(parts);
-    if (!made || tries == 3) return made;
+    if (!made || tries == most_tries) return made;
     Trial divided(std::move(*made), engine_);
     divided.run(memory, weights());
     std::vector<double> ratios;
     spent = Duration{0};
-    for (int round = 0; round < 7 || (round < 25 && spent < milliseconds{500}); ++round) {
+    for (int round = 0; round < 9 || (round < 25 && spent < milliseconds{500}); ++round) {
       const Duration one = first.run(memory, weights()), two = divided.run(memory, weights());
       ratios.push_back(static_cast<double>(two.count()) / static_cast<double>(one.count()));
       spent += one + two;

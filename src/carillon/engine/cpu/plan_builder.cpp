@@ -322,23 +322,25 @@ PlanBuilder::Step PlanBuilder::step_of(const Made& made, const Arguments& argume
   return step;
 }
 
-// `made` for about as many parts, and for how many. Nothing where it would be another implementation, which
-// may be far slower: oneDNN's convolutions by brgemm refuse numbers of threads that would share the work
-// unevenly.
+// `made` for about as many parts, or for half as many and so on, and for how many. Nothing where it would be
+// another implementation, which may be far slower: oneDNN's convolutions by brgemm refuse numbers of threads
+// that would share the work unevenly. To ask takes up to 20 ms, so not all numbers are tried.
 std::optional<PlanBuilder::Divided> PlanBuilder::made_for(int parts, const Made& made,
                                                           const std::function<std::optional<Made>()>& again) {
-  for (int off = 0; off <= parts / 2; off = off > 0 ? -off : 1 - off) {
-    std::optional<Made> other;
-    division_.arenas->of(parts + off).execute([&] {
-      try {
-        other = again();
-      } catch (const dnnl::error&) {
-        other.reset();
-      }
-    });
-    if (other && other->implementation == made.implementation)
-      return Divided{.made = std::move(*other), .parts = parts + off};
-  }
+  constexpr int farthest = 16;
+  for (int about = parts; about > arena_parts_; about /= 2)
+    for (int off = 0; off <= std::min(farthest, about / 2); off = off > 0 ? -off : 1 - off) {
+      std::optional<Made> other;
+      division_.arenas->of(about + off).execute([&] {
+        try {
+          other = again();
+        } catch (const dnnl::error&) {
+          other.reset();
+        }
+      });
+      if (other && other->implementation == made.implementation)
+        return Divided{.made = std::move(*other), .parts = about + off};
+    }
   return std::nullopt;
 }
 
