@@ -8,7 +8,6 @@ namespace carillon::engine::cpu {
 namespace {
 
 using dnnl::memory;
-using PrimitiveDesc = dnnl::matmul::primitive_desc;
 
 // `desc` as oneDNN's fast kernels take matrices: of the last two dimensions one has a stride of 1. Where one
 // of them has a single element its stride says nothing, and is made to fit. A zero descriptor: neither has.
@@ -67,37 +66,114 @@ struct Product {
   std::size_t first_post_op = 0;
 };
 
+// How oneDNN is asked for a product of matrices that Product describes: as what it is.
+struct AsMatmul {
+  using Primitive = dnnl::matmul;
+  using PrimitiveDesc = Primitive::primitive_desc;
+
+  static Desc seen(const Desc& matrix) { return matrix; }
+  static Desc weights(const Desc& matrix) { return matrix; }
+  static Desc bias(const Desc& row) { return row; }
+  static PrimitiveDesc make(PlanBuilder& builder, const Product& p, const Desc& weights,
+                            const dnnl::primitive_attr& attributes) {
+    return p.bias.buffer >= 0
+               ? PrimitiveDesc(builder.engine(), p.a.desc, weights, p.bias.desc, p.result, attributes, true)
+               : PrimitiveDesc(builder.engine(), p.a.desc, weights, p.result, attributes, true);
+  }
+  static bool serves(const PrimitiveDesc& desc) { return !is_slow(desc.impl_info_str()); }
+};
+
+// Or as a convolution of one pixel, whose pixels are the rows and whose channels the columns. oneDNN divides
+// that by columns before rows, so that parts share what is read of the weights.
+struct AsConvolution {
+  using Primitive = dnnl::convolution_forward;
+  using PrimitiveDesc = Primitive::primitive_desc;
+
+  // A matrix of rows, or what broadcasts to one.
+  static Desc seen(const Desc& matrix) {
+    const Dims dims = matrix.get_dims();
+    return channels_last({1, dims[1], 1, dims[0]}, matrix.get_data_type());
+  }
+  static Desc weights(const Desc& matrix) {
+    const Dims dims = matrix.get_dims(), strides = matrix.get_strides();
+    return Desc({dims[1], dims[0], 1, 1}, matrix.get_data_type(), Dims{strides[1], strides[0], 1, 1});
+  }
+  static Desc bias(const Desc& row) { return row_major(Dims{row.get_dims()[1]}, row.get_data_type()); }
+  static PrimitiveDesc make(PlanBuilder& builder, const Product& p, const Desc& weights,
+                            const dnnl::primitive_attr& attributes) {
+    const Dims ones{1, 1}, zeros{0, 0};
+    return PrimitiveDesc(builder.engine(), dnnl::prop_kind::forward_inference,
+                         dnnl::algorithm::convolution_direct, seen(p.a.desc), weights,
+                         p.bias.buffer >= 0 ? bias(p.bias.desc) : Desc(), seen(p.result), ones, zeros, zeros,
+                         zeros, attributes, true);
+  }
+  // Others are slower than products (measured: README.md).
+  static bool serves(const PrimitiveDesc& desc) {
+    return std::string_view(desc.impl_info_str()).starts_with("brgconv_1x1");
+  }
+};
+
+// The same post-ops for a result that is seen otherwise.
+template <typename Form>
+FusedPostOps seen_by(const FusedPostOps& ops) {
+  FusedPostOps result;
+  for (int i = 0; i < ops.ops.len(); ++i) {
+    dnnl::algorithm algorithm{};
+    if (ops.ops.kind(i) == dnnl::primitive::kind::eltwise) {
+      float alpha = 0, beta = 0;
+      ops.ops.get_params_eltwise(i, algorithm, alpha, beta);
+      result.ops.append_eltwise(algorithm, alpha, beta);
+    } else {
+      Desc operand;
+      ops.ops.get_params_binary(i, algorithm, operand);
+      result.ops.append_binary(algorithm, Form::seen(operand));
+    }
+  }
+  for (auto [id, operand] : ops.arguments) {
+    operand.desc = Form::seen(operand.desc);
+    result.arguments.emplace_back(id, operand);
+  }
+  return result;
+}
+
 // Emits the product if oneDNN has a fast kernel for it, with the node's post-ops in it or behind it; else
 // nothing.
+template <typename Form>
 bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
+  using PrimitiveDesc = typename Form::PrimitiveDesc;
+  using Primitive = typename Form::Primitive;
   const DnnlType type = builder.heavy_type();
   const float factor = p.a.factor * p.b.factor;
   const Dims dims = p.result.get_dims();
-  const Desc any_b(p.b.desc.get_dims(), type, memory::format_tag::any);
+  const Desc source_b = Form::weights(p.b.desc);
+  const Desc any_b(source_b.get_dims(), type, memory::format_tag::any);
 
   // The factor comes before what follows the product. oneDNN adds the bias first, so without one here.
   if (factor != 1 && p.bias.buffer >= 0) return false;
-  FusedPostOps fused, separate, kept;  // a copy would share oneDNN's list of post-ops
-  for (FusedPostOps* ops : {&fused, &separate, &kept})
-    if (factor != 1) ops->ops.append_eltwise(dnnl::algorithm::eltwise_linear, factor, 0);
-  bool fuse = append_post_ops(builder, node, p.first_post_op, node.post_ops.size(), dims, fused);
+  // Nothing where an operand cannot be shown to oneDNN.
+  const auto ops_up_to = [&](std::size_t last) -> std::optional<FusedPostOps> {
+    FusedPostOps ops;
+    if (factor != 1) ops.ops.append_eltwise(dnnl::algorithm::eltwise_linear, factor, 0);
+    if (!append_post_ops(builder, node, p.first_post_op, last, dims, ops)) return std::nullopt;
+    return seen_by<Form>(ops);
+  };
+  std::optional<FusedPostOps> fused = ops_up_to(node.post_ops.size());
+  const std::optional<FusedPostOps> separate = ops_up_to(p.first_post_op);
   const auto with_ops = [&](const Desc& b, const dnnl::post_ops& ops) {
     dnnl::primitive_attr attributes = PlanBuilder::attributes();
     attributes.set_post_ops(ops);
-    return p.bias.buffer >= 0
-               ? PrimitiveDesc(builder.engine(), p.a.desc, b, p.bias.desc, p.result, attributes, true)
-               : PrimitiveDesc(builder.engine(), p.a.desc, b, p.result, attributes, true);
+    return Form::make(builder, p, b, attributes);
   };
   const auto attempt = [&](const Desc& b) -> std::optional<PrimitiveDesc> {
-    PrimitiveDesc desc = with_ops(b, fuse ? fused.ops : separate.ops);
-    if (!desc || is_slow(desc.impl_info_str())) return std::nullopt;
+    PrimitiveDesc desc = with_ops(b, fused ? fused->ops : separate->ops);
+    if (!desc || !Form::serves(desc)) return std::nullopt;
     return desc;
   };
   const bool pack = p.packed_b != graph::no_value;
-  std::optional<PrimitiveDesc> chosen = attempt(pack ? any_b : p.b.desc);
-  if (!chosen && fuse && node.post_ops.size() > p.first_post_op) {
-    fuse = false;
-    chosen = attempt(pack ? any_b : p.b.desc);
+  std::optional<PrimitiveDesc> chosen = attempt(pack ? any_b : source_b);
+  if (!chosen && fused && node.post_ops.size() > p.first_post_op) {
+    fused.reset();
+    chosen = attempt(pack ? any_b : source_b);
   }
   if (!chosen) return false;
   if (pack) {
@@ -110,23 +186,31 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
   }
   // Up to what would lose NaN, for runs that must not.
   const std::size_t split =
-      fuse ? first_that_loses_nan(builder, node, p.first_post_op) : node.post_ops.size();
+      fused ? first_that_loses_nan(builder, node, p.first_post_op) : node.post_ops.size();
   PrimitiveDesc part;
+  FusedPostOps kept;
   if (split < node.post_ops.size()) {
-    append_post_ops(builder, node, p.first_post_op, split, dims, kept);
+    kept = *ops_up_to(split);
     part = with_ops(chosen->weights_desc(), kept.ops);
     if (!part) return false;
   }
-  const Operand b = pack ? builder.packed(p.packed_b, p.b.desc, chosen->weights_desc(), p.b_factor) : p.b;
-  PlanBuilder::Arguments arguments{{DNNL_ARG_SRC, p.a}, {DNNL_ARG_WEIGHTS, b}};
-  if (p.bias.buffer >= 0) arguments.emplace_back(DNNL_ARG_BIAS, p.bias);
+  Operand a = p.a, b = p.b, bias = p.bias;
+  a.desc = Form::seen(a.desc);
+  b.desc = source_b;
+  if (pack) b = builder.packed(p.packed_b, source_b, chosen->weights_desc(), p.b_factor);
+  PlanBuilder::Arguments arguments{{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}};
+  if (p.bias.buffer >= 0) {
+    bias.desc = Form::bias(bias.desc);
+    arguments.emplace_back(DNNL_ARG_BIAS, bias);
+  }
   const auto output = node.outputs[0];
-  Operand to = fuse ? builder.define(output, p.output) : builder.temporary(p.output);
-  const Operand defined = to;
+  const Operand defined = fused ? builder.define(output, p.output) : builder.temporary(p.output);
+  Operand to = defined, written = defined;
   to.desc = p.result;
-  arguments.emplace_back(DNNL_ARG_DST, to);
-  if (!fuse) {
-    builder.emit(node.name, *chosen, dnnl::matmul(*chosen), arguments);
+  written.desc = Form::seen(p.result);
+  arguments.emplace_back(DNNL_ARG_DST, written);
+  if (!fused) {
+    builder.emit(node.name, *chosen, Primitive(*chosen), arguments);
     apply_separately(builder, node, p.first_post_op, defined);
     return true;
   }
@@ -137,9 +221,25 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
   };
   emit_keeping_nan(
       builder, node, {.first = split, .last = node.post_ops.size()}, to,
-      [&] { builder.emit(node.name, *chosen, dnnl::matmul(*chosen), with(fused)); },
-      [&] { builder.emit(node.name, part, dnnl::matmul(part), with(kept)); });
+      [&] { builder.emit(node.name, *chosen, Primitive(*chosen), with(*fused)); },
+      [&] { builder.emit(node.name, part, Primitive(part), with(kept)); });
   return true;
+}
+
+bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
+  return emit<AsMatmul>(builder, node, p);
+}
+
+// Whether a product of weights and so many rows is better made as a convolution: not where there are few rows
+// to a request, of which each takes longer so. Both want the weights in layouts of their own, so that the
+// first batch size decides for all.
+bool suits_convolution(PlanBuilder& builder, const Product& p, std::int64_t rows) {
+  constexpr std::int64_t least_rows = 32;
+  if (builder.heavy_type() != DnnlType::f32 || !is_row_major(p.a.desc)) return false;
+  if (builder.known_layout(p.packed_b, p.b.desc.get_dims(), DnnlType::f32) != nullptr) return false;
+  const Dims as_convolution = AsConvolution::weights(p.b.desc).get_dims();
+  return builder.known_layout(p.packed_b, as_convolution, DnnlType::f32) != nullptr ||
+         rows >= least_rows * builder.batch();
 }
 
 // Where the output's only reader is a Transpose that keeps the last dimension: strides with which the
@@ -193,6 +293,7 @@ bool lower_matmul(PlanBuilder& builder, const graph::Node& node) {
       p.bias.desc = row_major(Dims{1, columns}, DnnlType::f32);
       p.first_post_op = 1;
     }
+    if (suits_convolution(builder, p, rows) && emit<AsConvolution>(builder, node, p)) return true;
     return emit(builder, node, p);
   }
   const std::size_t rank = std::max(as.size(), bs.size());

@@ -29,6 +29,7 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
                          WeightStore& weights, Precision precision, int parts, Division division)
     : engine_(engine),
       graph_(graph),
+      batch_(batch),
       weights_(weights),
       heavy_type_(precision == Precision::bf16 ? DnnlType::bf16 : DnnlType::f32),
       arena_parts_(parts),

@@ -56,6 +56,7 @@ class PlanBuilder {
 
   const dnnl::engine& engine() const { return engine_; }
   const graph::Graph& graph() const { return graph_; }
+  int batch() const { return batch_; }
   const graph::TensorType& type(graph::ValueId id) const { return graph_.value(id).type; }
   const graph::Shape& shape(graph::ValueId id) const { return type(id).shape; }
   const graph::SharedTensor& constant(graph::ValueId id) const { return graph_.value(id).constant; }
@@ -202,6 +203,7 @@ class PlanBuilder {
 
   dnnl::engine engine_;
   const graph::Graph& graph_;
+  int batch_;
   WeightStore& weights_;
   DnnlType heavy_type_;
   int arena_parts_;
