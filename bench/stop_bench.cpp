@@ -5,8 +5,8 @@
 //
 // For each model of a repository: the time from the request for a stop, at a random place of the run, to the
 // end of the run, with kernels divided into parts and with stops between kernels only; and how long a run
-// takes with parts and without, in turns. With --longer also the kernels whose parts take longer than that,
-// on average.
+// takes with parts and without, in turns, and how long its parts are. With --longer also the kernels whose
+// parts take longer than that, on average.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -125,22 +125,40 @@ Json figures(std::vector<Duration>& took) {
               {"p99_us", to_us(percentile(took, 0.99))}};
 }
 
-// The kernels whose parts take longer than `bound` on average, in the order of the plan.
-Result<Json> long_parts(Runner& runner, Duration bound) {
+// How long each kernel of a run takes at least.
+Result<std::vector<Duration>> kernel_times(Runner& runner) {
   const auto kernels = static_cast<std::size_t>(runner.plan().kernels());
   std::vector<Duration> least(kernels, Duration::max()), took(kernels);
   for (int i = 0; i < 10; ++i) {
     if (auto done = runner.run(took); !done) return std::unexpected(done.error());
     for (std::size_t k = 0; k < kernels; ++k) least[k] = std::min(least[k], took[k]);
   }
+  return least;
+}
+
+// The part that a run is in at a random moment, where the parts of a kernel are of one length: how long it is
+// on average, and how likely it is no longer than 50 us.
+Json part_lengths(Runner& runner, const std::vector<Duration>& times) {
+  double run = 0, weighted = 0, brief = 0;
+  for (std::size_t k = 0; k < times.size(); ++k) {
+    const double time = to_us(times[k]), part = time / runner.plan().kernel_parts(static_cast<int>(k));
+    run += time;
+    weighted += time * part;
+    if (part <= 50) brief += time;
+  }
+  return Json{{"mean_us", weighted / run}, {"at_most_50_us", brief / run}};
+}
+
+// The kernels whose parts take longer than `bound` on average, in the order of the plan.
+Json long_parts(Runner& runner, const std::vector<Duration>& times, Duration bound) {
   Json found = Json::array();
-  for (std::size_t k = 0; k < kernels; ++k) {
+  for (std::size_t k = 0; k < times.size(); ++k) {
     const int number = static_cast<int>(k), parts = runner.plan().kernel_parts(number);
-    if (least[k] <= bound * parts) continue;
+    if (times[k] <= bound * parts) continue;
     found.push_back(Json{{"kernel", runner.plan().kernel_name(number)},
-                         {"us", to_us(least[k])},
+                         {"us", to_us(times[k])},
                          {"parts", parts},
-                         {"us_a_part", to_us(least[k]) / parts}});
+                         {"us_a_part", to_us(times[k]) / parts}});
   }
   return found;
 }
@@ -186,16 +204,15 @@ Result<Json> measure(const std::filesystem::path& file, const Options& options) 
   if (!inside) return std::unexpected(inside.error());
   int most = 1;
   for (int k = 0; k < parts->plan().kernels(); ++k) most = std::max(most, parts->plan().kernel_parts(k));
+  const auto times = kernel_times(*parts);
+  if (!times) return std::unexpected(times.error());
   Json long_ones;
-  if (options.longer > 0) {
-    auto found = long_parts(*parts, from_seconds(options.longer * 1e-6));
-    if (!found) return std::unexpected(found.error());
-    long_ones = std::move(*found);
-  }
+  if (options.longer > 0) long_ones = long_parts(*parts, *times, from_seconds(options.longer * 1e-6));
   return Json{{"batch", options.batch},
               {"threads", options.threads},
               {"kernels", parts->plan().kernels()},
               {"most_parts", most},
+              {"part", part_lengths(*parts, *times)},
               {"without_ms", to_ms(alone)},
               {"with_ms", to_ms(percentile(with, 0.5))},
               {"throughput", ratios[ratios.size() / 2]},
@@ -218,11 +235,14 @@ void print(const std::string& name, const Json& row) {
   };
   std::printf(
       "%s: %.3f ms, with parts %.3f ms (throughput %.3f, %.3f to %.3f); loading %.2f s, with parts %.2f s\n"
+      "  parts: %.1f us on average over the run's time, %.0f%% of which is in parts of at most 50 us\n"
       "  stops between parts:   %s\n  stops between kernels: %s\n",
       name.c_str(), row["without_ms"].get<double>(), row["with_ms"].get<double>(),
       row["throughput"].get<double>(), row["throughput_least"].get<double>(),
       row["throughput_most"].get<double>(), row["load_without_s"].get<double>(),
-      row["load_with_s"].get<double>(), stops(row["parts"]).c_str(), stops(row["kernels_only"]).c_str());
+      row["load_with_s"].get<double>(), row["part"]["mean_us"].get<double>(),
+      100 * row["part"]["at_most_50_us"].get<double>(), stops(row["parts"]).c_str(),
+      stops(row["kernels_only"]).c_str());
   for (const Json& kernel : row["long_parts"])
     std::printf("  %8.1f us a part, %4d parts  %s\n", kernel["us_a_part"].get<double>(),
                 kernel["parts"].get<int>(), kernel["kernel"].get<std::string>().c_str());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <numeric>
 #include <ranges>
 #include <utility>
 
@@ -58,6 +59,25 @@ class TrialMemory {
   std::vector<std::byte*> output_pointers_;
 };
 
+Duration sum(const std::vector<Duration>& times) {
+  return std::accumulate(times.begin(), times.end(), Duration{0});
+}
+
+// Of a run, in us: what disturbs a run now and then meets few of its kernels, so the medians of these are
+// steadier than a median of whole runs.
+double usual_time(const std::vector<std::vector<Duration>>& runs) {
+  double total = 0;
+  std::vector<Duration> of_one;
+  for (std::size_t k = 0; k < runs.front().size(); ++k) {
+    of_one.clear();
+    for (const auto& run : runs) of_one.push_back(run[k]);
+    const auto middle = of_one.begin() + static_cast<std::ptrdiff_t>(of_one.size() / 2);
+    std::ranges::nth_element(of_one, middle);
+    total += to_us(*middle);
+  }
+  return total;
+}
+
 }  // namespace
 
 std::vector<std::size_t> choose_options(std::span<const KernelTimes> kernels, Duration budget) {
@@ -110,18 +130,16 @@ class Divider::Trial {
   // Likewise, in runs that passed over none.
   const std::vector<Duration>& guarded() const { return guarded_; }
 
-  // Gives back how long it took.
-  Duration run(TrialMemory& memory, const std::byte* weights) {
+  // Gives back how long each kernel took; 0 where it was passed over.
+  std::vector<Duration> run(TrialMemory& memory, const std::byte* weights) {
     memory.fit(plan_);
     std::vector<Duration> took(times_.size(), Duration{0});
-    const auto start = std::chrono::steady_clock::now();
     // A model that finds fault with zeros is measured as far as it gets.
     (void)plan_.run({0, plan_.kernels()}, memory.binding(weights, *state_, faults_), took, &stop_);
-    const auto whole = std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now() - start);
     faults_.clear();
     for (std::size_t k = 0; k < took.size(); ++k)
       if (took[k] > Duration{0}) times_[k] = std::min(times_[k], took[k]);
-    return whole;
+    return took;
   }
   // Each kernel by itself, whether or not its guard holds.
   void run_all(TrialMemory& memory, const std::byte* weights) {
@@ -179,7 +197,7 @@ Result<PlanParts> Divider::divide(PlanParts whole, const Make& make,
   Duration spent{0};
   for (int round = 0; round < 4 || (round < 30 && spent < milliseconds{1500}); ++round)
     for (const auto& trial : trials) {
-      spent += trial->run(memory, weights());
+      spent += sum(trial->run(memory, weights()));
       if (guards && round < 4) trial->run_all(memory, weights());
     }
 
@@ -218,17 +236,15 @@ Result<PlanParts> Divider::divide(PlanParts whole, const Make& make,
     if (!made || tries == most_tries) return made;
     Trial divided(std::move(*made), engine_);
     divided.run(memory, weights());
-    std::vector<double> ratios;
+    std::vector<std::vector<Duration>> undivided_runs, divided_runs;
     spent = Duration{0};
     for (int round = 0; round < 9 || (round < 25 && spent < milliseconds{500}); ++round) {
-      const Duration one = first.run(memory, weights()), two = divided.run(memory, weights());
-      ratios.push_back(static_cast<double>(two.count()) / static_cast<double>(one.count()));
-      spent += one + two;
+      undivided_runs.push_back(first.run(memory, weights()));
+      divided_runs.push_back(divided.run(memory, weights()));
+      spent += sum(undivided_runs.back()) + sum(divided_runs.back());
     }
-    const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
-    std::ranges::nth_element(ratios, middle);
-    const double cost = *middle - 1;
-    if (cost <= cost_ + 0.002) return make(parts);
+    const double cost = usual_time(divided_runs) / usual_time(undivided_runs) - 1;
+    if (cost <= cost_) return make(parts);
     allowed = std::max(allowed / 2, allowed - (cost - cost_));
   }
 }

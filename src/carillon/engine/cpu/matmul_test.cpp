@@ -1,4 +1,6 @@
 #include <array>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -178,6 +180,64 @@ TEST(Products, OfDisentangledAttention) {
         return std::move(m.g);
       },
       {1, 2, 16}, true);
+}
+
+// As transformers have them: rows of tokens by weights, with what may stand behind; each as it is and behind
+// a factor.
+TEST(Products, OfManyRowsWithWeights) {
+  using Kind = PostOp::Kind;
+  for (const std::int64_t rows : {1, 31, 32, 61, 128})
+    for (const std::int64_t columns : {1, 24, 100})
+      for (const bool scaled : {false, true}) {
+        SCOPED_TRACE(std::to_string(rows) + " rows, " + std::to_string(columns) + " columns, factor " +
+                     std::to_string(scaled));
+        expect_agrees(
+            [&](std::int64_t n) {
+              Random random(5);
+              GraphMaker m;
+              auto x = m.input({n, rows, 40});
+              const auto weights = m.constant(random_tensor({40, columns}, random));
+              const auto bias = m.constant(random_tensor({columns}, random));
+              if (scaled) {
+                const auto by = std::vector<float>{2.5F};
+                const auto scalar =
+                    m.constant(std::make_shared<graph::Tensor>(graph::Tensor::of_f32({}, by)));
+                x = m.node("Div", {x, scalar}, {n, rows, 40});
+              }
+              const std::vector<std::vector<PostOp>> behind{
+                  {},
+                  {{.kind = Kind::add, .operand = bias}},
+                  {{.kind = Kind::add, .operand = bias}, {.kind = Kind::gelu_erf}},
+                  {{.kind = Kind::add, .operand = bias},
+                   {.kind = Kind::add, .operand = m.input({n, rows, columns})},
+                   {.kind = Kind::relu}},
+                  {{.kind = Kind::mul, .operand = m.input({n, rows, 1})}},
+                  {{.kind = Kind::tanh}, {.kind = Kind::mul, .operand = bias}}};
+              for (const auto& post_ops : behind)
+                m.g.outputs.push_back(m.node("MatMul", {x, weights}, {n, rows, columns}, {}, post_ops));
+              return std::move(m.g);
+            },
+            {1, 3}, true);
+      }
+}
+
+// All sizes want the weights in one layout.
+TEST(Products, OfManyRowsPackTheirWeightsOnce) {
+  const auto weights_at = [](const std::vector<int>& batches, std::optional<double> stop_cost) {
+    const Make make = [](std::int64_t n) {
+      Random random(5);
+      GraphMaker m;
+      const auto weights = m.constant(random_tensor({256, 512}, random));
+      m.g.outputs = {m.node("MatMul", {m.input({n, 64, 256}), weights}, {n, 64, 512})};
+      return std::move(m.g);
+    };
+    const auto compiled = make_cpu_engine({.threads = 1})
+                              ->compile(MadeModel(make), {.batch_sizes = batches, .stop_cost = stop_cost});
+    EXPECT_TRUE(compiled.has_value()) << compiled.error().message;
+    return compiled ? (*compiled)->weights().count : 0;
+  };
+  EXPECT_LE(weights_at({1, 2, 8}, std::nullopt), weights_at({8}, std::nullopt));
+  EXPECT_LE(weights_at({1, 2, 8}, 0.5), weights_at({8}, std::nullopt));
 }
 
 }  // namespace

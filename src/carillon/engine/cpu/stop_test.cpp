@@ -257,6 +257,12 @@ std::vector<Lowered> lowered() {
                        {{.kind = PostOp::Kind::relu}});
        },
        true},
+      {"product of few rows with weights",
+       [=](GraphMaker& m, ValueId x) {
+         const auto w = weights(m, {8192, 128});
+         const auto rows = m.node("Reshape", {x}, {m.shape(x)[0], 9, 8192});
+         return m.node("MatMul", {rows, w}, {m.shape(x)[0], 9, 128}, {}, {{.kind = PostOp::Kind::relu}});
+       }},
       {"product of two",
        [=](GraphMaker& m, ValueId x) {
          const auto a = matrices(m, x);
