@@ -232,10 +232,12 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
 
 // Whether a product of weights and so many rows is better made as a convolution: not where there are few rows
 // to a request, of which each takes longer so. Both want the weights in layouts of their own, so that the
-// first batch size decides for all.
+// first batch size decides for all; and where columns do not come in blocks of 48, oneDNN's layout for the
+// convolution depends on the rows, so that batch sizes could not share the weights.
 bool suits_convolution(PlanBuilder& builder, const Product& p, std::int64_t rows) {
-  constexpr std::int64_t least_rows = 32;
+  constexpr std::int64_t least_rows = 32, block = 48;
   if (builder.heavy_type() != DnnlType::f32 || !is_row_major(p.a.desc)) return false;
+  if (p.b.desc.get_dims()[1] % block != 0) return false;
   if (builder.known_layout(p.packed_b, p.b.desc.get_dims(), DnnlType::f32) != nullptr) return false;
   const Dims as_convolution = AsConvolution::weights(p.b.desc).get_dims();
   return builder.known_layout(p.packed_b, as_convolution, DnnlType::f32) != nullptr ||

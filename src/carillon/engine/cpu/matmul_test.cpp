@@ -187,7 +187,7 @@ TEST(Products, OfDisentangledAttention) {
 TEST(Products, OfManyRowsWithWeights) {
   using Kind = PostOp::Kind;
   for (const std::int64_t rows : {1, 31, 32, 61, 128})
-    for (const std::int64_t columns : {1, 24, 100})
+    for (const std::int64_t columns : {1, 48, 96, 100})
       for (const bool scaled : {false, true}) {
         SCOPED_TRACE(std::to_string(rows) + " rows, " + std::to_string(columns) + " columns, factor " +
                      std::to_string(scaled));
@@ -223,12 +223,14 @@ TEST(Products, OfManyRowsWithWeights) {
 
 // All sizes want the weights in one layout.
 TEST(Products, OfManyRowsPackTheirWeightsOnce) {
-  const auto weights_at = [](const std::vector<int>& batches, std::optional<double> stop_cost) {
-    const Make make = [](std::int64_t n) {
-      Random random(5);
+  const auto weights_at = [](std::int64_t columns, const std::vector<int>& batches,
+                             std::optional<double> stop_cost) {
+    Random random(5);
+    const auto tensor = random_tensor({256, columns}, random);
+    const Make make = [&](std::int64_t n) {
       GraphMaker m;
-      const auto weights = m.constant(random_tensor({256, 512}, random));
-      m.g.outputs = {m.node("MatMul", {m.input({n, 64, 256}), weights}, {n, 64, 512})};
+      const auto weights = m.constant(tensor);
+      m.g.outputs = {m.node("MatMul", {m.input({n, 64, 256}), weights}, {n, 64, columns})};
       return std::move(m.g);
     };
     const auto compiled = make_cpu_engine({.threads = 1})
@@ -236,8 +238,12 @@ TEST(Products, OfManyRowsPackTheirWeightsOnce) {
     EXPECT_TRUE(compiled.has_value()) << compiled.error().message;
     return compiled ? (*compiled)->weights().count : 0;
   };
-  EXPECT_LE(weights_at({1, 2, 8}, std::nullopt), weights_at({8}, std::nullopt));
-  EXPECT_LE(weights_at({1, 2, 8}, 0.5), weights_at({8}, std::nullopt));
+  for (const std::int64_t columns : {240, 256, 480, 512, 1000}) {
+    SCOPED_TRACE(std::to_string(columns) + " columns");
+    const auto alone = weights_at(columns, {8}, std::nullopt);
+    EXPECT_LE(weights_at(columns, {1, 2, 8}, std::nullopt), alone);
+    EXPECT_LE(weights_at(columns, {1, 2, 8}, 0.5), alone);
+  }
 }
 
 }  // namespace
