@@ -28,9 +28,9 @@ struct CompileOptions {
                                16};  // ascending, distinct, each >= 1; {1} for a model without a batch
   Precision precision = Precision::f32;
   bool pads = false;  // see CompiledModel::pads()
-  // For runs that are to be stopped inside kernels soon: a kernel is divided into as many parts as cost at
-  // most this share of its time, in [0, 1], which is measured. That takes some times as long as a run of each
-  // plan on one thread. Nothing: into as many as there are threads, which takes no time to find out.
+  // For runs that are to be stopped inside kernels soon: kernels are divided into parts that cost a run at
+  // most this share of its time, in [0, 1], which is measured. That takes some dozens of runs of each plan on
+  // one thread. Nothing: into as many as there are threads, which takes no time to find out.
   std::optional<double> stop_cost;
 };
 

@@ -107,7 +107,7 @@ struct AsConvolution {
                          p.bias.buffer >= 0 ? bias(p.bias.desc) : Desc(), seen(p.result), ones, zeros, zeros,
                          zeros, attributes, true);
   }
-  // Others are slower than products (measured: README.md).
+  // Of no other is it known that it is faster than a product.
   static bool serves(const PrimitiveDesc& desc) {
     return std::string_view(desc.impl_info_str()).starts_with("brgconv_1x1");
   }
