@@ -64,6 +64,7 @@ void DeviceAccount::stop(ActionId id, TimePoint heard) {
 }
 
 void DeviceAccount::preempt(ActionId id, TimePoint order, TimePoint heard) {
+  if (classes_) return classes_->preempt(id, order, heard);
   const auto note = [&](Sent& action) {
     if (action.id == id) action.preempted.push_back({order, heard});
   };
