@@ -118,6 +118,7 @@ void ClassAccount::cut(Run& run, TimePoint at) {
   if (run.stops_at) return;
   run.stops_at = at + latency_;
   ++run.cuts;
+  run.cut = ++cuts_;
 }
 
 void ClassAccount::make_way(std::size_t rank, TimePoint at) {
@@ -390,6 +391,12 @@ ClassAccount::Ended ClassAccount::ended(ActionId id, ActionStatus status, TimePo
     Stream& s = streams_[rank];
     if (s.running && s.running->action.id == id) {
       const Run run = *s.running;
+      // Of two that end at the same moment, the one that was told first does first.
+      if (status == ActionStatus::stopped && run.stops_at == at)
+        for (Stream& other : streams_)
+          if (other.running && other.running->stops_at == at && other.running->cut < run.cut &&
+              other.running->action.stopped > at)
+            suspend(other, at);
       s.running.reset();
       s.free_at = at;
       s.last_model = run.action.model;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -55,7 +56,8 @@ class ClassAccount {
     Sent action;
     TimePoint start;
     Duration paused{0};                  // since then
-    int cuts = 0;                        // so often it was told to end before its end
+    int cuts = 0;                        // so often it was told to end before its end,
+    std::uint64_t cut = 0;               // the last time as the so-manieth of all
     TimePoint resumed;                   // the last time, or started
     std::optional<TimePoint> stops_at;   // told so, it does then, or ends before
     TimePoint order = TimePoint::min();  // since it waits to go on, unless it is told another
@@ -114,6 +116,7 @@ class ClassAccount {
   Duration clock_{0};
   std::array<Stream, 3> streams_;  // by class, which is their rank
   std::optional<Start> start_;
+  std::uint64_t cuts_ = 0;
   TimePoint planned_ = TimePoint::min();  // since when it was known that what happens now would
 };
 
