@@ -115,8 +115,9 @@ void DeviceAccount::make_way(Executor& executor, const Sent& action, TimePoint a
 // A kernel before its end, and longer, something was there that it was told to make way for.
 bool DeviceAccount::should_have_made_way(const Executor& executor, const Running& run, TimePoint at) const {
   const auto longest = most(run.action.time);
-  if (!longest) return false;
+  if (!longest || run.refusal) return false;
   const TimePoint since = at - (*longest / 100 + 1ns);
+  if (run.start >= since) return false;
   const auto later =
       std::ranges::find_if(run.action.preempted, [&](const auto& p) { return p.heard >= since; });
   if (later == run.action.preempted.begin()) return false;
