@@ -457,6 +457,7 @@ TEST(DeviceCore, OneThatWasToldBeforeItBeganMakesWayAsItBegins) {
   d.ended(first);
   ASSERT_TRUE(d.take(Kind::launch, 2));
   EXPECT_EQ(d.last.kernel, 1);
+  d.ready(4, 0, {at(1ms), TimePoint::max()});
   EXPECT_FALSE(d.take(Kind::evict, 2)) << "once";
 }
 
