@@ -511,6 +511,7 @@ void Core::launch(Executor executor, Slot slot, Commands& out) {
   ++in_hand_;
   out.push_back({.kind = Kind::launch, .executor = executor, .slot = slot, .kernel = action.next});
   if (streams_.size() > 1) make_way(streams_[executor - first_stream], action.units, out);
+  yield_to_first(streams_[executor - first_stream], out);  // where it was told to before it began
 }
 
 // The run is over, or given up: gives back what it had of its own.
@@ -608,6 +609,7 @@ void Core::evict(ActionId id, After after, TimePoint order, TimePoint, Commands&
       stream.queue.remove(slot);
       if (after == After::resume) {
         action.wanted = After::resume;  // should it go on before what it is to make way for is there
+        action.resume_order = order;
         stream.queue.push({.order = order, .id = id, .window = any_time, .slot = slot});
       } else {
         if (action.begun) end_use(action, out);

@@ -440,6 +440,27 @@ TEST(DeviceCore, ARunThatWaitsToResumeHasItsPlaceInTheOrder) {
   EXPECT_TRUE(d.take(Kind::launch, 3));
 }
 
+// What it is to make way for is there already as it begins.
+TEST(DeviceCore, OneThatWasToldBeforeItBeganMakesWayAsItBegins) {
+  Driven d(limits());
+  d.bring(0, 0);
+  d.now = at(5ms);
+  const Slot before = d.ready(1, 0);
+  const Slot run = d.ready(2, 0, {at(1ms), TimePoint::max()});
+  const Slot first = d.ready(3, 0, {at(2ms), TimePoint::max()});
+  d.evict(2, After::resume, at(3ms));
+  d.ended(before);
+  ASSERT_TRUE(d.take(Kind::launch, 2)) << "in its place";
+  ASSERT_TRUE(d.take(Kind::evict, 2));
+  d.ended(run, 1);
+  ASSERT_TRUE(d.take(Kind::launch, 3));
+  d.ended(first);
+  ASSERT_TRUE(d.take(Kind::launch, 2));
+  EXPECT_EQ(d.last.kernel, 1);
+  d.ready(4, 0, {at(1ms), TimePoint::max()});
+  EXPECT_FALSE(d.take(Kind::evict, 2)) << "once";
+}
+
 TEST(DeviceCore, DropOverrulesResume) {
   for (const bool suspended : {false, true}) {
     Driven d(limits());
@@ -605,6 +626,26 @@ TEST(DeviceCore, WhatAnotherStreamEndsStillMakesWayInItsOwn) {
   d.take(Kind::launch, 10);  // the first time
   ASSERT_TRUE(d.take(Kind::launch, 10)) << "and on";
   d.ready(12, 0, {at(1ms), TimePoint::max()});
+  EXPECT_TRUE(d.take(Kind::evict, 10));
+}
+
+// It is told while it waits, and goes on before what it is to make way for is there.
+TEST(DeviceCore, WhatIsToldToMakeWayWhileItWaitsDoesSoOnceItHasGoneOn) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 0);
+  d.now = at(5ms);
+  const Slot run = d.ready(10, 0);
+  const Slot urgent = d.ready(11, 0, open_window, 10, 0, 1);
+  ASSERT_TRUE(d.take(Kind::evict, 10));
+  d.ended(run, 4);
+  d.evict(10, After::resume, at(2ms));
+  d.ended(urgent);
+  d.take(Kind::launch, 10);  // the first time
+  ASSERT_TRUE(d.take(Kind::launch, 10)) << "and on";
+  d.ready(12, 0, {at(3ms), TimePoint::max()});
+  EXPECT_FALSE(d.take(Kind::evict, 10)) << "it comes later";
+  d.ready(13, 0, {at(1ms), TimePoint::max()});
   EXPECT_TRUE(d.take(Kind::evict, 10));
 }
 

@@ -147,7 +147,10 @@ void VirtualDevice::cut(Slot slot, TimePoint now) {
   Run& r = runs_[slot];
   if (r.kernel <= Duration{0} || r.left == 0) return;
   if (stops_within_) {
-    if (r.end - now <= *stops_within_) return;  // it ends by itself before
+    if (r.end - now <= *stops_within_) {
+      r.left = 0;  // it ends by itself before; no stall keeps it
+      return;
+    }
     r.next -= static_cast<int>(std::min<std::int64_t>(r.left, (r.end - now + r.kernel - 1ns) / r.kernel));
     r.end = now + *stops_within_;
     r.left = 0;

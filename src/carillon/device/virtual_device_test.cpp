@@ -1,5 +1,6 @@
 #include "carillon/device/virtual_device.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <queue>
@@ -147,6 +148,18 @@ TEST(VirtualDevice, EndsARunInsideAKernelWhichRunsAgain) {
   desk.run();
   EXPECT_EQ(desk.all[3].status, ActionStatus::stopped) << "even in its last";
   EXPECT_EQ(desk.all[3].busy, 9600us);
+}
+
+TEST(VirtualDevice, NoStallKeepsWhatIsBeingStopped) {
+  for (const Duration told : {Duration{9ms}, Duration{10ms - 5us}}) {  // it is killed, or ends by itself before
+    Desk desk({}, 4, 11us);
+    desk.infer(0, 10ms);
+    desk.run(at(told));
+    desk.device.evict({0}, After::drop, {}, desk.now);
+    desk.device.stall(first_stream, 5ms);
+    desk.run();
+    EXPECT_EQ(desk.all[0].end, at(std::min<Duration>(told + 11us, 10ms)));
+  }
 }
 
 TEST(VirtualDevice, WhatWaitsStartsBeforeAnybodyHears) {

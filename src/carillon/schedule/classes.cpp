@@ -86,6 +86,10 @@ bool Classed::heed(const Action& action, TimePoint now) {
   if (const auto* infer = std::get_if<Infer>(&action)) {
     if (!follows_) return true;
     if (held_back(infer->device)) return false;
+    if (in_vain(*infer)) {
+      refused(infer->id, ActionStatus::not_loaded, now);
+      return false;
+    }
     follow(action);
   } else if (const auto* load = std::get_if<Load>(&action)) {
     if (held_back(load->device)) return false;
@@ -119,7 +123,7 @@ bool Classed::heed(const Action& action, TimePoint now) {
     if (found == d.held.end()) return true;
     if (const auto* preempt = std::get_if<Preempt>(&action);
         preempt == nullptr || preempt->after == device::After::drop) {
-      returned_.push_back({.id = ends, .status = ActionStatus::stopped, .start = now, .end = now, .duration = {}});
+      refused(ends, ActionStatus::stopped, now);
       d.held.erase(found);
       --held_;
     }
@@ -899,12 +903,13 @@ void Classed::tend(DeviceId id, ModelId model, TimePoint now, Actions& out) {
       requeue(model, now, out);
     }
   }
-  if (held_ > 0) release(id, out);
+  if (held_ > 0) release(id, now, out);
 }
 
 // What the policy sends to a device is held back where that would make nonsense: an INFER of a pinned model
 // that is not there yet, as at a device's start (the policy takes it to be); an UNLOAD of what requests kept
-// from the policy use; a LOAD while a copy is there that was pinned; and what follows such a LOAD.
+// from the policy use; a LOAD while a copy is there that was pinned; and what follows such a LOAD. Where the
+// LOADs of a pinned model fail, its INFERs are not held back for ever, but refused: see in_vain().
 bool Classed::must_wait(const Action& action, std::span<const Action> before) const {
   const auto held = [&](ModelId model) {
     return std::ranges::any_of(before, [&](const Action& each) {
@@ -932,7 +937,20 @@ bool Classed::must_wait(const Action& action, std::span<const Action> before) co
   return false;
 }
 
-void Classed::release(DeviceId id, Actions& out) {
+// An INFER of a pinned model whose LOADs fail there: the device would refuse it.
+bool Classed::in_vain(const Infer& infer) const {
+  const Model& m = models_[infer.model.index()];
+  if (!m.pinned || m.info->pages == 0) return false;
+  const Copy* c = find(devices_[infer.device.index()], infer.model);
+  return c == nullptr || (c->residence != Residence::loaded && c->residence != Residence::loading);
+}
+
+// What the policy sent will not be: to it, the device says so.
+void Classed::refused(ActionId action, ActionStatus status, TimePoint now) {
+  returned_.push_back({.id = action, .status = status, .start = now, .end = now, .duration = {}});
+}
+
+void Classed::release(DeviceId id, TimePoint now, Actions& out) {
   Device& d = devices_[id.index()];
   std::size_t kept = 0;
   for (std::size_t i = 0; i < d.held.size(); ++i) {
@@ -941,9 +959,13 @@ void Classed::release(DeviceId id, Actions& out) {
       ++kept;
       continue;
     }
+    --held_;
+    if (const auto* infer = std::get_if<Infer>(&d.held[i]); infer != nullptr && in_vain(*infer)) {
+      refused(infer->id, ActionStatus::not_loaded, now);
+      continue;
+    }
     follow(d.held[i]);
     out.push_back(std::move(d.held[i]));
-    --held_;
   }
   d.held.erase(d.held.begin() + static_cast<std::ptrdiff_t>(kept), d.held.end());
 }
@@ -957,11 +979,7 @@ void Classed::return_held(ModelId model, TimePoint now, Which&& which) {
       const auto* load = std::get_if<Load>(&held);
       if (infer == nullptr && load == nullptr) return false;
       if ((infer != nullptr ? infer->model : load->model) != model || !which(infer)) return false;
-      returned_.push_back({.id = infer != nullptr ? infer->id : load->id,
-                           .status = ActionStatus::too_late,
-                           .start = now,
-                           .end = now,
-                           .duration = {}});
+      refused(infer != nullptr ? infer->id : load->id, ActionStatus::too_late, now);
       --held_;
       return true;
     });

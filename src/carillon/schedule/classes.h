@@ -229,7 +229,9 @@ class Classed final : public Scheduler {
   void tell(ModelId model, TimePoint now, Actions& out);
   void tend(DeviceId device, ModelId model, TimePoint now, Actions& out);
   bool must_wait(const Action& action, std::span<const Action> before) const;
-  void release(DeviceId device, Actions& out);
+  bool in_vain(const Infer& infer) const;
+  void refused(ActionId action, ActionStatus status, TimePoint now);
+  void release(DeviceId device, TimePoint now, Actions& out);
   template <typename Which>
   void return_held(ModelId model, TimePoint now, Which&& which);
   void follow(const Action& action);

@@ -437,6 +437,36 @@ TEST(Classed, ALoadThatFailsIsTriedAgain) {
   e.one<Load>();
 }
 
+TEST(Classed, WhereLoadsFailThePolicyHearsThatTheModelIsNotThere) {
+  Driven d({model(0, Class::real_time, 3)});
+  ActionId load = d.one<Load>().id;
+  d.script.says = {Infer{{5}, {0}, {0}, {{0}}, {at(0ms), never}, 4ms}};
+  d.ask(Class::normal);
+  EXPECT_TRUE(d.quiet()) << "held back until it is there";
+  for (int failures = 1; failures <= 3; ++failures) {
+    EXPECT_FALSE(d.last_heard<ActionDone>()) << failures;
+    d.now += 5ms;
+    d.done(load, ActionStatus::failed, 5ms);
+    EXPECT_TRUE(d.all<Infer>().empty());
+    if (failures == 3) break;
+    d.wakes();
+    load = d.one<Load>().id;
+  }
+  ASSERT_TRUE(d.last_heard<ActionDone>());
+  EXPECT_EQ(d.last_heard<ActionDone>()->id, ActionId{5});
+  EXPECT_EQ(d.last_heard<ActionDone>()->status, ActionStatus::not_loaded);
+  d.script.says = {Infer{{6}, {0}, {0}, {{1}}, {at(0ms), never}, 4ms}};
+  d.ask(Class::normal);
+  EXPECT_TRUE(d.quiet()) << "nor is anything sent from then on";
+  ASSERT_TRUE(d.last_heard<ActionDone>());
+  EXPECT_EQ(d.last_heard<ActionDone>()->id, ActionId{6});
+  d.wakes();
+  d.one<Load>();
+  d.script.says = {Infer{{7}, {0}, {0}, {{2}}, {at(0ms), never}, 4ms}};
+  d.ask(Class::normal);
+  EXPECT_EQ(d.one<Infer>().id, ActionId{7}) << "it may come to be there";
+}
+
 TEST(Classed, NoMoreArePinnedThanLeaveRoomForTheOthers) {
   const struct {
     std::uint64_t pages;

@@ -149,7 +149,10 @@ TimePoint Watched::decide(const Event& event, TimePoint now, Actions& out) {
       watchdog_.restarted(change->device);
     ask(event);
   }
-  return std::min(policy_wake_, watchdog_.wake_at());
+  if (std::holds_alternative<Wake>(event)) asked_ = TimePoint::max();
+  // A Wake that was asked for and is late has yet to come: it serves whoever's time has passed since.
+  const TimePoint wake = std::min(policy_wake_, watchdog_.wake_at());
+  return asked_ = wake <= now ? std::min(wake, asked_) : wake;
 }
 
 }  // namespace carillon::schedule

@@ -101,6 +101,7 @@ class Watched final : public Scheduler {
   std::unique_ptr<Scheduler> policy_;
   Watchdog watchdog_;
   TimePoint policy_wake_ = TimePoint::max();
+  TimePoint asked_ = TimePoint::max();  // a Wake
 };
 
 }  // namespace carillon::schedule

@@ -271,5 +271,14 @@ TEST_F(WatchedTest, ThePolicyHasItsWakes) {
   EXPECT_EQ(wake, at(250ms));
 }
 
+// The policy's wake is late, and so by then is the watchdog's; the policy has no use for its own any more.
+TEST_F(WatchedTest, AWakeThatIsLateIsNotAskedForAnew) {
+  policy->wake = at(120ms);
+  EXPECT_EQ(watched.decide(DeviceChanged{{0}, true, 0}, at(0ms), out), at(120ms));
+  policy->wake = at(200ms);
+  EXPECT_EQ(watched.decide(RequestCancelled{{0}, {0}}, at(130ms), out), at(120ms)) << "it has yet to come";
+  EXPECT_EQ(watched.decide(Wake{}, at(131ms), out), at(200ms));
+}
+
 }  // namespace
 }  // namespace carillon::schedule

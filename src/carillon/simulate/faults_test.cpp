@@ -66,10 +66,8 @@ Verdict verdict(const Case& c, schedule::Scheduler& policy, std::uint64_t decisi
 }
 
 Verdict verdict(const Case& c, const std::string& scheduler) {
-  // Every other world preempts, but for those with classes: their account knows nothing of that yet.
   schedule::Environment told = environment(c.scenario);
-  told.preemption =
-      c.scenario.seed % 2 == 1 && !told.classes ? schedule::Preemption::deadline : schedule::Preemption::none;
+  if (c.scenario.seed % 2 == 1) told.preemption = schedule::Preemption::deadline;  // every other world
   return verdict(c, **schedule::make_scheduler(scheduler, told));
 }
 

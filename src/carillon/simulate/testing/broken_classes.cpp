@@ -20,7 +20,36 @@ auto told_as(Class cls) {
   };
 }
 
+// Of the normal runs' Preempts, which let them make way for whatever comes, only one of the two is told: the
+// device, or the checker.
+auto makes_way(bool device_is_told) {
+  return [device_is_told](World& w) {
+    by_class(w);
+    const auto preempt = [](schedule::Actions& actions) {
+      if (const Infer* infer = first<Infer>(actions); infer != nullptr && infer->cls == Class::normal)
+        actions.emplace_back(
+            schedule::Preempt{infer->id, infer->device, device::After::resume, TimePoint::max()});
+    };
+    if (device_is_told)
+      w.decides = [preempt, by = w.decides](const schedule::Event& event, TimePoint now,
+                                            schedule::Actions& actions) {
+        by(event, now, actions);
+        preempt(actions);
+      };
+    w.decision = [=](Checker&, schedule::Event&, TimePoint, schedule::Actions& actions) {
+      if (!device_is_told)
+        preempt(actions);
+      else
+        std::erase_if(actions,
+                      [](const auto& action) { return std::holds_alternative<schedule::Preempt>(action); });
+      return true;
+    };
+  };
+}
+
 const Fault of_classes[] = {
+    {"two things at once", makes_way(true)},
+    {"ended while it had made way", makes_way(false)},
     {"began in the way of what goes first",
      [](World& w) {
        by_class(w);

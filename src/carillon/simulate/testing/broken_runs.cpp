@@ -161,6 +161,16 @@ const Fault of_runs[] = {
        w.start = [](Checker&, ActionId&, DeviceId&, TimePoint& at) { return at -= delay, true; };
      }},
     {"made way later than it could", ends_late},
+    {"made no way",  // the device is not told
+     [](World& w) {
+       w.scenario.rate = 900;
+       w.decision = [](Checker&, schedule::Event&, TimePoint, schedule::Actions& actions) {
+         if (const Infer* infer = first<Infer>(actions))
+           actions.push_back(
+               schedule::Preempt{infer->id, infer->device, device::After::resume, TimePoint::max()});
+         return true;
+       };
+     }},
     {"ended while it had made way", ends_late},
     {"stopped by nobody", [](World& w) { w.end = ends_as(ActionStatus::success, ActionStatus::stopped); }},
     {"stopped by nobody",

@@ -188,7 +188,7 @@ void Checker::on_outcome(const Request& request, Outcome outcome, TimePoint at) 
     case Outcome::late:
       if (at <= asked->request.deadline) problem("called late but on time", name, at);
       if (const auto by = actions_.find(asked->answered_by); by != actions_.end() && by->second.preempted > 0)
-        if (options_.faults == Faults{} && !charged() &&
+        if (options_.faults == Faults{} && !charged() && !classes_ &&
             scenario_.models[asked->request.model.index()].latency.modes.empty())
           problem("made late by a preemption", name, at);
       break;

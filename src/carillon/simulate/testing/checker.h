@@ -40,8 +40,7 @@ namespace carillon::simulate::testing {
 //   - LOADs never ask for more pages than are free, nor for what is there; an UNLOAD is of what is loaded and
 //     not in use; a Stop is of an INFER that is pending;
 //   - a Preempt is of an INFER that is pending, each of them at most eight times, and makes none of its
-//   requests
-//     late where all takes the time that it should;
+//     requests late where all takes the time that it should, and no real-time runs come in between;
 //   - a request runs again, alone, only where it was to be kept and was answered, while no request is open
 //     (of class normal, where there are others);
 //   - where devices have streams by class, a request runs in its class's or in the normal one, and a device

@@ -76,6 +76,17 @@ TEST(Checker, FindsNothingWhereNothingIsWrong) {
         w.options.stop_latency = 300us;
         w.scenario.network_delay = Duration{0};
       },
+      [](World& w) {  // normal runs make way for whatever comes
+        by_class(w);
+        w.decides = [by = w.decides](const schedule::Event& event, TimePoint now,
+                                     schedule::Actions& actions) {
+          by(event, now, actions);
+          if (const auto* infer = first<schedule::Infer>(actions);
+              infer != nullptr && infer->cls == Class::normal)
+            actions.emplace_back(
+                schedule::Preempt{infer->id, infer->device, device::After::resume, TimePoint::max()});
+        };
+      },
       [](World& w) {
         by_class(w);
         w.options.faults.noise = 0.3;

@@ -64,6 +64,7 @@ void DeviceAccount::stop(ActionId id, TimePoint heard) {
 }
 
 void DeviceAccount::preempt(ActionId id, TimePoint order, TimePoint heard) {
+  if (classes_) return classes_->preempt(id, order, heard);
   const auto note = [&](Sent& action) {
     if (action.id == id) action.preempted.push_back({order, heard});
   };
@@ -109,6 +110,21 @@ void DeviceAccount::make_way(Executor& executor, const Sent& action, TimePoint a
   executor.suspended.push_back(run);
   executor.running.reset();
   executor.free_at = at;
+}
+
+// A kernel before its end, and longer, something was there that it was told to make way for.
+bool DeviceAccount::should_have_made_way(const Executor& executor, const Running& run, TimePoint at) const {
+  const auto longest = most(run.action.time);
+  if (!longest || run.refusal) return false;
+  const TimePoint since = at - (*longest / 100 + 1ns);
+  if (run.start >= since) return false;
+  const auto later =
+      std::ranges::find_if(run.action.preempted, [&](const auto& p) { return p.heard >= since; });
+  if (later == run.action.preempted.begin()) return false;
+  const std::tuple place((later - 1)->order, run.action.id);
+  return std::ranges::any_of(executor.waiting, [&](const Sent& other) {
+    return other.ready < since && std::tuple(other.window.earliest, other.id) < place;
+  });
 }
 
 // An UNLOAD has come that waits for what runs.
@@ -307,6 +323,7 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
       executor->last_model = ran.action.model;
       executor->last_start = ran.start;
       executor->last_end = at;
+      if (should_have_made_way(*executor, ran, at)) problem("made no way", id, at);
       judge(ran, status, at);
       if (ran.action.kind == ActionKind::load && !ran.refusal && ran.action.pages > 0) {
         const bool loaded = status == ActionStatus::success;

@@ -110,6 +110,7 @@ class DeviceAccount {
   TimePoint due(const Executor& executor, const Sent& action) const;
   void resume(Executor& executor, TimePoint at);
   void make_way(Executor& executor, const Sent& action, TimePoint at);
+  bool should_have_made_way(const Executor& executor, const Running& run, TimePoint at) const;
   std::optional<schedule::ActionStatus> refusal(const Sent& action, TimePoint start);
   Ended unload(const Sent& action, schedule::ActionStatus status, TimePoint at);
   void judge(const Running& ran, schedule::ActionStatus status, TimePoint at);
