@@ -124,12 +124,15 @@ class SpreadNanKernel final : public Kernel {
 
   SpreadNanKernel(const Desc& from, const Desc& to, Reached reached);
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
-  bool divides() const override { return worth_dividing(elements_of(to_).count); }
-  int pieces() const override { return pieces_of(elements_of(to_).count); }
+  bool divides() const override { return worth_dividing(divided().count); }
+  int pieces() const override { return pieces_of(divided().count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
  private:
+  // Over which the pass goes that is divided: where there is NaN at all, or where it is put.
+  Elements divided() const { return elements_of(reached_ ? from_ : to_); }
+
   Desc from_, to_;
   Reached reached_;  // empty: the operands lie alike
   const std::byte* source_ = nullptr;

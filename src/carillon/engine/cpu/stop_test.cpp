@@ -328,6 +328,30 @@ std::vector<Lowered> lowered() {
   };
 }
 
+// What keeps NaN in a pool looks through the source, in parts, and the result is a quarter of that. Were it
+// taken for one that does not divide, a stop could cut it and nobody would run it again.
+TEST(StopKernels, WhatDividesItsSourceIsKnownToDivide) {
+  const auto kinds = lowered();
+  const auto pool = std::ranges::find(kinds, std::string_view("largest of windows with NaN"), &Lowered::name);
+  ASSERT_NE(pool, kinds.end());
+  const auto make = [&](std::int64_t batch) {
+    GraphMaker m;
+    m.g.outputs = {pool->add(m, m.input({batch, 32, 48, 48}))};
+    return std::move(m.g);
+  };
+  const auto engine = make_cpu_engine({.threads = 1});
+  const auto model = engine->compile(MadeModel(make), {.batch_sizes = {1}, .stop_cost = 1});
+  ASSERT_TRUE(model) << model.error().message;
+  const Plan& plan = *(*model)->plan(1);
+  int keep_nan = 0;
+  for (int k = 0; k < plan.kernels(); ++k) {
+    if (plan.kernel_name(k).find("keeping NaN") == std::string_view::npos) continue;
+    ++keep_nan;
+    EXPECT_GT(plan.kernel_parts(k), 1) << plan.kernel_name(k);
+  }
+  EXPECT_EQ(keep_nan, 1);
+}
+
 TEST(StopKernels, OfAllKindsGiveTheSameWhenTheyAreStoppedAndRunAgain) {
   for (const Lowered& kind : lowered()) {
     SCOPED_TRACE(kind.name);
