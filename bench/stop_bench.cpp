@@ -1,7 +1,7 @@
 // How soon does a run end once that is asked for, and what does it cost to be able to?
 //
 //   carillon_stop_bench --models DIR [--only NAME]... [--batch N] [--threads T] [--stops N] [--cost C]
-//                       [--longer US] [--json]
+//                       [--least-part-us US] [--longer US] [--json]
 //
 // For each model of a repository: the time from the request for a stop, at a random place of the run, to the
 // end of the run, with kernels divided into parts and with stops between kernels only; and how long a run
@@ -34,7 +34,7 @@ struct Options {
   std::string models;
   std::vector<std::string> only;
   int batch = 1, threads = 1, stops = 1000, rounds = 15;
-  double cost = 0.02, seconds = 20, longer = 0;
+  double cost = 0.02, least_part_us = 18, seconds = 20, longer = 0;
   bool json = false;
 };
 
@@ -171,7 +171,10 @@ Result<Json> measure(const std::filesystem::path& file, const Options& options) 
   if (!whole) return std::unexpected(whole.error());
   const Duration load_whole = clock.now() - before;
   before = clock.now();
-  auto parts = Runner::load(file, cpu, {.batch_sizes = {options.batch}, .stop_cost = options.cost});
+  auto parts = Runner::load(file, cpu,
+                            {.batch_sizes = {options.batch},
+                             .stop_cost = options.cost,
+                             .least_part = from_ns(1000 * options.least_part_us)});
   if (!parts) return std::unexpected(parts.error());
   const Duration load_parts = clock.now() - before;
   for (Runner* runner : {&*whole, &*parts}) {
@@ -287,6 +290,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 10000));
   app.add_option("--cost", options.cost, "share of a kernel's time that parts may cost")
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--least-part-us", options.least_part_us, "no part is made shorter than so many us")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
   app.add_option("--longer", options.longer, "also name kernels whose parts take longer than so many us")
       ->check(CLI::PositiveNumber);
   app.add_flag("--json", options.json, "one JSON array instead of text");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -32,6 +33,9 @@ struct CompileOptions {
   // most this share of its time, in [0, 1], which is measured. That takes some dozens of runs of each plan on
   // one thread. Nothing: into as many as there are threads, which takes no time to find out.
   std::optional<double> stop_cost;
+  // Where `stop_cost` is given: no part is made shorter than this, at least 1 us. To stop yet sooner costs
+  // more than it is worth: with parts of 12 us runs took 2 to 7% longer than with 24.
+  Duration least_part = std::chrono::microseconds{18};
 };
 
 // Kernels [first, last) of a plan.

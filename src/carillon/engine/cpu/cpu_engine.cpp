@@ -193,6 +193,9 @@ class CpuEngine final : public Engine {
     if (options.stop_cost && !(*options.stop_cost >= 0 && *options.stop_cost <= 1))
       return invalid("model \"" + model.name() + "\": stop_cost is " + std::to_string(*options.stop_cost) +
                      ": it must be 0 to 1");
+    if (options.least_part < std::chrono::microseconds{1})
+      return invalid("model \"" + model.name() + "\": least_part is " +
+                     std::to_string(to_us(options.least_part)) + " us: it must be at least 1");
     if (!model.batched() && sizes != std::vector{1})
       return invalid("model \"" + model.name() + "\" does not batch: its only batch size is 1");
     return {};
@@ -242,7 +245,7 @@ class CpuEngine final : public Engine {
       };
       Result<PlanParts> parts = make({});
       if (parts && options.stop_cost)
-        parts = Divider(engine_, *options.stop_cost).divide(std::move(*parts), make, [&] {
+        parts = Divider(engine_, *options.stop_cost, options.least_part).divide(std::move(*parts), make, [&] {
           return weights.bytes().data();
         });
       if (!parts) return in_context(where, parts.error());

@@ -17,8 +17,8 @@ struct CpuOptions {
 // Weights of all batch sizes of a model are packed once, and again only for a batch size whose kernels would
 // be slow on the common layout.
 //
-// Plans are made once for all teams: by default kernels are made for `threads` parts, of which a team's threads
-// take what they get hold of. The thread that calls Plan::run flushes denormals to zero from then on.
+// Plans are made once for all teams: by default kernels are made for `threads` parts, of which a team's
+// threads take what they get hold of. The thread that calls Plan::run flushes denormals to zero from then on.
 std::unique_ptr<Engine> make_cpu_engine(const CpuOptions& options);
 
 }  // namespace carillon::engine

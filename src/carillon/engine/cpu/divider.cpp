@@ -173,7 +173,8 @@ Result<PlanParts> Divider::divide(PlanParts whole, const Make& make,
     return usual(k) ? trial.times()[k] : trial.guarded()[k];
   };
 
-  for (const Duration length : part_lengths) {
+  // Parts are of a length or up to twice that.
+  for (const Duration length : {4 * least_part_, 2 * least_part_, least_part_}) {
     std::vector<int> parts(kernels, 0);
     for (std::size_t k = 0; k < kernels; ++k)
       if (const Duration took = time_of(first, k); took != never && took >= 2 * length)

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -34,16 +33,14 @@ std::vector<std::size_t> choose_options(std::span<const KernelTimes> kernels, Du
 class Divider {
  public:
   static constexpr int most_parts = 2048;
-  // Of a part, from one to twice as long; kernels shorter than twice the least are left as they are. To stop
-  // yet sooner costs more than it is worth: with parts of 12 us runs took 2 to 7% longer than with 24.
-  static constexpr std::array part_lengths{std::chrono::microseconds{72}, std::chrono::microseconds{36},
-                                           std::chrono::microseconds{18}};
 
   // Makes the same plan with kernel k divided into parts[k] parts, if it can be (0: as it is when undivided).
   using Make = std::function<Result<PlanParts>(const std::vector<int>& parts)>;
 
-  // `cost`: in [0, 1], of a run's time on one thread.
-  Divider(const dnnl::engine& engine, double cost) : engine_(engine), cost_(cost) {}
+  // `cost`: in [0, 1], of a run's time on one thread. Kernels shorter than twice `least_part` are left as
+  // they are.
+  Divider(const dnnl::engine& engine, double cost, Duration least_part)
+      : engine_(engine), cost_(cost), least_part_(least_part) {}
 
   // Divides the kernels that run where all inputs are zeros within `cost` of such a run, the others within
   // `cost` of their own time. `make({})` made `whole`; weights are where `weights` is now. Throws
@@ -56,6 +53,7 @@ class Divider {
 
   dnnl::engine engine_;
   double cost_;
+  Duration least_part_;
 };
 
 }  // namespace carillon::engine::cpu

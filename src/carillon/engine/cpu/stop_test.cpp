@@ -340,7 +340,8 @@ TEST(StopKernels, WhatDividesItsSourceIsKnownToDivide) {
     return std::move(m.g);
   };
   const auto engine = make_cpu_engine({.threads = 1});
-  const auto model = engine->compile(MadeModel(make), {.batch_sizes = {1}, .stop_cost = 1});
+  const auto model =
+      engine->compile(MadeModel(make), {.batch_sizes = {1}, .stop_cost = 1, .least_part = 2us});
   ASSERT_TRUE(model) << model.error().message;
   const Plan& plan = *(*model)->plan(1);
   int keep_nan = 0;
@@ -361,12 +362,17 @@ TEST(StopKernels, OfAllKindsGiveTheSameWhenTheyAreStoppedAndRunAgain) {
       return std::move(m.g);
     };
     const auto engine = make_cpu_engine({.threads = 1});
-    const auto model = engine->compile(MadeModel(make), {.batch_sizes = {1}, .stop_cost = 1});
+    const auto model =
+        engine->compile(MadeModel(make), {.batch_sizes = {1}, .stop_cost = 1, .least_part = 2us});
     ASSERT_TRUE(model) << model.error().message;
     const Graph g = make(1);
     Buffers inputs = random_inputs(g, 1);
     if (kind.nan) inputs[0]->as<float>()[1234] = std::nanf("");
-    expect_stops_change_nothing(*engine, **model, inputs, random_inputs(g, 2), {.wanted = interruptions(20)});
+    const Stopped stopped = expect_stops_change_nothing(*engine, **model, inputs, random_inputs(g, 2),
+                                                        {.wanted = interruptions(20)});
+    if (std::string_view(kind.name) != "plain") {
+      EXPECT_GT(stopped.most_parts, 1) << stopped.kernels;
+    }
 
     // Each kernel twice.
     const Plan& plan = *(*model)->plan(1);
@@ -390,6 +396,11 @@ TEST(StopCost, OutOfRangeIsRefused) {
     EXPECT_EQ(compiled.error().code, ErrorCode::invalid_argument);
     EXPECT_NE(compiled.error().message.find("stop_cost"), std::string::npos) << compiled.error().message;
   }
+  const auto compiled = make_cpu_engine({})->compile(
+      MadeModel(sizeable), {.batch_sizes = {1}, .stop_cost = 0.1, .least_part = Duration{0}});
+  ASSERT_FALSE(compiled.has_value());
+  EXPECT_EQ(compiled.error().code, ErrorCode::invalid_argument);
+  EXPECT_NE(compiled.error().message.find("least_part"), std::string::npos) << compiled.error().message;
 }
 
 }  // namespace
