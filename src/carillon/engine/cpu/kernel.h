@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/graph/kernel.h"
+#include "carillon/graph/slices.h"
 
 namespace carillon::engine::cpu {
 
@@ -81,7 +84,12 @@ class PlainKernelStep final : public Kernel {
                   const std::vector<const graph::TensorType*>& post_op_operands);
   // Copies made from now on note bad data. `origins` are the inputs'; nothing for one that is no request's.
   void take_notes(std::vector<std::optional<graph::Origin>> origins);
+  // Divided into so many parts, or as many as there are slices. Before any copy is made.
+  void divide(graph::Slices slices, int parts);
+  std::uint64_t elements() const;  // of its outputs
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
+  bool divides() const override { return made_->parts > 1; }
+  int pieces() const override { return made_->parts; }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
 
@@ -92,8 +100,13 @@ class PlainKernelStep final : public Kernel {
     std::vector<std::unique_ptr<graph::TensorType>> types;
     std::vector<std::optional<graph::Origin>> origins;
     bool takes_notes = false;
+    int parts = 1;
+    std::optional<graph::Slices> slices;                      // that the parts are made of,
+    std::int64_t fewest = 0;                                  // so many each, or one more:
+    std::vector<std::array<graph::TensorType, 2>> of_part{};  // each operand as the one and the other see it
   };
   PlainKernelStep(const PlainKernelStep&) = default;
+  Result<> run_part(int part) const;
 
   std::shared_ptr<Made> made_;  // nobody changes it once there is a copy
   std::vector<graph::ConstView> inputs_;

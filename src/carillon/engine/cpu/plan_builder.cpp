@@ -5,6 +5,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cpu/divider.h"
+#include "carillon/engine/cpu/nan.h"
 #include "carillon/engine/memory_planner.h"
 #include "carillon/graph/guards.h"
 
@@ -461,6 +462,9 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   }
   auto step = std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras);
   step->take_notes(std::move(origins));
+  std::vector<const graph::Tensor*> constants;
+  for (const auto id : node.inputs) constants.push_back(is_constant(id) ? constant(id).get() : nullptr);
+  divide(*step, graph::Slices::of(node, inputs, outputs, extras, constants));
   append(node.name + " plain:" + node.op, std::move(step), operands);
   return {};
 }
@@ -476,10 +480,17 @@ void PlanBuilder::emit_plain_binary(const graph::Node& node, std::string_view op
   const std::vector<const graph::TensorType*> inputs{&types[0], &types[1]}, outputs{&types[2]};
   const graph::PlainKernel kernel = graph::find_plain_kernel(part, inputs);
   CARILLON_ASSERT(kernel != nullptr);
-  append(node.name + " plain:" + part.op,
-         std::make_unique<PlainKernelStep>(part, kernel, inputs, outputs,
-                                           std::vector<const graph::TensorType*>{}),
-         {a, b, result});
+  auto step = std::make_unique<PlainKernelStep>(part, kernel, inputs, outputs,
+                                                std::vector<const graph::TensorType*>{});
+  divide(*step, graph::Slices::of(part, inputs, outputs, {}, {}));
+  append(node.name + " plain:" + part.op, std::move(step), {a, b, result});
+}
+
+// As its time wants it, or among the threads where that is worth it.
+void PlanBuilder::divide(PlainKernelStep& step, std::optional<graph::Slices> slices) const {
+  const int wanted = wanted_parts();
+  if (slices && wanted > 1 && (wanted > arena_parts_ || worth_dividing(step.elements())))
+    step.divide(std::move(*slices), wanted);
 }
 
 Result<PlanParts> PlanBuilder::finish() {

@@ -181,8 +181,9 @@ class PlanBuilder {
   };
 
   int new_buffer(std::uint64_t size);
-  // For how many parts the next primitive is to be made.
+  // For how many parts the next kernel is to be made.
   int wanted_parts() const;
+  void divide(PlainKernelStep& step, std::optional<graph::Slices> slices) const;
   template <typename PrimitiveDesc>
   static Made made_of(const PrimitiveDesc& desc, const dnnl::primitive& primitive) {
     return {primitive, desc.scratchpad_desc(), desc.impl_info_str()};
