@@ -30,8 +30,10 @@ struct CompileOptions {
   Precision precision = Precision::f32;
   bool pads = false;  // see CompiledModel::pads()
   // For runs that are to be stopped inside kernels soon: kernels are divided into parts that cost a run at
-  // most this share of its time, in [0, 1], which is measured. That takes some dozens of runs of each plan on
-  // one thread. Nothing: into as many as there are threads, which takes no time to find out.
+  // most this share of its time, in [0, 1], by what is measured: where five divisions in turn, each into
+  // fewer parts, seem to cost more, a last one is taken unmeasured. That takes some seconds for each plan, on
+  // one thread: up to some hundred runs, at least a dozen. Nothing: into as many parts as there are threads,
+  // which takes no time to find out.
   std::optional<double> stop_cost;
   // Where `stop_cost` is given: no part is made shorter than this, at least 1 us. To stop yet sooner costs
   // more than it is worth: with parts of 12 us runs took 2 to 7% longer than with 24.

@@ -59,6 +59,19 @@ class TrialMemory {
   std::vector<std::byte*> output_pointers_;
 };
 
+// How many rounds there are of what is measured: at least and at most so many, and until it took so long; and
+// of long runs two, where these take longer than that alone.
+struct Rounds {
+  int least, most;
+  Duration at_least;
+};
+bool goes_on(int round, Duration spent, const Rounds& rounds) {
+  constexpr Duration longest = milliseconds{4000};
+  if (round < 2) return true;
+  if (round < rounds.least) return spent < longest;
+  return round < rounds.most && spent < rounds.at_least;
+}
+
 Duration sum(const std::vector<Duration>& times) {
   return std::accumulate(times.begin(), times.end(), Duration{0});
 }
@@ -190,7 +203,8 @@ Result<PlanParts> Divider::divide(PlanParts whole, const Make& make,
   }
   if (trials.size() == 1) return make({});
   Duration spent{0};
-  for (int round = 0; round < 4 || (round < 30 && spent < milliseconds{1500}); ++round)
+  for (int round = 0; goes_on(round, spent, {.least = 4, .most = 30, .at_least = milliseconds{1500}});
+       ++round)
     for (const auto& trial : trials) {
       spent += sum(trial->run(memory, weights()));
       if (guards && round < 4) trial->run_all(memory, weights());
@@ -233,7 +247,8 @@ Result<PlanParts> Divider::divide(PlanParts whole, const Make& make,
     divided.run(memory, weights());
     std::vector<std::vector<Duration>> undivided_runs, divided_runs;
     spent = Duration{0};
-    for (int round = 0; round < 12 || (round < 40 && spent < milliseconds{500}); ++round) {
+    for (int round = 0; goes_on(round, spent, {.least = 12, .most = 40, .at_least = milliseconds{500}});
+         ++round) {
       undivided_runs.push_back(first.run(memory, weights()));
       divided_runs.push_back(divided.run(memory, weights()));
       spent += sum(undivided_runs.back()) + sum(divided_runs.back());

@@ -71,6 +71,7 @@ struct AsMatmul {
   using Primitive = dnnl::matmul;
   using PrimitiveDesc = Primitive::primitive_desc;
 
+  static constexpr bool sees_strides = true;  // of post-ops' operands
   static Desc seen(const Desc& matrix) { return matrix; }
   static Desc weights(const Desc& matrix) { return matrix; }
   static Desc bias(const Desc& row) { return row; }
@@ -89,7 +90,8 @@ struct AsConvolution {
   using Primitive = dnnl::convolution_forward;
   using PrimitiveDesc = Primitive::primitive_desc;
 
-  // A matrix of rows, or what broadcasts to one.
+  static constexpr bool sees_strides = false;
+  // A row-major matrix, or what broadcasts to one.
   static Desc seen(const Desc& matrix) {
     const Dims dims = matrix.get_dims();
     return channels_last({1, dims[1], 1, dims[0]}, matrix.get_data_type());
@@ -155,9 +157,14 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
     FusedPostOps ops;
     if (factor != 1) ops.ops.append_eltwise(dnnl::algorithm::eltwise_linear, factor, 0);
     if (!append_post_ops(builder, node, p.first_post_op, last, dims, ops)) return std::nullopt;
+    if (!Form::sees_strides && !std::ranges::all_of(ops.arguments, [](const auto& argument) {
+          return is_row_major(argument.second.desc);
+        }))
+      return std::nullopt;
     return seen_by<Form>(ops);
   };
   std::optional<FusedPostOps> fused = ops_up_to(node.post_ops.size());
+  if (!Form::sees_strides && !fused) return false;  // a product may have it in one
   const std::optional<FusedPostOps> separate = ops_up_to(p.first_post_op);
   const auto with_ops = [&](const Desc& b, const dnnl::post_ops& ops) {
     dnnl::primitive_attr attributes = PlanBuilder::attributes();

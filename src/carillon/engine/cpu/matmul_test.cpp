@@ -221,6 +221,28 @@ TEST(Products, OfManyRowsWithWeights) {
       }
 }
 
+// What is added lies otherwise than the rows: it is a Transpose's result, which is only seen so.
+TEST(Products, OfManyRowsWithWeightsPlusATranspose) {
+  for (const std::int64_t columns : {48, 96, 100}) {
+    SCOPED_TRACE(columns);
+    expect_agrees(
+        [&](std::int64_t n) {
+          constexpr std::int64_t rows = 61;
+          Random random(5);
+          GraphMaker m;
+          const auto x = m.input({n, rows, 40}), z = m.input({n, columns, rows});
+          const auto weights = m.constant(random_tensor({40, columns}, random));
+          const auto turned =
+              m.node("Transpose", {z}, {n, rows, columns}, {{"perm", std::vector<std::int64_t>{0, 2, 1}}});
+          const std::vector<PostOp> behind{{.kind = PostOp::Kind::add, .operand = turned},
+                                           {.kind = PostOp::Kind::relu}};
+          m.g.outputs = {m.node("MatMul", {x, weights}, {n, rows, columns}, {}, behind)};
+          return std::move(m.g);
+        },
+        {1, 3}, true);
+  }
+}
+
 // All sizes want the weights in one layout.
 TEST(Products, OfManyRowsPackTheirWeightsOnce) {
   const auto weights_at = [](std::int64_t columns, const std::vector<int>& batches,
