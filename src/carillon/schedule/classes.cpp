@@ -23,7 +23,6 @@ ModelId model_of(std::uint32_t place) {
 }  // namespace
 
 TimePoint Classed::decide(const Event& event, TimePoint now, Actions& out) {
-  seen_ = out.size();
   if (!begun_) {
     if (const auto* change = std::get_if<ModelChanged>(&event)) {
       before_.push_back(*change);
@@ -63,10 +62,10 @@ void Classed::begin(const Event& event, TimePoint now, Actions& out) {
 }
 
 void Classed::ask(const Event& event, TimePoint now, Actions& out) {
-  seen_ = out.size();
+  const std::size_t seen = out.size();
   policy_wake_ = policy_->decide(event, now, out);
-  std::size_t kept = seen_;
-  for (std::size_t i = seen_; i < out.size(); ++i) {
+  std::size_t kept = seen;
+  for (std::size_t i = seen; i < out.size(); ++i) {
     if (!heed(out[i], now)) continue;
     if (kept != i) out[kept] = std::move(out[i]);
     ++kept;
@@ -684,14 +683,14 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
   const bool success = done.status == ActionStatus::success, current = flight.version == m.version;
   const bool ran = success || done.status == ActionStatus::failed;
   if (flight.cls == Class::real_time) {
-    const auto found = std::ranges::find_if(
-        d.flying, [&](std::uint32_t each) { return flights_[each].id == flight.id; });
+    const auto found =
+        std::ranges::find_if(d.flying, [&](std::uint32_t each) { return flights_[each].id == flight.id; });
     const bool first = found == d.flying.begin();
     d.flying.erase(found);
     if (first && !d.flying.empty()) {
       Flight& next = flights_[d.flying.front()];
-      next.end = std::max(std::min(ran ? done.end : now, now), next.sent + margins_.at(id).dispatch) +
-                 next.takes;
+      next.end =
+          std::max(std::min(ran ? done.end : now, now), next.sent + margins_.at(id).dispatch) + next.takes;
     }
     if (ran) d.busy.add(done.duration, now);
     if (success) {
@@ -712,6 +711,9 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
       m.turn += done.duration - flight.expected;
       if (success)
         m.patient_times.add(*m.info, flight.batch, done.duration, now, stale_after, [](std::size_t) {});
+      update_patient(flight.model);
+    } else if (current) {
+      m.turn -= flight.expected;
       update_patient(flight.model);
     }
   }
@@ -868,10 +870,7 @@ void Classed::reside(DeviceId id, ModelId model, Residence residence) {
 void Classed::loaded(DeviceId id, const Flight& load, bool success) {
   const Model& m = models_[load.model.index()];
   const bool current = load.version == m.version && m.served;
-  reside(id, load.model,
-         !success  ? Residence::absent
-         : current ? Residence::loaded
-                   : Residence::leaving);
+  reside(id, load.model, !success ? Residence::absent : current ? Residence::loaded : Residence::leaving);
 }
 
 // Loads or unloads where the layer is to, and lets go what has waited for that.
@@ -1009,6 +1008,9 @@ std::vector<std::uint32_t> Classed::lose_flights(DeviceId device) {
     const std::uint32_t* found = flights_by_id_.find(flight.id);
     if (flight.device != device || found == nullptr || *found != i) continue;
     for (const RequestId request : flight.requests) lost.push_back(*kept_by_id_.find(request));
+    if (Model& m = models_[flight.model.index()];
+        flight.cls == Class::best_effort && flight.kind == ActionKind::infer && flight.version == m.version)
+      m.turn -= flight.expected;
     flights_by_id_.erase(flight.id);
     flights_.give_back(i);
   }

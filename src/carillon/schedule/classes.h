@@ -244,7 +244,6 @@ class Classed final : public Scheduler {
   TimePoint asked_ = TimePoint::max();  // a Wake
   std::vector<ModelChanged> before_;  // any other event: models are told when it is known what is pinned
   bool begun_ = false, chosen_ = false;
-  std::size_t seen_ = 0;  // of the decision's actions, those that were heeded
   bool follows_ = false;  // the policy's INFERs: there is a pinned model, or was a real-time request
 
   std::vector<Model> models_;

@@ -273,7 +273,8 @@ TEST(Classed, WhatADeviceHadGoesToAnother) {
 TEST(Classed, WhoseClientHasGoneIsNotServed) {
   Driven d({model(0)});
   const ActionId first = (d.ask(Class::real_time, 0, at(100ms)), d.one<Infer>().id);
-  const RequestId flying = d.ask(Class::real_time, 0, at(100ms)), waits = d.ask(Class::real_time, 0, at(100ms));
+  const RequestId flying = d.ask(Class::real_time, 0, at(100ms)),
+                  waits = d.ask(Class::real_time, 0, at(100ms));
   const std::size_t heard = d.script.heard.size();
   d.hear(RequestCancelled{waits, ModelId{0}});
   d.hear(RequestCancelled{flying, ModelId{0}});
@@ -328,6 +329,32 @@ TEST(Classed, ADeviceHasTwiceAsManyBestEffortRunsAsItDoesAtATime) {
   EXPECT_EQ(sent[1], 4);
 }
 
+TEST(Classed, WhatTheDeviceRefusesIsNoTurn) {
+  Driven d({model(0), model(1)});
+  std::vector<Infer> under_way;
+  const auto collect = [&] {
+    for (const Infer& infer : d.all<Infer>()) under_way.push_back(infer);
+  };
+  for (int i = 0; i < 40; ++i)
+    for (std::uint32_t m = 0; m < 2; ++m) {
+      d.ask(Class::best_effort, m, at(100s));
+      collect();
+    }
+  int sent[2] = {};
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_FALSE(under_way.empty());
+    const Infer infer = under_way.front();
+    under_way.erase(under_way.begin());
+    ++sent[infer.model.index()];
+    d.now += 4ms;
+    const bool refused = infer.model == ModelId{0};
+    d.done(infer.id, refused ? ActionStatus::too_late : ActionStatus::success,
+           refused ? 0ms : infer.expected);
+    collect();
+  }
+  EXPECT_GT(sent[0], 2 * sent[1]);
+}
+
 TEST(Classed, ModelsTakeTurnsByTheTimeThatTheyHad) {
   ModelInfo longer = model(1);
   for (BatchProfile& b : longer.batches) b.exec *= 10;
@@ -345,7 +372,8 @@ TEST(Classed, ModelsTakeTurnsByTheTimeThatTheyHad) {
   std::vector<Infer> next;
   for (int i = 0; i < 110; ++i) {
     d.now += 40ms;
-    d.done(under_way.front(), ActionStatus::success, i < 2 ? 4ms : next[static_cast<std::size_t>(i - 2)].expected);
+    d.done(under_way.front(), ActionStatus::success,
+           i < 2 ? 4ms : next[static_cast<std::size_t>(i - 2)].expected);
     under_way.erase(under_way.begin());
     const Infer infer = d.one<Infer>();
     next.push_back(infer);
@@ -385,7 +413,8 @@ TEST(Classed, WhatWaitsPatientlyWaitsForItsDeadlineOnly) {
 // --- Residence
 
 TEST(Classed, RealTimeModelsAreLoadedAndKept) {
-  Driven d({model(0, Class::normal, 4), model(1, Class::real_time, 3), model(2, Class::best_effort, 2)}, 10, 2);
+  Driven d({model(0, Class::normal, 4), model(1, Class::real_time, 3), model(2, Class::best_effort, 2)}, 10,
+           2);
   ASSERT_EQ(d.all<Load>().size(), 2U) << "both classes have room";
   const Load load = d.all<Load>().front();
   EXPECT_EQ(load.device, DeviceId{1});

@@ -13,7 +13,7 @@ namespace carillon::schedule {
 
 // Requests that run one after the other, earliest deadline first (ties: the smaller id), and how long each
 // takes. Beside the order it knows whether one more would make any of them late. A treap whose priorities are
-// a hash of the ids: each call costs O(log n) expected, and allocates nothing once there were as many. Not
+// a hash: each call costs O(log n) expected, and allocates nothing once there were as many. Not
 // thread-safe.
 class EdfQueue {
  public:
@@ -45,7 +45,7 @@ class EdfQueue {
       node = free_.back();
       free_.pop_back();
     }
-    nodes_[node] = {.item = item, .priority = (item.id.value + 1) * 0x9e3779b97f4a7c15ULL};
+    nodes_[node] = {.item = item, .priority = priority_of(item)};
     update(node);
     std::uint32_t before = none, after = none;
     split(root_, item.due, item.id, before, after);
@@ -92,6 +92,15 @@ class EdfQueue {
     TimePoint latest;   // all of the subtree are in time if the first starts by then
   };
 
+  // Of the nanosecond, too, in which the request has to have ended: whoever could choose deadlines by their
+  // requests' priorities could make the tree a list.
+  static std::uint64_t priority_of(const Item& item) {
+    std::uint64_t x = item.id.value * 0x9e3779b97f4a7c15ULL +
+                      static_cast<std::uint64_t>(item.due.time_since_epoch().count());
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+  }
   static bool precedes(const Item& item, TimePoint due, RequestId id) {
     return item.due != due ? item.due < due : item.id < id;
   }
@@ -114,8 +123,8 @@ class EdfQueue {
     }
     place_in(node.left, due, id, found, after);
     after += node.item.takes;
-    found.latest = std::min({found.latest, saturating_add(node.item.due, -after),
-                             saturating_add(latest(node.right), -after)});
+    found.latest = std::min(
+        {found.latest, saturating_add(node.item.due, -after), saturating_add(latest(node.right), -after)});
     after += sum(node.right);
   }
   // Those before (due, id), and the others.

@@ -26,7 +26,7 @@ namespace carillon::schedule {
 //
 // Of EXEC each class's streams are watched apart. What makes way for others is given the time that they ran;
 // and best-effort runs, which have whatever nobody else on the machine wants, ten times as long as others,
-// and for as long as the device reports anything.
+// and for as long as the device reports anything: one on a core that another program keeps busy waits for it.
 //
 // Costs are linear in the actions that are under way on the device. Not thread-safe; `now` never goes back.
 class Watchdog {

@@ -66,7 +66,9 @@ Result<> LogReader::read_head() {
         const int preemption = words.number<int>();
         if (preemption != 0 && preemption != 1) words.fail();
         environment_.preemption = preemption == 1 ? Preemption::deadline : Preemption::none;
-        environment_.classes = words.number<int>() == 1;
+        const int classes = words.number<int>();
+        if (classes != 0 && classes != 1) words.fail();
+        environment_.classes = classes == 1;
       }
       if (!words.good() || !(environment_.overrun >= 0 && environment_.overrun <= 100) ||
           environment_.dispatch < Duration{0} || environment_.answer < Duration{0} ||
@@ -77,7 +79,7 @@ Result<> LogReader::read_head() {
         return wrong(
             "environment needs two times in nanoseconds, up to an hour, a share, 0 or 1, a part of the "
             "second "
-            "time, a time up to a day, a share, and 0 or 1");
+            "time, a time up to a day, a share, and two times 0 or 1");
     } else if (kind == "model" && version_ == 1) {
       ModelInfo model;
       if (const auto what = read_model(words, models_, version_, model); !what.empty())
