@@ -432,6 +432,10 @@ TimePoint Core::begin_next(Executor executor, TimePoint now, Commands& out) {
       report(slot, ActionStatus::too_late, out);
       continue;
     }
+    if (!known(action.model)) {
+      report(slot, ActionStatus::failed, out, Failure::unknown_model);
+      continue;
+    }
     if (!action.begun && !loaded(action.model)) {
       report(slot, ActionStatus::not_loaded, out);
       continue;
@@ -483,7 +487,7 @@ void Core::make_way(const Stream& stream, std::uint64_t units, Commands& out) {
     Action& action = actions_[other.running];
     if ((action.units & units) == 0 || action.orphaned) continue;
     if (action.state == State::gathering) continue;  // it looks before it launches
-    if (!action.wanted) {  // else it resumes where it was told to
+    if (!action.wanted) {                            // else it resumes where it was told to
       action.wanted = After::resume;
       action.resume_order = TimePoint::min();
     }

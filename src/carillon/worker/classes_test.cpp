@@ -282,6 +282,20 @@ TEST(Classes, ANarrowRunEvictsOnItsOwnCoreOnly) {
   EXPECT_GT(evicted.times.paused, Duration{0});
 }
 
+TEST(Classes, AModelThatNobodyKnowsFailsInEveryClass) {
+  for (const Yielding yielding : {Yielding::inside, Yielding::turns}) {
+    Served served(options(yielding));
+    Row row(48, 1);
+    for (const Class cls : {Class::real_time, Class::normal, Class::best_effort}) {
+      const std::uint64_t id = 10 + static_cast<std::uint64_t>(cls);
+      ASSERT_TRUE(served.worker->submit(row.command(id, {7}, cls)));
+      const ActionResult result = served.results.wait({id});
+      EXPECT_EQ(result.status, ActionStatus::failed);
+      EXPECT_EQ(result.error, "model 7 is not registered");
+    }
+  }
+}
+
 TEST(Classes, RefusesStreamsThatCannotBe) {
   SteadyClock clock;
   testing::Results results;
@@ -296,6 +310,7 @@ TEST(Classes, RefusesStreamsThatCannotBe) {
   refused({.units = 65}, "65 units");
   refused({.units = 2, .best_effort = 0}, "0 best-effort streams: there can be 1 to 32");
   refused({.units = 2, .best_effort = 33}, "33 best-effort streams");
+  refused({.units = 2, .best_effort = 3}, "3 best-effort streams on 2 units");
   refused({.units = 2, .real_time_units = 3}, "cannot use 3 of 2 units");
 }
 

@@ -145,7 +145,8 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     Slot running = device::no_slot;  // the stream's thread's
   };
 
-  // How long real-time runs took so far. Written by their stream's thread.
+  // How long real-time runs took so far. Written by their stream's thread; whoever asks just as one ends may
+  // hear too little.
   class RealTime {
    public:
     void began(TimePoint now) { since_.store(now.time_since_epoch().count()); }
@@ -250,7 +251,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   RealTime real_time_;
   std::atomic<bool> load_busy_{false}, probing_{false}, ending_{false};
 
-  std::mutex own_gather_;  // held while a stream gathers rows for itself
+  std::mutex own_gather_;  // held while a stream reads rows for itself
 
   // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_.
   std::mutex telling_;
@@ -684,7 +685,12 @@ WorkerImpl::Turn WorkerImpl::take_rows(Slot slot, Executor self) {
   action.times.input_start = clock_.now();
   action.host = find(action.model);
   device::Core::Gathered gathered;
-  if (std::string wrong = divide(action); !wrong.empty()) {
+  // What reads rows on a stream retire() waits for here: it does not wait for the stream.
+  std::unique_lock own(own_gather_, std::defer_lock);
+  if (self != device::input_executor) own.lock();
+  if (own.owns_lock() && over(action.life)) {
+    gathered.status = ActionStatus::failed;  // nobody hears of it any more
+  } else if (std::string wrong = divide(action); !wrong.empty()) {
     action.error = std::move(wrong);
     gathered.status = ActionStatus::failed;
   } else {
@@ -696,12 +702,7 @@ WorkerImpl::Turn WorkerImpl::take_rows(Slot slot, Executor self) {
   }
   if (gathered.status == ActionStatus::success) {
     action.io = memory_->access(memory_->io(action.io_offset));
-    if (self == device::input_executor) {
-      gather(action);
-    } else {  // retire() waits for this, and not for the stream
-      const std::lock_guard own(own_gather_);
-      if (!over(action.life)) gather(action);
-    }
+    gather(action);
     action.times.input_end = clock_.now();
     gathered.kernels = 0;
     for (const InferSlot::Part& part : action.all_parts()) {
@@ -709,6 +710,7 @@ WorkerImpl::Turn WorkerImpl::take_rows(Slot slot, Executor self) {
       gathered.workspace = std::max(gathered.workspace, part.layout->plan->workspace().count);
     }
   }
+  if (own.owns_lock()) own.unlock();
   return drive(self, [&](TimePoint now) {
     core_.gathered(slot, gathered, now, out_);
     return TimePoint::max();
@@ -835,13 +837,13 @@ void WorkerImpl::end_run(Exec& exec, InferSlot& action, int next, const Error* e
   const TimePoint now = clock_.now();
   action.times.exec_end = now;
   if (exec.index >= device::ClassStreams::first_best_effort)
-    action.times.padded +=
-        std::min(real_time_.so_far(now) - action.segment.real_time, now - action.segment.start);
+    action.times.padded += std::clamp(real_time_.so_far(now) - action.segment.real_time, Duration{0},
+                                      now - action.segment.start);
   else if (exec.index == device::ClassStreams::real_time)
     real_time_.ended(now);
   const Slot slot = std::exchange(exec.running, device::no_slot);
-  drive(exec.executor, [&](TimePoint now) {
-    core_.ended(slot, next, error != nullptr, now, out_);
+  drive(exec.executor, [&](TimePoint at) {
+    core_.ended(slot, next, error != nullptr, at, out_);
     return TimePoint::max();
   });
 }
@@ -1003,6 +1005,9 @@ Result<> check(const Options& options) {
     if (classes->best_effort < 1 || classes->best_effort > most_best_effort)
       return invalid("classes: " + std::to_string(classes->best_effort) +
                      " best-effort streams: there can be 1 to " + std::to_string(most_best_effort));
+    if (classes->best_effort > units)
+      return invalid("classes: " + std::to_string(classes->best_effort) + " best-effort streams on " +
+                     std::to_string(units) + " units: there can be one a unit");
     if (classes->real_time_units < 0 || classes->real_time_units > units)
       return invalid("classes: real-time runs cannot use " + std::to_string(classes->real_time_units) +
                      " of " + std::to_string(units) + " units");
@@ -1021,7 +1026,8 @@ Result<> check(const Options& options) {
     return fail(ErrorCode::resource_exhausted,
                 "the worker would take " + to_text(needed) + " (page cache " + to_text(options.page_cache) +
                     ", I/O cache " + to_text(options.io_cache) + ", workspace " + to_text(options.workspace) +
-                    "), and " + to_text(*available) + " are available: make them smaller");
+                    (by_class ? ", twice" : "") + "), and " + to_text(*available) +
+                    " are available: make them smaller");
   return {};
 }
 
