@@ -101,6 +101,8 @@ def test_a_share_that_is_too_small_is_made_good_by_the_standby(program, tiny_mod
     ([[workload("tiny_mlp", 50)]], ["--plan-device", "3"], 1, "has no device 3; there is: 1"),
     ([[workload("tiny_mlp", 70), workload("tiny_cnn", 70)]], [], 1, "shares that sum to 140"),
     ([[workload("tiny_mlp", 50)]], ["--record", "log"], 2, "--plan goes with neither --record nor --profile"),
+    ([[workload("tiny_mlp", 50)]], ["--stop-cost", "0.02"], 2, "--plan goes with none of --stop-cost, --best-effort-streams"),
+    ([[workload("tiny_mlp", 50)]], ["--real-time-threads", "1"], 2, "--plan goes with none of --stop-cost, --best-effort-streams"),
 ])
 def test_what_cannot_be_served_is_named(program, tiny_models, tmp_path, devices, options, status, says):
     plan = write_plan(tmp_path, *devices)

@@ -95,7 +95,7 @@ void add_live_options(CLI::App& command, DisbArguments& arguments, CLI::Option& 
   own(command
           .add_option(
               "--stop-cost", arguments.stop_cost,
-              "Share of a kernel's time that it may cost to divide it into parts, between which a run "
+              "Share of a run's time that it may cost to divide its kernels into parts, between which it "
               "may be stopped")
           ->check(CLI::Range(0.0, 1.0))
           ->capture_default_str());

@@ -169,6 +169,12 @@ int serve(controller::Service& service, const Arguments& arguments, const fronte
   return exit_success;
 }
 
+// Classes share a device, and a plan's share is one workload's.
+server::DeviceArguments without_classes(server::DeviceArguments device) {
+  device.classes = false;
+  return device;
+}
+
 int run_planned(const Arguments& arguments, const controller::Options& options,
                 const frontend::Options& doors, const SignalWait& signals, const Clock& clock) {
   if (!arguments.record.empty() || !arguments.profile.empty())
@@ -176,6 +182,12 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
                     {ErrorCode::invalid_argument,
                      "--plan goes with neither --record nor --profile: each workload has a scheduler "
                      "of its own, and is measured at its share"});
+  const server::DeviceArguments& wanted = arguments.devices.each;
+  if (arguments.stop_cost || wanted.best_effort_streams > 0 || wanted.real_time_threads > 0)
+    return complain(exit_usage,
+                    {ErrorCode::invalid_argument,
+                     "--plan goes with none of --stop-cost, --best-effort-streams and --real-time-threads: a "
+                     "workload's requests run one after the other, in its share, whatever their class"});
   const auto devices = server::list_devices(arguments.devices);
   if (!devices) return complain(exit_usage, devices.error());
   if (devices->size() != 1 || !arguments.devices.faults.empty())
@@ -190,7 +202,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .scheduler = arguments.scheduler,
       .environment = environment_of(arguments),
       .controller = options,
-      .device = devices->front(),
+      .device = without_classes(devices->front()),
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
   auto server = server::PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
@@ -308,7 +320,7 @@ void add_serve(CLI::App& program, int& status) {
   command
       .add_option(
           "--stop-cost", arguments->stop_cost,
-          "Divide the kernels of all models on cpu into parts, which may cost this share of their time "
+          "Divide the kernels of all models on cpu into parts, which may cost a run this share of its time "
           "(such as 0.02), so that real-time requests need not wait for a kernel's end; models take "
           "longer to load. Without it: of models of class best_effort only, at 0.02")
       ->check(CLI::Range(0.0, 1.0));

@@ -603,7 +603,6 @@ TEST_F(CoreTest, ClassAndPriorityGoToTheScheduler) {
 TEST_F(CoreTest, AnInferHasTheClassThatTheSchedulerSays) {
   auto urgent = call_of({0}, 1, at(0ms));
   urgent->class_given = true;
-  urgent->class_given = true;
   urgent->cls = Class::real_time;
   Infer said = infer(1, {{0}});
   said.cls = Class::real_time;

@@ -113,13 +113,15 @@ class PortListener final : public Listener {
     tell_exhausted();
     if (handler_.make_room) {
       handler_.make_room();
-      // Others close on threads of their own, which a busy machine lets wait; whoever is to come waits with them.
-      for (int tries = 0; tries < 50 && wait(false, 10); ++tries) {
+      // Others close on threads of their own, which a busy machine lets wait; whoever is to come waits with
+      // them. Not again and again where that was in vain.
+      for (int tries = 0; tries < (in_vain_ ? 1 : 50) && wait(false, 10); ++tries) {
         connection = accept();
         if (connection.open()) return take(std::move(connection));
         if (!out_of_descriptors(errno)) return;
       }
     }
+    in_vain_ = true;
     refuse_one();
     // Without the reserve there is nothing to be done but to wait for others to close.
     if (!reserve_.open()) (void)wait(false, 100);
@@ -130,6 +132,7 @@ class PortListener final : public Listener {
   }
 
   void take(Descriptor connection) {
+    in_vain_ = false;
     if (connection.number() > options_.highest_descriptor) {
       tell_exhausted();
       if (handler_.refuse) handler_.refuse(connection.number());
@@ -164,6 +167,7 @@ class PortListener final : public Listener {
   Descriptor reserve_;
   std::uint16_t port_ = 0;
   Time tell_again_{};
+  bool in_vain_ = false;  // that others were to make room, the last time
   std::thread thread_;
 };
 

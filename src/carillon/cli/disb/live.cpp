@@ -63,6 +63,7 @@ class LiveDriver {
     local_.listen([this](const worker::ActionResult& result) { answered(result); });
     send_all();
     auto ended = end_all();
+    if (!ended) local_.worker().retire();  // what is under way still answers to nobody
     local_.listen({});
     prctl(PR_SET_TIMERSLACK, slack > 0 ? static_cast<unsigned long>(slack) : 0UL, 0UL, 0UL, 0UL);
     if (!ended) return std::unexpected(ended.error());

@@ -223,9 +223,14 @@ class LiveCommand {
             .best_effort_width = turns ? classes.units : 1};
   }
 
-  // What runs take alone, once; and with that the rates.
-  Result<> measure(LocalWorker& local) {
+  // What runs take alone, on as many cores as real-time ones have, once; and with that the rates.
+  Result<> measure(worker::Options options) {
     if (!alone_.empty()) return {};
+    if (options.classes->real_time_units > 0) options.exec_threads = options.classes->real_time_units;
+    options.classes.reset();
+    const auto worker = LocalWorker::make(options, models_, clock_);
+    if (!worker) return std::unexpected(worker.error());
+    LocalWorker& local = **worker;
     for (std::size_t i = 0; i < models_.size(); ++i) {
       progress_.say("measuring " + models_[i].name + " alone");
       auto takes = local.alone(i, std::chrono::seconds{1});
@@ -255,11 +260,11 @@ class LiveCommand {
   // Nothing where it was interrupted before anything was measured.
   Result<std::optional<simulate::DisbReport>> run_under(const std::string& scheduler) {
     const LivePolicy policy = policy_of(scheduler);
+    if (auto done = measure(options_for(policy)); !done) return std::unexpected(done.error());
+    if (live_interrupted != 0) return std::nullopt;
     auto local = LocalWorker::make(options_for(policy), models_, clock_);
     if (!local) return std::unexpected(local.error());
     say_notes((*local)->worker().notes());
-    if (auto done = measure(**local); !done) return std::unexpected(done.error());
-    if (live_interrupted != 0) return std::nullopt;
     if (auto done = (*local)->load(); !done) return std::unexpected(done.error());
     if (arguments_.warm_up_s > 0) {
       DisbWorkload warm_up = workload_;

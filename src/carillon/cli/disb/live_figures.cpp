@@ -16,7 +16,7 @@ struct Span {
 // What has run on the device by the times of its requests.
 class Reckoning {
  public:
-  Reckoning(const workload::DisbWorkload& workload, const LiveRun& run) : run_(run) {
+  Reckoning(const workload::DisbWorkload& workload, const LiveRun& run) {
     real_time_by_client_.resize(workload.clients.size());
     best_effort_by_client_.resize(workload.clients.size());
     for (const LiveRequest& request : run.requests) {
@@ -71,7 +71,6 @@ class Reckoning {
     });
   }
 
-  const LiveRun& run_;
   std::vector<const LiveRequest*> urgent_;
   std::vector<Span> executing_;  // real-time runs
   std::vector<std::vector<Span>> real_time_by_client_, best_effort_by_client_;

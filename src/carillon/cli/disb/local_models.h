@@ -24,7 +24,7 @@ struct LocalModel {
 };
 
 // Compiles `names` of the repository at `directory`, in that order, so that their runs may be stopped inside
-// kernels at `stop_cost` of a kernel's time (engine::CompileOptions). `tell` hears, before each, which is
+// kernels at `stop_cost` of a run's time (engine::CompileOptions). `tell` hears, before each, which is
 // next; false ends it all (cancelled). Other errors name the model, and how to make a sample that is missing.
 Result<std::vector<LocalModel>> compile_local_models(
     const std::filesystem::path& directory, std::span<const std::string> names, engine::Engine& engine,
