@@ -43,7 +43,7 @@ struct Recurrence {
   bool batch_first = false;  // layout 1: the batch is the first dimension of x and of all states
   bool input_forget = false;
   bool linear_before_reset = false;
-  float clip = std::numeric_limits<float>::infinity();  // bounds what goes into activations
+  float clip = std::numeric_limits<float>::infinity();  // bounds what goes into the gates' activations
   // Function k of direction d is at [d * functions() + k]; of an LSTM f, g and h.
   std::array<Activation, 6> activations{};
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "carillon/graph/plain/family.h"
@@ -102,10 +103,12 @@ C tanh_of(C x) {
   }
 }
 
+template <typename T>
+constexpr T unbounded = std::numeric_limits<T>::infinity();
 // What goes into an activation is bounded first.
 template <typename T>
 void activate(const Activation& activation, T clip, T* __restrict x, std::int64_t count) {
-  if (clip < std::numeric_limits<T>::infinity())
+  if (clip < unbounded<T>)
     for (std::int64_t i = 0; i < count; ++i) x[i] = minimum(maximum(x[i], -clip), clip);
   const T alpha = static_cast<T>(activation.alpha), beta = static_cast<T>(activation.beta);
   const auto each = [&](const auto& function) {
@@ -133,7 +136,7 @@ void activate(const Activation& activation, T clip, T* __restrict x, std::int64_
     case Function::softsign:
       return each([](T v) { return v / (T{1} + std::abs(v)); });
     case Function::softplus:
-      return each([](T v) { return v > T{20} ? v : std::log1p(std::exp(v)); });
+      return each([](T v) { return maximum(v, T{0}) + std::log1p(std::exp(-std::abs(v))); });
   }
 }
 
@@ -289,7 +292,7 @@ class Run {
         for (std::int64_t j = 0; j < size; ++j) o[j] += p[size + j] * cell[j];
       activate(activation(0), clip_, o, size);
       std::copy_n(cell, size, g);
-      activate(activation(2), clip_, g, size);
+      activate(activation(2), unbounded<T>, g, size);  // as onnxruntime: what is bounded are the gates
       for (std::int64_t j = 0; j < size; ++j) hidden[j] = o[j] * g[j];
     });
   }
@@ -338,11 +341,19 @@ class Run {
     });
   }
 
-  // The last states, and zeros behind the end of what is short.
+  // The last states, and zeros behind the end of what is short; zeros too, as onnxruntime has them, for the
+  // states of a sequence of length 0.
   void end() {
     for (std::int64_t n = 0; n < s_.batch; ++n) {
-      if (y_h_) std::copy_n(h(n), s_.hidden, y_h_.as<T>() + in_state(n));
-      if (y_c_) std::copy_n(c(n), s_.hidden, y_c_.as<T>() + in_state(n));
+      const bool none = input(inputs_, Recurrence::sequence_lens) && length(n) == 0;
+      for (const auto& [to, from] : {std::pair{y_h_, h(n)}, std::pair{y_c_, c(n)}}) {
+        if (!to) continue;
+        T* const at = to.template as<T>() + in_state(n);
+        if (none)
+          std::fill_n(at, s_.hidden, T{0});
+        else
+          std::copy_n(from, s_.hidden, at);
+      }
       if (!y_) continue;
       for (std::int64_t t = length(n); t < s_.steps; ++t) std::fill_n(y(n, t), s_.hidden, T{0});
     }
