@@ -224,7 +224,7 @@ struct AsRnn {
 };
 
 template <typename Form>
-bool lower(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
+bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
   const bool is_lstm = s.cell == Cell::lstm;
   const SharedTensor w = weights_of(builder, s, builder.constant(node.inputs[Recurrence::w]));
   const SharedTensor r = weights_of(builder, s, builder.constant(node.inputs[Recurrence::r]));
@@ -295,12 +295,12 @@ bool lower_recurrent(PlanBuilder& builder, const graph::Node& node) {
   if (!shape || !suits(builder, node, *shape)) return false;
   switch (shape->cell) {
     case Cell::lstm:
-      return lower<AsLstm>(builder, node, *shape);
+      return lower_as<AsLstm>(builder, node, *shape);
     case Cell::gru:
-      return shape->linear_before_reset ? lower<AsGru<dnnl::lbr_gru_forward>>(builder, node, *shape)
-                                        : lower<AsGru<dnnl::gru_forward>>(builder, node, *shape);
+      return shape->linear_before_reset ? lower_as<AsGru<dnnl::lbr_gru_forward>>(builder, node, *shape)
+                                        : lower_as<AsGru<dnnl::gru_forward>>(builder, node, *shape);
     case Cell::rnn:
-      return lower<AsRnn>(builder, node, *shape);
+      return lower_as<AsRnn>(builder, node, *shape);
   }
   return false;
 }
