@@ -50,10 +50,10 @@ struct Recurrence {
   std::int64_t steps = 0, batch = 0, width = 0;  // of x: how long, how many, how wide
   std::int64_t hidden = 0;
 
-  int directions() const { return direction == Direction::bidirectional ? 2 : 1; }
+  std::int64_t directions() const { return direction == Direction::bidirectional ? 2 : 1; }
   // Products a unit of the hidden state is made of: of an LSTM i, o, f, c; of a GRU z, r, h.
-  int gates() const { return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1; }
-  int functions() const { return cell == Cell::lstm ? 3 : cell == Cell::gru ? 2 : 1; }
+  std::int64_t gates() const { return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1; }
+  std::int64_t functions() const { return cell == Cell::lstm ? 3 : cell == Cell::gru ? 2 : 1; }
   // Whether all activations are those that a node has that names none.
   bool usual_activations() const;
 

@@ -16,7 +16,6 @@
 namespace carillon::graph::plain {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 struct Function {
