@@ -10,6 +10,7 @@
 #include "carillon/base/assert.h"
 #include "carillon/graph/kernel.h"
 #include "carillon/graph/plain/number.h"
+#include "carillon/graph/recurrence.h"
 #include "carillon/graph/shape_inference.h"
 
 namespace carillon::graph {
@@ -71,6 +72,11 @@ double multiplications(const Graph& graph, const Node& node) {
   }
   if (node.op == "Conv" || node.op == "ConvTranspose")
     return std::max(out, elements(node.inputs[0])) * elements(node.inputs[1]);
+  if (is_recurrent(node.op)) {
+    const Shape& x = graph.value(node.inputs[0]).type.shape;
+    return static_cast<double>(x[0]) * static_cast<double>(x[1]) *
+           (elements(node.inputs[1]) + elements(node.inputs[2]));
+  }
   double window = 1;
   if (node.op.ends_with("Pool"))
     for (const std::int64_t k : node.integers("kernel_shape")) window *= static_cast<double>(k);

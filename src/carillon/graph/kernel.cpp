@@ -6,6 +6,7 @@
 
 #include "carillon/graph/plain/family.h"
 #include "carillon/graph/plain/loops.h"
+#include "carillon/graph/recurrence.h"
 
 namespace carillon::graph {
 namespace {
@@ -20,7 +21,8 @@ const std::unordered_map<std::string_view, Finder>& operators() {
           plain::cast_operators(), plain::reduce_operators(), plain::order_operators(),
           plain::softmax_operators(), plain::convolution_operators(), plain::pool_operators(),
           plain::norm_operators(), plain::matmul_operators(), plain::move_operators(), plain::pad_operators(),
-          plain::index_operators(), plain::resize_operators(), plain::generate_operators()}) {
+          plain::index_operators(), plain::resize_operators(), plain::generate_operators(),
+          plain::recurrent_operators()}) {
       for (const plain::Operator& op : family) made.emplace(op.name, op.find);
     }
     return made;
@@ -33,7 +35,8 @@ const std::unordered_map<std::string_view, Finder>& operators() {
 PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* const> inputs) {
   // Only these may lack their first output and still make another.
   const bool first_optional = node.op == "TopK" || node.op == "Split" || node.op == "MaxPool" ||
-                              node.op == "LayerNormalization" || node.op == "Dropout";
+                              node.op == "LayerNormalization" || node.op == "Dropout" ||
+                              is_recurrent(node.op);
   if (node.outputs.empty() || (node.outputs[0] == no_value && !first_optional)) return nullptr;
   const auto found = operators().find(node.op);
   if (found == operators().end()) return nullptr;
@@ -43,6 +46,10 @@ PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* cons
     }
   }
   return found->second(node, inputs);
+}
+
+std::optional<TensorType> plain_workspace(const Node& node, std::span<const TensorType* const> inputs) {
+  return is_recurrent(node.op) ? plain::recurrent_workspace(node, inputs) : std::nullopt;
 }
 
 namespace plain {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "carillon/base/result.h"
@@ -34,8 +35,8 @@ struct MutableView {
 };
 
 // A plain kernel: computes `outputs` from `inputs`, whose types are those of the node's values, post-ops
-// excluded. Thread-safe, allocates nothing that grows with the tensors, fails only for bad data (an index out
-// of range), and then says which node. Outputs never overlap inputs.
+// excluded. Thread-safe, allocates nothing that grows with the tensors (but see plain_workspace()), fails
+// only for bad data (an index out of range), and then says which node. Outputs never overlap inputs.
 //
 // Bad data of a request (an operand with an origin) is no failure where the first output has `faults`: it is
 // noted there, against its row, and the kernel goes on with a harmless value. Not where it can be told only
@@ -47,6 +48,10 @@ using PlainKernel = Result<> (*)(const Node& node, std::span<const ConstView> in
 // for the operator or these types. Plain kernels fold constants, serve as the reference in tests, and run
 // where an engine has nothing faster.
 PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* const> inputs);
+
+// What the node's plain kernel works in, of those few whose room grows with their tensors. Whoever plans
+// memory gives it as one more output behind the node's; where it is not given the kernel allocates it.
+std::optional<TensorType> plain_workspace(const Node& node, std::span<const TensorType* const> inputs);
 
 // Applies `node.post_ops` to `output` (f32 only) in place; `operands` views each post-op's operand (empty
 // where none).

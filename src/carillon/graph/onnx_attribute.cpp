@@ -50,6 +50,13 @@ Result<> read_attribute(const Operator& op, onnx::AttributeProto& proto, TensorR
       given = 'F';
       value = std::vector<float>(proto.floats().begin(), proto.floats().end());
       break;
+    case onnx::AttributeProto::STRINGS: {
+      given = 'S';
+      for (const auto& text : proto.strings())
+        if (auto ok = check_name(text, "an attribute's text"); !ok) return in_context(where, ok.error());
+      value = std::vector<std::string>(proto.strings().begin(), proto.strings().end());
+      break;
+    }
     case onnx::AttributeProto::TENSOR: {
       given = 't';
       auto tensor = reader.read(proto.t());
@@ -64,7 +71,6 @@ Result<> read_attribute(const Operator& op, onnx::AttributeProto& proto, TensorR
     case onnx::AttributeProto::UNDEFINED:
     case onnx::AttributeProto::SPARSE_TENSOR:
     case onnx::AttributeProto::TYPE_PROTO:
-    case onnx::AttributeProto::STRINGS:
     case onnx::AttributeProto::TENSORS:
     case onnx::AttributeProto::GRAPHS:
     case onnx::AttributeProto::SPARSE_TENSORS:

@@ -69,6 +69,29 @@ std::vector<std::string> seeds() {
     out.push_back(m.bytes());
   }
   {
+    Onnx m;
+    m.input("x", {"n", "3", "4"}).random("w", {2, 8, 4}).random("r", {2, 8, 2}).random("b", {2, 16});
+    m.random("h", {2, 1, 2})
+        .i64("d", {1}, {2})
+        .i64("s", {1}, {2})
+        .i64("one", {1}, {1})
+        .i64("to", {3}, {0, 3, 4});
+    m.node("Transpose", {"x"}, {"t"}).set("perm", std::vector<std::int64_t>{1, 0, 2});
+    m.node("Shape", {"t"}, {"shape"}).node("Gather", {"shape", "one"}, {"n"});
+    m.node("Concat", {"d", "n", "s"}, {"states"}).set("axis", 0).node("Expand", {"h", "states"}, {"h0"});
+    m.node("LSTM", {"t", "w", "r", "b", "", "h0", "h0"}, {"l", "", "c"}).set("direction", "bidirectional");
+    m.set("hidden_size", 2).texts("activations", {"Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Elu", "Relu"});
+    m.node("Transpose", {"l"}, {"u"}).set("perm", std::vector<std::int64_t>{2, 0, 1, 3});
+    m.node("Reshape", {"u", "to"}, {"v"}).random("w1", {1, 6, 4}).random("r1", {1, 6, 2});
+    m.node("GRU", {"v", "w1", "r1"}, {"", "g"}).set("layout", 1).set("linear_before_reset", 1);
+    m.random("w2", {1, 2, 2})
+        .node("RNN", {"g", "w2", "w2"}, {"y"})
+        .set("layout", 1)
+        .set("clip", 2.0F)
+        .output("y");
+    out.push_back(m.bytes());
+  }
+  {
     Onnx yes, no, body, inner, m;
     inner.random("v", {4, 4}).node("MatMul", {"r", "v"}, {"p"}).output("p");
     no.node("Tanh", {"r"}, {"q"}).output("q");

@@ -22,7 +22,7 @@ struct Operator {
   int min_inputs;
   int max_inputs;   // -1: any number
   int max_outputs;  // -1: any number
-  // "axis:i perm:I ..." over all opsets. i: int, f: float, s: string, t: tensor; g: graph; I, F: lists
+  // "axis:i perm:I ..." over all opsets. i: int, f: float, s: string, t: tensor; g: graph; I, F, S: lists
   // of these.
   std::string_view attributes;
   infer::Function infer;

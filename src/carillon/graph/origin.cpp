@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "carillon/graph/faults.h"
+#include "carillon/graph/recurrence.h"
 
 namespace carillon::graph {
 
@@ -255,6 +256,13 @@ class Tracer {
       if (indices == no_value || !led_by_rows(indices)) return false;
       return constant(x) || (!is_first(node.integer("axis", 0), shape(x)) && led_by_rows(x) &&
                              shape(x)[0] == shape(indices)[0]);
+    }
+    if (is_recurrent(op)) {
+      // With the batch in front of all operands but the weights, that is. Else it is the second dimension.
+      return node.integer("layout", 0) == 1 && led_by_rows(x) &&
+             std::ranges::all_of(node.inputs, [&](ValueId id) {
+               return constant(id) || (led_by_rows(id) && shape(id)[0] == shape(x)[0]);
+             });
     }
     if (op == "OneHot")
       return led_by_rows(x) && constants_from(node, 1) &&

@@ -98,6 +98,11 @@ TEST(Origin, WhatKeepsRowsApart) {
          o.node("ArgMax", {"x"}, {"a"}).set("axis", 1).set("keepdims", 1);
          o.node("Transpose", {"a"}, {"y"}).set("perm", std::vector<std::int64_t>{0, 2, 1});
        }},
+      {"recurrence with the batch in front",
+       [](Onnx& o) {
+         o.random("w", {1, 15, 4}).random("r", {1, 15, 5}).node("GRU", {"x", "w", "r"}, {"g"});
+         o.set("layout", 1).node("ArgMax", {"g"}, {"y"}).set("axis", -1);
+       }},
   };
   for (const auto& [what, build] : rows) EXPECT_EQ(origin_of(build).rows, 6) << what;
 }
@@ -126,6 +131,11 @@ TEST(Origin, WhatDoesNot) {
       {"running over rows",
        [](Onnx& o) {
          o.i64("axis", {}, {0}).node("CumSum", {"ids", "axis"}, {"y"});
+       }},
+      {"recurrence over the first dimension",
+       [](Onnx& o) {
+         o.random("w", {1, 15, 4}).random("r", {1, 15, 5}).node("GRU", {"x", "w", "r"}, {"g"});
+         o.node("ArgMax", {"g"}, {"y"}).set("axis", -1);
        }},
   };
   for (const auto& [what, build] : rows) {

@@ -102,7 +102,7 @@ Result<> cast_like(Inference&);        // becomes Cast
 Result<> softmax(Inference&);          // floating, axis
 Result<> dropout(Inference&);          // at inference: the input
 
-// Convolution, pooling, normalisation, matrices (shape_inference_layers.cpp)
+// Convolution, pooling, normalisation, matrices, recurrence (shape_inference_layers.cpp)
 Result<> conv(Inference&);
 Result<> conv_transpose(Inference&);
 Result<> pool(Inference&);
@@ -116,6 +116,7 @@ Result<> group_normalization(Inference&);
 Result<> lrn(Inference&);
 Result<> lp_normalization(Inference&);
 Result<> mean_variance_normalization(Inference&);
+Result<> recurrent(Inference&);  // LSTM, GRU, RNN
 
 // Reductions (shape_inference_reduce.cpp)
 Result<> reduce(Inference&);

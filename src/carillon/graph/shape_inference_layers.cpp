@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "carillon/graph/recurrence.h"
 #include "carillon/graph/shape_inference.h"
 
 namespace carillon::graph::infer {
@@ -410,6 +411,17 @@ Result<> mean_variance_normalization(Inference& x) {
   if (!resolved) return std::unexpected(resolved.error());
   x.node().attributes.insert_or_assign("axes", *std::move(resolved));
   x.set(0, x.input(0).type, x.shape(0));
+  return {};
+}
+
+Result<> recurrent(Inference& x) {
+  std::vector<const TensorType*> types;
+  for (std::size_t i = 0; i < x.inputs(); ++i) types.push_back(x.present(i) ? &x.input(i) : nullptr);
+  const auto shape = recurrence_of(x.node(), types);
+  if (!shape) return std::unexpected(shape.error());
+  x.set(0, x.input(0).type, shape->sequence_shape());
+  x.set(1, x.input(0).type, shape->state_shape());
+  x.set(2, x.input(0).type, shape->state_shape());
   return {};
 }
 

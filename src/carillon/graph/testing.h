@@ -99,6 +99,11 @@ class Onnx {
     for (const auto v : values) a.add_ints(v);
     return *this;
   }
+  Onnx& texts(const std::string& name, const std::vector<std::string>& values) {
+    auto& a = attribute(name, onnx::AttributeProto::STRINGS);
+    for (const auto& v : values) a.add_strings(v);
+    return *this;
+  }
   // The graph of `other` as an attribute: a branch, a loop's body.
   Onnx& set(const std::string& name, const Onnx& other) {
     *attribute(name, onnx::AttributeProto::GRAPH).mutable_g() = other.proto.graph();

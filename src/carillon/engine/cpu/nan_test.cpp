@@ -138,6 +138,22 @@ std::vector<Case> cases() {
       add(name + std::to_string(axis), [=](GraphMaker& m, Random&, ValueId x) {
         return m.node(name, {x}, m.shape(x), {{"axis", axis}});
       });
+  for (const std::string name : {"LSTM", "GRU", "RNN"})
+    add(name, [name](GraphMaker& m, Random& r, ValueId x) {
+      const std::int64_t n = m.shape(x)[0], gates = name == "LSTM" ? 4 : name == "GRU" ? 3 : 1;
+      const auto w = m.constant(random_tensor({1, gates * 32, 81}, r, 0.1F));
+      const auto h = m.constant(random_tensor({1, gates * 32, 32}, r, 0.1F));
+      const auto y = m.node(name, {m.node("Reshape", {x}, {n, 16, 81}), w, h}, {n, 16, 1, 32},
+                            {{"layout", std::int64_t{1}}});
+      return m.node("Relu", {y}, {n, 16, 1, 32});
+    });
+  add("RnnRelu", [](GraphMaker& m, Random& r, ValueId x) {
+    const std::int64_t n = m.shape(x)[0];
+    const auto w = m.constant(random_tensor({1, 32, 81}, r, 0.1F));
+    const auto h = m.constant(random_tensor({1, 32, 32}, r, 0.1F));
+    return m.node("RNN", {m.node("Reshape", {x}, {n, 16, 81}), w, h}, {n, 16, 1, 32},
+                  {{"layout", std::int64_t{1}}, {"activations", std::vector<std::string>{"Relu"}}});
+  });
   // NaN that an operator makes of numbers.
   for (const std::string name : {"Sqrt", "Log"})
     add(name + "Relu", [name](GraphMaker& m, Random& r, ValueId x) {

@@ -222,14 +222,10 @@ Operand PlanBuilder::dense(graph::ValueId id) {
   return in_layout(id, cpu::row_major(shape(id), now.desc.get_data_type()));
 }
 
-Operand PlanBuilder::packed(graph::ValueId id, const Desc& source, const Desc& target, float factor) {
-  return {.buffer = weights_buffer,
-          .offset = weights_.packed(constant(id), source, target, factor),
-          .desc = target};
-}
-
-const Desc* PlanBuilder::known_layout(graph::ValueId id, const Dims& dims, DnnlType type) const {
-  return weights_.known_layout(constant(id), dims, type);
+Operand PlanBuilder::packed(const graph::SharedTensor& tensor, const Desc& source, const Desc& target,
+                            float factor) {
+  return {
+      .buffer = weights_buffer, .offset = weights_.packed(tensor, source, target, factor), .desc = target};
 }
 
 Operand PlanBuilder::reordered(const std::string& name, const Operand& operand, const Desc& wanted) {
@@ -450,6 +446,11 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
     operands.push_back(id == graph::no_value
                            ? Operand{}
                            : define(id, is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc()));
+  }
+  const std::optional<graph::TensorType> room = graph::plain_workspace(node, inputs);
+  if (room) {
+    outputs.push_back(&*room);
+    operands.push_back({.buffer = new_buffer(room->bytes().count)});
   }
   operands.insert(operands.end(), post_operands.begin(), post_operands.end());
   std::vector<std::optional<graph::Origin>> origins(node.inputs.size());

@@ -98,10 +98,23 @@ class PlanBuilder {
   // The value in its layout if that has no gaps, else row-major; the type stays.
   Operand dense(graph::ValueId id);
   // The constant seen as `source`, packed as `target`, times `factor`.
-  Operand packed(graph::ValueId id, const Desc& source, const Desc& target, float factor = 1);
+  Operand packed(graph::ValueId id, const Desc& source, const Desc& target, float factor = 1) {
+    return packed(constant(id), source, target, factor);
+  }
+  Operand packed(const graph::SharedTensor& tensor, const Desc& source, const Desc& target, float factor = 1);
+  // See WeightStore::derive().
+  graph::SharedTensor derive(const std::string& what, const std::vector<graph::SharedTensor>& from,
+                             const std::function<graph::Tensor()>& make) {
+    return weights_.derive(what, from, make);
+  }
   // `operand` in the layout `wanted` by a reorder (no copy is kept).
   Operand reordered(const std::string& name, const Operand& operand, const Desc& wanted);
-  const Desc* known_layout(graph::ValueId id, const Dims& dims, DnnlType type) const;
+  const Desc* known_layout(graph::ValueId id, const Dims& dims, DnnlType type) const {
+    return known_layout(constant(id), dims, type);
+  }
+  const Desc* known_layout(const graph::SharedTensor& tensor, const Dims& dims, DnnlType type) const {
+    return weights_.known_layout(tensor, dims, type);
+  }
 
   // Room for a kernel's result: the value lies there from now on. A graph output in row-major f32 goes
   // straight to where the client wants it.
@@ -275,6 +288,7 @@ bool lower_pooling(PlanBuilder& builder, const graph::Node& node);        // poo
 bool lower_eltwise(PlanBuilder& builder, const graph::Node& node);        // activations, Clip, Exp, ...
 bool lower_binary(PlanBuilder& builder, const graph::Node& node);         // Add, Mul, Sub, Div, Max, Min
 bool lower_normalization(PlanBuilder& builder, const graph::Node& node);  // Batch-, Layer-, LRN, Softmax
+bool lower_recurrent(PlanBuilder& builder, const graph::Node& node);      // LSTM, GRU, RNN
 bool lower_concat(PlanBuilder& builder, const graph::Node& node);
 bool lower_merge(PlanBuilder& builder, const graph::Node& node);
 bool lower_view(PlanBuilder& builder, const graph::Node& node);  // Reshape, Transpose: no kernel at all

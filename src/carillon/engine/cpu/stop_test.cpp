@@ -386,6 +386,33 @@ TEST(StopKernels, OfAllKindsGiveTheSameWhenTheyAreStoppedAndRunAgain) {
   }
 }
 
+// Recurrences are never made for more parts than there are threads, but two threads may be stopped inside
+// one.
+TEST(StopKernels, OfRecurrencesGiveTheSameToo) {
+  for (const std::string op : {"LSTM", "GRU", "RNN"}) {
+    SCOPED_TRACE(op);
+    const auto make = [&](std::int64_t batch) {
+      const std::int64_t gates = op == "LSTM" ? 4 : op == "GRU" ? 3 : 1, steps = 192 / gates;
+      GraphMaker m;
+      Random random(3);
+      const auto x = m.input({batch, steps, 128});
+      const auto w = m.constant(random_tensor({2, gates * 128, 128}, random, 0.1F));
+      const auto r = m.constant(random_tensor({2, gates * 128, 128}, random, 0.1F));
+      m.g.outputs = {m.node(op, {x, w, r}, {batch, steps, 2, 128},
+                            {{"direction", std::string("bidirectional")}, {"layout", std::int64_t{1}}})};
+      return std::move(m.g);
+    };
+    const auto engine = make_cpu_engine({.threads = 2});
+    const auto model = engine->compile(MadeModel(make), {.batch_sizes = {1}, .stop_cost = 0.5});
+    ASSERT_TRUE(model) << model.error().message;
+    const Graph g = make(1);
+    const std::uint64_t wanted = interruptions(100);
+    const Stopped stopped = expect_stops_change_nothing(
+        *engine, **model, random_inputs(g, 1), random_inputs(g, 2), {.wanted = wanted, .threads = 2});
+    EXPECT_GE(stopped.inside, wanted / 4) << stopped.kernels;
+  }
+}
+
 TEST(StopCost, OutOfRangeIsRefused) {
   for (const double cost : {-0.01, 1.01, std::nan("")}) {
     const auto compiled =

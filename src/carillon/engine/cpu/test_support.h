@@ -138,7 +138,10 @@ inline Buffers reference(const Graph& g, const Buffers& inputs) {
       types.push_back(&g.value(id).type);
       in.push_back({types.back(), values[id.index()]->bytes().data()});
     }
-    for (const auto id : node.outputs) out.push_back({&g.value(id).type, values[id.index()]->bytes().data()});
+    for (const auto id : node.outputs)
+      out.push_back(id == graph::no_value
+                        ? graph::MutableView{}
+                        : graph::MutableView{&g.value(id).type, values[id.index()]->bytes().data()});
     for (const auto& op : node.post_ops)
       extra.push_back(
           op.operand == graph::no_value

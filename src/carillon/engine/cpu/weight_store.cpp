@@ -106,6 +106,13 @@ const Desc* WeightStore::known_layout(const graph::SharedTensor& tensor, const D
   return nullptr;
 }
 
+graph::SharedTensor WeightStore::derive(const std::string& what, const std::vector<graph::SharedTensor>& from,
+                                        const std::function<graph::Tensor()>& make) {
+  graph::SharedTensor& tensor = derived_[{what, from}];
+  if (tensor == nullptr) tensor = std::make_shared<const graph::Tensor>(make());
+  return tensor;
+}
+
 bool WeightStore::has_nan(const graph::SharedTensor& tensor) {
   const auto [entry, fresh] = has_nan_.try_emplace(tensor, false);
   if (fresh) entry->second = cpu::has_nan(*tensor);
@@ -115,6 +122,7 @@ bool WeightStore::has_nan(const graph::SharedTensor& tensor) {
 HostBlock WeightStore::take() {
   entries_.clear();
   has_nan_.clear();
+  derived_.clear();
   block_.shrink_to_fit();
   return std::move(block_);
 }

@@ -2,8 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <dnnl.hpp>
@@ -48,6 +52,11 @@ class WeightStore {
   // The layout in which this tensor was packed first, for the same dimensions and type; nullptr: not yet.
   const Desc* known_layout(const graph::SharedTensor& tensor, const Dims& dims, DnnlType type) const;
 
+  // A tensor made of others, for kernels that want weights in an order that no layout describes: the same
+  // object for the same `what` and `from`, made once.
+  graph::SharedTensor derive(const std::string& what, const std::vector<graph::SharedTensor>& from,
+                             const std::function<graph::Tensor()>& make);
+
   // Whether one of the tensor's elements is NaN; looked up once.
   bool has_nan(const graph::SharedTensor& tensor);
 
@@ -71,6 +80,7 @@ class WeightStore {
   dnnl::engine engine_;
   std::unordered_map<const graph::Tensor*, Entry> entries_;
   std::unordered_map<graph::SharedTensor, bool> has_nan_;
+  std::map<std::pair<std::string, std::vector<graph::SharedTensor>>, graph::SharedTensor> derived_;
   HostBlock block_;
 };
 

@@ -38,6 +38,9 @@ std::span<const Operator> pad_operators();
 std::span<const Operator> index_operators();
 std::span<const Operator> resize_operators();
 std::span<const Operator> generate_operators();
+std::span<const Operator> recurrent_operators();
+// See plain_workspace().
+std::optional<TensorType> recurrent_workspace(const Node& node, InputTypes types);
 
 // The type of input `index`, or nullptr where it is absent.
 inline const TensorType* type_at(InputTypes types, std::size_t index) {

@@ -272,6 +272,26 @@ inline float fast_erf(float x) {
   return c * p / q;
 }
 
+// tanh(x) in float within a few ulp: a rational function of x^2 times x, constant where the float nearest to
+// it is 1.
+inline float fast_tanh(float x) {
+  constexpr float most = 7.90531110763549805F;
+  const float c = x > most ? most : (x < -most ? -most : x);
+  const float s = c * c;
+  float p = -2.76076847742355e-16F;
+  p = p * s + 2.00018790482477e-13F;
+  p = p * s + -8.60467152213735e-11F;
+  p = p * s + 5.12229709037114e-08F;
+  p = p * s + 1.48572235717979e-05F;
+  p = p * s + 6.37261928875436e-04F;
+  p = p * s + 4.89352455891786e-03F;
+  float q = 1.19825839466702e-06F;
+  q = q * s + 1.18534705686654e-04F;
+  q = q * s + 2.26843463243900e-03F;
+  q = q * s + 4.89352518554385e-03F;
+  return c * p / q;
+}
+
 template <typename C>
 inline C exponential(C x) {
   if constexpr (std::is_same_v<C, float>) {

@@ -1,0 +1,308 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "carillon/engine/cpu/plan_builder.h"
+#include "carillon/graph/recurrence.h"
+
+namespace carillon::engine::cpu {
+
+namespace {
+
+using graph::Recurrence;
+using graph::SharedTensor;
+using graph::ValueId;
+using Cell = Recurrence::Cell;
+
+ValueId operand(const graph::Node& node, std::size_t i) {
+  return i < node.inputs.size() ? node.inputs[i] : graph::no_value;
+}
+ValueId result(const graph::Node& node, std::size_t i) {
+  return i < node.outputs.size() ? node.outputs[i] : graph::no_value;
+}
+
+dnnl::rnn_direction direction_of(const Recurrence& s) {
+  switch (s.direction) {
+    case Recurrence::Direction::forward:
+      return dnnl::rnn_direction::unidirectional_left2right;
+    case Recurrence::Direction::reverse:
+      return dnnl::rnn_direction::unidirectional_right2left;
+    case Recurrence::Direction::bidirectional:
+      return dnnl::rnn_direction::bidirectional_concat;
+  }
+  return dnnl::rnn_direction::undef;
+}
+
+// What oneDNN's plain RNN has for both directions. It has ReLU too, which makes a number of NaN; tanh and the
+// logistic function keep it in RNNs on all processors.
+std::optional<dnnl::algorithm> activation_of(const Recurrence& s) {
+  const auto function = s.activations[0].function;
+  if (s.directions() == 2 && s.activations[1].function != function) return std::nullopt;
+  if (function == Recurrence::Function::tanh) return dnnl::algorithm::eltwise_tanh;
+  if (function == Recurrence::Function::sigmoid) return dnnl::algorithm::eltwise_logistic;
+  return std::nullopt;
+}
+
+bool all_are(const graph::Tensor& tensor, std::int64_t value) {
+  if (tensor.type().type == graph::DataType::i32)
+    return std::ranges::all_of(tensor.as<std::int32_t>(), [=](std::int32_t x) { return x == value; });
+  return std::ranges::all_of(tensor.as<float>(), [=](float x) { return x == static_cast<float>(value); });
+}
+
+// Whether oneDNN has what the node asks for; the weights must be constants, to be packed.
+bool suits(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
+  if (s.clip < std::numeric_limits<float>::infinity() || s.input_forget) return false;
+  if (s.cell == Cell::rnn ? !activation_of(s) : !s.usual_activations()) return false;
+  if (operand(node, Recurrence::p) != graph::no_value) return false;
+  const ValueId lengths = operand(node, Recurrence::sequence_lens);
+  if (lengths != graph::no_value &&
+      !(builder.is_constant(lengths) && all_are(*builder.constant(lengths), s.steps)))
+    return false;
+  if (!builder.is_real(node.inputs[Recurrence::x]) || builder.is_constant(node.inputs[Recurrence::x]))
+    return false;
+  for (const std::size_t i : {Recurrence::w, Recurrence::r, Recurrence::b}) {
+    const ValueId id = operand(node, i);
+    if (id != graph::no_value && !(builder.is_constant(id) && builder.is_real(id))) return false;
+  }
+  return true;
+}
+
+// ONNX has an LSTM's gates as i, o, f, c, oneDNN as i, f, c, o; those of the others are alike.
+constexpr std::array<std::int64_t, 4> lstm_gates{0, 2, 3, 1};
+std::int64_t onnx_gate(const Recurrence& s, std::int64_t gate) {
+  return s.cell == Cell::lstm ? lstm_gates[static_cast<std::size_t>(gate)] : gate;
+}
+
+// W or R with oneDNN's gates.
+SharedTensor weights_of(PlanBuilder& builder, const Recurrence& s, const SharedTensor& from) {
+  if (s.cell != Cell::lstm) return from;
+  return builder.derive("gates", {from}, [&] {
+    graph::Tensor made(from->type());
+    const std::int64_t size = from->type().elements() / (s.directions() * s.gates());
+    for (std::int64_t d = 0; d < s.directions(); ++d)
+      for (std::int64_t g = 0; g < s.gates(); ++g)
+        std::copy_n(from->as<float>().begin() + (d * s.gates() + onnx_gate(s, g)) * size, size,
+                    made.as<float>().begin() + (d * s.gates() + g) * size);
+    return made;
+  });
+}
+
+// ONNX has biases of both products, oneDNN their sum; or, where a gate comes between, that of the state's as
+// a fourth.
+std::int64_t biases(const Recurrence& s) {
+  return s.cell == Cell::gru && s.linear_before_reset ? 4 : s.gates();
+}
+SharedTensor bias_of(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
+  const ValueId b = operand(node, Recurrence::b);
+  const graph::TensorType type{graph::DataType::f32, {s.directions(), biases(s), s.hidden}};
+  if (b == graph::no_value)
+    return builder.derive("no bias " + std::to_string(biases(s)),
+                          {builder.constant(node.inputs[Recurrence::w])},
+                          [&] { return graph::Tensor(type); });
+  const SharedTensor& from = builder.constant(b);
+  const std::string what = std::string("bias ") + (biases(s) > s.gates() ? "apart" : node.op);
+  return builder.derive(what, {from}, [&] {
+    graph::Tensor made(type);
+    const float* to_read = from->as<float>().data();
+    float* to_write = made.as<float>().data();
+    for (std::int64_t d = 0; d < s.directions(); ++d, to_read += 2 * s.gates() * s.hidden)
+      for (std::int64_t g = 0; g < biases(s); ++g, to_write += s.hidden) {
+        const float* of_x = to_read + onnx_gate(s, std::min<std::int64_t>(g, s.gates() - 1)) * s.hidden;
+        const float* of_h = of_x + s.gates() * s.hidden;
+        const bool apart = biases(s) > s.gates() && g >= 2;
+        for (std::int64_t i = 0; i < s.hidden; ++i)
+          to_write[i] = apart ? (g == 2 ? of_x : of_h)[i] : of_x[i] + of_h[i];
+      }
+    return made;
+  });
+}
+
+// A state as the node has it, and as oneDNN does.
+Desc state_layout(const Recurrence& s) {
+  const std::int64_t n = s.batch, d = s.directions(), h = s.hidden;
+  return s.batch_first ? Desc({n, d, h}, DnnlType::f32, Dims{h, n * h, 1})
+                       : row_major(Dims{d, n, h}, DnnlType::f32);
+}
+Desc seen_state(const Recurrence& s) {
+  return row_major(Dims{1, s.directions(), s.batch, s.hidden}, DnnlType::f32);
+}
+
+// Nothing where it is all zeros, which need not be read.
+std::optional<Operand> initial_state(PlanBuilder& builder, const graph::Node& node, const Recurrence& s,
+                                     std::size_t index) {
+  const ValueId id = operand(node, index);
+  if (id == graph::no_value || (builder.is_constant(id) && all_are(*builder.constant(id), 0)))
+    return std::nullopt;
+  Operand state = builder.in_layout(id, state_layout(s));
+  state.desc = seen_state(s);
+  return state;
+}
+Operand zero_state(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
+  const graph::TensorType type{graph::DataType::f32, {s.directions(), s.batch, s.hidden}};
+  const SharedTensor zeros =
+      builder.derive("zeros " + std::to_string(s.batch), {builder.constant(node.inputs[Recurrence::w])},
+                     [&] { return graph::Tensor(type); });
+  return builder.packed(zeros, seen_state(s), seen_state(s));
+}
+
+// X as [steps, batch, width].
+Operand sequence_of(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
+  const ValueId x = node.inputs[Recurrence::x];
+  Operand source = builder.in_layout(x, row_major(builder.shape(x), DnnlType::f32));
+  if (s.batch_first) source.desc = transposed(source.desc, std::array<std::int64_t, 3>{1, 0, 2});
+  return source;
+}
+
+// Y as oneDNN writes it: the directions of a step side by side.
+Desc sequence_layout(const Recurrence& s) {
+  const std::int64_t t = s.steps, n = s.batch, d = s.directions(), h = s.hidden;
+  return s.batch_first ? Desc({n, t, d, h}, DnnlType::f32, Dims{d * h, n * d * h, h, 1})
+                       : Desc({t, d, n, h}, DnnlType::f32, Dims{n * d * h, h, d * h, 1});
+}
+
+// All that the primitives of the three kinds are made of.
+struct Descs {
+  Desc x, h, c;  // of the first states: zero where they are
+  Desc w, r, b;
+  Desc y, y_h, y_c;
+};
+
+struct AsLstm {
+  using Primitive = dnnl::lstm_forward;
+  static Primitive::primitive_desc make(PlanBuilder& builder, const Recurrence& s, const Descs& d) {
+    return {builder.engine(),
+            dnnl::prop_kind::forward_inference,
+            direction_of(s),
+            d.x,
+            d.h,
+            d.c,
+            d.w,
+            d.r,
+            d.b,
+            d.y,
+            d.y_h,
+            d.y_c,
+            PlanBuilder::attributes(),
+            true};
+  }
+};
+template <typename Gru>
+struct AsGru {
+  using Primitive = Gru;
+  static typename Primitive::primitive_desc make(PlanBuilder& builder, const Recurrence& s, const Descs& d) {
+    return {builder.engine(),
+            dnnl::prop_kind::forward_inference,
+            direction_of(s),
+            d.x,
+            d.h,
+            d.w,
+            d.r,
+            d.b,
+            d.y,
+            d.y_h,
+            PlanBuilder::attributes(),
+            true};
+  }
+};
+struct AsRnn {
+  using Primitive = dnnl::vanilla_rnn_forward;
+  static Primitive::primitive_desc make(PlanBuilder& builder, const Recurrence& s, const Descs& d) {
+    return {builder.engine(),
+            dnnl::prop_kind::forward_inference,
+            *activation_of(s),
+            direction_of(s),
+            d.x,
+            d.h,
+            d.w,
+            d.r,
+            d.b,
+            d.y,
+            d.y_h,
+            PlanBuilder::attributes(),
+            true};
+  }
+};
+
+template <typename Form>
+bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
+  const bool is_lstm = s.cell == Cell::lstm;
+  const SharedTensor w = weights_of(builder, s, builder.constant(node.inputs[Recurrence::w]));
+  const SharedTensor r = weights_of(builder, s, builder.constant(node.inputs[Recurrence::r]));
+  const auto seen_weights = [&](std::int64_t depth) {
+    const std::int64_t d = s.directions(), g = s.gates(), h = s.hidden;
+    return Desc({1, d, depth, g, h}, DnnlType::f32,
+                Dims{d * g * h * depth, g * h * depth, 1, h * depth, depth});
+  };
+  const Desc source_w = seen_weights(s.width), source_r = seen_weights(s.hidden);
+  const auto any = [](const Desc& like) {
+    return Desc(like.get_dims(), DnnlType::f32, dnnl::memory::format_tag::any);
+  };
+
+  const Operand x = sequence_of(builder, node, s);
+  std::optional<Operand> h = initial_state(builder, node, s, Recurrence::initial_h), c;
+  if (is_lstm) {
+    c = initial_state(builder, node, s, Recurrence::initial_c);
+    if (h.has_value() != c.has_value()) (h ? c : h) = zero_state(builder, node, s);
+  }
+  const ValueId y = result(node, 0), y_h = result(node, 1), y_c = result(node, 2);
+  const bool states = y_h != graph::no_value || y_c != graph::no_value;
+
+  Descs descs{.x = x.desc, .w = any(source_w), .r = any(source_r)};
+  if (h) descs.h = h->desc;
+  if (c) descs.c = c->desc;
+  descs.b = row_major(Dims{1, s.directions(), biases(s), s.hidden}, DnnlType::f32);
+  descs.y = row_major(Dims{s.steps, s.batch, s.directions() * s.hidden}, DnnlType::f32);
+  if (states) descs.y_h = seen_state(s);
+  if (states && is_lstm) descs.y_c = seen_state(s);
+  auto chosen = Form::make(builder, s, descs);
+  if (!chosen) return false;
+  const Desc* known_w = builder.known_layout(w, source_w.get_dims(), DnnlType::f32);
+  const Desc* known_r = builder.known_layout(r, source_r.get_dims(), DnnlType::f32);
+  if (known_w != nullptr && known_r != nullptr) {
+    descs.w = *known_w;
+    descs.r = *known_r;
+    const auto same = Form::make(builder, s, descs);
+    if (same && std::string_view(same.impl_info_str()) == chosen.impl_info_str()) chosen = same;
+  }
+
+  PlanBuilder::Arguments arguments{
+      {DNNL_ARG_SRC_LAYER, x},
+      {DNNL_ARG_WEIGHTS_LAYER, builder.packed(w, source_w, chosen.weights_layer_desc())},
+      {DNNL_ARG_WEIGHTS_ITER, builder.packed(r, source_r, chosen.weights_iter_desc())},
+      {DNNL_ARG_BIAS, builder.packed(bias_of(builder, node, s), descs.b, descs.b)}};
+  if (h) arguments.emplace_back(DNNL_ARG_SRC_ITER, *h);
+  if (c) arguments.emplace_back(DNNL_ARG_SRC_ITER_C, *c);
+  const auto place = [&](ValueId id, int argument, const Desc& layout, const Desc& seen) {
+    Operand to = id == graph::no_value ? builder.temporary(seen) : builder.define(id, layout);
+    to.desc = seen;
+    arguments.emplace_back(argument, to);
+  };
+  place(y, DNNL_ARG_DST_LAYER, sequence_layout(s), descs.y);
+  if (states) place(y_h, DNNL_ARG_DST_ITER, state_layout(s), descs.y_h);
+  if (states && is_lstm) place(y_c, DNNL_ARG_DST_ITER_C, state_layout(s), descs.y_c);
+  // Never divided for stops: its steps wait for each other, so that more parts than threads cost at each.
+  builder.emit(node.name, chosen, typename Form::Primitive(chosen), arguments,
+               [] { return typename Form::Primitive::primitive_desc(); });
+  return true;
+}
+
+}  // namespace
+
+bool lower_recurrent(PlanBuilder& builder, const graph::Node& node) {
+  std::vector<const graph::TensorType*> types;
+  for (const ValueId id : node.inputs) types.push_back(id == graph::no_value ? nullptr : &builder.type(id));
+  const auto shape = graph::recurrence_of(node, types);
+  if (!shape || !suits(builder, node, *shape)) return false;
+  switch (shape->cell) {
+    case Cell::lstm:
+      return lower_as<AsLstm>(builder, node, *shape);
+    case Cell::gru:
+      return shape->linear_before_reset ? lower_as<AsGru<dnnl::lbr_gru_forward>>(builder, node, *shape)
+                                        : lower_as<AsGru<dnnl::gru_forward>>(builder, node, *shape);
+    case Cell::rnn:
+      return lower_as<AsRnn>(builder, node, *shape);
+  }
+  return false;
+}
+
+}  // namespace carillon::engine::cpu
