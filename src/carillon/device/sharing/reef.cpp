@@ -27,7 +27,10 @@ constexpr Duration prompt = 100us;
 // with the real-time kernel beside which they started, where those that follow leave them their units.
 class Reef final : public Sharing {
  public:
-  explicit Reef(const SharingOptions& options) : Sharing(options) { rooms_.reserve(horizon + 2); }
+  explicit Reef(const SharingOptions& options) : Sharing(options) {
+    rooms_.reserve(horizon + 2);
+    held_.reserve(horizon + 2);
+  }
 
  private:
   TimePoint submitted(Queue queue, TimePoint now, ShareCommands& out) override {
@@ -205,16 +208,6 @@ class Reef final : public Sharing {
     stale_ = true;
   }
 
-  // Units of best-effort launches that are expected to run still at `at`.
-  int held(TimePoint at) const {
-    int units = 0;
-    flying_.each([&](Queue queue) {
-      const Stream& stream = this->stream(queue);
-      const Flight& flight = stream.flight.front();
-      if (stream.evicting || flight.end > at) units += flight.spread.units;
-    });
-    return units;
-  }
   // Units beside a real-time kernel that takes so many, where best-effort launches have so many.
   int left(int taken, int held) const {
     const int free = options_.units - taken - held;
@@ -228,9 +221,9 @@ class Reef final : public Sharing {
     const KernelPlan* plan = &plan_of(*on);
     int kernel = on->flight.front().kernel;
     TimePoint from = now, end = std::max(now, kernel_end_);
-    // A launch that should have ended by now has not.
-    rooms_.push_back({from, left(plan->kernel(kernel).alone.units, held(TimePoint::min()))});
+    rooms_.push_back({from, plan->kernel(kernel).alone.units});
     if (!options_.look_ahead) {
+      leave();
       rooms_.push_back({end, 0});
       return;
     }
@@ -239,8 +232,8 @@ class Reef final : public Sharing {
       from = end;
       if (++kernel == plan->kernels()) {
         if (!after) {
-          rooms_.push_back({from, options_.units - held(from)});
-          return;
+          rooms_.push_back({from, 0});
+          return leave();
         }
         const Stream& next = stream(*after);
         plan = &this->plan(next.waiting.front().spec.plan);
@@ -248,10 +241,24 @@ class Reef final : public Sharing {
         after = std::nullopt;
       }
       const Spread& alone = plan->kernel(kernel).alone;
-      rooms_.push_back({from, left(alone.units, held(from))});
+      rooms_.push_back({from, alone.units});
       end = from + alone.time;
     }
+    leave();
     rooms_.push_back({end, 0});
+  }
+  // Of the units that real-time kernels take, which the rooms have so far, to those that they and best-effort
+  // launches leave.
+  void leave() {
+    held_.assign(rooms_.size(), 0);
+    flying_.each([&](Queue queue) {
+      const Stream& stream = this->stream(queue);
+      const Flight& flight = stream.flight.front();
+      held_.front() += flight.spread.units;  // one that should have ended by now has not
+      for (std::size_t i = 1; i < rooms_.size() && (stream.evicting || flight.end > rooms_[i].from); ++i)
+        held_[i] += flight.spread.units;
+    });
+    for (std::size_t i = 0; i < rooms_.size(); ++i) rooms_[i].free = left(rooms_[i].free, held_[i]);
   }
   // The real-time run that follows.
   std::optional<Queue> next_urgent() const {
@@ -355,8 +362,9 @@ class Reef final : public Sharing {
   TimePoint kernel_end_;          // when its kernel that is first in flight should end
   std::size_t evicting_ = 0;
   std::vector<Room> rooms_;
-  bool stale_ = true;  // rooms_ are of an earlier state
-  Queue turn_ = 0;     // where the next round of offers starts
+  std::vector<int> held_;  // of each, by best-effort launches
+  bool stale_ = true;      // rooms_ are of an earlier state
+  Queue turn_ = 0;         // where the next round of offers starts
   QueueSet wanting_, flying_,
       offers_;  // of best-effort queues: with a run; with launches; with a run and none
   // What the real-time runs took longer than they would have, and would have taken, in seconds, fading.
