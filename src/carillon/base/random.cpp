@@ -5,16 +5,14 @@
 #include <numbers>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/mix.h"
 
 namespace carillon {
 
 Random::Random(std::uint64_t seed) {
   for (auto& word : state_) {
     seed += 0x9e3779b97f4a7c15ULL;
-    std::uint64_t z = seed;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    word = z ^ (z >> 31);
+    word = mix(seed);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/ids.h"
+#include "carillon/base/mix.h"
 #include "carillon/base/time.h"
 
 namespace carillon::schedule {
@@ -95,11 +96,8 @@ class EdfQueue {
   // Of the nanosecond, too, in which the request has to have ended: whoever could choose deadlines by their
   // requests' priorities could make the tree a list.
   static std::uint64_t priority_of(const Item& item) {
-    std::uint64_t x = item.id.value * 0x9e3779b97f4a7c15ULL +
-                      static_cast<std::uint64_t>(item.due.time_since_epoch().count());
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
+    return mix(item.id.value * 0x9e3779b97f4a7c15ULL +
+               static_cast<std::uint64_t>(item.due.time_since_epoch().count()));
   }
   static bool precedes(const Item& item, TimePoint due, RequestId id) {
     return item.due != due ? item.due < due : item.id < id;

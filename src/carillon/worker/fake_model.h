@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "carillon/base/mix.h"
 #include "carillon/engine/engine.h"
 #include "carillon/worker/worker.h"
 
@@ -20,12 +21,9 @@
 namespace carillon::worker::testing {
 
 // What `model` keeps in the 8 bytes of its weights at `offset`, a multiple of 64. Never zero, and no two
-// models or places alike (splitmix64's finaliser is a bijection).
+// models or places alike, as `mix` is a bijection.
 inline std::uint64_t weight_word(std::uint64_t model, std::uint64_t offset) {
-  std::uint64_t x = (model << 40) + offset + 1;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
+  return mix((model << 40) + offset + 1);
 }
 
 // y[b, width] = x[b, width] + s[b, 1] + constant, and t[b, 1] = s. Its kernel looks at every 64th byte of the

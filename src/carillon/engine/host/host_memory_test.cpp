@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "carillon/base/mix.h"
 #include "carillon/base/random.h"
 
 namespace carillon::engine {
@@ -19,12 +20,9 @@ namespace {
 
 constexpr std::uint64_t page = page_size.count;
 
-// No two places alike, and never zero (splitmix64's finaliser is a bijection).
+// No two places alike, and never zero, as `mix` is a bijection.
 std::uint64_t word_at(std::uint64_t tag, std::uint64_t offset) {
-  std::uint64_t x = (tag << 40) + offset + 1;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
+  return mix((tag << 40) + offset + 1);
 }
 
 // The memory with an account of its free pages.
