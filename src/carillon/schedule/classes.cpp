@@ -634,6 +634,12 @@ void Classed::update_patient(ModelId model) {
   patient_.set(model.value, saturating_add(due, -least + 1ns));
 }
 
+// A flight that did not run: its model is owed the time that it was to have.
+void Classed::give_turn_back(const Flight& flight) {
+  models_[flight.model.index()].turn -= flight.expected;
+  update_patient(flight.model);
+}
+
 // --- Both
 
 Classed::Flight& Classed::take_flight(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
@@ -713,8 +719,7 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
         m.patient_times.add(*m.info, flight.batch, done.duration, now, stale_after, [](std::size_t) {});
       update_patient(flight.model);
     } else if (current) {
-      m.turn -= flight.expected;
-      update_patient(flight.model);
+      give_turn_back(flight);
     }
   }
   if (flight.uses_copy) {
@@ -1008,9 +1013,9 @@ std::vector<std::uint32_t> Classed::lose_flights(DeviceId device) {
     const std::uint32_t* found = flights_by_id_.find(flight.id);
     if (flight.device != device || found == nullptr || *found != i) continue;
     for (const RequestId request : flight.requests) lost.push_back(*kept_by_id_.find(request));
-    if (Model& m = models_[flight.model.index()];
-        flight.cls == Class::best_effort && flight.kind == ActionKind::infer && flight.version == m.version)
-      m.turn -= flight.expected;
+    if (flight.cls == Class::best_effort && flight.kind == ActionKind::infer &&
+        flight.version == models_[flight.model.index()].version)
+      give_turn_back(flight);
     flights_by_id_.erase(flight.id);
     flights_.give_back(i);
   }

@@ -27,8 +27,8 @@ struct ClassedOptions {
   // others wait here, so that a more urgent one can go before them.
   std::size_t in_flight = 2;
   // A real-time request without a deadline counts as due so long after it came: else those that have one
-  // would go before it for ever, and what waits would have no bound. A second is what a device is given before
-  // it is taken to hang.
+  // would go before it for ever, and what waits would have no bound. A second is what a device is given
+  // before it is taken to hang.
   Duration longest_wait = 1s;
   // A best-effort batch is no longer than that, unless a batch of one is: whose turn it is changes with every
   // batch.
@@ -51,8 +51,8 @@ struct ClassedOptions {
 // Residence. Models of class real-time, and then best effort, are loaded here on every device and stay there
 // (pinned): the policy is told that they take no pages, and that the device has so many fewer. No more are
 // pinned where the largest of the other models would have no room beside them (for a best-effort one: where
-// the normal models would not all have). Of all others it is the policy that decides what is loaded: a request
-// whose model is nowhere is handed to it as a normal one, of best effort one at a time.
+// the normal models would not all have). Of all others it is the policy that decides what is loaded: a
+// request whose model is nowhere is handed to it as a normal one, of best effort one at a time.
 //
 // What real-time runs take of a device its policy does not see, but as runs that had to wait. Pauses are not
 // reported, and a run that met none says nothing of the next; so the policy is told that all that it ran took
@@ -113,11 +113,11 @@ class Classed final : public Scheduler {
     std::uint64_t taken = 0;     // of these
     int best_effort = 1;
     EdfQueue urgent;
-    std::vector<std::uint32_t> flying;  // real-time INFERs, in the order of sending
-    int patient = 0;                    // best-effort INFERs
-    std::uint32_t normal = 0;           // the policy's INFERs, as far as they are followed
-    BusyShare busy;                     // by real-time runs
-    std::vector<Action> held;           // the policy's, in order: see must_wait()
+    std::vector<std::uint32_t> flying;   // real-time INFERs, in the order of sending
+    int patient = 0;                     // best-effort INFERs
+    std::uint32_t normal = 0;            // the policy's INFERs, as far as they are followed
+    BusyShare busy;                      // by real-time runs
+    std::vector<Action> held;            // the policy's, in order: see must_wait()
     std::vector<std::uint32_t> copy_of;  // by model
     std::vector<std::pair<ModelId, Copy>> copies;
   };
@@ -129,7 +129,7 @@ class Classed final : public Scheduler {
     std::vector<DeviceId> places;  // where it is loaded, of models that take pages
     MeasuredTimes urgent_times, patient_times;
     EdfQueue cold, patient;
-    Duration turn{0};  // device time that its best-effort runs had, and a start
+    Duration turn{0};                 // device time that its best-effort runs had, and a start
     std::optional<RequestId> handed;  // best effort: the policy has it, so that the model comes to be loaded
   };
   // What is under way: own actions, and those of the policy that are followed.
@@ -196,6 +196,7 @@ class Classed final : public Scheduler {
   }
   void update_room(DeviceId device);
   void update_patient(ModelId model);
+  void give_turn_back(const Flight& flight);
 
   // Both.
   void send(DeviceId device, ModelId model, Class cls, std::size_t batch, Window window, Duration expected,
@@ -242,7 +243,7 @@ class Classed final : public Scheduler {
   ClassedOptions options_;
   TimePoint policy_wake_ = TimePoint::max();
   TimePoint asked_ = TimePoint::max();  // a Wake
-  std::vector<ModelChanged> before_;  // any other event: models are told when it is known what is pinned
+  std::vector<ModelChanged> before_;    // any other event: models are told when it is known what is pinned
   bool begun_ = false, chosen_ = false;
   bool follows_ = false;  // the policy's INFERs: there is a pinned model, or was a real-time request
 

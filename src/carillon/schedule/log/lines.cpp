@@ -146,18 +146,14 @@ Action read_action(Words& words, int of_version) {
     Preempt preempt;
     words.id(preempt.id);
     words.id(preempt.device);
-    const int after = words.number<int>();
-    if (after != 0 && after != 1) words.fail();
-    preempt.after = after == 0 ? device::After::drop : device::After::resume;
+    preempt.after = words.flag() ? device::After::resume : device::After::drop;
     preempt.order = words.time();
     return preempt;
   }
   if (kind == "keep") {
     Keep keep;
     words.id(keep.request);
-    const int on = words.number<int>();
-    if (on != 0 && on != 1) words.fail();
-    keep.keep = on == 1;
+    keep.keep = words.flag();
     return keep;
   }
   if (kind == "profile") {
@@ -279,10 +275,9 @@ std::string_view read_model(Words& words, std::size_t models, int of_version, Mo
       return "behind the batch sizes stand a number of times of requests alone, these, and 0 or 1 C0 C1";
   }
   if (of_version >= 3) {
-    const int varies = words.number<int>();
-    if (!words.good() || (varies != 0 && varies != 1))
+    model.time_varies = words.flag();
+    if (!words.good())
       return "in front of the name stands 1 where the model's time varies with its input, else 0";
-    model.time_varies = varies == 1;
   }
   if (of_version >= 4) {
     model.cls = class_of(words);

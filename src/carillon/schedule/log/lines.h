@@ -42,6 +42,11 @@ class Words {
     if (error != std::errc{} || end != text.data() + text.size()) good_ = false;
     return value;
   }
+  bool flag() {
+    const int value = number<int>();
+    if (value != 0 && value != 1) good_ = false;
+    return value == 1;
+  }
   template <typename Tag, typename Rep>
   void id(Id<Tag, Rep>& out) {
     out.value = number<Rep>();

@@ -63,12 +63,8 @@ Result<> LogReader::read_head() {
         environment_.profile_share = words.number<double>();
       }
       if (version_ >= 4) {
-        const int preemption = words.number<int>();
-        if (preemption != 0 && preemption != 1) words.fail();
-        environment_.preemption = preemption == 1 ? Preemption::deadline : Preemption::none;
-        const int classes = words.number<int>();
-        if (classes != 0 && classes != 1) words.fail();
-        environment_.classes = classes == 1;
+        environment_.preemption = words.flag() ? Preemption::deadline : Preemption::none;
+        environment_.classes = words.flag();
       }
       if (!words.good() || !(environment_.overrun >= 0 && environment_.overrun <= 100) ||
           environment_.dispatch < Duration{0} || environment_.answer < Duration{0} ||
