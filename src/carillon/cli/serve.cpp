@@ -169,12 +169,6 @@ int serve(controller::Service& service, const Arguments& arguments, const fronte
   return exit_success;
 }
 
-// Classes share a device, and a plan's share is one workload's.
-server::DeviceArguments without_classes(server::DeviceArguments device) {
-  device.classes = false;
-  return device;
-}
-
 int run_planned(const Arguments& arguments, const controller::Options& options,
                 const frontend::Options& doors, const SignalWait& signals, const Clock& clock) {
   if (!arguments.record.empty() || !arguments.profile.empty())
@@ -202,7 +196,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .scheduler = arguments.scheduler,
       .environment = environment_of(arguments),
       .controller = options,
-      .device = without_classes(devices->front()),
+      .device = devices->front(),
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
   auto server = server::PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
@@ -311,7 +305,6 @@ void add_serve(CLI::App& program, int& status) {
   command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; empty: off")
       ->capture_default_str();
   add_devices_options(command, arguments->devices);
-  arguments->devices.each.classes = true;
   command
       .add_option("--best-effort-streams", arguments->devices.each.best_effort_streams,
                   "Runs of class best_effort at a time on cpu, each on a core of its own; 0: one a core")
@@ -402,7 +395,11 @@ void add_serve(CLI::App& program, int& status) {
       "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs\n"
       "  carillon serve --models ./models --device cpu --device 'emulated:profile.json*4'\n"
       "  carillon serve --models ./models --plan plan.json --plan-device 2");
-  command.callback([arguments, &status] { status = run(*arguments); });
+  command.callback([arguments, &status] {
+    // Classes share a device, and a plan's share is one workload's.
+    arguments->devices.each.classes = arguments->plan.empty();
+    status = run(*arguments);
+  });
 }
 
 }  // namespace carillon::cli

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "carillon/graph/plain/family.h"
+#include "carillon/graph/shape_inference.h"
 
 namespace carillon::graph {
 namespace {
@@ -23,7 +24,7 @@ bool is_elementwise(const Node& node, Types inputs) {
   const std::string_view op = node.op;
   // A divisor of 0 is noted against its row.
   if ((op == "Div" || op == "Mod") && !inputs.empty() && inputs[0] != nullptr)
-    return among({DataType::f32, DataType::f64, DataType::f16, DataType::bf16}, inputs[0]->type);
+    return belongs(inputs[0]->type, TypeClass::floating);
   if (op == "Merge" || op == "CastLike") return false;
   return among(plain::unary_operators(), op) || among(plain::binary_operators(), op) ||
          among(plain::logic_operators(), op) || among(plain::cast_operators(), op);

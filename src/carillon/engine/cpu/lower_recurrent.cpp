@@ -186,40 +186,35 @@ struct AsLstm {
             true};
   }
 };
+// Cells with one state; `kind`: what oneDNN asks for in front of the direction, if anything.
+template <typename Cell, typename... Kind>
+typename Cell::primitive_desc make_with_one_state(PlanBuilder& builder, const Recurrence& s, const Descs& d,
+                                                  Kind... kind) {
+  return {builder.engine(),
+          dnnl::prop_kind::forward_inference,
+          kind...,
+          direction_of(s),
+          d.x,
+          d.h,
+          d.w,
+          d.r,
+          d.b,
+          d.y,
+          d.y_h,
+          PlanBuilder::attributes(),
+          true};
+}
 template <typename Gru>
 struct AsGru {
   using Primitive = Gru;
   static typename Primitive::primitive_desc make(PlanBuilder& builder, const Recurrence& s, const Descs& d) {
-    return {builder.engine(),
-            dnnl::prop_kind::forward_inference,
-            direction_of(s),
-            d.x,
-            d.h,
-            d.w,
-            d.r,
-            d.b,
-            d.y,
-            d.y_h,
-            PlanBuilder::attributes(),
-            true};
+    return make_with_one_state<Gru>(builder, s, d);
   }
 };
 struct AsRnn {
   using Primitive = dnnl::vanilla_rnn_forward;
   static Primitive::primitive_desc make(PlanBuilder& builder, const Recurrence& s, const Descs& d) {
-    return {builder.engine(),
-            dnnl::prop_kind::forward_inference,
-            *activation_of(s),
-            direction_of(s),
-            d.x,
-            d.h,
-            d.w,
-            d.r,
-            d.b,
-            d.y,
-            d.y_h,
-            PlanBuilder::attributes(),
-            true};
+    return make_with_one_state<Primitive>(builder, s, d, *activation_of(s));
   }
 };
 

@@ -8,17 +8,14 @@
 #include "carillon/engine/cpu/nan.h"
 #include "carillon/engine/memory_planner.h"
 #include "carillon/graph/guards.h"
+#include "carillon/graph/shape_inference.h"
+#include "carillon/graph/slices.h"
 
 namespace carillon::engine::cpu {
 
 namespace {
 
 constexpr int weights_buffer = 0;
-
-bool is_floating(graph::DataType type) {
-  return type == graph::DataType::f32 || type == graph::DataType::f16 || type == graph::DataType::bf16 ||
-         type == graph::DataType::f64;
-}
 
 std::string describe(const graph::TensorType& type) {
   return std::string(graph::onnx_name(type.type)) + graph::to_text(type.shape);
@@ -77,7 +74,7 @@ void PlanBuilder::watch_inputs() {
   if (!lost) return;
   std::vector<std::pair<Operand, Elements>> inputs;
   for (const auto id : graph_.inputs)
-    if (is_floating(type(id).type))
+    if (graph::belongs(type(id).type, graph::TypeClass::floating))
       inputs.push_back({places_[id.index()].front().operand,
                         {type(id).type, static_cast<std::uint64_t>(type(id).elements())}});
   const bool always = std::ranges::any_of(graph_.values, [&](const graph::Value& value) {
@@ -104,7 +101,7 @@ void PlanBuilder::watch(const std::vector<std::pair<Operand, Elements>>& values,
 }
 
 void PlanBuilder::watch(graph::ValueId id) {
-  if (!keeps_nan() || is_constant(id) || !is_floating(type(id).type)) return;
+  if (!keeps_nan() || is_constant(id) || !graph::belongs(type(id).type, graph::TypeClass::floating)) return;
   const Operand operand = current(id);
   // What is only another view of a value has been watched as that.
   if (buffers_[static_cast<std::size_t>(operand.buffer)].owner != id && !is_output(id)) return;
@@ -463,9 +460,11 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   }
   auto step = std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras);
   step->take_notes(std::move(origins));
-  std::vector<const graph::Tensor*> constants;
-  for (const auto id : node.inputs) constants.push_back(is_constant(id) ? constant(id).get() : nullptr);
-  divide(*step, graph::Slices::of(node, inputs, outputs, extras, constants));
+  divide(*step, [&] {
+    std::vector<const graph::Tensor*> constants;
+    for (const auto id : node.inputs) constants.push_back(is_constant(id) ? constant(id).get() : nullptr);
+    return graph::Slices::of(node, inputs, outputs, extras, constants);
+  });
   append(node.name + " plain:" + node.op, std::move(step), operands);
   return {};
 }
@@ -483,15 +482,16 @@ void PlanBuilder::emit_plain_binary(const graph::Node& node, std::string_view op
   CARILLON_ASSERT(kernel != nullptr);
   auto step = std::make_unique<PlainKernelStep>(part, kernel, inputs, outputs,
                                                 std::vector<const graph::TensorType*>{});
-  divide(*step, graph::Slices::of(part, inputs, outputs, {}, {}));
+  divide(*step, [&] { return graph::Slices::of(part, inputs, outputs, {}, {}); });
   append(node.name + " plain:" + part.op, std::move(step), {a, b, result});
 }
 
 // As its time wants it, or among the threads where that is worth it.
-void PlanBuilder::divide(PlainKernelStep& step, std::optional<graph::Slices> slices) const {
+void PlanBuilder::divide(PlainKernelStep& step,
+                         const std::function<std::optional<graph::Slices>()>& slices_of) const {
   const int wanted = wanted_parts();
-  if (slices && wanted > 1 && (wanted > arena_parts_ || worth_dividing(step.elements())))
-    step.divide(std::move(*slices), wanted);
+  if (wanted < 2 || (wanted <= arena_parts_ && !worth_dividing(step.elements()))) return;
+  if (auto slices = slices_of()) step.divide(std::move(*slices), wanted);
 }
 
 Result<PlanParts> PlanBuilder::finish() {

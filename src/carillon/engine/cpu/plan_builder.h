@@ -196,7 +196,7 @@ class PlanBuilder {
   int new_buffer(std::uint64_t size);
   // For how many parts the next kernel is to be made.
   int wanted_parts() const;
-  void divide(PlainKernelStep& step, std::optional<graph::Slices> slices) const;
+  void divide(PlainKernelStep& step, const std::function<std::optional<graph::Slices>()>& slices_of) const;
   template <typename PrimitiveDesc>
   static Made made_of(const PrimitiveDesc& desc, const dnnl::primitive& primitive) {
     return {primitive, desc.scratchpad_desc(), desc.impl_info_str()};
