@@ -169,6 +169,7 @@ def workloads_text(saved):
             alone = [r["rt-only"] for r in rounds]
             ratio = lambda value: median(value(a) / value(b) if value(b) else float("nan") for a, b in zip(of, alone))
             lines.append([workload if scheduler == SCHEDULERS[0] else "",
+                          f"{len(rounds)} x {of[0]['seconds']:g} s" if scheduler == SCHEDULERS[0] else "",
                           f"{of[0]['live']['scale']:.3f}" if scheduler == SCHEDULERS[0] else "", scheduler,
                           f"{median(r['rt']['mean_ms'] for r in of):.1f}",
                           f"{100 * (ratio(lambda r: r['rt']['mean_ms']) - 1):+.1f}%",
@@ -177,7 +178,7 @@ def workloads_text(saved):
                           f"{median(r['rt']['rps'] for r in of):.2f}", f"{median(r['be']['rps'] for r in of):.2f}",
                           f"{ratio(lambda r: r['total_rps']):.2f}",
                           f"{median(r['preemption_p50_us'] for r in of):.0f} ({median(r['preemption_p99_us'] for r in of):.0f})"])
-    return table(["workload", "rates x", "scheduler", "rt mean ms", "over rt-only", "rt p99 ms", "rt requests", "dropped",
+    return table(["workload", "rounds", "rates x", "scheduler", "rt mean ms", "over rt-only", "rt p99 ms", "rt requests", "dropped",
                   "rt/s", "best effort/s", "total over rt-only", "preemption us"], lines)
 
 
@@ -207,8 +208,11 @@ def chapter():
             continue
         saved = json.loads(file.read_text())
         machine = saved["machine"]
-        text += (f"\n### {title}\n\n{machine['cpu']}, {machine['cores']} cores; {saved['rounds_of']} round{'s' if saved['rounds_of'] > 1 else ''} of "
-                 f"{saved['seconds']:g} s under each scheduler, medians; commit {machine['commit']}.\n\n{told(saved)}")
+        many = "s" if saved["rounds_of"] > 1 else ""
+        # Workloads of DISB may have been measured one by one: their rows say for how long.
+        runs = "rounds" if part == "disb" else f"{saved['rounds_of']} round{many} of {saved['seconds']:g} s"
+        text += (f"\n### {title}\n\n{machine['cpu']}, {machine['cores']} cores; {runs} under each scheduler, medians; "
+                 f"{'the newest at ' if part == 'disb' else ''}commit {machine['commit']}.\n\n{told(saved)}")
     return text
 
 
