@@ -144,6 +144,15 @@ class Worker {
   // is known. Errors: more pages than the cache has, more workspace or I/O than there is: says how much is
   // needed and there.
   virtual Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) = 0;
+  // Plans of an open model at further extents: rows that give `size` (>= 1) as their length run by them. More
+  // plans may be added to a size. Beside serving; one thread at a time. Errors as those of add_model(), for
+  // these plans.
+  virtual Result<> add_size(ModelId /*id*/, std::int64_t /*size*/,
+                            std::vector<std::unique_ptr<const engine::Plan>> /*plans*/) {
+    return fail(ErrorCode::unsupported, "this worker takes no further sizes");
+  }
+  // No row of that size comes any more; those that are here run. From the thread that adds sizes.
+  virtual void remove_size(ModelId /*id*/, std::int64_t /*size*/) {}
   // Whether it would fit: what add_model() says of the room that it needs.
   virtual Result<> has_room(const engine::CompiledModel& model) const = 0;
 
