@@ -116,7 +116,7 @@ bool Sizes::submit(Waiting& waiting) {
         } else if (waiting.deadline != TimePoint::max() && saturating_add(now, takes) > waiting.deadline) {
           refused = fail(ErrorCode::deadline_exceeded,
                          "no plan is ready for inputs of this size, and to make one takes about " +
-                             to_text(takes) + ", longer than there is; it is being made for later requests");
+                             std::to_string(takes / std::chrono::milliseconds{1}) + " ms, longer than there is; it is being made for later requests");
           would_take = now + takes - call.arrival;
         } else {
           entry.waiting.push_back(std::move(waiting));

@@ -405,13 +405,18 @@ Result<std::shared_ptr<const Model>> import_onnx(const std::filesystem::path& fi
                                                  const ImportOptions& options) {
   auto source = read_onnx(file);
   if (!source) return std::unexpected(source.error());
-  const std::string where = "model file '" + file.string() + "'";
+  auto model = make_model(*std::move(source), options);
+  if (!model) return in_context("model file '" + file.string() + "'", model.error());
+  return model;
+}
+
+Result<std::shared_ptr<const Model>> make_model(OnnxGraph source, const ImportOptions& options) {
   try {
-    auto model = std::make_shared<OnnxModel>(*std::move(source), options.batched);
-    if (auto ok = model->prepare(options); !ok) return in_context(where, ok.error());
+    auto model = std::make_shared<OnnxModel>(std::move(source), options.batched);
+    if (auto ok = model->prepare(options); !ok) return std::unexpected(ok.error());
     return model;
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::resource_exhausted, where + ": not enough memory to prepare it");
+    return fail(ErrorCode::resource_exhausted, "not enough memory to prepare it");
   }
 }
 

@@ -113,5 +113,9 @@ class Model : public std::enable_shared_from_this<Model> {
 // against what is there before memory is taken.
 Result<std::shared_ptr<const Model>> import_onnx(const std::filesystem::path& file,
                                                  const ImportOptions& options);
+// The same of a file that was read (read_onnx()), so that it can be tried with several options. Copies share
+// the weights.
+struct OnnxGraph;
+Result<std::shared_ptr<const Model>> make_model(OnnxGraph source, const ImportOptions& options);
 
 }  // namespace carillon::graph
