@@ -349,6 +349,11 @@ ServerStatistics Controller::statistics() const {
   }
   const std::lock_guard advising(advice_mutex_);  // counters that are older than the last look's would not do
   ServerStatistics out = core_.book().snapshot();
+  const Sizes::Counts sizes = sizes_.counts();
+  out.sizes = sizes.ready;
+  out.waiting_for_size = sizes.waiting;
+  out.sizes_made = sizes.made;
+  out.open_requests += sizes.waiting;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     out.devices[i].pages_total = workers_[i]->total_pages();
     out.devices[i].pages_free = workers_[i]->free_pages();

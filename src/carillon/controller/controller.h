@@ -14,11 +14,11 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
+#include "carillon/base/slab.h"
 #include "carillon/controller/core.h"
 #include "carillon/controller/directory.h"
 #include "carillon/controller/service.h"
 #include "carillon/controller/sizes.h"
-#include "carillon/base/slab.h"
 #include "carillon/engine/engine.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/scheduler.h"

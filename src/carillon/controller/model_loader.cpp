@@ -47,7 +47,8 @@ bool may_batch(const graph::OnnxGraph& source) {
   const std::string* symbol = nullptr;
   return !source.inputs.empty() &&
          std::ranges::all_of(source.inputs, [&](const graph::OnnxGraph::Input& input) {
-           if (!input.ranked || input.dimensions.empty() || input.dimensions.front().extent >= 0) return false;
+           if (!input.ranked || input.dimensions.empty() || input.dimensions.front().extent >= 0)
+             return false;
            const std::string& here = input.dimensions.front().symbol;
            if (here.empty()) return true;
            if (symbol == nullptr) symbol = &here;
@@ -69,7 +70,8 @@ Imported import(const repository::ModelConfig& config, const std::filesystem::pa
   const auto with = [&](bool batched) {
     options.batched = batched;
     auto model = graph::make_model(*source, options);
-    return model ? std::move(model) : Imported(in_context("model file '" + file.string() + "'", model.error()));
+    return model ? std::move(model)
+                 : Imported(in_context("model file '" + file.string() + "'", model.error()));
   };
   if (!config.batch_from_file) return with(options.batched);
   // Nobody says whether it batches: it does where all inputs begin with one open dimension, and the outputs

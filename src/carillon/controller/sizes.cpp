@@ -109,14 +109,14 @@ bool Sizes::submit(Waiting& waiting) {
           return true;
         }
         const TimePoint now = clock_.now();
-        const Duration takes =
-            model.took.empty() ? Duration{0} : *std::ranges::max_element(model.took);
+        const Duration takes = model.took.empty() ? Duration{0} : *std::ranges::max_element(model.took);
         if (entry.state == Entry::State::failed) {
           refused = std::unexpected(entry.error);
         } else if (waiting.deadline != TimePoint::max() && saturating_add(now, takes) > waiting.deadline) {
           refused = fail(ErrorCode::deadline_exceeded,
                          "no plan is ready for inputs of this size, and to make one takes about " +
-                             std::to_string(takes / std::chrono::milliseconds{1}) + " ms, longer than there is; it is being made for later requests");
+                             std::to_string(takes / std::chrono::milliseconds{1}) +
+                             " ms, longer than there is; it is being made for later requests");
           would_take = now + takes - call.arrival;
         } else {
           entry.waiting.push_back(std::move(waiting));
@@ -220,8 +220,7 @@ void Sizes::make(const Job& job, std::unique_lock<std::mutex>& lock) {
     if (make_room(model, job.model, Entry::State::ready, options_.most)) {
       auto size = std::make_shared<Size>();
       size->number = number;
-      for (graph::Shape& shape : *shapes)
-        size->outputs.push_back(row_shape(std::move(shape), model.batched));
+      for (graph::Shape& shape : *shapes) size->outputs.push_back(row_shape(std::move(shape), model.batched));
       entry.state = Entry::State::ready;
       entry.whole = model.batch_sizes.size() == 1;
       entry.size = std::move(size);

@@ -22,8 +22,8 @@
 namespace carillon::controller {
 
 struct SizeOptions {
-  std::size_t most = 64;        // that a model keeps plans for, beside its reference
-  std::size_t most_tried = 64;  // that a model is known not to run at
+  std::size_t most = 64;          // that a model keeps plans for, beside its reference
+  std::size_t most_tried = 64;    // that a model is known not to run at
   std::size_t most_queued = 256;  // that wait to be made, of all models; calls beyond them are refused
 };
 

@@ -83,8 +83,7 @@ InputCheck::InputCheck(const repository::ModelConfig& config, std::size_t most_e
     : config_(config), given_(config.inputs.size()), most_elements_(most_elements) {
   for (const auto& spec : config.inputs)
     for (const std::int64_t extent : spec.shape)
-      if (graph::is_free(extent))
-        extents_.resize(std::max(extents_.size(), graph::free_number(extent) + 1));
+      if (graph::is_free(extent)) extents_.resize(std::max(extents_.size(), graph::free_number(extent) + 1));
   first_.resize(extents_.size());
 }
 
@@ -95,7 +94,8 @@ Result<> InputCheck::claim_extents(std::size_t index, std::span<const std::int64
   std::size_t elements = 1;
   for (const std::int64_t extent : shape) {
     if (static_cast<std::uint64_t>(extent) > most_elements_ / elements)
-      return invalid(where + " has shape " + given_shape(shape) + ", more elements than the request has bytes");
+      return invalid(where + " has shape " + given_shape(shape) +
+                     ", more elements than the request has bytes");
     elements *= static_cast<std::size_t>(extent);
   }
   for (std::size_t d = 0; d < shape.size(); ++d) {

@@ -14,8 +14,8 @@
 namespace carillon::frontend {
 
 // Checks the inputs of one request, one at a time, against what the model takes. No size here is the client's
-// alone: bytes and elements follow from the config and a batch that was held against its maximum, or, where the
-// model is open, are held against what the request could hold.
+// alone: bytes and elements follow from the config and a batch that was held against its maximum, or, where
+// the model is open, are held against what the request could hold.
 class InputCheck {
  public:
   // `most_elements`: of an input whose size the model leaves open; what the request could hold at most.
@@ -31,8 +31,8 @@ class InputCheck {
 
   // The slot of input `name`. Errors (invalid_argument unless said): unknown name, one given twice, a
   // datatype or shape that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs',
-  // a length that the model has no plan for or unlike the other inputs', a free dimension unlike another of the
-  // same name, more elements than the request can hold; unsupported: BYTES.
+  // a length that the model has no plan for or unlike the other inputs', a free dimension unlike another of
+  // the same name, more elements than the request can hold; unsupported: BYTES.
   Result<Slot> claim(std::string_view name, std::string_view datatype, std::span<const std::int64_t> shape);
 
   // Gives `call` the rows and the length, and, where the mask was left out, a mask of ones. Error: an input

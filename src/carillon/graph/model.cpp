@@ -106,6 +106,7 @@ class OnnxModel final : public Model {
     return finish(infer(batch, length, folder), batch, folder);
   }
   Result<Graph> specialize_at(std::int64_t batch, std::span<const std::int64_t> extents) const override {
+    if (!free_.any()) return Model::specialize_at(batch, extents);
     ConstantStore scratch(&store_);
     Folder folder = make_folder(scratch);
     return finish(infer_at(batch, extents, folder), batch, folder);
@@ -335,10 +336,10 @@ class OnnxModel final : public Model {
       for (std::size_t i = 0; i < outputs_.size(); ++i) {
         const Shape& other = graph->value(graph->outputs[i]).type.shape;
         if (other.size() != seen[i].size())
-          return fail(ErrorCode::unsupported, "output '" + outputs_[i].name + "' has " +
-                                                  std::to_string(seen[i].size()) + " dimensions at " +
-                                                  free_.text(reference_) + " and " +
-                                                  std::to_string(other.size()) + " at " + free_.text(extents));
+          return fail(ErrorCode::unsupported,
+                      "output '" + outputs_[i].name + "' has " + std::to_string(seen[i].size()) +
+                          " dimensions at " + free_.text(reference_) + " and " +
+                          std::to_string(other.size()) + " at " + free_.text(extents));
         for (std::size_t d = 0; d < other.size(); ++d)
           if (other[d] != seen[i][d]) outputs_[i].shape[d] = computed_dimension;
       }

@@ -108,9 +108,10 @@ class Model : public std::enable_shared_from_this<Model> {
 // corrupt one, cycles, unknown operators, opsets or types, sizes that do not match the data, external data
 // that is missing, short, absolute or outside the file's folder (symbolic links included), an input dimension
 // that nothing fixes, but where the options say `open` (then: no extents found at which the operators fit
-// together, of those that models commonly have; an output whose rank depends on them); with lengths: nothing that varies, a tensor in which two dimensions vary, an output
-// that follows the length otherwise than by being as long. Nothing in the file is trusted: sizes are checked
-// against what is there before memory is taken.
+// together, of those that models commonly have; an output whose rank depends on them); with lengths: nothing
+// that varies, a tensor in which two dimensions vary, an output that follows the length otherwise than by
+// being as long. Nothing in the file is trusted: sizes are checked against what is there before memory is
+// taken.
 Result<std::shared_ptr<const Model>> import_onnx(const std::filesystem::path& file,
                                                  const ImportOptions& options);
 // The same of a file that was read (read_onnx()), so that it can be tried with several options. Copies share

@@ -17,7 +17,7 @@ std::string choose_plans(InferSlot& action) {
   const auto no_plan = [&](int batch, std::int64_t length) {
     return "model " + std::to_string(action.model.value) + " has no plan for a batch of " +
            std::to_string(batch) +
-           (length == 0                      ? ""
+           (length == 0                     ? ""
             : action.host->compiled->open() ? " of size " + std::to_string(length)
                                             : " at length " + std::to_string(length));
   };

@@ -37,7 +37,7 @@ struct InferSlot : OpenAction {
   struct Part {
     PlanLayout* layout = nullptr;
     int first = 0;
-    std::uint64_t io = 0;  // from `io` below
+    std::uint64_t io = 0;                         // from `io` below
     std::shared_ptr<SizedPlans> holds = nullptr;  // of an open model: whose plan it is
     int kernels() const { return layout->plan->kernels(); }
   };

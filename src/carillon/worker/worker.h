@@ -146,8 +146,8 @@ class Worker {
   // needed and there.
   virtual Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) = 0;
   // Makes plans of an open model at `extents`, for these of its batch sizes: rows that give `size` (>= 1) as
-  // their length run by them. More batches may be added to a size. Returns the outputs' shapes at the first of
-  // the batches. On the calling thread, beside serving; one thread at a time. Errors: extents at which the
+  // their length run by them. More batches may be added to a size. Returns the outputs' shapes at the first
+  // of the batches. On the calling thread, beside serving; one thread at a time. Errors: extents at which the
   // model's operators do not fit together, and as add_model(), for these plans.
   virtual Result<std::vector<graph::Shape>> add_size(ModelId /*id*/, std::int64_t /*size*/,
                                                      std::span<const std::int64_t> /*extents*/,

@@ -294,8 +294,8 @@ class CpuEngine final : public Engine {
                                                        const CompileOptions& options) override {
     if (auto checked = check(model, options); !checked) return std::unexpected(checked.error());
     const PlanMaker maker(engine_, threads_, options.precision);
-    return maker.in_arena<std::shared_ptr<const CompiledModel>>(
-        model.name(), threads_, [&] { return build(model, options, maker); });
+    return maker.in_arena<std::shared_ptr<const CompiledModel>>(model.name(), threads_,
+                                                                [&] { return build(model, options, maker); });
   }
 
  private:
