@@ -43,14 +43,16 @@ Source sequences() {
   return import(m.output("y"));
 }
 
-std::shared_ptr<const CompiledModel> compile(const Source& source, Precision precision = Precision::f32) {
+std::shared_ptr<const CompiledModel> compile_open(const Source& source,
+                                                  Precision precision = Precision::f32) {
   const auto compiled =
       make_cpu_engine({.threads = 2})->compile(*source, {.batch_sizes = {1, 4}, .precision = precision});
   EXPECT_TRUE(compiled.has_value()) << compiled.error().message;
   return *compiled;
 }
 
-void expect_agrees(const CompiledModel& model, const graph::Model& source, const Extents& extents, int batch) {
+void expect_open_agrees(const CompiledModel& model, const graph::Model& source, const Extents& extents,
+                        int batch) {
   SCOPED_TRACE(graph::to_text(extents) + ", batch " + std::to_string(batch));
   const auto plans = model.make_plans(extents, std::array{batch});
   ASSERT_TRUE(plans.has_value()) << plans.error().message;
@@ -70,25 +72,25 @@ void expect_agrees(const CompiledModel& model, const graph::Model& source, const
 
 TEST(OpenModel, PlansAtAnyExtentsAgree) {
   const Source source = images();
-  const auto model = compile(source);
+  const auto model = compile_open(source);
   EXPECT_TRUE(model->open() && model->time_varies());
   EXPECT_EQ(Extents(model->reference().begin(), model->reference().end()), (Extents{224, 224}));
   ASSERT_NE(model->plan(4), nullptr);
   EXPECT_EQ(model->plan(4)->outputs()[0].shape, (graph::Shape{4, 16, 224, 224}));
   for (const Extents& extents : {Extents{1, 1}, Extents{7, 30}, Extents{64, 64}, Extents{224, 224}})
-    for (const int batch : {1, 4}) expect_agrees(*model, *source, extents, batch);
+    for (const int batch : {1, 4}) expect_open_agrees(*model, *source, extents, batch);
 }
 
 TEST(OpenModel, ManySequencesAgree) {
   const Source source = sequences();
-  const auto model = compile(source);
+  const auto model = compile_open(source);
   for (const Extents& extents : {Extents{1, 1}, Extents{1, 300}, Extents{300, 1}, Extents{33, 64}})
-    for (const int batch : {1, 4}) expect_agrees(*model, *source, extents, batch);
+    for (const int batch : {1, 4}) expect_open_agrees(*model, *source, extents, batch);
 }
 
 TEST(OpenModel, TheReferenceIsAPlanAsAnyOther) {
   const Source source = sequences();
-  const auto model = compile(source);
+  const auto model = compile_open(source);
   const auto graph = source->specialize(4);
   ASSERT_TRUE(graph.has_value());
   const Buffers inputs = random_inputs(*graph, 5);
@@ -104,7 +106,7 @@ TEST(OpenModel, TheReferenceIsAPlanAsAnyOther) {
 
 // What a plan needs beside the model's weights it holds itself, so these stay as they were loaded.
 TEST(OpenModel, WeightsStayAsTheyAre) {
-  const auto model = compile(images());
+  const auto model = compile_open(images());
   const std::uint64_t before = model->weights().count;
   std::vector<std::byte> bytes(before), after(before);
   model->write_weights(0, bytes);
@@ -117,7 +119,7 @@ TEST(OpenModel, WeightsStayAsTheyAre) {
 TEST(OpenModel, SaysWhatDoesNotFitTogether) {
   graph::testing::Onnx m;
   m.input("x", {"batch", "n"}).i64("shape", {3}, {0, -1, 8}).node("Reshape", {"x", "shape"}, {"y"}, "halve");
-  const auto model = compile(import(m.output("y")));
+  const auto model = compile_open(import(m.output("y")));
   EXPECT_TRUE(model->make_plans(Extents{40}, std::array{1}).has_value());
   const auto wrong = model->make_plans(Extents{41}, std::array{1});
   ASSERT_FALSE(wrong.has_value());
@@ -128,23 +130,22 @@ TEST(OpenModel, SaysWhatDoesNotFitTogether) {
 
 TEST(OpenModel, ThreadsMakePlansBesideEachOther) {
   const Source source = sequences();
-  const auto model = compile(source);
+  const auto model = compile_open(source);
   std::vector<std::thread> threads;
   for (std::int64_t t = 0; t < 3; ++t)
     threads.emplace_back([&, t] {
-      for (std::int64_t i = 1; i < 6; ++i) expect_agrees(*model, *source, {7 * i + t, 5 * i}, 1);
+      for (std::int64_t i = 1; i < 6; ++i) expect_open_agrees(*model, *source, {7 * i + t, 5 * i}, 1);
     });
   for (std::thread& thread : threads) thread.join();
 }
 
 TEST(OpenModel, OtherModelsHaveNoMorePlans) {
-  const auto model = make_cpu_engine({})->compile(
-      MadeModel([](std::int64_t n) {
-        GraphMaker m;
-        m.g.outputs = {m.node("Relu", {m.input({n, 4})}, {n, 4})};
-        return std::move(m.g);
-      }),
-      {.batch_sizes = {1}});
+  const auto model = make_cpu_engine({})->compile(MadeModel([](std::int64_t n) {
+                                                    GraphMaker m;
+                                                    m.g.outputs = {m.node("Relu", {m.input({n, 4})}, {n, 4})};
+                                                    return std::move(m.g);
+                                                  }),
+                                                  {.batch_sizes = {1}});
   ASSERT_TRUE(model.has_value());
   EXPECT_FALSE((*model)->open());
   EXPECT_EQ((*model)->make_plans(Extents{}, std::array{1}).error().code, ErrorCode::unsupported);
