@@ -188,20 +188,21 @@ def test_profile_by_length(program, models, tmp_path):
 
 def test_models_that_cannot_vary_so_are_told_of(program, models, tmp_path):
     repository = tmp_path / "models"
-    rows = {"no_lengths": ("lengths", None, "state it in the dims of the model's config, or give the extents"),
-            "bad_mask": ("mask", "nobody", "parameter mask is 'nobody', but the model's inputs are")}
-    for name, (key, value, _) in rows.items():
+    rows = {"no_lengths": (None, "needs parameter lengths, which says to which extents requests are padded"),
+            "bad_mask": ("nobody", "parameter mask is 'nobody', but the model's inputs are")}
+    for name, (value, _) in rows.items():
         (repository / name).mkdir(parents=True)
         (repository / name / "1").mkdir()
         (repository / name / "1" / "model.onnx").write_bytes((models / MODEL / "1" / "model.onnx").read_bytes())
         config = (models / MODEL / "config.pbtxt").read_text().replace(MODEL, name)
         if value is None:
-            config = re.sub(r"parameters \{[^}]*\}\s*\}", "", config)
+            config = re.sub(r'parameters \{\s*key: "lengths"[^}]*\}\s*\}', "", config)
+            assert "\"lengths\"" not in config and "padding" in config
         else:
             config = config.replace('"attention_mask" }', f'"{value}" }}')
         (repository / name / "config.pbtxt").write_text(config)
     log = tmp_path / "server.log"
     with serving(program, repository, log, "--strict-readiness", "false"):
         pass
-    for name, (_, _, says) in rows.items():
+    for name, (_, says) in rows.items():
         assert says in log.read_text(), name

@@ -45,6 +45,7 @@ struct Arguments {
   double default_deadline_ms = 0;
   std::optional<double> stop_cost;
   std::size_t max_open = 1 << 16;
+  std::size_t sizes = controller::SizeOptions{}.most;
   double profile_share = schedule::live_environment().profile_share;
   bool length_blind = false;
   int http_threads = 1;
@@ -237,6 +238,7 @@ int run(const Arguments& arguments) {
   controller::Options options;
   options.turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
   options.core.max_open = arguments.max_open;
+  options.sizes.most = arguments.sizes;
   options.core.by_length = !arguments.length_blind;
   options.core.on_device = [](const controller::DeviceNews& news) {
     if (news.alive)
@@ -361,6 +363,13 @@ void add_serve(CLI::App& program, int& status) {
       .add_option("--max-open", arguments->max_open,
                   "The most rows that may be open; beyond it requests are refused")
       ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--sizes", arguments->sizes,
+          "Of a model whose inputs' sizes neither its file nor its config fixes: for how many of them "
+          "plans are kept; one that is not there is made when a request comes with it")
+      ->check(CLI::Range(1, 65'536))
       ->capture_default_str();
   command.add_option("--http-threads", arguments->http_threads, "Threads of the HTTP frontend")
       ->check(CLI::Range(1, 256))

@@ -12,8 +12,10 @@
 namespace carillon::controller {
 namespace {
 
-std::vector<RowSize> row_bytes(const std::vector<graph::TensorSpec>& specs) {
-  std::vector<RowSize> out;
+std::vector<RowSize> row_bytes(const engine::CompiledModel& compiled,
+                               const std::vector<graph::TensorSpec>& specs) {
+  std::vector<RowSize> out(compiled.open() ? specs.size() : 0);
+  if (compiled.open()) return out;  // nobody knows
   for (const graph::TensorSpec& spec : specs)
     out.push_back({graph::TensorType{spec.type, spec.shape_at(1, 1)}.bytes().count, spec.varies()});
   return out;
@@ -51,7 +53,11 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
       core_options_(options.core),
       turned_away_(options.turned_away),
       core_(std::move(scheduler), options.core),
-      door_(options.door) {
+      door_(options.door),
+      sizes_(options.sizes, clock,
+             [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
+               goes(std::move(waiting), std::move(result), would_take);
+             }) {
   core_.book().set_unix_offset(unix_minus(clock));
 }
 
@@ -98,14 +104,18 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
   CARILLON_ASSERT(state_ == State::preparing);
   ServedModel served{.info = info,
                      .version = view.version,
-                     .input_row_bytes = row_bytes(compiled.inputs()),
-                     .output_row_bytes = row_bytes(compiled.outputs()),
+                     .input_row_bytes = row_bytes(compiled, compiled.inputs()),
+                     .output_row_bytes = row_bytes(compiled, compiled.outputs()),
                      .lengths = {compiled.lengths().begin(), compiled.lengths().end()},
                      .slo = view.config.slo,
-                     .cls = class_of(view.config.model_class)};
+                     .cls = class_of(view.config.model_class),
+                     .open = compiled.open()};
   served.info.time_varies = compiled.time_varies();
   served.info.cls = served.cls;
-  models_.push_back({served.output_row_bytes, served.slo, served.cls});
+  Model& model =
+      models_.emplace_back(Model{served.output_row_bytes, served.slo, served.cls, served.open, {}});
+  for (const graph::TensorSpec& output : compiled.outputs()) model.output_types.push_back(output.type);
+  sizes_.add_model(info.id, compiled, view.config.max_batch_size > 0);
   // Where the time depends on the input, nobody knows how little it may be.
   door_.add_model(served.info.time_varies || !served.lengths.empty() ? Duration{0}
                                                                      : info.batches.front().exec);
@@ -126,10 +136,14 @@ void Controller::start() {
   const std::lock_guard lock(mutex_);
   CARILLON_ASSERT(state_ == State::preparing && !workers_.empty());
   state_ = State::running;
+  std::vector<worker::Worker*> workers;
+  for (const auto& worker : workers_) workers.push_back(worker.get());
+  sizes_.start(std::move(workers));
   thread_ = std::thread([this] { run(); });
 }
 
 void Controller::stop() {
+  sizes_.stop();
   {
     const std::lock_guard lock(mutex_);
     state_ = State::stopping;
@@ -158,16 +172,50 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
   }
   CARILLON_ASSERT(call->model.index() < models_.size());
   const Model& model = models_[call->model.index()];
-  call->outputs.resize(model.output_row_bytes.size());
-  for (std::size_t i = 0; i < model.output_row_bytes.size(); ++i)
-    call->outputs[i].resize(model.output_row_bytes[i].at(call->length) *
-                            static_cast<std::size_t>(call->rows));
+  if (model.open) {
+    Sizes::Waiting waiting{.ticket = ticket,
+                           .call = std::move(call),
+                           .handler = std::move(on_answer),
+                           .deadline = TimePoint::max()};
+    waiting.deadline = deadline_of(*waiting.call, model.slo, model.cls, core_options_);
+    if (!sizes_.submit(waiting)) return ticket;
+    call = std::move(waiting.call);
+    on_answer = std::move(waiting.handler);
+  }
+  enter({ticket, 0, std::move(call), std::move(on_answer)}, at);
+  return ticket;
+}
+
+// A call that waited for plans of its size.
+void Controller::goes(Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
+  const TimePoint at = clock_.now();
+  if (result) return enter({waiting.ticket, 0, std::move(waiting.call), std::move(waiting.handler)}, at);
+  const ErrorCode code = result.error().code;
+  const Outcome outcome = code == ErrorCode::deadline_exceeded    ? Outcome::refused
+                          : code == ErrorCode::resource_exhausted ? Outcome::shed
+                          : code == ErrorCode::cancelled          ? Outcome::cancelled
+                          : code == ErrorCode::invalid_argument   ? Outcome::invalid
+                                                                  : Outcome::failed;
+  const InferCall& call = *waiting.call;
+  core_.book().answered(call.model, outcome, call.rows, std::min(call.arrival, at), at, {});
+  waiting.handler({std::move(result), std::move(waiting.call), at, would_take});
+}
+
+// To the door.
+void Controller::enter(Submission submission, TimePoint at) {
+  InferCall& call = *submission.call;
+  const Model& model = models_[call.model.index()];
+  const auto rows = static_cast<std::size_t>(call.rows);
+  call.outputs.resize(model.output_row_bytes.size());
+  for (std::size_t i = 0; i < call.outputs.size(); ++i)
+    call.outputs[i].resize(
+        rows * (model.open ? graph::TensorType{model.output_types[i], call.size->outputs[i]}.bytes().count
+                           : model.output_row_bytes[i].at(call.length)));
   schedule::Door::Arrival arrival{.key = 0,
-                                  .model = call->model,
-                                  .cls = class_of(*call, model.cls),
-                                  .rows = static_cast<std::size_t>(call->rows),
-                                  .deadline = deadline_of(*call, model.slo, model.cls, core_options_)};
-  Submission submission{ticket, 0, std::move(call), std::move(on_answer)};
+                                  .model = call.model,
+                                  .cls = class_of(call, model.cls),
+                                  .rows = rows,
+                                  .deadline = deadline_of(call, model.slo, model.cls, core_options_)};
   bool running = false;
   {
     const std::lock_guard lock(mutex_);
@@ -186,20 +234,15 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
         submission.place = next_place_++;
         submissions_[slot] = std::move(submission);
         if (asleep_) wake_.notify_one();
-        return ticket;
+        return;
       }
       submissions_.give_back(slot);
     }
   }
-  if (running) {
-    turn_away(std::move(submission), at);
-    return ticket;
-  }
-  call = std::move(submission.call);
-  core_.book().answered(call->model, Outcome::failed, call->rows, std::min(call->arrival, at), at, {});
-  submission.handler(
-      {fail(ErrorCode::unavailable, "the server is not serving now"), std::move(call), at, std::nullopt});
-  return ticket;
+  if (running) return turn_away(std::move(submission), at);
+  core_.book().answered(call.model, Outcome::failed, call.rows, std::min(call.arrival, at), at, {});
+  submission.handler({fail(ErrorCode::unavailable, "the server is not serving now"),
+                      std::move(submission.call), at, std::nullopt});
 }
 
 void Controller::turn_away(Submission submission, TimePoint at) {
@@ -213,6 +256,7 @@ void Controller::turn_away(Submission submission, TimePoint at) {
 }
 
 void Controller::cancel(std::uint64_t ticket) {
+  sizes_.cancel(ticket);
   const std::lock_guard lock(mutex_);
   if (state_ != State::running) return;
   cancels_.push_back({ticket, next_place_});
@@ -305,6 +349,11 @@ ServerStatistics Controller::statistics() const {
   }
   const std::lock_guard advising(advice_mutex_);  // counters that are older than the last look's would not do
   ServerStatistics out = core_.book().snapshot();
+  const Sizes::Counts sizes = sizes_.counts();
+  out.sizes = sizes.ready;
+  out.waiting_for_size = sizes.waiting;
+  out.sizes_made = sizes.made;
+  out.open_requests += sizes.waiting;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     out.devices[i].pages_total = workers_[i]->total_pages();
     out.devices[i].pages_free = workers_[i]->free_pages();

@@ -14,10 +14,11 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
+#include "carillon/base/slab.h"
 #include "carillon/controller/core.h"
 #include "carillon/controller/directory.h"
 #include "carillon/controller/service.h"
-#include "carillon/base/slab.h"
+#include "carillon/controller/sizes.h"
 #include "carillon/engine/engine.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/scheduler.h"
@@ -31,6 +32,7 @@ struct Options {
   Duration patience = std::chrono::seconds{10};
   // Where calls wait for the controller's thread. Those that are turned away there get `resource_exhausted`.
   schedule::DoorOptions door;
+  SizeOptions sizes;
   // Counts the calls that are turned away, where given: for whoever tells people.
   std::shared_ptr<std::atomic<std::uint64_t>> turned_away = nullptr;
 };
@@ -122,6 +124,8 @@ class Controller final : public Service {
   enum class State : std::uint8_t { preparing, running, stopping };
 
   bool serving() const;
+  void enter(Submission submission, TimePoint at);
+  void goes(Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take);
   void run();
   void gather(std::size_t calls, Work& work);
   void handle(Work& work);
@@ -136,6 +140,8 @@ class Controller final : public Service {
     std::vector<RowSize> output_row_bytes;
     std::optional<Duration> slo;
     Class cls = Class::normal;
+    bool open = false;
+    std::vector<graph::DataType> output_types;
   };
   std::vector<Model> models_;  // fixed once started
   std::atomic<std::uint64_t> next_ticket_{1};
@@ -160,6 +166,7 @@ class Controller final : public Service {
   bool asleep_ = false;
   State state_ = State::preparing;
   std::thread thread_;
+  Sizes sizes_;
 };
 
 }  // namespace carillon::controller

@@ -1,6 +1,7 @@
 #include "carillon/controller/core.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <span>
 #include <type_traits>
@@ -170,15 +171,16 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.outputs.clear();
   CARILLON_ASSERT(call->inputs.size() == model.input_row_bytes.size());
   CARILLON_ASSERT(call->outputs.size() == model.output_row_bytes.size());
-  for (std::size_t i = 0; i < call->inputs.size(); ++i)
-    CARILLON_ASSERT(call->inputs[i].size() == rows * model.input_row_bytes[i].at(call->length));
-  for (std::size_t i = 0; i < call->outputs.size(); ++i)
-    CARILLON_ASSERT(call->outputs[i].size() == rows * model.output_row_bytes[i].at(call->length));
+  const auto check = [&](const auto& buffers, const std::vector<RowSize>& sizes) {
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      CARILLON_ASSERT(model.open ? buffers[i].size() % rows == 0
+                                 : buffers[i].size() == rows * sizes[i].at(call->length));
+  };
+  check(call->inputs, model.input_row_bytes);
+  check(call->outputs, model.output_row_bytes);
   for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t i = 0; i < call->inputs.size(); ++i)
-      open.inputs.push_back(call->inputs[i].data() + r * model.input_row_bytes[i].at(call->length));
-    for (std::size_t i = 0; i < call->outputs.size(); ++i)
-      open.outputs.push_back(call->outputs[i].data() + r * model.output_row_bytes[i].at(call->length));
+    for (const auto& input : call->inputs) open.inputs.push_back(input.data() + input.size() / rows * r);
+    for (auto& output : call->outputs) open.outputs.push_back(output.data() + output.size() / rows * r);
   }
   Request request{.id = {},
                   .model = open.model,
@@ -678,14 +680,22 @@ void Core::release(std::uint32_t index) {
   open_.give_back(index);
 }
 
+// Of a row of an open model: there are few, and what takes about as long has the same.
+std::size_t magnitude(const InferCall& call) {
+  std::size_t bytes = 1;
+  for (const auto& input : call.inputs) bytes += input.size() / static_cast<std::size_t>(call.rows);
+  return static_cast<std::size_t>(std::lround(4 * std::log2(static_cast<double>(bytes))));
+}
+
 AppId Core::application(const InferCall& call, TimePoint now) {
   const ServedModel& model = models_[call.model.index()];
-  const bool by_length = options_.by_length && !model.lengths.empty();
+  const bool by_length = options_.by_length && (!model.lengths.empty() || model.open);
   if (call.application.empty() && !by_length) return AppId{0};
   Application key{call.application, 0xffffffffU, 0};
   if (by_length) {
     const auto length = std::ranges::lower_bound(model.lengths, call.length);
-    key = {call.application, call.model.value, static_cast<std::size_t>(length - model.lengths.begin())};
+    key = {call.application, call.model.value,
+           model.open ? magnitude(call) : static_cast<std::size_t>(length - model.lengths.begin())};
   }
   if (const auto found = applications_.find(key); found != applications_.end()) return found->second;
   // Names come from outside: beyond the cap they are not told apart, but lengths are.

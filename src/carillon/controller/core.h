@@ -45,6 +45,7 @@ struct ServedModel {
   std::vector<std::int64_t> lengths;
   std::optional<Duration> slo;
   Class cls = Class::normal;
+  bool open = false;  // rows are as large as the call's buffers say
 };
 
 // A device was taken out, or is back.

@@ -27,6 +27,11 @@ class SmallerBatches final : public engine::CompiledModel {
   std::span<const int> batch_sizes() const override { return sizes_; }
   std::span<const std::int64_t> lengths() const override { return whole_->lengths(); }
   bool pads() const override { return whole_->pads(); }
+  std::span<const std::int64_t> reference() const override { return whole_->reference(); }
+  Result<std::vector<std::unique_ptr<const engine::Plan>>> make_plans(
+      std::span<const std::int64_t> extents, std::span<const int> batches) const override {
+    return whole_->make_plans(extents, batches);
+  }
   bool time_varies() const override { return whole_->time_varies(); }
   const engine::Plan* plan(int batch, std::int64_t length) const override {
     return std::ranges::binary_search(sizes_, batch) ? whole_->plan(batch, length) : nullptr;
@@ -37,28 +42,46 @@ class SmallerBatches final : public engine::CompiledModel {
   std::vector<int> sizes_;
 };
 
-// Whether the first dimension of some input is open in the file.
-bool may_batch(const std::filesystem::path& file) {
-  const auto source = graph::read_onnx(file);
-  return !source || std::ranges::any_of(source->inputs, [](const graph::OnnxGraph::Input& input) {
-    return input.ranked && !input.dimensions.empty() && input.dimensions.front().extent < 0;
-  });
+// Whether the first dimension of every input is open in the file, and the same where it has a name.
+bool may_batch(const graph::OnnxGraph& source) {
+  const std::string* symbol = nullptr;
+  return !source.inputs.empty() &&
+         std::ranges::all_of(source.inputs, [&](const graph::OnnxGraph::Input& input) {
+           if (!input.ranked || input.dimensions.empty() || input.dimensions.front().extent >= 0)
+             return false;
+           const std::string& here = input.dimensions.front().symbol;
+           if (here.empty()) return true;
+           if (symbol == nullptr) symbol = &here;
+           return here == *symbol;
+         });
 }
 
-Result<std::shared_ptr<const graph::Model>> import(const repository::ModelConfig& config,
-                                                   const std::filesystem::path& file) {
-  graph::ImportOptions options{
-      .input_shapes = {}, .lengths = config.lengths, .batched = config.max_batch_size > 0};
+using Imported = Result<std::shared_ptr<const graph::Model>>;
+
+Imported import(const repository::ModelConfig& config, const std::filesystem::path& file) {
+  const auto source = graph::read_onnx(file);
+  if (!source) return std::unexpected(source.error());
+  graph::ImportOptions options{.input_shapes = {},
+                               .lengths = config.lengths,
+                               .open = config.lengths.empty(),
+                               .batched = config.max_batch_size > 0};
   for (const graph::TensorSpec& input : config.inputs)
     options.input_shapes.emplace_back(input.name, input.shape);
-  auto model = graph::import_onnx(file, options);
-  if (model || !config.batch_from_file) return model;
-  // An open first dimension is what keeps it from being imported whole, or something else is wrong with it.
-  options.batched = true;
-  auto batched = graph::import_onnx(file, options);
+  const auto with = [&](bool batched) {
+    options.batched = batched;
+    auto model = graph::make_model(*source, options);
+    return model ? std::move(model)
+                 : Imported(in_context("model file '" + file.string() + "'", model.error()));
+  };
+  if (!config.batch_from_file) return with(options.batched);
+  // Nobody says whether it batches: it does where all inputs begin with one open dimension, and the outputs
+  // follow it.
+  if (!may_batch(*source)) return with(false);
+  Imported batched = with(true);
   if (batched) return batched;
+  Imported whole = with(false);
   // What is wrong is what the attempt says that the file is made for; the other fails at the inputs.
-  return may_batch(file) ? std::move(batched) : std::move(model);
+  return whole ? std::move(whole) : std::move(batched);
 }
 
 using Compiled = std::shared_ptr<const engine::CompiledModel>;

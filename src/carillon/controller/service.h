@@ -37,12 +37,20 @@ struct ModelCounts {
   std::string a_broken_one;  // the name of one of them
 };
 
+// Extents of an open model for which there are plans.
+struct Size {
+  std::int64_t number = 0;            // as workers know it; 0: the model's reference
+  std::vector<graph::Shape> outputs;  // of one row
+};
+
 // A client's request, whole. The frontend owns the tensors inside it (aligned buffers, row-major, all rows of
 // an input contiguous) and gets it back with the answer.
 struct InferCall {
   ModelId model;
   int rows = 1;                                 // 1..max_batch_size; 1 where the model does not batch
   std::int64_t length = 0;                      // of what varies, where the model has lengths; of all rows
+  graph::Extents extents;                       // of an open model's free dimensions, by number; of all rows
+  std::shared_ptr<const Size> size;             // set by submit(), for these; `length` is its number then
   std::vector<std::vector<std::byte>> inputs;   // in the model's order
   std::vector<std::vector<std::byte>> outputs;  // sized by submit(); filled when the answer is a success
   TimePoint arrival;
@@ -120,6 +128,9 @@ struct ServerStatistics {
   std::vector<ModelStatistics> models;
   std::vector<DeviceStatistics> devices;  // by device id
   std::uint64_t open_requests = 0;
+  // Of open models: sizes that there are plans for beside references, requests that wait for theirs, and
+  // sizes that were made so far.
+  std::uint64_t sizes = 0, waiting_for_size = 0, sizes_made = 0;
   std::uint64_t pages_total = 0, pages_free = 0;  // of all devices
   Duration exec_busy{0};                          // total time in EXEC
   Duration load_busy{0};

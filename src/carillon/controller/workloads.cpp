@@ -133,6 +133,9 @@ ServerStatistics Workloads::statistics() const {
       if (service == nullptr) continue;
       const ServerStatistics told = service->statistics();
       out.open_requests += told.open_requests;
+      out.sizes += told.sizes;
+      out.waiting_for_size += told.waiting_for_size;
+      out.sizes_made += told.sizes_made;
       out.pages_total += told.pages_total;
       out.pages_free += told.pages_free;
       out.exec_busy += told.exec_busy;

@@ -178,10 +178,22 @@ class CompiledModel {
   // Whether a request may run at a greater length than its own, filled up with zeros, and lose of each output
   // what lies beyond its own length. Else it runs at its own only.
   virtual bool pads() const { return false; }
-  // Whether a run's time depends on its input: the model has lengths, or control flow.
-  virtual bool time_varies() const { return !lengths().empty(); }
+  // Of an open model (see graph::Model): the extents of its free dimensions at which plan() is, by number.
+  // Empty: it is not open.
+  virtual std::span<const std::int64_t> reference() const { return {}; }
+  bool open() const { return !reference().empty(); }
+  // Whether a run's time depends on its input: the model has lengths, is open, or has control flow.
+  virtual bool time_varies() const { return !lengths().empty() || open(); }
   // The plan for exactly `batch` and `length` (0 where the model has no lengths), or nullptr.
   virtual const Plan* plan(int batch, std::int64_t length = 0) const = 0;
+  // Of an open model: plans at `extents`, one for each of `batches`, which are of batch_sizes(). They share
+  // weights() with all others, and hold what they need beside these; none may outlive the model. Takes as
+  // long as compiling does. From any thread, beside runs and beside itself. Errors: extents at which the
+  // operators do not fit together (invalid_argument), what compile() can fail with.
+  virtual Result<std::vector<std::unique_ptr<const Plan>>> make_plans(
+      std::span<const std::int64_t> /*extents*/, std::span<const int> /*batches*/) const {
+    return fail(ErrorCode::unsupported, "the model is not open");
+  }
 };
 
 // Turns graphs into plans. Used from one thread at a time while compiling.

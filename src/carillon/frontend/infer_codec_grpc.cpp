@@ -129,7 +129,7 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
   if (raw > 0 && raw != message.inputs_size())
     return invalid("raw_input_contents has " + std::to_string(raw) + " entries for " +
                    std::to_string(message.inputs_size()) + " inputs; it needs one for each");
-  InputCheck check(config);
+  InputCheck check(config, message.ByteSizeLong());
   for (int i = 0; i < message.inputs_size(); ++i) {
     const auto& input = message.inputs(i);
     if (has_parameter(input, "shared_memory_region"))

@@ -257,8 +257,9 @@ class Once {
 // Reads one request. A class for the state that its parts share.
 class RequestReader {
  public:
-  RequestReader(const controller::ModelView& model, std::string_view blobs)
-      : config_(model.config), blobs_(blobs), check_(model.config) {
+  // `bytes`: of the whole body.
+  RequestReader(const controller::ModelView& model, std::string_view blobs, std::size_t bytes)
+      : config_(model.config), blobs_(blobs), check_(model.config, bytes) {
     request_.call = std::make_unique<controller::InferCall>();
     request_.call->model = model.id;
     request_.call->inputs.resize(config_.inputs.size());
@@ -526,7 +527,7 @@ Result<InferRequest> parse_infer_json(const controller::ModelView& model, const 
     if (error != simdjson::SUCCESS)
       return invalid(std::string("the body is not JSON: ") + simdjson::error_message(error));
   }
-  return RequestReader(model, all.substr(json.size())).read(root, arrival);
+  return RequestReader(model, all.substr(json.size()), all.size()).read(root, arrival);
 }
 
 }  // namespace carillon::frontend

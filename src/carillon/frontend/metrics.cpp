@@ -243,6 +243,13 @@ std::string metrics_text(const ServerStatistics& statistics) {
                  static_cast<double>(statistics.pages_free));
   f.server_gauge("carillon_open_requests", "Requests that wait for their answer",
                  static_cast<double>(statistics.open_requests));
+  f.server_gauge("carillon_sizes",
+                 "Sizes of inputs, of models that leave them open, that there are plans for",
+                 static_cast<double>(statistics.sizes));
+  f.server_gauge("carillon_requests_waiting_for_size", "Requests that wait for plans of their size",
+                 static_cast<double>(statistics.waiting_for_size));
+  f.server_counter("carillon_sizes_made_total", "Sizes of inputs that plans were made for",
+                   static_cast<double>(statistics.sizes_made));
   f.server_counter("carillon_exec_busy_seconds_total", "Time spent executing batches",
                    to_seconds(statistics.exec_busy));
   f.server_counter("carillon_load_busy_seconds_total", "Time spent loading weights",

@@ -49,6 +49,9 @@ std::string wanted_shape(const repository::ModelConfig& config, const graph::Ten
   if (spec.varies())
     text += std::string(config.max_batch_size > 0 ? " and " : " with ") + wanted_length(config) +
             " in place of " + (config.max_batch_size > 0 ? "the other" : "-1");
+  else if (std::ranges::any_of(spec.shape, graph::is_free))
+    text += std::string(config.max_batch_size > 0 ? " and anything" : " with anything") + " in place of " +
+            (config.max_batch_size > 0 ? "the others" : "-1");
   return text;
 }
 
@@ -76,8 +79,37 @@ std::vector<std::byte> ones(const graph::TensorSpec& spec, int rows, std::int64_
 
 }  // namespace
 
-InputCheck::InputCheck(const repository::ModelConfig& config)
-    : config_(config), given_(config.inputs.size()) {}
+InputCheck::InputCheck(const repository::ModelConfig& config, std::size_t most_elements)
+    : config_(config), given_(config.inputs.size()), most_elements_(most_elements) {
+  for (const auto& spec : config.inputs)
+    for (const std::int64_t extent : spec.shape)
+      if (graph::is_free(extent)) extents_.resize(std::max(extents_.size(), graph::free_number(extent) + 1));
+  first_.resize(extents_.size());
+}
+
+// Takes the free dimensions of an input into `extents`.
+Result<> InputCheck::claim_extents(std::size_t index, std::span<const std::int64_t> shape) {
+  const auto& spec = config_.inputs[index];
+  const std::string where = "input '" + spec.name + "' of model '" + config_.name + "'";
+  std::size_t elements = 1;
+  for (const std::int64_t extent : shape) {
+    if (static_cast<std::uint64_t>(extent) > most_elements_ / elements)
+      return invalid(where + " has shape " + given_shape(shape) +
+                     ", more elements than the request has bytes");
+    elements *= static_cast<std::size_t>(extent);
+  }
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (!graph::is_free(spec.shape[d])) continue;
+    const std::size_t number = graph::free_number(spec.shape[d]);
+    if (extents_[number] != 0 && extents_[number] != shape[d])
+      return invalid(where + " has shape " + given_shape(shape) + ": dimension " + std::to_string(d) +
+                     " must be " + std::to_string(extents_[number]) + ", as in input '" +
+                     config_.inputs[first_[number]].name + "', where it has the same name in the model");
+    if (extents_[number] == 0) first_[number] = index;
+    extents_[number] = shape[d];
+  }
+  return {};
+}
 
 Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_view datatype,
                                            std::span<const std::int64_t> shape) {
@@ -112,6 +144,10 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
   std::int64_t length = length_;
   for (std::size_t d = batches ? 1 : 0; d < shape.size(); ++d) {
     const bool open = spec.shape[d] == graph::length_dimension;
+    if (graph::is_free(spec.shape[d])) {
+      if (shape[d] < 1) return wrong_shape();
+      continue;
+    }
     if (open ? !takes_length(config_, shape[d]) : shape[d] != spec.shape[d]) return wrong_shape();
     if (!open) continue;
     if (length != 0 && shape[d] != length)
@@ -119,6 +155,8 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
                      std::to_string(length) + "; all inputs must have the same");
     length = shape[d];
   }
+  if (!extents_.empty())
+    if (auto ok = claim_extents(index, shape); !ok) return std::unexpected(ok.error());
   length_ = length;
 
   if (batches) rows_ = static_cast<int>(shape[0]);
@@ -132,6 +170,7 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
 Result<> InputCheck::complete(controller::InferCall& call) const {
   call.rows = rows_ == 0 ? 1 : rows_;
   call.length = length_;
+  call.extents = extents_;
   std::string missing;
   for (std::size_t i = 0; i < given_.size(); ++i)
     if (!given_[i] && config_.inputs[i].name == config_.mask && length_ > 0)
@@ -162,7 +201,11 @@ std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, boo
 
 graph::Shape output_shape(const repository::ModelConfig& config, std::size_t index,
                           const controller::InferCall& call) {
-  return config.outputs[index].shape_at(call.rows, call.length);
+  const graph::TensorSpec& spec = config.outputs[index];
+  if (call.size == nullptr) return spec.shape_at(call.rows, call.length);
+  graph::Shape shape = call.size->outputs[index];
+  if (config.max_batch_size > 0 && !shape.empty()) shape.front() = call.rows;
+  return shape;
 }
 
 Result<> check_outputs(const repository::ModelConfig& config, const controller::InferCall& call) {

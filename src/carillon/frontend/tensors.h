@@ -13,11 +13,13 @@
 
 namespace carillon::frontend {
 
-// Checks the inputs of one request, one at a time, against what the model takes. No size here comes from the
-// client: bytes and elements follow from the config and a batch that was held against its maximum.
+// Checks the inputs of one request, one at a time, against what the model takes. No size here is the client's
+// alone: bytes and elements follow from the config and a batch that was held against its maximum, or, where
+// the model is open, are held against what the request could hold.
 class InputCheck {
  public:
-  explicit InputCheck(const repository::ModelConfig& config);
+  // `most_elements`: of an input whose size the model leaves open; what the request could hold at most.
+  InputCheck(const repository::ModelConfig& config, std::size_t most_elements);
 
   struct Slot {
     std::size_t index = 0;  // into ModelConfig::inputs
@@ -29,7 +31,8 @@ class InputCheck {
 
   // The slot of input `name`. Errors (invalid_argument unless said): unknown name, one given twice, a
   // datatype or shape that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs',
-  // a length that the model has no plan for or unlike the other inputs'; unsupported: BYTES.
+  // a length that the model has no plan for or unlike the other inputs', a free dimension unlike another of
+  // the same name, more elements than the request can hold; unsupported: BYTES.
   Result<Slot> claim(std::string_view name, std::string_view datatype, std::span<const std::int64_t> shape);
 
   // Gives `call` the rows and the length, and, where the mask was left out, a mask of ones. Error: an input
@@ -37,10 +40,15 @@ class InputCheck {
   Result<> complete(controller::InferCall& call) const;
 
  private:
+  Result<> claim_extents(std::size_t index, std::span<const std::int64_t> shape);
+
   const repository::ModelConfig& config_;
   std::vector<bool> given_;
   int rows_ = 0;             // 0: not known yet
   std::int64_t length_ = 0;  // likewise
+  std::size_t most_elements_;
+  graph::Extents extents_;          // of free dimensions; 0: not known yet
+  std::vector<std::size_t> first_;  // likewise: the input that told
 };
 
 // Adds the output `name` to `chosen`. Errors: unknown, or already there.

@@ -210,18 +210,34 @@ SharedTensor ConstantStore::intern(SharedTensor tensor) {
   append_type(key, tensor->type());
   const auto bytes = tensor->bytes();
   if (!bytes.empty()) key.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (below_ != nullptr)
+    if (SharedTensor found = below_->find_small(key)) return found;
   const std::scoped_lock lock(mutex_);
   return small_.try_emplace(std::move(key), std::move(tensor)).first->second;
+}
+
+SharedTensor ConstantStore::find_small(const std::string& key) const {
+  if (below_ != nullptr)
+    if (SharedTensor found = below_->find_small(key)) return found;
+  const std::scoped_lock lock(mutex_);
+  const auto found = small_.find(key);
+  return found == small_.end() ? nullptr : found->second;
+}
+
+// Entries are never changed and never go.
+const ConstantStore::Entry* ConstantStore::find(const std::string& key) const {
+  if (below_ != nullptr)
+    if (const Entry* found = below_->find(key)) return found;
+  const std::scoped_lock lock(mutex_);
+  const auto found = derived_.find(key);
+  return found == derived_.end() ? nullptr : &found->second;
 }
 
 Result<ConstantStore::Tensors> ConstantStore::derive(std::string key, const Tensors& inputs,
                                                      const std::function<Result<Tensors>()>& make) {
   append_raw(key, inputs.size());
   for (const SharedTensor& input : inputs) append_raw(key, std::bit_cast<std::uintptr_t>(input.get()));
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = derived_.find(key); found != derived_.end()) return found->second.outputs;
-  }
+  if (const Entry* found = find(key)) return found->outputs;
   auto made = make();
   if (!made) return made;
   for (SharedTensor& tensor : *made) tensor = intern(std::move(tensor));

@@ -14,10 +14,13 @@ namespace carillon::graph {
 
 // The constants that specialisations of one model have computed, so that the next one at another batch size
 // finds them instead of computing them again, and shares their memory. Safe from any thread; what is made
-// first is kept.
+// first is kept. One above another, which must outlive it, finds what that has, and keeps what is new to
+// itself: for specialisations that come and go.
 class ConstantStore {
  public:
   using Tensors = std::vector<SharedTensor>;
+
+  explicit ConstantStore(const ConstantStore* below = nullptr) : below_(below) {}
 
   // One object for all small tensors of the same type and contents; a large one is given back as it is.
   SharedTensor intern(SharedTensor tensor);
@@ -31,7 +34,11 @@ class ConstantStore {
     Tensors inputs;  // kept alive: the key holds their addresses
     Tensors outputs;
   };
-  std::mutex mutex_;
+  const Entry* find(const std::string& key) const;
+  SharedTensor find_small(const std::string& key) const;
+
+  const ConstantStore* below_;
+  mutable std::mutex mutex_;
   std::map<std::string, SharedTensor, std::less<>> small_;
   std::map<std::string, Entry, std::less<>> derived_;
 };

@@ -16,10 +16,28 @@ namespace carillon::graph {
 // In TensorSpec::shape.
 inline constexpr std::int64_t batch_dimension = -1;
 inline constexpr std::int64_t length_dimension = -2;
+// Of an output of an open model: what it is at given extents only the graph at these tells.
+inline constexpr std::int64_t computed_dimension = -3;
+// The free dimensions of an open model are numbered: inputs that have the same symbol there have the same
+// number, and are equally long in one request.
+inline constexpr std::size_t most_free_dimensions = 32;
+constexpr std::int64_t free_dimension(std::size_t number) {
+  return -16 - static_cast<std::int64_t>(number);
+}
+constexpr bool is_free(std::int64_t extent) {
+  return extent <= -16;
+}
+constexpr std::size_t free_number(std::int64_t extent) {  // requires is_free()
+  return static_cast<std::size_t>(-16 - extent);
+}
+
+// How long the free dimensions are, by number.
+using Extents = std::vector<std::int64_t>;
 
 // An input or output as a client sees it. Dimension 0 is batch_dimension where the model batches. One more
 // may be length_dimension, where it varies with the request: the length of a sequence, say. All else is
-// fixed.
+// fixed, but in open models, where inputs may have any number of free dimensions and outputs of computed
+// ones.
 struct TensorSpec {
   std::string name;
   DataType type = DataType::f32;
@@ -28,6 +46,8 @@ struct TensorSpec {
   bool varies() const { return std::ranges::find(shape, length_dimension) != shape.end(); }
   // Extents at `batch` (>= 1) and `length` (>= 1 where the tensor varies).
   Shape shape_at(std::int64_t batch, std::int64_t length = 0) const;
+  // Those of an input of an open model.
+  Shape shape_at(std::int64_t batch, std::span<const std::int64_t> extents) const;
   // The same with -1 for all that is open, as the protocols write it.
   Shape open_shape() const;
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
@@ -35,6 +55,8 @@ struct TensorSpec {
 
 // The same tensors with all extents known.
 std::vector<TensorSpec> specs_at(std::span<const TensorSpec> specs, std::int64_t batch, std::int64_t length);
+std::vector<TensorSpec> specs_at(std::span<const TensorSpec> specs, std::int64_t batch,
+                                 std::span<const std::int64_t> extents);
 
 // What a model's config may fix beyond its ONNX file.
 struct ImportOptions {
@@ -43,13 +65,16 @@ struct ImportOptions {
   // Extents that dimensions which nothing fixes may take, all of them the same in one request: ascending,
   // distinct, each >= 1. Empty: every dimension must be fixed.
   std::vector<std::int64_t> lengths;
+  // Without lengths: dimensions that nothing fixes are free, and the model is open. False: then they are an
+  // error.
+  bool open = false;
   // False: the model has no batch dimension (max_batch_size 0): symbolic dimension 0 is not a batch.
   bool batched = true;
 };
 
 // An imported ONNX model: parsed, its operators and types known to be supported, its weights in memory.
 // Immutable and safe to share between threads.
-class Model {
+class Model : public std::enable_shared_from_this<Model> {
  public:
   virtual ~Model() = default;
   virtual const std::string& name() const = 0;
@@ -58,12 +83,23 @@ class Model {
   virtual bool batched() const = 0;
   // The extents that length_dimension takes, ascending; empty where nothing varies.
   virtual std::span<const std::int64_t> lengths() const { return {}; }
+  // The free dimensions, by number, as the file calls them ("height"). Not empty: the model is open, and
+  // takes any extents there at which its operators fit together.
+  virtual std::span<const std::string> free_dimensions() const { return {}; }
+  // Of an open model: the extents at which it was tried when it was imported, and at which specialize() is.
+  virtual std::span<const std::int64_t> reference() const { return {}; }
 
   // The graph at `batch` (>= 1; 1 where the model does not batch) and `length` (>= 1 where the model has
   // lengths, though not only those; else 0): shapes inferred, constants folded, fused.
   // Graphs of different batch sizes share every constant that does not depend on the batch, by pointer.
   // Errors name the node: a shape that cannot be known, operands that do not fit together.
   virtual Result<Graph> specialize(std::int64_t batch, std::int64_t length = 0) const = 0;
+  // Of an open model, at any extents (each >= 1, as many as free_dimensions()): constants that other graphs
+  // share are shared, and what was made for these extents alone is not kept for others.
+  virtual Result<Graph> specialize_at(std::int64_t /*batch*/,
+                                      std::span<const std::int64_t> /*extents*/) const {
+    return fail(ErrorCode::unsupported, "the model has no free dimensions");
+  }
 };
 
 // Reads an ONNX file and the external data beside it.
@@ -71,10 +107,16 @@ class Model {
 // Errors (ErrorCode::invalid_argument, or unsupported with node, operator and type): not an ONNX file, a
 // corrupt one, cycles, unknown operators, opsets or types, sizes that do not match the data, external data
 // that is missing, short, absolute or outside the file's folder (symbolic links included), an input dimension
-// that nothing fixes; with lengths: nothing that varies, a tensor in which two dimensions vary, an output
-// that follows the length otherwise than by being as long. Nothing in the file is trusted: sizes are checked
-// against what is there before memory is taken.
+// that nothing fixes, but where the options say `open` (then: no extents found at which the operators fit
+// together, of those that models commonly have; an output whose rank depends on them); with lengths: nothing
+// that varies, a tensor in which two dimensions vary, an output that follows the length otherwise than by
+// being as long. Nothing in the file is trusted: sizes are checked against what is there before memory is
+// taken.
 Result<std::shared_ptr<const Model>> import_onnx(const std::filesystem::path& file,
                                                  const ImportOptions& options);
+// The same of a file that was read (read_onnx()), so that it can be tried with several options. Copies share
+// the weights.
+struct OnnxGraph;
+Result<std::shared_ptr<const Model>> make_model(OnnxGraph source, const ImportOptions& options);
 
 }  // namespace carillon::graph

@@ -47,7 +47,7 @@ const TensorSpec* find(const std::vector<TensorSpec>& specs, std::string_view na
 bool fits(const TensorSpec& config, const TensorSpec& file) {
   return config.type == file.type &&
          std::ranges::equal(config.shape, file.shape, [](std::int64_t wanted, std::int64_t there) {
-           return wanted == -1 || wanted == there;
+           return wanted == -1 || wanted == there || there == graph::computed_dimension;
          });
 }
 

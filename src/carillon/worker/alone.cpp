@@ -7,6 +7,7 @@
 namespace carillon::worker {
 
 PlanLayout& alone_layout(const InferSlot& action) {
+  if (const auto& part = action.now(); part.holds != nullptr) return part.holds->layouts.front();
   // Batches ascend.
   return *std::ranges::find(action.host->layouts, action.now().layout->length, &PlanLayout::length);
 }

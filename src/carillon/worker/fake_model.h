@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
@@ -44,13 +45,23 @@ class FakeModel final : public engine::CompiledModel {
     // A row whose s is this has bad data; the engine tells which row it is, or only that there is one.
     std::optional<float> bad = std::nullopt;
     bool tells_rows = true;
+    // Above 0: the model is open, x and y are [b, 2, any], and this is the reference.
+    std::int64_t reference = 0;
   };
 
   explicit FakeModel(Config config) : config_(std::move(config)) {
     inputs_ = {{"x", config_.type, {-1, config_.width}}, {"s", graph::DataType::f32, {-1, 1}}};
     outputs_ = {{"y", graph::DataType::f32, {-1, config_.width}}, {"t", graph::DataType::f32, {-1, 1}}};
     if (!config_.lengths.empty()) inputs_[0].shape = outputs_[0].shape = {-1, 2, graph::length_dimension};
+    if (config_.reference > 0) {
+      inputs_[0].shape = outputs_[0].shape = {-1, 2, graph::free_dimension(0)};
+      reference_ = {config_.reference};
+    }
     for (const int batch : config_.batches) {
+      if (config_.reference > 0) {
+        plans_.push_back(std::make_unique<FakePlan>(*this, batch, config_.reference));
+        continue;
+      }
       if (config_.lengths.empty()) plans_.push_back(std::make_unique<FakePlan>(*this, batch, 0));
       for (const std::int64_t length : config_.lengths)
         plans_.push_back(std::make_unique<FakePlan>(*this, batch, length));
@@ -76,11 +87,22 @@ class FakeModel final : public engine::CompiledModel {
   std::span<const int> batch_sizes() const override { return config_.batches; }
   std::span<const std::int64_t> lengths() const override { return config_.lengths; }
   bool pads() const override { return config_.pads; }
+  std::span<const std::int64_t> reference() const override { return reference_; }
+  Result<std::vector<std::unique_ptr<const engine::Plan>>> make_plans(
+      std::span<const std::int64_t> extents, std::span<const int> batches) const override {
+    if (extents[0] == 13) return invalid("nothing fits together at 13");
+    std::vector<std::unique_ptr<const engine::Plan>> made;
+    for (const int batch : batches) made.push_back(std::make_unique<FakePlan>(*this, batch, extents[0]));
+    return made;
+  }
   const engine::Plan* plan(int batch, std::int64_t length) const override {
+    if (config_.reference > 0 && length == 0) length = config_.reference;
     for (const auto& candidate : plans_)
       if (candidate->batch() == batch && candidate->length() == length) return candidate.get();
     return nullptr;
   }
+  // Plans there are, those of the reference included.
+  mutable std::atomic<int> plans{0};
 
  private:
   class FakePlan final : public engine::Plan {
@@ -92,9 +114,12 @@ class FakeModel final : public engine::CompiledModel {
         for (graph::TensorSpec spec : *specs) {
           std::ranges::replace(spec.shape, graph::batch_dimension, std::int64_t{batch});
           std::ranges::replace(spec.shape, graph::length_dimension, length);
+          std::ranges::replace(spec.shape, graph::free_dimension(0), length);
           at_batch->push_back(std::move(spec));
         }
+      ++model_.plans;
     }
+    ~FakePlan() override { --model_.plans; }
     int batch() const override { return batch_; }
     std::int64_t length() const { return length_; }
     std::span<const graph::TensorSpec> inputs() const override { return inputs_; }
@@ -150,6 +175,7 @@ class FakeModel final : public engine::CompiledModel {
 
   Config config_;
   std::vector<graph::TensorSpec> inputs_, outputs_;
+  graph::Extents reference_;
   std::vector<std::unique_ptr<FakePlan>> plans_;
 };
 
@@ -274,6 +300,11 @@ struct Batch {
     for (std::size_t row = 0; row < x.size(); ++row)
       infer.rows[row] = {in[row], out[row], lengths.empty() ? 0 : lengths[row]};
     return infer;
+  }
+  // Rows of an open model: the numbers of their sizes.
+  Batch& sized(std::vector<std::int64_t> numbers) {
+    lengths = std::move(numbers);
+    return *this;
   }
   bool answered(float constant) const {
     for (std::size_t row = 0; row < x.size(); ++row) {

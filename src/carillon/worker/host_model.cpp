@@ -39,11 +39,11 @@ Result<> place(std::span<const graph::TensorSpec> specs, std::span<const graph::
   return {};
 }
 
-Result<PlanLayout> lay_out_plan(const engine::CompiledModel& model, int batch, std::int64_t length,
-                                Bytes workspace, Bytes io, std::size_t streams) {
-  const std::string what =
-      "batch " + std::to_string(batch) + (length > 0 ? " at length " + std::to_string(length) : "");
-  PlanLayout layout{.plan = model.plan(batch, length), .batch = batch, .length = length};
+Result<PlanLayout> lay_out_plan(const engine::CompiledModel& model, const engine::Plan* plan, int batch,
+                                std::int64_t length, Bytes workspace, Bytes io, std::size_t streams) {
+  const std::string what = "batch " + std::to_string(batch) +
+                           (length > 0 && !model.open() ? " at length " + std::to_string(length) : "");
+  PlanLayout layout{.plan = plan, .batch = batch, .length = length};
   if (layout.plan == nullptr) return fail(ErrorCode::internal, what + " is listed but has no plan");
   if (auto placed =
           place(layout.plan->inputs(), model.inputs(), batch, length, layout.inputs, layout.io_bytes);
@@ -105,13 +105,43 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
       return invalid("batch " + std::to_string(batch) + " is out of range: a worker takes 1 to " +
                      std::to_string(max_batch));
     for (const std::int64_t length : lengths) {
-      auto layout = lay_out_plan(model, batch, length, workspace, io, streams);
+      auto layout = lay_out_plan(model, model.plan(batch, length), batch, length, workspace, io, streams);
       if (!layout) return std::unexpected(layout.error());
       layouts.push_back(std::move(*layout));
     }
   }
   if (layouts.empty()) return invalid("the model has no plan for any batch size");
   return layouts;
+}
+
+Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, std::int64_t size,
+                                        std::span<const std::unique_ptr<const engine::Plan>> plans,
+                                        Bytes workspace, Bytes io, std::size_t streams) {
+  std::vector<PlanLayout> layouts;
+  for (const auto& plan : plans) {
+    auto layout = lay_out_plan(model, plan.get(), plan->batch(), size, workspace, io, streams);
+    if (!layout) return std::unexpected(layout.error());
+    layouts.push_back(std::move(*layout));
+  }
+  return layouts;
+}
+
+std::pair<PlanLayout*, std::shared_ptr<SizedPlans>> HostModel::sized(int batch, std::int64_t size) const {
+  const std::lock_guard lock(sizes_mutex);
+  for (const auto& each : sizes) {
+    if (each->size != size) continue;
+    for (PlanLayout& layout : each->layouts)
+      if (layout.batch == batch) return {&layout, each};
+  }
+  return {};
+}
+
+void HostModel::sweep() {
+  std::vector<std::shared_ptr<SizedPlans>> gone;  // end without the lock
+  const std::lock_guard lock(sizes_mutex);
+  for (auto& each : leaving)
+    if (each.use_count() == 1) gone.push_back(std::move(each));
+  std::erase(leaving, nullptr);
 }
 
 void make_states(std::vector<PlanLayout>& layouts, std::span<engine::Team* const> teams) {

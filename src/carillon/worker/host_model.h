@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "carillon/engine/device_memory.h"
@@ -49,16 +51,36 @@ struct PlanLayout {
 Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io,
                                         std::size_t streams = 1);
 
+// The same for plans of an open model at further extents, `size` in their layouts' lengths.
+Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, std::int64_t size,
+                                        std::span<const std::unique_ptr<const engine::Plan>> plans,
+                                        Bytes workspace, Bytes io, std::size_t streams);
+
 // Makes what runs of these plans keep, for each stream; `teams` are theirs (nullptr: a stream has none).
 void make_states(std::vector<PlanLayout>& layouts, std::span<engine::Team* const> teams);
+
+// Plans of an open model at further extents. Actions that use them hold them.
+struct SizedPlans {
+  std::int64_t size = 0;
+  std::vector<std::unique_ptr<const engine::Plan>> plans;
+  std::vector<PlanLayout> layouts;  // batches ascending
+};
 
 // A model in the host store.
 struct HostModel {
   std::shared_ptr<const engine::CompiledModel> compiled;
-  std::vector<PlanLayout> layouts;
+  std::vector<PlanLayout> layouts;  // of an open model: at its reference
   engine::WeightRange range;
+  mutable std::mutex sizes_mutex;
+  std::vector<std::shared_ptr<SizedPlans>> sizes;    // under it
+  std::vector<std::shared_ptr<SizedPlans>> leaving;  // likewise: that actions may still hold
 
   bool varies() const { return layouts.front().length > 0; }
+  // Of an open model: the plans for `batch` rows of that size, and who holds them.
+  std::pair<PlanLayout*, std::shared_ptr<SizedPlans>> sized(int batch, std::int64_t size) const;
+  // Lets those go that no action holds any more. Actions only ever let go of what is still held here, so that
+  // no plan ends on their threads.
+  void sweep();
   // For rows up to `length` where the model pads; for exactly that length where it does not.
   PlanLayout* layout(int batch, std::int64_t length = 0) {
     for (PlanLayout& candidate : layouts)

@@ -11,28 +11,38 @@ namespace {
 
 // Chooses the plans for the action's rows; what is wrong, where there are none.
 std::string choose_plans(InferSlot& action) {
+  action.let_go();
   action.part_count = 0;
   if (action.host == nullptr) return "model " + std::to_string(action.model.value) + " is not registered";
   const auto no_plan = [&](int batch, std::int64_t length) {
     return "model " + std::to_string(action.model.value) + " has no plan for a batch of " +
-           std::to_string(batch) + (length > 0 ? " at length " + std::to_string(length) : "");
+           std::to_string(batch) +
+           (length == 0                     ? ""
+            : action.host->compiled->open() ? " of size " + std::to_string(length)
+                                            : " at length " + std::to_string(length));
   };
   if (action.batch < 1 || action.batch > max_batch) return no_plan(action.batch, 0);
   const auto batch = static_cast<std::size_t>(action.batch);
   for (std::size_t i = 0; i < batch; ++i) action.order[i] = static_cast<std::uint8_t>(i);
   const auto length_of = [&](std::size_t i) { return action.rows[action.order[i]].length; };
-  const bool varies = action.host->varies();
+  const bool open = action.host->compiled->open();
+  const bool varies = open || action.host->varies();
+  using Found = std::pair<PlanLayout*, std::shared_ptr<SizedPlans>>;
+  const auto find = [&](int rows, std::int64_t length) -> Found {
+    if (open && length > 0) return action.host->sized(rows, length);
+    return {action.host->layout(rows, length), nullptr};
+  };
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < batch && varies; ++i) {
-    if (length_of(i) < 1) return "row " + std::to_string(i) + " does not say its length";
+    if (length_of(i) < (open ? 0 : 1)) return "row " + std::to_string(i) + " does not say its length";
     longest = std::max(longest, length_of(i));
   }
-  if (PlanLayout* whole = action.host->layout(action.batch, longest);
+  if (auto [whole, holds] = find(action.batch, longest);
       whole != nullptr &&
       (!varies || action.host->compiled->pads() ||
        std::ranges::all_of(std::span(action.rows).first(batch),
                            [&](const RowBuffers& row) { return row.length == longest; }))) {
-    action.parts[0] = {.layout = whole};
+    action.parts[0] = {.layout = whole, .holds = std::move(holds)};
     action.part_count = 1;
     return {};
   }
@@ -44,12 +54,13 @@ std::string choose_plans(InferSlot& action) {
   for (std::size_t first = 0; first < batch;) {
     std::size_t alike = 1;
     while (first + alike < batch && length_of(first + alike) == length_of(first)) ++alike;
-    PlanLayout* layout = nullptr;
-    for (; alike > 0 && layout == nullptr; --alike)
-      layout = action.host->layout(static_cast<int>(alike), length_of(first));
+    Found found;
+    for (; alike > 0 && found.first == nullptr; --alike)
+      found = find(static_cast<int>(alike), length_of(first));
+    PlanLayout* const layout = found.first;
     if (layout == nullptr) return no_plan(1, length_of(first));
     action.parts[static_cast<std::size_t>(action.part_count++)] = {
-        .layout = layout, .first = static_cast<int>(first), .io = io};
+        .layout = layout, .first = static_cast<int>(first), .io = io, .holds = std::move(found.second)};
     io = round_up(io + layout->io_bytes, 64);
     first += static_cast<std::size_t>(layout->batch);
   }

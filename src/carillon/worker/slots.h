@@ -37,7 +37,8 @@ struct InferSlot : OpenAction {
   struct Part {
     PlanLayout* layout = nullptr;
     int first = 0;
-    std::uint64_t io = 0;  // from `io` below
+    std::uint64_t io = 0;                         // from `io` below
+    std::shared_ptr<SizedPlans> holds = nullptr;  // of an open model: whose plan it is
     int kernels() const { return layout->plan->kernels(); }
   };
   std::array<Part, max_batch> parts;
@@ -46,6 +47,11 @@ struct InferSlot : OpenAction {
   // Its piece of the I/O cache: where it begins, and as the host sees it.
   std::uint64_t io_offset = 0;
   std::byte* io = nullptr;
+
+  // It has ended.
+  void let_go() {
+    for (Part& part : std::span(parts).first(static_cast<std::size_t>(part_count))) part.holds.reset();
+  }
 
   // Of its run, which is the stream's thread's. `launch`: set where the core says so, under the lock.
   std::uint64_t launch = 0;

@@ -91,6 +91,10 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   static Bytes workspace_of(const Options& options);
 
   Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) override;
+  Result<std::vector<graph::Shape>> add_size(ModelId id, std::int64_t size,
+                                             std::span<const std::int64_t> extents,
+                                             std::span<const int> batches) override;
+  void remove_size(ModelId id, std::int64_t size) override;
   Result<> has_room(const engine::CompiledModel& model) const override {
     if (auto enough = enough_pages(model); !enough) return enough;
     const auto layouts = lay_out(model, workspace_, memory_->io_size());
@@ -353,6 +357,7 @@ void WorkerImpl::note_result(const Command& command) {
       .id = action.id, .status = command.status, .times = action.times, .error = {}, .life = action.life};
   if (infers) {
     InferSlot& run = infer(command.slot);
+    run.let_go();
     const int nth =
         core_.executor(command.slot) - device::first_stream - device::ClassStreams::first_best_effort;
     if (nth >= 0) --best_effort_open_[static_cast<std::size_t>(nth)];
@@ -544,6 +549,40 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   }
   model_count_.store(count + 1, std::memory_order_release);
   return {};
+}
+
+Result<std::vector<graph::Shape>> WorkerImpl::add_size(ModelId id, std::int64_t size,
+                                                       std::span<const std::int64_t> extents,
+                                                       std::span<const int> batches) {
+  HostModel* const host = find(id);
+  CARILLON_ASSERT(host != nullptr && host->compiled->open() && size >= 1 && !batches.empty());
+  host->sweep();
+  auto made = host->compiled->make_plans(extents, batches);
+  if (!made) return std::unexpected(made.error());
+  std::vector<std::unique_ptr<const engine::Plan>> plans = std::move(*made);
+  auto layouts = lay_out(*host->compiled, size, plans, workspace_, memory_->io_size(), execs_.size());
+  if (!layouts) return std::unexpected(layouts.error());
+  auto added = std::make_shared<SizedPlans>(size, std::move(plans), std::move(*layouts));
+  std::vector<engine::Team*> teams;
+  for (const auto& exec : execs_) teams.push_back(exec->team.get());
+  make_states(added->layouts, teams);
+  std::vector<graph::Shape> outputs;
+  for (const graph::TensorSpec& output : added->plans.front()->outputs()) outputs.push_back(output.shape);
+  const std::lock_guard lock(host->sizes_mutex);
+  host->sizes.push_back(std::move(added));
+  return outputs;
+}
+
+void WorkerImpl::remove_size(ModelId id, std::int64_t size) {
+  HostModel* const host = find(id);
+  CARILLON_ASSERT(host != nullptr);
+  {
+    const std::lock_guard lock(host->sizes_mutex);
+    for (auto& each : host->sizes)
+      if (each->size == size) host->leaving.push_back(std::move(each));
+    std::erase(host->sizes, nullptr);
+  }
+  host->sweep();
 }
 
 Result<> WorkerImpl::enough_pages(const engine::CompiledModel& model) const {

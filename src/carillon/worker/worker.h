@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -144,6 +145,17 @@ class Worker {
   // is known. Errors: more pages than the cache has, more workspace or I/O than there is: says how much is
   // needed and there.
   virtual Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) = 0;
+  // Makes plans of an open model at `extents`, for these of its batch sizes: rows that give `size` (>= 1) as
+  // their length run by them. More batches may be added to a size. Returns the outputs' shapes at the first
+  // of the batches. On the calling thread, beside serving; one thread at a time. Errors: extents at which the
+  // model's operators do not fit together, and as add_model(), for these plans.
+  virtual Result<std::vector<graph::Shape>> add_size(ModelId /*id*/, std::int64_t /*size*/,
+                                                     std::span<const std::int64_t> /*extents*/,
+                                                     std::span<const int> /*batches*/) {
+    return fail(ErrorCode::unsupported, "this worker takes no further sizes");
+  }
+  // No row of that size comes any more; those that are here run. From the thread that adds sizes.
+  virtual void remove_size(ModelId /*id*/, std::int64_t /*size*/) {}
   // Whether it would fit: what add_model() says of the room that it needs.
   virtual Result<> has_room(const engine::CompiledModel& model) const = 0;
 

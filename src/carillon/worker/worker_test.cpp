@@ -158,6 +158,75 @@ TEST_F(WorkerTest, RowsThatMustNotBePaddedRunByLength) {
   EXPECT_EQ(infer(Batch(Lengths{8, 5}), model).error, "model 0 has no plan for a batch of 1 at length 5");
 }
 
+// Plans of an open model come and go while it serves.
+TEST_F(WorkerTest, RowsOfAnOpenModelRunAtTheirSize) {
+  start(small());
+  const ModelId model = add({.reference = 4});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const auto run = [&](const Lengths& widths, const Lengths& numbers) {
+    models_[0]->runs.clear();
+    Batch batch(widths);
+    const ActionResult done = infer(batch.sized(numbers), model);
+    EXPECT_EQ(done.status, ActionStatus::success) << done.error;
+    EXPECT_TRUE(batch.answered(1));
+    return models_[0]->runs;
+  };
+  using Runs = std::vector<std::pair<int, std::int64_t>>;
+  EXPECT_EQ(run({4, 4}, {0, 0}), (Runs{{2, 4}}));
+  const std::vector<int> one{1}, others{2, 4};
+  const auto shapes = worker_->add_size(model, 1, Lengths{7}, one);
+  ASSERT_TRUE(shapes.has_value()) << shapes.error().message;
+  EXPECT_EQ(shapes->front(), (graph::Shape{1, 2, 7}));
+  EXPECT_EQ(run({7, 7}, {1, 1}), (Runs{{1, 7}, {1, 7}}));
+  ASSERT_TRUE(worker_->add_size(model, 1, Lengths{7}, others).has_value());
+  EXPECT_EQ(run({7, 7}, {1, 1}), (Runs{{2, 7}}));
+  ASSERT_TRUE(worker_->add_size(model, 2, Lengths{5}, one).has_value());
+  EXPECT_EQ(run({5, 7, 4, 7}, {2, 1, 0, 1}), (Runs{{1, 4}, {2, 7}, {1, 5}}));
+
+  EXPECT_EQ(worker_->add_size(model, 3, Lengths{13}, one).error().message, "nothing fits together at 13");
+  Batch unknown(Lengths{9});
+  EXPECT_EQ(infer(unknown.sized({3}), model).error, "model 0 has no plan for a batch of 1 of size 3");
+  worker_->remove_size(model, 1);
+  Batch gone(Lengths{7});
+  EXPECT_EQ(infer(gone.sized({1}), model).error, "model 0 has no plan for a batch of 1 of size 1");
+  EXPECT_EQ(run({5}, {2}), (Runs{{1, 5}}));
+  worker_->remove_size(model, 2);
+  EXPECT_EQ(models_[0]->plans, 3) << "those of the reference";
+}
+
+TEST_F(WorkerTest, ASizeStaysForTheRunsThatHaveIt) {
+  start(small());
+  Gate gate;
+  const ModelId model = add({.reference = 4}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const std::vector<int> one{1};
+  ASSERT_TRUE(worker_->add_size(model, 1, Lengths{7}, one).has_value());
+  Batch batch(Lengths{7});
+  ASSERT_TRUE(worker_->submit(batch.sized({1}).command({1}, model, any_time)));
+  gate.wait_reached();
+  worker_->remove_size(model, 1);
+  EXPECT_EQ(models_[0]->plans, 4);
+  gate.open();
+  EXPECT_EQ(results_.wait({1}).status, ActionStatus::success);
+  EXPECT_TRUE(batch.answered(1));
+  ASSERT_TRUE(worker_->add_size(model, 2, Lengths{9}, one).has_value());
+  EXPECT_EQ(models_[0]->plans, 4) << "the other has gone when the next came";
+}
+
+TEST_F(WorkerTest, RefusesASizeThatDoesNotFit) {
+  start(small());
+  const ModelId model = add({.reference = 4});
+  const std::vector<int> one{1};
+  const auto huge = worker_->add_size(model, 1, Lengths{1 << 28}, one);
+  ASSERT_FALSE(huge.has_value());
+  EXPECT_EQ(huge.error().code, ErrorCode::resource_exhausted);
+  EXPECT_NE(huge.error().message.find("for inputs and outputs"), std::string::npos) << huge.error().message;
+  EXPECT_EQ(models_[0]->plans, 3);
+}
+
 TEST_F(WorkerTest, MeasuresAtEachLength) {
   start(small());
   const ModelId model = add({.lengths = {4, 8}, .pads = true});

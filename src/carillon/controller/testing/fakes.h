@@ -69,7 +69,7 @@ inline bool touches(const worker::InferCommand& infer, const InferCall& call) {
 
 // Holds every action until the test ends it. An INFER that succeeds writes each output byte as the row's
 // input byte plus one, through the pointers it was given.
-class HeldWorker final : public worker::Worker {
+class HeldWorker : public worker::Worker {
  public:
   struct Held {
     schedule::ActionKind kind{};

@@ -85,6 +85,120 @@ Result<> lower_node(PlanBuilder& builder, const graph::Node& node) {
   return builder.emit_plain(node);
 }
 
+// Makes the plans of one model.
+class PlanMaker {
+ public:
+  PlanMaker(const dnnl::engine& engine, int threads, Precision precision)
+      : engine_(engine), threads_(threads), precision_(precision) {}
+
+  struct Wanted {
+    int batch = 1;
+    std::vector<graph::TensorSpec> inputs, outputs;
+    std::optional<double> stop_cost;
+    Duration least_part{};
+  };
+  // Inside an arena of as many parts as threads.
+  Result<PlanParts> make(const graph::Graph& graph, const Wanted& wanted, WeightStore& weights,
+                         Arenas& arenas) const {
+    if (auto same = check_shapes(graph, graph.inputs, wanted.inputs, "input"); !same)
+      return std::unexpected(same.error());
+    if (auto same = check_shapes(graph, graph.outputs, wanted.outputs, "output"); !same)
+      return std::unexpected(same.error());
+    const auto divided = [&](const std::vector<int>& parts) -> Result<PlanParts> {
+      PlanBuilder builder(engine_, graph, wanted.batch, weights, precision_, threads_,
+                          {.parts = parts, .arenas = &arenas});
+      for (const graph::Node& node : graph.nodes) {
+        if (auto lowered = lower_node(builder, node); !lowered) return std::unexpected(lowered.error());
+        if (makes_nan(node.op))
+          for (const auto id : node.outputs)
+            if (id != graph::no_value) builder.watch(id);
+      }
+      Result<PlanParts> plan = builder.finish();
+      if (!plan) return plan;
+      plan->batch = wanted.batch;
+      plan->inputs = wanted.inputs;
+      plan->outputs = wanted.outputs;
+      return plan;
+    };
+    Result<PlanParts> plan = divided({});
+    if (plan && wanted.stop_cost)
+      plan = Divider(engine_, *wanted.stop_cost, wanted.least_part).divide(std::move(*plan), divided, [&] {
+        return weights.bytes().data();
+      });
+    return plan;
+  }
+
+  // Runs `work` in such an arena, of which `helpers` threads take parts; what it gives, or what went wrong.
+  template <typename Made, typename Work>
+  Result<Made> in_arena(const std::string& model, int helpers, const Work& work) const {
+    try {
+      flush_denormals();
+      CpuTeam team({.threads = helpers});  // packs the weights
+      Result<Made> made = fail(ErrorCode::internal, "nothing was made");
+      std::exception_ptr thrown;
+      team.run(team.arena(threads_), [&] {
+        try {
+          made = work();
+        } catch (...) {
+          thrown = std::current_exception();
+        }
+      });
+      if (thrown) std::rethrow_exception(thrown);
+      return made;
+    } catch (const std::system_error& e) {
+      return fail(ErrorCode::resource_exhausted,
+                  "model \"" + model + "\": the system gives no thread: " + e.what());
+    } catch (const dnnl::error& e) {
+      return fail(ErrorCode::internal, "model \"" + model + "\": oneDNN: " + e.what());
+    } catch (const std::bad_alloc&) {
+      return fail(ErrorCode::resource_exhausted, "model \"" + model + "\": out of memory");
+    }
+  }
+
+  const dnnl::engine& engine() const { return engine_; }
+  int threads() const { return threads_; }
+
+ private:
+  // What clients are told of the tensors, and what their memory is sized by, is what the graph computes: a
+  // model may change its shapes with the batch or the length otherwise than the sizes that were tried at
+  // import show.
+  static Result<> check_shapes(const graph::Graph& graph, std::span<const graph::ValueId> values,
+                               std::span<const graph::TensorSpec> specs, const char* what) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const graph::TensorType& type = graph.value(values[i]).type;
+      if (type.type == specs[i].type && type.shape == specs[i].shape) continue;
+      return fail(ErrorCode::unsupported, std::string(what) + " '" + specs[i].name + "' is " +
+                                              graph::to_text(type.shape) +
+                                              " here, and by the model's other sizes " + "it should be " +
+                                              graph::to_text(specs[i].shape));
+    }
+    return {};
+  }
+
+  dnnl::engine engine_;
+  int threads_;
+  Precision precision_;
+};
+
+// The outputs of an open model at certain extents: as `graph` has them, where these agree with what is told.
+Result<std::vector<graph::TensorSpec>> computed_outputs(const graph::Graph& graph,
+                                                        std::span<const graph::TensorSpec> told, int batch) {
+  std::vector<graph::TensorSpec> out;
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    const graph::Shape& shape = graph.value(graph.outputs[i]).type.shape;
+    graph::Shape expected = told[i].shape_at(batch);
+    bool agrees = expected.size() == shape.size();
+    for (std::size_t d = 0; agrees && d < shape.size(); ++d)
+      agrees = expected[d] == graph::computed_dimension || expected[d] == shape[d];
+    if (!agrees)
+      return fail(ErrorCode::unsupported, "output '" + told[i].name + "' is " + graph::to_text(shape) +
+                                              " here, and by the model's other sizes it should be " +
+                                              graph::to_text(told[i].open_shape()));
+    out.push_back({.name = told[i].name, .type = told[i].type, .shape = shape});
+  }
+  return out;
+}
+
 class CpuModel final : public CompiledModel {
  public:
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
@@ -99,6 +213,34 @@ class CpuModel final : public CompiledModel {
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
   bool time_varies() const override { return time_varies_; }
+  std::span<const std::int64_t> reference() const override { return reference_; }
+  Result<std::vector<std::unique_ptr<const Plan>>> make_plans(std::span<const std::int64_t> extents,
+                                                              std::span<const int> batches) const override {
+    using Plans = std::vector<std::unique_ptr<const Plan>>;
+    if (source_ == nullptr) return CompiledModel::make_plans(extents, batches);
+    const PlanMaker& maker = *maker_;
+    // One thread: it is to be in nobody's way.
+    return maker.in_arena<Plans>(source_->name(), 1, [&]() -> Result<Plans> {
+      Plans made;
+      Arenas arenas;
+      for (const int batch : batches) {
+        const auto graph = source_->specialize_at(batch, extents);
+        if (!graph) return std::unexpected(graph.error());
+        auto outputs = computed_outputs(*graph, outputs_, batch);
+        if (!outputs) return std::unexpected(outputs.error());
+        WeightStore weights(maker.engine(), store_.get());
+        auto parts = maker.make(*graph,
+                                {.batch = batch,
+                                 .inputs = graph::specs_at(inputs_, batch, extents),
+                                 .outputs = std::move(*outputs)},
+                                weights, arenas);
+        if (!parts) return std::unexpected(parts.error());
+        parts->own = weights.take();
+        made.push_back(std::make_unique<CpuPlan>(std::move(*parts), maker.engine()));
+      }
+      return made;
+    });
+  }
   const Plan* plan(int batch, std::int64_t length) const override {
     const auto b = std::ranges::lower_bound(batch_sizes_, batch) - batch_sizes_.begin();
     const auto l = std::ranges::lower_bound(lengths_, length) - lengths_.begin();
@@ -115,25 +257,14 @@ class CpuModel final : public CompiledModel {
   std::vector<std::int64_t> lengths_;
   bool pads_ = false;
   bool time_varies_ = false;
+  graph::Extents reference_;
+  // Of an open model: what more plans are made of.
+  std::shared_ptr<const graph::Model> source_;
+  std::optional<PlanMaker> maker_;
+  std::unique_ptr<WeightStore> store_;
   std::vector<std::unique_ptr<CpuPlan>> plans_;  // by batch size, then length
   HostBlock block_;
 };
-
-// What clients are told of the tensors, and what their memory is sized by, is what the graph computes: a
-// model may change its shapes with the batch or the length otherwise than the sizes that were tried at import
-// show.
-Result<> check_shapes(const graph::Graph& graph, std::span<const graph::ValueId> values,
-                      std::span<const graph::TensorSpec> specs, const char* what) {
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    const graph::TensorType& type = graph.value(values[i]).type;
-    if (type.type == specs[i].type && type.shape == specs[i].shape) continue;
-    return fail(ErrorCode::unsupported, std::string(what) + " '" + specs[i].name + "' is " +
-                                            graph::to_text(type.shape) +
-                                            " here, and by the model's other sizes " + "it should be " +
-                                            graph::to_text(specs[i].shape));
-  }
-  return {};
-}
 
 // As many as this process may use.
 int usable_cores() {
@@ -162,28 +293,9 @@ class CpuEngine final : public Engine {
   Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
                                                        const CompileOptions& options) override {
     if (auto checked = check(model, options); !checked) return std::unexpected(checked.error());
-    try {
-      flush_denormals();
-      CpuTeam team({.threads = threads_});  // packs the weights
-      Result<std::shared_ptr<const CompiledModel>> built = nullptr;
-      std::exception_ptr thrown;
-      team.run(team.arena(threads_), [&] {
-        try {
-          built = build(model, options);
-        } catch (...) {
-          thrown = std::current_exception();
-        }
-      });
-      if (thrown) std::rethrow_exception(thrown);
-      return built;
-    } catch (const std::system_error& e) {
-      return fail(ErrorCode::resource_exhausted,
-                  "model \"" + model.name() + "\": the system gives no thread: " + e.what());
-    } catch (const dnnl::error& e) {
-      return fail(ErrorCode::internal, "model \"" + model.name() + "\": oneDNN: " + e.what());
-    } catch (const std::bad_alloc&) {
-      return fail(ErrorCode::resource_exhausted, "model \"" + model.name() + "\": out of memory");
-    }
+    const PlanMaker maker(engine_, threads_, options.precision);
+    return maker.in_arena<std::shared_ptr<const CompiledModel>>(model.name(), threads_,
+                                                                [&] { return build(model, options, maker); });
   }
 
  private:
@@ -204,17 +316,21 @@ class CpuEngine final : public Engine {
     return {};
   }
 
-  Result<std::shared_ptr<const CompiledModel>> build(const graph::Model& model,
-                                                     const CompileOptions& options) {
+  static Result<std::shared_ptr<const CompiledModel>> build(const graph::Model& model,
+                                                            const CompileOptions& options,
+                                                            const PlanMaker& maker) {
     auto compiled = std::make_shared<CpuModel>();
     compiled->inputs_ = model.inputs();
     compiled->outputs_ = model.outputs();
     compiled->batch_sizes_ = options.batch_sizes;
     compiled->lengths_.assign(model.lengths().begin(), model.lengths().end());
+    compiled->reference_.assign(model.reference().begin(), model.reference().end());
+    const bool open = !compiled->reference_.empty();
     compiled->pads_ = options.pads;
+    compiled->time_varies_ = open;
     const std::size_t lengths = std::max<std::size_t>(1, compiled->lengths_.size());
     compiled->plans_.resize(options.batch_sizes.size() * lengths);
-    WeightStore weights(engine_);
+    auto weights = std::make_unique<WeightStore>(maker.engine());
     Arenas arenas;
     // The largest first: what it packs, the others take over.
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
@@ -224,38 +340,33 @@ class CpuEngine final : public Engine {
                                 (length > 0 ? " and length " + std::to_string(length) : "");
       const Result<graph::Graph> graph = model.specialize(batch, length);
       if (!graph) return in_context(where, graph.error());
-      const auto inputs = graph::specs_at(model.inputs(), batch, length);
-      const auto outputs = graph::specs_at(model.outputs(), batch, length);
-      if (auto same = check_shapes(*graph, graph->inputs, inputs, "input"); !same)
-        return in_context(where, same.error());
-      if (auto same = check_shapes(*graph, graph->outputs, outputs, "output"); !same)
-        return in_context(where, same.error());
-      const auto make = [&](const std::vector<int>& divided) -> Result<PlanParts> {
-        PlanBuilder builder(engine_, *graph, batch, weights, options.precision, threads_,
-                            {.parts = divided, .arenas = &arenas});
-        for (const graph::Node& node : graph->nodes) {
-          if (auto lowered = lower_node(builder, node); !lowered) return std::unexpected(lowered.error());
-          if (makes_nan(node.op))
-            for (const auto id : node.outputs)
-              if (id != graph::no_value) builder.watch(id);
-        }
-        Result<PlanParts> parts = builder.finish();
-        if (!parts) return parts;
-        parts->batch = batch;
-        parts->inputs = inputs;
-        parts->outputs = outputs;
-        return parts;
-      };
-      Result<PlanParts> parts = make({});
-      if (parts && options.stop_cost)
-        parts = Divider(engine_, *options.stop_cost, options.least_part).divide(std::move(*parts), make, [&] {
-          return weights.bytes().data();
-        });
+      PlanMaker::Wanted wanted{.batch = batch,
+                               .inputs = {},
+                               .outputs = {},
+                               .stop_cost = options.stop_cost,
+                               .least_part = options.least_part};
+      if (open) {
+        wanted.inputs = graph::specs_at(model.inputs(), batch, compiled->reference_);
+        auto outputs = computed_outputs(*graph, model.outputs(), batch);
+        if (!outputs) return in_context(where, outputs.error());
+        wanted.outputs = std::move(*outputs);
+      } else {
+        wanted.inputs = graph::specs_at(model.inputs(), batch, length);
+        wanted.outputs = graph::specs_at(model.outputs(), batch, length);
+      }
+      Result<PlanParts> parts = maker.make(*graph, wanted, *weights, arenas);
       if (!parts) return in_context(where, parts.error());
       compiled->time_varies_ = compiled->time_varies_ || length > 0 || parts->branches;
-      compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), engine_);
+      compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
     }
-    compiled->block_ = weights.take();
+    if (open) {
+      compiled->block_ = weights->seal();
+      compiled->source_ = model.weak_from_this().lock();
+      compiled->maker_ = maker;
+      compiled->store_ = std::move(weights);
+    } else {
+      compiled->block_ = weights->take();
+    }
     return compiled;
   }
 

@@ -17,7 +17,13 @@
 namespace carillon::engine::cpu {
 
 // Which of a binding's memories a byte lies in.
-enum class Where : std::uint8_t { workspace, weights, input, output };
+enum class Where : std::uint8_t {
+  workspace,
+  weights,
+  own,  // constants of the plan's own, beside the model's weights
+  input,
+  output
+};
 
 // A place in one of them, known when a plan is finished.
 struct Slot {

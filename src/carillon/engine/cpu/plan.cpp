@@ -31,6 +31,8 @@ class CpuPlan::State final : public RunState, public Interruptible {
 
  private:
   void place(const std::vector<PlanParts::Patch>& patches, std::byte* base);
+  // Read only; oneDNN's memory objects do not know const.
+  std::byte* own() const { return const_cast<std::byte*>(plan.parts_.own.bytes().data()); }
 
   std::byte* workspace_ = nullptr;
   const std::byte* weights_ = nullptr;
@@ -53,6 +55,7 @@ CpuPlan::State::State(const CpuPlan& of, CpuTeam* helped_by, bool is_thorough)
     arenas.push_back(parts == 0 ? nullptr : &team.arena(parts));
     stops_inside = stops_inside || parts > 1;
   }
+  place(of.own_patches_, own());
 }
 
 CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine) : parts_(std::move(parts)), engine_(engine) {
@@ -69,6 +72,9 @@ CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine) : parts_(std::move
         break;
       case Where::weights:
         weight_patches_.push_back(patch);
+        break;
+      case Where::own:
+        own_patches_.push_back(patch);
         break;
       case Where::input:
         input_patches_[index].push_back(patch);
@@ -122,6 +128,7 @@ const std::byte* CpuPlan::State::at(const Slot& slot) const {
   const auto index = static_cast<std::size_t>(slot.index);
   const std::byte* base = slot.where == Where::workspace ? workspace_
                           : slot.where == Where::weights ? weights_
+                          : slot.where == Where::own     ? own()
                           : slot.where == Where::input   ? inputs_[index]
                                                          : outputs_[index];
   return base + slot.offset;

@@ -9,6 +9,7 @@
 #include <dnnl.hpp>
 
 #include "carillon/engine/cpu/kernel.h"
+#include "carillon/engine/cpu/weight_store.h"
 #include "carillon/engine/engine.h"
 
 namespace carillon::engine::cpu {
@@ -23,6 +24,7 @@ struct PlanParts {
   int batch = 1;
   std::vector<graph::TensorSpec> inputs, outputs;
   std::uint64_t workspace = 0;
+  HostBlock own;  // constants beside the model's weights
   // A kernel runs only if the byte at `condition` is (not 0) == when, and the parent guard holds. The byte is
   // written by an earlier kernel, and stays until the last kernel under the guard.
   struct Guard {
@@ -71,7 +73,7 @@ class CpuPlan final : public Plan {
 
   PlanParts parts_;
   dnnl::engine engine_;
-  std::vector<PlanParts::Patch> workspace_patches_, weight_patches_;
+  std::vector<PlanParts::Patch> workspace_patches_, weight_patches_, own_patches_;
   std::vector<std::vector<PlanParts::Patch>> input_patches_, output_patches_;
 };
 

@@ -516,6 +516,8 @@ Result<PlanParts> PlanBuilder::finish() {
   parts_.workspace = plan.total;
   const auto slot = [&](int b, std::uint64_t offset) -> Slot {
     const Buffer& buffer = buffers_[static_cast<std::size_t>(b)];
+    if (buffer.where == Where::weights && offset >= weights_.base() && weights_.base() > 0)
+      return {.where = Where::own, .offset = offset - weights_.base()};
     const std::uint64_t base =
         buffer.where == Where::workspace ? plan.offsets[slot_of[static_cast<std::size_t>(b)]] : 0;
     return {.where = buffer.where, .index = buffer.index, .offset = base + offset};

@@ -53,16 +53,30 @@ void HostBlock::shrink_to_fit() {
   capacity_ = wanted;
 }
 
-std::uint64_t WeightStore::raw(const graph::SharedTensor& tensor) {
+template <typename IsIt>
+std::optional<std::uint64_t> WeightStore::find(const graph::SharedTensor& tensor, const IsIt& is_it) const {
+  if (below_ != nullptr)
+    if (const auto found = below_->find(tensor, is_it)) return found;
+  const auto entry = entries_.find(tensor.get());
+  if (entry == entries_.end()) return std::nullopt;
+  const auto copy = std::ranges::find_if(entry->second.copies, is_it);
+  return copy == entry->second.copies.end() ? std::nullopt : std::optional(copy->offset);
+}
+
+std::uint64_t WeightStore::keep(const graph::SharedTensor& tensor, const Copy& copy) {
   Entry& entry = entries_[tensor.get()];
   entry.keep_alive = tensor;
-  for (const Copy& copy : entry.copies)
-    if (copy.target.is_zero()) return copy.offset;
+  entry.copies.push_back(copy);
+  entry.copies.back().offset += base_;
+  return entry.copies.back().offset;
+}
+
+std::uint64_t WeightStore::raw(const graph::SharedTensor& tensor) {
+  if (const auto found = find(tensor, [](const Copy& copy) { return copy.target.is_zero(); })) return *found;
   const auto bytes = tensor->bytes();
   const std::uint64_t offset = block_.append(bytes.size());
   if (!bytes.empty()) std::memcpy(block_.bytes().data() + offset, bytes.data(), bytes.size());
-  entry.copies.push_back({.source = {}, .target = {}, .factor = 1, .offset = offset});
-  return offset;
+  return keep(tensor, {.source = {}, .target = {}, .factor = 1, .offset = offset});
 }
 
 std::uint64_t WeightStore::packed(const graph::SharedTensor& tensor, const Desc& source, const Desc& target,
@@ -72,11 +86,10 @@ std::uint64_t WeightStore::packed(const graph::SharedTensor& tensor, const Desc&
   if (factor == 1 && source.get_data_type() == target.get_data_type() && is_row_major(source) &&
       is_row_major(target))
     return raw(tensor);
-  Entry& entry = entries_[tensor.get()];
-  entry.keep_alive = tensor;
-  for (const Copy& copy : entry.copies)
-    if (!copy.target.is_zero() && copy.source == source && copy.target == target && copy.factor == factor)
-      return copy.offset;
+  const auto found = find(tensor, [&](const Copy& copy) {
+    return !copy.target.is_zero() && copy.source == source && copy.target == target && copy.factor == factor;
+  });
+  if (found) return *found;
 
   const std::uint64_t offset = block_.append(target.get_size());
   const float* values = tensor->as<float>().data();
@@ -92,12 +105,13 @@ std::uint64_t WeightStore::packed(const graph::SharedTensor& tensor, const Desc&
   dnnl::stream stream(engine_);
   dnnl::reorder(from, to).execute(stream, from, to);
   stream.wait();
-  entry.copies.push_back({.source = source, .target = target, .factor = factor, .offset = offset});
-  return offset;
+  return keep(tensor, {.source = source, .target = target, .factor = factor, .offset = offset});
 }
 
 const Desc* WeightStore::known_layout(const graph::SharedTensor& tensor, const Dims& dims,
                                       DnnlType type) const {
+  if (below_ != nullptr)
+    if (const Desc* known = below_->known_layout(tensor, dims, type)) return known;
   const auto entry = entries_.find(tensor.get());
   if (entry == entries_.end()) return nullptr;
   for (const Copy& copy : entry->second.copies)
@@ -108,12 +122,18 @@ const Desc* WeightStore::known_layout(const graph::SharedTensor& tensor, const D
 
 graph::SharedTensor WeightStore::derive(const std::string& what, const std::vector<graph::SharedTensor>& from,
                                         const std::function<graph::Tensor()>& make) {
-  graph::SharedTensor& tensor = derived_[{what, from}];
+  const std::pair key{what, from};
+  if (below_ != nullptr)
+    if (const auto known = below_->derived_.find(key); known != below_->derived_.end()) return known->second;
+  graph::SharedTensor& tensor = derived_[key];
   if (tensor == nullptr) tensor = std::make_shared<const graph::Tensor>(make());
   return tensor;
 }
 
 bool WeightStore::has_nan(const graph::SharedTensor& tensor) {
+  if (below_ != nullptr)
+    if (const auto known = below_->has_nan_.find(tensor); known != below_->has_nan_.end())
+      return known->second;
   const auto [entry, fresh] = has_nan_.try_emplace(tensor, false);
   if (fresh) entry->second = cpu::has_nan(*tensor);
   return entry->second;
@@ -123,6 +143,11 @@ HostBlock WeightStore::take() {
   entries_.clear();
   has_nan_.clear();
   derived_.clear();
+  return seal();
+}
+
+HostBlock WeightStore::seal() {
+  sealed_at_ = round_up(base_ + block_.bytes().size(), 64);
   block_.shrink_to_fit();
   return std::move(block_);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -40,9 +41,15 @@ class HostBlock {
 
 // The constants of one model as its kernels want them: packed once, shared by all plans that ask for the same
 // tensor in the same layout. Used while compiling, from one thread.
+//
+// One above another that is sealed finds what that has, and packs only what is new, for a plan that is made
+// later: such offsets are from base() on, as if its block lay behind the other's.
 class WeightStore {
  public:
-  explicit WeightStore(const dnnl::engine& engine) : engine_(engine) {}
+  explicit WeightStore(const dnnl::engine& engine, const WeightStore* below = nullptr)
+      : engine_(engine), below_(below), base_(below == nullptr ? 0 : below->sealed_at_) {}
+
+  std::uint64_t base() const { return base_; }
 
   // Where the tensor's own bytes lie.
   std::uint64_t raw(const graph::SharedTensor& tensor);
@@ -65,6 +72,8 @@ class WeightStore {
 
   // Ends packing: gives up the block, forgets the tensors.
   HostBlock take();
+  // Ends packing: gives up the block, and stays to be looked into, from any thread.
+  HostBlock seal();
 
  private:
   struct Copy {
@@ -76,8 +85,16 @@ class WeightStore {
     graph::SharedTensor keep_alive;  // the address is the key
     std::vector<Copy> copies;
   };
+  // The offset of a copy for which `is_it` holds, here or below.
+  template <typename IsIt>
+  std::optional<std::uint64_t> find(const graph::SharedTensor& tensor, const IsIt& is_it) const;
+  // Remembers a copy at an offset in this block; gives its offset among all.
+  std::uint64_t keep(const graph::SharedTensor& tensor, const Copy& copy);
 
   dnnl::engine engine_;
+  const WeightStore* below_;
+  std::uint64_t base_;
+  std::uint64_t sealed_at_ = 0;  // the size of the block that was given up
   std::unordered_map<const graph::Tensor*, Entry> entries_;
   std::unordered_map<graph::SharedTensor, bool> has_nan_;
   std::map<std::pair<std::string, std::vector<graph::SharedTensor>>, graph::SharedTensor> derived_;

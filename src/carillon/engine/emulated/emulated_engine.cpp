@@ -39,12 +39,15 @@ Duration at_batch(const std::map<int, Duration>& table, int batch) {
 
 class EmulatedPlan final : public Plan {
  public:
-  EmulatedPlan(const graph::Model& model, int batch, std::int64_t length, Duration mean,
+  struct Tensors {
+    std::vector<graph::TensorSpec> inputs, outputs;
+  };
+  EmulatedPlan(const std::string& model, int batch, std::int64_t length, Tensors tensors, Duration mean,
                std::shared_ptr<const EmulatedOptions> options, std::uint64_t seed, const Clock& clock)
       : batch_(batch),
         length_(length),
-        inputs_(graph::specs_at(model.inputs(), batch, length)),
-        outputs_(graph::specs_at(model.outputs(), batch, length)),
+        inputs_(std::move(tensors.inputs)),
+        outputs_(std::move(tensors.outputs)),
         mean_(mean),
         options_(std::move(options)),
         random_(seed),
@@ -52,11 +55,12 @@ class EmulatedPlan final : public Plan {
     for (const auto& spec : outputs_)
       output_bytes_.push_back(graph::TensorType{spec.type, spec.shape}.bytes().count);
     for (int k = 0; k < options_->kernels; ++k)
-      names_.push_back(model.name() + "/" + std::to_string(k) + " emulated");
+      names_.push_back(model + "/" + std::to_string(k) + " emulated");
   }
 
   int batch() const override { return batch_; }
   std::int64_t length() const { return length_; }
+  Duration mean() const { return mean_; }
   std::span<const graph::TensorSpec> inputs() const override { return inputs_; }
   std::span<const graph::TensorSpec> outputs() const override { return outputs_; }
   Bytes workspace() const override { return {}; }
@@ -113,6 +117,25 @@ class EmulatedPlan final : public Plan {
   const Clock& clock_;
 };
 
+std::uint64_t bytes_of(std::span<const graph::TensorSpec> specs) {
+  std::uint64_t sum = 0;
+  for (const auto& spec : specs) sum += graph::TensorType{spec.type, spec.shape}.bytes().count;
+  return sum;
+}
+
+// The tensors of an open model at some extents, or at its reference.
+Result<EmulatedPlan::Tensors> open_tensors(const graph::Model& model, int batch,
+                                           std::span<const std::int64_t> extents, bool reference) {
+  const auto graph = reference ? model.specialize(batch) : model.specialize_at(batch, extents);
+  if (!graph) return std::unexpected(graph.error());
+  EmulatedPlan::Tensors out{.inputs = graph::specs_at(model.inputs(), batch, extents), .outputs = {}};
+  for (std::size_t i = 0; i < model.outputs().size(); ++i)
+    out.outputs.push_back({.name = model.outputs()[i].name,
+                           .type = model.outputs()[i].type,
+                           .shape = graph->value(graph->outputs[i]).type.shape});
+  return out;
+}
+
 class EmulatedCompiled final : public CompiledModel {
  public:
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
@@ -133,6 +156,26 @@ class EmulatedCompiled final : public CompiledModel {
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
+  std::span<const std::int64_t> reference() const override { return reference_; }
+  // A plan takes the reference's time by the bytes of its inputs.
+  Result<std::vector<std::unique_ptr<const Plan>>> make_plans(std::span<const std::int64_t> extents,
+                                                              std::span<const int> batches) const override {
+    if (source_ == nullptr) return CompiledModel::make_plans(extents, batches);
+    std::vector<std::unique_ptr<const Plan>> made;
+    for (const int batch : batches) {
+      auto tensors = open_tensors(*source_, batch, extents, false);
+      if (!tensors) return std::unexpected(tensors.error());
+      const auto like = std::ranges::find(plans_, batch, [](const auto& plan) { return plan->batch(); });
+      CARILLON_ASSERT(like != plans_.end());
+      const double factor = static_cast<double>(bytes_of(tensors->inputs)) /
+                            static_cast<double>(std::max<std::uint64_t>(1, bytes_of((*like)->inputs())));
+      made.push_back(std::make_unique<EmulatedPlan>(
+          source_->name(), batch, 0, std::move(*tensors),
+          from_ns(static_cast<double>((*like)->mean().count()) * factor), options_,
+          options_->seed + static_cast<std::uint64_t>(batch), *clock_));
+    }
+    return made;
+  }
   const Plan* plan(int batch, std::int64_t length) const override {
     for (const auto& plan : plans_)
       if (plan->batch() == batch && plan->length() == length) return plan.get();
@@ -149,6 +192,8 @@ class EmulatedCompiled final : public CompiledModel {
   std::vector<int> batch_sizes_;
   std::vector<std::int64_t> lengths_;
   bool pads_ = false;
+  graph::Extents reference_;
+  std::shared_ptr<const graph::Model> source_;  // of an open model
   std::vector<std::unique_ptr<EmulatedPlan>> plans_;
 };
 
@@ -194,11 +239,19 @@ class EmulatedEngine final : public Engine {
     compiled->pads_ = options.pads;
     std::vector<std::int64_t> lengths = compiled->lengths_;
     if (lengths.empty()) lengths.push_back(0);
+    compiled->reference_.assign(model.reference().begin(), model.reference().end());
+    if (compiled->open()) compiled->source_ = model.weak_from_this().lock();
     for (const int batch : sizes)
-      for (const std::int64_t length : lengths)
+      for (const std::int64_t length : lengths) {
+        Result<EmulatedPlan::Tensors> tensors =
+            compiled->open() ? open_tensors(model, batch, compiled->reference_, true)
+                             : EmulatedPlan::Tensors{graph::specs_at(model.inputs(), batch, length),
+                                                     graph::specs_at(model.outputs(), batch, length)};
+        if (!tensors) return std::unexpected(tensors.error());
         compiled->plans_.push_back(std::make_unique<EmulatedPlan>(
-            model, batch, length, emulated_duration(profile, batch, length, lengths.back()), options_,
-            seeds_.bits(), clock_));
+            model.name(), batch, length, std::move(*tensors),
+            emulated_duration(profile, batch, length, lengths.back()), options_, seeds_.bits(), clock_));
+      }
     return compiled;
   }
 

@@ -1,0 +1,155 @@
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/engine/cpu/test_support.h"
+#include "carillon/graph/testing.h"
+
+// Open models: plans at extents that nobody knew when the model was compiled.
+namespace carillon::engine {
+namespace {
+
+using namespace testing;
+using graph::Extents;
+
+using Source = std::shared_ptr<const graph::Model>;
+
+Source import(const graph::testing::Onnx& onnx) {
+  auto model = onnx.import({.open = true});
+  EXPECT_TRUE(model.has_value()) << model.error().message;
+  return *model;
+}
+
+// Images of any height and width, and constants that depend on these.
+Source images() {
+  graph::testing::Onnx m;
+  m.input("x", {"batch", "3", "height", "width"}).random("w", {16, 3, 3, 3}).random("v", {16, 10});
+  m.node("Conv", {"x", "w"}, {"c"}).set("pads", std::vector<std::int64_t>{1, 1, 1, 1});
+  m.node("Relu", {"c"}, {"r"}).node("Shape", {"r"}, {"shape"}).node("ConstantOfShape", {"shape"}, {"zeros"});
+  m.node("Cos", {"zeros"}, {"ones"}).node("Add", {"r", "ones"}, {"y"});
+  m.node("GlobalAveragePool", {"y"}, {"p"}).node("Flatten", {"p"}, {"f"}).node("MatMul", {"f", "v"}, {"z"});
+  return import(m.output("y").output("z"));
+}
+
+// Two sequences, tall products and flat ones.
+Source sequences() {
+  graph::testing::Onnx m;
+  m.input("a", {"batch", "m", "48"}).input("b", {"batch", "n", "48"}).random("w", {48, 48});
+  m.node("MatMul", {"a", "w"}, {"aw"}).node("Transpose", {"b"}, {"bt"});
+  m.set("perm", std::vector<std::int64_t>{0, 2, 1});
+  m.node("MatMul", {"aw", "bt"}, {"s"}).node("Softmax", {"s"}, {"y"}).set("axis", -1);
+  return import(m.output("y"));
+}
+
+std::shared_ptr<const CompiledModel> compile_open(const Source& source,
+                                                  Precision precision = Precision::f32) {
+  const auto compiled =
+      make_cpu_engine({.threads = 2})->compile(*source, {.batch_sizes = {1, 4}, .precision = precision});
+  EXPECT_TRUE(compiled.has_value()) << compiled.error().message;
+  return *compiled;
+}
+
+void expect_open_agrees(const CompiledModel& model, const graph::Model& source, const Extents& extents,
+                        int batch) {
+  SCOPED_TRACE(graph::to_text(extents) + ", batch " + std::to_string(batch));
+  const auto plans = model.make_plans(extents, std::array{batch});
+  ASSERT_TRUE(plans.has_value()) << plans.error().message;
+  const Plan& plan = *plans->front();
+  EXPECT_EQ(plan.batch(), batch);
+  const auto graph = source.specialize_at(batch, extents);
+  ASSERT_TRUE(graph.has_value());
+  const Buffers inputs = random_inputs(*graph, 3);
+  const Buffers want = reference(*graph, inputs);
+  const Bound bound(model, plan, inputs);
+  ASSERT_TRUE(plan.run({0, plan.kernels()}, bound.binding(), {}).has_value());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(plan.outputs()[i].shape, want[i]->type().shape);
+    EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5) << "output " << i;
+  }
+}
+
+TEST(OpenModel, PlansAtAnyExtentsAgree) {
+  const Source source = images();
+  const auto model = compile_open(source);
+  EXPECT_TRUE(model->open() && model->time_varies());
+  EXPECT_EQ(Extents(model->reference().begin(), model->reference().end()), (Extents{224, 224}));
+  ASSERT_NE(model->plan(4), nullptr);
+  EXPECT_EQ(model->plan(4)->outputs()[0].shape, (graph::Shape{4, 16, 224, 224}));
+  for (const Extents& extents : {Extents{1, 1}, Extents{7, 30}, Extents{64, 64}, Extents{224, 224}})
+    for (const int batch : {1, 4}) expect_open_agrees(*model, *source, extents, batch);
+}
+
+TEST(OpenModel, ManySequencesAgree) {
+  const Source source = sequences();
+  const auto model = compile_open(source);
+  for (const Extents& extents : {Extents{1, 1}, Extents{1, 300}, Extents{300, 1}, Extents{33, 64}})
+    for (const int batch : {1, 4}) expect_open_agrees(*model, *source, extents, batch);
+}
+
+TEST(OpenModel, TheReferenceIsAPlanAsAnyOther) {
+  const Source source = sequences();
+  const auto model = compile_open(source);
+  const auto graph = source->specialize(4);
+  ASSERT_TRUE(graph.has_value());
+  const Buffers inputs = random_inputs(*graph, 5);
+  const Bound first(*model, *model->plan(4), inputs);
+  ASSERT_TRUE(model->plan(4)->run({0, model->plan(4)->kernels()}, first.binding(), {}).has_value());
+  EXPECT_LE(relative_error(*first.outputs()[0], *reference(*graph, inputs)[0]), 1e-5);
+  const auto made = model->make_plans(model->reference(), std::array{4});
+  ASSERT_TRUE(made.has_value());
+  const Bound second(*model, *made->front(), inputs);
+  ASSERT_TRUE(made->front()->run({0, made->front()->kernels()}, second.binding(), {}).has_value());
+  EXPECT_LE(relative_error(*second.outputs()[0], *first.outputs()[0]), 1e-6);
+}
+
+// What a plan needs beside the model's weights it holds itself, so these stay as they were loaded.
+TEST(OpenModel, WeightsStayAsTheyAre) {
+  const auto model = compile_open(images());
+  const std::uint64_t before = model->weights().count;
+  std::vector<std::byte> bytes(before), after(before);
+  model->write_weights(0, bytes);
+  ASSERT_TRUE(model->make_plans(Extents{31, 17}, std::array{1, 4}).has_value());
+  EXPECT_EQ(model->weights().count, before);
+  model->write_weights(0, after);
+  EXPECT_EQ(bytes, after);
+}
+
+TEST(OpenModel, SaysWhatDoesNotFitTogether) {
+  graph::testing::Onnx m;
+  m.input("x", {"batch", "n"}).i64("shape", {3}, {0, -1, 8}).node("Reshape", {"x", "shape"}, {"y"}, "halve");
+  const auto model = compile_open(import(m.output("y")));
+  EXPECT_TRUE(model->make_plans(Extents{40}, std::array{1}).has_value());
+  const auto wrong = model->make_plans(Extents{41}, std::array{1});
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_NE(wrong.error().message.find("'halve'"), std::string::npos) << wrong.error().message;
+  EXPECT_FALSE(model->make_plans(Extents{40, 1}, std::array{1}).has_value());
+  EXPECT_FALSE(model->make_plans(Extents{0}, std::array{1}).has_value());
+}
+
+TEST(OpenModel, ThreadsMakePlansBesideEachOther) {
+  const Source source = sequences();
+  const auto model = compile_open(source);
+  std::vector<std::thread> threads;
+  for (std::int64_t t = 0; t < 3; ++t)
+    threads.emplace_back([&, t] {
+      for (std::int64_t i = 1; i < 6; ++i) expect_open_agrees(*model, *source, {7 * i + t, 5 * i}, 1);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(OpenModel, OtherModelsHaveNoMorePlans) {
+  const auto model = make_cpu_engine({})->compile(MadeModel([](std::int64_t n) {
+                                                    GraphMaker m;
+                                                    m.g.outputs = {m.node("Relu", {m.input({n, 4})}, {n, 4})};
+                                                    return std::move(m.g);
+                                                  }),
+                                                  {.batch_sizes = {1}});
+  ASSERT_TRUE(model.has_value());
+  EXPECT_FALSE((*model)->open());
+  EXPECT_EQ((*model)->make_plans(Extents{}, std::array{1}).error().code, ErrorCode::unsupported);
+}
+
+}  // namespace
+}  // namespace carillon::engine

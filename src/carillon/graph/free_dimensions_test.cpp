@@ -1,0 +1,195 @@
+#include "carillon/graph/free_dimensions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/graph/onnx_import.h"
+#include "carillon/graph/testing.h"
+
+namespace carillon::graph {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Onnx;
+
+FreeDimensions made_of(const std::vector<std::string>& symbols) {
+  FreeDimensions free;
+  for (const std::string& symbol : symbols) {
+    const auto number = free.add(symbol, "input 'x' dimension 1", 1, 3);
+    EXPECT_TRUE(number.has_value());
+  }
+  return free;
+}
+
+TEST(FreeDimensions, ASymbolIsOneDimensionAndNoneIsItsOwn) {
+  FreeDimensions free;
+  EXPECT_EQ(free.add("seq", "a", 1, 3).value(), 0U);
+  EXPECT_EQ(free.add("", "input 'y' dimension 2", 2, 3).value(), 1U);
+  EXPECT_EQ(free.add("seq", "b", 1, 3).value(), 0U);
+  EXPECT_EQ(free.add("", "input 'y' dimension 3", 3, 3).value(), 2U);
+  EXPECT_THAT(free.names(), ElementsAre("seq", "input 'y' dimension 2", "input 'y' dimension 3"));
+  EXPECT_EQ(free.text(Extents{5, 6, 7}), "seq = 5, input 'y' dimension 2 = 6, input 'y' dimension 3 = 7");
+}
+
+TEST(FreeDimensions, ThereAreNotTooMany) {
+  FreeDimensions free;
+  for (std::size_t i = 0; i < most_free_dimensions; ++i)
+    EXPECT_TRUE(free.add("d" + std::to_string(i), "x", 1, 3).has_value());
+  EXPECT_TRUE(free.add("d0", "x", 1, 3).has_value());
+  const auto more = free.add("more", "input 'x' dimension 1", 1, 3);
+  ASSERT_FALSE(more.has_value());
+  EXPECT_EQ(more.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(more.error().message, HasSubstr("more than 32 dimensions"));
+}
+
+TEST(FreeDimensions, ChecksExtents) {
+  const FreeDimensions free = made_of({"height", "width"});
+  EXPECT_TRUE(free.check(Extents{1, 640}).has_value());
+  EXPECT_THAT(free.check(Extents{5}).error().message, HasSubstr("1 extents are given, and the model has 2"));
+  EXPECT_THAT(free.check(Extents{5, 0}).error().message, HasSubstr("extent 0 of 'width'"));
+  EXPECT_FALSE(free.check(Extents{std::int64_t{1} << 40, 1}).has_value());
+}
+
+TEST(FreeDimensions, GuessesWhatIsLikelyFirst) {
+  EXPECT_EQ(made_of({"height", "width"}).guesses().front(), (Extents{224, 224}));
+  EXPECT_EQ(made_of({"sequence"}).guesses().front(), Extents{64});
+  EXPECT_EQ(made_of({"seq", "Width"}).guesses().front(), (Extents{64, 224}));
+  EXPECT_THAT(made_of({"seq"}).guesses(), Contains(Extents{1}));
+}
+
+// Exporters say so what fits together.
+TEST(FreeDimensions, SumsAndProductsFollowTheirTerms) {
+  EXPECT_EQ(made_of({"past", "past + 1"}).guesses().front(), (Extents{64, 65}));
+  EXPECT_EQ(made_of({"past", "seq", "past + seq"}).guesses().front(), (Extents{64, 64, 128}));
+  EXPECT_EQ(made_of({"s0", "2*s0"}).guesses().front(), (Extents{64, 128}));
+  // Of what is not here nothing is known; the guess without is tried, too.
+  EXPECT_EQ(made_of({"a + b"}).guesses().front(), Extents{64});
+  EXPECT_THAT(made_of({"past", "past + 1"}).guesses(), Contains(Extents{64, 64}));
+  EXPECT_EQ(made_of({"s0", "999999999999999999999*s0"}).guesses().front(), (Extents{64, 64}));
+  EXPECT_EQ(made_of({"s0", "+", "*", "s0 +"}).guesses().front(), (Extents{64, 64, 64, 64}));
+}
+
+TEST(FreeDimensions, OthersChangeEachAlone) {
+  const FreeDimensions free = made_of({"m", "n"});
+  const auto others = free.others(Extents{64, 32});
+  EXPECT_THAT(others, Contains(Extents{128, 64}));
+  EXPECT_THAT(others, Contains(Extents{128, 32}));
+  EXPECT_THAT(others, Contains(Extents{64, 16}));
+  EXPECT_THAT(others, Not(Contains(Extents{64, 32})));
+  EXPECT_THAT(made_of({"n"}).others(Extents{1}), ElementsAre(Extents{2})) << "half of 1 is 1";
+}
+
+// Two sequences of different lengths, and an image's strides: what outputs become is computed.
+Onnx pair() {
+  Onnx m;
+  m.input("a", {"batch", "m", "4"}).input("b", {"batch", "n", "4"});
+  m.node("Transpose", {"b"}, {"bt"}).set("perm", std::vector<std::int64_t>{0, 2, 1});
+  m.node("MatMul", {"a", "bt"}, {"y"}).node("ReduceMean", {"a"}, {"mean"}).set("axes", std::vector<std::int64_t>{1});
+  return m.output("y").output("mean");
+}
+
+TEST(OpenModel, TellsWhatIsFreeAndWhatIsComputed) {
+  const auto model = pair().import({.open = true});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_THAT((*model)->free_dimensions(), ElementsAre("m", "n"));
+  EXPECT_THAT((*model)->reference(), ElementsAre(64, 64));
+  EXPECT_THAT((*model)->inputs(),
+              ElementsAre(TensorSpec{"a", DataType::f32, {batch_dimension, free_dimension(0), 4}},
+                          TensorSpec{"b", DataType::f32, {batch_dimension, free_dimension(1), 4}}));
+  EXPECT_THAT(
+      (*model)->outputs(),
+      ElementsAre(TensorSpec{"y", DataType::f32, {batch_dimension, computed_dimension, computed_dimension}},
+                  TensorSpec{"mean", DataType::f32, {batch_dimension, 1, 4}}));
+  EXPECT_EQ((*model)->outputs()[0].open_shape(), (Shape{-1, -1, -1}));
+  EXPECT_EQ((*model)->inputs()[1].shape_at(3, Extents{5, 7}), (Shape{3, 7, 4}));
+  const auto graph = (*model)->specialize_at(3, Extents{5, 7});
+  ASSERT_TRUE(graph.has_value()) << graph.error().message;
+  EXPECT_EQ(graph->value(graph->outputs[0]).type.shape, (Shape{3, 5, 7}));
+  const auto reference = (*model)->specialize(2);
+  ASSERT_TRUE(reference.has_value());
+  EXPECT_EQ(reference->value(reference->outputs[0]).type.shape, (Shape{2, 64, 64}));
+  EXPECT_FALSE((*model)->specialize_at(1, Extents{5}).has_value());
+  EXPECT_FALSE((*model)->specialize_at(1, Extents{5, -1}).has_value());
+}
+
+TEST(OpenModel, IsNoneWhereEverythingIsFixedOrNobodyAskedForIt) {
+  EXPECT_THAT(pair().import().error().message, HasSubstr("has no fixed extent"));
+  const auto fixed = pair().import({.input_shapes = {{"a", {-1, 3, 4}}, {"b", {-1, 5, 4}}}, .open = true});
+  ASSERT_TRUE(fixed.has_value()) << fixed.error().message;
+  EXPECT_TRUE((*fixed)->free_dimensions().empty());
+  EXPECT_FALSE((*fixed)->specialize_at(1, {}).has_value());
+  // One of them may be.
+  const auto half = pair().import({.input_shapes = {{"b", {-1, 5, 4}}}, .open = true});
+  ASSERT_TRUE(half.has_value());
+  EXPECT_THAT((*half)->free_dimensions(), ElementsAre("m"));
+}
+
+TEST(OpenModel, ADimensionWithoutABatchIsFree) {
+  Onnx m;
+  m.input("x", {"", "4"}).random("w", {4, 3}).node("MatMul", {"x", "w"}, {"y"}).output("y");
+  const auto model = m.import({.open = true, .batched = false});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_THAT((*model)->free_dimensions(), ElementsAre("input 'x' dimension 0"));
+  EXPECT_EQ((*model)->outputs()[0].shape, (Shape{computed_dimension, 3}));
+}
+
+// Of extents that fit nowhere the first guess's error is told, with these.
+TEST(OpenModel, SaysWhatDoesNotFit) {
+  Onnx m;
+  m.input("x", {"batch", "n", "4"}).random("w", {5, 3}).node("MatMul", {"x", "w"}, {"y"}, "mm").output("y");
+  const auto model = m.import({.open = true});
+  ASSERT_FALSE(model.has_value());
+  EXPECT_THAT(model.error().message, HasSubstr("at n = 64: node 'mm'"));
+}
+
+TEST(OpenModel, FindsExtentsThatFit) {
+  // A reshape that wants multiples of 3000.
+  Onnx m;
+  m.input("x", {"batch", "samples"}).i64("shape", {3}, {0, -1, 3000});
+  m.node("Reshape", {"x", "shape"}, {"y"}).output("y");
+  const auto model = m.import({.open = true});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_THAT((*model)->reference(), ElementsAre(3000));
+  EXPECT_EQ((*model)->outputs()[0].shape, (Shape{batch_dimension, computed_dimension, 3000}));
+  const auto wrong = (*model)->specialize_at(1, Extents{3001});
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_THAT(wrong.error().message, HasSubstr("Reshape"));
+}
+
+TEST(OpenModel, SpecialisationsShareWeightsAndKeepWhatIsTheirs) {
+  Onnx m;
+  m.input("x", {"batch", "n", "64"}).random("w", {64, 64});
+  m.node("MatMul", {"x", "w"}, {"h"}).node("Shape", {"h"}, {"shape"});
+  m.node("ConstantOfShape", {"shape"}, {"zeros"}).node("Cos", {"zeros"}, {"ones"});
+  m.node("Add", {"h", "ones"}, {"y"}).output("y");
+  const auto model = m.import({.open = true});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const auto constants = [&](const Graph& graph) {
+    std::vector<std::pair<const Tensor*, std::int64_t>> out;
+    for (const Value& value : graph.values)
+      if (value.constant != nullptr && value.constant->type().elements() >= 64)
+        out.emplace_back(value.constant.get(), value.constant.use_count());
+    return out;
+  };
+  const auto one = (*model)->specialize_at(1, Extents{9});
+  const auto other = (*model)->specialize_at(1, Extents{9});
+  ASSERT_TRUE(one && other);
+  int shared = 0, own = 0;
+  for (const auto& [tensor, holders] : constants(*one)) {
+    const auto there = constants(*other);
+    const bool both = std::ranges::any_of(there, [&](const auto& each) { return each.first == tensor; });
+    (both ? shared : own) += 1;
+    if (!both) {
+      EXPECT_EQ(holders, 1) << "nobody keeps it for others";
+    }
+  }
+  EXPECT_EQ(shared, 1);
+  EXPECT_EQ(own, 1);
+}
+
+}  // namespace
+}  // namespace carillon::graph
