@@ -93,7 +93,10 @@ void Core::forget(Slot slot) {
 }
 
 void Core::drop_memory(Action& action) {
-  if (action.io.there()) io_.release(std::exchange(action.io, {}));
+  if (action.io.there()) {
+    io_.release(std::exchange(action.io, {}));
+    if (action.cls == Class::best_effort) --patient_io_;
+  }
   if (action.workspace.there())
     streams_[action.stream].workspace.release(std::exchange(action.workspace, {}));
 }
@@ -340,7 +343,12 @@ void Core::begin_gather(Slot slot, Commands& out) {
 bool Core::take_io(Slot slot, std::uint64_t bytes) {
   Action& action = actions_[slot];
   CARILLON_ASSERT(action.state == State::gathering && !action.io.there());
+  // Best-effort runs keep theirs for long, also while others go first: so a quarter is kept from them. One of
+  // them may have what it needs.
+  const bool patient = action.cls == Class::best_effort;
+  if (patient && patient_io_ > 0 && io_.free().count < bytes + io_.capacity().count / 4) return false;
   action.io = io_.allocate(bytes);
+  if (patient && action.io.there()) ++patient_io_;
   return action.io.there();
 }
 

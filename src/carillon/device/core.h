@@ -319,6 +319,7 @@ class Core {
   Limits limits_;
   PageLedger pages_;
   RangeLedger io_;
+  std::uint32_t patient_io_ = 0;  // best-effort actions that hold a piece of it
   std::vector<Model> models_;
   std::vector<Action> actions_;
   std::array<std::vector<Slot>, 2> free_;  // of INFERs; of LOADs and UNLOADs

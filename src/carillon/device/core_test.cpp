@@ -32,10 +32,11 @@ class Driven {
     return settle(core.submit(UnloadAction{{id}, {model}, discard}, now, out));
   }
   Slot infer(std::uint64_t id, std::uint32_t model, Window window = open_window, std::uint8_t stream = 0,
-             std::uint64_t units = 0) {
+             std::uint64_t units = 0, Class cls = Class::normal) {
     return settle(core.submit(
-        InferAction{.id = {id}, .model = {model}, .window = window, .stream = stream, .units = units}, now,
-        out));
+        InferAction{
+            .id = {id}, .model = {model}, .window = window, .cls = cls, .stream = stream, .units = units},
+        now, out));
   }
   // An INFER up to its launch, or to where it waits for one.
   Slot ready(std::uint64_t id, std::uint32_t model, Window window = open_window, int kernels = 10,
@@ -47,6 +48,10 @@ class Driven {
   }
   void gathered(Slot slot, int kernels = 10, std::uint64_t workspace = 0) {
     core.gathered(slot, {.kernels = kernels, .workspace = workspace}, now, out);
+    settle(slot);
+  }
+  void no_room(Slot slot) {
+    core.gathered(slot, {.status = ActionStatus::no_memory}, now, out);
     settle(slot);
   }
   void copied(Slot slot, bool done = true) {
@@ -129,6 +134,32 @@ class Driven {
 
 Limits limits() {
   return {.pages = 4, .io = kib(64), .workspace = kib(64), .queue = 8, .reserved = 8};
+}
+
+// Best-effort runs keep their pieces for long: they leave room for others.
+TEST(DeviceCore, BestEffortLeavesAQuarterOfTheIoCache) {
+  Driven d(limits());
+  d.bring(0, 0);
+  std::vector<Slot> slots;
+  const auto takes = [&](std::uint64_t id, Class cls, std::uint64_t bytes) {
+    slots.push_back(d.infer(id, 0, open_window, 0, 0, cls));
+    EXPECT_TRUE(d.take(Kind::gather, id));
+    const bool there = d.core.take_io(slots.back(), bytes);
+    if (there)
+      d.gathered(slots.back(), 1);
+    else
+      d.no_room(slots.back());
+    return there;
+  };
+  EXPECT_TRUE(takes(1, Class::best_effort, 60 * 1024)) << "one may have what it needs";
+  EXPECT_FALSE(takes(2, Class::best_effort, 4096));
+  EXPECT_TRUE(takes(3, Class::real_time, 4096));
+  d.ended(slots[0], 1);
+  d.scattered(slots[0]);
+  EXPECT_TRUE(takes(4, Class::best_effort, 40 * 1024));
+  EXPECT_FALSE(takes(5, Class::best_effort, 8 * 1024)) << "12 KiB would be left";
+  EXPECT_TRUE(takes(6, Class::best_effort, 4 * 1024));
+  EXPECT_TRUE(takes(7, Class::normal, 12 * 1024));
 }
 
 TEST(DeviceCore, AnInferGoesThroughItsSteps) {

@@ -223,6 +223,10 @@ void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
       }
       Device& d = devices_[flight.device.index()];
       --d.normal;
+      if (std::exchange(d.full, false)) {
+        update_room(flight.device);
+        unfilled_.push_back(flight.device);
+      }
       update_urgent(flight.device);
       if (flight.uses_copy && --copy(flight.device, flight.model).policys == 0)
         untended_.emplace_back(flight.device, flight.model);
@@ -442,7 +446,7 @@ void Classed::send_urgent(DeviceId id, TimePoint now, Actions& out) {
   while (devices_[id.index()].alive) {
     drop_late(id, now, out);
     Device& d = devices_[id.index()];
-    if (d.urgent.empty() || d.flying.size() >= options_.in_flight) break;
+    if (d.urgent.empty() || d.full || d.flying.size() >= options_.in_flight) break;
     const std::uint32_t first = *kept_by_id_.find(d.urgent.front().id);
     const ModelId model = kept_[first].request.model;
     if (!usable(d, model)) {
@@ -712,7 +716,6 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
     }
   } else {
     --d.patient;
-    update_room(id);
     if (ran && current) {
       m.turn += done.duration - flight.expected;
       if (success)
@@ -731,8 +734,12 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
       reside(id, flight.model, Residence::absent);
     }
   }
-  const auto failure =
-      done.status == ActionStatus::too_late ? Book::Failure::late : Book::failure_of(done.status);
+  // What is under way gives room when it has ended; where nothing is, there will never be any.
+  d.full = done.status == ActionStatus::no_memory && (d.patient > 0 || d.normal > 0 || !d.flying.empty());
+  update_room(id);
+  const auto failure = d.full                                  ? Book::Failure::no_room
+                       : done.status == ActionStatus::too_late ? Book::Failure::late
+                                                               : Book::failure_of(done.status);
   for (const RequestId request : flight.requests) {
     const std::uint32_t index = *kept_by_id_.find(request);
     if (success || kept_[index].gone)

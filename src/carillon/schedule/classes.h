@@ -113,8 +113,9 @@ class Classed final : public Scheduler {
     std::uint64_t taken = 0;     // of these
     int best_effort = 1;
     EdfQueue urgent;
-    std::vector<std::uint32_t> flying;   // real-time INFERs, in the order of sending
-    int patient = 0;                     // best-effort INFERs
+    std::vector<std::uint32_t> flying;  // real-time INFERs, in the order of sending
+    int patient = 0;                    // best-effort INFERs
+    bool full = false;  // an INFER of the layer found no room for its tensors, and nothing has ended since
     std::uint32_t normal = 0;            // the policy's INFERs, as far as they are followed
     BusyShare busy;                      // by real-time runs
     std::vector<Action> held;            // the policy's, in order: see must_wait()
@@ -192,7 +193,7 @@ class Classed final : public Scheduler {
     return models_[model.index()].patient_times.of(*models_[model.index()].info, batch);
   }
   bool has_room(const Device& device) const {
-    return device.alive && device.patient < 2 * device.best_effort;
+    return device.alive && !device.full && device.patient < 2 * device.best_effort;
   }
   void update_room(DeviceId device);
   void update_patient(ModelId model);

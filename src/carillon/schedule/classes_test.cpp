@@ -410,6 +410,42 @@ TEST(Classed, WhatWaitsPatientlyWaitsForItsDeadlineOnly) {
   EXPECT_EQ(d.wake, never) << "the last one waits for as long as it takes";
 }
 
+// An INFER that finds no room for its tensors beside others' has not failed: it waits until one of these
+// ends.
+TEST(Classed, WithoutRoomForItsTensorsARunWaits) {
+  Driven d({model(0)});
+  const RequestId waits = d.ask(Class::best_effort);
+  Infer unlucky = d.one<Infer>();
+  for (int i = 0; i < 10; ++i) {
+    d.ask(Class::best_effort);
+    const Infer other = d.one<Infer>();
+    d.done(unlucky.id, ActionStatus::no_memory);
+    EXPECT_TRUE(d.quiet()) << "it would fare no better at once";
+    d.done(other.id);
+    unlucky = d.one<Infer>();
+    EXPECT_EQ(unlucky.requests, std::vector{waits});
+  }
+}
+
+TEST(Classed, ARealTimeRunWithoutRoomGoesWhenAnotherHasEnded) {
+  Driven d({model(0)});
+  d.ask(Class::best_effort);
+  const Infer patient = d.one<Infer>();
+  const RequestId urgent = d.ask(Class::real_time, 0, at(1s));
+  d.done(d.one<Infer>().id, ActionStatus::no_memory);
+  EXPECT_TRUE(d.quiet());
+  d.done(patient.id);
+  EXPECT_EQ(d.one<Infer>().requests, std::vector{urgent});
+}
+
+TEST(Classed, WhatHasNoRoomAloneIsRefused) {
+  Driven d({model(0)});
+  d.ask(Class::best_effort);
+  for (int i = 0; i < 2; ++i) d.done(d.one<Infer>().id, ActionStatus::no_memory);
+  d.done(d.one<Infer>().id, ActionStatus::no_memory);
+  EXPECT_EQ(d.one<Refuse>().reason, Reason::device_failed);
+}
+
 // --- Residence
 
 TEST(Classed, RealTimeModelsAreLoadedAndKept) {

@@ -90,8 +90,12 @@ void apply(const Placement& placement, const std::string& who, std::vector<std::
 }
 
 bool raise_priority() {
+  return raise_priority(pthread_self());
+}
+
+bool raise_priority(std::thread::native_handle_type thread) {
   const sched_param parameters{};
-  return pthread_setschedparam(pthread_self(), SCHED_OTHER, &parameters) == 0;
+  return pthread_setschedparam(thread, SCHED_OTHER, &parameters) == 0;
 }
 
 void lower_priority(const Placement& placement) {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "carillon/device/class_streams.h"
@@ -55,6 +56,8 @@ void apply(const Placement& placement, const std::string& who, std::vector<std::
 // Of the calling thread, which is idle: to normal priority, and back where `placement` says so. False where
 // the system refuses.
 bool raise_priority();
+// The same of another thread, which goes on.
+bool raise_priority(std::thread::native_handle_type thread);
 void lower_priority(const Placement& placement);
 
 }  // namespace carillon::worker

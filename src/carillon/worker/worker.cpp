@@ -143,6 +143,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     const Executor executor;
     std::string name;
     int threads = 1;
+    pthread_t runner{};   // best effort: the thread that runs it
     bool raises = false;  // best effort: the thread that runs it may have normal priority for a while
     std::unique_ptr<engine::Team> team;  // helps the stream's thread; nullptr: nobody does
     std::unique_ptr<engine::Stream> stream;
@@ -444,6 +445,7 @@ void WorkerImpl::make_streams(const Options& options) {
       // Its own thread takes the worker's lock, so only the one that runs kernels is of low priority.
       stream.on_runner = [this, nth, &exec] {
         const Placement& place = places_.best_effort[static_cast<std::size_t>(nth)];
+        exec.runner = pthread_self();
         apply(place, exec.name, notes_);
         exec.raises = !place.idle || raise_priority();
         if (exec.raises)
@@ -944,7 +946,12 @@ std::uint32_t WorkerImpl::retire() {
     next = life_.load() + 1;
     life_.store(next);
     for (const auto& exec : execs_)
-      if (const auto running = core_.running(exec->executor)) exec->stream->evict(infer(*running).launch);
+      if (const auto running = core_.running(exec->executor)) {
+        exec->stream->evict(infer(*running).launch);
+        // Of the lowest priority it might not come to see that for long, where all cores are busy.
+        if (exec->raises && exec->index >= device::ClassStreams::first_best_effort)
+          raise_priority(exec->runner);
+      }
     core_.retire();
     std::ranges::fill(best_effort_open_, 0);
     std::erase_if(results_, [](const ActionResult& result) { return !Measuring::owns(result.id); });
