@@ -140,7 +140,9 @@ TimePoint Mirror::ready_at(DeviceId id, ModelId model, TimePoint now) const {
 bool Mirror::load_overdue(DeviceId id, ModelId model, TimePoint now) const {
   const Device& d = device(id);
   const OnDevice* on = find(d, model);
-  return on != nullptr && on->residence == Residence::loading && d.load.end_of(on->load_action, now) <= now;
+  // Behind another that is overdue it ends nobody knows when, too.
+  return on != nullptr && on->residence == Residence::loading &&
+         (d.load.overdue(now) || d.load.end_of(on->load_action, now) <= now);
 }
 
 Duration Mirror::load_estimate(DeviceId id, ModelId model) const {
