@@ -11,6 +11,20 @@ endif()
 # libdnnl names no folder for what it needs itself (the runtime of its compiler), which lies beside it. A program's
 # RPATH is looked at for that too, its RUNPATH is not.
 add_link_options(-Wl,--disable-new-dtags)
+
+# OpenVINO's C++ libraries and headers, as its Python package has them. The program runs without.
+file(GLOB carillon_openvino_home ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/openvino)
+file(GLOB carillon_openvino_library ${carillon_openvino_home}/libs/libopenvino.so*)
+if(carillon_openvino_library)
+  add_library(OpenVINO::runtime SHARED IMPORTED GLOBAL)
+  set_target_properties(OpenVINO::runtime PROPERTIES
+    IMPORTED_LOCATION ${carillon_openvino_library}
+    INTERFACE_INCLUDE_DIRECTORIES ${carillon_openvino_home}/include)
+else()
+  message(STATUS "OpenVINO was not found in ${CMAKE_SOURCE_DIR}/.venv: models that the engine lacks operators for will "
+    "not be served (tools/setup installs it)")
+endif()
+
 find_package(Protobuf REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)

@@ -195,8 +195,8 @@ int run_profile(const ProfileArguments& arguments) {
   if (arguments.interference) return measure_together(arguments);
   if (arguments.kernels && arguments.device.device != "cpu")
     return fail_profile(exit_usage,
-                        {ErrorCode::invalid_argument, "--kernels measures on --device cpu, not on '" +
-                                                          arguments.device.device + "'"});
+                        {ErrorCode::invalid_argument,
+                         "--kernels measures on --device cpu, not on '" + arguments.device.device + "'"});
   const SteadyClock clock;
   auto device = server::make_device(arguments.device, clock);
   if (!device) return fail_profile(exit_usage, device.error());
@@ -231,9 +231,9 @@ int run_profile(const ProfileArguments& arguments) {
       const controller::LoadTarget target{
           .engine = device->engine.get(),
           .worker = worker->get(),
+          .second = device->second.get(),
           .stop_cost = arguments.kernels ? std::optional(arguments.stop_cost) : std::nullopt};
-      auto model =
-          controller::prepare_model(entry, version, {&target, 1}, ModelId{next}, [](const auto&) {});
+      auto model = controller::prepare_model(entry, version, {&target, 1}, ModelId{next}, [](const auto&) {});
       if (!model) return std::unexpected(model.error());
       ++next;
       fmt::print(stderr, ", measuring batch");

@@ -42,76 +42,131 @@ class SmallerBatches final : public engine::CompiledModel {
   std::vector<int> sizes_;
 };
 
-// Whether the first dimension of every input is open in the file, and the same where it has a name.
-bool may_batch(const graph::OnnxGraph& source) {
-  const std::string* symbol = nullptr;
-  return !source.inputs.empty() &&
-         std::ranges::all_of(source.inputs, [&](const graph::OnnxGraph::Input& input) {
-           if (!input.ranked || input.dimensions.empty() || input.dimensions.front().extent >= 0)
-             return false;
-           const std::string& here = input.dimensions.front().symbol;
-           if (here.empty()) return true;
-           if (symbol == nullptr) symbol = &here;
-           return here == *symbol;
-         });
-}
-
 using Imported = Result<std::shared_ptr<const graph::Model>>;
 
-Imported import(const repository::ModelConfig& config, const std::filesystem::path& file) {
-  const auto source = graph::read_onnx(file);
-  if (!source) return std::unexpected(source.error());
+graph::ImportOptions import_options(const repository::ModelConfig& config) {
   graph::ImportOptions options{.input_shapes = {},
                                .lengths = config.lengths,
                                .open = config.lengths.empty(),
-                               .batched = config.max_batch_size > 0};
+                               .batched = config.max_batch_size > 0,
+                               .batch_from_file = config.batch_from_file};
   for (const graph::TensorSpec& input : config.inputs)
     options.input_shapes.emplace_back(input.name, input.shape);
-  const auto with = [&](bool batched) {
-    options.batched = batched;
-    auto model = graph::make_model(*source, options);
-    return model ? std::move(model)
-                 : Imported(in_context("model file '" + file.string() + "'", model.error()));
-  };
-  if (!config.batch_from_file) return with(options.batched);
-  // Nobody says whether it batches: it does where all inputs begin with one open dimension, and the outputs
-  // follow it.
-  if (!may_batch(*source)) return with(false);
-  Imported batched = with(true);
-  if (batched) return batched;
-  Imported whole = with(false);
-  // What is wrong is what the attempt says that the file is made for; the other fails at the inputs.
-  return whole ? std::move(whole) : std::move(batched);
+  return options;
+}
+
+Imported import(const repository::ModelConfig& config, const std::filesystem::path& file) {
+  auto source = graph::read_onnx(file);
+  if (!source) return std::unexpected(source.error());
+  auto model = graph::make_model(*std::move(source), import_options(config));
+  if (!model) return in_context("model file '" + file.string() + "'", model.error());
+  return model;
 }
 
 using Compiled = std::shared_ptr<const engine::CompiledModel>;
 
+std::string engine_text(engine::ReadingEngine& engine, const std::string& reason) {
+  return std::string(engine.name()) + " " + engine.version() + " runs it: " + reason;
+}
+
 // A best-effort model's runs are to stop inside kernels; it may cost them so much.
 constexpr double best_effort_stop_cost = 0.02;
 
-Result<std::vector<Compiled>> import_and_compile(repository::ModelConfig& config,
-                                                 const std::filesystem::path& file,
-                                                 std::span<const LoadTarget> targets, const Doing& doing) {
+struct Made {
+  repository::ModelConfig config;  // complete
+  std::vector<Compiled> compiled;  // a target each
+};
+
+Result<Made> complete_and_compile(repository::ModelConfig config, const graph::Model& model,
+                                  std::span<const LoadTarget> targets, bool second) {
+  auto completed = repository::complete_config(std::move(config), model);
+  if (!completed) return std::unexpected(completed.error());
+  Made out{.config = std::move(*completed), .compiled = {}};
+  const bool best_effort = out.config.model_class == "best_effort";
+  for (const LoadTarget& target : targets) {
+    engine::Engine& engine = second ? *target.second : *target.engine;
+    auto compiled = engine.compile(
+        model,
+        {.batch_sizes = out.config.batch_sizes,
+         .precision = out.config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
+         .pads = out.config.padding,
+         .one_thread = best_effort,
+         .stop_cost = target.stop_cost ? target.stop_cost
+                      : best_effort    ? std::optional(best_effort_stop_cost)
+                                       : std::nullopt});
+    if (!compiled) return std::unexpected(compiled.error());
+    out.compiled.push_back(std::move(*compiled));
+  }
+  return out;
+}
+
+Result<Made> make_by_own(const repository::ModelConfig& config, const std::filesystem::path& file,
+                         std::span<const LoadTarget> targets, const Doing& doing) {
   doing("reading " + file.string());
   const auto model = import(config, file);
   if (!model) return std::unexpected(model.error());
-  auto completed = repository::complete_config(std::move(config), **model);
-  if (!completed) return std::unexpected(completed.error());
-  config = std::move(*completed);
   doing("compiling");
-  std::vector<Compiled> out;
-  for (const LoadTarget& target : targets) {
-    auto compiled = target.engine->compile(
-        **model, {.batch_sizes = config.batch_sizes,
-                  .precision = config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
-                  .pads = config.padding,
-                  .stop_cost = target.stop_cost                      ? target.stop_cost
-                               : config.model_class == "best_effort" ? std::optional(best_effort_stop_cost)
-                                                                     : std::nullopt});
-    if (!compiled) return std::unexpected(compiled.error());
-    out.push_back(std::move(*compiled));
+  return complete_and_compile(config, **model, targets, false);
+}
+
+// What `taken` says of the memory that it has beside the caches.
+std::string memory_text(Bytes taken) {
+  return taken.count == 0 ? "" : ", in about " + to_text(taken) + " of memory beside the caches";
+}
+
+Result<Made> make_by_second(const repository::ModelConfig& config, const std::filesystem::path& file,
+                            std::span<const LoadTarget> targets, const Doing& doing,
+                            std::vector<std::string>& notes) {
+  engine::ReadingEngine& engine = *targets.front().second;
+  const std::string name(engine.name());
+  doing("reading " + file.string() + " by " + name);
+  const auto model = engine.read(file, import_options(config));
+  if (!model) return std::unexpected(model.error());
+  doing("compiling by " + name);
+  auto made = complete_and_compile(config, **model, targets, true);
+  if (made)
+    notes.push_back("it runs on " + name + " " + engine.version() +
+                    memory_text(engine.taken(*made->compiled.front())) +
+                    "; a run there is not stopped before its end");
+  return made;
+}
+
+// The second engine of all targets, where they have one.
+engine::ReadingEngine* second_of(std::span<const LoadTarget> targets) {
+  const bool all = std::ranges::all_of(targets, [](const LoadTarget& t) { return t.second != nullptr; });
+  return all ? targets.front().second : nullptr;
+}
+
+// By our own engine; by the other where the config or the file's format asks for it, or ours cannot.
+Result<Made> import_and_compile(const repository::ModelConfig& config, const std::filesystem::path& file,
+                                std::span<const LoadTarget> targets, const Doing& doing,
+                                PreparedModel& prepared) {
+  engine::ReadingEngine* const second = second_of(targets);
+  const bool format = second != nullptr && second->reads_alone(file);
+  if (config.engine == "openvino" || format) {
+    if (second == nullptr)
+      return fail(ErrorCode::unsupported, "parameter engine is 'openvino', which this device does not have");
+    if (format && config.engine == "carillon")
+      return fail(ErrorCode::unsupported, "parameter engine is 'carillon', which reads ONNX files; '" +
+                                              file.filename().string() + "' is for openvino alone");
+    auto made = make_by_second(config, file, targets, doing, prepared.notes);
+    if (made)
+      prepared.second_engine =
+          engine_text(*second, format ? "its file is for that alone" : "its config says so");
+    return made;
   }
-  return out;
+  auto made = make_by_own(config, file, targets, doing);
+  if (made || second == nullptr || config.engine == "carillon") return made;
+  const Error own = made.error();
+  if (own.code != ErrorCode::unsupported && own.code != ErrorCode::invalid_argument) return made;
+  // Who wrote the config is to hear what is wrong with it from the engine that says it best: ours.
+  auto other = make_by_second(config, file, targets, doing, prepared.notes);
+  if (!other)
+    return fail(own.code, own.message + "; and " + std::string(second->name()) +
+                              " does not run it either: " + other.error().message);
+  prepared.second_engine = engine_text(*second, own.message);
+  prepared.notes.push_back("the reason: " + own.message);
+  return other;
 }
 
 // The most batch sizes, from the smallest on, that fit the worker; `notes` say what is left out.
@@ -190,25 +245,27 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
                                     const repository::ModelVersion& version,
                                     std::span<const LoadTarget> targets, ModelId id, const Doing& doing) {
   CARILLON_ASSERT(entry.config.has_value() && !targets.empty());
-  PreparedModel out{.id = id, .config = *entry.config, .compiled = nullptr, .notes = {}};
+  PreparedModel out{.id = id, .config = *entry.config, .compiled = nullptr, .second_engine = "", .notes = {}};
   std::vector<Compiled> compiled;
   try {
-    auto made = import_and_compile(out.config, version.file, targets, doing);
+    auto made = import_and_compile(*entry.config, version.file, targets, doing, out);
     if (!made) return std::unexpected(made.error());
-    compiled = std::move(*made);
+    out.config = std::move(made->config);
+    compiled = std::move(made->compiled);
   } catch (const std::exception& error) {
     // Most likely memory: a file may ask for more than there is, and must not end the server.
     return fail(ErrorCode::resource_exhausted,
                 std::string("while reading and compiling it: ") + error.what());
   }
   std::vector<int> sizes(compiled.front()->batch_sizes().begin(), compiled.front()->batch_sizes().end());
+  std::vector<std::string> left_out;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     std::vector<std::string> notes;
     const auto fit = sizes_that_fit(*targets[i].worker, compiled[i], notes);
     if (!fit) return std::unexpected(fit.error());
     if (*fit >= sizes.size()) continue;
     sizes.resize(*fit);
-    out.notes = std::move(notes);
+    left_out = std::move(notes);
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (sizes.size() < compiled[i]->batch_sizes().size())
@@ -216,6 +273,7 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
     if (auto added = targets[i].worker->add_model(id, compiled[i]); !added)
       return std::unexpected(added.error());
   }
+  out.notes.insert(out.notes.end(), left_out.begin(), left_out.end());
   out.compiled = std::move(compiled.front());
   out.config.batch_sizes = std::move(sizes);
   return out;
@@ -314,6 +372,7 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
     for (const repository::ModelVersion& version : entry.versions) {
       view.version = version.version;
       view.config = *entry.config;
+      view.reason.clear();
       progress.model = label_of(entry.name, version.version);
       auto model = prepare_model(entry, version, targets, controller.next_model(), tell);
       if (!model) {
@@ -321,6 +380,7 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
         continue;
       }
       view.config = model->config;
+      view.reason = model->second_engine;
       for (const std::string& note : model->config.ignored)
         report.notes.push_back(progress.model + ": ignored: " + note);
       for (const std::string& note : model->notes) report.notes.push_back(progress.model + ": " + note);

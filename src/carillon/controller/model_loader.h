@@ -13,6 +13,7 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/controller.h"
 #include "carillon/engine/engine.h"
+#include "carillon/engine/reading_engine.h"
 #include "carillon/profile/profile.h"
 #include "carillon/repository/repository.h"
 #include "carillon/schedule/scheduler.h"
@@ -24,8 +25,9 @@ namespace carillon::controller {
 struct LoadTarget {
   engine::Engine* engine = nullptr;
   worker::Worker* worker = nullptr;
-  bool like_the_last = false;  // the target before it: what is measured there is true here
-  std::optional<double> stop_cost{};  // see engine::CompileOptions
+  engine::ReadingEngine* second = nullptr;  // for models that `engine` cannot run; there may be none
+  bool like_the_last = false;               // the target before it: what is measured there is true here
+  std::optional<double> stop_cost{};        // see engine::CompileOptions
 };
 
 // One version of a model, imported, compiled and known to the workers.
@@ -33,7 +35,10 @@ struct PreparedModel {
   ModelId id;
   repository::ModelConfig config;  // complete; batch_sizes are those that fit all workers
   std::shared_ptr<const engine::CompiledModel> compiled;  // for the first of them
-  std::vector<std::string> notes;                         // what could not be had, and what was done instead
+  // Why the targets' second engine runs it: "OpenVINO 2026.4.1 runs it: <what the first could not>"; empty
+  // where the first does.
+  std::string second_engine;
+  std::vector<std::string> notes;  // what could not be had, and what was done instead
 };
 
 // Called as the work goes on, for people: "compiling", "measuring batch 4", "ready", "not ready: ...".
@@ -46,10 +51,11 @@ struct LoadProgress {
 using LoadObserver = std::function<void(const LoadProgress&)>;
 using Doing = std::function<void(std::string)>;
 
-// Imports `version` of `entry` (whose config is no error), completes its config, compiles it and registers it
-// with each target's worker (of one, at least) as `id`, the next that they expect. A batch size that does not
-// fit a worker's workspace or I/O cache is left out, with a note. The ONNX weights are let go before this
-// returns. After an error `id` is still free.
+// Imports `version` of `entry` (whose config is no error), completes its config, compiles it, by the targets'
+// second engine where the first cannot or the config says so, and registers it with each target's worker (of
+// one, at least) as `id`, the next that they expect. A batch size that does not fit a worker's workspace or
+// I/O cache is left out, with a note. The ONNX weights are let go before this returns. After an error `id` is
+// still free.
 Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
                                     const repository::ModelVersion& version,
                                     std::span<const LoadTarget> targets, ModelId id, const Doing& doing);

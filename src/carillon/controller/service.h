@@ -24,7 +24,7 @@ struct ModelView {
   std::string name;
   std::int64_t version = 1;
   bool ready = false;
-  std::string reason;     // why it is not ready
+  std::string reason;  // why it is not ready; where it is, what is to be known: that another engine runs it
   bool left_out = false;  // not ready because it is not wanted here: nothing is wrong with it
   ModelId id;             // meaningful where ready
   repository::ModelConfig config;

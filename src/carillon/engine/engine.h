@@ -29,6 +29,9 @@ struct CompileOptions {
                                16};  // ascending, distinct, each >= 1; {1} for a model without a batch
   Precision precision = Precision::f32;
   bool pads = false;  // see CompiledModel::pads()
+  // Runs use the calling thread alone. For engines whose threads are their own: those of others come with a
+  // run's Team.
+  bool one_thread = false;
   // For runs that are to be stopped inside kernels soon: kernels are divided into parts that cost a run at
   // most this share of its time, in [0, 1], by what is measured: where five divisions in turn, each into
   // fewer parts, seem to cost more, a last one is taken unmeasured. That takes some seconds for each plan, on

@@ -88,7 +88,9 @@ Onnx pair() {
   Onnx m;
   m.input("a", {"batch", "m", "4"}).input("b", {"batch", "n", "4"});
   m.node("Transpose", {"b"}, {"bt"}).set("perm", std::vector<std::int64_t>{0, 2, 1});
-  m.node("MatMul", {"a", "bt"}, {"y"}).node("ReduceMean", {"a"}, {"mean"}).set("axes", std::vector<std::int64_t>{1});
+  m.node("MatMul", {"a", "bt"}, {"y"})
+      .node("ReduceMean", {"a"}, {"mean"})
+      .set("axes", std::vector<std::int64_t>{1});
   return m.output("y").output("mean");
 }
 

@@ -70,6 +70,9 @@ struct ImportOptions {
   bool open = false;
   // False: the model has no batch dimension (max_batch_size 0): symbolic dimension 0 is not a batch.
   bool batched = true;
+  // Nobody says whether it batches (`batched` is not heeded): it does where all inputs begin with one open
+  // dimension, and the outputs follow it.
+  bool batch_from_file = false;
 };
 
 // An imported ONNX model: parsed, its operators and types known to be supported, its weights in memory.

@@ -76,6 +76,23 @@ Result<int> find_opset(const onnx::ModelProto& model) {
   return static_cast<int>(version);
 }
 
+Result<std::vector<Dimension>> dimensions_of(const onnx::TensorShapeProto& shape, const std::string& where) {
+  if (shape.dim_size() > 64)
+    return invalid(where + " has " + std::to_string(shape.dim_size()) + " dimensions");
+  std::vector<Dimension> out;
+  for (const auto& dim : shape.dim()) {
+    if (!dim.has_dim_value()) {
+      out.push_back({-1, dim.dim_param()});
+      continue;
+    }
+    if (dim.dim_value() < -1 || dim.dim_value() > (std::int64_t{1} << 40))
+      return invalid(where + " has an extent of " + std::to_string(dim.dim_value()));
+    // Some exporters write 0 or -1 for "not known".
+    out.push_back({dim.dim_value() <= 0 ? -1 : dim.dim_value(), ""});
+  }
+  return out;
+}
+
 // Graphs in graphs may go this deep; beyond it no exporter goes, and recursion is ours to bound.
 constexpr std::size_t deepest_scope = 16;
 
@@ -186,21 +203,11 @@ class Importer {
       if (!type) return in_context(where, type.error());
       if (*type == DataType::string)
         return fail(ErrorCode::unsupported, where + ": tensors of type string are not supported");
-      OnnxGraph::Input input{.id = *id, .type = *type, .ranked = tensor.has_shape()};
-      if (tensor.shape().dim_size() > 64)
-        return invalid(where + " has " + std::to_string(tensor.shape().dim_size()) + " dimensions");
-      for (const auto& dim : tensor.shape().dim()) {
-        if (!dim.has_dim_value()) {
-          input.dimensions.push_back({-1, dim.dim_param()});
-          continue;
-        }
-        if (dim.dim_value() < 0 || dim.dim_value() > (std::int64_t{1} << 40))
-          return invalid(where + " has an extent of " + std::to_string(dim.dim_value()));
-        // Some exporters write 0 for "not known".
-        input.dimensions.push_back({dim.dim_value() == 0 ? -1 : dim.dim_value(), ""});
-      }
+      auto dimensions = dimensions_of(tensor.shape(), where);
+      if (!dimensions) return std::unexpected(dimensions.error());
       graph().inputs.push_back(*id);
-      out_.inputs.push_back(std::move(input));
+      out_.inputs.push_back(
+          {.id = *id, .type = *type, .ranked = tensor.has_shape(), .dimensions = *std::move(dimensions)});
     }
     return {};
   }
@@ -485,19 +492,112 @@ Result<OnnxGraph> read_checked(const std::filesystem::path& file) {
   return imported;
 }
 
-}  // namespace
+// That all external data of a graph or of a function's nodes are where they may be.
+class DataLocations {
+ public:
+  explicit DataLocations(const std::filesystem::path& folder) : reader_(folder) {}
 
-Result<OnnxGraph> read_onnx(const std::filesystem::path& file) {
+  Result<> check(const onnx::GraphProto& graph) {
+    for (const auto& tensor : graph.initializer())
+      if (auto ok = check(tensor); !ok) return ok;
+    for (const auto& tensor : graph.sparse_initializer())
+      if (auto ok = check(tensor); !ok) return ok;
+    return check(graph.node());
+  }
+  Result<> check(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+    for (const auto& node : nodes)
+      for (const auto& attribute : node.attribute())
+        if (auto ok = check(attribute); !ok) return ok;
+    return {};
+  }
+  std::uint64_t bytes() const { return reader_.external_bytes(); }
+
+ private:
+  Result<> check(const onnx::AttributeProto& attribute) {
+    if (auto ok = check(attribute.t()); !ok) return ok;
+    for (const auto& tensor : attribute.tensors())
+      if (auto ok = check(tensor); !ok) return ok;
+    if (auto ok = check(attribute.sparse_tensor()); !ok) return ok;
+    for (const auto& tensor : attribute.sparse_tensors())
+      if (auto ok = check(tensor); !ok) return ok;
+    // As deep as protobuf lets messages be.
+    if (attribute.has_g())
+      if (auto ok = check(attribute.g()); !ok) return ok;
+    for (const auto& graph : attribute.graphs())
+      if (auto ok = check(graph); !ok) return ok;
+    return {};
+  }
+  Result<> check(const onnx::SparseTensorProto& tensor) {
+    if (auto ok = check(tensor.values()); !ok) return ok;
+    return check(tensor.indices());
+  }
+  Result<> check(const onnx::TensorProto& tensor) {
+    auto ok = reader_.locate(tensor);
+    if (!ok) return in_context("tensor '" + tensor.name().substr(0, 100) + "'", ok.error());
+    return ok;
+  }
+
+  TensorReader reader_;
+};
+
+Result<OnnxOutline> outline(const std::filesystem::path& file) {
+  onnx::ModelProto model;
+  auto size = parse_file(file, model);
+  if (!size) return std::unexpected(size.error());
+  if (!model.has_graph()) return invalid("it is not an ONNX model: it holds no graph");
+  DataLocations locations(file.parent_path());
+  if (auto ok = locations.check(model.graph()); !ok) return std::unexpected(ok.error());
+  for (const auto& function : model.functions())
+    if (auto ok = locations.check(function.node()); !ok) return std::unexpected(ok.error());
+  OnnxOutline out{.name = is_utf8(model.graph().name()) ? model.graph().name().substr(0, longest_name) : "",
+                  .inputs = {},
+                  .bytes_on_disk = *size + locations.bytes()};
+  std::set<std::string> set;
+  for (const auto& tensor : model.graph().initializer()) set.insert(tensor.name());
+  for (const auto& tensor : model.graph().sparse_initializer()) set.insert(tensor.values().name());
+  for (const auto& proto : model.graph().input()) {
+    if (set.contains(proto.name())) continue;
+    const std::string where = "input '" + proto.name().substr(0, longest_name) + "'";
+    if (!is_utf8(proto.name())) return invalid("an input's name is not UTF-8");
+    if (!proto.type().has_tensor_type())
+      return fail(ErrorCode::unsupported,
+                  where + " is not a tensor; sequences, maps and optionals are not supported");
+    const auto& tensor = proto.type().tensor_type();
+    auto type = from_onnx_type(tensor.elem_type());
+    if (!type) return in_context(where, type.error());
+    auto dimensions = dimensions_of(tensor.shape(), where);
+    if (!dimensions) return std::unexpected(dimensions.error());
+    out.inputs.push_back({.name = proto.name(),
+                          .type = *type,
+                          .ranked = tensor.has_shape(),
+                          .dimensions = *std::move(dimensions)});
+  }
+  return out;
+}
+
+// What `read` makes of `file`, its failures put into words.
+template <typename Read>
+auto reading(const std::filesystem::path& file, const Read& read) -> decltype(read(file)) {
   const std::string where = "model file '" + file.string() + "'";
   try {
-    auto imported = read_checked(file);
-    if (!imported) return in_context(where, imported.error());
-    return imported;
+    auto made = read(file);
+    if (!made) return in_context(where, made.error());
+    return made;
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::resource_exhausted, where + ": not enough memory to read it");
   } catch (const std::exception& error) {  // protobuf, the file system library
     return invalid(where + ": " + error.what());
   }
+}
+
+}  // namespace
+
+Result<OnnxGraph> read_onnx(const std::filesystem::path& file) {
+  return reading(file, read_checked);
+}
+
+Result<OnnxOutline> outline_onnx(const std::filesystem::path& file) {
+  return reading(file, outline);
 }
 
 }  // namespace carillon::graph

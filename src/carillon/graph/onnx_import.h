@@ -7,14 +7,9 @@
 
 #include "carillon/base/result.h"
 #include "carillon/graph/graph.h"
+#include "carillon/graph/signature.h"
 
 namespace carillon::graph {
-
-// One extent of an input: a number, or a symbol ("batch"; may be empty) where `extent` is -1.
-struct Dimension {
-  std::int64_t extent = -1;
-  std::string symbol;
-};
 
 // An ONNX file in the newest form of its operators, before shapes are known: only the types of constants are
 // set. Nodes are in an order in which every value is made before it is used.
@@ -41,5 +36,16 @@ struct OnnxGraph {
 
 // Reads and checks `file`; see import_onnx() for the errors.
 Result<OnnxGraph> read_onnx(const std::filesystem::path& file);
+
+// What a file takes, for who leaves its operators to another engine.
+struct OnnxOutline {
+  std::string name;
+  std::vector<Signature::Input> inputs;  // those that no initializer sets
+  std::uint64_t bytes_on_disk = 0;       // the file and its external data
+};
+
+// Errors: the file cannot be parsed, inputs that are no tensors of numbers, external data where import_onnx()
+// does not look for it, in whatever part of the file. Operators, and sizes in the file, are not looked at.
+Result<OnnxOutline> outline_onnx(const std::filesystem::path& file);
 
 }  // namespace carillon::graph

@@ -185,6 +185,19 @@ Result<TensorReader::File*> TensorReader::open(const std::string& location) {
   return files_.emplace(location, std::move(file)).first->second.get();
 }
 
+Result<> TensorReader::locate(const onnx::TensorProto& proto) {
+  if (proto.data_location() != onnx::TensorProto::EXTERNAL) return {};
+  std::string location;
+  for (const auto& entry : proto.external_data())
+    if (entry.key() == "location") {
+      location = entry.value();
+      // Readers differ in which of several they take.
+      if (auto opened = open(location); !opened) return std::unexpected(opened.error());
+    }
+  if (location.empty()) return invalid("external data: no location is given");
+  return {};
+}
+
 Result<SharedTensor> TensorReader::read_external(const onnx::TensorProto& proto, TensorType type) {
   std::string location;
   std::uint64_t offset = 0;

@@ -33,6 +33,10 @@ class TensorReader {
   // Errors do not name the tensor: the caller knows what it is.
   Result<SharedTensor> read(const onnx::TensorProto& proto);
 
+  // That the tensor's data, where they are external, are in a file that may be read. What is in the tensor is
+  // not looked at.
+  Result<> locate(const onnx::TensorProto& proto);
+
   // Bytes of the external files opened so far.
   std::uint64_t external_bytes() const;
 

@@ -19,6 +19,8 @@ inline constexpr std::size_t most_lengths = 64;  // that parameter lengths may l
 inline constexpr std::int64_t largest_length = 1 << 20;
 inline constexpr std::size_t most_plans = 512;  // batch sizes times lengths
 
+inline constexpr std::string_view default_file = "model.onnx";
+
 // What `config.pbtxt` says of a model, or what its ONNX file implies where there is none (Triton's layout and
 // names).
 struct ModelConfig {
@@ -31,10 +33,11 @@ struct ModelConfig {
   std::optional<Duration> slo;   // parameter slo_ms
   std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
   std::string precision = "f32";       // parameter precision: f32, bf16
-  std::vector<std::int64_t> lengths;   // parameter lengths: extents of what varies; ascending, often empty
+  std::string engine;  // parameter engine: carillon, openvino; empty: ours, or another where ours cannot
+  std::vector<std::int64_t> lengths;  // parameter lengths: extents of what varies; ascending, often empty
   bool padding = false;  // parameter padding: a request may be padded with zeros to the next of `lengths`
   std::string mask;      // parameter mask: the input that is 1 where a request is, 0 where it is padded
-  std::string file = "model.onnx";   // default_model_filename
+  std::string file{default_file};    // default_model_filename
   std::string serialized;            // the inference.ModelConfig message, completed, for the config endpoints
   std::vector<std::string> ignored;  // fields that the file sets and we do not heed, in words
   // Neither a batch size nor inputs are given: whether the model batches is for its file to say (it does if

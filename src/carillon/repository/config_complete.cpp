@@ -162,8 +162,10 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
   if (!message.ParseFromString(config.serialized))
     return fail(ErrorCode::internal, "the config's own message cannot be read");
   message.set_name(config.name);
-  if (message.platform().empty()) message.set_platform("onnxruntime_onnx");
+  // As Triton completes it: its OpenVINO backend has no platform.
   if (message.backend().empty()) message.set_backend("onnxruntime");
+  if (message.platform().empty() && message.backend() == "onnxruntime")
+    message.set_platform("onnxruntime_onnx");
   message.set_max_batch_size(config.max_batch_size);
   message.set_default_model_filename(config.file);
   if (message.version_policy().policy_choice_case() == inference::ModelVersionPolicy::POLICY_CHOICE_NOT_SET)

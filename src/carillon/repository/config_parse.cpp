@@ -170,9 +170,10 @@ Result<> check_fields(const Message& message, std::vector<std::string>& ignored)
     return fail(ErrorCode::unsupported,
                 "platform '" + message.platform() +
                     "' is not supported; ONNX models have 'onnxruntime_onnx', or none");
-  if (!message.backend().empty() && message.backend() != "onnxruntime")
-    return fail(ErrorCode::unsupported, "backend '" + message.backend() +
-                                            "' is not supported; ONNX models have 'onnxruntime', or none");
+  if (!message.backend().empty() && message.backend() != "onnxruntime" && message.backend() != "openvino")
+    return fail(ErrorCode::unsupported,
+                "backend '" + message.backend() +
+                    "' is not supported; ONNX models have 'onnxruntime', or none, OpenVINO's 'openvino'");
   return {};
 }
 
@@ -333,6 +334,12 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
       if (text != "f32" && text != "bf16")
         return invalid("parameter precision is '" + text + "'; it is f32 or bf16");
       config.precision = text;
+    } else if (key == "engine") {
+      if (text != "carillon" && text != "openvino")
+        return invalid("parameter engine is '" + text +
+                       "'; it is carillon or openvino; without it models that Carillon's own engine cannot "
+                       "run go to the other");
+      config.engine = text;
     } else if (key == "lengths") {
       auto lengths = read_lengths(text);
       if (!lengths) return std::unexpected(lengths.error());
@@ -405,6 +412,8 @@ Result<> read_names(const Message& message, std::string_view folder, ModelConfig
     return invalid("name is '" + message.name() + "', but the model's folder is '" + std::string(folder) +
                    "'; they must agree, or name be left out");
   config.name = folder;
+  // Triton's OpenVINO backend is the same engine; a parameter may say otherwise.
+  if (message.backend() == "openvino" && config.engine.empty()) config.engine = "openvino";
   const std::string& file = message.default_model_filename();
   if (file.empty()) return {};
   if (file == "." || file == ".." || file.find('/') != std::string::npos ||

@@ -118,6 +118,61 @@ Result<std::vector<std::int64_t>> select(const VersionPolicy& policy, const std:
   return all;
 }
 
+struct Format {
+  std::string_view extension;
+  std::string_view text;  // what to do about it
+};
+constexpr Format others[] = {
+    {".pt",
+     "a TorchScript or PyTorch file; export it in Python: torch.onnx.export(torch.jit.load('model.pt'), "
+     "(example,), 'model.onnx', dynamo=False)"},
+    {".pt2",
+     "an exported PyTorch program; export it in Python: "
+     "torch.onnx.export(torch.export.load('model.pt2').module(), (example,), 'model.onnx')"},
+    {".pth",
+     "PyTorch's weights alone; export the model in Python: torch.onnx.export(model, (example,), "
+     "'model.onnx')"},
+    {".plan", "a TensorRT engine, which is for one GPU; serve the ONNX file that it was built from"},
+    {".engine", "a TensorRT engine, which is for one GPU; serve the ONNX file that it was built from"},
+    {".graphdef",
+     "a TensorFlow graph; convert it: python -m tf2onnx.convert --graphdef model.graphdef "
+     "--output model.onnx"},
+    {".savedmodel",
+     "a TensorFlow model; convert it: python -m tf2onnx.convert --saved-model model.savedmodel "
+     "--output model.onnx"},
+    {".tflite",
+     "a TensorFlow Lite model; convert it: python -m tf2onnx.convert --tflite model.tflite --output "
+     "model.onnx"},
+    {".safetensors",
+     "weights alone; export the model in Python: torch.onnx.export(model, (example,), "
+     "'model.onnx')"},
+};
+
+// Where a version's file is, in one of the formats that are served: ONNX, else OpenVINO's IR.
+Result<fs::path> find_file(const fs::path& folder, const std::string& name, const fs::path& root) {
+  const fs::path file = folder / name;
+  std::error_code error;
+  if (name != default_file || fs::symlink_status(file, error).type() != fs::file_type::not_found) {
+    if (auto ok = check_file(file, root); !ok) return std::unexpected(ok.error());
+    // What OpenVINO's IR has its weights in.
+    if (file.extension() != ".xml") return file;
+  }
+  const fs::path ir = file.extension() == ".xml" ? file : folder / "model.xml";
+  if (fs::symlink_status(ir, error).type() != fs::file_type::not_found) {
+    for (const fs::path& part : {ir, fs::path(ir).replace_extension(".bin")})
+      if (auto ok = check_file(part, root); !ok) return std::unexpected(ok.error());
+    return ir;
+  }
+  for (const Format& other : others) {
+    const fs::path there = folder / ("model" + std::string(other.extension));
+    if (fs::symlink_status(there, error).type() != fs::file_type::not_found)
+      return fail(ErrorCode::unsupported, file.string() + " is not there, and " + there.filename().string() +
+                                              " beside it is " + std::string(other.text));
+  }
+  auto missing = check_file(file, root);
+  return missing ? Result<fs::path>(file) : std::unexpected(missing.error());
+}
+
 // All that can go wrong in one model's folder.
 Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, const fs::path& root,
                                std::vector<ModelVersion>& versions) {
@@ -136,9 +191,9 @@ Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, 
   const auto selected = select(parsed->versions, there, folder);
   if (!selected) return std::unexpected(selected.error());
   for (const std::int64_t version : *selected) {
-    const fs::path file = folder / std::to_string(version) / parsed->config.file;
-    if (auto ok = check_file(file, root); !ok) return std::unexpected(ok.error());
-    versions.push_back({version, file});
+    const auto file = find_file(folder / std::to_string(version), parsed->config.file, root);
+    if (!file) return std::unexpected(file.error());
+    versions.push_back({version, *file});
   }
   return std::move(parsed->config);
 }

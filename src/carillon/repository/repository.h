@@ -23,10 +23,11 @@ struct RepositoryEntry {
   std::vector<ModelVersion> versions;  // ascending; empty only where config holds an error
 };
 
-// Reads DIR/<model>/[config.pbtxt] and DIR/<model>/<version>/model.onnx for every model, in name order. One
-// bad model does not spoil the others: its entry holds the error. An error of the whole: DIR cannot be read.
-// Names of models and files, and symbolic links, never lead outside DIR. Plain files in DIR, hidden folders
-// and folders of a model that are not named by a positive integer are passed over.
+// Reads DIR/<model>/[config.pbtxt] and DIR/<model>/<version>/model.onnx (or OpenVINO's model.xml with
+// model.bin) for every model, in name order. One bad model does not spoil the others: its entry holds the
+// error. An error of the whole: DIR cannot be read. Names of models and files, and symbolic links, never lead
+// outside DIR. Plain files in DIR, hidden folders and folders of a model that are not named by a positive
+// integer are passed over.
 Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path& directory);
 
 }  // namespace carillon::repository

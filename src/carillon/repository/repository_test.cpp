@@ -115,6 +115,8 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
       {"max_batch_size: 99999999999999", ErrorCode::invalid_argument, "line 1, column "},
       {"platform: \"tensorrt_plan\"", ErrorCode::unsupported,
        "platform 'tensorrt_plan' is not supported; ONNX models have 'onnxruntime_onnx', or none"},
+      {"parameters { key: \"engine\" value { string_value: \"tvm\" } }", ErrorCode::invalid_argument,
+       "parameter engine is 'tvm'; it is carillon or openvino"},
       {"backend: \"python\"", ErrorCode::unsupported, "backend 'python' is not supported"},
       {"ensemble_scheduling { }", ErrorCode::unsupported, "ensembles are not supported"},
       {"sequence_batching { }", ErrorCode::unsupported, "sequence batching keeps state"},
@@ -494,6 +496,35 @@ TEST_F(RepositoryTest, AConfigErrorNamesItsFile) {
   fs::remove(root / "m/config.pbtxt");
   fs::create_directory(root / "m/config.pbtxt");
   EXPECT_EQ(error(), (root / "m/config.pbtxt").string() + " is not a regular file");
+}
+
+TEST_F(RepositoryTest, OpenVinosFilesAreTakenWhereThereIsNoOnnx) {
+  write("m/1/model.xml");
+  EXPECT_EQ(error(), (root / "m/1/model.bin").string() + " is not there");
+  write("m/1/model.bin");
+  auto entries = read();
+  ASSERT_TRUE(entries[0].config) << entries[0].config.error().message;
+  EXPECT_EQ(entries[0].versions[0].file, root / "m/1/model.xml");
+  write("m/1/model.onnx");
+  EXPECT_EQ(read()[0].versions[0].file, root / "m/1/model.onnx");
+  write("m/config.pbtxt", "backend: \"openvino\" default_model_filename: \"model.xml\"");
+  entries = read();
+  EXPECT_EQ(entries[0].versions[0].file, root / "m/1/model.xml");
+  EXPECT_EQ(entries[0].config->engine, "openvino");
+  fs::remove(root / "m/1/model.bin");
+  fs::create_symlink(base / "elsewhere.bin", root / "m/1/model.bin");
+  std::ofstream(base / "elsewhere.bin") << "secret";
+  EXPECT_NE(error().find("leads out of the repository"), std::string::npos) << error();
+}
+
+TEST_F(RepositoryTest, OtherFormatsAreRefusedWithWhatToDo) {
+  fs::create_directories(root / "m/1");
+  EXPECT_EQ(error(), (root / "m/1/model.onnx").string() + " is not there");
+  write("m/1/model.pt2");
+  EXPECT_NE(error().find("model.pt2 beside it is an exported PyTorch program"), std::string::npos) << error();
+  EXPECT_NE(error().find("torch.onnx.export(torch.export.load('model.pt2')"), std::string::npos) << error();
+  write("m/1/model.onnx");
+  EXPECT_TRUE(read()[0].config);
 }
 
 TEST_F(RepositoryTest, OneBadModelDoesNotSpoilTheOthers) {

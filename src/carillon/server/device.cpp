@@ -7,6 +7,7 @@
 
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/emulated/emulated_engine.h"
+#include "carillon/engine/openvino/openvino_engine.h"
 #include "carillon/profile/profile.h"
 #include "carillon/worker/placement.h"
 
@@ -75,6 +76,7 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
     device.engine = engine::make_cpu_engine({.threads = threads});
+    device.second = engine::make_openvino_engine({.threads = threads, .module = {}});
     device.worker.make_team = [engine = device.engine](int wanted) {
       return engine->make_team({.threads = wanted});
     };

@@ -7,6 +7,7 @@
 #include "carillon/base/result.h"
 #include "carillon/engine/emulated/breaker.h"
 #include "carillon/engine/engine.h"
+#include "carillon/engine/reading_engine.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::server {
@@ -28,7 +29,8 @@ struct DeviceArguments {
 
 struct Device {
   std::shared_ptr<engine::Engine> engine;
-  std::shared_ptr<engine::Breaker> breaker;  // of an emulated one; else null
+  std::shared_ptr<engine::ReadingEngine> second;  // for models that the first cannot run; null: there is none
+  std::shared_ptr<engine::Breaker> breaker;       // of an emulated one; else null
   worker::Options worker;
   std::string description;  // "cpu: AMD EPYC, 2 threads"
 };

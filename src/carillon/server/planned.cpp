@@ -67,7 +67,9 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   const auto tell = [&](const std::string& doing) {
     options.tell(fmt::format("{} at {:g}%: {}", workload.id, share_pct, doing));
   };
-  auto model = controller::prepare_model(mine, version, *device->engine, **worker, ModelId{0}, tell);
+  const controller::LoadTarget target{
+      .engine = device->engine.get(), .worker = worker->get(), .second = device->second.get()};
+  auto model = controller::prepare_model(mine, version, {&target, 1}, ModelId{0}, tell);
   if (!model) return std::unexpected(model.error());
   auto info = controller::seed_profile(*model, version.version, **worker, {}, tell);
   if (!info) return std::unexpected(info.error());

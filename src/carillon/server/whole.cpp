@@ -30,6 +30,7 @@ Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& opti
                              to_text(device.worker.io_cache), to_text(device.worker.workspace)));
     targets.push_back({.engine = device.engine.get(),
                        .worker = worker->get(),
+                       .second = device.second.get(),
                        .like_the_last = devices.like_the_last[i],
                        .stop_cost = options.stop_cost});
     workers.push_back(std::move(*worker));

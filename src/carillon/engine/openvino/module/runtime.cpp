@@ -1,0 +1,208 @@
+#include "carillon/engine/openvino/runtime.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <openvino/openvino.hpp>
+
+// OpenVINO's side of the boundary. Built as a module of its own; uses headers of ours alone.
+namespace carillon::engine::openvino {
+namespace {
+
+using graph::DataType;
+
+struct TypePair {
+  DataType ours;
+  ov::element::Type_t theirs;
+};
+constexpr TypePair types[] = {
+    {DataType::f32, ov::element::Type_t::f32},         {DataType::f16, ov::element::Type_t::f16},
+    {DataType::bf16, ov::element::Type_t::bf16},       {DataType::f64, ov::element::Type_t::f64},
+    {DataType::i8, ov::element::Type_t::i8},           {DataType::i16, ov::element::Type_t::i16},
+    {DataType::i32, ov::element::Type_t::i32},         {DataType::i64, ov::element::Type_t::i64},
+    {DataType::u8, ov::element::Type_t::u8},           {DataType::u16, ov::element::Type_t::u16},
+    {DataType::u32, ov::element::Type_t::u32},         {DataType::u64, ov::element::Type_t::u64},
+    {DataType::boolean, ov::element::Type_t::boolean},
+};
+
+// Runs `body`; what it throws becomes the answer.
+template <typename Body>
+std::string guarded(const Body& body) {
+  try {
+    body();
+    return {};
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.empty() ? "an exception without a text" : text;
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+ov::Shape shape_of(const graph::Shape& shape) {
+  return {shape.begin(), shape.end()};
+}
+
+ov::PartialShape open_shape_of(const graph::Shape& shape) {
+  std::vector<ov::Dimension> out;
+  for (const std::int64_t extent : shape) out.push_back(extent < 0 ? ov::Dimension() : ov::Dimension(extent));
+  return out;
+}
+
+std::string name_of(const ov::Output<const ov::Node>& port) {
+  // Of several names the one that the node has is the file's own.
+  const auto& names = port.get_names();
+  const std::string& friendly = port.get_node()->get_friendly_name();
+  if (names.contains(friendly)) return friendly;
+  return names.empty() ? friendly : *std::ranges::min_element(names);
+}
+
+std::vector<Port> ports_of(const std::vector<ov::Output<const ov::Node>>& theirs) {
+  std::vector<Port> out;
+  for (const auto& port : theirs) {
+    Port& made = out.emplace_back(Port{.name = name_of(port), .shape = {}});
+    const auto type =
+        std::ranges::find(types, ov::element::Type_t(port.get_element_type()), &TypePair::theirs);
+    made.known = type != std::end(types);
+    if (made.known) made.type = type->ours;
+    const ov::PartialShape& shape = port.get_partial_shape();
+    made.ranked = shape.rank().is_static();
+    if (!made.ranked) continue;
+    for (const ov::Dimension& extent : shape)
+      made.shape.push_back(extent.is_static() ? extent.get_length() : -1);
+  }
+  return out;
+}
+
+std::map<ov::Output<ov::Node>, ov::PartialShape> shapes_for(ov::Model& model,
+                                                            std::span<const graph::Shape> shapes) {
+  std::map<ov::Output<ov::Node>, ov::PartialShape> out;
+  for (std::size_t i = 0; i < shapes.size(); ++i) out[model.input(i)] = open_shape_of(shapes[i]);
+  return out;
+}
+
+class RequestOf final : public Request {
+ public:
+  explicit RequestOf(ov::CompiledModel& model)
+      : request_(model.create_infer_request()), inputs_(model.inputs()), outputs_(model.outputs()) {}
+
+  std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
+                  std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
+    return guarded([&] {
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        // Inputs are only read; tensors know no such thing.
+        request_.set_input_tensor(
+            i,
+            ov::Tensor(inputs_[i].get_element_type(), shape_of(shapes[i]),
+                       const_cast<std::byte*>(inputs[i])));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+      // Where the file leaves no extent open results are written where they are wanted. Else OpenVINO would
+      // want to choose the place.
+      for (std::size_t i = 0; i < outputs.size(); ++i)
+        if (fixed(i))
+          request_.set_output_tensor(
+              i, ov::Tensor(outputs_[i].get_element_type(), shape_of(output_shapes[i]), outputs[i]));
+      request_.infer();
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (fixed(i)) continue;
+        const ov::Tensor made = request_.get_output_tensor(i);
+        if (made.get_shape() != shape_of(output_shapes[i]))
+          throw std::runtime_error("output '" + name_of(outputs_[i]) + "' came out with shape " +
+                                   made.get_shape().to_string() + ", and not with " +
+                                   graph_text(output_shapes[i]) + " as its operators said");
+        if (made.get_byte_size() > 0) std::memcpy(outputs[i], made.data(), made.get_byte_size());
+      }
+    });
+  }
+
+ private:
+  bool fixed(std::size_t i) const { return outputs_[i].get_partial_shape().is_static(); }
+  static std::string graph_text(const graph::Shape& shape) { return shape_of(shape).to_string(); }
+
+  ov::InferRequest request_;
+  std::vector<ov::Output<const ov::Node>> inputs_, outputs_;
+};
+
+class CompiledOf final : public Compiled {
+ public:
+  explicit CompiledOf(ov::CompiledModel model) : model_(std::move(model)) {}
+  std::string make_request(std::unique_ptr<Request>& into) override {
+    return guarded([&] { into = std::make_unique<RequestOf>(model_); });
+  }
+
+ private:
+  ov::CompiledModel model_;
+};
+
+class NetworkOf final : public Network {
+ public:
+  NetworkOf(ov::Core& core, std::shared_ptr<ov::Model> model)
+      : core_(core),
+        model_(std::move(model)),
+        inputs_(ports_of(std::as_const(*model_).inputs())),
+        outputs_(ports_of(std::as_const(*model_).outputs())) {}
+
+  const std::vector<Port>& inputs() const override { return inputs_; }
+  const std::vector<Port>& outputs() const override { return outputs_; }
+
+  std::string shapes_at(std::span<const graph::Shape> inputs,
+                        std::vector<graph::Shape>& outputs) const override {
+    return guarded([&] {
+      const auto copy = model_->clone();
+      copy->reshape(shapes_for(*copy, inputs));
+      outputs.clear();
+      for (const Port& port : ports_of(std::as_const(*copy).outputs())) {
+        if (!port.ranked)
+          throw std::runtime_error("how many dimensions output '" + port.name + "' has depends on the data");
+        outputs.push_back(port.shape);
+      }
+    });
+  }
+
+  std::string compile(const Options& options, std::unique_ptr<Compiled>& into) const override {
+    return guarded([&] {
+      const auto copy = model_->clone();
+      copy->reshape(shapes_for(*copy, options.inputs));
+      into = std::make_unique<CompiledOf>(core_.compile_model(
+          copy, "CPU",
+          ov::AnyMap{ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY), ov::num_streams(1),
+                     ov::inference_num_threads(options.threads), ov::hint::enable_cpu_pinning(false),
+                     ov::hint::execution_mode(options.bf16 ? ov::hint::ExecutionMode::PERFORMANCE
+                                                           : ov::hint::ExecutionMode::ACCURACY),
+                     ov::hint::inference_precision(options.bf16 ? ov::element::bf16 : ov::element::f32)}));
+    });
+  }
+
+ private:
+  ov::Core& core_;
+  std::shared_ptr<ov::Model> model_;
+  std::vector<Port> inputs_, outputs_;
+};
+
+class RuntimeOf final : public Runtime {
+ public:
+  std::string version() const override {
+    const ov::Version version = ov::get_openvino_version();
+    const std::string text = version.buildNumber == nullptr ? "" : version.buildNumber;
+    return text.substr(0, text.find('-'));
+  }
+  std::string read(const std::string& file, std::unique_ptr<Network>& into) override {
+    return guarded([&] { into = std::make_unique<NetworkOf>(core_, core_.read_model(file)); });
+  }
+
+ private:
+  ov::Core core_;
+};
+
+}  // namespace
+}  // namespace carillon::engine::openvino
+
+extern "C" __attribute__((visibility("default"))) std::string carillon_openvino(
+    std::unique_ptr<carillon::engine::openvino::Runtime>& into);
+std::string carillon_openvino(std::unique_ptr<carillon::engine::openvino::Runtime>& into) {
+  using namespace carillon::engine::openvino;
+  return guarded([&] { into = std::make_unique<RuntimeOf>(); });
+}

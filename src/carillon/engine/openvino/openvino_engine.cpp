@@ -1,0 +1,463 @@
+#include "carillon/engine/openvino/openvino_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/engine/host/memory.h"
+#include "carillon/graph/onnx_import.h"
+#include "carillon/graph/signature.h"
+
+namespace carillon::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using graph::Shape;
+using graph::Signature;
+using graph::TensorSpec;
+
+// What OpenVINO says may be long (a stack of its own checks), and may quote the file.
+std::unexpected<Error> told(ErrorCode code, std::string text) {
+  constexpr std::size_t longest = 600;
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  if (text.size() > longest) text = text.substr(0, longest) + "...";
+  return fail(code, "OpenVINO: " + text);
+}
+
+// A model that was read, with what is asked of it from several threads.
+class SharedNetwork {
+ public:
+  SharedNetwork(std::unique_ptr<openvino::Network> network, std::shared_ptr<openvino::Runtime> runtime)
+      : runtime_(std::move(runtime)), network_(std::move(network)) {}
+
+  const std::vector<openvino::Port>& inputs() const { return network_->inputs(); }
+
+  Result<std::vector<TensorSpec>> outputs_at(const Signature::Question& question) {
+    const std::lock_guard lock(mutex_);
+    std::vector<Shape> shapes;
+    if (auto error = network_->shapes_at(question.inputs, shapes); !error.empty())
+      return told(ErrorCode::invalid_argument, std::move(error));
+    std::vector<TensorSpec> out;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const openvino::Port& port = network_->outputs()[i];
+      const std::string what = "output '" + port.name + "'";
+      if (!port.known) return fail(ErrorCode::unsupported, what + " is of a type that is not served");
+      if (std::ranges::any_of(shapes[i], [](std::int64_t extent) { return extent < 0; }))
+        return fail(ErrorCode::unsupported, what + " " + graph::to_text(shapes[i]) +
+                                                ": how long it is where -1 stands depends on the data; such "
+                                                "outputs are not served");
+      out.push_back({.name = port.name, .type = port.type, .shape = std::move(shapes[i])});
+    }
+    return out;
+  }
+
+  Result<std::unique_ptr<openvino::Compiled>> compile(const openvino::Network::Options& options) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<openvino::Compiled> out;
+    if (auto error = network_->compile(options, out); !error.empty())
+      return told(ErrorCode::unsupported, std::move(error));
+    return out;
+  }
+
+ private:
+  std::shared_ptr<openvino::Runtime> runtime_;  // outlives what it made
+  std::mutex mutex_;
+  std::unique_ptr<openvino::Network> network_;
+};
+
+class FileModel final : public graph::Model {
+ public:
+  FileModel(std::string name, std::shared_ptr<SharedNetwork> network, Signature signature)
+      : name_(std::move(name)), network_(std::move(network)), signature_(std::move(signature)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::vector<TensorSpec>& inputs() const override { return signature_.inputs(); }
+  const std::vector<TensorSpec>& outputs() const override { return signature_.outputs(); }
+  bool batched() const override { return signature_.batched(); }
+  std::span<const std::int64_t> lengths() const override { return signature_.lengths(); }
+  std::span<const std::string> free_dimensions() const override { return signature_.free().names(); }
+  std::span<const std::int64_t> reference() const override { return signature_.reference(); }
+  Result<graph::Graph> specialize(std::int64_t, std::int64_t) const override {
+    return fail(ErrorCode::unsupported, "the model was read by OpenVINO, which shows no graph");
+  }
+
+  const std::shared_ptr<SharedNetwork>& network() const { return network_; }
+  const Signature& signature() const { return signature_; }
+
+ private:
+  std::string name_;
+  std::shared_ptr<SharedNetwork> network_;
+  Signature signature_;
+};
+
+// A model that runs, and its requests, of which each run takes one.
+class Runner {
+ public:
+  Runner(std::shared_ptr<SharedNetwork> network, std::unique_ptr<openvino::Compiled> compiled)
+      : network_(std::move(network)), compiled_(std::move(compiled)) {}
+
+  Result<> run(std::span<const std::byte* const> inputs, std::span<const Shape> shapes,
+               std::span<std::byte* const> outputs, std::span<const Shape> output_shapes) const {
+    auto request = take();
+    if (!request) return std::unexpected(request.error());
+    std::string error = (*request)->run(inputs, shapes, outputs, output_shapes);
+    // One that failed may be in any state.
+    if (!error.empty()) return told(ErrorCode::internal, std::move(error));
+    give(std::move(*request));
+    return {};
+  }
+
+  // Makes the first request, ahead of any run.
+  Result<> prepare() const {
+    auto request = take();
+    if (!request) return std::unexpected(request.error());
+    give(std::move(*request));
+    return {};
+  }
+
+ private:
+  Result<std::unique_ptr<openvino::Request>> take() const {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        auto request = std::move(idle_.back());
+        idle_.pop_back();
+        return request;
+      }
+    }
+    std::unique_ptr<openvino::Request> made;
+    if (auto error = compiled_->make_request(made); !error.empty())
+      return told(ErrorCode::internal, std::move(error));
+    return made;
+  }
+  void give(std::unique_ptr<openvino::Request> request) const {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(request));
+  }
+
+  std::shared_ptr<SharedNetwork> network_;  // its libraries outlive what they made
+  std::unique_ptr<openvino::Compiled> compiled_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<openvino::Request>> idle_;
+};
+
+class OpaquePlan final : public Plan {
+ public:
+  OpaquePlan(std::shared_ptr<const Runner> runner, std::string name, int batch,
+             const std::vector<TensorSpec>& inputs, Signature::Question question,
+             std::vector<TensorSpec> outputs)
+      : runner_(std::move(runner)),
+        name_(std::move(name)),
+        batch_(batch),
+        shapes_(std::move(question.inputs)),
+        outputs_(std::move(outputs)) {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      inputs_.push_back({.name = inputs[i].name, .type = inputs[i].type, .shape = shapes_[i]});
+    for (const TensorSpec& output : outputs_) output_shapes_.push_back(output.shape);
+  }
+
+  int batch() const override { return batch_; }
+  std::span<const TensorSpec> inputs() const override { return inputs_; }
+  std::span<const TensorSpec> outputs() const override { return outputs_; }
+  Bytes workspace() const override { return {}; }
+  int kernels() const override { return 1; }
+  std::string_view kernel_name(int) const override { return name_; }
+
+  Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations, StopSignal* stop,
+               Pacer* pacer) const override {
+    CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= 1);
+    CARILLON_ASSERT(binding.inputs.size() == inputs_.size() && binding.outputs.size() == outputs_.size());
+    CARILLON_ASSERT(durations.empty() || durations.size() == 1);
+    if (stop != nullptr) stop->next = range.first;
+    if (range.first == range.last) return {};
+    const auto stopped = [&] { return stop != nullptr && stop->requested(); };
+    if (stopped()) return {};
+    if (pacer != nullptr) pacer->begin();
+    const auto begin = std::chrono::steady_clock::now();
+    auto ran = runner_->run(binding.inputs, shapes_, binding.outputs, output_shapes_);
+    if (!durations.empty()) durations[0] = std::chrono::steady_clock::now() - begin;
+    if (pacer != nullptr) pacer->end(stopped);
+    if (!ran) return ran;
+    if (stop != nullptr) stop->next = range.last;
+    return {};
+  }
+
+ private:
+  std::shared_ptr<const Runner> runner_;
+  std::string name_;
+  int batch_;
+  std::vector<Shape> shapes_;
+  std::vector<TensorSpec> inputs_, outputs_;
+  std::vector<Shape> output_shapes_;
+};
+
+std::uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return file ? resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
+class OpaqueModel final : public CompiledModel {
+ public:
+  OpaqueModel(std::shared_ptr<const FileModel> source, std::shared_ptr<const Runner> runner,
+              std::vector<int> batch_sizes, bool pads)
+      : source_(std::move(source)),
+        runner_(std::move(runner)),
+        batch_sizes_(std::move(batch_sizes)),
+        pads_(pads) {}
+
+  Result<> add_plans() {
+    std::vector<std::int64_t> lengths(lengths_of().begin(), lengths_of().end());
+    if (lengths.empty()) lengths.push_back(0);
+    for (const int batch : batch_sizes_)
+      for (const std::int64_t length : lengths) {
+        auto plan = make_plan(batch, source_->signature().at(batch, length));
+        if (!plan) return std::unexpected(plan.error());
+        plans_[{batch, length}] = std::move(*plan);
+      }
+    return {};
+  }
+  void set_taken(Bytes taken) { taken_ = taken; }
+  Bytes taken() const { return taken_; }
+
+  const std::vector<TensorSpec>& inputs() const override { return source_->inputs(); }
+  const std::vector<TensorSpec>& outputs() const override { return source_->outputs(); }
+  Bytes weights() const override { return {}; }
+  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    CARILLON_ASSERT(offset == 0 && to.empty());
+  }
+  std::span<const int> batch_sizes() const override { return batch_sizes_; }
+  std::span<const std::int64_t> lengths() const override { return lengths_of(); }
+  bool pads() const override { return pads_; }
+  std::span<const std::int64_t> reference() const override { return source_->reference(); }
+  const Plan* plan(int batch, std::int64_t length) const override {
+    const auto found = plans_.find({batch, length});
+    return found == plans_.end() ? nullptr : found->second.get();
+  }
+  Result<std::vector<std::unique_ptr<const Plan>>> make_plans(std::span<const std::int64_t> extents,
+                                                              std::span<const int> batches) const override {
+    if (!open()) return CompiledModel::make_plans(extents, batches);
+    std::vector<std::unique_ptr<const Plan>> out;
+    for (const int batch : batches) {
+      auto plan = make_plan(batch, source_->signature().at_extents(batch, extents));
+      if (!plan) return std::unexpected(plan.error());
+      out.push_back(std::move(*plan));
+    }
+    return out;
+  }
+
+ private:
+  std::span<const std::int64_t> lengths_of() const { return source_->signature().lengths(); }
+  Result<std::unique_ptr<const Plan>> make_plan(int batch, Result<Signature::Question> question) const {
+    if (!question) return std::unexpected(question.error());
+    auto outputs = source_->network()->outputs_at(*question);
+    if (!outputs) return std::unexpected(outputs.error());
+    return std::make_unique<OpaquePlan>(runner_, source_->name() + " openvino", batch, source_->inputs(),
+                                        std::move(*question), std::move(*outputs));
+  }
+
+  std::shared_ptr<const FileModel> source_;
+  std::shared_ptr<const Runner> runner_;
+  std::vector<int> batch_sizes_;
+  bool pads_;
+  Bytes taken_;
+  std::map<std::pair<int, std::int64_t>, std::unique_ptr<const Plan>> plans_;
+};
+
+bool is_ir(const fs::path& file) {
+  return file.extension() == ".xml";
+}
+
+// What IR says of its inputs, which have no symbols.
+Result<std::vector<Signature::Input>> inputs_of(const std::vector<openvino::Port>& ports) {
+  std::vector<Signature::Input> out;
+  for (const openvino::Port& port : ports) {
+    if (!port.known)
+      return fail(ErrorCode::unsupported, "input '" + port.name + "' is of a type that is not served");
+    Signature::Input& input =
+        out.emplace_back(Signature::Input{.name = port.name, .type = port.type, .ranked = port.ranked});
+    for (const std::int64_t extent : port.shape) input.dimensions.push_back({.extent = extent, .symbol = ""});
+  }
+  return out;
+}
+
+// The outline's inputs in OpenVINO's order.
+Result<std::vector<Signature::Input>> in_order(std::vector<Signature::Input> inputs,
+                                               const std::vector<openvino::Port>& ports) {
+  std::vector<Signature::Input> out;
+  for (const openvino::Port& port : ports) {
+    const auto found = std::ranges::find(inputs, port.name, &Signature::Input::name);
+    if (found == inputs.end())
+      return fail(ErrorCode::unsupported, "OpenVINO: input '" + port.name + "' is not one of the file's");
+    if (!port.known || port.type != found->type)
+      return fail(ErrorCode::unsupported,
+                  "OpenVINO: input '" + port.name + "' is taken for another type than the file's");
+    out.push_back(*found);
+  }
+  if (out.size() != inputs.size())
+    return fail(ErrorCode::unsupported, "OpenVINO: " + std::to_string(inputs.size() - out.size()) +
+                                            " of the file's inputs are not there");
+  return out;
+}
+
+std::vector<fs::path> module_places() {
+  constexpr const char* name = "libcarillon_openvino.so";
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) return {};
+  return {folder / name, folder.parent_path() / "lib" / "carillon" / name};
+}
+
+class OpenVinoEngine final : public ReadingEngine {
+ public:
+  OpenVinoEngine(OpenVinoOptions options, std::shared_ptr<openvino::Runtime> runtime)
+      : options_(std::move(options)), runtime_(std::move(runtime)) {
+    CARILLON_ASSERT(options_.threads >= 1);
+  }
+
+  std::string_view name() const override { return "openvino"; }
+
+  Result<> available() override {
+    if (runtime_ != nullptr) return {};
+    if (!tried_) tried_ = load();
+    return *tried_;
+  }
+  std::string version() override { return available() ? runtime_->version() : ""; }
+  bool reads_alone(const fs::path& file) const override { return is_ir(file); }
+
+  Result<std::shared_ptr<const graph::Model>> read(const fs::path& file,
+                                                   const graph::ImportOptions& options) override {
+    if (auto there = available(); !there) return std::unexpected(there.error());
+    const std::string where = "model file '" + file.string() + "'";
+    graph::OnnxOutline outline;
+    if (is_ir(file)) {
+      std::error_code error;
+      outline.bytes_on_disk = fs::file_size(file, error);
+      if (error) return fail(ErrorCode::not_found, where + ": cannot open it: " + error.message());
+      if (const auto weights = fs::file_size(fs::path(file).replace_extension(".bin"), error); !error)
+        outline.bytes_on_disk += weights;
+      outline.name = file.stem().string();
+    } else {
+      auto found = graph::outline_onnx(file);
+      if (!found) return std::unexpected(found.error());
+      outline = std::move(*found);
+    }
+    // It is read, and then brought into the layouts that kernels want.
+    if (const auto left = available_memory(); left && left->count / 2 < outline.bytes_on_disk)
+      return fail(ErrorCode::resource_exhausted,
+                  where + ": it has " + to_text(Bytes{outline.bytes_on_disk}) +
+                      ", of which OpenVINO needs twice as much, and the machine has " + to_text(*left) +
+                      " left");
+    std::unique_ptr<openvino::Network> network;
+    if (auto error = runtime_->read(file.string(), network); !error.empty())
+      return in_context(where, told(ErrorCode::invalid_argument, std::move(error)).error());
+    const auto shared = std::make_shared<SharedNetwork>(std::move(network), runtime_);
+    auto inputs =
+        is_ir(file) ? inputs_of(shared->inputs()) : in_order(std::move(outline.inputs), shared->inputs());
+    if (!inputs) return in_context(where, inputs.error());
+    auto signature = Signature::find(std::move(*inputs), options, [&](const Signature::Question& question) {
+      return shared->outputs_at(question);
+    });
+    if (!signature) return in_context(where, signature.error());
+    return std::make_shared<FileModel>(outline.name, shared, std::move(*signature));
+  }
+
+  Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
+                                                       const CompileOptions& options) override {
+    const auto source = std::dynamic_pointer_cast<const FileModel>(model.weak_from_this().lock());
+    if (source == nullptr)
+      return fail(ErrorCode::unsupported, "OpenVINO compiles only models that it has read itself");
+    const auto& sizes = options.batch_sizes;
+    if (sizes.empty() || sizes.front() < 1 ||
+        std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
+      return invalid("model \"" + model.name() +
+                     "\": batch sizes must be ascending, distinct and at least 1");
+    openvino::Network::Options wanted{.inputs = {},
+                                      .threads = options.one_thread ? 1 : options_.threads,
+                                      .bf16 = options.precision == Precision::bf16};
+    for (const TensorSpec& input : source->inputs()) {
+      Shape& shape = wanted.inputs.emplace_back(input.shape);
+      for (std::int64_t& extent : shape) {
+        if (extent == graph::batch_dimension && sizes.size() == 1) extent = sizes.front();
+        if (extent == graph::length_dimension && source->lengths().size() == 1)
+          extent = source->lengths().front();
+        extent = std::max<std::int64_t>(extent, -1);
+      }
+    }
+    const std::uint64_t before = resident_bytes();
+    auto compiled = source->network()->compile(wanted);
+    if (!compiled) return std::unexpected(compiled.error());
+    auto runner = std::make_shared<const Runner>(source->network(), std::move(*compiled));
+    if (auto ok = runner->prepare(); !ok) return std::unexpected(ok.error());
+    const std::uint64_t after = resident_bytes();
+    auto out = std::make_shared<OpaqueModel>(source, std::move(runner), sizes, options.pads);
+    out->set_taken(Bytes{after > before ? after - before : 0});
+    if (auto ok = out->add_plans(); !ok) return std::unexpected(ok.error());
+    return out;
+  }
+
+  Bytes taken(const CompiledModel& model) const override {
+    const auto* const mine = dynamic_cast<const OpaqueModel*>(&model);
+    return mine == nullptr ? Bytes{} : mine->taken();
+  }
+
+ private:
+  Result<> load() {
+    constexpr const char* remedy =
+        "; tools/setup installs OpenVINO, and a build that finds it makes the module";
+    std::vector<fs::path> places =
+        options_.module.empty() ? module_places() : std::vector<fs::path>{options_.module};
+    std::string tried;
+    for (const fs::path& place : places) {
+      std::error_code error;
+      if (!fs::exists(place, error)) {
+        tried += (tried.empty() ? "" : ", ") + place.string();
+        continue;
+      }
+      // Never closed: what it made may live for as long as the program.
+      void* const module = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (module == nullptr)
+        return fail(ErrorCode::unavailable,
+                    "the module " + place.string() + " cannot be loaded: " + ::dlerror() + remedy);
+      const auto make = reinterpret_cast<openvino::EntryPoint>(::dlsym(module, openvino::entry_point));
+      if (make == nullptr)
+        return fail(ErrorCode::unavailable, place.string() + " is not a module of this program");
+      std::unique_ptr<openvino::Runtime> made;
+      if (auto text = make(made); !text.empty()) return told(ErrorCode::unavailable, std::move(text));
+      runtime_ = std::move(made);
+      return {};
+    }
+    return fail(ErrorCode::unavailable,
+                "there is no module for OpenVINO (looked for " + tried + ")" + remedy);
+  }
+
+  const OpenVinoOptions options_;
+  std::shared_ptr<openvino::Runtime> runtime_;
+  std::optional<Result<>> tried_;
+};
+
+}  // namespace
+
+std::shared_ptr<ReadingEngine> make_openvino_engine(const OpenVinoOptions& options) {
+  return make_openvino_engine(options, nullptr);
+}
+
+std::shared_ptr<ReadingEngine> make_openvino_engine(const OpenVinoOptions& options,
+                                                    std::shared_ptr<openvino::Runtime> runtime) {
+  return std::make_shared<OpenVinoEngine>(options, std::move(runtime));
+}
+
+}  // namespace carillon::engine

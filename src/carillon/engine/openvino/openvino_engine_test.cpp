@@ -1,0 +1,389 @@
+#include "carillon/engine/openvino/openvino_engine.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/base/clock.h"
+#include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/engine/host/host_memory.h"
+#include "carillon/engine/host_stream.h"
+#include "carillon/engine/testing/conformance.h"
+#include "carillon/graph/testing.h"
+
+namespace carillon::engine {
+namespace {
+
+using graph::testing::Folder;
+using graph::testing::Onnx;
+using ::testing::HasSubstr;
+
+// Two layers with a batch in front, and an operator that keeps the second free dimension.
+Onnx layers(const graph::testing::Dims& input) {
+  Onnx m;
+  m.input("x", input).random("w", {40, 40}).random("v", {40, 8});
+  m.node("MatMul", {"x", "w"}, {"h"}).node("Tanh", {"h"}, {"t"}).node("MatMul", {"t", "v"}, {"y"});
+  return m.output("y");
+}
+
+// --- With a runtime that is not OpenVINO's: what the engine makes of what it is told.
+
+struct Told {
+  std::string read, shapes, compile, request, run;  // errors
+  std::vector<openvino::Port> inputs{{.name = "x", .known = true, .ranked = true, .shape = {-1, 40}}};
+  std::vector<openvino::Port> outputs{{.name = "y", .known = true, .ranked = true, .shape = {-1, 8}}};
+  std::vector<graph::Shape> answer;  // of shapes_at(); empty: the first input's batch before {8}
+  openvino::Network::Options compiled;
+  int requests = 0;
+};
+
+class ToldRequest final : public openvino::Request {
+ public:
+  explicit ToldRequest(Told& told) : told_(told) {}
+  std::string run(std::span<const std::byte* const>, std::span<const graph::Shape>,
+                  std::span<std::byte* const>, std::span<const graph::Shape>) override {
+    return told_.run;
+  }
+
+ private:
+  Told& told_;
+};
+
+class ToldCompiled final : public openvino::Compiled {
+ public:
+  explicit ToldCompiled(Told& told) : told_(told) {}
+  std::string make_request(std::unique_ptr<openvino::Request>& into) override {
+    ++told_.requests;
+    if (told_.request.empty()) into = std::make_unique<ToldRequest>(told_);
+    return told_.request;
+  }
+
+ private:
+  Told& told_;
+};
+
+class ToldNetwork final : public openvino::Network {
+ public:
+  explicit ToldNetwork(Told& told) : told_(told) {}
+  const std::vector<openvino::Port>& inputs() const override { return told_.inputs; }
+  const std::vector<openvino::Port>& outputs() const override { return told_.outputs; }
+  std::string shapes_at(std::span<const graph::Shape> inputs,
+                        std::vector<graph::Shape>& outputs) const override {
+    outputs = told_.answer;
+    if (outputs.empty()) outputs = {{inputs.front().front(), 8}};
+    return told_.shapes;
+  }
+  std::string compile(const Options& options, std::unique_ptr<openvino::Compiled>& into) const override {
+    told_.compiled = options;
+    into = std::make_unique<ToldCompiled>(told_);
+    return told_.compile;
+  }
+
+ private:
+  Told& told_;
+};
+
+class ToldRuntime final : public openvino::Runtime {
+ public:
+  explicit ToldRuntime(Told& told) : told_(told) {}
+  std::string version() const override { return "1.2"; }
+  std::string read(const std::string&, std::unique_ptr<openvino::Network>& into) override {
+    into = std::make_unique<ToldNetwork>(told_);
+    return told_.read;
+  }
+
+ private:
+  Told& told_;
+};
+
+class OpenVinoTold : public ::testing::Test {
+ protected:
+  Result<std::shared_ptr<const graph::Model>> read(const Onnx& model,
+                                                   const graph::ImportOptions& options = {.open = true}) {
+    return engine_->read(folder_.write("model.onnx", model.bytes()), options);
+  }
+  Result<std::shared_ptr<const CompiledModel>> compile(const CompileOptions& options = {
+                                                           .batch_sizes = {1, 4}}) {
+    const auto model = read(layers({"batch", "40"}));
+    if (!model) return std::unexpected(model.error());
+    return engine_->compile(**model, options);
+  }
+
+  Folder folder_;
+  Told told_;
+  std::shared_ptr<ReadingEngine> engine_ =
+      make_openvino_engine({.threads = 2}, std::make_shared<ToldRuntime>(told_));
+};
+
+TEST_F(OpenVinoTold, IsCompiledOnceForAllBatchSizes) {
+  const auto model = compile();
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_EQ(told_.compiled.inputs, (std::vector<graph::Shape>{{-1, 40}}));
+  EXPECT_EQ(told_.compiled.threads, 2);
+  EXPECT_FALSE(told_.compiled.bf16);
+  EXPECT_EQ((*model)->weights().count, 0U);
+  EXPECT_EQ((*model)->plan(4)->outputs()[0].shape, (graph::Shape{4, 8}));
+  EXPECT_EQ(told_.requests, 1) << "the first is made ahead of any run";
+  EXPECT_EQ(engine_->version(), "1.2");
+}
+
+TEST_F(OpenVinoTold, OneBatchSizeIsFixed) {
+  ASSERT_TRUE(compile({.batch_sizes = {4}, .precision = Precision::bf16, .one_thread = true}));
+  EXPECT_EQ(told_.compiled.inputs, (std::vector<graph::Shape>{{4, 40}}));
+  EXPECT_EQ(told_.compiled.threads, 1);
+  EXPECT_TRUE(told_.compiled.bf16);
+}
+
+TEST_F(OpenVinoTold, ErrorsSayWhoseTheyAre) {
+  told_.read = "no such\noperator";
+  auto error = compile().error();
+  EXPECT_THAT(error.message, HasSubstr("OpenVINO: no such operator"));
+  EXPECT_THAT(error.message, HasSubstr("model.onnx"));
+  told_.read = "";
+  told_.compile = std::string(5000, 'x');
+  error = compile().error();
+  EXPECT_EQ(error.code, ErrorCode::unsupported);
+  EXPECT_LT(error.message.size(), 700U);
+  told_.compile = "";
+  told_.request = "no memory";
+  EXPECT_EQ(compile().error().code, ErrorCode::internal);
+  told_.request = "";
+  told_.shapes = "they do not fit";
+  EXPECT_EQ(compile().error().code, ErrorCode::invalid_argument);
+}
+
+TEST_F(OpenVinoTold, ARunThatFailsIsNotTheDevices) {
+  const auto model = compile();
+  ASSERT_TRUE(model) << model.error().message;
+  told_.run = "division by zero";
+  alignas(64) std::array<std::byte, 64 * 40> bytes{};
+  const std::byte* const in[] = {bytes.data()};
+  std::byte* const out[] = {bytes.data()};
+  const auto ran = (*model)->plan(1)->run({0, 1}, {.inputs = in, .outputs = out}, {});
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.error().code, ErrorCode::internal);
+  EXPECT_THAT(ran.error().message, HasSubstr("division by zero"));
+  told_.run = "";
+  EXPECT_TRUE((*model)->plan(1)->run({0, 1}, {.inputs = in, .outputs = out}, {}));
+  EXPECT_EQ(told_.requests, 2) << "the one that failed may be in any state";
+}
+
+TEST_F(OpenVinoTold, WhatTheDataDecideIsRefused) {
+  told_.answer = {{-1, 8}};
+  const auto model = read(layers({"batch", "40"}));
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(model.error().message, HasSubstr("output 'y' [-1,8]: how long it is"));
+  told_.answer = {};
+  told_.outputs[0].known = false;
+  EXPECT_THAT(read(layers({"batch", "40"})).error().message, HasSubstr("of a type that is not served"));
+}
+
+TEST_F(OpenVinoTold, InputsMustBeTheFiles) {
+  told_.inputs.push_back({.name = "z", .known = true, .ranked = true, .shape = {1}});
+  EXPECT_THAT(read(layers({"batch", "40"})).error().message, HasSubstr("input 'z' is not one of the file's"));
+  told_.inputs.clear();
+  EXPECT_THAT(read(layers({"batch", "40"})).error().message, HasSubstr("1 of the file's inputs are not"));
+  told_.inputs = {{.name = "x", .known = true, .type = graph::DataType::i64, .ranked = true, .shape = {1}}};
+  EXPECT_THAT(read(layers({"batch", "40"})).error().message, HasSubstr("another type"));
+}
+
+TEST_F(OpenVinoTold, NothingOutsideTheModelsFolderIsRead) {
+  Onnx m = layers({"batch", "40"});
+  // In a place that only a walk over all of the file finds.
+  Onnx branch;
+  auto* hidden = branch.tensor("secret", {1}, graph::DataType::f32);
+  hidden->set_data_location(onnx::TensorProto::EXTERNAL);
+  auto* entry = hidden->add_external_data();
+  entry->set_key("location");
+  entry->set_value("../../etc/passwd");
+  m.node("If", {"x"}, {"z"}).set("then_branch", branch);
+  const auto model = read(m);
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message, HasSubstr("tensor 'secret'"));
+  EXPECT_THAT(model.error().message, HasSubstr("must not contain '..'"));
+}
+
+TEST_F(OpenVinoTold, CompilesOnlyWhatItRead) {
+  const auto own = layers({"batch", "40"}).import({.batched = true});
+  ASSERT_TRUE(own) << own.error().message;
+  EXPECT_EQ(engine_->compile(**own, {.batch_sizes = {1}}).error().code, ErrorCode::unsupported);
+  EXPECT_FALSE(compile({.batch_sizes = {4, 1}}));
+}
+
+TEST(OpenVino, WithoutItsModuleTheReasonIsSaid) {
+  const auto engine = make_openvino_engine({.threads = 1, .module = "/nowhere/module.so"});
+  const auto there = engine->available();
+  ASSERT_FALSE(there);
+  EXPECT_EQ(there.error().code, ErrorCode::unavailable);
+  EXPECT_THAT(there.error().message, HasSubstr("/nowhere/module.so"));
+  EXPECT_THAT(there.error().message, HasSubstr("tools/setup"));
+  EXPECT_EQ(engine->version(), "");
+  const Folder folder;
+  const auto empty = make_openvino_engine({.threads = 1, .module = folder.write("module.so", "no module")});
+  EXPECT_THAT(empty->available().error().message, HasSubstr("cannot be loaded"));
+}
+
+#ifdef CARILLON_OPENVINO_MODULE
+
+// --- With OpenVINO.
+
+std::shared_ptr<ReadingEngine> the_engine() {
+  static const auto engine = make_openvino_engine({.threads = 2, .module = CARILLON_OPENVINO_MODULE});
+  return engine;
+}
+
+struct Both {
+  std::shared_ptr<const CompiledModel> theirs, ours;
+};
+
+// The model by OpenVINO and by our own engine.
+Both compile_both(const Onnx& onnx, const graph::ImportOptions& import, const CompileOptions& options) {
+  Both out;
+  const Folder folder;
+  const auto file = folder.write("model.onnx", onnx.bytes());
+  const auto theirs = the_engine()->read(file, import);
+  EXPECT_TRUE(theirs) << theirs.error().message;
+  const auto ours = graph::import_onnx(file, import);
+  EXPECT_TRUE(ours) << ours.error().message;
+  if (!theirs || !ours) return out;
+  EXPECT_EQ((*theirs)->inputs(), (*ours)->inputs());
+  EXPECT_EQ((*theirs)->outputs(), (*ours)->outputs());
+  auto compiled = the_engine()->compile(**theirs, options);
+  EXPECT_TRUE(compiled) << compiled.error().message;
+  auto own = make_cpu_engine({.threads = 1})->compile(**ours, options);
+  EXPECT_TRUE(own) << own.error().message;
+  if (compiled && own) out = {.theirs = *compiled, .ours = *own};
+  return out;
+}
+
+std::unique_ptr<DeviceMemory> memory() {
+  std::vector<std::string> notes;
+  auto made = HostMemory::make({.pages = 3, .io = mib(1), .workspace = mib(4)}, notes);
+  EXPECT_TRUE(made) << made.error().message;
+  return std::move(*made);
+}
+
+std::vector<float> answer_of(const CompiledModel& model, const Plan& plan) {
+  const auto device = memory();
+  const testing::InMemory operands(model, plan, *device, nullptr, 9);
+  const auto ran = plan.run({0, plan.kernels()}, operands.binding(), {});
+  EXPECT_TRUE(ran) << ran.error().message;
+  std::vector<float> out;
+  for (const auto& bytes : operands.answer()) {
+    const std::size_t before = out.size();
+    out.resize(before + bytes.size() / sizeof(float));
+    std::memcpy(out.data() + before, bytes.data(), bytes.size());
+  }
+  return out;
+}
+
+void expect_close(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  ASSERT_FALSE(a.empty());
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4) << "at " << i;
+}
+
+TEST(OpenVino, Conforms) {
+  const SteadyClock clock;
+  const Folder folder;
+  const auto source = the_engine()->read(folder.write("model.onnx", layers({"batch", "40"}).bytes()), {});
+  ASSERT_TRUE(source) << source.error().message;
+  const auto model = the_engine()->compile(**source, {.batch_sizes = {1, 4}});
+  ASSERT_TRUE(model) << model.error().message;
+  testing::expect_conforms(
+      {.model = *model,
+       .stream = [&] { return std::make_unique<HostStream>(clock, HostStreamOptions{.name = "test"}); },
+       .team = nullptr,
+       .memory = memory()});
+}
+
+TEST(OpenVino, AnswersAsOurEngineDoes) {
+  const Both both = compile_both(layers({"batch", "40"}), {}, {.batch_sizes = {1, 4}});
+  ASSERT_NE(both.ours, nullptr);
+  for (const int batch : {1, 4})
+    expect_close(answer_of(*both.theirs, *both.theirs->plan(batch)),
+                 answer_of(*both.ours, *both.ours->plan(batch)));
+}
+
+TEST(OpenVino, OpenModelsRunAtAnySize) {
+  const Both both = compile_both(layers({"batch", "rows", "40"}), {.open = true}, {.batch_sizes = {1, 2}});
+  ASSERT_NE(both.ours, nullptr);
+  ASSERT_TRUE(both.theirs->open());
+  for (const std::int64_t rows : {1, 7, 30}) {
+    const auto theirs = both.theirs->make_plans(std::array{rows}, std::array{2});
+    const auto ours = both.ours->make_plans(std::array{rows}, std::array{2});
+    ASSERT_TRUE(theirs && ours);
+    EXPECT_EQ(theirs->front()->outputs()[0].shape, (graph::Shape{2, rows, 8}));
+    expect_close(answer_of(*both.theirs, *theirs->front()), answer_of(*both.ours, *ours->front()));
+  }
+}
+
+TEST(OpenVino, LengthsAndFixedModels) {
+  const Both lengths =
+      compile_both(layers({"batch", "rows", "40"}), {.lengths = {4, 16}}, {.batch_sizes = {1, 2}});
+  ASSERT_NE(lengths.ours, nullptr);
+  for (const std::int64_t length : {4, 16})
+    expect_close(answer_of(*lengths.theirs, *lengths.theirs->plan(2, length)),
+                 answer_of(*lengths.ours, *lengths.ours->plan(2, length)));
+  const Both fixed = compile_both(layers({"3", "40"}), {.batched = false}, {.batch_sizes = {1}});
+  ASSERT_NE(fixed.ours, nullptr);
+  expect_close(answer_of(*fixed.theirs, *fixed.theirs->plan(1)),
+               answer_of(*fixed.ours, *fixed.ours->plan(1)));
+}
+
+TEST(OpenVino, RunsBesideEachOtherGiveTheSame) {
+  const Both both = compile_both(layers({"batch", "40"}), {}, {.batch_sizes = {4}});
+  ASSERT_NE(both.ours, nullptr);
+  const auto want = answer_of(*both.theirs, *both.theirs->plan(4));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) expect_close(answer_of(*both.theirs, *both.theirs->plan(4)), want);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// An operator that our graph does not have.
+TEST(OpenVino, KnowsMoreOperators) {
+  Onnx m;
+  m.input("x", {"batch", "4"}).random("w", {4, 3}).node("Det", {"x"}, {"unused"});
+  m.proto.mutable_graph()->clear_node();
+  m.node("Einsum", {"x", "w"}, {"y"}).set("equation", "bi,ij->bj").output("y");
+  const Folder folder;
+  const auto source = the_engine()->read(folder.write("model.onnx", m.bytes()), {});
+  ASSERT_TRUE(source) << source.error().message;
+  const auto model = the_engine()->compile(**source, {.batch_sizes = {2}});
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_EQ(answer_of(**model, *(*model)->plan(2)).size(), 6U);
+}
+
+TEST(OpenVino, DamagedFilesAreErrors) {
+  const std::string whole = layers({"batch", "40"}).bytes();
+  Random random(11);
+  const Folder folder;
+  int errors = 0;
+  for (int i = 0; i < 60; ++i) {
+    std::string damaged = whole;
+    if (i % 2 == 0)
+      damaged.resize(random.below(damaged.size()));
+    else
+      for (int k = 0; k < 4; ++k)
+        damaged[random.below(std::min<std::size_t>(damaged.size(), 200))] = static_cast<char>(random.bits());
+    const auto model = the_engine()->read(folder.write("model.onnx", damaged), {});
+    if (model) continue;
+    ++errors;
+    EXPECT_FALSE(model.error().message.empty());
+  }
+  EXPECT_GE(errors, 30);
+}
+
+#endif
+
+}  // namespace
+}  // namespace carillon::engine

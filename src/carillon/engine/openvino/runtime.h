@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "carillon/graph/tensor.h"
+
+// What the program sees of OpenVINO: classes of plain types, which a module implements (module/runtime.cpp)
+// that is loaded when it is first needed, so that the program runs without OpenVINO's libraries.
+//
+// Nothing here throws; what fails returns a text, empty where it went well.
+namespace carillon::engine::openvino {
+
+// An input or output of a model as it is in the file. Extents of -1 are open.
+struct Port {
+  std::string name;
+  bool known = false;  // its type is one of ours
+  graph::DataType type = graph::DataType::f32;
+  bool ranked = false;
+  graph::Shape shape;
+};
+
+// One run at a time of one model. Memory of a run is kept for the next.
+class Request {
+ public:
+  virtual ~Request() = default;
+  // Reads the inputs where they lie, `shapes[i]` the i-th's, and writes the outputs, which must come out with
+  // these shapes.
+  virtual std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
+                          std::span<std::byte* const> outputs,
+                          std::span<const graph::Shape> output_shapes) = 0;
+};
+
+// A model that runs. Requests may come from any thread; they must not outlive it.
+class Compiled {
+ public:
+  virtual ~Compiled() = default;
+  virtual std::string make_request(std::unique_ptr<Request>& into) = 0;
+};
+
+// A model that was read. From one thread at a time.
+class Network {
+ public:
+  virtual ~Network() = default;
+  virtual const std::vector<Port>& inputs() const = 0;
+  virtual const std::vector<Port>& outputs() const = 0;
+  // The outputs' shapes where the inputs' are `inputs`, all extents known; -1 for what the data decide.
+  virtual std::string shapes_at(std::span<const graph::Shape> inputs,
+                                std::vector<graph::Shape>& outputs) const = 0;
+  struct Options {
+    // What inputs may be: extents of -1 take any.
+    std::vector<graph::Shape> inputs;
+    int threads = 1;
+    bool bf16 = false;  // of heavy operators; else f32
+  };
+  virtual std::string compile(const Options& options, std::unique_ptr<Compiled>& into) const = 0;
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+  virtual std::string version() const = 0;
+  virtual std::string read(const std::string& file, std::unique_ptr<Network>& into) = 0;
+};
+
+// The module's one symbol: makes a runtime, or says why not.
+inline constexpr const char* entry_point = "carillon_openvino";
+using EntryPoint = std::string (*)(std::unique_ptr<Runtime>& into);
+
+}  // namespace carillon::engine::openvino

@@ -1,0 +1,153 @@
+"""Models that our own engine cannot run, or that a config gives to the other engine, beside those that it can."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import onnx
+import onnxruntime
+import openvino
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+from onnx import TensorProto, helper, numpy_helper
+from tritonclient.utils import InferenceServerException
+
+from loopback import serving, write_model
+from raw_http import MINUTE
+
+
+def value(name, shape):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def weights(name, *shape):
+    return numpy_helper.from_array(np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32), name)
+
+
+def give(folder, name, config):
+    (folder / name / "config.pbtxt").write_text(config)
+
+
+def engine(name):
+    return f'parameters {{ key: "engine" value {{ string_value: "{name}" }} }}'
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("second")
+    # An operator of onnxruntime's own, which our graph does not have.
+    contrib = [helper.make_node("FusedMatMul", ["x", "w"], ["p"], domain="com.microsoft", alpha=0.5),
+               helper.make_node("Relu", ["p"], ["y"])]
+    plain = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
+    batched = [value("x", ["batch", 16])], value("y", ["batch", 4]), [weights("w", 16, 4)]
+    opened = [value("x", ["batch", "rows", 16])], value("y", ["batch", "rows", 4]), [weights("w", 16, 4)]
+    write_model(folder, "contrib", contrib, *batched)
+    write_model(folder, "contrib_open", contrib, *opened)
+    write_model(folder, "contrib_background", contrib, *batched)
+    write_model(folder, "contrib_refused", contrib, *batched)
+    write_model(folder, "plain", plain, *batched)
+    write_model(folder, "plain_given", plain, *opened)
+    write_model(folder, "intermediate", plain, *batched)
+    for name in ("contrib", "contrib_open", "contrib_background", "contrib_refused"):
+        path = folder / name / "1" / "model.onnx"
+        model = onnx.load(path)
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        onnx.save(model, path)
+    give(folder, "contrib_refused", engine("carillon"))
+    give(folder, "contrib_background", 'parameters { key: "class" value { string_value: "best_effort" } }')
+    give(folder, "plain_given", engine("openvino"))
+    # OpenVINO's own format.
+    path = folder / "intermediate" / "1" / "model.onnx"
+    openvino.save_model(openvino.Core().read_model(str(path)), str(path.with_suffix(".xml")), compress_to_fp16=False)
+    shutil.move(path, folder / "intermediate" / "source.onnx")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["clockwork", "orloj"])
+def server(request, program, models, tmp_path_factory):
+    log = tmp_path_factory.mktemp("log") / "server.log"
+    with serving(program, models, log, "--scheduler", request.param) as running:
+        running.log = log
+        yield running
+
+
+@pytest.fixture(params=["http", "grpc"])
+def module(request):
+    return http_client if request.param == "http" else grpc_client
+
+
+@pytest.fixture
+def client(module, server):
+    with module.InferenceServerClient(server.http if module is http_client else server.grpc) as connected:
+        yield connected
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def ask(client, module, model, x):
+    tensor = module.InferInput("x", x.shape, "FP32")
+    tensor.set_data_from_numpy(x)
+    return client.infer(model, [tensor], timeout=MINUTE).as_numpy("y")
+
+
+def wanted(models, model, x):
+    path = models / model / "1" / "model.onnx"
+    if not path.exists():
+        path = models / model / "source.onnx"
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+
+
+def check(client, module, models, model, x):
+    want = wanted(models, model, x)
+    got = ask(client, module, model, x)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["contrib", "contrib_background", "plain", "intermediate"])
+def test_answers_at_any_batch(client, module, models, model):
+    for rows in (1, 3, 16):
+        check(client, module, models, model, numbers(rows, 16, seed=rows))
+
+
+@pytest.mark.parametrize("model", ["contrib_open", "plain_given"])
+def test_answers_at_any_size(client, module, models, model):
+    for batch, rows in [(1, 64), (2, 7), (1, 1), (3, 200), (2, 7)]:
+        check(client, module, models, model, numbers(batch, rows, 16, seed=rows))
+
+
+def reasons(client, module):
+    if module is http_client:
+        return {entry["name"]: (entry.get("state"), entry.get("reason", "")) for entry in client.get_model_repository_index()}
+    return {entry.name: (entry.state, entry.reason) for entry in client.get_model_repository_index().models}
+
+
+def test_the_index_and_the_log_say_why(client, module, server):
+    index = reasons(client, module)
+    assert index["plain"] == ("READY", "")
+    state, reason = index["contrib"]
+    assert state == "READY" and reason.startswith("openvino 2") and "FusedMatMul" in reason
+    assert "its config says so" in index["plain_given"][1]
+    assert "its file is for that alone" in index["intermediate"][1]
+    text = server.log.read_text()
+    assert "contrib version 1: it runs on openvino" in text and "is not stopped before its end" in text
+
+
+def test_a_config_that_keeps_a_model_here_is_heeded(client, module):
+    state, reason = reasons(client, module)["contrib_refused"]
+    assert state == "UNAVAILABLE" and "FusedMatMul" in reason and "openvino" not in reason
+    with pytest.raises(InferenceServerException) as refused:
+        ask(client, module, "contrib_refused", numbers(1, 16))
+    assert "FusedMatMul" in str(refused.value)
+
+
+def test_wrong_inputs_are_the_clients_fault(client, module, models):
+    for x in (numbers(2, 15), numbers(2, 2, 16)):
+        with pytest.raises(InferenceServerException) as refused:
+            ask(client, module, "contrib", x)
+        assert "400" in str(refused.value) or "INVALID_ARGUMENT" in str(refused.value.status())
+    check(client, module, models, "contrib", numbers(2, 16))
