@@ -121,7 +121,6 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                                                                      : info.batches.front().exec);
   core_.add_model(std::move(served));
   view.ready = true;
-  view.reason.clear();
   view.id = info.id;
   directory_.put(std::move(view));
 }

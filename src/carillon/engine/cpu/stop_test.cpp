@@ -353,6 +353,12 @@ TEST(StopKernels, WhatDividesItsSourceIsKnownToDivide) {
   EXPECT_EQ(keep_nan, 1);
 }
 
+bool divided(const Plan& plan) {
+  for (int k = 0; k < plan.kernels(); ++k)
+    if (plan.kernel_parts(k) > 1) return true;
+  return false;
+}
+
 TEST(StopKernels, OfAllKindsGiveTheSameWhenTheyAreStoppedAndRunAgain) {
   for (const Lowered& kind : lowered()) {
     SCOPED_TRACE(kind.name);
@@ -362,8 +368,12 @@ TEST(StopKernels, OfAllKindsGiveTheSameWhenTheyAreStoppedAndRunAgain) {
       return std::move(m.g);
     };
     const auto engine = make_cpu_engine({.threads = 1});
-    const auto model =
-        engine->compile(MadeModel(make), {.batch_sizes = {1}, .stop_cost = 1, .least_part = 2us});
+    const auto compile = [&] {
+      return engine->compile(MadeModel(make), {.batch_sizes = {1}, .stop_cost = 1, .least_part = 2us});
+    };
+    // Whether parts cost too much is measured: beside other work they may seem to.
+    auto model = compile();
+    for (int again = 0; again < 20 && model && !divided(*(*model)->plan(1)); ++again) model = compile();
     ASSERT_TRUE(model) << model.error().message;
     const Graph g = make(1);
     Buffers inputs = random_inputs(g, 1);
