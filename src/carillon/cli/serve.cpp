@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,9 @@ namespace {
 
 struct Arguments {
   std::string models;
+  server::ModelControlMode control = server::ModelControlMode::none;
+  double poll_s = 15;
+  std::vector<std::string> load;
   std::string scheduler = "clockwork";
   std::string record;
   std::string http = "0.0.0.0:8000";
@@ -264,6 +268,9 @@ int run(const Arguments& arguments) {
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
   auto whole = server::WholeServer::start({.models = arguments.models,
+                                           .control = arguments.control,
+                                           .poll = from_ms(arguments.poll_s * 1000),
+                                           .load = arguments.load,
                                            .controller = options,
                                            .profile = profile ? &*profile : nullptr,
                                            .stop_cost = arguments.stop_cost,
@@ -296,6 +303,27 @@ void add_serve(CLI::App& program, int& status) {
       "serve", "Serves a model repository: frontends, controller and worker in one process");
   command.add_option("--models", arguments->models, "Repository: DIR/<model>/<version>/model.onnx")
       ->required();
+  static const std::map<std::string, server::ModelControlMode> modes{
+      {"none", server::ModelControlMode::none},
+      {"poll", server::ModelControlMode::poll},
+      {"explicit", server::ModelControlMode::explicit_orders}};
+  command
+      .add_option(
+          "--model-control-mode", arguments->control,
+          "none: all models are loaded at the start, and stay; poll: the server follows the repository "
+          "as it changes; explicit: clients load and unload models, with those of --load-model there "
+          "from the start")
+      ->transform(CLI::CheckedTransformer(modes).description("none, poll or explicit"))
+      ->default_str("none");
+  command
+      .add_option("--repository-poll-secs", arguments->poll_s,
+                  "By --model-control-mode poll: seconds between two looks at the repository")
+      ->check(CLI::Range(0.05, 86'400.0))
+      ->capture_default_str();
+  command.add_option(
+      "--load-model", arguments->load,
+      "By --model-control-mode explicit: a model to load at the start; '*': all of them. May be "
+      "given several times");
   command.add_option("--scheduler", arguments->scheduler, "Policy: " + schedule::scheduler_list())
       ->capture_default_str();
   command.add_option("--record", arguments->record,
@@ -403,8 +431,14 @@ void add_serve(CLI::App& program, int& status) {
       "  carillon serve --models ./models --http 127.0.0.1:9000 --grpc '' --metrics 127.0.0.1:9002\n"
       "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs\n"
       "  carillon serve --models ./models --device cpu --device 'emulated:profile.json*4'\n"
-      "  carillon serve --models ./models --plan plan.json --plan-device 2");
+      "  carillon serve --models ./models --plan plan.json --plan-device 2\n"
+      "  carillon serve --models ./models --model-control-mode poll --repository-poll-secs 5\n"
+      "  carillon serve --models ./models --model-control-mode explicit --load-model resnet50");
   command.callback([arguments, &status] {
+    if (!arguments->load.empty() && arguments->control != server::ModelControlMode::explicit_orders)
+      throw CLI::ValidationError("--load-model", "it goes with --model-control-mode explicit alone");
+    if (!arguments->plan.empty() && arguments->control != server::ModelControlMode::none)
+      throw CLI::ValidationError("--model-control-mode", "with --plan models are as the plan has them: none");
     // Classes share a device, and a plan's share is one workload's.
     arguments->devices.each.classes = arguments->plan.empty();
     status = run(*arguments);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "carillon/base/assert.h"
+
 namespace carillon::controller {
 namespace {
 
@@ -13,11 +15,27 @@ void count(StepStatistics& step, Duration d) {
 
 }  // namespace
 
+Book::Book() {
+  pages_.reserve(worker::most_models);
+  by_model_.reserve(worker::most_models);
+}
+
 void Book::add_model(std::string name, std::int64_t version, std::optional<Duration> slo) {
-  Page& page = pages_.emplace_back();
-  page.of.name = std::move(name);
-  page.of.version = version;
-  page.of.slo = slo;
+  CARILLON_ASSERT(by_model_.size() < worker::most_models);
+  for (const auto& page : pages_) {
+    const std::lock_guard lock(page->mutex);
+    if (page->of.name != name || page->of.version != version) continue;
+    page->of.slo = slo;
+    by_model_.push_back(page.get());
+    return;
+  }
+  auto page = std::make_unique<Page>();
+  page->of.name = std::move(name);
+  page->of.version = version;
+  page->of.slo = slo;
+  by_model_.push_back(page.get());
+  pages_.push_back(std::move(page));
+  pages_there_.store(pages_.size(), std::memory_order_release);
 }
 
 void Book::add_device(std::string name) {
@@ -26,7 +44,7 @@ void Book::add_device(std::string name) {
 
 void Book::answered(ModelId model, Outcome outcome, int rows, TimePoint arrival, TimePoint now,
                     const CallSteps& steps) {
-  Page& page = pages_[model.index()];
+  Page& page = this->page(model);
   const Duration latency = std::max(Duration{0}, now - arrival);
   const std::lock_guard lock(page.mutex);
   ModelStatistics& of = page.of;
@@ -73,7 +91,7 @@ void Book::executed(DeviceId device, ModelId model, int batch, const worker::Act
                     Duration predicted) {
   const Duration measured = times.ran();
   {
-    Page& page = pages_[model.index()];
+    Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
     ++page.of.execution_count;
     page.of.exec.add(measured);
@@ -94,14 +112,14 @@ void Book::executed(DeviceId device, ModelId model, int batch, const worker::Act
 }
 
 void Book::profiled(ModelId model) {
-  Page& page = pages_[model.index()];
+  Page& page = this->page(model);
   const std::lock_guard lock(page.mutex);
   ++page.of.profiled;
 }
 
 void Book::loaded(DeviceId device, ModelId model, Duration took) {
   {
-    Page& page = pages_[model.index()];
+    Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
     ++page.of.loads;
     page.of.loaded = ++page.of.devices > 0;
@@ -114,7 +132,7 @@ void Book::loaded(DeviceId device, ModelId model, Duration took) {
 
 void Book::unloaded(DeviceId device, ModelId model) {
   {
-    Page& page = pages_[model.index()];
+    Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
     ++page.of.unloads;
     page.of.loaded = --page.of.devices > 0;
@@ -125,7 +143,7 @@ void Book::unloaded(DeviceId device, ModelId model) {
 
 void Book::device_lost(DeviceId device, const std::vector<ModelId>& held) {
   for (const ModelId model : held) {
-    Page& page = pages_[model.index()];
+    Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
     page.of.loaded = --page.of.devices > 0;
   }
@@ -153,10 +171,11 @@ void Book::set_open_requests(std::uint64_t count) {
 
 ServerStatistics Book::snapshot() const {
   ServerStatistics out;
-  out.models.reserve(pages_.size());
-  for (const Page& page : pages_) {
-    const std::lock_guard lock(page.mutex);
-    out.models.push_back(page.of);
+  const std::size_t there = pages_there_.load(std::memory_order_acquire);
+  out.models.reserve(there);
+  for (std::size_t i = 0; i < there; ++i) {
+    const std::lock_guard lock(pages_[i]->mutex);
+    out.models.push_back(pages_[i]->of);
   }
   const std::lock_guard lock(mutex_);
   out.open_requests = open_requests_;

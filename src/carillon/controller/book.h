@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -35,8 +37,11 @@ struct CallSteps {
 // Statistics of all models. Written by the controller, read by any thread: one short lock a model.
 class Book {
  public:
-  // Models come in the order of their ids. `unix_minus_timeline`: what to add to a TimePoint to get Unix
-  // time. Not while others write.
+  Book();
+
+  // Models come in the order of their ids, worker::most_models at most: from one thread at a time, also while
+  // others read and write. One that comes again, of the same name and version, goes on where it was.
+  // `unix_minus_timeline`: what to add to a TimePoint to get Unix time. Not while others write.
   void add_model(std::string name, std::int64_t version, std::optional<Duration> slo = std::nullopt);
   // Devices, in the order of their ids.
   void add_device(std::string name);
@@ -68,7 +73,12 @@ class Book {
     mutable std::mutex mutex;
     ModelStatistics of;
   };
-  std::deque<Page> pages_;  // by model id
+  Page& page(ModelId id) { return *by_model_[id.index()]; }
+
+  // Neither ever moves: room for all that may come is taken at once.
+  std::vector<std::unique_ptr<Page>> pages_;
+  std::vector<Page*> by_model_;
+  std::atomic<std::size_t> pages_there_{0};
   Duration unix_offset_{0};
   mutable std::mutex mutex_;  // of what follows
   std::uint64_t open_requests_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,7 @@ constexpr std::size_t calls_at_a_time = 64;
 }  // namespace
 
 void Controller::Work::clear() {
+  jobs.clear();
   calls.clear();
   turned_away.clear();
   cancels.clear();
@@ -59,6 +61,7 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
                goes(std::move(waiting), std::move(result), would_take);
              }) {
   core_.book().set_unix_offset(unix_minus(clock));
+  models_.reserve(worker::most_models);
 }
 
 Controller::~Controller() {
@@ -100,8 +103,8 @@ std::vector<DeviceId> Controller::end_workers() {
 }
 
 void Controller::add_model(ModelView view, const engine::CompiledModel& compiled,
-                           const schedule::ModelInfo& info) {
-  CARILLON_ASSERT(state_ == State::preparing);
+                           const schedule::ModelInfo& info, bool shown) {
+  CARILLON_ASSERT(models_.size() < worker::most_models);
   ServedModel served{.info = info,
                      .version = view.version,
                      .input_row_bytes = row_bytes(compiled, compiled.inputs()),
@@ -112,21 +115,84 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .open = compiled.open()};
   served.info.time_varies = compiled.time_varies();
   served.info.cls = served.cls;
-  Model& model =
-      models_.emplace_back(Model{served.output_row_bytes, served.slo, served.cls, served.open, {}});
+  Model model{served.output_row_bytes, served.slo, served.cls, served.open, {}};
   for (const graph::TensorSpec& output : compiled.outputs()) model.output_types.push_back(output.type);
+  models_.push_back(std::move(model));
+  models_there_.store(models_.size(), std::memory_order_release);
   sizes_.add_model(info.id, compiled, view.config.max_batch_size > 0);
   // Where the time depends on the input, nobody knows how little it may be.
-  door_.add_model(served.info.time_varies || !served.lengths.empty() ? Duration{0}
-                                                                     : info.batches.front().exec);
-  core_.add_model(std::move(served));
+  const Duration least =
+      served.info.time_varies || !served.lengths.empty() ? Duration{0} : info.batches.front().exec;
+  {
+    const std::lock_guard lock(mutex_);
+    door_.add_model(least);
+    if (state_ == State::preparing) {
+      core_.add_model(std::move(served));
+    } else {
+      core_.book().add_model(served.info.name, served.version, served.slo);
+      // Calls of it come after its view, so the thread sees this first.
+      jobs_.push_back(
+          [this, served = std::move(served)](TimePoint now) mutable { core_.come(std::move(served), now); });
+      if (asleep_) wake_.notify_one();
+    }
+  }
+  if (!shown) return;
   view.ready = true;
   view.id = info.id;
   directory_.put(std::move(view));
 }
 
+// Does it on the thread, and waits for that. False where the controller does not run.
+bool Controller::ask(Job job) {
+  std::promise<void> done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::running) return false;
+    jobs_.push_back([&](TimePoint now) {
+      job(now);
+      done.set_value();
+    });
+    if (asleep_) wake_.notify_one();
+  }
+  done.get_future().wait();
+  return true;
+}
+
+// Whether calls of it are anywhere, at the door and before it included.
+bool Controller::used(ModelId id) {
+  if (sizes_.waiting(id) > 0) return true;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::uint32_t i = 0; i < submissions_.size(); ++i)
+      if (submissions_[i].call != nullptr && submissions_[i].call->model == id) return true;
+  }
+  std::size_t calls = 0;
+  return ask([&](TimePoint) { calls = core_.uses(id).calls; }) && calls > 0;
+}
+
+bool Controller::remove_model(ModelId id, Duration patience) {
+  constexpr auto look = std::chrono::milliseconds{20};
+  // A call that found the model's old view may be on its way here: none is seen at two looks.
+  int unused = 0;
+  for (TimePoint end = clock_.now() + patience; unused < 2 && clock_.now() < end;) {
+    if (!serving()) return false;
+    unused = used(id) ? 0 : unused + 1;
+    std::this_thread::sleep_for(look);
+  }
+  if (!ask([&](TimePoint now) { core_.go(id, now); })) return false;
+  for (const TimePoint end = clock_.now() + patience;;) {
+    Core::Uses uses;
+    if (!ask([&](TimePoint) { uses = core_.uses(id); })) return false;
+    if (uses.calls == 0 && !uses.on_devices && sizes_.waiting(id) == 0) break;
+    if (clock_.now() >= end) return false;
+    std::this_thread::sleep_for(look);
+  }
+  sizes_.remove_model(id);
+  for (const auto& worker : workers_) worker->remove_model(id);
+  return true;
+}
+
 void Controller::add_unready(ModelView view) {
-  CARILLON_ASSERT(state_ == State::preparing);
   view.ready = false;
   directory_.put(std::move(view));
 }
@@ -169,7 +235,7 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
         {fail(ErrorCode::unavailable, "the server is not serving now"), std::move(call), at, std::nullopt});
     return ticket;
   }
-  CARILLON_ASSERT(call->model.index() < models_.size());
+  CARILLON_ASSERT(call->model.index() < models_there_.load(std::memory_order_acquire));
   const Model& model = models_[call->model.index()];
   if (model.open) {
     Sizes::Waiting waiting{.ticket = ticket,
@@ -313,6 +379,7 @@ void Controller::run() {
 
 // All results, the oldest calls, and cancellations of calls that no longer wait. With the lock.
 void Controller::gather(std::size_t calls, Work& work) {
+  std::swap(work.jobs, jobs_);
   std::swap(work.results, results_);
   std::swap(work.probes, probe_results_);
   std::swap(work.turned_away, displaced_);
@@ -330,6 +397,7 @@ void Controller::gather(std::size_t calls, Work& work) {
 }
 
 void Controller::handle(Work& work) {
+  for (Job& job : work.jobs) job(clock_.now());
   // Results first: they free what the calls may need. Cancellations last: they may be of calls beside them.
   for (const worker::ActionResult& result : work.results) core_.on_result(result, clock_.now());
   for (const worker::ProbeResult& result : work.probes) core_.on_probe(result, clock_.now());

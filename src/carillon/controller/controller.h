@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,12 +64,22 @@ class Controller final : public Service {
   // Before start(), by the thread that starts. Workers are devices, in order.
   void add_worker(std::unique_ptr<worker::Worker> worker, std::string name = {});
   // A model that the workers know by `info.id` (dense and ascending). `view.ready` and `view.id` are set
-  // here.
-  void add_model(ModelView view, const engine::CompiledModel& compiled, const schedule::ModelInfo& info);
+  // here. Also while it runs, from one thread at a time: then it takes the place of what was served under its
+  // name and version, for calls that come from now on.
+  // Not `shown`: its id is used up, and no client sees it.
+  void add_model(ModelView view, const engine::CompiledModel& compiled, const schedule::ModelInfo& info,
+                 bool shown = true);
   // The id that add_model() expects next.
-  ModelId next_model() const { return {static_cast<std::uint32_t>(core_.models())}; }
-  // A model that cannot be served: `view.reason` says why.
+  ModelId next_model() const { return {static_cast<std::uint32_t>(models_.size())}; }
+  // A model that cannot be served, or is not served any more: `view.reason` says why. Likewise.
   void add_unready(ModelView view);
+  // While it runs: ends a model that no view names any more. Waits until the calls that came before have
+  // their answers, up to `patience`; those that then still wait are refused. Then until no device has
+  // anything of it, as long again, and gives its memory back. False where the controller stops meanwhile, or
+  // a device does not let go of it: its memory stays. From the thread that adds models.
+  bool remove_model(ModelId id, Duration patience);
+  // What the frontends get for control(). Before start(); it outlives the controller's last answer.
+  void set_control(ModelControl* control) { control_ = control; }
 
   void start();
   // Answers every open call, exactly once, with `unavailable`; then the thread has ended. Again: nothing.
@@ -90,8 +101,11 @@ class Controller final : public Service {
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override;
   void cancel(std::uint64_t ticket) override;
   ServerStatistics statistics() const override;
+  ModelControl* control() override { return control_; }
 
  private:
+  // What is to be done on the controller's thread.
+  using Job = std::move_only_function<void(TimePoint now)>;
   struct Submission {
     std::uint64_t ticket = 0;
     std::uint64_t place = 0;  // among all calls, in the order in which they came
@@ -104,13 +118,15 @@ class Controller final : public Service {
   };
   // What the thread takes at a time.
   struct Work {
+    std::vector<Job> jobs;
     std::vector<Submission> calls, turned_away;
     std::vector<std::uint64_t> cancels;
     std::vector<worker::ActionResult> results;
     std::vector<worker::ProbeResult> probes;
     void clear();
     bool empty() const {
-      return calls.empty() && turned_away.empty() && cancels.empty() && results.empty() && probes.empty();
+      return jobs.empty() && calls.empty() && turned_away.empty() && cancels.empty() && results.empty() &&
+             probes.empty();
     }
   };
   // A device's way to the controller's thread.
@@ -130,6 +146,8 @@ class Controller final : public Service {
   void gather(std::size_t calls, Work& work);
   void handle(Work& work);
   void turn_away(Submission submission, TimePoint at);
+  bool ask(Job job);
+  bool used(ModelId id);
 
   const Clock& clock_;
   const Duration patience_;
@@ -143,7 +161,10 @@ class Controller final : public Service {
     bool open = false;
     std::vector<graph::DataType> output_types;
   };
-  std::vector<Model> models_;  // fixed once started
+  // Never moves: what a view names may be read without a lock.
+  std::vector<Model> models_;
+  std::atomic<std::size_t> models_there_{0};
+  ModelControl* control_ = nullptr;
   std::atomic<std::uint64_t> next_ticket_{1};
 
   Core core_;  // the thread's; before start() and after stop() the starter's
@@ -159,6 +180,7 @@ class Controller final : public Service {
   Slab<Submission> submissions_;  // that wait at the door
   std::vector<Submission> displaced_;
   std::deque<Cancel> cancels_;
+  std::vector<Job> jobs_;
   std::vector<worker::ActionResult> results_;
   std::vector<worker::ProbeResult> probe_results_;
   std::uint64_t next_place_ = 0;

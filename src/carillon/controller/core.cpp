@@ -113,6 +113,34 @@ void Core::start(TimePoint now) {
   settle(now);
 }
 
+void Core::come(ServedModel model, TimePoint now) {
+  enter(now);
+  CARILLON_ASSERT(started_ && model.info.id.index() == models_.size() && !model.info.batches.empty());
+  models_.push_back(std::move(model));
+  if (stopped_) return;
+  feed(schedule::model_comes(models_.back().info), now);
+  settle(now);
+}
+
+void Core::go(ModelId id, TimePoint now) {
+  enter(now);
+  ServedModel& model = models_[id.index()];
+  if (stopped_ || std::exchange(model.gone, true)) return;
+  feed(schedule::ModelChanged{id, nullptr}, now);
+  settle(now);
+}
+
+Core::Uses Core::uses(ModelId id) const {
+  Uses out;
+  for (std::uint32_t i = 0; i < open_.size(); ++i)
+    if (open_[i].call != nullptr && open_[i].model == id) ++out.calls;
+  for (const Device& device : devices_)
+    out.on_devices = out.on_devices || std::ranges::find(device.loaded, id) != device.loaded.end();
+  for (std::uint32_t i = 0; i < flights_.size() && !out.on_devices; ++i)
+    out.on_devices = under_way(i) && flights_[i].model == id;
+  return out;
+}
+
 void Core::answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error,
                           TimePoint now) {
   const Outcome outcome = error.code == ErrorCode::invalid_argument ? Outcome::invalid : Outcome::failed;
@@ -131,6 +159,12 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   if (!started_ || stopped_)
     return answer_at_once(std::move(call), std::move(on_answer),
                           {ErrorCode::unavailable, "the server is not serving now"}, now);
+  if (model.gone)
+    return answer_at_once(
+        std::move(call), std::move(on_answer),
+        {ErrorCode::not_found, "model '" + model.info.name + "' version " + std::to_string(model.version) +
+                                   " is not served any more"},
+        now);
   if (open_rows_ + rows > options_.max_open)
     return answer_at_once(
         std::move(call), std::move(on_answer),

@@ -46,6 +46,7 @@ struct ServedModel {
   std::optional<Duration> slo;
   Class cls = Class::normal;
   bool open = false;  // rows are as large as the call's buffers say
+  bool gone = false;
 };
 
 // A device was taken out, or is back.
@@ -103,6 +104,18 @@ class Core {
   void add_device(worker::Worker& worker, std::string name = {});
   void add_model(ServedModel model);
   void start(TimePoint now);
+  // After start(): a model comes, with the next id, and one goes. What waits of one that goes is refused,
+  // what comes of it is answered `not_found`, and where it is loaded it is unloaded when nothing uses it any
+  // more. Book::add_model() is the caller's here.
+  void come(ServedModel model, TimePoint now);
+  void go(ModelId id, TimePoint now);
+  // What holds a model here: calls without an answer, or whose buffers live on; and whether a device has it,
+  // or an action of it is under way.
+  struct Uses {
+    std::size_t calls = 0;
+    bool on_devices = false;
+  };
+  Uses uses(ModelId id) const;
 
   // Takes a call whose buffers all have the right sizes and whose outputs are sized. `ticket` is not in use.
   void submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now);

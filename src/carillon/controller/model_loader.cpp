@@ -4,10 +4,16 @@
 #include <exception>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "carillon/base/assert.h"
 #include "carillon/base/statistics.h"
+#include "carillon/controller/measure_aside.h"
 #include "carillon/graph/onnx_import.h"
 
 namespace carillon::controller {
@@ -183,10 +189,6 @@ Result<std::size_t> sizes_that_fit(const worker::Worker& worker, const Compiled&
   }
 }
 
-std::string label_of(const std::string& name, std::int64_t version) {
-  return name + " version " + std::to_string(version);
-}
-
 // How often to measure a batch size whose run should take about `expected`.
 int repeats_for(const SeedOptions& options, Duration expected) {
   if (expected <= Duration{0}) return options.repeats;
@@ -196,6 +198,24 @@ int repeats_for(const SeedOptions& options, Duration expected) {
 Duration median(std::vector<Duration> values) {
   return std::max(Duration{1}, percentile(values, 0.5));
 }
+
+Duration least(const std::vector<Duration>& values) {
+  return std::max(Duration{1}, *std::ranges::min_element(values));
+}
+
+// On a worker that does not serve.
+class WorkerWatch final : public Stopwatch {
+ public:
+  WorkerWatch(worker::Worker& worker, ModelId model) : worker_(worker), model_(model) {}
+  Result<std::vector<Duration>> exec(int batch, int repeats, std::int64_t length) override {
+    return worker_.measure_exec(model_, batch, repeats, length);
+  }
+  Result<std::vector<Duration>> load(int repeats) override { return worker_.measure_load(model_, repeats); }
+
+ private:
+  worker::Worker& worker_;
+  ModelId model_;
+};
 
 const profile::ModelProfile* known(const SeedOptions& options, const PreparedModel& model,
                                    std::int64_t version) {
@@ -209,7 +229,7 @@ const profile::ModelProfile* known(const SeedOptions& options, const PreparedMod
 // What batches of every size take at `length` (0: the model has none): as `known` says, else measured.
 Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& model, std::int64_t length,
                                                          const std::vector<profile::BatchTimes>* known,
-                                                         worker::Worker& worker, const SeedOptions& options,
+                                                         Stopwatch& watch, const SeedOptions& options,
                                                          const Doing& doing) {
   std::vector<schedule::BatchProfile> out;
   Duration per_row{0};  // of the last batch size
@@ -225,13 +245,13 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
       // long. Of the first batch size it also tells how long a run is.
       Duration expected = per_row * batch;
       if (expected <= options.at_most) {
-        auto first = worker.measure_exec(model.id, batch, 1, length);
+        auto first = watch.exec(batch, 1, length);
         if (!first) return std::unexpected(first.error());
         expected = std::max(expected, first->front());
       }
-      auto times = worker.measure_exec(model.id, batch, repeats_for(options, expected), length);
+      auto times = watch.exec(batch, repeats_for(options, expected), length);
       if (!times) return std::unexpected(times.error());
-      exec = median(std::move(*times));
+      exec = options.aside ? least(*times) : median(std::move(*times));
     }
     per_row = exec / batch;
     out.push_back({batch, exec});
@@ -240,6 +260,10 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
 }
 
 }  // namespace
+
+std::string label_of(const std::string& name, std::int64_t version) {
+  return name + " version " + std::to_string(version);
+}
 
 Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
                                     const repository::ModelVersion& version,
@@ -282,6 +306,12 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
 Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version,
                                          worker::Worker& worker, const SeedOptions& options,
                                          const Doing& doing) {
+  WorkerWatch watch(worker, model.id);
+  return seed_profile(model, version, watch, options, doing);
+}
+
+Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version, Stopwatch& watch,
+                                         const SeedOptions& options, const Doing& doing) {
   CARILLON_ASSERT(options.repeats >= 1);
   schedule::ModelInfo info{.id = model.id,
                            .name = model.config.name,
@@ -293,14 +323,14 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     info.load = std::max(Duration{1}, profile->load.p50);
   } else {
     doing("measuring LOAD");
-    auto loads = worker.measure_load(model.id, std::min(options.repeats, 3));
+    auto loads = watch.load(std::min(options.repeats, 3));
     if (!loads) return std::unexpected(loads.error());
-    info.load = median(std::move(*loads));
+    info.load = options.aside ? least(*loads) : median(std::move(*loads));
   }
   const auto lengths = model.compiled->lengths();
   if (lengths.empty()) {
     auto batches =
-        seed_batches(model, 0, profile == nullptr ? nullptr : &profile->batches, worker, options, doing);
+        seed_batches(model, 0, profile == nullptr ? nullptr : &profile->batches, watch, options, doing);
     if (!batches) return std::unexpected(batches.error());
     info.batches = std::move(*batches);
     return info;
@@ -311,7 +341,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     if (profile != nullptr)
       for (const profile::LengthTimes& at : profile->lengths)
         if (at.length == lengths[i]) known_times = &at.batches;
-    auto batches = seed_batches(model, lengths[i], known_times, worker, options, doing);
+    auto batches = seed_batches(model, lengths[i], known_times, watch, options, doing);
     if (!batches) return std::unexpected(batches.error());
     const Duration solo = batches->front().exec / batches->front().batch;
     info.solos.push_back(solo);
@@ -331,7 +361,12 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
   std::optional<schedule::ModelInfo> slowest;
   for (const LoadTarget& target : targets) {
     if (target.like_the_last && slowest) continue;
-    auto info = seed_profile(model, version, *target.worker, options, doing);
+    auto info = [&] {
+      if (!options.aside) return seed_profile(model, version, *target.worker, options, doing);
+      engine::Engine& engine = model.second_engine.empty() ? *target.engine : *target.second;
+      AsideWatch watch(engine, *model.compiled);
+      return seed_profile(model, version, watch, options, doing);
+    }();
     if (!info) return info;
     if (!slowest || info->batches.back().exec > slowest->batches.back().exec) slowest = std::move(*info);
   }
@@ -339,6 +374,62 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
 }
 
 }  // namespace
+
+namespace {
+
+// What takes long is not to slow what serves.
+template <typename Body>
+auto of_low_priority(const Body& body) {
+  std::optional<decltype(body())> out;
+  std::thread([&] {
+    pthread_setname_np(pthread_self(), "carillon-compile");
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+    out.emplace(body());
+  }).join();
+  return *std::move(out);
+}
+
+}  // namespace
+
+Result<> load_version(const repository::RepositoryEntry& entry, const repository::ModelVersion& version,
+                      std::span<const LoadTarget> targets, Controller& controller, const SeedOptions& options,
+                      const Doing& doing, std::vector<std::string>& notes) {
+  if (controller.next_model().index() >= worker::most_models)
+    return fail(ErrorCode::resource_exhausted,
+                "models were loaded " + std::to_string(worker::most_models) +
+                    " times since the server started, as often as they can be; start it again");
+  const auto prepare = [&] { return prepare_model(entry, version, targets, controller.next_model(), doing); };
+  auto model = options.aside ? of_low_priority(prepare) : prepare();
+  if (!model) return std::unexpected(model.error());
+  ModelView view{.name = entry.name,
+                 .version = version.version,
+                 .ready = false,
+                 .reason = model->second_engine,
+                 .left_out = false,
+                 .id = {},
+                 .config = model->config};
+  for (const std::string& note : model->config.ignored) notes.push_back("ignored: " + note);
+  notes.insert(notes.end(), model->notes.begin(), model->notes.end());
+  if (model->config.model_class == "best_effort" && model->config.slo)
+    notes.push_back(
+        "slo_ms of a best-effort model is a deadline: a request that is not done by then is refused, "
+        "however much other work was in its way, and nothing goes out of its way for it");
+  auto info = seed_of_slowest(*model, version.version, targets, options, doing);
+  if (!info) {
+    // The workers know it already, so the id is used up.
+    controller.add_model(view, *model->compiled,
+                         {.id = model->id,
+                          .name = model->config.name,
+                          .pages = pages_for(model->compiled->weights()),
+                          .load = std::chrono::seconds{1},
+                          .batches = {{1, std::chrono::seconds{1}}}},
+                         false);
+    if (options.aside) controller.remove_model(model->id, std::chrono::seconds{1});
+    return std::unexpected(info.error());
+  }
+  controller.add_model(std::move(view), *model->compiled, *info);
+  return {};
+}
 
 Result<LoadReport> load_models(const std::filesystem::path& directory, std::span<const LoadTarget> targets,
                                Controller& controller, const LoaderOptions& options) {
@@ -364,6 +455,13 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
     ModelView view;
     view.name = entry.name;
     view.config.name = entry.name;
+    if (options.wanted && !options.wanted(entry.name)) {
+      view.left_out = true;
+      view.reason = "not loaded; it is once that is asked for";
+      ++progress.done;
+      controller.add_unready(std::move(view));
+      continue;
+    }
     if (!entry.config) {
       progress.model = entry.name;
       not_ready(std::move(view), entry.config.error());
@@ -372,36 +470,14 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
     for (const repository::ModelVersion& version : entry.versions) {
       view.version = version.version;
       view.config = *entry.config;
-      view.reason.clear();
       progress.model = label_of(entry.name, version.version);
-      auto model = prepare_model(entry, version, targets, controller.next_model(), tell);
-      if (!model) {
-        not_ready(view, model.error());
+      std::vector<std::string> notes;
+      const auto loaded = load_version(entry, version, targets, controller, options.seeds, tell, notes);
+      for (const std::string& note : notes) report.notes.push_back(progress.model + ": " + note);
+      if (!loaded) {
+        not_ready(view, loaded.error());
         continue;
       }
-      view.config = model->config;
-      view.reason = model->second_engine;
-      for (const std::string& note : model->config.ignored)
-        report.notes.push_back(progress.model + ": ignored: " + note);
-      for (const std::string& note : model->notes) report.notes.push_back(progress.model + ": " + note);
-      if (model->config.model_class == "best_effort" && model->config.slo)
-        report.notes.push_back(
-            progress.model +
-            ": slo_ms of a best-effort model is a deadline: a request that is not done by then is refused, "
-            "however much other work was in its way, and nothing goes out of its way for it");
-      auto info = seed_of_slowest(*model, version.version, targets, options.seeds, tell);
-      if (!info) {
-        // The worker knows it already, so the id is used up; clients see that it is not ready.
-        controller.add_model(view, *model->compiled,
-                             {.id = model->id,
-                              .name = model->config.name,
-                              .pages = pages_for(model->compiled->weights()),
-                              .load = std::chrono::seconds{1},
-                              .batches = {{1, std::chrono::seconds{1}}}});
-        not_ready(view, info.error());
-        continue;
-      }
-      controller.add_model(view, *model->compiled, *info);
       ++report.ready;
       ++progress.done;
       tell("ready");

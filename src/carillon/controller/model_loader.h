@@ -21,6 +21,9 @@
 
 namespace carillon::controller {
 
+// "resnet50 version 1", for people.
+std::string label_of(const std::string& name, std::int64_t version);
+
 // A device that models are brought to.
 struct LoadTarget {
   engine::Engine* engine = nullptr;
@@ -66,22 +69,38 @@ inline Result<PreparedModel> prepare_model(const repository::RepositoryEntry& en
   return prepare_model(entry, version, {&target, 1}, id, doing);
 }
 
+// How long runs and loads of a model take.
+class Stopwatch {
+ public:
+  virtual ~Stopwatch() = default;
+  // As worker::Worker::measure_exec() and measure_load().
+  virtual Result<std::vector<Duration>> exec(int batch, int repeats, std::int64_t length) = 0;
+  virtual Result<std::vector<Duration>> load(int repeats) = 0;
+};
+
 struct SeedOptions {
   const profile::DeviceProfile* profile =
       nullptr;      // where it knows the model in this precision, nothing is measured
   int repeats = 5;  // of each measurement, after one to warm up; >= 1
   Duration at_most = std::chrono::milliseconds{600};  // a batch size that takes longer is repeated less
+  // The workers serve: models are measured beside them, on threads and memory of their own (measure_aside.h),
+  // and the least of the times counts, as whatever else runs makes them longer.
+  bool aside = false;
 };
 
 // What the scheduler is told of a model at first: from the profile, or measured on `worker`, which must not
 // be serving. Seeds are medians: the scheduler learns the rest, but it never runs, and so never learns of, a
 // model whose seed is above its deadlines.
+Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version, Stopwatch& watch,
+                                         const SeedOptions& options, const Doing& doing);
 Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version,
                                          worker::Worker& worker, const SeedOptions& options,
                                          const Doing& doing);
 
 struct LoaderOptions {
   SeedOptions seeds;
+  // Which models, by name; the others become views that are not loaded. Empty: all.
+  std::function<bool(const std::string& model)> wanted;
   LoadObserver progress;
 };
 
@@ -91,6 +110,13 @@ struct LoadReport {
   // A line each: models that are not ready and why, what configs say that is not heeded, what did not fit.
   std::vector<std::string> notes;
 };
+
+// What becomes of one version: `controller` knows it, or an error says why not. `view` says how it is to be
+// called; `notes` gets what LoadReport::notes would, without the model's name. With SeedOptions::aside also
+// while the controller runs.
+Result<> load_version(const repository::RepositoryEntry& entry, const repository::ModelVersion& version,
+                      std::span<const LoadTarget> targets, Controller& controller, const SeedOptions& options,
+                      const Doing& doing, std::vector<std::string>& notes);
 
 // Brings all models of the repository into the targets' workers (of one, at least; `controller` gets them
 // afterwards) and `controller` (not yet started). Where targets differ, the slowest one's times are the

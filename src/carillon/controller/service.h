@@ -25,7 +25,7 @@ struct ModelView {
   std::int64_t version = 1;
   bool ready = false;
   std::string reason;  // why it is not ready; where it is, what is to be known: that another engine runs it
-  bool left_out = false;  // not ready because it is not wanted here: nothing is wrong with it
+  bool left_out = false;  // not ready because it is not wanted (here): nothing is wrong with it
   ModelId id;             // meaningful where ready
   repository::ModelConfig config;
 };
@@ -137,6 +137,23 @@ struct ServerStatistics {
   provision::AutoscaleAdvice advice;  // over about the last minute, or since the last look
 };
 
+// Brings models into service, and out of it, while the server runs (Triton's model repository extension).
+// Safe from any thread; never blocks.
+class ModelControl {
+ public:
+  // Called once, from a thread of the control, when it is done or failed; must be quick and not call back.
+  using Done = std::move_only_function<void(Result<>)>;
+  virtual ~ModelControl() = default;
+  // Loads what the repository has of a model now, in place of what is served of it: no request is lost, and
+  // what is served stays where the new cannot be. `config`: text of an inference.ModelConfig in JSON to be
+  // taken for the model's config.pbtxt; none: the file. Errors: there is no such model, it cannot be loaded,
+  // the server does not take such orders.
+  virtual void load(std::string model, std::optional<std::string> config, Done done) = 0;
+  // Requests that are under way are answered; it is done when new ones are refused. Errors: there is no such
+  // model.
+  virtual void unload(std::string model, Done done) = 0;
+};
+
 // What the frontends ask of the rest. Every method is safe from any thread.
 class Service {
  public:
@@ -160,6 +177,9 @@ class Service {
   virtual void cancel(std::uint64_t ticket) = 0;
 
   virtual ServerStatistics statistics() const = 0;
+
+  // nullptr: models are what they were at the start.
+  virtual ModelControl* control() { return nullptr; }
 };
 
 }  // namespace carillon::controller

@@ -24,13 +24,17 @@ graph::Shape row_shape(graph::Shape shape, bool batched) {
 }  // namespace
 
 Sizes::Sizes(const SizeOptions& options, const Clock& clock, Goes goes)
-    : options_(options), clock_(clock), goes_(std::move(goes)) {}
+    : options_(options), clock_(clock), goes_(std::move(goes)) {
+  models_.reserve(worker::most_models);
+}
 
 Sizes::~Sizes() {
   stop();
 }
 
 void Sizes::add_model(ModelId id, const engine::CompiledModel& compiled, bool batched) {
+  CARILLON_ASSERT(id.index() < worker::most_models);
+  const std::lock_guard lock(mutex_);
   models_.resize(id.index() + 1);
   if (!compiled.open()) return;
   auto model = std::make_unique<Model>();
@@ -44,13 +48,34 @@ void Sizes::add_model(ModelId id, const engine::CompiledModel& compiled, bool ba
     size->outputs.push_back(row_shape(output.shape, batched));
   model->at_reference = std::move(size);
   models_[id.index()] = std::move(model);
+  if (running_ && !thread_.joinable()) thread_ = std::thread([this] { run(); });
+}
+
+void Sizes::remove_model(ModelId id) {
+  std::unique_lock lock(mutex_);
+  std::erase_if(queue_, [&](const Job& job) { return job.model == id; });
+  made_one_.wait(lock, [&] { return making_ != id; });
+  // The model stays, as calls that come too late look it up; but nothing is made for it any more.
+  if (models_[id.index()] != nullptr) {
+    CARILLON_ASSERT(std::ranges::all_of(models_[id.index()]->entries,
+                                        [](const auto& each) { return each.second.waiting.empty(); }));
+    models_[id.index()]->entries.clear();
+  }
+}
+
+std::size_t Sizes::waiting(ModelId id) const {
+  const std::lock_guard lock(mutex_);
+  if (models_[id.index()] == nullptr) return 0;
+  std::size_t out = 0;
+  for (const auto& [extents, entry] : models_[id.index()]->entries) out += entry.waiting.size();
+  return out;
 }
 
 void Sizes::start(std::vector<worker::Worker*> workers) {
   const std::lock_guard lock(mutex_);
-  if (std::ranges::all_of(models_, [](const auto& model) { return model == nullptr; })) return;
   workers_ = std::move(workers);
   running_ = true;
+  if (std::ranges::all_of(models_, [](const auto& model) { return model == nullptr; })) return;
   thread_ = std::thread([this] { run(); });
 }
 
@@ -165,7 +190,10 @@ void Sizes::run() {
       make_whole(*job, lock);
     } else {
       wake_.wait(lock);
+      continue;
     }
+    making_.reset();
+    made_one_.notify_all();
   }
 }
 
@@ -205,6 +233,7 @@ Result<std::vector<graph::Shape>> Sizes::add_to_workers(ModelId id, std::int64_t
 void Sizes::make(const Job& job, std::unique_lock<std::mutex>& lock) {
   Model& model = *models_[job.model.index()];
   const std::int64_t number = ++numbers_;
+  making_ = job.model;
   lock.unlock();
   const TimePoint began = clock_.now();
   auto shapes = add_to_workers(job.model, number, job.extents, {model.batch_sizes.front()});
@@ -284,6 +313,7 @@ void Sizes::make_whole(const Job& job, std::unique_lock<std::mutex>& lock) {
   Entry& entry = model.entries[job.extents];
   const std::shared_ptr<const Size> size = entry.size;  // stays meanwhile
   entry.whole = true;                                   // tried once
+  making_ = job.model;
   lock.unlock();
   for (std::size_t b = 1; b < model.batch_sizes.size(); ++b) {
     // A batch that does not fit is none; larger ones do not either.
@@ -298,6 +328,7 @@ void Sizes::make_whole(const Job& job, std::unique_lock<std::mutex>& lock) {
       const Job other = std::move(queue_.front());
       queue_.pop_front();
       make(other, lock);
+      making_ = job.model;
     }
     if (!running_ || !fits) return;
     lock.unlock();

@@ -54,14 +54,22 @@ class Sizes {
   Sizes(const Sizes&) = delete;
   Sizes& operator=(const Sizes&) = delete;
 
-  // Before start(); ids ascend. Nothing happens for a model that is not open.
+  // Ids ascend, below worker::most_models; also after start(), before the first call of the model. Nothing
+  // happens for a model that is not open.
   void add_model(ModelId id, const engine::CompiledModel& compiled, bool batched);
+  // No call of it comes or waits any more. Waits for plans of it that are just being made.
+  void remove_model(ModelId id);
   // Workers must outlive stop().
   void start(std::vector<worker::Worker*> workers);
   // Calls that wait get `unavailable`. Again: nothing.
   void stop();
 
-  bool is_open(ModelId id) const { return id.index() < models_.size() && models_[id.index()] != nullptr; }
+  bool is_open(ModelId id) const {
+    const std::lock_guard lock(mutex_);
+    return id.index() < models_.size() && models_[id.index()] != nullptr;
+  }
+  // Calls of it that wait here.
+  std::size_t waiting(ModelId id) const;
   // Gives the call of an open model its size where there are plans, and returns true; else false, and it
   // waits, or has been answered. From any thread.
   bool submit(Waiting& waiting);
@@ -113,7 +121,7 @@ class Sizes {
   const Clock& clock_;
   const Goes goes_;
   std::vector<worker::Worker*> workers_;
-  std::vector<std::unique_ptr<Model>> models_;  // by id; null where it is not open
+  std::vector<std::unique_ptr<Model>> models_;  // by id; null where it is not open. Never moves
 
   mutable std::mutex mutex_;  // of what follows, and of what models hold
   std::condition_variable wake_;
@@ -123,6 +131,8 @@ class Sizes {
   std::int64_t numbers_ = 0;
   std::uint64_t made_ = 0;
   bool running_ = false;
+  std::optional<ModelId> making_;  // plans of it are being made, without the lock
+  std::condition_variable made_one_;
   std::thread thread_;
 };
 

@@ -64,6 +64,10 @@ struct ConfigFile {
 // (unsupported).
 Result<ConfigFile> parse_config(std::string_view text, std::string_view folder);
 
+// A config in JSON (protobuf's mapping, as Triton's clients send it to override a file) as the text that
+// parse_config() reads. Errors (invalid_argument): not JSON, or not such a message.
+Result<std::string> config_from_json(std::string_view json);
+
 // 1, 2, 4, ... up to `max_batch_size`, at most largest_plan; 1 alone for a model without a batch.
 std::vector<int> default_batch_sizes(int max_batch_size);
 

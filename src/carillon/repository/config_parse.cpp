@@ -8,6 +8,7 @@
 
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
+#include <google/protobuf/util/json_util.h>
 
 #include "carillon/graph/text.h"
 #include "carillon/repository/config.h"
@@ -449,6 +450,23 @@ Result<ConfigFile> parse_config(std::string_view text, std::string_view folder) 
   message->set_name(std::string(folder));
   config.serialized = message->SerializeAsString();
   return out;
+}
+
+Result<std::string> config_from_json(std::string_view json) {
+  constexpr std::size_t largest = 1 << 20;
+  if (json.size() > largest)
+    return invalid("the config has " + to_string(json.size()) + " bytes; at most " + to_string(largest));
+  // protobuf's parser goes as deep as the text does.
+  if (const int line = line_too_deep(json); line != 0)
+    return invalid("the config is nested deeper than " + to_string(deepest_config) + " messages");
+  Message message;
+  const auto status = google::protobuf::util::JsonStringToMessage(std::string(json), &message);
+  if (!status.ok())
+    return invalid("the config is not an inference.ModelConfig in JSON: " + std::string(status.message()));
+  std::string text;
+  if (!google::protobuf::TextFormat::PrintToString(message, &text))
+    return invalid("the config cannot be written as text");
+  return text;
 }
 
 }  // namespace carillon::repository

@@ -175,10 +175,11 @@ Result<fs::path> find_file(const fs::path& folder, const std::string& name, cons
 
 // All that can go wrong in one model's folder.
 Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, const fs::path& root,
+                               const std::optional<std::string>& config,
                                std::vector<ModelVersion>& versions) {
   if (auto ok = check_inside(folder, root); !ok) return std::unexpected(ok.error());
-  const fs::path config_path = folder / "config.pbtxt";
-  const auto text = read_config_text(config_path, root);
+  const fs::path config_path = config ? fs::path("the given config") : folder / "config.pbtxt";
+  const auto text = config ? Result<std::string>(*config) : read_config_text(config_path, root);
   if (!text) return std::unexpected(text.error());
   auto parsed = parse_config(*text, name);
   if (!parsed) return in_context(config_path.string(), parsed.error());
@@ -198,11 +199,9 @@ Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, 
   return std::move(parsed->config);
 }
 
-}  // namespace
-
-Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory) {
+Result<fs::path> root_of(const fs::path& directory) {
   std::error_code error;
-  const fs::path root = fs::canonical(directory, error);
+  fs::path root = fs::canonical(directory, error);
   if (error)
     return fail(
         error == std::errc::no_such_file_or_directory ? ErrorCode::not_found : ErrorCode::invalid_argument,
@@ -210,24 +209,71 @@ Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory) 
   if (!fs::is_directory(root, error))
     return invalid("model repository '" + directory.string() +
                    "' is not a directory; it is one with a folder for each model");
+  return root;
+}
+
+RepositoryEntry entry_of(const fs::path& folder, const fs::path& root,
+                         const std::optional<std::string>& config) {
+  const std::string name = folder.filename().string();
+  RepositoryEntry entry{name, folder, invalid("not read"), {}};
+  if (graph::is_text(name)) {
+    entry.config = read_model(folder, name, root, config, entry.versions);
+    if (!entry.config) entry.versions.clear();
+  } else {
+    entry.name = escaped(name);
+    entry.config =
+        invalid("the folder's name, " + entry.name + ", is not UTF-8 text without control characters");
+  }
+  return entry;
+}
+
+}  // namespace
+
+Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory) {
+  const auto root = root_of(directory);
+  if (!root) return std::unexpected(root.error());
   const auto folders = folders_in(directory);
   if (!folders) return in_context("model repository", folders.error());
   std::vector<RepositoryEntry> out;
   for (const fs::path& folder : *folders) {
-    const std::string name = folder.filename().string();
-    if (name.starts_with('.')) continue;  // hidden: what tools leave behind
-    RepositoryEntry entry{name, folder, invalid("not read"), {}};
-    if (graph::is_text(name)) {
-      entry.config = read_model(folder, name, root, entry.versions);
-      if (!entry.config) entry.versions.clear();
-    } else {
-      entry.name = escaped(name);
-      entry.config =
-          invalid("the folder's name, " + entry.name + ", is not UTF-8 text without control characters");
-    }
-    out.push_back(std::move(entry));
+    if (folder.filename().string().starts_with('.')) continue;  // hidden: what tools leave behind
+    out.push_back(entry_of(folder, *root, std::nullopt));
   }
   std::ranges::sort(out, {}, &RepositoryEntry::name);
+  return out;
+}
+
+Result<RepositoryEntry> read_entry(const fs::path& directory, const std::string& name,
+                                   const std::optional<std::string>& config) {
+  const auto root = root_of(directory);
+  if (!root) return std::unexpected(root.error());
+  const fs::path folder = directory / name;
+  std::error_code error;
+  const bool plain = !name.empty() && !name.starts_with('.') && name.size() <= longest_name &&
+                     name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+  if (!plain || !fs::is_directory(folder, error))
+    return fail(ErrorCode::not_found, "model '" + escaped(name) + "' is not in the repository '" +
+                                          directory.string() + "': a model is a folder of that name there");
+  return entry_of(folder, *root, config);
+}
+
+std::string stamp_of(const RepositoryEntry& entry, const ModelVersion& version) {
+  constexpr int most = 10'000;
+  std::string out = version.file.filename().string() + "|";
+  if (entry.config) out += entry.config->serialized;
+  std::vector<std::string> files;
+  std::error_code error;
+  for (fs::directory_iterator at(version.file.parent_path(), error), end; !error && at != end;
+       at.increment(error)) {
+    if (files.size() >= most) break;
+    std::error_code ignored;
+    const auto time = fs::last_write_time(at->path(), ignored);
+    const auto size = fs::file_size(at->path(), ignored);
+    files.push_back(at->path().filename().string() + ":" + std::to_string(size) + ":" +
+                    std::to_string(time.time_since_epoch().count()));
+  }
+  std::ranges::sort(files);
+  for (const std::string& file : files) out += "|" + file;
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,15 @@ struct RepositoryEntry {
 // outside DIR. Plain files in DIR, hidden folders and folders of a model that are not named by a positive
 // integer are passed over.
 Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path& directory);
+
+// The entry of one model, as read_repository() has it. `config`: text to take for its config.pbtxt; none:
+// what the folder has. Errors: DIR cannot be read; not_found: there is no such folder, whose name must be the
+// model's. What is wrong with the model itself the entry holds.
+Result<RepositoryEntry> read_entry(const std::filesystem::path& directory, const std::string& name,
+                                   const std::optional<std::string>& config = std::nullopt);
+
+// What a version is made of, in a text that changes when any of it does: the config, and names, sizes and
+// times of all files in the version's folder (of 10,000 at most).
+std::string stamp_of(const RepositoryEntry& entry, const ModelVersion& version);
 
 }  // namespace carillon::repository

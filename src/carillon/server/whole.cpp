@@ -42,18 +42,38 @@ Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& opti
     options.tell(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
                              progress.model, progress.doing));
   };
+  const bool orders = options.control == ModelControlMode::explicit_orders;
+  if (orders && std::ranges::find(options.load, "*") == options.load.end())
+    loading.wanted = [&](const std::string& model) {
+      return std::ranges::find(options.load, model) != options.load.end();
+    };
   auto loaded = controller::load_models(options.models, targets, controller, loading);
   if (!loaded) return std::unexpected(loaded.error());
   for (const std::string& note : loaded->notes) options.warn(note);
+  if (loading.wanted)
+    for (const std::string& name : options.load)
+      if (!controller.find(name, "")) return in_context("--load-model", controller.find(name, "").error());
   for (std::size_t i = 0; i < workers.size(); ++i)
     controller.add_worker(std::move(workers[i]), devices.devices[i].description);
+  if (options.control != ModelControlMode::none) {
+    controller::RepositoryOptions following{.explicit_orders = orders,
+                                            .poll = orders ? std::nullopt : std::optional(options.poll),
+                                            .seeds = {.profile = nullptr, .aside = true},
+                                            .tell = options.tell,
+                                            .warn = options.warn};
+    server->control_ = std::make_unique<controller::RepositoryControl>(options.models, std::move(targets),
+                                                                       controller, std::move(following));
+    controller.set_control(server->control_.get());
+  }
   controller.start();
+  if (server->control_ != nullptr) server->control_->start();
   server->ready_ = loaded->ready;
   server->models_ = loaded->ready + loaded->not_ready;
   return server;
 }
 
 std::vector<DeviceId> WholeServer::stop() {
+  if (control_ != nullptr) control_->stop();
   controller_->stop();
   return controller_->end_workers();
 }

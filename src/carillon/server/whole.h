@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -10,14 +12,27 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/controller/controller.h"
+#include "carillon/controller/repository_control.h"
 #include "carillon/profile/profile.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/server/devices.h"
 
 namespace carillon::server {
 
+// When models come and go after the start, as Triton names it.
+enum class ModelControlMode : std::uint8_t {
+  none,            // never
+  poll,            // as the repository changes
+  explicit_orders  // as clients ask for it
+};
+
 struct WholeOptions {
   std::filesystem::path models;
+  ModelControlMode control = ModelControlMode::none;
+  Duration poll =
+      std::chrono::seconds{15};  // how often the repository is looked at, by ModelControlMode::poll
+  // By explicit_orders: which models to load at the start; "*": all.
+  std::vector<std::string> load;
   controller::Options controller;
   const profile::DeviceProfile* profile = nullptr;  // models that it knows are not measured
   std::optional<double> stop_cost{};                // of all models; see controller::LoadTarget
@@ -45,6 +60,7 @@ class WholeServer {
   WholeServer() = default;
 
   std::unique_ptr<controller::Controller> controller_;
+  std::unique_ptr<controller::RepositoryControl> control_;  // ends before it
   std::size_t ready_ = 0;
   std::size_t models_ = 0;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -71,6 +72,7 @@ struct HostModel {
   std::shared_ptr<const engine::CompiledModel> compiled;
   std::vector<PlanLayout> layouts;  // of an open model: at its reference
   engine::WeightRange range;
+  std::atomic<bool> gone{false};
   mutable std::mutex sizes_mutex;
   std::vector<std::shared_ptr<SizedPlans>> sizes;    // under it
   std::vector<std::shared_ptr<SizedPlans>> leaving;  // likewise: that actions may still hold

@@ -95,6 +95,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
                                              std::span<const std::int64_t> extents,
                                              std::span<const int> batches) override;
   void remove_size(ModelId id, std::int64_t size) override;
+  void remove_model(ModelId id) override;
   Result<> has_room(const engine::CompiledModel& model) const override {
     if (auto enough = enough_pages(model); !enough) return enough;
     const auto layouts = lay_out(model, workspace_, memory_->io_size());
@@ -187,7 +188,9 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   InferSlot& infer(Slot slot) { return infers_[slot / 2]; }
   LoadSlot& load(Slot slot) { return loads_[slot / 2]; }
   HostModel* find(ModelId id) override {
-    return id.index() < model_count_.load(std::memory_order_acquire) ? &models_[id.index()] : nullptr;
+    if (id.index() >= model_count_.load(std::memory_order_acquire)) return nullptr;
+    HostModel& host = models_[id.index()];
+    return host.gone.load(std::memory_order_acquire) ? nullptr : &host;
   }
   static std::string unknown(ModelId id) {
     return "model " + std::to_string(id.value) + " is not registered";
@@ -573,6 +576,25 @@ Result<std::vector<graph::Shape>> WorkerImpl::add_size(ModelId id, std::int64_t 
   const std::lock_guard lock(host->sizes_mutex);
   host->sizes.push_back(std::move(added));
   return outputs;
+}
+
+void WorkerImpl::remove_model(ModelId id) {
+  const std::lock_guard lock(adding_);
+  HostModel* const host = find(id);
+  CARILLON_ASSERT(host != nullptr);
+  {
+    const std::lock_guard core(mutex_);
+    CARILLON_ASSERT(core_.pages(id).empty());
+  }
+  host->gone.store(true, std::memory_order_release);
+  memory_->release(std::exchange(host->range, {}));
+  host->layouts.clear();
+  {
+    const std::lock_guard sizes(host->sizes_mutex);
+    host->sizes.clear();
+    host->leaving.clear();
+  }
+  host->compiled.reset();
 }
 
 void WorkerImpl::remove_size(ModelId id, std::int64_t size) {

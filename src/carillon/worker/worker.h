@@ -86,6 +86,8 @@ class ResultSink {
 };
 
 inline constexpr int most_best_effort = 32;  // streams
+// That a server may come to know: each version by itself, and each time that it is loaded anew.
+inline constexpr std::size_t most_models = 8192;
 
 struct Options {
   Bytes page_cache = gib(2);
@@ -96,7 +98,7 @@ struct Options {
   bool real_time = false;  // ask for real-time priority and pinning; refusal is told in Worker::notes()
   std::size_t queue =
       1024;  // actions an executor can hold: LOADs and UNLOADs, and INFERs over all their steps
-  std::size_t max_models = 8192;
+  std::size_t max_models = most_models;  // over its whole life
   // False: memory is only addresses until it is touched, for a device whose plans touch none of their own.
   bool populate = true;
   Duration spin = 50us;  // before EXEC and LOAD may start: see TurnThread; 0 where cores are for others
@@ -141,9 +143,9 @@ class Worker {
  public:
   virtual ~Worker() = default;  // finishes what runs, answers all else with `failed`, joins its threads
 
-  // Registers `model` in the host store; not yet in the page cache. Ids are dense and ascending. Not while it
-  // is known. Errors: more pages than the cache has, more workspace or I/O than there is: says how much is
-  // needed and there.
+  // Registers `model` in the host store; not yet in the page cache. Ids are dense and ascending. Also while
+  // it serves others. Errors: more pages than the cache has, more workspace or I/O than there is: says how
+  // much is needed and there.
   virtual Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) = 0;
   // Makes plans of an open model at `extents`, for these of its batch sizes: rows that give `size` (>= 1) as
   // their length run by them. More batches may be added to a size. Returns the outputs' shapes at the first
@@ -156,6 +158,9 @@ class Worker {
   }
   // No row of that size comes any more; those that are here run. From the thread that adds sizes.
   virtual void remove_size(ModelId /*id*/, std::int64_t /*size*/) {}
+  // Forgets a model that is loaded nowhere, and of which no action is under way or will come: its id is used
+  // up, its memory given back. From the thread that adds models.
+  virtual void remove_model(ModelId /*id*/) {}
   // Whether it would fit: what add_model() says of the room that it needs.
   virtual Result<> has_room(const engine::CompiledModel& model) const = 0;
 

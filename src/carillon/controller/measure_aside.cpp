@@ -1,0 +1,102 @@
+#include "carillon/controller/measure_aside.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "carillon/engine/host/memory.h"
+#include "carillon/graph/faults.h"
+
+namespace carillon::controller {
+namespace {
+
+// Zeros, at an address that plans want.
+graph::Tensor block(Bytes size) {
+  return graph::Tensor(
+      {graph::DataType::u8, {static_cast<std::int64_t>(std::max<std::uint64_t>(size.count, 1))}});
+}
+
+std::vector<graph::Tensor> blocks(std::span<const graph::TensorSpec> specs) {
+  std::vector<graph::Tensor> made;
+  for (const graph::TensorSpec& spec : specs)
+    made.push_back(block(graph::TensorType{spec.type, spec.shape}.bytes()));
+  return made;
+}
+
+template <typename Body>
+Result<Duration> timed(const Body& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (auto done = body(); !done) return std::unexpected(done.error());
+  return std::max<Duration>(Duration{1}, std::chrono::steady_clock::now() - begin);
+}
+
+}  // namespace
+
+AsideWatch::AsideWatch(engine::Engine& engine, const engine::CompiledModel& model, int threads)
+    : engine_(engine),
+      model_(model),
+      threads_(threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+
+// The weights once more, for as long as it is measured.
+Result<> AsideWatch::prepare() {
+  if (weights_) return {};
+  if (const auto left = engine::available_memory(); left && left->count < model_.weights().count)
+    return fail(ErrorCode::resource_exhausted, "to measure it takes " + to_text(model_.weights()) +
+                                                   ", and the machine has " + to_text(*left) + " left");
+  auto team = engine_.make_team({.threads = threads_});
+  if (!team) return std::unexpected(team.error());
+  team_ = std::move(*team);
+  weights_.emplace(block(model_.weights()));
+  model_.write_weights(0, weights_->bytes().first(model_.weights().count));
+  return {};
+}
+
+Result<std::vector<Duration>> AsideWatch::exec(int batch, int repeats, std::int64_t length) {
+  if (auto ready = prepare(); !ready) return std::unexpected(ready.error());
+  const engine::Plan* const plan = model_.plan(batch, length);
+  if (plan == nullptr)
+    return fail(ErrorCode::internal, "there is no plan for batch " + std::to_string(batch));
+  auto inputs = blocks(plan->inputs()), outputs = blocks(plan->outputs());
+  auto workspace = block(plan->workspace());
+  std::vector<const std::byte*> from;
+  std::vector<std::byte*> to;
+  for (auto& tensor : inputs) from.push_back(tensor.bytes().data());
+  for (auto& tensor : outputs) to.push_back(tensor.bytes().data());
+  const auto state = plan->make_state(team_.get());
+  graph::Faults faults;
+  faults.results_unwanted = true;
+  const engine::Binding binding{.inputs = from,
+                                .outputs = to,
+                                .workspace = workspace.bytes().data(),
+                                .weights = weights_->bytes().data(),
+                                .faults = &faults,
+                                .state = state.get()};
+  std::vector<Duration> out;
+  for (int i = 0; i < repeats; ++i) {
+    faults.clear();
+    const auto took = timed([&] { return plan->run({0, plan->kernels()}, binding, {}); });
+    if (!took) return std::unexpected(took.error());
+    out.push_back(*took);
+  }
+  return out;
+}
+
+Result<std::vector<Duration>> AsideWatch::load(int repeats) {
+  if (auto ready = prepare(); !ready) return std::unexpected(ready.error());
+  const std::uint64_t pages = pages_for(model_.weights());
+  if (pages == 0) return std::vector<Duration>(static_cast<std::size_t>(repeats), Duration{1});
+  constexpr std::uint64_t measured = 4;  // 64 MiB: some ten milliseconds
+  const std::uint64_t bytes = std::min(model_.weights().count, measured * page_size.count);
+  const double all = static_cast<double>(model_.weights().count) / static_cast<double>(bytes);
+  std::vector<Duration> out;
+  for (int i = 0; i < repeats; ++i) {
+    const auto took = timed([&]() -> Result<> {
+      model_.write_weights(0, weights_->bytes().first(bytes));
+      return {};
+    });
+    out.push_back(from_ns(static_cast<double>(took->count()) * all));
+  }
+  return out;
+}
+
+}  // namespace carillon::controller

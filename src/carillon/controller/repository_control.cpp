@@ -1,0 +1,272 @@
+#include "carillon/controller/repository_control.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <pthread.h>
+
+#include "carillon/repository/config.h"
+#include "carillon/repository/repository.h"
+
+namespace carillon::controller {
+namespace {
+
+constexpr std::size_t most_orders = 256;  // that wait
+
+std::string all_stamps(const repository::RepositoryEntry& entry) {
+  if (!entry.config) return "error: " + entry.config.error().message;
+  std::string out;
+  for (const repository::ModelVersion& version : entry.versions)
+    out += std::to_string(version.version) + "=" + repository::stamp_of(entry, version) + ";";
+  return out;
+}
+
+}  // namespace
+
+RepositoryControl::RepositoryControl(std::filesystem::path directory, std::vector<LoadTarget> targets,
+                                     Controller& controller, RepositoryOptions options)
+    : directory_(std::move(directory)),
+      targets_(std::move(targets)),
+      controller_(controller),
+      options_(std::move(options)) {}
+
+RepositoryControl::~RepositoryControl() {
+  stop();
+}
+
+void RepositoryControl::start() {
+  if (!options_.explicit_orders && !options_.poll) return;
+  // As they are now; what was changed since they were loaded is found changed at the next change only.
+  if (const auto entries = repository::read_repository(directory_))
+    for (const repository::RepositoryEntry& entry : *entries) {
+      bool all = entry.config.has_value();
+      for (const repository::ModelVersion& version : entry.versions) {
+        const auto view = controller_.find(entry.name, std::to_string(version.version));
+        if (view && (*view)->ready)
+          stamps_[{entry.name, version.version}] = repository::stamp_of(entry, version);
+        else
+          all = false;
+      }
+      if (!all) failed_[entry.name] = all_stamps(entry);
+    }
+  const std::lock_guard lock(mutex_);
+  running_ = true;
+  thread_ = std::thread([this] { run(); });
+}
+
+void RepositoryControl::stop() {
+  std::deque<Order> left;
+  {
+    const std::lock_guard lock(mutex_);
+    running_ = false;
+    std::swap(left, orders_);
+    wake_.notify_one();
+  }
+  for (Order& order : left) order.done(fail(ErrorCode::unavailable, "the server is stopping"));
+  if (thread_.joinable()) thread_.join();
+}
+
+void RepositoryControl::load(std::string model, std::optional<std::string> config, Done done) {
+  give({.loads = true, .model = std::move(model), .config = std::move(config), .done = std::move(done)});
+}
+
+void RepositoryControl::unload(std::string model, Done done) {
+  give({.loads = false, .model = std::move(model), .config = {}, .done = std::move(done)});
+}
+
+void RepositoryControl::give(Order order) {
+  Result<> refused;
+  if (!options_.explicit_orders) {
+    refused =
+        fail(ErrorCode::unavailable,
+             options_.poll ? "models follow the repository, which the server looks at: it takes no orders "
+                             "to load and unload (--model-control-mode is poll)"
+                           : "the server takes no orders to load and unload; start it with "
+                             "--model-control-mode explicit");
+  } else {
+    const std::lock_guard lock(mutex_);
+    if (!running_) {
+      refused = fail(ErrorCode::unavailable, "the server is not serving now");
+    } else if (orders_.size() >= most_orders) {
+      refused = fail(ErrorCode::resource_exhausted,
+                     std::to_string(orders_.size()) + " orders to load and unload wait; try again later");
+    } else {
+      orders_.push_back(std::move(order));
+      wake_.notify_one();
+      return;
+    }
+  }
+  order.done(std::move(refused));
+}
+
+void RepositoryControl::run() {
+  pthread_setname_np(pthread_self(), "carillon-repo");
+  auto next_look = std::chrono::steady_clock::now() + options_.poll.value_or(Duration{0});
+  std::unique_lock lock(mutex_);
+  while (running_) {
+    if (!orders_.empty()) {
+      Order order = std::move(orders_.front());
+      orders_.pop_front();
+      lock.unlock();
+      std::vector<ModelId> replaced;
+      auto result =
+          order.loads ? load_now(order.model, order.config, replaced) : unload_now(order.model, replaced);
+      if (!result) options_.warn(order.model + ": " + result.error().message);
+      order.done(std::move(result));
+      end(replaced);
+      lock.lock();
+    } else if (!options_.poll) {
+      wake_.wait(lock);
+    } else if (std::chrono::steady_clock::now() < next_look) {
+      wake_.wait_until(lock, next_look);
+    } else {
+      lock.unlock();
+      look();
+      next_look = std::chrono::steady_clock::now() + *options_.poll;
+      lock.lock();
+    }
+  }
+}
+
+// Whether anything has changed, and what becomes of it.
+void RepositoryControl::look() {
+  const auto entries = repository::read_repository(directory_);
+  if (!entries) return options_.warn("the repository cannot be read now: " + entries.error().message);
+  std::set<std::string> there;
+  for (const repository::RepositoryEntry& entry : *entries) {
+    there.insert(entry.name);
+    const std::string stamp = all_stamps(entry);
+    const auto failed = failed_.find(entry.name);
+    if (failed != failed_.end() && failed->second == stamp) continue;
+    bool same = entry.config.has_value();
+    for (const repository::ModelVersion& version : entry.versions) {
+      const auto known = stamps_.find({entry.name, version.version});
+      same = same && known != stamps_.end() && known->second == repository::stamp_of(entry, version);
+    }
+    const auto views = views_of(entry.name);
+    const auto served = std::ranges::count_if(views, &ModelView::ready);
+    if (same && static_cast<std::size_t>(served) == entry.versions.size()) continue;
+    std::vector<ModelId> replaced;
+    if (const auto loaded = load_now(entry.name, std::nullopt, replaced); !loaded) {
+      options_.warn(entry.name + ": " + loaded.error().message);
+      failed_[entry.name] = stamp;
+    }
+    end(replaced);
+  }
+  std::set<std::string> gone;
+  for (const ModelView& view : controller_.models())
+    if (!there.contains(view.name) && !view.left_out) gone.insert(view.name);
+  for (const std::string& name : gone) {
+    std::vector<ModelId> replaced;
+    (void)unload_now(name, replaced);
+    end(replaced);
+  }
+}
+
+std::vector<ModelView> RepositoryControl::views_of(const std::string& model) const {
+  std::vector<ModelView> out;
+  for (ModelView& view : controller_.models())
+    if (view.name == model) out.push_back(std::move(view));
+  return out;
+}
+
+void RepositoryControl::take_out(ModelView view, std::string reason, std::vector<ModelId>& replaced) {
+  if (view.ready) replaced.push_back(view.id);
+  stamps_.erase({view.name, view.version});
+  view.ready = false;
+  view.left_out = true;
+  view.reason = std::move(reason);
+  controller_.add_unready(std::move(view));
+}
+
+Result<> RepositoryControl::load_now(const std::string& model, const std::optional<std::string>& config,
+                                     std::vector<ModelId>& replaced) {
+  std::optional<std::string> text;
+  if (config) {
+    auto read = repository::config_from_json(*config);
+    if (!read) return std::unexpected(read.error());
+    text = std::move(*read);
+  }
+  const auto entry = repository::read_entry(directory_, model, text);
+  if (!entry) return std::unexpected(entry.error());
+  const auto before = views_of(model);
+  const auto view_of = [&](std::int64_t version) {
+    const auto found = std::ranges::find(before, version, &ModelView::version);
+    return found == before.end() ? nullptr : &*found;
+  };
+  if (!entry->config) {
+    // What is served goes on; where nothing is, the index says why.
+    if (std::ranges::none_of(before, &ModelView::ready)) {
+      ModelView view;
+      view.name = model;
+      view.config.name = model;
+      view.reason = entry->config.error().message;
+      if (!before.empty()) view.version = before.back().version;
+      controller_.add_unready(std::move(view));
+    }
+    return std::unexpected(entry->config.error());
+  }
+  Result<> result;
+  for (const repository::ModelVersion& version : entry->versions) {
+    const Served served{model, version.version};
+    const std::string label = label_of(model, version.version);
+    const std::string stamp = repository::stamp_of(*entry, version);
+    const ModelView* const old = view_of(version.version);
+    const bool was_ready = old != nullptr && old->ready;
+    if (const auto known = stamps_.find(served);
+        was_ready && !config && known != stamps_.end() && known->second == stamp)
+      continue;
+    std::vector<std::string> notes;
+    const auto loaded = load_version(
+        *entry, version, targets_, controller_, options_.seeds,
+        [&](const std::string& doing) { options_.tell(label + ": " + doing); }, notes);
+    for (const std::string& note : notes) options_.warn(label + ": " + note);
+    if (loaded) {
+      stamps_[served] = config ? "given: " + stamp : stamp;
+      if (was_ready) replaced.push_back(old->id);
+      options_.tell(label + ": ready" + (was_ready ? ", in the place of what was served" : ""));
+      continue;
+    }
+    if (!was_ready) {
+      ModelView view;
+      view.name = model;
+      view.version = version.version;
+      view.config = *entry->config;
+      view.reason = loaded.error().message;
+      controller_.add_unready(std::move(view));
+    }
+    if (result) result = in_context(label, loaded.error());
+  }
+  if (!result) return result;
+  failed_.erase(model);
+  // Versions that are not wanted any more, once the others serve.
+  for (const ModelView& view : before)
+    if (std::ranges::find(entry->versions, view.version, &repository::ModelVersion::version) ==
+            entry->versions.end() &&
+        (view.ready || !view.left_out)) {
+      options_.tell(label_of(model, view.version) + ": unloaded");
+      take_out(view, "unloaded: the repository, or its version policy, does not have it", replaced);
+    }
+  return {};
+}
+
+Result<> RepositoryControl::unload_now(const std::string& model, std::vector<ModelId>& replaced) {
+  const auto views = views_of(model);
+  if (views.empty())
+    return fail(ErrorCode::not_found, "model '" + model.substr(0, 100) + "' is not known: nothing to unload");
+  for (const ModelView& view : views) {
+    if (view.ready) options_.tell(label_of(model, view.version) + ": unloaded");
+    take_out(view, "unloaded", replaced);
+  }
+  failed_.erase(model);
+  return {};
+}
+
+void RepositoryControl::end(const std::vector<ModelId>& replaced) {
+  for (const ModelId id : replaced)
+    if (!controller_.remove_model(id, options_.patience) && controller_.ready())
+      options_.warn("a model that was unloaded is still in use on a device; its memory is kept");
+}
+
+}  // namespace carillon::controller

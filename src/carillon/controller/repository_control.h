@@ -1,0 +1,92 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/controller.h"
+#include "carillon/controller/model_loader.h"
+#include "carillon/controller/service.h"
+
+namespace carillon::controller {
+
+struct RepositoryOptions {
+  // Takes load() and unload() (Triton's explicit mode). Else they fail.
+  bool explicit_orders = false;
+  // Looks so often whether the repository has changed, and follows it (Triton's poll mode).
+  std::optional<Duration> poll;
+  // How long the end of a model waits for its calls, and again for devices to let go of it.
+  Duration patience = std::chrono::seconds{30};
+  SeedOptions seeds;
+  std::function<void(const std::string&)> tell;  // what goes on, for people
+  std::function<void(const std::string&)> warn;
+};
+
+// Follows a repository while the server runs: one order, or one look, at a time, on a thread of its own.
+//
+// A version is read, compiled (at low priority), measured beside what serves, and takes the place of what was
+// served under its name: calls that came before get their answers from the old one, which ends when they
+// have them. What cannot be loaded leaves in place what is served. A version whose files and config are as
+// they were when it was loaded is not loaded again, but by an order that brings a config.
+class RepositoryControl final : public ModelControl {
+ public:
+  // `targets` and `controller`, into which load_models() has brought the repository, outlive it.
+  RepositoryControl(std::filesystem::path directory, std::vector<LoadTarget> targets, Controller& controller,
+                    RepositoryOptions options);
+  ~RepositoryControl() override;  // stops
+  RepositoryControl(const RepositoryControl&) = delete;
+  RepositoryControl& operator=(const RepositoryControl&) = delete;
+
+  // After the controller's. Does nothing where neither orders nor polls are wanted.
+  void start();
+  // Before the controller's. Orders that wait are answered `unavailable`. Again: nothing.
+  void stop();
+
+  void load(std::string model, std::optional<std::string> config, Done done) override;
+  void unload(std::string model, Done done) override;
+
+ private:
+  struct Order {
+    bool loads = true;
+    std::string model;
+    std::optional<std::string> config;
+    Done done;
+  };
+  using Served = std::pair<std::string, std::int64_t>;  // name and version
+
+  void give(Order order);
+  void run();
+  void look();
+  Result<> load_now(const std::string& model, const std::optional<std::string>& config,
+                    std::vector<ModelId>& replaced);
+  Result<> unload_now(const std::string& model, std::vector<ModelId>& replaced);
+  void end(const std::vector<ModelId>& replaced);
+  std::vector<ModelView> views_of(const std::string& model) const;
+  void take_out(ModelView view, std::string reason, std::vector<ModelId>& replaced);
+
+  const std::filesystem::path directory_;
+  const std::vector<LoadTarget> targets_;
+  Controller& controller_;
+  const RepositoryOptions options_;
+  std::map<Served, std::string> stamps_;       // of what was loaded, the thread's
+  std::map<std::string, std::string> failed_;  // by model, of what could not be loaded: it is not tried again
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable wake_;
+  std::deque<Order> orders_;
+  bool running_ = false;
+  std::thread thread_;
+};
+
+}  // namespace carillon::controller
