@@ -21,6 +21,8 @@ class Doors final : public Frontend {
         commons_({.inflight = options.inflight,
                   .max_body = options.max_body,
                   .strict_readiness = options.strict_readiness,
+                  .regions = std::min<std::size_t>(CommonsOptions{}.regions,
+                                                   static_cast<std::size_t>(raise_descriptor_limit() / 8)),
                   .log = options.log}),
         api_(service, commons_),
         metrics_api_(service),

@@ -13,6 +13,7 @@
 #include "carillon/frontend/infer_codec_grpc.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/status.h"
+#include "carillon/frontend/tensors.h"
 
 namespace carillon::frontend {
 namespace {
@@ -85,7 +86,10 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       }
       auto view = ready_model(service, message.model_name(), message.model_version());
       if (!view) return Finish(status_of(view.error()));
-      auto request = parse_infer_grpc(**view, message, arrival_, deadline());
+      auto request = parse_infer_grpc(**view, message, arrival_, deadline(),
+                                      {.regions = &door_.commons.regions, .room = &room_});
+      if (!request && request.error().code == ErrorCode::resource_exhausted)
+        return refuse_full(request.error().message);
       if (!request) return Finish(status_of(request.error()));
       request_ = std::move(*request);
       view_ = std::move(*view);
@@ -120,6 +124,8 @@ class InferReactor final : public grpc::ServerUnaryReactor {
                 std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
       return Finish(status_of(checked.error()));
     }
+    if (const auto shared = share_outputs(view_->config, request_, *answer.call); !shared)
+      return Finish(status_of(shared.error()));
     try {
       inference::ModelInferResponse response;
       write_infer_grpc(*view_, request_, *answer.call, response);

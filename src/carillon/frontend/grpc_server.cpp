@@ -108,10 +108,8 @@ class InferenceService final : public AnsweringService {
     add<RepositoryIndexRequest, RepositoryIndexResponse>("RepositoryIndex", [&service](const auto& request) {
       return repository_index(service, request.ready());
     });
-    for (const char* method :
-         {"RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryStatus",
-          "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
-          "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings"})
+    add_shared_memory(door.commons.regions);
+    for (const char* method : {"RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"})
       add_unary(path(method), [method](CallbackServerContext* context, RawMessage&, grpc::ByteBuffer&) {
         return finish(context, refusal(method));
       });
@@ -119,6 +117,43 @@ class InferenceService final : public AnsweringService {
   }
 
  private:
+  void add_shared_memory(SharedMemory& regions) {
+    using namespace inference;
+    add<SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse>(
+        "SystemSharedMemoryStatus",
+        [&regions](const auto& request) { return shared_memory_status(regions, request.name()); });
+    add<SystemSharedMemoryRegisterRequest, SystemSharedMemoryRegisterResponse>(
+        "SystemSharedMemoryRegister",
+        [&regions](const auto& request) -> Result<SystemSharedMemoryRegisterResponse> {
+          if (auto added = regions.add({.name = request.name(),
+                                        .key = request.key(),
+                                        .offset = request.offset(),
+                                        .byte_size = request.byte_size()});
+              !added)
+            return std::unexpected(std::move(added.error()));
+          return SystemSharedMemoryRegisterResponse();
+        });
+    add<SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse>(
+        "SystemSharedMemoryUnregister", [&regions](const auto& request) {
+          if (request.name().empty())
+            regions.remove_all();
+          else
+            regions.remove(request.name());
+          return SystemSharedMemoryUnregisterResponse();
+        });
+    // There is never a region of this kind: clients ask, and unregister, before they choose the other.
+    add<CudaSharedMemoryStatusRequest, CudaSharedMemoryStatusResponse>(
+        "CudaSharedMemoryStatus", [](const auto& request) -> Result<CudaSharedMemoryStatusResponse> {
+          if (!request.name().empty()) return std::unexpected(no_cuda_region(request.name()));
+          return CudaSharedMemoryStatusResponse();
+        });
+    add<CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse>(
+        "CudaSharedMemoryRegister",
+        [](const auto&) -> Result<CudaSharedMemoryRegisterResponse> { return std::unexpected(no_cuda()); });
+    add<CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse>(
+        "CudaSharedMemoryUnregister", [](const auto&) { return CudaSharedMemoryUnregisterResponse(); });
+  }
+
   static grpc::Status refusal(std::string_view method) {
     return {grpc::StatusCode::UNIMPLEMENTED, "this server does not implement " + std::string(method)};
   }

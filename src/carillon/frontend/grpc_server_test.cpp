@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/lent_object.h"
 #include "carillon/frontend/parameters.h"
 
 namespace carillon::frontend {
@@ -346,9 +347,10 @@ TEST_F(GrpcServerTest, WhatIsNotServedSaysSo) {
   auto status = call(&Stub::RepositoryModelLoad, inference::RepositoryModelLoadRequest(), load);
   EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
   EXPECT_THAT(status.error_message(), HasSubstr("RepositoryModelLoad"));
-  inference::SystemSharedMemoryStatusResponse shared;
-  status = call(&Stub::SystemSharedMemoryStatus, inference::SystemSharedMemoryStatusRequest(), shared);
+  inference::CudaSharedMemoryRegisterResponse cuda;
+  status = call(&Stub::CudaSharedMemoryRegister, inference::CudaSharedMemoryRegisterRequest(), cuda);
   EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("system shared memory"));
   grpc::ClientContext context;
   const auto stream = stub->ModelStreamInfer(&context);
   inference::ModelStreamInferResponse ignored;
@@ -356,6 +358,62 @@ TEST_F(GrpcServerTest, WhatIsNotServedSaysSo) {
   status = stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
   EXPECT_THAT(status.error_message(), HasSubstr("ModelStreamInfer"));
+}
+
+TEST_F(GrpcServerTest, InfersInSharedMemory) {
+  LentObject object(64);
+  object.put(0, "abcdefghijkl");
+  inference::SystemSharedMemoryRegisterRequest lend;
+  lend.set_name("r");
+  lend.set_key(object.key());
+  lend.set_byte_size(64);
+  inference::SystemSharedMemoryRegisterResponse lent;
+  ASSERT_TRUE(call(&Stub::SystemSharedMemoryRegister, lend, lent).ok());
+  EXPECT_EQ(call(&Stub::SystemSharedMemoryRegister, lend, lent).error_code(), grpc::INVALID_ARGUMENT);
+  inference::SystemSharedMemoryStatusRequest which;
+  inference::SystemSharedMemoryStatusResponse regions;
+  ASSERT_TRUE(call(&Stub::SystemSharedMemoryStatus, which, regions).ok());
+  EXPECT_EQ(regions.regions().at("r").key(), object.key());
+  EXPECT_EQ(regions.regions().at("r").byte_size(), 64U);
+
+  auto request = pair_request();
+  request.clear_raw_input_contents();
+  request.add_raw_input_contents(std::string(8, '\0'));
+  const auto in_memory = [](auto& tensor, std::int64_t offset) {
+    (*tensor.mutable_parameters())["shared_memory_region"].set_string_param("r");
+    (*tensor.mutable_parameters())["shared_memory_byte_size"].set_int64_param(12);
+    (*tensor.mutable_parameters())["shared_memory_offset"].set_int64_param(offset);
+  };
+  in_memory(*request.mutable_inputs(0), 0);
+  auto& y = *request.add_outputs();
+  y.set_name("y");
+  in_memory(y, 32);
+
+  // The region goes while the request is open: whoever holds it goes on with it.
+  service.hold(true);
+  inference::ModelInferResponse response;
+  grpc::Status status;
+  std::thread caller([&] { status = call(&Stub::ModelInfer, request, response); });
+  service.wait_for_held(1);
+  inference::SystemSharedMemoryUnregisterResponse gone;
+  EXPECT_TRUE(call(&Stub::SystemSharedMemoryUnregister, {}, gone).ok());
+  service.hold(false);
+  service.release();
+  caller.join();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(response.raw_output_contents_size(), 1);
+  EXPECT_EQ(response.raw_output_contents(0), "");
+  EXPECT_EQ(object.get(32, 4), std::string("\0\1\2\3", 4));
+  // Given back when the call has ended, which its client does not see.
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+
+  EXPECT_EQ(call(&Stub::ModelInfer, request, response).error_code(), grpc::INVALID_ARGUMENT);
+  which.set_name("r");
+  EXPECT_EQ(call(&Stub::SystemSharedMemoryStatus, which, regions).error_code(), grpc::NOT_FOUND);
+  inference::CudaSharedMemoryUnregisterResponse none;
+  EXPECT_TRUE(call(&Stub::CudaSharedMemoryUnregister, {}, none).ok());
+  inference::CudaSharedMemoryStatusResponse cuda;
+  EXPECT_TRUE(call(&Stub::CudaSharedMemoryStatus, {}, cuda).ok());
 }
 
 TEST_F(GrpcServerTest, Health) {

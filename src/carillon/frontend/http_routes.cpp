@@ -39,13 +39,13 @@ struct Match {
 };
 
 Match get(Endpoint endpoint, std::string model = {}, std::string version = {}) {
-  return {{endpoint, std::move(model), std::move(version)}, true, false};
+  return {{endpoint, std::move(model), std::move(version), {}}, true, false};
 }
 Match post(Endpoint endpoint, std::string model = {}, std::string version = {}) {
-  return {{endpoint, std::move(model), std::move(version)}, false, true};
+  return {{endpoint, std::move(model), std::move(version), {}}, false, true};
 }
 Match both(Endpoint endpoint) {
-  return {{endpoint, {}, {}}, true, true};
+  return {{endpoint, {}, {}, {}}, true, true};
 }
 
 using Parts = std::vector<std::string>;
@@ -76,12 +76,21 @@ std::optional<Match> match_model(const Parts& p) {
 }
 
 // What follows /v2/systemsharedmemory or /v2/cudasharedmemory.
-std::optional<Match> match_shared_memory(Parts p) {
-  if (p.size() == 3 && p[0] == "region") p.erase(p.begin(), p.begin() + 2);
+std::optional<Match> match_shared_memory(Parts p, bool cuda) {
+  std::string region;
+  if (p.size() == 3 && p[0] == "region" && !p[1].empty()) {
+    region = std::move(p[1]);
+    p.erase(p.begin(), p.begin() + 2);
+  }
   if (p.size() != 1) return std::nullopt;
-  if (p[0] == "status") return get(Endpoint::not_implemented);
-  if (p[0] == "register" || p[0] == "unregister") return post(Endpoint::not_implemented);
-  return std::nullopt;
+  std::optional<Match> found;
+  if (p[0] == "status") found = get(cuda ? Endpoint::cuda_memory_status : Endpoint::system_memory_status);
+  if (p[0] == "register" && !region.empty())
+    found = post(cuda ? Endpoint::cuda_memory_register : Endpoint::system_memory_register);
+  if (p[0] == "unregister")
+    found = post(cuda ? Endpoint::cuda_memory_unregister : Endpoint::system_memory_unregister);
+  if (found) found->route.region = std::move(region);
+  return found;
 }
 
 std::optional<Match> match(const Parts& p) {
@@ -97,7 +106,8 @@ std::optional<Match> match(const Parts& p) {
     if (rest.size() == 3 && rest[0] == "models" && (rest[2] == "load" || rest[2] == "unload"))
       return post(Endpoint::not_implemented);
   }
-  if (room == "systemsharedmemory" || room == "cudasharedmemory") return match_shared_memory(rest);
+  if (room == "systemsharedmemory" || room == "cudasharedmemory")
+    return match_shared_memory(rest, room == "cudasharedmemory");
   if (room == "logging" && rest.empty()) return both(Endpoint::not_implemented);
   if (room == "trace" && rest == Parts{"setting"}) return both(Endpoint::not_implemented);
   return std::nullopt;

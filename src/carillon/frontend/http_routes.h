@@ -17,13 +17,20 @@ enum class Endpoint {
   model_statistics,  // model empty: all models
   infer,
   repository_index,
+  system_memory_status,      // region empty: all
+  system_memory_register,    // of one region
+  system_memory_unregister,  // region empty: all
+  cuda_memory_status,        // and so on
+  cuda_memory_register,
+  cuda_memory_unregister,
   not_implemented,  // part of the protocol, but not served
 };
 
 struct Route {
   Endpoint endpoint = Endpoint::server_metadata;
   std::string model;
-  std::string version;  // empty: not given
+  std::string version;      // empty: not given
+  std::string region = {};  // of shared memory; empty: not given
 
   friend bool operator==(const Route&, const Route&) = default;
 };

@@ -1,10 +1,14 @@
 #include "carillon/frontend/messages.h"
 
+#include <map>
+
 #include "grpc_service.pb.h"
 #include "model_config.pb.h"
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <nlohmann/json.hpp>
+
+#include "carillon/frontend/shared_memory.h"
 
 namespace carillon::frontend {
 namespace {
@@ -126,8 +130,8 @@ inference::ServerMetadataResponse server_metadata() {
   inference::ServerMetadataResponse response;
   response.set_name("carillon");
   response.set_version(CARILLON_VERSION);
-  for (const char* extension :
-       {"binary_tensor_data", "model_configuration", "parameters", "schedule_policy", "statistics"})
+  for (const char* extension : {"binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
+                                "statistics", "system_shared_memory"})
     response.add_extensions(extension);
   return response;
 }
@@ -184,12 +188,46 @@ inference::RepositoryIndexResponse repository_index(const controller::Service& s
   return response;
 }
 
+Result<inference::SystemSharedMemoryStatusResponse> shared_memory_status(const SharedMemory& regions,
+                                                                         std::string_view name) {
+  const auto found = regions.status(name);
+  if (!found) return std::unexpected(found.error());
+  inference::SystemSharedMemoryStatusResponse response;
+  for (const RegionInfo& region : *found) {
+    auto& status = (*response.mutable_regions())[region.name];
+    status.set_name(region.name);
+    status.set_key(region.key);
+    status.set_offset(region.offset);
+    status.set_byte_size(region.byte_size);
+  }
+  return response;
+}
+
+Error no_cuda() {
+  return {ErrorCode::unsupported,
+          "this server has no CUDA shared memory: its devices do not share memory with clients; use system "
+          "shared memory"};
+}
+
+Error no_cuda_region(std::string_view name) {
+  return {ErrorCode::not_found, "no CUDA shared memory region '" + std::string(name.substr(0, 128)) +
+                                    "' is registered: this server takes none"};
+}
+
 std::string to_json(const Message& message) {
   return dump(to_value(message));
 }
 
 std::string to_json(const inference::RepositoryIndexResponse& index) {
   return dump(to_value(index)["models"]);
+}
+
+std::string to_json(const inference::SystemSharedMemoryStatusResponse& regions) {
+  std::map<std::string, Json> by_name;
+  for (const auto& [name, region] : regions.regions()) by_name.emplace(name, to_value(region));
+  Json array = Json::array();
+  for (auto& [name, region] : by_name) array.push_back(std::move(region));
+  return dump(array);
 }
 
 }  // namespace carillon::frontend
