@@ -15,6 +15,7 @@
 #include "carillon/frontend/answer_thread.h"
 #include "carillon/frontend/grpc_infer.h"
 #include "carillon/frontend/grpc_raw.h"
+#include "carillon/frontend/grpc_stream.h"
 #include "carillon/frontend/listener.h"
 #include "carillon/frontend/messages.h"
 
@@ -113,7 +114,8 @@ class InferenceService final : public AnsweringService {
       add_unary(path(method), [method](CallbackServerContext* context, RawMessage&, grpc::ByteBuffer&) {
         return finish(context, refusal(method));
       });
-    add_refused_stream(path("ModelStreamInfer"), refusal("ModelStreamInfer"));
+    add_stream(path("ModelStreamInfer"),
+               [&door](CallbackServerContext* context) { return infer_stream(door, *context); });
   }
 
  private:

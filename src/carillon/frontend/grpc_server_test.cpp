@@ -351,13 +351,6 @@ TEST_F(GrpcServerTest, WhatIsNotServedSaysSo) {
   status = call(&Stub::CudaSharedMemoryRegister, inference::CudaSharedMemoryRegisterRequest(), cuda);
   EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
   EXPECT_THAT(status.error_message(), HasSubstr("system shared memory"));
-  grpc::ClientContext context;
-  const auto stream = stub->ModelStreamInfer(&context);
-  inference::ModelStreamInferResponse ignored;
-  EXPECT_FALSE(stream->Read(&ignored));
-  status = stream->Finish();
-  EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("ModelStreamInfer"));
 }
 
 TEST_F(GrpcServerTest, InfersInSharedMemory) {
