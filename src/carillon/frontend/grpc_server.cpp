@@ -90,8 +90,8 @@ class InferenceService final : public AnsweringService {
           response.set_ready(view && (*view)->ready);
           return response;
         });
-    add<ServerMetadataRequest, ServerMetadataResponse>("ServerMetadata",
-                                                       [](const auto&) { return server_metadata(); });
+    add<ServerMetadataRequest, ServerMetadataResponse>(
+        "ServerMetadata", [&door](const auto&) { return server_metadata(door.commons); });
     add<ModelMetadataRequest, ModelMetadataResponse>("ModelMetadata", [&service](const auto& request) {
       return model_metadata(service, request.name(), request.version());
     });
@@ -110,7 +110,13 @@ class InferenceService final : public AnsweringService {
       return repository_index(service, request.ready());
     });
     add_shared_memory(door.commons.regions);
-    for (const char* method : {"RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"})
+    add<LogSettingsRequest, LogSettingsResponse>("LogSettings", [&door](const auto& request) {
+      return log_settings(door.commons.log_settings, request);
+    });
+    add<TraceSettingRequest, TraceSettingResponse>("TraceSetting", [&door](const auto& request) {
+      return trace_settings(door.service, door.commons.trace_settings, request);
+    });
+    for (const char* method : {"RepositoryModelLoad", "RepositoryModelUnload"})
       add_unary(path(method), [method](CallbackServerContext* context, RawMessage&, grpc::ByteBuffer&) {
         return finish(context, refusal(method));
       });

@@ -80,10 +80,16 @@ class GrpcServerTest : public ::testing::Test {
   FakeService service;
   std::mutex log_mutex;  // the log is told on gRPC's threads
   std::vector<std::string> log;
-  Commons commons{{.inflight = 64 << 20, .max_body = largest, .log = [this](const std::string& line) {
-                     const std::lock_guard lock(log_mutex);
-                     log.push_back(line);
-                   }}};
+  LogLevels levels;
+  Commons commons{{.inflight = 64 << 20,
+                   .max_body = largest,
+                   .log =
+                       [this](const std::string& line) {
+                         const std::lock_guard lock(log_mutex);
+                         log.push_back(line);
+                       },
+                   .log_control = {.levels = [this] { return levels; },
+                                   .set = [this](const LogLevels& now) { levels = now; }}}};
   std::unique_ptr<GrpcServer> server;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<inference::GRPCInferenceService::Stub> stub;
@@ -351,6 +357,33 @@ TEST_F(GrpcServerTest, WhatIsNotServedSaysSo) {
   status = call(&Stub::CudaSharedMemoryRegister, inference::CudaSharedMemoryRegisterRequest(), cuda);
   EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
   EXPECT_THAT(status.error_message(), HasSubstr("system shared memory"));
+}
+
+TEST_F(GrpcServerTest, Settings) {
+  inference::LogSettingsRequest log;
+  inference::LogSettingsResponse logs;
+  ASSERT_TRUE(call(&Stub::LogSettings, log, logs).ok());
+  EXPECT_TRUE(logs.settings().at("log_info").bool_param());
+  (*log.mutable_settings())["log_verbose_level"].set_uint32_param(2);
+  (*log.mutable_settings())["log_file"].set_string_param("");
+  ASSERT_TRUE(call(&Stub::LogSettings, log, logs).ok());
+  EXPECT_EQ(logs.settings().at("log_verbose_level").uint32_param(), 2U);
+  EXPECT_EQ(levels.verbose, 2U);
+  (*log.mutable_settings())["log_error"];
+  EXPECT_THAT(call(&Stub::LogSettings, log, logs).error_message(), HasSubstr("'log_error' has no value"));
+
+  inference::TraceSettingRequest trace;
+  inference::TraceSettingResponse traces;
+  trace.set_model_name("pair");
+  (*trace.mutable_settings())["trace_rate"].add_value("5");
+  ASSERT_TRUE(call(&Stub::TraceSetting, trace, traces).ok());
+  EXPECT_EQ(traces.settings().at("trace_rate").value(0), "5");
+  (*trace.mutable_settings())["trace_level"].add_value("TENSORS");
+  EXPECT_EQ(call(&Stub::TraceSetting, trace, traces).error_code(), grpc::UNIMPLEMENTED);
+  trace.set_model_name("nobody");
+  EXPECT_EQ(call(&Stub::TraceSetting, trace, traces).error_code(), grpc::NOT_FOUND);
+  ASSERT_TRUE(call(&Stub::TraceSetting, {}, traces).ok());
+  EXPECT_EQ(traces.settings().at("trace_rate").value(0), "1000");
 }
 
 TEST_F(GrpcServerTest, InfersInSharedMemory) {

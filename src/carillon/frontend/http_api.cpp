@@ -9,9 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "carillon/frontend/answers.h"
+#include "carillon/frontend/http_body.h"
 #include "carillon/frontend/http_routes.h"
+#include "carillon/frontend/http_settings.h"
 #include "carillon/frontend/infer_codec_json.h"
-#include "carillon/frontend/json_check.h"
 #include "carillon/frontend/messages.h"
 #include "carillon/frontend/status.h"
 #include "carillon/frontend/tensors.h"
@@ -23,19 +24,6 @@ template <typename Message>
 HttpReply json_reply(const Result<Message>& message) {
   if (!message) return error_reply(message.error());
   return {.body = to_json(*message)};
-}
-
-// The body's JSON object, which may be left out. Error: it is something else; `example` would be right.
-Result<nlohmann::json> object_body(const HttpRequest& request, std::string_view example) {
-  if (request.body.size() == 0) return nlohmann::json::object();
-  constexpr std::size_t longest = std::size_t{1} << 20;  // parsed, it takes many times as much
-  if (request.body.size() > longest)
-    return invalid("the body has " + std::to_string(request.body.size()) + " bytes; at most " +
-                   std::to_string(longest) + " are allowed here");
-  auto body = nlohmann::json::parse(request.body.text(), nullptr, false);
-  if (body.is_discarded()) return invalid(json_fault_text(request.body.text()));
-  if (!body.is_object()) return invalid("the body must be a JSON object, such as " + std::string(example));
-  return body;
 }
 
 // Keeps the tensors alive while their blobs are sent.
@@ -74,7 +62,7 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
   }
   switch (route->endpoint) {
     case Endpoint::server_metadata:
-      return HttpReply{.body = to_json(server_metadata())};
+      return HttpReply{.body = to_json(server_metadata(commons_))};
     case Endpoint::server_live:
       return HttpReply{.body = R"({"live":true})"};
     case Endpoint::server_ready:
@@ -108,6 +96,12 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
       return error_reply(no_cuda());
     case Endpoint::cuda_memory_unregister:
       return HttpReply{};
+    case Endpoint::logging:
+      return log_settings_reply(commons_.log_settings, request);
+    case Endpoint::trace_setting:
+      if (!route->model.empty())
+        if (const auto view = service_.find(route->model, ""); !view) return error_reply(view.error());
+      return trace_settings_reply(commons_.trace_settings, route->model, request);
     case Endpoint::not_implemented:
       return error_reply(501, "this server does not implement " + request.target.substr(0, 256));
   }

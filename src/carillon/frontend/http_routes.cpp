@@ -44,8 +44,8 @@ Match get(Endpoint endpoint, std::string model = {}, std::string version = {}) {
 Match post(Endpoint endpoint, std::string model = {}, std::string version = {}) {
   return {{endpoint, std::move(model), std::move(version), {}}, false, true};
 }
-Match both(Endpoint endpoint) {
-  return {{endpoint, {}, {}, {}}, true, true};
+Match both(Endpoint endpoint, std::string model = {}) {
+  return {{endpoint, std::move(model), {}, {}}, true, true};
 }
 
 using Parts = std::vector<std::string>;
@@ -64,7 +64,7 @@ std::optional<Match> match_model(const Parts& p) {
   }
   if (p.size() == next) return get(Endpoint::model_metadata, model, version);
   if (p.size() == next + 2 && p[next] == "trace" && p[next + 1] == "setting")
-    return both(Endpoint::not_implemented);
+    return both(Endpoint::trace_setting, model);
   if (p.size() != next + 1) return std::nullopt;
   const std::string& what = p[next];
   if (what == "infer") return post(Endpoint::infer, model, version);
@@ -108,8 +108,8 @@ std::optional<Match> match(const Parts& p) {
   }
   if (room == "systemsharedmemory" || room == "cudasharedmemory")
     return match_shared_memory(rest, room == "cudasharedmemory");
-  if (room == "logging" && rest.empty()) return both(Endpoint::not_implemented);
-  if (room == "trace" && rest == Parts{"setting"}) return both(Endpoint::not_implemented);
+  if (room == "logging" && rest.empty()) return both(Endpoint::logging);
+  if (room == "trace" && rest == Parts{"setting"}) return both(Endpoint::trace_setting);
   return std::nullopt;
 }
 

@@ -23,6 +23,8 @@ enum class Endpoint {
   cuda_memory_status,        // and so on
   cuda_memory_register,
   cuda_memory_unregister,
+  logging,
+  trace_setting,    // model empty: the server's
   not_implemented,  // part of the protocol, but not served
 };
 

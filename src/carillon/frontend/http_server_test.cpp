@@ -93,8 +93,17 @@ TEST_F(HttpServerTest, Statuses) {
       {"POST", "/v2/cudasharedmemory/region/r/register", "", 501, "system shared memory"},
       {"GET", "/v2/cudasharedmemory/region/r/status", "", 404, "'r'"},
       {"POST", "/v2/systemsharedmemory/register", "", 404, "no such path"},
-      {"GET", "/v2/logging", "", 501, "not implement"},
-      {"POST", "/v2/trace/setting", "", 501, "not implement"},
+      {"GET", "/v2/logging", "", 501, "no settings"},
+      {"GET", "/v2/trace/setting", "", 200, R"("trace_level":["OFF"])"},
+      {"GET", "/v2/models/pair/trace/setting", "{", 200, R"("trace_rate":"1000")"},
+      {"GET", "/v2/models/nobody/trace/setting", "", 404, "nobody"},
+      {"POST", "/v2/trace/setting", R"({"trace_count":12,"log_frequency":["3"]})", 200,
+       R"("trace_count":"12")"},
+      {"POST", "/v2/trace/setting", R"({"trace_count":null})", 200, R"("trace_count":"-1")"},
+      {"POST", "/v2/trace/setting", R"({"trace_level":["TIMESTAMPS"]})", 501, "records no traces"},
+      {"POST", "/v2/trace/setting", R"({"trace_level":[{}]})", 400, "must be text"},
+      {"POST", "/v2/trace/setting", R"({"colour":"red"})", 400, "'colour'"},
+      {"POST", "/v2/trace/setting", "[1]", 400, "must be a JSON object"},
   };
   auto c = client();  // one connection for all: an error does not end it
   for (const auto& [method, target, body, status, wanted] : rows) {
@@ -107,6 +116,28 @@ TEST_F(HttpServerTest, Statuses) {
       EXPECT_TRUE(parsed["error"].is_string()) << target;
     }
   }
+}
+
+TEST_F(HttpServerTest, LogSettings) {
+  LogLevels levels;
+  Commons with_log{{.log_control = {.levels = [&] { return levels; },
+                                    .set = [&](const LogLevels& now) { levels = now; }}}};
+  HttpApi logged{service, with_log};
+  auto started = HttpServer::start(logged, {.address = {"127.0.0.1", 0}, .commons = &with_log});
+  ASSERT_TRUE(started) << started.error().message;
+  TestClient c((*started)->port());
+  const std::string usual = R"({"log_error":true,"log_file":"","log_format":"default","log_info":true,)"
+                            R"("log_verbose_level":0,"log_warning":true})";
+  EXPECT_EQ(c.ask("GET", "/v2/logging").body(), usual);
+  EXPECT_EQ(c.ask("GET", "/v2/logging", R"({"log_info":false})").body(), usual) << "asking changes nothing";
+  EXPECT_THAT(c.ask("POST", "/v2/logging", R"({"log_info":false})").body(), HasSubstr(R"("log_info":false)"));
+  EXPECT_FALSE(levels.info);
+  for (const char* bad : {R"({"log_info":null})", R"({"log_info":1})", R"({"colour":true})", "[]", "{",
+                          R"({"log_verbose_level":-1})"})
+    EXPECT_EQ(c.ask("POST", "/v2/logging", bad).result_int(), 400U) << bad;
+  EXPECT_EQ(c.ask("POST", "/v2/logging", R"({"log_file":"x"})").result_int(), 501U);
+  EXPECT_THAT(c.ask("GET", "/v2").body(), HasSubstr("\"logging\""));
+  (*started)->stop();
 }
 
 TEST_F(HttpServerTest, InfersInSharedMemory) {

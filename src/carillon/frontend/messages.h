@@ -10,20 +10,27 @@ namespace google::protobuf {
 class Message;
 }
 namespace inference {
+class LogSettingsRequest;
+class LogSettingsResponse;
 class ModelConfig;
 class ModelMetadataResponse;
 class ModelStatisticsResponse;
 class RepositoryIndexResponse;
 class ServerMetadataResponse;
 class SystemSharedMemoryStatusResponse;
+class TraceSettingRequest;
+class TraceSettingResponse;
 }  // namespace inference
 
 namespace carillon::frontend {
 
+class LogSettings;
 class SharedMemory;
+class TraceSettings;
+struct Commons;
 
 // What the service knows, as the protocol's messages; both frontends send these. Errors as Service::find's.
-inference::ServerMetadataResponse server_metadata();
+inference::ServerMetadataResponse server_metadata(const Commons& commons);
 Result<inference::ModelMetadataResponse> model_metadata(const controller::Service& service,
                                                         std::string_view model, std::string_view version);
 Result<inference::ModelConfig> model_config(const controller::Service& service, std::string_view model,
@@ -35,6 +42,14 @@ inference::RepositoryIndexResponse repository_index(const controller::Service& s
 // name empty: every region. Error (not_found): no such region.
 Result<inference::SystemSharedMemoryStatusResponse> shared_memory_status(const SharedMemory& regions,
                                                                          std::string_view name);
+// Make the changes that are asked for, and tell all settings. Errors as LogSettings' and TraceSettings';
+// not_found: no such model.
+Result<inference::LogSettingsResponse> log_settings(LogSettings& settings,
+                                                    const inference::LogSettingsRequest& request);
+Result<inference::TraceSettingResponse> trace_settings(const controller::Service& service,
+                                                       TraceSettings& settings,
+                                                       const inference::TraceSettingRequest& request);
+
 // What is said to those who ask for CUDA's shared memory.
 Error no_cuda();                              // unsupported
 Error no_cuda_region(std::string_view name);  // not_found
