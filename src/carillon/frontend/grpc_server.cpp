@@ -118,7 +118,7 @@ class InferenceService final : public AnsweringService {
     });
     for (const char* method : {"RepositoryModelLoad", "RepositoryModelUnload"})
       add_unary(path(method), [method](CallbackServerContext* context, RawMessage&, grpc::ByteBuffer&) {
-        return finish(context, refusal(method));
+        return finish(context, status_of(no_loading(method)));
       });
     add_stream(path("ModelStreamInfer"),
                [&door](CallbackServerContext* context) { return infer_stream(door, *context); });
@@ -160,10 +160,6 @@ class InferenceService final : public AnsweringService {
         [](const auto&) -> Result<CudaSharedMemoryRegisterResponse> { return std::unexpected(no_cuda()); });
     add<CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse>(
         "CudaSharedMemoryUnregister", [](const auto&) { return CudaSharedMemoryUnregisterResponse(); });
-  }
-
-  static grpc::Status refusal(std::string_view method) {
-    return {grpc::StatusCode::UNIMPLEMENTED, "this server does not implement " + std::string(method)};
   }
 };
 

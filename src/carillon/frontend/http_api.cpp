@@ -79,6 +79,8 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
       return infer(route->model, route->version, request, std::move(deliver));
     case Endpoint::repository_index:
       return index(request);
+    case Endpoint::repository_change:
+      return error_reply(no_loading(request.target.substr(0, 256)));
     case Endpoint::system_memory_status:
       return json_reply(shared_memory_status(commons_.regions, route->region));
     case Endpoint::system_memory_register:

@@ -261,6 +261,12 @@ Result<inference::TraceSettingResponse> trace_settings(const controller::Service
   return response;
 }
 
+Error no_loading(std::string_view what) {
+  return {ErrorCode::unsupported,
+          "this server does not implement " + std::string(what) +
+              ": it serves the models that its repository had when it started; start it anew to change them"};
+}
+
 Error no_cuda() {
   return {ErrorCode::unsupported,
           "this server has no CUDA shared memory: its devices do not share memory with clients; use system "

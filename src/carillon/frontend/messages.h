@@ -50,6 +50,9 @@ Result<inference::TraceSettingResponse> trace_settings(const controller::Service
                                                        TraceSettings& settings,
                                                        const inference::TraceSettingRequest& request);
 
+// What is said to those who ask for models to be loaded or unloaded (unsupported). `what` names the request.
+Error no_loading(std::string_view what);
+
 // What is said to those who ask for CUDA's shared memory.
 Error no_cuda();                              // unsupported
 Error no_cuda_region(std::string_view name);  // not_found
