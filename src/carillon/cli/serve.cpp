@@ -129,6 +129,29 @@ int complain(int status, const Error& error) {
   return status;
 }
 
+// Clients see, and set, the level of the one log as Triton's settings.
+frontend::LogControl log_control() {
+  return {.levels =
+              [] {
+                const auto level = spdlog::get_level();
+                return frontend::LogLevels{.error = level <= spdlog::level::err,
+                                           .warning = level <= spdlog::level::warn,
+                                           .info = level <= spdlog::level::info,
+                                           .verbose = level == spdlog::level::trace   ? 2U
+                                                      : level == spdlog::level::debug ? 1U
+                                                                                      : 0U};
+              },
+          .set =
+              [](const frontend::LogLevels& levels) {
+                spdlog::set_level(levels.verbose > 1   ? spdlog::level::trace
+                                  : levels.verbose > 0 ? spdlog::level::debug
+                                  : levels.info        ? spdlog::level::info
+                                  : levels.warning     ? spdlog::level::warn
+                                  : levels.error       ? spdlog::level::err
+                                                       : spdlog::level::off);
+              }};
+}
+
 // How the doors are to be, as far as the command line says.
 Result<frontend::Options> doors_of(const Arguments& arguments) {
   const auto body_limit = parse_bytes(arguments.body_limit);
@@ -148,6 +171,7 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
   doors.strict_readiness = arguments.strict_readiness;
   doors.stop_grace = from_ms(arguments.drain_s * 1000);
   doors.log = [](const std::string& text) { spdlog::warn("{}", text); };
+  doors.log_control = log_control();
   return doors;
 }
 

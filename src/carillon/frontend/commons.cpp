@@ -17,6 +17,8 @@ int threads_of(const CommonsOptions& options) {
 Commons::Commons(const CommonsOptions& with)
     : options(with),
       bodies(std::make_shared<ByteBudget>(with.inflight, with.max_body)),
+      regions(with.regions),
+      log_settings(with.log_control),
       unheeded(with.log),
       heavy(threads_of(with), with.heavy_queue) {}
 

@@ -6,6 +6,8 @@
 
 #include "carillon/controller/service.h"
 #include "carillon/frontend/byte_budget.h"
+#include "carillon/frontend/settings.h"
+#include "carillon/frontend/shared_memory.h"
 #include "carillon/frontend/unheeded.h"
 #include "carillon/frontend/work_pool.h"
 
@@ -17,7 +19,9 @@ struct CommonsOptions {
   bool strict_readiness = true;
   int heavy_threads = 0;  // 0: a quarter of the processors, 1 to 4
   std::size_t heavy_queue = 64;
+  std::size_t regions = 1024;  // of shared memory; each takes a descriptor
   Log log;
+  LogControl log_control;  // without it there are no log settings
 };
 
 // What all doors of a server share. Safe from any thread.
@@ -26,6 +30,9 @@ struct Commons {
 
   const CommonsOptions options;
   const std::shared_ptr<ByteBudget> bodies;
+  SharedMemory regions;
+  LogSettings log_settings;
+  TraceSettings trace_settings;
   UnheededParameters unheeded;
   // Set once the server is told to stop: requests that come later are refused, and it is not ready.
   std::atomic<bool> draining = false;

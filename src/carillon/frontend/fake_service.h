@@ -147,6 +147,10 @@ class FakeService final : public controller::Service {
       answer(std::move(node.mapped()), std::nullopt);
     }
   }
+  std::size_t held() const {
+    const std::lock_guard lock(mutex_);
+    return held_.size();
+  }
   int cancelled() const {
     const std::lock_guard lock(mutex_);
     return cancelled_;

@@ -21,7 +21,10 @@ class Doors final : public Frontend {
         commons_({.inflight = options.inflight,
                   .max_body = options.max_body,
                   .strict_readiness = options.strict_readiness,
-                  .log = options.log}),
+                  .regions = std::min<std::size_t>(CommonsOptions{}.regions,
+                                                   static_cast<std::size_t>(raise_descriptor_limit() / 8)),
+                  .log = options.log,
+                  .log_control = options.log_control}),
         api_(service, commons_),
         metrics_api_(service),
         stop_grace_(options.stop_grace) {}

@@ -8,6 +8,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
+#include "carillon/frontend/settings.h"
 #include "carillon/frontend/unheeded.h"
 
 namespace carillon::frontend {
@@ -24,6 +25,7 @@ struct Options {
   Duration idle_timeout = std::chrono::seconds(75);  // of HTTP connections
   Duration stop_grace = std::chrono::seconds(10);    // open requests have so long after stop()
   Log log;                                           // warnings for the operator, none of them often
+  LogControl log_control;                            // of the log settings that clients see
 };
 
 // The real ports; 0: off.

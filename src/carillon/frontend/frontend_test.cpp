@@ -54,8 +54,11 @@ TEST(Routes, Table) {
       {"/v2/models/m/versions/3/config", {Endpoint::model_config, "m", "3"}},
       {"/v2/models/m/stats", {Endpoint::model_statistics, "m", ""}},
       {"/v2/models/stats", {Endpoint::model_statistics, "", ""}},
-      {"/v2/models/m/trace/setting", {Endpoint::not_implemented, "", ""}},
-      {"/v2/systemsharedmemory/region/r/status", {Endpoint::not_implemented, "", ""}},
+      {"/v2/models/m/trace/setting", {Endpoint::trace_setting, "m", ""}},
+      {"/v2/logging", {Endpoint::logging, "", ""}},
+      {"/v2/systemsharedmemory/status", {Endpoint::system_memory_status, "", ""}},
+      {"/v2/systemsharedmemory/region/r%2Fs/status", {Endpoint::system_memory_status, "", "", "r/s"}},
+      {"/v2/cudasharedmemory/region/r/status", {Endpoint::cuda_memory_status, "", "", "r"}},
   };
   for (const auto& [target, wanted] : rows) {
     const auto route = find_route("GET", target);

@@ -13,13 +13,10 @@
 #include "carillon/frontend/infer_codec_grpc.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/status.h"
+#include "carillon/frontend/tensors.h"
 
 namespace carillon::frontend {
 namespace {
-
-grpc::Status no_memory() {
-  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory for this request"};
-}
 
 // One ModelInfer call. It deletes itself when gRPC is done with it, which may be while submit() is still
 // returning: what the two share lives in Open.
@@ -85,12 +82,15 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       }
       auto view = ready_model(service, message.model_name(), message.model_version());
       if (!view) return Finish(status_of(view.error()));
-      auto request = parse_infer_grpc(**view, message, arrival_, deadline());
+      auto request = parse_infer_grpc(**view, message, arrival_, call_deadline(service, context_, arrival_),
+                                      {.regions = &door_.commons.regions, .room = &room_});
+      if (!request && request.error().code == ErrorCode::resource_exhausted)
+        return refuse_full(request.error().message);
       if (!request) return Finish(status_of(request.error()));
       request_ = std::move(*request);
       view_ = std::move(*view);
     } catch (const std::bad_alloc&) {
-      return Finish(no_memory());
+      return Finish(status_of(no_memory()));
     }
     for (const std::string& name : request_.unheeded) door_.commons.unheeded.tell(name);
     const auto ticket = service.submit(std::move(request_.call), [this](controller::InferAnswer answer) {
@@ -99,16 +99,6 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     // The call may have ended: only what is shared is touched from here on.
     open->ticket = ticket;
     if (open->cancelled) service.cancel(ticket);
-  }
-
-  // The wall clock's deadline on the service's timeline; one that is farther away than any may be is brought
-  // near, as clients set such deadlines for calls of all kinds.
-  TimePoint deadline() const {
-    const auto deadline = context_.deadline();
-    if (deadline == std::chrono::system_clock::time_point::max()) return TimePoint::max();
-    const auto left = deadline - std::chrono::system_clock::now();
-    if (left > longest_timeout) return saturating_add(arrival_, longest_timeout);
-    return saturating_add(door_.service.now(), std::chrono::duration_cast<Duration>(left));
   }
 
   void send(controller::InferAnswer answer) {
@@ -120,13 +110,15 @@ class InferReactor final : public grpc::ServerUnaryReactor {
                 std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
       return Finish(status_of(checked.error()));
     }
+    if (const auto shared = share_outputs(view_->config, request_, *answer.call); !shared)
+      return Finish(status_of(shared.error()));
     try {
       inference::ModelInferResponse response;
       write_infer_grpc(*view_, request_, *answer.call, response);
       answer.call.reset();
       write_message(response, answer_);
     } catch (const std::bad_alloc&) {
-      return Finish(no_memory());
+      return Finish(status_of(no_memory()));
     }
     Finish(grpc::Status::OK);
   }
@@ -147,6 +139,21 @@ grpc::Status status_of(const Error& error) {
   // gRPC carries the text in a header, which servers and proxies bound.
   constexpr std::size_t longest = 4096;
   return {static_cast<grpc::StatusCode>(grpc_status(error.code)), error.message.substr(0, longest)};
+}
+
+// One that is farther away than any may be is brought near, as clients set such deadlines for calls of all
+// kinds.
+TimePoint call_deadline(const controller::Service& service, const grpc::CallbackServerContext& context,
+                        TimePoint arrival) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return TimePoint::max();
+  const auto left = deadline - std::chrono::system_clock::now();
+  if (left > longest_timeout) return saturating_add(arrival, longest_timeout);
+  return saturating_add(service.now(), std::chrono::duration_cast<Duration>(left));
+}
+
+Error no_memory() {
+  return {ErrorCode::resource_exhausted, "out of memory for this request"};
 }
 
 grpc::ServerUnaryReactor* infer(InferDoor& door, grpc::CallbackServerContext* context, RawMessage& message,

@@ -17,7 +17,8 @@ struct InferDoor {
   Commons& commons;
   AnswerThread& answers;
   std::size_t max_body;
-  std::atomic<std::size_t> open = 0;  // calls
+  std::atomic<std::size_t> open = 0;     // calls, and requests of streams
+  std::atomic<std::size_t> streams = 0;  // open ones
 };
 
 // Answers one ModelInfer call.
@@ -25,5 +26,12 @@ grpc::ServerUnaryReactor* infer(InferDoor& door, grpc::CallbackServerContext* co
                                 grpc::ByteBuffer& answer);
 
 grpc::Status status_of(const Error& error);
+
+// The call's own deadline on the service's timeline, TimePoint::max() for none.
+TimePoint call_deadline(const controller::Service& service, const grpc::CallbackServerContext& context,
+                        TimePoint arrival);
+
+// Where there is no memory for a request.
+Error no_memory();
 
 }  // namespace carillon::frontend

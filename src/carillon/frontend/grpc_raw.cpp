@@ -3,7 +3,6 @@
 #include <utility>
 
 #include <google/protobuf/message_lite.h>
-#include <grpc/impl/codegen/grpc_types.h>
 #include <grpcpp/impl/codegen/server_callback_handlers.h>
 #include <grpcpp/impl/rpc_service_method.h>
 #include <grpcpp/support/proto_buffer_reader.h>
@@ -17,37 +16,7 @@ namespace carillon::frontend {
 namespace {
 
 using UnaryHandler = grpc::internal::CallbackUnaryHandler<RawMessage, grpc::ByteBuffer>;
-using StreamHandler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
-
-// gRPC's handler, which also notes whether the message is packed: that stands in the C structure alone.
-class Handler final : public grpc::internal::MethodHandler {
- public:
-  explicit Handler(RawService::Unary answer)
-      : inner_([answer = std::move(answer)](grpc::CallbackServerContext* context, const RawMessage* message,
-                                            grpc::ByteBuffer* response) {
-          // It is the call's own, and const only in the signature.
-          return answer(context, const_cast<RawMessage&>(*message), *response);
-        }) {}
-
-  void RunHandler(const HandlerParameter& parameter) override { inner_.RunHandler(parameter); }
-
-  void* Deserialize(grpc_call* call, grpc_byte_buffer* bytes, grpc::Status* status, void** data) override {
-    const bool packed =
-        bytes != nullptr && bytes->type == GRPC_BB_RAW && bytes->data.raw.compression != GRPC_COMPRESS_NONE;
-    void* const message = inner_.Deserialize(call, bytes, status, data);
-    if (message != nullptr) static_cast<RawMessage*>(message)->packed = packed;
-    return message;
-  }
-
- private:
-  UnaryHandler inner_;
-};
-
-class RefusedStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
- public:
-  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
+using StreamHandler = grpc::internal::CallbackBidiHandler<RawMessage, grpc::ByteBuffer>;
 
 grpc::Status unreadable(const google::protobuf::MessageLite& message, std::size_t size) {
   return {grpc::StatusCode::INVALID_ARGUMENT, "the call's message of " + std::to_string(size) +
@@ -104,16 +73,19 @@ const char* RawService::keep(std::string method) {
 void RawService::add_unary(std::string method, Unary answer) {
   AddMethod(new grpc::internal::RpcServiceMethod(keep(std::move(method)),
                                                  grpc::internal::RpcMethod::NORMAL_RPC, nullptr));
-  MarkMethodRawCallback(methods_++, new Handler(std::move(answer)));
+  MarkMethodRawCallback(
+      methods_++,
+      new UnaryHandler([answer = std::move(answer)](grpc::CallbackServerContext* context,
+                                                    const RawMessage* message, grpc::ByteBuffer* response) {
+        // It is the call's own, and const only in the signature.
+        return answer(context, const_cast<RawMessage&>(*message), *response);
+      }));
 }
 
-void RawService::add_refused_stream(std::string method, grpc::Status refusal) {
+void RawService::add_stream(std::string method, Stream open) {
   AddMethod(new grpc::internal::RpcServiceMethod(keep(std::move(method)),
                                                  grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-  MarkMethodRawCallback(methods_++,
-                        new StreamHandler([refusal = std::move(refusal)](grpc::CallbackServerContext*) {
-                          return new RefusedStream(refusal);
-                        }));
+  MarkMethodRawCallback(methods_++, new StreamHandler(std::move(open)));
 }
 
 }  // namespace carillon::frontend

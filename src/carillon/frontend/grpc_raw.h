@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include <grpc/impl/codegen/grpc_types.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
@@ -43,8 +44,10 @@ class RawService : public grpc::Service {
 
   // `method` is a name such as "/package.Service/Method".
   void add_unary(std::string method, Unary answer);
-  // A streaming method that is refused.
-  void add_refused_stream(std::string method, grpc::Status refusal);
+  // A method with a stream of messages either way. The reactor is its caller's, and lives until OnDone().
+  using StreamReactor = grpc::ServerBidiReactor<RawMessage, grpc::ByteBuffer>;
+  using Stream = std::function<StreamReactor*(grpc::CallbackServerContext*)>;
+  void add_stream(std::string method, Stream open);
 
  private:
   const char* keep(std::string method);
@@ -55,11 +58,24 @@ class RawService : public grpc::Service {
 
 }  // namespace carillon::frontend
 
+// Whether a message is packed stands in the C structure alone, which gRPC shows to its own templates only; a
+// specialization of one of them is such a friend.
+template <>
+class grpc::internal::DeserializeFuncType<carillon::frontend::RawMessage> {
+ public:
+  static bool packed(const ByteBuffer& from) {
+    const grpc_byte_buffer* const buffer = from.buffer_;
+    return buffer != nullptr && buffer->type == GRPC_BB_RAW &&
+           buffer->data.raw.compression != GRPC_COMPRESS_NONE;
+  }
+};
+
 // How gRPC hands a RawMessage over.
 template <>
 class grpc::SerializationTraits<carillon::frontend::RawMessage, void> {
  public:
   static Status Deserialize(ByteBuffer* from, carillon::frontend::RawMessage* to) {
+    to->packed = internal::DeserializeFuncType<carillon::frontend::RawMessage>::packed(*from);
     to->bytes.Swap(from);
     return Status::OK;
   }

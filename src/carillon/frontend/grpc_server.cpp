@@ -15,6 +15,7 @@
 #include "carillon/frontend/answer_thread.h"
 #include "carillon/frontend/grpc_infer.h"
 #include "carillon/frontend/grpc_raw.h"
+#include "carillon/frontend/grpc_stream.h"
 #include "carillon/frontend/listener.h"
 #include "carillon/frontend/messages.h"
 
@@ -89,8 +90,8 @@ class InferenceService final : public AnsweringService {
           response.set_ready(view && (*view)->ready);
           return response;
         });
-    add<ServerMetadataRequest, ServerMetadataResponse>("ServerMetadata",
-                                                       [](const auto&) { return server_metadata(); });
+    add<ServerMetadataRequest, ServerMetadataResponse>(
+        "ServerMetadata", [&door](const auto&) { return server_metadata(door.commons); });
     add<ModelMetadataRequest, ModelMetadataResponse>("ModelMetadata", [&service](const auto& request) {
       return model_metadata(service, request.name(), request.version());
     });
@@ -108,19 +109,57 @@ class InferenceService final : public AnsweringService {
     add<RepositoryIndexRequest, RepositoryIndexResponse>("RepositoryIndex", [&service](const auto& request) {
       return repository_index(service, request.ready());
     });
-    for (const char* method :
-         {"RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryStatus",
-          "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
-          "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings"})
+    add_shared_memory(door.commons.regions);
+    add<LogSettingsRequest, LogSettingsResponse>("LogSettings", [&door](const auto& request) {
+      return log_settings(door.commons.log_settings, request);
+    });
+    add<TraceSettingRequest, TraceSettingResponse>("TraceSetting", [&door](const auto& request) {
+      return trace_settings(door.service, door.commons.trace_settings, request);
+    });
+    for (const char* method : {"RepositoryModelLoad", "RepositoryModelUnload"})
       add_unary(path(method), [method](CallbackServerContext* context, RawMessage&, grpc::ByteBuffer&) {
-        return finish(context, refusal(method));
+        return finish(context, status_of(no_loading(method)));
       });
-    add_refused_stream(path("ModelStreamInfer"), refusal("ModelStreamInfer"));
+    add_stream(path("ModelStreamInfer"),
+               [&door](CallbackServerContext* context) { return infer_stream(door, *context); });
   }
 
  private:
-  static grpc::Status refusal(std::string_view method) {
-    return {grpc::StatusCode::UNIMPLEMENTED, "this server does not implement " + std::string(method)};
+  void add_shared_memory(SharedMemory& regions) {
+    using namespace inference;
+    add<SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse>(
+        "SystemSharedMemoryStatus",
+        [&regions](const auto& request) { return shared_memory_status(regions, request.name()); });
+    add<SystemSharedMemoryRegisterRequest, SystemSharedMemoryRegisterResponse>(
+        "SystemSharedMemoryRegister",
+        [&regions](const auto& request) -> Result<SystemSharedMemoryRegisterResponse> {
+          if (auto added = regions.add({.name = request.name(),
+                                        .key = request.key(),
+                                        .offset = request.offset(),
+                                        .byte_size = request.byte_size()});
+              !added)
+            return std::unexpected(std::move(added.error()));
+          return SystemSharedMemoryRegisterResponse();
+        });
+    add<SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse>(
+        "SystemSharedMemoryUnregister", [&regions](const auto& request) {
+          if (request.name().empty())
+            regions.remove_all();
+          else
+            regions.remove(request.name());
+          return SystemSharedMemoryUnregisterResponse();
+        });
+    // There is never a region of this kind: clients ask, and unregister, before they choose the other.
+    add<CudaSharedMemoryStatusRequest, CudaSharedMemoryStatusResponse>(
+        "CudaSharedMemoryStatus", [](const auto& request) -> Result<CudaSharedMemoryStatusResponse> {
+          if (!request.name().empty()) return std::unexpected(no_cuda_region(request.name()));
+          return CudaSharedMemoryStatusResponse();
+        });
+    add<CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse>(
+        "CudaSharedMemoryRegister",
+        [](const auto&) -> Result<CudaSharedMemoryRegisterResponse> { return std::unexpected(no_cuda()); });
+    add<CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse>(
+        "CudaSharedMemoryUnregister", [](const auto&) { return CudaSharedMemoryUnregisterResponse(); });
   }
 };
 

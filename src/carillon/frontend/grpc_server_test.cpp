@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/lent_object.h"
 #include "carillon/frontend/parameters.h"
 
 namespace carillon::frontend {
@@ -79,10 +80,16 @@ class GrpcServerTest : public ::testing::Test {
   FakeService service;
   std::mutex log_mutex;  // the log is told on gRPC's threads
   std::vector<std::string> log;
-  Commons commons{{.inflight = 64 << 20, .max_body = largest, .log = [this](const std::string& line) {
-                     const std::lock_guard lock(log_mutex);
-                     log.push_back(line);
-                   }}};
+  LogLevels levels;
+  Commons commons{{.inflight = 64 << 20,
+                   .max_body = largest,
+                   .log =
+                       [this](const std::string& line) {
+                         const std::lock_guard lock(log_mutex);
+                         log.push_back(line);
+                       },
+                   .log_control = {.levels = [this] { return levels; },
+                                   .set = [this](const LogLevels& now) { levels = now; }}}};
   std::unique_ptr<GrpcServer> server;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<inference::GRPCInferenceService::Stub> stub;
@@ -346,16 +353,93 @@ TEST_F(GrpcServerTest, WhatIsNotServedSaysSo) {
   auto status = call(&Stub::RepositoryModelLoad, inference::RepositoryModelLoadRequest(), load);
   EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
   EXPECT_THAT(status.error_message(), HasSubstr("RepositoryModelLoad"));
-  inference::SystemSharedMemoryStatusResponse shared;
-  status = call(&Stub::SystemSharedMemoryStatus, inference::SystemSharedMemoryStatusRequest(), shared);
+  inference::CudaSharedMemoryRegisterResponse cuda;
+  status = call(&Stub::CudaSharedMemoryRegister, inference::CudaSharedMemoryRegisterRequest(), cuda);
   EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
-  grpc::ClientContext context;
-  const auto stream = stub->ModelStreamInfer(&context);
-  inference::ModelStreamInferResponse ignored;
-  EXPECT_FALSE(stream->Read(&ignored));
-  status = stream->Finish();
-  EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("ModelStreamInfer"));
+  EXPECT_THAT(status.error_message(), HasSubstr("system shared memory"));
+}
+
+TEST_F(GrpcServerTest, Settings) {
+  inference::LogSettingsRequest log;
+  inference::LogSettingsResponse logs;
+  ASSERT_TRUE(call(&Stub::LogSettings, log, logs).ok());
+  EXPECT_TRUE(logs.settings().at("log_info").bool_param());
+  (*log.mutable_settings())["log_verbose_level"].set_uint32_param(2);
+  (*log.mutable_settings())["log_file"].set_string_param("");
+  ASSERT_TRUE(call(&Stub::LogSettings, log, logs).ok());
+  EXPECT_EQ(logs.settings().at("log_verbose_level").uint32_param(), 2U);
+  EXPECT_EQ(levels.verbose, 2U);
+  (*log.mutable_settings())["log_error"];
+  EXPECT_THAT(call(&Stub::LogSettings, log, logs).error_message(), HasSubstr("'log_error' has no value"));
+
+  inference::TraceSettingRequest trace;
+  inference::TraceSettingResponse traces;
+  trace.set_model_name("pair");
+  (*trace.mutable_settings())["trace_rate"].add_value("5");
+  ASSERT_TRUE(call(&Stub::TraceSetting, trace, traces).ok());
+  EXPECT_EQ(traces.settings().at("trace_rate").value(0), "5");
+  (*trace.mutable_settings())["trace_level"].add_value("TENSORS");
+  EXPECT_EQ(call(&Stub::TraceSetting, trace, traces).error_code(), grpc::UNIMPLEMENTED);
+  trace.set_model_name("nobody");
+  EXPECT_EQ(call(&Stub::TraceSetting, trace, traces).error_code(), grpc::NOT_FOUND);
+  ASSERT_TRUE(call(&Stub::TraceSetting, {}, traces).ok());
+  EXPECT_EQ(traces.settings().at("trace_rate").value(0), "1000");
+}
+
+TEST_F(GrpcServerTest, InfersInSharedMemory) {
+  LentObject object(64);
+  object.put(0, "abcdefghijkl");
+  inference::SystemSharedMemoryRegisterRequest lend;
+  lend.set_name("r");
+  lend.set_key(object.key());
+  lend.set_byte_size(64);
+  inference::SystemSharedMemoryRegisterResponse lent;
+  ASSERT_TRUE(call(&Stub::SystemSharedMemoryRegister, lend, lent).ok());
+  EXPECT_EQ(call(&Stub::SystemSharedMemoryRegister, lend, lent).error_code(), grpc::INVALID_ARGUMENT);
+  inference::SystemSharedMemoryStatusRequest which;
+  inference::SystemSharedMemoryStatusResponse regions;
+  ASSERT_TRUE(call(&Stub::SystemSharedMemoryStatus, which, regions).ok());
+  EXPECT_EQ(regions.regions().at("r").key(), object.key());
+  EXPECT_EQ(regions.regions().at("r").byte_size(), 64U);
+
+  auto request = pair_request();
+  request.clear_raw_input_contents();
+  request.add_raw_input_contents(std::string(8, '\0'));
+  const auto in_memory = [](auto& tensor, std::int64_t offset) {
+    (*tensor.mutable_parameters())["shared_memory_region"].set_string_param("r");
+    (*tensor.mutable_parameters())["shared_memory_byte_size"].set_int64_param(12);
+    (*tensor.mutable_parameters())["shared_memory_offset"].set_int64_param(offset);
+  };
+  in_memory(*request.mutable_inputs(0), 0);
+  auto& y = *request.add_outputs();
+  y.set_name("y");
+  in_memory(y, 32);
+
+  // The region goes while the request is open: whoever holds it goes on with it.
+  service.hold(true);
+  inference::ModelInferResponse response;
+  grpc::Status status;
+  std::thread caller([&] { status = call(&Stub::ModelInfer, request, response); });
+  service.wait_for_held(1);
+  inference::SystemSharedMemoryUnregisterResponse gone;
+  EXPECT_TRUE(call(&Stub::SystemSharedMemoryUnregister, {}, gone).ok());
+  service.hold(false);
+  service.release();
+  caller.join();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(response.raw_output_contents_size(), 1);
+  EXPECT_EQ(response.raw_output_contents(0), "");
+  EXPECT_EQ(object.get(32, 4), std::string("\0\1\2\3", 4));
+  // Given back when the call has ended, which its client does not see.
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+
+  EXPECT_EQ(call(&Stub::ModelInfer, request, response).error_code(), grpc::INVALID_ARGUMENT);
+  which.set_name("r");
+  EXPECT_EQ(call(&Stub::SystemSharedMemoryStatus, which, regions).error_code(), grpc::NOT_FOUND);
+  inference::CudaSharedMemoryUnregisterResponse none;
+  EXPECT_TRUE(call(&Stub::CudaSharedMemoryUnregister, {}, none).ok());
+  inference::CudaSharedMemoryStatusResponse cuda;
+  EXPECT_TRUE(call(&Stub::CudaSharedMemoryStatus, {}, cuda).ok());
 }
 
 TEST_F(GrpcServerTest, Health) {

@@ -1,6 +1,7 @@
 #include "carillon/frontend/http_api.h"
 
 #include <charconv>
+#include <tuple>
 #include <utility>
 
 #include "grpc_service.pb.h"
@@ -8,11 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "carillon/frontend/answers.h"
+#include "carillon/frontend/http_body.h"
 #include "carillon/frontend/http_routes.h"
+#include "carillon/frontend/http_settings.h"
 #include "carillon/frontend/infer_codec_json.h"
-#include "carillon/frontend/json_check.h"
 #include "carillon/frontend/messages.h"
 #include "carillon/frontend/status.h"
+#include "carillon/frontend/tensors.h"
 
 namespace carillon::frontend {
 namespace {
@@ -34,6 +37,8 @@ HttpReply answer_reply(const controller::ModelView& model, const InferRequest& r
           std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
     return reply;
   }
+  if (const auto shared = share_outputs(model.config, request, *answer.call); !shared)
+    return error_reply(shared.error());
   auto body = write_infer_json(model, request, *answer.call);
   HttpReply reply{.may_pack = true};
   if (body.binary) {
@@ -57,7 +62,7 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
   }
   switch (route->endpoint) {
     case Endpoint::server_metadata:
-      return HttpReply{.body = to_json(server_metadata())};
+      return HttpReply{.body = to_json(server_metadata(commons_))};
     case Endpoint::server_live:
       return HttpReply{.body = R"({"live":true})"};
     case Endpoint::server_ready:
@@ -74,6 +79,31 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
       return infer(route->model, route->version, request, std::move(deliver));
     case Endpoint::repository_index:
       return index(request);
+    case Endpoint::repository_change:
+      return error_reply(no_loading(request.target.substr(0, 256)));
+    case Endpoint::system_memory_status:
+      return json_reply(shared_memory_status(commons_.regions, route->region));
+    case Endpoint::system_memory_register:
+      return register_region(route->region, request);
+    case Endpoint::system_memory_unregister:
+      if (route->region.empty())
+        commons_.regions.remove_all();
+      else
+        commons_.regions.remove(route->region);
+      return HttpReply{};
+    case Endpoint::cuda_memory_status:
+      if (!route->region.empty()) return error_reply(no_cuda_region(route->region));
+      return HttpReply{.body = "[]"};
+    case Endpoint::cuda_memory_register:
+      return error_reply(no_cuda());
+    case Endpoint::cuda_memory_unregister:
+      return HttpReply{};
+    case Endpoint::logging:
+      return log_settings_reply(commons_.log_settings, request);
+    case Endpoint::trace_setting:
+      if (!route->model.empty())
+        if (const auto view = service_.find(route->model, ""); !view) return error_reply(view.error());
+      return trace_settings_reply(commons_.trace_settings, route->model, request);
     case Endpoint::not_implemented:
       return error_reply(501, "this server does not implement " + request.target.substr(0, 256));
   }
@@ -98,18 +128,34 @@ HttpReply HttpApi::ready(std::string_view model, std::string_view version) const
 }
 
 HttpReply HttpApi::index(const HttpRequest& request) const {
+  const auto body = object_body(request, R"({"ready":true})");
+  if (!body) return error_reply(body.error());
   bool only_ready = false;
-  if (request.body.size() > 0) {
-    const auto body = nlohmann::json::parse(request.body.text(), nullptr, false);
-    if (body.is_discarded()) return error_reply(400, json_fault_text(request.body.text()));
-    if (!body.is_object())
-      return error_reply(400, "the body must be a JSON object, such as {\"ready\":true}");
-    if (const auto it = body.find("ready"); it != body.end()) {
-      if (!it->is_boolean()) return error_reply(400, "\"ready\" must be true or false");
-      only_ready = it->get<bool>();
-    }
+  if (const auto it = body->find("ready"); it != body->end()) {
+    if (!it->is_boolean()) return error_reply(400, "\"ready\" must be true or false");
+    only_ready = it->get<bool>();
   }
   return {.body = to_json(repository_index(service_, only_ready))};
+}
+
+HttpReply HttpApi::register_region(const std::string& name, const HttpRequest& request) {
+  const auto body = object_body(request, R"({"key":"/a_name","offset":0,"byte_size":64})");
+  if (!body) return error_reply(body.error());
+  RegionInfo region{.name = name};
+  const auto key = body->find("key");
+  if (key == body->end() || !key->is_string())
+    return error_reply(400, "\"key\" must be text: the name of a shared memory object");
+  region.key = key->get<std::string>();
+  for (const auto& [member, value, must] :
+       {std::tuple("offset", &region.offset, false), std::tuple("byte_size", &region.byte_size, true)}) {
+    const auto it = body->find(member);
+    if (it == body->end() && !must) continue;
+    if (it == body->end() || !it->is_number_unsigned())
+      return error_reply(400, "\"" + std::string(member) + "\" must be a whole number of bytes");
+    *value = it->get<std::uint64_t>();
+  }
+  if (auto added = commons_.regions.add(std::move(region)); !added) return error_reply(added.error());
+  return {};
 }
 
 std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::string_view version,
@@ -126,7 +172,10 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
                                   "'; it must be the number of bytes of the JSON");
     json_size = n;
   }
-  auto parsed = parse_infer_json(**view, request.body, json_size, arrival);
+  auto parsed = parse_infer_json(**view, request.body, json_size, arrival,
+                                 {.regions = &commons_.regions, .room = &request.room});
+  if (!parsed && parsed.error().code == ErrorCode::resource_exhausted)
+    return full_reply(parsed.error().message);
   if (!parsed) return error_reply(parsed.error());
   for (const std::string& name : parsed->unheeded) commons_.unheeded.tell(name);
   request.body = {};  // all that matters of it is in the call

@@ -23,6 +23,7 @@ class HttpApi final : public HttpHandler {
   HttpReply server_readiness() const;
   HttpReply ready(std::string_view model, std::string_view version) const;
   HttpReply index(const HttpRequest& request) const;
+  HttpReply register_region(const std::string& region, const HttpRequest& request);
 
   controller::Service& service_;
   Commons& commons_;

@@ -39,13 +39,13 @@ struct Match {
 };
 
 Match get(Endpoint endpoint, std::string model = {}, std::string version = {}) {
-  return {{endpoint, std::move(model), std::move(version)}, true, false};
+  return {{endpoint, std::move(model), std::move(version), {}}, true, false};
 }
 Match post(Endpoint endpoint, std::string model = {}, std::string version = {}) {
-  return {{endpoint, std::move(model), std::move(version)}, false, true};
+  return {{endpoint, std::move(model), std::move(version), {}}, false, true};
 }
-Match both(Endpoint endpoint) {
-  return {{endpoint, {}, {}}, true, true};
+Match both(Endpoint endpoint, std::string model = {}) {
+  return {{endpoint, std::move(model), {}, {}}, true, true};
 }
 
 using Parts = std::vector<std::string>;
@@ -64,7 +64,7 @@ std::optional<Match> match_model(const Parts& p) {
   }
   if (p.size() == next) return get(Endpoint::model_metadata, model, version);
   if (p.size() == next + 2 && p[next] == "trace" && p[next + 1] == "setting")
-    return both(Endpoint::not_implemented);
+    return both(Endpoint::trace_setting, model);
   if (p.size() != next + 1) return std::nullopt;
   const std::string& what = p[next];
   if (what == "infer") return post(Endpoint::infer, model, version);
@@ -76,12 +76,21 @@ std::optional<Match> match_model(const Parts& p) {
 }
 
 // What follows /v2/systemsharedmemory or /v2/cudasharedmemory.
-std::optional<Match> match_shared_memory(Parts p) {
-  if (p.size() == 3 && p[0] == "region") p.erase(p.begin(), p.begin() + 2);
+std::optional<Match> match_shared_memory(Parts p, bool cuda) {
+  std::string region;
+  if (p.size() == 3 && p[0] == "region" && !p[1].empty()) {
+    region = std::move(p[1]);
+    p.erase(p.begin(), p.begin() + 2);
+  }
   if (p.size() != 1) return std::nullopt;
-  if (p[0] == "status") return get(Endpoint::not_implemented);
-  if (p[0] == "register" || p[0] == "unregister") return post(Endpoint::not_implemented);
-  return std::nullopt;
+  std::optional<Match> found;
+  if (p[0] == "status") found = get(cuda ? Endpoint::cuda_memory_status : Endpoint::system_memory_status);
+  if (p[0] == "register" && !region.empty())
+    found = post(cuda ? Endpoint::cuda_memory_register : Endpoint::system_memory_register);
+  if (p[0] == "unregister")
+    found = post(cuda ? Endpoint::cuda_memory_unregister : Endpoint::system_memory_unregister);
+  if (found) found->route.region = std::move(region);
+  return found;
 }
 
 std::optional<Match> match(const Parts& p) {
@@ -95,11 +104,12 @@ std::optional<Match> match(const Parts& p) {
   if (room == "repository") {
     if (rest == Parts{"index"}) return post(Endpoint::repository_index);
     if (rest.size() == 3 && rest[0] == "models" && (rest[2] == "load" || rest[2] == "unload"))
-      return post(Endpoint::not_implemented);
+      return post(Endpoint::repository_change, rest[1]);
   }
-  if (room == "systemsharedmemory" || room == "cudasharedmemory") return match_shared_memory(rest);
-  if (room == "logging" && rest.empty()) return both(Endpoint::not_implemented);
-  if (room == "trace" && rest == Parts{"setting"}) return both(Endpoint::not_implemented);
+  if (room == "systemsharedmemory" || room == "cudasharedmemory")
+    return match_shared_memory(rest, room == "cudasharedmemory");
+  if (room == "logging" && rest.empty()) return both(Endpoint::logging);
+  if (room == "trace" && rest == Parts{"setting"}) return both(Endpoint::trace_setting);
   return std::nullopt;
 }
 

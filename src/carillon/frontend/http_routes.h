@@ -17,13 +17,23 @@ enum class Endpoint {
   model_statistics,  // model empty: all models
   infer,
   repository_index,
+  repository_change,         // load and unload
+  system_memory_status,      // region empty: all
+  system_memory_register,    // of one region
+  system_memory_unregister,  // region empty: all
+  cuda_memory_status,        // and so on
+  cuda_memory_register,
+  cuda_memory_unregister,
+  logging,
+  trace_setting,    // model empty: the server's
   not_implemented,  // part of the protocol, but not served
 };
 
 struct Route {
   Endpoint endpoint = Endpoint::server_metadata;
   std::string model;
-  std::string version;  // empty: not given
+  std::string version;      // empty: not given
+  std::string region = {};  // of shared memory; empty: not given
 
   friend bool operator==(const Route&, const Route&) = default;
 };

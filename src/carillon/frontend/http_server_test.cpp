@@ -12,6 +12,7 @@
 #include "carillon/base/random.h"
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_server_fixture.h"
+#include "carillon/frontend/lent_object.h"
 
 namespace carillon::frontend {
 namespace {
@@ -88,11 +89,22 @@ TEST_F(HttpServerTest, Statuses) {
       {"POST", "/v2", "", 405, "use GET"},
       {"GET", "/v3", "", 404, "no such path"},
       {"GET", "/v2/models/%zz", "", 400, "escape"},
-      {"POST", "/v2/repository/models/pair/load", "", 501, "not implement"},
-      {"GET", "/v2/systemsharedmemory/status", "", 501, "not implement"},
-      {"POST", "/v2/cudasharedmemory/region/r/register", "", 501, "not implement"},
-      {"GET", "/v2/logging", "", 501, "not implement"},
-      {"POST", "/v2/trace/setting", "", 501, "not implement"},
+      {"POST", "/v2/repository/models/pair/load", "", 501, "models/pair/load: it serves the models that"},
+      {"POST", "/v2/repository/models/pair/unload", "", 501, "when it started"},
+      {"POST", "/v2/cudasharedmemory/region/r/register", "", 501, "system shared memory"},
+      {"GET", "/v2/cudasharedmemory/region/r/status", "", 404, "'r'"},
+      {"POST", "/v2/systemsharedmemory/register", "", 404, "no such path"},
+      {"GET", "/v2/logging", "", 501, "no settings"},
+      {"GET", "/v2/trace/setting", "", 200, R"("trace_level":["OFF"])"},
+      {"GET", "/v2/models/pair/trace/setting", "{", 200, R"("trace_rate":"1000")"},
+      {"GET", "/v2/models/nobody/trace/setting", "", 404, "nobody"},
+      {"POST", "/v2/trace/setting", R"({"trace_count":12,"log_frequency":["3"]})", 200,
+       R"("trace_count":"12")"},
+      {"POST", "/v2/trace/setting", R"({"trace_count":null})", 200, R"("trace_count":"-1")"},
+      {"POST", "/v2/trace/setting", R"({"trace_level":["TIMESTAMPS"]})", 501, "records no traces"},
+      {"POST", "/v2/trace/setting", R"({"trace_level":[{}]})", 400, "must be text"},
+      {"POST", "/v2/trace/setting", R"({"colour":"red"})", 400, "'colour'"},
+      {"POST", "/v2/trace/setting", "[1]", 400, "must be a JSON object"},
   };
   auto c = client();  // one connection for all: an error does not end it
   for (const auto& [method, target, body, status, wanted] : rows) {
@@ -105,6 +117,79 @@ TEST_F(HttpServerTest, Statuses) {
       EXPECT_TRUE(parsed["error"].is_string()) << target;
     }
   }
+}
+
+TEST_F(HttpServerTest, LogSettings) {
+  LogLevels levels;
+  Commons with_log{{.log_control = {.levels = [&] { return levels; },
+                                    .set = [&](const LogLevels& now) { levels = now; }}}};
+  HttpApi logged{service, with_log};
+  auto started = HttpServer::start(logged, {.address = {"127.0.0.1", 0}, .commons = &with_log});
+  ASSERT_TRUE(started) << started.error().message;
+  TestClient c((*started)->port());
+  const std::string usual = R"({"log_error":true,"log_file":"","log_format":"default","log_info":true,)"
+                            R"("log_verbose_level":0,"log_warning":true})";
+  EXPECT_EQ(c.ask("GET", "/v2/logging").body(), usual);
+  EXPECT_EQ(c.ask("GET", "/v2/logging", R"({"log_info":false})").body(), usual) << "asking changes nothing";
+  EXPECT_THAT(c.ask("POST", "/v2/logging", R"({"log_info":false})").body(), HasSubstr(R"("log_info":false)"));
+  EXPECT_FALSE(levels.info);
+  for (const char* bad : {R"({"log_info":null})", R"({"log_info":1})", R"({"colour":true})", "[]", "{",
+                          R"({"log_verbose_level":-1})"})
+    EXPECT_EQ(c.ask("POST", "/v2/logging", bad).result_int(), 400U) << bad;
+  EXPECT_EQ(c.ask("POST", "/v2/logging", R"({"log_file":"x"})").result_int(), 501U);
+  EXPECT_THAT(c.ask("GET", "/v2").body(), HasSubstr("\"logging\""));
+  (*started)->stop();
+}
+
+TEST_F(HttpServerTest, InfersInSharedMemory) {
+  start();
+  auto c = client();
+  LentObject object(64);
+  object.put(0, "abcdefghijkl");
+  const json lend{{"key", object.key()}, {"byte_size", 64}};
+  auto response = c.ask("POST", "/v2/systemsharedmemory/region/r%20s/register", lend.dump());
+  EXPECT_EQ(response.result_int(), 200U) << response.body();
+  const std::string all = R"([{"name":"r s","key":")" + object.key() + R"(","offset":0,"byte_size":64}])";
+  EXPECT_EQ(c.ask("GET", "/v2/systemsharedmemory/status").body(), all);
+  EXPECT_EQ(c.ask("GET", "/v2/systemsharedmemory/region/r%20s/status").body(), all);
+  EXPECT_EQ(c.ask("GET", "/v2/systemsharedmemory/region/q/status").result_int(), 404U);
+  EXPECT_EQ(c.ask("GET", "/v2/cudasharedmemory/status").body(), "[]");
+
+  auto request = json::parse(pair_request());
+  request["inputs"][0].erase("data");
+  request["inputs"][0]["parameters"] = {{"shared_memory_region", "r s"}, {"shared_memory_byte_size", 12}};
+  request["outputs"] = json::array(
+      {{{"name", "y"},
+        {"parameters",
+         {{"shared_memory_region", "r s"}, {"shared_memory_byte_size", 12}, {"shared_memory_offset", 32}}}}});
+  response = c.ask("POST", "/v2/models/pair/infer", request.dump());
+  EXPECT_EQ(response.result_int(), 200U) << response.body();
+  EXPECT_FALSE(json::parse(response.body())["outputs"][0].contains("data"));
+  EXPECT_EQ(object.get(32, 4), std::string("\0\1\2\3", 4));
+
+  // No room for what is in shared memory: as for a body.
+  constexpr std::size_t large = std::size_t{60} << 20;
+  LentObject sparse(large);
+  ASSERT_TRUE(commons.regions.add({.name = "large", .key = sparse.key(), .byte_size = large}));
+  service.all_models.push_back(model_of(graph::DataType::u8, {large}, "big"));
+  const json big{
+      {"inputs",
+       {{{"name", "x"},
+         {"datatype", "UINT8"},
+         {"shape", {large}},
+         {"parameters", {{"shared_memory_region", "large"}, {"shared_memory_byte_size", large}}}}}}};
+  response = c.ask("POST", "/v2/models/big/infer", big.dump());
+  EXPECT_EQ(response.result_int(), 503U) << response.body();
+  EXPECT_EQ(response["Retry-After"], "1");
+
+  EXPECT_EQ(c.ask("POST", "/v2/systemsharedmemory/region/r%20s/unregister").result_int(), 200U);
+  EXPECT_EQ(c.ask("POST", "/v2/systemsharedmemory/unregister").result_int(), 200U);
+  EXPECT_EQ(c.ask("POST", "/v2/cudasharedmemory/unregister").result_int(), 200U);
+  EXPECT_EQ(c.ask("GET", "/v2/systemsharedmemory/status").body(), "[]");
+  EXPECT_EQ(c.ask("POST", "/v2/models/pair/infer", request.dump()).result_int(), 400U);
+  for (const char* bad : {"", "[]", "{", R"({"key":7,"byte_size":1})", R"({"key":"/k"})",
+                          R"({"key":"/k","byte_size":-1})", R"({"key":"/k","byte_size":1,"offset":"2"})"})
+    EXPECT_EQ(c.ask("POST", "/v2/systemsharedmemory/region/r/register", bad).result_int(), 400U) << bad;
 }
 
 TEST_F(HttpServerTest, NotReady) {

@@ -119,32 +119,50 @@ Result<std::vector<std::byte>> take_typed(const std::string& where, const InputC
   return fail(ErrorCode::unsupported, where + ": tensors of type BYTES are not supported");
 }
 
-bool has_parameter(const auto& tensor, const char* name) {
-  return tensor.parameters().find(name) != tensor.parameters().end();
+// Where in shared memory a tensor is, if it is there.
+Result<std::optional<SharedPart>> shared_part(const std::string& place, const auto& tensor,
+                                              const Surroundings& around) {
+  SharedParameters shared;
+  for (const auto& [name, parameter] : tensor.parameters()) {
+    if (!SharedParameters::heeds(name)) continue;
+    const auto value = parameter_of(name, parameter);
+    if (!value) return in_context(place, value.error());
+    if (auto set = shared.set(name, *value); !set) return in_context(place, set.error());
+  }
+  if (!shared.given()) return std::nullopt;
+  auto part = shared.find(around.regions);
+  if (!part) return in_context(place, part.error());
+  return std::move(*part);
 }
 
 Result<> read_inputs(const repository::ModelConfig& config, const inference::ModelInferRequest& message,
-                     controller::InferCall& call) {
+                     const Surroundings& around, controller::InferCall& call) {
   const int raw = message.raw_input_contents_size();
-  if (raw > 0 && raw != message.inputs_size())
-    return invalid("raw_input_contents has " + std::to_string(raw) + " entries for " +
-                   std::to_string(message.inputs_size()) + " inputs; it needs one for each");
+  int taken = 0;  // of the raw entries
   InputCheck check(config, message.ByteSizeLong());
   for (int i = 0; i < message.inputs_size(); ++i) {
     const auto& input = message.inputs(i);
-    if (has_parameter(input, "shared_memory_region"))
-      return fail(ErrorCode::unsupported,
-                  "inputs[" + std::to_string(i) + "] is in shared memory, which is not supported");
+    const auto part = shared_part("inputs[" + std::to_string(i) + "]", input, around);
+    if (!part) return std::unexpected(part.error());
     const auto slot = check.claim(input.name(), input.datatype(),
-                                  {input.shape().data(), static_cast<std::size_t>(input.shape_size())});
+                                  {input.shape().data(), static_cast<std::size_t>(input.shape_size())},
+                                  *part ? std::optional((*part)->bytes) : std::nullopt);
     if (!slot) return std::unexpected(slot.error());
     const std::string where =
         "input '" + config.inputs[slot->index].name + "' of model '" + config.name + "'";
     Result<std::vector<std::byte>> bytes;
-    if (raw > 0) {
+    if (*part) {
+      if (!filled_fields(input.contents()).empty())
+        return invalid(where + " has typed contents beside shared_memory_region; give one of them");
+      bytes = take_shared(config, *slot, **part, around.room);
+    } else if (raw > 0) {
       if (!filled_fields(input.contents()).empty())
         return invalid(where + " has typed contents beside raw_input_contents; give one of them");
-      const std::string& blob = message.raw_input_contents(i);
+      if (taken == raw)
+        return invalid("raw_input_contents has " + std::to_string(raw) + " entries for " +
+                       std::to_string(message.inputs_size()) +
+                       " inputs; it needs one for each that is not in shared memory");
+      const std::string& blob = message.raw_input_contents(taken++);
       bytes = take_raw(config, *slot, std::as_bytes(std::span(blob)));
     } else {
       bytes = take_typed(where, *slot, input.contents());
@@ -152,6 +170,10 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
     if (!bytes) return std::unexpected(std::move(bytes.error()));
     call.inputs[slot->index] = std::move(*bytes);
   }
+  if (taken < raw)
+    return invalid("raw_input_contents has " + std::to_string(raw) + " entries for " +
+                   std::to_string(message.inputs_size()) +
+                   " inputs; it needs one for each that is not in shared memory");
   return check.complete(call);
 }
 
@@ -159,7 +181,7 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
 
 Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
                                       const inference::ModelInferRequest& message, TimePoint arrival,
-                                      TimePoint transport_deadline) {
+                                      TimePoint transport_deadline, const Surroundings& around) {
   InferRequest request;
   request.id = message.id();
   request.call = std::make_unique<controller::InferCall>();
@@ -176,29 +198,33 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
     if (!value) return std::unexpected(value.error());
     if (auto set = scheduling.set(name, *value); !set) return std::unexpected(std::move(set.error()));
   }
-  if (auto read = read_inputs(model.config, message, *request.call); !read)
+  if (auto read = read_inputs(model.config, message, around, *request.call); !read)
     return std::unexpected(std::move(read.error()));
 
   for (const auto& input : message.inputs())
-    for (const auto& [name, ignored] : input.parameters()) note_unheeded(request.unheeded, name);
+    for (const auto& [name, ignored] : input.parameters())
+      if (!SharedParameters::heeds(name)) note_unheeded(request.unheeded, name);
   for (const auto& output : message.outputs()) {
     for (const auto& [name, ignored] : output.parameters())
-      if (name != "classification") note_unheeded(request.unheeded, name);
-    if (has_parameter(output, "shared_memory_region"))
-      return fail(ErrorCode::unsupported,
-                  "output '" + output.name() + "' asks for shared memory, which is not supported");
+      if (name != "classification" && !SharedParameters::heeds(name)) note_unheeded(request.unheeded, name);
+    OutputChoice how{.binary = true};
+    auto part = shared_part("output '" + output.name().substr(0, 128) + "'", output, around);
+    if (!part) return std::unexpected(std::move(part.error()));
+    how.shared = std::move(*part);
     if (const auto it = output.parameters().find("classification");
         it != output.parameters().end() && it->second.int64_param() != 0)
       return fail(ErrorCode::unsupported,
                   "output '" + output.name() + "' asks for classification, which is not supported");
-    if (auto chosen = choose_output(model.config, output.name(), true, request.outputs); !chosen)
+    if (auto chosen = choose_output(model.config, output.name(), std::move(how), request.outputs); !chosen)
       return std::unexpected(std::move(chosen.error()));
   }
   if (request.outputs.empty()) request.outputs = all_outputs(model.config, true);
-  for (const auto& [index, binary] : request.outputs)
-    if (const auto& spec = model.config.outputs[index]; spec.type == graph::DataType::string)
+  for (const OutputChoice& choice : request.outputs)
+    if (const auto& spec = model.config.outputs[choice.index]; spec.type == graph::DataType::string)
       return fail(ErrorCode::unsupported, "output '" + spec.name + "' of model '" + model.config.name +
                                               "' is BYTES; tensors of type BYTES are not supported");
+  if (auto fits = check_shared_outputs(model.config, request); !fits)
+    return std::unexpected(std::move(fits.error()));
   scheduling.apply(*request.call, arrival, transport_deadline);
   return request;
 }
@@ -208,12 +234,17 @@ void write_infer_grpc(const controller::ModelView& model, const InferRequest& re
   response.set_model_name(model.name);
   response.set_model_version(std::to_string(model.version));
   response.set_id(request.id);
-  for (const auto& [index, binary] : request.outputs) {
+  for (const OutputChoice& choice : request.outputs) {
+    const std::size_t index = choice.index;
     const auto& spec = model.config.outputs[index];
     auto& output = *response.add_outputs();
     output.set_name(spec.name);
     output.set_datatype(std::string(graph::kserve_name(spec.type)));
     for (const auto extent : output_shape(model.config, index, call)) output.add_shape(extent);
+    if (choice.shared) {
+      response.add_raw_output_contents();  // clients count the entries
+      continue;
+    }
     const auto& bytes = call.outputs[index];
     response.add_raw_output_contents(bytes.data(), bytes.size());
   }

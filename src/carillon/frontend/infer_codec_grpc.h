@@ -13,15 +13,16 @@ class ModelInferResponse;
 namespace carillon::frontend {
 
 // Reads a ModelInfer request: tensors either all in raw_input_contents (one entry an input, in the inputs'
-// order) or all in typed contents; a mixture is refused. FP16 and BF16 are raw only. Nothing of `message` is
-// referred to afterwards. `transport_deadline` is the call's own, TimePoint::max() for none; the nearer of it
-// and the parameter `timeout` counts. Errors as parse_infer_json's. Safe from any thread.
+// order, but for those in shared memory) or all in typed contents; a mixture is refused. FP16 and BF16 are
+// raw only. Nothing of `message` is referred to afterwards. `transport_deadline` is the call's own,
+// TimePoint::max() for none; the nearer of it and the parameter `timeout` counts. Errors as
+// parse_infer_json's. Safe from any thread.
 Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
                                       const inference::ModelInferRequest& message, TimePoint arrival,
-                                      TimePoint transport_deadline);
+                                      TimePoint transport_deadline, const Surroundings& around = {});
 
-// Fills `response`; the data goes into raw_output_contents, one entry an output. Requires outputs that passed
-// check_outputs().
+// Fills `response`; the data goes into raw_output_contents, one entry an output (an empty one where it is in
+// shared memory). Requires outputs that passed check_outputs() and share_outputs().
 void write_infer_grpc(const controller::ModelView& model, const InferRequest& request,
                       const controller::InferCall& call, inference::ModelInferResponse& response);
 

@@ -89,7 +89,7 @@ TEST(InferGrpc, RefusesWithAReason) {
       {"inputs { name: 'x' datatype: 'FP32' shape: [9, 3] }", "1 to 4"},
       {"inputs { name: 'w' datatype: 'FP32' shape: [1, 3] }", "no input 'w'"},
       {"inputs { name: 'x' parameters { key: 'shared_memory_region' value { string_param: 'r' } } }",
-       "shared memory"},
+       "inputs[0]: shared_memory_region is given without"},
       {typed + "outputs { name: 'z' }", "no output 'z'"},
       {typed + "outputs { name: 'y' parameters { key: 'classification' value { int64_param: 2 } } }",
        "classification"},

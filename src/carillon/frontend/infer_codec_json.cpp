@@ -250,7 +250,7 @@ class Once {
 
  private:
   const std::string_view where_;
-  std::array<std::string_view, 4> seen_;  // as many as are heeded in one place
+  std::array<std::string_view, 5> seen_;  // as many as are heeded in one place
   std::size_t count_ = 0;
 };
 
@@ -258,8 +258,9 @@ class Once {
 class RequestReader {
  public:
   // `bytes`: of the whole body.
-  RequestReader(const controller::ModelView& model, std::string_view blobs, std::size_t bytes)
-      : config_(model.config), blobs_(blobs), check_(model.config, bytes) {
+  RequestReader(const controller::ModelView& model, std::string_view blobs, std::size_t bytes,
+                const Surroundings& around)
+      : config_(model.config), blobs_(blobs), around_(around), check_(model.config, bytes) {
     request_.call = std::make_unique<controller::InferCall>();
     request_.call->model = model.id;
     request_.call->inputs.resize(config_.inputs.size());
@@ -358,21 +359,28 @@ class RequestReader {
     const auto extents = read_shape(place + ".shape", *shape);
     if (!extents) return std::unexpected(extents.error());
 
-    const auto blob_size = read_input_parameters(place, parameters);
-    if (!blob_size) return std::unexpected(blob_size.error());
-    const auto slot = check_.claim(*name_text, *datatype_text, *extents);
+    const auto source = read_input_parameters(place, parameters);
+    if (!source) return std::unexpected(source.error());
+    const auto& [blob_size, shared] = *source;
+    const auto slot = check_.claim(*name_text, *datatype_text, *extents,
+                                   shared ? std::optional(shared->bytes) : std::nullopt);
     if (!slot) return std::unexpected(slot.error());
 
     const std::string where =
         "input '" + config_.inputs[slot->index].name + "' of model '" + config_.name + "'";
-    if (*blob_size && data)
+    if (blob_size && data)
       return invalid(where + " has both \"data\" and binary_data_size; give one of them");
+    if (shared && (data || blob_size))
+      return invalid(where + " has both shared_memory_region and " +
+                     (data ? "\"data\"" : "binary_data_size") + "; give one of them");
     Result<std::vector<std::byte>> bytes;
-    if (*blob_size) {
-      if (**blob_size > blobs_.size())
-        return invalid(where + " has binary_data_size " + std::to_string(**blob_size) + ", but only " +
+    if (shared) {
+      bytes = take_shared(config_, *slot, *shared, around_.room);
+    } else if (blob_size) {
+      if (*blob_size > blobs_.size())
+        return invalid(where + " has binary_data_size " + std::to_string(*blob_size) + ", but only " +
                        std::to_string(blobs_.size()) + " bytes are left behind the JSON");
-      const auto blob = blobs_.substr(0, static_cast<std::size_t>(**blob_size));
+      const auto blob = blobs_.substr(0, static_cast<std::size_t>(*blob_size));
       blobs_.remove_prefix(blob.size());
       bytes = take_raw(config_, *slot, std::as_bytes(std::span(blob)));
     } else if (data) {
@@ -380,7 +388,8 @@ class RequestReader {
       if (!array) return std::unexpected(array.error());
       bytes = take_json(where, *slot, *array);
     } else {
-      return invalid(where + " has neither \"data\" nor the parameter binary_data_size");
+      return invalid(where +
+                     " has neither \"data\" nor the parameter binary_data_size or shared_memory_region");
     }
     if (!bytes) return std::unexpected(std::move(bytes.error()));
     request_.call->inputs[slot->index] = std::move(*bytes);
@@ -401,29 +410,43 @@ class RequestReader {
     return extents;
   }
 
-  // binary_data_size, if there.
-  Result<std::optional<std::uint64_t>> read_input_parameters(const std::string& place,
-                                                             const std::optional<dom::element>& element) {
+  // Where an input's data is, other than in the JSON.
+  struct Source {
     std::optional<std::uint64_t> blob_size;
-    if (!element) return blob_size;
+    std::optional<SharedPart> shared;
+  };
+
+  Result<Source> read_input_parameters(const std::string& place, const std::optional<dom::element>& element) {
+    Source source;
+    if (!element) return source;
     const auto object = object_of(place + ".parameters", *element);
     if (!object) return std::unexpected(object.error());
     Once once(place);
+    SharedParameters shared;
     for (const auto [key, value] : *object) {
-      if (key == "shared_memory_region")
-        return fail(ErrorCode::unsupported, place + " is in shared memory, which is not supported");
-      if (key != "binary_data_size") {
+      const bool of_memory = SharedParameters::heeds(key);
+      if (key != "binary_data_size" && !of_memory) {
         note_unheeded(request_.unheeded, key);
         continue;
       }
       if (auto first = once.first(key); !first) return std::unexpected(std::move(first.error()));
       const auto parameter = json_parameter(value);
-      if (!parameter) return wrong_kind(place + ".parameters.binary_data_size", value, "a whole number");
+      if (!parameter)
+        return wrong_kind(place + ".parameters." + std::string(key), value, "a whole number or text");
+      if (of_memory) {
+        if (auto set = shared.set(key, *parameter); !set) return in_context(place, set.error());
+        continue;
+      }
       const auto size = as_count(key, *parameter);
-      if (!size) return std::unexpected(in_context(place, size.error()).error());
-      blob_size = *size;
+      if (!size) return in_context(place, size.error());
+      source.blob_size = *size;
     }
-    return blob_size;
+    if (shared.given()) {
+      auto part = shared.find(around_.regions);
+      if (!part) return in_context(place, part.error());
+      source.shared = std::move(*part);
+    }
+    return source;
   }
 
   Result<> read_outputs(const std::optional<dom::element>& element) {
@@ -435,24 +458,26 @@ class RequestReader {
         if (auto done = read_output("outputs[" + std::to_string(i++) + "]", output); !done) return done;
     }
     if (request_.outputs.empty()) request_.outputs = all_outputs(config_, binary_outputs_);
-    for (const auto& [index, binary] : request_.outputs) {
-      const auto& spec = config_.outputs[index];
+    for (const OutputChoice& choice : request_.outputs) {
+      const auto& spec = config_.outputs[choice.index];
       if (spec.type == graph::DataType::string)
         return fail(ErrorCode::unsupported, "output '" + spec.name + "' of model '" + config_.name +
                                                 "' is BYTES; tensors of type BYTES are not supported");
-      if (!binary && (spec.type == graph::DataType::f16 || spec.type == graph::DataType::bf16))
+      if (!choice.binary && !choice.shared &&
+          (spec.type == graph::DataType::f16 || spec.type == graph::DataType::bf16))
         return invalid("output '" + spec.name + "' of model '" + config_.name + "' is " +
                        std::string(graph::kserve_name(spec.type)) +
                        ", which JSON cannot carry; ask for it with the parameter binary_data");
     }
-    return {};
+    return check_shared_outputs(config_, request_);
   }
 
   Result<> read_output(const std::string& place, const dom::element& element) {
     const auto object = object_of(place, element);
     if (!object) return std::unexpected(object.error());
     std::optional<std::string_view> name;
-    bool binary = binary_outputs_;
+    OutputChoice how{.binary = binary_outputs_};
+    SharedParameters shared;
     for (const auto [key, value] : *object) {
       if (key == "name") {
         const auto text = text_of(place + ".name", value);
@@ -463,32 +488,43 @@ class RequestReader {
         if (!parameters) return std::unexpected(parameters.error());
         Once once(place);
         for (const auto [parameter_name, parameter_value] : *parameters) {
-          if (parameter_name == "shared_memory_region")
-            return fail(ErrorCode::unsupported, place + " asks for shared memory, which is not supported");
           const auto parameter = json_parameter(parameter_value);
           if (parameter_name == "classification") {
             if (parameter == ParameterValue{std::int64_t{0}}) continue;
             return fail(ErrorCode::unsupported, place + " asks for classification, which is not supported");
           }
-          if (parameter_name != "binary_data") {
+          const bool of_memory = SharedParameters::heeds(parameter_name);
+          if (parameter_name != "binary_data" && !of_memory) {
             note_unheeded(request_.unheeded, parameter_name);
             continue;
           }
           if (auto first = once.first(parameter_name); !first) return first;
           if (!parameter)
-            return wrong_kind(place + ".parameters.binary_data", parameter_value, "true or false");
+            return wrong_kind(place + ".parameters." + std::string(parameter_name), parameter_value,
+                              "a number, a string or a boolean");
+          if (of_memory) {
+            if (auto set = shared.set(parameter_name, *parameter); !set)
+              return in_context(place, set.error());
+            continue;
+          }
           const auto given = as_bool(parameter_name, *parameter);
           if (!given) return in_context(place, given.error());
-          binary = *given;
+          how.binary = *given;
         }
       }
     }
     if (!name) return invalid(place + " has no \"name\"");
-    return choose_output(config_, *name, binary, request_.outputs);
+    if (shared.given()) {
+      auto part = shared.find(around_.regions);
+      if (!part) return in_context(place, part.error());
+      how.shared = std::move(*part);
+    }
+    return choose_output(config_, *name, std::move(how), request_.outputs);
   }
 
   const repository::ModelConfig& config_;
   std::string_view blobs_;  // what no input has claimed yet
+  const Surroundings& around_;
   InputCheck check_;
   RequestParameters scheduling_;
   bool binary_outputs_ = false;
@@ -498,7 +534,8 @@ class RequestReader {
 }  // namespace
 
 Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
-                                      std::optional<std::size_t> json_size, TimePoint arrival) {
+                                      std::optional<std::size_t> json_size, TimePoint arrival,
+                                      const Surroundings& around) {
   const auto all = body.text();
   if (json_size && *json_size > all.size())
     return invalid("Inference-Header-Content-Length is " + std::to_string(*json_size) +
@@ -527,7 +564,7 @@ Result<InferRequest> parse_infer_json(const controller::ModelView& model, const 
     if (error != simdjson::SUCCESS)
       return invalid(std::string("the body is not JSON: ") + simdjson::error_message(error));
   }
-  return RequestReader(model, all.substr(json.size()), all.size()).read(root, arrival);
+  return RequestReader(model, all.substr(json.size()), all.size(), around).read(root, arrival);
 }
 
 }  // namespace carillon::frontend

@@ -95,7 +95,8 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
   }
   out += ",\"outputs\":[";
   bool first = true;
-  for (const auto& [index, binary] : request.outputs) {
+  for (const OutputChoice& choice : request.outputs) {
+    const std::size_t index = choice.index;
     const auto& spec = model.config.outputs[index];
     const std::span<const std::byte> bytes = call.outputs[index];
     out += first ? "{\"name\":" : ",{\"name\":";
@@ -103,7 +104,9 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
     append_text(out, spec.name);
     out += ",\"datatype\":\"" + std::string(graph::kserve_name(spec.type)) + "\",\"shape\":";
     out += graph::to_text(output_shape(model.config, index, call));
-    if (binary) {
+    if (choice.shared) {
+      out += '}';
+    } else if (choice.binary) {
       out += ",\"parameters\":{\"binary_data_size\":" + std::to_string(bytes.size()) + "}}";
       body.blobs.push_back(bytes);
       body.binary = true;

@@ -2,10 +2,13 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "carillon/controller/service.h"
+#include "carillon/frontend/byte_budget.h"
+#include "carillon/frontend/shared_memory.h"
 
 namespace carillon::frontend {
 
@@ -13,6 +16,13 @@ namespace carillon::frontend {
 struct OutputChoice {
   std::size_t index = 0;  // into ModelConfig::outputs
   bool binary = false;    // as a blob behind the JSON; no meaning over gRPC, which always sends raw bytes
+  std::optional<SharedPart> shared;  // goes there, and not into the answer
+};
+
+// What a request may lean on beside its message.
+struct Surroundings {
+  const SharedMemory* regions = nullptr;  // null: there are none
+  Reservation* room = nullptr;            // grows for inputs from shared memory; null: without a bound
 };
 
 // A request as a codec leaves it: checked against the model's config, tensors in place.

@@ -1,10 +1,18 @@
 #include "carillon/frontend/messages.h"
 
+#include <map>
+#include <utility>
+#include <variant>
+
 #include "grpc_service.pb.h"
 #include "model_config.pb.h"
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <nlohmann/json.hpp>
+
+#include "carillon/frontend/commons.h"
+#include "carillon/frontend/settings.h"
+#include "carillon/frontend/shared_memory.h"
 
 namespace carillon::frontend {
 namespace {
@@ -122,13 +130,14 @@ void add_statistics(const controller::ModelStatistics& model, inference::ModelSt
 
 }  // namespace
 
-inference::ServerMetadataResponse server_metadata() {
+inference::ServerMetadataResponse server_metadata(const Commons& commons) {
   inference::ServerMetadataResponse response;
   response.set_name("carillon");
   response.set_version(CARILLON_VERSION);
-  for (const char* extension :
-       {"binary_tensor_data", "model_configuration", "parameters", "schedule_policy", "statistics"})
+  for (const char* extension : {"binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
+                                "statistics", "system_shared_memory"})
     response.add_extensions(extension);
+  if (commons.log_settings.there()) response.add_extensions("logging");
   return response;
 }
 
@@ -184,12 +193,105 @@ inference::RepositoryIndexResponse repository_index(const controller::Service& s
   return response;
 }
 
+Result<inference::SystemSharedMemoryStatusResponse> shared_memory_status(const SharedMemory& regions,
+                                                                         std::string_view name) {
+  const auto found = regions.status(name);
+  if (!found) return std::unexpected(found.error());
+  inference::SystemSharedMemoryStatusResponse response;
+  for (const RegionInfo& region : *found) {
+    auto& status = (*response.mutable_regions())[region.name];
+    status.set_name(region.name);
+    status.set_key(region.key);
+    status.set_offset(region.offset);
+    status.set_byte_size(region.byte_size);
+  }
+  return response;
+}
+
+Result<inference::LogSettingsResponse> log_settings(LogSettings& settings,
+                                                    const inference::LogSettingsRequest& request) {
+  using Asked = inference::LogSettingsRequest::SettingValue;
+  LogSettings::Values changes;
+  for (const auto& [name, value] : request.settings()) {
+    auto& change = changes[name];
+    switch (value.parameter_choice_case()) {
+      case Asked::kBoolParam:
+        change = value.bool_param();
+        break;
+      case Asked::kUint32Param:
+        change = std::uint64_t{value.uint32_param()};
+        break;
+      case Asked::kStringParam:
+        change = value.string_param();
+        break;
+      case Asked::PARAMETER_CHOICE_NOT_SET:
+        return invalid("log setting '" + name.substr(0, 64) + "' has no value");
+    }
+  }
+  if (!changes.empty())
+    if (auto changed = settings.change(changes); !changed) return std::unexpected(std::move(changed.error()));
+  const auto all = settings.all();
+  if (!all) return std::unexpected(all.error());
+  inference::LogSettingsResponse response;
+  for (const auto& [name, value] : *all) {
+    auto& setting = (*response.mutable_settings())[name];
+    if (const auto* on = std::get_if<bool>(&value)) setting.set_bool_param(*on);
+    if (const auto* n = std::get_if<std::uint64_t>(&value))
+      setting.set_uint32_param(static_cast<std::uint32_t>(*n));
+    if (const auto* text = std::get_if<std::string>(&value)) setting.set_string_param(*text);
+  }
+  return response;
+}
+
+Result<inference::TraceSettingResponse> trace_settings(const controller::Service& service,
+                                                       TraceSettings& settings,
+                                                       const inference::TraceSettingRequest& request) {
+  const std::string& model = request.model_name();
+  if (!model.empty())
+    if (const auto view = service.find(model, ""); !view) return std::unexpected(view.error());
+  TraceSettings::Values changes;
+  for (const auto& [name, value] : request.settings())
+    changes.emplace(name, std::vector<std::string>(value.value().begin(), value.value().end()));
+  if (!changes.empty())
+    if (auto changed = settings.change(model, changes); !changed)
+      return std::unexpected(std::move(changed.error()));
+  inference::TraceSettingResponse response;
+  for (const auto& [name, value] : settings.all(model))
+    for (const std::string& each : value) (*response.mutable_settings())[name].add_value(each);
+  return response;
+}
+
+Error no_loading(std::string_view what) {
+  return {ErrorCode::unsupported,
+          "this server does not implement " + std::string(what) +
+              ": it serves the models that its repository had when it started; start it anew to change them"};
+}
+
+Error no_cuda() {
+  return {ErrorCode::unsupported,
+          "this server has no CUDA shared memory: its devices do not share memory with clients; use system "
+          "shared memory"};
+}
+
+Error no_cuda_region(std::string_view name) {
+  return {ErrorCode::not_found, "no CUDA shared memory region '" + std::string(name.substr(0, 128)) +
+                                    "' is registered: this server takes none"};
+}
+
 std::string to_json(const Message& message) {
   return dump(to_value(message));
 }
 
 std::string to_json(const inference::RepositoryIndexResponse& index) {
   return dump(to_value(index)["models"]);
+}
+
+std::string to_json(const inference::SystemSharedMemoryStatusResponse& regions) {
+  std::map<std::string, Json> by_name;
+  for (const auto& [name, region] : regions.regions()) by_name.emplace(name, to_value(region));
+  Json array = Json::array();
+  for (auto& [name, region] : by_name) array.push_back(std::move(region));
+  return dump(array);
 }
 
 }  // namespace carillon::frontend

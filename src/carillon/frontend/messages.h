@@ -10,17 +10,27 @@ namespace google::protobuf {
 class Message;
 }
 namespace inference {
+class LogSettingsRequest;
+class LogSettingsResponse;
 class ModelConfig;
 class ModelMetadataResponse;
 class ModelStatisticsResponse;
 class RepositoryIndexResponse;
 class ServerMetadataResponse;
+class SystemSharedMemoryStatusResponse;
+class TraceSettingRequest;
+class TraceSettingResponse;
 }  // namespace inference
 
 namespace carillon::frontend {
 
+class LogSettings;
+class SharedMemory;
+class TraceSettings;
+struct Commons;
+
 // What the service knows, as the protocol's messages; both frontends send these. Errors as Service::find's.
-inference::ServerMetadataResponse server_metadata();
+inference::ServerMetadataResponse server_metadata(const Commons& commons);
 Result<inference::ModelMetadataResponse> model_metadata(const controller::Service& service,
                                                         std::string_view model, std::string_view version);
 Result<inference::ModelConfig> model_config(const controller::Service& service, std::string_view model,
@@ -29,6 +39,23 @@ Result<inference::ModelConfig> model_config(const controller::Service& service, 
 Result<inference::ModelStatisticsResponse> model_statistics(const controller::Service& service,
                                                             std::string_view model, std::string_view version);
 inference::RepositoryIndexResponse repository_index(const controller::Service& service, bool only_ready);
+// name empty: every region. Error (not_found): no such region.
+Result<inference::SystemSharedMemoryStatusResponse> shared_memory_status(const SharedMemory& regions,
+                                                                         std::string_view name);
+// Make the changes that are asked for, and tell all settings. Errors as LogSettings' and TraceSettings';
+// not_found: no such model.
+Result<inference::LogSettingsResponse> log_settings(LogSettings& settings,
+                                                    const inference::LogSettingsRequest& request);
+Result<inference::TraceSettingResponse> trace_settings(const controller::Service& service,
+                                                       TraceSettings& settings,
+                                                       const inference::TraceSettingRequest& request);
+
+// What is said to those who ask for models to be loaded or unloaded (unsupported). `what` names the request.
+Error no_loading(std::string_view what);
+
+// What is said to those who ask for CUDA's shared memory.
+Error no_cuda();                              // unsupported
+Error no_cuda_region(std::string_view name);  // not_found
 
 // The message as JSON under its proto names: numbers as numbers (64-bit ones too), enumerators by name,
 // fields that are not messages always there, messages and members of a oneof where set. Text that is not
@@ -36,5 +63,7 @@ inference::RepositoryIndexResponse repository_index(const controller::Service& s
 std::string to_json(const google::protobuf::Message& message);
 // The index, which over HTTP is a bare array.
 std::string to_json(const inference::RepositoryIndexResponse& index);
+// The regions, likewise, in name order.
+std::string to_json(const inference::SystemSharedMemoryStatusResponse& regions);
 
 }  // namespace carillon::frontend

@@ -1,6 +1,7 @@
 #include "carillon/frontend/tensors.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "carillon/graph/shape_inference.h"
 
@@ -77,6 +78,26 @@ std::vector<std::byte> ones(const graph::TensorSpec& spec, int rows, std::int64_
   return out;
 }
 
+Result<> check_size(const repository::ModelConfig& config, const InputCheck::Slot& slot, std::size_t bytes) {
+  if (bytes == slot.bytes) return {};
+  return invalid("input '" + config.inputs[slot.index].name + "' of model '" + config.name + "' has " +
+                 std::to_string(bytes) + " bytes; shape " + graph::to_text(slot.shape) + " of " +
+                 std::string(graph::kserve_name(slot.type)) + " takes " + std::to_string(slot.bytes));
+}
+
+void mend_booleans(const InputCheck::Slot& slot, std::span<std::byte> bytes) {
+  if (slot.type != graph::DataType::boolean) return;
+  for (auto& b : bytes) b = b == std::byte{0} ? std::byte{0} : std::byte{1};
+}
+
+// Whether an output of so many bytes fits into the shared memory that is to take it.
+Result<> check_part(const repository::ModelConfig& config, const OutputChoice& choice, std::size_t bytes) {
+  if (bytes <= choice.shared->bytes) return {};
+  return invalid("output '" + config.outputs[choice.index].name + "' of model '" + config.name + "' has " +
+                 std::to_string(bytes) + " bytes; shared_memory_byte_size gives it only " +
+                 std::to_string(choice.shared->bytes));
+}
+
 }  // namespace
 
 InputCheck::InputCheck(const repository::ModelConfig& config, std::size_t most_elements)
@@ -88,12 +109,13 @@ InputCheck::InputCheck(const repository::ModelConfig& config, std::size_t most_e
 }
 
 // Takes the free dimensions of an input into `extents`.
-Result<> InputCheck::claim_extents(std::size_t index, std::span<const std::int64_t> shape) {
+Result<> InputCheck::claim_extents(std::size_t index, std::span<const std::int64_t> shape,
+                                   std::size_t most_elements) {
   const auto& spec = config_.inputs[index];
   const std::string where = "input '" + spec.name + "' of model '" + config_.name + "'";
   std::size_t elements = 1;
   for (const std::int64_t extent : shape) {
-    if (static_cast<std::uint64_t>(extent) > most_elements_ / elements)
+    if (static_cast<std::uint64_t>(extent) > most_elements / elements)
       return invalid(where + " has shape " + given_shape(shape) +
                      ", more elements than the request has bytes");
     elements *= static_cast<std::size_t>(extent);
@@ -112,7 +134,8 @@ Result<> InputCheck::claim_extents(std::size_t index, std::span<const std::int64
 }
 
 Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_view datatype,
-                                           std::span<const std::int64_t> shape) {
+                                           std::span<const std::int64_t> shape,
+                                           std::optional<std::size_t> outside) {
   const std::size_t index = find(config_.inputs, name);
   if (index == config_.inputs.size())
     return invalid("model '" + config_.name + "' has no input " + in_quotes(name) + "; its inputs are " +
@@ -156,7 +179,8 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
     length = shape[d];
   }
   if (!extents_.empty())
-    if (auto ok = claim_extents(index, shape); !ok) return std::unexpected(ok.error());
+    if (auto ok = claim_extents(index, shape, outside.value_or(most_elements_)); !ok)
+      return std::unexpected(ok.error());
   length_ = length;
 
   if (batches) rows_ = static_cast<int>(shape[0]);
@@ -181,7 +205,7 @@ Result<> InputCheck::complete(controller::InferCall& call) const {
   return invalid("model '" + config_.name + "' needs input " + missing + ", which the request does not give");
 }
 
-Result<> choose_output(const repository::ModelConfig& config, std::string_view name, bool binary,
+Result<> choose_output(const repository::ModelConfig& config, std::string_view name, OutputChoice how,
                        std::vector<OutputChoice>& chosen) {
   const std::size_t index = find(config.outputs, name);
   if (index == config.outputs.size())
@@ -189,13 +213,14 @@ Result<> choose_output(const repository::ModelConfig& config, std::string_view n
                    names_of(config.outputs));
   if (std::ranges::find(chosen, index, &OutputChoice::index) != chosen.end())
     return invalid("output " + in_quotes(name) + " is asked for twice");
-  chosen.push_back({index, binary});
+  how.index = index;
+  chosen.push_back(std::move(how));
   return {};
 }
 
 std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, bool binary) {
   std::vector<OutputChoice> chosen;
-  for (std::size_t i = 0; i < config.outputs.size(); ++i) chosen.push_back({i, binary});
+  for (std::size_t i = 0; i < config.outputs.size(); ++i) chosen.push_back({.index = i, .binary = binary});
   return chosen;
 }
 
@@ -226,14 +251,46 @@ Result<> check_outputs(const repository::ModelConfig& config, const controller::
 
 Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
                                         std::span<const std::byte> data) {
-  if (data.size() != slot.bytes)
-    return invalid("input '" + config.inputs[slot.index].name + "' of model '" + config.name + "' has " +
-                   std::to_string(data.size()) + " bytes; shape " + graph::to_text(slot.shape) + " of " +
-                   std::string(graph::kserve_name(slot.type)) + " takes " + std::to_string(slot.bytes));
+  if (auto fits = check_size(config, slot, data.size()); !fits) return std::unexpected(fits.error());
   std::vector<std::byte> bytes(data.begin(), data.end());
-  if (slot.type == graph::DataType::boolean)
-    for (auto& b : bytes) b = b == std::byte{0} ? std::byte{0} : std::byte{1};
+  mend_booleans(slot, bytes);
   return bytes;
+}
+
+Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config,
+                                           const InputCheck::Slot& slot, const SharedPart& part,
+                                           Reservation* room) {
+  if (auto fits = check_size(config, slot, part.bytes); !fits) return std::unexpected(fits.error());
+  if (room != nullptr && !room->grow(part.bytes))
+    return fail(ErrorCode::resource_exhausted, "there is no room now for " + std::to_string(part.bytes) +
+                                                   " bytes from shared memory: too many are in flight");
+  std::vector<std::byte> bytes(part.bytes);
+  if (auto read = part.read(bytes); !read) return std::unexpected(std::move(read.error()));
+  mend_booleans(slot, bytes);
+  return bytes;
+}
+
+Result<> check_shared_outputs(const repository::ModelConfig& config, const InferRequest& request) {
+  if (!request.call->extents.empty()) return {};
+  for (const OutputChoice& choice : request.outputs)
+    if (choice.shared)
+      if (auto fits = check_part(config, choice,
+                                 elements_of(output_shape(config, choice.index, *request.call)) *
+                                     graph::size_of(config.outputs[choice.index].type));
+          !fits)
+        return fits;
+  return {};
+}
+
+Result<> share_outputs(const repository::ModelConfig& config, const InferRequest& request,
+                       const controller::InferCall& call) {
+  for (const OutputChoice& choice : request.outputs) {
+    if (!choice.shared) continue;
+    const auto& bytes = call.outputs[choice.index];
+    if (auto fits = check_part(config, choice, bytes.size()); !fits) return fits;
+    if (auto written = choice.shared->write(bytes); !written) return written;
+  }
+  return {};
 }
 
 }  // namespace carillon::frontend

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/frontend/infer_request.h"
+#include "carillon/frontend/shared_memory.h"
 #include "carillon/repository/repository.h"
 
 namespace carillon::frontend {
@@ -32,15 +34,17 @@ class InputCheck {
   // The slot of input `name`. Errors (invalid_argument unless said): unknown name, one given twice, a
   // datatype or shape that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs',
   // a length that the model has no plan for or unlike the other inputs', a free dimension unlike another of
-  // the same name, more elements than the request can hold; unsupported: BYTES.
-  Result<Slot> claim(std::string_view name, std::string_view datatype, std::span<const std::int64_t> shape);
+  // the same name, more elements than the request can hold; unsupported: BYTES. `outside`: how many bytes
+  // this input has where they are not in the request.
+  Result<Slot> claim(std::string_view name, std::string_view datatype, std::span<const std::int64_t> shape,
+                     std::optional<std::size_t> outside = {});
 
   // Gives `call` the rows and the length, and, where the mask was left out, a mask of ones. Error: an input
   // of the model was not given.
   Result<> complete(controller::InferCall& call) const;
 
  private:
-  Result<> claim_extents(std::size_t index, std::span<const std::int64_t> shape);
+  Result<> claim_extents(std::size_t index, std::span<const std::int64_t> shape, std::size_t most_elements);
 
   const repository::ModelConfig& config_;
   std::vector<bool> given_;
@@ -51,8 +55,8 @@ class InputCheck {
   std::vector<std::size_t> first_;  // likewise: the input that told
 };
 
-// Adds the output `name` to `chosen`. Errors: unknown, or already there.
-Result<> choose_output(const repository::ModelConfig& config, std::string_view name, bool binary,
+// Adds the output `name` to `chosen`, as `how` says (but for its index). Errors: unknown, or already there.
+Result<> choose_output(const repository::ModelConfig& config, std::string_view name, OutputChoice how,
                        std::vector<OutputChoice>& chosen);
 // All outputs, in the model's order.
 std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, bool binary);
@@ -68,5 +72,20 @@ Result<> check_outputs(const repository::ModelConfig& config, const controller::
 // Error: not slot.bytes long.
 Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
                                         std::span<const std::byte> data);
+
+// The same of an input in shared memory, for which `room` (may be null) grows. Errors: also the region's;
+// resource_exhausted: there is no room.
+Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config,
+                                           const InputCheck::Slot& slot, const SharedPart& part,
+                                           Reservation* room);
+
+// Whether what is asked for fits into the shared memory that is to take it, as far as that is known before
+// the model has run. Requires a call that passed InputCheck::complete().
+Result<> check_shared_outputs(const repository::ModelConfig& config, const InferRequest& request);
+
+// Copies outputs into the shared memory that they are asked for in. Requires outputs that passed
+// check_outputs(). Errors: too little room there, and the region's.
+Result<> share_outputs(const repository::ModelConfig& config, const InferRequest& request,
+                       const controller::InferCall& call);
 
 }  // namespace carillon::frontend

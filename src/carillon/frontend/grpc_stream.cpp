@@ -1,0 +1,338 @@
+#include "carillon/frontend/grpc_stream.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grpc_service.pb.h"
+
+#include "carillon/frontend/answers.h"
+#include "carillon/frontend/compression.h"
+#include "carillon/frontend/infer_codec_grpc.h"
+#include "carillon/frontend/tensors.h"
+
+namespace carillon::frontend {
+namespace {
+
+// One request of a stream.
+struct Exchange {
+  TimePoint arrival;
+  RawMessage message;
+  Reservation room;
+  std::string id;
+  std::shared_ptr<const controller::ModelView> view;
+  InferRequest request;
+  grpc::ByteBuffer answer;
+};
+
+// A refusal that names no request, since there is none yet.
+class RefusedStream final : public RawService::StreamReactor {
+ public:
+  explicit RefusedStream(const Error& error) { Finish(status_of(error)); }
+  void OnDone() override { delete this; }
+};
+
+// One ModelStreamInfer call. It is finished, and with that may end, only when nothing is read and no request
+// is open: until then everyone who works for it may use it. Messages are read one after the other; answers
+// come on the answers' thread.
+class InferStream final : public RawService::StreamReactor {
+ public:
+  InferStream(InferDoor& door, grpc::CallbackServerContext& context, Reservation room)
+      : door_(door), context_(context), room_(std::move(room)) {
+    StartRead(&message_);
+  }
+  ~InferStream() override { door_.streams.fetch_sub(1); }
+
+  void OnReadDone(bool ok) override {
+    if (ok) return take();
+    std::unique_lock lock(mutex_);
+    asked_all_ = true;
+    reading_ = false;
+    finish_if_done(lock);
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::shared_ptr<Exchange> written;
+    std::deque<std::shared_ptr<Exchange>> dropped;
+    std::unique_lock lock(mutex_);
+    written = std::move(outbox_.front());
+    outbox_.pop_front();
+    if (!ok) gone_ = true;
+    if (gone_) dropped.swap(outbox_);
+    close(1 + dropped.size());
+    writing_ = !outbox_.empty();
+    grpc::ByteBuffer* const next = writing_ ? &outbox_.front()->answer : nullptr;
+    const bool read_on = may_read();
+    if (read_on) reading_ = true;
+    const auto tickets = ok ? std::vector<std::uint64_t>() : tickets_of_all();
+    if (next == nullptr && !read_on && tickets.empty()) return finish_if_done(lock);
+    lock.unlock();
+    // While one of these is under way the stream does not end.
+    for (const auto ticket : tickets) door_.service.cancel(ticket);
+    if (next != nullptr) StartWrite(next);
+    if (read_on) StartRead(&message_);
+  }
+
+  void OnCancel() override {
+    std::unique_lock lock(mutex_);
+    gone_ = true;
+    // The stream may end as soon as nobody holds it: the door outlives it.
+    auto& service = door_.service;
+    const auto tickets = tickets_of_all();
+    finish_if_done(lock);
+    if (lock.owns_lock()) lock.unlock();
+    for (const auto ticket : tickets) service.cancel(ticket);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  using Held = std::shared_ptr<Exchange>;
+
+  // -- called with the lock
+
+  bool may_read() const { return !reading_ && !asked_all_ && !gone_ && open_ < stream_requests_most; }
+
+  void close(std::size_t requests) {
+    open_ -= requests;
+    door_.open.fetch_sub(requests);
+  }
+
+  std::vector<std::uint64_t> tickets_of_all() const {
+    std::vector<std::uint64_t> tickets;
+    tickets.reserve(tickets_.size());
+    for (const auto& [exchange, ticket] : tickets_) tickets.push_back(ticket);
+    return tickets;
+  }
+
+  // Behind it the stream may have ended; the lock is given up before it does.
+  void finish_if_done(std::unique_lock<std::mutex>& lock) {
+    if (finished_ || reading_ || writing_ || open_ > 0 || !(asked_all_ || gone_)) return;
+    finished_ = true;
+    const bool gone = gone_;
+    lock.unlock();
+    Finish(gone ? grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone") : grpc::Status::OK);
+  }
+
+  // -- on the thread that reads; reading_ is true
+
+  void take() {
+    const auto exchange = std::make_shared<Exchange>();
+    exchange->arrival = door_.service.now();
+    exchange->message = std::exchange(message_, {});
+    {
+      const std::lock_guard lock(mutex_);
+      ++open_;
+    }
+    // Before looking whether the server is draining: a drain waits for what is counted.
+    door_.open.fetch_add(1);
+    if (door_.commons.draining)
+      refuse(exchange, {ErrorCode::unavailable, "the server is going away"});
+    else if (begin(exchange))
+      return;  // read elsewhere
+    read_on();
+  }
+
+  // True: the message is read on another thread, which goes on with the stream.
+  bool begin(const Held& exchange) {
+    RawMessage& message = exchange->message;
+    const std::size_t size = message.bytes.Length();
+    exchange->room = Reservation(door_.commons.bodies);
+    if (!exchange->room.grow(size)) {
+      refuse(exchange,
+             {ErrorCode::resource_exhausted, "there is no room now for a message of " + std::to_string(size) +
+                                                 " bytes: too many are in flight"});
+      return false;
+    }
+    if (message.packed && size > light_packed) return read_elsewhere(exchange);
+    return read(exchange, message.packed ? std::min(light_unpacked, door_.max_body) : door_.max_body);
+  }
+
+  bool read_elsewhere(const Held& exchange) {
+    WorkPool::Work work = [this, exchange] {
+      (void)read(exchange, door_.max_body);
+      read_on();
+    };
+    if (door_.commons.heavy.post(std::move(work))) return true;
+    refuse(exchange, {ErrorCode::resource_exhausted, "too many large messages wait to be read"});
+    return false;
+  }
+
+  // True: as begin().
+  bool read(const Held& exchange, std::size_t limit) {
+    try {
+      inference::ModelInferRequest message;
+      if (const auto done = read_message(exchange->message, limit, &exchange->room, message); !done.ok()) {
+        const bool exhausted = done.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+        if (exhausted && limit < door_.max_body) return read_elsewhere(exchange);
+        refuse(exchange, {exhausted ? ErrorCode::resource_exhausted : ErrorCode::invalid_argument,
+                          done.error_message()});
+        return false;
+      }
+      if (auto good = prepare(*exchange, message); !good) {
+        refuse(exchange, good.error());
+        return false;
+      }
+    } catch (const std::bad_alloc&) {
+      refuse(exchange, no_memory());
+      return false;
+    }
+    submit(exchange);
+    return false;
+  }
+
+  Result<> prepare(Exchange& exchange, const inference::ModelInferRequest& message) {
+    exchange.id = message.id();
+    // Heeded in that there is nothing to do: the one answer is the final one.
+    const char* const name = "triton_enable_empty_final_response";
+    if (const auto it = message.parameters().find(name);
+        it != message.parameters().end() &&
+        it->second.parameter_choice_case() != inference::InferParameter::kBoolParam)
+      return invalid("parameter '" + std::string(name) + "' must be true or false");
+    auto view = ready_model(door_.service, message.model_name(), message.model_version());
+    if (!view) return std::unexpected(std::move(view.error()));
+    auto request = parse_infer_grpc(**view, message, exchange.arrival,
+                                    call_deadline(door_.service, context_, exchange.arrival),
+                                    {.regions = &door_.commons.regions, .room = &exchange.room});
+    if (!request) return std::unexpected(std::move(request.error()));
+    exchange.request = std::move(*request);
+    exchange.view = std::move(*view);
+    return {};
+  }
+
+  void submit(const Held& exchange) {
+    for (const std::string& name : exchange->request.unheeded) door_.commons.unheeded.tell(name);
+    const auto ticket = door_.service.submit(
+        std::move(exchange->request.call), [this, exchange](controller::InferAnswer answer) mutable {
+          door_.answers.post([this, exchange = std::move(exchange), answer = std::move(answer)]() mutable {
+            send(exchange, std::move(answer));
+          });
+        });
+    // It may be answered by now, but the stream stays: it is being read.
+    std::unique_lock lock(mutex_);
+    if (const auto answered = answered_early_.find(exchange.get()); answered != answered_early_.end()) {
+      answered_early_.erase(answered);
+      return;
+    }
+    tickets_.emplace(exchange.get(), ticket);
+    const bool cancel = gone_;
+    lock.unlock();
+    if (cancel) door_.service.cancel(ticket);
+  }
+
+  void read_on() {
+    std::unique_lock lock(mutex_);
+    reading_ = false;
+    if (!may_read()) return finish_if_done(lock);
+    reading_ = true;
+    lock.unlock();
+    StartRead(&message_);
+  }
+
+  // -- on any thread, while the exchange is open
+
+  void refuse(const Held& exchange, const Error& error) {
+    inference::ModelStreamInferResponse response;
+    write_error(*exchange, error, response);
+    post(exchange, response);
+  }
+
+  static void write_error(const Exchange& exchange, const Error& error,
+                          inference::ModelStreamInferResponse& response) {
+    response.Clear();
+    response.set_error_message(status_of(error).error_message());
+    auto& answer = *response.mutable_infer_response();
+    answer.set_id(exchange.id);
+    if (exchange.view) {
+      answer.set_model_name(exchange.view->name);
+      answer.set_model_version(std::to_string(exchange.view->version));
+    }
+  }
+
+  void send(const Held& exchange, controller::InferAnswer answer) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (tickets_.erase(exchange.get()) == 0) answered_early_.insert(exchange.get());
+    }
+    const auto& view = *exchange->view;
+    inference::ModelStreamInferResponse response;
+    try {
+      auto good = check_answer(view, answer);
+      if (good) good = share_outputs(view.config, exchange->request, *answer.call);
+      if (good) {
+        write_infer_grpc(view, exchange->request, *answer.call, *response.mutable_infer_response());
+      } else {
+        write_error(*exchange, good.error(), response);
+        if (answer.would_take)
+          (*response.mutable_infer_response()->mutable_parameters())[would_take_key].set_int64_param(
+              std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count());
+      }
+      answer.call.reset();
+      post(exchange, response);
+    } catch (const std::bad_alloc&) {
+      refuse(exchange, no_memory());
+    }
+  }
+
+  void post(const Held& exchange, inference::ModelStreamInferResponse& response) {
+    (*response.mutable_infer_response()->mutable_parameters())["triton_final_response"].set_bool_param(true);
+    write_message(response, exchange->answer);
+    std::unique_lock lock(mutex_);
+    if (gone_) {
+      close(1);
+      return finish_if_done(lock);
+    }
+    outbox_.push_back(exchange);
+    if (writing_) return;
+    writing_ = true;
+    lock.unlock();
+    StartWrite(&exchange->answer);
+  }
+
+  InferDoor& door_;
+  grpc::CallbackServerContext& context_;
+  const Reservation room_;  // for the call's metadata
+  RawMessage message_;      // the one that is read
+
+  std::mutex mutex_;
+  std::size_t open_ = 0;
+  std::map<const Exchange*, std::uint64_t> tickets_;  // of what the service has
+  // Answered before submit() told their ticket.
+  std::set<const Exchange*> answered_early_;
+  std::deque<Held> outbox_;  // the first is being written
+  bool writing_ = false;
+  bool reading_ = true;     // a message is awaited, or read into a request
+  bool asked_all_ = false;  // the client sends no more
+  bool gone_ = false;       // the client takes no more
+  bool finished_ = false;
+};
+
+}  // namespace
+
+RawService::StreamReactor* infer_stream(InferDoor& door, grpc::CallbackServerContext& context) {
+  if (door.commons.draining) return new RefusedStream({ErrorCode::unavailable, "the server is going away"});
+  if (door.streams.fetch_add(1) >= streams_most) {
+    door.streams.fetch_sub(1);
+    return new RefusedStream({ErrorCode::resource_exhausted, "there are " + std::to_string(streams_most) +
+                                                                 " streams, as many as there may be"});
+  }
+  std::size_t size = 0;
+  for (const auto& [key, value] : context.client_metadata()) size += key.size() + value.size();
+  Reservation room(door.commons.bodies);
+  if (!room.grow(size)) {
+    door.streams.fetch_sub(1);
+    return new RefusedStream({ErrorCode::resource_exhausted,
+                              "there is no room now for metadata of " + std::to_string(size) + " bytes"});
+  }
+  return new InferStream(door, context, std::move(room));
+}
+
+}  // namespace carillon::frontend
