@@ -170,12 +170,12 @@ bool Controller::used(ModelId id) {
   return ask([&](TimePoint) { calls = core_.uses(id).calls; }) && calls > 0;
 }
 
-bool Controller::remove_model(ModelId id, Duration patience) {
+bool Controller::remove_model(ModelId id, Duration patience, const std::atomic<bool>& ended) {
   constexpr auto look = std::chrono::milliseconds{20};
   // A call that found the model's old view may be on its way here: none is seen at two looks.
   int unused = 0;
   for (TimePoint end = clock_.now() + patience; unused < 2 && clock_.now() < end;) {
-    if (!serving()) return false;
+    if (ended || !serving()) return false;
     unused = used(id) ? 0 : unused + 1;
     std::this_thread::sleep_for(look);
   }
@@ -184,7 +184,7 @@ bool Controller::remove_model(ModelId id, Duration patience) {
     Core::Uses uses;
     if (!ask([&](TimePoint) { uses = core_.uses(id); })) return false;
     if (uses.calls == 0 && !uses.on_devices && sizes_.waiting(id) == 0) break;
-    if (clock_.now() >= end) return false;
+    if (ended || clock_.now() >= end) return false;
     std::this_thread::sleep_for(look);
   }
   sizes_.remove_model(id);

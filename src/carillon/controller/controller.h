@@ -75,9 +75,10 @@ class Controller final : public Service {
   void add_unready(ModelView view);
   // While it runs: ends a model that no view names any more. Waits until the calls that came before have
   // their answers, up to `patience`; those that then still wait are refused. Then until no device has
-  // anything of it, as long again, and gives its memory back. False where the controller stops meanwhile, or
-  // a device does not let go of it: its memory stays. From the thread that adds models.
-  bool remove_model(ModelId id, Duration patience);
+  // anything of it, as long again, and gives its memory back. False where the controller stops meanwhile,
+  // `ended` says that there is no more time, or a device does not let go of it: its memory stays. From the
+  // thread that adds models.
+  bool remove_model(ModelId id, Duration patience, const std::atomic<bool>& ended);
   // What the frontends get for control(). Before start(); it outlives the controller's last answer.
   void set_control(ModelControl* control) { control_ = control; }
 

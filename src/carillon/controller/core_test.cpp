@@ -370,9 +370,10 @@ TEST_F(CoreTest, ARefusalForWantOfADeadlineSaysSo) {
   submit(1, std::move(urgent), at(0ms));
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::resource_exhausted);
-  EXPECT_EQ(answers[0].answer.status.error().message,
-            "model 'model0': more real-time work waits than may wait for requests without a deadline; it would "
-            "have finished 1400.000 ms after its arrival");
+  EXPECT_EQ(
+      answers[0].answer.status.error().message,
+      "model 'model0': more real-time work waits than may wait for requests without a deadline; it would "
+      "have finished 1400.000 ms after its arrival");
   EXPECT_EQ(stats().refused, 1U);
 }
 

@@ -1,6 +1,7 @@
 #include "carillon/controller/model_loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <optional>
 #include <span>
@@ -424,7 +425,8 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
                           .load = std::chrono::seconds{1},
                           .batches = {{1, std::chrono::seconds{1}}}},
                          false);
-    if (options.aside) controller.remove_model(model->id, std::chrono::seconds{1});
+    static const std::atomic<bool> never{false};
+    if (options.aside) controller.remove_model(model->id, std::chrono::seconds{1}, never);
     return std::unexpected(info.error());
   }
   controller.add_model(std::move(view), *model->compiled, *info);

@@ -60,6 +60,7 @@ void RepositoryControl::stop() {
   {
     const std::lock_guard lock(mutex_);
     running_ = false;
+    ending_ = true;
     std::swap(left, orders_);
     wake_.notify_one();
   }
@@ -265,7 +266,7 @@ Result<> RepositoryControl::unload_now(const std::string& model, std::vector<Mod
 
 void RepositoryControl::end(const std::vector<ModelId>& replaced) {
   for (const ModelId id : replaced)
-    if (!controller_.remove_model(id, options_.patience) && controller_.ready())
+    if (!controller_.remove_model(id, options_.patience, ending_) && !ending_)
       options_.warn("a model that was unloaded is still in use on a device; its memory is kept");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -82,6 +83,7 @@ class RepositoryControl final : public ModelControl {
   std::map<Served, std::string> stamps_;       // of what was loaded, the thread's
   std::map<std::string, std::string> failed_;  // by model, of what could not be loaded: it is not tried again
 
+  std::atomic<bool> ending_{false};
   std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   std::deque<Order> orders_;

@@ -1,11 +1,14 @@
 // The whole of the serving path below the frontends: a repository on disk, the CPU engine, a worker with room
 // for two models, a real scheduler and the live controller.
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <optional>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
@@ -15,6 +18,7 @@
 #include "carillon/base/random.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/model_loader.h"
+#include "carillon/controller/repository_control.h"
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/worker/worker.h"
@@ -113,11 +117,11 @@ class ServingTest : public ::testing::TestWithParam<const char*> {
     controller = std::make_unique<Controller>(std::move(*scheduler), Options{}, clock);
     auto worker = worker::make_worker(sizes, clock, controller->results());
     EXPECT_TRUE(worker.has_value()) << worker.error().message;
-    auto engine = engine::make_cpu_engine({.threads = 1});
+    engine = engine::make_cpu_engine({.threads = 1});
+    target = {engine.get(), worker->get()};
     if (options.seeds.repeats == 5) options.seeds.repeats = 2;
     options.progress = [this](const LoadProgress& now) { said.push_back(now.model + ": " + now.doing); };
-    auto report =
-        load_models(root, std::array{LoadTarget{engine.get(), worker->get()}}, *controller, options);
+    auto report = load_models(root, std::array{target}, *controller, options);
     EXPECT_TRUE(report.has_value()) << report.error().message;
     controller->add_worker(std::move(*worker));
     return report ? *report : LoadReport{};
@@ -163,6 +167,8 @@ class ServingTest : public ::testing::TestWithParam<const char*> {
   fs::path root;
   SteadyClock clock;
   std::vector<std::string> said;
+  std::shared_ptr<engine::Engine> engine;
+  LoadTarget target;
   std::unique_ptr<Controller> controller;
 };
 
@@ -292,6 +298,133 @@ TEST_P(ServingTest, SeedsComeFromTheProfileWhereItKnowsThem) {
   EXPECT_FALSE(measured_a);
   EXPECT_TRUE(measured_b) << "known in another precision only";
   EXPECT_EQ(said.back(), "c version 1: ready");
+}
+
+// An order, and what becomes of it.
+Result<> ordered(ModelControl& control, const std::string& model, bool loads,
+                 std::optional<std::string> config = std::nullopt) {
+  std::promise<Result<>> done;
+  const auto answer = [&](Result<> result) { done.set_value(std::move(result)); };
+  if (loads)
+    control.load(model, std::move(config), answer);
+  else
+    control.unload(model, answer);
+  return done.get_future().get();
+}
+
+RepositoryOptions orders(std::vector<std::string>* said = nullptr) {
+  RepositoryOptions options{
+      .explicit_orders = true, .poll = std::nullopt, .seeds = {.repeats = 2, .aside = true}};
+  options.tell = [](const std::string&) {};
+  options.warn = [said](const std::string& text) {
+    if (said != nullptr) said->push_back(text);
+  };
+  return options;
+}
+
+TEST_P(ServingTest, ModelsChangeWhileTheyServe) {
+  write_three();
+  load();
+  RepositoryControl control(root, {target}, *controller, orders());
+  controller->start();
+  control.start();
+  std::atomic<bool> ended{false};
+  std::atomic<int> answers{0};
+  std::vector<std::thread> clients;
+  for (std::uint64_t client = 0; client < 2; ++client)
+    clients.emplace_back([&, client] {
+      for (std::uint64_t i = 0; !ended; ++i) {
+        const InferAnswer answer =
+            infer("a", 1 + static_cast<int>(i % 3), Duration{0}, 10 * client + i).get();
+        ASSERT_TRUE(answer.status.has_value()) << answer.status.error().message;
+        ++answers;
+      }
+    });
+  for (int round = 2; round < 8; ++round) {
+    write("a/1/model.onnx", linear_model(in_width, out_width, static_cast<float>(round)));
+    ASSERT_TRUE(ordered(control, "a", true));
+    expect_right(infer("a", 2).get(), static_cast<float>(round));
+    ASSERT_TRUE(ordered(control, "b", round % 2 == 1));
+  }
+  ended = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(answers, 0);
+  expect_right(infer("c", 1).get(), 3);
+  expect_right(infer("b", 1).get(), 2);
+  // What is as it was is not loaded again.
+  const ModelId before = (*controller->find("a", ""))->id;
+  ASSERT_TRUE(ordered(control, "a", true));
+  EXPECT_EQ((*controller->find("a", ""))->id, before);
+  ASSERT_TRUE(ordered(control, "a", true, R"({"max_batch_size": 2})"));
+  EXPECT_EQ((*controller->find("a", ""))->config.max_batch_size, 2);
+  control.stop();
+  EXPECT_EQ(ordered(control, "a", true).error().code, ErrorCode::unavailable);
+}
+
+TEST_P(ServingTest, WhatCannotBeLoadedLeavesWhatServes) {
+  write_three();
+  load();
+  RepositoryControl control(root, {target}, *controller, orders(&said));
+  controller->start();
+  control.start();
+  write("a/1/model.onnx", "no model");
+  EXPECT_EQ(ordered(control, "a", true).error().code, ErrorCode::invalid_argument);
+  expect_right(infer("a", 1).get(), 1);
+  write("a/1/model.onnx", linear_model(in_width, out_width, 9));
+  EXPECT_EQ(ordered(control, "a", true, "{").error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(ordered(control, "a", true, R"({"max_batch_size": "x"})").error().code,
+            ErrorCode::invalid_argument);
+  expect_right(infer("a", 1).get(), 1);
+  EXPECT_EQ(ordered(control, "../a", true).error().code, ErrorCode::not_found);
+  EXPECT_EQ(ordered(control, "nobody", false).error().code, ErrorCode::not_found);
+  // New and broken: it is known, and not ready.
+  write("new/1/model.onnx", "no model");
+  EXPECT_FALSE(ordered(control, "new", true));
+  const auto view = controller->find("new", "");
+  ASSERT_TRUE(view);
+  EXPECT_FALSE((*view)->ready);
+  EXPECT_NE((*view)->reason.find("not an ONNX model"), std::string::npos) << (*view)->reason;
+  EXPECT_FALSE(said.empty());
+}
+
+// Without the mode nothing is taken; and a control that nobody wants has no thread.
+TEST_P(ServingTest, OrdersAreTakenWhereTheyAreWanted) {
+  write_three();
+  load();
+  RepositoryOptions none = orders();
+  none.explicit_orders = false;
+  RepositoryControl control(root, {target}, *controller, none);
+  controller->start();
+  control.start();
+  EXPECT_EQ(ordered(control, "a", true).error().code, ErrorCode::unavailable);
+}
+
+// A call that holds an old version is answered, and the version ends after it.
+TEST_P(ServingTest, AModelThatGoesAnswersWhatItHas) {
+  write_three();
+  load();
+  RepositoryControl control(root, {target}, *controller, orders());
+  controller->start();
+  control.start();
+  const ModelId old = (*controller->find("a", ""))->id;
+  std::vector<std::future<InferAnswer>> waiting;
+  for (std::uint64_t i = 0; i < 30; ++i) waiting.push_back(infer("a", 2, Duration{0}, i));
+  ASSERT_TRUE(ordered(control, "a", false));
+  for (auto& each : waiting) expect_right(each.get(), 1);
+  EXPECT_FALSE((*controller->find("a", ""))->ready);
+  // Whoever still has its id is told, once it has ended.
+  for (ErrorCode code = ErrorCode::internal; code != ErrorCode::not_found;) {
+    auto late = std::make_unique<InferCall>();
+    late->model = old;
+    late->arrival = clock.now();
+    late->deadline = TimePoint::max();
+    late->inputs.emplace_back(in_width * 4);
+    std::promise<InferAnswer> answer;
+    controller->submit(std::move(late), [&](InferAnswer is) { answer.set_value(std::move(is)); });
+    const InferAnswer is = answer.get_future().get();
+    if (!is.status) code = is.status.error().code;
+    ASSERT_TRUE(is.status || code == ErrorCode::not_found) << is.status.error().message;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedulers, ServingTest,

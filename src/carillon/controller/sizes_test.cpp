@@ -298,8 +298,8 @@ TEST_F(SizesTest, LargerBatchesComeLater) {
   EXPECT_THAT(worker_.wait_asked(1), ElementsAre(SizeWorker::Made{{7}, {1}}));
   EXPECT_NE(submit(1, 7), nullptr);
   worker_.permit(2);
-  EXPECT_THAT(worker_.wait_asked(3),
-              ElementsAre(SizeWorker::Made{{7}, {1}}, SizeWorker::Made{{7}, {2}}, SizeWorker::Made{{7}, {4}}));
+  EXPECT_THAT(worker_.wait_asked(3), ElementsAre(SizeWorker::Made{{7}, {1}}, SizeWorker::Made{{7}, {2}},
+                                                 SizeWorker::Made{{7}, {4}}));
 }
 
 TEST_F(SizesTest, WhoWaitsGoesBeforeLargerBatchesOfOthers) {

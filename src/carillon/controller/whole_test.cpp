@@ -57,6 +57,7 @@ class Meddled final : public schedule::Scheduler {
 
 struct Tally {
   int answers = 0, on_time = 0, resumed = 0, losses = 0, hangs = 0, doubled = 0, given_up = 0;
+  int gone = 0, stuck = 0;  // models that went: nothing of them is left, or something is
   std::uint64_t profiled = 0;
   std::uint64_t events = 0;
 };
@@ -82,12 +83,7 @@ class World final : public VirtualWorker::World {
       core_->add_device(*workers_.back());
     }
     for (std::uint32_t m = 0; m < models; ++m) {
-      ServedModel served = testing::served(m);
-      served.info.batches = {{1, 1ms}, {2, 2ms}, {4, 4ms}};
-      for (const auto& worker : workers_) EXPECT_TRUE(worker->add_model({m}, nullptr));
-      served.info.pages = workers_.front()->pages_of({m});
-      served.info.time_varies = true;
-      core_->add_model(std::move(served));
+      core_->add_model(make_served(m));
     }
     core_->start(now_);
     const Duration span = 30ms + Duration{static_cast<std::int64_t>(random_.below(200'000'000))};
@@ -102,6 +98,20 @@ class World final : public VirtualWorker::World {
             random_.below(2) == 0 ? lose(device) : hang(device);
           });
     doubles_ = random_.below(3) == 0 ? 0.2 : 0;
+    // Models go and others come, in streams of chance of their own.
+    Random change(seed + 1);
+    if (seed % 3 != 0) return;
+    for (std::uint64_t changes = 1 + change.below(4); changes > 0; --changes)
+      plan(now_ + Duration{static_cast<std::int64_t>(change.below(static_cast<std::uint64_t>(span.count())))},
+           [this, model = static_cast<std::uint32_t>(change.below(models)), comes = change.below(4) != 0] {
+             core_->go({model}, now_);
+             gone_.insert(model);
+             if (!comes) return;
+             const auto next = static_cast<std::uint32_t>(core_->models());
+             core_->book().add_model("new " + std::to_string(next), 1);
+             core_->come(make_served(next), now_);
+             for (int i = 0; i < 5; ++i) plan(now_ + i * 1ms, [this, next] { arrive({next}); });
+           });
   }
 
   Tally run() {
@@ -120,6 +130,7 @@ class World final : public VirtualWorker::World {
       for (const auto& [worker, probes] : asked()) answer_probe(worker);
     }
     EXPECT_EQ(core_->open_calls(), 0U) << "a call that is never answered";
+    expect_gone();
     for (const auto& [ticket, answers] : answers_) EXPECT_EQ(answers, 1) << "ticket " << ticket;
     core_->stop(now_);
     while (!calendar_.empty()) {
@@ -156,6 +167,27 @@ class World final : public VirtualWorker::World {
   void problem(const std::string& what) override { problems_.insert(what); }
 
  private:
+  ServedModel make_served(std::uint32_t m) {
+    ServedModel served = testing::served(m);
+    served.info.batches = {{1, 1ms}, {2, 2ms}, {4, 4ms}};
+    for (const auto& worker : workers_) EXPECT_TRUE(worker->add_model({m}, nullptr));
+    served.info.pages = workers_.front()->pages_of({m});
+    served.info.time_varies = true;
+    return served;
+  }
+
+  // That what went is nowhere any more, where devices could let go of it.
+  void expect_gone() {
+    const bool hurt = tally_.losses + tally_.hangs > 0;
+    const bool mute = std::ranges::any_of(workers_, [](const auto& worker) { return worker->mute; });
+    for (const std::uint32_t model : gone_) {
+      const Core::Uses uses = core_->uses({model});
+      EXPECT_TRUE(mute || uses.calls == 0) << "of model " << model << ", which went";
+      tally_.gone += uses.on_devices ? 0 : 1;
+      tally_.stuck += uses.on_devices && !hurt ? 1 : 0;
+    }
+  }
+
   void arrive(ModelId model) {
     const std::uint64_t ticket = ++tickets_;
     answers_[ticket] = 0;
@@ -223,6 +255,7 @@ class World final : public VirtualWorker::World {
   std::uint64_t tickets_ = 0;
   std::map<std::uint64_t, int> answers_;
   std::set<std::string> problems_;
+  std::set<std::uint32_t> gone_;
   Tally tally_;
 };
 
@@ -246,6 +279,8 @@ TEST_P(Whole, PromisesHoldWhateverHappens) {
     all.hangs += one.hangs;
     all.profiled += one.profiled;
     all.events += one.events;
+    all.gone += one.gone;
+    all.stuck += one.stuck;
   }
   // The worlds reach what they are for.
   EXPECT_GT(all.on_time, all.answers / 10);
@@ -257,6 +292,8 @@ TEST_P(Whole, PromisesHoldWhateverHappens) {
     EXPECT_GT(all.profiled, 20U);
   }
   EXPECT_GT(all.doubled, 100);
+  EXPECT_GT(all.gone, 20);
+  EXPECT_EQ(all.stuck, 0) << "models that went and still are on devices";
   RecordProperty("events", static_cast<int>(all.events));
 }
 

@@ -1,6 +1,8 @@
 #include "carillon/frontend/grpc_server.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -18,6 +20,7 @@
 #include "carillon/frontend/grpc_stream.h"
 #include "carillon/frontend/listener.h"
 #include "carillon/frontend/messages.h"
+#include "carillon/frontend/model_orders.h"
 
 namespace carillon::frontend {
 namespace {
@@ -34,6 +37,36 @@ ServerUnaryReactor* finish(CallbackServerContext* context, const grpc::Status& s
   reactor->Finish(status);
   return reactor;
 }
+
+// An order that takes its time. Deletes itself when gRPC is done with it.
+class OrderReactor final : public ServerUnaryReactor {
+ public:
+  OrderReactor(InferDoor& door, ModelOrder order) : door_(door) {
+    door_.open.fetch_add(1);
+    carry_out(door.service, std::move(order), [state = state_, this](Result<> result) {
+      state->finish([&] { Finish(result ? grpc::Status::OK : status_of(result.error())); });
+    });
+  }
+  ~OrderReactor() override { door_.open.fetch_sub(1); }
+
+  // It goes on; but nobody waits for it any more, nor does the server's end.
+  void OnCancel() override {
+    state_->finish([this] { Finish({grpc::StatusCode::CANCELLED, "the client has gone"}); });
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  // Whoever comes first answers; the other may find no reactor any more.
+  struct State {
+    std::atomic<bool> finished{false};
+    template <typename Answer>
+    void finish(const Answer& answer) {
+      if (!finished.exchange(true)) answer();
+    }
+  };
+  InferDoor& door_;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
 
 // A service with methods that answer at once.
 class AnsweringService : public RawService {
@@ -116,15 +149,28 @@ class InferenceService final : public AnsweringService {
     add<TraceSettingRequest, TraceSettingResponse>("TraceSetting", [&door](const auto& request) {
       return trace_settings(door.service, door.commons.trace_settings, request);
     });
-    for (const char* method : {"RepositoryModelLoad", "RepositoryModelUnload"})
-      add_unary(path(method), [method](CallbackServerContext* context, RawMessage&, grpc::ByteBuffer&) {
-        return finish(context, status_of(no_loading(method)));
-      });
+    add_order<RepositoryModelLoadRequest, RepositoryModelLoadResponse>("RepositoryModelLoad", door);
+    add_order<RepositoryModelUnloadRequest, RepositoryModelUnloadResponse>("RepositoryModelUnload", door);
     add_stream(path("ModelStreamInfer"),
                [&door](CallbackServerContext* context) { return infer_stream(door, *context); });
   }
 
  private:
+  template <typename Request, typename Response>
+  void add_order(const char* method, InferDoor& door) {
+    add_unary(path(method),
+              [&door](CallbackServerContext* context, RawMessage& message,
+                      grpc::ByteBuffer& out) -> ServerUnaryReactor* {
+                Request request;
+                if (auto read = read_message(message, door.max_body, nullptr, request); !read.ok())
+                  return finish(context, read);
+                auto order = order_of(request);
+                if (!order) return finish(context, status_of(order.error()));
+                write_message(Response(), out);
+                return new OrderReactor(door, *std::move(order));
+              });
+  }
+
   void add_shared_memory(SharedMemory& regions) {
     using namespace inference;
     add<SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse>(

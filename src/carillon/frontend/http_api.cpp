@@ -14,6 +14,7 @@
 #include "carillon/frontend/http_settings.h"
 #include "carillon/frontend/infer_codec_json.h"
 #include "carillon/frontend/messages.h"
+#include "carillon/frontend/model_orders.h"
 #include "carillon/frontend/status.h"
 #include "carillon/frontend/tensors.h"
 
@@ -79,8 +80,10 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
       return infer(route->model, route->version, request, std::move(deliver));
     case Endpoint::repository_index:
       return index(request);
-    case Endpoint::repository_change:
-      return error_reply(no_loading(request.target.substr(0, 256)));
+    case Endpoint::repository_load:
+      return change(request, route->model, true, std::move(deliver));
+    case Endpoint::repository_unload:
+      return change(request, route->model, false, std::move(deliver));
     case Endpoint::system_memory_status:
       return json_reply(shared_memory_status(commons_.regions, route->region));
     case Endpoint::system_memory_register:
@@ -136,6 +139,17 @@ HttpReply HttpApi::index(const HttpRequest& request) const {
     only_ready = it->get<bool>();
   }
   return {.body = to_json(repository_index(service_, only_ready))};
+}
+
+std::variant<HttpReply, Deferred> HttpApi::change(const HttpRequest& request, const std::string& model,
+                                                  bool loads, Deliver deliver) {
+  auto order = order_of(request, model, loads);
+  if (!order) return error_reply(order.error());
+  carry_out(service_, *std::move(order), [deliver = std::move(deliver)](Result<> result) mutable {
+    deliver([result = std::move(result)] { return result ? HttpReply{} : error_reply(result.error()); });
+  });
+  // What was ordered is done, whether or not anybody waits for it.
+  return Deferred{.cancel = [] {}};
 }
 
 HttpReply HttpApi::register_region(const std::string& name, const HttpRequest& request) {

@@ -23,6 +23,8 @@ class HttpApi final : public HttpHandler {
   HttpReply server_readiness() const;
   HttpReply ready(std::string_view model, std::string_view version) const;
   HttpReply index(const HttpRequest& request) const;
+  std::variant<HttpReply, Deferred> change(const HttpRequest& request, const std::string& model, bool loads,
+                                           Deliver deliver);
   HttpReply register_region(const std::string& region, const HttpRequest& request);
 
   controller::Service& service_;

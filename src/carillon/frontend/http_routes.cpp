@@ -104,7 +104,7 @@ std::optional<Match> match(const Parts& p) {
   if (room == "repository") {
     if (rest == Parts{"index"}) return post(Endpoint::repository_index);
     if (rest.size() == 3 && rest[0] == "models" && (rest[2] == "load" || rest[2] == "unload"))
-      return post(Endpoint::repository_change, rest[1]);
+      return post(rest[2] == "load" ? Endpoint::repository_load : Endpoint::repository_unload, rest[1]);
   }
   if (room == "systemsharedmemory" || room == "cudasharedmemory")
     return match_shared_memory(rest, room == "cudasharedmemory");

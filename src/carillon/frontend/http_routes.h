@@ -17,7 +17,8 @@ enum class Endpoint {
   model_statistics,  // model empty: all models
   infer,
   repository_index,
-  repository_change,         // load and unload
+  repository_load,           // of one model
+  repository_unload,         // likewise
   system_memory_status,      // region empty: all
   system_memory_register,    // of one region
   system_memory_unregister,  // region empty: all

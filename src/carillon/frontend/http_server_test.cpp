@@ -89,7 +89,7 @@ TEST_F(HttpServerTest, Statuses) {
       {"POST", "/v2", "", 405, "use GET"},
       {"GET", "/v3", "", 404, "no such path"},
       {"GET", "/v2/models/%zz", "", 400, "escape"},
-      {"POST", "/v2/repository/models/pair/load", "", 501, "models/pair/load: it serves the models that"},
+      {"POST", "/v2/repository/models/pair/load", "", 501, "loading models: it serves the models that"},
       {"POST", "/v2/repository/models/pair/unload", "", 501, "when it started"},
       {"POST", "/v2/cudasharedmemory/region/r/register", "", 501, "system shared memory"},
       {"GET", "/v2/cudasharedmemory/region/r/status", "", 404, "'r'"},

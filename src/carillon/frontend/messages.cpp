@@ -134,7 +134,7 @@ inference::ServerMetadataResponse server_metadata(const Commons& commons) {
   inference::ServerMetadataResponse response;
   response.set_name("carillon");
   response.set_version(CARILLON_VERSION);
-  for (const char* extension : {"binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
+  for (const char* extension : {"binary_tensor_data", "model_configuration", "model_repository", "parameters", "schedule_policy",
                                 "statistics", "system_shared_memory"})
     response.add_extensions(extension);
   if (commons.log_settings.there()) response.add_extensions("logging");
@@ -264,7 +264,8 @@ Result<inference::TraceSettingResponse> trace_settings(const controller::Service
 Error no_loading(std::string_view what) {
   return {ErrorCode::unsupported,
           "this server does not implement " + std::string(what) +
-              ": it serves the models that its repository had when it started; start it anew to change them"};
+              ": it serves the models that its repository had when it started; start it with "
+              "--model-control-mode poll or explicit to change them while it runs"};
 }
 
 Error no_cuda() {

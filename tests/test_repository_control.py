@@ -1,0 +1,240 @@
+"""Models that come, change and go while the server runs, by polls and by orders, and requests that go on meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+from onnx import TensorProto, helper, numpy_helper
+from tritonclient.utils import InferenceServerException
+
+from loopback import serving, write_model
+from raw_http import MINUTE
+
+POLICIES = ["clockwork", "symphony", "orloj", "fcfs", "nexus"]
+
+
+def value(name, shape):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def put(folder, name, factor, version=1, width=8, config=None):
+    """A model that multiplies by `factor`, moved into its place as a whole."""
+    hidden = folder / ".making"
+    write_model(hidden, name,
+                [helper.make_node("Mul", ["x", "f"], ["y"])],
+                [value("x", ["batch", width])], value("y", ["batch", width]),
+                [numpy_helper.from_array(np.array(factor, np.float32), "f")])
+    target = folder / name / str(version)
+    target.parent.mkdir(exist_ok=True)
+    if target.exists():
+        os.replace(hidden / name / "1" / "model.onnx", target / "model.onnx")
+        shutil.rmtree(hidden)
+    else:
+        os.replace(hidden / name / "1", target)
+        shutil.rmtree(hidden)
+    if config is not None:
+        (folder / name / "config.pbtxt").write_text(config)
+
+
+def ask(client, module, model, rows=1, width=8, version=""):
+    tensor = module.InferInput("x", [rows, width], "FP32")
+    tensor.set_data_from_numpy(np.ones((rows, width), np.float32))
+    return client.infer(model, [tensor], model_version=version, timeout=MINUTE).as_numpy("y")[0, 0]
+
+
+def connect(module, server):
+    return module.InferenceServerClient(server.http if module is http_client else server.grpc)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def module(request):
+    return http_client if request.param == "http" else grpc_client
+
+
+@pytest.fixture
+def models(tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    put(folder, "one", 2)
+    put(folder, "two", 3)
+    return folder
+
+
+def states(client, module):
+    index = client.get_model_repository_index()
+    if module is http_client:
+        return {(entry["name"], entry["version"]): (entry["state"], entry.get("reason", "")) for entry in index}
+    return {(entry.name, entry.version): (entry.state, entry.reason) for entry in index.models}
+
+
+class Load:
+    """Requests to a model, one after the other, from some threads; what came back."""
+
+    def __init__(self, server, model, threads=3):
+        self.ended = False
+        self.answers, self.errors = [], []
+        self.threads = [threading.Thread(target=self.run, args=(server, model)) for _ in range(threads)]
+
+    def run(self, server, model):
+        with http_client.InferenceServerClient(server.http) as client:
+            while not self.ended:
+                try:
+                    self.answers.append(float(ask(client, http_client, model)))
+                except InferenceServerException as error:
+                    self.errors.append(str(error))
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended = True
+        for thread in self.threads:
+            thread.join(MINUTE)
+
+
+def until(said, seconds=60):
+    end = time.monotonic() + seconds
+    while not said():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_orders(program, models, tmp_path, module, policy):
+    with serving(program, models, tmp_path / "log", "--scheduler", policy, "--model-control-mode", "explicit",
+                 "--load-model", "one") as server, connect(module, server) as client:
+        assert ask(client, module, "one") == 2
+        state, reason = states(client, module)["two", "1"]
+        assert state == "UNAVAILABLE" and "not loaded" in reason
+        with pytest.raises(InferenceServerException, match="not loaded"):
+            ask(client, module, "two")
+        client.load_model("two")
+        assert ask(client, module, "two", rows=3) == 3
+        assert client.is_model_ready("two")
+
+        # Another one under the same name: whoever asks during it gets an answer, of the one or the other.
+        put(models, "two", 5)
+        with Load(server, "two") as load:
+            client.load_model("two")
+            until(lambda: load.answers[-1:] == [5.0])
+        assert load.errors == [] and set(load.answers) <= {3.0, 5.0}
+        assert ask(client, module, "two") == 5
+
+        client.unload_model("two")
+        assert states(client, module)["two", "1"] == ("UNAVAILABLE", "unloaded")
+        with pytest.raises(InferenceServerException, match="unloaded"):
+            ask(client, module, "two")
+        assert not client.is_model_ready("two")
+        client.load_model("two")
+        assert ask(client, module, "two") == 5
+        assert ask(client, module, "one") == 2
+        # The counters of a name and version go on; nothing is listed twice.
+        lines = [line for line in server.scrape().splitlines() if line.startswith("nv_inference_request_success{")]
+        assert len(lines) == len(set(re.sub(r" \S+$", "", line) for line in lines))
+
+
+def test_what_cannot_be_loaded_leaves_what_is_there(program, models, tmp_path, module):
+    with serving(program, models, tmp_path / "log", "--model-control-mode", "explicit", "--load-model", "*") as server:
+        with connect(module, server) as client:
+            (models / "one" / "1" / "model.onnx").write_bytes(b"broken")
+            with pytest.raises(InferenceServerException, match="not an ONNX model"):
+                client.load_model("one")
+            assert ask(client, module, "one") == 2
+            with pytest.raises(InferenceServerException, match="config is not"):
+                client.load_model("two", config="{ no json")
+            with pytest.raises(InferenceServerException, match="max_batch_size is -1"):
+                client.load_model("two", config=json.dumps({"max_batch_size": -1}))
+            assert ask(client, module, "two") == 3
+            with pytest.raises(InferenceServerException, match="is not in the repository"):
+                client.load_model("none")
+            for name in ("..", "a/b", ".making"):
+                with pytest.raises(InferenceServerException):
+                    client.load_model(name)
+            with pytest.raises(InferenceServerException, match="not known"):
+                client.unload_model("none")
+            with pytest.raises(InferenceServerException, match="files are not taken"):
+                client.load_model("two", config=json.dumps({}), files={"file:1/model.onnx": b"x"})
+            put(models, "three", 7)
+            client.load_model("three", config=json.dumps({"max_batch_size": 2}))
+            assert ask(client, module, "three", rows=2) == 7
+            with pytest.raises(InferenceServerException):
+                ask(client, module, "three", rows=3)
+
+
+def test_without_the_mode_orders_are_refused(program, models, tmp_path, module):
+    with serving(program, models, tmp_path / "log") as server, connect(module, server) as client:
+        for order in (client.load_model, client.unload_model):
+            with pytest.raises(InferenceServerException, match="--model-control-mode"):
+                order("one")
+        assert ask(client, module, "one") == 2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_polls(program, models, tmp_path, policy):
+    log = tmp_path / "log"
+    with serving(program, models, log, "--scheduler", policy, "--model-control-mode", "poll", "--repository-poll-secs",
+                 "0.1") as server, http_client.InferenceServerClient(server.http) as client:
+        with pytest.raises(InferenceServerException, match="takes no orders"):
+            client.load_model("one")
+        with Load(server, "one") as load:
+            until(lambda: len(load.answers) > 20)
+            put(models, "one", 4, version=2)  # the newest alone is served
+            until(lambda: load.answers[-1] == 4)
+            put(models, "one", 6, version=2)
+            until(lambda: load.answers[-1] == 6)
+            # A broken one is kept out, and said to be broken; what is served stays.
+            (models / "one" / "2" / "model.onnx").write_bytes(b"broken")
+            until(lambda: "not an ONNX model" in log.read_text())
+            count = len(load.answers)
+            until(lambda: len(load.answers) > count + 20)
+            assert load.answers[-1] == 6
+            put(models, "one", 8, version=2)
+            until(lambda: load.answers[-1] == 8)
+        assert load.errors == []
+        assert sorted(set(load.answers), key=load.answers.index) == [2, 4, 6, 8]
+
+        put(models, "new", 9)
+        until(lambda: ("new", "1") in states(client, http_client) and client.is_model_ready("new"))
+        assert ask(client, http_client, "new") == 9
+        shutil.rmtree(models / "two")
+        until(lambda: states(client, http_client)["two", "1"][0] == "UNAVAILABLE")
+        assert client.is_server_ready()
+        # A config that is another is another model.
+        (models / "new" / "config.pbtxt").write_text("max_batch_size: 2")
+        until(lambda: client.get_model_config("new")["max_batch_size"] == 2)
+        assert ask(client, http_client, "new", rows=2) == 9
+
+
+def test_many_times_leave_nothing_behind(program, models, tmp_path):
+    """Memory and threads of a server whose model is loaded again and again."""
+    with serving(program, models, tmp_path / "log", "--model-control-mode", "explicit", "--load-model", "one") as server, \
+            http_client.InferenceServerClient(server.http) as client:
+        def threads():
+            return len(os.listdir(f"/proc/{server.process.pid}/task"))
+
+        client.load_model("two")
+        before = threads()
+        for round in range(40):
+            put(models, "two", 10 + round)
+            client.load_model("two")
+            assert ask(client, http_client, "two") == 10 + round
+            if round % 5 == 0:
+                client.unload_model("two")
+                client.load_model("two")
+        until(lambda: threads() <= before)
+        held = [float(line.split()[-1]) for line in server.scrape().splitlines()
+                if line.startswith("carillon_device_models{")]
+        assert all(count <= 2 for count in held)
