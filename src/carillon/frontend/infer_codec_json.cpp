@@ -14,11 +14,13 @@
 #include "carillon/frontend/json_check.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/graph/plain/number.h"
 
 namespace carillon::frontend {
 namespace {
 
 namespace dom = simdjson::dom;
+using graph::plain::Half;
 static_assert(PaddedBytes::padding >= simdjson::SIMDJSON_PADDING);
 
 // What an element is, for error texts; long ones are cut.
@@ -107,6 +109,11 @@ bool convert(const dom::element& element, T& out) {
     // Rounds to an infinity: the client meant another number than the model would see.
     if (std::isinf(static_cast<T>(v))) return false;
     return out = static_cast<T>(v), true;
+  } else if constexpr (std::is_same_v<T, Half>) {
+    float v = 0;
+    if (!convert(element, v)) return false;
+    out = graph::plain::to_half(v);
+    return !std::isfinite(v) || std::isfinite(graph::plain::to_float(out));
   } else {
     std::int64_t n = 0;
     if (element.get(n) == simdjson::SUCCESS) {
@@ -222,6 +229,8 @@ Result<std::vector<std::byte>> take_json(const std::string& where, const InputCh
       filled = fill(bool{});
       break;
     case graph::DataType::f16:
+      filled = fill(Half{});
+      break;
     case graph::DataType::bf16:
       return invalid(where + " is " + std::string(graph::kserve_name(slot.type)) +
                      ", which JSON cannot carry; send it as a blob with binary_data_size");
@@ -463,8 +472,7 @@ class RequestReader {
       if (spec.type == graph::DataType::string)
         return fail(ErrorCode::unsupported, "output '" + spec.name + "' of model '" + config_.name +
                                                 "' is BYTES; tensors of type BYTES are not supported");
-      if (!choice.binary && !choice.shared &&
-          (spec.type == graph::DataType::f16 || spec.type == graph::DataType::bf16))
+      if (!choice.binary && !choice.shared && spec.type == graph::DataType::bf16)
         return invalid("output '" + spec.name + "' of model '" + config_.name + "' is " +
                        std::string(graph::kserve_name(spec.type)) +
                        ", which JSON cannot carry; ask for it with the parameter binary_data");

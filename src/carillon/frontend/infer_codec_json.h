@@ -21,7 +21,7 @@ inline constexpr std::size_t longest_json = std::size_t{64} << 20;
 //
 // `json_size` is the header Inference-Header-Content-Length; without it all of the body is JSON. JSON data
 // may be flat or nested as the shape says; numbers must fit the datatype (NaN, Infinity and -Infinity are
-// taken, as Triton takes them), and FP16 and BF16 come as blobs only. Nothing of `body` is referred to
+// taken, as Triton takes them), FP16 too, which Triton refuses; BF16 comes as blobs only. Nothing of `body` is referred to
 // afterwards: each blob was copied once, and so were inputs in shared memory. Safe from any thread; cost
 // linear in the body and what it refers to. Errors (invalid_argument; unsupported: BYTES, classification;
 // resource_exhausted: no room for inputs in shared memory) name the tensor, what was given and what would be

@@ -348,16 +348,33 @@ TEST(InferJson, RefusesWrongBlobs) {
               HasSubstr("no JSON"));
 }
 
-TEST(InferJson, HalfFloatsAreBlobsOnly) {
-  for (const auto type : {DataType::f16, DataType::bf16}) {
-    const auto model = model_of(type, {2});
-    const std::string name(kserve_name(type));
-    EXPECT_THAT(parse(model, input_x(name, "[2]", "[1,2]")).error().message, HasSubstr("blob"));
-    const std::string json = R"({"inputs":[{"name":"x","datatype":")" + name +
-                             R"(","shape":[2],"parameters":{"binary_data_size":4}}],"outputs":[{"name":"y")";
-    EXPECT_THAT(parse(model, json + "}]}", "abcd").error().message, HasSubstr("binary_data"));
-    EXPECT_TRUE(parse(model, json + R"(,"parameters":{"binary_data":true}}]})", "abcd"));
-  }
+TEST(InferJson, BrainFloatsAreBlobsOnly) {
+  const auto model = model_of(DataType::bf16, {2});
+  EXPECT_THAT(parse(model, input_x("BF16", "[2]", "[1,2]")).error().message, HasSubstr("blob"));
+  const std::string json = R"({"inputs":[{"name":"x","datatype":"BF16","shape":[2],)"
+                           R"("parameters":{"binary_data_size":4}}],"outputs":[{"name":"y")";
+  EXPECT_THAT(parse(model, json + "}]}", "abcd").error().message, HasSubstr("binary_data"));
+  EXPECT_TRUE(parse(model, json + R"(,"parameters":{"binary_data":true}}]})", "abcd"));
+}
+
+TEST(InferJson, HalfFloatsAreNumbers) {
+  const auto model = model_of(DataType::f16, {6});
+  const auto request = parse(model, input_x("FP16", "[6]", "[1,-2.5,65504,6e-8,NaN,-Infinity]"));
+  ASSERT_TRUE(request) << request.error().message;
+  auto bits = values<std::uint16_t>(request->call->inputs[0]);
+  EXPECT_EQ(bits, (std::vector<std::uint16_t>{0x3c00, 0xc100, 0x7bff, 0x0001, 0x7e00, 0xfc00}));
+  EXPECT_THAT(parse(model, input_x("FP16", "[6]", "[1,2,3,4,5,65520]")).error().message,
+              HasSubstr("element 5 is 65520"));
+  EXPECT_THAT(parse(model, input_x("FP16", "[6]", "[1,2,3,4,5,\"six\"]")).error().message, HasSubstr("FP16"));
+  controller::InferCall call = std::move(*request->call);
+  call.outputs = {call.inputs[0]};
+  EXPECT_THAT(write_infer_json(model, *request, call).json,
+              HasSubstr(R"("data":[1,-2.5,65504,5.9604645e-08,NaN,-Infinity])"));
+  const auto blob = parse(model,
+                          R"({"inputs":[{"name":"x","datatype":"FP16","shape":[6],)"
+                          R"("parameters":{"binary_data_size":12}}]})",
+                          "abcdefghijkl");
+  EXPECT_TRUE(blob) << blob.error().message;
 }
 
 TEST(InferJson, TensorsOfTextAreRefusedByName) {

@@ -11,6 +11,7 @@
 
 #include "carillon/frontend/infer_codec_json.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/graph/plain/number.h"
 
 namespace carillon::frontend {
 namespace {
@@ -31,6 +32,10 @@ void append_number(std::string& out, T value) {
   char text[32];
   const auto [end, error] = std::to_chars(text, text + sizeof text, value);
   out.append(text, end);
+}
+
+void append_number(std::string& out, graph::plain::Half value) {
+  append_number(out, graph::plain::to_float(value));
 }
 
 template <typename T>
@@ -74,6 +79,7 @@ void append_data(std::string& out, graph::DataType type, std::span<const std::by
       }
       return;
     case graph::DataType::f16:
+      return append_numbers<graph::plain::Half>(out, bytes);
     case graph::DataType::bf16:
     case graph::DataType::string:
       return;  // refused when the request was read
