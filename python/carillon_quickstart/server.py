@@ -113,7 +113,7 @@ class Server:
                 raise ServerFailed(f"not ready after {limit:.0f} s: no 200 from {', '.join(waiting)}")
             if sys.stderr.isatty() or passed - said >= 5:
                 said = passed
-                progress(f"    waiting for {len(waiting)} of {len(models) + 1} to be ready: {passed:.0f} s")
+                progress(f"    waiting for the server and {len(models)} models, {len(waiting)} not ready yet: {passed:.0f} s")
             time.sleep(0.1)
 
     def stop(self, limit: float = 30) -> None:

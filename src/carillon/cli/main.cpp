@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -28,6 +29,62 @@ void refuse_what_is_no_number(CLI::App& program) {
     for (CLI::Option* option : command->get_options())
       if (option->get_type_name().starts_with("FLOAT")) option->check(finite);
   }
+}
+
+bool is_of(const CLI::App& command, const std::string& word) {
+  for (const CLI::App* other : command.get_subcommands({}))
+    if (other->get_name() == word) return true;
+  return false;
+}
+
+std::string commands_of(const CLI::App& command) {
+  std::string out;
+  for (const CLI::App* other : command.get_subcommands({}))
+    out += (out.empty() ? "" : ", ") + other->get_name();
+  return out;
+}
+
+// The option that looks most like what was typed: the one with the longest common beginning.
+std::string like(const CLI::App& command, const std::string& typed) {
+  std::string best;
+  std::size_t most = 4;  // "--" and two letters
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) {
+      const std::string whole = "--" + name;
+      const auto same = static_cast<std::size_t>(
+          std::mismatch(whole.begin(), whole.end(), typed.begin(), typed.end()).first - whole.begin());
+      if (same >= most) {
+        best = whole;
+        most = same + 1;
+      }
+    }
+  return best;
+}
+
+// The parser says first what is missing, not that it was written otherwise.
+std::string mistyped(const CLI::App& program, int argc, char** argv) {
+  const CLI::App* command = &program;
+  std::string path = "carillon";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--") break;
+    if (!word.starts_with('-')) {
+      if (is_of(*command, word)) {
+        command = command->get_subcommand(word);
+        path += " " + word;
+      } else if (command == &program ||
+                 (!command->get_subcommands({}).empty() && argv[i - 1] == command->get_name())) {
+        return "there is no command '" + word + "' of " + path + "; there are: " + commands_of(*command);
+      }
+      continue;
+    }
+    const std::string name = word.substr(0, word.find('='));
+    if (!name.starts_with("--") || command == &program || command->get_option_no_throw(name) != nullptr)
+      continue;
+    const std::string near = like(*command, name);
+    return path + " has no option " + name + (near.empty() ? "" : "; is " + near + " meant?");
+  }
+  return {};
 }
 
 // What was printed is there only once it is written: the disk may be full, or the reader gone.
@@ -72,6 +129,10 @@ int main(int argc, char** argv) {
   add_replay(program, status);
   add_bench(program, status);
   refuse_what_is_no_number(program);
+  if (const std::string wrong = mistyped(program, argc, argv); !wrong.empty()) {
+    std::fprintf(stderr, "%s\n'carillon --help' and 'carillon COMMAND --help' tell more.\n", wrong.c_str());
+    return exit_usage;
+  }
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

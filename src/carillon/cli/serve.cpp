@@ -256,6 +256,7 @@ int run(const Arguments& arguments) {
     return complain(exit_usage, preempts.error());
   const auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
+  if (const auto free = frontend::check_addresses(*doors); !free) return complain(exit_failure, free.error());
   std::optional<profile::DeviceProfile> profile;
   if (!arguments.profile.empty()) {
     auto read = profile::read_profile(arguments.profile);

@@ -289,6 +289,7 @@ void Controller::enter(Submission submission, TimePoint at) {
       const std::uint32_t slot = submissions_.take();
       arrival.key = slot;
       const schedule::Door::Answer answer = door_.arrive(arrival, clock_.now());
+      submission.hurried = answer.hurried;
       if (answer.displaced) {
         // Its frontend may hold locks of its own: the thread answers it.
         const auto other = static_cast<std::uint32_t>(*answer.displaced);
@@ -312,6 +313,14 @@ void Controller::enter(Submission submission, TimePoint at) {
 
 void Controller::turn_away(Submission submission, TimePoint at) {
   const InferCall& call = *submission.call;
+  if (submission.hurried) {
+    // Its place in the queue was not the trouble: nobody could have decided on it in time.
+    core_.book().answered(call.model, Outcome::refused, call.rows, std::min(call.arrival, at), at, {});
+    return submission.handler(
+        {fail(ErrorCode::deadline_exceeded,
+              "cannot finish by its deadline, which is here or too near for a decision"),
+         std::move(submission.call), at, at - call.arrival});
+  }
   core_.book().answered(call.model, Outcome::shed, call.rows, std::min(call.arrival, at), at, {});
   if (turned_away_ != nullptr) turned_away_->fetch_add(1, std::memory_order_relaxed);
   submission.handler({fail(ErrorCode::resource_exhausted,
@@ -385,8 +394,9 @@ void Controller::gather(std::size_t calls, Work& work) {
   std::swap(work.turned_away, displaced_);
   taken_.clear();
   door_.take(calls, clock_.now(), taken_);
-  for (const auto& [key, turned_away] : taken_) {
+  for (const auto& [key, turned_away, hurried] : taken_) {
     const auto slot = static_cast<std::uint32_t>(key);
+    submissions_[slot].hurried = hurried;
     (turned_away ? work.turned_away : work.calls).push_back(std::move(submissions_[slot]));
     submissions_.give_back(slot);
   }

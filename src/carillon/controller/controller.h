@@ -112,6 +112,7 @@ class Controller final : public Service {
     std::uint64_t place = 0;  // among all calls, in the order in which they came
     std::unique_ptr<InferCall> call;
     AnswerHandler handler;
+    bool hurried = false;  // turned away: see schedule::Door::Taken
   };
   struct Cancel {
     std::uint64_t ticket = 0;

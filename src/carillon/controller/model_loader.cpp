@@ -72,6 +72,11 @@ Imported import(const repository::ModelConfig& config, const std::filesystem::pa
 
 using Compiled = std::shared_ptr<const engine::CompiledModel>;
 
+std::string shortened(const std::string& text) {
+  constexpr std::size_t longest = 300;
+  return text.size() <= longest ? text : text.substr(0, longest) + "...";
+}
+
 std::string engine_text(engine::ReadingEngine& engine, const std::string& reason) {
   return std::string(engine.name()) + " " + engine.version() + " runs it: " + reason;
 }
@@ -97,6 +102,7 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
         {.batch_sizes = out.config.batch_sizes,
          .precision = out.config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
          .pads = out.config.padding,
+         .name = out.config.name,
          .one_thread = best_effort,
          .stop_cost = target.stop_cost ? target.stop_cost
                       : best_effort    ? std::optional(best_effort_stop_cost)
@@ -112,7 +118,10 @@ Result<Made> make_by_own(const repository::ModelConfig& config, const std::files
   doing("reading " + file.string());
   const auto model = import(config, file);
   if (!model) return std::unexpected(model.error());
-  doing("compiling");
+  doing(config.model_class == "best_effort"
+            ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
+              "measured, and may take a minute"
+            : "compiling");
   return complete_and_compile(config, **model, targets, false);
 }
 
@@ -156,7 +165,9 @@ Result<Made> import_and_compile(const repository::ModelConfig& config, const std
     if (format && config.engine == "carillon")
       return fail(ErrorCode::unsupported, "parameter engine is 'carillon', which reads ONNX files; '" +
                                               file.filename().string() + "' is for openvino alone");
-    auto made = make_by_second(config, file, targets, doing, prepared.notes);
+    repository::ModelConfig given = config;
+    if (format) given.engine = "openvino";
+    auto made = make_by_second(given, file, targets, doing, prepared.notes);
     if (made)
       prepared.second_engine =
           engine_text(*second, format ? "its file is for that alone" : "its config says so");
@@ -168,9 +179,12 @@ Result<Made> import_and_compile(const repository::ModelConfig& config, const std
   if (own.code != ErrorCode::unsupported && own.code != ErrorCode::invalid_argument) return made;
   // Who wrote the config is to hear what is wrong with it from the engine that says it best: ours.
   auto other = make_by_second(config, file, targets, doing, prepared.notes);
-  if (!other)
+  if (!other) {
+    // Where the file or the config is wrong ours says it best.
+    if (own.code == ErrorCode::invalid_argument) return std::unexpected(own);
     return fail(own.code, own.message + "; and " + std::string(second->name()) +
-                              " does not run it either: " + other.error().message);
+                              " does not run it either: " + shortened(other.error().message));
+  }
   prepared.second_engine = engine_text(*second, own.message);
   prepared.notes.push_back("the reason: " + own.message);
   return other;

@@ -29,6 +29,8 @@ struct CompileOptions {
                                16};  // ascending, distinct, each >= 1; {1} for a model without a batch
   Precision precision = Precision::f32;
   bool pads = false;  // see CompiledModel::pads()
+  // What the model is called where it is served, in error texts and by profiles; empty: what its file says.
+  std::string name;
   // Runs use the calling thread alone. For engines whose threads are their own: those of others come with a
   // run's Team.
   bool one_thread = false;

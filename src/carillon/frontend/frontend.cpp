@@ -9,6 +9,7 @@
 #include "carillon/frontend/grpc_server.h"
 #include "carillon/frontend/http_api.h"
 #include "carillon/frontend/http_server.h"
+#include "carillon/frontend/listener.h"
 #include "carillon/frontend/metrics.h"
 
 namespace carillon::frontend {
@@ -99,6 +100,18 @@ class Doors final : public Frontend {
 };
 
 }  // namespace
+
+Result<> check_addresses(const Options& options) {
+  for (const auto& [text, option] : {std::pair(&options.http, "--http"), std::pair(&options.grpc, "--grpc"),
+                                     std::pair(&options.metrics, "--metrics")}) {
+    if (text->empty()) continue;
+    const auto address = parse_address(*text);
+    if (!address) return in_context(option, address.error());
+    if (auto opened = Listener::open({.address = *address, .option = option, .log = {}}); !opened)
+      return std::unexpected(opened.error());
+  }
+  return {};
+}
 
 Result<std::unique_ptr<Frontend>> Frontend::start(controller::Service& service, const Options& options) {
   auto doors = std::make_unique<Doors>(service, options);

@@ -35,6 +35,10 @@ struct Ports {
   std::uint16_t metrics = 0;
 };
 
+// Whether these addresses can be listened on now: what Frontend::start() would say of them, for who has much
+// to do before.
+Result<> check_addresses(const Options& options);
+
 // All of the server's doors: KServe v2 over HTTP and gRPC, and Prometheus metrics. Starting them raises the
 // process's limit of open descriptors as far as it may be raised.
 //

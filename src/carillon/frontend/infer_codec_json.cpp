@@ -285,7 +285,11 @@ class RequestReader {
                     : key == "parameters" ? &parameters
                     : key == "id"         ? &id
                                           : nullptr;
-      if (known == nullptr) continue;
+      if (known == nullptr) {
+        if (RequestParameters::heeds(key))
+          note_unheeded(request_.unheeded, std::string(key) + " (outside of \"parameters\")");
+        continue;
+      }
       if (known->has_value()) return invalid("the request has \"" + std::string(key) + "\" twice");
       *known = value;
     }

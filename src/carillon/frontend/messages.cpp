@@ -10,6 +10,7 @@
 #include <google/protobuf/message.h>
 #include <nlohmann/json.hpp>
 
+#include "carillon/frontend/answers.h"
 #include "carillon/frontend/commons.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/shared_memory.h"
@@ -134,8 +135,8 @@ inference::ServerMetadataResponse server_metadata(const Commons& commons) {
   inference::ServerMetadataResponse response;
   response.set_name("carillon");
   response.set_version(CARILLON_VERSION);
-  for (const char* extension : {"binary_tensor_data", "model_configuration", "model_repository", "parameters", "schedule_policy",
-                                "statistics", "system_shared_memory"})
+  for (const char* extension : {"binary_tensor_data", "model_configuration", "model_repository", "parameters",
+                                "schedule_policy", "statistics", "system_shared_memory"})
     response.add_extensions(extension);
   if (commons.log_settings.there()) response.add_extensions("logging");
   return response;
@@ -153,7 +154,7 @@ Result<inference::ModelConfig> model_config(const controller::Service& service, 
 
 Result<inference::ModelMetadataResponse> model_metadata(const controller::Service& service,
                                                         std::string_view model, std::string_view version) {
-  const auto view = service.find(model, version);
+  const auto view = ready_model(service, model, version);
   if (!view) return std::unexpected(view.error());
   inference::ModelMetadataResponse response;
   response.set_name((*view)->name);
@@ -161,8 +162,8 @@ Result<inference::ModelMetadataResponse> model_metadata(const controller::Servic
     if (each.name == (*view)->name && (version.empty() || each.version == (*view)->version))
       response.add_versions(std::to_string(each.version));
   inference::ModelConfig config;
-  const bool named = config.ParseFromString((*view)->config.serialized) && !config.platform().empty();
-  response.set_platform(named ? config.platform() : "onnx_carillon");
+  if (config.ParseFromString((*view)->config.serialized))
+    response.set_platform(config.platform().empty() ? config.backend() : config.platform());
   add_tensors((*view)->config.inputs, response.mutable_inputs());
   add_tensors((*view)->config.outputs, response.mutable_outputs());
   return response;

@@ -163,7 +163,8 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
     return fail(ErrorCode::internal, "the config's own message cannot be read");
   message.set_name(config.name);
   // As Triton completes it: its OpenVINO backend has no platform.
-  if (message.backend().empty()) message.set_backend("onnxruntime");
+  if (message.backend().empty())
+    message.set_backend(config.engine == "openvino" ? "openvino" : "onnxruntime");
   if (message.platform().empty() && message.backend() == "onnxruntime")
     message.set_platform("onnxruntime_onnx");
   message.set_max_batch_size(config.max_batch_size);

@@ -28,7 +28,8 @@ Door::Answer Door::arrive(const Arrival& arrival, TimePoint now) {
                                                                          : useful_until - now);
   note_lag(now);
   const Duration lag = each_ * static_cast<std::int64_t>(rows_ + in_hand_);
-  if (rows_ > 0 && useful_until >= now && saturating_add(now, lag) > useful_until) return {.in = false};
+  if (rows_ > 0 && useful_until >= now && saturating_add(now, lag) > useful_until)
+    return {.in = false, .hurried = rows_ + in_hand_ <= options_.least};
   Answer answer;
   if (rows_ + arrival.rows > (overloaded_ ? limit() : options_.most)) {
     answer.displaced = displace(arrival);
@@ -52,13 +53,14 @@ void Door::take(std::size_t most, TimePoint now, std::vector<Taken>& out) {
   in_hand_ = 0;
   note_lag(now);
   bool any = false;
+  const bool few = rows_ <= options_.least;
   for (std::size_t i = 0; i < most && rows_ > 0; ++i) {
     const Waiting next = queue_.front();
     queue_.pop_front();
     remove(next.model, next.cls, next.rows);
     drop_gone();
     const bool late = next.came <= next.useful_until && next.useful_until < now;
-    out.push_back({next.key, late});
+    out.push_back({next.key, late, late && few});
     if (!late) in_hand_ += next.rows;
     any = true;
   }

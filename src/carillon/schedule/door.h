@@ -66,6 +66,7 @@ class Door {
   };
   struct Answer {
     bool in = true;                // it waits; else it is turned away
+    bool hurried = false;          // then: few others wait; it is its own deadline that is too near
     std::optional<Key> displaced;  // this one is turned away for it, and waits no longer
   };
   [[nodiscard]] Answer arrive(const Arrival& arrival, TimePoint now);
@@ -73,6 +74,7 @@ class Door {
   struct Taken {
     Key key = 0;
     bool turned_away = false;  // too late to be decided
+    bool hurried = false;      // then: few others wait; it is its own deadline that is too near
   };
   // The thread has decided all that it took before: appends the oldest arrivals to `out`, at most `most`.
   void take(std::size_t most, TimePoint now, std::vector<Taken>& out);

@@ -228,7 +228,10 @@ TEST(Door, TurnsAwayWhatWaitedTooLongButNotWhatWasHopelessWhenItCame) {
   arrive(4, 1h);
   door.take(10, at(1s) + 16ms, taken);
   ASSERT_EQ(taken.size(), 4U);
-  for (const auto& [key, turned_away] : taken) EXPECT_EQ(turned_away, key == 1) << key;
+  for (const auto& [key, turned_away, hurried] : taken) {
+    EXPECT_EQ(turned_away, key == 1) << key;
+    EXPECT_EQ(hurried, turned_away) << "few wait: it is the request that has no time";
+  }
   EXPECT_TRUE(door.empty());
 }
 

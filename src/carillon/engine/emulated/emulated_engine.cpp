@@ -213,19 +213,17 @@ class EmulatedEngine final : public Engine {
     if (!(options_->noise >= 0 && options_->noise < 1))
       return invalid("the noise of emulated plans must be at least 0 and below 1");
     const auto& sizes = options.batch_sizes;
+    const std::string& name = options.name.empty() ? model.name() : options.name;
     if (sizes.empty() || sizes.front() < 1 ||
         std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
-      return invalid("model \"" + model.name() +
-                     "\": batch sizes must be ascending, distinct and at least 1");
-    const auto found = options_->models.find(model.name());
+      return invalid("model \"" + name + "\": batch sizes must be ascending, distinct and at least 1");
+    const auto found = options_->models.find(name);
     if (found == options_->models.end() && !options_->other_models)
-      return fail(ErrorCode::not_found, "no profile for model \"" + model.name() +
-                                            "\": the emulated device knows " +
-                                            std::to_string(options_->models.size()) + " others");
+      return fail(ErrorCode::not_found,
+                  "no profile for model \"" + name + "\": the emulated device knows " + known_models());
     const EmulatedModel& profile = found == options_->models.end() ? *options_->other_models : found->second;
     if (profile.execution.empty() || profile.execution.begin()->first < 1)
-      return invalid("the profile of model \"" + model.name() +
-                     "\" needs a time for a batch size of 1 or more");
+      return invalid("the profile of model \"" + name + "\" needs a time for a batch size of 1 or more");
 
     auto compiled = std::make_shared<EmulatedCompiled>();
     compiled->inputs_ = model.inputs();
@@ -256,6 +254,16 @@ class EmulatedEngine final : public Engine {
   }
 
  private:
+  std::string known_models() const {
+    constexpr std::size_t most = 20;
+    std::string out;
+    std::size_t told = 0;
+    for (const auto& [name, model] : options_->models)
+      if (told++ < most) out += (out.empty() ? "\"" : ", \"") + name + "\"";
+    if (told > most) out += " and " + std::to_string(told - most) + " more";
+    return out.empty() ? "none" : out;
+  }
+
   std::shared_ptr<const EmulatedOptions> options_;
   Random seeds_;
   const Clock& clock_;

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
@@ -20,6 +21,10 @@ Result<std::unique_ptr<Scheduler>> RecordingScheduler::open(const std::filesyste
                                                             std::unique_ptr<Scheduler> inner,
                                                             std::string_view name,
                                                             const Environment& environment) {
+  // One that is empty was never more than begun.
+  std::error_code error;
+  if (std::filesystem::is_regular_file(file, error) && std::filesystem::is_empty(file, error) && !error)
+    std::filesystem::remove(file, error);
   std::FILE* out = std::fopen(file.c_str(), "wbx");
   if (out == nullptr)
     return fail(ErrorCode::invalid_argument,
