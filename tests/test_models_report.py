@@ -65,8 +65,9 @@ def test_whole_numbers_have_no_tolerance():
     off[4] += 1
     assert judging.judge("y", want, want.copy()).right
     assert not judging.judge("y", want, off).right
-    assert not judging.judge("y", want, off, quantised=True).right
-    assert not judging.judge("y", np.array([True]), np.array([False]), quantised=True).right
+    assert not judging.judge("y", want, off, judging.step_of(want)).right
+    flags = np.array([True])
+    assert not judging.judge("y", flags, ~flags, judging.step_of(flags)).right
 
 
 def test_a_step_is_allowed_where_the_file_is_quantised():
@@ -75,11 +76,23 @@ def test_a_step_is_allowed_where_the_file_is_quantised():
     for steps, right in [(0.9, True), (1.2, False)]:
         got = want.copy()
         got[3] += steps * step
-        assert judging.judge("y", want, got, quantised=True).right == right
+        assert judging.judge("y", want, got, judging.step_of(want)).right == right
+        assert judging.judge("y", want, got, judging.step_of(want, scale=0.02)).right
         assert not judging.judge("y", want, got).right
     bytes_ = np.array([7, 200], np.uint8)
-    assert judging.judge("y", bytes_, bytes_ + np.uint8(1), quantised=True).right
-    assert not judging.judge("y", bytes_, bytes_ + np.uint8(2), quantised=True).right
+    assert judging.judge("y", bytes_, bytes_ + np.uint8(1), judging.step_of(bytes_)).right
+    assert not judging.judge("y", bytes_, bytes_ + np.uint8(2), judging.step_of(bytes_)).right
+
+
+def test_where_the_reference_differs_from_itself_so_may_an_answer():
+    want = np.linspace(-1, 1, 11, dtype=np.float32)
+    other, got = want.copy(), want.copy()
+    other[2] += 0.05
+    got[7] += 0.052
+    assert not judging.judge("y", want, got, judging.step_of(want)).right
+    assert judging.judge("y", want, got, judging.step_of(want, other=other)).right
+    got[7] += 0.02
+    assert not judging.judge("y", want, got, judging.step_of(want, other=other)).right
 
 
 def test_of_several_outputs_one_wrong_or_missing_is_enough():

@@ -21,7 +21,7 @@ import numpy as np
 from .arrays import guess, make_inputs
 from .catalogue import Input
 from .client import Client, Refused
-from .judging import judge_all
+from .judging import judge_all, step_of
 
 QUANTISED = {"dynamic", "qdq", "qoperator"}
 MODEL = "model"
@@ -138,9 +138,11 @@ def why(log: str, otherwise: str) -> str:
 
 
 class Reference:
-    def __init__(self, file: Path, threads: int):
+    def __init__(self, file: Path, threads: int, optimised: bool = True):
         import onnxruntime
         options = onnxruntime.SessionOptions()
+        if not optimised:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
@@ -154,6 +156,17 @@ class Reference:
         return dict(zip(self.outputs, self.session.run(None, arrays)))
 
 
+def last_scales(file: Path) -> dict[str, float]:
+    """Of each output that comes out of a DequantizeLinear: its scale."""
+    import onnx
+    from onnx import numpy_helper
+    graph = onnx.load(str(file)).graph
+    known = {t.name: t for t in graph.initializer}
+    outputs = {o.name for o in graph.output}
+    return {node.output[0]: float(np.max(numpy_helper.to_array(known[node.input[1]]))) for node in graph.node
+            if node.op_type == "DequantizeLinear" and node.output[0] in outputs and node.input[1] in known}
+
+
 def check(file: Path, server: Path, limit: float, threads: int, rounds: int) -> dict:
     record = {"loads": False, "right": None, "reason": "", "cause": "", "difference": None, "engine": "", **described(file)}
     end = time.monotonic() + limit
@@ -161,6 +174,9 @@ def check(file: Path, server: Path, limit: float, threads: int, rounds: int) -> 
         reference = Reference(file, threads)
     except Exception as error:
         return {**record, "reason": f"onnxruntime: {str(error).strip().splitlines()[0]}", "cause": "onnxruntime"}
+    quantised = record["way"] in QUANTISED
+    scales = last_scales(file) if quantised else {}
+    plain = Reference(file, threads, optimised=False) if quantised else None
     side = file.with_suffix(".json")
     if side.exists():
         known = json.loads(side.read_text())
@@ -187,7 +203,11 @@ def check(file: Path, server: Path, limit: float, threads: int, rounds: int) -> 
                 got = client.infer(MODEL, arrays)
             except (Refused, OSError) as error:
                 return {**record, "right": False, "reason": f"at {size}: {error}", "cause": "refused"}
-            verdict = judge_all({n: np.asarray(a) for n, a in want.items()}, got, record["way"] in QUANTISED)
+            want = {name: np.asarray(array) for name, array in want.items()}
+            others = plain.run(arrays) if plain else {}
+            steps = {name: step_of(array, scales.get(name, 0.0), np.asarray(others[name])) for name, array in want.items()} \
+                if quantised else {}
+            verdict = judge_all(want, got, steps)
             record["difference"] = max(record["difference"], min(verdict.difference, 1e30))
             if not verdict.right:
                 return {**record, "right": False, "reason": f"at {size}: {verdict.reason}", "cause": "wrong"}

@@ -63,7 +63,8 @@ def page(results: dict[str, dict], failed: dict[str, str], unchecked: list[str],
            f"Written by `{command}`; bench/models.py makes the files and checks them.\n",
            "Small files with random weights, served without a config at three sizes each (batch, length, height and width), "
            "beside onnxruntime. Right means: floats within 1e-4 of the output's largest value, whole numbers equal; of "
-           "quantised files within a step of eight bits over the output's range.\n"]
+           "quantised files within a step of the output, and as much again as onnxruntime differs from itself without "
+           "its optimisations.\n"]
     if compared:
         out.append(f"**{counts['right']} of {compared} files are served and right "
                    f"({100 * counts['right'] / compared:.0f}%)**, of "
