@@ -67,7 +67,7 @@ examples:
   python bench/models.py export --out build/models --only llama gpt2.dynamo qdq --limit 60
 
 NAME.onnx is a file, NAME.json says what its inputs are, NAME.failed why the exporter made none. What is there is not
-made again.""")
+made again, nor is what failed tried: delete its NAME.failed for that.""")
     one.add_argument("--out", type=pathlib.Path, help="folder of the files")
     one.add_argument("--only", nargs="+", metavar="NAME", help="architectures, files, or ways such as dynamo and qdq")
     one.add_argument("--limit", type=float, default=120, help="seconds that one export may take (120)")

@@ -78,7 +78,7 @@ def described(file: Path) -> dict:
 
 @contextlib.contextmanager
 def serving(server: Path, file: Path, threads: int, limit: float):
-    """Gives (address, None) once the server is ready, or (None, its reason why not)."""
+    """Gives (address, its engine) once the server is ready, or (None, its reason why not)."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         version = folder / "models" / MODEL / "1"
@@ -103,7 +103,7 @@ def serving(server: Path, file: Path, threads: int, limit: float):
                     return
                 ready, reason = state(http)
                 if ready or reason:
-                    yield (http, None) if ready else (None, reason)
+                    yield (http, engine_of(log.read_text(errors="replace"))) if ready else (None, reason)
                     return
                 if time.monotonic() > end:
                     yield None, f"not ready in {limit:.0f} s"
@@ -128,6 +128,12 @@ def state(address: str) -> tuple[bool, str]:
         return False, "" if "loading" in text else text
     except (OSError, ValueError):
         return False, ""
+
+
+def engine_of(log: str) -> str:
+    """As the server's log says it."""
+    found = re.search(r"\b(?:it runs on (\w+)|(\w+) [\w.+-]+ runs it)\b", log)
+    return (found[1] or found[2]) if found else "carillon"
 
 
 def why(log: str, otherwise: str) -> str:
@@ -185,12 +191,12 @@ def check(file: Path, server: Path, limit: float, threads: int, rounds: int) -> 
     else:
         inputs, sizes = guess(reference.specs())
     taken = {name for name, _, _ in reference.specs()}  # exporters drop what a model does not read
-    with serving(server, file, threads, limit / 2) as (address, reason):
-        if reason:
-            return {**record, "reason": reason, "cause": "load"}
+    with serving(server, file, threads, limit / 2) as (address, said):
+        if address is None:
+            return {**record, "reason": said, "cause": "load"}
         record["loads"] = True
         client = Client(address, max(5.0, end - time.monotonic()))
-        record["engine"] = client.get(f"/v2/models/{MODEL}").get("parameters", {}).get("engine", "cpu")
+        record["engine"] = said
         record["difference"] = 0.0
         for at, size in enumerate(sizes):
             arrays = {name: array for name, array in make_inputs(inputs, size, seed=100 + at).items() if name in taken}

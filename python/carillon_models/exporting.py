@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import time
 import traceback
@@ -46,6 +47,8 @@ def export_all(files: list[File], folder: Path, limit: float, say=print) -> dict
 
 def warm_up(files: list[File]) -> None:
     """Imports once what every child would import for itself."""
+    for library in ("OMP", "OPENBLAS", "MKL"):  # threads of a pool do not come along to a child that waits for them
+        os.environ[f"{library}_NUM_THREADS"] = "1"
     ways = {f.way for f in files}
     if ways != {"skl2onnx"}:
         import onnxscript  # noqa: F401
@@ -57,7 +60,7 @@ def warm_up(files: list[File]) -> None:
 
 
 def in_a_child(work, partial: Path, limit: float) -> str | None:
-    """None: done. Else the reason why it is not: the last line first, then where."""
+    """None: done. Else the reason why it is not: what went wrong, then where."""
     partial.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
@@ -70,7 +73,10 @@ def in_a_child(work, partial: Path, limit: float) -> str | None:
             work()
             status = 0
         except BaseException as error:  # whatever an exporter throws is its result
-            text = str(error).strip() or type(error).__name__
+            text = re.sub(r"\x1b\[[\d;]*m", "", str(error)).strip() or type(error).__name__
+            # torch's exporter tells what to do about it first.
+            if "## Exception summary" in text:
+                text = " ".join(text.split("## Exception summary", 1)[1].split())
             partial.write_text(f"{type(error).__name__}: {text}\n\n{traceback.format_exc()[-4000:]}")
         finally:
             os._exit(status)

@@ -53,7 +53,8 @@ def gpt2_with_past():
             super().__init__()
             self.model = model
 
-        def forward(self, ids, attention_mask, k0, v0, k1, v1):
+        def forward(self, *arrays):
+            ids, attention_mask, k0, v0, k1, v1 = arrays
             cache = DynamicCache()
             cache.update(k0, v0, 0)
             cache.update(k1, v1, 1)
