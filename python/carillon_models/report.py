@@ -71,6 +71,10 @@ def page(results: dict[str, dict], failed: dict[str, str], unchecked: list[str],
                    f"{len({r['architecture'] for r in results.values()})} architectures. "
                    f"{len(failed)} more could not be exported" + (f", {len(unchecked)} are not checked yet" if unchecked else "")
                    + ".\n")
+    fewer = sorted(name for name, r in results.items() if r.get("right") and r.get("sizes_that_onnxruntime_refuses"))
+    if fewer:
+        out.append(f"Of {len(fewer)} of the right ones onnxruntime itself refuses some of the sizes, which the exporter has "
+                   f"fixed; these were compared at the others: {', '.join(fewer)}.\n")
     for what in ("way", "family"):
         groups = collections.defaultdict(collections.Counter)
         for record in results.values():
@@ -78,14 +82,18 @@ def page(results: dict[str, dict], failed: dict[str, str], unchecked: list[str],
         out.append(f"## By {what}\n")
         out.append(table([what, "files", *STATES], [[name, sum(c.values()), *(c[s] for s in STATES)]
                                                     for name, c in sorted(groups.items())]))
+    engines = collections.Counter(r["engine"] for r in results.values() if r["loads"])
+    if engines:
+        out.append("Engines of those that load: " + ", ".join(f"{name} {count}" for name, count in engines.most_common()) + ".\n")
     ratios = sorted((r["ratio"], name) for name, r in results.items() if r.get("right") and r.get("ratio"))
     if ratios:
         values = [ratio for ratio, _ in ratios]
         out.append("## Time\n")
         out.append(f"A request's time in the engine beside onnxruntime's in the same run (medians of alternating runs, the same "
                    f"threads): median {statistics.median(values):.2f}, from {values[0]:.2f} ({ratios[0][1]}) to {values[-1]:.2f} "
-                   f"({ratios[-1][1]}). {sum(v <= 1 for v in values)} of {len(values)} take no longer. These models are tiny, "
-                   "so what a kernel costs to start counts for more than it would.\n")
+                   f"({ratios[-1][1]}). {sum(v <= 1 for v in values)} of {len(values)} take no longer. Not a contest: ours is the "
+                   "server's statistic of the engine alone, onnxruntime's that of a call from Python with its overhead, and "
+                   "these models are tiny, so what a call and a kernel cost to start counts for more than it would.\n")
     reasons = collections.defaultdict(list)
     for name, record in results.items():
         if state(record) != "right":
