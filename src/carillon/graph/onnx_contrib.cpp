@@ -22,7 +22,12 @@ class Expansion {
   // False where the operator is not one of ours.
   Result<bool> expand() {
     const std::string& op = node_.op_type();
-    if (node_.output_size() < 1 || node_.output(0).empty()) return false;
+    // An LSTM may lack its first output.
+    const auto named =
+        std::ranges::find_if(node_.output(), [](const std::string& name) { return !name.empty(); });
+    if (named == node_.output().end() || (op != "DynamicQuantizeLSTM" && node_.output(0).empty()))
+      return false;
+    base_ = *named;
     Result<> done;
     if (op == "QLinearAdd" || op == "QLinearMul")
       done = quantised(op.substr(7), {0, 3}, 6);
@@ -75,7 +80,7 @@ class Expansion {
   }
   // The same, of a value between that is given back.
   std::string between(std::string_view op, const Names& inputs) {
-    std::string name = node_.output(0) + "/" + std::string(op) + "_" + std::to_string(nodes_.size());
+    std::string name = base_ + "/" + std::string(op) + "_" + std::to_string(nodes_.size());
     add(op, inputs, name);
     return name;
   }
@@ -204,6 +209,7 @@ class Expansion {
 
   const onnx::GraphProto& graph_;
   const onnx::NodeProto& node_;
+  std::string base_;  // what values between are named after
   std::vector<onnx::NodeProto> nodes_;
 };
 

@@ -13,7 +13,7 @@ namespace carillon::graph {
 // of onnxruntime's, which rounds in other places. Other nodes stay as they are; graphs in nodes are left to
 // whoever reads these.
 //
-// Values that come between are named after the node's first output. Errors: a node that lacks an operand, or
+// Values that come between are named after the first output that the node has. Errors: a node that lacks an operand, or
 // asks for what the standard operators cannot say.
 Result<> expand_contrib(onnx::GraphProto& graph);
 

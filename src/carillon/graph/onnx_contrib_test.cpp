@@ -102,6 +102,19 @@ TEST(ExpandContrib, AnLstmGetsItsWeightsBack) {
   }
 }
 
+TEST(ExpandContrib, AnLstmMayLackItsFirstOutput) {
+  onnx::GraphProto graph;
+  for (const char* name : {"ws", "rs"}) graph.add_initializer()->set_name(name);
+  auto& node =
+      contrib(graph, "DynamicQuantizeLSTM", {"x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"});
+  node.set_output(0, "");
+  node.add_output("y");
+  ASSERT_TRUE(expand_contrib(graph));
+  EXPECT_EQ(operators(graph).back(), "LSTM");
+  EXPECT_THAT(graph.node(graph.node_size() - 1).output(), ElementsAre("", "y"));
+  expect_whole(graph);
+}
+
 TEST(ExpandContrib, OthersStay) {
   onnx::GraphProto graph;
   contrib(graph, "FusedMatMul", {"a", "b"});
