@@ -133,6 +133,19 @@ read is no error. A condition that is known from shapes and constants leaves no 
 - Graphs may be nested 16 deep. A name may not be given again in a graph inside.
 - **Scan** and SequenceMap are not supported, and no operator on sequences and optionals.
 
+## Quantised models
+
+QuantizeLinear and DequantizeLinear take uint8, int8, uint16 and int16 (int32 to dequantise), by tensor, axis or block.
+What they make of weights is computed once, so a file of weights in bytes and floats between runs as one of floats,
+and takes their memory. MatMulInteger, ConvInteger, QLinearMatMul and QLinearConv sum whole numbers.
+
+A model with DynamicQuantizeLinear takes no batch from its file: the range is of a whole tensor, so another's rows in the
+batch would change the answer. `max_batch_size` in its config makes it batch all the same.
+
+Of onnxruntime's own operators (domain com.microsoft) those that its quantisers write are read as standard ones:
+QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearSoftmax, QLinearAveragePool,
+QLinearGlobalAveragePool, QLinearConcat, QGemm, and DynamicQuantizeLSTM, whose activations stay floats.
+
 ## Bad data
 
 An index outside its axis (Gather, GatherElements, GatherND, ScatterElements, ScatterND), a length outside the axis

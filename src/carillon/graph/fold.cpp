@@ -65,13 +65,15 @@ double multiplications(const Graph& graph, const Node& node) {
     return id == no_value ? 0.0 : static_cast<double>(graph.value(id).type.elements());
   };
   const double out = elements(node.outputs[0]);
-  if (node.op == "MatMul" || node.op == "Gemm") {
+  if (node.op == "MatMul" || node.op == "Gemm" || node.op == "MatMulInteger" || node.op == "QLinearMatMul") {
     const Shape& a = graph.value(node.inputs[0]).type.shape;
     const bool turned = node.op == "Gemm" && node.integer("transA", 0) != 0;
     return out * static_cast<double>(turned ? a.front() : a.back());
   }
-  if (node.op == "Conv" || node.op == "ConvTranspose")
-    return std::max(out, elements(node.inputs[0])) * elements(node.inputs[1]);
+  if (node.op == "Conv" || node.op == "ConvTranspose" || node.op == "ConvInteger" || node.op == "QLinearConv")
+    return std::max(out, elements(node.inputs[0])) * elements(node.inputs[node.op == "QLinearConv" ? 3 : 1]);
+  if (node.op == "Einsum")
+    return std::max(out, elements(node.inputs[0])) * (node.inputs.size() > 1 ? elements(node.inputs[1]) : 1);
   if (is_recurrent(node.op)) {
     const Shape& x = graph.value(node.inputs[0]).type.shape;
     return static_cast<double>(x[0]) * static_cast<double>(x[1]) *

@@ -16,13 +16,13 @@ using plain::Finder;
 const std::unordered_map<std::string_view, Finder>& operators() {
   static const auto table = [] {
     std::unordered_map<std::string_view, Finder> made;
-    for (const auto family :
-         {plain::unary_operators(), plain::binary_operators(), plain::logic_operators(),
-          plain::cast_operators(), plain::reduce_operators(), plain::order_operators(),
-          plain::softmax_operators(), plain::convolution_operators(), plain::pool_operators(),
-          plain::norm_operators(), plain::matmul_operators(), plain::move_operators(), plain::pad_operators(),
-          plain::index_operators(), plain::resize_operators(), plain::generate_operators(),
-          plain::recurrent_operators()}) {
+    for (const auto family : {plain::unary_operators(), plain::binary_operators(), plain::logic_operators(),
+                              plain::cast_operators(), plain::reduce_operators(), plain::order_operators(),
+                              plain::softmax_operators(), plain::convolution_operators(),
+                              plain::pool_operators(), plain::norm_operators(), plain::matmul_operators(),
+                              plain::einsum_operators(), plain::quantize_operators(), plain::move_operators(),
+                              plain::pad_operators(), plain::index_operators(), plain::resize_operators(),
+                              plain::generate_operators(), plain::recurrent_operators()}) {
       for (const plain::Operator& op : family) made.emplace(op.name, op.find);
     }
     return made;

@@ -73,6 +73,15 @@ namespace {
 constexpr std::uint64_t budget_floor = std::uint64_t{64} << 20;
 constexpr std::uint64_t budget_factor = 16;
 
+// Whether an operator looks at all of a tensor at once, whoever sent its rows: another's rows in a batch, and
+// what fills it up, would change the answer.
+bool mixes_rows(std::span<const Node> nodes) {
+  return std::ranges::any_of(nodes, [](const Node& node) {
+    return node.op == "DynamicQuantizeLinear" ||
+           std::ranges::any_of(node.subgraphs, [](const Subgraph& inner) { return mixes_rows(inner.nodes); });
+  });
+}
+
 class OnnxModel final : public Model {
  public:
   explicit OnnxModel(OnnxGraph source) : source_(std::move(source)) {
@@ -87,7 +96,12 @@ class OnnxModel final : public Model {
                         .type = input.type,
                         .ranked = input.ranked,
                         .dimensions = input.dimensions});
-    auto found = Signature::find(std::move(inputs), options,
+    ImportOptions given = options;
+    if (options.batch_from_file && mixes_rows(source_.graph.nodes)) {
+      given.batch_from_file = false;
+      given.batched = false;
+    }
+    auto found = Signature::find(std::move(inputs), given,
                                  [&](const Signature::Question& question) { return outputs_at(question); });
     if (!found) return std::unexpected(found.error());
     signature_ = std::move(*found);

@@ -71,7 +71,7 @@ struct ImportOptions {
   // False: the model has no batch dimension (max_batch_size 0): symbolic dimension 0 is not a batch.
   bool batched = true;
   // Nobody says whether it batches (`batched` is not heeded): it does where all inputs begin with one open
-  // dimension, and the outputs follow it.
+  // dimension, and the outputs follow it, and no operator takes the range of a whole tensor.
   bool batch_from_file = false;
 };
 

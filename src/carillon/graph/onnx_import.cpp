@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "carillon/graph/onnx_attribute.h"
+#include "carillon/graph/onnx_contrib.h"
 #include "carillon/graph/onnx_tensor.h"
 #include "carillon/graph/operators.h"
 #include "carillon/graph/opset.h"
@@ -213,6 +214,7 @@ class Importer {
   }
 
   Result<> nodes(Scope& scope) {
+    if (auto ok = expand_contrib(scope.proto); !ok) return ok;
     int index = 0;
     for (auto& proto : *scope.proto.mutable_node()) {
       Node node;

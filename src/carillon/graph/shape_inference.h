@@ -117,6 +117,21 @@ Result<> lrn(Inference&);
 Result<> lp_normalization(Inference&);
 Result<> mean_variance_normalization(Inference&);
 Result<> recurrent(Inference&);  // LSTM, GRU, RNN
+Result<> einsum(Inference&);
+
+// What a product or a convolution of inputs `a` and `b` (or `x_in` and its weights) is like, whatever their
+// types. conv_shape also completes the node's window.
+Result<Shape> matmul_shape(const Inference&, std::size_t a, std::size_t b);
+Result<Shape> conv_shape(Inference&, std::size_t x_in, std::size_t weights);
+
+// Whole numbers of few bits (shape_inference_quantize.cpp)
+Result<> quantize_linear(Inference&);
+Result<> dequantize_linear(Inference&);
+Result<> dynamic_quantize_linear(Inference&);
+Result<> matmul_integer(Inference&);
+Result<> qlinear_matmul(Inference&);
+Result<> conv_integer(Inference&);
+Result<> qlinear_conv(Inference&);
 
 // Reductions (shape_inference_reduce.cpp)
 Result<> reduce(Inference&);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "carillon/graph/einsum.h"
 #include "carillon/graph/recurrence.h"
 #include "carillon/graph/shape_inference.h"
 
@@ -100,8 +101,8 @@ Result<Shape> slide(const Inference& x, std::span<const std::int64_t> spatial, W
 }
 
 // The kernel's extents: those of the weights, with which kernel_shape must agree.
-Result<std::vector<std::int64_t>> weight_kernel(const Inference& x) {
-  const Shape& weight = x.shape(1);
+Result<std::vector<std::int64_t>> weight_kernel(const Inference& x, std::size_t weights = 1) {
+  const Shape& weight = x.shape(weights);
   std::vector<std::int64_t> kernel(weight.begin() + 2, weight.end());
   for (const std::int64_t k : kernel)
     if (k < 1 || k > window_limit) return x.error("its weights have shape " + to_text(weight));
@@ -130,26 +131,34 @@ Result<> check_channels(const Inference& x, std::size_t i, std::int64_t channels
 
 Result<> conv(Inference& x) {
   if (auto ok = check_convolution(x); !ok) return ok;
-  const Shape& weight = x.shape(1);
+  auto shape = conv_shape(x, 0, 1);
+  if (!shape) return std::unexpected(shape.error());
+  if (auto ok = check_channels(x, 2, x.shape(1)[0]); !ok) return ok;
+  x.set(0, x.input(0).type, *std::move(shape));
+  return {};
+}
+
+Result<Shape> conv_shape(Inference& x, std::size_t x_in, std::size_t weights) {
+  if (auto ok = x.require_rank(x_in, 3, 5); !ok) return std::unexpected(ok.error());
+  if (auto ok = x.require_rank(weights, x.rank(x_in), x.rank(x_in)); !ok) return std::unexpected(ok.error());
+  const Shape& weight = x.shape(weights);
   const std::int64_t group = x.node().integer("group", 1);
-  const std::int64_t channels = x.shape(0)[1];
+  const std::int64_t channels = x.shape(x_in)[1];
   if (group < 1 || channels % group != 0 || channels / group != weight[1] || weight[0] % group != 0 ||
       weight[0] < 1)
-    return x.error("input " + to_text(x.shape(0)) + ", weights " + to_text(weight) + " and group " +
+    return x.error("input " + to_text(x.shape(x_in)) + ", weights " + to_text(weight) + " and group " +
                    std::to_string(group) + " do not fit together");
-  if (auto ok = check_channels(x, 2, weight[0]); !ok) return ok;
-  auto kernel = weight_kernel(x);
+  auto kernel = weight_kernel(x, weights);
   if (!kernel) return std::unexpected(kernel.error());
   auto window = read_window(x, *std::move(kernel));
   if (!window) return std::unexpected(window.error());
-  auto spatial = slide(x, std::span(x.shape(0)).subspan(2), *window, false);
+  auto spatial = slide(x, std::span(x.shape(x_in)).subspan(2), *window, false);
   if (!spatial) return std::unexpected(spatial.error());
-  Shape shape{x.shape(0)[0], weight[0]};
+  Shape shape{x.shape(x_in)[0], weight[0]};
   shape.insert(shape.end(), spatial->begin(), spatial->end());
-  x.set(0, x.input(0).type, std::move(shape));
   write_window(x.node(), *std::move(window));
   x.node().attributes.insert_or_assign("group", Attribute{group});
-  return {};
+  return shape;
 }
 
 Result<> conv_transpose(Inference& x) {
@@ -276,8 +285,15 @@ Result<> gemm(Inference& x) {
 Result<> matmul(Inference& x) {
   if (auto ok = x.require(0, TypeClass::number); !ok) return ok;
   if (auto ok = x.require_same(0, 1); !ok) return ok;
-  Shape a = x.shape(0);
-  Shape b = x.shape(1);
+  auto shape = matmul_shape(x, 0, 1);
+  if (!shape) return std::unexpected(shape.error());
+  x.set(0, x.input(0).type, *std::move(shape));
+  return {};
+}
+
+Result<Shape> matmul_shape(const Inference& x, std::size_t left, std::size_t right) {
+  Shape a = x.shape(left);
+  Shape b = x.shape(right);
   if (a.empty() || b.empty()) return x.error("its operands must have at least one dimension");
   const bool row = a.size() == 1;
   const bool column = b.size() == 1;
@@ -285,14 +301,13 @@ Result<> matmul(Inference& x) {
   if (column) b.push_back(1);
   const std::int64_t inner = a.back();
   if (inner != b[b.size() - 2])
-    return x.error("matrices " + to_text(x.shape(0)) + " and " + to_text(x.shape(1)) +
+    return x.error("matrices " + to_text(x.shape(left)) + " and " + to_text(x.shape(right)) +
                    " do not fit together");
   auto shape = broadcast(Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
   if (!shape) return x.error(shape.error().message);
   if (!row) shape->push_back(a[a.size() - 2]);
   if (!column) shape->push_back(b.back());
-  x.set(0, x.input(0).type, *std::move(shape));
-  return {};
+  return shape;
 }
 
 Result<> batch_normalization(Inference& x) {
@@ -422,6 +437,19 @@ Result<> recurrent(Inference& x) {
   x.set(0, x.input(0).type, shape->sequence_shape());
   x.set(1, x.input(0).type, shape->state_shape());
   x.set(2, x.input(0).type, shape->state_shape());
+  return {};
+}
+
+Result<> einsum(Inference& x) {
+  std::vector<const TensorType*> types;
+  for (std::size_t i = 0; i < x.inputs(); ++i) {
+    if (auto ok = x.require(i, TypeClass::number); !ok) return ok;
+    if (auto ok = x.require_same(0, i); !ok) return ok;
+    types.push_back(&x.input(i));
+  }
+  const auto asked = einsum_of(x.node(), types);
+  if (!asked) return std::unexpected(asked.error());
+  x.set(0, x.input(0).type, asked->result());
   return {};
 }
 

@@ -33,6 +33,8 @@ std::span<const Operator> convolution_operators();
 std::span<const Operator> pool_operators();
 std::span<const Operator> norm_operators();
 std::span<const Operator> matmul_operators();
+std::span<const Operator> quantize_operators();
+std::span<const Operator> einsum_operators();
 std::span<const Operator> move_operators();
 std::span<const Operator> pad_operators();
 std::span<const Operator> index_operators();

@@ -1,0 +1,226 @@
+"""The model matrix judges answers itself, and its report counts what it found. Needs neither torch nor onnxruntime."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from loopback import ROOT
+
+sys.path.insert(0, str(ROOT / "python"))
+
+from carillon_models import arrays, catalogue, client, judging, report  # noqa: E402
+
+
+def floats(*shape):
+    return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+def test_an_equal_answer_is_right():
+    verdict = judging.judge("y", floats(4, 5), floats(4, 5))
+    assert verdict.right and verdict.difference == 0 and verdict.reason == ""
+
+
+def test_one_wrong_number_among_many_is_found():
+    want, got = floats(50, 50), floats(50, 50)
+    got[17, 31] += 0.01
+    verdict = judging.judge("scores", want, got)
+    assert not verdict.right
+    assert verdict.difference == pytest.approx(0.01 / np.abs(want).max(), rel=1e-3)
+    assert "scores differs by" in verdict.reason
+
+
+def test_the_output_s_scale_says_what_counts():
+    want = floats(30) * 1000
+    assert judging.judge("y", want, want + 0.05).right
+    assert not judging.judge("y", want / 1000, want / 1000 + 0.05).right
+
+
+@pytest.mark.parametrize("got, says", [
+    (np.zeros((2, 4), np.float32), "has the shape [2, 4]; it is [2, 3]"),
+    (np.zeros((2, 3), np.float64), "has the type float64; it is float32"),
+    (np.full((2, 3), np.nan, np.float32), "not finite"),
+])
+def test_another_shape_type_or_a_nan_is_wrong(got, says):
+    verdict = judging.judge("y", np.zeros((2, 3), np.float32), got)
+    assert not verdict.right and says in verdict.reason
+
+
+def test_what_is_not_finite_must_be_so_in_the_same_places():
+    want = np.array([1, -np.inf, np.nan], np.float32)
+    assert judging.judge("y", want, want.copy()).right
+    assert not judging.judge("y", want, np.array([1, np.inf, np.nan], np.float32)).right
+    assert not judging.judge("y", want, np.array([np.nan, -np.inf, 1], np.float32)).right
+
+
+def test_whole_numbers_have_no_tolerance():
+    want = np.arange(9, dtype=np.int64)
+    off = want.copy()
+    off[4] += 1
+    assert judging.judge("y", want, want.copy()).right
+    assert not judging.judge("y", want, off).right
+    assert not judging.judge("y", want, off, judging.step_of(want)).right
+    flags = np.array([True])
+    assert not judging.judge("y", flags, ~flags, judging.step_of(flags)).right
+
+
+def test_a_step_is_allowed_where_the_file_is_quantised():
+    want = np.linspace(-1, 1, 11, dtype=np.float32)
+    step = np.float32(2 / 255)
+    for steps, right in [(0.9, True), (1.2, False)]:
+        got = want.copy()
+        got[3] += steps * step
+        assert judging.judge("y", want, got, judging.step_of(want)).right == right
+        assert judging.judge("y", want, got, judging.step_of(want, scale=0.02)).right
+        assert not judging.judge("y", want, got).right
+    bytes_ = np.array([7, 200], np.uint8)
+    assert judging.judge("y", bytes_, bytes_ + np.uint8(1), judging.step_of(bytes_)).right
+    assert not judging.judge("y", bytes_, bytes_ + np.uint8(2), judging.step_of(bytes_)).right
+
+
+def test_where_the_reference_differs_from_itself_so_may_an_answer():
+    want = np.linspace(-1, 1, 11, dtype=np.float32)
+    other, got = want.copy(), want.copy()
+    other[2] += 0.05
+    got[7] += 0.052
+    assert not judging.judge("y", want, got, judging.step_of(want)).right
+    assert judging.judge("y", want, got, judging.step_of(want, other=other)).right
+    got[7] += 0.02
+    assert not judging.judge("y", want, got, judging.step_of(want, other=other)).right
+
+
+def test_of_several_outputs_one_wrong_or_missing_is_enough():
+    want = {"a": floats(3), "b": floats(4)}
+    assert judging.judge_all(want, dict(want)).right
+    assert "b differs" in judging.judge_all(want, {"a": want["a"], "b": want["b"] + 1}).reason
+    assert judging.judge_all(want, {"a": want["a"]}).reason == "there is no output b"
+
+
+class Halver(http.server.BaseHTTPRequestHandler):
+    """A server that answers with half of what it was sent, and to zeros with an error."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Inference-Header-Content-Length"])
+        x = np.frombuffer(body[length:], np.float32)
+        if not x.any():
+            return self.reply(400, b'{"error":"nothing but zeros"}', {})
+        data = (x / 2).astype(np.float32).tobytes()
+        head = json.dumps({"outputs": [{"name": "y", "datatype": "FP32", "shape": json.loads(body[:length])["inputs"][0]["shape"],
+                                        "parameters": {"binary_data_size": len(data)}}]}).encode()
+        return self.reply(200, head + data, {"Inference-Header-Content-Length": str(len(head))})
+
+    def reply(self, status, body, headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_wrong_answer_that_a_server_gives_is_found():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Halver) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        asked = client.Client(f"127.0.0.1:{server.server_port}", 30)
+        x = floats(2, 3)
+        got = asked.infer("model", {"x": x})
+        assert judging.judge_all({"y": x / 2}, got).right
+        assert not judging.judge_all({"y": x}, got).right
+        with pytest.raises(client.Refused, match="400: nothing but zeros"):
+            asked.infer("model", {"x": np.zeros((2, 3), np.float32)})
+        asked.connection.close()
+        server.shutdown()
+        thread.join()
+
+
+def record(cause="", reason="", way="dynamo", **more):
+    loads = cause != "load"
+    return {"architecture": "a", "family": "vision", "way": way, "loads": loads, "right": not cause if loads else None,
+            "cause": cause, "reason": reason, "difference": 1e-6 if loads else None, "engine": "cpu", "operators": [],
+            "ratio": 0.5, "ours_ms": 1.0, "onnxruntime_ms": 2.0, **more}
+
+
+RESULTS = {
+    "good": record(), "slow": record(ratio=3.0, ours_ms=6.0),
+    "one": record("load", "node 'x/1' (Einsum): the operator is not supported (opset 17)"),
+    "two": record("load", "node 'y|2' (Einsum): the operator is not supported (opset 18)", way="torchscript"),
+    "bad": record("wrong", "at {'batch': 2}: y differs by 0.3 of its largest value; 0.0001 is allowed"),
+    "late": record("refused", "at {'batch': 2}: 400: no"),
+    "odd": record("onnxruntime", "onnxruntime: no"),
+}
+
+
+def test_each_record_has_one_state():
+    assert [report.state(r) for r in RESULTS.values()] == [
+        "right", "right", "does not load", "does not load", "wrong", "refused", "no reference"]
+
+
+def test_reasons_are_told_without_names_and_numbers():
+    kinds = [report.kind_of(RESULTS[name]["reason"]) for name in ("one", "two")]
+    assert kinds == ["Einsum: the operator is not supported"] * 2
+    assert report.kind_of("at {'batch': 2}: 400: node 'a' (Conv): [2,3] and 4") == report.kind_of(
+        "at {'batch': 9}: 400: node 'b' (Conv): [7,3,1] and 5")
+
+
+def test_the_page_counts_and_names():
+    page = report.page(RESULTS, {"none.dynamo": "TypeError: no | way"}, ["later"], "report DIR")
+    assert "**2 of 6 files are served and right (33%)**" in page
+    assert "1 more could not be exported, 1 are not checked yet" in page
+    assert "| 2 | does not load | Einsum: the operator is not supported | one, two |" in page
+    assert "| dynamo | 6 | 2 | 1 | 1 | 1 | 1 |" in page
+    assert "median 1.75, from 0.50 (good) to 3.00 (slow). 1 of 2 take no longer" in page
+    assert "TypeError: no \\| way" in page
+    assert "| good | right | cpu | 1.0e-06 | 1.00 | 2.00 | 0.50 |  |" in page
+
+
+def test_the_command_reports_a_folder(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    (tmp_path / "x.failed").write_text("RuntimeError: no\n\ntrace")
+    (tmp_path / "later.onnx").touch()
+    page = tmp_path / "models.md"
+    subprocess.run([sys.executable, str(ROOT / "bench/models.py"), "report", str(tmp_path), "--write", str(page)], check=True,
+                   timeout=60)
+    assert "2 of 6" in page.read_text() and "RuntimeError: no" in page.read_text() and "1 are not checked" in page.read_text()
+    assert "trace" not in page.read_text()
+
+
+def test_the_command_explains_itself():
+    for command in ("export", "check", "report"):
+        said = subprocess.run([sys.executable, str(ROOT / "bench/models.py"), command, "--help"], check=True, timeout=60,
+                              capture_output=True, text=True).stdout
+        assert "examples:" in said
+
+
+def test_the_catalogue_can_be_read_without_torch():
+    found = catalogue.architectures()
+    assert len(found) >= 40
+    assert len({f.name for f in catalogue.files()}) == len(catalogue.files())
+    for a in found:
+        assert len(a.sizes) == 3, a.name
+        for size in a.sizes:
+            made = arrays.make_inputs(a.inputs, size, seed=1)
+            assert all(x.size for x in made.values()), a.name
+            again = arrays.make_inputs(a.inputs, size, seed=1)
+            assert all(np.array_equal(x, again[name]) for name, x in made.items())
+
+
+def test_inputs_of_unknown_files_are_guessed():
+    inputs, sizes = arrays.guess([("input_ids", True, ["batch", "s77"]), ("attention_mask", True, ["batch", "s77"]),
+                                  ("pixels", False, ["batch", 3, "height", "width"]), ("x", False, [None, 4, None])])
+    assert [i.kind for i in inputs] == ["tokens", "mask", "float", "float"]
+    assert len(sizes) == 3
+    for size in sizes:
+        made = arrays.make_inputs(inputs, size, seed=0)
+        assert made["input_ids"].shape == made["attention_mask"].shape
+        assert made["input_ids"].max() < 50 and (made["attention_mask"] == 1).all()
+        assert made["pixels"].shape[1] == 3
