@@ -30,6 +30,13 @@ bool contains_any(std::string_view text, std::initializer_list<std::string_view>
       words, [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  std::ranges::transform(out, out.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
 }  // namespace
 
 Result<std::size_t> FreeDimensions::add(const std::string& symbol, std::string otherwise, std::size_t place,
@@ -44,9 +51,7 @@ Result<std::size_t> FreeDimensions::add(const std::string& symbol, std::string o
                     " dimensions of the inputs are open; fix some in the dims of the model's config");
   names_.push_back(symbol.empty() ? std::move(otherwise) : symbol.substr(0, longest));
   has_symbol_.push_back(!symbol.empty());
-  std::string lower = names_.back();
-  std::ranges::transform(lower, lower.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string lower = lower_case(names_.back());
   spatial_.push_back(contains_any(lower, {"height", "width"}) || lower == "h" || lower == "w" ||
                      (rank == 4 && place >= 2 && symbol.empty()));
   return names_.size() - 1;
@@ -94,12 +99,31 @@ std::int64_t FreeDimensions::value_of(std::string_view symbol, const Extents& ex
   return sum;
 }
 
+// A mask over what was there before and what comes now is called "total" ("total_sequence_length") by some
+// exporters, which do not say that it is a sum.
+std::int64_t FreeDimensions::total_of(std::string_view symbol, const Extents& extents) const {
+  if (!contains_any(lower_case(symbol), {"total"})) return 0;
+  std::int64_t past = 0, now = 0;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const std::string name = lower_case(names_[i]);
+    if (contains_any(name, {"total"})) continue;
+    if (contains_any(name, {"past"})) {
+      past = extents[i];
+    } else if (contains_any(name, {"seq", "length", "tokens"})) {
+      now = extents[i];
+    }
+  }
+  return past > 0 && now > 0 ? past + now : 0;
+}
+
 // Those that are made of others, from these.
 void FreeDimensions::complete(Extents& extents) const {
   const Extents base = extents;
   for (std::size_t i = 0; i < extents.size(); ++i)
-    if (has_symbol_[i])
+    if (has_symbol_[i]) {
       if (const std::int64_t value = value_of(names_[i], base)) extents[i] = value;
+      if (const std::int64_t value = total_of(names_[i], base)) extents[i] = value;
+    }
 }
 
 std::vector<Extents> FreeDimensions::guesses() const {

@@ -38,6 +38,7 @@ class FreeDimensions {
  private:
   // A symbol that is made of others: its extent there. 0: it is not, or not of such as are here.
   std::int64_t value_of(std::string_view symbol, const Extents& extents) const;
+  std::int64_t total_of(std::string_view symbol, const Extents& extents) const;
   void complete(Extents& extents) const;
 
   std::vector<std::string> names_;

@@ -66,6 +66,11 @@ TEST(FreeDimensions, SumsAndProductsFollowTheirTerms) {
   EXPECT_EQ(made_of({"past", "past + 1"}).guesses().front(), (Extents{64, 65}));
   EXPECT_EQ(made_of({"past", "seq", "past + seq"}).guesses().front(), (Extents{64, 64, 128}));
   EXPECT_EQ(made_of({"s0", "2*s0"}).guesses().front(), (Extents{64, 128}));
+  // What was there before, and what comes now.
+  EXPECT_EQ(made_of({"sequence", "total", "past"}).guesses().front(), (Extents{64, 128, 64}));
+  EXPECT_EQ(made_of({"total_sequence_length", "past_sequence_length", "sequence_length"}).guesses().front(),
+            (Extents{128, 64, 64}));
+  EXPECT_EQ(made_of({"total", "past"}).guesses().front(), (Extents{64, 64}));
   // Of what is not here nothing is known; the guess without is tried, too.
   EXPECT_EQ(made_of({"a + b"}).guesses().front(), Extents{64});
   EXPECT_THAT(made_of({"past", "past + 1"}).guesses(), Contains(Extents{64, 64}));
