@@ -221,11 +221,6 @@ bool Controller::ready() const {
   return serving() && devices_alive_ > 0;
 }
 
-bool Controller::loading() const {
-  const std::lock_guard lock(mutex_);
-  return state_ == State::preparing;
-}
-
 bool Controller::serving() const {
   const std::lock_guard lock(mutex_);
   return state_ == State::running;

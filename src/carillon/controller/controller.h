@@ -96,16 +96,13 @@ class Controller final : public Service {
   ModelCounts model_counts() const override { return directory_.counts(); }
   Result<std::shared_ptr<const ModelView>> find(std::string_view model,
                                                 std::string_view version) const override {
-    auto found = directory_.find(model, version);
-    if (!found && found.error().code == ErrorCode::not_found && loading())
-      return fail(ErrorCode::unavailable, "the server is still loading its models: " + found.error().message);
-    return found;
+    return directory_.find(model, version);
   }
   TimePoint now() const override { return clock_.now(); }
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override;
   void cancel(std::uint64_t ticket) override;
   ServerStatistics statistics() const override;
-  ModelControl* control() const override { return control_.load(); }
+  ModelControl* control() override { return control_; }
 
  private:
   // What is to be done on the controller's thread.
@@ -145,7 +142,6 @@ class Controller final : public Service {
   enum class State : std::uint8_t { preparing, running, stopping };
 
   bool serving() const;
-  bool loading() const;
   void enter(Submission submission, TimePoint at);
   void goes(Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take);
   void run();
@@ -170,7 +166,7 @@ class Controller final : public Service {
   // Never moves: what a view names may be read without a lock.
   std::vector<Model> models_;
   std::atomic<std::size_t> models_there_{0};
-  std::atomic<ModelControl*> control_{nullptr};
+  ModelControl* control_ = nullptr;
   std::atomic<std::uint64_t> next_ticket_{1};
 
   Core core_;  // the thread's; before start() and after stop() the starter's

@@ -179,7 +179,7 @@ class Service {
   virtual ServerStatistics statistics() const = 0;
 
   // nullptr: models are what they were at the start.
-  virtual ModelControl* control() const { return nullptr; }
+  virtual ModelControl* control() { return nullptr; }
 };
 
 }  // namespace carillon::controller

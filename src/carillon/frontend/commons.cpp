@@ -32,9 +32,7 @@ Result<> server_ready(const controller::Service& service, const Commons& commons
                                             std::to_string(models.broken + models.ready) +
                                             " models are not ready, '" + models.a_broken_one +
                                             "' for one; /v2/repository/index says why");
-  // Where orders may bring some later an empty server is one to send orders to.
-  if (models.ready == 0 && service.control() == nullptr)
-    return fail(ErrorCode::unavailable, "there are no models to serve");
+  if (models.ready == 0) return fail(ErrorCode::unavailable, "there are no models to serve");
   return {};
 }
 

@@ -10,22 +10,18 @@
 
 namespace carillon::server {
 
-WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Scheduler> scheduler,
-                         const DeviceGroup& devices, const Clock& clock)
-    : options_(std::move(options)),
-      devices_(devices),
-      clock_(clock),
-      controller_(
-          std::make_unique<controller::Controller>(std::move(scheduler), options_.controller, clock)) {}
-
-Result<> WholeServer::start() {
-  controller::Controller& controller = *controller_;
-  const WholeOptions& options = options_;
+Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& options,
+                                                        std::unique_ptr<schedule::Scheduler> scheduler,
+                                                        const DeviceGroup& devices, const Clock& clock) {
+  std::unique_ptr<WholeServer> server(new WholeServer);
+  server->controller_ =
+      std::make_unique<controller::Controller>(std::move(scheduler), options.controller, clock);
+  controller::Controller& controller = *server->controller_;
   std::vector<std::unique_ptr<worker::Worker>> workers;
   std::vector<controller::LoadTarget> targets;
-  for (std::size_t i = 0; i < devices_.devices.size(); ++i) {
-    const Device& device = devices_.devices[i];
-    auto worker = worker::make_worker(device.worker, clock_,
+  for (std::size_t i = 0; i < devices.devices.size(); ++i) {
+    const Device& device = devices.devices[i];
+    auto worker = worker::make_worker(device.worker, clock,
                                       controller.results(DeviceId{static_cast<std::uint32_t>(i)}));
     if (!worker) return in_context("device " + std::to_string(i), worker.error());
     for (const std::string& note : (*worker)->notes()) options.tell(fmt::format("device {}: {}", i, note));
@@ -35,7 +31,7 @@ Result<> WholeServer::start() {
     targets.push_back({.engine = device.engine.get(),
                        .worker = worker->get(),
                        .second = device.second.get(),
-                       .like_the_last = devices_.like_the_last[i],
+                       .like_the_last = devices.like_the_last[i],
                        .stop_cost = options.stop_cost});
     workers.push_back(std::move(*worker));
   }
@@ -58,22 +54,22 @@ Result<> WholeServer::start() {
     for (const std::string& name : options.load)
       if (!controller.find(name, "")) return in_context("--load-model", controller.find(name, "").error());
   for (std::size_t i = 0; i < workers.size(); ++i)
-    controller.add_worker(std::move(workers[i]), devices_.devices[i].description);
+    controller.add_worker(std::move(workers[i]), devices.devices[i].description);
   if (options.control != ModelControlMode::none) {
     controller::RepositoryOptions following{.explicit_orders = orders,
                                             .poll = orders ? std::nullopt : std::optional(options.poll),
                                             .seeds = {.profile = nullptr, .aside = true},
                                             .tell = options.tell,
                                             .warn = options.warn};
-    control_ = std::make_unique<controller::RepositoryControl>(options.models, std::move(targets), controller,
-                                                               std::move(following));
-    controller.set_control(control_.get());
+    server->control_ = std::make_unique<controller::RepositoryControl>(options.models, std::move(targets),
+                                                                       controller, std::move(following));
+    controller.set_control(server->control_.get());
   }
   controller.start();
-  if (control_ != nullptr) control_->start();
-  ready_ = loaded->ready;
-  models_ = loaded->ready + loaded->not_ready;
-  return {};
+  if (server->control_ != nullptr) server->control_->start();
+  server->ready_ = loaded->ready;
+  server->models_ = loaded->ready + loaded->not_ready;
+  return server;
 }
 
 std::vector<DeviceId> WholeServer::stop() {
