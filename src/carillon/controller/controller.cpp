@@ -180,14 +180,21 @@ bool Controller::remove_model(ModelId id, Duration patience, const std::atomic<b
     std::this_thread::sleep_for(look);
   }
   if (!ask([&](TimePoint now) { core_.go(id, now); })) return false;
+  bool all_alive = false;
   for (const TimePoint end = clock_.now() + patience;;) {
     Core::Uses uses;
-    if (!ask([&](TimePoint) { uses = core_.uses(id); })) return false;
+    if (!ask([&](TimePoint) {
+          uses = core_.uses(id);
+          all_alive = core_.devices_alive() == core_.devices();
+        }))
+      return false;
     if (uses.calls == 0 && !uses.on_devices && sizes_.waiting(id) == 0) break;
     if (ended || clock_.now() >= end) return false;
     std::this_thread::sleep_for(look);
   }
   sizes_.remove_model(id);
+  // Nobody knows what a device that went still does with it.
+  if (!all_alive) return false;
   for (const auto& worker : workers_) worker->remove_model(id);
   return true;
 }

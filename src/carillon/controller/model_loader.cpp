@@ -379,7 +379,7 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
     auto info = [&] {
       if (!options.aside) return seed_profile(model, version, *target.worker, options, doing);
       engine::Engine& engine = model.second_engine.empty() ? *target.engine : *target.second;
-      AsideWatch watch(engine, *model.compiled);
+      AsideWatch watch(engine, *model.compiled, target.threads);
       return seed_profile(model, version, watch, options, doing);
     }();
     if (!info) return info;
@@ -392,15 +392,21 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
 
 namespace {
 
-// What takes long is not to slow what serves.
+// What takes long is not to slow what serves. What it throws goes on to the caller.
 template <typename Body>
 auto of_low_priority(const Body& body) {
   std::optional<decltype(body())> out;
+  std::exception_ptr thrown;
   std::thread([&] {
-    pthread_setname_np(pthread_self(), "carillon-compile");
+    pthread_setname_np(pthread_self(), "carillon-comp");
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
-    out.emplace(body());
+    try {
+      out.emplace(body());
+    } catch (...) {
+      thrown = std::current_exception();
+    }
   }).join();
+  if (thrown) std::rethrow_exception(thrown);
   return *std::move(out);
 }
 

@@ -29,6 +29,7 @@ struct LoadTarget {
   engine::Engine* engine = nullptr;
   worker::Worker* worker = nullptr;
   engine::ReadingEngine* second = nullptr;  // for models that `engine` cannot run; there may be none
+  int threads = 0;                          // that a run has; 0: as many as there are cores
   bool like_the_last = false;               // the target before it: what is measured there is true here
   std::optional<double> stop_cost{};        // see engine::CompileOptions
 };

@@ -1,6 +1,7 @@
 #include "carillon/controller/repository_control.h"
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <utility>
 
@@ -13,6 +14,16 @@ namespace carillon::controller {
 namespace {
 
 constexpr std::size_t most_orders = 256;  // that wait
+
+// Most likely memory: an order may ask for more than there is, and must not end the server.
+template <typename Body>
+Result<> guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::resource_exhausted, std::string("while loading it: ") + error.what());
+  }
+}
 
 std::string all_stamps(const repository::RepositoryEntry& entry) {
   if (!entry.config) return "error: " + entry.config.error().message;
@@ -111,8 +122,10 @@ void RepositoryControl::run() {
       orders_.pop_front();
       lock.unlock();
       std::vector<ModelId> replaced;
-      auto result =
-          order.loads ? load_now(order.model, order.config, replaced) : unload_now(order.model, replaced);
+      auto result = guarded([&] {
+        return order.loads ? load_now(order.model, order.config, replaced)
+                           : unload_now(order.model, replaced);
+      });
       if (!result) options_.warn(order.model + ": " + result.error().message);
       order.done(std::move(result));
       end(replaced);
@@ -123,7 +136,12 @@ void RepositoryControl::run() {
       wake_.wait_until(lock, next_look);
     } else {
       lock.unlock();
-      look();
+      if (auto looked = guarded([&] {
+            look();
+            return Result<>{};
+          });
+          !looked)
+        options_.warn(looked.error().message);
       next_look = std::chrono::steady_clock::now() + *options_.poll;
       lock.lock();
     }

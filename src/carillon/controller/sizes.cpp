@@ -52,15 +52,22 @@ void Sizes::add_model(ModelId id, const engine::CompiledModel& compiled, bool ba
 }
 
 void Sizes::remove_model(ModelId id) {
-  std::unique_lock lock(mutex_);
-  std::erase_if(queue_, [&](const Job& job) { return job.model == id; });
-  made_one_.wait(lock, [&] { return making_ != id; });
-  // The model stays, as calls that come too late look it up; but nothing is made for it any more.
-  if (models_[id.index()] != nullptr) {
-    CARILLON_ASSERT(std::ranges::all_of(models_[id.index()]->entries,
-                                        [](const auto& each) { return each.second.waiting.empty(); }));
-    models_[id.index()]->entries.clear();
+  std::vector<Waiting> left;
+  {
+    std::unique_lock lock(mutex_);
+    std::erase_if(queue_, [&](const Job& job) { return job.model == id; });
+    // It stays, as calls that come too late look it up.
+    Model* const model = models_[id.index()].get();
+    if (model != nullptr) model->gone = true;
+    made_one_.wait(lock, [&] { return making_ != id; });
+    if (model != nullptr) {
+      for (auto& [extents, entry] : model->entries)
+        std::ranges::move(std::exchange(entry.waiting, {}), std::back_inserter(left));
+      model->entries.clear();
+    }
   }
+  for (Waiting& each : left)
+    goes_(std::move(each), fail(ErrorCode::not_found, "the model is not served any more"), std::nullopt);
 }
 
 std::size_t Sizes::waiting(ModelId id) const {
@@ -113,6 +120,8 @@ bool Sizes::submit(Waiting& waiting) {
     const std::lock_guard lock(mutex_);
     if (!running_) {
       refused = fail(ErrorCode::unavailable, "the server is not serving now");
+    } else if (model.gone) {
+      refused = fail(ErrorCode::not_found, "the model is not served any more");
     } else {
       const auto found = model.entries.find(call.extents);
       if (found == model.entries.end() && queue_.size() >= options_.most_queued) {
@@ -328,6 +337,7 @@ void Sizes::make_whole(const Job& job, std::unique_lock<std::mutex>& lock) {
       const Job other = std::move(queue_.front());
       queue_.pop_front();
       make(other, lock);
+      if (model.gone) return;  // it went meanwhile
       making_ = job.model;
     }
     if (!running_ || !fits) return;

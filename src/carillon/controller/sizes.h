@@ -57,7 +57,7 @@ class Sizes {
   // Ids ascend, below worker::most_models; also after start(), before the first call of the model. Nothing
   // happens for a model that is not open.
   void add_model(ModelId id, const engine::CompiledModel& compiled, bool batched);
-  // No call of it comes or waits any more. Waits for plans of it that are just being made.
+  // Calls of it that wait, or come yet, get `not_found`. Waits for plans of it that are just being made.
   void remove_model(ModelId id);
   // Workers must outlive stop().
   void start(std::vector<worker::Worker*> workers);
@@ -99,6 +99,7 @@ class Sizes {
     std::shared_ptr<const Size> at_reference;
     std::vector<int> batch_sizes;
     bool batched = false;
+    bool gone = false;
     Entries entries;
     std::deque<Duration> took;  // to make the last sizes
   };

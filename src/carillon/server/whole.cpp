@@ -31,6 +31,7 @@ Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& opti
     targets.push_back({.engine = device.engine.get(),
                        .worker = worker->get(),
                        .second = device.second.get(),
+                       .threads = device.worker.exec_threads,
                        .like_the_last = devices.like_the_last[i],
                        .stop_cost = options.stop_cost});
     workers.push_back(std::move(*worker));
