@@ -5,23 +5,10 @@
 #include <thread>
 
 #include "carillon/engine/host/memory.h"
-#include "carillon/graph/faults.h"
+#include "carillon/engine/zero_operands.h"
 
 namespace carillon::controller {
 namespace {
-
-// Zeros, at an address that plans want.
-graph::Tensor block(Bytes size) {
-  return graph::Tensor(
-      {graph::DataType::u8, {static_cast<std::int64_t>(std::max<std::uint64_t>(size.count, 1))}});
-}
-
-std::vector<graph::Tensor> blocks(std::span<const graph::TensorSpec> specs) {
-  std::vector<graph::Tensor> made;
-  for (const graph::TensorSpec& spec : specs)
-    made.push_back(block(graph::TensorType{spec.type, spec.shape}.bytes()));
-  return made;
-}
 
 template <typename Body>
 Result<Duration> timed(const Body& body) {
@@ -46,7 +33,7 @@ Result<> AsideWatch::prepare() {
   auto team = engine_.make_team({.threads = threads_});
   if (!team) return std::unexpected(team.error());
   team_ = std::move(*team);
-  weights_.emplace(block(model_.weights()));
+  weights_.emplace(engine::zero_block(model_.weights()));
   model_.write_weights(0, weights_->bytes().first(model_.weights().count));
   return {};
 }
@@ -56,24 +43,10 @@ Result<std::vector<Duration>> AsideWatch::exec(int batch, int repeats, std::int6
   const engine::Plan* const plan = model_.plan(batch, length);
   if (plan == nullptr)
     return fail(ErrorCode::internal, "there is no plan for batch " + std::to_string(batch));
-  auto inputs = blocks(plan->inputs()), outputs = blocks(plan->outputs());
-  auto workspace = block(plan->workspace());
-  std::vector<const std::byte*> from;
-  std::vector<std::byte*> to;
-  for (auto& tensor : inputs) from.push_back(tensor.bytes().data());
-  for (auto& tensor : outputs) to.push_back(tensor.bytes().data());
-  const auto state = plan->make_state(team_.get());
-  graph::Faults faults;
-  faults.results_unwanted = true;
-  const engine::Binding binding{.inputs = from,
-                                .outputs = to,
-                                .workspace = workspace.bytes().data(),
-                                .weights = weights_->bytes().data(),
-                                .faults = &faults,
-                                .state = state.get()};
+  engine::ZeroOperands operands(*plan, weights_->bytes().data(), team_.get());
   std::vector<Duration> out;
   for (int i = 0; i < repeats; ++i) {
-    faults.clear();
+    const engine::Binding& binding = operands.binding();
     const auto took = timed([&] { return plan->run({0, plan->kernels()}, binding, {}); });
     if (!took) return std::unexpected(took.error());
     out.push_back(*took);

@@ -82,7 +82,7 @@ bool mixes_rows(std::span<const Node> nodes) {
   });
 }
 
-class OnnxModel final : public Model {
+class OnnxModel final : public SignedModel {
  public:
   explicit OnnxModel(OnnxGraph source) : source_(std::move(source)) {
     for (Value& value : source_.graph.values)
@@ -104,27 +104,21 @@ class OnnxModel final : public Model {
     auto found = Signature::find(std::move(inputs), given,
                                  [&](const Signature::Question& question) { return outputs_at(question); });
     if (!found) return std::unexpected(found.error());
-    signature_ = std::move(*found);
+    set_signature(std::move(*found));
     return {};
   }
 
   const std::string& name() const override { return source_.name; }
-  const std::vector<TensorSpec>& inputs() const override { return signature_.inputs(); }
-  const std::vector<TensorSpec>& outputs() const override { return signature_.outputs(); }
-  bool batched() const override { return signature_.batched(); }
-  std::span<const std::int64_t> lengths() const override { return signature_.lengths(); }
-  std::span<const std::string> free_dimensions() const override { return signature_.free().names(); }
-  std::span<const std::int64_t> reference() const override { return signature_.reference(); }
 
   Result<Graph> specialize(std::int64_t batch, std::int64_t length) const override {
-    const auto question = signature_.at(batch, length);
+    const auto question = signature().at(batch, length);
     if (!question) return std::unexpected(question.error());
     Folder folder = make_folder(store_);
     return finish(infer(*question, folder), batch, folder);
   }
   Result<Graph> specialize_at(std::int64_t batch, std::span<const std::int64_t> extents) const override {
-    if (!signature_.free().any()) return Model::specialize_at(batch, extents);
-    const auto question = signature_.at_extents(batch, extents);
+    if (!signature().free().any()) return Model::specialize_at(batch, extents);
+    const auto question = signature().at_extents(batch, extents);
     if (!question) return std::unexpected(question.error());
     ConstantStore scratch(&store_);
     Folder folder = make_folder(scratch);
@@ -176,7 +170,6 @@ class OnnxModel final : public Model {
   }
 
   OnnxGraph source_;
-  Signature signature_;
   mutable ConstantStore store_;  // has a lock of its own
 };
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "carillon/base/result.h"
@@ -74,6 +75,24 @@ class Signature {
   std::string fixed_at_one_;  // an input whose first dimension is
   std::vector<TensorSpec> inputs_;
   std::vector<TensorSpec> outputs_;
+};
+
+// A model that says of its inputs and outputs what its signature does.
+class SignedModel : public Model {
+ public:
+  const std::vector<TensorSpec>& inputs() const override { return signature_.inputs(); }
+  const std::vector<TensorSpec>& outputs() const override { return signature_.outputs(); }
+  bool batched() const override { return signature_.batched(); }
+  std::span<const std::int64_t> lengths() const override { return signature_.lengths(); }
+  std::span<const std::string> free_dimensions() const override { return signature_.free().names(); }
+  std::span<const std::int64_t> reference() const override { return signature_.reference(); }
+  const Signature& signature() const { return signature_; }
+
+ protected:
+  void set_signature(Signature signature) { signature_ = std::move(signature); }
+
+ private:
+  Signature signature_;
 };
 
 }  // namespace carillon::graph

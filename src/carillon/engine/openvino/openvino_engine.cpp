@@ -77,29 +77,23 @@ class SharedNetwork {
   std::unique_ptr<openvino::Network> network_;
 };
 
-class FileModel final : public graph::Model {
+class FileModel final : public graph::SignedModel {
  public:
   FileModel(std::string name, std::shared_ptr<SharedNetwork> network, Signature signature)
-      : name_(std::move(name)), network_(std::move(network)), signature_(std::move(signature)) {}
+      : name_(std::move(name)), network_(std::move(network)) {
+    set_signature(std::move(signature));
+  }
 
   const std::string& name() const override { return name_; }
-  const std::vector<TensorSpec>& inputs() const override { return signature_.inputs(); }
-  const std::vector<TensorSpec>& outputs() const override { return signature_.outputs(); }
-  bool batched() const override { return signature_.batched(); }
-  std::span<const std::int64_t> lengths() const override { return signature_.lengths(); }
-  std::span<const std::string> free_dimensions() const override { return signature_.free().names(); }
-  std::span<const std::int64_t> reference() const override { return signature_.reference(); }
   Result<graph::Graph> specialize(std::int64_t, std::int64_t) const override {
     return fail(ErrorCode::unsupported, "the model was read by OpenVINO, which shows no graph");
   }
 
   const std::shared_ptr<SharedNetwork>& network() const { return network_; }
-  const Signature& signature() const { return signature_; }
 
  private:
   std::string name_;
   std::shared_ptr<SharedNetwork> network_;
-  Signature signature_;
 };
 
 // A model that runs, and its requests, of which each run takes one.

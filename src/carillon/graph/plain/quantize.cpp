@@ -67,6 +67,14 @@ bool scales_of(const Node& node, const Shape& xs, const Shape& ss, Scales& scale
          count == scales.x.outer * scales.blocks * scales.x.inner;
 }
 
+// Of a node with scales and perhaps as many zero points behind what it converts; false where they do not fit.
+bool scales_of(const Node& node, Inputs inputs, Outputs outputs, Scales& scales) {
+  const ConstView zeros = input(inputs, 2);
+  return outputs[0].type->elements() == inputs[0].type->elements() &&
+         scales_of(node, inputs[0].type->shape, inputs[1].type->shape, scales) &&
+         (!zeros || zeros.type->elements() == inputs[1].type->elements());
+}
+
 // Calls run(first element, count, scale's place) for stretches of x that share a scale.
 template <typename Run>
 void for_each_stretch(const Scales& scales, Run&& run) {
@@ -86,11 +94,8 @@ void for_each_stretch(const Scales& scales, Run&& run) {
 template <typename From, typename Scale, typename To>
 Result<> quantize(const Node& node, Inputs inputs, Outputs outputs) {
   Scales scales;
+  if (!scales_of(node, inputs, outputs, scales)) return misfit(node, inputs, outputs);
   const ConstView zeros = input(inputs, 2);
-  if (outputs[0].type->elements() != inputs[0].type->elements() ||
-      !scales_of(node, inputs[0].type->shape, inputs[1].type->shape, scales) ||
-      (zeros && zeros.type->elements() != inputs[1].type->elements()))
-    return misfit(node, inputs, outputs);
   const From* x = inputs[0].as<From>();
   To* y = outputs[0].as<To>();
   for_each_stretch(scales, [&](std::int64_t first, std::int64_t count, std::int64_t at) {
@@ -105,11 +110,8 @@ Result<> quantize(const Node& node, Inputs inputs, Outputs outputs) {
 template <typename From, typename To>
 Result<> dequantize(const Node& node, Inputs inputs, Outputs outputs) {
   Scales scales;
+  if (!scales_of(node, inputs, outputs, scales)) return misfit(node, inputs, outputs);
   const ConstView zeros = input(inputs, 2);
-  if (outputs[0].type->elements() != inputs[0].type->elements() ||
-      !scales_of(node, inputs[0].type->shape, inputs[1].type->shape, scales) ||
-      (zeros && zeros.type->elements() != inputs[1].type->elements()))
-    return misfit(node, inputs, outputs);
   const From* x = inputs[0].as<From>();
   To* y = outputs[0].as<To>();
   for_each_stretch(scales, [&](std::int64_t first, std::int64_t count, std::int64_t at) {
