@@ -1,8 +1,6 @@
 #include "carillon/cli/kernel_times.h"
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
 #include <string>
 #include <utility>
 

@@ -266,7 +266,7 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
       }
       auto times = watch.exec(batch, repeats_for(options, expected), length);
       if (!times) return std::unexpected(times.error());
-      exec = options.aside ? least(*times) : median(std::move(*times));
+      exec = options.aside ? least(*times) : median(*times);
     }
     per_row = exec / batch;
     out.push_back({batch, exec});
@@ -340,7 +340,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     doing("measuring LOAD");
     auto loads = watch.load(std::min(options.repeats, 3));
     if (!loads) return std::unexpected(loads.error());
-    info.load = options.aside ? least(*loads) : median(std::move(*loads));
+    info.load = options.aside ? least(*loads) : median(*loads);
   }
   const auto lengths = model.compiled->lengths();
   if (lengths.empty()) {

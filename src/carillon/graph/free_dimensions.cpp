@@ -128,7 +128,7 @@ void FreeDimensions::complete(Extents& extents) const {
 
 std::vector<Extents> FreeDimensions::guesses() const {
   std::vector<Extents> out;
-  const auto add = [&](Extents extents) {
+  const auto add = [&](const Extents& extents) {
     Extents completed = extents;
     complete(completed);
     for (const Extents& each : {completed, extents})

@@ -339,7 +339,7 @@ std::optional<PlanBuilder::Divided> PlanBuilder::made_for(int parts, const Made&
   return std::nullopt;
 }
 
-void PlanBuilder::emit_primitive(const std::string& node, Made made, const Arguments& arguments,
+void PlanBuilder::emit_primitive(const std::string& node, const Made& made, const Arguments& arguments,
                                  const std::function<std::optional<Made>()>& again) {
   int parts = arena_parts_;
   std::optional<Divided> divided;

@@ -201,7 +201,7 @@ class PlanBuilder {
   static Made made_of(const PrimitiveDesc& desc, const dnnl::primitive& primitive) {
     return {primitive, desc.scratchpad_desc(), desc.impl_info_str()};
   }
-  void emit_primitive(const std::string& node, Made made, const Arguments& arguments,
+  void emit_primitive(const std::string& node, const Made& made, const Arguments& arguments,
                       const std::function<std::optional<Made>()>& again);
   Step step_of(const Made& made, const Arguments& arguments);
   struct Divided {
