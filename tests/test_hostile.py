@@ -162,7 +162,7 @@ def test_slow_bodies_make_way(hardened):
 
 @contextlib.contextmanager
 def started(program, models, log, *options: str, **popen):
-    """A server that is live, ready or not, and may end."""
+    """A server whose models are through, ready or not, and that may end."""
     http, grpc, metrics = free_addresses(3)
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -173,7 +173,7 @@ def started(program, models, log, *options: str, **popen):
         while True:
             assert process.poll() is None and time.monotonic() < limit, log.read_text()
             with contextlib.suppress(urllib.error.URLError, OSError):
-                if get(http, "/v2/health/live")[0] == 200:
+                if "still loading" not in get(http, "/v2/health/ready")[1].get("error", ""):
                     break
             time.sleep(0.1)
         yield RunningServer(http, grpc, metrics, program, models, process)
@@ -503,7 +503,7 @@ def test_few_addresses_end_in_words(program, tiny_models, tmp_path, mib):
     try:
         def open_or_over() -> bool:
             with contextlib.suppress(urllib.error.URLError, OSError):
-                return process.poll() is not None or get(http, "/v2/health/live")[0] == 200
+                return process.poll() is not None or get(http, "/v2/health/ready")[0] == 200
             return process.poll() is not None
 
         wait_for(open_or_over, "the server neither serves nor ends")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import threading
 import time
 import urllib.error
@@ -18,7 +19,7 @@ import tritonclient.http as http_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from loopback import serving, write_model
+from loopback import free_addresses, serving, write_model
 from raw_http import MINUTE
 
 POLICIES = ["clockwork", "symphony", "orloj", "fcfs", "nexus"]
@@ -102,7 +103,7 @@ class Load:
     def __exit__(self, *_):
         self.ended = True
         for thread in self.threads:
-            thread.join(MINUTE)
+            thread.join(60)
 
 
 def until(said, seconds=60):
@@ -216,6 +217,56 @@ def test_polls(program, models, tmp_path, policy):
         (models / "new" / "config.pbtxt").write_text("max_batch_size: 2")
         until(lambda: client.get_model_config("new")["max_batch_size"] == 2)
         assert ask(client, http_client, "new", rows=2) == 9
+
+
+def test_an_empty_server_takes_orders(program, models, tmp_path, module):
+    with serving(program, models, tmp_path / "log", "--model-control-mode", "explicit") as server, connect(module, server) as client:
+        assert client.is_server_ready()
+        assert {state for state, _ in states(client, module).values()} == {"UNAVAILABLE"}
+        client.load_model("one")
+        assert ask(client, module, "one") == 2
+
+
+def test_it_lives_while_models_load(program, models, tmp_path):
+    """Whoever looks after the process sees that it lives; requests are told to wait."""
+    # Takes some seconds: how its kernels are best divided is measured.
+    weights = np.random.default_rng(1).standard_normal((768, 768)).astype(np.float32)
+    write_model(models, "slow", [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("MatMul", ["p", "w"], ["y"])],
+                [value("x", ["batch", 768])], value("y", ["batch", 768]), [numpy_helper.from_array(weights, "w")])
+    (models / "slow" / "config.pbtxt").write_text(
+        'max_batch_size: 64\nparameters { key: "class" value { string_value: "best_effort" } }')
+    http, grpc, metrics = free_addresses(3)
+    process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", grpc, "--metrics", metrics,
+                                "--model-control-mode", "poll"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def status(path):
+        try:
+            with urllib.request.urlopen(f"http://{http}{path}", timeout=60) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())["error"]
+        except (urllib.error.URLError, ConnectionError):
+            return None
+
+    try:
+        until(lambda: status("/v2/health/live") == 200)
+        assert status("/v2/health/ready")[0] == 503
+        until(lambda: status("/v2/models/slow")[1].count("still"))
+        assert status("/v2/models/slow")[0] == 503
+        with grpc_client.InferenceServerClient(grpc) as client:
+            assert client.is_server_live() and not client.is_server_ready()
+            assert not client.is_model_ready("slow") and not client.is_model_ready("one")
+            until(lambda: {state for state, _ in states(client, grpc_client).values()} == {"UNAVAILABLE"})
+            with pytest.raises(InferenceServerException, match="UNAVAILABLE.*still loading|still to be loaded"):
+                ask(client, grpc_client, "one")
+            with pytest.raises(InferenceServerException, match="UNAVAILABLE.*(still loading|not serving now)"):
+                client.load_model("one")
+        until(lambda: status("/v2/health/ready") == 200, 120)
+        assert status("/v2/models/slow") == 200
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 def test_many_times_leave_nothing_behind(program, models, tmp_path):

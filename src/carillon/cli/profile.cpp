@@ -64,7 +64,7 @@ Result<profile::ModelProfile> measure_model(const controller::PreparedModel& mod
   measured.name = model.config.name;
   measured.version = version;
   measured.precision = model.config.precision;
-  measured.weights = model.compiled->weights();
+  measured.weights = model.compiled.front()->weights();
   auto loads = worker.measure_load(model.id, std::min(repeats, 10));
   if (!loads) return in_context("loading", loads.error());
   measured.load = profile::summarize(*loads);
@@ -82,7 +82,7 @@ Result<profile::ModelProfile> measure_model(const controller::PreparedModel& mod
     }
     return out;
   };
-  const auto lengths = model.compiled->lengths();
+  const auto lengths = model.compiled.front()->lengths();
   for (const std::int64_t length : lengths) {
     fmt::print(stderr, "{}length {}:", length == lengths.front() ? " " : "; ", length);
     auto batches = measure_batches(length);
@@ -242,7 +242,7 @@ int run_profile(const ProfileArguments& arguments) {
       if (arguments.kernels) {
         fmt::print(stderr, ", kernels");
         std::fflush(stderr);
-        auto kernels = measure_kernels(*device->engine, *model->compiled,
+        auto kernels = measure_kernels(*device->engine, *model->compiled.front(),
                                        {.threads = profile.threads, .repeats = arguments.repeats}, clock);
         if (!kernels) return in_context("kernels", kernels.error());
         measured->kernels = std::move(*kernels);

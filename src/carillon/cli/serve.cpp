@@ -175,27 +175,33 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
   return doors;
 }
 
-// Opens the doors to `service`, calls `opened`, and waits until it is told to stop.
-int serve(controller::Service& service, const Arguments& arguments, const frontend::Options& doors,
-          const SignalWait& signals, const controller::Options& options, const std::string& what,
-          const std::function<void()>& opened = {}) {
+using Doors = std::unique_ptr<frontend::Frontend>;
+
+Result<Doors> open_doors(controller::Service& service, const Arguments& arguments,
+                         const frontend::Options& doors) {
   if (auto room = enough_addresses(of_frontends(), "serving HTTP and gRPC"); !room)
-    return complain(exit_failure, room.error());
+    return std::unexpected(room.error());
   if (auto room = enough_threads(threads_of_frontends(arguments), "serving HTTP and gRPC"); !room)
-    return complain(exit_failure, room.error());
-  auto frontend = frontend::Frontend::start(service, doors);
-  if (!frontend) return complain(exit_failure, frontend.error());
-  const frontend::Ports ports = (*frontend)->ports();
-  spdlog::info("ready: {}; scheduler {}; HTTP port {}, gRPC port {}, metrics port {} (0: off); Ctrl-C stops",
-               what, arguments.scheduler, ports.http, ports.grpc, ports.metrics);
-  if (opened) opened();
+    return std::unexpected(room.error());
+  return frontend::Frontend::start(service, doors);
+}
+
+std::string ports_text(const frontend::Frontend& frontend) {
+  const frontend::Ports ports = frontend.ports();
+  return fmt::format("HTTP port {}, gRPC port {}, metrics port {} (0: off)", ports.http, ports.grpc,
+                     ports.metrics);
+}
+
+// Waits until it is told to stop, and closes the doors.
+void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
+           const controller::Options& options, const std::string& what) {
+  spdlog::info("ready: {}; scheduler {}; {}; Ctrl-C stops", what, arguments.scheduler, ports_text(frontend));
   {
     const OverloadLog log(options.turned_away);
     signals.wait();
   }
   spdlog::info("stopping: open requests have {:g} s, new ones are refused", arguments.drain_s);
-  (*frontend)->stop();
-  return exit_success;
+  frontend.stop();
 }
 
 int run_planned(const Arguments& arguments, const controller::Options& options,
@@ -229,11 +235,15 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .tell = [](const std::string& text) { spdlog::info("{}", text); }};
   auto server = server::PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
-  const int status = serve((*server)->service(), arguments, doors, signals, options,
-                           fmt::format("{} workloads of the plan", (*server)->workloads()));
+  {
+    auto frontend = open_doors((*server)->service(), arguments, doors);
+    if (!frontend) return complain(exit_failure, frontend.error());
+    serve(**frontend, arguments, signals, options,
+          fmt::format("{} workloads of the plan", (*server)->workloads()));
+  }
   (*server)->stop();
   spdlog::info("stopped");
-  return status;
+  return exit_success;
 }
 
 int run(const Arguments& arguments) {
@@ -292,32 +302,42 @@ int run(const Arguments& arguments) {
                                                         arguments.scheduler, environment_of(arguments));
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
-  auto whole = server::WholeServer::start({.models = arguments.models,
-                                           .control = arguments.control,
-                                           .poll = from_ms(arguments.poll_s * 1000),
-                                           .load = arguments.load,
-                                           .controller = options,
-                                           .profile = profile ? &*profile : nullptr,
-                                           .stop_cost = arguments.stop_cost,
-                                           .tell = [](const std::string& text) { spdlog::info("{}", text); },
-                                           .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
-                                          std::move(*scheduler), *group, clock);
-  if (!whole) return complain(exit_failure, whole.error());
-  const std::size_t devices = group->devices.size();
-  const int status = serve((*whole)->service(), arguments, *doors, signals, options,
-                           fmt::format("{} of {} models on {} device{}", (*whole)->ready(),
-                                       (*whole)->models(), devices, devices == 1 ? "" : "s"),
-                           [&] { server::start_faults(*group, clock.now()); });
-  const std::vector<DeviceId> left = (*whole)->stop();
+  auto whole = std::make_unique<server::WholeServer>(
+      server::WholeOptions{.models = arguments.models,
+                           .control = arguments.control,
+                           .poll = from_ms(arguments.poll_s * 1000),
+                           .load = arguments.load,
+                           .controller = options,
+                           .profile = profile ? &*profile : nullptr,
+                           .stop_cost = arguments.stop_cost,
+                           .tell = [](const std::string& text) { spdlog::info("{}", text); },
+                           .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
+      std::move(*scheduler), *group, clock);
+  {
+    // Before the models are loaded: whoever asks is told that the server lives, and is not ready.
+    auto frontend = open_doors(whole->service(), arguments, *doors);
+    if (!frontend) return complain(exit_failure, frontend.error());
+    spdlog::info("listening: {}; not ready until the models are loaded", ports_text(**frontend));
+    if (auto started = whole->start(); !started) {
+      (*frontend)->stop();
+      return complain(exit_failure, started.error());
+    }
+    const std::size_t devices = group->devices.size();
+    server::start_faults(*group, clock.now());
+    serve(**frontend, arguments, signals, options,
+          fmt::format("{} of {} models on {} device{}", whole->ready(), whole->models(), devices,
+                      devices == 1 ? "" : "s"));
+  }
+  const std::vector<DeviceId> left = whole->stop();
   for (const DeviceId device : left)
     spdlog::warn("device {} does not come back from what it runs: it is left behind", device.value);
   spdlog::info("stopped");
-  if (left.empty()) return status;
+  if (left.empty()) return exit_success;
   // Their threads are in the middle of something, whose ground an ordinary end would take from under them.
-  whole->reset();  // it may have a log to end
+  whole.reset();  // it may have a log to end
   spdlog::shutdown();
   std::fflush(nullptr);
-  _exit(status);
+  _exit(exit_success);
 }
 
 }  // namespace

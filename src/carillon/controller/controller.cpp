@@ -61,6 +61,7 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
                goes(std::move(waiting), std::move(result), would_take);
              }) {
   core_.book().set_unix_offset(unix_minus(clock));
+  directory_.close("the server is still loading its models");
   models_.reserve(worker::most_models);
 }
 
@@ -212,6 +213,7 @@ void Controller::start() {
   for (const auto& worker : workers_) workers.push_back(worker.get());
   sizes_.start(std::move(workers));
   thread_ = std::thread([this] { run(); });
+  directory_.open();
 }
 
 void Controller::stop() {
@@ -226,6 +228,11 @@ void Controller::stop() {
 
 bool Controller::ready() const {
   return serving() && devices_alive_ > 0;
+}
+
+bool Controller::loading() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::preparing;
 }
 
 bool Controller::serving() const {

@@ -79,7 +79,7 @@ class Controller final : public Service {
   // `ended` says that there is no more time, or a device does not let go of it: its memory stays. From the
   // thread that adds models.
   bool remove_model(ModelId id, Duration patience, const std::atomic<bool>& ended);
-  // What the frontends get for control(). Before start(); it outlives the controller's last answer.
+  // What the frontends get for control(). Once, before start(); it outlives the controller's last answer.
   void set_control(ModelControl* control) { control_ = control; }
 
   void start();
@@ -92,17 +92,21 @@ class Controller final : public Service {
 
   // Between start() and stop(), while any device is alive, whether or not every model could be loaded.
   bool ready() const override;
+  bool loading() const override;
   std::vector<ModelView> models() const override { return directory_.all(); }
   ModelCounts model_counts() const override { return directory_.counts(); }
   Result<std::shared_ptr<const ModelView>> find(std::string_view model,
                                                 std::string_view version) const override {
-    return directory_.find(model, version);
+    auto found = directory_.find(model, version);
+    if (!found && found.error().code == ErrorCode::not_found && loading())
+      return fail(ErrorCode::unavailable, "the server is still loading its models");
+    return found;
   }
   TimePoint now() const override { return clock_.now(); }
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override;
   void cancel(std::uint64_t ticket) override;
   ServerStatistics statistics() const override;
-  ModelControl* control() override { return control_; }
+  ModelControl* control() const override { return control_.load(); }
 
  private:
   // What is to be done on the controller's thread.
@@ -166,7 +170,7 @@ class Controller final : public Service {
   // Never moves: what a view names may be read without a lock.
   std::vector<Model> models_;
   std::atomic<std::size_t> models_there_{0};
-  ModelControl* control_ = nullptr;
+  std::atomic<ModelControl*> control_{nullptr};
   std::atomic<std::uint64_t> next_ticket_{1};
 
   Core core_;  // the thread's; before start() and after stop() the starter's

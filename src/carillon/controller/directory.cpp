@@ -41,11 +41,29 @@ void Directory::put(ModelView view) {
     views_.insert(at, std::move(shared));
 }
 
+void Directory::close(std::string reason) {
+  const std::lock_guard lock(mutex_);
+  closed_ = std::move(reason);
+}
+
+void Directory::open() {
+  const std::lock_guard lock(mutex_);
+  closed_.reset();
+}
+
+View Directory::seen(const View& view) const {
+  if (!closed_ || !view->ready) return view;
+  auto out = std::make_shared<ModelView>(*view);
+  out->ready = false;
+  out->reason = *closed_;
+  return out;
+}
+
 std::vector<ModelView> Directory::all() const {
   const std::lock_guard lock(mutex_);
   std::vector<ModelView> out;
   out.reserve(views_.size());
-  for (const View& view : views_) out.push_back(*view);
+  for (const View& view : views_) out.push_back(*seen(view));
   return out;
 }
 
@@ -82,11 +100,11 @@ Result<std::shared_ptr<const ModelView>> Directory::find(std::string_view model,
   }
   if (version.empty()) {
     for (auto at = last; at != first;)
-      if ((*--at)->ready) return *at;
+      if ((*--at)->ready) return seen(*at);
     return *(last - 1);
   }
   for (auto at = first; at != last; ++at)
-    if ((*at)->version == wanted) return *at;
+    if ((*at)->version == wanted) return seen(*at);
   std::vector<std::string> versions;
   for (auto at = first; at != last; ++at) versions.push_back(std::to_string((*at)->version));
   return fail(ErrorCode::not_found, "model '" + shown(model) + "' has no version " + shown(version) +

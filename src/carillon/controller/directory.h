@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,9 @@ class Directory {
  public:
   // Replaces the view of the same name and version.
   void put(ModelView view);
+  // Until open() is called views are given out as not ready, of those that are with this reason.
+  void close(std::string reason);
+  void open();
 
   std::vector<ModelView> all() const;  // in order of name, then version
   ModelCounts counts() const;
@@ -24,7 +28,10 @@ class Directory {
   Result<std::shared_ptr<const ModelView>> find(std::string_view model, std::string_view version) const;
 
  private:
+  std::shared_ptr<const ModelView> seen(const std::shared_ptr<const ModelView>& view) const;
+
   mutable std::mutex mutex_;
+  std::optional<std::string> closed_;
   std::vector<std::shared_ptr<const ModelView>> views_;  // in that order
 };
 

@@ -47,6 +47,19 @@ TEST_F(DirectoryTest, CountsWhatIsReadyAndWhatIsBroken) {
   EXPECT_EQ(directory.counts().broken, 2U) << "it was left out on purpose";
 }
 
+TEST_F(DirectoryTest, NothingIsReadyWhileItIsClosed) {
+  directory.close("wait");
+  const auto closed = directory.find("bert", "").value();
+  EXPECT_EQ(closed->version, 9);
+  EXPECT_FALSE(closed->ready);
+  EXPECT_EQ(closed->reason, "wait");
+  for (const ModelView& each : directory.all()) EXPECT_FALSE(each.ready) << each.name;
+  EXPECT_NE(directory.find("broken", "1").value()->reason, "wait") << "it has a reason of its own";
+  directory.open();
+  EXPECT_TRUE(directory.find("bert", "9").value()->ready);
+  EXPECT_FALSE(closed->ready) << "a view that was given out stays as it is";
+}
+
 TEST_F(DirectoryTest, PutReplaces) {
   directory.put(view("bert", 10, true));
   EXPECT_EQ(directory.all().size(), 5U);

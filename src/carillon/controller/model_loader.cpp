@@ -248,7 +248,7 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
                                                          const Doing& doing) {
   std::vector<schedule::BatchProfile> out;
   Duration per_row{0};  // of the last batch size
-  for (const int batch : model.compiled->batch_sizes()) {
+  for (const int batch : model.compiled.front()->batch_sizes()) {
     Duration exec{0};
     if (known != nullptr)
       for (const profile::BatchTimes& times : *known)
@@ -284,7 +284,7 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
                                     const repository::ModelVersion& version,
                                     std::span<const LoadTarget> targets, ModelId id, const Doing& doing) {
   CARILLON_ASSERT(entry.config.has_value() && !targets.empty());
-  PreparedModel out{.id = id, .config = *entry.config, .compiled = nullptr, .second_engine = "", .notes = {}};
+  PreparedModel out{.id = id, .config = *entry.config, .compiled = {}, .second_engine = "", .notes = {}};
   std::vector<Compiled> compiled;
   try {
     auto made = import_and_compile(*entry.config, version.file, targets, doing, out);
@@ -313,7 +313,7 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
       return std::unexpected(added.error());
   }
   out.notes.insert(out.notes.end(), left_out.begin(), left_out.end());
-  out.compiled = std::move(compiled.front());
+  out.compiled = std::move(compiled);
   out.config.batch_sizes = std::move(sizes);
   return out;
 }
@@ -330,7 +330,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
   CARILLON_ASSERT(options.repeats >= 1);
   schedule::ModelInfo info{.id = model.id,
                            .name = model.config.name,
-                           .pages = pages_for(model.compiled->weights()),
+                           .pages = pages_for(model.compiled.front()->weights()),
                            .load = Duration{0},
                            .batches = {}};
   const profile::ModelProfile* profile = known(options, model, version);
@@ -342,7 +342,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     if (!loads) return std::unexpected(loads.error());
     info.load = options.aside ? least(*loads) : median(*loads);
   }
-  const auto lengths = model.compiled->lengths();
+  const auto lengths = model.compiled.front()->lengths();
   if (lengths.empty()) {
     auto batches =
         seed_batches(model, 0, profile == nullptr ? nullptr : &profile->batches, watch, options, doing);
@@ -374,12 +374,13 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
                                             std::span<const LoadTarget> targets, const SeedOptions& options,
                                             const Doing& doing) {
   std::optional<schedule::ModelInfo> slowest;
-  for (const LoadTarget& target : targets) {
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const LoadTarget& target = targets[i];
     if (target.like_the_last && slowest) continue;
     auto info = [&] {
       if (!options.aside) return seed_profile(model, version, *target.worker, options, doing);
       engine::Engine& engine = model.second_engine.empty() ? *target.engine : *target.second;
-      AsideWatch watch(engine, *model.compiled, target.threads);
+      AsideWatch watch(engine, *model.compiled[i], target.threads);
       return seed_profile(model, version, watch, options, doing);
     }();
     if (!info) return info;
@@ -438,10 +439,10 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
   auto info = seed_of_slowest(*model, version.version, targets, options, doing);
   if (!info) {
     // The workers know it already, so the id is used up.
-    controller.add_model(view, *model->compiled,
+    controller.add_model(view, *model->compiled.front(),
                          {.id = model->id,
                           .name = model->config.name,
-                          .pages = pages_for(model->compiled->weights()),
+                          .pages = pages_for(model->compiled.front()->weights()),
                           .load = std::chrono::seconds{1},
                           .batches = {{1, std::chrono::seconds{1}}}},
                          false);
@@ -449,7 +450,7 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
     if (options.aside) controller.remove_model(model->id, std::chrono::seconds{1}, never);
     return std::unexpected(info.error());
   }
-  controller.add_model(std::move(view), *model->compiled, *info);
+  controller.add_model(std::move(view), *model->compiled.front(), *info);
   return {};
 }
 
@@ -473,33 +474,57 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
     controller.add_unready(std::move(view));
     tell("not ready: " + error.message);
   };
-  for (const repository::RepositoryEntry& entry : *entries) {
+  const auto view_of = [](const repository::RepositoryEntry& entry, const repository::ModelVersion* version) {
     ModelView view;
     view.name = entry.name;
     view.config.name = entry.name;
-    if (options.wanted && !options.wanted(entry.name)) {
+    if (entry.config) view.config = *entry.config;
+    if (version != nullptr) view.version = version->version;
+    return view;
+  };
+  const auto wanted = [&](const repository::RepositoryEntry& entry) {
+    return !options.wanted || options.wanted(entry.name);
+  };
+  // All of them first: whoever asks meanwhile sees what is to come.
+  for (const repository::RepositoryEntry& entry : *entries) {
+    if (!wanted(entry)) {
+      ModelView view = view_of(entry, nullptr);
       view.left_out = true;
       view.reason = "not loaded; it is once that is asked for";
-      ++progress.done;
       controller.add_unready(std::move(view));
       continue;
     }
+    if (!entry.config) continue;
+    for (const repository::ModelVersion& version : entry.versions) {
+      ModelView view = view_of(entry, &version);
+      view.reason = "it is still to be loaded";
+      controller.add_unready(std::move(view));
+    }
+  }
+  for (const repository::RepositoryEntry& entry : *entries) {
+    if (!wanted(entry)) {
+      ++progress.done;
+      continue;
+    }
+    const std::string stamp = stamp_of_all(entry);
     if (!entry.config) {
       progress.model = entry.name;
-      not_ready(std::move(view), entry.config.error());
+      not_ready(view_of(entry, nullptr), entry.config.error());
+      report.stamps.failed[entry.name] = stamp;
       continue;
     }
     for (const repository::ModelVersion& version : entry.versions) {
-      view.version = version.version;
-      view.config = *entry.config;
       progress.model = label_of(entry.name, version.version);
+      const std::string stamp_of_version = repository::stamp_of(entry, version);
       std::vector<std::string> notes;
       const auto loaded = load_version(entry, version, targets, controller, options.seeds, tell, notes);
       for (const std::string& note : notes) report.notes.push_back(progress.model + ": " + note);
       if (!loaded) {
-        not_ready(view, loaded.error());
+        not_ready(view_of(entry, &version), loaded.error());
+        report.stamps.failed[entry.name] = stamp;
         continue;
       }
+      report.stamps.loaded[{entry.name, version.version}] = stamp_of_version;
       ++report.ready;
       ++progress.done;
       tell("ready");

@@ -12,6 +12,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/controller.h"
+#include "carillon/controller/stamps.h"
 #include "carillon/engine/engine.h"
 #include "carillon/engine/reading_engine.h"
 #include "carillon/profile/profile.h"
@@ -38,7 +39,7 @@ struct LoadTarget {
 struct PreparedModel {
   ModelId id;
   repository::ModelConfig config;  // complete; batch_sizes are those that fit all workers
-  std::shared_ptr<const engine::CompiledModel> compiled;  // for the first of them
+  std::vector<std::shared_ptr<const engine::CompiledModel>> compiled;  // for each of the targets
   // Why the targets' second engine runs it: "OpenVINO 2026.4.1 runs it: <what the first could not>"; empty
   // where the first does.
   std::string second_engine;
@@ -110,6 +111,7 @@ struct LoadReport {
   std::size_t not_ready = 0;
   // A line each: models that are not ready and why, what configs say that is not heeded, what did not fit.
   std::vector<std::string> notes;
+  Stamps stamps;  // of the files as they were before they were read
 };
 
 // What becomes of one version: `controller` knows it, or an error says why not. `view` says how it is to be

@@ -25,14 +25,6 @@ Result<> guarded(const Body& body) {
   }
 }
 
-std::string all_stamps(const repository::RepositoryEntry& entry) {
-  if (!entry.config) return "error: " + entry.config.error().message;
-  std::string out;
-  for (const repository::ModelVersion& version : entry.versions)
-    out += std::to_string(version.version) + "=" + repository::stamp_of(entry, version) + ";";
-  return out;
-}
-
 }  // namespace
 
 RepositoryControl::RepositoryControl(std::filesystem::path directory, std::vector<LoadTarget> targets,
@@ -46,21 +38,9 @@ RepositoryControl::~RepositoryControl() {
   stop();
 }
 
-void RepositoryControl::start() {
+void RepositoryControl::start(Stamps taken) {
   if (!options_.explicit_orders && !options_.poll) return;
-  // As they are now; what was changed since they were loaded is found changed at the next change only.
-  if (const auto entries = repository::read_repository(directory_))
-    for (const repository::RepositoryEntry& entry : *entries) {
-      bool all = entry.config.has_value();
-      for (const repository::ModelVersion& version : entry.versions) {
-        const auto view = controller_.find(entry.name, std::to_string(version.version));
-        if (view && (*view)->ready)
-          stamps_[{entry.name, version.version}] = repository::stamp_of(entry, version);
-        else
-          all = false;
-      }
-      if (!all) failed_[entry.name] = all_stamps(entry);
-    }
+  stamps_ = std::move(taken);
   const std::lock_guard lock(mutex_);
   running_ = true;
   thread_ = std::thread([this] { run(); });
@@ -154,14 +134,15 @@ void RepositoryControl::look() {
   if (!entries) return options_.warn("the repository cannot be read now: " + entries.error().message);
   std::set<std::string> there;
   for (const repository::RepositoryEntry& entry : *entries) {
+    if (ending_) return;
     there.insert(entry.name);
-    const std::string stamp = all_stamps(entry);
-    const auto failed = failed_.find(entry.name);
-    if (failed != failed_.end() && failed->second == stamp) continue;
+    const std::string stamp = stamp_of_all(entry);
+    const auto failed = stamps_.failed.find(entry.name);
+    if (failed != stamps_.failed.end() && failed->second == stamp) continue;
     bool same = entry.config.has_value();
     for (const repository::ModelVersion& version : entry.versions) {
-      const auto known = stamps_.find({entry.name, version.version});
-      same = same && known != stamps_.end() && known->second == repository::stamp_of(entry, version);
+      const auto known = stamps_.loaded.find({entry.name, version.version});
+      same = same && known != stamps_.loaded.end() && known->second == repository::stamp_of(entry, version);
     }
     const auto views = views_of(entry.name);
     const auto served = std::ranges::count_if(views, &ModelView::ready);
@@ -169,7 +150,7 @@ void RepositoryControl::look() {
     std::vector<ModelId> replaced;
     if (const auto loaded = load_now(entry.name, std::nullopt, replaced); !loaded) {
       options_.warn(entry.name + ": " + loaded.error().message);
-      failed_[entry.name] = stamp;
+      stamps_.failed[entry.name] = stamp;
     }
     end(replaced);
   }
@@ -192,7 +173,7 @@ std::vector<ModelView> RepositoryControl::views_of(const std::string& model) con
 
 void RepositoryControl::take_out(ModelView view, std::string reason, std::vector<ModelId>& replaced) {
   if (view.ready) replaced.push_back(view.id);
-  stamps_.erase({view.name, view.version});
+  stamps_.loaded.erase({view.name, view.version});
   view.ready = false;
   view.left_out = true;
   view.reason = std::move(reason);
@@ -228,13 +209,14 @@ Result<> RepositoryControl::load_now(const std::string& model, const std::option
   }
   Result<> result;
   for (const repository::ModelVersion& version : entry->versions) {
-    const Served served{model, version.version};
+    if (ending_) return fail(ErrorCode::unavailable, "the server is stopping");
+    const std::pair served{model, version.version};
     const std::string label = label_of(model, version.version);
     const std::string stamp = repository::stamp_of(*entry, version);
     const ModelView* const old = view_of(version.version);
     const bool was_ready = old != nullptr && old->ready;
-    if (const auto known = stamps_.find(served);
-        was_ready && !config && known != stamps_.end() && known->second == stamp)
+    if (const auto known = stamps_.loaded.find(served);
+        was_ready && !config && known != stamps_.loaded.end() && known->second == stamp)
       continue;
     std::vector<std::string> notes;
     const auto loaded = load_version(
@@ -242,7 +224,7 @@ Result<> RepositoryControl::load_now(const std::string& model, const std::option
         [&](const std::string& doing) { options_.tell(label + ": " + doing); }, notes);
     for (const std::string& note : notes) options_.warn(label + ": " + note);
     if (loaded) {
-      stamps_[served] = config ? "given: " + stamp : stamp;
+      stamps_.loaded[served] = config ? "given: " + stamp : stamp;
       if (was_ready) replaced.push_back(old->id);
       options_.tell(label + ": ready" + (was_ready ? ", in the place of what was served" : ""));
       continue;
@@ -258,7 +240,7 @@ Result<> RepositoryControl::load_now(const std::string& model, const std::option
     if (result) result = in_context(label, loaded.error());
   }
   if (!result) return result;
-  failed_.erase(model);
+  stamps_.failed.erase(model);
   // Versions that are not wanted any more, once the others serve.
   for (const ModelView& view : before)
     if (std::ranges::find(entry->versions, view.version, &repository::ModelVersion::version) ==
@@ -278,7 +260,7 @@ Result<> RepositoryControl::unload_now(const std::string& model, std::vector<Mod
     if (view.ready) options_.tell(label_of(model, view.version) + ": unloaded");
     take_out(view, "unloaded", replaced);
   }
-  failed_.erase(model);
+  stamps_.failed.erase(model);
   return {};
 }
 

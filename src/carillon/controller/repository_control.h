@@ -6,12 +6,10 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "carillon/base/result.h"
@@ -19,6 +17,7 @@
 #include "carillon/controller/controller.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/controller/service.h"
+#include "carillon/controller/stamps.h"
 
 namespace carillon::controller {
 
@@ -42,15 +41,16 @@ struct RepositoryOptions {
 // they were when it was loaded is not loaded again, but by an order that brings a config.
 class RepositoryControl final : public ModelControl {
  public:
-  // `targets` and `controller`, into which load_models() has brought the repository, outlive it.
+  // `targets` and `controller`, into which load_models() brings the repository, outlive it.
   RepositoryControl(std::filesystem::path directory, std::vector<LoadTarget> targets, Controller& controller,
                     RepositoryOptions options);
   ~RepositoryControl() override;  // stops
   RepositoryControl(const RepositoryControl&) = delete;
   RepositoryControl& operator=(const RepositoryControl&) = delete;
 
-  // After the controller's. Does nothing where neither orders nor polls are wanted.
-  void start();
+  // After the controller's. `taken`: what load_models() has brought. Does nothing where neither orders nor
+  // polls are wanted; orders that come before are `unavailable`.
+  void start(Stamps taken);
   // Before the controller's. Orders that wait are answered `unavailable`. Again: nothing.
   void stop();
 
@@ -64,7 +64,6 @@ class RepositoryControl final : public ModelControl {
     std::optional<std::string> config;
     Done done;
   };
-  using Served = std::pair<std::string, std::int64_t>;  // name and version
 
   void give(Order order);
   void run();
@@ -80,8 +79,7 @@ class RepositoryControl final : public ModelControl {
   const std::vector<LoadTarget> targets_;
   Controller& controller_;
   const RepositoryOptions options_;
-  std::map<Served, std::string> stamps_;       // of what was loaded, the thread's
-  std::map<std::string, std::string> failed_;  // by model, of what could not be loaded: it is not tried again
+  Stamps stamps_;  // the thread's
 
   std::atomic<bool> ending_{false};
   std::mutex mutex_;  // of what follows

@@ -160,6 +160,8 @@ class Service {
   virtual ~Service() = default;
 
   virtual bool ready() const = 0;
+  // Before it is ready for the first time. What find() does not know then may be there soon: `unavailable`.
+  virtual bool loading() const { return false; }
   virtual std::vector<ModelView> models()
       const = 0;  // every entry of the repository, ready or not, in name order
   virtual ModelCounts model_counts() const = 0;
@@ -179,7 +181,7 @@ class Service {
   virtual ServerStatistics statistics() const = 0;
 
   // nullptr: models are what they were at the start.
-  virtual ModelControl* control() { return nullptr; }
+  virtual ModelControl* control() const { return nullptr; }
 };
 
 }  // namespace carillon::controller

@@ -324,10 +324,10 @@ RepositoryOptions orders(std::vector<std::string>* said = nullptr) {
 
 TEST_P(ServingTest, ModelsChangeWhileTheyServe) {
   write_three();
-  load();
+  const LoadReport loaded = load();
   RepositoryControl control(root, {target}, *controller, orders());
   controller->start();
-  control.start();
+  control.start(loaded.stamps);
   std::atomic<bool> ended{false};
   std::atomic<int> answers{0};
   std::vector<std::thread> clients;
@@ -363,10 +363,10 @@ TEST_P(ServingTest, ModelsChangeWhileTheyServe) {
 
 TEST_P(ServingTest, WhatCannotBeLoadedLeavesWhatServes) {
   write_three();
-  load();
+  const LoadReport loaded = load();
   RepositoryControl control(root, {target}, *controller, orders(&said));
   controller->start();
-  control.start();
+  control.start(loaded.stamps);
   write("a/1/model.onnx", "no model");
   EXPECT_EQ(ordered(control, "a", true).error().code, ErrorCode::invalid_argument);
   expect_right(infer("a", 1).get(), 1);
@@ -387,25 +387,40 @@ TEST_P(ServingTest, WhatCannotBeLoadedLeavesWhatServes) {
   EXPECT_FALSE(said.empty());
 }
 
+// Files that change between their loading and the start are taken for what they are: changed.
+TEST_P(ServingTest, WhatChangesWhileTheServerStartsIsLoadedAgain) {
+  write_three();
+  const LoadReport loaded = load();
+  write("a/1/model.onnx", linear_model(in_width, out_width, 7));
+  RepositoryControl control(root, {target}, *controller, orders());
+  EXPECT_EQ(ordered(control, "a", true).error().code, ErrorCode::unavailable) << "it has not started";
+  EXPECT_FALSE((*controller->find("a", ""))->ready) << "nothing is before the controller runs";
+  controller->start();
+  control.start(loaded.stamps);
+  expect_right(infer("a", 1).get(), 1);
+  ASSERT_TRUE(ordered(control, "a", true));
+  expect_right(infer("a", 1).get(), 7);
+}
+
 // Without the mode nothing is taken; and a control that nobody wants has no thread.
 TEST_P(ServingTest, OrdersAreTakenWhereTheyAreWanted) {
   write_three();
-  load();
+  const LoadReport loaded = load();
   RepositoryOptions none = orders();
   none.explicit_orders = false;
   RepositoryControl control(root, {target}, *controller, none);
   controller->start();
-  control.start();
+  control.start(loaded.stamps);
   EXPECT_EQ(ordered(control, "a", true).error().code, ErrorCode::unavailable);
 }
 
 // A call that holds an old version is answered, and the version ends after it.
 TEST_P(ServingTest, AModelThatGoesAnswersWhatItHas) {
   write_three();
-  load();
+  const LoadReport loaded = load();
   RepositoryControl control(root, {target}, *controller, orders());
   controller->start();
-  control.start();
+  control.start(loaded.stamps);
   const ModelId old = (*controller->find("a", ""))->id;
   std::vector<std::future<InferAnswer>> waiting;
   for (std::uint64_t i = 0; i < 30; ++i) waiting.push_back(infer("a", 2, Duration{0}, i));

@@ -24,6 +24,7 @@ Commons::Commons(const CommonsOptions& with)
 
 Result<> server_ready(const controller::Service& service, const Commons& commons) {
   if (commons.draining) return fail(ErrorCode::unavailable, "the server is going away");
+  if (service.loading()) return fail(ErrorCode::unavailable, "the server is still loading its models");
   if (!service.ready()) return fail(ErrorCode::unavailable, "the server is not ready");
   if (!commons.options.strict_readiness) return {};
   const controller::ModelCounts models = service.model_counts();
@@ -32,7 +33,9 @@ Result<> server_ready(const controller::Service& service, const Commons& commons
                                             std::to_string(models.broken + models.ready) +
                                             " models are not ready, '" + models.a_broken_one +
                                             "' for one; /v2/repository/index says why");
-  if (models.ready == 0) return fail(ErrorCode::unavailable, "there are no models to serve");
+  // Where orders may bring some later an empty server is one to send orders to.
+  if (models.ready == 0 && service.control() == nullptr)
+    return fail(ErrorCode::unavailable, "there are no models to serve");
   return {};
 }
 

@@ -118,7 +118,9 @@ class InferenceService final : public AnsweringService {
         "ModelReady", [&service](const auto& request) -> Result<ModelReadyResponse> {
           // As Triton has it, a model that is not there is not ready: clients ask this to wait for one.
           const auto view = service.find(request.name(), request.version());
-          if (!view && view.error().code != ErrorCode::not_found) return std::unexpected(view.error());
+          if (!view && view.error().code != ErrorCode::not_found &&
+              view.error().code != ErrorCode::unavailable)
+            return std::unexpected(view.error());
           ModelReadyResponse response;
           response.set_ready(view && (*view)->ready);
           return response;

@@ -212,7 +212,7 @@ class InferStream final : public RawService::StreamReactor {
     for (const std::string& name : exchange->request.unheeded) door_.commons.unheeded.tell(name);
     const auto ticket = door_.service.submit(
         std::move(exchange->request.call), [this, exchange](controller::InferAnswer answer) mutable {
-          door_.answers.post([this, exchange = std::move(exchange), answer = std::move(answer)]() mutable {
+          door_.answers.post([this, exchange = exchange, answer = std::move(answer)]() mutable {
             send(exchange, std::move(answer));
           });
         });

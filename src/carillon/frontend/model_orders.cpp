@@ -72,6 +72,8 @@ Result<ModelOrder> order_of(const inference::RepositoryModelUnloadRequest& reque
 
 void carry_out(controller::Service& service, ModelOrder order, controller::ModelControl::Done done) {
   controller::ModelControl* const control = service.control();
+  if (control == nullptr && service.loading())
+    return done(fail(ErrorCode::unavailable, "the server is still loading its models"));
   if (control == nullptr)
     return done(std::unexpected(no_loading(order.loads ? "loading models" : "unloading models")));
   if (order.loads)

@@ -150,14 +150,14 @@ constexpr Format others[] = {
 
 // Where a version's file is, in one of the formats that are served: ONNX, else OpenVINO's IR.
 Result<fs::path> find_file(const fs::path& folder, const std::string& name, const fs::path& root) {
-  const fs::path file = folder / name;
+  fs::path file = folder / name;
   std::error_code error;
   if (name != default_file || fs::symlink_status(file, error).type() != fs::file_type::not_found) {
     if (auto ok = check_file(file, root); !ok) return std::unexpected(ok.error());
     // What OpenVINO's IR has its weights in.
     if (file.extension() != ".xml") return file;
   }
-  const fs::path ir = file.extension() == ".xml" ? file : folder / "model.xml";
+  fs::path ir = file.extension() == ".xml" ? file : folder / "model.xml";
   if (fs::symlink_status(ir, error).type() != fs::file_type::not_found) {
     for (const fs::path& part : {ir, fs::path(ir).replace_extension(".bin")})
       if (auto ok = check_file(part, root); !ok) return std::unexpected(ok.error());

@@ -80,7 +80,7 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   view.version = version.version;
   view.config = model->config;
   view.reason = model->second_engine;
-  lane->add_model(std::move(view), *model->compiled, *info);
+  lane->add_model(std::move(view), *model->compiled.front(), *info);
   lane->add_worker(std::move(*worker));
   lane->start();
   return lane;

@@ -6,22 +6,27 @@
 #include <fmt/format.h>
 
 #include "carillon/controller/model_loader.h"
+#include "carillon/repository/repository.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::server {
 
-Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& options,
-                                                        std::unique_ptr<schedule::Scheduler> scheduler,
-                                                        const DeviceGroup& devices, const Clock& clock) {
-  std::unique_ptr<WholeServer> server(new WholeServer);
-  server->controller_ =
-      std::make_unique<controller::Controller>(std::move(scheduler), options.controller, clock);
-  controller::Controller& controller = *server->controller_;
+WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Scheduler> scheduler,
+                         const DeviceGroup& devices, const Clock& clock)
+    : options_(std::move(options)),
+      devices_(devices),
+      clock_(clock),
+      controller_(
+          std::make_unique<controller::Controller>(std::move(scheduler), options_.controller, clock)) {}
+
+Result<> WholeServer::start() {
+  controller::Controller& controller = *controller_;
+  const WholeOptions& options = options_;
   std::vector<std::unique_ptr<worker::Worker>> workers;
   std::vector<controller::LoadTarget> targets;
-  for (std::size_t i = 0; i < devices.devices.size(); ++i) {
-    const Device& device = devices.devices[i];
-    auto worker = worker::make_worker(device.worker, clock,
+  for (std::size_t i = 0; i < devices_.devices.size(); ++i) {
+    const Device& device = devices_.devices[i];
+    auto worker = worker::make_worker(device.worker, clock_,
                                       controller.results(DeviceId{static_cast<std::uint32_t>(i)}));
     if (!worker) return in_context("device " + std::to_string(i), worker.error());
     for (const std::string& note : (*worker)->notes()) options.tell(fmt::format("device {}: {}", i, note));
@@ -32,7 +37,7 @@ Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& opti
                        .worker = worker->get(),
                        .second = device.second.get(),
                        .threads = device.worker.exec_threads,
-                       .like_the_last = devices.like_the_last[i],
+                       .like_the_last = devices_.like_the_last[i],
                        .stop_cost = options.stop_cost});
     workers.push_back(std::move(*worker));
   }
@@ -44,6 +49,10 @@ Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& opti
                              progress.model, progress.doing));
   };
   const bool orders = options.control == ModelControlMode::explicit_orders;
+  for (const std::string& name : options.load)
+    if (name != "*")
+      if (const auto there = repository::read_entry(options.models, name); !there)
+        return in_context("--load-model", there.error());
   if (orders && std::ranges::find(options.load, "*") == options.load.end())
     loading.wanted = [&](const std::string& model) {
       return std::ranges::find(options.load, model) != options.load.end();
@@ -51,26 +60,23 @@ Result<std::unique_ptr<WholeServer>> WholeServer::start(const WholeOptions& opti
   auto loaded = controller::load_models(options.models, targets, controller, loading);
   if (!loaded) return std::unexpected(loaded.error());
   for (const std::string& note : loaded->notes) options.warn(note);
-  if (loading.wanted)
-    for (const std::string& name : options.load)
-      if (!controller.find(name, "")) return in_context("--load-model", controller.find(name, "").error());
   for (std::size_t i = 0; i < workers.size(); ++i)
-    controller.add_worker(std::move(workers[i]), devices.devices[i].description);
+    controller.add_worker(std::move(workers[i]), devices_.devices[i].description);
   if (options.control != ModelControlMode::none) {
     controller::RepositoryOptions following{.explicit_orders = orders,
                                             .poll = orders ? std::nullopt : std::optional(options.poll),
                                             .seeds = {.profile = nullptr, .aside = true},
                                             .tell = options.tell,
                                             .warn = options.warn};
-    server->control_ = std::make_unique<controller::RepositoryControl>(options.models, std::move(targets),
-                                                                       controller, std::move(following));
-    controller.set_control(server->control_.get());
+    control_ = std::make_unique<controller::RepositoryControl>(options.models, std::move(targets), controller,
+                                                               std::move(following));
+    controller.set_control(control_.get());
   }
   controller.start();
-  if (server->control_ != nullptr) server->control_->start();
-  server->ready_ = loaded->ready;
-  server->models_ = loaded->ready + loaded->not_ready;
-  return server;
+  if (control_ != nullptr) control_->start(std::move(loaded->stamps));
+  ready_ = loaded->ready;
+  models_ = loaded->ready + loaded->not_ready;
+  return {};
 }
 
 std::vector<DeviceId> WholeServer::stop() {

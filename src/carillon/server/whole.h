@@ -41,14 +41,15 @@ struct WholeOptions {
 };
 
 // All models of a repository on all devices, under one scheduler: one controller, a worker for each device.
-// They are compiled, seeded and serving when this returns.
 class WholeServer {
  public:
   // `devices` and `clock` outlive the server, and the workers that it leaves behind.
-  static Result<std::unique_ptr<WholeServer>> start(const WholeOptions& options,
-                                                    std::unique_ptr<schedule::Scheduler> scheduler,
-                                                    const DeviceGroup& devices, const Clock& clock);
+  WholeServer(WholeOptions options, std::unique_ptr<schedule::Scheduler> scheduler,
+              const DeviceGroup& devices, const Clock& clock);
 
+  // Makes the workers, compiles and seeds the models, and serves them when it returns. Once.
+  Result<> start();
+  // Already before start(): it is not ready then, and says so of every model that is not there yet.
   controller::Service& service() { return *controller_; }
   std::size_t ready() const { return ready_; }    // models
   std::size_t models() const { return models_; }  // that could not be loaded included
@@ -57,8 +58,9 @@ class WholeServer {
   std::vector<DeviceId> stop();
 
  private:
-  WholeServer() = default;
-
+  const WholeOptions options_;
+  const DeviceGroup& devices_;
+  const Clock& clock_;
   std::unique_ptr<controller::Controller> controller_;
   std::unique_ptr<controller::RepositoryControl> control_;  // ends before it
   std::size_t ready_ = 0;

@@ -59,7 +59,7 @@ class CpuProbe final : public InterferenceProbe {
         tell("left out: " + name + ": " + lane.error().message);
         continue;
       }
-      const auto& compiled = *(*lane)->model.compiled;
+      const auto& compiled = *(*lane)->model.compiled.front();
       if (compiled.time_varies()) {
         tell("left out: " + name + ": its time depends on the input");
         continue;

@@ -161,7 +161,7 @@ TEST_F(OpenVinoTold, ARunThatFailsIsNotTheDevices) {
   const auto model = compile();
   ASSERT_TRUE(model) << model.error().message;
   told_.run = "division by zero";
-  alignas(64) std::array<std::byte, 64 * 40> bytes{};
+  alignas(64) std::array<std::byte, 2560> bytes{};
   const std::byte* const in[] = {bytes.data()};
   std::byte* const out[] = {bytes.data()};
   const auto ran = (*model)->plan(1)->run({0, 1}, {.inputs = in, .outputs = out}, {});

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "carillon/repository/repository.h"
+
+namespace carillon::controller {
+
+// What of a repository was taken in, as texts that change when its files do (repository::stamp_of()).
+struct Stamps {
+  std::map<std::pair<std::string, std::int64_t>, std::string> loaded;  // by name and version
+  // Of all of a model's versions, where not every one could be loaded: it is not tried again as it is.
+  std::map<std::string, std::string> failed;
+};
+
+std::string stamp_of_all(const repository::RepositoryEntry& entry);
+
+}  // namespace carillon::controller
