@@ -1,5 +1,6 @@
 #include "carillon/frontend/answers.h"
 
+#include "carillon/frontend/classification.h"
 #include "carillon/frontend/tensors.h"
 
 namespace carillon::frontend {
@@ -21,6 +22,12 @@ Result<> check_answer(const controller::ModelView& model, const controller::Infe
   if (!answer.call)
     return fail(ErrorCode::internal, "model '" + model.name + "' gave an answer without outputs");
   return check_outputs(model.config, *answer.call);
+}
+
+Result<> finish_outputs(const repository::ModelConfig& config, const InferRequest& request,
+                        controller::InferCall& call) {
+  classify_outputs(config, request, call);
+  return share_outputs(config, request, call);
 }
 
 }  // namespace carillon::frontend

@@ -110,8 +110,8 @@ class InferReactor final : public grpc::ServerUnaryReactor {
                 std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
       return Finish(status_of(checked.error()));
     }
-    if (const auto shared = share_outputs(view_->config, request_, *answer.call); !shared)
-      return Finish(status_of(shared.error()));
+    if (const auto finished = finish_outputs(view_->config, request_, *answer.call); !finished)
+      return Finish(status_of(finished.error()));
     try {
       inference::ModelInferResponse response;
       write_infer_grpc(*view_, request_, *answer.call, response);

@@ -266,7 +266,7 @@ class InferStream final : public RawService::StreamReactor {
     inference::ModelStreamInferResponse response;
     try {
       auto good = check_answer(view, answer);
-      if (good) good = share_outputs(view.config, exchange->request, *answer.call);
+      if (good) good = finish_outputs(view.config, exchange->request, *answer.call);
       if (good) {
         write_infer_grpc(view, exchange->request, *answer.call, *response.mutable_infer_response());
       } else {

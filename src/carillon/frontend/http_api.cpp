@@ -38,8 +38,8 @@ HttpReply answer_reply(const controller::ModelView& model, const InferRequest& r
           std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
     return reply;
   }
-  if (const auto shared = share_outputs(model.config, request, *answer.call); !shared)
-    return error_reply(shared.error());
+  if (const auto finished = finish_outputs(model.config, request, *answer.call); !finished)
+    return error_reply(finished.error());
   auto body = write_infer_json(model, request, *answer.call);
   HttpReply reply{.may_pack = true};
   if (body.binary) {

@@ -6,6 +6,7 @@
 
 #include "infer.pb.h"
 
+#include "carillon/frontend/classification.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"
 
@@ -211,10 +212,14 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
     auto part = shared_part("output '" + output.name().substr(0, 128) + "'", output, around);
     if (!part) return std::unexpected(std::move(part.error()));
     how.shared = std::move(*part);
-    if (const auto it = output.parameters().find("classification");
-        it != output.parameters().end() && it->second.int64_param() != 0)
-      return fail(ErrorCode::unsupported,
-                  "output '" + output.name() + "' asks for classification, which is not supported");
+    if (const auto it = output.parameters().find("classification"); it != output.parameters().end()) {
+      if (it->second.parameter_choice_case() != inference::InferParameter::kInt64Param)
+        return invalid("output '" + output.name().substr(0, 128) +
+                       "': 'classification' must be an int64_param: how many classes to answer");
+      const auto classes = classes_asked_for(output.name(), it->second.int64_param());
+      if (!classes) return std::unexpected(classes.error());
+      how.classes = *classes;
+    }
     if (auto chosen = choose_output(model.config, output.name(), std::move(how), request.outputs); !chosen)
       return std::unexpected(std::move(chosen.error()));
   }
@@ -239,8 +244,11 @@ void write_infer_grpc(const controller::ModelView& model, const InferRequest& re
     const auto& spec = model.config.outputs[index];
     auto& output = *response.add_outputs();
     output.set_name(spec.name);
-    output.set_datatype(std::string(graph::kserve_name(spec.type)));
-    for (const auto extent : output_shape(model.config, index, call)) output.add_shape(extent);
+    const bool classes = choice.classes > 0;
+    output.set_datatype(std::string(graph::kserve_name(classes ? graph::DataType::string : spec.type)));
+    for (const auto extent :
+         classes ? class_shape(model.config, choice, call) : output_shape(model.config, index, call))
+      output.add_shape(extent);
     if (choice.shared) {
       response.add_raw_output_contents();  // clients count the entries
       continue;

@@ -22,7 +22,7 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
                                       TimePoint transport_deadline, const Surroundings& around = {});
 
 // Fills `response`; the data goes into raw_output_contents, one entry an output (an empty one where it is in
-// shared memory). Requires outputs that passed check_outputs() and share_outputs().
+// shared memory). Requires outputs that passed check_outputs() and finish_outputs().
 void write_infer_grpc(const controller::ModelView& model, const InferRequest& request,
                       const controller::InferCall& call, inference::ModelInferResponse& response);
 

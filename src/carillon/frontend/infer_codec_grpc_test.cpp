@@ -91,8 +91,10 @@ TEST(InferGrpc, RefusesWithAReason) {
       {"inputs { name: 'x' parameters { key: 'shared_memory_region' value { string_param: 'r' } } }",
        "inputs[0]: shared_memory_region is given without"},
       {typed + "outputs { name: 'z' }", "no output 'z'"},
-      {typed + "outputs { name: 'y' parameters { key: 'classification' value { int64_param: 2 } } }",
-       "classification"},
+      {typed + "outputs { name: 'y' parameters { key: 'classification' value { int64_param: -2 } } }",
+       "'classification' is -2"},
+      {typed + "outputs { name: 'y' parameters { key: 'classification' value { bool_param: true } } }",
+       "must be an int64_param"},
       {typed + "parameters { key: 'timeout' value { int64_param: -5 } }", "'timeout' is -5"},
       {typed + "parameters { key: 'timeout' value { } }", "'timeout' has no value"},
   };

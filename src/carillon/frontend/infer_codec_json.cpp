@@ -11,6 +11,7 @@
 #include <simdjson.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/frontend/classification.h"
 #include "carillon/frontend/json_check.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"
@@ -501,12 +502,9 @@ class RequestReader {
         Once once(place);
         for (const auto [parameter_name, parameter_value] : *parameters) {
           const auto parameter = json_parameter(parameter_value);
-          if (parameter_name == "classification") {
-            if (parameter == ParameterValue{std::int64_t{0}}) continue;
-            return fail(ErrorCode::unsupported, place + " asks for classification, which is not supported");
-          }
+          const bool classifies = parameter_name == "classification";
           const bool of_memory = SharedParameters::heeds(parameter_name);
-          if (parameter_name != "binary_data" && !of_memory) {
+          if (parameter_name != "binary_data" && !of_memory && !classifies) {
             note_unheeded(request_.unheeded, parameter_name);
             continue;
           }
@@ -517,6 +515,15 @@ class RequestReader {
           if (of_memory) {
             if (auto set = shared.set(parameter_name, *parameter); !set)
               return in_context(place, set.error());
+            continue;
+          }
+          if (classifies) {
+            const auto* const number = std::get_if<std::int64_t>(&*parameter);
+            if (number == nullptr)
+              return wrong_kind(place + ".parameters.classification", parameter_value, "a whole number");
+            const auto classes = classes_asked_for(name.value_or(""), *number);
+            if (!classes) return in_context(place, classes.error());
+            how.classes = *classes;
             continue;
           }
           const auto given = as_bool(parameter_name, *parameter);

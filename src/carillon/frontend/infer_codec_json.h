@@ -21,11 +21,11 @@ inline constexpr std::size_t longest_json = std::size_t{64} << 20;
 //
 // `json_size` is the header Inference-Header-Content-Length; without it all of the body is JSON. JSON data
 // may be flat or nested as the shape says; numbers must fit the datatype (NaN, Infinity and -Infinity are
-// taken, as Triton takes them), FP16 too, which Triton refuses; BF16 comes as blobs only. Nothing of `body` is referred to
-// afterwards: each blob was copied once, and so were inputs in shared memory. Safe from any thread; cost
-// linear in the body and what it refers to. Errors (invalid_argument; unsupported: BYTES, classification;
-// resource_exhausted: no room for inputs in shared memory) name the tensor, what was given and what would be
-// right.
+// taken, as Triton takes them), FP16 too, which Triton refuses; BF16 comes as blobs only. Nothing of `body`
+// is referred to afterwards: each blob was copied once, and so were inputs in shared memory. Safe from any
+// thread; cost linear in the body and what it refers to. Errors (invalid_argument; unsupported: BYTES,
+// classification; resource_exhausted: no room for inputs in shared memory) name the tensor, what was given
+// and what would be right.
 Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
                                       std::optional<std::size_t> json_size, TimePoint arrival,
                                       const Surroundings& around = {});
@@ -37,7 +37,7 @@ struct InferResponseBody {
   bool binary = false;                            // an output is a blob (perhaps an empty one)
 };
 
-// Requires outputs that passed check_outputs() and share_outputs(); of those in shared memory there is no
+// Requires outputs that passed check_outputs() and finish_outputs(); of those in shared memory there is no
 // data here, and nothing says that they are there, as Triton has it. NaN and the infinities are written NaN,
 // Infinity and -Infinity, which JSON proper does not have but most parsers read.
 InferResponseBody write_infer_json(const controller::ModelView& model, const InferRequest& request,

@@ -6,9 +6,11 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "carillon/frontend/classification.h"
 #include "carillon/frontend/infer_codec_json.h"
 #include "carillon/frontend/tensors.h"
 #include "carillon/graph/plain/number.h"
@@ -18,6 +20,15 @@ namespace {
 
 void append_text(std::string& out, std::string_view text) {
   out += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void append_texts(std::string& out, const std::vector<std::string_view>& texts) {
+  bool first = true;
+  for (const std::string_view text : texts) {
+    if (!first) out += ',';
+    first = false;
+    append_text(out, text);
+  }
 }
 
 template <typename T>
@@ -108,8 +119,12 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
     out += first ? "{\"name\":" : ",{\"name\":";
     first = false;
     append_text(out, spec.name);
-    out += ",\"datatype\":\"" + std::string(graph::kserve_name(spec.type)) + "\",\"shape\":";
-    out += graph::to_text(output_shape(model.config, index, call));
+    const bool classes = choice.classes > 0;
+    out += ",\"datatype\":\"";
+    out += graph::kserve_name(classes ? graph::DataType::string : spec.type);
+    out += "\",\"shape\":";
+    out += graph::to_text(classes ? class_shape(model.config, choice, call)
+                                  : output_shape(model.config, index, call));
     if (choice.shared) {
       out += '}';
     } else if (choice.binary) {
@@ -118,7 +133,10 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
       body.binary = true;
     } else {
       out += ",\"data\":[";
-      append_data(out, spec.type, bytes);
+      if (classes)
+        append_texts(out, class_texts(bytes));
+      else
+        append_data(out, spec.type, bytes);
       out += "]}";
     }
   }

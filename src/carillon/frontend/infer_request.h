@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@ struct OutputChoice {
   std::size_t index = 0;  // into ModelConfig::outputs
   bool binary = false;    // as a blob behind the JSON; no meaning over gRPC, which always sends raw bytes
   std::optional<SharedPart> shared;  // goes there, and not into the answer
+  std::int64_t classes = 0;  // so many of its largest values as text (classification.h); 0: its values
 };
 
 // What a request may lean on beside its message.

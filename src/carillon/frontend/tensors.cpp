@@ -273,7 +273,7 @@ Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config
 Result<> check_shared_outputs(const repository::ModelConfig& config, const InferRequest& request) {
   if (!request.call->extents.empty()) return {};
   for (const OutputChoice& choice : request.outputs)
-    if (choice.shared)
+    if (choice.shared && choice.classes == 0)  // how long texts are is known when they are made
       if (auto fits = check_part(config, choice,
                                  elements_of(output_shape(config, choice.index, *request.call)) *
                                      graph::size_of(config.outputs[choice.index].type));

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,8 +39,11 @@ struct ModelConfig {
   std::vector<std::int64_t> lengths;  // parameter lengths: extents of what varies; ascending, often empty
   bool padding = false;  // parameter padding: a request may be padded with zeros to the next of `lengths`
   std::string mask;      // parameter mask: the input that is 1 where a request is, 0 where it is padded
-  std::string file{default_file};    // default_model_filename
-  std::string serialized;            // the inference.ModelConfig message, completed, for the config endpoints
+  std::string file{default_file};  // default_model_filename
+  std::string serialized;          // the inference.ModelConfig message, completed, for the config endpoints
+  // By output: the file of its classes' names (label_filename), and, once it was read, these.
+  std::map<std::string, std::string> label_files;
+  std::shared_ptr<const std::map<std::string, std::vector<std::string>>> labels;
   std::vector<std::string> ignored;  // fields that the file sets and we do not heed, in words
   // Neither a batch size nor inputs are given: whether the model batches is for its file to say (it does if
   // it cannot be imported without a batch), and complete_config() sets max_batch_size.

@@ -233,8 +233,7 @@ Result<> read_tensors(const Message& message, ModelConfig& config) {
     auto spec = tensor_spec(output, batched, "output");
     if (!spec) return std::unexpected(spec.error());
     if (!names.insert(spec->name).second) return invalid("output '" + spec->name + "' is there twice");
-    if (!output.label_filename().empty())
-      config.ignored.push_back("output '" + spec->name + "': label_filename: labels are not read");
+    if (!output.label_filename().empty()) config.label_files[spec->name] = output.label_filename();
     config.outputs.push_back(std::move(*spec));
   }
   return {};

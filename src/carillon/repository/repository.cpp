@@ -4,7 +4,11 @@
 #include <charconv>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <set>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -16,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t largest_config = 1 << 20;  // bytes of a config.pbtxt
+constexpr std::size_t largest_config = 1 << 20;   // bytes of a config.pbtxt
+constexpr std::size_t largest_labels = 16 << 20;  // bytes of a file of labels
 constexpr std::size_t longest_name = 255;
 
 // The name with whatever is not printable ASCII as \xNN, for a name that is not text.
@@ -58,19 +63,23 @@ Result<> check_file(const fs::path& path, const fs::path& root) {
   return {};
 }
 
+Result<std::string> read_text(const fs::path& file, const fs::path& root, std::size_t longest) {
+  if (auto ok = check_file(file, root); !ok) return std::unexpected(ok.error());
+  std::ifstream in(file, std::ios::binary);
+  std::string text(longest + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) return invalid(file.string() + " cannot be read");
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (text.size() > longest)
+    return invalid(file.string() + " is longer than " + std::to_string(longest) + " bytes");
+  return text;
+}
+
 // The text of config.pbtxt, empty where there is none.
 Result<std::string> read_config_text(const fs::path& file, const fs::path& root) {
   std::error_code error;
   if (fs::symlink_status(file, error).type() == fs::file_type::not_found) return std::string();
-  if (auto ok = check_file(file, root); !ok) return std::unexpected(ok.error());
-  std::ifstream in(file, std::ios::binary);
-  std::string text(largest_config + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) return invalid(file.string() + " cannot be read");
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  if (text.size() > largest_config)
-    return invalid(file.string() + " is longer than " + std::to_string(largest_config) + " bytes");
-  return text;
+  return read_text(file, root, largest_config);
 }
 
 // The version that a folder's name stands for: a positive integer, as one writes it; else 0.
@@ -173,6 +182,28 @@ Result<fs::path> find_file(const fs::path& folder, const std::string& name, cons
   return missing ? Result<fs::path>(file) : std::unexpected(missing.error());
 }
 
+// The files that label_filename names, in the model's folder: a line for each class.
+Result<> read_labels(const fs::path& folder, const fs::path& root, ModelConfig& config) {
+  std::map<std::string, std::vector<std::string>> labels;
+  for (const auto& [output, name] : config.label_files) {
+    const std::string where = "output '" + output + "': label_filename";
+    if (fs::path(name).is_absolute() || name.find('\0') != std::string::npos)
+      return invalid(where + ": '" + escaped(name) + "' must be a file in the model's folder");
+    const auto text = read_text(folder / name, root, largest_labels);
+    if (!text) return in_context(where, text.error());
+    std::vector<std::string>& lines = labels[output];
+    std::istringstream in(*text);
+    for (std::string line; std::getline(in, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      lines.push_back(std::move(line));
+    }
+  }
+  if (!labels.empty())
+    config.labels =
+        std::make_shared<const std::map<std::string, std::vector<std::string>>>(std::move(labels));
+  return {};
+}
+
 // All that can go wrong in one model's folder.
 Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, const fs::path& root,
                                const std::optional<std::string>& config,
@@ -196,6 +227,7 @@ Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, 
     if (!file) return std::unexpected(file.error());
     versions.push_back({version, *file});
   }
+  if (auto read = read_labels(folder, root, parsed->config); !read) return std::unexpected(read.error());
   return std::move(parsed->config);
 }
 
@@ -260,7 +292,12 @@ Result<RepositoryEntry> read_entry(const fs::path& directory, const std::string&
 std::string stamp_of(const RepositoryEntry& entry, const ModelVersion& version) {
   constexpr int most = 10'000;
   std::string out = version.file.filename().string() + "|";
-  if (entry.config) out += entry.config->serialized;
+  if (entry.config) {
+    out += entry.config->serialized;
+    if (entry.config->labels != nullptr)
+      for (const auto& [output, labels] : *entry.config->labels)
+        for (const std::string& label : labels) out += "|" + label;
+  }
   std::vector<std::string> files;
   std::error_code error;
   for (fs::directory_iterator at(version.file.parent_path(), error), end; !error && at != end;

@@ -37,8 +37,8 @@ Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path
 Result<RepositoryEntry> read_entry(const std::filesystem::path& directory, const std::string& name,
                                    const std::optional<std::string>& config = std::nullopt);
 
-// What a version is made of, in a text that changes when any of it does: the config, and names, sizes and
-// times of all files in the version's folder (of 10,000 at most).
+// What a version is made of, in a text that changes when any of it does: the config, labels, and names, sizes
+// and times of all files in the version's folder (of 10,000 at most).
 std::string stamp_of(const RepositoryEntry& entry, const ModelVersion& version);
 
 }  // namespace carillon::repository

@@ -537,6 +537,32 @@ TEST_F(RepositoryTest, OneBadModelDoesNotSpoilTheOthers) {
   EXPECT_TRUE(entries[1].config.has_value());
 }
 
+TEST_F(RepositoryTest, LabelsAreALineForEachClass) {
+  const auto config = [](const std::string& file) {
+    return "output { name: 'y' data_type: TYPE_FP32 dims: [ 3 ] label_filename: '" + file + "' }";
+  };
+  write("m/1/model.onnx");
+  write("m/config.pbtxt", config("names.txt"));
+  write("m/names.txt", "cat\r\na dog\n\nlast");
+  const auto entries = read();
+  ASSERT_TRUE(entries[0].config.has_value()) << entries[0].config.error().message;
+  EXPECT_EQ(entries[0].config->labels->at("y"), (std::vector<std::string>{"cat", "a dog", "", "last"}));
+  const std::string before = stamp_of(entries[0], entries[0].versions[0]);
+  write("m/names.txt", "other");
+  const auto changed = read();
+  EXPECT_NE(stamp_of(changed[0], changed[0].versions[0]), before);
+
+  write("m/config.pbtxt", config("nothing.txt"));
+  EXPECT_NE(error().find("output 'y': label_filename"), std::string::npos) << error();
+  std::ofstream(base / "secret") << "secret";
+  write("m/config.pbtxt", config("../../secret"));
+  EXPECT_NE(error().find("leads out of the repository"), std::string::npos) << error();
+  write("m/config.pbtxt", config("/etc/passwd"));
+  EXPECT_NE(error().find("must be a file in the model's folder"), std::string::npos) << error();
+  write("m/config.pbtxt", config("1"));
+  EXPECT_NE(error().find("not a regular file"), std::string::npos) << error();
+}
+
 TEST_F(RepositoryTest, LinksLeadNowhereOutside) {
   fs::create_directories(base / "outside/1");
   std::ofstream(base / "outside/1/model.onnx") << "secret";
