@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -35,9 +36,10 @@ def free_addresses(count: int) -> list[str]:
             probe.close()
 
 
-def is_ready(address: str) -> bool:
+def is_ready(address: str, tls: ssl.SSLContext | None = None) -> bool:
+    scheme = "https" if tls else "http"
     try:
-        with urllib.request.urlopen(f"http://{address}/v2/health/ready", timeout=5) as response:
+        with urllib.request.urlopen(f"{scheme}://{address}/v2/health/ready", timeout=5, context=tls) as response:
             return response.status == 200
     except (urllib.error.URLError, OSError):
         return False
@@ -82,8 +84,10 @@ def write_profile(file: Path, models: tuple[str, ...], overhead_ms: int) -> Path
 
 
 @contextlib.contextmanager
-def serving(program: Path, models: Path, log_path: Path, *options: str, page_cache: str = "256 MiB"):
-    """A server that is ready; it must still be there at the end, and stop when told to."""
+def serving(program: Path, models: Path, log_path: Path, *options: str, page_cache: str = "256 MiB",
+            tls: ssl.SSLContext | None = None):
+    """A server that is ready; it must still be there at the end, and stop when told to. `tls`: a client's, where it
+    speaks TLS."""
     http, grpc, metrics = free_addresses(3)
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -92,7 +96,7 @@ def serving(program: Path, models: Path, log_path: Path, *options: str, page_cac
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     try:
         limit = time.monotonic() + 300
-        while not is_ready(http):
+        while not is_ready(http, tls):
             status = process.poll()
             if status is not None or time.monotonic() > limit:
                 pytest.fail(f"the server {'is not ready' if status is None else f'ended with {status}'}:\n"

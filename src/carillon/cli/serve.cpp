@@ -20,6 +20,7 @@
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/headroom.h"
 #include "carillon/cli/preempt_option.h"
+#include "carillon/cli/safety_options.h"
 #include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
 #include "carillon/frontend/frontend.h"
@@ -42,6 +43,7 @@ struct Arguments {
   std::string http = "0.0.0.0:8000";
   std::string grpc = "0.0.0.0:8001";
   std::string metrics = "0.0.0.0:8002";
+  SafetyArguments safety;
   std::string profile;
   std::string plan;
   int plan_device = 0;
@@ -172,6 +174,7 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
   doors.stop_grace = from_ms(arguments.drain_s * 1000);
   doors.log = [](const std::string& text) { spdlog::warn("{}", text); };
   doors.log_control = log_control();
+  if (auto safe = secure(arguments.safety, doors); !safe) return std::unexpected(safe.error());
   return doors;
 }
 
@@ -188,8 +191,8 @@ Result<Doors> open_doors(controller::Service& service, const Arguments& argument
 
 std::string ports_text(const frontend::Frontend& frontend) {
   const frontend::Ports ports = frontend.ports();
-  return fmt::format("HTTP port {}, gRPC port {}, metrics port {} (0: off)", ports.http, ports.grpc,
-                     ports.metrics);
+  return fmt::format("HTTP port {}, gRPC port {}, metrics port {} (0: off){}", ports.http, ports.grpc,
+                     ports.metrics, ports.admin != 0 ? fmt::format(", admin port {}", ports.admin) : "");
 }
 
 // Waits until it is told to stop, and closes the doors.
@@ -258,7 +261,7 @@ int run(const Arguments& arguments) {
   if (auto room = enough_threads(threads_of_frontends(arguments), "the server"); !room)
     return complain(exit_failure, room.error());
   std::signal(SIGPIPE, SIG_IGN);
-  const SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
+  SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
   static const SteadyClock clock;  // outlives the threads of a device that hangs to the end
   auto scheduler = schedule::make_scheduler(arguments.scheduler, environment_of(arguments));
   if (!scheduler) return complain(exit_usage, scheduler.error());
@@ -266,6 +269,8 @@ int run(const Arguments& arguments) {
     return complain(exit_usage, preempts.error());
   const auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
+  signals.on_hangup(
+      [doors = *doors] { reload(doors, [](const std::string& text) { spdlog::info("{}", text); }); });
   if (const auto free = frontend::check_addresses(*doors); !free) return complain(exit_failure, free.error());
   std::optional<profile::DeviceProfile> profile;
   if (!arguments.profile.empty()) {
@@ -379,6 +384,7 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; empty: off")
       ->capture_default_str();
+  add_safety_options(command, arguments->safety);
   add_devices_options(command, arguments->devices);
   command
       .add_option("--best-effort-streams", arguments->devices.each.best_effort_streams,
@@ -474,6 +480,7 @@ void add_serve(CLI::App& program, int& status) {
       "Examples:\n"
       "  carillon serve --models ./models\n"
       "  carillon serve --models ./models --http 127.0.0.1:9000 --grpc '' --metrics 127.0.0.1:9002\n"
+      "  carillon serve --models ./models --tls-cert server.pem --tls-key server.key --keys keys.toml\n"
       "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs\n"
       "  carillon serve --models ./models --device cpu --device 'emulated:profile.json*4'\n"
       "  carillon serve --models ./models --plan plan.json --plan-device 2\n"

@@ -25,6 +25,7 @@ void SignalWait::watch() {
   for (;;) {
     int signal = 0;
     sigwait(&set_, &signal);
+    if (signal == SIGHUP && hang_up()) continue;
     if (signal == SIGHUP || signal == SIGUSR1 || signal == SIGUSR2) {
       log_(std::string(signal == SIGHUP    ? "SIGHUP"
                        : signal == SIGUSR1 ? "SIGUSR1"
@@ -37,6 +38,18 @@ void SignalWait::watch() {
     if (was != State::waiting) _exit(128 + signal);
     state_.notify_all();
   }
+}
+
+bool SignalWait::hang_up() {
+  const std::lock_guard lock(mutex_);
+  if (!on_hangup_) return false;
+  on_hangup_();
+  return true;
+}
+
+void SignalWait::on_hangup(std::function<void()> act) {
+  const std::lock_guard lock(mutex_);
+  on_hangup_ = std::move(act);
 }
 
 void SignalWait::wait() const {

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -13,8 +14,9 @@ namespace carillon::cli {
 // before any other thread starts, so make this first. Until wait() is called (models load meanwhile) they end
 // the program at once, as they do after it has returned: a second one does not wait for requests.
 //
-// SIGHUP, SIGUSR1 and SIGUSR2 mean nothing yet, and would end a program that does not take them: a terminal
-// that closes, or a log rotation, ends no server. `log` is told, on that thread.
+// SIGHUP does what on_hangup() was given, on that thread. Without it, SIGHUP means nothing, as SIGUSR1 and
+// SIGUSR2 do, and would end a program that does not take it: a terminal that closes, or a log rotation, ends
+// no server. `log` is told, on that thread.
 class SignalWait {
  public:
   explicit SignalWait(std::function<void(const std::string&)> log);
@@ -23,12 +25,17 @@ class SignalWait {
   SignalWait& operator=(const SignalWait&) = delete;
 
   void wait() const;
+  // Any thread. What `act` uses must live until this ends.
+  void on_hangup(std::function<void()> act);
 
  private:
   enum class State : std::uint8_t { starting, waiting, signalled, ended };
   void watch();
+  bool hang_up();  // false: it means nothing
 
   const std::function<void(const std::string&)> log_;
+  std::mutex mutex_;
+  std::function<void()> on_hangup_;
   sigset_t set_{};
   mutable std::atomic<State> state_{State::starting};
   std::thread watcher_;

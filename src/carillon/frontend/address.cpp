@@ -1,8 +1,12 @@
 #include "carillon/frontend/address.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 
 namespace carillon::frontend {
 
@@ -33,6 +37,17 @@ Result<Address> parse_address(std::string_view text) {
   if (host.find('\0') != std::string_view::npos) return wrong("has a zero byte");
   address.host = host.empty() || host == "*" ? "0.0.0.0" : std::string(host);
   return address;
+}
+
+bool is_loopback(const Address& address) {
+  boost::system::error_code error;
+  const auto ip = boost::asio::ip::make_address(address.host, error);
+  if (!error) return ip.is_loopback();
+  boost::asio::io_context context;
+  boost::asio::ip::tcp::resolver resolver(context);
+  const auto found = resolver.resolve(address.host, std::to_string(address.port), error);
+  return !error && !found.empty() &&
+         std::ranges::all_of(found, [](const auto& each) { return each.endpoint().address().is_loopback(); });
 }
 
 std::string bind_failure(const Address& address, std::string_view option, int system_error) {

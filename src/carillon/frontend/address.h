@@ -20,6 +20,9 @@ struct Address {
 // Error (invalid_argument): what is wrong with `text`, and an example of what is right.
 Result<Address> parse_address(std::string_view text);
 
+// Whether only this machine can reach it. A host name that is not known counts as if others could.
+bool is_loopback(const Address& address);
+
 // Tells a port that is taken, a host that is not this machine's and a port that needs privileges apart.
 // `option` is the command-line option that would choose another ("--http").
 std::string bind_failure(const Address& address, std::string_view option, int system_error);

@@ -22,7 +22,14 @@ bool ByteBudget::take(std::size_t bytes, std::size_t held) {
 
 bool Reservation::grow(std::size_t more) {
   if (more == 0) return true;
-  if (!budget_ || !budget_->take(more, bytes_)) return false;
+  if (!budget_) return false;
+  // The client's first: what it may not have anyway takes nothing from others meanwhile.
+  own_refused_ = own_ && !own_->take(more, bytes_);
+  if (own_refused_) return false;
+  if (!budget_->take(more, bytes_)) {
+    if (own_) own_->give_back(more);
+    return false;
+  }
   bytes_ += more;
   return true;
 }
@@ -30,6 +37,7 @@ bool Reservation::grow(std::size_t more) {
 void Reservation::shrink_to(std::size_t bytes) {
   if (bytes >= bytes_) return;
   budget_->give_back(bytes_ - bytes);
+  if (own_) own_->give_back(bytes_ - bytes);
   bytes_ = bytes;
 }
 

@@ -39,13 +39,20 @@ class ByteBudget {
 class Reservation {
  public:
   Reservation() = default;  // of no budget: cannot grow
-  explicit Reservation(std::shared_ptr<ByteBudget> budget) : budget_(std::move(budget)) {}
+  // `own`: a client's, of which everything is taken, too; may be null.
+  explicit Reservation(std::shared_ptr<ByteBudget> budget, std::shared_ptr<ByteBudget> own = nullptr)
+      : budget_(std::move(budget)), own_(std::move(own)) {}
   ~Reservation() { shrink_to(0); }
   Reservation(Reservation&& other) noexcept
-      : budget_(std::move(other.budget_)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : budget_(std::move(other.budget_)),
+        own_(std::move(other.own_)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        own_refused_(other.own_refused_) {}
   Reservation& operator=(Reservation&& other) noexcept {
     std::swap(budget_, other.budget_);
+    std::swap(own_, other.own_);
     std::swap(bytes_, other.bytes_);
+    std::swap(own_refused_, other.own_refused_);
     return *this;
   }
 
@@ -53,10 +60,14 @@ class Reservation {
   [[nodiscard]] bool grow(std::size_t more);
   void shrink_to(std::size_t bytes);
   std::size_t bytes() const { return bytes_; }
+  // Whether it was the client's own budget that had no room, the last time that there was none.
+  bool own_refused() const { return own_refused_; }
 
  private:
   std::shared_ptr<ByteBudget> budget_;
+  std::shared_ptr<ByteBudget> own_;
   std::size_t bytes_ = 0;
+  bool own_refused_ = false;
 };
 
 }  // namespace carillon::frontend

@@ -17,6 +17,7 @@ int threads_of(const CommonsOptions& options) {
 Commons::Commons(const CommonsOptions& with)
     : options(with),
       bodies(std::make_shared<ByteBudget>(with.inflight, with.max_body)),
+      guard(with.guard ? with.guard : std::make_shared<Guard>()),
       regions(with.regions),
       log_settings(with.log_control),
       unheeded(with.log),

@@ -6,6 +6,7 @@
 
 #include "carillon/controller/service.h"
 #include "carillon/frontend/byte_budget.h"
+#include "carillon/frontend/guard.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/shared_memory.h"
 #include "carillon/frontend/unheeded.h"
@@ -19,7 +20,8 @@ struct CommonsOptions {
   bool strict_readiness = true;
   int heavy_threads = 0;  // 0: a quarter of the processors, 1 to 4
   std::size_t heavy_queue = 64;
-  std::size_t regions = 1024;  // of shared memory; each takes a descriptor
+  std::size_t regions = 1024;    // of shared memory; each takes a descriptor
+  std::shared_ptr<Guard> guard;  // null: everybody may do everything
   Log log;
   LogControl log_control;  // without it there are no log settings
 };
@@ -30,6 +32,7 @@ struct Commons {
 
   const CommonsOptions options;
   const std::shared_ptr<ByteBudget> bodies;
+  const std::shared_ptr<const Guard> guard;  // never null
   SharedMemory regions;
   LogSettings log_settings;
   TraceSettings trace_settings;

@@ -24,10 +24,12 @@ class Doors final : public Frontend {
                   .strict_readiness = options.strict_readiness,
                   .regions = std::min<std::size_t>(CommonsOptions{}.regions,
                                                    static_cast<std::size_t>(raise_descriptor_limit() / 8)),
+                  .guard = options.guard,
                   .log = options.log,
                   .log_control = options.log_control}),
         api_(service, commons_),
-        metrics_api_(service),
+        admin_api_(service, commons_, true),
+        metrics_api_(service, commons_),
         stop_grace_(options.stop_grace) {}
   ~Doors() override { stop(); }
 
@@ -48,6 +50,7 @@ class Doors final : public Frontend {
                                                  .max_connections = connections,
                                                  .idle_timeout = options.idle_timeout,
                                                  .stop_grace = Duration{0},  // stop() has waited
+                                                 .tls = options.tls,
                                                  .commons = &commons_});
       if (!started) return std::unexpected(std::move(started.error()));
       server = std::move(*started);
@@ -55,6 +58,7 @@ class Doors final : public Frontend {
     };
     // HTTP opens last: launchers wait for its /v2/health/ready and then use the other doors at once.
     if (auto done = http(metrics_api_, options.metrics, "--metrics", 1, metrics_); !done) return done;
+    if (auto done = http(admin_api_, options.admin, "--admin-port", 1, admin_); !done) return done;
     if (!options.grpc.empty()) {
       auto parsed = parse_address(options.grpc);
       if (!parsed) return in_context("--grpc", parsed.error());
@@ -62,6 +66,7 @@ class Doors final : public Frontend {
                                                   .max_body = options.max_body,
                                                   .stop_grace = Duration{0},
                                                   .highest_descriptor = std::min(descriptors / 2, 20'000),
+                                                  .tls = options.tls,
                                                   .commons = &commons_});
       if (!started) return std::unexpected(std::move(started.error()));
       grpc_ = std::move(*started);
@@ -72,7 +77,8 @@ class Doors final : public Frontend {
   Ports ports() const override {
     return {.http = http_ ? http_->port() : std::uint16_t{0},
             .grpc = grpc_ ? grpc_->port() : std::uint16_t{0},
-            .metrics = metrics_ ? metrics_->port() : std::uint16_t{0}};
+            .metrics = metrics_ ? metrics_->port() : std::uint16_t{0},
+            .admin = admin_ ? admin_->port() : std::uint16_t{0}};
   }
 
   void stop() override {
@@ -85,6 +91,7 @@ class Doors final : public Frontend {
     if (grpc_) beside = std::thread([this] { grpc_->stop(); });
     if (http_) http_->stop();
     if (beside.joinable()) beside.join();
+    if (admin_) admin_->stop();
     if (metrics_) metrics_->stop();
   }
 
@@ -92,18 +99,21 @@ class Doors final : public Frontend {
   controller::Service& service_;
   Commons commons_;
   HttpApi api_;
+  HttpApi admin_api_;
   MetricsApi metrics_api_;
   const Duration stop_grace_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HttpServer> metrics_;
+  std::unique_ptr<HttpServer> admin_;
 };
 
 }  // namespace
 
 Result<> check_addresses(const Options& options) {
-  for (const auto& [text, option] : {std::pair(&options.http, "--http"), std::pair(&options.grpc, "--grpc"),
-                                     std::pair(&options.metrics, "--metrics")}) {
+  for (const auto& [text, option] :
+       {std::pair(&options.http, "--http"), std::pair(&options.grpc, "--grpc"),
+        std::pair(&options.metrics, "--metrics"), std::pair(&options.admin, "--admin-port")}) {
     if (text->empty()) continue;
     const auto address = parse_address(*text);
     if (!address) return in_context(option, address.error());

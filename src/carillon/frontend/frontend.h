@@ -13,17 +13,23 @@
 
 namespace carillon::frontend {
 
+class Guard;
+class Tls;
+
 struct Options {
   // "host:port"; empty: off. Port 0 lets the system choose; ports() says which.
   std::string http = "0.0.0.0:8000";
   std::string grpc = "0.0.0.0:8001";
   std::string metrics = "0.0.0.0:8002";
+  std::string admin;  // HTTP; where given, administrative requests are served there alone (Guard)
   int http_threads = 1;
   std::size_t max_body = std::size_t{256} << 20;  // bytes of an HTTP body or a gRPC message, packed or not
   std::size_t inflight = std::size_t{1} << 30;    // bytes of all that are in flight (ByteBudget); >= max_body
   bool strict_readiness = true;                   // ready only where all models are (server_ready())
   Duration idle_timeout = std::chrono::seconds(75);  // of HTTP connections
   Duration stop_grace = std::chrono::seconds(10);    // open requests have so long after stop()
+  std::shared_ptr<Tls> tls;                          // of all doors; null: none
+  std::shared_ptr<Guard> guard;                      // null: everybody may do everything
   Log log;                                           // warnings for the operator, none of them often
   LogControl log_control;                            // of the log settings that clients see
 };
@@ -33,6 +39,7 @@ struct Ports {
   std::uint16_t http = 0;
   std::uint16_t grpc = 0;
   std::uint16_t metrics = 0;
+  std::uint16_t admin = 0;
 };
 
 // Whether these addresses can be listened on now: what Frontend::start() would say of them, for who has much
@@ -48,8 +55,8 @@ Result<> check_addresses(const Options& options);
 //   (*frontend)->stop();
 class Frontend {
  public:
-  // All listen, or none does. Errors name the address and the option (--http, --grpc, --metrics). `service`
-  // outlives the frontend, and answers until stop() has returned.
+  // All listen, or none does. Errors name the address and the option (--http, --grpc, --metrics,
+  // --admin-port). `service` outlives the frontend, and answers until stop() has returned.
   static Result<std::unique_ptr<Frontend>> start(controller::Service& service, const Options& options);
 
   virtual ~Frontend() = default;  // stops

@@ -10,6 +10,7 @@
 
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/compression.h"
+#include "carillon/frontend/grpc_access.h"
 #include "carillon/frontend/infer_codec_grpc.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/status.h"
@@ -49,10 +50,16 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     if (door_.commons.draining) return Finish({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
     std::size_t size = message.bytes.Length();
     for (const auto& [key, value] : context_.client_metadata()) size += key.size() + value.size();
-    room_ = Reservation(door_.commons.bodies);
-    if (!room_.grow(size))
-      return refuse_full("there is no room now for a message of " + std::to_string(size) +
-                         " bytes: too many are in flight");
+    auto caller = admit_grpc(*door_.commons.guard, context_, Need::infer, arrival_);
+    if (!caller) return Finish(refuse_call(context_, caller.error()));
+    caller_ = std::move(*caller);
+    room_ = Reservation(door_.commons.bodies, caller_ ? caller_->bytes : nullptr);
+    if (!room_.grow(size)) {
+      const Error error = no_room_error(room_, caller_.get(), size);
+      // Coming back is in vain where it could never fit.
+      if (room_.own_refused() && size > caller_->key.bytes) return Finish(status_of(error));
+      return refuse_full(error.message);
+    }
     if (!message.packed) return read(message, door_.max_body);
     if (message.bytes.Length() > light_packed) return read_elsewhere(message);
     read(message, std::min(light_unpacked, door_.max_body));
@@ -80,6 +87,8 @@ class InferReactor final : public grpc::ServerUnaryReactor {
         if (done.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return Finish(done);
         return limit < door_.max_body ? read_elsewhere(raw) : refuse_full(done.error_message());
       }
+      if (const auto wrong = Guard::check_model(caller_.get(), message.model_name()))
+        return Finish(refuse_call(context_, *wrong));
       auto view = ready_model(service, message.model_name(), message.model_version());
       if (!view) return Finish(status_of(view.error()));
       auto request = parse_infer_grpc(**view, message, arrival_, call_deadline(service, context_, arrival_),
@@ -128,6 +137,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   grpc::ByteBuffer& answer_;
   const TimePoint arrival_;
   const std::shared_ptr<Open> open_ = std::make_shared<Open>();
+  std::shared_ptr<const Caller> caller_;
   Reservation room_;
   std::shared_ptr<const controller::ModelView> view_;
   InferRequest request_;

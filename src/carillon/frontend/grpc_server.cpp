@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "grpc_service.pb.h"
@@ -15,6 +18,8 @@
 #include <grpcpp/server_builder.h>
 
 #include "carillon/frontend/answer_thread.h"
+#include "carillon/frontend/grpc_access.h"
+#include "carillon/frontend/grpc_credentials.h"
 #include "carillon/frontend/grpc_infer.h"
 #include "carillon/frontend/grpc_raw.h"
 #include "carillon/frontend/grpc_stream.h"
@@ -68,54 +73,81 @@ class OrderReactor final : public ServerUnaryReactor {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+// The model that a request names, where it names one.
+template <typename Request>
+std::string_view model_named(const Request& request) {
+  using namespace inference;
+  if constexpr (std::is_same_v<Request, ModelReadyRequest> || std::is_same_v<Request, ModelMetadataRequest> ||
+                std::is_same_v<Request, ModelConfigRequest> ||
+                std::is_same_v<Request, ModelStatisticsRequest>)
+    return request.name();
+  else if constexpr (requires { request.model_name(); })
+    return request.model_name();
+  else
+    return {};
+}
+
+std::optional<Denial> check_named(const Caller* caller, std::string_view model) {
+  if (model.empty()) return std::nullopt;
+  return Guard::check_model(caller, model);
+}
+
 // A service with methods that answer at once.
 class AnsweringService : public RawService {
  protected:
-  AnsweringService(std::string name, std::size_t max_body) : name_(std::move(name)), max_body_(max_body) {}
+  AnsweringService(std::string name, InferDoor& door) : door_(door), name_(std::move(name)) {}
 
   std::string path(const char* method) const { return "/" + name_ + "/" + method; }
 
+  // `caller`: null where nobody needs a key.
   template <typename Request, typename Response>
-  void add(const char* method, std::function<Result<Response>(const Request&)> answer) {
-    add_unary(path(method), [this, answer = std::move(answer)](CallbackServerContext* context,
-                                                               RawMessage& message, grpc::ByteBuffer& out) {
+  using Answer = std::function<Result<Response>(const Request&, const Caller* caller)>;
+
+  template <typename Request, typename Response>
+  void add(const char* method, Need need, Answer<Request, Response> answer) {
+    add_unary(path(method), [this, need, answer = std::move(answer)](
+                                CallbackServerContext* context, RawMessage& message, grpc::ByteBuffer& out) {
+      const auto caller = admit_grpc(*door_.commons.guard, *context, need, door_.service.now());
+      if (!caller) return finish(context, refuse_call(*context, caller.error()));
       Request request;
-      if (auto read = read_message(message, max_body_, nullptr, request); !read.ok())
+      if (auto read = read_message(message, door_.max_body, nullptr, request); !read.ok())
         return finish(context, read);
-      const Result<Response> response = answer(request);
+      if (const auto wrong = check_named(caller->get(), model_named(request)))
+        return finish(context, refuse_call(*context, *wrong));
+      const Result<Response> response = answer(request, caller->get());
       if (!response) return finish(context, status_of(response.error()));
       write_message(*response, out);
       return finish(context, grpc::Status::OK);
     });
   }
 
+  InferDoor& door_;
+
  private:
   const std::string name_;
-  const std::size_t max_body_;
 };
 
 class InferenceService final : public AnsweringService {
  public:
-  explicit InferenceService(InferDoor& door)
-      : AnsweringService("inference.GRPCInferenceService", door.max_body) {
+  explicit InferenceService(InferDoor& door) : AnsweringService("inference.GRPCInferenceService", door) {
     using namespace inference;
     auto& service = door.service;
     add_unary(path("ModelInfer"),
               [&door](CallbackServerContext* context, RawMessage& message, grpc::ByteBuffer& out) {
                 return infer(door, context, message, out);
               });
-    add<ServerLiveRequest, ServerLiveResponse>("ServerLive", [](const auto&) {
+    add<ServerLiveRequest, ServerLiveResponse>("ServerLive", Need::nothing, [](const auto&, auto) {
       ServerLiveResponse response;
       response.set_live(true);
       return response;
     });
-    add<ServerReadyRequest, ServerReadyResponse>("ServerReady", [&door](const auto&) {
+    add<ServerReadyRequest, ServerReadyResponse>("ServerReady", Need::nothing, [&door](const auto&, auto) {
       ServerReadyResponse response;
       response.set_ready(server_ready(door.service, door.commons).has_value());
       return response;
     });
     add<ModelReadyRequest, ModelReadyResponse>(
-        "ModelReady", [&service](const auto& request) -> Result<ModelReadyResponse> {
+        "ModelReady", Need::reading, [&service](const auto& request, auto) -> Result<ModelReadyResponse> {
           // As Triton has it, a model that is not there is not ready: clients ask this to wait for one.
           const auto view = service.find(request.name(), request.version());
           if (!view && view.error().code != ErrorCode::not_found &&
@@ -126,31 +158,36 @@ class InferenceService final : public AnsweringService {
           return response;
         });
     add<ServerMetadataRequest, ServerMetadataResponse>(
-        "ServerMetadata", [&door](const auto&) { return server_metadata(door.commons); });
-    add<ModelMetadataRequest, ModelMetadataResponse>("ModelMetadata", [&service](const auto& request) {
-      return model_metadata(service, request.name(), request.version());
-    });
+        "ServerMetadata", Need::reading,
+        [&door](const auto&, auto) { return server_metadata(door.commons); });
+    add<ModelMetadataRequest, ModelMetadataResponse>(
+        "ModelMetadata", Need::reading, [&service](const auto& request, auto) {
+          return model_metadata(service, request.name(), request.version());
+        });
     add<ModelConfigRequest, ModelConfigResponse>(
-        "ModelConfig", [&service](const auto& request) -> Result<ModelConfigResponse> {
+        "ModelConfig", Need::reading, [&service](const auto& request, auto) -> Result<ModelConfigResponse> {
           auto config = model_config(service, request.name(), request.version());
           if (!config) return std::unexpected(std::move(config.error()));
           ModelConfigResponse response;
           *response.mutable_config() = std::move(*config);
           return response;
         });
-    add<ModelStatisticsRequest, ModelStatisticsResponse>("ModelStatistics", [&service](const auto& request) {
-      return model_statistics(service, request.name(), request.version());
-    });
-    add<RepositoryIndexRequest, RepositoryIndexResponse>("RepositoryIndex", [&service](const auto& request) {
-      return repository_index(service, request.ready());
-    });
+    add<ModelStatisticsRequest, ModelStatisticsResponse>(
+        "ModelStatistics", Need::reading, [&service](const auto& request, const Caller* caller) {
+          return model_statistics(service, request.name(), request.version(), caller);
+        });
+    add<RepositoryIndexRequest, RepositoryIndexResponse>(
+        "RepositoryIndex", Need::reading, [&service](const auto& request, const Caller* caller) {
+          return repository_index(service, request.ready(), caller);
+        });
     add_shared_memory(door.commons.regions);
-    add<LogSettingsRequest, LogSettingsResponse>("LogSettings", [&door](const auto& request) {
-      return log_settings(door.commons.log_settings, request);
-    });
-    add<TraceSettingRequest, TraceSettingResponse>("TraceSetting", [&door](const auto& request) {
-      return trace_settings(door.service, door.commons.trace_settings, request);
-    });
+    add<LogSettingsRequest, LogSettingsResponse>(
+        "LogSettings", Need::admin,
+        [&door](const auto& request, auto) { return log_settings(door.commons.log_settings, request); });
+    add<TraceSettingRequest, TraceSettingResponse>(
+        "TraceSetting", Need::admin, [&door](const auto& request, auto) {
+          return trace_settings(door.service, door.commons.trace_settings, request);
+        });
     add_order<RepositoryModelLoadRequest, RepositoryModelLoadResponse>("RepositoryModelLoad", door);
     add_order<RepositoryModelUnloadRequest, RepositoryModelUnloadResponse>("RepositoryModelUnload", door);
     add_stream(path("ModelStreamInfer"),
@@ -163,9 +200,14 @@ class InferenceService final : public AnsweringService {
     add_unary(path(method),
               [&door](CallbackServerContext* context, RawMessage& message,
                       grpc::ByteBuffer& out) -> ServerUnaryReactor* {
+                const auto caller =
+                    admit_grpc(*door.commons.guard, *context, Need::admin, door.service.now());
+                if (!caller) return finish(context, refuse_call(*context, caller.error()));
                 Request request;
                 if (auto read = read_message(message, door.max_body, nullptr, request); !read.ok())
                   return finish(context, read);
+                if (const auto wrong = Guard::check_model(caller->get(), request.model_name()))
+                  return finish(context, refuse_call(*context, *wrong));
                 auto order = order_of(request);
                 if (!order) return finish(context, status_of(order.error()));
                 write_message(Response(), out);
@@ -176,11 +218,11 @@ class InferenceService final : public AnsweringService {
   void add_shared_memory(SharedMemory& regions) {
     using namespace inference;
     add<SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse>(
-        "SystemSharedMemoryStatus",
-        [&regions](const auto& request) { return shared_memory_status(regions, request.name()); });
+        "SystemSharedMemoryStatus", Need::admin,
+        [&regions](const auto& request, auto) { return shared_memory_status(regions, request.name()); });
     add<SystemSharedMemoryRegisterRequest, SystemSharedMemoryRegisterResponse>(
-        "SystemSharedMemoryRegister",
-        [&regions](const auto& request) -> Result<SystemSharedMemoryRegisterResponse> {
+        "SystemSharedMemoryRegister", Need::admin,
+        [&regions](const auto& request, auto) -> Result<SystemSharedMemoryRegisterResponse> {
           if (auto added = regions.add({.name = request.name(),
                                         .key = request.key(),
                                         .offset = request.offset(),
@@ -190,7 +232,7 @@ class InferenceService final : public AnsweringService {
           return SystemSharedMemoryRegisterResponse();
         });
     add<SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse>(
-        "SystemSharedMemoryUnregister", [&regions](const auto& request) {
+        "SystemSharedMemoryUnregister", Need::admin, [&regions](const auto& request, auto) {
           if (request.name().empty())
             regions.remove_all();
           else
@@ -199,24 +241,28 @@ class InferenceService final : public AnsweringService {
         });
     // There is never a region of this kind: clients ask, and unregister, before they choose the other.
     add<CudaSharedMemoryStatusRequest, CudaSharedMemoryStatusResponse>(
-        "CudaSharedMemoryStatus", [](const auto& request) -> Result<CudaSharedMemoryStatusResponse> {
+        "CudaSharedMemoryStatus", Need::reading,
+        [](const auto& request, auto) -> Result<CudaSharedMemoryStatusResponse> {
           if (!request.name().empty()) return std::unexpected(no_cuda_region(request.name()));
           return CudaSharedMemoryStatusResponse();
         });
     add<CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse>(
-        "CudaSharedMemoryRegister",
-        [](const auto&) -> Result<CudaSharedMemoryRegisterResponse> { return std::unexpected(no_cuda()); });
+        "CudaSharedMemoryRegister", Need::reading,
+        [](const auto&, auto) -> Result<CudaSharedMemoryRegisterResponse> {
+          return std::unexpected(no_cuda());
+        });
     add<CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse>(
-        "CudaSharedMemoryUnregister", [](const auto&) { return CudaSharedMemoryUnregisterResponse(); });
+        "CudaSharedMemoryUnregister", Need::reading,
+        [](const auto&, auto) { return CudaSharedMemoryUnregisterResponse(); });
   }
 };
 
 class HealthService final : public AnsweringService {
  public:
-  explicit HealthService(const InferDoor& door) : AnsweringService("grpc.health.v1.Health", door.max_body) {
+  explicit HealthService(InferDoor& door) : AnsweringService("grpc.health.v1.Health", door) {
     using namespace grpc::health::v1;
     add<HealthCheckRequest, HealthCheckResponse>(
-        "Check", [&door](const auto& request) -> Result<HealthCheckResponse> {
+        "Check", Need::nothing, [&door](const auto& request, auto) -> Result<HealthCheckResponse> {
           if (!request.service().empty() && request.service() != "inference.GRPCInferenceService")
             return fail(ErrorCode::not_found, "no such service here: '" + request.service().substr(0, 256) +
                                                   "'; ask for inference.GRPCInferenceService, or for none");
@@ -248,10 +294,10 @@ class Server final : public GrpcServer {
                                     .highest_descriptor = options_.highest_descriptor,
                                     .log = door_.commons.options.log});
     if (!listener) return std::unexpected(std::move(listener.error()));
+    credentials_ = options_.tls ? tls_credentials(options_.tls) : grpc::InsecureServerCredentials();
     grpc::ServerBuilder builder;
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        grpc::InsecureServerCredentials());
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
     grpc::ResourceQuota quota("carillon");
     quota.Resize(std::max(door_.commons.bodies->limit() / 2, door_.max_body) + (std::size_t{64} << 20));
     builder.SetResourceQuota(quota);
@@ -304,6 +350,7 @@ class Server final : public GrpcServer {
   InferDoor door_;
   InferenceService inference_;
   HealthService health_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Listener> listener_;

@@ -13,6 +13,8 @@
 
 namespace carillon::frontend {
 
+class Tls;
+
 struct GrpcOptions {
   Address address;
   std::string option = "--grpc";                    // named in errors about the address
@@ -20,6 +22,7 @@ struct GrpcOptions {
   Duration idle_timeout = std::chrono::minutes(5);  // of connections without a call
   Duration stop_grace = std::chrono::seconds(10);   // open calls have so long after stop()
   int highest_descriptor = std::numeric_limits<int>::max();  // see ListenerOptions
+  std::shared_ptr<Tls> tls;                                  // null: none
   Commons* commons = nullptr;                                // outlive the server; null: its own
 };
 

@@ -16,6 +16,7 @@
 
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/compression.h"
+#include "carillon/frontend/grpc_access.h"
 #include "carillon/frontend/infer_codec_grpc.h"
 #include "carillon/frontend/tensors.h"
 
@@ -26,6 +27,7 @@ namespace {
 struct Exchange {
   TimePoint arrival;
   RawMessage message;
+  std::shared_ptr<const Caller> caller;
   Reservation room;
   std::string id;
   std::shared_ptr<const controller::ModelView> view;
@@ -36,7 +38,7 @@ struct Exchange {
 // A refusal that names no request, since there is none yet.
 class RefusedStream final : public RawService::StreamReactor {
  public:
-  explicit RefusedStream(const Error& error) { Finish(status_of(error)); }
+  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
   void OnDone() override { delete this; }
 };
 
@@ -145,11 +147,15 @@ class InferStream final : public RawService::StreamReactor {
   bool begin(const Held& exchange) {
     RawMessage& message = exchange->message;
     const std::size_t size = message.bytes.Length();
-    exchange->room = Reservation(door_.commons.bodies);
+    auto caller = admit_grpc(*door_.commons.guard, context_, Need::infer, exchange->arrival);
+    if (!caller) {
+      refuse(exchange, {ErrorCode::invalid_argument, caller.error().message});
+      return false;
+    }
+    exchange->caller = std::move(*caller);
+    exchange->room = Reservation(door_.commons.bodies, exchange->caller ? exchange->caller->bytes : nullptr);
     if (!exchange->room.grow(size)) {
-      refuse(exchange,
-             {ErrorCode::resource_exhausted, "there is no room now for a message of " + std::to_string(size) +
-                                                 " bytes: too many are in flight"});
+      refuse(exchange, no_room_error(exchange->room, exchange->caller.get(), size));
       return false;
     }
     if (message.packed && size > light_packed) return read_elsewhere(exchange);
@@ -197,6 +203,8 @@ class InferStream final : public RawService::StreamReactor {
         it != message.parameters().end() &&
         it->second.parameter_choice_case() != inference::InferParameter::kBoolParam)
       return invalid("parameter '" + std::string(name) + "' must be true or false");
+    if (const auto wrong = Guard::check_model(exchange.caller.get(), message.model_name()))
+      return invalid(wrong->message);
     auto view = ready_model(door_.service, message.model_name(), message.model_version());
     if (!view) return std::unexpected(std::move(view.error()));
     auto request = parse_infer_grpc(**view, message, exchange.arrival,
@@ -318,18 +326,23 @@ class InferStream final : public RawService::StreamReactor {
 }  // namespace
 
 RawService::StreamReactor* infer_stream(InferDoor& door, grpc::CallbackServerContext& context) {
-  if (door.commons.draining) return new RefusedStream({ErrorCode::unavailable, "the server is going away"});
+  if (door.commons.draining)
+    return new RefusedStream({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
+  // Its messages are asked about one by one, as keys change while streams are open.
+  if (const auto known = door.commons.guard->known(credentials_of(context)); !known)
+    return new RefusedStream(refuse_call(context, known.error()));
   if (door.streams.fetch_add(1) >= streams_most) {
     door.streams.fetch_sub(1);
-    return new RefusedStream({ErrorCode::resource_exhausted, "there are " + std::to_string(streams_most) +
-                                                                 " streams, as many as there may be"});
+    return new RefusedStream(
+        {grpc::StatusCode::RESOURCE_EXHAUSTED,
+         "there are " + std::to_string(streams_most) + " streams, as many as there may be"});
   }
   std::size_t size = 0;
   for (const auto& [key, value] : context.client_metadata()) size += key.size() + value.size();
   Reservation room(door.commons.bodies);
   if (!room.grow(size)) {
     door.streams.fetch_sub(1);
-    return new RefusedStream({ErrorCode::resource_exhausted,
+    return new RefusedStream({grpc::StatusCode::RESOURCE_EXHAUSTED,
                               "there is no room now for metadata of " + std::to_string(size) + " bytes"});
   }
   return new InferStream(door, context, std::move(room));

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "carillon/frontend/answers.h"
+#include "carillon/frontend/http_access.h"
 #include "carillon/frontend/http_body.h"
 #include "carillon/frontend/http_routes.h"
 #include "carillon/frontend/http_settings.h"
@@ -54,6 +55,10 @@ HttpReply answer_reply(const controller::ModelView& model, const InferRequest& r
 
 }  // namespace
 
+std::expected<std::shared_ptr<Caller>, HttpReply> HttpApi::admit(const HttpHead& head) {
+  return admit_http(*commons_.guard, head, service_.now(), admin_);
+}
+
 std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver deliver) {
   const auto route = find_route(request.method, request.target);
   if (!route) {
@@ -75,7 +80,7 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
     case Endpoint::model_config:
       return json_reply(model_config(service_, route->model, route->version));
     case Endpoint::model_statistics:
-      return json_reply(model_statistics(service_, route->model, route->version));
+      return json_reply(model_statistics(service_, route->model, route->version, request.caller.get()));
     case Endpoint::infer:
       return infer(route->model, route->version, request, std::move(deliver));
     case Endpoint::repository_index:
@@ -116,7 +121,10 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
 HttpReply HttpApi::server_readiness() const {
   const auto ready = server_ready(service_, commons_);
   if (ready) return {.body = R"({"ready":true})"};
-  const nlohmann::ordered_json body{{"ready", false}, {"error", ready.error().message}};
+  // Everybody may ask this, and not everybody may know of models.
+  const nlohmann::ordered_json body{
+      {"ready", false},
+      {"error", commons_.guard->needs_keys() ? "the server is not ready" : ready.error().message}};
   return {.status = http_status(ready.error().code),
           .body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
 }
@@ -138,7 +146,7 @@ HttpReply HttpApi::index(const HttpRequest& request) const {
     if (!it->is_boolean()) return error_reply(400, "\"ready\" must be true or false");
     only_ready = it->get<bool>();
   }
-  return {.body = to_json(repository_index(service_, only_ready))};
+  return {.body = to_json(repository_index(service_, only_ready, request.caller.get()))};
 }
 
 std::variant<HttpReply, Deferred> HttpApi::change(const HttpRequest& request, const std::string& model,

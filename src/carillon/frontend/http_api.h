@@ -1,5 +1,7 @@
 #pragma once
 
+#include <expected>
+#include <memory>
 #include <string_view>
 #include <variant>
 
@@ -13,8 +15,11 @@ namespace carillon::frontend {
 // outlive it.
 class HttpApi final : public HttpHandler {
  public:
-  HttpApi(controller::Service& service, Commons& commons) : service_(service), commons_(commons) {}
+  // `admin`: whether administrative requests are served here where they are served at one door alone.
+  HttpApi(controller::Service& service, Commons& commons, bool admin = false)
+      : service_(service), commons_(commons), admin_(admin) {}
 
+  std::expected<std::shared_ptr<Caller>, HttpReply> admit(const HttpHead& head) override;
   std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) override;
 
  private:
@@ -29,6 +34,7 @@ class HttpApi final : public HttpHandler {
 
   controller::Service& service_;
   Commons& commons_;
+  const bool admin_;
 };
 
 }  // namespace carillon::frontend

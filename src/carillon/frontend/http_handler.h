@@ -1,16 +1,27 @@
 #pragma once
 
+#include <expected>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "carillon/base/time.h"
 #include "carillon/frontend/byte_budget.h"
+#include "carillon/frontend/guard.h"
 #include "carillon/frontend/http_reply.h"
 #include "carillon/frontend/padded_bytes.h"
 
 namespace carillon::frontend {
+
+// What of a request is known before its body is read; as long as the call.
+struct HttpHead {
+  std::string_view method;  // "GET", also for HEAD
+  std::string_view target;
+  Credentials credentials;
+};
 
 struct HttpRequest {
   std::string method;  // "GET", also for HEAD: the answer's body is left out behind the handler
@@ -19,7 +30,8 @@ struct HttpRequest {
   PaddedBytes body;  // unpacked
   // The body's share of what may be in flight; to be kept as long as what was made of the body.
   Reservation room;
-  Duration waited{0};  // since it was here as a whole
+  std::shared_ptr<Caller> caller;  // what admit() gave
+  Duration waited{0};              // since it was here as a whole
 };
 
 // Makes a reply on the connection's thread, so that whoever delivers it need not.
@@ -40,6 +52,9 @@ struct Deferred {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
+  // Whose the request is (may be null), or the answer with which it is refused before its body is read. On
+  // the connection's thread.
+  virtual std::expected<std::shared_ptr<Caller>, HttpReply> admit(const HttpHead&) { return nullptr; }
   virtual std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) = 0;
 };
 

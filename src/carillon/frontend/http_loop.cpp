@@ -31,7 +31,8 @@ bool ConnectionCount::wait_for_none(Duration longest) {
   return none_.wait_for(lock, longest, [&] { return count_ == 0; });
 }
 
-void refuse_connection(int descriptor) {
+void refuse_connection(int descriptor, bool tls) {
+  if (tls) return;
   const HttpReply reply = error_reply(503, "the server has too many connections");
   const std::string text =
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
@@ -91,7 +92,7 @@ void HttpLoop::add(Descriptor connection) {
   const auto& options = shared->options;
   const std::size_t most =
       std::max<std::size_t>(1, options.max_connections / static_cast<std::size_t>(options.threads));
-  if (size() >= most && !make_room()) return refuse_connection(connection.number());
+  if (size() >= most && !make_room()) return refuse_connection(connection.number(), options.tls != nullptr);
   auto served = serve_(std::move(connection), shared_from_this());
   if (!served) return;
   Connections& strangers = at(HttpPlace::strangers);

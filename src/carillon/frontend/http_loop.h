@@ -124,7 +124,8 @@ class HttpLoop : public std::enable_shared_from_this<HttpLoop> {
   std::thread thread_;
 };
 
-// Answers 503 where no session is made for a connection, as far as that goes without waiting.
-void refuse_connection(int descriptor);
+// Answers 503 where no session is made for a connection, as far as that goes without waiting. Over TLS
+// nothing can be said without a handshake, and the connection ends without a word.
+void refuse_connection(int descriptor, bool tls);
 
 }  // namespace carillon::frontend

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "carillon/base/time.h"
@@ -10,6 +11,7 @@
 namespace carillon::frontend {
 
 struct Commons;
+class Tls;
 
 // Of an HttpServer.
 struct HttpOptions {
@@ -25,6 +27,7 @@ struct HttpOptions {
   Duration body_timeout = std::chrono::seconds(15);
   std::size_t body_progress = std::size_t{1} << 20;  // bytes
   Duration stop_grace = std::chrono::seconds(10);    // open requests have so long after stop()
+  std::shared_ptr<Tls> tls;                          // null: none
   Commons* commons = nullptr;                        // outlive the server; null: its own
 };
 

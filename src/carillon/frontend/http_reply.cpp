@@ -1,5 +1,8 @@
 #include "carillon/frontend/http_reply.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <new>
 
 #include "carillon/frontend/infer_codec_json.h"
@@ -19,6 +22,43 @@ HttpReply full_reply(std::string_view message) {
   auto reply = error_reply(503, message);
   reply.headers.emplace_back("Retry-After", "1");
   return reply;
+}
+
+HttpReply denial_reply(const Denial& denial) {
+  switch (denial.kind) {
+    case Denial::Kind::unknown: {
+      auto reply = error_reply(401, denial.message);
+      reply.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"carillon\"");
+      return reply;
+    }
+    case Denial::Kind::forbidden:
+      return error_reply(403, denial.message);
+    case Denial::Kind::too_many: {
+      auto reply = error_reply(429, denial.message);
+      const auto seconds = std::chrono::ceil<std::chrono::seconds>(denial.wait).count();
+      reply.headers.emplace_back("Retry-After", std::to_string(std::max<std::int64_t>(1, seconds)));
+      return reply;
+    }
+  }
+  return error_reply(403, denial.message);
+}
+
+std::string reply_head(const HttpReply& reply, std::size_t size, unsigned version,
+                       std::optional<Coding> packed, bool closes) {
+  std::string head = version == 10 ? "HTTP/1.0 " : "HTTP/1.1 ";
+  head += std::to_string(reply.status);
+  head += ' ';
+  head += reason_phrase(reply.status);
+  head += "\r\nContent-Type: " + reply.content_type + "\r\nContent-Length: " + std::to_string(size) + "\r\n";
+  for (const auto& [name, value] : reply.headers) head += name + ": " + value + "\r\n";
+  if (packed)
+    head += *packed == Coding::gzip ? "Content-Encoding: gzip\r\n" : "Content-Encoding: deflate\r\n";
+  if (closes)
+    head += "Connection: close\r\n";
+  else if (version == 10)
+    head += "Connection: keep-alive\r\n";
+  head += "\r\n";
+  return head;
 }
 
 HttpReply thrown_reply(const std::exception& thrown) {

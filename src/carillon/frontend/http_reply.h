@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "carillon/base/result.h"
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/compression.h"
+#include "carillon/frontend/guard.h"
 
 namespace carillon::frontend {
 
@@ -31,10 +33,17 @@ HttpReply error_reply(const Error& error);
 HttpReply error_reply(int status, std::string_view message);
 // 503, and that the client may come back in a second.
 HttpReply full_reply(std::string_view message);
+// 401, 403 or 429, and what goes with it.
+HttpReply denial_reply(const Denial& denial);
 // Libraries and the allocator throw; a connection must not take the server with it.
 HttpReply thrown_reply(const std::exception& thrown);
 // Of a body that could not be unpacked.
 HttpReply unpack_reply(const UnpackError& error);
+
+// The status line and the fields of `reply`, whose body has `size` bytes. `packed`: how the body is packed
+// already.
+std::string reply_head(const HttpReply& reply, std::size_t size, unsigned version,
+                       std::optional<Coding> packed, bool closes);
 
 // Body and blobs become one packed body.
 void pack_reply(HttpReply& reply, Coding coding);

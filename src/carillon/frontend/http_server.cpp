@@ -35,7 +35,8 @@ class HttpServerImpl final : public HttpServer {
                               loop->add(std::move(connection));
                             });
                           },
-                      .refuse = refuse_connection,
+                      .refuse = [tls = shared_->options.tls !=
+                                       nullptr](int descriptor) { refuse_connection(descriptor, tls); },
                       .make_room =
                           [this] {
                             // Several at a time: whoever opened so many may go on to.

@@ -28,16 +28,13 @@ namespace {
 
 constexpr std::size_t pipelined_most = std::size_t{64} << 10;  // read ahead while a request is open
 constexpr std::size_t smallest_packed = 1024;                  // answers below are not worth packing
-constexpr std::size_t linger_most = std::size_t{16} << 20;
-constexpr std::size_t chunk_step = std::size_t{64} << 10;  // what Beast reads at a time, at most
-constexpr std::size_t idle_buffer = std::size_t{8} << 10;  // kept by a connection without a request
+constexpr std::size_t chunk_step = std::size_t{64} << 10;      // what Beast reads at a time, at most
+constexpr std::size_t one_record = std::size_t{15} << 10;      // of an answer, beside its header
+constexpr std::size_t idle_buffer = std::size_t{8} << 10;      // kept by a connection without a request
 
 // What a connection's own thread does: a millisecond or less. The rest is for the heavy threads.
 constexpr std::size_t light_json = std::size_t{1} << 20;
 constexpr std::size_t light_answer = std::size_t{64} << 10;  // packed here
-
-// A body that arrives more slowly (bytes a second) makes way when others find no room.
-constexpr std::size_t slow = std::size_t{1} << 20;
 
 std::string_view view(beast::string_view text) {
   return {text.data(), text.size()};
@@ -63,6 +60,13 @@ HttpFraming framing_of(const http::fields& fields, unsigned version) {
   return framing;
 }
 
+Credentials credentials_in(const http::fields& fields) {
+  static constexpr const char* api_key = "x-api-key";
+  return {.authorization = view(fields[http::field::authorization]),
+          .api_key = view(fields[api_key]),
+          .ambiguous = fields.count(http::field::authorization) > 1 || fields.count(api_key) > 1};
+}
+
 }  // namespace
 
 std::shared_ptr<HttpConnection> HttpSession::on(Descriptor connection, std::shared_ptr<HttpLoop> loop) {
@@ -80,7 +84,7 @@ std::shared_ptr<HttpConnection> HttpSession::on(Descriptor connection, std::shar
 
 HttpSession::HttpSession(asio::ip::tcp::socket socket, std::shared_ptr<HttpLoop> loop)
     : loop_(std::move(loop)),
-      socket_(std::move(socket)),
+      stream_(std::move(socket), loop_->shared->options.tls ? loop_->shared->options.tls->state() : nullptr),
       // Beast would let whoever sends endless chunk extensions fill all memory.
       buffer_(std::max(loop_->shared->options.max_header, pipelined_most) + 2 * chunk_step) {}
 
@@ -94,6 +98,37 @@ void HttpSession::count_open(bool open) {
     loop_->shared->open.fetch_add(1);
   else
     loop_->shared->open.fetch_sub(1);
+}
+
+void HttpSession::start() {
+  if (stream_.is_tls()) return shake_hands();
+  next_request();
+}
+
+void HttpSession::shake_hands() {
+  state_ = State::handshake;
+  set_deadline(loop_->shared->options.header_timeout);
+  stream_.async_handshake([self = shared_from_this()](Error error) {
+    if (self->state_ == State::closed) return;
+    if (was_plain_http(error)) return self->refuse_plain();
+    if (error) return self->close();
+    self->next_request();
+  });
+}
+
+// In the client's own words, as it could not read others.
+void HttpSession::refuse_plain() {
+  const HttpReply reply = error_reply(400, "this port speaks TLS: use https://");
+  head_ = reply_head(reply, reply.body.size(), version_, std::nullopt, true) + reply.body;
+  state_ = State::lingering;
+  set_deadline(std::chrono::seconds(2));
+  lingered_ = 0;
+  asio::async_write(stream_.socket(), asio::buffer(head_),
+                    [self = shared_from_this()](Error error, std::size_t) {
+                      if (self->state_ == State::closed) return;
+                      if (error) return self->close();
+                      self->shut_down();
+                    });
 }
 
 void HttpSession::next_request() {
@@ -115,7 +150,7 @@ void HttpSession::read_header() {
       std::min<std::size_t>(loop_->shared->options.max_header, std::numeric_limits<std::uint32_t>::max())));
   // Held against max_body below, with an answer (boost::none would mean a limit of nothing in 1.74).
   parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
-  http::async_read_header(socket_, buffer_, *parser_,
+  http::async_read_header(stream_, buffer_, *parser_,
                           [self = shared_from_this()](Error error, std::size_t) { self->on_header(error); });
 }
 
@@ -155,23 +190,45 @@ void HttpSession::on_header(Error error) {
   accept_encoding_ = view(header[http::field::accept_encoding]);
   if (const auto it = header.find("Inference-Header-Content-Length"); it != header.end())
     request_.inference_header_length = view(it->value());
-  request_.room = Reservation(shared.commons.bodies);
+  const bool no_body = !parser_->chunked() && parser_->content_length().value_or(0) == 0;
+  auto admitted = shared.handler.admit(
+      {.method = request_.method, .target = request_.target, .credentials = credentials_in(header)});
+  if (!admitted) {
+    if (!no_body) return reply_and_close(std::move(admitted.error()));
+    ++exchange_;
+    return write(std::move(admitted.error()));
+  }
+  request_.caller = std::move(*admitted);
+  request_.room = Reservation(shared.commons.bodies, request_.caller ? request_.caller->bytes : nullptr);
   if (const auto length = parser_->content_length()) {
     if (*length > shared.options.max_body)
       return reply_and_close(error_reply(413, "the body has " + std::to_string(*length) + " bytes; at most " +
                                                   std::to_string(shared.options.max_body) + " are allowed"));
     // Before any of it is read.
     if (!request_.room.grow(static_cast<std::size_t>(*length)))
-      return reply_and_close(full_reply("there is no room now for a body of " + std::to_string(*length) +
-                                        " bytes: too many are in flight"));
+      return reply_and_close(no_room_reply("a body of " + std::to_string(*length) + " bytes",
+                                           static_cast<std::size_t>(*length)));
   }
   if (beast::iequals(header[http::field::expect], "100-continue")) return send_continue();
   read_body();
 }
 
+// Of `what`, with which this request's body has `bytes` bytes.
+HttpReply HttpSession::no_room_reply(const std::string& what, std::size_t bytes) const {
+  if (!request_.room.own_refused())
+    return full_reply("there is no room now for " + what + ": too many are in flight");
+  const Key& key = request_.caller->key;
+  const std::string limit =
+      "key '" + key.name + "' may have " + std::to_string(key.bytes) + " bytes of bodies in flight";
+  if (bytes > key.bytes) return error_reply(413, limit + ", and there is no room in them for " + what);
+  return denial_reply({.kind = Denial::Kind::too_many,
+                       .message = limit + ", and has too many for " + what,
+                       .wait = std::chrono::seconds(1)});
+}
+
 void HttpSession::send_continue() {
   static constexpr std::string_view text = "HTTP/1.1 100 Continue\r\n\r\n";
-  asio::async_write(socket_, asio::buffer(text), [self = shared_from_this()](Error error, std::size_t) {
+  asio::async_write(stream_, asio::buffer(text), [self = shared_from_this()](Error error, std::size_t) {
     if (self->state_ == State::closed) return;
     if (self->cut_short_) return self->reply_and_close(*std::exchange(self->cut_short_, {}));
     if (error) return self->close();
@@ -211,7 +268,7 @@ void HttpSession::read_body() {
 
 // Straight from the socket into the body.
 void HttpSession::read_sized_body() {
-  socket_.async_read_some(asio::buffer(request_.body.data() + received_, request_.body.size() - received_),
+  stream_.async_read_some(asio::buffer(request_.body.data() + received_, request_.body.size() - received_),
                           [self = shared_from_this()](Error error, std::size_t bytes) {
                             if (self->state_ == State::closed) return;
                             if (self->cut_short_)
@@ -227,9 +284,9 @@ void HttpSession::read_sized_body() {
 void HttpSession::read_chunked_body() {
   const std::size_t held = request_.room.bytes();
   if (held < received_ + chunk_step && !request_.room.grow(received_ + chunk_step - held))
-    return reply_and_close(full_reply("there is no room now for more than " + std::to_string(received_) +
-                                      " bytes of this body: too many are in flight"));
-  http::async_read_some(socket_, buffer_, *chunked_,
+    return reply_and_close(no_room_reply("more than " + std::to_string(received_) + " bytes of this body",
+                                         received_ + chunk_step));
+  http::async_read_some(stream_, buffer_, *chunked_,
                         [self = shared_from_this()](Error error, std::size_t) { self->on_chunk(error); });
 }
 
@@ -365,7 +422,7 @@ void HttpSession::on_handled(std::uint64_t exchange, Outcome outcome) {
 void HttpSession::watch() {
   if (watching_ || gone_ || buffer_.size() >= pipelined_most) return;
   watching_ = true;
-  socket_.async_read_some(buffer_.prepare(4096), [self = shared_from_this()](Error error, std::size_t bytes) {
+  stream_.async_read_some(buffer_.prepare(4096), [self = shared_from_this()](Error error, std::size_t bytes) {
     self->on_watched(error, bytes);
   });
 }
@@ -412,8 +469,7 @@ void HttpSession::reply_and_close(HttpReply reply) {
 void HttpSession::cut_short(HttpReply reply) {
   cut_short_ = std::move(reply);
   set_deadline(std::chrono::seconds(2));
-  Error ignored;
-  (void)socket_.cancel(ignored);
+  stream_.cancel();
 }
 
 void HttpSession::write(HttpReply reply) {
@@ -467,32 +523,21 @@ void HttpSession::send(std::optional<Coding> packed) {
   std::size_t size = reply_.body.size();
   for (const auto blob : reply_.blobs) size += blob.size();
 
-  head_ = version_ == 10 ? "HTTP/1.0 " : "HTTP/1.1 ";
-  head_ += std::to_string(reply_.status);
-  head_ += ' ';
-  head_ += reason_phrase(reply_.status);
-  head_ +=
-      "\r\nContent-Type: " + reply_.content_type + "\r\nContent-Length: " + std::to_string(size) + "\r\n";
-  for (const auto& [name, value] : reply_.headers) head_ += name + ": " + value + "\r\n";
-  if (packed)
-    head_ += *packed == Coding::gzip ? "Content-Encoding: gzip\r\n" : "Content-Encoding: deflate\r\n";
-  if (close_after_)
-    head_ += "Connection: close\r\n";
-  else if (version_ == 10)
-    head_ += "Connection: keep-alive\r\n";
-  head_ += "\r\n";
-
+  head_ = reply_head(reply_, size, version_, packed, close_after_);
   set_deadline(transfer_time(loop_->shared->options.body_timeout, size));
   const auto done = [self = shared_from_this()](Error error, std::size_t) { self->on_written(error); };
-  if (head_only_) {
-    asio::async_write(socket_, asio::buffer(head_), done);
+  // Each piece is a record of its own over TLS: small ones go together.
+  const bool together = stream_.is_tls() && !head_only_ && reply_.blobs.empty() && size <= one_record;
+  if (together) head_ += reply_.body;
+  if (head_only_ || together) {
+    asio::async_write(stream_, asio::buffer(head_), done);
   } else if (reply_.blobs.empty()) {
     asio::async_write(
-        socket_, std::array<asio::const_buffer, 2>{asio::buffer(head_), asio::buffer(reply_.body)}, done);
+        stream_, std::array<asio::const_buffer, 2>{asio::buffer(head_), asio::buffer(reply_.body)}, done);
   } else {
     std::vector<asio::const_buffer> pieces{asio::buffer(head_), asio::buffer(std::as_const(reply_.body))};
     for (const auto blob : reply_.blobs) pieces.emplace_back(blob.data(), blob.size());
-    asio::async_write(socket_, pieces, done);
+    asio::async_write(stream_, pieces, done);
   }
 }
 
@@ -507,78 +552,8 @@ void HttpSession::on_written(Error error) {
   // The posted read waits for the next request, unless that is here already.
   state_ = State::idle;
   loop_->move(*this, HttpPlace::idle);
-  if (buffer_.size() > 0) (void)socket_.cancel(error);
+  if (buffer_.size() > 0) stream_.cancel();
   set_deadline(loop_->shared->options.idle_timeout);
-}
-
-// Closing with bytes unread would reset the connection, and the client might never see the answer: tell it
-// that no more comes, and read for a little until it has closed too.
-void HttpSession::linger() {
-  state_ = State::lingering;
-  loop_->move(*this, HttpPlace::strangers);
-  set_deadline(std::chrono::seconds(2));
-  Error ignored;
-  (void)socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-  if (watching_) (void)socket_.cancel(ignored);
-  lingered_ = 0;
-  drain();
-}
-
-void HttpSession::drain() {
-  buffer_.consume(buffer_.size());
-  socket_.async_read_some(buffer_.prepare(std::size_t{16} << 10),
-                          [self = shared_from_this()](Error error, std::size_t bytes) {
-                            if (self->state_ == State::closed) return;
-                            self->lingered_ += bytes;
-                            if (error || self->lingered_ > linger_most) return self->close();
-                            self->drain();
-                          });
-}
-
-void HttpSession::sweep(Time now, bool no_room) {
-  if (state_ == State::body && !cut_short_) {
-    const auto age = std::chrono::duration_cast<std::chrono::seconds>(now - body_began_).count();
-    if (no_room && age >= 1 && received_ / static_cast<std::size_t>(age) < slow)
-      return cut_short(full_reply("the body arrives slowly, and others find no room for theirs"));
-    if (now < deadline_) return;
-    const auto& options = loop_->shared->options;
-    if (received_ - received_at_window_ >= options.body_progress) {
-      received_at_window_ = received_;
-      set_deadline(options.body_timeout);
-      return;
-    }
-    return cut_short(error_reply(
-        408, "the body arrives too slowly: " + std::to_string(received_) + " bytes of it so far"));
-  }
-  if (now < deadline_) return;
-  if (state_ == State::header && !cut_short_)
-    return cut_short(error_reply(408, "the request's header did not arrive in time"));
-  close();
-}
-
-void HttpSession::begin_stop() {
-  if (state_ == State::idle || state_ == State::header) close();
-}
-
-void HttpSession::refuse_open() {
-  if (state_ == State::open || state_ == State::packing) {
-    if (cancel_) std::exchange(cancel_, {})();
-    if (state_ != State::open && state_ != State::packing) return;
-    reply_and_close(error_reply(503, "the server is going away"));
-  } else if (state_ == State::idle || state_ == State::header || state_ == State::body) {
-    close();
-  }
-}
-
-void HttpSession::close() {
-  if (state_ == State::closed) return;
-  state_ = State::closed;
-  count_open(false);
-  if (cancel_) std::exchange(cancel_, {})();
-  Error ignored;
-  (void)socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-  (void)socket_.close(ignored);
-  loop_->remove(*this);
 }
 
 }  // namespace carillon::frontend

@@ -12,6 +12,7 @@
 
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_loop.h"
+#include "carillon/frontend/http_stream.h"
 #include "carillon/frontend/padded_body.h"
 
 namespace carillon::frontend {
@@ -20,14 +21,15 @@ namespace carillon::frontend {
 // loop's thread, but for what is heavy.
 //
 // While a request is open a read stays posted: it notices a client that goes, and keeps what a pipelining
-// client sends ahead. That same read serves as the wait for the next request.
+// client sends ahead. That same read serves as the wait for the next request. Over TLS it is all the same,
+// after a handshake that has as long as a header.
 class HttpSession final : public HttpConnection, public std::enable_shared_from_this<HttpSession> {
  public:
   // An HttpLoop::Serve.
   static std::shared_ptr<HttpConnection> on(Descriptor connection, std::shared_ptr<HttpLoop> loop);
   HttpSession(boost::asio::ip::tcp::socket socket, std::shared_ptr<HttpLoop> loop);
 
-  void start() override { next_request(); }
+  void start() override;
   void begin_stop() override;
   void refuse_open() override;
   void close() override;
@@ -36,11 +38,14 @@ class HttpSession final : public HttpConnection, public std::enable_shared_from_
  private:
   using Error = boost::system::error_code;
   using Outcome = std::variant<HttpReply, Deferred>;
-  enum class State { idle, header, body, open, packing, writing, lingering, closed };
+  enum class State { handshake, idle, header, body, open, packing, writing, lingering, closed };
 
+  void shake_hands();
+  void refuse_plain();
   void next_request();
   void read_header();
   void on_header(Error error);
+  HttpReply no_room_reply(const std::string& what, std::size_t bytes) const;
   void send_continue();
   void read_body();
   void read_sized_body();
@@ -63,13 +68,14 @@ class HttpSession final : public HttpConnection, public std::enable_shared_from_
   void send(std::optional<Coding> packed);
   void on_written(Error error);
   void linger();
+  void shut_down();
   void drain();
   void set_deadline(Duration from_now);
   void begin_progress();
   void count_open(bool open);
 
   const std::shared_ptr<HttpLoop> loop_;  // first: the socket needs its context to the end
-  boost::asio::ip::tcp::socket socket_;
+  HttpStream stream_;
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::empty_body>> parser_;
   std::optional<boost::beast::http::request_parser<PaddedBody>> chunked_;

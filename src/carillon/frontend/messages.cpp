@@ -170,21 +170,23 @@ Result<inference::ModelMetadataResponse> model_metadata(const controller::Servic
 }
 
 Result<inference::ModelStatisticsResponse> model_statistics(const controller::Service& service,
-                                                            std::string_view model,
-                                                            std::string_view version) {
+                                                            std::string_view model, std::string_view version,
+                                                            const Caller* caller) {
   if (!model.empty())
     if (const auto view = service.find(model, version); !view) return std::unexpected(view.error());
   inference::ModelStatisticsResponse response;
   for (const auto& each : service.statistics().models)
-    if ((model.empty() || each.name == model) && (version.empty() || std::to_string(each.version) == version))
+    if (may_use(caller, each.name) && (model.empty() || each.name == model) &&
+        (version.empty() || std::to_string(each.version) == version))
       add_statistics(each, *response.add_model_stats());
   return response;
 }
 
-inference::RepositoryIndexResponse repository_index(const controller::Service& service, bool only_ready) {
+inference::RepositoryIndexResponse repository_index(const controller::Service& service, bool only_ready,
+                                                    const Caller* caller) {
   inference::RepositoryIndexResponse response;
   for (const auto& model : service.models()) {
-    if (only_ready && !model.ready) continue;
+    if ((only_ready && !model.ready) || !may_use(caller, model.name)) continue;
     auto& entry = *response.add_models();
     entry.set_name(model.name);
     entry.set_version(std::to_string(model.version));

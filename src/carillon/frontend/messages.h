@@ -24,6 +24,7 @@ class TraceSettingResponse;
 
 namespace carillon::frontend {
 
+class Caller;
 class LogSettings;
 class SharedMemory;
 class TraceSettings;
@@ -35,10 +36,12 @@ Result<inference::ModelMetadataResponse> model_metadata(const controller::Servic
                                                         std::string_view model, std::string_view version);
 Result<inference::ModelConfig> model_config(const controller::Service& service, std::string_view model,
                                             std::string_view version);
-// model empty: every model. version empty: every version of the model.
+// model empty: every model that the caller may use (null: all). version empty: every version of the model.
 Result<inference::ModelStatisticsResponse> model_statistics(const controller::Service& service,
-                                                            std::string_view model, std::string_view version);
-inference::RepositoryIndexResponse repository_index(const controller::Service& service, bool only_ready);
+                                                            std::string_view model, std::string_view version,
+                                                            const Caller* caller = nullptr);
+inference::RepositoryIndexResponse repository_index(const controller::Service& service, bool only_ready,
+                                                    const Caller* caller = nullptr);
 // name empty: every region. Error (not_found): no such region.
 Result<inference::SystemSharedMemoryStatusResponse> shared_memory_status(const SharedMemory& regions,
                                                                          std::string_view name);

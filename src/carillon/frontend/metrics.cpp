@@ -269,6 +269,12 @@ std::string metrics_text(const ServerStatistics& statistics) {
   return prometheus::TextSerializer().Serialize(f.all);
 }
 
+std::expected<std::shared_ptr<Caller>, HttpReply> MetricsApi::admit(const HttpHead& head) {
+  auto admitted = commons_.guard->admit(head.credentials, Need::metrics, {}, service_.now(), false);
+  if (!admitted) return std::unexpected(denial_reply(admitted.error()));
+  return std::move(*admitted);
+}
+
 std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Deliver) {
   const auto path = request.target.substr(0, request.target.find('?'));
   if (path != "/metrics") return error_reply(404, "no such path here; metrics are at /metrics");

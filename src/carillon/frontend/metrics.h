@@ -1,5 +1,7 @@
 #pragma once
 
+#include <expected>
+#include <memory>
 #include <string>
 #include <variant>
 
@@ -8,6 +10,8 @@
 
 namespace carillon::frontend {
 
+struct Commons;
+
 // The statistics in Prometheus' text format. Names that begin with nv_inference_ are those that Triton's
 // dashboards read; carillon_ names are ours (README).
 std::string metrics_text(const controller::ServerStatistics& statistics);
@@ -15,11 +19,14 @@ std::string metrics_text(const controller::ServerStatistics& statistics);
 // Serves GET /metrics.
 class MetricsApi final : public HttpHandler {
  public:
-  explicit MetricsApi(const controller::Service& service) : service_(service) {}
+  MetricsApi(const controller::Service& service, const Commons& commons)
+      : service_(service), commons_(commons) {}
+  std::expected<std::shared_ptr<Caller>, HttpReply> admit(const HttpHead& head) override;
   std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) override;
 
  private:
   const controller::Service& service_;
+  const Commons& commons_;
 };
 
 }  // namespace carillon::frontend
