@@ -515,8 +515,8 @@ def test_the_admin_port_alone_takes_orders(program, tiny_models, tmp_path):
 
 
 def refused(program: Path, *options: str) -> str:
-    done = subprocess.run([str(program), "serve", "--models", "/nowhere", *options], capture_output=True, text=True,
-                          timeout=60)
+    done = subprocess.run([str(program), "serve", "--models", "/nowhere", "--page-cache", "64 MiB", *options],
+                          capture_output=True, text=True, timeout=240)
     assert done.returncode != 0
     return done.stderr
 
