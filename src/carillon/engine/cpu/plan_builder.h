@@ -241,8 +241,11 @@ class PlanBuilder {
   std::map<std::pair<bool, int>, int> careful_;     // guards on it as it is now, by value and parent
   std::map<std::pair<int, bool>, bool> loses_nan_;  // post-ops, by kind and whether alpha is 0
   struct Sequence {
+    // Written out for clang: the optional below asks for it before the class, and so its initializers, is
+    // whole.
+    Sequence() : divides(true) {}
     std::vector<Step> steps, divided;  // the same, for more parts
-    bool divides = true;               // there is each of them
+    bool divides;                      // there is each of them
   };
   std::optional<Sequence> sequence_;
   PlanParts parts_;

@@ -1,0 +1,24 @@
+#include "fuzz.h"
+
+#include "carillon/frontend/compression.h"
+#include "carillon/frontend/http_framing.h"
+#include "carillon/frontend/http_routes.h"
+#include "carillon/frontend/json_check.h"
+
+// Texts of a request's header, packed bodies, and the second look at JSON.
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace carillon;
+  constexpr std::size_t limit = std::size_t{1} << 20;
+  const auto text = fuzz::text_of(data, size);
+  for (const char* const method : {"GET", "POST"})
+    if (const auto route = frontend::find_route(method, text); !route)
+      fuzz::must(!route.error().message.empty(), "an error says what is wrong");
+  if (const auto wrong = frontend::check_framing({.hosts = 1, .transfer_encodings = {text}}))
+    fuzz::must(!wrong->message.empty(), "an error says what is wrong");
+  (void)frontend::accepted_coding(text);
+  if (const auto unpacked = frontend::unpack(text, limit))
+    fuzz::must(unpacked->size() <= limit, "no more is unpacked than allowed");
+  const auto check = frontend::check_json(text);
+  if (check.fault) fuzz::must(check.fault->at <= size, "a fault is within the text");
+  return 0;
+}

@@ -1,0 +1,27 @@
+#include "fuzz.h"
+#include "infer.pb.h"
+#include <google/protobuf/stubs/logging.h>
+
+#include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/infer_codec_grpc.h"
+
+// A ModelInferRequest as it comes over the wire.
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace carillon;
+  static const google::protobuf::LogSilencer quiet;
+  static const controller::ModelView models[] = {frontend::pair_model(),
+                                                 frontend::model_of(graph::DataType::f16, {2, 2}),
+                                                 frontend::model_of(graph::DataType::boolean, {-1, 4})};
+  inference::ModelInferRequest message;
+  if (!message.ParseFromArray(data, static_cast<int>(size))) return 0;
+  for (const auto& model : models) {
+    auto request =
+        frontend::parse_infer_grpc(model, message, TimePoint{std::chrono::seconds{1}}, TimePoint::max());
+    if (!fuzz::taken(request)) continue;
+    fuzz::must(request->call->inputs.size() == model.config.inputs.size(), "a request has all inputs");
+    frontend::fill_outputs(model.config, *request->call);
+    inference::ModelInferResponse response;
+    frontend::write_infer_grpc(model, *request, *request->call, response);
+  }
+  return 0;
+}
