@@ -16,13 +16,15 @@ using plain::Finder;
 const std::unordered_map<std::string_view, Finder>& operators() {
   static const auto table = [] {
     std::unordered_map<std::string_view, Finder> made;
-    for (const auto family : {plain::unary_operators(), plain::binary_operators(), plain::logic_operators(),
-                              plain::cast_operators(), plain::reduce_operators(), plain::order_operators(),
-                              plain::softmax_operators(), plain::convolution_operators(),
-                              plain::pool_operators(), plain::norm_operators(), plain::matmul_operators(),
-                              plain::einsum_operators(), plain::quantize_operators(), plain::move_operators(),
-                              plain::pad_operators(), plain::index_operators(), plain::resize_operators(),
-                              plain::generate_operators(), plain::recurrent_operators()}) {
+    for (const auto family :
+         {plain::unary_operators(),     plain::binary_operators(),      plain::logic_operators(),
+          plain::cast_operators(),      plain::reduce_operators(),      plain::order_operators(),
+          plain::softmax_operators(),   plain::convolution_operators(), plain::pool_operators(),
+          plain::norm_operators(),      plain::matmul_operators(),      plain::einsum_operators(),
+          plain::quantize_operators(),  plain::move_operators(),        plain::pad_operators(),
+          plain::index_operators(),     plain::resize_operators(),      plain::generate_operators(),
+          plain::recurrent_operators(), plain::tree_operators(),        plain::score_operators(),
+          plain::label_operators()}) {
       for (const plain::Operator& op : family) made.emplace(op.name, op.find);
     }
     return made;
@@ -49,6 +51,7 @@ PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* cons
 }
 
 std::optional<TensorType> plain_workspace(const Node& node, std::span<const TensorType* const> inputs) {
+  if (node.op == "SvmScores") return plain::score_workspace(node, inputs);
   return is_recurrent(node.op) ? plain::recurrent_workspace(node, inputs) : std::nullopt;
 }
 

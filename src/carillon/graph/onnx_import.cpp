@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "carillon/graph/ml/expand.h"
 #include "carillon/graph/onnx_attribute.h"
 #include "carillon/graph/onnx_contrib.h"
 #include "carillon/graph/onnx_tensor.h"
@@ -215,6 +216,7 @@ class Importer {
 
   Result<> nodes(Scope& scope) {
     if (auto ok = expand_contrib(scope.proto); !ok) return ok;
+    if (auto ok = ml::expand(scope.proto); !ok) return ok;
     int index = 0;
     for (auto& proto : *scope.proto.mutable_node()) {
       Node node;
@@ -229,6 +231,9 @@ class Importer {
   }
 
   Result<const Operator*> know(const onnx::NodeProto& proto, const Node& node) const {
+    // Out of a file it would not have come this far.
+    if (proto.domain() == ml::own_domain)
+      if (const Operator* own = find_own_operator(node.op); own != nullptr) return own;
     const bool standard = proto.domain().empty() || proto.domain() == "ai.onnx";
     if (!standard) {
       return fail(ErrorCode::unsupported,
