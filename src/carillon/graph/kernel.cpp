@@ -38,7 +38,8 @@ PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* cons
   // Only these may lack their first output and still make another.
   const bool first_optional = node.op == "TopK" || node.op == "Split" || node.op == "MaxPool" ||
                               node.op == "LayerNormalization" || node.op == "Dropout" ||
-                              is_recurrent(node.op);
+                              node.op == "LinearScores" || node.op == "SvmScores" ||
+                              node.op == "TreeClassifier" || is_recurrent(node.op);
   if (node.outputs.empty() || (node.outputs[0] == no_value && !first_optional)) return nullptr;
   const auto found = operators().find(node.op);
   if (found == operators().end()) return nullptr;

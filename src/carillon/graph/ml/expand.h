@@ -10,8 +10,8 @@ class GraphProto;
 
 namespace carillon::graph::ml {
 
-// The domain of the operators of our own that expansion writes (find_own_operator()). A file may not use it:
-// their kernels rely on what expansion has checked.
+// The domain of what expansion writes: operators of our own (find_own_operator()), and standard ones in their
+// newest form. A file may not use it: the kernels of our own rely on what expansion has checked.
 inline constexpr std::string_view own_domain = "carillon";
 
 // Puts standard operators, and few of our own, in place of those of domain ai.onnx.ml, which scikit-learn,

@@ -155,7 +155,7 @@ void expand_binarizer(MlNode& node) {
 
 void expand_extractor(MlNode& node) {
   node.counts(2, 2, 1);
-  if (!node.failed()) node.add_own("ArrayFeatureExtractor", {node.input(0), node.input(1)}, {node.output(0)});
+  if (!node.failed()) node.add("ArrayFeatureExtractor", {node.input(0), node.input(1)}, {node.output(0)});
 }
 
 void expand_vectorizer(MlNode& node) {
@@ -167,7 +167,7 @@ void expand_vectorizer(MlNode& node) {
   if (node.failed()) return;
   std::vector<std::string> parts;
   for (int i = 0; i < node.inputs(); ++i) parts.push_back(node.as_floats(node.input(i)));
-  auto& made = node.add_own("FeatureVectorizer", parts, {node.output(0)});
+  auto& made = node.add("FeatureVectorizer", parts, {node.output(0)});
   if (widths.empty()) return;
   auto& a = *made.add_attribute();
   a.set_name("inputdimensions");
@@ -238,7 +238,7 @@ void expand_label_encoder(MlNode& node) {
   const std::string table = node.constant_bytes("keys", keys.type, {count}, std::move(sorted_keys));
   const std::string results = node.constant_bytes("values", values.type, {count}, std::move(sorted_values));
   const std::string rest = node.constant_bytes("default", values.type, {1}, std::move(otherwise));
-  node.add_own("LabelEncoder", {node.input(0), table, results, rest}, {node.output(0)});
+  node.add("LabelEncoder", {node.input(0), table, results, rest}, {node.output(0)});
 }
 
 void expand_one_hot(MlNode& node) {
@@ -258,7 +258,7 @@ void expand_one_hot(MlNode& node) {
     columns.push_back(place);
   }
   const auto count = count_of(keys);
-  auto& made = node.add_own(
+  auto& made = node.add(
       "OneHotEncoder",
       {node.input(0), node.constant("categories", keys, {count}), node.constant("columns", columns, {count})},
       {node.output(0)});

@@ -36,7 +36,7 @@ void finish(MlNode& node, const std::string& scores, std::size_t transform, std:
     node.add("Identity", {scores}, {node.output(0)});
     return;
   }
-  set(node.add_own("PostTransform", {scores}, {node.output(0)}), "post_transform", name);
+  set(node.add("PostTransform", {scores}, {node.output(0)}), "post_transform", name);
 }
 
 struct Kernel {
@@ -73,7 +73,7 @@ std::string kernel_values(MlNode& node, const Kernel& kernel, const std::string&
     // Not by way of a product: the difference of large squares would lose what the exponent needs.
     const std::string all = node.constant("vectors", vectors, {count, size_of_list(vectors) / count});
     std::string made = x + "/rbf_" + std::to_string(node.nodes().size());
-    set(node.add_own("RbfKernel", {x, all}, {made}), "gamma", kernel.gamma);
+    set(node.add("RbfKernel", {x, all}, {made}), "gamma", kernel.gamma);
     return made;
   }
   if (kernel.type == 0) return product(node, x, "support_vectors", vectors, count, {});
@@ -156,7 +156,7 @@ void classify_by_vectors(MlNode& node) {
     inputs.push_back(node.constant("prob_a", a, {pairs}));
     inputs.push_back(node.constant("prob_b", b, {pairs}));
   }
-  auto& made = node.add_own("SvmScores", inputs, {node.output(0), node.output(1)});
+  auto& made = node.add("SvmScores", inputs, {node.output(0), node.output(1)});
   set(made, "post_transform", post_transforms[transform]);
   set(made, "positive", std::int64_t{std::ranges::all_of(coefficients, [](float c) { return c >= 0; })});
 }
@@ -208,8 +208,8 @@ void classify_linearly(MlNode& node) {
   const std::string scores =
       product(node, node.as_floats(node.input(0)), "coefficients", coefficients, columns, bias);
   if (node.failed()) return;
-  auto& made = node.add_own("LinearScores", {scores, node.constant("labels", labels, {size_of_list(labels)})},
-                            {node.output(0), node.output(1)});
+  auto& made = node.add("LinearScores", {scores, node.constant("labels", labels, {size_of_list(labels)})},
+                        {node.output(0), node.output(1)});
   set(made, "post_transform", post_transforms[transform]);
 }
 

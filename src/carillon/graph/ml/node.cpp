@@ -189,15 +189,11 @@ onnx::NodeProto& MlNode::add(std::string_view op, const std::vector<std::string>
                              const std::vector<std::string>& outputs) {
   onnx::NodeProto& made = nodes_.emplace_back();
   made.set_op_type(std::string(op));
+  // Standard ones, too: they are in their newest form, whatever opset the file uses.
+  made.set_domain(std::string(own_domain));
   made.set_name((node_.name().empty() ? base_ : node_.name()) + "/" + std::string(op));
   for (const std::string& name : inputs) made.add_input(name);
   for (const std::string& name : outputs) made.add_output(name);
-  return made;
-}
-onnx::NodeProto& MlNode::add_own(std::string_view op, const std::vector<std::string>& inputs,
-                                 const std::vector<std::string>& outputs) {
-  onnx::NodeProto& made = add(op, inputs, outputs);
-  made.set_domain(std::string(own_domain));
   return made;
 }
 std::string MlNode::between(std::string_view op, const std::vector<std::string>& inputs) {

@@ -55,11 +55,9 @@ class MlNode {
   // The rank that the file gives to a value.
   std::optional<int> rank(const std::string& name) const;
 
-  // Nodes in its place, in order. The reference is good until the next is added.
+  // Nodes in its place, in order, all of own_domain. The reference is good until the next is added.
   onnx::NodeProto& add(std::string_view op, const std::vector<std::string>& inputs,
                        const std::vector<std::string>& outputs);
-  onnx::NodeProto& add_own(std::string_view op, const std::vector<std::string>& inputs,
-                           const std::vector<std::string>& outputs);
   // The same, of a value between that is given back.
   std::string between(std::string_view op, const std::vector<std::string>& inputs);
   std::string constant(std::string_view what, const std::vector<float>& values, const Shape& shape);

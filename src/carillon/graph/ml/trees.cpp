@@ -283,7 +283,7 @@ void expand_trees(MlNode& node) {
     inputs.push_back(node.constant("labels", labels, {targets}));
     outputs.push_back(node.output(1));
   }
-  auto& made = node.add_own(classifies ? "TreeClassifier" : "TreeRegressor", inputs, outputs);
+  auto& made = node.add(classifies ? "TreeClassifier" : "TreeRegressor", inputs, outputs);
   set(made, "targets", targets);
   set(made, "features", forest.features);
   set(made, "only_leq", std::int64_t{forest.only_leq});

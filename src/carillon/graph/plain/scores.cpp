@@ -73,27 +73,26 @@ Result<> linear_scores(const Node& node, Inputs inputs, Outputs outputs) {
   const auto* names = inputs[1].as<std::int64_t>();
   const PostTransform transform = post_transform_of(node);
   const float* x = inputs[0].as<float>();
-  auto* labels = outputs[0].as<std::int64_t>();
-  float* z = outputs[1].as<float>();
-  for (std::int64_t r = 0; r < rows_in(inputs[0]); ++r, x += columns) {
-    if (columns == 1) {
-      const bool yes = x[0] > 0;
-      labels[r] = classes == 2 ? names[yes ? 1 : 0] : yes ? 1 : 0;
-      if (classes == 2) {
-        // onnxruntime: as probabilities, whatever the transform.
-        second_score(transform == PostTransform::probit ? transform : PostTransform::none, true, x[0], z);
-        z += 2;
-      } else {
-        z[0] = x[0];
-        transform_scores(transform, z++, 1);
-      }
-      continue;
+  const std::int64_t rows = rows_in(inputs[0]);
+  if (const MutableView labels = output(outputs, 0); labels) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* row = x + r * columns;
+      const bool yes = row[0] > 0;
+      labels.as<std::int64_t>()[r] = columns > 1    ? names[std::max_element(row, row + columns) - row]
+                                     : classes == 2 ? names[yes ? 1 : 0]
+                                                    : static_cast<std::int64_t>(yes);
     }
-    labels[r] = names[std::max_element(x, x + columns) - x];
-    std::copy_n(x, columns, z);
-    transform_scores(transform, z, columns);
-    z += columns;
   }
+  if (!output(outputs, 1)) return {};
+  float* z = outputs[1].as<float>();
+  if (columns == 1 && classes == 2) {
+    // onnxruntime: as probabilities, whatever the transform.
+    const PostTransform kept = transform == PostTransform::probit ? transform : PostTransform::none;
+    for (std::int64_t r = 0; r < rows; ++r) second_score(kept, true, x[r], z + 2 * r);
+    return {};
+  }
+  std::copy_n(x, rows * columns, z);
+  for (std::int64_t r = 0; r < rows; ++r) transform_scores(transform, z + r * columns, columns);
   return {};
 }
 
@@ -171,8 +170,8 @@ Result<> svm_scores(const Node& node, Inputs inputs, Outputs outputs) {
   float* votes = room + 2 * classes * classes;
   float* qp = votes + classes;
   const float* x = inputs[0].as<float>();
-  auto* labels = outputs[0].as<std::int64_t>();
-  float* z = outputs[1].as<float>();
+  const MutableView labels = output(outputs, 0);
+  float* z = output(outputs, 1) ? outputs[1].as<float>() : nullptr;
   for (std::int64_t r = 0; r < rows_in(inputs[0]); ++r, x += pairs) {
     std::fill_n(votes, classes, 0.0F);
     std::int64_t at = 0;
@@ -184,7 +183,8 @@ Result<> svm_scores(const Node& node, Inputs inputs, Outputs outputs) {
         room[i * classes + j] = std::clamp(p, 1e-7F, 1 - 1e-7F);
         room[j * classes + i] = 1 - room[i * classes + j];
       }
-    labels[r] = names[std::max_element(votes, votes + classes) - votes];
+    if (labels) labels.as<std::int64_t>()[r] = names[std::max_element(votes, votes + classes) - votes];
+    if (z == nullptr) continue;
     if (a) {
       couple_pairs(classes, room, room + classes * classes, qp, z);
       transform_scores(transform, z, classes);

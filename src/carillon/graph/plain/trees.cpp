@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <type_traits>
+#include <vector>
 
 #include "carillon/graph/ml/tree.h"
 #include "carillon/graph/plain/family.h"
@@ -188,7 +189,7 @@ struct TwoClasses {
 template <typename X, typename T>
 Result<> classify(const Node& node, Inputs inputs, Outputs outputs) {
   const std::int64_t classes = node.integer("targets", 1);
-  const std::int64_t rows = outputs[0].type->elements();
+  const std::int64_t rows = inputs[0].type->shape.size() == 1 ? 1 : inputs[0].type->shape[0];
   const T* base = inputs[5].as<T>();
   const std::int64_t bases = inputs[5].type->elements();
   const auto* names = inputs[6].as<std::int64_t>();
@@ -196,19 +197,25 @@ Result<> classify(const Node& node, Inputs inputs, Outputs outputs) {
   const TwoClasses two{.binary = node.integer("binary", 0) != 0,
                        .positive = node.integer("positive", 0) != 0,
                        .transform = transform};
-  auto* labels = outputs[0].as<std::int64_t>();
-  float* z = outputs[1].as<float>();
+  // Either may be unwanted: then its rows all go to one place.
+  const MutableView label_out = output(outputs, 0), score_out = output(outputs, 1);
+  std::int64_t no_label = 0;
+  std::vector<float> no_scores(score_out ? 0 : static_cast<std::size_t>(classes));
+  std::int64_t* labels = label_out ? label_out.as<std::int64_t>() : &no_label;
+  float* z = score_out ? score_out.as<float>() : no_scores.data();
+  const std::int64_t label_step = label_out ? 1 : 0, score_step = score_out ? classes : 0;
   bool found = false;
   double best = 0;
   std::int64_t winner = 0;
   walk<X, T>(node, inputs, rows, Join::sum,
              [&](std::int64_t r, std::int64_t t0, std::int64_t count, const auto* sums, const bool* there) {
                using S = std::remove_cvref_t<decltype(*sums)>;
-               float* scores = z + r * classes;
+               float* scores = z + r * score_step;
+               std::int64_t& label = labels[r * label_step];
                if (classes == 1) {
                  // Whatever the one label is: onnxruntime answers 1 or 0.
                  const S score = sums[0] + (bases == 1 ? static_cast<S>(base[0]) : S{});
-                 labels[r] = score > 0 ? 1 : 0;
+                 label = score > 0 ? 1 : 0;
                  scores[0] = static_cast<float>(score);
                  transform_scores(transform, scores, 1);
                  return;
@@ -216,7 +223,7 @@ Result<> classify(const Node& node, Inputs inputs, Outputs outputs) {
                if (classes == 2) {
                  const std::array<S, 2> more{bases > 0 ? static_cast<S>(base[0]) : S{},
                                              bases > 1 ? static_cast<S>(base[1]) : S{}};
-                 labels[r] = names[two.finish<S>(sums[0], sums[1], there[1], more.data(), bases, scores)];
+                 label = names[two.finish<S>(sums[0], sums[1], there[1], more.data(), bases, scores)];
                  return;
                }
                if (t0 == 0) found = false;
@@ -232,7 +239,7 @@ Result<> classify(const Node& node, Inputs inputs, Outputs outputs) {
                  }
                }
                if (t0 + count < classes) return;
-               labels[r] = names[found ? winner : 0];
+               label = names[found ? winner : 0];
                transform_scores(transform, scores, classes);
              });
   return {};
