@@ -11,7 +11,7 @@ struct RowsAndColumns {
 };
 
 // Of operand 0; one dimension is one row.
-Result<RowsAndColumns> rows_of(const Inference& x) {
+Result<RowsAndColumns> feature_rows(const Inference& x) {
   const Shape& shape = x.shape(0);
   if (shape.size() == 1) return RowsAndColumns{1, shape[0]};
   if (shape.size() == 2) return RowsAndColumns{shape[0], shape[1]};
@@ -33,7 +33,7 @@ std::int64_t length_of(const Inference& x, std::size_t i) {
 
 Result<> ml_trees(Inference& x) {
   if (auto ok = require_number(x); !ok) return ok;
-  const auto data = rows_of(x);
+  const auto data = feature_rows(x);
   if (!data) return std::unexpected(data.error());
   const std::int64_t features = x.node().integer("features", 0);
   if (data->columns < features)
@@ -47,7 +47,7 @@ Result<> ml_trees(Inference& x) {
 }
 
 Result<> ml_linear_scores(Inference& x) {
-  const auto data = rows_of(x);
+  const auto data = feature_rows(x);
   if (!data) return std::unexpected(data.error());
   const std::int64_t labels = length_of(x, 1);
   x.set(0, DataType::i64, {data->rows});
@@ -56,7 +56,7 @@ Result<> ml_linear_scores(Inference& x) {
 }
 
 Result<> ml_svm_scores(Inference& x) {
-  const auto data = rows_of(x);
+  const auto data = feature_rows(x);
   if (!data) return std::unexpected(data.error());
   const std::int64_t labels = length_of(x, 1);
   x.set(0, DataType::i64, {data->rows});
@@ -65,7 +65,7 @@ Result<> ml_svm_scores(Inference& x) {
 }
 
 Result<> ml_rbf_kernel(Inference& x) {
-  const auto data = rows_of(x);
+  const auto data = feature_rows(x);
   if (!data) return std::unexpected(data.error());
   if (data->columns != x.shape(1)[1])
     return x.error("a row has " + std::to_string(data->columns) + " features, but its vectors " +
@@ -75,7 +75,7 @@ Result<> ml_rbf_kernel(Inference& x) {
 }
 
 Result<> ml_post_transform(Inference& x) {
-  const auto data = rows_of(x);
+  const auto data = feature_rows(x);
   if (!data) return std::unexpected(data.error());
   x.set(0, DataType::f32, x.shape(0));
   return {};
