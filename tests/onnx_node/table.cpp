@@ -133,6 +133,23 @@ read is no error. A condition that is known from shapes and constants leaves no 
 - Graphs may be nested 16 deep. A name may not be given again in a graph inside.
 - **Scan** and SequenceMap are not supported, and no operator on sequences and optionals.
 
+## Classical models
+
+Of domain ai.onnx.ml, which scikit-learn's, XGBoost's and LightGBM's models are exported in, import
+puts these as standard operators and few of its own: TreeEnsembleClassifier and TreeEnsembleRegressor,
+LinearClassifier and LinearRegressor, SVMClassifier and SVMRegressor, Scaler, Normalizer, Imputer, Binarizer,
+LabelEncoder, OneHotEncoder, ArrayFeatureExtractor and FeatureVectorizer. Results are those of onnxruntime
+(`tests/test_classical.py`).
+
+- **ZipMap** gives the tensor that it takes, one row of scores in the labels' order: there are no maps here.
+- **Text** is not served. A classifier with labels of text is, where nothing reads its labels; else it is refused. So
+  are tables of text in LabelEncoder and OneHotEncoder.
+- A category that OneHotEncoder does not know fails its request, as an index out of range does, unless `zeros` is 1.
+- A classifier's label is always one of its labels. onnxruntime says 0 or 1 where both of two classes have weights.
+- NaN among LabelEncoder's keys is found in all versions. onnxruntime finds it from version 4 on.
+- Not supported: TreeEnsemble (version 5), an SVMClassifier without support vectors, DictVectorizer, CastMap and
+  CategoryMapper.
+
 ## Quantised models
 
 QuantizeLinear and DequantizeLinear take uint8, int8, uint16 and int16 (int32 to dequantise), by tensor, axis or block.

@@ -101,9 +101,9 @@ Result<> Guard::reload() {
   if (!keys) return std::unexpected(std::move(keys.error()));
   auto now = std::make_shared<Callers>();
   const auto before = callers();
-  for (Key& key : *keys) {
+  for (const Key& key : *keys) {
     const auto same = std::ranges::find_if(*before, [&](const auto& caller) { return caller->key == key; });
-    now->push_back(same != before->end() ? *same : std::make_shared<Caller>(std::move(key)));
+    now->push_back(same != before->end() ? *same : std::make_shared<Caller>(key));
   }
   const std::lock_guard lock(mutex_);
   callers_ = std::move(now);

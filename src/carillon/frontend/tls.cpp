@@ -100,7 +100,7 @@ int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size, co
 }
 
 Result<std::shared_ptr<ssl::context>> context_of(const TlsState& state, const TlsFiles& files) {
-  const auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
+  auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
   SSL_CTX* const native = context->native_handle();
   boost::system::error_code error;
   (void)context->use_certificate_chain(boost::asio::buffer(state.certificate), error);
@@ -168,7 +168,7 @@ Result<std::shared_ptr<const TlsState>> read_state(const TlsFiles& files, const 
 }  // namespace
 
 Result<std::shared_ptr<Tls>> Tls::open(TlsFiles files, Log log) {
-  const std::shared_ptr<Tls> tls(new Tls(std::move(files), std::move(log)));
+  std::shared_ptr<Tls> tls(new Tls(std::move(files), std::move(log)));
   if (auto read = tls->reload(); !read) return std::unexpected(std::move(read.error()));
   return tls;
 }

@@ -16,13 +16,15 @@ using plain::Finder;
 const std::unordered_map<std::string_view, Finder>& operators() {
   static const auto table = [] {
     std::unordered_map<std::string_view, Finder> made;
-    for (const auto family : {plain::unary_operators(), plain::binary_operators(), plain::logic_operators(),
-                              plain::cast_operators(), plain::reduce_operators(), plain::order_operators(),
-                              plain::softmax_operators(), plain::convolution_operators(),
-                              plain::pool_operators(), plain::norm_operators(), plain::matmul_operators(),
-                              plain::einsum_operators(), plain::quantize_operators(), plain::move_operators(),
-                              plain::pad_operators(), plain::index_operators(), plain::resize_operators(),
-                              plain::generate_operators(), plain::recurrent_operators()}) {
+    for (const auto family :
+         {plain::unary_operators(),     plain::binary_operators(),      plain::logic_operators(),
+          plain::cast_operators(),      plain::reduce_operators(),      plain::order_operators(),
+          plain::softmax_operators(),   plain::convolution_operators(), plain::pool_operators(),
+          plain::norm_operators(),      plain::matmul_operators(),      plain::einsum_operators(),
+          plain::quantize_operators(),  plain::move_operators(),        plain::pad_operators(),
+          plain::index_operators(),     plain::resize_operators(),      plain::generate_operators(),
+          plain::recurrent_operators(), plain::tree_operators(),        plain::score_operators(),
+          plain::label_operators()}) {
       for (const plain::Operator& op : family) made.emplace(op.name, op.find);
     }
     return made;
@@ -36,7 +38,8 @@ PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* cons
   // Only these may lack their first output and still make another.
   const bool first_optional = node.op == "TopK" || node.op == "Split" || node.op == "MaxPool" ||
                               node.op == "LayerNormalization" || node.op == "Dropout" ||
-                              is_recurrent(node.op);
+                              node.op == "LinearScores" || node.op == "SvmScores" ||
+                              node.op == "TreeClassifier" || is_recurrent(node.op);
   if (node.outputs.empty() || (node.outputs[0] == no_value && !first_optional)) return nullptr;
   const auto found = operators().find(node.op);
   if (found == operators().end()) return nullptr;
@@ -49,6 +52,7 @@ PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* cons
 }
 
 std::optional<TensorType> plain_workspace(const Node& node, std::span<const TensorType* const> inputs) {
+  if (node.op == "SvmScores") return plain::score_workspace(node, inputs);
   return is_recurrent(node.op) ? plain::recurrent_workspace(node, inputs) : std::nullopt;
 }
 

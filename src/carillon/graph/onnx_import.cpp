@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "carillon/graph/ml/expand.h"
 #include "carillon/graph/onnx_attribute.h"
 #include "carillon/graph/onnx_contrib.h"
 #include "carillon/graph/onnx_tensor.h"
@@ -69,6 +70,11 @@ Result<int> find_opset(const onnx::ModelProto& model) {
   for (const auto& import : model.opset_import())
     if (import.domain().empty() || import.domain() == "ai.onnx")
       version = std::max(version, import.version());
+  // XGBoost's converter names only that of ai.onnx.ml where it uses no other.
+  const bool other = std::ranges::none_of(model.graph().node(), [](const auto& node) {
+    return node.domain().empty() || node.domain() == "ai.onnx";
+  });
+  if (version == 0 && other && model.graph().node_size() > 0) return last_opset;
   if (version == 0) return invalid("it does not say which opset of ONNX's operators it uses");
   if (version < first_opset || version > last_opset)
     return fail(ErrorCode::unsupported, "it uses opset " + std::to_string(version) + "; supported are " +
@@ -215,6 +221,7 @@ class Importer {
 
   Result<> nodes(Scope& scope) {
     if (auto ok = expand_contrib(scope.proto); !ok) return ok;
+    if (auto ok = ml::expand(scope.proto); !ok) return ok;
     int index = 0;
     for (auto& proto : *scope.proto.mutable_node()) {
       Node node;
@@ -229,6 +236,11 @@ class Importer {
   }
 
   Result<const Operator*> know(const onnx::NodeProto& proto, const Node& node) const {
+    // Written by expansion: out of a file it would not have come this far.
+    if (proto.domain() == ml::own_domain) {
+      const Operator* own = find_own_operator(node.op);
+      return own != nullptr ? own : find_operator(node.op);
+    }
     const bool standard = proto.domain().empty() || proto.domain() == "ai.onnx";
     if (!standard) {
       return fail(ErrorCode::unsupported,

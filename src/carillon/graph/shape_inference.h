@@ -171,5 +171,16 @@ Result<> one_hot(Inference&);
 Result<> non_zero(Inference&);
 Result<> reverse_sequence(Inference&);
 
+// What ml::expand() writes (shape_inference_ml.cpp). Data are rows [N, C], or one row [C].
+Result<> ml_trees(Inference&);          // TreeClassifier, TreeRegressor
+Result<> ml_linear_scores(Inference&);  // scores, labels
+Result<> ml_svm_scores(Inference&);     // scores of pairs, labels, prob_a?, prob_b?
+Result<> ml_rbf_kernel(Inference&);     // rows, vectors
+Result<> ml_post_transform(Inference&);
+Result<> ml_extractor(Inference&);   // becomes Gather
+Result<> ml_vectorizer(Inference&);  // becomes Concat
+Result<> ml_label_encoder(Inference&);
+Result<> ml_one_hot(Inference&);
+
 }  // namespace infer
 }  // namespace carillon::graph

@@ -71,7 +71,7 @@ std::size_t leading_dims(const Node& node, Types inputs, Types outputs,
       (op == "MaxPool" && outputs.size() == 1))  // the other output counts through all of them
     return std::min<std::size_t>(dims, 2);
   if (among<std::string_view>({"Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization",
-                               "GroupNormalization", "LRN"},
+                               "GroupNormalization", "LRN", "TreeClassifier", "TreeRegressor", "RbfKernel"},
                               op))
     return std::min<std::size_t>(dims, 1);
   // A dimension that is reduced is 1 then; slices grow along one that is not.

@@ -89,6 +89,7 @@ Result<> Specializer::enter(Node node) {
 
 Result<> Specializer::infer(Node node) {
   const Operator* op = find_operator(node.op);
+  if (op == nullptr) op = find_own_operator(node.op);
   CARILLON_ASSERT(op != nullptr && op->infer != nullptr);
   const std::size_t before = graph_.values.size();
   Inference inference(graph_, node);

@@ -41,7 +41,11 @@ std::span<const Operator> index_operators();
 std::span<const Operator> resize_operators();
 std::span<const Operator> generate_operators();
 std::span<const Operator> recurrent_operators();
+std::span<const Operator> tree_operators();
+std::span<const Operator> score_operators();
+std::span<const Operator> label_operators();
 // See plain_workspace().
+std::optional<TensorType> score_workspace(const Node& node, InputTypes types);
 std::optional<TensorType> recurrent_workspace(const Node& node, InputTypes types);
 
 // The type of input `index`, or nullptr where it is absent.
