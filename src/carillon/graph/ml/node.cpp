@@ -175,16 +175,6 @@ int MlNode::declared_type(const std::string& name) const {
     if (tensor.name() == name) return tensor.data_type();
   return 0;
 }
-std::optional<int> MlNode::rank(const std::string& name) const {
-  for (const auto& tensor : graph_.initializer())
-    if (tensor.name() == name) return tensor.dims_size();
-  for (const auto* list : {&graph_.input(), &graph_.value_info()})
-    for (const auto& info : *list)
-      if (info.name() == name && info.type().tensor_type().has_shape())
-        return info.type().tensor_type().shape().dim_size();
-  return std::nullopt;
-}
-
 onnx::NodeProto& MlNode::add(std::string_view op, const std::vector<std::string>& inputs,
                              const std::vector<std::string>& outputs) {
   onnx::NodeProto& made = nodes_.emplace_back();

@@ -52,8 +52,6 @@ class MlNode {
   bool is_read(int i) const;
   // ONNX's number for the element type that the file declares for a value; 0 where it does not say.
   int declared_type(const std::string& name) const;
-  // The rank that the file gives to a value.
-  std::optional<int> rank(const std::string& name) const;
 
   // Nodes in its place, in order, all of own_domain. The reference is good until the next is added.
   onnx::NodeProto& add(std::string_view op, const std::vector<std::string>& inputs,
