@@ -53,7 +53,7 @@ auto value_of(T value) {
 
 // As Triton writes them.
 template <typename T>
-std::string text_of(T value) {
+std::string value_text(T value) {
   if constexpr (std::is_floating_point_v<T>)
     return fmt::format("{:f}", value);
   else
@@ -81,7 +81,7 @@ std::vector<std::byte> classify(std::span<const std::byte> bytes, std::size_t pe
     };
     std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(k), before);
     for (std::size_t i = 0; i < k; ++i) {
-      std::string text = text_of(element(row * per_row + order[i])) + ":" + std::to_string(order[i]);
+      std::string text = value_text(element(row * per_row + order[i])) + ":" + std::to_string(order[i]);
       if (labels != nullptr && order[i] < labels->size()) text += ":" + (*labels)[order[i]];
       append_element(out, text);
     }
