@@ -124,8 +124,9 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def compare(model, batch, precision, options):
-    names = [OURS, OPENVINO] if precision == "bf16" else [OURS, ORT, OPENVINO]
+def compare(model, batch, precision, options, names=None):
+    if names is None:
+        names = [OURS, OPENVINO] if precision == "bf16" else [OURS, ORT, OPENVINO]
     engines = [Engine(name, str(model), batch, options.threads, precision) for name in names]
     try:
         for i in range(options.rounds):

@@ -114,7 +114,7 @@ class Server:
         raise RuntimeError("no VmRSS")
 
     def tail(self, lines=20):
-        return "\n".join(pathlib.Path(self.log.name).read_text().splitlines()[-lines:])
+        return "\n".join(pathlib.Path(self.log.name).read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self):
         if self.process.poll() is None:

@@ -10,6 +10,7 @@
 
 #include "carillon/base/random.h"
 #include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/model.h"
 
 // What the programs share that run a model without a server: compile, find memory, run.
@@ -20,7 +21,9 @@ class Runner {
  public:
   static Result<Runner> load(const std::filesystem::path& file, const engine::CpuOptions& cpu,
                              const engine::CompileOptions& options) {
+    // As a batch where it can be one; else with whatever sizes it has.
     auto model = graph::import_onnx(file, {});
+    if (!model) model = graph::import_onnx(file, {.open = true, .batch_from_file = true});
     if (!model) return std::unexpected(model.error());
     Runner runner;
     runner.engine_ = engine::make_cpu_engine(cpu);
@@ -92,7 +95,11 @@ class Runner {
   }
   static std::vector<graph::Tensor> tensors(std::span<const graph::TensorSpec> specs) {
     std::vector<graph::Tensor> made;
-    for (const auto& spec : specs) made.emplace_back(graph::TensorType{spec.type, spec.shape});
+    for (const auto& spec : specs) {
+      const auto bytes = static_cast<std::int64_t>(graph::memory_of(spec.type, spec.shape).count);
+      made.emplace_back(graph::has_bounded(spec.shape) ? graph::TensorType{graph::DataType::u8, {bytes}}
+                                                       : graph::TensorType{spec.type, spec.shape});
+    }
     return made;
   }
 

@@ -55,6 +55,10 @@ Result<> run(const Options& options) {
       {.batch_sizes = options.batches,
        .precision = options.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32});
   if (!runner) return std::unexpected(runner.error());
+  for (const graph::TensorSpec& output : runner->compiled().outputs())
+    if (graph::has_bounded(output.shape))
+      return invalid("the data decide how long output '" + output.name +
+                     "' is; its bytes alone do not say it");
   for (const int batch : options.batches) {
     if (!runner->select(batch))
       return invalid(options.model + " has no plan for batch " + std::to_string(batch));

@@ -1,5 +1,6 @@
 #include "fuzz.h"
 
+#include "carillon/base/trace_context.h"
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_framing.h"
 #include "carillon/frontend/http_routes.h"
@@ -16,6 +17,12 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (const auto wrong = frontend::check_framing({.hosts = 1, .transfer_encodings = {text}}))
     fuzz::must(!wrong->message.empty(), "an error says what is wrong");
   (void)frontend::accepted_coding(text);
+  if (const auto trace = parse_traceparent(text)) {
+    auto again = *trace;
+    again.span_id = again.parent_id;
+    fuzz::must(parse_traceparent(traceparent_text(again)).has_value(), "what is passed on is right");
+  }
+  if (is_tracestate(text)) fuzz::must(size <= tracestate_most, "no more is passed on than allowed");
   if (const auto unpacked = frontend::unpack(text, limit))
     fuzz::must(unpacked->size() <= limit, "no more is unpacked than allowed");
   const auto check = frontend::check_json(text);

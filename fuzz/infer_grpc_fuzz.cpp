@@ -2,6 +2,7 @@
 #include "infer.pb.h"
 #include <google/protobuf/stubs/logging.h>
 
+#include "carillon/frontend/answers.h"
 #include "carillon/frontend/fake_service.h"
 #include "carillon/frontend/infer_codec_grpc.h"
 
@@ -20,6 +21,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (!fuzz::taken(request)) continue;
     fuzz::must(request->call->inputs.size() == model.config.inputs.size(), "a request has all inputs");
     frontend::fill_outputs(model.config, *request->call);
+    fuzz::must(frontend::finish_outputs(model.config, *request, *request->call).has_value(),
+               "outputs that are right can be answered");
     inference::ModelInferResponse response;
     frontend::write_infer_grpc(model, *request, *request->call, response);
   }

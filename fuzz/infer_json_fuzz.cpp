@@ -1,5 +1,6 @@
 #include "fuzz.h"
 
+#include "carillon/frontend/answers.h"
 #include "carillon/frontend/fake_service.h"
 #include "carillon/frontend/infer_codec_json.h"
 
@@ -23,6 +24,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (!fuzz::taken(request)) continue;
     fuzz::must(request->call->inputs.size() == model.config.inputs.size(), "a request has all inputs");
     frontend::fill_outputs(model.config, *request->call);
+    fuzz::must(frontend::finish_outputs(model.config, *request, *request->call).has_value(),
+               "outputs that are right can be answered");
     fuzz::must(!frontend::write_infer_json(model, *request, *request->call).json.empty(),
                "there is an answer");
   }

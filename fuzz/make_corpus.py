@@ -69,6 +69,8 @@ def http() -> None:
                          "fault": '{"a": [1, 2,, 3], "b": "\\ud800"}'}.items():
         write("http", name, target)
     write("http", "gzip", gzip.compress(b"{" + b" " * 3000 + b"}", mtime=0))
+    write("http", "traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    write("http", "tracestate", "rojo=00f067aa0ba902b7, congo=t61rcWkgMzE,")
     write("http", "zlib", zlib.compress(b"some text, some text, some text"))
 
 

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
 
 from loopback import ROOT, make_samples, serving
 
@@ -30,3 +32,15 @@ def tiny_models(tmp_path_factory) -> Path:
 def server(program, tiny_models, tmp_path_factory):
     with serving(program, tiny_models, tmp_path_factory.mktemp("log") / "server.log") as running:
         yield running
+
+
+# Of each protocol: tritonclient's module, and a client of whatever `server` the test's file has.
+@pytest.fixture(params=["http", "grpc"])
+def module(request):
+    return http_client if request.param == "http" else grpc_client
+
+
+@pytest.fixture
+def client(module, server):
+    with module.InferenceServerClient(server.http if module is http_client else server.grpc) as connected:
+        yield connected

@@ -36,6 +36,11 @@ def free_addresses(count: int) -> list[str]:
             probe.close()
 
 
+def sanitized(program: Path) -> bool:
+    """Whether a sanitizer is built in, which takes memory for itself."""
+    return any(name in program.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
+
+
 def is_ready(address: str, tls: ssl.SSLContext | None = None) -> bool:
     scheme = "https" if tls else "http"
     try:
@@ -85,15 +90,16 @@ def write_profile(file: Path, models: tuple[str, ...], overhead_ms: int) -> Path
 
 @contextlib.contextmanager
 def serving(program: Path, models: Path, log_path: Path, *options: str, page_cache: str = "256 MiB",
-            tls: ssl.SSLContext | None = None):
+            tls: ssl.SSLContext | None = None, environment: dict[str, str] | None = None):
     """A server that is ready; it must still be there at the end, and stop when told to. `tls`: a client's, where it
-    speaks TLS."""
+    speaks TLS. `environment`: what it has beside the test's."""
     http, grpc, metrics = free_addresses(3)
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [str(program), "serve", "--models", str(models), "--http", http, "--grpc", grpc,
              "--metrics", metrics, "--page-cache", page_cache, *options],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})})
     try:
         limit = time.monotonic() + 300
         while not is_ready(http, tls):

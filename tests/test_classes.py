@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
@@ -56,11 +55,6 @@ def server(request, program, models, tmp_path_factory):
     with serving(program, models, log, "--scheduler", request.param, "--default-deadline", "20000") as running:
         running.log = log
         yield running
-
-
-@pytest.fixture(params=["http", "grpc"])
-def module(request):
-    return http_client if request.param == "http" else grpc_client
 
 
 def connect(module, server):

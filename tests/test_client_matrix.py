@@ -8,6 +8,7 @@ import queue
 import shutil
 import subprocess
 import uuid
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -21,6 +22,8 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from loopback import ROOT, serving
+
 MINUTE = 60_000_000  # of timeouts, which count microseconds
 MODEL = "tiny_mlp"
 VALUES = np.random.default_rng(3).standard_normal([3, 64]).astype(np.float32)
@@ -31,6 +34,15 @@ def wanted(tiny_models):
     session = onnxruntime.InferenceSession(str(tiny_models / MODEL / "1" / "model.onnx"),
                                            providers=["CPUExecutionProvider"])
     return session.run(None, {"input": VALUES})[0]
+
+
+@pytest.fixture(scope="module")
+def patient(program, tiny_models, tmp_path_factory):
+    """Of a model without an SLO of its own: perf_analyzer names no deadline, and a busy machine may miss a short one."""
+    models = tmp_path_factory.mktemp("patient")
+    shutil.copytree(tiny_models / MODEL / "1", models / MODEL / "1")
+    with serving(program, models, tmp_path_factory.mktemp("log") / "server.log", "--default-deadline", "60000") as running:
+        yield running
 
 
 def input_of(module, values: np.ndarray = VALUES, **how):
@@ -276,9 +288,34 @@ def with_kserve_grpc(server):
                 refused.value.details())
 
 
+def outside(*program: str) -> str:
+    """A program that tools/clients installs."""
+    file = ROOT / ".clients" / Path(*program)
+    if not file.exists():
+        pytest.skip(f"there is no {file.relative_to(ROOT)}: tools/setup --with-clients")
+    return str(file)
+
+
+def with_kserve_sdk(address: str, protocol: str):
+    """KServe's own client, in an environment of its own."""
+    done = subprocess.run([outside("venv", "bin", "python"), str(ROOT / "tests/clients/kserve_sdk.py"), protocol, address, MODEL],
+                          input=json.dumps(VALUES.tolist()), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    return np.array(said["output"], np.float32), said["error"]
+
+
+def with_kserve_sdk_rest(server):
+    return with_kserve_sdk(server.http, "rest")
+
+
+def with_kserve_sdk_grpc(server):
+    return with_kserve_sdk(server.grpc, "grpc")
+
+
 CLIENTS = [with_http, with_http_json, with_http_async, with_http_aio, with_grpc, with_grpc_packed, with_grpc_async,
            with_grpc_aio, with_stream, with_stream_aio, with_http_shared_memory, with_grpc_shared_memory, with_curl,
-           with_kserve_rest, with_kserve_grpc]
+           with_kserve_rest, with_kserve_grpc, with_kserve_sdk_rest, with_kserve_sdk_grpc]
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__.removeprefix("with_"))
@@ -286,6 +323,37 @@ def test_each_client(server, wanted, client):
     got, error = client(server)
     agree(got, wanted)
     assert "nobody" in error
+
+
+# -- perf_analyzer, which asks for much before it starts, and ends at the first error
+
+HOW = {
+    "concurrency": ["--concurrency-range", "1:2"],
+    "asynchronous": ["--concurrency-range", "3", "--async"],
+    "rate": ["--request-rate-range", "20", "--request-distribution", "poisson"],
+    "shared_memory": ["--concurrency-range", "2", "--shared-memory", "system", "--output-shared-memory-size", "4096"],
+    "streams": ["--concurrency-range", "2", "--streaming"],
+}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("how", HOW)
+def test_perf_analyzer(patient, protocol, how, tmp_path):
+    if how == "streams" and protocol == "http":
+        pytest.skip("HTTP has no streams")
+    report = tmp_path / "report.csv"
+    done = subprocess.run([outside("bin", "perf_analyzer"), "-m", MODEL, "-b", "2", "-i", protocol, "-u", getattr(patient, protocol), *HOW[how],
+                           "--measurement-mode", "count_windows", "--measurement-request-count", "30", "--stability-percentage", "100000",
+                           "--max-trials", "10", "-f", str(report)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "throughput" in done.stdout.splitlines()[-1], done.stdout
+    names, *rows = (line.split(",") for line in report.read_text().splitlines() if line)
+    for row in rows:
+        assert float(row[names.index("Inferences/Second")]) > 0
+        # What it reads from the server's statistics.
+        assert float(row[names.index("Server Compute Infer")]) >= 0
+    if how != "streams":
+        assert "Successful request count" in done.stdout
 
 
 # -- what streams have beside answers

@@ -63,8 +63,10 @@ def infer(server, count: int = 1, timeout_us: int = 60_000_000):
 
 
 def load(server, *options: str) -> dict:
+    """What became of the requests, of which perhaps none had an answer (status 1)."""
     done = subprocess.run([str(server.program), "load", f"http://{server.http}", "--model", "tiny_mlp", "--json", *options],
-                          check=True, capture_output=True, text=True, timeout=120)
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, 1) and done.stdout, done.stderr
     return json.loads(done.stdout)
 
 

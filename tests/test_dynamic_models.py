@@ -11,7 +11,6 @@ import time
 import numpy as np
 import onnxruntime
 import pytest
-import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
@@ -45,18 +44,6 @@ def server(request, program, models, tmp_path_factory):
 @pytest.fixture(scope="module")
 def reference(models):
     return onnxruntime.InferenceSession(str(models / MODEL / "1" / "model.onnx"), providers=["CPUExecutionProvider"])
-
-
-@pytest.fixture(params=["http", "grpc"])
-def module(request):
-    return http_client if request.param == "http" else grpc_client
-
-
-@pytest.fixture
-def client(module, server):
-    address = server.http if module is http_client else server.grpc
-    with module.InferenceServerClient(address) as connected:
-        yield connected
 
 
 def tokens(rows: int, length: int) -> dict[str, np.ndarray]:

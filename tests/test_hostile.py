@@ -214,11 +214,15 @@ def test_what_is_wrong_with_an_open_model_is_told(program, tmp_path):
     flat = numpy_helper.from_array(np.array([3]), "flat")
     models = tmp_path / "models"
     causes = {
-        "unknown": "node 'det' (Det): the operator is not supported",
+        "unknown": "node 'pool' (MaxRoiPool): the operator is not supported",
         "misfit": "node 'add' (Add): shapes [1,3] and [4] do not broadcast",
         "fixed": "node 'add' (Add): shapes [2,3] and [4] do not broadcast",
     }
-    write_model(models, "unknown", [helper.make_node("Det", ["x"], ["y"], "det")], [tensor("x", "n", 3, 3)], tensor("y", "n"))
+    regions = numpy_helper.from_array(np.array([[0, 0, 0, 2, 2]], np.float32), "regions")
+    write_model(models, "unknown", [helper.make_node("MaxRoiPool", ["x", "regions"], ["y"], "pool", pooled_shape=[1, 1])],
+                [tensor("x", "n", 3, 3, 3)], tensor("y", 1, 3, 1, 1), [regions])
+    # The second engine has it.
+    (models / "unknown" / "config.pbtxt").write_text('parameters { key: "engine" value { string_value: "carillon" } }')
     write_model(models, "misfit", [helper.make_node("Add", ["x", "four"], ["y"], "add")], [tensor("x", "n", 3)], tensor("y", "n", 3), [four])
     write_model(models, "flat", [helper.make_node("Reshape", ["x", "flat"], ["y"], "reshape")], [tensor("x", "n", 3)], tensor("y", 3), [flat])
     write_model(models, "sum", [helper.make_node("ReduceMax", ["x"], ["y"], "max")], [tensor("x", "n", 3)], tensor("y", 1, 1))
@@ -369,7 +373,7 @@ def test_unknown_parameters_are_told_once(hardened):
         for i in range(200):
             client.infer("tiny_mlp", [tensor], timeout=MINUTE, parameters={f"mine{i}": 1})
     log = hardened.log.read_text()
-    assert log.count("'sequence_id'") == log.count("'timeout_ms'") == log.count("'sequence_start'") == 1
+    assert log.count("'sequence_id (of") == log.count("'timeout_ms'") == 1
     assert "'mine0'" in log and "'mine199'" not in log, "how many names are remembered is bounded"
 
 

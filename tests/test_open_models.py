@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
@@ -44,11 +43,28 @@ def models(tmp_path_factory):
     write_model(folder, "nameless",
                 [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("ReduceSum", ["p", "axis"], ["y"], keepdims=0)],
                 [value("x", [None, 4])], value("y", None), [weights("w", 4, 5), numpy_helper.from_array(np.array([0]), "axis")])
+    # Each row less what all rows are on average, and its part of all: who shares a batch would change them.
+    write_model(folder, "centred",
+                [helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0]), helper.make_node("Sub", ["x", "mean"], ["c"]),
+                 helper.make_node("Softmax", ["c"], ["y"], axis=0)],
+                [value("x", ["batch", 4])], value("y", ["batch", 4]))
     # Halves of equal length only.
     write_model(folder, "halves",
                 [helper.make_node("Reshape", ["x", "shape"], ["y"])],
                 [value("x", ["batch", "n"])], value("y", ["batch", 2, "half"]),
                 [numpy_helper.from_array(np.array([0, 2, -1]), "shape")])
+    # A decoder's cache: what comes attends to what was there, and to itself.
+    write_model(folder, "cache",
+                [helper.make_node("Concat", ["past", "x"], ["all"], axis=2),
+                 helper.make_node("Transpose", ["all"], ["keys"], perm=[0, 1, 3, 2]),
+                 helper.make_node("MatMul", ["x", "keys"], ["scores"]),
+                 helper.make_node("Softmax", ["scores"], ["shares"], axis=-1),
+                 helper.make_node("MatMul", ["shares", "all"], ["y"])],
+                [value("past", ["batch", 2, "past", 4]), value("x", ["batch", 2, "now", 4])],
+                value("y", ["batch", 2, "now", 4]), [])
+    write_model(folder, "largest",
+                [helper.make_node("ReduceMax", ["x"], ["y"], name="most", axes=[1], keepdims=0)],
+                [value("x", ["batch", "n", 4])], value("y", ["batch", 4]), [])
     return folder
 
 
@@ -57,17 +73,6 @@ def server(request, program, models, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "server.log"
     with serving(program, models, log, "--scheduler", request.param, "--sizes", str(KEPT)) as running:
         yield running
-
-
-@pytest.fixture(params=["http", "grpc"])
-def module(request):
-    return http_client if request.param == "http" else grpc_client
-
-
-@pytest.fixture
-def client(module, server):
-    with module.InferenceServerClient(server.http if module is http_client else server.grpc) as connected:
-        yield connected
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +121,27 @@ def test_a_model_without_batch_or_names(client, module, references):
         check(client, module, references, "nameless", x=numbers(rows, 4))
 
 
+def test_rows_that_see_each_other_are_not_batched(client, module, references, server):
+    """Requests at once, each of them alone with its rows, as many as it has."""
+    check(client, module, references, "centred", x=numbers(40, 4))
+    wrong = []
+
+    def run(seed):
+        with module.InferenceServerClient(server.http if module is http_client else server.grpc) as mine:
+            for rows in range(1, 6):
+                try:
+                    check(mine, module, references, "centred", x=numbers(rows, 4, seed=seed))
+                except AssertionError as error:
+                    wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[0]
+
+
 def test_metadata_leaves_open_what_is_open(client, module):
     as_dict = {} if module is http_client else {"as_json": True}
     metadata = client.get_model_metadata("images", **as_dict)
@@ -141,14 +167,29 @@ def test_a_dimension_of_one_name_has_one_length(client, module, models):
         ask(client, module, "images", x=numbers(1, 4, 8, 8))
     assert "it must be [-1,3,-1,-1] with 1 to 16 in place of -1 and anything in place of the others" in str(refused.value)
     with pytest.raises(InferenceServerException) as refused:
-        ask(client, module, "images", x=numbers(1, 3, 0, 8))
+        ask(client, module, "images", x=numbers(0, 3, 8, 8))
     assert "it must be [-1,3,-1,-1]" in str(refused.value)
+
+
+def test_a_past_of_nothing(client, module, references):
+    for past, now in [(0, 5), (3, 1), (0, 1), (0, 5)]:
+        for batch in (1, 2):
+            check(client, module, references, "cache", past=numbers(batch, 2, past, 4), x=numbers(batch, 2, now, 4, seed=1))
+
+
+def test_what_makes_something_of_nothing_is_refused(client, module, references):
+    check(client, module, references, "largest", x=numbers(1, 3, 4))
+    with pytest.raises(InferenceServerException) as refused:
+        ask(client, module, "largest", x=numbers(1, 0, 4))
+    assert "do not fit the model" in str(refused.value) and "most" in str(refused.value)
+    check(client, module, references, "largest", x=numbers(1, 5, 4))
 
 
 def test_sizes_come_and_go(client, module, references, server):
     for width in range(300, 300 + 2 * KEPT):
         check(client, module, references, "images", x=numbers(1, 3, 5, width))
-    assert metric(server, "carillon_sizes") <= KEPT * 4  # models
+    assert metric(server, "carillon_sizes") <= KEPT * 7  # models
+    assert metric(server, "carillon_sizes_bytes") > 0
     check(client, module, references, "images", x=numbers(1, 3, 5, 300))
 
 

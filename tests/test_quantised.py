@@ -51,6 +51,46 @@ def lstm():
         numpy_helper.from_array(np.array([0]), "axis")]
 
 
+def rounded(name, scale_of, to):
+    """`name` in bytes and back, as static quantisers write it around every operator."""
+    return [helper.make_node("QuantizeLinear", [name, f"{scale_of}s", f"{scale_of}z"], [f"{to}_q"]),
+            helper.make_node("DequantizeLinear", [f"{to}_q", f"{scale_of}s", f"{scale_of}z"], [to])]
+
+
+def real_weights(channels, axis=0):
+    return [helper.make_node("DequantizeLinear", ["w", "ws"], ["f"], axis=axis)], scale("ws", [0.01 + 0.002 * i for i in range(channels)])
+
+
+def static_conv(channels, groups=1, relu=False):
+    nodes, scales = real_weights(channels)
+    yz = zero("yz", 0 if relu else 118)
+    middle = [helper.make_node("Relu", ["c"], ["r"])] if relu else []
+    return ([*rounded("x", "x", "a"), *nodes, helper.make_node("Conv", ["a", "f", "b"], ["c"], pads=[1, 1, 1, 1], group=groups), *middle,
+             *rounded("r" if relu else "c", "y", "y")], IMAGE, ["batch", channels, 6, 6],
+            [XS, XZ, YS, yz, weights("w", channels, 4 // groups, 3, 3), scales,
+             numpy_helper.from_array(RNG.standard_normal(channels).astype(np.float32), "b")])
+
+
+def static_gemm():
+    nodes, scales = real_weights(5)
+    return ([*rounded("x", "x", "a"), *nodes, helper.make_node("Gemm", ["a", "f", "b"], ["c"], transB=1), *rounded("c", "y", "y")],
+            ["batch", 8], ["batch", 5], [XS, XZ, YS, YZ, weights("w", 5, 8), scales,
+                                         numpy_helper.from_array(RNG.standard_normal(5).astype(np.float32), "b")])
+
+
+def static_block():
+    """What an inverted residual of EfficientNet has: a gate of means, an activation, a sum, halves and a concatenation."""
+    nodes = [*rounded("x", "x", "a"), helper.make_node("Sigmoid", ["a"], ["s"]), *rounded("s", "g", "sig"),
+             helper.make_node("Mul", ["a", "sig"], ["silu"]), *rounded("silu", "x", "b"),
+             helper.make_node("GlobalAveragePool", ["b"], ["m"]), *rounded("m", "x", "gate"),
+             helper.make_node("Mul", ["b", "gate"], ["gated"]), *rounded("gated", "x", "c"),
+             helper.make_node("Add", ["c", "a"], ["sum"]), *rounded("sum", "y", "d"),
+             helper.make_node("Split", ["d"], ["left", "right"], axis=1), *rounded("left", "y", "l"), *rounded("right", "y", "r"),
+             helper.make_node("MaxPool", ["l"], ["pooled"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]), *rounded("pooled", "y", "p"),
+             helper.make_node("Concat", ["p", "r", "a"], ["all"], axis=1), *rounded("all", "y", "y")]
+    return nodes, IMAGE, ["batch", 8, 6, 6], [XS, XZ, YS, YZ, scale("gs", 1 / 255), zero("gz", 0)]
+
+
 # Name: nodes from x to y, the shapes of both, initializers.
 MODELS = {
     "linear": ([QUANTISE, helper.make_node("DequantizeLinear", ["q", "xs", "xz"], ["y"])], ["batch", 5], ["batch", 5], [XS, XZ]),
@@ -80,12 +120,18 @@ MODELS = {
     "gemm": (contrib("QGemm", ["q", "xs", "xz", "w", "ws", "wz", "b", "ys", "yz"], transB=1, alpha=1.0), ["batch", 8], ["batch", 5],
              [XS, XZ, YS, YZ, weights("w", 5, 8), scale("ws", [0.01, 0.02, 0.03, 0.02, 0.01]), zero("wz", [0] * 5, np.int8),
               weights("b", 5, kind=np.int32)]),
+    "static_conv": static_conv(6),
+    "static_groups": static_conv(8, groups=2, relu=True),
+    "static_depthwise": static_conv(4, groups=4),
+    "static_gemm": static_gemm(),
+    "static_block": static_block(),
     "lstm": lstm(),
     "einsum": ([helper.make_node("Einsum", ["x", "w"], ["y"], equation="bqhd,khd->bhqk")], ["batch", 5, 2, 3], ["batch", 2, 5, 4],
                [numpy_helper.from_array(RNG.standard_normal((4, 2, 3)).astype(np.float32), "w")]),
 }
 # One step of what the model ends in: sums between two steps may be rounded either way.
-STEPS = {name: 0.0701 for name in ("conv", "matmul", "add", "mul", "sigmoid", "leaky", "pool", "concat", "gemm")} | {"lstm": 0.02}
+STEPS = {name: 0.0701 for name in ("conv", "matmul", "add", "mul", "sigmoid", "leaky", "pool", "concat", "gemm", "static_conv", "static_groups",
+                                        "static_depthwise", "static_gemm", "static_block")} | {"lstm": 0.02}
 
 
 @pytest.fixture(scope="module")

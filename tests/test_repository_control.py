@@ -58,11 +58,6 @@ def connect(module, server):
     return module.InferenceServerClient(server.http if module is http_client else server.grpc)
 
 
-@pytest.fixture(params=["http", "grpc"])
-def module(request):
-    return http_client if request.param == "http" else grpc_client
-
-
 @pytest.fixture
 def models(tmp_path):
     folder = tmp_path / "models"
@@ -289,3 +284,17 @@ def test_many_times_leave_nothing_behind(program, models, tmp_path):
         held = [float(line.split()[-1]) for line in server.scrape().splitlines()
                 if line.startswith("carillon_device_models{")]
         assert all(count <= 2 for count in held)
+
+
+def test_a_name_that_is_no_text_is_refused(program, models, tmp_path):
+    os.mkdir(os.fsencode(models) + b"/\xff\xfe")
+    with serving(program, models, tmp_path / "server.log", "--model-control-mode", "explicit") as server:
+        for order in ("load", "unload"):
+            request = urllib.request.Request(f"http://{server.http}/v2/repository/models/%FF%FE/{order}", data=b"{}")
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=60)
+            assert refused.value.code == 400
+            assert "not UTF-8" in json.loads(refused.value.read())["error"]
+        with http_client.InferenceServerClient(server.http) as client:
+            client.load_model("one")
+            assert ask(client, http_client, "one") == 2

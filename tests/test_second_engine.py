@@ -9,7 +9,6 @@ import onnx
 import onnxruntime
 import openvino
 import pytest
-import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
@@ -71,17 +70,6 @@ def server(request, program, models, tmp_path_factory):
     with serving(program, models, log, "--scheduler", request.param, "--strict-readiness", "false") as running:
         running.log = log
         yield running
-
-
-@pytest.fixture(params=["http", "grpc"])
-def module(request):
-    return http_client if request.param == "http" else grpc_client
-
-
-@pytest.fixture
-def client(module, server):
-    with module.InferenceServerClient(server.http if module is http_client else server.grpc) as connected:
-        yield connected
 
 
 def numbers(*shape, seed=0):

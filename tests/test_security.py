@@ -283,12 +283,13 @@ def test_certificates_are_read_again_and_no_request_is_lost(program, tiny_models
 
 # -- keys
 
-SECRETS = {name: f"{name}-secret-0123456789" for name in ("team", "limited", "boss", "scraper", "small")}
+SECRETS = {name: f"{name}-secret-0123456789" for name in ("team", "half", "limited", "boss", "scraper", "small")}
 
 
 def all_keys(**changed: str) -> list[str]:
     secrets = SECRETS | changed
     return [key_entry("team", secrets["team"], models=["tiny_m*"]),
+            key_entry("half", secrets["half"], roles=["admin", "infer"], models=["tiny_m*"]),
             key_entry("limited", secrets["limited"], rate=1, burst=3),
             key_entry("boss", secrets["boss"], roles=["admin", "infer"]),
             key_entry("scraper", secrets["scraper"], roles=["metrics"]),
@@ -405,6 +406,27 @@ def test_orders_need_the_role(keyed):
             assert code_of(call) == "StatusCode.PERMISSION_DENIED"
         client.load_model(MODEL, headers=bearer(SECRETS["boss"]))
         client.update_log_settings({"log_info": True}, headers=bearer(SECRETS["boss"]))
+
+
+def test_an_order_brings_no_models_of_others(keyed):
+    """An ensemble would run what the key may not use."""
+    server, _, _ = keyed
+    def of(model):
+        return json.dumps({"platform": "ensemble", "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [1, 64]}],
+                           "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1, 10]}], "ensemble_scheduling": {
+                               "step": [{"model_name": model, "model_version": -1, "input_map": {"input": "x"},
+                                         "output_map": {"output": "y"}}]}})
+    path = f"/v2/repository/models/{MODEL}/load"
+    with grpc_client.InferenceServerClient(server.grpc) as client:
+        for model, stopped in (("tiny_cnn", True), ("tiny_mlp_too", False)):
+            body = json.dumps({"parameters": {"config": of(model)}}).encode()
+            assert (fetch(server.http, path, SECRETS["half"], body)[0] == 403) is stopped
+            try:
+                client.load_model(MODEL, config=of(model), headers=bearer(SECRETS["half"]))
+                assert not stopped
+            except InferenceServerException as error:
+                assert (error.status() == "StatusCode.PERMISSION_DENIED") is stopped
+        client.load_model(MODEL, headers=bearer(SECRETS["boss"]))
 
 
 def test_rates_and_when_to_come_back(keyed):

@@ -61,3 +61,25 @@ def test_a_quiet_build_says_how_far_it_is(tmp_path):
     told = shell(script, str(tmp_path / "told"), log=str(tmp_path / "log"))
     assert "compilation: 1 s  3 of 4 steps" in told
     assert "compilation: done in" in told
+
+
+def test_scripts_go_on_with_each_others_numbers(tmp_path):
+    script = 'export STEP_FILE=$1; step first; bash -c "LOG=$LOG; source tools/steps.sh; step second; step third"; step fourth'
+    assert shell(script, str(tmp_path / "number")) == "[1] first\n[2] second\n[3] third\n[4] fourth\n"
+    assert (tmp_path / "number").read_text() == "4\n"
+
+
+def quickstart(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["./quickstart", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_models_are_checked_before_anything_is_installed():
+    for models, said in (("tiny,resnet19", "there is no sample model 'resnet19'; there are: "), (",", "names no model")):
+        done = quickstart("--models", models)
+        assert done.returncode == 2 and said in done.stderr and "[1]" not in done.stderr
+
+
+def test_the_names_that_are_checked_are_those_of_the_catalogue():
+    from carillon_samples.catalogue import GROUPS, SAMPLES
+    listed = quickstart("--models", "nobody").stderr.split("there are: ")[1].strip().split(", ")
+    assert set(listed) == {*SAMPLES, *GROUPS}

@@ -3,9 +3,12 @@
 
 step_number=0
 
-# step TEXT: announces the next step.
+# step TEXT: announces the next step. Where $STEP_FILE names a file, the number of the last step is kept there, for
+# scripts that go on with each other's.
 step() {
+  [[ -z ${STEP_FILE:-} || ! -s $STEP_FILE ]] || step_number=$(<"$STEP_FILE")
   step_number=$((step_number + 1))
+  [[ -z ${STEP_FILE:-} ]] || printf '%d\n' "$step_number" >"$STEP_FILE"
   printf '[%d] %s\n' "$step_number" "$*" >&2
 }
 

@@ -125,7 +125,7 @@ def state(address: str) -> tuple[bool, str]:
         return Client(address, 5).get(f"/v2/models/{MODEL}/ready").get("ready", False), ""
     except Refused as error:
         text = re.sub(r"^\d+: (the model is not ready: )?|model file '[^']*': ", "", str(error))
-        return False, "" if "loading" in text else text
+        return False, "" if re.search(r"loading|to be loaded", text) else text
     except (OSError, ValueError):
         return False, ""
 

@@ -146,6 +146,8 @@ def tell_story(options: argparse.Namespace) -> None:
             command = by_hand(server, samples[0])
             output = try_by_hand(command)
             print(f"One request by hand:\n\n{command}\n\nwhich prints: {output}\n")
+            if server.admin:
+                print(f"A page to look at: http://{server.admin}/", flush=True)
             print(f"Metrics: http://{server.metrics}/metrics    Server's log: {server.log}", flush=True)
             if not options.once:
                 serve_until_interrupted(server)

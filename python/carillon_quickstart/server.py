@@ -41,18 +41,22 @@ class Server:
     """One `carillon serve` on loopback. Use as a context manager; leaving it stops the server."""
 
     def __init__(self, program: Path, models: Path, log: Path, options: list[str],
-                 say: Callable[[str], None], ports: tuple[int, int, int] = (8000, 8001, 8002)):
+                 say: Callable[[str], None], ports: tuple[int, int, int, int] = (8000, 8001, 8002, 8003)):
         taken: set[int] = set()
         chosen = []
-        for what, wanted in zip(("HTTP", "gRPC", "metrics"), ports):
+        for what, wanted in zip(("HTTP", "gRPC", "metrics", "administration"), ports):
             port = free_port(wanted, taken)
             if port != wanted:
                 say(f"port {wanted} ({what}) is in use; taking {port}")
             chosen.append(f"{HOST}:{port}")
-        self.http, self.grpc, self.metrics = chosen
+        self.http, self.grpc, self.metrics, self.admin = chosen
+        elsewhere = any(option.startswith("--admin-port") for option in options)
         self.log = log
         self.command = [str(program), "serve", "--models", str(models), "--http", self.http,
-                        "--grpc", self.grpc, "--metrics", self.metrics, *options]
+                        "--grpc", self.grpc, "--metrics", self.metrics,
+                        *([] if elsewhere else ["--admin-port", self.admin]), *options]
+        if elsewhere:
+            self.admin = ""
         self.process: subprocess.Popen | None = None
 
     def __enter__(self) -> Server:

@@ -122,6 +122,7 @@ def main() -> int:
     parser.add_argument("command", choices=["serve"])
     for name in ("--models", "--http", "--grpc", "--metrics"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--admin-port")
     options = parser.parse_args()
     if FAULT == "die":
         print("the fake died as it was told", file=sys.stderr)

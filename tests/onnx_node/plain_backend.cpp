@@ -2,6 +2,7 @@
 
 #include "onnx_node/suite.h"
 
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/guards.h"
 #include "carillon/graph/kernel.h"
 
@@ -22,8 +23,11 @@ class PlainBackend : public Backend {
  public:
   std::string_view name() const override { return "plain"; }
 
-  Result<std::vector<Tensor>> run(const graph::Model& model, const std::vector<Tensor>& inputs) override {
-    const auto graph = model.specialize(1);
+  Result<std::vector<Tensor>> run(const Prepared& test) override {
+    const auto model = import_test(test);
+    if (!model) return std::unexpected(model.error());
+    const auto graph = (*model)->specialize(1);
+    const std::vector<Tensor>& inputs = test.inputs;
     if (!graph) return in_context("specialize", graph.error());
     std::vector<std::unique_ptr<Tensor>> values(graph->values.size());
     std::vector<const Tensor*> known(graph->values.size(), nullptr);
@@ -49,7 +53,7 @@ class PlainBackend : public Backend {
     std::vector<Tensor> outputs;
     for (const ValueId id : graph->outputs) {
       if (known[id.index()] == nullptr) return invalid("an output that no node makes");
-      Tensor copy(graph->value(id).type);
+      Tensor copy(known[id.index()]->type());
       std::ranges::copy(known[id.index()]->bytes(), copy.bytes().begin());
       outputs.push_back(std::move(copy));
     }
@@ -61,8 +65,9 @@ class PlainBackend : public Backend {
                            std::vector<const Tensor*>& known) {
     const auto view = [&](ValueId id) {
       return id == no_value ? ConstView{}
-                            : ConstView{&graph.value(id).type, known[id.index()]->bytes().data()};
+                            : ConstView{&known[id.index()]->type(), known[id.index()]->bytes().data()};
     };
+    if (node.op == graph::bounded_node) return run_bounded(graph, node, view, values, known);
     std::vector<ConstView> from;
     std::vector<const TensorType*> types;
     for (const ValueId id : node.inputs) {
@@ -87,6 +92,31 @@ class PlainBackend : public Backend {
     }
     if (const auto ran = kernel(node, from, to); !ran) return ran;
     graph::apply_post_ops(node, operands, to[0]);
+    return {};
+  }
+
+  template <typename View>
+  static Result<> run_bounded(const Graph& graph, const Node& node, const View& view,
+                              std::vector<std::unique_ptr<Tensor>>& values,
+                              std::vector<const Tensor*>& known) {
+    graph::BoundedNode late(graph, node);
+    std::vector<ConstView> from;
+    for (const ValueId id : node.inputs) from.push_back(view(id));
+    std::vector<std::unique_ptr<Tensor>> room;
+    std::vector<std::byte*> to;
+    for (const ValueId id : node.outputs) {
+      room.push_back(id == no_value ? nullptr : std::make_unique<Tensor>(graph.value(id).type));
+      to.push_back(id == no_value ? nullptr : room.back()->bytes().data());
+    }
+    if (const auto ran = late.run(from, to); !ran) return ran;
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      if (to[i] == nullptr) continue;
+      auto found = std::make_unique<Tensor>(late.results()[i]);
+      std::ranges::copy(room[i]->bytes().first(found->bytes().size()), found->bytes().begin());
+      const std::size_t at = node.outputs[i].index();
+      values[at] = std::move(found);
+      known[at] = values[at].get();
+    }
     return {};
   }
 };

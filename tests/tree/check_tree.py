@@ -21,14 +21,14 @@ import subprocess
 import sys
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
-LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "schedule",
-          "device", "engine", "graph", "workload", "profile", "base"]
+LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "explain",
+          "schedule", "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that may include less than what lies below them.
 ONLY = {"device": ["device", "workload", "base"]}
 
 # Rooms that only decide: events and times in, actions out.
-PURE = ["schedule", "provision", "tune", "device"]
+PURE = ["schedule", "explain", "provision", "tune", "device"]
 # Folders within them that are shells around a core all the same; no core may include these.
 SHELLS = ["schedule/symphony/threads"]
 # Single files elsewhere that are decision cores, too.

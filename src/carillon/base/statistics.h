@@ -29,6 +29,13 @@ class LatencyHistogram {
   Duration percentile(double q) const;
   // How many samples were at most `d`, to the bin's precision.
   std::uint64_t count_at_most(Duration d) const;
+  // Tells take(upper end, count) of every bin that holds something, in ascending order. Two looks at one
+  // histogram so tell what came between them.
+  template <typename Take>
+  void each_bin(Take&& take) const {
+    for (std::size_t i = 0; i < bin_.size(); ++i)
+      if (bin_[i] > 0) take(Duration{static_cast<std::int64_t>(upper_end(static_cast<int>(i)))}, bin_[i]);
+  }
 
  private:
   static constexpr int sub_bits_ = 5;

@@ -18,6 +18,7 @@ void add_goodput(CLI::App& program, int& status);
 void add_disb(CLI::App& program, int& status);
 void add_plan(CLI::App& program, int& status);
 void add_replay(CLI::App& program, int& status);
+void add_explain(CLI::App& program, int& status);
 void add_key(CLI::App& program, int& status);
 void add_bench(CLI::App& program, int& status);
 

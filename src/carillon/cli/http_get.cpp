@@ -14,7 +14,11 @@ namespace carillon::cli {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
-Result<std::string> http_get(const std::string& url) {
+namespace {
+constexpr std::size_t longest_told = 500;
+}
+
+Result<std::string> http_get(const std::string& url, const HttpHeaders& headers) {
   const auto scheme = url.find("://");
   const auto slash = url.find('/', scheme == std::string::npos ? 0 : scheme + 3);
   const std::string path =
@@ -27,6 +31,7 @@ Result<std::string> http_get(const std::string& url) {
   boost::beast::tcp_stream stream(context);
   http::request<http::empty_body> request{http::verb::get, path, 11};
   request.set(http::field::host, address->host);
+  for (const auto& [name, value] : headers) request.set(name, value);
   boost::beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(std::uint64_t{64} << 20);
@@ -50,8 +55,10 @@ Result<std::string> http_get(const std::string& url) {
   }
   if (error) return fail(ErrorCode::unavailable, "'" + url + "': " + error.message());
   if (parser.get().result_int() != 200)
-    return fail(ErrorCode::unavailable, "'" + url + "': the answer is HTTP " +
-                                            std::to_string(parser.get().result_int()) + ", not 200");
+    return fail(ErrorCode::unavailable,
+                "'" + url + "': the answer is HTTP " + std::to_string(parser.get().result_int()) +
+                    ", not 200" +
+                    (parser.get().body().empty() ? "" : ": " + parser.get().body().substr(0, longest_told)));
   return parser.release().body();
 }
 

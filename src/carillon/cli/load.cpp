@@ -214,6 +214,17 @@ std::vector<Summary> summarize(const RunResult& run, const std::vector<Stream>& 
   return summaries;
 }
 
+// Whose deadline a stream's requests had, for people. `told`: the server was.
+std::string deadline_text(Duration deadline, bool told, const LoadArguments& arguments) {
+  if (deadline <= Duration{0})
+    return "the server's: the model's slo_ms, else its --default-deadline, else none; answers count as on "
+           "time "
+           "whenever they come";
+  const std::string whose = arguments.scenario.empty() ? "this command line" : arguments.scenario;
+  return fmt::format("{:g} ms, of {}{}", to_ms(deadline), whose,
+                     told ? "" : "; the server was not told, and went by its own");
+}
+
 nlohmann::ordered_json summary_json(Summary& summary, double seconds) {
   const auto at = [](std::vector<Duration>& values, double q) { return to_ms(percentile(values, q)); };
   nlohmann::ordered_json json;
@@ -241,7 +252,7 @@ nlohmann::ordered_json summary_json(Summary& summary, double seconds) {
   return json;
 }
 
-void print_summaries(std::vector<Summary>& summaries, double seconds) {
+void print_summaries(std::vector<Summary>& summaries, double seconds, const LoadArguments& arguments) {
   fmt::print("{:<24}{:>9}{:>9}{:>7}{:>9}{:>8}{:>11}{:>10}{:>10}{:>10}\n", "model", "sent", "on time", "late",
              "refused", "failed", "goodput/s", "p50 ms", "p99 ms", "max ms");
   for (Summary& s : summaries) {
@@ -251,6 +262,9 @@ void print_summaries(std::vector<Summary>& summaries, double seconds) {
                static_cast<double>(s.on_time) / seconds, to_ms(percentile(s.latencies, 0.5)),
                to_ms(percentile(s.latencies, 0.99)), to_ms(percentile(s.latencies, 1)));
   }
+  for (const Summary& s : summaries)
+    if (&s != &summaries.back())
+      fmt::print("deadline of {}: {}\n", s.name, deadline_text(s.deadline, !arguments.no_timeout, arguments));
   for (const Summary& s : summaries)
     if (!s.first_error.empty()) fmt::print("first failure of {}: {}\n", s.name, s.first_error);
 }
@@ -348,11 +362,19 @@ int run_load(LoadArguments arguments) {
     json["models"] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < streams.size(); ++i)
       json["models"].push_back(summary_json(summaries[i], seconds));
+    for (std::size_t i = 0; i < streams.size(); ++i)
+      json["models"][i]["deadline_is"] =
+          deadline_text(summaries[i].deadline, !arguments.no_timeout, arguments);
     fmt::print("{}\n", json.dump(2));
   } else {
-    print_summaries(summaries, seconds);
+    print_summaries(summaries, seconds, arguments);
   }
-  return exit_success;
+  // Refusals are answers; where there was none at all, whoever started this is to notice.
+  const Summary& all = summaries.back();
+  if (all.sent == 0 || all.failed + all.unanswered < all.sent) return exit_success;
+  fmt::print(stderr, "carillon load: all {} requests failed{}\n", all.sent,
+             all.failed == 0 ? ": none was answered" : "");
+  return exit_failure;
 }
 
 }  // namespace
@@ -413,6 +435,7 @@ void add_load(CLI::App& program, int& status) {
   command.add_option("--csv", arguments->csv, "Write a line for every request to this file");
   command.footer(
       "Open-loop arrivals do not wait for answers, and latency counts from the planned send time.\n"
+      "Ends with status 1 where every request failed (refusals are answers).\n"
       "Examples:\n"
       "  carillon load http://127.0.0.1:8000 --model resnet50 --rate 20 --deadline 200\n"
       "  carillon load grpc://127.0.0.1:8001 --model tiny_mlp --process closed:64 --duration 5 --json\n"

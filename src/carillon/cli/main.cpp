@@ -127,6 +127,7 @@ int main(int argc, char** argv) {
   add_disb(program, status);
   add_plan(program, status);
   add_replay(program, status);
+  add_explain(program, status);
   add_key(program, status);
   add_bench(program, status);
   refuse_what_is_no_number(program);

@@ -1,5 +1,7 @@
 #include "carillon/profile/profile.h"
 
+#include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <fstream>
 #include <optional>
@@ -96,6 +98,24 @@ Result<profile::ModelProfile> measure_model(const controller::PreparedModel& mod
   auto batches = measure_batches(0);
   if (!batches) return std::unexpected(batches.error());
   measured.batches = std::move(*batches);
+  // An open model at smaller and larger sizes than its reference, as far as its operators and memory allow.
+  const auto reference = model.compiled.front()->reference();
+  std::int64_t number = 0;
+  for (const double factor : {0.25, 0.5, 2.0, 4.0}) {
+    if (reference.empty()) break;
+    profile::SizeTimes size;
+    for (const std::int64_t extent : reference)
+      size.extents.push_back(std::max<std::int64_t>(1, std::llround(factor * static_cast<double>(extent))));
+    const auto added = worker.add_size(model.id, ++number, size.extents, model.config.batch_sizes);
+    if (!added) continue;
+    fmt::print(stderr, "; {} times the size:", factor);
+    auto times = measure_batches(number);
+    if (!times) return std::unexpected(times.error());
+    worker.remove_size(model.id, number);
+    size.row = added->effort;
+    size.batches = std::move(*times);
+    measured.sizes.push_back(std::move(size));
+  }
   return measured;
 }
 
@@ -149,6 +169,14 @@ void print_profile(const profile::DeviceProfile& profile) {
   }
 }
 
+// Ensembles are measured with their steps' models.
+Result<std::vector<repository::RepositoryEntry>> read_models(const std::string& directory) {
+  auto entries = repository::read_repository(directory);
+  if (entries)
+    std::erase_if(*entries, [](const auto& entry) { return entry.config && !entry.config->steps.empty(); });
+  return entries;
+}
+
 // --interference: models alone and together at shares of the device, and the fit to that.
 int measure_together(const ProfileArguments& arguments) {
   if (arguments.device.device != "cpu")
@@ -156,7 +184,7 @@ int measure_together(const ProfileArguments& arguments) {
         exit_usage, {ErrorCode::invalid_argument,
                      "--interference measures on --device cpu, not on '" + arguments.device.device + "'"});
   const SteadyClock clock;
-  auto entries = repository::read_repository(arguments.models);
+  auto entries = read_models(arguments.models);
   if (!entries) return fail_profile(exit_failure, entries.error());
   for (const std::string& name : arguments.only)
     if (std::ranges::none_of(*entries, [&](const auto& entry) { return entry.name == name; }))
@@ -200,7 +228,7 @@ int run_profile(const ProfileArguments& arguments) {
   const SteadyClock clock;
   auto device = server::make_device(arguments.device, clock);
   if (!device) return fail_profile(exit_usage, device.error());
-  const auto entries = repository::read_repository(arguments.models);
+  const auto entries = read_models(arguments.models);
   if (!entries) return fail_profile(exit_failure, entries.error());
   NoResults nobody;
   auto worker = worker::make_worker(device->worker, clock, nobody);

@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cstdio>
-#include <map>
+#include <optional>
 #include <unordered_map>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,7 @@
 #include "carillon/schedule/log/lines.h"
 #include "carillon/schedule/log/reader.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/simulate/from_log.h"
 #include "carillon/simulate/report.h"
 #include "carillon/simulate/simulation.h"
 
@@ -37,40 +38,12 @@ struct Recorded {
   bool complete = false;
 };
 
-// The same arrivals, devices and measured times as a scenario.
-struct Rebuilt {
-  schedule::Preemption preemption{};
-  workload::Scenario scenario;
-  std::map<std::pair<std::uint32_t, int>, std::pair<Duration, int>>
-      measured;  // sum and count by model and batch
-};
-
-// A model that came, for the scenario; of one that changes, its last version.
-void add_model(workload::Scenario& scenario, const schedule::ModelInfo& info) {
-  workload::ScenarioModel model{.name = info.name};
-  model.cls = info.cls;
-  model.max_batch = info.batches.back().batch;
-  for (const auto& b : info.batches) {
-    model.batch_sizes.push_back(b.batch);
-    model.latency.table.emplace_back(b.batch, b.exec);
-  }
-  model.weights = mib(16) * info.pages;
-  model.load = info.load;
-  if (info.id.index() == scenario.models.size()) {
-    scenario.models.push_back(std::move(model));
-    return;
-  }
-  workload::ScenarioModel& before = scenario.models[info.id.index()];
-  model.arrivals = std::move(before.arrivals);
-  before = std::move(model);
-}
-
 int fail_replay(const Error& error) {
   fmt::print(stderr, "carillon replay: {}\n", error.message);
   return exit_failure;
 }
 
-Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& rebuilt,
+Result<> read(const ReplayArguments& arguments, Recorded& recorded, std::optional<simulate::FromLog>& rebuilt,
               std::string& scheduler) {
   auto reader = schedule::log::LogReader::open(arguments.log);
   if (!reader) return std::unexpected(reader.error());
@@ -82,25 +55,12 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
     if (!made) return in_context("the log's scheduler", made.error());
     core = std::move(*made);
   }
-  workload::Scenario& s = rebuilt.scenario;
-  s.name = arguments.log;
-  s.network_delay = Duration{0};
-  s.allowance = workload::Allowance{.dispatch = reader->environment().dispatch,
-                                    .answer = reader->environment().answer,
-                                    .overrun = reader->environment().overrun};
-  rebuilt.preemption = reader->environment().preemption;
+  rebuilt.emplace(arguments.log, reader->environment());
   struct Open {
     TimePoint arrival, deadline;
   };
   std::unordered_map<std::uint64_t, Open> open;
-  struct Flight {
-    std::uint32_t model = 0;
-    std::vector<RequestId> requests;
-  };
-  std::unordered_map<std::uint64_t, Flight> flights;
-  std::uint32_t devices = 0;
-  std::uint64_t pages = 0;
-  TimePoint first = TimePoint::max(), last = TimePoint::min();
+  std::unordered_map<std::uint64_t, std::vector<RequestId>> flights;
   while (true) {
     auto next = reader->next();
     if (!next) return std::unexpected(next.error());
@@ -108,37 +68,20 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
     const schedule::log::LoggedDecision& decision = **next;
     ++recorded.events;
     recorded.actions += decision.actions.size();
+    rebuilt->add(decision.event, decision.now, decision.actions);
     if (const auto* arrival = std::get_if<schedule::RequestArrived>(&decision.event)) {
       const Request& r = arrival->request;
       ++recorded.requests;
       open[r.id.value] = {decision.now, r.deadline};
-      first = std::min(first, decision.now);
-      last = std::max(last, decision.now);
-      auto& model = s.models[r.model.index()];
-      model.arrivals.push_back(
-          {.at = decision.now,
-           .slo = r.deadline == TimePoint::max() ? Duration::max() : r.deadline - decision.now,
-           .cls = r.cls,
-           .priority = r.priority,
-           .app = r.app});
     } else if (const auto* gone = std::get_if<schedule::RequestCancelled>(&decision.event)) {
       recorded.cancelled += open.erase(gone->request.value);
-    } else if (const auto* model = std::get_if<schedule::ModelChanged>(&decision.event)) {
-      if (model->info) add_model(s, *model->info);
-    } else if (const auto* change = std::get_if<schedule::DeviceChanged>(&decision.event)) {
-      devices = std::max(devices, change->device.value + 1);
-      pages = std::max(pages, change->pages);
     } else if (const auto* done = std::get_if<schedule::ActionDone>(&decision.event)) {
       const auto flight = flights.find(done->id.value);
       if (flight != flights.end()) {
         if (done->status == schedule::ActionStatus::success) {
-          auto& [sum, count] =
-              rebuilt.measured[{flight->second.model, static_cast<int>(flight->second.requests.size())}];
-          sum += done->duration;
-          ++count;
           ++recorded.batches;
-          recorded.batched += flight->second.requests.size();
-          for (const RequestId id : flight->second.requests) {
+          recorded.batched += flight->second.size();
+          for (const RequestId id : flight->second) {
             const auto request = open.find(id.value);
             if (request == open.end()) continue;
             ++(decision.now <= request->second.deadline ? recorded.on_time : recorded.late);
@@ -151,8 +94,7 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
     }
     for (const schedule::Action& action : decision.actions) {
       if (const auto* infer = std::get_if<schedule::Infer>(&action)) {
-        if (infer->model.index() < s.models.size())
-          flights[infer->id.value] = {.model = infer->model.value, .requests = infer->requests};
+        flights[infer->id.value] = infer->requests;
       } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
         recorded.refused += open.erase(refuse->request.value);
       }
@@ -179,22 +121,6 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, Rebuilt& reb
   }
   recorded.open = open.size();
   recorded.complete = reader->complete();
-  if (recorded.requests == 0) return {};
-  // From the first arrival on, in the order of time, with the times that were measured.
-  s.devices = static_cast<int>(std::max(1U, devices));
-  std::uint64_t needed = 0;
-  for (const auto& model : s.models) needed += model.weights.count / mib(16).count;
-  if (needed > 0) s.memory = mib(16) * std::max<std::uint64_t>(1, pages);
-  s.duration = last - first + 1s;
-  for (std::size_t m = 0; m < s.models.size(); ++m) {
-    auto& model = s.models[m];
-    for (auto& planned : model.arrivals) planned.at = TimePoint{} + (planned.at - first);
-    for (auto& [batch, time] : model.latency.table)
-      if (const auto found = rebuilt.measured.find({static_cast<std::uint32_t>(m), batch});
-          found != rebuilt.measured.end())
-        time = found->second.first / found->second.second;
-    model.slo = model.arrivals.empty() ? Duration{1s} : model.arrivals.front().slo;
-  }
   return {};
 }
 
@@ -235,7 +161,7 @@ int run_replay(const ReplayArguments& arguments) {
       return exit_usage;
     }
   Recorded recorded;
-  Rebuilt rebuilt;
+  std::optional<simulate::FromLog> rebuilt;
   std::string scheduler;
   if (const auto done = read(arguments, recorded, rebuilt, scheduler); !done)
     return fail_replay(done.error());
@@ -252,12 +178,11 @@ int run_replay(const ReplayArguments& arguments) {
     json["differences"] = recorded.differences;
   } else {
     json["others"] = nlohmann::ordered_json::array();
+    const workload::Scenario scenario = rebuilt->scenario();
     for (const std::string& name : arguments.schedulers) {
-      schedule::Environment environment = simulate::environment(rebuilt.scenario);
-      environment.preemption = rebuilt.preemption;
-      const auto policy = *schedule::make_scheduler(name, environment);
-      simulate::Figures figures = simulate::run(rebuilt.scenario, *policy);
-      json["others"].push_back(simulated_json(simulate::make_report(rebuilt.scenario, name, figures)));
+      const auto policy = *schedule::make_scheduler(name, rebuilt->environment(scenario));
+      simulate::Figures figures = simulate::run(scenario, *policy);
+      json["others"].push_back(simulated_json(simulate::make_report(scenario, name, figures)));
     }
   }
   if (arguments.json) {

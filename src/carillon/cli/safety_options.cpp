@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "carillon/frontend/access_log.h"
 #include "carillon/frontend/address.h"
 #include "carillon/frontend/guard.h"
 #include "carillon/frontend/tls.h"
@@ -60,7 +61,9 @@ void add_safety_options(CLI::App& command, SafetyArguments& arguments) {
   command.add_option(
       "--admin-port", arguments.admin,
       "[HOST:]PORT of an HTTP port, of 127.0.0.1 without a host, where alone models are loaded "
-      "and unloaded, log and trace settings changed and shared memory registered");
+      "and unloaded, log and trace settings changed and shared memory registered; a browser finds a page "
+      "there "
+      "that shows what the server does");
   command.add_flag("--require-key", arguments.require_key,
                    "Do not start without --keys where a port can be reached from other machines");
 }
@@ -101,8 +104,12 @@ Result<> secure(const SafetyArguments& arguments, frontend::Options& doors) {
 }
 
 void reload(const frontend::Options& doors, const std::function<void(const std::string&)>& log) {
-  if (!doors.tls && !doors.guard->needs_keys())
-    log("SIGHUP: there are neither certificates nor keys to read again");
+  if (!doors.tls && !doors.guard->needs_keys() && !doors.access_log)
+    log("SIGHUP: there are neither certificates nor keys to read again, nor is there an access log");
+  if (doors.access_log) {
+    doors.access_log->reopen();
+    log("SIGHUP: the access log is opened again");
+  }
   if (doors.tls) {
     if (const auto done = doors.tls->reload())
       log("SIGHUP: new connections get the certificates that were read again");

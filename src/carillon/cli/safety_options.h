@@ -26,8 +26,8 @@ void add_safety_options(CLI::App& command, SafetyArguments& arguments);
 // are open to the network. Errors: options that do not go together, files that are not right, --require-key.
 Result<> secure(const SafetyArguments& arguments, frontend::Options& doors);
 
-// Reads certificates and keys of these doors again. Tells `log` what was done, and doors.log what was not:
-// that stays as it was.
+// Reads certificates and keys of these doors again, and opens the access log again. Tells `log` what was
+// done, and doors.log what was not: that stays as it was.
 void reload(const frontend::Options& doors, const std::function<void(const std::string&)>& log);
 
 }  // namespace carillon::cli

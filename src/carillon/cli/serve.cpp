@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,10 +11,12 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include "carillon/base/clock.h"
 #include "carillon/cli/commands.h"
@@ -21,8 +24,11 @@
 #include "carillon/cli/headroom.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/safety_options.h"
+#include "carillon/cli/service_manager.h"
 #include "carillon/cli/signals.h"
 #include "carillon/controller/controller.h"
+#include "carillon/frontend/access_log.h"
+#include "carillon/engine/host/memory.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
 #include "carillon/schedule/log/recording.h"
@@ -35,6 +41,7 @@ namespace {
 
 struct Arguments {
   std::string models;
+  bool follow_links = false;
   server::ModelControlMode control = server::ModelControlMode::none;
   double poll_s = 15;
   std::vector<std::string> load;
@@ -51,7 +58,9 @@ struct Arguments {
   double default_deadline_ms = 0;
   std::optional<double> stop_cost;
   std::size_t max_open = 1 << 16;
+  std::size_t journal = 10'000;
   std::size_t sizes = controller::SizeOptions{}.most;
+  std::string sizes_memory;
   double profile_share = schedule::live_environment().profile_share;
   bool length_blind = false;
   int http_threads = 1;
@@ -59,11 +68,25 @@ struct Arguments {
   std::string inflight_limit = "1 GiB";
   double drain_s = 10;
   bool strict_readiness = true;
+  std::string access_log;
+  double trace_sample = 0;
   std::string log_level = "info";
   std::string preempt;
   double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
   server::DevicesArguments devices;
 };
+
+// What plans for sizes of open models may take; where nothing is said, a sixteenth of what there is.
+Result<Bytes> sizes_memory(const std::string& text) {
+  constexpr Bytes least{64ULL << 20};
+  if (!text.empty()) {
+    auto read = parse_bytes(text);
+    if (!read) return in_context("--sizes-memory", read.error());
+    return read;
+  }
+  const auto there = engine::available_memory();
+  return there ? std::max(least, Bytes{there->count / 16}) : least;
+}
 
 schedule::Environment environment_of(const Arguments& arguments) {
   schedule::Environment environment = schedule::live_environment();
@@ -154,6 +177,32 @@ frontend::LogControl log_control() {
               }};
 }
 
+// What people who look at the server are told of its command line: nothing of files.
+frontend::ServerFacts facts_of(const Arguments& arguments) {
+  static const std::map<server::ModelControlMode, std::string> modes{
+      {server::ModelControlMode::none, "none"},
+      {server::ModelControlMode::poll, "poll"},
+      {server::ModelControlMode::explicit_orders, "explicit"}};
+  std::vector<std::pair<std::string, std::string>> options{
+      {"--default-deadline",
+       arguments.default_deadline_ms > 0 ? fmt::format("{:g} ms", arguments.default_deadline_ms) : "none"},
+      {"--max-open", fmt::format("{} rows", arguments.max_open)},
+      {"--body-limit", arguments.body_limit},
+      {"--inflight-limit", arguments.inflight_limit},
+      {"--http-threads", std::to_string(arguments.http_threads)},
+      {"--drain-time", fmt::format("{:g} s", arguments.drain_s)},
+      {"--hang-after", fmt::format("{:g} ms", arguments.hang_after_ms)},
+      {"--strict-readiness", arguments.strict_readiness ? "true" : "false"}};
+  const server::DeviceArguments& device = arguments.devices.each;
+  for (const auto& [name, value] :
+       {std::pair("--page-cache", &device.page_cache), std::pair("--io-cache", &device.io_cache),
+        std::pair("--workspace", &device.workspace)})
+    if (!value->empty()) options.emplace_back(name, *value);
+  return {.policy = arguments.scheduler,
+          .model_control = modes.at(arguments.control),
+          .options = std::move(options)};
+}
+
 // How the doors are to be, as far as the command line says.
 Result<frontend::Options> doors_of(const Arguments& arguments) {
   const auto body_limit = parse_bytes(arguments.body_limit);
@@ -174,6 +223,13 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
   doors.stop_grace = from_ms(arguments.drain_s * 1000);
   doors.log = [](const std::string& text) { spdlog::warn("{}", text); };
   doors.log_control = log_control();
+  doors.trace_share = arguments.trace_sample;
+  if (!arguments.access_log.empty()) {
+    auto opened = frontend::AccessLog::open({.file = arguments.access_log, .log = doors.log});
+    if (!opened) return in_context("--access-log", opened.error());
+    doors.access_log = std::move(*opened);
+  }
+  doors.facts = facts_of(arguments);
   if (auto safe = secure(arguments.safety, doors); !safe) return std::unexpected(safe.error());
   return doors;
 }
@@ -192,23 +248,53 @@ Result<Doors> open_doors(controller::Service& service, const Arguments& argument
 std::string ports_text(const frontend::Frontend& frontend) {
   const frontend::Ports ports = frontend.ports();
   return fmt::format("HTTP port {}, gRPC port {}, metrics port {} (0: off){}", ports.http, ports.grpc,
-                     ports.metrics, ports.admin != 0 ? fmt::format(", admin port {}", ports.admin) : "");
+                     ports.metrics,
+                     ports.admin != 0 ? fmt::format(", admin port {} (its page: /)", ports.admin) : "");
 }
+
+// Whoever started this program, and wants to know how it is.
+struct Supervised {
+  std::unique_ptr<ServiceManager> manager;
+  std::optional<Duration> watchdog;
+
+  // Tells of `service`, which outlives what is returned; null where nobody asks.
+  std::unique_ptr<Watchdog> watch(controller::Service& service) const {
+    if (!watchdog) return nullptr;
+    return std::make_unique<Watchdog>(*manager, *watchdog,
+                                      [&](Duration longest) { return service.responds(longest); });
+  }
+};
+
+Result<Supervised> find_supervisor() {
+  const auto supervision = supervision_in([](const char* name) { return std::getenv(name); }, getpid());
+  if (!supervision) return std::unexpected(supervision.error());
+  auto manager = ServiceManager::open(supervision->socket);
+  if (!manager) return std::unexpected(manager.error());
+  return Supervised{.manager = std::move(*manager), .watchdog = supervision->watchdog};
+}
+
+// What the end may take beside open requests: devices that finish what they run, threads.
+constexpr auto of_the_end = std::chrono::seconds(30);
 
 // Waits until it is told to stop, and closes the doors.
 void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
-           const controller::Options& options, const std::string& what) {
+           const controller::Options& options, ServiceManager& manager, const std::string& what) {
   spdlog::info("ready: {}; scheduler {}; {}; Ctrl-C stops", what, arguments.scheduler, ports_text(frontend));
+  manager.ready("ready: " + what);
   {
     const OverloadLog log(options.turned_away);
     signals.wait();
   }
-  spdlog::info("stopping: open requests have {:g} s, new ones are refused", arguments.drain_s);
+  const std::string stopping =
+      fmt::format("stopping: open requests have {:g} s, new ones are refused", arguments.drain_s);
+  spdlog::info("{}", stopping);
+  manager.stopping(stopping, from_ms(arguments.drain_s * 1000) + of_the_end);
   frontend.stop();
 }
 
 int run_planned(const Arguments& arguments, const controller::Options& options,
-                const frontend::Options& doors, const SignalWait& signals, const Clock& clock) {
+                const frontend::Options& doors, const SignalWait& signals, const Supervised& supervised,
+                const Clock& clock) {
   if (!arguments.record.empty() || !arguments.profile.empty())
     return complain(exit_usage,
                     {ErrorCode::invalid_argument,
@@ -228,6 +314,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
                                  "--emulated-faults"});
   server::PlannedOptions planned{
       .models = arguments.models,
+      .reading = {.follow_links = arguments.follow_links},
       .plan = arguments.plan,
       .number = arguments.plan_device > 0 ? std::optional(arguments.plan_device) : std::nullopt,
       .standbys = !arguments.no_standby,
@@ -235,13 +322,17 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .environment = environment_of(arguments),
       .controller = options,
       .device = devices->front(),
-      .tell = [](const std::string& text) { spdlog::info("{}", text); }};
+      .tell = [manager = supervised.manager.get()](const std::string& text) {
+        spdlog::info("{}", text);
+        manager->progress(text);
+      }};
   auto server = server::PlannedServer::start(planned, clock);
   if (!server) return complain(exit_failure, server.error());
+  const auto watched = supervised.watch((*server)->service());
   {
     auto frontend = open_doors((*server)->service(), arguments, doors);
     if (!frontend) return complain(exit_failure, frontend.error());
-    serve(**frontend, arguments, signals, options,
+    serve(**frontend, arguments, signals, options, *supervised.manager,
           fmt::format("{} workloads of the plan", (*server)->workloads()));
   }
   (*server)->stop();
@@ -261,6 +352,8 @@ int run(const Arguments& arguments) {
   if (auto room = enough_threads(threads_of_frontends(arguments), "the server"); !room)
     return complain(exit_failure, room.error());
   std::signal(SIGPIPE, SIG_IGN);
+  const auto supervised = find_supervisor();
+  if (!supervised) return complain(exit_failure, supervised.error());
   SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
   static const SteadyClock clock;  // outlives the threads of a device that hangs to the end
   auto scheduler = schedule::make_scheduler(arguments.scheduler, environment_of(arguments));
@@ -269,8 +362,11 @@ int run(const Arguments& arguments) {
     return complain(exit_usage, preempts.error());
   const auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
-  signals.on_hangup(
-      [doors = *doors] { reload(doors, [](const std::string& text) { spdlog::info("{}", text); }); });
+  ServiceManager& manager = *supervised->manager;
+  signals.on_hangup([doors = *doors, &manager] {
+    manager.reload(clock.now(),
+                   [&] { reload(doors, [](const std::string& text) { spdlog::info("{}", text); }); });
+  });
   if (const auto free = frontend::check_addresses(*doors); !free) return complain(exit_failure, free.error());
   std::optional<profile::DeviceProfile> profile;
   if (!arguments.profile.empty()) {
@@ -282,8 +378,14 @@ int run(const Arguments& arguments) {
   controller::Options options;
   options.turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
   options.core.max_open = arguments.max_open;
+  options.core.journal = controller::make_journal(arguments.journal, clock);
   options.sizes.most = arguments.sizes;
+  if (const auto memory = sizes_memory(arguments.sizes_memory); memory)
+    options.sizes.memory = *memory;
+  else
+    return complain(exit_usage, memory.error());
   options.core.by_length = !arguments.length_blind;
+  options.core.timeline = 8192;  // a megabyte: some seconds of a busy server
   options.core.on_device = [](const controller::DeviceNews& news) {
     if (news.alive)
       spdlog::warn("device {} is back, with empty memory", news.device.value);
@@ -292,7 +394,7 @@ int run(const Arguments& arguments) {
   };
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
-  if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, clock);
+  if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, *supervised, clock);
   const auto group = server::make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
   Bytes needed = beside_caches();
@@ -309,27 +411,34 @@ int run(const Arguments& arguments) {
   }
   auto whole = std::make_unique<server::WholeServer>(
       server::WholeOptions{.models = arguments.models,
+                           .reading = {.follow_links = arguments.follow_links},
                            .control = arguments.control,
                            .poll = from_ms(arguments.poll_s * 1000),
                            .load = arguments.load,
                            .controller = options,
                            .profile = profile ? &*profile : nullptr,
                            .stop_cost = arguments.stop_cost,
-                           .tell = [](const std::string& text) { spdlog::info("{}", text); },
+                           .tell =
+                               [&manager](const std::string& text) {
+                                 spdlog::info("{}", text);
+                                 manager.progress(text);
+                               },
                            .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
       std::move(*scheduler), *group, clock);
+  auto watched = supervised->watch(whole->service());
   {
     // Before the models are loaded: whoever asks is told that the server lives, and is not ready.
     auto frontend = open_doors(whole->service(), arguments, *doors);
     if (!frontend) return complain(exit_failure, frontend.error());
     spdlog::info("listening: {}; not ready until the models are loaded", ports_text(**frontend));
+    manager.listening("loading models");
     if (auto started = whole->start(); !started) {
       (*frontend)->stop();
       return complain(exit_failure, started.error());
     }
     const std::size_t devices = group->devices.size();
     server::start_faults(*group, clock.now());
-    serve(**frontend, arguments, signals, options,
+    serve(**frontend, arguments, signals, options, manager,
           fmt::format("{} of {} models on {} device{}", whole->ready(), whole->models(), devices,
                       devices == 1 ? "" : "s"));
   }
@@ -339,6 +448,7 @@ int run(const Arguments& arguments) {
   spdlog::info("stopped");
   if (left.empty()) return exit_success;
   // Their threads are in the middle of something, whose ground an ordinary end would take from under them.
+  watched.reset();
   whole.reset();  // it may have a log to end
   spdlog::shutdown();
   std::fflush(nullptr);
@@ -353,6 +463,10 @@ void add_serve(CLI::App& program, int& status) {
       "serve", "Serves a model repository: frontends, controller and worker in one process");
   command.add_option("--models", arguments->models, "Repository: DIR/<model>/<version>/model.onnx")
       ->required();
+  command.add_flag(
+      "--follow-links", arguments->follow_links,
+      "Follow symbolic links that lead out of the repository; without it models that have such are "
+      "not ready");
   static const std::map<std::string, server::ModelControlMode> modes{
       {"none", server::ModelControlMode::none},
       {"poll", server::ModelControlMode::poll},
@@ -444,12 +558,21 @@ void add_serve(CLI::App& program, int& status) {
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   command
+      .add_option("--journal", arguments->journal,
+                  "Requests of which is kept what became of them and why, for 'carillon explain' and "
+                  "/v2/carillon/requests, at about 900 bytes each; 0: none")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command
       .add_option(
           "--sizes", arguments->sizes,
           "Of a model whose inputs' sizes neither its file nor its config fixes: for how many of them "
           "plans are kept; one that is not there is made when a request comes with it")
       ->check(CLI::Range(1, 65'536))
       ->capture_default_str();
+  command.add_option("--sizes-memory", arguments->sizes_memory,
+                     "What these plans may take of memory, of all models together, such as 512MiB "
+                     "(default: a sixteenth of what there is when the server starts, 64 MiB at least)");
   command.add_option("--http-threads", arguments->http_threads, "Threads of the HTTP frontend")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -472,6 +595,15 @@ void add_serve(CLI::App& program, int& status) {
                   "Seconds that open requests have after SIGTERM or Ctrl-C; meanwhile the ports stay open, "
                   "new requests are refused and the server is not ready")
       ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  command.add_option("--access-log", arguments->access_log,
+                     "Write a line of JSON for each request over HTTP and gRPC to this file ('-': standard "
+                     "output). SIGHUP opens it again, for logrotate");
+  command
+      .add_option("--trace-sample", arguments->trace_sample,
+                  "The share of requests without a good 'traceparent' (W3C Trace Context) that begin a trace "
+                  "of their own, 0 to 1; those with one go on with theirs")
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, err or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "err", "off"}))

@@ -13,6 +13,18 @@ void count(StepStatistics& step, Duration d) {
   step.total += d;
 }
 
+void count_devices(ModelStatistics& of) {
+  of.devices = of.held_by.size();
+  of.loaded = of.devices > 0;
+}
+
+// Versions of one name and number come and go: of two that a device holds, one stays.
+void let_go(ModelStatistics& of, DeviceId device) {
+  const auto at = std::ranges::find(of.held_by, device);
+  if (at != of.held_by.end()) of.held_by.erase(at);
+  count_devices(of);
+}
+
 }  // namespace
 
 Book::Book() {
@@ -33,9 +45,36 @@ void Book::add_model(std::string name, std::int64_t version, std::optional<Durat
   page->of.name = std::move(name);
   page->of.version = version;
   page->of.slo = slo;
+  page->place = static_cast<std::uint32_t>(pages_.size());
   by_model_.push_back(page.get());
   pages_.push_back(std::move(page));
   pages_there_.store(pages_.size(), std::memory_order_release);
+}
+
+void Book::seed(ModelId model, const std::vector<schedule::BatchProfile>& batches) {
+  Page& page = this->page(model);
+  const std::lock_guard lock(page.mutex);
+  page.takes.clear();
+  for (const schedule::BatchProfile& batch : batches)
+    page.takes.emplace_back(batch.batch, profile::RollingWindow(batch.exec));
+}
+
+Duration Book::expected(ModelId model, int rows, TimePoint now) const {
+  constexpr Duration trusted = std::chrono::seconds{1};
+  const Page& page = *by_model_[model.index()];
+  const std::lock_guard lock(page.mutex);
+  Duration out{0};
+  for (int left = rows; left > 0 && !page.takes.empty();) {
+    auto at = std::ranges::find_if(page.takes, [&](const auto& each) { return each.first >= left; });
+    if (at == page.takes.end()) --at;
+    auto& [size, window] = *at;
+    if (window.newest_at() != TimePoint::min() && now - window.newest_at() > trusted)
+      window.forget_outlier(now);
+    const int runs = std::max(1, left / size);
+    out += window.estimate() * runs;
+    left -= runs * size;
+  }
+  return out;
 }
 
 void Book::add_device(std::string name) {
@@ -104,11 +143,19 @@ void Book::executed(DeviceId device, ModelId model, int batch, const worker::Act
     auto at = std::ranges::lower_bound(batches, batch, {}, &ModelStatistics::Batch::size);
     if (at == batches.end() || at->size != batch) at = batches.insert(at, {batch, {}});
     count(at->infer, measured);
+    for (auto& [size, window] : page.takes)
+      if (size == batch) window.add(measured, times.exec_end);
   }
   const std::lock_guard lock(mutex_);
   DeviceStatistics& d = devices_[device.index()];
   ++d.executions;
   d.exec_busy += measured;
+}
+
+void Book::refused(ModelId model, schedule::Reason reason) {
+  Page& page = this->page(model);
+  const std::lock_guard lock(page.mutex);
+  ++page.of.reasons[static_cast<std::size_t>(reason)];
 }
 
 void Book::profiled(ModelId model) {
@@ -122,7 +169,9 @@ void Book::loaded(DeviceId device, ModelId model, Duration took) {
     Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
     ++page.of.loads;
-    page.of.loaded = ++page.of.devices > 0;
+    auto& held_by = page.of.held_by;
+    held_by.insert(std::ranges::lower_bound(held_by, device), device);
+    count_devices(page.of);
   }
   const std::lock_guard lock(mutex_);
   DeviceStatistics& d = devices_[device.index()];
@@ -135,7 +184,7 @@ void Book::unloaded(DeviceId device, ModelId model) {
     Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
     ++page.of.unloads;
-    page.of.loaded = --page.of.devices > 0;
+    let_go(page.of, device);
   }
   const std::lock_guard lock(mutex_);
   --devices_[device.index()].models;
@@ -145,7 +194,7 @@ void Book::device_lost(DeviceId device, const std::vector<ModelId>& held) {
   for (const ModelId model : held) {
     Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
-    page.of.loaded = --page.of.devices > 0;
+    let_go(page.of, device);
   }
   const std::lock_guard lock(mutex_);
   DeviceStatistics& d = devices_[device.index()];
@@ -169,6 +218,12 @@ void Book::set_open_requests(std::uint64_t count) {
   open_requests_ = count;
 }
 
+void Book::waits(ModelId model, bool waiting) {
+  std::atomic<std::uint64_t>& count = page(model).waiting;
+  const std::uint64_t was = count.load(std::memory_order_relaxed);
+  count.store(waiting ? was + 1 : was - 1, std::memory_order_relaxed);
+}
+
 ServerStatistics Book::snapshot() const {
   ServerStatistics out;
   const std::size_t there = pages_there_.load(std::memory_order_acquire);
@@ -176,6 +231,7 @@ ServerStatistics Book::snapshot() const {
   for (std::size_t i = 0; i < there; ++i) {
     const std::lock_guard lock(pages_[i]->mutex);
     out.models.push_back(pages_[i]->of);
+    out.models.back().waiting = pages_[i]->waiting.load(std::memory_order_relaxed);
   }
   const std::lock_guard lock(mutex_);
   out.open_requests = open_requests_;

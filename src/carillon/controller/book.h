@@ -11,6 +11,8 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
+#include "carillon/profile/rolling.h"
+#include "carillon/schedule/model_info.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::controller {
@@ -43,6 +45,8 @@ class Book {
   // others read and write. One that comes again, of the same name and version, goes on where it was.
   // `unix_minus_timeline`: what to add to a TimePoint to get Unix time. Not while others write.
   void add_model(std::string name, std::int64_t version, std::optional<Duration> slo = std::nullopt);
+  // What its batches take, at first: expected() goes by what is measured from then on.
+  void seed(ModelId model, const std::vector<schedule::BatchProfile>& batches);
   // Devices, in the order of their ids.
   void add_device(std::string name);
   void set_unix_offset(Duration unix_minus_timeline) { unix_offset_ = unix_minus_timeline; }
@@ -55,6 +59,8 @@ class Book {
                 Duration predicted);
   // One ran for that long and came to nothing.
   void wasted(DeviceId device, Duration busy);
+  // The scheduler refused one of its calls.
+  void refused(ModelId model, schedule::Reason reason);
   void profiled(ModelId model);  // a finished request was run again alone
   void loaded(DeviceId device, ModelId model, Duration took);
   void unloaded(DeviceId device, ModelId model);
@@ -64,6 +70,15 @@ class Book {
   // A report that belongs to no action under way there.
   void odd_report(DeviceId device);
   void set_open_requests(std::uint64_t count);
+  // A call waits, or waits no longer: something of it runs, or it was answered. One thread's.
+  void waits(ModelId model, bool waiting);
+
+  // What a request of so many rows is expected to take, by itself: in the smallest batches that have room for
+  // it. Zero: nobody knows. One long run is not believed for ever, since nobody would try again.
+  Duration expected(ModelId model, int rows, TimePoint now) const;
+
+  // Where the model is in snapshot().models: for good. From the thread that writes.
+  std::uint32_t place_of(ModelId model) const { return by_model_[model.index()]->place; }
 
   // A copy of all of it; numbers of pages are left to the caller.
   ServerStatistics snapshot() const;
@@ -72,6 +87,9 @@ class Book {
   struct Page {
     mutable std::mutex mutex;
     ModelStatistics of;
+    mutable std::vector<std::pair<int, profile::RollingWindow>> takes;  // by batch size, ascending
+    std::atomic<std::uint64_t> waiting{0};  // written by one thread
+    std::uint32_t place = 0;  // in pages_
   };
   Page& page(ModelId id) { return *by_model_[id.index()]; }
 

@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/graph/bounded.h"
 
 namespace carillon::controller {
 namespace {
@@ -18,7 +19,7 @@ std::vector<RowSize> row_bytes(const engine::CompiledModel& compiled,
   std::vector<RowSize> out(compiled.open() ? specs.size() : 0);
   if (compiled.open()) return out;  // nobody knows
   for (const graph::TensorSpec& spec : specs)
-    out.push_back({graph::TensorType{spec.type, spec.shape_at(1, 1)}.bytes().count, spec.varies()});
+    out.push_back({graph::memory_of(spec.type, spec.shape_at(1, 1)).count, spec.varies()});
   return out;
 }
 
@@ -29,6 +30,15 @@ Class class_of(const std::string& name) {
   return Class::normal;
 }
 
+// What was measured of an open model at its reference is a size as any other.
+void add_reference_times(const engine::CompiledModel& compiled, schedule::ModelInfo& info) {
+  const engine::Plan* const one = compiled.plan(compiled.batch_sizes().front());
+  CARILLON_ASSERT(one != nullptr);
+  if (!one->effort().known()) return;
+  for (const schedule::BatchProfile& b : info.batches)
+    info.sizes.push_back({.row = one->effort(), .batch = b.batch, .exec = b.exec});
+}
+
 Duration unix_minus(const Clock& clock) {
   return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch()) -
          clock.now().time_since_epoch();
@@ -37,7 +47,14 @@ Duration unix_minus(const Clock& clock) {
 // Calls that the thread takes at a time: a result waits for so many decisions at most.
 constexpr std::size_t calls_at_a_time = 64;
 
+// Who is turned away at the door may come again after so long: nobody knows how long an overload lasts.
+constexpr Duration retry_when_overloaded = 1s;
+
 }  // namespace
+
+std::shared_ptr<Journal> make_journal(std::size_t capacity, const Clock& clock) {
+  return capacity == 0 ? nullptr : std::make_shared<Journal>(capacity, unix_minus(clock));
+}
 
 void Controller::Work::clear() {
   jobs.clear();
@@ -59,9 +76,18 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
       sizes_(options.sizes, clock,
              [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
                goes(std::move(waiting), std::move(result), would_take);
-             }) {
+             }),
+      sequences_(options.sequences, [this](Sequences::Waiting waiting, Result<> result) {
+        const TimePoint at = clock_.now();
+        if (result) return go_on(waiting.ticket, std::move(waiting.call), std::move(waiting.handler), at);
+        goes({.ticket = waiting.ticket,
+              .call = std::move(waiting.call),
+              .handler = std::move(waiting.handler),
+              .deadline = TimePoint::max()},
+             std::move(result), std::nullopt);
+      }) {
   core_.book().set_unix_offset(unix_minus(clock));
-  directory_.close("the server is still loading its models");
+  directory_.close(still_loading().message);
   models_.reserve(worker::most_models);
 }
 
@@ -116,8 +142,16 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .open = compiled.open()};
   served.info.time_varies = compiled.time_varies();
   served.info.cls = served.cls;
-  Model model{served.output_row_bytes, served.slo, served.cls, served.open, {}};
+  if (compiled.open() && core_options_.by_length)
+    add_reference_times(compiled, served.info);
+  else
+    served.info.sizes.clear();
+  Model model{served.output_row_bytes, served.slo, served.cls, served.open, {}, {}, view.version};
+  if (core_options_.journal != nullptr) model.name = core_options_.journal->name(info.name);
   for (const graph::TensorSpec& output : compiled.outputs()) model.output_types.push_back(output.type);
+  model.in_sequences = view.config.sequence != nullptr;
+  if (view.config.queue != nullptr) model.rules = std::make_shared<QueueRules>(view.config.queue);
+  sequences_.add_model(info.id, view.config);
   models_.push_back(std::move(model));
   models_there_.store(models_.size(), std::memory_order_release);
   sizes_.add_model(info.id, compiled, view.config.max_batch_size > 0);
@@ -136,6 +170,7 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
           [this, served = std::move(served)](TimePoint now) mutable { core_.come(std::move(served), now); });
       if (asleep_) wake_.notify_one();
     }
+    core_.book().seed(info.id, info.batches);
   }
   if (!shown) return;
   view.ready = true;
@@ -159,9 +194,21 @@ bool Controller::ask(Job job) {
   return true;
 }
 
+bool Controller::responds(Duration longest) {
+  // Whoever waits may have gone before the thread comes to it.
+  const auto done = std::make_shared<std::promise<void>>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::running) return true;
+    jobs_.push_back([done](TimePoint) { done->set_value(); });
+    if (asleep_) wake_.notify_one();
+  }
+  return done->get_future().wait_for(longest) == std::future_status::ready || !serving();
+}
+
 // Whether calls of it are anywhere, at the door and before it included.
 bool Controller::used(ModelId id) {
-  if (sizes_.waiting(id) > 0) return true;
+  if (sizes_.waiting(id) > 0 || sequences_.waiting(id) > 0) return true;
   {
     const std::lock_guard lock(mutex_);
     for (std::uint32_t i = 0; i < submissions_.size(); ++i)
@@ -194,6 +241,7 @@ bool Controller::remove_model(ModelId id, Duration patience, const std::atomic<b
     std::this_thread::sleep_for(look);
   }
   sizes_.remove_model(id);
+  sequences_.remove_model(id);
   // Nobody knows what a device that went still does with it.
   if (!all_alive) return false;
   for (const auto& worker : workers_) worker->remove_model(id);
@@ -217,6 +265,7 @@ void Controller::start() {
 }
 
 void Controller::stop() {
+  sequences_.stop();
   sizes_.stop();
   {
     const std::lock_guard lock(mutex_);
@@ -242,14 +291,46 @@ bool Controller::serving() const {
 
 std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) {
   CARILLON_ASSERT(call != nullptr && call->rows >= 1);
-  const std::uint64_t ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
+  Journal* const journal = core_options_.journal.get();
+  const std::uint64_t ticket =
+      journal != nullptr ? journal->next_number() : next_ticket_.fetch_add(1, std::memory_order_relaxed);
   const TimePoint at = clock_.now();
+  call->handed = at;
   if (!serving()) {
-    on_answer(
-        {fail(ErrorCode::unavailable, "the server is not serving now"), std::move(call), at, std::nullopt});
+    on_answer({.status = fail(ErrorCode::unavailable, "the server is not serving now"),
+               .call = std::move(call),
+               .finished = at,
+               .would_take = {}});
     return ticket;
   }
   CARILLON_ASSERT(call->model.index() < models_there_.load(std::memory_order_acquire));
+  const Model& model = models_[call->model.index()];
+  if (const auto& rules = model.rules; rules != nullptr) {
+    const auto level = rules->enter(*call, model.slo);
+    if (!level) {
+      goes({.ticket = ticket,
+            .call = std::move(call),
+            .handler = std::move(on_answer),
+            .deadline = TimePoint::max()},
+           std::unexpected(level.error()), std::nullopt);
+      return ticket;
+    }
+    AnswerHandler counted = [rules, level = *level, then = std::move(on_answer)](InferAnswer answer) mutable {
+      rules->leave(level);
+      then(std::move(answer));
+    };
+    on_answer = std::move(counted);
+  }
+  if (model.in_sequences)
+    sequences_.submit({ticket, std::move(call), std::move(on_answer)}, at);
+  else
+    go_on(ticket, std::move(call), std::move(on_answer), at);
+  return ticket;
+}
+
+// A call that waits for no other.
+void Controller::go_on(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer,
+                       TimePoint at) {
   const Model& model = models_[call->model.index()];
   if (model.open) {
     Sizes::Waiting waiting{.ticket = ticket,
@@ -257,12 +338,11 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
                            .handler = std::move(on_answer),
                            .deadline = TimePoint::max()};
     waiting.deadline = deadline_of(*waiting.call, model.slo, model.cls, core_options_);
-    if (!sizes_.submit(waiting)) return ticket;
+    if (!sizes_.submit(waiting)) return;
     call = std::move(waiting.call);
     on_answer = std::move(waiting.handler);
   }
   enter({ticket, 0, std::move(call), std::move(on_answer)}, at);
-  return ticket;
 }
 
 // A call that waited for plans of its size.
@@ -277,19 +357,57 @@ void Controller::goes(Sizes::Waiting waiting, Result<> result, std::optional<Dur
                                                                   : Outcome::failed;
   const InferCall& call = *waiting.call;
   core_.book().answered(call.model, outcome, call.rows, std::min(call.arrival, at), at, {});
-  waiting.handler({std::move(result), std::move(waiting.call), at, would_take});
+  using explain::Cause;
+  const Cause cause = outcome == Outcome::cancelled    ? Cause::client_gone
+                      : outcome == Outcome::invalid    ? Cause::bad_data
+                      : code == ErrorCode::not_found   ? Cause::no_model
+                      : code == ErrorCode::unavailable ? Cause::not_serving
+                                                       : Cause::size;
+  // Its size is being made: then the same call waits for nothing.
+  std::optional<Duration> retry_after;
+  if (would_take && waiting.deadline != TimePoint::max())
+    retry_after = std::max<Duration>(1ms, saturating_add(call.arrival, *would_take) - waiting.deadline);
+  InferAnswer answer{.status = std::move(result),
+                     .call = std::move(waiting.call),
+                     .finished = at,
+                     .would_take = would_take,
+                     .retry_after = retry_after};
+  note(waiting.ticket, outcome, cause, answer);
+  waiting.handler(std::move(answer));
+}
+
+// A call that ends before the thread has it. Before its handler hears of it.
+void Controller::note(std::uint64_t ticket, Outcome outcome, explain::Cause cause, InferAnswer& answer) {
+  if (core_options_.journal == nullptr) return;
+  const InferCall& call = *answer.call;
+  const Model& model = models_[call.model.index()];
+  CallRecord record = record_of(call, ticket, model.name, model.version, class_of(call, model.cls),
+                                deadline_of(call, model.slo, model.cls, core_options_));
+  if (record.deadline_from == explain::DeadlineFrom::none && record.deadline != TimePoint::max())
+    record.deadline_from = model.slo ? explain::DeadlineFrom::slo : explain::DeadlineFrom::server;
+  record.ended = answer.finished;
+  record.outcome = outcome == Outcome::refused || outcome == Outcome::shed ? explain::Outcome::refused
+                   : outcome == Outcome::cancelled                         ? explain::Outcome::cancelled
+                                                                           : explain::Outcome::failed;
+  record.cause = cause;
+  if (answer.would_take) record.would_take = *answer.would_take;
+  if (answer.retry_after) record.retry_after = *answer.retry_after;
+  if (!answer.status) say_message(record, answer.status.error().message);
+  core_options_.journal->put(record);
+  answer.number = ticket;
 }
 
 // To the door.
 void Controller::enter(Submission submission, TimePoint at) {
   InferCall& call = *submission.call;
+  call.at_door = at;
   const Model& model = models_[call.model.index()];
   const auto rows = static_cast<std::size_t>(call.rows);
   call.outputs.resize(model.output_row_bytes.size());
   for (std::size_t i = 0; i < call.outputs.size(); ++i)
-    call.outputs[i].resize(
-        rows * (model.open ? graph::TensorType{model.output_types[i], call.size->outputs[i]}.bytes().count
-                           : model.output_row_bytes[i].at(call.length)));
+    call.outputs[i].resize(rows * (model.open
+                                       ? graph::memory_of(model.output_types[i], call.size->outputs[i]).count
+                                       : model.output_row_bytes[i].at(call.length)));
   schedule::Door::Arrival arrival{.key = 0,
                                   .model = call.model,
                                   .cls = class_of(call, model.cls),
@@ -321,8 +439,12 @@ void Controller::enter(Submission submission, TimePoint at) {
   }
   if (running) return turn_away(std::move(submission), at);
   core_.book().answered(call.model, Outcome::failed, call.rows, std::min(call.arrival, at), at, {});
-  submission.handler({fail(ErrorCode::unavailable, "the server is not serving now"),
-                      std::move(submission.call), at, std::nullopt});
+  InferAnswer answer{.status = fail(ErrorCode::unavailable, "the server is not serving now"),
+                     .call = std::move(submission.call),
+                     .finished = at,
+                     .would_take = {}};
+  note(submission.ticket, Outcome::failed, explain::Cause::not_serving, answer);
+  submission.handler(std::move(answer));
 }
 
 void Controller::turn_away(Submission submission, TimePoint at) {
@@ -330,20 +452,31 @@ void Controller::turn_away(Submission submission, TimePoint at) {
   if (submission.hurried) {
     // Its place in the queue was not the trouble: nobody could have decided on it in time.
     core_.book().answered(call.model, Outcome::refused, call.rows, std::min(call.arrival, at), at, {});
-    return submission.handler(
-        {fail(ErrorCode::deadline_exceeded,
-              "cannot finish by its deadline, which is here or too near for a decision"),
-         std::move(submission.call), at, at - call.arrival});
+    const Duration waited = at - call.arrival;
+    InferAnswer answer{
+        .status = fail(ErrorCode::deadline_exceeded,
+                       "cannot finish by its deadline, which is here or too near for a decision"),
+        .call = std::move(submission.call),
+        .finished = at,
+        .would_take = waited};
+    note(submission.ticket, Outcome::refused, explain::Cause::too_near, answer);
+    return submission.handler(std::move(answer));
   }
   core_.book().answered(call.model, Outcome::shed, call.rows, std::min(call.arrival, at), at, {});
   if (turned_away_ != nullptr) turned_away_->fetch_add(1, std::memory_order_relaxed);
-  submission.handler({fail(ErrorCode::resource_exhausted,
-                           "the server is overloaded: requests come faster than they can be decided on; try "
-                           "again later, or elsewhere"),
-                      std::move(submission.call), at, std::nullopt});
+  InferAnswer answer{.status = fail(ErrorCode::resource_exhausted,
+                                    "the server is overloaded: requests come faster than they can be decided "
+                                    "on; try again later, or elsewhere"),
+                     .call = std::move(submission.call),
+                     .finished = at,
+                     .would_take = {},
+                     .retry_after = retry_when_overloaded};
+  note(submission.ticket, Outcome::shed, explain::Cause::shed, answer);
+  submission.handler(std::move(answer));
 }
 
 void Controller::cancel(std::uint64_t ticket) {
+  sequences_.cancel(ticket);
   sizes_.cancel(ticket);
   const std::lock_guard lock(mutex_);
   if (state_ != State::running) return;
@@ -433,6 +566,11 @@ void Controller::handle(Work& work) {
   devices_alive_ = core_.devices_alive();
 }
 
+Duration Controller::expected(ModelId model, int rows) const {
+  if (model.index() >= models_there_.load(std::memory_order_acquire)) return Duration{0};
+  return core_.book().expected(model, rows, clock_.now());
+}
+
 ServerStatistics Controller::statistics() const {
   {
     const std::lock_guard lock(mutex_);
@@ -444,6 +582,7 @@ ServerStatistics Controller::statistics() const {
   out.sizes = sizes.ready;
   out.waiting_for_size = sizes.waiting;
   out.sizes_made = sizes.made;
+  out.sizes_bytes = sizes.memory.count;
   out.open_requests += sizes.waiting;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     out.devices[i].pages_total = workers_[i]->total_pages();
@@ -452,6 +591,9 @@ ServerStatistics Controller::statistics() const {
     out.pages_free += out.devices[i].pages_free;
   }
   provision::AutoscaleWindow::Counters counters{.requests = 0, .bad = 0, .busy = out.exec_busy};
+  for (ModelStatistics& m : out.models)
+    if (const auto view = directory_.find(m.name, std::to_string(m.version)))
+      m.load_time = (*view)->load_time;
   for (const ModelStatistics& m : out.models) {
     const std::uint64_t bad = m.late + m.refused + m.failed - m.invalid;  // more devices would not help these
     counters.requests += m.on_time + bad;

@@ -18,6 +18,9 @@
 #include "carillon/base/slab.h"
 #include "carillon/controller/core.h"
 #include "carillon/controller/directory.h"
+#include "carillon/controller/journal.h"
+#include "carillon/controller/queue_rules.h"
+#include "carillon/controller/sequences.h"
 #include "carillon/controller/service.h"
 #include "carillon/controller/sizes.h"
 #include "carillon/engine/engine.h"
@@ -34,9 +37,13 @@ struct Options {
   // Where calls wait for the controller's thread. Those that are turned away there get `resource_exhausted`.
   schedule::DoorOptions door;
   SizeOptions sizes;
+  SequenceOptions sequences;
   // Counts the calls that are turned away, where given: for whoever tells people.
   std::shared_ptr<std::atomic<std::uint64_t>> turned_away = nullptr;
 };
+
+// A journal of so many requests for controllers that live by `clock`; null for 0.
+std::shared_ptr<Journal> make_journal(std::size_t capacity, const Clock& clock);
 
 // The live controller: Core, one thread that owns it, and an inbox.
 //
@@ -71,8 +78,13 @@ class Controller final : public Service {
                  bool shown = true);
   // The id that add_model() expects next.
   ModelId next_model() const { return {static_cast<std::uint32_t>(models_.size())}; }
-  // A model that cannot be served, or is not served any more: `view.reason` says why. Likewise.
+  // A model that cannot be served, or is not served any more: `view.reason` says why. Or an ensemble, which
+  // is ready where its steps' models are (Directory). Likewise.
   void add_unready(ModelView view);
+  // Whether it is ready (once this runs), or why not.
+  Result<> state(std::string_view model, std::int64_t version) const {
+    return directory_.state(model, version);
+  }
   // While it runs: ends a model that no view names any more. Waits until the calls that came before have
   // their answers, up to `patience`; those that then still wait are refused. Then until no device has
   // anything of it, as long again, and gives its memory back. False where the controller stops meanwhile,
@@ -99,14 +111,22 @@ class Controller final : public Service {
                                                 std::string_view version) const override {
     auto found = directory_.find(model, version);
     if (!found && found.error().code == ErrorCode::not_found && loading())
-      return fail(ErrorCode::unavailable, "the server is still loading its models");
+      return std::unexpected(still_loading());
     return found;
   }
   TimePoint now() const override { return clock_.now(); }
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override;
   void cancel(std::uint64_t ticket) override;
   ServerStatistics statistics() const override;
+  Duration expected(ModelId model, int rows) const override;
+  std::shared_ptr<const Ensemble> ensemble(ModelId id) const override { return directory_.ensemble(id); }
+  bool responds(Duration longest) override;
+  std::vector<TimelinePart> timelines() const override {
+    if (!core_.timeline().keeps()) return {};
+    return {{.timeline = &core_.timeline()}};
+  }
   ModelControl* control() const override { return control_.load(); }
+  const Journal* journal() const override { return core_options_.journal.get(); }
 
  private:
   // What is to be done on the controller's thread.
@@ -146,12 +166,14 @@ class Controller final : public Service {
   enum class State : std::uint8_t { preparing, running, stopping };
 
   bool serving() const;
+  void go_on(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint at);
   void enter(Submission submission, TimePoint at);
   void goes(Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take);
   void run();
   void gather(std::size_t calls, Work& work);
   void handle(Work& work);
   void turn_away(Submission submission, TimePoint at);
+  void note(std::uint64_t ticket, Outcome outcome, explain::Cause cause, InferAnswer& answer);
   bool ask(Job job);
   bool used(ModelId id);
 
@@ -166,6 +188,10 @@ class Controller final : public Service {
     Class cls = Class::normal;
     bool open = false;
     std::vector<graph::DataType> output_types;
+    NameNumber name;  // in the journal, where there is one
+    std::int64_t version = 1;
+    bool in_sequences = false;
+    std::shared_ptr<QueueRules> rules;  // null: none
   };
   // Never moves: what a view names may be read without a lock.
   std::vector<Model> models_;
@@ -195,6 +221,7 @@ class Controller final : public Service {
   State state_ = State::preparing;
   std::thread thread_;
   Sizes sizes_;
+  Sequences sequences_;
 };
 
 }  // namespace carillon::controller

@@ -287,6 +287,27 @@ TEST(Controller, WhatWaitsAtTheDoorIsBoundedAndTheRestIsTurnedAwayAtOnce) {
   EXPECT_EQ(of.shed, 4U);
 }
 
+TEST(Controller, RespondsUnlessItsThreadIsHeld) {
+  const SteadyClock clock;
+  std::counting_semaphore<> deciding(0), go_on(0);
+  Controller controller(std::make_unique<HeldScheduler>(deciding, go_on), {}, clock);
+  const TinyModel model;
+  controller.add_model(tiny_view(), model, testing::served(0).info);
+  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+  EXPECT_TRUE(controller.responds(0ms));  // nobody decides yet
+  controller.start();
+  EXPECT_TRUE(controller.responds(1h));
+  controller.submit(tiny_call(clock, 1), [](const InferAnswer&) {});
+  deciding.acquire();
+  EXPECT_FALSE(controller.responds(1ms));
+  EXPECT_EQ(controller.statistics().models.at(0).waiting, 1U);
+  go_on.release();
+  EXPECT_TRUE(controller.responds(1h));
+  controller.stop();
+  EXPECT_TRUE(controller.responds(0ms));
+  EXPECT_EQ(controller.statistics().models.at(0).waiting, 0U);
+}
+
 // Many frontends submit and cancel while the worker ends actions and another thread reads the statistics; the
 // controller stops in the middle. To be run under ThreadSanitizer.
 TEST(Controller, EveryCallOfManyThreadsGetsExactlyOneAnswer) {
@@ -339,6 +360,7 @@ TEST(Controller, EveryCallOfManyThreadsGetsExactlyOneAnswer) {
     const ModelStatistics of = controller->statistics().models.at(0);
     EXPECT_LE(of.success.count + of.fail.count, static_cast<std::uint64_t>(threads * calls));
     EXPECT_GT(of.success.count, 0U);
+    EXPECT_EQ(of.waiting, 0U);
   }
 }
 

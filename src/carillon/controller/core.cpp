@@ -15,6 +15,9 @@ namespace carillon::controller {
 using schedule::ActionKind;
 namespace {
 
+// Nobody is to come back at once.
+constexpr Duration least_retry = std::chrono::milliseconds{1};
+
 std::string milliseconds(Duration d) {
   char text[48];
   std::snprintf(text, sizeof text, "%.3f ms", to_ms(d));
@@ -55,6 +58,24 @@ std::string_view words_of(schedule::Reason reason) {
   CARILLON_ASSERT(false);
 }
 
+explain::Outcome fate_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::on_time:
+      return explain::Outcome::on_time;
+    case Outcome::late:
+      return explain::Outcome::late;
+    case Outcome::refused:
+    case Outcome::shed:
+      return explain::Outcome::refused;
+    case Outcome::cancelled:
+      return explain::Outcome::cancelled;
+    case Outcome::invalid:
+    case Outcome::failed:
+      return explain::Outcome::failed;
+  }
+  CARILLON_ASSERT(false);
+}
+
 }  // namespace
 
 Class class_of(const InferCall& call, Class model) {
@@ -72,6 +93,7 @@ TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo,
 Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& options)
     : scheduler_(std::move(scheduler)),
       options_(options),
+      timeline_(options.timeline),
       tickets_(std::min<std::size_t>(options.max_open, 1 << 16)),
       requests_(std::min<std::size_t>(options.max_open, 1 << 16)),
       revivals_(options.revivals),
@@ -90,6 +112,7 @@ Core::~Core() {
 void Core::add_device(worker::Worker& worker, std::string name) {
   CARILLON_ASSERT(!started_);
   devices_.push_back({.worker = &worker});
+  if (options_.journal != nullptr) devices_.back().in_journal = options_.journal->add_device(name);
   ++alive_;
   revivals_.add_device();
   book_.add_device(std::move(name));
@@ -98,6 +121,7 @@ void Core::add_device(worker::Worker& worker, std::string name) {
 void Core::add_model(ServedModel model) {
   CARILLON_ASSERT(!started_ && model.info.id.index() == models_.size() && !model.info.batches.empty());
   book_.add_model(model.info.name, model.version, model.slo);
+  outlooks_.push_back(outlook_of(model.info));
   models_.push_back(std::move(model));
 }
 
@@ -116,6 +140,7 @@ void Core::start(TimePoint now) {
 void Core::come(ServedModel model, TimePoint now) {
   enter(now);
   CARILLON_ASSERT(started_ && model.info.id.index() == models_.size() && !model.info.batches.empty());
+  outlooks_.push_back(outlook_of(model.info));
   models_.push_back(std::move(model));
   if (stopped_) return;
   feed(schedule::model_comes(models_.back().info), now);
@@ -141,11 +166,33 @@ Core::Uses Core::uses(ModelId id) const {
   return out;
 }
 
-void Core::answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error,
-                          TimePoint now) {
+Core::Outlook Core::outlook_of(const schedule::ModelInfo& info) {
+  const auto& least = info.batches.front();
+  Outlook out{.exec = least.exec, .batch = least.batch};
+  if (options_.journal != nullptr) out.name = options_.journal->name(info.name);
+  return out;
+}
+
+void Core::answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler,
+                          explain::Cause cause, Error error, TimePoint now) {
   const Outcome outcome = error.code == ErrorCode::invalid_argument ? Outcome::invalid : Outcome::failed;
   book_.answered(call->model, outcome, call->rows, call->arrival, now, {});
-  handler({std::unexpected(std::move(error)), std::move(call), now, std::nullopt});
+  if (options_.journal != nullptr) {
+    const ServedModel& model = models_[call->model.index()];
+    CallRecord record =
+        record_of(*call, ticket, outlooks_[call->model.index()].name, model.version,
+                  class_of(*call, model.cls), deadline_of(*call, model.slo, model.cls, options_));
+    record.decided = record.ended = now;
+    record.outcome = fate_of(outcome);
+    record.cause = cause;
+    say_message(record, error.message);
+    options_.journal->put(record);
+  }
+  handler({.status = std::unexpected(std::move(error)),
+           .call = std::move(call),
+           .finished = now,
+           .would_take = {},
+           .number = options_.journal != nullptr ? ticket : 0});
 }
 
 void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer,
@@ -157,17 +204,17 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   // A client's clock edge cannot lie in the future of ours; the scheduler must never see one that does.
   call->arrival = std::min(call->arrival, now);
   if (!started_ || stopped_)
-    return answer_at_once(std::move(call), std::move(on_answer),
+    return answer_at_once(ticket, std::move(call), std::move(on_answer), explain::Cause::not_serving,
                           {ErrorCode::unavailable, "the server is not serving now"}, now);
   if (model.gone)
     return answer_at_once(
-        std::move(call), std::move(on_answer),
+        ticket, std::move(call), std::move(on_answer), explain::Cause::no_model,
         {ErrorCode::not_found, "model '" + model.info.name + "' version " + std::to_string(model.version) +
                                    " is not served any more"},
         now);
   if (open_rows_ + rows > options_.max_open)
     return answer_at_once(
-        std::move(call), std::move(on_answer),
+        ticket, std::move(call), std::move(on_answer), explain::Cause::full,
         {ErrorCode::unavailable, "the server is full: " + std::to_string(open_rows_) +
                                      " rows are open, of at most " + std::to_string(options_.max_open)},
         now);
@@ -175,7 +222,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   if (call->deadline != TimePoint::max() &&
       deadline > saturating_add(call->arrival, options_.longest_deadline)) {
     return answer_at_once(
-        std::move(call), std::move(on_answer),
+        ticket, std::move(call), std::move(on_answer), explain::Cause::bad_data,
         {ErrorCode::invalid_argument,
          "the deadline lies more than " +
              std::to_string(
@@ -196,8 +243,9 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.first = next_request_;
   open.rows = call->rows;
   open.done = open.flying = 0;
-  open.closing = open.answered = false;
+  open.closing = open.answered = open.waiting = false;
   open.would_take.reset();
+  open.retry_after.reset();
   open.steps = {};
   open.worker_error.clear();
   open.state.assign(rows, Row::fresh);
@@ -222,12 +270,22 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
                   .cls = open.cls,
                   .priority = call->priority,
                   .arrival = open.arrival,
-                  .deadline = deadline};
+                  .deadline = deadline,
+                  .effort = model.info.sizes.empty() ? Effort{} : call->size->effort};
+  if (options_.journal != nullptr) {
+    open.record =
+        record_of(*call, ticket, outlooks_[open.model.index()].name, model.version, open.cls, deadline);
+    if (open.record.deadline_from == explain::DeadlineFrom::none && deadline != TimePoint::max())
+      open.record.deadline_from = model.slo ? explain::DeadlineFrom::slo : explain::DeadlineFrom::server;
+    open.record.decided = now;
+    open.record.log_request = open.first.value;
+  }
   open.call = std::move(call);
   next_request_.value += rows;
   open_rows_ += rows;
   tickets_.insert(ticket, index);
   book_.set_open_requests(tickets_.size());
+  count_waiting(open, true);
   for (std::size_t r = 0; r < rows && !open.closing; ++r) {
     request.id = {open.first.value + r};
     open.state[r] = Row::waiting;
@@ -235,13 +293,17 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
     feed(schedule::RequestArrived{request}, now);
   }
   settle(now);
+  // One that is over has its record.
+  if (options_.journal != nullptr && tickets_.find(ticket) == index)
+    options_.journal->put(open_[index].record);
 }
 
 void Core::cancel(std::uint64_t ticket, TimePoint now) {
   enter(now);
   const auto index = tickets_.find(ticket);
   if (!index || stopped_) return;
-  close(*index, Outcome::cancelled, {ErrorCode::cancelled, "the client has gone"});
+  close(*index, Outcome::cancelled, explain::Cause::client_gone,
+        {ErrorCode::cancelled, "the client has gone"});
   drain(now);
   settle(now);
 }
@@ -260,8 +322,11 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   if (!found || flights_[*found].device != result.device) return book_.odd_report(result.device);
   actions_.erase(result.id.value);
   InFlight& flight = flights_[*found];
+  show_end(*found, result);
   const bool success = result.status == schedule::ActionStatus::success;
   const Duration ran = result.times.ran();
+  not_under_way(flight);
+  note_end(flight, result, now);
   // The scheduler hears of it before it hears what comes of it, and could give up the device. Nobody is to
   // learn from bad data how long such batches take: they could teach whatever they like.
   if (!stopped_)
@@ -334,7 +399,8 @@ void Core::stop(TimePoint now) {
   pending_.clear();
   for (std::uint32_t i = 0; i < open_.size(); ++i)
     if (tickets_.find(open_[i].ticket) == i && !open_[i].answered)
-      close(i, Outcome::failed, {ErrorCode::unavailable, "the server is stopping"});
+      close(i, Outcome::failed, explain::Cause::not_serving,
+            {ErrorCode::unavailable, "the server is stopping"});
   pending_.clear();
   settle(now);
 }
@@ -378,7 +444,7 @@ void Core::apply(TimePoint now) {
         action);
   }
   for (const schedule::Action& action : actions_out_)
-    if (const auto* refusal = std::get_if<schedule::Refuse>(&action)) refuse(*refusal);
+    if (const auto* refusal = std::get_if<schedule::Refuse>(&action)) refuse(*refusal, now);
 }
 
 std::uint32_t Core::new_action(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
@@ -392,16 +458,60 @@ std::uint32_t Core::new_action(ActionId id, ActionKind kind, DeviceId device, Mo
   flight.requests.clear();
   flight.profiled.reset();
   flight.forget = false;
+  flight.cls = Class::normal;
   flight.predicted = Duration{0};
   actions_.insert(id.value, index);
   return index;
+}
+
+// What the timeline tells of an action.
+TimelineAction Core::shown(const InFlight& flight) const {
+  TimelineAction action{.id = flight.id,
+                        .device = flight.device.value,
+                        .model = book_.place_of(flight.model),
+                        .batch = 0,
+                        .kind = flight.kind,
+                        .status = {},
+                        .cls = flight.cls,
+                        .predicted = flight.predicted};
+  if (flight.kind == ActionKind::infer)
+    action.batch = flight.profiled ? 1 : static_cast<std::uint32_t>(flight.requests.size());
+  return action;
+}
+
+void Core::show(std::uint32_t flight, Window window) {
+  if (!timeline_.keeps()) return;
+  TimelineAction action = shown(flights_[flight]);
+  action.exec_begin = window.earliest;
+  action.exec_end = window.latest;
+  timeline_.begin(flight, action);
+}
+
+void Core::show_end(std::uint32_t flight, const worker::ActionResult& result) {
+  if (!timeline_.keeps() || flights_[flight].kind == ActionKind::unload) return;
+  TimelineAction action = shown(flights_[flight]);
+  action.status = result.status;
+  action.input_begin = result.times.input_start;
+  action.input_end = result.times.input_end;
+  action.exec_begin = result.times.exec_start;
+  action.exec_end = result.times.exec_end;
+  action.output_begin = result.times.output_start;
+  action.output_end = result.times.output_end;
+  timeline_.end(flight, action);
 }
 
 // A worker's queue is full, or there is nothing to run. The scheduler hears of it a little later: told at
 // once, it could try again at once, for ever.
 void Core::not_taken(ActionId id, TimePoint now, schedule::ActionStatus status) {
   const auto index = actions_.find(id.value);
-  const DeviceId device = flights_[*index].device;
+  InFlight& flight = flights_[*index];
+  const DeviceId device = flight.device;
+  not_under_way(flight);
+  if (options_.journal != nullptr) {
+    flight.record.status = static_cast<std::uint8_t>(status);
+    flight.record.ended = now;
+    options_.journal->put(flight.record);
+  }
   flights_.give_back(*index);
   actions_.erase(id.value);
   deferred_.push_back({device,
@@ -429,13 +539,19 @@ void Core::dispatch(const schedule::Preempt& action, TimePoint) {
 
 void Core::dispatch(const schedule::Load& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  flights_[new_action(action.id, ActionKind::load, action.device, action.model)].predicted = action.expected;
-  if (!worker.submit(worker::LoadCommand{action.id, action.model, action.window})) not_taken(action.id, now);
+  const std::uint32_t index = new_action(action.id, ActionKind::load, action.device, action.model);
+  InFlight& flight = flights_[index];
+  sent(flight, action.expected, action.window, 0, now);
+  if (options_.journal != nullptr) options_.journal->put(flight.record);
+  if (!worker.submit(worker::LoadCommand{action.id, action.model, action.window}))
+    return not_taken(action.id, now);
+  show(index, action.window);
 }
 
 void Core::dispatch(const schedule::Unload& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  new_action(action.id, ActionKind::unload, action.device, action.model);
+  sent(flights_[new_action(action.id, ActionKind::unload, action.device, action.model)], Duration{0},
+       {TimePoint::min(), TimePoint::max()}, 0, now);
   if (!worker.submit(worker::UnloadCommand{action.id, action.model})) not_taken(action.id, now);
 }
 
@@ -458,14 +574,17 @@ void Core::forget(RequestId request) {
 
 void Core::dispatch(const schedule::Profile& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  InFlight& flight = flights_[new_action(action.id, ActionKind::infer, action.device, action.model)];
+  const std::uint32_t index = new_action(action.id, ActionKind::infer, action.device, action.model);
+  InFlight& flight = flights_[index];
   flight.profiled = action.request;
-  flight.predicted = action.expected;
+  sent(flight, action.expected, action.window, 1, now);
+  if (options_.journal != nullptr) options_.journal->put(flight.record);
   if (!kept_.run(action.request, action.id, action.window, command_)) {
     return not_taken(action.id, now, schedule::ActionStatus::failed);
   }
   CARILLON_ASSERT(command_.model == action.model);
-  if (!worker.submit(command_)) not_taken(action.id, now);
+  if (!worker.submit(command_)) return not_taken(action.id, now);
+  show(index, action.window);
 }
 
 void Core::dispatch(const schedule::GiveUp& action, TimePoint now) {
@@ -476,9 +595,16 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   const std::size_t batch = action.requests.size();
   worker::Worker& worker = *live(action.device).worker;
   CARILLON_ASSERT(batch >= 1 && batch <= static_cast<std::size_t>(worker::max_batch));
-  InFlight& flight = flights_[new_action(action.id, ActionKind::infer, action.device, action.model)];
+  const std::uint32_t flight_index = new_action(action.id, ActionKind::infer, action.device, action.model);
+  InFlight& flight = flights_[flight_index];
+  flight.cls = action.cls;
   flight.requests.assign(action.requests.begin(), action.requests.end());
-  flight.predicted = action.expected;
+  sent(flight, action.expected, action.window, static_cast<int>(batch), now);
+  Outlook& outlook = outlooks_[action.model.index()];
+  if (static_cast<int>(batch) <= outlook.batch) {
+    outlook.batch = static_cast<int>(batch);
+    outlook.exec = action.expected;
+  }
 
   const ServedModel& model = models_[action.model.index()];
   const std::size_t inputs = model.input_row_bytes.size();
@@ -499,21 +625,25 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
     CARILLON_ASSERT(state == Row::waiting || state == Row::gone);
     state = Row::flying;
     ++open.flying;
+    count_waiting(open, false);
     const std::size_t r = request.value - open.first.value;
     command_.rows[b] = {std::span(open.inputs).subspan(r * inputs, inputs),
                         std::span(open.outputs).subspan(r * outputs, outputs), open.call->length,
                         open.deadline};
+    if (options_.journal != nullptr) note_part(open, flight);
   }
-  if (worker.submit(command_)) return;
+  if (options_.journal != nullptr) options_.journal->put(flight.record);
+  if (worker.submit(command_)) return show(flight_index, action.window);
   for (const RequestId request : action.requests) {
     Open& open = open_[*requests_.find(request.value)];
     --open.flying;
     row(open, request) = open.closing ? Row::gone : Row::waiting;
+    count_waiting(open, open.flying == 0);
   }
   not_taken(action.id, now);
 }
 
-void Core::refuse(const schedule::Refuse& refusal) {
+void Core::refuse(const schedule::Refuse& refusal, TimePoint now) {
   CARILLON_ASSERT(refusal.request < next_request_);
   const auto index = requests_.find(refusal.request.value);
   if (!index) return;  // cancelled meanwhile
@@ -539,20 +669,147 @@ void Core::refuse(const schedule::Refuse& refusal) {
         text += ", " + milliseconds(refusal.would_finish - open.deadline) + " after its deadline";
     }
   }
+  book_.refused(open.model, refusal.reason);
   const ErrorCode code = nowhere ? ErrorCode::unavailable
                          : full  ? ErrorCode::resource_exhausted
                                  : code_of(refusal.reason);
+  weigh(open, refusal, now);
   close(*index, code == ErrorCode::deadline_exceeded || full ? Outcome::refused : Outcome::failed,
-        {code, std::move(text)});
+        full ? explain::Cause::full : explain::cause_of(refusal.reason), {code, std::move(text)});
+}
+
+// What was expected when it was refused, and whether the same call would fit later: not where its deadline is
+// shorter than its model's own run, nor where a device that has the model has nothing to do.
+void Core::weigh(Open& open, const schedule::Refuse& refusal, TimePoint now) {
+  const Outlook& outlook = outlooks_[open.model.index()];
+  const bool takes_pages = models_[open.model.index()].info.pages > 0;
+  const Device* best = nullptr;
+  bool best_holds = false;
+  int holding = 0;
+  for (const Device& device : devices_) {
+    if (!device.alive) continue;
+    const bool holds = !takes_pages || std::ranges::find(device.loaded, open.model) != device.loaded.end();
+    holding += holds ? 1 : 0;
+    if (best != nullptr && (holds == best_holds ? device.busy >= best->busy : best_holds)) continue;
+    best = &device;
+    best_holds = holds;
+  }
+  const Duration has = open.deadline == TimePoint::max() ? Duration{0} : open.deadline - open.arrival;
+  const bool something_first = best != nullptr && (best->actions > 0 || !best_holds);
+  if (refusal.would_finish != TimePoint::max() && has >= outlook.exec && something_first &&
+      code_of(refusal.reason) == ErrorCode::deadline_exceeded)
+    open.retry_after = std::max<Duration>(least_retry, refusal.would_finish - has - now);
+  if (options_.journal == nullptr) return;
+  CallRecord& record = open.record;
+  record.has_expected = true;
+  record.exec = outlook.exec;
+  record.exec_batch = static_cast<std::uint16_t>(outlook.batch);
+  record.loading = outlook.loading > 0;
+  record.devices = static_cast<std::uint16_t>(alive_);
+  record.holding = static_cast<std::uint16_t>(holding);
+  if (best == nullptr) return;
+  record.device = best->in_journal;
+  record.device_actions = best->actions;
+  record.busy = best->busy;
+}
+
+// --- What the journal is told
+
+// An action is on its way; its requests come yet.
+void Core::sent(InFlight& flight, Duration predicted, const Window& window, int rows, TimePoint now) {
+  flight.predicted = predicted;
+  Device& device = devices_[flight.device.index()];
+  if (flight.kind == ActionKind::load) ++outlooks_[flight.model.index()].loading;
+  if (flight.kind == ActionKind::infer) {
+    ++device.actions;
+    device.busy += predicted;
+  }
+  if (options_.journal == nullptr) return;
+  ActionRecord& record = flight.record;
+  record.entry = options_.journal->next_entry();
+  record.kind = flight.kind;
+  record.again = flight.profiled.has_value();
+  record.lost = false;
+  record.status = ActionRecord::under_way;
+  record.device = device.in_journal;
+  record.model = outlooks_[flight.model.index()].name;
+  record.rows = rows;
+  record.sent = now;
+  record.window = window;
+  record.predicted = predicted;
+  record.ended = explain::never;
+  record.paused = Duration{0};
+  record.preemptions = 0;
+  record.count = 0;
+}
+
+// A row of the call is in it.
+void Core::note_part(Open& open, InFlight& flight) {
+  CallRecord& call = open.record;
+  ActionRecord& action = flight.record;
+  constexpr std::size_t most = CallRecord::most_actions;
+  // Rows of one call follow each other.
+  const auto tries = static_cast<std::size_t>(call.tries);
+  if (tries > 0 && call.actions[(tries - 1) % most] == action.entry) return;
+  call.actions[tries % most] = action.entry;
+  ++call.tries;
+  if (action.count < ActionRecord::most_requests) action.requests[action.count++] = call.number;
+}
+
+void Core::not_under_way(const InFlight& flight) {
+  Device& device = devices_[flight.device.index()];
+  if (flight.kind == ActionKind::load) --outlooks_[flight.model.index()].loading;
+  if (flight.kind != ActionKind::infer) return;
+  --device.actions;
+  device.busy -= flight.predicted;
+}
+
+void Core::note_end(InFlight& flight, const worker::ActionResult& result, TimePoint now) {
+  if (options_.journal == nullptr) return;
+  ActionRecord& record = flight.record;
+  const worker::ActionTimes& times = result.times;
+  record.status = static_cast<std::uint8_t>(result.status);
+  record.ended = now;
+  record.input_start = times.input_start;
+  record.input_end = times.input_end;
+  record.exec_start = times.exec_start;
+  record.exec_end = times.exec_end;
+  record.output_start = times.output_start;
+  record.output_end = times.output_end;
+  record.paused = times.paused;
+  record.preemptions = times.preemptions;
+  options_.journal->put(record);
+}
+
+void Core::note_lost(InFlight& flight, TimePoint now) {
+  if (options_.journal == nullptr) return;
+  flight.record.lost = true;
+  flight.record.ended = now;
+  options_.journal->put(flight.record);
+}
+
+// Before its handler hears of it: who has the answer finds the record.
+void Core::note_answer(Open& open, Outcome outcome, TimePoint now) {
+  if (options_.journal == nullptr) return;
+  CallRecord& record = open.record;
+  record.outcome = fate_of(outcome);
+  record.ended = now;
+  if (open.would_take) record.would_take = *open.would_take;
+  if (open.retry_after) record.retry_after = *open.retry_after;
+  options_.journal->put(record);
 }
 
 // Decides that a call fails, and queues the news of its other rows for the scheduler. The answer is
 // settle()'s.
-void Core::close(std::uint32_t index, Outcome outcome, Error error) {
+void Core::close(std::uint32_t index, Outcome outcome, explain::Cause cause, Error error) {
   Open& open = open_[index];
   if (open.closing || open.answered) return;
   open.closing = true;
   open.outcome = outcome;
+  if (options_.journal != nullptr) {
+    open.record.cause = cause;
+    say_message(open.record, error.message);
+  }
   open.error = std::move(error);
   for (std::size_t r = 0; r < open.state.size(); ++r) {
     if (open.state[r] != Row::waiting && open.state[r] != Row::flying) continue;
@@ -568,6 +825,7 @@ void Core::settle(TimePoint now) {
     Open& open = open_[index];
     open.closing = false;
     open.answered = true;
+    count_waiting(open, false);
     tickets_.erase(open.ticket);
     book_.set_open_requests(tickets_.size());  // before the handler: whoever is answered sees it
     for (std::size_t r = 0; r < open.state.size(); ++r) {
@@ -575,8 +833,14 @@ void Core::settle(TimePoint now) {
       if (kept_.any()) kept_.gone({open.first.value + r});
     }
     book_.answered(open.model, open.outcome, open.rows, open.arrival, now, {});
+    note_answer(open, open.outcome, now);
     AnswerHandler handler = std::move(open.handler);
-    InferAnswer answer{std::unexpected(std::move(open.error)), nullptr, now, open.would_take};
+    InferAnswer answer{.status = std::unexpected(std::move(open.error)),
+                       .call = nullptr,
+                       .finished = now,
+                       .would_take = open.would_take,
+                       .retry_after = open.retry_after,
+                       .number = number_of(open)};
     if (open.flying == 0) {
       answer.call = std::move(open.call);
       release(index);
@@ -601,9 +865,12 @@ void Core::take_out(DeviceId id, std::string why, TimePoint now) {
     InFlight& flight = flights_[i];
     if (!under_way(i) || flight.device != id) continue;
     actions_.erase(flight.id.value);
+    not_under_way(flight);
+    note_lost(flight, now);
     for (const RequestId request : flight.requests) lose(request, why);
     flight.requests.clear();
     if (flight.profiled && flight.forget) forget(*flight.profiled);
+    timeline_.forget(i);
     flights_.give_back(i);
   }
   revivals_.down(id, now);
@@ -624,6 +891,7 @@ void Core::lose(RequestId request, const std::string& why) {
     return;
   }
   row(open, request) = open.closing ? Row::gone : Row::waiting;
+  count_waiting(open, open.flying == 0);
   open.worker_error = "its device went: " + why;
 }
 
@@ -661,7 +929,10 @@ void Core::turn_down(RequestId request, const Error& error) {
   const Outcome outcome = error.code == ErrorCode::invalid_argument    ? Outcome::invalid
                           : error.code == ErrorCode::deadline_exceeded ? Outcome::refused
                                                                        : Outcome::failed;
-  close(*found, outcome, in_context(where, error).error());
+  const explain::Cause cause = error.code == ErrorCode::invalid_argument    ? explain::Cause::bad_data
+                               : error.code == ErrorCode::deadline_exceeded ? explain::Cause::deadline_passed
+                                                                            : explain::Cause::error;
+  close(*found, outcome, cause, in_context(where, error).error());
 }
 
 // One row's INFER has ended, however.
@@ -686,10 +957,14 @@ void Core::land(RequestId request, const worker::ActionResult& result, TimePoint
     open.steps.infer = times.ran();
     open.steps.output = times.output_end - times.output_start;
     open.steps.queue = std::max(Duration{0}, times.exec_start - open.arrival - open.steps.input);
-    if (++open.done == open.rows) answer_success(*found, now);
+    if (++open.done == open.rows)
+      answer_success(*found, now);
+    else
+      count_waiting(open, open.flying == 0);
     return;
   }
   row(open, request) = Row::waiting;  // the scheduler tries again, or refuses it
+  count_waiting(open, open.flying == 0);
   if (result.status == schedule::ActionStatus::failed) open.worker_error = result.error;
 }
 
@@ -698,12 +973,22 @@ void Core::answer_success(std::uint32_t index, TimePoint now) {
   tickets_.erase(open.ticket);
   book_.set_open_requests(tickets_.size());
   open.answered = true;
-  book_.answered(open.model, now <= open.deadline ? Outcome::on_time : Outcome::late, open.rows, open.arrival,
-                 now, open.steps);
+  count_waiting(open, false);
+  const Outcome outcome = now <= open.deadline ? Outcome::on_time : Outcome::late;
+  book_.answered(open.model, outcome, open.rows, open.arrival, now, open.steps);
+  note_answer(open, outcome, now);
   AnswerHandler handler = std::move(open.handler);
-  InferAnswer answer{{}, std::move(open.call), now, std::nullopt};
+  InferAnswer answer{.status = {},
+                     .call = std::move(open.call),
+                     .finished = now,
+                     .would_take = {},
+                     .number = number_of(open)};
   release(index);
   handler(std::move(answer));
+}
+
+void Core::count_waiting(Open& open, bool waiting) {
+  if (std::exchange(open.waiting, waiting) != waiting) book_.waits(open.model, waiting);
 }
 
 void Core::release(std::uint32_t index) {

@@ -17,6 +17,8 @@
 #include "carillon/base/slab.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/book.h"
+#include "carillon/controller/device_timeline.h"
+#include "carillon/controller/journal.h"
 #include "carillon/controller/kept_rows.h"
 #include "carillon/controller/revivals.h"
 #include "carillon/controller/service.h"
@@ -68,8 +70,10 @@ struct CoreOptions {
   Duration full_queue_pause =
       std::chrono::microseconds{100};      // before a full worker is told of to the scheduler
   std::size_t largest_kept_row = 4 << 20;  // bytes; see KeptRows
+  std::size_t timeline = 0;                // actions that timeline() keeps
   RevivalOptions revivals;
   std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
+  std::shared_ptr<Journal> journal;                  // where calls and actions are noted; null: nowhere
 };
 
 // By when the answer of a call is worth having: its own deadline, or, where it has none, that of its model's
@@ -143,6 +147,7 @@ class Core {
   std::size_t actions_in_flight() const { return actions_.size(); }
   Book& book() { return book_; }
   const Book& book() const { return book_; }
+  const DeviceTimeline& timeline() const { return timeline_; }  // readable by any thread
 
  private:
   enum class Row : std::uint8_t {
@@ -167,6 +172,7 @@ class Core {
     int flying = 0;
     bool closing = false;   // its failure is decided, the answer not yet given
     bool answered = false;  // only its buffers live on
+    bool waiting = false;   // counted as such: none of its rows runs
     Outcome outcome = Outcome::failed;
     Error error;
     std::optional<Duration> would_take;
@@ -175,6 +181,8 @@ class Core {
     std::vector<Row> state;
     std::vector<const std::byte*> inputs;  // row by row
     std::vector<std::byte*> outputs;
+    CallRecord record;  // where there is a journal
+    std::optional<Duration> retry_after;
   };
   struct InFlight {
     ActionId id;
@@ -184,13 +192,26 @@ class Core {
     std::vector<RequestId> requests;
     std::optional<RequestId> profiled;  // INFER: this runs again, and none of `requests`
     bool forget = false;                // then: once it has ended
+    Class cls{};                        // INFER
     Duration predicted{0};
+    ActionRecord record;  // where there is a journal
   };
   struct Device {
     worker::Worker* worker = nullptr;
+    std::uint32_t in_journal = 0;  // its number there
     bool alive = true;
     std::uint32_t life = 0;       // the worker's
     std::vector<ModelId> loaded;  // of models that take pages
+    // INFERs that it was sent and has not reported: how many, and what their EXEC is expected to take.
+    int actions = 0;
+    Duration busy{0};
+  };
+  // What is known of a model's runs, for those who are refused.
+  struct Outlook {
+    Duration exec{0};  // of the smallest batch, as the scheduler expects it; at first as it was told
+    int batch = 0;
+    int loading = 0;  // LOADs under way
+    NameNumber name;
   };
   struct Deferred {
     DeviceId device;
@@ -218,24 +239,40 @@ class Core {
   Device& live(DeviceId id);
   void take_out(DeviceId id, std::string why, TimePoint now);
   void lose(RequestId request, const std::string& why);
-  void refuse(const schedule::Refuse& refusal);
-  void close(std::uint32_t index, Outcome outcome, Error error);
+  void refuse(const schedule::Refuse& refusal, TimePoint now);
+  void close(std::uint32_t index, Outcome outcome, explain::Cause cause, Error error);
   void settle(TimePoint now);
   void land(RequestId request, const worker::ActionResult& result, TimePoint now);
   void turn_down(RequestId request, const Error& error);
   void answer_success(std::uint32_t index, TimePoint now);
   void release(std::uint32_t index);
+  void count_waiting(Open& open, bool waiting);
+  TimelineAction shown(const InFlight& flight) const;
+  void show(std::uint32_t flight, Window window);
+  void show_end(std::uint32_t flight, const worker::ActionResult& result);
   std::uint32_t new_action(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model);
+  void sent(InFlight& flight, Duration predicted, const Window& window, int rows, TimePoint now);
+  void not_under_way(const InFlight& flight);
+  void note_end(InFlight& flight, const worker::ActionResult& result, TimePoint now);
+  void note_lost(InFlight& flight, TimePoint now);
+  void note_answer(Open& open, Outcome outcome, TimePoint now);
+  void note_part(Open& open, InFlight& flight);
+  std::uint64_t number_of(const Open& open) const { return options_.journal != nullptr ? open.ticket : 0; }
+  Outlook outlook_of(const schedule::ModelInfo& info);
+  void weigh(Open& open, const schedule::Refuse& refusal, TimePoint now);
   AppId application(const InferCall& call, TimePoint now);
   Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
-  void answer_at_once(std::unique_ptr<InferCall> call, AnswerHandler handler, Error error, TimePoint now);
+  void answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler,
+                      explain::Cause cause, Error error, TimePoint now);
 
   std::unique_ptr<schedule::Scheduler> scheduler_;
   CoreOptions options_;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
   std::vector<ServedModel> models_;
+  std::vector<Outlook> outlooks_;  // by model
   Book book_;
+  DeviceTimeline timeline_;
 
   Slab<Open> open_;
   IndexTable tickets_;   // of unanswered calls, to open_

@@ -227,9 +227,11 @@ TEST_F(CoreDevicesTest, TheBookKnowsWhatEachDeviceHolds) {
   end(0, 1, ActionStatus::success, at(3ms));
   end(1, 2, ActionStatus::success, at(3ms));
   EXPECT_EQ(core->book().snapshot().models[0].devices, 2U);
+  EXPECT_EQ(core->book().snapshot().models[0].held_by, (std::vector<DeviceId>{{0}, {1}}));
   EXPECT_EQ(device(1).models, 1U);
   core->on_result(broken(workers[1]), at(4ms));
   EXPECT_EQ(core->book().snapshot().models[0].devices, 1U);
+  EXPECT_EQ(core->book().snapshot().models[0].held_by, (std::vector<DeviceId>{{0}}));
   EXPECT_TRUE(core->book().snapshot().models[0].loaded);
   EXPECT_EQ(device(1).models, 0U);
   core->on_result(broken(workers[0]), at(5ms));

@@ -295,6 +295,7 @@ Tally run(std::uint64_t seed) {
   for (const ModelStatistics& of : book.models)
     counted += of.on_time + of.late + of.refused + of.cancelled + of.failed;
   EXPECT_EQ(counted, tickets);
+  for (const ModelStatistics& of : book.models) EXPECT_EQ(of.waiting, 0U);
   return tally;
 }
 

@@ -260,6 +260,31 @@ TEST_F(ProfilingTest, LengthsAreApplicationsOfTheirOwn) {
   }
 }
 
+TEST_F(CoreTest, ACallWaitsWhileNothingOfItRuns) {
+  arm();
+  submit(1, call_of({0}, 2, at(1ms)), at(1ms));
+  submit(2, call_of({0}, 1, at(1ms)), at(1ms));
+  submit(3, call_of({1}, 1, at(1ms)), at(1ms));
+  EXPECT_EQ(stats(0).waiting, 2U);
+  EXPECT_EQ(stats(1).waiting, 1U);
+  say({infer(1, {{0}})}, at(1ms), at(2ms));
+  EXPECT_EQ(stats(0).waiting, 1U);
+  end(1, ActionStatus::success, at(2ms));
+  EXPECT_EQ(stats(0).waiting, 2U);  // of the first call, one row is still to come
+  say({infer(2, {{1}, {2}})}, at(2ms), at(3ms));
+  EXPECT_EQ(stats(0).waiting, 0U);
+  end(2, ActionStatus::too_late, at(3ms));
+  EXPECT_EQ(stats(0).waiting, 2U);
+  worker.full = true;
+  say({infer(3, {{1}, {2}})}, at(3ms), at(4ms));
+  EXPECT_EQ(stats(0).waiting, 2U);  // nobody took it
+  core->cancel(2, at(4ms));
+  EXPECT_EQ(stats(0).waiting, 1U);
+  core->stop(at(5ms));
+  EXPECT_EQ(stats(0).waiting, 0U);
+  EXPECT_EQ(stats(1).waiting, 0U);
+}
+
 TEST_F(CoreTest, StartTellsTheSchedulerOfModelsAndDevices) {
   auto owned = std::make_unique<ScriptedScheduler>();
   ScriptedScheduler& fresh = *owned;

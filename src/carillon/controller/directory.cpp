@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <ranges>
+#include <set>
 #include <tuple>
 #include <utility>
+
+#include "carillon/base/assert.h"
+#include "carillon/controller/ensemble.h"
 
 namespace carillon::controller {
 namespace {
@@ -25,8 +30,16 @@ std::string list(const std::vector<std::string>& names) {
   return out;
 }
 
-bool before(const View& a, const View& b) {
-  return std::tie(a->name, a->version) < std::tie(b->name, b->version);
+bool before(const ModelView& a, const ModelView& b) {
+  return std::tie(a.name, a.version) < std::tie(b.name, b.version);
+}
+
+bool shows_ensemble(const ModelView& view) {
+  return !view.config.steps.empty() && !view.left_out;
+}
+
+const std::string& name_of(const auto& entry) {
+  return entry.put->name;
 }
 
 }  // namespace
@@ -34,11 +47,123 @@ bool before(const View& a, const View& b) {
 void Directory::put(ModelView view) {
   auto shared = std::make_shared<const ModelView>(std::move(view));
   const std::lock_guard lock(mutex_);
-  const auto at = std::ranges::lower_bound(views_, shared, before);
-  if (at != views_.end() && !before(shared, *at))
-    *at = std::move(shared);
+  const auto at = std::ranges::lower_bound(entries_, *shared, before,
+                                           [](const Entry& entry) -> const ModelView& { return *entry.put; });
+  if (at != entries_.end() && !before(*shared, *at->put))
+    at->put = at->shown = std::move(shared);
   else
-    views_.insert(at, std::move(shared));
+    entries_.insert(at, {shared, shared});
+  work_out();
+}
+
+// Of all ensembles: those of models first, then those that have such in them, and so on.
+void Directory::work_out() {
+  std::size_t left = 0;
+  for (Entry& entry : entries_) {
+    entry.known = !shows_ensemble(*entry.put);
+    if (entry.known) continue;
+    if (auto text = circle(entry.put->name); !text.empty())
+      show_unready(entry, std::move(text));
+    else
+      ++left;
+  }
+  while (left > 0) {
+    const std::size_t before_pass = left;
+    for (Entry& entry : entries_) {
+      if (entry.known || !std::ranges::all_of(entry.put->config.steps, [&](const auto& step) {
+            return std::ranges::all_of(of_name(step.model), &Entry::known);
+          }))
+        continue;
+      work_out(entry);
+      --left;
+    }
+    CARILLON_ASSERT(left < before_pass);  // there are no circles
+  }
+}
+
+std::span<const Directory::Entry> Directory::of_name(std::string_view model) const {
+  const auto [first, last] = std::ranges::equal_range(entries_, model, {}, name_of<Entry>);
+  return {first, last};
+}
+
+void Directory::show_unready(Entry& entry, std::string reason) {
+  auto view = std::make_shared<ModelView>(*entry.put);
+  view->ready = false;
+  view->reason = std::move(reason);
+  entry.shown = std::move(view);
+  entry.known = true;
+}
+
+// Requires that its steps' models are known.
+void Directory::work_out(Entry& entry) {
+  const auto find_one = [&](const std::string& model, std::int64_t version) -> Result<View> {
+    const auto there = of_name(model);
+    if (there.empty())
+      return fail(ErrorCode::not_found, "there is no model '" + model + "' in the repository");
+    const Entry* found = nullptr;
+    for (const Entry& one : there)
+      if (version == 0 ? one.shown->ready || found == nullptr || !found->shown->ready
+                       : one.put->version == version)
+        found = &one;
+    if (found == nullptr)
+      return fail(ErrorCode::not_found,
+                  "model '" + model + "' has no version " + std::to_string(version) + " in the repository");
+    return found->shown;
+  };
+  if (const auto& old = entry.shown->ensemble; old != nullptr) {
+    const auto& steps = entry.put->config.steps;
+    std::size_t same = 0;
+    while (same < steps.size() && find_one(steps[same].model, steps[same].version) == old->steps[same].view)
+      ++same;
+    entry.known = true;
+    if (same == steps.size()) return;
+  }
+  auto made = make_ensemble(*entry.put, find_one);
+  if (!made) return show_unready(entry, std::move(made.error().message));
+  auto view = std::make_shared<ModelView>(*entry.put);
+  view->ready = true;
+  view->reason.clear();
+  view->config = (*made)->config;
+  view->id = {ensemble_bit | next_ensemble_++};
+  std::erase_if(ensembles_, [](const auto& each) { return each.second.expired(); });
+  ensembles_.emplace(view->id, *made);
+  view->ensemble = std::move(*made);
+  entry.shown = std::move(view);
+  entry.known = true;
+}
+
+// "'a', 'b', 'a'", where the ensemble is in itself; else nothing.
+std::string Directory::circle(const std::string& model) const {
+  std::set<std::string> seen;
+  std::vector<std::pair<std::string, std::string>> left{{model, "'" + model + "'"}};
+  while (!left.empty()) {
+    const auto [at, way] = std::move(left.back());
+    left.pop_back();
+    for (const Entry& entry : of_name(at)) {
+      if (!shows_ensemble(*entry.put)) continue;
+      for (const repository::EnsembleStep& step : entry.put->config.steps) {
+        const std::string further = way + ", '" + step.model + "'";
+        if (step.model == model) return "ensembles are in each other, in a circle: " + further;
+        if (seen.insert(step.model).second) left.emplace_back(step.model, further);
+      }
+    }
+  }
+  return {};
+}
+
+Result<> Directory::state(std::string_view model, std::int64_t version) const {
+  const std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_)
+    if (entry.put->name == model && entry.put->version == version)
+      return entry.shown->ready ? Result<>{} : fail(ErrorCode::unavailable, entry.shown->reason);
+  return fail(ErrorCode::not_found, "it is not known");
+}
+
+std::shared_ptr<const Ensemble> Directory::ensemble(ModelId id) const {
+  if ((id.value & ensemble_bit) == 0) return nullptr;
+  const std::lock_guard lock(mutex_);
+  const auto at = ensembles_.find(id);
+  return at == ensembles_.end() ? nullptr : at->second.lock();
 }
 
 void Directory::close(std::string reason) {
@@ -62,19 +187,19 @@ View Directory::seen(const View& view) const {
 std::vector<ModelView> Directory::all() const {
   const std::lock_guard lock(mutex_);
   std::vector<ModelView> out;
-  out.reserve(views_.size());
-  for (const View& view : views_) out.push_back(*seen(view));
+  out.reserve(entries_.size());
+  for (const Entry& entry : entries_) out.push_back(*seen(entry.shown));
   return out;
 }
 
 ModelCounts Directory::counts() const {
   const std::lock_guard lock(mutex_);
   ModelCounts out;
-  for (const View& view : views_) {
-    if (view->ready) {
+  for (const Entry& entry : entries_) {
+    if (entry.shown->ready) {
       ++out.ready;
-    } else if (!view->left_out) {
-      if (out.broken++ == 0) out.a_broken_one = view->name;
+    } else if (!entry.shown->left_out) {
+      if (out.broken++ == 0) out.a_broken_one = entry.shown->name;
     }
   }
   return out;
@@ -90,23 +215,23 @@ Result<std::shared_ptr<const ModelView>> Directory::find(std::string_view model,
                      "' is not a positive integer");
   }
   const std::lock_guard lock(mutex_);
-  const auto [first, last] = std::ranges::equal_range(views_, model, {}, &ModelView::name);
-  if (first == last) {
+  const std::span<const Entry> there = of_name(model);
+  if (there.empty()) {
     std::vector<std::string> names;
-    for (const View& view : views_)
-      if (names.empty() || names.back() != view->name) names.push_back(view->name);
+    for (const Entry& entry : entries_)
+      if (names.empty() || names.back() != entry.put->name) names.push_back(entry.put->name);
     return fail(ErrorCode::not_found, "model '" + shown(model) + "' is not in the repository; " +
                                           (names.empty() ? "it is empty" : "there is: " + list(names)));
   }
   if (version.empty()) {
-    for (auto at = last; at != first;)
-      if ((*--at)->ready) return seen(*at);
-    return *(last - 1);
+    for (const Entry& entry : std::views::reverse(there))
+      if (entry.shown->ready) return seen(entry.shown);
+    return there.back().shown;
   }
-  for (auto at = first; at != last; ++at)
-    if ((*at)->version == wanted) return seen(*at);
+  for (const Entry& entry : there)
+    if (entry.put->version == wanted) return seen(entry.shown);
   std::vector<std::string> versions;
-  for (auto at = first; at != last; ++at) versions.push_back(std::to_string((*at)->version));
+  for (const Entry& entry : there) versions.push_back(std::to_string(entry.put->version));
   return fail(ErrorCode::not_found, "model '" + shown(model) + "' has no version " + shown(version) +
                                         "; there is: " + list(versions));
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <optional>
+#include <set>
 #include <span>
 #include <thread>
 #include <utility>
@@ -15,7 +16,10 @@
 #include "carillon/base/assert.h"
 #include "carillon/base/statistics.h"
 #include "carillon/controller/measure_aside.h"
+#include "carillon/controller/warm_up.h"
 #include "carillon/graph/onnx_import.h"
+#include "carillon/repository/sequence_batching.h"
+#include "carillon/graph/text.h"
 
 namespace carillon::controller {
 namespace {
@@ -36,8 +40,9 @@ class SmallerBatches final : public engine::CompiledModel {
   bool pads() const override { return whole_->pads(); }
   std::span<const std::int64_t> reference() const override { return whole_->reference(); }
   Result<std::vector<std::unique_ptr<const engine::Plan>>> make_plans(
-      std::span<const std::int64_t> extents, std::span<const int> batches) const override {
-    return whole_->make_plans(extents, batches);
+      std::span<const std::int64_t> extents, std::span<const int> batches,
+      const std::atomic<bool>* ended) const override {
+    return whole_->make_plans(extents, batches, ended);
   }
   bool time_varies() const override { return whole_->time_varies(); }
   const engine::Plan* plan(int batch, std::int64_t length) const override {
@@ -59,11 +64,19 @@ graph::ImportOptions import_options(const repository::ModelConfig& config) {
                                .batch_from_file = config.batch_from_file};
   for (const graph::TensorSpec& input : config.inputs)
     options.input_shapes.emplace_back(input.name, input.shape);
+  if (config.sequence != nullptr)
+    for (const repository::SequenceBatching::State& state : config.sequence->states) {
+      graph::Shape shape = state.dims;
+      if (options.batched) shape.insert(shape.begin(), graph::batch_dimension);
+      options.input_shapes.emplace_back(state.input, std::move(shape));
+    }
   return options;
 }
 
-Imported import(const repository::ModelConfig& config, const std::filesystem::path& file) {
+// `sound`: whether the file is what ONNX's format asks for, as far as our reader has seen.
+Imported import(const repository::ModelConfig& config, const std::filesystem::path& file, bool& sound) {
   auto source = graph::read_onnx(file);
+  sound = source || source.error().code != ErrorCode::invalid_argument;
   if (!source) return std::unexpected(source.error());
   auto model = graph::make_model(*std::move(source), import_options(config));
   if (!model) return in_context("model file '" + file.string() + "'", model.error());
@@ -114,9 +127,9 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
 }
 
 Result<Made> make_by_own(const repository::ModelConfig& config, const std::filesystem::path& file,
-                         std::span<const LoadTarget> targets, const Doing& doing) {
+                         std::span<const LoadTarget> targets, const Doing& doing, bool& sound) {
   doing("reading " + file.string());
-  const auto model = import(config, file);
+  const auto model = import(config, file, sound);
   if (!model) return std::unexpected(model.error());
   doing(config.model_class == "best_effort"
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
@@ -173,8 +186,10 @@ Result<Made> import_and_compile(const repository::ModelConfig& config, const std
           engine_text(*second, format ? "its file is for that alone" : "its config says so");
     return made;
   }
-  auto made = make_by_own(config, file, targets, doing);
-  if (made || second == nullptr || config.engine == "carillon") return made;
+  bool sound = true;
+  auto made = make_by_own(config, file, targets, doing, sound);
+  // A file that is broken is kept from the other engine: it shares our process, and some break it.
+  if (made || !sound || second == nullptr || config.engine == "carillon") return made;
   const Error own = made.error();
   if (own.code != ErrorCode::unsupported && own.code != ErrorCode::invalid_argument) return made;
   // Who wrote the config is to hear what is wrong with it from the engine that says it best: ours.
@@ -309,8 +324,11 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (sizes.size() < compiled[i]->batch_sizes().size())
       compiled[i] = std::make_shared<SmallerBatches>(compiled[i], sizes);
-    if (auto added = targets[i].worker->add_model(id, compiled[i]); !added)
+    if (auto added = targets[i].worker->add_model(id, compiled[i]); !added) {
+      // Those that took it give it back: `id` is to be free on all of them.
+      for (std::size_t j = i; j-- > 0;) targets[j].worker->take_back(id);
       return std::unexpected(added.error());
+    }
   }
   out.notes.insert(out.notes.end(), left_out.begin(), left_out.end());
   out.compiled = std::move(compiled);
@@ -336,6 +354,10 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
   const profile::ModelProfile* profile = known(options, model, version);
   if (profile != nullptr) {
     info.load = std::max(Duration{1}, profile->load.p50);
+    for (const profile::SizeTimes& size : profile->sizes)
+      for (const profile::BatchTimes& times : size.batches)
+        info.sizes.push_back(
+            {.row = size.row, .batch = times.batch, .exec = std::max(Duration{1}, times.exec.p50)});
   } else {
     doing("measuring LOAD");
     auto loads = watch.load(std::min(options.repeats, 3));
@@ -389,6 +411,16 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
   return *std::move(slowest);
 }
 
+Result<> warm_up_all(const PreparedModel& model, std::span<const LoadTarget> targets) {
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const LoadTarget& target = targets[i];
+    if (target.like_the_last && i > 0) continue;
+    engine::Engine& engine = model.second_engine.empty() ? *target.engine : *target.second;
+    if (auto warm = warm_up(model.config, engine, *model.compiled[i], target.threads); !warm) return warm;
+  }
+  return {};
+}
+
 }  // namespace
 
 namespace {
@@ -420,6 +452,7 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
     return fail(ErrorCode::resource_exhausted,
                 "models were loaded " + std::to_string(worker::most_models) +
                     " times since the server started, as often as they can be; start it again");
+  const TimePoint began = controller.now();
   const auto prepare = [&] { return prepare_model(entry, version, targets, controller.next_model(), doing); };
   auto model = options.aside ? of_low_priority(prepare) : prepare();
   if (!model) return std::unexpected(model.error());
@@ -436,7 +469,10 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
     notes.push_back(
         "slo_ms of a best-effort model is a deadline: a request that is not done by then is refused, "
         "however much other work was in its way, and nothing goes out of its way for it");
-  auto info = seed_of_slowest(*model, version.version, targets, options, doing);
+  if (model->config.warmup != nullptr) doing("warming up");
+  const auto warmed = warm_up_all(*model, targets);
+  auto info = warmed ? seed_of_slowest(*model, version.version, targets, options, doing)
+                     : Result<schedule::ModelInfo>(std::unexpected(warmed.error()));
   if (!info) {
     // The workers know it already, so the id is used up.
     controller.add_model(view, *model->compiled.front(),
@@ -450,13 +486,39 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
     if (options.aside) controller.remove_model(model->id, std::chrono::seconds{1}, never);
     return std::unexpected(info.error());
   }
+  view.load_time = controller.now() - began;
   controller.add_model(std::move(view), *model->compiled.front(), *info);
   return {};
 }
 
+namespace {
+
+// The models that are wanted, and those of the steps of ensembles among them.
+std::set<std::string> wanted_of(const std::vector<repository::RepositoryEntry>& entries,
+                                const std::function<bool(const std::string&)>& wanted) {
+  std::set<std::string> out;
+  std::vector<const repository::RepositoryEntry*> left;
+  const auto take = [&](const repository::RepositoryEntry& entry) {
+    if (out.insert(entry.name).second && entry.config) left.push_back(&entry);
+  };
+  for (const repository::RepositoryEntry& entry : entries)
+    if (!wanted || wanted(entry.name)) take(entry);
+  while (!left.empty()) {
+    const repository::RepositoryEntry& ensemble = *left.back();
+    left.pop_back();
+    for (const repository::EnsembleStep& step : ensemble.config->steps)
+      if (const auto at = std::ranges::find(entries, step.model, &repository::RepositoryEntry::name);
+          at != entries.end())
+        take(*at);
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<LoadReport> load_models(const std::filesystem::path& directory, std::span<const LoadTarget> targets,
                                Controller& controller, const LoaderOptions& options) {
-  auto entries = repository::read_repository(directory);
+  auto entries = repository::read_repository(directory, options.reading);
   if (!entries) return std::unexpected(entries.error());
   LoadReport report;
   LoadProgress progress;
@@ -467,12 +529,13 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
     if (options.progress) options.progress(progress);
   };
   const auto not_ready = [&](ModelView view, const Error& error) {
-    view.reason = error.message;
-    report.notes.push_back(progress.model + " is not ready: " + error.message);
+    const std::string reason = graph::printable(error.message);
+    view.reason = reason;
+    report.notes.push_back(progress.model + " is not ready: " + reason);
     ++report.not_ready;
     ++progress.done;
     controller.add_unready(std::move(view));
-    tell("not ready: " + error.message);
+    tell("not ready: " + reason);
   };
   const auto view_of = [](const repository::RepositoryEntry& entry, const repository::ModelVersion* version) {
     ModelView view;
@@ -482,9 +545,8 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
     if (version != nullptr) view.version = version->version;
     return view;
   };
-  const auto wanted = [&](const repository::RepositoryEntry& entry) {
-    return !options.wanted || options.wanted(entry.name);
-  };
+  const std::set<std::string> names = wanted_of(*entries, options.wanted);
+  const auto wanted = [&](const repository::RepositoryEntry& entry) { return names.contains(entry.name); };
   // All of them first: whoever asks meanwhile sees what is to come.
   for (const repository::RepositoryEntry& entry : *entries) {
     if (!wanted(entry)) {
@@ -506,28 +568,46 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
       ++progress.done;
       continue;
     }
-    const std::string stamp = stamp_of_all(entry);
+    const EntryStamps stamps = stamps_of(entry);
     if (!entry.config) {
       progress.model = entry.name;
       not_ready(view_of(entry, nullptr), entry.config.error());
-      report.stamps.failed[entry.name] = stamp;
+      report.stamps.failed[entry.name] = stamps.all;
       continue;
     }
-    for (const repository::ModelVersion& version : entry.versions) {
+    for (std::size_t i = 0; i < entry.versions.size(); ++i) {
+      const repository::ModelVersion& version = entry.versions[i];
       progress.model = label_of(entry.name, version.version);
-      const std::string stamp_of_version = repository::stamp_of(entry, version);
       std::vector<std::string> notes;
+      if (!entry.config->steps.empty()) {
+        for (const std::string& note : entry.config->ignored)
+          report.notes.push_back(progress.model + ": ignored: " + note);
+        report.stamps.loaded[{entry.name, version.version}] = stamps.versions[i];
+        continue;
+      }
       const auto loaded = load_version(entry, version, targets, controller, options.seeds, tell, notes);
       for (const std::string& note : notes) report.notes.push_back(progress.model + ": " + note);
       if (!loaded) {
         not_ready(view_of(entry, &version), loaded.error());
-        report.stamps.failed[entry.name] = stamp;
+        report.stamps.failed[entry.name] = stamps.all;
         continue;
       }
-      report.stamps.loaded[{entry.name, version.version}] = stamp_of_version;
+      report.stamps.loaded[{entry.name, version.version}] = stamps.versions[i];
       ++report.ready;
       ++progress.done;
       tell("ready");
+    }
+  }
+  // They are ready where the others are.
+  for (const repository::RepositoryEntry& entry : *entries) {
+    if (!wanted(entry) || !entry.config || entry.config->steps.empty()) continue;
+    for (const repository::ModelVersion& version : entry.versions) {
+      progress.model = label_of(entry.name, version.version);
+      const auto state = controller.state(entry.name, version.version);
+      ++progress.done;
+      tell(state ? "ready" : "not ready: " + state.error().message);
+      ++(state ? report.ready : report.not_ready);
+      if (!state) report.notes.push_back(progress.model + " is not ready: " + state.error().message);
     }
   }
   return report;

@@ -104,6 +104,7 @@ struct LoaderOptions {
   // Which models, by name; the others become views that are not loaded. Empty: all.
   std::function<bool(const std::string& model)> wanted;
   LoadObserver progress;
+  repository::ReadOptions reading;
 };
 
 struct LoadReport {

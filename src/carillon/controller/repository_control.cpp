@@ -7,6 +7,8 @@
 
 #include <pthread.h>
 
+#include "carillon/controller/ensemble.h"
+#include "carillon/graph/text.h"
 #include "carillon/repository/config.h"
 #include "carillon/repository/repository.h"
 
@@ -14,6 +16,10 @@ namespace carillon::controller {
 namespace {
 
 constexpr std::size_t most_orders = 256;  // that wait
+
+bool is_ensemble(const ModelView& view) {
+  return !view.config.steps.empty();
+}
 
 // Most likely memory: an order may ask for more than there is, and must not end the server.
 template <typename Body>
@@ -69,7 +75,11 @@ void RepositoryControl::unload(std::string model, Done done) {
 
 void RepositoryControl::give(Order order) {
   Result<> refused;
-  if (!options_.explicit_orders) {
+  if (!graph::is_text(order.model)) {
+    refused = invalid(
+        "the model's name is not UTF-8 text without control characters; no model has such a name, "
+        "and a folder with such a name is none");
+  } else if (!options_.explicit_orders) {
     refused =
         fail(ErrorCode::unavailable,
              options_.poll ? "models follow the repository, which the server looks at: it takes no orders "
@@ -130,27 +140,29 @@ void RepositoryControl::run() {
 
 // Whether anything has changed, and what becomes of it.
 void RepositoryControl::look() {
-  const auto entries = repository::read_repository(directory_);
+  const auto entries = repository::read_repository(directory_, options_.reading);
   if (!entries) return options_.warn("the repository cannot be read now: " + entries.error().message);
   std::set<std::string> there;
   for (const repository::RepositoryEntry& entry : *entries) {
     if (ending_) return;
     there.insert(entry.name);
-    const std::string stamp = stamp_of_all(entry);
+    const EntryStamps stamps = stamps_of(entry);
     const auto failed = stamps_.failed.find(entry.name);
-    if (failed != stamps_.failed.end() && failed->second == stamp) continue;
+    if (failed != stamps_.failed.end() && failed->second == stamps.all) continue;
     bool same = entry.config.has_value();
-    for (const repository::ModelVersion& version : entry.versions) {
-      const auto known = stamps_.loaded.find({entry.name, version.version});
-      same = same && known != stamps_.loaded.end() && known->second == repository::stamp_of(entry, version);
+    for (std::size_t i = 0; i < entry.versions.size(); ++i) {
+      const auto known = stamps_.loaded.find({entry.name, entry.versions[i].version});
+      same = same && known != stamps_.loaded.end() && known->second == stamps.versions[i];
     }
     const auto views = views_of(entry.name);
-    const auto served = std::ranges::count_if(views, &ModelView::ready);
+    // Whether an ensemble that was taken in is ready follows from its models.
+    const auto served = std::ranges::count_if(
+        views, [](const ModelView& view) { return view.ready || (is_ensemble(view) && !view.left_out); });
     if (same && static_cast<std::size_t>(served) == entry.versions.size()) continue;
     std::vector<ModelId> replaced;
     if (const auto loaded = load_now(entry.name, std::nullopt, replaced); !loaded) {
       options_.warn(entry.name + ": " + loaded.error().message);
-      stamps_.failed[entry.name] = stamp;
+      stamps_.failed[entry.name] = stamps.all;
     }
     end(replaced);
   }
@@ -172,7 +184,7 @@ std::vector<ModelView> RepositoryControl::views_of(const std::string& model) con
 }
 
 void RepositoryControl::take_out(ModelView view, std::string reason, std::vector<ModelId>& replaced) {
-  if (view.ready) replaced.push_back(view.id);
+  if (view.ready && !is_ensemble(view)) replaced.push_back(view.id);
   stamps_.loaded.erase({view.name, view.version});
   view.ready = false;
   view.left_out = true;
@@ -182,13 +194,20 @@ void RepositoryControl::take_out(ModelView view, std::string reason, std::vector
 
 Result<> RepositoryControl::load_now(const std::string& model, const std::optional<std::string>& config,
                                      std::vector<ModelId>& replaced) {
+  auto loaded = try_to_load(model, config, replaced);
+  if (!loaded) loaded.error().message = graph::printable(loaded.error().message);
+  return loaded;
+}
+
+Result<> RepositoryControl::try_to_load(const std::string& model, const std::optional<std::string>& config,
+                                        std::vector<ModelId>& replaced) {
   std::optional<std::string> text;
   if (config) {
     auto read = repository::config_from_json(*config);
-    if (!read) return std::unexpected(read.error());
+    if (!read) return in_context("model '" + model.substr(0, 100) + "'", read.error());
     text = std::move(*read);
   }
-  const auto entry = repository::read_entry(directory_, model, text);
+  const auto entry = repository::read_entry(directory_, model, text, options_.reading);
   if (!entry) return std::unexpected(entry.error());
   const auto before = views_of(model);
   const auto view_of = [&](std::int64_t version) {
@@ -201,20 +220,28 @@ Result<> RepositoryControl::load_now(const std::string& model, const std::option
       ModelView view;
       view.name = model;
       view.config.name = model;
-      view.reason = entry->config.error().message;
+      view.reason = graph::printable(entry->config.error().message);
       if (!before.empty()) view.version = before.back().version;
       controller_.add_unready(std::move(view));
     }
     return std::unexpected(entry->config.error());
   }
+  const bool ensemble = !entry->config->steps.empty();
   Result<> result;
+  if (ensemble) result = load_steps(*entry->config, replaced);
   for (const repository::ModelVersion& version : entry->versions) {
     if (ending_) return fail(ErrorCode::unavailable, "the server is stopping");
     const std::pair served{model, version.version};
     const std::string label = label_of(model, version.version);
     const std::string stamp = repository::stamp_of(*entry, version);
     const ModelView* const old = view_of(version.version);
-    const bool was_ready = old != nullptr && old->ready;
+    const bool was_ready = old != nullptr && old->ready && !is_ensemble(*old);
+    if (ensemble) {
+      if (auto put = put_ensemble(*entry, version, stamp, was_ready ? &old->id : nullptr, replaced);
+          !put && result)
+        result = in_context(label, put.error());
+      continue;
+    }
     if (const auto known = stamps_.loaded.find(served);
         was_ready && !config && known != stamps_.loaded.end() && known->second == stamp)
       continue;
@@ -234,7 +261,7 @@ Result<> RepositoryControl::load_now(const std::string& model, const std::option
       view.name = model;
       view.version = version.version;
       view.config = *entry->config;
-      view.reason = loaded.error().message;
+      view.reason = graph::printable(loaded.error().message);
       controller_.add_unready(std::move(view));
     }
     if (result) result = in_context(label, loaded.error());
@@ -250,6 +277,44 @@ Result<> RepositoryControl::load_now(const std::string& model, const std::option
       take_out(view, "unloaded: the repository, or its version policy, does not have it", replaced);
     }
   return {};
+}
+
+// Those of an ensemble's models that are not served. Ensembles among them bring theirs, as deep as they may
+// be nested; what is not ready beyond that the ensemble's own state tells.
+Result<> RepositoryControl::load_steps(const repository::ModelConfig& ensemble,
+                                       std::vector<ModelId>& replaced) {
+  if (depth_ >= most_nested) return {};
+  ++depth_;
+  Result<> result;
+  std::set<std::string> seen{ensemble.name};
+  for (const repository::EnsembleStep& step : ensemble.steps) {
+    if (!seen.insert(step.model).second) continue;
+    const auto views = views_of(step.model);
+    if (std::ranges::any_of(views, &ModelView::ready)) continue;
+    if (auto loaded = load_now(step.model, std::nullopt, replaced); !loaded && result)
+      result = in_context("its model '" + step.model + "'", loaded.error());
+  }
+  --depth_;
+  return result;
+}
+
+Result<> RepositoryControl::put_ensemble(const repository::RepositoryEntry& entry,
+                                         const repository::ModelVersion& version, const std::string& stamp,
+                                         const ModelId* was, std::vector<ModelId>& replaced) {
+  const std::string label = label_of(entry.name, version.version);
+  const std::pair served{entry.name, version.version};
+  if (const auto known = stamps_.loaded.find(served); known == stamps_.loaded.end() || known->second != stamp)
+    for (const std::string& note : entry.config->ignored) options_.warn(label + ": ignored: " + note);
+  ModelView view;
+  view.name = entry.name;
+  view.version = version.version;
+  view.config = *entry.config;
+  controller_.add_unready(std::move(view));
+  stamps_.loaded[served] = stamp;
+  if (was != nullptr) replaced.push_back(*was);
+  auto state = controller_.state(entry.name, version.version);
+  if (state) options_.tell(label + ": ready");
+  return state;
 }
 
 Result<> RepositoryControl::unload_now(const std::string& model, std::vector<ModelId>& replaced) {

@@ -29,6 +29,7 @@ struct RepositoryOptions {
   // How long the end of a model waits for its calls, and again for devices to let go of it.
   Duration patience = std::chrono::seconds{30};
   SeedOptions seeds;
+  repository::ReadOptions reading;
   std::function<void(const std::string&)> tell;  // what goes on, for people
   std::function<void(const std::string&)> warn;
 };
@@ -38,7 +39,8 @@ struct RepositoryOptions {
 // A version is read, compiled (at low priority), measured beside what serves, and takes the place of what was
 // served under its name: calls that came before get their answers from the old one, which ends when they
 // have them. What cannot be loaded leaves in place what is served. A version whose files and config are as
-// they were when it was loaded is not loaded again, but by an order that brings a config.
+// they were when it was loaded is not loaded again, but by an order that brings a config. With an ensemble
+// those of its models come that are not served yet.
 class RepositoryControl final : public ModelControl {
  public:
   // `targets` and `controller`, into which load_models() brings the repository, outlive it.
@@ -70,6 +72,11 @@ class RepositoryControl final : public ModelControl {
   void look();
   Result<> load_now(const std::string& model, const std::optional<std::string>& config,
                     std::vector<ModelId>& replaced);
+  Result<> load_steps(const repository::ModelConfig& ensemble, std::vector<ModelId>& replaced);
+  Result<> put_ensemble(const repository::RepositoryEntry& entry, const repository::ModelVersion& version,
+                        const std::string& stamp, const ModelId* was, std::vector<ModelId>& replaced);
+  Result<> try_to_load(const std::string& model, const std::optional<std::string>& config,
+                       std::vector<ModelId>& replaced);
   Result<> unload_now(const std::string& model, std::vector<ModelId>& replaced);
   void end(const std::vector<ModelId>& replaced);
   std::vector<ModelView> views_of(const std::string& model) const;
@@ -80,6 +87,7 @@ class RepositoryControl final : public ModelControl {
   Controller& controller_;
   const RepositoryOptions options_;
   Stamps stamps_;  // the thread's
+  int depth_ = 0;  // of ensembles that are being loaded for others; likewise
 
   std::atomic<bool> ending_{false};
   std::mutex mutex_;  // of what follows

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,11 +14,19 @@
 #include "carillon/base/result.h"
 #include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
+#include "carillon/base/trace_context.h"
+#include "carillon/controller/device_timeline.h"
+#include "carillon/explain/terms.h"
 #include "carillon/provision/autoscale.h"
 #include "carillon/repository/repository.h"
+#include "carillon/schedule/action.h"
 #include "carillon/workload/request.h"
 
 namespace carillon::controller {
+
+class Journal;
+
+struct Ensemble;  // ensemble.h
 
 // One model as clients see it.
 struct ModelView {
@@ -27,7 +36,9 @@ struct ModelView {
   std::string reason;  // why it is not ready; where it is, what is to be known: that another engine runs it
   bool left_out = false;  // not ready because it is not wanted (here): nothing is wrong with it
   ModelId id;             // meaningful where ready
+  Duration load_time{0};  // that it took to read, compile and measure it, the last time
   repository::ModelConfig config;
+  std::shared_ptr<const Ensemble> ensemble;  // of an ensemble that is ready; else null
 };
 
 // How many models (versions each by itself) can be served, and how many were wanted and cannot.
@@ -41,6 +52,15 @@ struct ModelCounts {
 struct Size {
   std::int64_t number = 0;            // as workers know it; 0: the model's reference
   std::vector<graph::Shape> outputs;  // of one row
+  Effort effort;                      // likewise
+};
+
+// Of which sequence a request is, and where in it.
+struct SequenceMark {
+  std::uint64_t number = 0;  // the sequence's id, where it is a number
+  std::string text;          // where it is text; with neither there is no id
+  bool start = false;
+  bool end = false;
 };
 
 // A client's request, whole. The frontend owns the tensors inside it (aligned buffers, row-major, all rows of
@@ -59,6 +79,14 @@ struct InferCall {
   bool class_given = false;  // false: the model's own class
   std::uint32_t priority = 0;
   std::string application;
+  // For the journal.
+  std::string id;                                                     // the client's own name of it
+  std::string key;                                                    // the name of the key that it came with
+  explain::DeadlineFrom deadline_from = explain::DeadlineFrom::none;  // of `deadline`, where there is one
+  TimePoint handed = TimePoint::min();                                // set by submit(): when it was called
+  TimePoint at_door = TimePoint::min();  // likewise: when it came to the door, its size known
+  std::optional<SequenceMark> sequence;  // where the request says something about one
+  TraceContext trace;
 };
 
 // The one answer. For refusals `error` says why, and when it would have finished.
@@ -69,6 +97,9 @@ struct InferAnswer {
   std::unique_ptr<InferCall> call;
   TimePoint finished;                  // when the answer was made
   std::optional<Duration> would_take;  // for refusals: from arrival to the predicted end
+  // For refusals that waiting helps: after how long the same call would fit its deadline, as things stand.
+  std::optional<Duration> retry_after = std::nullopt;
+  std::uint64_t number = 0;  // of the call in the journal; 0: there is none
 };
 
 // Takes the answer; called exactly once, from the controller's thread or (an overloaded or stopping server)
@@ -89,16 +120,22 @@ struct ModelStatistics {
   StepStatistics success, fail, queue, compute_input, compute_infer, compute_output;
   // Of Carillon: outcomes by name, so that they can be metrics.
   std::uint64_t on_time = 0, late = 0, refused = 0, cancelled = 0, failed = 0;
-  std::uint64_t shed = 0;     // of the refused: turned away before the scheduler heard of them
+  std::uint64_t shed = 0;  // of the refused: turned away before the scheduler heard of them
+  // What the scheduler gave as its reason, by schedule::Reason: of the refused, and of some of the failed.
+  std::array<std::uint64_t, static_cast<std::size_t>(schedule::last_reason) + 1> reasons{};
   std::uint64_t invalid = 0;  // of the failed: their own data were to blame
+  std::uint64_t waiting = 0;  // requests that are open, and of which nothing runs
   std::uint64_t loads = 0, unloads = 0;
   std::uint64_t rows = 0;             // of all requests, whatever their outcome
   std::uint64_t profiled = 0;         // finished requests that were run again alone
   bool loaded = false;                // somewhere
   std::uint64_t devices = 0;          // that hold its weights
+  Duration load_time{0};              // ModelView's; 0: it was never loaded
+  std::vector<DeviceId> held_by;      // these, in order
   std::optional<Duration> slo;        // of requests that name no deadline
   double share_pct = 0;               // of the device's compute units, by a plan; 0: there is no plan
   bool on_standby = false;            // its standby serves it
+  bool ensemble = false;              // no device runs it, but its steps' models
   LatencyHistogram latency;           // arrival to answer, of successes
   LatencyHistogram exec;              // EXEC of one batch, as measured by the worker
   LatencyHistogram prediction_error;  // |predicted - measured| EXEC
@@ -128,9 +165,9 @@ struct ServerStatistics {
   std::vector<ModelStatistics> models;
   std::vector<DeviceStatistics> devices;  // by device id
   std::uint64_t open_requests = 0;
-  // Of open models: sizes that there are plans for beside references, requests that wait for theirs, and
-  // sizes that were made so far.
-  std::uint64_t sizes = 0, waiting_for_size = 0, sizes_made = 0;
+  // Of open models: sizes that there are plans for beside references, requests that wait for theirs, sizes
+  // that were made so far, and the memory that plans for sizes take.
+  std::uint64_t sizes = 0, waiting_for_size = 0, sizes_made = 0, sizes_bytes = 0;
   std::uint64_t pages_total = 0, pages_free = 0;  // of all devices
   Duration exec_busy{0};                          // total time in EXEC
   Duration load_busy{0};
@@ -153,6 +190,11 @@ class ModelControl {
   // model.
   virtual void unload(std::string model, Done done) = 0;
 };
+
+// What becomes of requests until Service::loading() has ended.
+inline Error still_loading() {
+  return {ErrorCode::unavailable, "the server is still loading its models"};
+}
 
 // What the frontends ask of the rest. Every method is safe from any thread.
 class Service {
@@ -179,9 +221,22 @@ class Service {
   virtual void cancel(std::uint64_t ticket) = 0;
 
   virtual ServerStatistics statistics() const = 0;
+  // What devices did last and do now; empty where that is not kept. As long as the service.
+  virtual std::vector<TimelinePart> timelines() const { return {}; }
+
+  // What `rows` rows of a model are expected to take, by themselves; zero: nobody knows.
+  virtual Duration expected(ModelId, int /*rows*/) const { return Duration{0}; }
+  // What a view of an ensemble calls `id`, while anybody has that view; null: it is none.
+  virtual std::shared_ptr<const Ensemble> ensemble(ModelId) const { return nullptr; }
+
+  // Whether those who decide do what they are asked within `longest`: for watchdogs, which wait for it. Also
+  // true where nobody decides yet, or any more.
+  virtual bool responds(Duration) { return true; }
 
   // nullptr: models are what they were at the start.
   virtual ModelControl* control() const { return nullptr; }
+  // What is kept of the last calls; nullptr: nothing.
+  virtual const Journal* journal() const { return nullptr; }
 };
 
 }  // namespace carillon::controller

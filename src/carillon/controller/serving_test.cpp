@@ -19,6 +19,7 @@
 #include "carillon/controller/controller.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/controller/repository_control.h"
+#include "carillon/controller/testing/fakes.h"
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/worker/worker.h"
@@ -84,6 +85,20 @@ float expected(const float* x, std::int64_t in, std::int64_t j, float scale) {
 
 constexpr std::int64_t in_width = 8;
 constexpr std::int64_t out_width = 3;
+
+// Has room for every model, until it comes.
+class RefusingWorker final : public testing::HeldWorker {
+ public:
+  Result<> add_model(ModelId, std::shared_ptr<const engine::CompiledModel>) override {
+    return fail(ErrorCode::resource_exhausted, "there are no addresses left");
+  }
+};
+
+class Nobody final : public worker::ResultSink {
+ public:
+  void on_result(const worker::ActionResult&) override {}
+  void on_probe(const worker::ProbeResult&) override {}
+};
 
 class ServingTest : public ::testing::TestWithParam<const char*> {
  protected:
@@ -464,6 +479,38 @@ TEST_P(ClockworkServingTest, AHopelessDeadlineIsRefusedWithTheTimeItWouldHaveTak
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedulers, ClockworkServingTest, ::testing::Values("clockwork"));
+
+// Of two devices the second does not take a model that the first has: it is free again on both.
+TEST(PrepareModel, AModelThatOneDeviceRefusesIsOnNone) {
+  std::string pattern = (fs::temp_directory_path() / "carillon-prepare-XXXXXX").string();
+  const fs::path root = mkdtemp(pattern.data());
+  for (const char* name : {"a", "b"}) {
+    fs::create_directories(root / name / "1");
+    std::ofstream(root / name / "1/model.onnx", std::ios::binary) << linear_model(in_width, out_width, 1);
+  }
+  const auto entries = repository::read_repository(root);
+  ASSERT_TRUE(entries.has_value() && entries->size() == 2);
+  const SteadyClock clock;
+  Nobody nobody;
+  const auto first = worker::make_worker(
+      {.page_cache = page_size, .io_cache = mib(1), .workspace = mib(1), .exec_threads = 1}, clock, nobody);
+  ASSERT_TRUE(first.has_value()) << first.error().message;
+  RefusingWorker second;
+  const auto engine = engine::make_cpu_engine({.threads = 1});
+  const std::array<LoadTarget, 2> both{LoadTarget{.engine = engine.get(), .worker = first->get()},
+                                       LoadTarget{.engine = engine.get(), .worker = &second}};
+  const auto prepare = [&](std::size_t entry, std::span<const LoadTarget> targets) {
+    return prepare_model((*entries)[entry], (*entries)[entry].versions[0], targets, ModelId{0},
+                         [](const std::string&) {});
+  };
+  const auto refused = prepare(0, both);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("no addresses left"), std::string::npos) << refused.error().message;
+  const auto other = prepare(1, std::span(both).first(1));
+  EXPECT_TRUE(other.has_value()) << other.error().message;
+  std::error_code ignored;
+  fs::remove_all(root, ignored);
+}
 
 }  // namespace
 }  // namespace carillon::controller

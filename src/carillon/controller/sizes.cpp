@@ -46,6 +46,7 @@ void Sizes::add_model(ModelId id, const engine::CompiledModel& compiled, bool ba
   auto size = std::make_shared<Size>();
   for (const graph::TensorSpec& output : plan->outputs())
     size->outputs.push_back(row_shape(output.shape, batched));
+  size->effort = plan->effort();
   model->at_reference = std::move(size);
   models_[id.index()] = std::move(model);
   if (running_ && !thread_.joinable()) thread_ = std::thread([this] { run(); });
@@ -63,6 +64,7 @@ void Sizes::remove_model(ModelId id) {
     if (model != nullptr) {
       for (auto& [extents, entry] : model->entries)
         std::ranges::move(std::exchange(entry.waiting, {}), std::back_inserter(left));
+      for (const auto& [extents, entry] : model->entries) memory_.count -= entry.memory.count;
       model->entries.clear();
     }
   }
@@ -92,7 +94,9 @@ void Sizes::stop() {
     running_ = false;
     wake_.notify_one();
   }
+  for (worker::Worker* worker : workers_) worker->end_sizes();
   if (thread_.joinable()) thread_.join();
+  workers_.clear();  // they may be gone when it is stopped again
   std::vector<Waiting> left;
   {
     const std::lock_guard lock(mutex_);
@@ -174,7 +178,7 @@ void Sizes::cancel(std::uint64_t ticket) {
 
 Sizes::Counts Sizes::counts() const {
   const std::lock_guard lock(mutex_);
-  Counts out{.ready = 0, .waiting = 0, .made = made_};
+  Counts out{.ready = 0, .waiting = 0, .made = made_, .memory = memory_};
   for (const auto& model : models_) {
     if (model == nullptr) continue;
     for (const auto& [extents, entry] : model->entries) {
@@ -216,27 +220,58 @@ bool Sizes::make_room(Model& model, ModelId id, Entry::State state, std::size_t 
         (oldest == model.entries.end() || each->second.used < oldest->second.used))
       oldest = each;
   if (oldest == model.entries.end()) return false;
-  if (oldest->second.size != nullptr)
-    for (worker::Worker* worker : workers_) worker->remove_size(id, oldest->second.size->number);
-  model.entries.erase(oldest);
+  forget(model, id, oldest);
   return true;
 }
 
+// The same for what plans of all models take. With the lock.
+bool Sizes::make_memory(Bytes needed) {
+  while (memory_.count + needed.count > options_.memory.count) {
+    std::size_t of = models_.size();
+    Entries::iterator oldest;
+    for (std::size_t i = 0; i < models_.size(); ++i) {
+      if (models_[i] == nullptr || models_[i]->gone) continue;
+      for (auto each = models_[i]->entries.begin(); each != models_[i]->entries.end(); ++each)
+        if (each->second.state == Entry::State::ready && each->second.size.use_count() == 1 &&
+            (of == models_.size() || each->second.used < oldest->second.used)) {
+          of = i;
+          oldest = each;
+        }
+    }
+    if (of == models_.size()) return false;
+    forget(*models_[of], ModelId{static_cast<std::uint32_t>(of)}, oldest);
+  }
+  return true;
+}
+
+// With the lock.
+void Sizes::forget(Model& model, ModelId id, Entries::iterator entry) {
+  if (entry->second.size != nullptr)
+    for (worker::Worker* worker : workers_) worker->remove_size(id, entry->second.size->number);
+  memory_.count -= entry->second.memory.count;
+  model.entries.erase(entry);
+}
+
 // On all of them, or on none.
-Result<std::vector<graph::Shape>> Sizes::add_to_workers(ModelId id, std::int64_t number,
+Result<worker::Worker::AddedSize> Sizes::add_to_workers(ModelId id, std::int64_t number,
                                                         const graph::Extents& extents,
                                                         const std::vector<int>& batches) {
-  Result<std::vector<graph::Shape>> shapes = std::vector<graph::Shape>{};
+  Result<worker::Worker::AddedSize> added = worker::Worker::AddedSize{};
+  Bytes memory;
   for (worker::Worker* worker : workers_) {
-    shapes = worker->add_size(id, number, extents, batches);
-    if (shapes) continue;
+    added = worker->add_size(id, number, extents, batches);
+    if (added) {
+      memory.count += added->memory.count;
+      continue;
+    }
     for (worker::Worker* other : workers_) {
       if (other == worker) break;
       other->remove_size(id, number);
     }
-    break;
+    return added;
   }
-  return shapes;
+  added->memory = memory;
+  return added;
 }
 
 void Sizes::make(const Job& job, std::unique_lock<std::mutex>& lock) {
@@ -245,22 +280,32 @@ void Sizes::make(const Job& job, std::unique_lock<std::mutex>& lock) {
   making_ = job.model;
   lock.unlock();
   const TimePoint began = clock_.now();
-  auto shapes = add_to_workers(job.model, number, job.extents, {model.batch_sizes.front()});
+  auto added = add_to_workers(job.model, number, job.extents, {model.batch_sizes.front()});
   const Duration took = clock_.now() - began;
+  if (added && added->memory.count > options_.memory.count) {
+    for (worker::Worker* worker : workers_) worker->remove_size(job.model, number);
+    added = fail(ErrorCode::resource_exhausted, "its plan takes " + to_text(added->memory) +
+                                                    " of memory, and plans for all sizes may take " +
+                                                    to_text(options_.memory));
+  }
   lock.lock();
   Entry& entry = model.entries[job.extents];
   std::vector<Waiting> waiting = std::exchange(entry.waiting, {});
   Result<> result;
-  if (shapes) {
+  if (added) {
     ++made_;
     model.took.push_back(took);
     if (model.took.size() > remembered_times) model.took.pop_front();
-    if (make_room(model, job.model, Entry::State::ready, options_.most)) {
+    if (make_room(model, job.model, Entry::State::ready, options_.most) && make_memory(added->memory)) {
+      memory_.count += added->memory.count;
       auto size = std::make_shared<Size>();
       size->number = number;
-      for (graph::Shape& shape : *shapes) size->outputs.push_back(row_shape(std::move(shape), model.batched));
+      size->effort = added->effort;
+      for (graph::Shape& shape : added->outputs)
+        size->outputs.push_back(row_shape(std::move(shape), model.batched));
       entry.state = Entry::State::ready;
       entry.whole = model.batch_sizes.size() == 1;
+      entry.memory = added->memory;
       entry.size = std::move(size);
       for (Waiting& each : waiting) {
         each.call->size = entry.size;
@@ -268,12 +313,16 @@ void Sizes::make(const Job& job, std::unique_lock<std::mutex>& lock) {
       }
     } else {
       result = fail(ErrorCode::resource_exhausted,
-                    "requests of " + std::to_string(options_.most) +
-                        " other sizes of inputs are under way, as many as the model keeps plans for");
+                    "requests of other sizes of inputs are under way, of as many as plans are kept for (" +
+                        std::to_string(options_.most) + " of a model, " + to_text(options_.memory) +
+                        " of memory for all)");
       model.entries.erase(job.extents);
     }
+  } else if (!running_) {
+    result = fail(ErrorCode::unavailable, "the server is not serving now");
+    model.entries.erase(job.extents);
   } else {
-    Error error = shapes.error();
+    Error error = added.error();
     const bool passes = error.code == ErrorCode::internal;
     if (error.code == ErrorCode::resource_exhausted || error.code == ErrorCode::unsupported)
       error.code = ErrorCode::invalid_argument;  // it is the request's size that asks for so much
@@ -285,7 +334,7 @@ void Sizes::make(const Job& job, std::unique_lock<std::mutex>& lock) {
     else
       model.entries.erase(job.extents);
   }
-  const bool drop = shapes && !result;
+  const bool drop = added && !result;
   lock.unlock();
   if (drop)
     for (worker::Worker* worker : workers_) worker->remove_size(job.model, number);
@@ -327,10 +376,17 @@ void Sizes::make_whole(const Job& job, std::unique_lock<std::mutex>& lock) {
   for (std::size_t b = 1; b < model.batch_sizes.size(); ++b) {
     // A batch that does not fit is none; larger ones do not either.
     bool fits = true;
-    for (worker::Worker* worker : workers_)
-      fits = worker->add_size(job.model, size->number, job.extents, {&model.batch_sizes[b], 1}).has_value() &&
-             fits;
+    Bytes memory;
+    for (worker::Worker* worker : workers_) {
+      const auto added = worker->add_size(job.model, size->number, job.extents, {&model.batch_sizes[b], 1});
+      fits = added.has_value() && fits;
+      if (added) memory.count += added->memory.count;
+    }
     lock.lock();
+    // It is there already: where nobody makes room for it, it was the last.
+    fits = make_memory(memory) && fits;
+    entry.memory.count += memory.count;
+    memory_.count += memory.count;
     const bool urgent = !running_ || !queue_.empty();
     if (urgent && running_ && fits && b + 1 < model.batch_sizes.size()) {
       // Calls wait for another size: that first.

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "carillon/base/bytes.h"
 #include "carillon/base/clock.h"
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
@@ -23,6 +24,7 @@ namespace carillon::controller {
 
 struct SizeOptions {
   std::size_t most = 64;          // that a model keeps plans for, beside its reference
+  Bytes memory{256ULL << 20};     // that these may take, of all models, as their plans tell it
   std::size_t most_tried = 64;    // that a model is known not to run at
   std::size_t most_queued = 256;  // that wait to be made, of all models; calls beyond them are refused
 };
@@ -33,8 +35,8 @@ struct SizeOptions {
 // its own, one size at a time, in the order of their first calls: the smallest batch first, with which its
 // calls go on, the others once nobody waits and the size has been asked for again. A call that would be late
 // by what the model's last sizes took to make is refused at once; its size is made nevertheless, for those
-// that come after it. So many sizes are kept; of those that no call uses, the one that was asked for the
-// longest ago makes room.
+// that come after it. So many sizes of a model are kept, and plans of all take so much memory; of those that
+// no call uses, the one that was asked for the longest ago makes room.
 //
 // Calls hold their size (InferCall::size), and none goes before they do.
 class Sizes {
@@ -59,7 +61,7 @@ class Sizes {
   void add_model(ModelId id, const engine::CompiledModel& compiled, bool batched);
   // Calls of it that wait, or come yet, get `not_found`. Waits for plans of it that are just being made.
   void remove_model(ModelId id);
-  // Workers must outlive stop().
+  // Workers must outlive stop(), and make no plans afterwards.
   void start(std::vector<worker::Worker*> workers);
   // Calls that wait get `unavailable`. Again: nothing.
   void stop();
@@ -80,6 +82,7 @@ class Sizes {
     std::size_t ready = 0;    // sizes with plans, beside references
     std::size_t waiting = 0;  // calls
     std::uint64_t made = 0;   // sizes, ever
+    Bytes memory;             // that plans take, beside references
   };
   Counts counts() const;
 
@@ -91,6 +94,7 @@ class Sizes {
     std::uint64_t used = 0;            // when, on a clock that ticks with each call
     std::uint64_t calls = 0;
     bool whole = false;  // with plans for all batch sizes
+    Bytes memory;        // where ready
     std::vector<Waiting> waiting;
   };
   using Entries = std::map<graph::Extents, Entry>;
@@ -113,8 +117,10 @@ class Sizes {
   void make_whole(const Job& job, std::unique_lock<std::mutex>& lock);
   std::optional<Job> next_whole() const;
   bool make_room(Model& model, ModelId id, Entry::State state, std::size_t most);
+  bool make_memory(Bytes needed);
+  void forget(Model& model, ModelId id, Entries::iterator entry);
   void settle(std::vector<Waiting> waiting, const Result<>& result);
-  Result<std::vector<graph::Shape>> add_to_workers(ModelId id, std::int64_t number,
+  Result<worker::Worker::AddedSize> add_to_workers(ModelId id, std::int64_t number,
                                                    const graph::Extents& extents,
                                                    const std::vector<int>& batches);
 
@@ -131,6 +137,7 @@ class Sizes {
   std::uint64_t ticks_ = 0;
   std::int64_t numbers_ = 0;
   std::uint64_t made_ = 0;
+  Bytes memory_;
   bool running_ = false;
   std::optional<ModelId> making_;  // plans of it are being made, without the lock
   std::condition_variable made_one_;

@@ -34,14 +34,14 @@ class SizeWorker final : public testing::HeldWorker {
  public:
   using Made = std::pair<Extents, std::vector<int>>;
 
-  Result<std::vector<graph::Shape>> add_size(ModelId, std::int64_t size,
-                                             std::span<const std::int64_t> extents,
-                                             std::span<const int> batches) override {
+  Result<AddedSize> add_size(ModelId, std::int64_t size, std::span<const std::int64_t> extents,
+                             std::span<const int> batches) override {
     std::unique_lock lock(mutex_);
     const Extents wanted(extents.begin(), extents.end());
     asked_.push_back({wanted, {batches.begin(), batches.end()}});
     changed_.notify_all();
-    changed_.wait(lock, [&] { return permits_ > 0; });
+    changed_.wait(lock, [&] { return permits_ > 0 || ended_; });
+    if (permits_ == 0) return fail(ErrorCode::cancelled, "nobody wants it any more");
     --permits_;
     if (before_made) before_made();
     if (wanted[0] == 13) return invalid("nothing fits together at 13");
@@ -49,7 +49,14 @@ class SizeWorker final : public testing::HeldWorker {
     if (wanted[0] == 15) return fail(ErrorCode::internal, "a bad day");
     if (batches[0] > most_batch) return fail(ErrorCode::resource_exhausted, "too many");
     here_.insert({size, wanted});
-    return std::vector<graph::Shape>{{batches[0], 2, wanted[0]}, {batches[0], 1}};
+    return AddedSize{.outputs = {{batches[0], 2, wanted[0]}, {batches[0], 1}},
+                     .effort = {.operations = 100, .bytes = static_cast<std::uint64_t>(wanted[0])},
+                     .memory = {static_cast<std::uint64_t>(1'000'000 * batches[0])}};
+  }
+  void end_sizes() override {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
   }
   void remove_size(ModelId, std::int64_t size) override {
     const std::lock_guard lock(mutex_);
@@ -84,6 +91,7 @@ class SizeWorker final : public testing::HeldWorker {
   std::deque<Made> asked_;
   std::multimap<std::int64_t, Extents> here_;
   int permits_ = 0;
+  bool ended_ = false;
 };
 
 class SizesTest : public ::testing::Test {
@@ -242,6 +250,72 @@ TEST_F(SizesTest, NoSizeGoesThatACallHas) {
   seven.reset();
   made(9);
   EXPECT_THAT(worker_.here(), UnorderedElementsAre(Extents{8}, Extents{9}));
+}
+
+TEST_F(SizesTest, PlansTakeOnlySoMuchMemory) {
+  start({.memory = {2'500'000}});
+  made(7);
+  made(8);
+  EXPECT_EQ(sizes_->counts().memory, Bytes{2'000'000});
+  EXPECT_NE(submit(1, 7), nullptr);
+  made(9);
+  EXPECT_THAT(worker_.here(), UnorderedElementsAre(Extents{7}, Extents{9}));
+  EXPECT_EQ(sizes_->counts().memory, Bytes{2'000'000});
+  sizes_->remove_model(ModelId{0});
+  EXPECT_EQ(sizes_->counts().memory, Bytes{});
+}
+
+TEST_F(SizesTest, NoSizeGoesForMemoryThatACallHas) {
+  start({.memory = {2'500'000}});
+  auto seven = made(7);
+  const auto eight = made(8);
+  worker_.permit();
+  EXPECT_EQ(submit(1, 9), nullptr);
+  EXPECT_EQ(wait_gone().result.error().code, ErrorCode::resource_exhausted);
+  EXPECT_THAT(worker_.here(), UnorderedElementsAre(Extents{7}, Extents{8}));
+  seven.reset();
+  made(9);
+  EXPECT_THAT(worker_.here(), UnorderedElementsAre(Extents{8}, Extents{9}));
+}
+
+TEST_F(SizesTest, ASizeThatTakesMoreThanAllMayIsRefused) {
+  start({.memory = {500'000}});
+  worker_.permit();
+  submit(1, 7);
+  const Gone none = wait_gone();
+  EXPECT_EQ(none.result.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(none.result.error().message, HasSubstr("its plan takes"));
+  EXPECT_THAT(worker_.here(), IsEmpty());
+  submit(2, 7);
+  EXPECT_EQ(wait_gone().result.error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(worker_.wait_asked(1).size(), 1U) << "it is remembered";
+}
+
+// Larger batches of a size count, and make room as others do.
+TEST_F(SizesTest, LargerBatchesTakeMemoryToo) {
+  start({.memory = {4'000'000}}, {1, 2});
+  made(6);
+  made(7);
+  EXPECT_NE(submit(1, 7), nullptr);
+  worker_.permit();
+  worker_.wait_asked(3);
+  made(8);  // when it is there the batch of 2 has been counted
+  EXPECT_EQ(sizes_->counts().memory, Bytes{4'000'000}) << "1 and 2 rows at 7, 1 at 8";
+  EXPECT_THAT(worker_.here(), UnorderedElementsAre(Extents{7}, Extents{7}, Extents{8}));
+}
+
+TEST_F(SizesTest, TheEffortOfASizeIsTold) {
+  start();
+  EXPECT_EQ(made(7)->size->effort, (Effort{.operations = 100, .bytes = 7}));
+}
+
+// What is being made when the end comes is given up.
+TEST_F(SizesTest, TheEndWaitsForNoPlan) {
+  start();
+  submit(1, 7);
+  worker_.wait_asked(1);  // and nobody permits it
+  sizes_->stop();
+  EXPECT_EQ(wait_gone().result.error().code, ErrorCode::unavailable);
 }
 
 TEST_F(SizesTest, OnlySoManyWaitToBeMade) {

@@ -2,11 +2,16 @@
 
 namespace carillon::controller {
 
-std::string stamp_of_all(const repository::RepositoryEntry& entry) {
-  if (!entry.config) return "error: " + entry.config.error().message;
-  std::string out;
-  for (const repository::ModelVersion& version : entry.versions)
-    out += std::to_string(version.version) + "=" + repository::stamp_of(entry, version) + ";";
+EntryStamps stamps_of(const repository::RepositoryEntry& entry) {
+  EntryStamps out;
+  if (!entry.config) {
+    out.all = "error: " + entry.config.error().message;
+    return out;
+  }
+  for (const repository::ModelVersion& version : entry.versions) {
+    out.versions.push_back(repository::stamp_of(entry, version));
+    out.all += std::to_string(version.version) + "=" + out.versions.back() + ";";
+  }
   return out;
 }
 

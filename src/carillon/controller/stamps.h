@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "carillon/repository/repository.h"
 
@@ -16,6 +17,11 @@ struct Stamps {
   std::map<std::string, std::string> failed;
 };
 
-std::string stamp_of_all(const repository::RepositoryEntry& entry);
+// Of one model, looked at once.
+struct EntryStamps {
+  std::vector<std::string> versions;  // as in the entry
+  std::string all;                    // of an entry with an error: that
+};
+EntryStamps stamps_of(const repository::RepositoryEntry& entry);
 
 }  // namespace carillon::controller

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "carillon/base/assert.h"
 
 namespace carillon::controller {
@@ -26,8 +28,10 @@ void merge(const ModelStatistics& more, ModelStatistics& into) {
                             &ModelStatistics::on_time, &ModelStatistics::late, &ModelStatistics::refused,
                             &ModelStatistics::shed, &ModelStatistics::cancelled, &ModelStatistics::failed,
                             &ModelStatistics::invalid, &ModelStatistics::loads, &ModelStatistics::unloads,
-                            &ModelStatistics::profiled, &ModelStatistics::rows})
+                            &ModelStatistics::profiled, &ModelStatistics::rows, &ModelStatistics::waiting})
     into.*member += more.*member;
+  for (std::size_t i = 0; i < into.reasons.size(); ++i) into.reasons[i] += more.reasons[i];
+  into.held_by.insert(into.held_by.end(), more.held_by.begin(), more.held_by.end());
   for (const auto member :
        {&ModelStatistics::success, &ModelStatistics::fail, &ModelStatistics::queue,
         &ModelStatistics::compute_input, &ModelStatistics::compute_infer, &ModelStatistics::compute_output})
@@ -43,6 +47,10 @@ void merge(const ModelStatistics& more, ModelStatistics& into) {
     else
       merge(batch.infer, at->infer);
   }
+}
+
+std::string share_text(const std::string& what, double share_pct) {
+  return fmt::format("{}: {:g}% of the device", what, share_pct);
 }
 
 }  // namespace
@@ -117,6 +125,11 @@ std::uint64_t Workloads::submit(std::unique_ptr<InferCall> call, AnswerHandler o
   return ticket_of(workload.services[service]->submit(std::move(call), std::move(answered)), index, active);
 }
 
+// All of them write into one.
+const Journal* Workloads::journal() const {
+  return workloads_.empty() ? nullptr : workloads_.front().services[0]->journal();
+}
+
 void Workloads::cancel(std::uint64_t ticket) {
   const std::uint64_t place = ticket & ((std::uint64_t{1} << service_bits) - 1);
   const std::size_t index = place >> 1;
@@ -125,17 +138,34 @@ void Workloads::cancel(std::uint64_t ticket) {
   if (service != nullptr) service->cancel(ticket >> service_bits);
 }
 
+Duration Workloads::expected(ModelId model, int rows) const {
+  if (model.index() >= workloads_.size()) return Duration{0};
+  const Workload& workload = workloads_[model.index()];
+  const auto service = static_cast<std::size_t>(workload.active.load());
+  return workload.services[service]->expected(workload.models[service], rows);
+}
+
 ServerStatistics Workloads::statistics() const {
   ServerStatistics out;
   for (const Workload& workload : workloads_) {
     std::optional<ModelStatistics> own;
-    for (const auto& service : workload.services) {
+    for (std::size_t i = 0; i < workload.services.size(); ++i) {
+      const auto& service = workload.services[i];
       if (service == nullptr) continue;
-      const ServerStatistics told = service->statistics();
+      ServerStatistics told = service->statistics();
+      const auto first_device = static_cast<std::uint32_t>(out.devices.size());
+      for (DeviceStatistics& device : told.devices) {
+        device.name = i == 0 ? share_text(workload.spec.id, workload.spec.share_pct)
+                             : share_text(workload.spec.id + ", standby", workload.spec.standby_share_pct);
+        out.devices.push_back(std::move(device));
+      }
+      for (ModelStatistics& model : told.models)
+        for (DeviceId& device : model.held_by) device.value += first_device;
       out.open_requests += told.open_requests;
       out.sizes += told.sizes;
       out.waiting_for_size += told.waiting_for_size;
       out.sizes_made += told.sizes_made;
+      out.sizes_bytes += told.sizes_bytes;
       out.pages_total += told.pages_total;
       out.pages_free += told.pages_free;
       out.exec_busy += told.exec_busy;
@@ -152,6 +182,33 @@ ServerStatistics Workloads::statistics() const {
     own->share_pct = standby ? workload.spec.standby_share_pct : workload.spec.share_pct;
     own->on_standby = standby;
     out.models.push_back(*std::move(own));
+  }
+  return out;
+}
+
+bool Workloads::responds(Duration longest) {
+  const TimePoint until = clock_.now() + longest;
+  for (Workload& workload : workloads_)
+    for (const auto& service : workload.services)
+      if (service != nullptr && !service->responds(std::max(Duration{0}, until - clock_.now()))) return false;
+  return true;
+}
+
+std::vector<TimelinePart> Workloads::timelines() const {
+  std::vector<TimelinePart> out;
+  std::uint32_t device = 0;
+  std::uint32_t model = 0;
+  for (const Workload& workload : workloads_) {
+    for (const auto& service : workload.services) {
+      if (service == nullptr) continue;
+      for (TimelinePart part : service->timelines()) {
+        part.first_device += device;
+        part.first_model += model;
+        out.push_back(part);
+      }
+      ++device;  // that each has, in statistics()
+    }
+    ++model;
   }
   return out;
 }

@@ -42,8 +42,11 @@ class Workloads final : public Service {
 
   // Before any other call. `serving` and `standby` (which may be null) serve one model each, the same.
   void add(const WorkloadSpec& spec, std::unique_ptr<Service> serving, std::unique_ptr<Service> standby);
-  // A model that nobody serves: `view.reason` says why.
+  // A model that nobody serves: `view.reason` says why. Or an ensemble (Directory).
   void add_unready(ModelView view);
+  Result<> state(std::string_view model, std::int64_t version) const {
+    return directory_.state(model, version);
+  }
 
   bool ready() const override;
   std::vector<ModelView> models() const override { return directory_.all(); }
@@ -56,7 +59,13 @@ class Workloads final : public Service {
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override;
   void cancel(std::uint64_t ticket) override;
   // A workload's are those of both its services.
+  // As devices: the services, each with its share of the one.
   ServerStatistics statistics() const override;
+  const Journal* journal() const override;
+  Duration expected(ModelId model, int rows) const override;
+  std::shared_ptr<const Ensemble> ensemble(ModelId id) const override { return directory_.ensemble(id); }
+  bool responds(Duration longest) override;
+  std::vector<TimelinePart> timelines() const override;
 
   bool on_standby(std::size_t workload) const { return workloads_[workload].active.load() == 1; }
 

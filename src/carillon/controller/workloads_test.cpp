@@ -32,13 +32,18 @@ class HeldService final : public Service {
     out.models[0].name = view_.name;
     out.models[0].on_time = calls.size();
     out.models[0].batches = {{static_cast<int>(view_.id.value) + 1, {1, 1ms}}};
+    out.models[0].held_by = {DeviceId{0}};
+    out.models[0].reasons[0] = 2;
+    out.devices = {{.name = "cpu"}};
     out.pages_total = 5;
     return out;
   }
+  std::vector<TimelinePart> timelines() const override { return {{.timeline = &timeline}}; }
   void answer(std::size_t i, TimePoint finished, Result<> status = {}) {
     handlers[i]({std::move(status), std::move(calls[i]), finished, std::nullopt});
   }
 
+  DeviceTimeline timeline{4};
   bool is_ready = true;
   std::vector<std::unique_ptr<InferCall>> calls;
   std::vector<AnswerHandler> handlers;
@@ -105,6 +110,25 @@ TEST_F(WorkloadsTest, RequestsGoToTheServiceOfTheirModel) {
   EXPECT_EQ(serving[1]->cancelled, std::vector<std::uint64_t>{101});
   standby[1]->is_ready = false;
   EXPECT_FALSE(workloads.ready());
+}
+
+TEST_F(WorkloadsTest, ServicesAreDevicesWithTimelinesOfTheirOwn) {
+  const ServerStatistics told = workloads.statistics();
+  ASSERT_EQ(told.devices.size(), 3U);
+  EXPECT_EQ(told.devices[0].name, "w-a: 40% of the device");
+  EXPECT_EQ(told.devices[2].name, "w-b, standby: 50% of the device");
+  ASSERT_EQ(told.models.size(), 2U);
+  EXPECT_EQ(told.models[0].held_by, (std::vector<DeviceId>{{0}}));
+  EXPECT_EQ(told.models[1].held_by, (std::vector<DeviceId>{{1}, {2}}));
+  EXPECT_EQ(told.models[1].reasons[0], 4U) << "of both";
+  const std::vector<TimelinePart> parts = workloads.timelines();
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_EQ(parts[0].timeline, &serving[0]->timeline);
+  EXPECT_EQ(parts[2].timeline, &standby[1]->timeline);
+  EXPECT_EQ(parts[1].first_device, 1U);
+  EXPECT_EQ(parts[2].first_device, 2U);
+  EXPECT_EQ(parts[1].first_model, 1U);
+  EXPECT_EQ(parts[2].first_model, 1U);
 }
 
 TEST_F(WorkloadsTest, TheStandbyTakesOverAfterASecondAndAHalf) {

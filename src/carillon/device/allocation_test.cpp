@@ -1,34 +1,12 @@
 // A program of its own: it counts every operator new of the process.
 
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 
 #include <gtest/gtest.h>
 
+#include "carillon/base/testing/counted_new.h"
 #include "carillon/device/core.h"
 #include "carillon/device/sharing/sharing.h"
-
-namespace {
-
-bool counting = false;
-std::uint64_t allocations = 0;
-
-}  // namespace
-
-// Not inlined, or GCC takes the pair of new and free() for a mistake.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  allocations += counting ? 1 : 0;
-  void* memory = std::malloc(size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
 
 namespace carillon::device {
 namespace {

@@ -43,6 +43,11 @@ void Core::add_model(ModelId id, std::uint64_t pages) {
   if (pages <= pages_.total()) model.held.reserve(pages);
 }
 
+void Core::take_back(ModelId id) {
+  CARILLON_ASSERT(id.index() + 1 == models_.size() && absent(id));
+  models_.pop_back();
+}
+
 void Core::set_pages(ModelId id, std::uint64_t pages) {
   Model& model = models_[id.index()];
   model.next_pages = pages;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "carillon/base/bytes.h"
+#include "carillon/base/effort.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/engine/pacer.h"
@@ -121,9 +122,9 @@ class RunState {
 // Where one run finds its memory, and leaves what it found. Pointers are 64-byte aligned; nothing overlaps.
 struct Binding {
   std::span<const std::byte* const> inputs;  // in the order of Plan::inputs(), each of the input's bytes
-  std::span<std::byte* const> outputs;       // likewise
-  std::byte* workspace = nullptr;      // Plan::workspace() bytes; contents must survive between partial runs
-  const std::byte* weights = nullptr;  // CompiledModel::weights() bytes, as write_weights() left them
+  std::span<std::byte* const> outputs;  // likewise; where extents are bounded, as graph::memory_of() says
+  std::byte* workspace = nullptr;       // Plan::workspace() bytes; contents must survive between partial runs
+  const std::byte* weights = nullptr;   // CompiledModel::weights() bytes, as write_weights() left them
   // Gets the rows whose data kernels cannot use, beside what is in it. nullptr: one such row fails the run.
   graph::Faults* faults = nullptr;
   RunState* state = nullptr;  // of the plan that runs; nullptr where make_state() gives none
@@ -141,8 +142,18 @@ class Plan {
   virtual ~Plan() = default;
   virtual int batch() const = 0;
   virtual std::span<const graph::TensorSpec> inputs() const = 0;   // shapes at this batch and length
-  virtual std::span<const graph::TensorSpec> outputs() const = 0;  // likewise
+  virtual std::span<const graph::TensorSpec> outputs() const = 0;  // likewise; extents may be bounded
   virtual Bytes workspace() const = 0;
+  // What a run costs, by the shapes; where an engine does not know better, what goes in and comes out.
+  virtual Effort effort() const {
+    Effort out;
+    for (const auto tensors : {inputs(), outputs()})
+      for (const graph::TensorSpec& each : tensors)
+        out.bytes += graph::TensorType{each.type, each.shape}.bytes().count;
+    return out;
+  }
+  // About what it takes of the host's memory, beside the weights that it shares with others.
+  virtual Bytes memory() const { return {}; }
   virtual int kernels() const = 0;
   virtual std::string_view kernel_name(int index) const = 0;  // "<node> <implementation>"
   // Into how many parts the kernel is divided, between which a run may stop; 1: it is not.
@@ -194,9 +205,11 @@ class CompiledModel {
   // Of an open model: plans at `extents`, one for each of `batches`, which are of batch_sizes(). They share
   // weights() with all others, and hold what they need beside these; none may outlive the model. Takes as
   // long as compiling does. From any thread, beside runs and beside itself. Errors: extents at which the
-  // operators do not fit together (invalid_argument), what compile() can fail with.
+  // operators do not fit together (invalid_argument), what compile() can fail with; where `ended` is given
+  // and becomes true meanwhile it may end early, with `cancelled`.
   virtual Result<std::vector<std::unique_ptr<const Plan>>> make_plans(
-      std::span<const std::int64_t> /*extents*/, std::span<const int> /*batches*/) const {
+      std::span<const std::int64_t> /*extents*/, std::span<const int> /*batches*/,
+      const std::atomic<bool>* /*ended*/) const {
     return fail(ErrorCode::unsupported, "the model is not open");
   }
 };

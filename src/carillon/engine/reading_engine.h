@@ -26,7 +26,8 @@ class ReadingEngine : public Engine {
   virtual bool reads_alone(const std::filesystem::path& file) const = 0;
   // The model as clients see it, by the rules of graph::make_model(); its specialize() fails, and compile()
   // takes it. Errors: as import_onnx(), but for operators, which are told when it is compiled where not
-  // before; outputs whose shapes the data decide (unsupported); it is not available.
+  // before; outputs whose shapes the data decide where nobody knows the most that they can be (unsupported);
+  // it is not available.
   virtual Result<std::shared_ptr<const graph::Model>> read(const std::filesystem::path& file,
                                                            const graph::ImportOptions& options) = 0;
   // What compiling `model` took of the host's memory, beside all caches, as far as that can be measured:

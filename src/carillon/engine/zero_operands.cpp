@@ -4,13 +4,15 @@
 #include <cstdint>
 #include <span>
 
+#include "carillon/graph/bounded.h"
+
 namespace carillon::engine {
 namespace {
 
 std::vector<graph::Tensor> zero_blocks(std::span<const graph::TensorSpec> specs) {
   std::vector<graph::Tensor> made;
   for (const graph::TensorSpec& spec : specs)
-    made.push_back(zero_block(graph::TensorType{spec.type, spec.shape}.bytes()));
+    made.push_back(zero_block(graph::memory_of(spec.type, spec.shape)));
   return made;
 }
 

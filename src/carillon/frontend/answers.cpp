@@ -17,6 +17,13 @@ Result<std::shared_ptr<const controller::ModelView>> ready_model(const controlle
   return view;
 }
 
+Result<> answers_once(const controller::ModelView& model, std::string_view door) {
+  if (!model.config.decoupled) return {};
+  return fail(ErrorCode::unsupported,
+              std::string(door) + " doesn't support models with decoupled transaction policy: ask model '" +
+                  model.name + "' over ModelStreamInfer");
+}
+
 Result<> check_answer(const controller::ModelView& model, const controller::InferAnswer& answer) {
   if (!answer.status) return answer.status;
   if (!answer.call)
@@ -26,6 +33,11 @@ Result<> check_answer(const controller::ModelView& model, const controller::Infe
 
 Result<> finish_outputs(const repository::ModelConfig& config, const InferRequest& request,
                         controller::InferCall& call) {
+  for (const OutputChoice& choice : request.outputs)
+    if (choice.classes > 0 && is_bounded_output(config, choice.index, call))
+      return fail(ErrorCode::unsupported, "output '" + config.outputs[choice.index].name + "' of model '" +
+                                              config.name +
+                                              "' has no classes: its data decide how long it is");
   classify_outputs(config, request, call);
   return share_outputs(config, request, call);
 }

@@ -22,10 +22,8 @@ using graph::DataType;
 std::size_t elements_of_row(const repository::ModelConfig& config, const OutputChoice& choice,
                             const controller::InferCall& call) {
   const graph::Shape shape = output_shape(config, choice.index, call);
-  const auto from = config.max_batch_size > 0 && !shape.empty() ? 1 : 0;
-  std::size_t out = 1;
-  for (auto at = shape.begin() + from; at != shape.end(); ++at) out *= static_cast<std::size_t>(*at);
-  return out;
+  const bool batched = config.max_batch_size > 0 && !shape.empty();
+  return elements_of(std::span(shape).subspan(batched ? 1 : 0));
 }
 
 const std::vector<std::string>* labels_of(const repository::ModelConfig& config, std::size_t output) {

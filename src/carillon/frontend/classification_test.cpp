@@ -69,8 +69,8 @@ TEST(Classification, WhatIsNoNumberComesLast) {
 
 TEST(Classification, LabelsAsFarAsThereAreAny) {
   Asked asked(graph::DataType::u8, {3}, 1, 3, bytes_of<std::uint8_t>({1, 3, 2}));
-  asked.model.config.labels = std::make_shared<const std::map<std::string, std::vector<std::string>>>(
-      std::map<std::string, std::vector<std::string>>{{"y", {"cat", "a: dog"}}});
+  asked.model.config.labels =
+      std::make_shared<const repository::Labels>(repository::Labels{{"y", {"cat", "a: dog"}}});
   EXPECT_THAT(asked.texts(), ElementsAre("3:1:a: dog", "2:2", "1:0:cat"));
 }
 

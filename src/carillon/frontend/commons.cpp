@@ -18,6 +18,7 @@ Commons::Commons(const CommonsOptions& with)
     : options(with),
       bodies(std::make_shared<ByteBudget>(with.inflight, with.max_body)),
       guard(with.guard ? with.guard : std::make_shared<Guard>()),
+      access_log(with.access_log),
       regions(with.regions),
       log_settings(with.log_control),
       unheeded(with.log),
@@ -25,7 +26,7 @@ Commons::Commons(const CommonsOptions& with)
 
 Result<> server_ready(const controller::Service& service, const Commons& commons) {
   if (commons.draining) return fail(ErrorCode::unavailable, "the server is going away");
-  if (service.loading()) return fail(ErrorCode::unavailable, "the server is still loading its models");
+  if (service.loading()) return std::unexpected(controller::still_loading());
   if (!service.ready()) return fail(ErrorCode::unavailable, "the server is not ready");
   if (!commons.options.strict_readiness) return {};
   const controller::ModelCounts models = service.model_counts();

@@ -5,11 +5,13 @@
 #include <memory>
 
 #include "carillon/controller/service.h"
+#include "carillon/frontend/access_log.h"
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/guard.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/shared_memory.h"
 #include "carillon/frontend/unheeded.h"
+#include "carillon/frontend/watch.h"
 #include "carillon/frontend/work_pool.h"
 
 namespace carillon::frontend {
@@ -20,8 +22,11 @@ struct CommonsOptions {
   bool strict_readiness = true;
   int heavy_threads = 0;  // 0: a quarter of the processors, 1 to 4
   std::size_t heavy_queue = 64;
-  std::size_t regions = 1024;    // of shared memory; each takes a descriptor
-  std::shared_ptr<Guard> guard;  // null: everybody may do everything
+  std::size_t regions = 1024;             // of shared memory; each takes a descriptor
+  std::shared_ptr<Guard> guard;           // null: everybody may do everything
+  std::shared_ptr<AccessLog> access_log;  // null: none
+  double trace_share = 0;                 // of requests that are in no trace: so many begin one
+  ServerFacts facts;
   Log log;
   LogControl log_control;  // without it there are no log settings
 };
@@ -32,7 +37,8 @@ struct Commons {
 
   const CommonsOptions options;
   const std::shared_ptr<ByteBudget> bodies;
-  const std::shared_ptr<const Guard> guard;  // never null
+  const std::shared_ptr<const Guard> guard;     // never null
+  const std::shared_ptr<AccessLog> access_log;  // null: none
   SharedMemory regions;
   LogSettings log_settings;
   TraceSettings trace_settings;

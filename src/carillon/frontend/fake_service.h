@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "carillon/controller/journal.h"
 #include "carillon/controller/service.h"
 
 namespace carillon::frontend {
@@ -53,7 +54,7 @@ inline void fill_outputs(const repository::ModelConfig& config, controller::Infe
 }
 
 // Answers each call at once with fill_outputs(), unless told to hold calls back or to fail them.
-class FakeService final : public controller::Service {
+class FakeService : public controller::Service {
  public:
   struct Held {
     std::unique_ptr<controller::InferCall> call;
@@ -62,6 +63,7 @@ class FakeService final : public controller::Service {
 
   std::vector<controller::ModelView> all_models;
   controller::ServerStatistics all_statistics;
+  std::shared_ptr<controller::Journal> kept;  // null: there is no journal
 
   bool ready() const override { return ready_; }
   std::vector<controller::ModelView> models() const override { return all_models; }
@@ -93,6 +95,8 @@ class FakeService final : public controller::Service {
     last_deadline_ = call->deadline;
     last_class_ = call->cls;
     last_application_ = call->application;
+    last_id_ = call->id;
+    last_deadline_from_ = call->deadline_from;
     if (hold_) {
       held_.emplace(ticket, Held{std::move(call), std::move(on_answer)});
       changed_.notify_all();
@@ -117,6 +121,7 @@ class FakeService final : public controller::Service {
   }
 
   controller::ServerStatistics statistics() const override { return all_statistics; }
+  const controller::Journal* journal() const override { return kept.get(); }
 
   void set_ready(bool ready) { ready_ = ready; }
   void hold(bool hold) {
@@ -163,6 +168,14 @@ class FakeService final : public controller::Service {
     const std::lock_guard lock(mutex_);
     return last_class_;
   }
+  std::string last_id() const {
+    const std::lock_guard lock(mutex_);
+    return last_id_;
+  }
+  explain::DeadlineFrom last_deadline_from() const {
+    const std::lock_guard lock(mutex_);
+    return last_deadline_from_;
+  }
   std::string last_application() const {
     const std::lock_guard lock(mutex_);
     return last_application_;
@@ -172,9 +185,11 @@ class FakeService final : public controller::Service {
   void answer(Held held, const std::optional<Error>& failure) {
     controller::InferAnswer answer;
     answer.finished = clock_;
+    if (kept != nullptr) answer.number = kept->next_number();
     if (failure) {
       answer.status = std::unexpected(*failure);
       if (failure->code == ErrorCode::deadline_exceeded) answer.would_take = 31200us;
+      if (failure->code == ErrorCode::deadline_exceeded) answer.retry_after = 1200300us;
     } else {
       for (const auto& view : all_models)
         if (view.id == held.call->model) fill_outputs(view.config, *held.call);
@@ -195,6 +210,8 @@ class FakeService final : public controller::Service {
   TimePoint last_deadline_;
   Class last_class_ = Class::normal;
   std::string last_application_;
+  std::string last_id_;
+  explain::DeadlineFrom last_deadline_from_ = explain::DeadlineFrom::none;
 };
 
 }  // namespace carillon::frontend

@@ -11,6 +11,7 @@
 #include "carillon/frontend/http_server.h"
 #include "carillon/frontend/listener.h"
 #include "carillon/frontend/metrics.h"
+#include "carillon/frontend/watch.h"
 
 namespace carillon::frontend {
 namespace {
@@ -25,10 +26,14 @@ class Doors final : public Frontend {
                   .regions = std::min<std::size_t>(CommonsOptions{}.regions,
                                                    static_cast<std::size_t>(raise_descriptor_limit() / 8)),
                   .guard = options.guard,
+                  .access_log = options.access_log,
+                  .trace_share = options.trace_share,
+                  .facts = options.facts,
                   .log = options.log,
                   .log_control = options.log_control}),
-        api_(service, commons_),
-        admin_api_(service, commons_, true),
+        watch_(service),
+        api_(service, commons_, &watch_),
+        admin_api_(service, commons_, &watch_, true),
         metrics_api_(service, commons_),
         stop_grace_(options.stop_grace) {}
   ~Doors() override { stop(); }
@@ -71,7 +76,9 @@ class Doors final : public Frontend {
       if (!started) return std::unexpected(std::move(started.error()));
       grpc_ = std::move(*started);
     }
-    return http(api_, options.http, "--http", options.http_threads, http_);
+    if (auto done = http(api_, options.http, "--http", options.http_threads, http_); !done) return done;
+    watch_.start();
+    return {};
   }
 
   Ports ports() const override {
@@ -93,11 +100,13 @@ class Doors final : public Frontend {
     if (beside.joinable()) beside.join();
     if (admin_) admin_->stop();
     if (metrics_) metrics_->stop();
+    watch_.stop();
   }
 
  private:
   controller::Service& service_;
   Commons commons_;
+  Watch watch_;
   HttpApi api_;
   HttpApi admin_api_;
   MetricsApi metrics_api_;

@@ -10,9 +10,11 @@
 #include "carillon/controller/service.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/unheeded.h"
+#include "carillon/frontend/watch.h"
 
 namespace carillon::frontend {
 
+class AccessLog;
 class Guard;
 class Tls;
 
@@ -21,7 +23,8 @@ struct Options {
   std::string http = "0.0.0.0:8000";
   std::string grpc = "0.0.0.0:8001";
   std::string metrics = "0.0.0.0:8002";
-  std::string admin;  // HTTP; where given, administrative requests are served there alone (Guard)
+  std::string
+      admin;  // HTTP; where given, administrative requests and the page are served there alone (Guard)
   int http_threads = 1;
   std::size_t max_body = std::size_t{256} << 20;  // bytes of an HTTP body or a gRPC message, packed or not
   std::size_t inflight = std::size_t{1} << 30;    // bytes of all that are in flight (ByteBudget); >= max_body
@@ -30,8 +33,11 @@ struct Options {
   Duration stop_grace = std::chrono::seconds(10);    // open requests have so long after stop()
   std::shared_ptr<Tls> tls;                          // of all doors; null: none
   std::shared_ptr<Guard> guard;                      // null: everybody may do everything
-  Log log;                                           // warnings for the operator, none of them often
-  LogControl log_control;                            // of the log settings that clients see
+  ServerFacts facts;                                 // for people who look at it
+  std::shared_ptr<AccessLog> access_log;             // of all doors; null: none
+  double trace_share = 0;  // of requests in no trace so many begin one, 0 to 1 (W3C Trace Context)
+  Log log;                 // warnings for the operator, none of them often
+  LogControl log_control;  // of the log settings that clients see
 };
 
 // The real ports; 0: off.

@@ -65,9 +65,9 @@ TEST(Routes, Table) {
     ASSERT_TRUE(route) << target << " " << route.error().message;
     EXPECT_EQ(*route, wanted) << target;
   }
-  for (const char* target : {"", "v2", "/", "/v1", "/v2/x", "/v2/models", "/v2/models/", "/v2/models//infer",
-                             "/v2/models/m/versions", "/v2/models/m/versions//ready", "/v2/models/m/infer/x",
-                             "/v2/health", "/v2/repository/models/m"})
+  for (const char* target :
+       {"", "v2", "/v1", "/v2/x", "/v2/models", "/v2/models/", "/v2/models//infer", "/v2/models/m/versions",
+        "/v2/models/m/versions//ready", "/v2/models/m/infer/x", "/v2/health", "/v2/repository/models/m"})
     EXPECT_EQ(find_route("GET", target).error().status, 404) << target;
   for (const char* target : {"/v2/models/%", "/v2/models/%4", "/v2/models/%4x"})
     EXPECT_EQ(find_route("GET", target).error().status, 400) << target;
@@ -145,9 +145,15 @@ TEST(Metrics, NamesAndValues) {
   model.latency.add(3ms);
   model.latency.add(20s);
   model.devices = 2;
+  model.waiting = 5;
+  model.load_time = 1250ms;
   statistics.devices = {{.name = "cpu", .executions = 4, .exec_busy = 250ms},
                         {.name = "emulated:a", .alive = false, .lost = 3, .models = 2, .pages_free = 7}};
-  const std::string text = metrics_text(statistics);
+  const std::string text = metrics_text(
+      statistics, {.host = HostStatistics{.utilization = 0.5, .memory_total = 8192, .memory_used = 4096},
+                   .process = ProcessStatistics{.cpu = 2500ms, .resident = 1024},
+                   .access_lines = 11,
+                   .access_dropped = 12});
   for (const char* line : {
            "nv_inference_request_success{model=\"m\\\"\\n\",version=\"4\"} 7",
            "nv_inference_request_duration_us{model=\"m\\\"\\n\",version=\"4\"} 21000",
@@ -167,6 +173,17 @@ TEST(Metrics, NamesAndValues) {
            "carillon_device_exec_busy_seconds_total{device=\"0\",name=\"cpu\"} 0.25",
            "carillon_device_models{device=\"1\",name=\"emulated:a\"} 2",
            "carillon_device_pages_free{device=\"1\",name=\"emulated:a\"} 7",
+           "nv_inference_pending_request_count{model=\"m\\\"\\n\",version=\"4\"} 5",
+           "nv_model_load_duration_secs{model=\"m\\\"\\n\",version=\"4\"} 1.25",
+           "nv_inference_request_summary_us_count{model=\"m\\\"\\n\",version=\"4\"} 2",
+           "nv_inference_request_summary_us_sum{model=\"m\\\"\\n\",version=\"4\"} 20003000",
+           "nv_cpu_utilization 0.5",
+           "nv_cpu_memory_total_bytes 8192",
+           "nv_cpu_memory_used_bytes 4096",
+           "process_cpu_seconds_total 2.5",
+           "process_resident_memory_bytes 1024",
+           "carillon_access_log_lines_total 11",
+           "carillon_access_log_dropped_total 12",
            "carillon_page_cache_pages 64",
            "carillon_page_cache_pages_free 60",
            "carillon_open_requests 3",

@@ -5,8 +5,31 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "carillon/frontend/trace.h"
 
 namespace carillon::frontend {
+namespace {
+
+TimePoint now_of_log() {
+  return TimePoint{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())};
+}
+
+std::string_view view_of(const grpc::string_ref& text) {
+  return {text.data(), text.size()};
+}
+
+// gRPC's "ipv4:127.0.0.1:4711" as "127.0.0.1:4711", and "ipv6:%5B::1%5D:4711" as "[::1]:4711".
+std::string peer_of(const grpc::CallbackServerContext& context) {
+  std::string peer = context.peer();
+  if (peer.starts_with("ipv4:") || peer.starts_with("ipv6:")) peer.erase(0, 5);
+  for (const auto& [escaped, meant] : {std::pair("%5B", "["), std::pair("%5D", "]")})
+    if (const auto at = peer.find(escaped); at != std::string::npos) peer.replace(at, 3, meant);
+  return peer;
+}
+
+}  // namespace
 
 grpc::Status denial_status(const Denial& denial) {
   switch (denial.kind) {
@@ -52,6 +75,47 @@ Error no_room_error(const Reservation& room, const Caller* caller, std::size_t s
                 " bytes in flight, and has no room for a message of " + std::to_string(size) + " bytes"};
   return {ErrorCode::resource_exhausted,
           "there is no room now for a message of " + std::to_string(size) + " bytes: too many are in flight"};
+}
+
+TraceContext join_trace(grpc::CallbackServerContext& context, double share) {
+  const auto& metadata = context.client_metadata();
+  const bool one = metadata.count(traceparent_key) == 1;
+  const TraceContext trace =
+      join_trace(one ? view_of(metadata.find(traceparent_key)->second) : std::string_view(), share);
+  if (!trace.there()) return trace;
+  context.AddInitialMetadata(traceparent_key, traceparent_text(trace));
+  if (!one) return trace;
+  std::string state;
+  const auto [first, last] = metadata.equal_range(tracestate_key);
+  for (auto it = first; it != last && state.size() <= tracestate_most; ++it)
+    state += (state.empty() ? "" : ",") + std::string(view_of(it->second));
+  if (is_tracestate(state)) context.AddInitialMetadata(tracestate_key, state);
+  return trace;
+}
+
+std::unique_ptr<AccessRecord> begin_record(const Commons& commons, const grpc::CallbackServerContext& context,
+                                           std::string_view path, std::size_t bytes_in,
+                                           const TraceContext& trace) {
+  if (!commons.access_log) return nullptr;
+  auto record = std::make_unique<AccessRecord>();
+  record->protocol = AccessRecord::Protocol::grpc;
+  record->peer = peer_of(context);
+  record->path = path;
+  record->bytes_in = bytes_in;
+  record->began = now_of_log();
+  record->trace = trace;
+  return record;
+}
+
+void end_record(const Commons& commons, std::unique_ptr<AccessRecord> record, int code,
+                std::size_t bytes_out) {
+  if (!record) return;
+  record->ended = now_of_log();
+  record->status = code;
+  record->bytes_out = bytes_out;
+  record->outcome = outcome_of_grpc(code);
+  if (record->inferred && code == 0) record->outcome = record->facts.outcome.value_or(record->outcome);
+  commons.access_log->add(*record);
 }
 
 }  // namespace carillon::frontend

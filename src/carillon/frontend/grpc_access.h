@@ -2,11 +2,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <string_view>
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
 #include "carillon/base/time.h"
+#include "carillon/base/trace_context.h"
+#include "carillon/frontend/access_log.h"
+#include "carillon/frontend/commons.h"
 #include "carillon/frontend/guard.h"
 
 namespace carillon::frontend {
@@ -27,5 +31,17 @@ grpc::Status refuse_call(grpc::CallbackServerContext& context, const Denial& den
 // That the caller has too many bytes in flight for `size` more, where it was that budget (own_refused()), or
 // that there is no room for anybody.
 Error no_room_error(const Reservation& room, const Caller* caller, std::size_t size);
+
+// The trace that a call is in, or begins here; its client is told of our span in the initial metadata. Once a
+// call, before it is finished.
+TraceContext join_trace(grpc::CallbackServerContext& context, double share);
+
+// A record of a call that begins now; null where there is no access log.
+std::unique_ptr<AccessRecord> begin_record(const Commons& commons, const grpc::CallbackServerContext& context,
+                                           std::string_view path, std::size_t bytes_in,
+                                           const TraceContext& trace);
+// It has ended like this: `record` (may be null) goes into the log.
+void end_record(const Commons& commons, std::unique_ptr<AccessRecord> record, int code,
+                std::size_t bytes_out);
 
 }  // namespace carillon::frontend

@@ -15,6 +15,7 @@
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/status.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/graph/text.h"
 
 namespace carillon::frontend {
 namespace {
@@ -34,6 +35,8 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       : door_(door), context_(context), answer_(answer), arrival_(door.service.now()) {
     // Before looking whether the server is draining: a drain waits for what is counted.
     door_.open.fetch_add(1);
+    trace_ = join_trace(context_, door_.commons.options.trace_share);
+    record_ = begin_record(door_.commons, context_, infer_path, message.bytes.Length(), trace_);
     begin(message);
   }
   ~InferReactor() override { door_.open.fetch_sub(1); }
@@ -42,9 +45,19 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     open_->cancelled = true;
     if (const std::uint64_t ticket = open_->ticket; ticket != Open::none) door_.service.cancel(ticket);
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    const bool gone = open_->cancelled && code_ == grpc::StatusCode::OK;
+    end_record(door_.commons, std::move(record_), gone ? grpc::StatusCode::CANCELLED : code_, answer_size_);
+    delete this;
+  }
 
  private:
+  // As the last that is done here: the call may have ended when it returns.
+  void Finish(const grpc::Status& status) {
+    code_ = status.error_code();
+    ServerUnaryReactor::Finish(status);
+  }
+
   // After Finish(), or where another thread goes on with the call, it may have ended.
   void begin(RawMessage& message) {
     if (door_.commons.draining) return Finish({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
@@ -53,6 +66,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     auto caller = admit_grpc(*door_.commons.guard, context_, Need::infer, arrival_);
     if (!caller) return Finish(refuse_call(context_, caller.error()));
     caller_ = std::move(*caller);
+    if (record_ && caller_) record_->key = caller_->key.name;
     room_ = Reservation(door_.commons.bodies, caller_ ? caller_->bytes : nullptr);
     if (!room_.grow(size)) {
       const Error error = no_room_error(room_, caller_.get(), size);
@@ -91,6 +105,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
         return Finish(refuse_call(context_, *wrong));
       auto view = ready_model(service, message.model_name(), message.model_version());
       if (!view) return Finish(status_of(view.error()));
+      if (auto once = answers_once(**view, "ModelInfer RPC"); !once) return Finish(status_of(once.error()));
       auto request = parse_infer_grpc(**view, message, arrival_, call_deadline(service, context_, arrival_),
                                       {.regions = &door_.commons.regions, .room = &room_});
       if (!request && request.error().code == ErrorCode::resource_exhausted)
@@ -102,6 +117,12 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       return Finish(status_of(no_memory()));
     }
     for (const std::string& name : request_.unheeded) door_.commons.unheeded.tell(name);
+    if (caller_) request_.call->key = caller_->key.name;
+    request_.call->trace = trace_;
+    if (record_) {
+      record_->inferred = true;
+      record_->facts = facts_of(*view_, request_.id, arrival_, request_.call->deadline);
+    }
     const auto ticket = service.submit(std::move(request_.call), [this](controller::InferAnswer answer) {
       door_.answers.post([this, answer = std::move(answer)]() mutable { send(std::move(answer)); });
     });
@@ -111,12 +132,13 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   }
 
   void send(controller::InferAnswer answer) {
+    if (answer.number != 0) context_.AddTrailingMetadata(number_key, std::to_string(answer.number));
+    if (record_) add_answer(record_->facts, answer);
     if (const auto checked = check_answer(*view_, answer); !checked) {
       if (answer.would_take)
-        context_.AddTrailingMetadata(
-            would_take_key,
-            std::to_string(
-                std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
+        context_.AddTrailingMetadata(would_take_key, std::to_string(whole_us(*answer.would_take)));
+      if (answer.retry_after)
+        context_.AddTrailingMetadata(retry_metadata, std::to_string(retry_ms(*answer.retry_after)));
       return Finish(status_of(checked.error()));
     }
     if (const auto finished = finish_outputs(view_->config, request_, *answer.call); !finished)
@@ -126,6 +148,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       write_infer_grpc(*view_, request_, *answer.call, response);
       answer.call.reset();
       write_message(response, answer_);
+      answer_size_ = answer_.Length();
     } catch (const std::bad_alloc&) {
       return Finish(status_of(no_memory()));
     }
@@ -141,6 +164,10 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   Reservation room_;
   std::shared_ptr<const controller::ModelView> view_;
   InferRequest request_;
+  TraceContext trace_;
+  std::unique_ptr<AccessRecord> record_;  // null: there is no access log
+  int code_ = grpc::StatusCode::OK;
+  std::size_t answer_size_ = 0;
 };
 
 }  // namespace
@@ -148,7 +175,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
 grpc::Status status_of(const Error& error) {
   // gRPC carries the text in a header, which servers and proxies bound.
   constexpr std::size_t longest = 4096;
-  return {static_cast<grpc::StatusCode>(grpc_status(error.code)), error.message.substr(0, longest)};
+  return {static_cast<grpc::StatusCode>(grpc_status(error.code)), graph::printable(error.message, longest)};
 }
 
 // One that is farther away than any may be is brought near, as clients set such deadlines for calls of all

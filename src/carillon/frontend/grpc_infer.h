@@ -19,7 +19,11 @@ struct InferDoor {
   std::size_t max_body;
   std::atomic<std::size_t> open = 0;     // calls, and requests of streams
   std::atomic<std::size_t> streams = 0;  // open ones
+  std::atomic<std::size_t> watches = 0;  // of health, which ask for no key
+  std::atomic<bool> ending = false;      // what only watches is to end
 };
+
+inline constexpr const char* infer_path = "/inference.GRPCInferenceService/ModelInfer";
 
 // Answers one ModelInfer call.
 grpc::ServerUnaryReactor* infer(InferDoor& door, grpc::CallbackServerContext* context, RawMessage& message,

@@ -16,6 +16,7 @@ namespace carillon::frontend {
 namespace {
 
 using UnaryHandler = grpc::internal::CallbackUnaryHandler<RawMessage, grpc::ByteBuffer>;
+using AnswersHandler = grpc::internal::CallbackServerStreamingHandler<RawMessage, grpc::ByteBuffer>;
 using StreamHandler = grpc::internal::CallbackBidiHandler<RawMessage, grpc::ByteBuffer>;
 
 grpc::Status unreadable(const google::protobuf::MessageLite& message, std::size_t size) {
@@ -86,6 +87,16 @@ void RawService::add_stream(std::string method, Stream open) {
   AddMethod(new grpc::internal::RpcServiceMethod(keep(std::move(method)),
                                                  grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
   MarkMethodRawCallback(methods_++, new StreamHandler(std::move(open)));
+}
+
+void RawService::add_answers(std::string method, Answers open) {
+  AddMethod(new grpc::internal::RpcServiceMethod(keep(std::move(method)),
+                                                 grpc::internal::RpcMethod::SERVER_STREAMING, nullptr));
+  MarkMethodRawCallback(methods_++,
+                        new AnswersHandler([open = std::move(open)](grpc::CallbackServerContext* context,
+                                                                    const RawMessage* message) {
+                          return open(context, const_cast<RawMessage&>(*message));  // as above
+                        }));
 }
 
 }  // namespace carillon::frontend

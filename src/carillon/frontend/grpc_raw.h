@@ -48,6 +48,10 @@ class RawService : public grpc::Service {
   using StreamReactor = grpc::ServerBidiReactor<RawMessage, grpc::ByteBuffer>;
   using Stream = std::function<StreamReactor*(grpc::CallbackServerContext*)>;
   void add_stream(std::string method, Stream open);
+  // A method whose one message is answered with a stream of them; likewise.
+  using WriteReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+  using Answers = std::function<WriteReactor*(grpc::CallbackServerContext*, RawMessage& message)>;
+  void add_answers(std::string method, Answers open);
 
  private:
   const char* keep(std::string method);

@@ -20,8 +20,10 @@
 #include "carillon/frontend/answer_thread.h"
 #include "carillon/frontend/grpc_access.h"
 #include "carillon/frontend/grpc_credentials.h"
+#include "carillon/frontend/grpc_health.h"
 #include "carillon/frontend/grpc_infer.h"
 #include "carillon/frontend/grpc_raw.h"
+#include "carillon/frontend/grpc_reflection.h"
 #include "carillon/frontend/grpc_stream.h"
 #include "carillon/frontend/listener.h"
 #include "carillon/frontend/messages.h"
@@ -46,21 +48,30 @@ ServerUnaryReactor* finish(CallbackServerContext* context, const grpc::Status& s
 // An order that takes its time. Deletes itself when gRPC is done with it.
 class OrderReactor final : public ServerUnaryReactor {
  public:
-  OrderReactor(InferDoor& door, ModelOrder order) : door_(door) {
+  OrderReactor(InferDoor& door, ModelOrder order, std::unique_ptr<AccessRecord> record)
+      : door_(door), record_(std::move(record)) {
     door_.open.fetch_add(1);
     carry_out(door.service, std::move(order), [state = state_, this](Result<> result) {
-      state->finish([&] { Finish(result ? grpc::Status::OK : status_of(result.error())); });
+      state->finish([&] { end(result ? grpc::Status::OK : status_of(result.error())); });
     });
   }
   ~OrderReactor() override { door_.open.fetch_sub(1); }
 
   // It goes on; but nobody waits for it any more, nor does the server's end.
   void OnCancel() override {
-    state_->finish([this] { Finish({grpc::StatusCode::CANCELLED, "the client has gone"}); });
+    state_->finish([this] { end({grpc::StatusCode::CANCELLED, "the client has gone"}); });
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    end_record(door_.commons, std::move(record_), code_, 0);
+    delete this;
+  }
 
  private:
+  void end(const grpc::Status& status) {
+    code_ = status.error_code();
+    Finish(status);
+  }
+
   // Whoever comes first answers; the other may find no reactor any more.
   struct State {
     std::atomic<bool> finished{false};
@@ -71,6 +82,8 @@ class OrderReactor final : public ServerUnaryReactor {
   };
   InferDoor& door_;
   std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::unique_ptr<AccessRecord> record_;
+  int code_ = grpc::StatusCode::OK;
 };
 
 // The model that a request names, where it names one.
@@ -105,20 +118,32 @@ class AnsweringService : public RawService {
 
   template <typename Request, typename Response>
   void add(const char* method, Need need, Answer<Request, Response> answer) {
-    add_unary(path(method), [this, need, answer = std::move(answer)](
+    add_unary(path(method), [this, need, name = path(method), answer = std::move(answer)](
                                 CallbackServerContext* context, RawMessage& message, grpc::ByteBuffer& out) {
-      const auto caller = admit_grpc(*door_.commons.guard, *context, need, door_.service.now());
-      if (!caller) return finish(context, refuse_call(*context, caller.error()));
-      Request request;
-      if (auto read = read_message(message, door_.max_body, nullptr, request); !read.ok())
-        return finish(context, read);
-      if (const auto wrong = check_named(caller->get(), model_named(request)))
-        return finish(context, refuse_call(*context, *wrong));
-      const Result<Response> response = answer(request, caller->get());
-      if (!response) return finish(context, status_of(response.error()));
-      write_message(*response, out);
-      return finish(context, grpc::Status::OK);
+      auto record = recorded(door_, *context, name, message);
+      const auto status = [&]() -> grpc::Status {
+        const auto caller = admit_grpc(*door_.commons.guard, *context, need, door_.service.now());
+        if (!caller) return refuse_call(*context, caller.error());
+        if (record && *caller) record->key = (*caller)->key.name;
+        Request request;
+        if (auto read = read_message(message, door_.max_body, nullptr, request); !read.ok()) return read;
+        if (const auto wrong = check_named(caller->get(), model_named(request)))
+          return refuse_call(*context, *wrong);
+        const Result<Response> response = answer(request, caller->get());
+        if (!response) return status_of(response.error());
+        write_message(*response, out);
+        return grpc::Status::OK;
+      }();
+      end_record(door_.commons, std::move(record), status.error_code(), out.Length());
+      return finish(context, status);
     });
+  }
+
+  // Of a call that has just come: it joins its trace.
+  static std::unique_ptr<AccessRecord> recorded(InferDoor& door, CallbackServerContext& context,
+                                                std::string_view name, const RawMessage& message) {
+    const TraceContext trace = join_trace(context, door.commons.options.trace_share);
+    return begin_record(door.commons, context, name, message.bytes.Length(), trace);
   }
 
   InferDoor& door_;
@@ -198,20 +223,28 @@ class InferenceService final : public AnsweringService {
   template <typename Request, typename Response>
   void add_order(const char* method, InferDoor& door) {
     add_unary(path(method),
-              [&door](CallbackServerContext* context, RawMessage& message,
-                      grpc::ByteBuffer& out) -> ServerUnaryReactor* {
+              [&door, name = path(method)](CallbackServerContext* context, RawMessage& message,
+                                           grpc::ByteBuffer& out) -> ServerUnaryReactor* {
+                auto record = recorded(door, *context, name, message);
+                const auto refuse = [&](const grpc::Status& status) {
+                  end_record(door.commons, std::move(record), status.error_code(), 0);
+                  return finish(context, status);
+                };
                 const auto caller =
                     admit_grpc(*door.commons.guard, *context, Need::admin, door.service.now());
-                if (!caller) return finish(context, refuse_call(*context, caller.error()));
+                if (!caller) return refuse(refuse_call(*context, caller.error()));
+                if (record && *caller) record->key = (*caller)->key.name;
                 Request request;
                 if (auto read = read_message(message, door.max_body, nullptr, request); !read.ok())
-                  return finish(context, read);
+                  return refuse(read);
                 if (const auto wrong = Guard::check_model(caller->get(), request.model_name()))
-                  return finish(context, refuse_call(*context, *wrong));
+                  return refuse(refuse_call(*context, *wrong));
                 auto order = order_of(request);
-                if (!order) return finish(context, status_of(order.error()));
+                if (!order) return refuse(status_of(order.error()));
+                if (const auto wrong = check_config(caller->get(), *order))
+                  return refuse(refuse_call(*context, *wrong));
                 write_message(Response(), out);
-                return new OrderReactor(door, *std::move(order));
+                return new OrderReactor(door, *std::move(order), std::move(record));
               });
   }
 
@@ -263,7 +296,7 @@ class HealthService final : public AnsweringService {
     using namespace grpc::health::v1;
     add<HealthCheckRequest, HealthCheckResponse>(
         "Check", Need::nothing, [&door](const auto& request, auto) -> Result<HealthCheckResponse> {
-          if (!request.service().empty() && request.service() != "inference.GRPCInferenceService")
+          if (!has_health(request.service()))
             return fail(ErrorCode::not_found, "no such service here: '" + request.service().substr(0, 256) +
                                                   "'; ask for inference.GRPCInferenceService, or for none");
           HealthCheckResponse response;
@@ -271,6 +304,9 @@ class HealthService final : public AnsweringService {
                                                                        : HealthCheckResponse::NOT_SERVING);
           return response;
         });
+    add_answers(path("Watch"), [&door](CallbackServerContext* context, RawMessage& message) {
+      return watch_health(door, *context, message);
+    });
   }
 };
 
@@ -284,7 +320,8 @@ class Server final : public GrpcServer {
               .answers = answers_,
               .max_body = std::min<std::size_t>(options_.max_body, std::numeric_limits<int>::max())},
         inference_(door_),
-        health_(door_) {}
+        health_(door_),
+        reflection_(door_, {"inference.GRPCInferenceService", "grpc.health.v1.Health"}) {}
   ~Server() override { stop(); }
 
   Result<> listen() {
@@ -311,6 +348,7 @@ class Server final : public GrpcServer {
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     builder.RegisterService(&inference_);
     builder.RegisterService(&health_);
+    builder.RegisterService(&reflection_);
     server_ = builder.BuildAndStart();
     if (!server_) return fail(ErrorCode::unavailable, "gRPC does not start");
     listener_ = std::move(*listener);
@@ -336,6 +374,7 @@ class Server final : public GrpcServer {
     door_.commons.draining = true;
     wait_drained(options_.stop_grace);
     listener_->close();
+    door_.ending = true;
     // At the deadline open calls are cancelled, and the service answers each.
     const bool drained = door_.open.load() == 0;
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(drained ? 1 : 0));
@@ -350,6 +389,7 @@ class Server final : public GrpcServer {
   InferDoor door_;
   InferenceService inference_;
   HealthService health_;
+  ReflectionService reflection_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;

@@ -252,7 +252,8 @@ TEST_F(GrpcServerTest, UnknownParametersAreToldOnce) {
     EXPECT_TRUE(call(&Stub::ModelInfer, request, response).ok());
   }
   const std::lock_guard lock(log_mutex);
-  EXPECT_THAT(log, ::testing::ElementsAre(HasSubstr("'sequence_id', which is not heeded")));
+  EXPECT_THAT(log, ::testing::ElementsAre(HasSubstr(
+                       "'sequence_id (of a model without sequence_batching)', which is not heeded")));
 }
 
 TEST_F(GrpcServerTest, MapsFailures) {
@@ -277,7 +278,28 @@ TEST_F(GrpcServerTest, MapsFailures) {
     if (it != trailing.end()) {
       EXPECT_EQ(it->second, "31200");
     }
+    const auto retry = trailing.find("grpc-retry-pushback-ms");
+    ASSERT_EQ(retry != trailing.end(), code == ErrorCode::deadline_exceeded);
+    if (retry != trailing.end()) {
+      EXPECT_EQ(retry->second, "1201");
+    }
+    EXPECT_FALSE(trailing.contains("carillon-request"));
   }
+}
+
+TEST_F(GrpcServerTest, AnswersNameTheirNumberInTheJournal) {
+  service.kept = std::make_shared<controller::Journal>(10, Duration{0});
+  const auto number = [&](bool good) -> std::string {
+    service.fail_with(good ? std::nullopt : std::optional(Error{ErrorCode::internal, "it broke"}));
+    grpc::ClientContext context;
+    inference::ModelInferResponse response;
+    EXPECT_EQ(stub->ModelInfer(&context, pair_request(), &response).ok(), good);
+    const auto& trailing = context.GetServerTrailingMetadata();
+    const auto it = trailing.find("carillon-request");
+    return it == trailing.end() ? "" : std::string(it->second.data(), it->second.size());
+  };
+  EXPECT_EQ(number(true), "1");
+  EXPECT_EQ(number(false), "2");
 }
 
 TEST_F(GrpcServerTest, BadRequestsSayWhatIsWrong) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -32,7 +33,11 @@ struct Exchange {
   std::string id;
   std::shared_ptr<const controller::ModelView> view;
   InferRequest request;
+  bool empty_final = false;  // the answer is followed by an empty one, which says that it was the last
   grpc::ByteBuffer answer;
+  std::optional<grpc::ByteBuffer> then;  // that one
+  std::unique_ptr<AccessRecord> record;  // null: there is no access log
+  int code = grpc::StatusCode::OK;       // that it would have in a call of its own
 };
 
 // A refusal that names no request, since there is none yet.
@@ -48,7 +53,10 @@ class RefusedStream final : public RawService::StreamReactor {
 class InferStream final : public RawService::StreamReactor {
  public:
   InferStream(InferDoor& door, grpc::CallbackServerContext& context, Reservation room)
-      : door_(door), context_(context), room_(std::move(room)) {
+      : door_(door),
+        context_(context),
+        room_(std::move(room)),
+        trace_(join_trace(context, door.commons.options.trace_share)) {
     StartRead(&message_);
   }
   ~InferStream() override { door_.streams.fetch_sub(1); }
@@ -65,11 +73,19 @@ class InferStream final : public RawService::StreamReactor {
     std::shared_ptr<Exchange> written;
     std::deque<std::shared_ptr<Exchange>> dropped;
     std::unique_lock lock(mutex_);
+    if (Exchange& front = *outbox_.front(); ok && !gone_ && front.then) {
+      front.answer = *std::exchange(front.then, std::nullopt);
+      lock.unlock();
+      StartWrite(&front.answer);
+      return;
+    }
     written = std::move(outbox_.front());
     outbox_.pop_front();
     if (!ok) gone_ = true;
     if (gone_) dropped.swap(outbox_);
     close(1 + dropped.size());
+    record_end(*written, ok);
+    for (const Held& exchange : dropped) record_end(*exchange, false);
     writing_ = !outbox_.empty();
     grpc::ByteBuffer* const next = writing_ ? &outbox_.front()->answer : nullptr;
     const bool read_on = may_read();
@@ -108,6 +124,11 @@ class InferStream final : public RawService::StreamReactor {
     door_.open.fetch_sub(requests);
   }
 
+  void record_end(Exchange& exchange, bool written) {
+    end_record(door_.commons, std::move(exchange.record),
+               written ? exchange.code : grpc::StatusCode::CANCELLED, written ? exchange.answer.Length() : 0);
+  }
+
   std::vector<std::uint64_t> tickets_of_all() const {
     std::vector<std::uint64_t> tickets;
     tickets.reserve(tickets_.size());
@@ -130,6 +151,8 @@ class InferStream final : public RawService::StreamReactor {
     const auto exchange = std::make_shared<Exchange>();
     exchange->arrival = door_.service.now();
     exchange->message = std::exchange(message_, {});
+    exchange->record =
+        begin_record(door_.commons, context_, stream_path, exchange->message.bytes.Length(), trace_);
     {
       const std::lock_guard lock(mutex_);
       ++open_;
@@ -153,6 +176,7 @@ class InferStream final : public RawService::StreamReactor {
       return false;
     }
     exchange->caller = std::move(*caller);
+    if (exchange->record && exchange->caller) exchange->record->key = exchange->caller->key.name;
     exchange->room = Reservation(door_.commons.bodies, exchange->caller ? exchange->caller->bytes : nullptr);
     if (!exchange->room.grow(size)) {
       refuse(exchange, no_room_error(exchange->room, exchange->caller.get(), size));
@@ -197,12 +221,14 @@ class InferStream final : public RawService::StreamReactor {
 
   Result<> prepare(Exchange& exchange, const inference::ModelInferRequest& message) {
     exchange.id = message.id();
-    // Heeded in that there is nothing to do: the one answer is the final one.
+    // Of models that are not decoupled the one answer is the final one: there is nothing to do.
     const char* const name = "triton_enable_empty_final_response";
-    if (const auto it = message.parameters().find(name);
-        it != message.parameters().end() &&
-        it->second.parameter_choice_case() != inference::InferParameter::kBoolParam)
-      return invalid("parameter '" + std::string(name) + "' must be true or false");
+    bool wants_empty = false;
+    if (const auto it = message.parameters().find(name); it != message.parameters().end()) {
+      if (it->second.parameter_choice_case() != inference::InferParameter::kBoolParam)
+        return invalid("parameter '" + std::string(name) + "' must be true or false");
+      wants_empty = it->second.bool_param();
+    }
     if (const auto wrong = Guard::check_model(exchange.caller.get(), message.model_name()))
       return invalid(wrong->message);
     auto view = ready_model(door_.service, message.model_name(), message.model_version());
@@ -213,11 +239,19 @@ class InferStream final : public RawService::StreamReactor {
     if (!request) return std::unexpected(std::move(request.error()));
     exchange.request = std::move(*request);
     exchange.view = std::move(*view);
+    exchange.empty_final = wants_empty && exchange.view->config.decoupled;
     return {};
   }
 
   void submit(const Held& exchange) {
     for (const std::string& name : exchange->request.unheeded) door_.commons.unheeded.tell(name);
+    if (exchange->caller) exchange->request.call->key = exchange->caller->key.name;
+    controller::InferCall& call = *exchange->request.call;
+    call.trace = trace_;
+    if (exchange->record) {
+      exchange->record->inferred = true;
+      exchange->record->facts = facts_of(*exchange->view, exchange->id, exchange->arrival, call.deadline);
+    }
     const auto ticket = door_.service.submit(
         std::move(exchange->request.call), [this, exchange](controller::InferAnswer answer) mutable {
           door_.answers.post([this, exchange = exchange, answer = std::move(answer)]() mutable {
@@ -253,10 +287,16 @@ class InferStream final : public RawService::StreamReactor {
     post(exchange, response);
   }
 
-  static void write_error(const Exchange& exchange, const Error& error,
+  static void say(inference::ModelStreamInferResponse& response, const char* name, std::int64_t value) {
+    (*response.mutable_infer_response()->mutable_parameters())[name].set_int64_param(value);
+  }
+
+  static void write_error(Exchange& exchange, const Error& error,
                           inference::ModelStreamInferResponse& response) {
+    const grpc::Status status = status_of(error);
+    exchange.code = status.error_code();
     response.Clear();
-    response.set_error_message(status_of(error).error_message());
+    response.set_error_message(status.error_message());
     auto& answer = *response.mutable_infer_response();
     answer.set_id(exchange.id);
     if (exchange.view) {
@@ -270,6 +310,7 @@ class InferStream final : public RawService::StreamReactor {
       const std::lock_guard lock(mutex_);
       if (tickets_.erase(exchange.get()) == 0) answered_early_.insert(exchange.get());
     }
+    if (exchange->record) add_answer(exchange->record->facts, answer);
     const auto& view = *exchange->view;
     inference::ModelStreamInferResponse response;
     try {
@@ -277,12 +318,13 @@ class InferStream final : public RawService::StreamReactor {
       if (good) good = finish_outputs(view.config, exchange->request, *answer.call);
       if (good) {
         write_infer_grpc(view, exchange->request, *answer.call, *response.mutable_infer_response());
+        if (exchange->empty_final) write_final(*exchange);
       } else {
         write_error(*exchange, good.error(), response);
-        if (answer.would_take)
-          (*response.mutable_infer_response()->mutable_parameters())[would_take_key].set_int64_param(
-              std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count());
+        if (answer.would_take) say(response, would_take_key, whole_us(*answer.would_take));
+        if (answer.retry_after) say(response, retry_key, retry_ms(*answer.retry_after));
       }
+      if (answer.number != 0) say(response, number_key, static_cast<std::int64_t>(answer.number));
       answer.call.reset();
       post(exchange, response);
     } catch (const std::bad_alloc&) {
@@ -290,12 +332,28 @@ class InferStream final : public RawService::StreamReactor {
     }
   }
 
+  static void mark_final(inference::ModelStreamInferResponse& response, bool final) {
+    (*response.mutable_infer_response()->mutable_parameters())["triton_final_response"].set_bool_param(final);
+  }
+
+  // What follows the answer of a decoupled model, for clients that want it.
+  static void write_final(Exchange& exchange) {
+    inference::ModelStreamInferResponse response;
+    auto& answer = *response.mutable_infer_response();
+    answer.set_id(exchange.id);
+    answer.set_model_name(exchange.view->name);
+    answer.set_model_version(std::to_string(exchange.view->version));
+    mark_final(response, true);
+    write_message(response, exchange.then.emplace());
+  }
+
   void post(const Held& exchange, inference::ModelStreamInferResponse& response) {
-    (*response.mutable_infer_response()->mutable_parameters())["triton_final_response"].set_bool_param(true);
+    mark_final(response, !exchange->then);
     write_message(response, exchange->answer);
     std::unique_lock lock(mutex_);
     if (gone_) {
       close(1);
+      record_end(*exchange, false);
       return finish_if_done(lock);
     }
     outbox_.push_back(exchange);
@@ -308,7 +366,8 @@ class InferStream final : public RawService::StreamReactor {
   InferDoor& door_;
   grpc::CallbackServerContext& context_;
   const Reservation room_;  // for the call's metadata
-  RawMessage message_;      // the one that is read
+  const TraceContext trace_;
+  RawMessage message_;  // the one that is read
 
   std::mutex mutex_;
   std::size_t open_ = 0;
@@ -326,24 +385,27 @@ class InferStream final : public RawService::StreamReactor {
 }  // namespace
 
 RawService::StreamReactor* infer_stream(InferDoor& door, grpc::CallbackServerContext& context) {
-  if (door.commons.draining)
-    return new RefusedStream({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
+  const auto refuse = [&](const grpc::Status& status) {
+    auto record = begin_record(door.commons, context, stream_path, 0, {});
+    end_record(door.commons, std::move(record), status.error_code(), 0);
+    return new RefusedStream(status);
+  };
+  if (door.commons.draining) return refuse({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
   // Its messages are asked about one by one, as keys change while streams are open.
   if (const auto known = door.commons.guard->known(credentials_of(context)); !known)
-    return new RefusedStream(refuse_call(context, known.error()));
+    return refuse(refuse_call(context, known.error()));
   if (door.streams.fetch_add(1) >= streams_most) {
     door.streams.fetch_sub(1);
-    return new RefusedStream(
-        {grpc::StatusCode::RESOURCE_EXHAUSTED,
-         "there are " + std::to_string(streams_most) + " streams, as many as there may be"});
+    return refuse({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                   "there are " + std::to_string(streams_most) + " streams, as many as there may be"});
   }
   std::size_t size = 0;
   for (const auto& [key, value] : context.client_metadata()) size += key.size() + value.size();
   Reservation room(door.commons.bodies);
   if (!room.grow(size)) {
     door.streams.fetch_sub(1);
-    return new RefusedStream({grpc::StatusCode::RESOURCE_EXHAUSTED,
-                              "there is no room now for metadata of " + std::to_string(size) + " bytes"});
+    return refuse({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                   "there is no room now for metadata of " + std::to_string(size) + " bytes"});
   }
   return new InferStream(door, context, std::move(room));
 }

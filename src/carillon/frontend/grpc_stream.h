@@ -12,6 +12,8 @@ namespace carillon::frontend {
 inline constexpr std::size_t stream_requests_most = 128;
 inline constexpr std::size_t streams_most = 4096;
 
+inline constexpr const char* stream_path = "/inference.GRPCInferenceService/ModelStreamInfer";
+
 // Answers one ModelStreamInfer call: each request with one message, as they finish and under their ids.
 // Errors are messages too (`error_message`), and the stream goes on behind them. Every message has the
 // parameter triton_final_response, true: no model here answers more than once, so there are no empty final

@@ -144,6 +144,7 @@ TEST_F(GrpcStream, ErrorsAreMessagesAndTheStreamGoesOn) {
   EXPECT_EQ(response.error_message(), "too late");
   EXPECT_EQ(response.infer_response().id(), "late");
   EXPECT_EQ(response.infer_response().parameters().at("carillon-would-take-us").int64_param(), 31200);
+  EXPECT_EQ(response.infer_response().parameters().at("retry-after-ms").int64_param(), 1201);
 
   service.fail_with(std::nullopt);
   auto good = request("good");

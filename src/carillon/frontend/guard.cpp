@@ -30,6 +30,7 @@ bool has_role(const Key& key, Need need) {
     case Need::nothing:
       return true;
     case Need::reading:
+    case Need::requests:
       return key.infer || key.admin;
     case Need::infer:
       return key.infer;
@@ -46,6 +47,7 @@ std::string role_text(Need need) {
     case Need::nothing:
       break;
     case Need::reading:
+    case Need::requests:
       return "'infer' or 'admin'";
     case Need::infer:
       return "'infer'";
@@ -156,7 +158,7 @@ Guard::Admitted Guard::admit(const Credentials& credentials, Need need, std::str
     if (const auto wait = (*caller)->take_token(now))
       return denied(Denial::Kind::too_many,
                     "key '" + (*caller)->key.name + "' makes more requests than its rate allows", *wait);
-  if (need == Need::admin && !options_.admin_at.empty() && !at_admin_door)
+  if ((need == Need::admin || need == Need::requests) && !options_.admin_at.empty() && !at_admin_door)
     return denied(
         Denial::Kind::forbidden,
         "administrative requests are not served here, but over HTTP at the admin port, " + options_.admin_at);

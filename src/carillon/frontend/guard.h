@@ -59,7 +59,8 @@ enum class Need {
   nothing,  // health: open to all
   reading,  // models' metadata, statistics: infer or admin
   infer,
-  admin,  // changes what others see
+  requests,  // what is kept of requests: infer (its own) or admin, where administrative ones are served
+  admin,     // changes what others see
   metrics,
 };
 

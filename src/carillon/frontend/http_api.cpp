@@ -8,18 +8,25 @@
 #include "model_config.pb.h"
 #include <nlohmann/json.hpp>
 
+#include "carillon/frontend/admin_page.h"
+#include "carillon/frontend/admin_status.h"
 #include "carillon/frontend/answers.h"
+#include "carillon/frontend/device_actions.h"
 #include "carillon/frontend/http_access.h"
 #include "carillon/frontend/http_body.h"
 #include "carillon/frontend/http_routes.h"
 #include "carillon/frontend/http_settings.h"
 #include "carillon/frontend/infer_codec_json.h"
+#include "carillon/frontend/journal_api.h"
 #include "carillon/frontend/messages.h"
 #include "carillon/frontend/model_orders.h"
 #include "carillon/frontend/status.h"
 #include "carillon/frontend/tensors.h"
 
 namespace carillon::frontend {
+
+std::string_view openapi_text();  // openapi.json
+
 namespace {
 
 template <typename Message>
@@ -28,16 +35,28 @@ HttpReply json_reply(const Result<Message>& message) {
   return {.body = to_json(*message)};
 }
 
+// What of a failure is known in numbers stands in its headers and in its body.
+HttpReply refused_reply(const Error& error, const controller::InferAnswer& answer) {
+  HttpReply reply{.status = http_status(error.code)};
+  ErrorNumbers numbers;
+  if (answer.would_take) {
+    numbers.would_take_us = whole_us(*answer.would_take);
+    reply.headers.emplace_back(would_take_key, std::to_string(*numbers.would_take_us));
+  }
+  if (answer.retry_after) {
+    numbers.retry_after_ms = retry_ms(*answer.retry_after);
+    reply.headers.emplace_back("Retry-After", std::to_string((*numbers.retry_after_ms + 999) / 1000));
+    reply.headers.emplace_back(retry_key, std::to_string(*numbers.retry_after_ms));
+  }
+  reply.body = error_json(error.message, numbers);
+  return reply;
+}
+
 // Keeps the tensors alive while their blobs are sent.
 HttpReply answer_reply(const controller::ModelView& model, const InferRequest& request,
                        controller::InferAnswer answer) {
   if (const auto checked = check_answer(model, answer); !checked) {
-    auto reply = error_reply(checked.error());
-    if (answer.would_take)
-      reply.headers.emplace_back(
-          would_take_key,
-          std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(*answer.would_take).count()));
-    return reply;
+    return refused_reply(checked.error(), answer);
   }
   if (const auto finished = finish_outputs(model.config, request, *answer.call); !finished)
     return error_reply(finished.error());
@@ -69,6 +88,8 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
   switch (route->endpoint) {
     case Endpoint::server_metadata:
       return HttpReply{.body = to_json(server_metadata(commons_))};
+    case Endpoint::openapi:
+      return HttpReply{.body = std::string(openapi_text()), .may_pack = true};
     case Endpoint::server_live:
       return HttpReply{.body = R"({"live":true})"};
     case Endpoint::server_ready:
@@ -112,10 +133,41 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
       if (!route->model.empty())
         if (const auto view = service_.find(route->model, ""); !view) return error_reply(view.error());
       return trace_settings_reply(commons_.trace_settings, route->model, request);
+    case Endpoint::kept_requests:
+      return kept_requests_reply(service_, request, route->id);
+    case Endpoint::device_trace:
+      return device_trace_reply(service_, request);
+    case Endpoint::admin_page:
+      return page(request);
+    case Endpoint::carillon_status:
+      return watched(request, false);
+    case Endpoint::carillon_timeline:
+      return watched(request, true);
     case Endpoint::not_implemented:
       return error_reply(501, "this server does not implement " + request.target.substr(0, 256));
   }
   return error_reply(500, "no such endpoint");
+}
+
+HttpReply HttpApi::page(const HttpRequest& request) const {
+  if (!admin_)
+    return error_reply(404, "no such path: " + request.target.substr(0, 256) +
+                                "; the protocol's paths begin with /v2, and the page for people is served at "
+                                "the admin port alone (--admin-port)");
+  return admin_page_reply();
+}
+
+HttpReply HttpApi::watched(const HttpRequest& request, bool timeline) const {
+  if (watch_ == nullptr) return error_reply(501, "this server keeps no statistics of the last minute");
+  HttpReply reply{.headers = {{"Cache-Control", "no-store"}}, .may_pack = true};
+  if (!timeline) {
+    reply.body = status_json(*watch_, commons_, request.caller.get());
+    return reply;
+  }
+  auto body = timeline_json(*watch_, query_value(request.target, "since"), request.caller.get());
+  if (!body) return error_reply(body.error());
+  reply.body = *std::move(body);
+  return reply;
 }
 
 HttpReply HttpApi::server_readiness() const {
@@ -153,6 +205,7 @@ std::variant<HttpReply, Deferred> HttpApi::change(const HttpRequest& request, co
                                                   bool loads, Deliver deliver) {
   auto order = order_of(request, model, loads);
   if (!order) return error_reply(order.error());
+  if (const auto wrong = check_config(request.caller.get(), *order)) return denial_reply(*wrong);
   carry_out(service_, *std::move(order), [deliver = std::move(deliver)](Result<> result) mutable {
     deliver([result = std::move(result)] { return result ? HttpReply{} : error_reply(result.error()); });
   });
@@ -185,6 +238,7 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
   const TimePoint arrival = service_.now() - request.waited;
   auto view = ready_model(service_, model, version);
   if (!view) return error_reply(view.error());
+  if (auto once = answers_once(**view, "HTTP end point"); !once) return error_reply(once.error());
   std::optional<std::size_t> json_size;
   if (const auto& text = request.inference_header_length) {
     std::size_t n = 0;
@@ -203,13 +257,23 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
   request.body = {};  // all that matters of it is in the call
 
   auto call = std::move(parsed->call);
+  if (request.caller) call->key = request.caller->key.name;
+  call->trace = request.trace;
+  std::unique_ptr<InferFacts> facts;
+  if (commons_.access_log)
+    facts = std::make_unique<InferFacts>(facts_of(**view, parsed->id, call->arrival, call->deadline));
   const std::uint64_t ticket = service_.submit(
-      std::move(call), [view = std::move(*view), parsed = std::move(*parsed), room = std::move(request.room),
-                        deliver = std::move(deliver)](controller::InferAnswer answer) mutable {
+      std::move(call),
+      [view = std::move(*view), parsed = std::move(*parsed), room = std::move(request.room),
+       facts = std::move(facts), deliver = std::move(deliver)](controller::InferAnswer answer) mutable {
+        if (facts) add_answer(*facts, answer);
         deliver([view = std::move(view), parsed = std::move(parsed), room = std::move(room),
-                 answer = std::move(answer)]() mutable {
+                 facts = std::move(facts), answer = std::move(answer)]() mutable {
+          const std::uint64_t number = answer.number;
           auto reply = answer_reply(*view, parsed, std::move(answer));
+          if (number != 0) reply.headers.emplace_back(number_key, std::to_string(number));
           reply.room = std::move(room);
+          reply.facts = std::move(facts);
           return reply;
         });
       });

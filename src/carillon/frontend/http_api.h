@@ -8,6 +8,7 @@
 #include "carillon/controller/service.h"
 #include "carillon/frontend/commons.h"
 #include "carillon/frontend/http_handler.h"
+#include "carillon/frontend/watch.h"
 
 namespace carillon::frontend {
 
@@ -15,9 +16,11 @@ namespace carillon::frontend {
 // outlive it.
 class HttpApi final : public HttpHandler {
  public:
-  // `admin`: whether administrative requests are served here where they are served at one door alone.
-  HttpApi(controller::Service& service, Commons& commons, bool admin = false)
-      : service_(service), commons_(commons), admin_(admin) {}
+  // `watch`: of the same service, for those who ask how it does; null: they are told nothing. `admin`:
+  // whether administrative requests are served here where they are served at one door alone; the page for
+  // people is served nowhere else.
+  HttpApi(controller::Service& service, Commons& commons, Watch* watch = nullptr, bool admin = false)
+      : service_(service), commons_(commons), watch_(watch), admin_(admin) {}
 
   std::expected<std::shared_ptr<Caller>, HttpReply> admit(const HttpHead& head) override;
   std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) override;
@@ -30,10 +33,13 @@ class HttpApi final : public HttpHandler {
   HttpReply index(const HttpRequest& request) const;
   std::variant<HttpReply, Deferred> change(const HttpRequest& request, const std::string& model, bool loads,
                                            Deliver deliver);
+  HttpReply page(const HttpRequest& request) const;
+  HttpReply watched(const HttpRequest& request, bool timeline) const;
   HttpReply register_region(const std::string& region, const HttpRequest& request);
 
   controller::Service& service_;
   Commons& commons_;
+  Watch* const watch_;
   const bool admin_;
 };
 

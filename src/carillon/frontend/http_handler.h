@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "carillon/base/time.h"
+#include "carillon/base/trace_context.h"
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/guard.h"
 #include "carillon/frontend/http_reply.h"
@@ -21,17 +22,21 @@ struct HttpHead {
   std::string_view method;  // "GET", also for HEAD
   std::string_view target;
   Credentials credentials;
+  std::string_view fetch_site =
+      {};  // header Sec-Fetch-Site: whose page a browser asks for; empty: no browser
 };
 
 struct HttpRequest {
   std::string method;  // "GET", also for HEAD: the answer's body is left out behind the handler
   std::string target;  // as sent: "/v2/models/a%20b?x=1"
   std::optional<std::string> inference_header_length;
+  std::string accept;  // the header, as it was sent
   PaddedBytes body;  // unpacked
   // The body's share of what may be in flight; to be kept as long as what was made of the body.
   Reservation room;
   std::shared_ptr<Caller> caller;  // what admit() gave
   Duration waited{0};              // since it was here as a whole
+  TraceContext trace;
 };
 
 // Makes a reply on the connection's thread, so that whoever delivers it need not.

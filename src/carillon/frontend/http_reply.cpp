@@ -7,11 +7,13 @@
 
 #include "carillon/frontend/infer_codec_json.h"
 #include "carillon/frontend/status.h"
+#include "carillon/graph/text.h"
 
 namespace carillon::frontend {
 
 HttpReply error_reply(int status, std::string_view message) {
-  return {.status = status, .body = error_json(message)};
+  constexpr std::size_t longest = 4096;
+  return {.status = status, .body = error_json(graph::printable(message, longest))};
 }
 
 HttpReply error_reply(const Error& error) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "carillon/base/result.h"
+#include "carillon/frontend/access_record.h"
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/guard.h"
@@ -26,6 +27,7 @@ struct HttpReply {
   std::shared_ptr<void> keeps;                    // what the blobs point into
   bool may_pack = false;  // packed where the client takes that; some clients cannot read all packed answers
   Reservation room;       // held until it is sent
+  std::unique_ptr<InferFacts> facts;  // of an inference, for the access log; null: none, or there is no log
 };
 
 // {"error":"..."} with the status of `error`.

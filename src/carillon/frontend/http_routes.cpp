@@ -14,23 +14,6 @@ int digit_of(char c) {
   return -1;
 }
 
-std::optional<std::string> unescape(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out += text[i];
-      continue;
-    }
-    if (i + 2 >= text.size()) return std::nullopt;
-    const int high = digit_of(text[i + 1]);
-    const int low = digit_of(text[i + 2]);
-    if (high < 0 || low < 0) return std::nullopt;
-    out += static_cast<char>(high * 16 + low);
-    i += 2;
-  }
-  return out;
-}
-
 // Which methods an endpoint takes.
 struct Match {
   Route route;
@@ -39,13 +22,13 @@ struct Match {
 };
 
 Match get(Endpoint endpoint, std::string model = {}, std::string version = {}) {
-  return {{endpoint, std::move(model), std::move(version), {}}, true, false};
+  return {{endpoint, std::move(model), std::move(version), {}, {}}, true, false};
 }
 Match post(Endpoint endpoint, std::string model = {}, std::string version = {}) {
-  return {{endpoint, std::move(model), std::move(version), {}}, false, true};
+  return {{endpoint, std::move(model), std::move(version), {}, {}}, false, true};
 }
 Match both(Endpoint endpoint, std::string model = {}) {
-  return {{endpoint, std::move(model), {}, {}}, true, true};
+  return {{endpoint, std::move(model), {}, {}, {}}, true, true};
 }
 
 using Parts = std::vector<std::string>;
@@ -93,14 +76,27 @@ std::optional<Match> match_shared_memory(Parts p, bool cuda) {
   return found;
 }
 
+// What follows /v2/carillon.
+std::optional<Match> match_carillon(const Parts& p) {
+  if (p == Parts{"trace"}) return get(Endpoint::device_trace);
+  if (p.empty() || p.size() > 2 || p[0] != "requests" || (p.size() == 2 && p[1].empty())) return std::nullopt;
+  Match found = get(Endpoint::kept_requests);
+  if (p.size() == 2) found.route.id = p[1];
+  return found;
+}
+
 std::optional<Match> match(const Parts& p) {
-  if (p.empty() || p[0] != "v2") return std::nullopt;
+  if (p.empty() || p == Parts{"admin"}) return get(Endpoint::admin_page);
+  if (p[0] != "v2") return std::nullopt;
   if (p.size() == 1) return get(Endpoint::server_metadata);
   const std::string& room = p[1];
+  if (room == "openapi.json" && p.size() == 2) return get(Endpoint::openapi);
   const Parts rest(p.begin() + 2, p.end());
   if (room == "health" && rest == Parts{"live"}) return get(Endpoint::server_live);
   if (room == "health" && rest == Parts{"ready"}) return get(Endpoint::server_ready);
   if (room == "models") return match_model(rest);
+  if (room == "carillon" && rest == Parts{"status"}) return get(Endpoint::carillon_status);
+  if (room == "carillon" && rest == Parts{"timeline"}) return get(Endpoint::carillon_timeline);
   if (room == "repository") {
     if (rest == Parts{"index"}) return post(Endpoint::repository_index);
     if (rest.size() == 3 && rest[0] == "models" && (rest[2] == "load" || rest[2] == "unload"))
@@ -108,12 +104,30 @@ std::optional<Match> match(const Parts& p) {
   }
   if (room == "systemsharedmemory" || room == "cudasharedmemory")
     return match_shared_memory(rest, room == "cudasharedmemory");
+  if (room == "carillon") return match_carillon(rest);
   if (room == "logging" && rest.empty()) return both(Endpoint::logging);
   if (room == "trace" && rest == Parts{"setting"}) return both(Endpoint::trace_setting);
   return std::nullopt;
 }
 
 }  // namespace
+
+std::optional<std::string> unescape(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = digit_of(text[i + 1]);
+    const int low = digit_of(text[i + 2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    out += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return out;
+}
 
 std::expected<Route, RouteError> find_route(std::string_view method, std::string_view target) {
   const auto path = target.substr(0, target.find_first_of("?#"));
@@ -140,6 +154,20 @@ std::expected<Route, RouteError> find_route(std::string_view method, std::string
         allow});
   }
   return std::move(found->route);
+}
+
+std::string_view query_value(std::string_view target, std::string_view name) {
+  const std::size_t mark = target.find('?');
+  if (mark == std::string_view::npos) return {};
+  std::string_view query = target.substr(mark + 1);
+  query = query.substr(0, query.find('#'));
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    const std::size_t equals = pair.find('=');
+    if (equals != std::string_view::npos && pair.substr(0, equals) == name) return pair.substr(equals + 1);
+  }
+  return {};
 }
 
 }  // namespace carillon::frontend

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,7 @@ namespace carillon::frontend {
 
 enum class Endpoint {
   server_metadata,
+  openapi,
   server_live,
   server_ready,
   model_metadata,
@@ -26,7 +28,12 @@ enum class Endpoint {
   cuda_memory_register,
   cuda_memory_unregister,
   logging,
-  trace_setting,    // model empty: the server's
+  trace_setting,  // model empty: the server's
+  kept_requests,  // id empty: a list of them
+  device_trace,
+  admin_page,       // for people; at the admin port
+  carillon_status,  // what the page shows
+  carillon_timeline,
   not_implemented,  // part of the protocol, but not served
 };
 
@@ -35,6 +42,7 @@ struct Route {
   std::string model;
   std::string version;      // empty: not given
   std::string region = {};  // of shared memory; empty: not given
+  std::string id = {};      // of a request; empty: not given
 
   friend bool operator==(const Route&, const Route&) = default;
 };
@@ -49,5 +57,10 @@ struct RouteError {
 // Which endpoint a request is for. Percent-escapes in model names and versions are undone; a query is
 // ignored. Errors: 404 unknown path, 405 wrong method, 400 a bad escape.
 std::expected<Route, RouteError> find_route(std::string_view method, std::string_view target);
+
+// The value that the target's query has for `name`, as it was sent; empty: none.
+std::string_view query_value(std::string_view target, std::string_view name);
+// With percent-escapes undone; none where one is broken.
+std::optional<std::string> unescape(std::string_view text);
 
 }  // namespace carillon::frontend

@@ -231,8 +231,14 @@ TEST_F(HttpServerTest, MapsFailures) {
     service.fail_with(Error{code, "because"});
     const auto response = c.ask("POST", "/v2/models/pair/infer", pair_request());
     EXPECT_EQ(response.result_int(), status);
-    EXPECT_EQ(json::parse(response.body())["error"], "because");
-    EXPECT_EQ(response["carillon-would-take-us"], code == ErrorCode::deadline_exceeded ? "31200" : "");
+    const bool refused = code == ErrorCode::deadline_exceeded;
+    EXPECT_EQ(json::parse(response.body()),
+              refused ? (json{{"error", "because"}, {"would_take_us", 31200}, {"retry_after_ms", 1201}})
+                      : (json{{"error", "because"}}));
+    EXPECT_EQ(response["carillon-would-take-us"], refused ? "31200" : "");
+    EXPECT_EQ(response["Retry-After"], refused ? "2" : "");
+    EXPECT_EQ(response["retry-after-ms"], refused ? "1201" : "");
+    EXPECT_EQ(response["carillon-request"], "");
   }
 }
 

@@ -17,6 +17,7 @@
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_framing.h"
 #include "carillon/frontend/status.h"
+#include "carillon/frontend/trace.h"
 
 namespace carillon::frontend {
 
@@ -67,6 +68,20 @@ Credentials credentials_in(const http::fields& fields) {
           .ambiguous = fields.count(http::field::authorization) > 1 || fields.count(api_key) > 1};
 }
 
+// All members of all fields of that name (section 3.3 of Trace Context); empty where that may not be passed
+// on.
+std::string tracestate_in(const http::fields& fields) {
+  std::string all;
+  const auto [first, last] = fields.equal_range(tracestate_key);
+  for (auto it = first; it != last && all.size() <= tracestate_most; ++it)
+    all += (all.empty() ? "" : ",") + std::string(view(it->value()));
+  return is_tracestate(all) ? all : std::string();
+}
+
+TimePoint steady_now() {
+  return TimePoint{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())};
+}
+
 }  // namespace
 
 std::shared_ptr<HttpConnection> HttpSession::on(Descriptor connection, std::shared_ptr<HttpLoop> loop) {
@@ -86,7 +101,16 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, std::shared_ptr<HttpLoop>
     : loop_(std::move(loop)),
       stream_(std::move(socket), loop_->shared->options.tls ? loop_->shared->options.tls->state() : nullptr),
       // Beast would let whoever sends endless chunk extensions fill all memory.
-      buffer_(std::max(loop_->shared->options.max_header, pipelined_most) + 2 * chunk_step) {}
+      buffer_(std::max(loop_->shared->options.max_header, pipelined_most) + 2 * chunk_step) {
+  if (!loop_->shared->commons.access_log) return;
+  record_ = std::make_unique<AccessRecord>();
+  Error error;
+  const auto peer = stream_.socket().remote_endpoint(error);
+  if (error) return;
+  const std::string address = peer.address().to_string();
+  record_->peer =
+      (peer.address().is_v6() ? "[" + address + "]" : address) + ":" + std::to_string(peer.port());
+}
 
 void HttpSession::set_deadline(Duration from_now) {
   deadline_ = std::chrono::steady_clock::now() + from_now;
@@ -98,6 +122,47 @@ void HttpSession::count_open(bool open) {
     loop_->shared->open.fetch_add(1);
   else
     loop_->shared->open.fetch_sub(1);
+}
+
+// A request has begun, of which nothing is known yet.
+void HttpSession::begin_record() {
+  trace_ = {};
+  tracestate_.clear();
+  if (!record_) return;
+  recording_ = true;
+  record_->began = steady_now();
+  record_->method = std::string_view();
+  record_->path = std::string_view();
+  record_->key = std::string_view();
+  record_->bytes_in = record_->bytes_out = 0;
+  record_->inferred = false;
+  record_->trace = {};
+}
+
+void HttpSession::join_trace_of(const http::fields& header) {
+  const bool one = header.count(traceparent_key) == 1;
+  trace_ = join_trace(one ? view(header[traceparent_key]) : std::string_view(),
+                      loop_->shared->commons.options.trace_share);
+  if (one && trace_.there()) tracestate_ = tracestate_in(header);
+  request_.trace = trace_;
+  if (!record_) return;
+  record_->method = head_only_ ? "HEAD" : request_.method;
+  record_->path = request_.target;
+  record_->trace = trace_;
+}
+
+// Its answer was sent, or its client has gone (499).
+void HttpSession::end_record(int status) {
+  if (!std::exchange(recording_, false)) return;
+  record_->ended = steady_now();
+  record_->status = status;
+  record_->outcome = outcome_of_http(status);
+  if (reply_.facts) {
+    record_->inferred = true;
+    record_->facts = *reply_.facts;
+    if (reply_.facts->outcome && status < 400) record_->outcome = *reply_.facts->outcome;
+  }
+  loop_->shared->commons.access_log->add(*record_);
 }
 
 void HttpSession::start() {
@@ -159,6 +224,7 @@ void HttpSession::on_header(Error error) {
   loop_->move(*this, HttpPlace::busy);
   // Before looking whether the server is draining: a drain waits for what is counted.
   count_open(true);
+  begin_record();
   head_only_ = false;
   version_ = 11;
   request_ = {};
@@ -173,6 +239,7 @@ void HttpSession::on_header(Error error) {
     if (error.category() == http::make_error_code(http::error::bad_method).category() &&
         error != http::error::end_of_stream && error != http::error::partial_message)
       return reply_and_close(error_reply(400, "not an HTTP request: " + error.message()));
+    recording_ = false;  // there was none
     return close();
   }
   const auto& header = parser_->get();
@@ -184,21 +251,27 @@ void HttpSession::on_header(Error error) {
     return reply_and_close(error_reply(wrong->status, wrong->message));
   request_.method = head_only_ ? "GET" : view(header.method_string());
   request_.target = view(header.target());
+  join_trace_of(header);
   if (shared.commons.draining && request_.method != "GET")
     return reply_and_close(error_reply(503, "the server is going away"));
   content_encoding_ = view(header[http::field::content_encoding]);
   accept_encoding_ = view(header[http::field::accept_encoding]);
   if (const auto it = header.find("Inference-Header-Content-Length"); it != header.end())
     request_.inference_header_length = view(it->value());
+  if (const auto it = header.find(http::field::accept); it != header.end())
+    request_.accept = view(it->value());
   const bool no_body = !parser_->chunked() && parser_->content_length().value_or(0) == 0;
-  auto admitted = shared.handler.admit(
-      {.method = request_.method, .target = request_.target, .credentials = credentials_in(header)});
+  auto admitted = shared.handler.admit({.method = request_.method,
+                                        .target = request_.target,
+                                        .credentials = credentials_in(header),
+                                        .fetch_site = view(header["Sec-Fetch-Site"])});
   if (!admitted) {
     if (!no_body) return reply_and_close(std::move(admitted.error()));
     ++exchange_;
     return write(std::move(admitted.error()));
   }
   request_.caller = std::move(*admitted);
+  if (record_ && request_.caller) record_->key = request_.caller->key.name;
   request_.room = Reservation(shared.commons.bodies, request_.caller ? request_.caller->bytes : nullptr);
   if (const auto length = parser_->content_length()) {
     if (*length > shared.options.max_body)
@@ -311,6 +384,7 @@ void HttpSession::on_chunk(Error error) {
 
 void HttpSession::on_body() {
   loop_->move(*this, HttpPlace::busy);
+  if (record_) record_->bytes_in = request_.body.size();
   if (!content_encoding_.empty() && !beast::iequals(content_encoding_, "identity")) {
     if (beast::iequals(content_encoding_, "gzip") || beast::iequals(content_encoding_, "x-gzip") ||
         beast::iequals(content_encoding_, "deflate"))
@@ -523,7 +597,12 @@ void HttpSession::send(std::optional<Coding> packed) {
   std::size_t size = reply_.body.size();
   for (const auto blob : reply_.blobs) size += blob.size();
 
+  if (trace_.there()) {
+    reply_.headers.emplace_back(traceparent_key, traceparent_text(trace_));
+    if (!tracestate_.empty()) reply_.headers.emplace_back(tracestate_key, tracestate_);
+  }
   head_ = reply_head(reply_, size, version_, packed, close_after_);
+  if (record_) record_->bytes_out = head_only_ ? 0 : size;
   set_deadline(transfer_time(loop_->shared->options.body_timeout, size));
   const auto done = [self = shared_from_this()](Error error, std::size_t) { self->on_written(error); };
   // Each piece is a record of its own over TLS: small ones go together.
@@ -543,6 +622,7 @@ void HttpSession::send(std::optional<Coding> packed) {
 
 void HttpSession::on_written(Error error) {
   if (state_ == State::closed) return;
+  end_record(error ? 499 : reply_.status);
   reply_ = {};
   answered_ = true;
   count_open(false);

@@ -10,6 +10,7 @@
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 
+#include "carillon/frontend/access_record.h"
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_loop.h"
 #include "carillon/frontend/http_stream.h"
@@ -73,6 +74,9 @@ class HttpSession final : public HttpConnection, public std::enable_shared_from_
   void set_deadline(Duration from_now);
   void begin_progress();
   void count_open(bool open);
+  void begin_record();
+  void join_trace_of(const boost::beast::http::fields& header);
+  void end_record(int status);
 
   const std::shared_ptr<HttpLoop> loop_;  // first: the socket needs its context to the end
   HttpStream stream_;
@@ -99,6 +103,10 @@ class HttpSession final : public HttpConnection, public std::enable_shared_from_
   std::move_only_function<void()> cancel_;
   HttpReply reply_;
   std::string head_;
+  std::string tracestate_;                // the client's, passed back
+  TraceContext trace_;                    // of the request
+  std::unique_ptr<AccessRecord> record_;  // null: there is no access log
+  bool recording_ = false;                // it is of a request that has not ended
   std::size_t lingered_ = 0;
 };
 

@@ -89,6 +89,7 @@ void HttpSession::refuse_open() {
 void HttpSession::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
+  end_record(499);
   count_open(false);
   if (cancel_) std::exchange(cancel_, {})();
   Error ignored;

@@ -231,6 +231,8 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
   if (auto fits = check_shared_outputs(model.config, request); !fits)
     return std::unexpected(std::move(fits.error()));
   scheduling.apply(*request.call, arrival, transport_deadline);
+  request.call->id = request.id;
+  drop_sequence(model.config, *request.call, request.unheeded);
   return request;
 }
 
@@ -253,7 +255,8 @@ void write_infer_grpc(const controller::ModelView& model, const InferRequest& re
       response.add_raw_output_contents();  // clients count the entries
       continue;
     }
-    const auto& bytes = call.outputs[index];
+    const std::span<const std::byte> bytes =
+        classes ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
     response.add_raw_output_contents(bytes.data(), bytes.size());
   }
 }

@@ -306,6 +306,8 @@ class RequestReader {
       if (auto done = read_inputs(*inputs); !done) return std::unexpected(std::move(done.error()));
     if (auto done = read_outputs(outputs); !done) return std::unexpected(std::move(done.error()));
     scheduling_.apply(*request_.call, arrival, TimePoint::max());
+    request_.call->id = request_.id;
+    drop_sequence(config_, *request_.call, request_.unheeded);
     return std::move(request_);
   }
 

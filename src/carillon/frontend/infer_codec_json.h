@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,9 +24,9 @@ inline constexpr std::size_t longest_json = std::size_t{64} << 20;
 // may be flat or nested as the shape says; numbers must fit the datatype (NaN, Infinity and -Infinity are
 // taken, as Triton takes them), FP16 too, which Triton refuses; BF16 comes as blobs only. Nothing of `body`
 // is referred to afterwards: each blob was copied once, and so were inputs in shared memory. Safe from any
-// thread; cost linear in the body and what it refers to. Errors (invalid_argument; unsupported: BYTES,
-// classification; resource_exhausted: no room for inputs in shared memory) name the tensor, what was given
-// and what would be right.
+// thread; cost linear in the body and what it refers to. Errors (invalid_argument; unsupported: BYTES;
+// resource_exhausted: no room for inputs in shared memory) name the tensor, what was given and what would be
+// right.
 Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
                                       std::optional<std::size_t> json_size, TimePoint arrival,
                                       const Surroundings& around = {});
@@ -43,7 +44,10 @@ struct InferResponseBody {
 InferResponseBody write_infer_json(const controller::ModelView& model, const InferRequest& request,
                                    const controller::InferCall& call);
 
-// {"error":"..."}
-std::string error_json(std::string_view message);
+// {"error":"..."}, and what else is known: {"error":"...","would_take_us":31200,"retry_after_ms":12}
+struct ErrorNumbers {
+  std::optional<std::int64_t> would_take_us, retry_after_ms;
+};
+std::string error_json(std::string_view message, const ErrorNumbers& numbers = {});
 
 }  // namespace carillon::frontend

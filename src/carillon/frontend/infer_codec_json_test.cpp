@@ -205,11 +205,46 @@ TEST(InferJson, UnknownParametersAreNotedNotRefused) {
   json["outputs"] = nlohmann::json::parse(R"([{"name":"y","parameters":{"yours":0,"classification":0}}])");
   const auto request = parse(pair_model(), json.dump());
   ASSERT_TRUE(request) << request.error().message;
-  EXPECT_THAT(request->unheeded, ::testing::ElementsAre("sequence_id", "timeout_ms", "mine", "yours"));
+  EXPECT_THAT(request->unheeded,
+              ::testing::ElementsAre("timeout_ms", "mine", "yours",
+                                     "sequence_id (of a model without sequence_batching)"));
+  EXPECT_FALSE(request->call->sequence.has_value());
   EXPECT_EQ(request->call->deadline, arrival + 1ms);
   json["parameters"] = nlohmann::json::object();
   for (int i = 0; i < 1000; ++i) json["parameters"]["p" + std::to_string(i)] = i;
   EXPECT_LE(parse(pair_model(), json.dump())->unheeded.size(), 8U);
+}
+
+TEST(InferJson, ReadsOfWhichSequenceItIs) {
+  auto model = pair_model();
+  model.config.steps.emplace_back();  // of an ensemble: its models may want it
+  auto json = nlohmann::json::parse(good_pair);
+  json["parameters"] = {{"sequence_id", 7}, {"sequence_start", true}};
+  auto request = parse(model, json.dump());
+  ASSERT_TRUE(request) << request.error().message;
+  ASSERT_TRUE(request->call->sequence.has_value());
+  EXPECT_EQ(request->call->sequence->number, 7U);
+  EXPECT_TRUE(request->call->sequence->start);
+  EXPECT_FALSE(request->call->sequence->end);
+  json["parameters"] = {{"sequence_id", "seven"}, {"sequence_end", true}};
+  request = parse(model, json.dump());
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->call->sequence->text, "seven");
+  EXPECT_TRUE(request->call->sequence->end);
+  const struct {
+    const char* name;
+    nlohmann::json value;
+    const char* message;
+  } rows[] = {{"sequence_id", -1,
+               "parameter 'sequence_id' is -1; it must be a whole number, or text of at most 128 bytes"},
+              {"sequence_id", std::string(129, 'x'), "parameter 'sequence_id' is \"xxx"},
+              {"sequence_start", 1, "parameter 'sequence_start' is 1; it must be true or false"}};
+  for (const auto& row : rows) {
+    json["parameters"] = {{row.name, row.value}};
+    request = parse(model, json.dump());
+    ASSERT_FALSE(request);
+    EXPECT_TRUE(request.error().message.find(row.message) != std::string::npos) << request.error().message;
+  }
 }
 
 TEST(InferJson, TakesNaNAndInfinities) {

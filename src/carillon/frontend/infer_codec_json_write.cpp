@@ -115,11 +115,12 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
   for (const OutputChoice& choice : request.outputs) {
     const std::size_t index = choice.index;
     const auto& spec = model.config.outputs[index];
-    const std::span<const std::byte> bytes = call.outputs[index];
+    const bool classes = choice.classes > 0;
+    const std::span<const std::byte> bytes =
+        classes ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
     out += first ? "{\"name\":" : ",{\"name\":";
     first = false;
     append_text(out, spec.name);
-    const bool classes = choice.classes > 0;
     out += ",\"datatype\":\"";
     out += graph::kserve_name(classes ? graph::DataType::string : spec.type);
     out += "\",\"shape\":";
@@ -144,9 +145,11 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
   return body;
 }
 
-std::string error_json(std::string_view message) {
+std::string error_json(std::string_view message, const ErrorNumbers& numbers) {
   std::string out = "{\"error\":";
   append_text(out, message);
+  if (numbers.would_take_us) out += ",\"would_take_us\":" + std::to_string(*numbers.would_take_us);
+  if (numbers.retry_after_ms) out += ",\"retry_after_ms\":" + std::to_string(*numbers.retry_after_ms);
   return out += "}";
 }
 

@@ -1,6 +1,7 @@
 #include "carillon/frontend/metrics.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,9 @@
 #include <prometheus/client_metric.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
+
+#include "carillon/frontend/commons.h"
+#include "carillon/frontend/guard.h"
 
 namespace carillon::frontend {
 namespace {
@@ -103,19 +107,12 @@ class Families {
 
   // Quantiles over all that was counted, to 3%: tails that the buckets of a histogram are too wide for.
   void summary(std::string name, std::string help, LatencyHistogram ModelStatistics::*member) {
-    MetricFamily family{std::move(name), std::move(help), MetricType::Summary, {}};
-    for (const auto& model : statistics_.models) {
-      const LatencyHistogram& counted = model.*member;
-      auto metric = labelled(model);
-      metric.summary.sample_count = counted.count();
-      metric.summary.sample_sum = to_seconds(counted.sum());
-      for (const double q : {0.5, 0.9, 0.99, 0.999, 0.9999, 1.0})
-        metric.summary.quantile.push_back({q, to_seconds(counted.percentile(q))});
-      family.metric.push_back(std::move(metric));
-    }
-    all.push_back(std::move(family));
+    add_summary(std::move(name), std::move(help), member, {0.5, 0.9, 0.99, 0.999, 0.9999, 1.0}, 1);
   }
-
+  // As Triton's default quantiles are, which count microseconds.
+  void summary_us(std::string name, std::string help, LatencyHistogram ModelStatistics::*member) {
+    add_summary(std::move(name), std::move(help), member, {0.5, 0.9, 0.95, 0.99, 0.999}, 1e6);
+  }
   void server_gauge(std::string name, std::string help, double value) {
     MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {ClientMetric{}}};
     family.metric[0].gauge.value = value;
@@ -145,12 +142,27 @@ class Families {
   std::vector<MetricFamily> all;
 
  private:
+  void add_summary(std::string name, std::string help, LatencyHistogram ModelStatistics::*member,
+                   std::initializer_list<double> quantiles, double units_a_second) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Summary, {}};
+    for (const auto& model : statistics_.models) {
+      const LatencyHistogram& counted = model.*member;
+      auto metric = labelled(model);
+      metric.summary.sample_count = counted.count();
+      metric.summary.sample_sum = to_seconds(counted.sum()) * units_a_second;
+      for (const double q : quantiles)
+        metric.summary.quantile.push_back({q, to_seconds(counted.percentile(q)) * units_a_second});
+      family.metric.push_back(std::move(metric));
+    }
+    all.push_back(std::move(family));
+  }
+
   const ServerStatistics& statistics_;
 };
 
 }  // namespace
 
-std::string metrics_text(const ServerStatistics& statistics) {
+std::string metrics_text(const ServerStatistics& statistics, const BesideStatistics& beside) {
   Families f(statistics);
   using M = ModelStatistics;
   f.counter("nv_inference_request_success", "Requests answered with their outputs",
@@ -169,6 +181,31 @@ std::string metrics_text(const ServerStatistics& statistics) {
             [](const M& m) { return us(m.compute_infer); });
   f.counter("nv_inference_compute_output_duration_us", "Total time moving outputs from the device",
             [](const M& m) { return us(m.compute_output); });
+
+  f.gauge("nv_inference_pending_request_count", "Requests that wait to be executed",
+          [](const M& m) { return m.waiting; });
+  f.summary_us("nv_inference_request_summary_us", "From arrival to answer of successful requests",
+               &M::latency);
+  f.gauge("nv_model_load_duration_secs", "What it took to read, compile and measure the model, the last time",
+          [](const M& m) { return to_seconds(m.load_time); });
+  if (beside.host) {
+    const HostStatistics& host = *beside.host;
+    if (host.utilization)
+      f.server_gauge("nv_cpu_utilization",
+                     "Share of the machine's processor time that was used since the last look, 0 to 1",
+                     *host.utilization);
+    f.server_gauge("nv_cpu_memory_total_bytes", "Memory of the machine",
+                   static_cast<double>(host.memory_total));
+    f.server_gauge("nv_cpu_memory_used_bytes", "Memory of the machine that is not available to programs",
+                   static_cast<double>(host.memory_used));
+  }
+  if (beside.process) {
+    f.server_counter("process_cpu_seconds_total",
+                     "Processor time of the server, the system's for it included",
+                     to_seconds(beside.process->cpu));
+    f.server_gauge("process_resident_memory_bytes", "Memory of the server that is in place",
+                   static_cast<double>(beside.process->resident));
+  }
 
   f.counters("carillon_requests_total", "Requests by outcome", "outcome",
              {{"on_time", &M::on_time},
@@ -248,12 +285,23 @@ std::string metrics_text(const ServerStatistics& statistics) {
                  static_cast<double>(statistics.sizes));
   f.server_gauge("carillon_requests_waiting_for_size", "Requests that wait for plans of their size",
                  static_cast<double>(statistics.waiting_for_size));
+  f.server_gauge("carillon_sizes_bytes",
+                 "Memory that plans for sizes of inputs take beside the models' references, as plans tell it",
+                 static_cast<double>(statistics.sizes_bytes));
   f.server_counter("carillon_sizes_made_total", "Sizes of inputs that plans were made for",
                    static_cast<double>(statistics.sizes_made));
   f.server_counter("carillon_exec_busy_seconds_total", "Time spent executing batches",
                    to_seconds(statistics.exec_busy));
   f.server_counter("carillon_load_busy_seconds_total", "Time spent loading weights",
                    to_seconds(statistics.load_busy));
+  if (beside.access_lines && beside.access_dropped) {
+    f.server_counter("carillon_access_log_lines_total", "Lines written to the access log",
+                     static_cast<double>(*beside.access_lines));
+    f.server_counter(
+        "carillon_access_log_dropped_total",
+        "Requests that are not in the access log, as its queue was full or its file not writable",
+        static_cast<double>(*beside.access_dropped));
+  }
   f.server_gauge("carillon_autoscale_add_devices",
                  "Devices that should be added, from the last minute's bad rate",
                  statistics.advice.add_devices);
@@ -283,8 +331,13 @@ std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Delive
     reply.headers.emplace_back("Allow", "GET");
     return reply;
   }
+  BesideStatistics beside{.host = host_.look(), .process = process_statistics()};
+  if (commons_.access_log) {
+    beside.access_lines = commons_.access_log->written();
+    beside.access_dropped = commons_.access_log->dropped();
+  }
   return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                   .body = metrics_text(service_.statistics())};
+                   .body = metrics_text(service_.statistics(), beside)};
 }
 
 }  // namespace carillon::frontend

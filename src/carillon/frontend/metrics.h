@@ -1,11 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <expected>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
 #include "carillon/controller/service.h"
+#include "carillon/frontend/host.h"
 #include "carillon/frontend/http_handler.h"
 
 namespace carillon::frontend {
@@ -14,7 +17,14 @@ struct Commons;
 
 // The statistics in Prometheus' text format. Names that begin with nv_inference_ are those that Triton's
 // dashboards read; carillon_ names are ours (README).
-std::string metrics_text(const controller::ServerStatistics& statistics);
+//
+// `beside`: what others than the service know; what is not known is left out.
+struct BesideStatistics {
+  std::optional<HostStatistics> host{};
+  std::optional<ProcessStatistics> process{};
+  std::optional<std::uint64_t> access_lines{}, access_dropped{};
+};
+std::string metrics_text(const controller::ServerStatistics& statistics, const BesideStatistics& beside = {});
 
 // Serves GET /metrics.
 class MetricsApi final : public HttpHandler {
@@ -27,6 +37,7 @@ class MetricsApi final : public HttpHandler {
  private:
   const controller::Service& service_;
   const Commons& commons_;
+  HostWatch host_;
 };
 
 }  // namespace carillon::frontend

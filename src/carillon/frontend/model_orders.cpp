@@ -7,6 +7,7 @@
 
 #include "carillon/frontend/http_body.h"
 #include "carillon/frontend/messages.h"
+#include "carillon/repository/config.h"
 
 namespace carillon::frontend {
 namespace {
@@ -70,10 +71,19 @@ Result<ModelOrder> order_of(const inference::RepositoryModelUnloadRequest& reque
   return named(request, false);
 }
 
+std::optional<Denial> check_config(const Caller* caller, const ModelOrder& order) {
+  if (caller == nullptr || !order.config) return std::nullopt;
+  const auto text = repository::config_from_json(*order.config);
+  const auto parsed = text ? repository::parse_config(*text, order.model) : std::unexpected(text.error());
+  if (!parsed) return std::nullopt;  // what is wrong is the order's to tell
+  for (const repository::EnsembleStep& step : parsed->config.steps)
+    if (auto denied = Guard::check_model(caller, step.model)) return denied;
+  return std::nullopt;
+}
+
 void carry_out(controller::Service& service, ModelOrder order, controller::ModelControl::Done done) {
   controller::ModelControl* const control = service.control();
-  if (control == nullptr && service.loading())
-    return done(fail(ErrorCode::unavailable, "the server is still loading its models"));
+  if (control == nullptr && service.loading()) return done(std::unexpected(controller::still_loading()));
   if (control == nullptr)
     return done(std::unexpected(no_loading(order.loads ? "loading models" : "unloading models")));
   if (order.loads)

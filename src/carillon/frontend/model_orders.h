@@ -6,6 +6,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/controller/service.h"
+#include "carillon/frontend/guard.h"
 #include "carillon/frontend/http_handler.h"
 
 namespace inference {
@@ -27,6 +28,10 @@ struct ModelOrder {
 Result<ModelOrder> order_of(const HttpRequest& request, std::string model, bool loads);
 Result<ModelOrder> order_of(const inference::RepositoryModelLoadRequest& request);
 Result<ModelOrder> order_of(const inference::RepositoryModelUnloadRequest& request);
+
+// Why `caller` (may be null) may not give the order, where a config with it names models that its key may not
+// use: an ensemble's steps would run them.
+std::optional<Denial> check_config(const Caller* caller, const ModelOrder& order);
 
 // `done` is called once: from a thread of the service, or inside this call.
 void carry_out(controller::Service& service, ModelOrder order, controller::ModelControl::Done done);

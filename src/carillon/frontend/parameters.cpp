@@ -43,6 +43,33 @@ std::optional<std::uint64_t> whole(const ParameterValue& value) {
   return std::nullopt;
 }
 
+bool is_of_sequence(std::string_view name) {
+  return name == "sequence_id" || name == "sequence_start" || name == "sequence_end";
+}
+
+// One of the three above.
+Result<> set_sequence(std::string_view name, const ParameterValue& value, controller::SequenceMark& mark) {
+  if (name != "sequence_id") {
+    const auto on = as_bool(name, value);
+    if (!on) return std::unexpected(on.error());
+    (name == "sequence_start" ? mark.start : mark.end) = *on;
+    return {};
+  }
+  if (const auto* text = std::get_if<std::string_view>(&value)) {
+    if (text->size() > longest_sequence)
+      return wrong(name, value,
+                   "a whole number, or text of at most " + std::to_string(longest_sequence) + " bytes");
+    mark.text = *text;
+    return {};
+  }
+  const auto number = whole(value);
+  if (!number)
+    return wrong(name, value,
+                 "a whole number, or text of at most " + std::to_string(longest_sequence) + " bytes");
+  mark.number = *number;
+  return {};
+}
+
 }  // namespace
 
 Result<bool> as_bool(std::string_view name, const ParameterValue& value) {
@@ -57,13 +84,20 @@ Result<std::uint64_t> as_count(std::string_view name, const ParameterValue& valu
 }
 
 bool RequestParameters::heeds(std::string_view name) {
-  return name == "timeout" || name == "priority" || name == "application";
+  return name == "timeout" || name == "priority" || name == "application" || is_of_sequence(name);
 }
 
 void note_unheeded(std::vector<std::string>& names, std::string_view name) {
   constexpr std::size_t noted = 8;
   constexpr std::size_t longest = 128;
   if (names.size() < noted && !name.starts_with("triton_")) names.emplace_back(name.substr(0, longest));
+}
+
+void drop_sequence(const repository::ModelConfig& config, controller::InferCall& call,
+                   std::vector<std::string>& unheeded) {
+  if (!call.sequence || config.sequence != nullptr || !config.steps.empty()) return;
+  note_unheeded(unheeded, "sequence_id (of a model without sequence_batching)");
+  call.sequence.reset();
 }
 
 Result<> RequestParameters::set(std::string_view name, const ParameterValue& value) {
@@ -85,6 +119,9 @@ Result<> RequestParameters::set(std::string_view name, const ParameterValue& val
           name, value,
           "a whole number: 0 for the model's own class, 1 for real-time, up to 4294967295 for normal");
     priority_ = static_cast<std::uint32_t>(*level);
+  } else if (is_of_sequence(name)) {
+    if (!sequence_) sequence_.emplace();
+    return set_sequence(name, value, *sequence_);
   } else {
     CARILLON_ASSERT(name == "application");
     const auto* text = std::get_if<std::string_view>(&value);
@@ -100,10 +137,15 @@ void RequestParameters::apply(controller::InferCall& call, TimePoint arrival,
   call.arrival = arrival;
   call.deadline =
       timeout_ ? std::min(saturating_add(arrival, *timeout_), transport_deadline) : transport_deadline;
+  using explain::DeadlineFrom;
+  call.deadline_from = call.deadline == TimePoint::max()     ? DeadlineFrom::none
+                       : call.deadline == transport_deadline ? DeadlineFrom::grpc
+                                                             : DeadlineFrom::timeout;
   call.class_given = priority_ != 0;
   call.cls = priority_ == 1 ? Class::real_time : Class::normal;
   call.priority = priority_;
   call.application = application_;
+  call.sequence = sequence_;
 }
 
 }  // namespace carillon::frontend

@@ -19,6 +19,7 @@ using ParameterValue = std::variant<bool, std::int64_t, std::uint64_t, double, s
 // A longer `timeout` is taken for a mistake in the unit.
 inline constexpr Duration longest_timeout = std::chrono::hours(24);
 inline constexpr std::size_t longest_application = 256;  // bytes
+inline constexpr std::size_t longest_sequence = 128;     // bytes of a sequence's id
 
 // The parameters of a request that say how it is scheduled.
 //
@@ -26,6 +27,9 @@ inline constexpr std::size_t longest_application = 256;  // bytes
 //                (Triton's meaning)
 //   priority     1: real-time; 0: the model's own class; up to 2^32-1: normal, the smaller first
 //   application  text of at most longest_application bytes
+//   sequence_id, sequence_start, sequence_end
+//                of which sequence it is: a whole number, or text of at most longest_sequence bytes; 0 and ""
+//                are none. true with its first and its last request
 //
 // Errors (invalid_argument) name the parameter, its value and what would be right.
 class RequestParameters {
@@ -42,11 +46,15 @@ class RequestParameters {
   std::optional<Duration> timeout_;
   std::uint32_t priority_ = 0;
   std::string application_;
+  std::optional<controller::SequenceMark> sequence_;
 };
 
 // Notes that a parameter of this name means nothing here; the first few of a request are enough. Names that
 // Triton keeps for itself ("triton_...") are not noted.
 void note_unheeded(std::vector<std::string>& names, std::string_view name);
+// Takes what a call says of a sequence from it, and notes it, where the model knows of none.
+void drop_sequence(const repository::ModelConfig& config, controller::InferCall& call,
+                   std::vector<std::string>& unheeded);
 
 // A boolean parameter, or an error that names it.
 Result<bool> as_bool(std::string_view name, const ParameterValue& value);

@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "carillon/base/assert.h"
+#include "carillon/controller/output_shape.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/shape_inference.h"
 
 namespace carillon::frontend {
 namespace {
+
+constexpr std::int64_t not_given = -1;  // an extent, so far
 
 std::string in_quotes(std::string_view name) {
   constexpr std::size_t longest = 128;  // a name from outside may be any length
@@ -21,12 +26,6 @@ std::string names_of(const std::vector<graph::TensorSpec>& specs) {
 
 std::size_t find(const std::vector<graph::TensorSpec>& specs, std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(specs, name, &graph::TensorSpec::name) - specs.begin());
-}
-
-std::size_t elements_of(const graph::Shape& shape) {
-  std::size_t n = 1;
-  for (const auto extent : shape) n *= static_cast<std::size_t>(extent);
-  return n;
 }
 
 // "1 to 256", or "16, 32 or 64"
@@ -100,11 +99,18 @@ Result<> check_part(const repository::ModelConfig& config, const OutputChoice& c
 
 }  // namespace
 
+std::size_t elements_of(std::span<const std::int64_t> shape) {
+  std::size_t n = 1;
+  for (const auto extent : shape) n *= static_cast<std::size_t>(extent);
+  return n;
+}
+
 InputCheck::InputCheck(const repository::ModelConfig& config, std::size_t most_elements)
     : config_(config), given_(config.inputs.size()), most_elements_(most_elements) {
   for (const auto& spec : config.inputs)
     for (const std::int64_t extent : spec.shape)
       if (graph::is_free(extent)) extents_.resize(std::max(extents_.size(), graph::free_number(extent) + 1));
+  std::ranges::fill(extents_, not_given);
   first_.resize(extents_.size());
 }
 
@@ -115,7 +121,7 @@ Result<> InputCheck::claim_extents(std::size_t index, std::span<const std::int64
   const std::string where = "input '" + spec.name + "' of model '" + config_.name + "'";
   std::size_t elements = 1;
   for (const std::int64_t extent : shape) {
-    if (static_cast<std::uint64_t>(extent) > most_elements / elements)
+    if (elements > 0 && static_cast<std::uint64_t>(extent) > most_elements / elements)
       return invalid(where + " has shape " + given_shape(shape) +
                      ", more elements than the request has bytes");
     elements *= static_cast<std::size_t>(extent);
@@ -123,11 +129,11 @@ Result<> InputCheck::claim_extents(std::size_t index, std::span<const std::int64
   for (std::size_t d = 0; d < shape.size(); ++d) {
     if (!graph::is_free(spec.shape[d])) continue;
     const std::size_t number = graph::free_number(spec.shape[d]);
-    if (extents_[number] != 0 && extents_[number] != shape[d])
+    if (extents_[number] != not_given && extents_[number] != shape[d])
       return invalid(where + " has shape " + given_shape(shape) + ": dimension " + std::to_string(d) +
                      " must be " + std::to_string(extents_[number]) + ", as in input '" +
                      config_.inputs[first_[number]].name + "', where it has the same name in the model");
-    if (extents_[number] == 0) first_[number] = index;
+    if (extents_[number] == not_given) first_[number] = index;
     extents_[number] = shape[d];
   }
   return {};
@@ -168,7 +174,7 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
   for (std::size_t d = batches ? 1 : 0; d < shape.size(); ++d) {
     const bool open = spec.shape[d] == graph::length_dimension;
     if (graph::is_free(spec.shape[d])) {
-      if (shape[d] < 1) return wrong_shape();
+      if (shape[d] < 0) return wrong_shape();  // 0: an empty past, no boxes
       continue;
     }
     if (open ? !takes_length(config_, shape[d]) : shape[d] != spec.shape[d]) return wrong_shape();
@@ -224,13 +230,24 @@ std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, boo
   return chosen;
 }
 
+bool is_bounded_output(const repository::ModelConfig& config, std::size_t index,
+                       const controller::InferCall& call) {
+  return graph::has_bounded(controller::promised_shape(config, index, call));
+}
+
 graph::Shape output_shape(const repository::ModelConfig& config, std::size_t index,
                           const controller::InferCall& call) {
-  const graph::TensorSpec& spec = config.outputs[index];
-  if (call.size == nullptr) return spec.shape_at(call.rows, call.length);
-  graph::Shape shape = call.size->outputs[index];
-  if (config.max_batch_size > 0 && !shape.empty()) shape.front() = call.rows;
-  return shape;
+  auto found = controller::found_shape(config, index, call);
+  CARILLON_ASSERT(found);
+  return *std::move(found);
+}
+
+std::span<const std::byte> output_bytes(const repository::ModelConfig& config, std::size_t index,
+                                        const controller::InferCall& call) {
+  const std::span<const std::byte> bytes = call.outputs[index];
+  if (!is_bounded_output(config, index, call)) return bytes;
+  return bytes.first(elements_of(output_shape(config, index, call)) *
+                     graph::size_of(config.outputs[index].type));
 }
 
 Result<> check_outputs(const repository::ModelConfig& config, const controller::InferCall& call) {
@@ -239,12 +256,15 @@ Result<> check_outputs(const repository::ModelConfig& config, const controller::
                                          std::to_string(call.outputs.size()) + " outputs; it has " +
                                          std::to_string(config.outputs.size()));
   for (std::size_t i = 0; i < config.outputs.size(); ++i) {
-    const std::size_t want =
-        elements_of(output_shape(config, i, call)) * graph::size_of(config.outputs[i].type);
+    const graph::Shape promised = controller::promised_shape(config, i, call);
+    const std::size_t want = graph::memory_of(config.outputs[i].type, promised).count;
     if (call.outputs[i].size() != want)
       return fail(ErrorCode::internal, "output '" + config.outputs[i].name + "' of model '" + config.name +
                                            "' has " + std::to_string(call.outputs[i].size()) + " bytes; " +
                                            std::to_string(want) + " were expected");
+    if (auto found = controller::found_shape(config, i, call); !found)
+      return in_context("output '" + config.outputs[i].name + "' of model '" + config.name + "'",
+                        found.error());
   }
   return {};
 }
@@ -272,13 +292,15 @@ Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config
 
 Result<> check_shared_outputs(const repository::ModelConfig& config, const InferRequest& request) {
   if (!request.call->extents.empty()) return {};
-  for (const OutputChoice& choice : request.outputs)
-    if (choice.shared && choice.classes == 0)  // how long texts are is known when they are made
-      if (auto fits = check_part(config, choice,
-                                 elements_of(output_shape(config, choice.index, *request.call)) *
-                                     graph::size_of(config.outputs[choice.index].type));
-          !fits)
-        return fits;
+  for (const OutputChoice& choice : request.outputs) {
+    if (!choice.shared || choice.classes > 0) continue;  // how long texts are is known when they are made
+    const graph::Shape shape = promised_shape(config, choice.index, *request.call);
+    if (graph::has_bounded(shape)) continue;
+    if (auto fits = check_part(config, choice,
+                               elements_of(shape) * graph::size_of(config.outputs[choice.index].type));
+        !fits)
+      return fits;
+  }
   return {};
 }
 
@@ -286,7 +308,9 @@ Result<> share_outputs(const repository::ModelConfig& config, const InferRequest
                        const controller::InferCall& call) {
   for (const OutputChoice& choice : request.outputs) {
     if (!choice.shared) continue;
-    const auto& bytes = call.outputs[choice.index];
+    const std::span<const std::byte> bytes = choice.classes > 0
+                                                 ? std::span<const std::byte>(call.outputs[choice.index])
+                                                 : output_bytes(config, choice.index, call);
     if (auto fits = check_part(config, choice, bytes.size()); !fits) return fits;
     if (auto written = choice.shared->write(bytes); !written) return written;
   }

@@ -15,6 +15,9 @@
 
 namespace carillon::frontend {
 
+// The product of extents, none of which is open.
+std::size_t elements_of(std::span<const std::int64_t> shape);
+
 // Checks the inputs of one request, one at a time, against what the model takes. No size here is the client's
 // alone: bytes and elements follow from the config and a batch that was held against its maximum, or, where
 // the model is open, are held against what the request could hold.
@@ -51,7 +54,7 @@ class InputCheck {
   int rows_ = 0;             // 0: not known yet
   std::int64_t length_ = 0;  // likewise
   std::size_t most_elements_;
-  graph::Extents extents_;          // of free dimensions; 0: not known yet
+  graph::Extents extents_;          // of free dimensions; -1: not known yet
   std::vector<std::size_t> first_;  // likewise: the input that told
 };
 
@@ -61,9 +64,14 @@ Result<> choose_output(const repository::ModelConfig& config, std::string_view n
 // All outputs, in the model's order.
 std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, bool binary);
 
-// The extents of an output of `call`.
+// Whether the data decide the extents of an output of `call`.
+bool is_bounded_output(const repository::ModelConfig& config, std::size_t index,
+                       const controller::InferCall& call);
+// The extents of an output of `call`, which passed check_outputs(), and its elements, row-major.
 graph::Shape output_shape(const repository::ModelConfig& config, std::size_t index,
                           const controller::InferCall& call);
+std::span<const std::byte> output_bytes(const repository::ModelConfig& config, std::size_t index,
+                                        const controller::InferCall& call);
 
 // Whether the call's outputs are there and of the right sizes. Error (internal): names the output.
 Result<> check_outputs(const repository::ModelConfig& config, const controller::InferCall& call);

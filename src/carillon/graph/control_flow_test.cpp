@@ -404,6 +404,52 @@ TEST(Loop, OfKnownLengthIsUnrolledAndStacksItsScans) {
   EXPECT_THAT(run(g, {floats({2}, {1, 2})}), ElementsAre(-1, -2, -2, -3, -4, -5));
 }
 
+// y sums up the columns of x, the last first, and z has every sum, as columns in the order of x.
+Onnx scan_of_columns() {
+  Onnx body, m;
+  body.input("sum", {"2"}).input("column", {"2"}).node("Add", {"sum", "column"}, {"next"});
+  body.node("Identity", {"next"}, {"so_far"}).output("next").output("so_far");
+  m.input("x", {"2", "3"}).f32("zeros", {2}, {0, 10});
+  m.node("Scan", {"zeros", "x"}, {"y", "z"}, "scan").set("body", body).set("num_scan_inputs", 1);
+  for (const char* list :
+       {"scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions"})
+    m.set(list, std::vector<std::int64_t>{1});
+  return m;
+}
+
+TEST(Scan, IsUnrolledAlongAnyAxisInEitherDirection) {
+  const SharedTensor x = floats({2, 3}, {1, 2, 3, 4, 5, 6});
+  const Graph states = specialised(scan_of_columns().output("y"));
+  EXPECT_THAT(states.guards, IsEmpty());
+  EXPECT_THAT(run(states, {x}), ElementsAre(6, 25));
+  const Graph sums = specialised(scan_of_columns().output("z"));
+  EXPECT_EQ(sums.value(sums.outputs[0]).type.shape, (Shape{2, 3}));
+  EXPECT_THAT(run(sums, {x}), ElementsAre(6, 5, 3, 25, 21, 16));
+}
+
+TEST(Scan, IsRefusedWhereItCannotBeUnrolled) {
+  Onnx axis = scan_of_columns().output("y"), many = axis, state = axis, count = axis;
+  const auto attribute = [](Onnx& m, int i) -> onnx::AttributeProto& {
+    return *m.proto.mutable_graph()->mutable_node(0)->mutable_attribute(i);
+  };
+  attribute(axis, 2).set_ints(0, 2);
+  EXPECT_THAT(refusal(axis), HasSubstr("node 'scan' (Scan): axis 2 is out of range for [2,3]"));
+  attribute(count, 1).set_i(3);
+  EXPECT_THAT(refusal(count), HasSubstr("num_scan_inputs is 3, of 2 inputs"));
+  many.proto.mutable_graph()
+      ->mutable_input(0)
+      ->mutable_type()
+      ->mutable_tensor_type()
+      ->mutable_shape()
+      ->mutable_dim(1)
+      ->set_dim_value(257);
+  EXPECT_THAT(refusal(many, ErrorCode::unsupported),
+              HasSubstr("it has 257 steps; it is unrolled, for at most 256"));
+  state.proto.mutable_graph()->mutable_initializer(0)->set_dims(0, 1);
+  state.proto.mutable_graph()->mutable_initializer(0)->set_raw_data(std::string(4, '\0'));
+  EXPECT_THAT(refusal(state), HasSubstr("its state 0 is float[1] before step 0, but float[2] after it"));
+}
+
 TEST(Loop, WithoutATripCountEndsByAConstantCondition) {
   for (const bool ends : {true, false}) {
     Onnx body, m;

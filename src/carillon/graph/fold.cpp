@@ -79,6 +79,10 @@ double multiplications(const Graph& graph, const Node& node) {
     return static_cast<double>(x[0]) * static_cast<double>(x[1]) *
            (elements(node.inputs[1]) + elements(node.inputs[2]));
   }
+  if (node.op == "DFT" || node.op == "STFT") return out * elements(node.inputs[0]);
+  if (node.op == "Det")
+    return elements(node.inputs[0]) * static_cast<double>(graph.value(node.inputs[0]).type.shape.back());
+  if (node.op == "RoiAlign") return out * elements(node.inputs[0]);
   double window = 1;
   if (node.op.ends_with("Pool"))
     for (const std::int64_t k : node.integers("kernel_shape")) window *= static_cast<double>(k);

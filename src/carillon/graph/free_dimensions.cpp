@@ -62,8 +62,8 @@ Result<> FreeDimensions::check(std::span<const std::int64_t> extents) const {
     return invalid(std::to_string(extents.size()) + " extents are given, and the model has " +
                    std::to_string(names_.size()) + " free dimensions");
   for (std::size_t i = 0; i < extents.size(); ++i)
-    if (extents[i] < 1 || extents[i] > largest_extent)
-      return invalid("extent " + std::to_string(extents[i]) + " of '" + names_[i] + "': it must be 1 to " +
+    if (extents[i] < 0 || extents[i] > largest_extent)
+      return invalid("extent " + std::to_string(extents[i]) + " of '" + names_[i] + "': it must be 0 to " +
                      std::to_string(largest_extent));
   return {};
 }

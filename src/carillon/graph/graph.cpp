@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/guards.h"
 
 namespace carillon::graph {
@@ -164,14 +165,19 @@ Result<> validate(const Graph& graph) {
       return fail(ErrorCode::internal, describe(graph, id) + " is a graph input and also something else");
     origin[id.index()] = Made::input;
   }
+  const std::vector<std::uint64_t> bounded = find_bounded(graph);
   for (const Node& node : graph.nodes) {
     if (node.name.empty()) return fail(ErrorCode::internal, "a node of operator " + node.op + " has no name");
     const std::string where = "node '" + node.name + "' (" + node.op + ")";
+    const bool late = node.op == bounded_node;
     const auto check_use = [&](ValueId id) -> Result<> {
       if (id == no_value) return {};
       if (!known(id)) return fail(ErrorCode::internal, where + " uses a value that does not exist");
       if (origin[id.index()] == Made::none)
         return fail(ErrorCode::internal, where + " uses " + describe(graph, id) + " before it is made");
+      if (!late && bounded[id.index()] != 0)
+        return fail(ErrorCode::internal,
+                    where + " uses " + describe(graph, id) + ", whose extents the data of a run decide");
       return {};
     };
     for (const ValueId id : node.inputs)

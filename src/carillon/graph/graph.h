@@ -16,7 +16,8 @@ namespace carillon::graph {
 using ValueId = Id<struct ValueTag, std::uint32_t>;
 inline constexpr ValueId no_value{0xffffffffU};  // an optional input or output that is absent
 
-// One tensor of the graph. Its type is known: a graph exists at one batch size, and every shape is static.
+// One tensor of the graph. Its type is known: a graph exists at one batch size, and every shape is static, or
+// the most that it can be (bounded.h).
 struct Value {
   std::string name;  // as in the ONNX file, or made up by a pass
   TensorType type;
@@ -68,11 +69,19 @@ struct PostOp {
 //  - Constant, ConstantOfShape, Shape, Size and everything that depends only on constants are folded.
 //  - BatchNormalization (inference) that follows a Conv, ConvTranspose or Gemm with constant weights is in
 //  its weights.
-//  - If and Loop are gone: their bodies' nodes stand in the list under guards (below). "Merge" (condition,
-//    then_value, else_value; our own operator) is what a value becomes whose maker depends on a condition.
+//  - Where the data of a run decide extents, types have the most that these can be, and the nodes that read
+//  or make such values are "Bounded" (bounded.h), which no pass changes.
+//  - If, Loop and Scan are gone: their bodies' nodes stand in the list under guards (below). "Merge"
+//    (condition, then_value, else_value; our own operator) is what a value becomes whose maker depends on a
+//    condition.
+//  - QLinearConv and QLinearMatMul may lack the result's scale and zero point: then the result is real.
+//    QLinearMatMul may have a bias as QLinearConv's. Of our own, one scale for each tensor: ByteLookup (X, a
+//    table of 256 bytes), QLinearAdd and QLinearMul (A, B, result: each with scale and zero point; B may be
+//    real), and QLinearGlobalAveragePool (X, result).
 //  - `post_ops` are set only on Conv, ConvTranspose, Gemm, MatMul, Add, Mul, Sub, Div, BatchNormalization and
-//    LayerNormalization. Fused patterns: "Gelu" (attribute approximate: "none" or "tanh"),
-//    "LayerNormalization" (X, Scale, B?; axis, epsilon; X and Y only).
+//    LayerNormalization, and on QLinearConv and QLinearMatMul with real results. Fused patterns: "Gelu"
+//    (attribute approximate: "none" or "tanh"), "LayerNormalization" (X, Scale, B?; axis, epsilon; X and Y
+//    only).
 struct Subgraph;
 struct Node {
   std::string name;  // never empty: ONNX's, or "<op>_<index>"
@@ -82,7 +91,7 @@ struct Node {
   std::map<std::string, Attribute, std::less<>> attributes;
   std::vector<PostOp> post_ops;
   int guard = -1;  // index in Graph::guards of what must hold for the node to run; -1: it always runs
-  // Before specialisation only. If: then_branch and else_branch; Loop: body.
+  // Before specialisation only. If: then_branch and else_branch; Loop and Scan: body.
   std::vector<Subgraph> subgraphs;
 
   // The attribute, or `fallback` where it is absent. Asserts the type: import has checked it.

@@ -1,6 +1,7 @@
 #include "carillon/graph/kernel.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <unordered_map>
 
@@ -24,7 +25,9 @@ const std::unordered_map<std::string_view, Finder>& operators() {
           plain::quantize_operators(),  plain::move_operators(),        plain::pad_operators(),
           plain::index_operators(),     plain::resize_operators(),      plain::generate_operators(),
           plain::recurrent_operators(), plain::tree_operators(),        plain::score_operators(),
-          plain::label_operators()}) {
+          plain::label_operators(),     plain::deciding_operators(),    plain::loss_operators(),
+          plain::training_operators(),  plain::signal_operators(),      plain::sample_operators(),
+          plain::word_operators(),      plain::byte_operators()}) {
       for (const plain::Operator& op : family) made.emplace(op.name, op.find);
     }
     return made;
@@ -32,15 +35,20 @@ const std::unordered_map<std::string_view, Finder>& operators() {
   return table;
 }
 
+// Only these may lack their first output and still make another.
+bool may_lack_first(std::string_view op) {
+  static constexpr std::array<std::string_view, 15> all{
+      "Adagrad",         "Adam",           "Dropout",  "LayerNormalization",
+      "LinearScores",    "MaxPool",        "Momentum", "SoftmaxCrossEntropyLoss",
+      "Split",           "SvmScores",      "TopK",     "TrainingBatchNormalization",
+      "TrainingDropout", "TreeClassifier", "Unique"};
+  return std::ranges::find(all, op) != all.end() || is_recurrent(op);
+}
+
 }  // namespace
 
 PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* const> inputs) {
-  // Only these may lack their first output and still make another.
-  const bool first_optional = node.op == "TopK" || node.op == "Split" || node.op == "MaxPool" ||
-                              node.op == "LayerNormalization" || node.op == "Dropout" ||
-                              node.op == "LinearScores" || node.op == "SvmScores" ||
-                              node.op == "TreeClassifier" || is_recurrent(node.op);
-  if (node.outputs.empty() || (node.outputs[0] == no_value && !first_optional)) return nullptr;
+  if (node.outputs.empty() || (node.outputs[0] == no_value && !may_lack_first(node.op))) return nullptr;
   const auto found = operators().find(node.op);
   if (found == operators().end()) return nullptr;
   for (const TensorType* type : inputs) {

@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/fold.h"
 #include "carillon/graph/onnx_import.h"
+#include "carillon/graph/origin.h"
 #include "carillon/graph/passes/passes.h"
+#include "carillon/graph/shape_inference.h"
 #include "carillon/graph/signature.h"
 #include "carillon/graph/specialize.h"
 
@@ -31,7 +34,7 @@ Shape TensorSpec::shape_at(std::int64_t batch, std::span<const std::int64_t> ext
   Shape out = shape;
   if (!out.empty() && out[0] == batch_dimension) out[0] = batch;
   for (std::int64_t& extent : out) {
-    if (!is_free(extent)) continue;
+    if (!is_free(extent) || is_bounded(extent)) continue;
     CARILLON_ASSERT(free_number(extent) < extents.size());
     extent = extents[free_number(extent)];
   }
@@ -96,6 +99,7 @@ class OnnxModel final : public SignedModel {
                         .type = input.type,
                         .ranked = input.ranked,
                         .dimensions = input.dimensions});
+    std::vector<Signature::Input> again = inputs;
     ImportOptions given = options;
     if (options.batch_from_file && mixes_rows(source_.graph.nodes)) {
       given.batch_from_file = false;
@@ -103,6 +107,18 @@ class OnnxModel final : public SignedModel {
     }
     auto found = Signature::find(std::move(inputs), given,
                                  [&](const Signature::Question& question) { return outputs_at(question); });
+    // Where only the file says that the model batches, and rows would come to see each other, it does not.
+    if (found && given.batch_from_file && found->batched())
+      if (const std::string node = mixing_at_two(*found); !node.empty()) {
+        given.batch_from_file = false;
+        given.batched = false;
+        found = Signature::find(std::move(again), given,
+                                [&](const Signature::Question& question) { return outputs_at(question); });
+        if (!found)
+          return in_context(
+              node + " makes results of all rows of a batch, so requests are not batched; without",
+              found.error());
+      }
     if (!found) return std::unexpected(found.error());
     set_signature(std::move(*found));
     return {};
@@ -154,6 +170,17 @@ class OnnxModel final : public SignedModel {
     }
   }
 
+  // The node by which two rows of a batch see each other, described; empty where none does.
+  std::string mixing_at_two(const Signature& signature) const {
+    const auto question = signature.at(2, signature.lengths().empty() ? 0 : signature.lengths().front());
+    if (!question) return {};  // batches of one alone
+    ConstantStore scratch(&store_);
+    Folder folder = make_folder(scratch);
+    const auto graph = infer(*question, folder);
+    const Node* const node = graph ? mixing_node(*graph, 2) : nullptr;
+    return node == nullptr ? "" : describe(*node);
+  }
+
   Result<std::vector<TensorSpec>> outputs_at(const Signature::Question& question) const {
     ConstantStore scratch(&store_);
     Folder folder = make_folder(question.trial ? scratch : store_);
@@ -162,9 +189,10 @@ class OnnxModel final : public SignedModel {
     if (!question.trial && question.batch == 1) graph = finish(std::move(graph), question.batch, folder);
     if (!graph) return std::unexpected(graph.error());
     std::vector<TensorSpec> out;
+    const std::vector<std::uint64_t> bounded = find_bounded(*graph);
     for (const ValueId id : graph->outputs) {
       const Value& value = graph->value(id);
-      out.push_back({value.name, value.type.type, value.type.shape});
+      out.push_back({value.name, value.type.type, marked_shape(value.type, bounded[id.index()])});
     }
     return out;
   }

@@ -37,7 +37,7 @@ using Extents = std::vector<std::int64_t>;
 // An input or output as a client sees it. Dimension 0 is batch_dimension where the model batches. One more
 // may be length_dimension, where it varies with the request: the length of a sequence, say. All else is
 // fixed, but in open models, where inputs may have any number of free dimensions and outputs of computed
-// ones.
+// ones; and in outputs whose extents the data decide, which are bounded (bounded.h).
 struct TensorSpec {
   std::string name;
   DataType type = DataType::f32;
@@ -71,7 +71,8 @@ struct ImportOptions {
   // False: the model has no batch dimension (max_batch_size 0): symbolic dimension 0 is not a batch.
   bool batched = true;
   // Nobody says whether it batches (`batched` is not heeded): it does where all inputs begin with one open
-  // dimension, and the outputs follow it, and no operator takes the range of a whole tensor.
+  // dimension, and the outputs follow it, and no operator takes the range of a whole tensor, or is known to
+  // make a row's result of several rows (origin.h).
   bool batch_from_file = false;
 };
 

@@ -14,8 +14,9 @@
 namespace carillon::graph {
 
 Result<> check_name(std::string_view name, std::string_view what) {
-  if (name.size() > longest_name || !is_utf8(name))
-    return invalid("a name of " + std::string(what) + " is not UTF-8 text of at most " +
+  if (name.size() > longest_name || !is_text(name))
+    return invalid("a name of " + std::string(what) +
+                   " is not UTF-8 text without control characters, of at most " +
                    std::to_string(longest_name) + " bytes");
   return {};
 }
@@ -23,7 +24,9 @@ Result<> check_name(std::string_view name, std::string_view what) {
 Result<> read_attribute(const Operator& op, onnx::AttributeProto& proto, TensorReader& reader, Node& node) {
   const std::string where = describe(node) + ": attribute '" + proto.name().substr(0, 100) + "'";
   const char type = attribute_type(op, proto.name());
-  if (type == 0) return fail(ErrorCode::unsupported, where + " is not one that the operator has");
+  // Wrong, not just unknown here: another engine passes over such an attribute, and its answers would be
+  // another model's.
+  if (type == 0) return invalid(where + " is not one that the operator has");
   if (node.has(proto.name())) return invalid(where + " is given twice");
   if (!proto.ref_attr_name().empty()) return invalid(where + " refers to a function's attribute");
   Attribute value;

@@ -119,6 +119,43 @@ std::vector<std::string> seeds() {
     m.node("Add", {"w", "ksum"}, {"y"}).output("y");
     out.push_back(m.bytes());
   }
+  {
+    Onnx m;
+    m.input("x", {"2", "4", "6"}).i64("most", {1}, {3}).f32("half", {1}, {0.5}).i64("last", {1}, {-1});
+    m.i64("two", {1}, {2}).i64("three", {1}, {3}).i64("flat", {2}, {-1, 6}).i64("first", {}, {0});
+    m.node("Transpose", {"x"}, {"t"}).set("perm", std::vector<std::int64_t>{0, 2, 1});
+    m.node("NonMaxSuppression", {"t", "x", "most", "half", "half"}, {"kept"});
+    m.node("Slice", {"kept", "two", "three", "last"}, {"column"})
+        .node("Squeeze", {"column", "last"}, {"where"});
+    m.node("Gather", {"x", "where"}, {"rows"}).set("axis", 2).node("Reshape", {"x", "flat"}, {"r"});
+    m.node("Greater", {"r", "half"}, {"mask"}).node("NonZero", {"mask"}, {"places"});
+    m.node("Transpose", {"places"}, {"p"}).node("GatherND", {"r", "p"}, {"values"});
+    m.node("Unique", {"values"}, {"u", "", "inverse", "counts"}).node("Shape", {"u"}, {"k"});
+    m.node("TopK", {"values", "k"}, {"best", "at"}).node("ConstantOfShape", {"k"}, {"zeros"});
+    m.node("Sub", {"best", "zeros"}, {"y"}).node("Gather", {"mask", "first"}, {"c"}).set("axis", 1);
+    m.node("Compress", {"r", "c"}, {"z"}).set("axis", 0);
+    m.output("rows").output("y").output("z").output("counts", DataType::i64);
+    out.push_back(m.bytes());
+  }
+  {
+    Onnx body, m;
+    body.input("sum", {}).input("row", {}).node("Add", {"sum", "row"}, {"next"});
+    body.node("Mul", {"next", "row"}, {"made"}).output("next").output("made");
+    m.input("x", {"1", "3", "8", "1"}).random("s", {8, 1}).i64("step", {}, {2}).i64("frame", {}, {4});
+    m.random("grid", {1, 2, 2, 2}).i64("labels", {3, 1}, {0, 5, 7}).i64("one", {4}, {1, 3, 8, 1});
+    m.random("rois", {2, 4}).i64("batches", {2}, {0, 0}).i64("signal", {3}, {3, 8, 1}).i64("size", {}, {8});
+    m.node("Reshape", {"x", "one"}, {"v"}).node("Reshape", {"v", "signal"}, {"w"});
+    m.node("STFT", {"w", "step", "", "frame"}, {"f"})
+        .node("DFT", {"w"}, {"d"})
+        .set("axis", 1)
+        .set("inverse", 0);
+    m.node("Scan", {"s", "w"}, {"state", "scanned"}).set("num_scan_inputs", 1).set("body", body);
+    m.node("GridSample", {"v", "grid"}, {"g"}).set("mode", "bicubic").set("padding_mode", "reflection");
+    m.node("RoiAlign", {"v", "rois", "batches"}, {"a"}).set("output_height", 2).set("sampling_ratio", 1);
+    m.node("HannWindow", {"size"}, {"h"}).node("NegativeLogLikelihoodLoss", {"w", "labels"}, {"loss"});
+    for (const char* name : {"f", "d", "state", "scanned", "g", "a", "h", "loss"}) m.output(name);
+    out.push_back(m.bytes());
+  }
   return out;
 }
 

@@ -76,6 +76,11 @@ Result<int> find_opset(const onnx::ModelProto& model) {
   });
   if (version == 0 && other && model.graph().node_size() > 0) return last_opset;
   if (version == 0) return invalid("it does not say which opset of ONNX's operators it uses");
+  // What no ONNX has is no form that another engine may have (OpenVINO counts down from it, for minutes).
+  constexpr std::int64_t largest = 1000;
+  if (version < 1 || version > largest)
+    return invalid("it uses opset " + std::to_string(version) + ", which ONNX does not have; supported are " +
+                   std::to_string(first_opset) + " to " + std::to_string(last_opset));
   if (version < first_opset || version > last_opset)
     return fail(ErrorCode::unsupported, "it uses opset " + std::to_string(version) + "; supported are " +
                                             std::to_string(first_opset) + " to " +
@@ -106,7 +111,7 @@ constexpr std::size_t deepest_scope = 16;
 // The attributes that hold a node's graphs, in the order of Node::subgraphs.
 std::vector<std::string> graphs_of(std::string_view op) {
   if (op == "If") return {"then_branch", "else_branch"};
-  if (op == "Loop") return {"body"};
+  if (op == "Loop" || op == "Scan") return {"body"};
   return {};
 }
 
@@ -219,7 +224,10 @@ class Importer {
     return {};
   }
 
+  // Of two faults that is told which makes the file wrong, rather than what is not supported: another engine
+  // is to see whole files alone.
   Result<> nodes(Scope& scope) {
+    Result<> unsupported;
     if (auto ok = expand_contrib(scope.proto); !ok) return ok;
     if (auto ok = ml::expand(scope.proto); !ok) return ok;
     int index = 0;
@@ -230,17 +238,18 @@ class Importer {
       if (auto ok = check_name(proto.name(), "a node"); !ok) return ok;
       node.name = proto.name().empty() ? node.op + "_" + std::to_string(index) : proto.name();
       ++index;
-      if (auto ok = import_node(scope, proto, std::move(node)); !ok) return ok;
+      auto ok = import_node(scope, proto, std::move(node));
+      if (ok) continue;
+      if (ok.error().code != ErrorCode::unsupported) return ok;
+      if (unsupported) unsupported = std::move(ok);
     }
-    return {};
+    return unsupported;
   }
 
   Result<const Operator*> know(const onnx::NodeProto& proto, const Node& node) const {
     // Written by expansion: out of a file it would not have come this far.
-    if (proto.domain() == ml::own_domain) {
-      const Operator* own = find_own_operator(node.op);
-      return own != nullptr ? own : find_operator(node.op);
-    }
+    if (proto.domain() == ml::own_domain) return find_any_operator(node.op);
+    if (const Operator* step = find_training_operator(proto.domain(), node.op); step != nullptr) return step;
     const bool standard = proto.domain().empty() || proto.domain() == "ai.onnx";
     if (!standard) {
       return fail(ErrorCode::unsupported,
@@ -248,9 +257,10 @@ class Importer {
                       "' are not supported" +
                       (functions_ ? "; export the model with its functions inlined" : ""));
     }
-    if (node.op == "Scan" || node.op == "SequenceMap")
-      return fail(ErrorCode::unsupported,
-                  describe(node) + ": of control flow only If and Loop are supported; export the model so");
+    if (node.op == "SequenceMap")
+      return fail(
+          ErrorCode::unsupported,
+          describe(node) + ": of control flow only If, Loop and Scan are supported; export the model so");
     const Operator* op = find_operator(node.op);
     if (op == nullptr)
       return fail(ErrorCode::unsupported, describe(node) + ": the operator is not supported (opset " +
@@ -288,9 +298,10 @@ class Importer {
     std::vector<std::string> names(proto.input().begin(), proto.input().end());
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (auto ok = check_name(names[i], "a value"); !ok) return ok;
-      // A Loop may lack its trip count and its condition.
+      // A Loop may lack its trip count and its condition, a Scan of opset 8 its lengths.
+      const std::size_t optional = node.op == "Loop" ? 2 : node.op == "Scan" && out_.opset < 9 ? 1 : 0;
       const bool required =
-          (static_cast<int>(i) < (*op)->min_inputs || (*op)->max_inputs < 0) && (node.op != "Loop" || i > 1);
+          (static_cast<int>(i) < (*op)->min_inputs || (*op)->max_inputs < 0) && i >= optional;
       if (names[i].empty() && required)
         return invalid(describe(node) + ": input " + std::to_string(i) + " is missing");
     }
@@ -444,10 +455,13 @@ class Importer {
   }
 
   // Whether the graph takes and gives as many values as its node.
-  static Result<> check_ends(const Node& node, const Subgraph& graph) {
+  Result<> check_ends(const Node& node, const Subgraph& graph) const {
     const bool loop = node.op == "Loop";
     // A Loop's graph takes the iteration for the trip count, and gives a condition first.
-    const std::size_t inputs = loop ? node.inputs.size() : 0;
+    const std::size_t inputs = loop                ? node.inputs.size()
+                               : node.op != "Scan" ? 0
+                               : out_.opset < 9    ? node.inputs.size() - 1
+                                                   : node.inputs.size();
     const std::size_t outputs = node.outputs.size() + (loop ? 1 : 0);
     const auto number = [](std::size_t n, std::string_view what) {
       return std::to_string(n) + " " + std::string(what);

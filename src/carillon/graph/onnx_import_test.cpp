@@ -208,8 +208,10 @@ const Bad bad_models[] = {
        m.proto.mutable_graph()->mutable_node(1)->set_domain("com.microsoft");
      },
      "com.microsoft"},
+    {"SequenceMap", [](Onnx& m) { m.node("SequenceMap", {"x"}, {"z"}, "branch"); },
+     "node 'branch' (SequenceMap): of control flow"},
     {"Scan", [](Onnx& m) { m.node("Scan", {"x"}, {"z"}, "branch"); },
-     "node 'branch' (Scan): of control flow"},
+     "node 'branch' (Scan): it has no graph 'body'"},
     {"TooNew", [](Onnx& m) { m.node("Mish", {"x"}, {"z"}); }, "known from opset 18"},
     {"UnknownAttribute", [](Onnx& m) { m.node("Relu", {"x"}, {"z"}).set("slope", 1.0F); }, "'slope'"},
     {"AttributeType", [](Onnx& m) { m.node("Elu", {"x"}, {"z"}).set("alpha", 1); }, "wrong type"},

@@ -41,11 +41,13 @@ constexpr auto table = std::to_array<Operator>({
     {"BitwiseNot", 18, now, 1, 1, 1, "", in::bitwise_not},
     {"BitwiseOr", 18, now, 2, 2, 1, "", in::binary_integer},
     {"BitwiseXor", 18, now, 2, 2, 1, "", in::binary_integer},
+    {"BlackmanWindow", 17, now, 1, 1, 1, "output_datatype:i periodic:i", in::window},
     {"Cast", 6, now, 1, 1, 1, "to:i saturate:i", in::cast},
     {"CastLike", 15, now, 2, 2, 1, "saturate:i", in::cast_like},
     {"Ceil", 6, now, 1, 1, 1, "", in::unary_float},
     {"Celu", 12, now, 1, 1, 1, "alpha:f", in::unary_float},
     {"Clip", 6, now, 1, 3, 1, "max:f min:f", in::clip},
+    {"Compress", 9, now, 2, 2, 1, "axis:i", in::compress},
     {"Concat", 4, now, 1, any, 1, "axis:i", in::concat},
     // Constant never reaches inference: import makes a constant of it.
     {"Constant", 1, now, 0, 0, 1, "value:t value_float:f value_floats:F value_int:i value_ints:I", nullptr},
@@ -56,8 +58,10 @@ constexpr auto table = std::to_array<Operator>({
     {"Cos", 7, now, 1, 1, 1, "", in::unary_float},
     {"Cosh", 9, now, 1, 1, 1, "", in::unary_float},
     {"CumSum", 11, now, 2, 2, 1, "exclusive:i reverse:i", in::cumsum},
+    {"DFT", 17, now, 1, 3, 1, "axis:i inverse:i onesided:i", in::dft},
     {"DepthToSpace", 1, now, 1, 1, 1, "blocksize:i mode:s", in::depth_to_space},
     {"DequantizeLinear", 10, now, 2, 3, 1, "axis:i block_size:i output_dtype:i", in::dequantize_linear},
+    {"Det", 11, now, 1, 1, 1, "", in::determinant},
     {"Div", 7, now, 2, 2, 1, "", in::binary_number},
     {"Dropout", 7, now, 1, 3, 2, "ratio:f seed:i", in::dropout},
     {"DynamicQuantizeLinear", 11, now, 1, 1, 3, "", in::dynamic_quantize_linear},
@@ -84,7 +88,10 @@ constexpr auto table = std::to_array<Operator>({
     {"GlobalMaxPool", 1, now, 1, 1, 1, "", in::global_pool},
     {"Greater", 7, now, 2, 2, 1, "", in::comparison},
     {"GreaterOrEqual", 12, now, 2, 2, 1, "", in::comparison},
+    {"GridSample", 16, now, 2, 2, 1, "align_corners:i mode:s padding_mode:s", in::grid_sample},
     {"GroupNormalization", 18, now, 3, 3, 1, "epsilon:f num_groups:i stash_type:i", in::group_normalization},
+    {"HammingWindow", 17, now, 1, 1, 1, "output_datatype:i periodic:i", in::window},
+    {"HannWindow", 17, now, 1, 1, 1, "output_datatype:i periodic:i", in::window},
     {"HardSigmoid", 6, now, 1, 1, 1, scale_and_shift, in::unary_float},
     {"HardSwish", 14, now, 1, 1, 1, "", in::unary_float},
     {"Hardmax", 1, now, 1, 1, 1, "axis:i", in::softmax},
@@ -112,13 +119,18 @@ constexpr auto table = std::to_array<Operator>({
     {"MatMulInteger", 10, now, 2, 4, 1, "", in::matmul_integer},
     {"Max", 7, now, 1, any, 1, "", in::variadic_number},
     {"MaxPool", 1, now, 1, 1, 2, pool, in::pool},
+    {"MaxUnpool", 9, now, 2, 3, 1, "kernel_shape:I pads:I strides:I", in::max_unpool},
     {"Mean", 7, now, 1, any, 1, "", in::variadic_number},
     {"MeanVarianceNormalization", 9, now, 1, 1, 1, "axes:I", in::mean_variance_normalization},
+    {"MelWeightMatrix", 17, now, 5, 5, 1, "output_datatype:i", in::mel_weights},
     {"Min", 7, now, 1, any, 1, "", in::variadic_number},
     {"Mish", 18, now, 1, 1, 1, "", in::unary_float},
     {"Mod", 10, now, 2, 2, 1, "fmod:i", in::binary_number},
     {"Mul", 7, now, 2, 2, 1, "", in::binary_number},
     {"Neg", 6, now, 1, 1, 1, "", in::unary_number},
+    {"NegativeLogLikelihoodLoss", 12, now, 2, 3, 1, "ignore_index:i reduction:s",
+     in::negative_log_likelihood},
+    {"NonMaxSuppression", 10, now, 2, 5, 1, "center_point_box:i", in::non_max_suppression},
     {"NonZero", 9, now, 1, 1, 1, "", in::non_zero},
     {"Not", 1, now, 1, 1, 1, "", in::logical_not},
     {"OneHot", 9, now, 3, 3, 1, "axis:i", in::one_hot},
@@ -152,7 +164,17 @@ constexpr auto table = std::to_array<Operator>({
      "extrapolation_value:f keep_aspect_ratio_policy:s mode:s nearest_mode:s",
      in::resize},
     {"ReverseSequence", 10, now, 2, 2, 1, "batch_axis:i time_axis:i", in::reverse_sequence},
+    {"RoiAlign", 10, now, 3, 3, 1,
+     "coordinate_transformation_mode:s mode:s output_height:i output_width:i sampling_ratio:i "
+     "spatial_scale:f",
+     in::roi_align},
     {"Round", 11, now, 1, 1, 1, "", in::unary_float},
+    {"STFT", 17, now, 2, 4, 1, "onesided:i", in::stft},
+    // Scan never reaches inference, as If and Loop.
+    {"Scan", 8, now, 1, any, any,
+     "body:g directions:I num_scan_inputs:i scan_input_axes:I scan_input_directions:I scan_output_axes:I "
+     "scan_output_directions:I",
+     nullptr},
     {"Scatter", 9, 10, 3, 3, 1, "axis:i", in::scatter_elements},
     {"ScatterElements", 11, now, 3, 3, 1, "axis:i reduction:s", in::scatter_elements},
     {"ScatterND", 11, now, 3, 3, 1, "reduction:s", in::scatter_nd},
@@ -166,6 +188,7 @@ constexpr auto table = std::to_array<Operator>({
     {"Size", 1, now, 1, 1, 1, "", in::size_of_tensor},
     {"Slice", 1, now, 1, 5, 1, "axes:I ends:I starts:I", in::slice},
     {"Softmax", 1, now, 1, 1, 1, "axis:i", in::softmax},
+    {"SoftmaxCrossEntropyLoss", 12, now, 2, 3, 2, "ignore_index:i reduction:s", in::softmax_cross_entropy},
     {"Softplus", 1, now, 1, 1, 1, "", in::unary_float},
     {"Softsign", 1, now, 1, 1, 1, "", in::unary_float},
     {"SpaceToDepth", 1, now, 1, 1, 1, "blocksize:i", in::space_to_depth},
@@ -176,11 +199,16 @@ constexpr auto table = std::to_array<Operator>({
     {"Sum", 7, now, 1, any, 1, "", in::variadic_number},
     {"Tan", 7, now, 1, 1, 1, "", in::unary_float},
     {"Tanh", 6, now, 1, 1, 1, "", in::unary_float},
+    {"TfIdfVectorizer", 9, now, 1, 1, 1,
+     "max_gram_length:i max_skip_count:i min_gram_length:i mode:s ngram_counts:I ngram_indexes:I "
+     "pool_int64s:I pool_strings:S weights:F",
+     in::tf_idf},
     {"ThresholdedRelu", 10, now, 1, 1, 1, "alpha:f", in::unary_float},
     {"Tile", 6, now, 2, 2, 1, "", in::tile},
     {"TopK", 1, now, 1, 2, 2, "axis:i k:i largest:i sorted:i", in::top_k},
     {"Transpose", 1, now, 1, 1, 1, "perm:I", in::transpose},
     {"Trilu", 14, now, 1, 2, 1, "upper:i", in::trilu},
+    {"Unique", 11, now, 1, 1, 4, "axis:i sorted:i", in::unique},
     {"Unsqueeze", 1, now, 1, 2, 1, "axes:I", in::unsqueeze},
     {"Upsample", 7, 9, 1, 2, 1, "mode:s scales:F", in::resize},
     {"Where", 9, now, 3, 3, 1, "", in::where},
@@ -193,14 +221,20 @@ static_assert(std::is_sorted(table.begin(), table.end(),
 // Those that no file may name: ml::expand() writes them, and has checked what their kernels rely on.
 constexpr std::string_view tree = "binary:i features:i only_leq:i positive:i post_transform:s targets:i";
 constexpr auto own_table = std::to_array<Operator>({
+    {"Adagrad", 1, now, 5, any, any, "decay_factor:f epsilon:f norm_coefficient:f", in::adagrad},
+    {"Adam", 1, now, 6, any, any, "alpha:f beta:f epsilon:f norm_coefficient:f norm_coefficient_post:f",
+     in::adam},
     {"ArrayFeatureExtractor", 1, now, 2, 2, 1, "", in::ml_extractor},
     {"FeatureVectorizer", 1, now, 1, any, 1, "inputdimensions:I", in::ml_vectorizer},
     {"LabelEncoder", 1, now, 4, 4, 1, "", in::ml_label_encoder},
     {"LinearScores", 1, now, 2, 2, 2, "post_transform:s", in::ml_linear_scores},
+    {"Momentum", 1, now, 5, any, any, "alpha:f beta:f mode:s norm_coefficient:f", in::momentum},
     {"OneHotEncoder", 1, now, 3, 3, 1, "columns:i zeros:i", in::ml_one_hot},
     {"PostTransform", 1, now, 1, 1, 1, "post_transform:s", in::ml_post_transform},
     {"RbfKernel", 1, now, 2, 2, 1, "gamma:f", in::ml_rbf_kernel},
     {"SvmScores", 1, now, 2, 4, 2, "positive:i post_transform:s", in::ml_svm_scores},
+    {"TrainingBatchNormalization", 14, now, 5, 5, 3, "epsilon:f momentum:f spatial:i training_mode:i",
+     in::training_batch_normalization},
     {"TreeClassifier", 1, now, 7, 7, 2, tree, in::ml_trees},
     {"TreeRegressor", 1, now, 6, 6, 1,
      "aggregate_function:s features:i only_leq:i post_transform:s targets:i", in::ml_trees},
@@ -223,8 +257,14 @@ std::span<const Operator> all_operators() {
 const Operator* find_operator(std::string_view name) {
   return find_in(table, name);
 }
-const Operator* find_own_operator(std::string_view name) {
-  return find_in(own_table, name);
+const Operator* find_any_operator(std::string_view name) {
+  const Operator* standard = find_operator(name);
+  return standard != nullptr ? standard : find_in(own_table, name);
+}
+
+const Operator* find_training_operator(std::string_view domain, std::string_view name) {
+  const bool step = name == "Adagrad" || name == "Adam" || name == "Momentum";
+  return step && domain == "ai.onnx.preview.training" ? find_in(own_table, name) : nullptr;
 }
 
 char attribute_type(const Operator& op, std::string_view attribute) {

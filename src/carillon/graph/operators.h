@@ -33,8 +33,10 @@ std::span<const Operator> all_operators();
 
 // nullptr where we do not know it.
 const Operator* find_operator(std::string_view name);
-// The same of those that only import writes (ml/expand.h); the two share no name.
-const Operator* find_own_operator(std::string_view name);
+// The same, and those that only import writes (ml/expand.h); the two share no name.
+const Operator* find_any_operator(std::string_view name);
+// The steps of optimizers, which ONNX has in a domain of their own.
+const Operator* find_training_operator(std::string_view domain, std::string_view name);
 
 // The type letter of an attribute, or 0 where the operator has none of that name.
 char attribute_type(const Operator& op, std::string_view attribute);

@@ -69,7 +69,7 @@ Result<> to_newest_form(Graph& graph, Node& node, int opset) {
   } else if (op == "Clip") {
     if (opset >= 11) node.attributes.clear();
   } else if (op == "Dropout") {
-    node.attributes.clear();
+    node.attributes.erase("ratio");
   } else if (op == "Softmax" || op == "LogSoftmax" || op == "Hardmax") {
     if (opset < 13) {
       const std::int64_t axis = node.integer("axis", 1);
@@ -88,6 +88,22 @@ Result<> to_newest_form(Graph& graph, Node& node, int opset) {
     node.op = "Resize";
     node.attributes.insert_or_assign("coordinate_transformation_mode", Attribute{std::string("asymmetric")});
     node.attributes.insert_or_assign("nearest_mode", Attribute{std::string("floor")});
+  } else if (op == "BatchNormalization") {
+    if (node.integer("training_mode", 0) != 0) node.op = "TrainingBatchNormalization";
+  } else if (op == "RoiAlign") {
+    if (opset < 16)
+      node.attributes.insert_or_assign("coordinate_transformation_mode",
+                                       Attribute{std::string("output_half_pixel")});
+  } else if (op == "DFT") {
+    if (opset < 20 && !node.has("axis")) node.attributes.insert_or_assign("axis", Attribute{std::int64_t{1}});
+  } else if (op == "Scan" && opset < 9) {
+    if (node.inputs[0] != no_value)
+      return fail(ErrorCode::unsupported,
+                  describe(node) + ": sequences of different lengths (input 0) are not supported");
+    node.inputs.erase(node.inputs.begin());
+    if (const auto told = node.attributes.find("directions"); told != node.attributes.end())
+      node.attributes.insert_or_assign("scan_input_directions", told->second);
+    node.attributes.insert_or_assign("batched", Attribute{std::int64_t{1}});
   } else if (op == "Scatter") {
     node.op = "ScatterElements";
   }

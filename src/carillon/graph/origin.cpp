@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "carillon/base/assert.h"
 #include "carillon/graph/faults.h"
 #include "carillon/graph/recurrence.h"
 
@@ -32,6 +33,7 @@ struct Row {
 constexpr std::array ways{
     Row{"Abs", Way::each},
     Row{"BitwiseNot", Way::each},
+    Row{"ByteLookup", Way::each},
     Row{"Cast", Way::each},
     Row{"Ceil", Way::each},
     Row{"Clip", Way::each},
@@ -82,6 +84,8 @@ constexpr std::array ways{
     Row{"Or", Way::broadcast},
     Row{"PRelu", Way::broadcast},
     Row{"Pow", Way::broadcast},
+    Row{"QLinearAdd", Way::broadcast},
+    Row{"QLinearMul", Way::broadcast},
     Row{"Sub", Way::broadcast},
     Row{"Sum", Way::broadcast},
     Row{"Where", Way::broadcast},
@@ -96,6 +100,8 @@ constexpr std::array ways{
     Row{"LinearScores", Way::leading},
     Row{"OneHotEncoder", Way::leading},
     Row{"PostTransform", Way::leading},
+    Row{"QLinearConv", Way::leading},
+    Row{"QLinearGlobalAveragePool", Way::leading},
     Row{"RbfKernel", Way::leading},
     Row{"SvmScores", Way::leading},
     Row{"TreeClassifier", Way::leading},
@@ -128,6 +134,11 @@ class Tracer {
         inputs_[id.index()] = from;
       }
     }
+  }
+
+  const Node* mixing() const {
+    const auto found = std::ranges::find_if(graph_.nodes, [&](const Node& node) { return mixes(node); });
+    return found == graph_.nodes.end() ? nullptr : &*found;
   }
 
   std::vector<Origin> result() const {
@@ -211,6 +222,42 @@ class Tracer {
     return false;
   }
 
+  // Whether a part of the node's result is made of several rows for certain.
+  bool mixes(const Node& node) const {
+    if (node.inputs.empty() || !led_by_rows(node.inputs[0])) return false;
+    const std::string_view op = node.op;
+    const Shape& x = shape(node.inputs[0]);
+    const auto by_rows_too = [&](std::size_t i) {
+      return i < node.inputs.size() && led_by_rows(node.inputs[i]);
+    };
+    const auto along_first = [&](std::int64_t otherwise) {
+      return is_first(node.integer("axis", otherwise), x);
+    };
+    if (op == "Softmax" || op == "LogSoftmax" || op == "Hardmax" || op == "LayerNormalization" ||
+        op == "TopK" || op == "LpNormalization")
+      return along_first(-1);
+    if (op == "ArgMax" || op == "ArgMin") return along_first(0);
+    if (op == "CumSum") {
+      const auto axis = numbers(node, 1);
+      return axis && axis->size() == 1 && is_first(axis->front(), x);
+    }
+    if (op.starts_with("Reduce")) {
+      const auto axes = numbers(node, 1);
+      const bool given = node.inputs.size() > 1 && node.inputs[1] != no_value;
+      if (!given || (axes && axes->empty())) return node.integer("noop_with_empty_axes", 0) == 0;
+      return axes && !spares_first(axes, x);
+    }
+    // The mask of a dropout goes by an element's place among all.
+    if (op == "TrainingBatchNormalization" || op == "TrainingDropout") return true;
+    if (op == "MeanVarianceNormalization") {
+      const auto axes = node.integers("axes");
+      return std::ranges::find(axes, 0) != axes.end();
+    }
+    if (op == "MatMul") return x.size() == 2 && by_rows_too(1) && shape(node.inputs[1]).size() == 2;
+    if (op == "Gemm") return node.integer("transA", 0) != 0 || by_rows_too(1);
+    return false;
+  }
+
   bool broadcasts(const Node& node) const {
     const Shape& out = shape(node.outputs[0]);
     bool varies = false;
@@ -255,6 +302,9 @@ class Tracer {
       return constant(y) ||
              (led_by_rows(y) && shape(y).size() == out.size() && out.size() > 2 && shape(y)[0] == out[0]);
     }
+    if (op == "QLinearMatMul")
+      return led_by_rows(x) && shape(x).size() >= 2 && constants_from(node, 1) &&
+             shape(node.outputs[0]).size() == shape(x).size();
     if (op == "Gemm") return led_by_rows(x) && node.integer("transA", 0) == 0 && constants_from(node, 1);
     if (op == "Gather") {
       const bool first = is_first(node.integer("axis", 0), shape(x));
@@ -290,6 +340,11 @@ class Tracer {
 
 std::vector<Origin> origins(const Graph& graph, int batch) {
   return Tracer(graph, batch).result();
+}
+
+const Node* mixing_node(const Graph& graph, int batch) {
+  CARILLON_ASSERT(batch >= 2);
+  return Tracer(graph, batch).mixing();
 }
 
 }  // namespace carillon::graph

@@ -25,4 +25,9 @@ struct Origin {
 // decides whether the value is made. Of a batch of one everything is row 0's.
 std::vector<Origin> origins(const Graph& graph, int batch);
 
+// The first node of `graph` that makes a row's result of other rows, too, so that who shares a batch would
+// change the answer: a sum over dimension 0, or the product of rows with rows; null where there is none. Errs
+// to the other side: what it does not recognise it does not name. Requires batch >= 2.
+const Node* mixing_node(const Graph& graph, int batch);
+
 }  // namespace carillon::graph

@@ -168,8 +168,33 @@ Result<> gather_nd(Inference&);
 Result<> scatter_elements(Inference&);
 Result<> scatter_nd(Inference&);
 Result<> one_hot(Inference&);
-Result<> non_zero(Inference&);
 Result<> reverse_sequence(Inference&);
+
+// Results whose extents the data decide (shape_inference_bounded.cpp): what is set are the most that they can
+// be, see bounded.h.
+Result<> non_zero(Inference&);
+Result<> compress(Inference&);
+Result<> unique(Inference&);
+Result<> non_max_suppression(Inference&);
+
+// Losses and steps of training (shape_inference_training.cpp)
+Result<> negative_log_likelihood(Inference&);
+Result<> softmax_cross_entropy(Inference&);
+Result<> adagrad(Inference&);
+Result<> adam(Inference&);
+Result<> momentum(Inference&);
+Result<> training_batch_normalization(Inference&);
+
+// Signals, samples and words (shape_inference_signal.cpp)
+Result<> dft(Inference&);
+Result<> stft(Inference&);
+Result<> window(Inference&);  // Blackman-, Hamming- and HannWindow
+Result<> mel_weights(Inference&);
+Result<> determinant(Inference&);
+Result<> grid_sample(Inference&);
+Result<> roi_align(Inference&);
+Result<> max_unpool(Inference&);
+Result<> tf_idf(Inference&);
 
 // What ml::expand() writes (shape_inference_ml.cpp). Data are rows [N, C], or one row [C].
 Result<> ml_trees(Inference&);          // TreeClassifier, TreeRegressor

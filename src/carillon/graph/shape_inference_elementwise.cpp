@@ -162,10 +162,20 @@ Result<> softmax(Inference& x) {
 Result<> dropout(Inference& x) {
   if (x.present(2)) {
     const Tensor* training = x.constant(2);
-    if (training == nullptr || training->type().type != DataType::boolean || training->bytes().empty() ||
-        training->bytes()[0] != std::byte{0})
-      return fail(ErrorCode::unsupported,
-                  describe(x.node()) + ": training_mode must be a constant false; this server only infers");
+    if (training == nullptr || training->type().type != DataType::boolean || training->type().elements() != 1)
+      return fail(ErrorCode::unsupported, describe(x.node()) + ": training_mode must be a constant");
+    const Tensor* ratio = x.constant(1);
+    const auto is_zero = [](std::byte b) { return b == std::byte{0}; };
+    const bool drops = training->bytes()[0] != std::byte{0} &&
+                       (ratio == nullptr || !std::ranges::all_of(ratio->bytes(), is_zero));
+    if (drops && (!x.node().has("seed") || (x.present(1) && x.input(1).elements() != 1)))
+      return fail(
+          ErrorCode::unsupported,
+          describe(x.node()) + ": training_mode is set, and it has no seed: what it drops nobody could tell");
+    if (drops) {
+      x.node().op = "TrainingDropout";
+      x.node().inputs.resize(2);
+    }
   }
   x.set(0, x.input(0).type, x.shape(0));
   x.set(1, DataType::boolean, x.shape(0));

@@ -163,10 +163,6 @@ Result<> one_hot(Inference& x) {
 }
 
 // The caller folds it where the input is constant; elsewhere the shape cannot be known.
-Result<> non_zero(Inference& x) {
-  return x.error("its shape depends on the input's values; only constants are supported");
-}
-
 Result<> reverse_sequence(Inference& x) {
   if (auto ok = x.require_rank(0, 2, 64); !ok) return ok;
   auto batch = x.axis(x.node().integer("batch_axis", 1), 2);

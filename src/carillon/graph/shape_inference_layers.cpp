@@ -311,9 +311,6 @@ Result<Shape> matmul_shape(const Inference& x, std::size_t left, std::size_t rig
 }
 
 Result<> batch_normalization(Inference& x) {
-  if (x.node().integer("training_mode", 0) != 0)
-    return fail(ErrorCode::unsupported,
-                describe(x.node()) + ": training_mode is set; this server only infers");
   if (x.node().integer("spatial", 1) != 1)
     return fail(ErrorCode::unsupported, describe(x.node()) + ": spatial = 0 is not supported");
   for (std::size_t i = 0; i < 5; ++i)

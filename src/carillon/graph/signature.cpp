@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "carillon/graph/bounded.h"
+
 namespace carillon::graph {
 namespace {
 
@@ -197,6 +199,11 @@ Result<> Signature::find_batched_outputs(std::int64_t length, const OutputsAt& o
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     Shape& shape = outputs_[i].shape;
     const Shape seen = shape;
+    if (has_bounded(shape))
+      return invalid(
+          "output '" + outputs_[i].name + "' has shape " + to_text(outputs_[i].open_shape()) +
+          ", and data decide what is -1 there, for all rows at once: such a model does not batch; set "
+          "max_batch_size to 0");
     bool follows = !shape.empty() && shape[0] == 1;
     if (follows) shape[0] = batch_dimension;
     if (follows && !other.empty()) {
@@ -254,7 +261,9 @@ Result<> Signature::find_computed_outputs(const OutputsAt& outputs_at) {
                                                 free_.text(reference_) + " and " +
                                                 std::to_string(other.size()) + " at " + free_.text(extents));
       for (std::size_t d = 0; d < other.size(); ++d)
-        if (other[d] != seen[i][d]) outputs_[i].shape[d] = computed_dimension;
+        if (other[d] != seen[i][d])
+          outputs_[i].shape[d] =
+              is_bounded(other[d]) && is_bounded(seen[i][d]) ? any_bounded_dimension : computed_dimension;
     }
   }
   // Then nobody knows what changes.

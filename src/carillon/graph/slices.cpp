@@ -26,6 +26,7 @@ bool is_elementwise(const Node& node, Types inputs) {
   if ((op == "Div" || op == "Mod") && !inputs.empty() && inputs[0] != nullptr)
     return belongs(inputs[0]->type, TypeClass::floating);
   if (op == "Merge" || op == "CastLike") return false;
+  if (op == "QLinearAdd" || op == "QLinearMul") return true;
   return among(plain::unary_operators(), op) || among(plain::binary_operators(), op) ||
          among(plain::logic_operators(), op) || among(plain::cast_operators(), op);
 }
@@ -71,7 +72,8 @@ std::size_t leading_dims(const Node& node, Types inputs, Types outputs,
       (op == "MaxPool" && outputs.size() == 1))  // the other output counts through all of them
     return std::min<std::size_t>(dims, 2);
   if (among<std::string_view>({"Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization",
-                               "GroupNormalization", "LRN", "TreeClassifier", "TreeRegressor", "RbfKernel"},
+                               "GroupNormalization", "LRN", "TreeClassifier", "TreeRegressor", "RbfKernel",
+                               "QLinearConv", "ConvInteger", "QLinearGlobalAveragePool"},
                               op))
     return std::min<std::size_t>(dims, 1);
   // A dimension that is reduced is 1 then; slices grow along one that is not.
@@ -79,6 +81,10 @@ std::size_t leading_dims(const Node& node, Types inputs, Types outputs,
   if (op == "MatMul" && inputs.size() > 1 && inputs[1] != nullptr && inputs[1]->shape.size() == 2 &&
       shape.size() >= 2)
     return std::min(dims, shape.size() - 1);
+  // One scale for all; the table's entries are everybody's.
+  if (op == "ByteLookup" || ((op == "QuantizeLinear" || op == "DequantizeLinear") && inputs.size() > 1 &&
+                             inputs[1] != nullptr && inputs[1]->elements() == 1))
+    return dims;
   if (op == "Resize") return not_resized(node, inputs, constants, dims);
   return 0;
 }

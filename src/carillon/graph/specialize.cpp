@@ -16,38 +16,6 @@ namespace {
 
 constexpr std::size_t most_dimensions = 64;
 
-bool is_zero(const Tensor& tensor, std::size_t i) {
-  const std::size_t size = size_of(tensor.type().type);
-  auto bytes = tensor.bytes().subspan(i * size, size);
-  // The sign of a floating-point zero is in its last byte.
-  const bool floating = belongs(tensor.type().type, TypeClass::floating);
-  const std::byte last = floating ? bytes.back() & std::byte{0x7f} : bytes.back();
-  return last == std::byte{0} &&
-         std::all_of(bytes.begin(), bytes.end() - 1, [](std::byte b) { return b == std::byte{0}; });
-}
-
-// Indices of the elements that are not zero, one row a dimension.
-Tensor non_zero(const Tensor& tensor) {
-  const Shape& shape = tensor.type().shape;
-  const auto all = static_cast<std::size_t>(tensor.type().elements());
-  std::vector<std::size_t> found;
-  for (std::size_t i = 0; i < all; ++i)
-    if (!is_zero(tensor, i)) found.push_back(i);
-  const std::size_t rank = shape.size();
-  Tensor out(
-      TensorType{DataType::i64, {static_cast<std::int64_t>(rank), static_cast<std::int64_t>(found.size())}});
-  const auto to = out.as<std::int64_t>();
-  for (std::size_t k = 0; k < found.size(); ++k) {
-    std::size_t rest = found[k];
-    for (std::size_t d = rank; d-- > 0;) {
-      const auto extent = static_cast<std::size_t>(shape[d]);
-      to[d * found.size() + k] = static_cast<std::int64_t>(rest % extent);
-      rest /= extent;
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 Specializer::Specializer(const OnnxGraph& source, Folder& folder) : source_(source), folder_(folder) {
@@ -57,6 +25,25 @@ Specializer::Specializer(const OnnxGraph& source, Folder& folder) : source_(sour
   for (std::size_t i = 0; i < graph_.values.size(); ++i)
     now_.push_back(ValueId{static_cast<std::uint32_t>(i)});
   entered_.resize(graph_.values.size(), false);
+  find_weights();
+}
+
+void Specializer::find_weights() {
+  std::vector<bool> otherwise(graph_.values.size(), false);
+  only_weights_.resize(graph_.values.size(), false);
+  const auto note = [&](auto& self, const Node& node) -> void {
+    const bool product = node.op == "Conv" || node.op == "MatMul" || node.op == "Gemm";
+    for (std::size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.inputs[i] != no_value)
+        (product && i == 1 ? only_weights_ : otherwise)[node.inputs[i].index()] = true;
+    for (const Subgraph& body : node.subgraphs) {
+      for (const Node& inner : body.nodes) self(self, inner);
+      for (const ValueId id : body.outputs) otherwise[id.index()] = true;
+    }
+  };
+  for (const Node& node : source_.graph.nodes) note(note, node);
+  for (const ValueId id : source_.graph.outputs) otherwise[id.index()] = true;
+  for (std::size_t i = 0; i < otherwise.size(); ++i) only_weights_[i] = only_weights_[i] && !otherwise[i];
 }
 
 Result<Graph> Specializer::run(const std::vector<Shape>& shapes) {
@@ -79,17 +66,13 @@ Result<Graph> Specializer::run(const std::vector<Shape>& shapes) {
 }
 
 Result<> Specializer::enter(Node node) {
-  if (node.op == "NonZero" && graph_.is_constant(node.inputs[0])) {
-    set_constant(node.outputs[0], non_zero(*graph_.value(node.inputs[0]).constant));
-    return {};
-  }
   if (node.has(matrix_axis)) return enter_matrix_softmax(std::move(node));
   return infer(std::move(node));
 }
 
 Result<> Specializer::infer(Node node) {
-  const Operator* op = find_operator(node.op);
-  if (op == nullptr) op = find_own_operator(node.op);
+  if (needs_bounds(node)) return enter_bounded(std::move(node));
+  const Operator* op = find_any_operator(node.op);
   CARILLON_ASSERT(op != nullptr && op->infer != nullptr);
   const std::size_t before = graph_.values.size();
   Inference inference(graph_, node);
@@ -122,6 +105,12 @@ Result<> Specializer::settle(Node node) {
       node.op == "Identity" || (node.op == "Reshape" && type_of(node.inputs[0]) == type_of(node.outputs[0]));
   if (same && graph_.is_constant(node.inputs[0])) {
     graph_.value(node.outputs[0]).constant = graph_.value(node.inputs[0]).constant;
+    return {};
+  }
+  // Products may want the bytes as they are (passes/quantised.cpp).
+  if (node.op == "DequantizeLinear" && guard_ < 0 && loops_ == 0 &&
+      node.outputs[0].index() < only_weights_.size() && only_weights_[node.outputs[0].index()]) {
+    graph_.nodes.push_back(std::move(node));
     return {};
   }
   auto folded = folder_.fold(graph_, node);
@@ -167,6 +156,10 @@ Result<> Specializer::enter_matrix_softmax(Node node) {
   if (axis < 0) axis += rank;
   node.attributes.insert_or_assign("axis", Attribute{std::int64_t{-1}});
   if (axis == rank - 1) return infer(std::move(node));
+  if (is_bounded(node.inputs[0]))
+    return fail(ErrorCode::unsupported,
+                describe(node) + ": data decide the extents of its input, and before opset 13 it takes " +
+                    "several dimensions as one; export the model with opset 13 or later");
   // Extents of 1 after the axis do not matter, but it is not worth a case of its own.
   const ValueId flat = new_value(node.name + ".matrix");
   const ValueId result = new_value(node.name + ".result");

@@ -45,6 +45,7 @@ ValueId Specializer::begin(ValueId source) {
 Result<> Specializer::enter_source(const Node& node) {
   if (node.op == "If") return enter_if(node);
   if (node.op == "Loop") return enter_loop(node);
+  if (node.op == "Scan") return enter_scan(node);
   CARILLON_ASSERT(node.subgraphs.empty());
   Node copy = node;
   copy.name += suffix_;
@@ -101,6 +102,10 @@ Result<> Specializer::same(std::string name, ValueId from, ValueId to) {
 Result<> Specializer::merge(std::string name, ValueId condition, ValueId yes, ValueId no, ValueId to) {
   const bool one = graph_.is_constant(yes) && graph_.value(yes).constant == graph_.value(no).constant;
   if (yes == no || one) return same(std::move(name), yes, to);
+  if (is_bounded(yes) || is_bounded(no))
+    return fail(ErrorCode::unsupported,
+                "node '" + name + "': data decide the extents of a value that depends on a condition (" +
+                    graph_.value(is_bounded(yes) ? yes : no).name + "); both branches must give one size");
   graph_.value(to).type = type_of(yes);
   graph_.nodes.push_back(Node{.name = std::move(name),
                               .op = "Merge",
@@ -285,14 +290,161 @@ Result<> Specializer::finish_loop(const Node& node, const Unrolled& loop) {
   return {};
 }
 
-// `to` has one row for each iteration's value.
+// Element `index` of an axis.
+Result<ValueId> Specializer::pick(const std::string& name, ValueId from, std::int64_t axis,
+                                  std::int64_t index) {
+  const ValueId at = new_value(name + ".index"), to = new_value(name);
+  set_constant(at, Tensor::of_i64({}, std::span(&index, 1)));
+  Node node{.name = name, .op = "Gather", .inputs = {from, at}, .outputs = {to}};
+  node.attributes.insert_or_assign("axis", Attribute{axis});
+  if (auto ok = infer(std::move(node)); !ok) return std::unexpected(ok.error());
+  return to;
+}
+
+Result<> Specializer::enter_scan(const Node& node) {
+  const std::string name = node.name + suffix_, suffix = suffix_;
+  const std::vector<ValueId> inputs = now(node.inputs);
+  std::vector<std::vector<ValueId>> results;  // by batch entry, where it has a batch: opset 8
+  std::int64_t batch = 1;
+  const bool batched = node.integer("batched", 0) != 0;
+  for (const ValueId id : inputs) {
+    if (is_bounded(id))
+      return fail(ErrorCode::unsupported, describe(node) + ": data decide the extents of its input '" +
+                                              graph_.value(id).name +
+                                              "'; it is unrolled, so they must be known");
+    if (!batched) continue;
+    const Shape& shape = type_of(id).shape;
+    if (shape.empty() || shape[0] != type_of(inputs[0]).shape[0] || shape[0] < 1)
+      return invalid(describe(node) + ": its inputs must begin with one batch dimension");
+    batch = shape[0];
+  }
+  ++loops_;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::vector<ValueId> from = inputs;
+    const std::string entry = batched ? name + ".batch" + std::to_string(b) : name;
+    for (std::size_t i = 0; batched && i < from.size(); ++i) {
+      auto row = pick(entry + ".input" + std::to_string(i), from[i], 0, b);
+      if (!row) return std::unexpected(row.error());
+      from[i] = *row;
+    }
+    if (batched) suffix_ = suffix + "#b" + std::to_string(b);
+    auto made = scan(node, entry, std::move(from));
+    if (!made) return std::unexpected(made.error());
+    results.push_back(std::move(*made));
+  }
+  --loops_;
+  suffix_ = suffix;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == no_value) continue;
+    const std::string own = counted(name, i, node.outputs.size());
+    const ValueId to = begin(node.outputs[i]);
+    std::vector<ValueId> rows;
+    for (const auto& result : results) rows.push_back(result[i]);
+    const std::string where = describe(node) + ": output " + std::to_string(i);
+    if (auto ok = batched ? stack(where, own, rows, to) : same(own, rows[0], to); !ok) return ok;
+  }
+  return {};
+}
+
+// One run over sequences: the states at its end, and what it gave at each step, stacked.
+Result<std::vector<ValueId>> Specializer::scan(const Node& node, const std::string& name,
+                                               std::vector<ValueId> inputs) {
+  const Subgraph& body = node.subgraphs[0];
+  const std::int64_t wanted = node.integer("num_scan_inputs", 0);
+  if (wanted < 1 || wanted > static_cast<std::int64_t>(inputs.size()))
+    return invalid(describe(node) + ": num_scan_inputs is " + std::to_string(wanted) + ", of " +
+                   std::to_string(inputs.size()) + " inputs");
+  const auto sequences = static_cast<std::size_t>(wanted);
+  const std::size_t states = inputs.size() - sequences;
+  if (node.outputs.size() < states)
+    return invalid(describe(node) + ": it has " + std::to_string(node.outputs.size()) + " outputs, and " +
+                   std::to_string(states) + " states");
+  // Element i of a list, 0 where there is none.
+  const auto listed = [&](std::string_view attribute, std::size_t i, std::size_t of) -> Result<std::int64_t> {
+    const auto list = node.integers(attribute);
+    if (!list.empty() && list.size() != of)
+      return invalid(describe(node) + ": " + std::string(attribute) + " must have " + std::to_string(of) +
+                     " elements");
+    return list.empty() ? 0 : list[i];
+  };
+  std::int64_t steps = -1;
+  std::vector<std::int64_t> axes, backwards;
+  for (std::size_t k = 0; k < sequences; ++k) {
+    const Shape& shape = type_of(inputs[states + k]).shape;
+    const auto rank = static_cast<std::int64_t>(shape.size());
+    auto axis = listed("scan_input_axes", k, sequences),
+         direction = listed("scan_input_directions", k, sequences);
+    if (!axis) return std::unexpected(axis.error());
+    if (!direction) return std::unexpected(direction.error());
+    if (*axis < -rank || *axis >= rank)
+      return invalid(describe(node) + ": axis " + std::to_string(*axis) + " is out of range for " +
+                     to_text(shape));
+    axes.push_back(*axis < 0 ? *axis + rank : *axis);
+    backwards.push_back(*direction);
+    const std::int64_t extent = shape[static_cast<std::size_t>(axes.back())];
+    if (steps >= 0 && extent != steps)
+      return invalid(describe(node) + ": its sequences have " + std::to_string(steps) + " and " +
+                     std::to_string(extent) + " elements");
+    steps = extent;
+  }
+  if (steps > most_iterations)
+    return fail(ErrorCode::unsupported, describe(node) + ": it has " + std::to_string(steps) +
+                                            " steps; it is unrolled, for at most " +
+                                            std::to_string(most_iterations));
+  std::vector<std::vector<ValueId>> scans(node.outputs.size() - states);
+  const std::string suffix = suffix_;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    if (auto ok = spend(node, 1 + (body.inputs.size() + body.outputs.size()) / 16); !ok)
+      return std::unexpected(ok.error());
+    suffix_ = suffix + "#" + std::to_string(i);
+    for (std::size_t k = 0; k < states; ++k) now_[body.inputs[k].index()] = inputs[k];
+    for (std::size_t k = 0; k < sequences; ++k) {
+      auto element = pick(name + ".step" + std::to_string(i) + "." + std::to_string(k), inputs[states + k],
+                          axes[k], backwards[k] != 0 ? steps - 1 - i : i);
+      if (!element) return std::unexpected(element.error());
+      now_[body.inputs[states + k].index()] = *element;
+    }
+    if (auto ok = enter_body(body); !ok) return std::unexpected(ok.error());
+    for (std::size_t k = 0; k < states; ++k) {
+      const ValueId next = now(body.outputs[k]);
+      if (type_of(next) != type_of(inputs[k]))
+        return invalid(describe(node) + ": its state " + std::to_string(k) + " is " +
+                       type_text(type_of(inputs[k])) + " before step " + std::to_string(i) + ", but " +
+                       type_text(type_of(next)) + " after it");
+      inputs[k] = next;
+    }
+    for (std::size_t k = 0; k < scans.size(); ++k) scans[k].push_back(now(body.outputs[states + k]));
+  }
+  suffix_ = suffix;
+  std::vector<ValueId> out(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(states));
+  for (std::size_t k = 0; k < scans.size(); ++k) {
+    auto axis = listed("scan_output_axes", k, scans.size()),
+         direction = listed("scan_output_directions", k, scans.size());
+    if (!axis) return std::unexpected(axis.error());
+    if (!direction) return std::unexpected(direction.error());
+    if (*direction != 0) std::ranges::reverse(scans[k]);
+    const std::string own = name + ".scan" + std::to_string(k);
+    out.push_back(new_value(own));
+    if (auto ok =
+            stack(describe(node) + ": scan output " + std::to_string(k), own, scans[k], out.back(), *axis);
+        !ok)
+      return std::unexpected(ok.error());
+  }
+  return out;
+}
+
+// `to` has one element along a new axis for each iteration's value.
 Result<> Specializer::stack(const std::string& where, const std::string& name,
-                            std::span<const ValueId> values, ValueId to) {
+                            std::span<const ValueId> values, ValueId to, std::int64_t axis) {
   if (values.empty())
     return fail(ErrorCode::unsupported, where + " is empty: the loop runs for no iteration");
   Node all{.name = name, .op = "Concat", .outputs = {to}};
-  all.attributes.insert_or_assign("axis", Attribute{std::int64_t{0}});
-  const std::int64_t front[] = {0};
+  const auto rank = static_cast<std::int64_t>(type_of(values[0]).shape.size()) + 1;
+  if (axis < -rank || axis >= rank)
+    return invalid(where + ": axis " + std::to_string(axis) + " is out of range for " + std::to_string(rank) +
+                   " dimensions");
+  all.attributes.insert_or_assign("axis", Attribute{axis < 0 ? axis + rank : axis});
+  const std::int64_t front[] = {axis < 0 ? axis + rank : axis};
   const ValueId axes = new_value(name + ".axes");
   set_constant(axes, Tensor::of_i64({1}, front));
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "carillon/base/result.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/fold.h"
 #include "carillon/graph/onnx_import.h"
 
@@ -20,6 +21,10 @@ namespace carillon::graph {
 //
 // A loop's body is entered once an iteration, so a value of the file stands for another value of the graph
 // each time: `now_` has the present one.
+//
+// Where data decide extents (bounded.h) the graph is typed with the most that they can be, and by the side,
+// as far as that goes, with nearly the least. What is not the same is bounded. What a Shape and the like make
+// of such extents is supposed, so that the shapes that follow from it have their bounds, too.
 class Specializer {
  public:
   Specializer(const OnnxGraph& source, Folder& folder);
@@ -31,23 +36,43 @@ class Specializer {
   Result<> enter(Node node);
   Result<> infer(Node node);
   Result<> settle(Node node);
+  void find_weights();
   Result<> enter_mask(ValueId mask);
   Result<> enter_matrix_softmax(Node node);
   const TensorType& type_of(ValueId id) const { return graph_.value(id).type; }
   void set_constant(ValueId id, Tensor tensor);
   ValueId new_value(std::string name);
 
+  // specialize_bounded.cpp
+  struct Supposed {
+    std::uint64_t dimensions = 0;     // that are bounded, as bits
+    SharedTensor contents;            // with the most that all extents can be; nullptr: nobody knows
+    std::optional<TensorType> least;  // with nearly the least; nothing: nobody knows
+    SharedTensor least_contents;
+  };
+  const Supposed* supposed(ValueId id) const;
+  bool is_bounded(ValueId id) const {
+    const Supposed* known = supposed(id);
+    return known != nullptr && known->dimensions != 0;
+  }
+  bool needs_bounds(const Node& node) const;
+  Result<> enter_bounded(Node node);
+  Result<bool> decide_now(const Node& node);
+
   // specialize_control_flow.cpp
   struct Unrolled;
   Result<> enter_source(const Node& node);  // whose operands are the file's
   Result<> enter_if(const Node& node);
   Result<> enter_loop(const Node& node);
+  Result<> enter_scan(const Node& node);
+  Result<std::vector<ValueId>> scan(const Node& node, const std::string& name, std::vector<ValueId> inputs);
+  Result<ValueId> pick(const std::string& name, ValueId from, std::int64_t axis, std::int64_t index);
   Result<> enter_body(const Subgraph& body);
   Result<std::optional<std::int64_t>> trip_count(const Node& node) const;
   Result<> unroll(const Node& node, Unrolled& loop);
   Result<> finish_loop(const Node& node, const Unrolled& loop);
   Result<> stack(const std::string& where, const std::string& name, std::span<const ValueId> values,
-                 ValueId to);
+                 ValueId to, std::int64_t axis = 0);
   Result<> same(std::string name, ValueId from, ValueId to);
   Result<> merge(std::string name, ValueId condition, ValueId yes, ValueId no, ValueId to);
   Result<std::optional<bool>> condition(const Node& node, ValueId id) const;
@@ -60,13 +85,15 @@ class Specializer {
   const OnnxGraph& source_;
   Folder& folder_;
   Graph graph_;
-  std::vector<ValueId> now_;                              // by the file's values
-  std::vector<bool> entered_;                             // likewise: it has stood for a value before
-  int guard_ = -1;                                        // of what is entered now
+  std::vector<ValueId> now_;        // by the file's values
+  std::vector<bool> entered_;       // likewise: it has stood for a value before
+  std::vector<bool> only_weights_;  // likewise: products read it as weights, nobody else
+  int guard_ = -1;                  // of what is entered now
   std::map<std::tuple<ValueId, bool, int>, int> guards_;  // condition, when, parent
   int loops_ = 0;                                         // around what is entered now
   std::string suffix_;                                    // of names: which iteration
   std::size_t spent_ = 0;                                 // nodes that loops have been unrolled to
+  std::map<ValueId, Supposed> supposed_;
 };
 
 }  // namespace carillon::graph

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "carillon/base/random.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/guards.h"
 #include "carillon/graph/kernel.h"
 #include "carillon/graph/model.h"
@@ -188,6 +189,28 @@ inline Result<std::vector<SharedTensor>> run_plainly(const Graph& graph,
       continue;
     }
     if (ran != nullptr) ran->push_back(node.name);
+    if (node.op == bounded_node) {
+      BoundedNode late(graph, node);
+      std::vector<ConstView> from;
+      for (const ValueId id : node.inputs)
+        from.push_back(id == no_value
+                           ? ConstView{}
+                           : ConstView{&values[id.index()]->type(), values[id.index()]->bytes().data()});
+      std::vector<std::shared_ptr<Tensor>> room;
+      std::vector<std::byte*> to;
+      for (const ValueId id : node.outputs) {
+        room.push_back(id == no_value ? nullptr : std::make_shared<Tensor>(graph.value(id).type));
+        to.push_back(id == no_value ? nullptr : room.back()->bytes().data());
+      }
+      if (auto ok = late.run(from, to); !ok) return std::unexpected(ok.error());
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        if (to[i] == nullptr) continue;
+        auto found = std::make_shared<Tensor>(late.results()[i]);
+        std::ranges::copy(room[i]->bytes().first(found->bytes().size()), found->bytes().begin());
+        values[node.outputs[i].index()] = std::move(found);
+      }
+      continue;
+    }
     std::vector<const TensorType*> types;
     std::vector<ConstView> from;
     for (const ValueId id : node.inputs) {

@@ -76,8 +76,8 @@ std::vector<Duration> read_by_width(JsonFields& reader, const json& kernel, cons
                                              " entries, but should have at most " +
                                              std::to_string(most_widths));
   for (std::size_t i = 0; i < widths.size() && !reader.failed(); ++i)
-    out.push_back(from_ms(reader.number(widths[i], JsonFields::at(place + ".by_width_ms", i), 0,
-                                           longest_ms, "milliseconds")));
+    out.push_back(from_ms(
+        reader.number(widths[i], JsonFields::at(place + ".by_width_ms", i), 0, longest_ms, "milliseconds")));
   return out;
 }
 
@@ -106,6 +106,26 @@ ModelProfile read_model_profile(JsonFields& reader, const json& object, const st
                                          std::to_string(model.lengths.back().length) +
                                          ", but lengths should ascend");
     model.lengths.push_back(std::move(entry));
+  }
+
+  const json& sizes = reader.array(object, place, "sizes", false);
+  for (std::size_t i = 0; i < sizes.size() && !reader.failed(); ++i) {
+    const std::string here = JsonFields::at(place + ".sizes", i);
+    constexpr std::int64_t most = std::int64_t{1} << 60;
+    SizeTimes entry;
+    const json& extents = reader.array(sizes[i], here, "extents", true);
+    for (const json& extent : extents) {
+      if (!extent.is_number_integer() || extent.get<std::int64_t>() < 1) {
+        reader.wrong(here + ".extents",
+                     "is " + JsonFields::brief(extent.dump()) + ", but should be whole numbers from 1");
+        break;
+      }
+      entry.extents.push_back(extent.get<std::int64_t>());
+    }
+    entry.row.operations = static_cast<std::uint64_t>(reader.integer(sizes[i], here, "operations", 0, most));
+    entry.row.bytes = static_cast<std::uint64_t>(reader.integer(sizes[i], here, "bytes", 0, most));
+    entry.batches = read_batches(reader, sizes[i], here);
+    model.sizes.push_back(std::move(entry));
   }
 
   const json& kernels = reader.array(object, place, "kernels", false);
@@ -216,6 +236,14 @@ std::string to_json(const DeviceProfile& profile) {
       auto& lengths = object["lengths"] = nlohmann::ordered_json::array();
       for (const LengthTimes& entry : model.lengths)
         lengths.push_back({{"length", entry.length}, {"batches", batches_array(entry.batches)}});
+    }
+    if (!model.sizes.empty()) {
+      auto& sizes = object["sizes"] = nlohmann::ordered_json::array();
+      for (const SizeTimes& entry : model.sizes)
+        sizes.push_back({{"extents", entry.extents},
+                         {"operations", entry.row.operations},
+                         {"bytes", entry.row.bytes},
+                         {"batches", batches_array(entry.batches)}});
     }
     if (!model.kernels.empty()) {
       auto& kernels = object["kernels"] = nlohmann::ordered_json::array();

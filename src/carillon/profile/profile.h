@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "carillon/base/bytes.h"
+#include "carillon/base/effort.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 
@@ -35,6 +36,14 @@ struct LengthTimes {
 
   friend bool operator==(const LengthTimes&, const LengthTimes&) = default;
 };
+// Of an open model, at extents of its free dimensions beside its reference.
+struct SizeTimes {
+  std::vector<std::int64_t> extents;  // each >= 1
+  Effort row;                         // as the program that measured counts it, of one row
+  std::vector<BatchTimes> batches;    // ascending by batch, never empty
+
+  friend bool operator==(const SizeTimes&, const SizeTimes&) = default;
+};
 struct KernelTimes {
   int batch = 1;
   std::string name;
@@ -53,6 +62,7 @@ struct ModelProfile {
   Times load;
   std::vector<BatchTimes> batches;   // ascending by batch, never empty; at the middle one of `lengths`
   std::vector<LengthTimes> lengths;  // ascending; empty where the model's inputs have one shape
+  std::vector<SizeTimes> sizes;      // empty where the model is not open
   std::vector<KernelTimes> kernels;  // optional: in the order of the plan, by length and batch
 
   // Mean time of a batch of `batch` >= 1; on the line between (beyond: through the last two of) the sizes
@@ -70,6 +80,8 @@ struct ModelProfile {
 //                "batches": [{"batch": 1, "p50_ms": 40.2, "p99_ms": 43.0, "mean_ms": 40.5, "min_ms": 39.9,
 //                             "max_ms": 43.1, "n": 100}],
 //                "lengths": [{"length": 16, "batches": [{"batch": 1, ...}]}],
+//                 "sizes": [{"extents": [16], "operations": 25000000, "bytes": 180000,
+//                            "batches": [{"batch": 1, ...}]}],
 //                "kernels": [{"batch": 1, "length": 16, "name": "conv1 jit", "mean_ms": 0.5, "parts": 32,
 //                             "by_width_ms": [0.9, 0.5]}]}]}
 struct DeviceProfile {

@@ -109,6 +109,7 @@ DeviceProfile sample() {
                       .load = t,
                       .batches = {{1, t}, {2, u}},
                       .lengths = {{16, {{1, t}}}, {64, {{1, t}, {2, u}}}},
+                      .sizes = {{{16, 32}, {.operations = 1000, .bytes = 70}, {{1, t}, {2, u}}}},
                       .kernels = {{1, "conv", 7us},
                                   {.batch = 2,
                                    .name = "conv",
@@ -177,6 +178,9 @@ TEST(Profile, ErrorsSayWhereAndWhatWouldBeRight) {
       {with(load, batch + "," + batch), "should ascend"},
       {with(load, batch + R"(], "lengths": [{"length": 0, "batches": [)" + batch + "]}"), "length: is 0"},
       {with(load, batch + R"(], "lengths": [{"length": 8, "batches": []})"), "lengths[0].batches: is empty"},
+      {with(load, batch + R"(], "sizes": [{"extents": [0], "operations": 1, "bytes": 1, "batches": [)" +
+                      batch + "]}"),
+       "sizes[0].extents: is 0, but should be whole numbers from 1"},
       {with(load, R"({"batch": 1.5, "p50_ms": 1, "p99_ms": 2})"), "whole number"},
       {with(load, R"({"batch": 1, "p50_ms": "1", "p99_ms": 2})"), "should be milliseconds"},
       {with(load, R"({"batch": 1, "p50_ms": 1, "p99_ms": 2, "mean_ms": 9, "max_ms": 3})"), "mean outside"},
@@ -216,7 +220,8 @@ TEST(Profile, KernelsOfOldFilesHaveOnePartAndNoWidths) {
       {start + R"("by_width_ms": [0.5, null, 0.2]})", "by_width_ms[1]: is null, but should be milliseconds"},
       {start + R"("by_width_ms": [0.5, -0.1]})", "by_width_ms[1]: is -0.1"},
       {start + R"("by_width_ms": [1e300]})", "by_width_ms[0]: is 1e+300"},
-      {start + R"("by_width_ms": [)" + many + "]}", "by_width_ms: has 4097 entries, but should have at most 4096"},
+      {start + R"("by_width_ms": [)" + many + "]}",
+       "by_width_ms: has 4097 entries, but should have at most 4096"},
   };
   for (const auto& row : rows) {
     const auto read = parse_profile(with(row.kernel), "f");

@@ -11,6 +11,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/graph/model.h"
+#include "carillon/repository/ensemble.h"
 
 namespace carillon::repository {
 
@@ -22,6 +23,13 @@ inline constexpr std::int64_t largest_length = 1 << 20;
 inline constexpr std::size_t most_plans = 512;  // batch sizes times lengths
 
 inline constexpr std::string_view default_file = "model.onnx";
+
+// The names of an output's classes, by output.
+using Labels = std::map<std::string, std::vector<std::string>>;
+
+struct SequenceBatching;  // sequence_batching.h
+struct QueuePolicies;     // queue_policies.h
+struct Warmup;            // warmup.h
 
 // What `config.pbtxt` says of a model, or what its ONNX file implies where there is none (Triton's layout and
 // names).
@@ -43,7 +51,12 @@ struct ModelConfig {
   std::string serialized;          // the inference.ModelConfig message, completed, for the config endpoints
   // By output: the file of its classes' names (label_filename), and, once it was read, these.
   std::map<std::string, std::string> label_files;
-  std::shared_ptr<const std::map<std::string, std::vector<std::string>>> labels;
+  std::shared_ptr<const Labels> labels;
+  std::vector<EnsembleStep> steps;                   // of an ensemble, which has no file; of all others empty
+  std::shared_ptr<const SequenceBatching> sequence;  // null: a request has nothing to do with those before it
+  std::shared_ptr<const QueuePolicies> queue;        // null: the server's own
+  std::shared_ptr<const std::vector<Warmup>> warmup;  // null: none
+  bool decoupled = false;                             // served over streams alone
   std::vector<std::string> ignored;  // fields that the file sets and we do not heed, in words
   // Neither a batch size nor inputs are given: whether the model batches is for its file to say (it does if
   // it cannot be imported without a batch), and complete_config() sets max_batch_size.

@@ -2,8 +2,11 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/repository/config.h"
+#include "carillon/repository/config_text.h"
 #include "carillon/repository/config_types.h"
+#include "carillon/repository/sequence_batching.h"
 
 namespace carillon::repository {
 namespace {
@@ -47,7 +50,8 @@ const TensorSpec* find(const std::vector<TensorSpec>& specs, std::string_view na
 bool fits(const TensorSpec& config, const TensorSpec& file) {
   return config.type == file.type &&
          std::ranges::equal(config.shape, file.shape, [](std::int64_t wanted, std::int64_t there) {
-           return wanted == -1 || wanted == there || there == graph::computed_dimension;
+           return wanted == -1 || wanted == there || there == graph::computed_dimension ||
+                  graph::is_bounded(there);
          });
 }
 
@@ -88,6 +92,14 @@ void write_tensors(const std::vector<TensorSpec>& specs, bool batched, List& lis
       if (was.name() == spec.name) tensor = was;
     write_tensor(spec, batched, tensor);
   }
+}
+
+// Whether it is an input that the server gives, not the client.
+bool of_sequence(const ModelConfig& config, const std::string& input) {
+  if (config.sequence == nullptr) return false;
+  const auto is_it = [&](const auto& each) { return each.input == input; };
+  return std::ranges::any_of(config.sequence->controls, is_it) ||
+         std::ranges::any_of(config.sequence->states, is_it);
 }
 
 // That the mask, where there is one, is an input that can be made and padded.
@@ -144,14 +156,16 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
   if (auto ok = agree(config.outputs, model.outputs(), "output"); !ok) return std::unexpected(ok.error());
   if (!config.inputs.empty())
     for (const TensorSpec& input : model.inputs())
-      if (find(config.inputs, input.name) == nullptr)
+      if (find(config.inputs, input.name) == nullptr && !of_sequence(config, input.name))
         return invalid("the file's input '" + input.name + "' " + described(input) +
                        " is missing from the config, which has " + names_of(config.inputs));
-  if (!config.outputs.empty() && config.outputs.size() < model.outputs().size())
+  if (!config.outputs.empty() && config.outputs.size() < model.outputs().size() && config.sequence == nullptr)
     config.ignored.push_back("outputs that the config leaves out are served as well: the file has " +
                              names_of(model.outputs()));
   config.inputs = model.inputs();
   config.outputs = model.outputs();
+  if (config.sequence != nullptr)
+    if (auto ok = complete_sequence(*config.sequence, config); !ok) return std::unexpected(ok.error());
   if (auto ok = check_mask(config); !ok) return std::unexpected(ok.error());
   if (config.lengths.size() * config.batch_sizes.size() > most_plans)
     return invalid(std::to_string(config.batch_sizes.size()) + " batch sizes at " +
@@ -173,12 +187,12 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
     message.mutable_version_policy()->mutable_latest()->set_num_versions(1);
   write_tensors(config.inputs, batched, *message.mutable_input());
   write_tensors(config.outputs, batched, *message.mutable_output());
-  if (batched) {
+  if (batched && config.sequence == nullptr) {
     auto& preferred = *message.mutable_dynamic_batching()->mutable_preferred_batch_size();
     preferred.Clear();
     for (const int size : config.batch_sizes) preferred.Add(size);
   }
-  config.serialized = message.SerializeAsString();
+  config.serialized = bytes_of(message);
   return config;
 }
 

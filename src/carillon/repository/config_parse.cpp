@@ -6,13 +6,13 @@
 #include <string>
 #include <utility>
 
-#include <google/protobuf/io/tokenizer.h>
-#include <google/protobuf/text_format.h>
-#include <google/protobuf/util/json_util.h>
-
 #include "carillon/graph/text.h"
 #include "carillon/repository/config.h"
+#include "carillon/repository/config_text.h"
 #include "carillon/repository/config_types.h"
+#include "carillon/repository/queue_policies.h"
+#include "carillon/repository/sequence_batching.h"
+#include "carillon/repository/warmup.h"
 
 namespace carillon::repository {
 namespace {
@@ -21,7 +21,6 @@ using graph::batch_dimension;
 using graph::DataType;
 using graph::element_count;
 using graph::is_text;
-using graph::is_utf8;
 using graph::kserve_name;
 using graph::Shape;
 using graph::TensorSpec;
@@ -30,7 +29,6 @@ using inference::ModelInstanceGroup;
 using std::to_string;
 using Message = inference::ModelConfig;
 
-constexpr int deepest_config = 32;         // nested messages; the schema has 6 levels
 constexpr std::size_t notes_at_most = 50;  // of one config
 constexpr double shortest_slo_ms = 1e-3;
 constexpr double longest_slo_ms = 24.0 * 3600 * 1000;
@@ -42,8 +40,6 @@ struct Words {
 
 // What changes a model's meaning, so that serving it without would be wrong.
 constexpr Words unsupported_fields[] = {
-    {"ensemble_scheduling", "ensembles are not supported; serve the steps as models, and call them in turn"},
-    {"sequence_batching", "sequence batching keeps state between requests, which is not supported"},
     {"batch_input", "batch_input is not supported; only the request's own inputs reach the model"},
     {"batch_output", "batch_output is not supported; outputs are split by row"},
 };
@@ -52,105 +48,21 @@ constexpr Words ignored_fields[] = {
     {"optimization", "every graph is optimised in the same way"},
     {"cc_model_filenames", "default_model_filename serves all devices"},
     {"metric_tags", "metrics carry the model's name and version"},
-    {"model_warmup", "models are not warmed up with given data"},
     {"model_operations", "no operator libraries are loaded"},
     {"model_repository_agents", "there are no repository agents"},
-    {"response_cache", "answers are not cached"},
     {"model_metrics", "the metrics are the same for all models"},
     {"runtime", "there is one runtime"},
 };
 
-class Collector final : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, int column, const std::string& message) override {
-    if (error.empty()) error = place(line, column) + message;
-  }
-  void AddWarning(int line, int column, const std::string& message) override {
-    ++seen;
-    if (warnings.size() < notes_at_most) warnings.push_back(place(line, column) + message);
-  }
-  std::string error;
-  std::vector<std::string> warnings;
-  std::size_t seen = 0;
-
- private:
-  static std::string place(int line, int column) {
-    if (line < 0) return "";
-    return "line " + to_string(line + 1) + ", column " + to_string(column + 1) + ": ";
-  }
-};
-
-// Why the text is nested too deep to be a config, or 0: the parser skips unknown messages by recursion.
-int line_too_deep(std::string_view text) {
-  int line = 1;
-  int depth = 0;
-  char quote = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\n') {
-      ++line;
-      quote = 0;  // strings end with their line
-    } else if (quote != 0) {
-      if (c == '\\')
-        ++i;
-      else if (c == quote)
-        quote = 0;
-    } else if (c == '"' || c == '\'') {
-      quote = c;
-    } else if (c == '#') {
-      while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
-    } else if (c == '{' || c == '<' || c == '[') {
-      if (++depth > deepest_config) return line;
-    } else if (c == '}' || c == '>' || c == ']') {
-      depth = std::max(0, depth - 1);
-    }
-  }
-  return 0;
-}
-
-// That all strings, however deep, are UTF-8: the text format's escapes can make others. Depth is bounded by
-// line_too_deep().
-Result<> check_strings(const google::protobuf::Message& message) {
-  using google::protobuf::FieldDescriptor;
-  std::vector<const FieldDescriptor*> set;
-  const auto* reflection = message.GetReflection();
-  reflection->ListFields(message, &set);
-  for (const FieldDescriptor* field : set) {
-    const int count = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
-    for (int i = 0; i < count; ++i) {
-      if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
-        std::string scratch;
-        const std::string& text = field->is_repeated()
-                                      ? reflection->GetRepeatedStringReference(message, field, i, &scratch)
-                                      : reflection->GetStringReference(message, field, &scratch);
-        if (!is_utf8(text)) return invalid(field->name() + " holds bytes that are not UTF-8");
-      } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        const auto& inner = field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
-                                                 : reflection->GetMessage(message, field);
-        if (auto ok = check_strings(inner); !ok) return ok;
-      }
-    }
-  }
+// What an ensemble cannot say, as it has no file and no instance of its own.
+Result<> check_ensemble_fields(const Message& message) {
+  if (!message.platform().empty() && message.platform() != "ensemble")
+    return invalid("platform is '" + message.platform() + "', but ensembles have 'ensemble', or none");
+  if (!message.backend().empty())
+    return invalid("backend is '" + message.backend() + "', but ensembles have none");
+  if (message.instance_group_size() > 0)
+    return invalid("instance_group: an ensemble has no instances; its steps' models have");
   return {};
-}
-
-Result<Message> parse_text(std::string_view text, std::vector<std::string>& ignored) {
-  if (const int line = line_too_deep(text); line != 0)
-    return invalid("line " + to_string(line) + ": messages nested deeper than " + to_string(deepest_config));
-  Message message;
-  Collector collector;
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&collector);
-  parser.AllowUnknownField(true);
-  parser.SetRecursionLimit(deepest_config);
-  if (!parser.ParseFromString(std::string(text), &message))
-    return invalid(collector.error.empty() ? "not a model config in protobuf text format" : collector.error);
-  for (std::string& warning : collector.warnings) ignored.push_back(std::move(warning));
-  if (collector.seen > collector.warnings.size())
-    ignored.push_back("and " + to_string(collector.seen - collector.warnings.size()) +
-                      " unknown fields more");
-  if (auto ok = check_strings(message); !ok) return std::unexpected(ok.error());
-  return message;
 }
 
 // The fields that are set, by what we do about them.
@@ -163,10 +75,9 @@ Result<> check_fields(const Message& message, std::vector<std::string>& ignored)
     for (const Words& words : ignored_fields)
       if (field->name() == words.field) ignored.push_back(field->name() + ": " + std::string(words.text));
   }
-  if (message.model_transaction_policy().decoupled())
-    return fail(
-        ErrorCode::unsupported,
-        "model_transaction_policy: decoupled models (none or many answers a request) are not supported");
+  if (message.has_ensemble_scheduling()) return check_ensemble_fields(message);
+  if (message.platform() == "ensemble")
+    return invalid("platform is 'ensemble', but ensemble_scheduling, which says its steps, is missing");
   if (!message.platform().empty() && message.platform() != "onnxruntime_onnx")
     return fail(ErrorCode::unsupported,
                 "platform '" + message.platform() +
@@ -269,10 +180,9 @@ Result<> read_batching(const Message& message, ModelConfig& config) {
   ignore(batching.max_queue_delay_microseconds() != 0,
          "max_queue_delay_microseconds: how long a request waits follows from its deadline");
   ignore(batching.preserve_ordering(), "preserve_ordering: answers come as they are ready");
-  ignore(batching.priority_levels() != 0 || batching.default_priority_level() != 0,
-         "priority_levels: priority 1 is real-time, larger ones are normal, the smaller first on a tie");
-  ignore(batching.has_default_queue_policy() || batching.priority_queue_policy_size() > 0,
-         "queue policies: every deadline is heeded; parameter slo_ms sets the model's own");
+  auto policies = read_queue_policies(batching, config.ignored);
+  if (!policies) return std::unexpected(policies.error());
+  if (*policies) config.queue = std::make_shared<const QueuePolicies>(**std::move(policies));
   return {};
 }
 
@@ -359,8 +269,18 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
                    " needs parameter lengths, which says to which extents requests are padded");
   std::size_t told = 0;
   for (const std::string& key : others)
-    if (++told <= notes_at_most) config.ignored.push_back("parameter '" + key + "': not known here");
+    if (++told <= notes_at_most)
+      config.ignored.push_back(
+          "parameter '" + key +
+          "': not known here; known are slo_ms, class, precision, engine, lengths, padding and "
+          "mask");
   return {};
+}
+
+// What matters only where it is set to something.
+void read_switches(const Message& message, ModelConfig& config) {
+  config.decoupled = message.model_transaction_policy().decoupled();
+  if (message.response_cache().enable()) config.ignored.push_back("response_cache: answers are not cached");
 }
 
 void read_instances(const Message& message, ModelConfig& config) {
@@ -370,7 +290,8 @@ void read_instances(const Message& message, ModelConfig& config) {
                                ": a model has one copy a device, and runs as often as the scheduler wants");
     if (group.kind() == ModelInstanceGroup::KIND_GPU || group.gpus_size() > 0)
       config.ignored.push_back(
-          "instance_group: KIND_GPU: models run on the device that the server was started with");
+          "instance_group: KIND_GPU: not available; the model runs on the device that the server was started "
+          "with");
     if (group.has_rate_limiter())
       config.ignored.push_back("instance_group: rate_limiter: the scheduler knows what the device can do");
     if (group.profile_size() > 0 || group.passive() || group.secondary_devices_size() > 0 ||
@@ -424,6 +345,46 @@ Result<> read_names(const Message& message, std::string_view folder, ModelConfig
   return {};
 }
 
+Result<> read_warmups(const Message& message, ModelConfig& config) {
+  if (message.model_warmup_size() == 0) return {};
+  if (message.has_ensemble_scheduling())
+    return invalid("model_warmup: an ensemble has nothing to warm up; its steps' models have");
+  auto warmups = read_warmup(message);
+  if (!warmups) return std::unexpected(warmups.error());
+  config.warmup = std::make_shared<const std::vector<Warmup>>(std::move(*warmups));
+  return {};
+}
+
+Result<> read_sequence(const Message& message, ModelConfig& config) {
+  if (!message.has_sequence_batching()) return {};
+  auto sequence = read_sequence_batching(message.sequence_batching(), config.ignored);
+  if (!sequence) return std::unexpected(sequence.error());
+  for (SequenceBatching::State& state : sequence->states)
+    state.shown = std::ranges::find(config.outputs, state.output, &TensorSpec::name) != config.outputs.end();
+  config.sequence = std::make_shared<const SequenceBatching>(std::move(*sequence));
+  return {};
+}
+
+// What there is to know of an ensemble without its steps' models.
+Result<> read_ensemble(Message& message, ModelConfig& config) {
+  auto steps = read_steps(message.ensemble_scheduling(), config.inputs, config.outputs);
+  if (!steps) return std::unexpected(steps.error());
+  config.steps = std::move(*steps);
+  config.batch_from_file = false;
+  if (message.ensemble_scheduling().max_inflight_requests() > 0)
+    config.ignored.emplace_back(
+        "ensemble_scheduling: max_inflight_requests: requests are refused where they would be late");
+  if (!config.engine.empty() || !config.lengths.empty() || config.precision != "f32" ||
+      !message.default_model_filename().empty())
+    config.ignored.emplace_back(
+        "parameters engine, lengths and precision and default_model_filename: they are of models, and an "
+        "ensemble has none of its own");
+  message.set_platform("ensemble");
+  if (message.version_policy().policy_choice_case() == inference::ModelVersionPolicy::POLICY_CHOICE_NOT_SET)
+    message.mutable_version_policy()->mutable_latest()->set_num_versions(1);
+  return {};
+}
+
 }  // namespace
 
 std::vector<int> default_batch_sizes(int max_batch_size) {
@@ -435,37 +396,25 @@ std::vector<int> default_batch_sizes(int max_batch_size) {
 Result<ConfigFile> parse_config(std::string_view text, std::string_view folder) {
   ConfigFile out;
   ModelConfig& config = out.config;
-  auto message = parse_text(text, config.ignored);
+  auto message = message_of(text);
   if (!message) return std::unexpected(message.error());
   if (auto ok = check_fields(*message, config.ignored); !ok) return std::unexpected(ok.error());
   if (auto ok = read_names(*message, folder, config); !ok) return std::unexpected(ok.error());
   if (auto ok = read_batching(*message, config); !ok) return std::unexpected(ok.error());
   if (auto ok = read_tensors(*message, config); !ok) return std::unexpected(ok.error());
   if (auto ok = read_parameters(*message, config); !ok) return std::unexpected(ok.error());
+  if (auto ok = read_sequence(*message, config); !ok) return std::unexpected(ok.error());
   read_instances(*message, config);
+  read_switches(*message, config);
+  if (auto ok = read_warmups(*message, config); !ok) return std::unexpected(ok.error());
   auto versions = read_versions(*message);
   if (!versions) return std::unexpected(versions.error());
   out.versions = std::move(*versions);
+  if (message->has_ensemble_scheduling())
+    if (auto ok = read_ensemble(*message, config); !ok) return std::unexpected(ok.error());
   message->set_name(std::string(folder));
-  config.serialized = message->SerializeAsString();
+  config.serialized = bytes_of(*message);
   return out;
-}
-
-Result<std::string> config_from_json(std::string_view json) {
-  constexpr std::size_t largest = 1 << 20;
-  if (json.size() > largest)
-    return invalid("the config has " + to_string(json.size()) + " bytes; at most " + to_string(largest));
-  // protobuf's parser goes as deep as the text does.
-  if (const int line = line_too_deep(json); line != 0)
-    return invalid("the config is nested deeper than " + to_string(deepest_config) + " messages");
-  Message message;
-  const auto status = google::protobuf::util::JsonStringToMessage(std::string(json), &message);
-  if (!status.ok())
-    return invalid("the config is not an inference.ModelConfig in JSON: " + std::string(status.message()));
-  std::string text;
-  if (!google::protobuf::TextFormat::PrintToString(message, &text))
-    return invalid("the config cannot be written as text");
-  return text;
 }
 
 }  // namespace carillon::repository

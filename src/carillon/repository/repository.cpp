@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <functional>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -14,6 +15,8 @@
 
 #include "carillon/graph/text.h"
 #include "carillon/repository/config.h"
+#include "carillon/repository/sequence_batching.h"
+#include "carillon/repository/warmup.h"
 
 namespace carillon::repository {
 namespace {
@@ -38,7 +41,8 @@ std::string escaped(std::string_view name) {
   return out;
 }
 
-// That `path` is there, and that links do not lead it out of `root` (canonical).
+// That `path` is there, and that links do not lead it out of `root` (canonical; empty: they may lead
+// anywhere).
 Result<> check_inside(const fs::path& path, const fs::path& root) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
@@ -50,7 +54,7 @@ Result<> check_inside(const fs::path& path, const fs::path& root) {
   const auto [in_root, in_real] = std::ranges::mismatch(root, real);
   if (in_root != root.end())
     return invalid(path.string() + " is a symbolic link that leads out of the repository, to " +
-                   real.string());
+                   real.string() + "; such links are followed with --follow-links");
   return {};
 }
 
@@ -184,11 +188,14 @@ Result<fs::path> find_file(const fs::path& folder, const std::string& name, cons
 
 // The files that label_filename names, in the model's folder: a line for each class.
 Result<> read_labels(const fs::path& folder, const fs::path& root, ModelConfig& config) {
-  std::map<std::string, std::vector<std::string>> labels;
+  Labels labels;
   for (const auto& [output, name] : config.label_files) {
     const std::string where = "output '" + output + "': label_filename";
     if (fs::path(name).is_absolute() || name.find('\0') != std::string::npos)
       return invalid(where + ": '" + escaped(name) + "' must be a file in the model's folder");
+    // Whatever links may do: one step up is the repository.
+    if (std::ranges::count(fs::path(name).lexically_normal(), fs::path("..")) > 1)
+      return invalid(where + ": '" + escaped(name) + "' leads out of the repository");
     const auto text = read_text(folder / name, root, largest_labels);
     if (!text) return in_context(where, text.error());
     std::vector<std::string>& lines = labels[output];
@@ -198,9 +205,39 @@ Result<> read_labels(const fs::path& folder, const fs::path& root, ModelConfig& 
       lines.push_back(std::move(line));
     }
   }
-  if (!labels.empty())
-    config.labels =
-        std::make_shared<const std::map<std::string, std::vector<std::string>>>(std::move(labels));
+  if (!labels.empty()) config.labels = std::make_shared<const Labels>(std::move(labels));
+  return {};
+}
+
+// The files that initial states of sequences are in.
+Result<> read_initial_states(const fs::path& folder, const fs::path& root, ModelConfig& config) {
+  if (config.sequence == nullptr) return {};
+  SequenceBatching sequence = *config.sequence;
+  for (SequenceBatching::State& state : sequence.states) {
+    if (state.file.empty()) continue;
+    const auto text = read_text(folder / initial_state_folder / state.file, root, largest_initial_state);
+    if (!text) return in_context("sequence_batching: state '" + state.input + "': data_file", text.error());
+    const auto bytes = std::as_bytes(std::span(*text));
+    state.initial.assign(bytes.begin(), bytes.end());
+  }
+  config.sequence = std::make_shared<const SequenceBatching>(std::move(sequence));
+  return {};
+}
+
+// The files that warm-up data are in.
+Result<> read_warmup_files(const fs::path& folder, const fs::path& root, ModelConfig& config) {
+  if (config.warmup == nullptr) return {};
+  std::vector<Warmup> warmups = *config.warmup;
+  for (Warmup& warmup : warmups)
+    for (Warmup::Input& input : warmup.inputs) {
+      if (input.data != Warmup::Input::Data::file) continue;
+      const auto text = read_text(folder / warmup_folder / input.file, root, largest_warmup_file);
+      if (!text)
+        return in_context("model_warmup '" + warmup.name + "': input '" + input.name + "'", text.error());
+      const auto bytes = std::as_bytes(std::span(*text));
+      input.bytes.assign(bytes.begin(), bytes.end());
+    }
+  config.warmup = std::make_shared<const std::vector<Warmup>>(std::move(warmups));
   return {};
 }
 
@@ -209,7 +246,8 @@ Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, 
                                const std::optional<std::string>& config,
                                std::vector<ModelVersion>& versions) {
   if (auto ok = check_inside(folder, root); !ok) return std::unexpected(ok.error());
-  const fs::path config_path = config ? fs::path("the given config") : folder / "config.pbtxt";
+  const fs::path config_path =
+      config ? fs::path("the config given for model '" + name + "'") : folder / "config.pbtxt";
   const auto text = config ? Result<std::string>(*config) : read_config_text(config_path, root);
   if (!text) return std::unexpected(text.error());
   auto parsed = parse_config(*text, name);
@@ -220,18 +258,30 @@ Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, 
   for (const fs::path& each : *folders)
     if (const std::int64_t version = version_of(each.filename().string()); version != 0)
       there.insert(version);
+  const bool ensemble = !parsed->config.steps.empty();
+  if (ensemble && there.empty()) there.insert(1);  // it has no file that would need a folder
   const auto selected = select(parsed->versions, there, folder);
   if (!selected) return std::unexpected(selected.error());
   for (const std::int64_t version : *selected) {
+    if (ensemble) {
+      versions.push_back({version, {}});
+      continue;
+    }
     const auto file = find_file(folder / std::to_string(version), parsed->config.file, root);
     if (!file) return std::unexpected(file.error());
     versions.push_back({version, *file});
   }
-  if (auto read = read_labels(folder, root, parsed->config); !read) return std::unexpected(read.error());
+  if (auto read = read_labels(folder, root, parsed->config); !read)
+    return in_context(config_path.string(), read.error());
+  if (auto read = read_initial_states(folder, root, parsed->config); !read)
+    return in_context(config_path.string(), read.error());
+  if (auto read = read_warmup_files(folder, root, parsed->config); !read)
+    return in_context(config_path.string(), read.error());
   return std::move(parsed->config);
 }
 
-Result<fs::path> root_of(const fs::path& directory) {
+// What links must not lead out of: see check_inside().
+Result<fs::path> root_of(const fs::path& directory, const ReadOptions& options) {
   std::error_code error;
   fs::path root = fs::canonical(directory, error);
   if (error)
@@ -241,7 +291,7 @@ Result<fs::path> root_of(const fs::path& directory) {
   if (!fs::is_directory(root, error))
     return invalid("model repository '" + directory.string() +
                    "' is not a directory; it is one with a folder for each model");
-  return root;
+  return options.follow_links ? fs::path() : root;
 }
 
 RepositoryEntry entry_of(const fs::path& folder, const fs::path& root,
@@ -261,8 +311,8 @@ RepositoryEntry entry_of(const fs::path& folder, const fs::path& root,
 
 }  // namespace
 
-Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory) {
-  const auto root = root_of(directory);
+Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory, const ReadOptions& options) {
+  const auto root = root_of(directory, options);
   if (!root) return std::unexpected(root.error());
   const auto folders = folders_in(directory);
   if (!folders) return in_context("model repository", folders.error());
@@ -276,8 +326,8 @@ Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory) 
 }
 
 Result<RepositoryEntry> read_entry(const fs::path& directory, const std::string& name,
-                                   const std::optional<std::string>& config) {
-  const auto root = root_of(directory);
+                                   const std::optional<std::string>& config, const ReadOptions& options) {
+  const auto root = root_of(directory, options);
   if (!root) return std::unexpected(root.error());
   const fs::path folder = directory / name;
   std::error_code error;
@@ -297,7 +347,17 @@ std::string stamp_of(const RepositoryEntry& entry, const ModelVersion& version) 
     if (entry.config->labels != nullptr)
       for (const auto& [output, labels] : *entry.config->labels)
         for (const std::string& label : labels) out += "|" + label;
+    const auto add = [&](const std::vector<std::byte>& data) {
+      const std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
+      out += "|" + std::to_string(std::hash<std::string_view>{}(text));
+    };
+    if (entry.config->sequence != nullptr)
+      for (const SequenceBatching::State& state : entry.config->sequence->states) add(state.initial);
+    if (entry.config->warmup != nullptr)
+      for (const Warmup& warmup : *entry.config->warmup)
+        for (const Warmup::Input& input : warmup.inputs) add(input.bytes);
   }
+  if (version.file.empty()) return out;  // an ensemble
   std::vector<std::string> files;
   std::error_code error;
   for (fs::directory_iterator at(version.file.parent_path(), error), end; !error && at != end;

@@ -14,7 +14,7 @@ namespace carillon::repository {
 // Versions of one model found in its folder, as version_policy (latest 1 by default) selects them.
 struct ModelVersion {
   std::int64_t version = 1;
-  std::filesystem::path file;
+  std::filesystem::path file;  // empty: an ensemble has none
 };
 
 struct RepositoryEntry {
@@ -24,20 +24,28 @@ struct RepositoryEntry {
   std::vector<ModelVersion> versions;  // ascending; empty only where config holds an error
 };
 
+struct ReadOptions {
+  // Symbolic links may lead out of the repository. Names never do.
+  bool follow_links = false;
+};
+
 // Reads DIR/<model>/[config.pbtxt] and DIR/<model>/<version>/model.onnx (or OpenVINO's model.xml with
 // model.bin) for every model, in name order. One bad model does not spoil the others: its entry holds the
-// error. An error of the whole: DIR cannot be read. Names of models and files, and symbolic links, never lead
-// outside DIR. Plain files in DIR, hidden folders and folders of a model that are not named by a positive
-// integer are passed over.
-Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path& directory);
+// error. An error of the whole: DIR cannot be read. Names of models and files never lead outside DIR, and
+// symbolic links only where the options say so. Plain files in DIR, hidden folders and folders of a model
+// that are not named by a positive integer are passed over.
+Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path& directory,
+                                                     const ReadOptions& options = {});
 
 // The entry of one model, as read_repository() has it. `config`: text to take for its config.pbtxt; none:
 // what the folder has. Errors: DIR cannot be read; not_found: there is no such folder, whose name must be the
 // model's. What is wrong with the model itself the entry holds.
 Result<RepositoryEntry> read_entry(const std::filesystem::path& directory, const std::string& name,
-                                   const std::optional<std::string>& config = std::nullopt);
+                                   const std::optional<std::string>& config = std::nullopt,
+                                   const ReadOptions& options = {});
 
-// What a version is made of, in a text that changes when any of it does: the config, labels, and names, sizes
+// What a version is made of, in a text that changes when any of it does: the config, labels, other files
+// that the config names, and names, sizes
 // and times of all files in the version's folder (of 10,000 at most).
 std::string stamp_of(const RepositoryEntry& entry, const ModelVersion& version);
 

@@ -691,7 +691,7 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
   Device& d = devices_[id.index()];
   Model& m = models_[flight.model.index()];
   const bool success = done.status == ActionStatus::success, current = flight.version == m.version;
-  const bool ran = success || done.status == ActionStatus::failed;
+  const bool ran = success || done.status == ActionStatus::failed || done.status == ActionStatus::stopped;
   if (flight.cls == Class::real_time) {
     const auto found =
         std::ranges::find_if(d.flying, [&](std::uint32_t each) { return flights_[each].id == flight.id; });

@@ -19,8 +19,9 @@ void Fleet::model_changed(const ModelChanged& change, TimePoint now, Actions& ou
     models_.emplace_back();
     placement_.add_model(change.info->batches.front().exec);
     pressing_.add_model();
-    all_pages_ += change.info->pages;
+    if (has_weights(change.model)) all_pages_ += change.info->pages;
   }
+  if (mirror_.home(change.model) != change.model) return;
   find_scarce();
   if (change.info && change.info->pages > 0)
     for (std::size_t i = 0; i < devices_.size(); ++i)
@@ -31,6 +32,11 @@ void Fleet::model_changed(const ModelChanged& change, TimePoint now, Actions& ou
 void Fleet::renew_model(const ModelChanged& change, TimePoint now) {
   const ModelId model = change.model;
   Model& m = models_[model.index()];
+  if (mirror_.home(model) != model) {
+    set_waiting(model, {});
+    mirror_.model_changed(change);
+    return;
+  }
   if (served(model)) all_pages_ -= pages(model);
   for (std::size_t i = 0; scarce_ && i < devices_.size(); ++i) {
     const DeviceId id{static_cast<std::uint32_t>(i)};
@@ -62,7 +68,7 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
   std::vector<ModelId> copies;
   for (std::uint32_t i = 0; id.index() < device_count() && i < models_.size(); ++i) {
     const Residence there = mirror_.residence(id, ModelId{i});
-    if (pages(ModelId{i}) > 0 && (there == Residence::loaded || there == Residence::loading))
+    if (has_weights(ModelId{i}) && (there == Residence::loaded || there == Residence::loading))
       copies.push_back(ModelId{i});
   }
   std::vector<Flight> lost;
@@ -137,9 +143,9 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
                 .unloadable = {},
                 .margins = sent->margins,
                 .estimates = sent->other_estimates};
-  if (sent->copy_lost) left(sent->model, sent->device, now);
+  if (sent->copy_lost) left(mirror_.home(sent->model), sent->device, now);
   if (done.status == ActionStatus::success && scarce_ && !sent->outdated && pages(sent->model) > 0)
-    placement_.served(sent->model, report.flight->requests.size(), done.duration, now);
+    placement_.served(mirror_.home(sent->model), report.flight->requests.size(), done.duration, now);
   if (!wanted_.empty()) load_next(sent->device, now, out);  // it may be evicted now
   return report;
 }

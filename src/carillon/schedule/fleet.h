@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,8 @@ class Fleet {
   std::size_t model_count() const { return models_.size(); }
   const ModelInfo& model(ModelId id) const { return mirror_.model(id); }
   bool served(ModelId id) const { return mirror_.served(id); }
+  // All that run with the same weights as it (ModelInfo::weights_of).
+  std::span<const ModelId> family(ModelId id) const { return mirror_.family(id); }
   // Why nobody should wait for a model that want() says is not to be had.
   Reason why_not(ModelId id) const { return served(id) ? Reason::no_device : Reason::no_model; }
 
@@ -139,7 +142,7 @@ class Fleet {
   struct Report {
     std::optional<Flight> flight;
     std::optional<std::pair<DeviceId, ModelId>> loaded;
-    // A LOAD failed for good: nobody should wait for this model.
+    // A LOAD failed for good: nobody should wait for this model's family.
     std::optional<ModelId> unloadable;
     bool margins = false;    // environment() is another now
     bool estimates = false;  // exec() of other batch sizes of the flight's model, too
@@ -158,12 +161,13 @@ class Fleet {
   struct Model {
     int load_failures = 0;
     TimePoint load_not_before = TimePoint::min();
-    bool wanted = false;         // somebody waits for it, and it is nowhere
-    std::uint64_t asked = 0;     // how often, since it was wanted
-    DeviceId room_on = nowhere;  // where room is made for it
-    TimePoint waiting_since = TimePoint::max();
-    Duration can_wait{0};                   // requests, from their arrival on: a mean of the latest
-    TimePoint deadline = TimePoint::min();  // the last of those that came
+    bool wanted = false;                         // somebody waits for it, and it is nowhere
+    std::uint64_t asked = 0;                     // how often, since it was wanted
+    DeviceId room_on = nowhere;                  // where room is made for it
+    TimePoint waiting_since = TimePoint::max();  // of its whole family
+    Waiting own;                                 // of it alone
+    Duration can_wait{0};                        // requests, from their arrival on: a mean of the latest
+    TimePoint deadline = TimePoint::min();       // the last of those that came
   };
   struct Device {
     std::vector<ModelId> coming;  // room is being made for them; in the order in which they will be loaded
@@ -182,6 +186,8 @@ class Fleet {
   void renew_model(const ModelChanged& change, TimePoint now);
   void set_wanted(ModelId model, bool wanted);
   std::uint64_t pages(ModelId model) const { return mirror_.model(model).pages; }
+  // What has no weights of its own is loaded with what has.
+  bool has_weights(ModelId model) const { return mirror_.home(model) == model && pages(model) > 0; }
   std::uint64_t spare_pages(DeviceId id) const {  // free, or about to be, and nobody's yet
     return mirror_.free_pages(id) + mirror_.freeing_pages(id) - devices_[id.index()].coming_pages;
   }

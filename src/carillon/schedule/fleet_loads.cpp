@@ -73,7 +73,7 @@ void Fleet::find_scarce() {
       const ModelId model{m};
       const DeviceId device{i};
       const Residence r = mirror_.residence(device, model);
-      if (pages(model) == 0 || (r != Residence::loaded && r != Residence::loading)) continue;
+      if (!has_weights(model) || (r != Residence::loaded && r != Residence::loading)) continue;
       const TimePoint now = mirror_.last_use(device, model);
       scarce_ ? placed(model, device, now) : removed(model, device, now);
     }
@@ -85,7 +85,8 @@ void Fleet::fill(DeviceId id, TimePoint now, Actions& out) {
   if (!devices_[id.index()].scarce) {
     for (std::uint32_t m = 0; m < models_.size(); ++m) {
       const ModelId model{m};
-      if (served(model) && pages(model) > 0 && pages(model) <= mirror_.free_pages(id) && absent(id, model) &&
+      if (served(model) && has_weights(model) && pages(model) <= mirror_.free_pages(id) &&
+          absent(id, model) &&
           models_[m].room_on != id)  // else it comes when room has been made, as that was begun
         load(id, model, now, out);
     }
@@ -97,7 +98,8 @@ void Fleet::fill(DeviceId id, TimePoint now, Actions& out) {
     for (std::uint32_t i = 0; i < models_.size(); ++i) {
       const ModelId model{i};
       const std::uint64_t needs = pages(model);
-      if (!served(model) || needs == 0 || needs > mirror_.free_pages(id) || needs > spare_pages(id)) continue;
+      if (!served(model) || !has_weights(model) || needs > mirror_.free_pages(id) || needs > spare_pages(id))
+        continue;
       if (!absent(id, model) || now < models_[i].load_not_before) continue;
       const auto places = static_cast<double>(mirror_.places(model));
       const double by_copy = placement_.rate(model, now) / (places + 1);
@@ -135,7 +137,8 @@ void Fleet::unload(DeviceId id, ModelId model, TimePoint now, Actions& out) {
   out.emplace_back(Unload{action, id, model});
 }
 
-bool Fleet::want(ModelId model, TimePoint now, Actions& out) {
+bool Fleet::want(ModelId wanted, TimePoint now, Actions& out) {
+  const ModelId model = mirror_.home(wanted);
   Model& m = models_[model.index()];
   if (!mirror_.can_hold(model)) {
     set_wanted(model, false);
@@ -160,6 +163,7 @@ bool Fleet::want(ModelId model, TimePoint now, Actions& out) {
 bool Fleet::load_wanted(ModelId model, TimePoint now, Actions& out) {
   Model& m = models_[model.index()];
   if (m.room_on != nowhere) return true;
+  if (!served(model)) return false;
   if (now < m.load_not_before) {
     wake_ = std::min(wake_, m.load_not_before);
     return false;
@@ -236,13 +240,13 @@ void Fleet::make_room(DeviceId id, ModelId model, const Room& room, TimePoint no
 }
 
 void Fleet::arrived(const Request& request, TimePoint now, Actions& out) {
-  const ModelId model = request.model;
+  const ModelId model = mirror_.home(request.model);
   Model& m = models_[model.index()];
   if (pages(model) == 0) return;
   // Without a deadline, or with one far away, it can wait for the time over which rates are averaged.
   const Duration wait =
-      std::clamp(std::min(request.deadline, saturating_add(now, rate_window)) - now - span(model, 0),
-                 exec(model, 0), std::max(exec(model, 0), rate_window));
+      std::clamp(std::min(request.deadline, saturating_add(now, rate_window)) - now - span(request.model, 0),
+                 exec(request.model, 0), std::max(exec(request.model, 0), rate_window));
   m.can_wait += m.can_wait == Duration{0} ? wait : (wait - m.can_wait) / waits_averaged;
   m.deadline =
       m.waiting_since == TimePoint::max() ? request.deadline : std::max(m.deadline, request.deadline);
@@ -268,14 +272,22 @@ void Fleet::load_copy(ModelId model, TimePoint now, Actions& out) {
 }
 
 // A request's demand is its work over the time that its model's latest requests could wait.
-void Fleet::set_waiting(ModelId model, Waiting waiting) {
+void Fleet::set_waiting(ModelId of, Waiting waiting) {
+  models_[of.index()].own = waiting;
+  const ModelId model = mirror_.home(of);
   Model& m = models_[model.index()];
-  m.waiting_since = waiting.since;
-  if (waiting.since == TimePoint::max()) set_wanted(model, false);
+  m.waiting_since = TimePoint::max();
+  double demand = 0;
+  for (const ModelId each : family(model)) {
+    const Waiting& own = models_[each.index()].own;
+    m.waiting_since = std::min(m.waiting_since, own.since);
+    if (!scarce_ || pages(model) == 0) continue;
+    const Duration work = std::max(Duration{1}, exec(each, 0));
+    demand += static_cast<double>(own.requests) *
+              (to_seconds(work) / to_seconds(std::max(work, m.can_wait))) * to_seconds(device_time);
+  }
+  if (m.waiting_since == TimePoint::max()) set_wanted(model, false);
   if (!scarce_ || pages(model) == 0) return;
-  const Duration work = std::max(Duration{1}, exec(model, 0));
-  const double each = to_seconds(work) / to_seconds(std::max(work, m.can_wait));
-  const double demand = static_cast<double>(waiting.requests) * each * to_seconds(device_time);
   pressing_.add_demand(model, from_seconds(demand) - pressing_.demand(model));
 }
 
@@ -339,7 +351,7 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
       const Model& m = models_[model.index()];
       const std::uint64_t needs = pages(model);
       if (needs >= too_large || needs > total_pages || m.room_on != nowhere || now < m.load_not_before ||
-          !absent(id, model))
+          !absent(id, model) || !served(model))
         continue;
       const Duration takes = exec(model, 0);
       if (takes / 2 > others_wait ||
@@ -383,7 +395,7 @@ void Fleet::load_next(DeviceId id, TimePoint now, Actions& out) {
     d.coming_pages -= pages(model);
     models_[model.index()].room_on = nowhere;
     // It may have come some other way since, or be of no pages in its present version.
-    if (served(model) && pages(model) > 0 && absent(id, model)) load(id, model, now, out);
+    if (served(model) && has_weights(model) && absent(id, model)) load(id, model, now, out);
   }
   while (!wanted_.empty() && room_for_another_load(id)) {
     const auto next = std::max_element(wanted_.begin(), wanted_.end(), [this](ModelId a, ModelId b) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "carillon/base/effort.h"
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
 #include "carillon/profile/distribution.h"
@@ -17,6 +18,12 @@ struct BatchProfile {
   int batch = 1;
   Duration exec;  // seed estimate of EXEC (with INPUT and OUTPUT, which are far shorter)
 };
+// A batch of rows of one size, as it was measured.
+struct SizeTime {
+  Effort row;
+  int batch = 1;
+  Duration exec;
+};
 struct ModelInfo {
   ModelId id;  // dense: the model's place in the list
   std::string name;
@@ -28,8 +35,14 @@ struct ModelInfo {
   // any sample, each above 0.
   std::optional<profile::PaddedCost> cost = std::nullopt;
   std::vector<Duration> solos = {};
-  bool time_varies = false;  // with the input: worth profiling by request
+  bool time_varies = false;   // with the input: worth profiling by request
   Class cls = Class::normal;  // of requests that do not say
+  // Requests tell their size (Request::effort), and what they take is predicted from it; this was measured
+  // before. Empty: they do not, and all of them count alike.
+  std::vector<SizeTime> sizes = {};
+  // Its weights are that model's, which came before and takes the pages: it is loaded wherever that is. Where
+  // that changes, it changes after it. Set by BySize alone.
+  std::optional<ModelId> weights_of = std::nullopt;
 };
 
 }  // namespace carillon::schedule

@@ -4,9 +4,11 @@
 #include <charconv>
 #include <utility>
 
+#include "carillon/schedule/abandoned.h"
 #include "carillon/schedule/baselines/clipper.h"
 #include "carillon/schedule/baselines/nexus.h"
 #include "carillon/schedule/baselines/shepherd.h"
+#include "carillon/schedule/by_size.h"
 #include "carillon/schedule/classes.h"
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/fcfs/fcfs.h"
@@ -23,6 +25,7 @@ struct Policy {
   Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value, const Environment& environment);
   std::string_view example = {};  // a value behind its name, where it needs one
   bool preempts = false;
+  bool fixed_times = true;  // it plans with: sizes of requests are told apart for it (BySize)
 
   std::string full_name() const { return std::string(name).append(example); }
 };
@@ -104,7 +107,7 @@ constexpr Policy policies[] = {
     {"clockwork", make_clockwork, {}, true},
     {"fcfs", make_fcfs},
     {"symphony", make_symphony},
-    {"orloj", make_orloj},
+    {"orloj", make_orloj, {}, false, false},
     {"eager", make_eager<false>},
     {"eager-drop", make_eager<true>},
     {"timeout", make_timeout<false>, ":0.3"},
@@ -129,9 +132,11 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
   for (const Policy& policy : policies)
     if (policy.name == name) {
       auto made = policy.make(value, environment);
+      if (made && policy.fixed_times) made = std::make_unique<BySize>(std::move(*made));
       if (made && environment.classes) made = std::make_unique<Classed>(std::move(*made), environment);
       if (made && environment.hangs_after > Duration{0})
         made = std::make_unique<Watched>(std::move(*made), environment.hangs_after);
+      if (made) made = std::make_unique<EndsAbandoned>(std::move(*made));
       return made;
     }
   return fail(ErrorCode::not_found,

@@ -95,7 +95,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
                    " cannot be divided");
   const auto device = provision::read_served_device(options.plan, options.number);
   if (!device) return in_context("--plan", device.error());
-  const auto entries = repository::read_repository(options.models);
+  const auto entries = repository::read_repository(options.models, options.reading);
   if (!entries) return std::unexpected(entries.error());
   std::unique_ptr<PlannedServer> server(new PlannedServer);
   const auto tell = options.tell;
@@ -109,6 +109,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
   for (const repository::RepositoryEntry& entry : *entries) {
     const auto planned = std::ranges::find(device->workloads, entry.name, &provision::ServedWorkload::model);
     if (planned != device->workloads.end() && entry.config) continue;
+    if (entry.config && !entry.config->steps.empty()) continue;
     controller::ModelView view;
     view.name = entry.name;
     view.config.name = entry.name;
@@ -124,6 +125,9 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
       return fail(ErrorCode::not_found,
                   context + ": there is no model '" + workload.model + "' in " + options.models.string());
     if (!entry->config) return in_context(context, entry->config.error());
+    if (!entry->config->steps.empty())
+      return invalid(context + ": '" + workload.model +
+                     "' is an ensemble, which has no share; plan its steps' models");
     auto serving = start_lane(options, *entry, workload, workload.share_pct, clock);
     if (!serving) return in_context(context, serving.error());
     std::vector<controller::Controller*> own{serving->get()};
@@ -142,12 +146,40 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
     server->controllers_.insert(server->controllers_.end(), own.begin(), own.end());
     ++server->count_;
   }
+  server->add_ensembles(*entries);
+  server->ensembles_ = std::make_unique<controller::Ensembles>(
+      *server->workloads_, clock,
+      controller::EnsembleOptions{.lanes = static_cast<int>(std::max<std::size_t>(1, server->count_)),
+                                  .default_deadline = options.controller.core.default_deadline});
+  server->ensembles_->start();
   return server;
+}
+
+// Those whose models the plan has here; of the others it is said.
+void PlannedServer::add_ensembles(const std::vector<repository::RepositoryEntry>& entries) {
+  std::vector<controller::ModelView> views;
+  for (const repository::RepositoryEntry& entry : entries) {
+    if (!entry.config || entry.config->steps.empty()) continue;
+    for (const repository::ModelVersion& version : entry.versions) {
+      controller::ModelView& view = views.emplace_back();
+      view.name = entry.name;
+      view.version = version.version;
+      view.config = *entry.config;
+      workloads_->add_unready(view);
+    }
+  }
+  for (controller::ModelView& view : views)
+    if (const auto state = workloads_->state(view.name, view.version); !state) {
+      view.left_out = true;
+      view.reason = state.error().message;
+      workloads_->add_unready(std::move(view));
+    }
 }
 
 void PlannedServer::stop() {
   for (controller::Controller* each : controllers_) each->stop();
   controllers_.clear();
+  if (ensembles_ != nullptr) ensembles_->stop();
 }
 
 }  // namespace carillon::server

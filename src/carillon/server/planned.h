@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "carillon/controller/controller.h"
+#include "carillon/controller/ensembles.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/controller/workloads.h"
 #include "carillon/server/device.h"
@@ -16,6 +17,7 @@ namespace carillon::server {
 
 struct PlannedOptions {
   std::filesystem::path models;
+  repository::ReadOptions reading;
   std::filesystem::path plan;
   std::optional<int> number;  // of the plan's device; none: its only one
   bool standbys = true;
@@ -34,14 +36,16 @@ class PlannedServer {
   static Result<std::unique_ptr<PlannedServer>> start(const PlannedOptions& options, const Clock& clock);
   ~PlannedServer() { stop(); }
 
-  controller::Service& service() { return *workloads_; }
+  controller::Service& service() { return *ensembles_; }
   std::size_t workloads() const { return count_; }
   void stop();
 
  private:
   PlannedServer() = default;
+  void add_ensembles(const std::vector<repository::RepositoryEntry>& entries);
 
   std::unique_ptr<controller::Workloads> workloads_;
+  std::unique_ptr<controller::Ensembles> ensembles_;  // in front of it
   std::vector<controller::Controller*> controllers_;  // that workloads_ owns
   std::size_t count_ = 0;
 };

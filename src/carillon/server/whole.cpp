@@ -16,8 +16,12 @@ WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Schedul
     : options_(std::move(options)),
       devices_(devices),
       clock_(clock),
-      controller_(
-          std::make_unique<controller::Controller>(std::move(scheduler), options_.controller, clock)) {}
+      controller_(std::make_unique<controller::Controller>(std::move(scheduler), options_.controller, clock)),
+      ensembles_(std::make_unique<controller::Ensembles>(
+          *controller_, clock,
+          controller::EnsembleOptions{
+              .lanes = static_cast<int>(std::max<std::size_t>(1, devices.devices.size())),
+              .default_deadline = options_.controller.core.default_deadline})) {}
 
 Result<> WholeServer::start() {
   controller::Controller& controller = *controller_;
@@ -44,6 +48,7 @@ Result<> WholeServer::start() {
 
   controller::LoaderOptions loading;
   loading.seeds.profile = options.profile;
+  loading.reading = options.reading;
   loading.progress = [&](const controller::LoadProgress& progress) {
     options.tell(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
                              progress.model, progress.doing));
@@ -51,7 +56,8 @@ Result<> WholeServer::start() {
   const bool orders = options.control == ModelControlMode::explicit_orders;
   for (const std::string& name : options.load)
     if (name != "*")
-      if (const auto there = repository::read_entry(options.models, name); !there)
+      if (const auto there = repository::read_entry(options.models, name, std::nullopt, options.reading);
+          !there)
         return in_context("--load-model", there.error());
   if (orders && std::ranges::find(options.load, "*") == options.load.end())
     loading.wanted = [&](const std::string& model) {
@@ -66,6 +72,7 @@ Result<> WholeServer::start() {
     controller::RepositoryOptions following{.explicit_orders = orders,
                                             .poll = orders ? std::nullopt : std::optional(options.poll),
                                             .seeds = {.profile = nullptr, .aside = true},
+                                            .reading = options.reading,
                                             .tell = options.tell,
                                             .warn = options.warn};
     control_ = std::make_unique<controller::RepositoryControl>(options.models, std::move(targets), controller,
@@ -73,6 +80,7 @@ Result<> WholeServer::start() {
     controller.set_control(control_.get());
   }
   controller.start();
+  ensembles_->start();
   if (control_ != nullptr) control_->start(std::move(loaded->stamps));
   ready_ = loaded->ready;
   models_ = loaded->ready + loaded->not_ready;
@@ -82,6 +90,7 @@ Result<> WholeServer::start() {
 std::vector<DeviceId> WholeServer::stop() {
   if (control_ != nullptr) control_->stop();
   controller_->stop();
+  ensembles_->stop();
   return controller_->end_workers();
 }
 

@@ -12,6 +12,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/controller/controller.h"
+#include "carillon/controller/ensembles.h"
 #include "carillon/controller/repository_control.h"
 #include "carillon/profile/profile.h"
 #include "carillon/schedule/scheduler.h"
@@ -28,6 +29,7 @@ enum class ModelControlMode : std::uint8_t {
 
 struct WholeOptions {
   std::filesystem::path models;
+  repository::ReadOptions reading;
   ModelControlMode control = ModelControlMode::none;
   Duration poll =
       std::chrono::seconds{15};  // how often the repository is looked at, by ModelControlMode::poll
@@ -50,7 +52,7 @@ class WholeServer {
   // Makes the workers, compiles and seeds the models, and serves them when it returns. Once.
   Result<> start();
   // Already before start(): it is not ready then, and says so of every model that is not there yet.
-  controller::Service& service() { return *controller_; }
+  controller::Service& service() { return *ensembles_; }
   std::size_t ready() const { return ready_; }    // models
   std::size_t models() const { return models_; }  // that could not be loaded included
   // The devices that hang to the end, left behind with their workers' threads, which are in the middle of
@@ -62,6 +64,7 @@ class WholeServer {
   const DeviceGroup& devices_;
   const Clock& clock_;
   std::unique_ptr<controller::Controller> controller_;
+  std::unique_ptr<controller::Ensembles> ensembles_;        // in front of it
   std::unique_ptr<controller::RepositoryControl> control_;  // ends before it
   std::size_t ready_ = 0;
   std::size_t models_ = 0;

@@ -208,6 +208,7 @@ class Replayed {
         call->class_given = true;
         call->cls = request.cls;
         call->priority = request.priority;
+        call->size = std::make_shared<controller::Size>(controller::Size{.effort = request.effort});
         core_.submit(
             step.id, std::move(call), [](const controller::InferAnswer&) {}, now_);
         break;
@@ -333,6 +334,8 @@ testing::FaultCase world_of(std::uint64_t seed) {
   c.faults.speed = 1;
   c.faults.noise = c.faults.hiccups = c.faults.stalls_per_s = c.faults.slowdowns_per_s = 0;
   c.faults.late_reports = c.faults.doubled_reports = 0;
+  if (seed % 4 < 2)
+    for (auto& model : c.scenario.models) model.latency.sized = !model.latency.modes.empty();
   return c;
 }
 

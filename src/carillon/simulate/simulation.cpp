@@ -253,6 +253,7 @@ void Simulation::send(ModelId model) {
     r.request.app = planned.app;
   }
   r.own = draw_own(model, r.request);
+  if (m.latency.sized) r.request.effort = workload::LatencyModel::effort_of(r.own);
   records_.add(r);
   ++open_;
   if (options_.observer != nullptr) options_.observer->on_sent(r.request, r.own, now_);
@@ -396,6 +397,19 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
       info.batches.push_back({b, model.latency.expected(b)});
     if (info.batches.back().batch != model.max_batch)
       info.batches.push_back({model.max_batch, model.latency.expected(model.max_batch)});
+    // What was measured of sizes before: one request of each mode, and batches of the first's.
+    if (model.latency.sized) {
+      const auto& modes = model.latency.modes;
+      for (const workload::LatencyMode& mode : modes)
+        info.sizes.push_back({.row = workload::LatencyModel::effort_of(mode.mean),
+                              .batch = 1,
+                              .exec = model.latency.batch_time(1, mode.mean)});
+      for (const schedule::BatchProfile& b : info.batches)
+        if (b.batch > 1)
+          info.sizes.push_back({.row = workload::LatencyModel::effort_of(modes.front().mean),
+                                .batch = b.batch,
+                                .exec = model.latency.batch_time(b.batch, modes.front().mean)});
+    }
     infos.push_back(std::move(info));
   }
   return infos;

@@ -89,7 +89,8 @@ class FakeModel final : public engine::CompiledModel {
   bool pads() const override { return config_.pads; }
   std::span<const std::int64_t> reference() const override { return reference_; }
   Result<std::vector<std::unique_ptr<const engine::Plan>>> make_plans(
-      std::span<const std::int64_t> extents, std::span<const int> batches) const override {
+      std::span<const std::int64_t> extents, std::span<const int> batches,
+      const std::atomic<bool>*) const override {
     if (extents[0] == 13) return invalid("nothing fits together at 13");
     std::vector<std::unique_ptr<const engine::Plan>> made;
     for (const int batch : batches) made.push_back(std::make_unique<FakePlan>(*this, batch, extents[0]));

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/tensor.h"
 #include "carillon/worker/row_buffers.h"
 
@@ -15,14 +16,15 @@ namespace {
 Result<> place(std::span<const graph::TensorSpec> specs, std::span<const graph::TensorSpec> open, int batch,
                std::int64_t length, std::vector<TensorPlace>& places, std::uint64_t& end) {
   for (const graph::TensorSpec& spec : specs) {
-    const std::string what = "tensor \"" + spec.name + "\" " + graph::to_text(spec.shape);
+    const graph::Shape most = graph::bounds_of(spec.shape);
+    const std::string what = "tensor \"" + spec.name + "\" " + graph::to_text(most);
     if (spec.type == graph::DataType::string)
       return fail(ErrorCode::unsupported, what + " holds strings, which the worker does not serve");
-    const auto elements = graph::element_count(spec.shape);
+    const auto elements = graph::element_count(most);
     if (!elements) return in_context(what, elements.error());
-    if (batch > 1 && (spec.shape.empty() || spec.shape.front() != batch))
+    if (batch > 1 && (spec.shape.empty() || spec.shape.front() != batch || graph::has_bounded(spec.shape)))
       return invalid(what + " does not divide into rows: its first extent must be the batch");
-    const std::uint64_t bytes = graph::size_of(spec.type) * static_cast<std::uint64_t>(*elements);
+    const std::uint64_t bytes = graph::memory_of(spec.type, spec.shape).count;
     TensorPlace& added = places.emplace_back(
         TensorPlace{.offset = end, .row_bytes = bytes / static_cast<std::uint64_t>(batch)});
     const graph::Shape& shape = open[static_cast<std::size_t>(&spec - specs.data())].shape;

@@ -74,7 +74,12 @@ Result<std::vector<Duration>> Measuring::exec(ModelId id, int batch, int repeats
   HostModel* host = subject_.find(id);
   const std::string name = name_of(id);
   if (host == nullptr) return fail(ErrorCode::not_found, name + " is not registered");
-  PlanLayout* layout = host->layout(batch, length);
+  std::pair<PlanLayout*, std::shared_ptr<SizedPlans>> found{nullptr, nullptr};
+  if (host->compiled->open() && length > 0)
+    found = host->sized(batch, length);
+  else
+    found.first = host->layout(batch, length);
+  PlanLayout* const layout = found.first;
   if (layout == nullptr || layout->length != length)
     return fail(ErrorCode::not_found, name + " has no plan for a batch of " + std::to_string(batch) +
                                           (length > 0 ? " at length " + std::to_string(length) : ""));

@@ -91,9 +91,10 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   static Bytes workspace_of(const Options& options);
 
   Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) override;
-  Result<std::vector<graph::Shape>> add_size(ModelId id, std::int64_t size,
-                                             std::span<const std::int64_t> extents,
-                                             std::span<const int> batches) override;
+  void take_back(ModelId id) override;
+  Result<AddedSize> add_size(ModelId id, std::int64_t size, std::span<const std::int64_t> extents,
+                             std::span<const int> batches) override;
+  void end_sizes() override { sizes_ended_ = true; }
   void remove_size(ModelId id, std::int64_t size) override;
   void remove_model(ModelId id) override;
   Result<> has_room(const engine::CompiledModel& model) const override {
@@ -249,6 +250,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   std::unique_ptr<engine::DeviceMemory> memory_;
   std::vector<std::string> notes_;
 
+  std::atomic<bool> sizes_ended_{false};
   std::mutex adding_;  // one add_model() at a time
   std::unique_ptr<HostModel[]> models_;
   std::size_t max_models_;
@@ -556,13 +558,29 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   return {};
 }
 
-Result<std::vector<graph::Shape>> WorkerImpl::add_size(ModelId id, std::int64_t size,
-                                                       std::span<const std::int64_t> extents,
-                                                       std::span<const int> batches) {
+void WorkerImpl::take_back(ModelId id) {
+  const std::lock_guard lock(adding_);
+  const std::size_t count = model_count_.load(std::memory_order_relaxed);
+  CARILLON_ASSERT(count > 0 && id.index() == count - 1);
+  HostModel& host = models_[id.index()];
+  model_count_.store(count - 1, std::memory_order_release);
+  {
+    const std::lock_guard core(mutex_);
+    core_.take_back(id);
+  }
+  memory_->release(host.range);
+  host.range = {};
+  host.layouts.clear();
+  host.compiled.reset();
+}
+
+Result<Worker::AddedSize> WorkerImpl::add_size(ModelId id, std::int64_t size,
+                                               std::span<const std::int64_t> extents,
+                                               std::span<const int> batches) {
   HostModel* const host = find(id);
   CARILLON_ASSERT(host != nullptr && host->compiled->open() && size >= 1 && !batches.empty());
   host->sweep();
-  auto made = host->compiled->make_plans(extents, batches);
+  auto made = host->compiled->make_plans(extents, batches, &sizes_ended_);
   if (!made) return std::unexpected(made.error());
   std::vector<std::unique_ptr<const engine::Plan>> plans = std::move(*made);
   auto layouts = lay_out(*host->compiled, size, plans, workspace_, memory_->io_size(), execs_.size());
@@ -571,11 +589,13 @@ Result<std::vector<graph::Shape>> WorkerImpl::add_size(ModelId id, std::int64_t 
   std::vector<engine::Team*> teams;
   for (const auto& exec : execs_) teams.push_back(exec->team.get());
   make_states(added->layouts, teams);
-  std::vector<graph::Shape> outputs;
-  for (const graph::TensorSpec& output : added->plans.front()->outputs()) outputs.push_back(output.shape);
+  const engine::Plan& first = *added->plans.front();
+  AddedSize out{.outputs = {}, .effort = first.effort(), .memory = {}};
+  for (const graph::TensorSpec& output : first.outputs()) out.outputs.push_back(output.shape);
+  for (const auto& plan : added->plans) out.memory.count += plan->memory().count;
   const std::lock_guard lock(host->sizes_mutex);
   host->sizes.push_back(std::move(added));
-  return outputs;
+  return out;
 }
 
 void WorkerImpl::remove_model(ModelId id) {

@@ -141,21 +141,33 @@ struct Options {
 // and probe() begins the next once the device answers again: with the same models, and empty memory.
 class Worker {
  public:
+  // Plans that were made for a size.
+  struct AddedSize {
+    std::vector<graph::Shape> outputs;  // at the first of the batches
+    Effort effort;                      // of that batch
+    Bytes memory;                       // that all of them take of the host's, about
+  };
+
   virtual ~Worker() = default;  // finishes what runs, answers all else with `failed`, joins its threads
 
   // Registers `model` in the host store; not yet in the page cache. Ids are dense and ascending. Also while
   // it serves others. Errors: more pages than the cache has, more workspace or I/O than there is: says how
   // much is needed and there.
   virtual Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) = 0;
+  // Forgets the model that was added last, of which no action was ever submitted: its id is free again. From
+  // the thread that adds models.
+  virtual void take_back(ModelId /*id*/) {}
   // Makes plans of an open model at `extents`, for these of its batch sizes: rows that give `size` (>= 1) as
-  // their length run by them. More batches may be added to a size. Returns the outputs' shapes at the first
-  // of the batches. On the calling thread, beside serving; one thread at a time. Errors: extents at which the
-  // model's operators do not fit together, and as add_model(), for these plans.
-  virtual Result<std::vector<graph::Shape>> add_size(ModelId /*id*/, std::int64_t /*size*/,
-                                                     std::span<const std::int64_t> /*extents*/,
-                                                     std::span<const int> /*batches*/) {
+  // their length run by them. More batches may be added to a size. On the calling thread, beside serving; one
+  // thread at a time. Errors: extents at which the model's operators do not fit together, and as add_model(),
+  // for these plans; `cancelled` after end_sizes().
+  virtual Result<AddedSize> add_size(ModelId /*id*/, std::int64_t /*size*/,
+                                     std::span<const std::int64_t> /*extents*/,
+                                     std::span<const int> /*batches*/) {
     return fail(ErrorCode::unsupported, "this worker takes no further sizes");
   }
+  // What is being added, or comes to be, is not wanted any more. From any thread.
+  virtual void end_sizes() {}
   // No row of that size comes any more; those that are here run. From the thread that adds sizes.
   virtual void remove_size(ModelId /*id*/, std::int64_t /*size*/) {}
   // Forgets a model that is loaded nowhere, and of which no action is under way or will come: its id is used

@@ -176,7 +176,7 @@ TEST_F(WorkerTest, RowsOfAnOpenModelRunAtTheirSize) {
   const std::vector<int> one{1}, others{2, 4};
   const auto shapes = worker_->add_size(model, 1, Lengths{7}, one);
   ASSERT_TRUE(shapes.has_value()) << shapes.error().message;
-  EXPECT_EQ(shapes->front(), (graph::Shape{1, 2, 7}));
+  EXPECT_EQ(shapes->outputs.front(), (graph::Shape{1, 2, 7}));
   EXPECT_EQ(run({7, 7}, {1, 1}), (Runs{{1, 7}, {1, 7}}));
   ASSERT_TRUE(worker_->add_size(model, 1, Lengths{7}, others).has_value());
   EXPECT_EQ(run({7, 7}, {1, 1}), (Runs{{2, 7}}));
@@ -214,6 +214,21 @@ TEST_F(WorkerTest, ASizeStaysForTheRunsThatHaveIt) {
   EXPECT_TRUE(batch.answered(1));
   ASSERT_TRUE(worker_->add_size(model, 2, Lengths{9}, one).has_value());
   EXPECT_EQ(models_[0]->plans, 4) << "the other has gone when the next came";
+}
+
+TEST_F(WorkerTest, TakesAModelBack) {
+  start(small());
+  add({});
+  const ModelId first = add({.lengths = {4, 8}, .pads = true});
+  worker_->take_back(first);
+  EXPECT_EQ(models_.back().use_count(), 1) << "nothing of it is held";
+  --next_model_;
+  const ModelId second = add({});
+  EXPECT_EQ(second, first) << "its id is free again";
+  ASSERT_EQ(load(second).status, ActionStatus::success);
+  Batch batch(5, 1);
+  EXPECT_EQ(infer(batch, second).status, ActionStatus::success);
+  EXPECT_TRUE(batch.untouched() == false);
 }
 
 TEST_F(WorkerTest, RefusesASizeThatDoesNotFit) {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "carillon/base/effort.h"
 #include "carillon/base/time.h"
 
 namespace carillon::workload {
@@ -27,9 +29,14 @@ struct LatencyModel {
   std::vector<LatencyMode> modes;
   Duration c0{0};
   double c1 = 1;
+  bool sized = false;  // requests tell what they take alone, as those of an open model tell their size
 
   // Of a batch of `k` >= 1 whose longest request takes `longest` by itself (ignored without modes).
   Duration batch_time(int k, Duration longest = Duration{0}) const;
+  // The size of a request that takes so long alone, where requests tell it.
+  static Effort effort_of(Duration alone) {
+    return {.operations = 0, .bytes = static_cast<std::uint64_t>(alone.count())};
+  }
   // What a scheduler is told before it has seen a request: with modes, `longest` is the mean of the modes.
   Duration expected(int k) const;
   // The 99th percentile of one request's time: with modes, of its own time; else, of a batch of one.

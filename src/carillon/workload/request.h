@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "carillon/base/effort.h"
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
 
@@ -19,6 +20,7 @@ struct Request {
   std::uint32_t priority = 0;  // among normal requests the smaller first on a tie
   TimePoint arrival;
   TimePoint deadline;
+  Effort effort{};  // of its size, where its model tells sizes apart (schedule::ModelInfo::sizes)
 
   friend bool operator==(const Request&, const Request&) = default;
 };

@@ -156,12 +156,13 @@ ProfileRow read_latency(Section& model) {
         node,
         "a model needs latency = { alpha_ms, beta_ms }, { table_ms }, { csv, row } or { c0_ms, c1, modes }");
   Section section(*node->as_table(), "latency", model.file());
-  section.knows({"alpha_ms", "beta_ms", "table_ms", "csv", "row", "c0_ms", "c1", "modes"});
+  section.knows({"alpha_ms", "beta_ms", "table_ms", "csv", "row", "c0_ms", "c1", "modes", "sized"});
   ProfileRow row;
   // Each key with those of its kind.
   constexpr std::pair<const char*, std::string_view> kinds[] = {
-      {"csv", "csv"},  {"row", "csv"},           {"modes", "modes"},     {"c0_ms", "modes"},
-      {"c1", "modes"}, {"table_ms", "table_ms"}, {"alpha_ms", "linear"}, {"beta_ms", "linear"}};
+      {"csv", "csv"},           {"row", "csv"},         {"modes", "modes"},
+      {"c0_ms", "modes"},       {"c1", "modes"},        {"sized", "modes"},
+      {"table_ms", "table_ms"}, {"alpha_ms", "linear"}, {"beta_ms", "linear"}};
   const std::pair<const char*, std::string_view>* first = nullptr;
   for (const auto& kind : kinds) {
     if (!section.has(kind.first)) continue;
@@ -190,6 +191,7 @@ ProfileRow read_latency(Section& model) {
       row.latency.modes.push_back(read_mode(mode, model.file()));
     row.latency.c0 = from_ms(section.number("c0_ms", 0, 0, 1e9));
     row.latency.c1 = section.number("c1", 1, 1e-9, 1e9);
+    row.latency.sized = section.yes("sized");
   } else if (section.has("table_ms")) {
     const toml::node* table = section.find("table_ms");
     if (!table->is_table() || table->as_table()->empty())

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "carillon/base/random.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/model.h"
 #include "carillon/repository/repository.h"
 
@@ -42,7 +43,11 @@ Result<LocalModel> compile_local(const repository::RepositoryEntry& entry, engin
 
 std::vector<graph::Tensor> row_tensors(std::span<const graph::TensorSpec> specs) {
   std::vector<graph::Tensor> made;
-  for (const graph::TensorSpec& spec : specs) made.emplace_back(graph::TensorType{spec.type, spec.shape});
+  for (const graph::TensorSpec& spec : specs) {
+    const auto bytes = static_cast<std::int64_t>(graph::memory_of(spec.type, spec.shape).count);
+    made.emplace_back(graph::has_bounded(spec.shape) ? graph::TensorType{graph::DataType::u8, {bytes}}
+                                                     : graph::TensorType{spec.type, spec.shape});
+  }
   return made;
 }
 

@@ -6,6 +6,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/statistics.h"
+#include "carillon/graph/bounded.h"
 
 namespace carillon::cli {
 namespace {
@@ -14,7 +15,7 @@ std::uint64_t row_bytes(const engine::Plan& plan) {
   std::uint64_t bytes = 0;
   for (const auto tensors : {plan.inputs(), plan.outputs()})
     for (const graph::TensorSpec& tensor : tensors)
-      bytes += round_up(graph::TensorType{tensor.type, tensor.shape}.bytes().count, 64);
+      bytes += round_up(graph::memory_of(tensor.type, tensor.shape).count, 64);
   return bytes;
 }
 

@@ -8,6 +8,7 @@
 
 #include "carillon/cli/interference/sensors.h"
 #include "carillon/controller/model_loader.h"
+#include "carillon/graph/bounded.h"
 
 namespace carillon::cli {
 namespace {
@@ -35,11 +36,8 @@ double median(std::vector<double> values) {
 // Of one request; the tensors are those of a plan.
 double bytes_of(std::span<const graph::TensorSpec> tensors, int batch) {
   double bytes = 0;
-  for (const auto& each : tensors) {
-    double size = static_cast<double>(graph::size_of(each.type));
-    for (const std::int64_t extent : each.shape) size *= static_cast<double>(extent);
-    bytes += size;
-  }
+  for (const auto& each : tensors)
+    bytes += static_cast<double>(graph::memory_of(each.type, each.shape).count);
   return bytes / batch;
 }
 

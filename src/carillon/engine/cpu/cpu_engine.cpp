@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <system_error>
@@ -9,10 +10,14 @@
 #include <sched.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cpu/bounded_step.h"
 #include "carillon/engine/cpu/divider.h"
 #include "carillon/engine/cpu/plan.h"
 #include "carillon/engine/cpu/plan_builder.h"
 #include "carillon/engine/cpu/team.h"
+#include "carillon/graph/bounded.h"
+#include "carillon/graph/effort.h"
+#include "carillon/graph/empty.h"
 
 namespace carillon::engine {
 
@@ -65,6 +70,18 @@ Lower find_lowering(std::string_view op) {
       Row{"RNN", lower_recurrent},
       Row{"Concat", lower_concat},
       Row{"Merge", lower_merge},
+      Row{"Resize", lower_resize},
+      Row{"Slice", lower_slice},
+      Row{"Split", lower_slice},
+      Row{"QLinearConv", lower_quantized_convolution},
+      Row{"QLinearMatMul", lower_quantized_matmul},
+      Row{"QuantizeLinear", lower_bytes},
+      Row{"DequantizeLinear", lower_bytes},
+      Row{"DynamicQuantizeLinear", lower_bytes},
+      Row{"ByteLookup", lower_bytes},
+      Row{"QLinearAdd", lower_bytes},
+      Row{"QLinearMul", lower_bytes},
+      Row{"QLinearGlobalAveragePool", lower_bytes},
       Row{"Reshape", lower_view},
       Row{"Transpose", lower_view},
   };
@@ -96,6 +113,7 @@ class PlanMaker {
     std::vector<graph::TensorSpec> inputs, outputs;
     std::optional<double> stop_cost;
     Duration least_part{};
+    const std::atomic<bool>* ended = nullptr;
   };
   // Inside an arena of as many parts as threads.
   Result<PlanParts> make(const graph::Graph& graph, const Wanted& wanted, WeightStore& weights,
@@ -107,17 +125,26 @@ class PlanMaker {
     const auto divided = [&](const std::vector<int>& parts) -> Result<PlanParts> {
       PlanBuilder builder(engine_, graph, wanted.batch, weights, precision_, threads_,
                           {.parts = parts, .arenas = &arenas});
+      BoundedLowering bounded(builder);
       for (const graph::Node& node : graph.nodes) {
+        if (node.op == graph::bounded_node) {
+          bounded.lower(node);
+          continue;
+        }
+        if (wanted.ended != nullptr && wanted.ended->load(std::memory_order_relaxed))
+          return fail(ErrorCode::cancelled, "nobody wants the plan any more");
         if (auto lowered = lower_node(builder, node); !lowered) return std::unexpected(lowered.error());
         if (makes_nan(node.op))
           for (const auto id : node.outputs)
             if (id != graph::no_value) builder.watch(id);
       }
+      bounded.finish();
       Result<PlanParts> plan = builder.finish();
       if (!plan) return plan;
       plan->batch = wanted.batch;
       plan->inputs = wanted.inputs;
       plan->outputs = wanted.outputs;
+      plan->effort = graph::effort_of(graph);
       return plan;
     };
     Result<PlanParts> plan = divided({});
@@ -164,13 +191,15 @@ class PlanMaker {
   // import show.
   static Result<> check_shapes(const graph::Graph& graph, std::span<const graph::ValueId> values,
                                std::span<const graph::TensorSpec> specs, const char* what) {
+    const std::vector<std::uint64_t> bounded = graph::find_bounded(graph);
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const graph::TensorType& type = graph.value(values[i]).type;
-      if (type.type == specs[i].type && type.shape == specs[i].shape) continue;
+      const graph::Shape shape = graph::marked_shape(type, bounded[values[i].index()]);
+      if (type.type == specs[i].type && shape == specs[i].shape) continue;
       return fail(ErrorCode::unsupported, std::string(what) + " '" + specs[i].name + "' is " +
-                                              graph::to_text(type.shape) +
+                                              graph::to_text(graph::bounds_of(shape)) +
                                               " here, and by the model's other sizes " + "it should be " +
-                                              graph::to_text(specs[i].shape));
+                                              graph::to_text(graph::bounds_of(specs[i].shape)));
     }
     return {};
   }
@@ -184,14 +213,18 @@ class PlanMaker {
 Result<std::vector<graph::TensorSpec>> computed_outputs(const graph::Graph& graph,
                                                         std::span<const graph::TensorSpec> told, int batch) {
   std::vector<graph::TensorSpec> out;
+  const std::vector<std::uint64_t> bounded = graph::find_bounded(graph);
   for (std::size_t i = 0; i < told.size(); ++i) {
-    const graph::Shape& shape = graph.value(graph.outputs[i]).type.shape;
+    const graph::ValueId id = graph.outputs[i];
+    const graph::Shape shape = graph::marked_shape(graph.value(id).type, bounded[id.index()]);
     graph::Shape expected = told[i].shape_at(batch);
     bool agrees = expected.size() == shape.size();
     for (std::size_t d = 0; agrees && d < shape.size(); ++d)
-      agrees = expected[d] == graph::computed_dimension || expected[d] == shape[d];
+      agrees = expected[d] == graph::computed_dimension || expected[d] == shape[d] ||
+               (expected[d] == graph::any_bounded_dimension && graph::is_bounded(shape[d]));
     if (!agrees)
-      return fail(ErrorCode::unsupported, "output '" + told[i].name + "' is " + graph::to_text(shape) +
+      return fail(ErrorCode::unsupported, "output '" + told[i].name + "' is " +
+                                              graph::to_text(graph::bounds_of(shape)) +
                                               " here, and by the model's other sizes it should be " +
                                               graph::to_text(told[i].open_shape()));
     out.push_back({.name = told[i].name, .type = told[i].type, .shape = shape});
@@ -215,24 +248,27 @@ class CpuModel final : public CompiledModel {
   bool time_varies() const override { return time_varies_; }
   std::span<const std::int64_t> reference() const override { return reference_; }
   Result<std::vector<std::unique_ptr<const Plan>>> make_plans(std::span<const std::int64_t> extents,
-                                                              std::span<const int> batches) const override {
+                                                              std::span<const int> batches,
+                                                              const std::atomic<bool>* ended) const override {
     using Plans = std::vector<std::unique_ptr<const Plan>>;
-    if (source_ == nullptr) return CompiledModel::make_plans(extents, batches);
+    if (source_ == nullptr) return CompiledModel::make_plans(extents, batches, ended);
     const PlanMaker& maker = *maker_;
     // One thread: it is to be in nobody's way.
     return maker.in_arena<Plans>(source_->name(), 1, [&]() -> Result<Plans> {
       Plans made;
       Arenas arenas;
       for (const int batch : batches) {
-        const auto graph = source_->specialize_at(batch, extents);
+        auto graph = source_->specialize_at(batch, extents);
         if (!graph) return std::unexpected(graph.error());
+        if (auto dropped = graph::drop_empty(*graph); !dropped) return std::unexpected(dropped.error());
         auto outputs = computed_outputs(*graph, outputs_, batch);
         if (!outputs) return std::unexpected(outputs.error());
         WeightStore weights(maker.engine(), store_.get());
         auto parts = maker.make(*graph,
                                 {.batch = batch,
                                  .inputs = graph::specs_at(inputs_, batch, extents),
-                                 .outputs = std::move(*outputs)},
+                                 .outputs = std::move(*outputs),
+                                 .ended = ended},
                                 weights, arenas);
         if (!parts) return std::unexpected(parts.error());
         parts->own = weights.take();
@@ -356,7 +392,10 @@ class CpuEngine final : public Engine {
       }
       Result<PlanParts> parts = maker.make(*graph, wanted, *weights, arenas);
       if (!parts) return in_context(where, parts.error());
-      compiled->time_varies_ = compiled->time_varies_ || length > 0 || parts->branches;
+      // What is found decides how much follows.
+      const bool bounded = std::ranges::any_of(
+          graph->nodes, [](const graph::Node& node) { return node.op == graph::bounded_node; });
+      compiled->time_varies_ = compiled->time_varies_ || length > 0 || parts->branches || bounded;
       compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
     }
     if (open) {

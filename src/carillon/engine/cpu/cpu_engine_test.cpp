@@ -1,5 +1,6 @@
 #include "carillon/engine/cpu/cpu_engine.h"
 
+#include <array>
 #include <latch>
 #include <set>
 #include <thread>
@@ -477,6 +478,83 @@ TEST(CpuEngine, SaysWhichNodeHasNoKernel) {
   EXPECT_EQ(compiled.error().code, ErrorCode::unsupported);
   for (const char* part : {"odd one", "Frobnicate", "float[1,4]", "batch 1"})
     EXPECT_NE(compiled.error().message.find(part), std::string::npos) << compiled.error().message;
+}
+
+// oneDNN's last resorts are orders of magnitude slower: what is known to have come to them has another way.
+TEST(CpuEngine, HasNoReferenceKernelWhereThereIsAnotherWay) {
+  const struct {
+    const char* what;
+    Make make;
+  } rows[] = {
+      {"softmax over channels",
+       [](std::int64_t n) {
+         GraphMaker m;
+         const auto x = m.input({n, 16, 4, 30});
+         m.g.outputs = {m.node("Softmax", {x}, {n, 16, 4, 30}, {{"axis", std::int64_t{1}}})};
+         return std::move(m.g);
+       }},
+      {"softmax over the middle, behind a transposition",
+       [](std::int64_t n) {
+         GraphMaker m;
+         const auto x = m.input({n, 4, 16, 30});
+         const auto t =
+             m.node("Transpose", {x}, {n, 16, 4, 30}, {{"perm", std::vector<std::int64_t>{0, 2, 1, 3}}});
+         m.g.outputs = {m.node("LogSoftmax", {t}, {n, 16, 4, 30}, {{"axis", std::int64_t{2}}})};
+         return std::move(m.g);
+       }},
+      {"convolution of one dimension",
+       [](std::int64_t n) {
+         Layers l;
+         const auto x = l.m.input({n, 16, 64});
+         using V = std::vector<std::int64_t>;
+         const auto w = l.m.constant(random_tensor({32, 16, 5}, l.random, 0.1F));
+         l.m.g.outputs = {l.m.node("Conv", {x, w}, {n, 32, 32},
+                                   {{"kernel_shape", V{5}},
+                                    {"strides", V{2}},
+                                    {"dilations", V{1}},
+                                    {"pads", V{2, 2}},
+                                    {"group", std::int64_t{1}}},
+                                   {relu})};
+         return std::move(l.m.g);
+       }},
+      {"pixels that are doubled",
+       [](std::int64_t n) {
+         Layers l;
+         const auto x = l.conv(l.m.input({n, 3, 6, 6}), 16, 3, 1);
+         const auto none = l.m.constant(random_tensor({0}, l.random));
+         auto two = std::make_shared<graph::Tensor>(TensorType{graph::DataType::f32, {4}});
+         std::ranges::copy(std::array{1.0F, 1.0F, 2.0F, 2.0F}, two->as<float>().begin());
+         const auto scales = l.m.constant(two);
+         const auto a = l.m.node("Resize", {x, none, scales}, {n, 16, 12, 12},
+                                 {{"mode", std::string("nearest")},
+                                  {"coordinate_transformation_mode", std::string("asymmetric")},
+                                  {"nearest_mode", std::string("floor")}});
+         const auto b = l.m.node("Resize", {x, none, scales}, {n, 16, 12, 12},
+                                 {{"mode", std::string("linear")},
+                                  {"coordinate_transformation_mode", std::string("half_pixel")}});
+         l.m.g.outputs = {l.conv(a, 8, 3, 1), l.conv(b, 8, 1, 1)};
+         return std::move(l.m.g);
+       }},
+      {"halves of channels", [](std::int64_t n) {
+         Layers l;
+         const auto x = l.conv(l.m.input({n, 8, 6, 6}), 32, 3, 1);
+         const auto a = l.m.value({n, 16, 6, 6}), b = l.m.value({n, 16, 6, 6});
+         l.m.g.nodes.push_back({.name = "split",
+                                .op = "Split",
+                                .inputs = {x},
+                                .outputs = {a, b},
+                                .attributes = {{"axis", std::int64_t{1}}}});
+         const auto c = l.conv(b, 16, 3, 1, 1, {{.kind = PostOp::Kind::add, .operand = a}});
+         l.m.g.outputs = {l.m.node("Concat", {a, c, b}, {n, 48, 6, 6}, {{"axis", std::int64_t{1}}}), b};
+         return std::move(l.m.g);
+       }}};
+  for (const auto& [what, make] : rows) {
+    SCOPED_TRACE(what);
+    expect_agrees(make, 2e-5);
+    const auto model = compile(make, {2});
+    EXPECT_FALSE(has_kernel(*model->plan(2), " ref")) << kernels_of(*model->plan(2));
+    EXPECT_FALSE(has_kernel(*model->plan(2), "plain:")) << kernels_of(*model->plan(2));
+  }
 }
 
 TEST(CpuEngine, RefusesBatchSizesOutOfOrder) {

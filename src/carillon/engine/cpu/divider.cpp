@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
+#include "carillon/graph/bounded.h"
 
 namespace carillon::engine::cpu {
 
@@ -44,7 +45,7 @@ class TrialMemory {
 
  private:
   static std::uint64_t size_of(const graph::TensorSpec& spec) {
-    return graph::TensorType{spec.type, spec.shape}.bytes().count;
+    return graph::memory_of(spec.type, spec.shape).count;
   }
   static void fit(HostBlock& block, std::uint64_t size) {
     const std::uint64_t wanted = std::max<std::uint64_t>(size, 1);

@@ -130,6 +130,43 @@ Desc with_type(const Desc& desc, DnnlType type) {
   return row_major(desc.get_dims(), type);
 }
 
+Desc layout_like(const Desc& desc, const Dims& dims) {
+  using Tag = dnnl::memory::format_tag;
+  const DnnlType type = desc.get_data_type();
+  const Dims own = desc.get_dims();
+  if (desc.get_inner_nblks() != 0) {
+    for (const Tag tag : {Tag::nCw16c, Tag::nChw16c, Tag::nCdhw16c}) {
+      const std::size_t rank = tag == Tag::nCw16c ? 3 : tag == Tag::nChw16c ? 4 : 5;
+      if (own.size() == rank && dims[1] % 16 == 0 && desc == Desc(own, type, tag))
+        return Desc(dims, type, tag);
+    }
+    return row_major(dims, type);
+  }
+  std::vector<std::size_t> order(dims.size());  // outermost first
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const Dims strides = desc.get_strides();
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return strides[a] > strides[b]; });
+  Dims made(dims.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    made[order[i]] = stride;
+    stride *= dims[order[i]];
+  }
+  return Desc(dims, type, made);
+}
+
+Desc innermost(const Dims& dims, DnnlType type, std::size_t axis) {
+  Dims strides(dims.size());
+  std::int64_t stride = dims[axis];
+  strides[axis] = 1;
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    if (i == axis) continue;
+    strides[i] = stride;
+    stride *= dims[i];
+  }
+  return Desc(dims, type, strides);
+}
+
 bool is_slow(std::string_view implementation) {
   return implementation.starts_with("ref") || implementation.starts_with("simple:ref");
 }

@@ -35,6 +35,11 @@ Desc reshaped(const Desc& desc, std::span<const std::int64_t> shape);
 Desc transposed(const Desc& desc, std::span<const std::int64_t> perm);
 Desc with_type(const Desc& desc, DnnlType type);
 
+// Dense, dimension `axis` innermost, the others in their order.
+Desc innermost(const Dims& dims, DnnlType type, std::size_t axis);
+// The layout of `desc` for other extents, without gaps; row-major where its blocks do not divide them.
+Desc layout_like(const Desc& desc, const Dims& dims);
+
 // oneDNN's last resorts, orders of magnitude behind its other implementations.
 bool is_slow(std::string_view implementation);
 // Convolution by unfolding and a matrix product: behind the direct ones.

@@ -1,48 +1,17 @@
 #include <algorithm>
-#include <numeric>
 
 #include "carillon/engine/cpu/plan_builder.h"
 
 namespace carillon::engine::cpu {
 
-namespace {
-
-// The layout of `desc` for other extents; row-major where its blocks do not divide them.
-Desc layout_like(const Desc& desc, const Dims& dims) {
-  using Tag = dnnl::memory::format_tag;
-  const DnnlType type = desc.get_data_type();
-  const Dims own = desc.get_dims();
-  if (desc.get_inner_nblks() != 0) {
-    for (const Tag tag : {Tag::nCw16c, Tag::nChw16c, Tag::nCdhw16c}) {
-      const std::size_t rank = tag == Tag::nCw16c ? 3 : tag == Tag::nChw16c ? 4 : 5;
-      if (own.size() == rank && dims[1] % 16 == 0 && desc == Desc(own, type, tag))
-        return Desc(dims, type, tag);
-    }
-    return row_major(dims, type);
-  }
-  std::vector<std::size_t> order(dims.size());  // outermost first
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const Dims strides = desc.get_strides();
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return strides[a] > strides[b]; });
-  Dims made(dims.size());
-  std::int64_t stride = 1;
-  for (std::size_t i = order.size(); i-- > 0;) {
-    made[order[i]] = stride;
-    stride *= dims[order[i]];
-  }
-  return Desc(dims, type, made);
-}
-
-}  // namespace
-
 bool lower_concat(PlanBuilder& builder, const graph::Node& node) {
   const auto output = node.outputs[0];
-  if (!builder.is_real(output) || !node.post_ops.empty()) return false;
+  if (!builder.is_laid_out(output) || !node.post_ops.empty()) return false;
   const graph::Shape& y = builder.shape(output);
   std::vector<graph::ValueId> parts;
   for (const auto id : node.inputs)
     if (builder.type(id).elements() > 0) parts.push_back(id);
-  if (!std::ranges::all_of(parts, [&](auto id) { return builder.is_real(id); })) return false;
+  if (!std::ranges::all_of(parts, [&](auto id) { return builder.is_laid_out(id); })) return false;
   // The largest part's layout is everyone's, unless blocks get in the way.
   const auto largest = *std::ranges::max_element(
       parts, {}, [&](auto id) { return builder.is_constant(id) ? -1 : builder.type(id).elements(); });

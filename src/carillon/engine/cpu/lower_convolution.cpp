@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "carillon/engine/cpu/plan_builder.h"
+#include "carillon/engine/cpu/convolution.h"
 
 namespace carillon::engine::cpu {
 
@@ -11,73 +11,6 @@ using dnnl::memory;
 
 Dims dims_of(std::span<const std::int64_t> values) {
   return {values.begin(), values.end()};
-}
-
-// What a Conv or ConvTranspose node says, in oneDNN's terms.
-struct Convolution {
-  bool transpose = false;
-  Dims strides, dilations, pads_begin, pads_end;
-  Dims weight_dims;    // (G,) O, I, kernel
-  Desc weight_source;  // the ONNX tensor seen so
-  graph::ValueId bias = graph::no_value;
-};
-
-std::optional<Convolution> read(PlanBuilder& builder, const graph::Node& node) {
-  Convolution c;
-  c.transpose = node.op == "ConvTranspose";
-  const auto input = node.inputs[0], weight = node.inputs[1], output = node.outputs[0];
-  if (!builder.is_real(input) || !builder.is_real(weight) || !builder.is_real(output)) return std::nullopt;
-  if (!builder.is_constant(weight) || builder.is_constant(input)) return std::nullopt;
-  const graph::Shape &x = builder.shape(input), &w = builder.shape(weight), &y = builder.shape(output);
-  if (x.size() < 3 || x.size() > 5) return std::nullopt;
-  if (node.inputs.size() > 2) c.bias = node.inputs[2];
-  if (c.bias != graph::no_value && (!builder.is_real(c.bias) || !builder.is_constant(c.bias)))
-    return std::nullopt;
-
-  const std::size_t pixels = x.size() - 2;  // spatial dimensions
-  const std::int64_t groups = node.integer("group", 1);
-  const auto strides = node.integers("strides"), dilations = node.integers("dilations"),
-             pads = node.integers("pads");
-  if (strides.size() != pixels || dilations.size() != pixels || pads.size() != 2 * pixels)
-    return std::nullopt;
-  c.strides = dims_of(strides);
-  c.dilations = dims_of(dilations);
-  for (auto& d : c.dilations) --d;
-  c.pads_begin = dims_of(pads.first(pixels));
-  c.pads_end = dims_of(pads.last(pixels));
-
-  // Row-major extents of one channel's kernel, then the ONNX order: Conv (O, I/G, kernel), ConvTranspose (I,
-  // O/G, kernel).
-  Dims kernel(w.begin() + 2, w.end());
-  Dims kernel_strides(pixels);
-  std::int64_t window = 1;
-  for (std::size_t i = pixels; i-- > 0;) {
-    kernel_strides[i] = window;
-    window *= kernel[i];
-  }
-  const std::int64_t out = c.transpose ? w[1] : w[0] / groups;  // a group's
-  const std::int64_t in = c.transpose ? w[0] / groups : w[1];
-  Dims source_strides;
-  if (groups > 1) {
-    c.weight_dims = {groups, out, in};
-    source_strides = c.transpose ? Dims{in * out * window, window, out * window}
-                                 : Dims{out * in * window, in * window, window};
-  } else {
-    c.weight_dims = {out, in};
-    source_strides = c.transpose ? Dims{window, out * window} : Dims{in * window, window};
-  }
-  c.weight_dims.insert(c.weight_dims.end(), kernel.begin(), kernel.end());
-  source_strides.insert(source_strides.end(), kernel_strides.begin(), kernel_strides.end());
-  c.weight_source = Desc(c.weight_dims, DnnlType::f32, source_strides);
-
-  if (c.transpose) {
-    // oneDNN has no output_padding; it is what the end's padding lacks.
-    for (std::size_t i = 0; i < pixels; ++i) {
-      const std::int64_t reach = (c.dilations[i] + 1) * (kernel[i] - 1) + 1;
-      c.pads_end[i] = (x[i + 2] - 1) * c.strides[i] + reach - y[i + 2] - c.pads_begin[i];
-    }
-  }
-  return c;
 }
 
 template <typename Primitive, typename Make>
@@ -163,9 +96,68 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
 
 }  // namespace
 
+std::optional<Convolution> read_convolution(PlanBuilder& builder, const graph::Node& node,
+                                            graph::ValueId input, graph::ValueId weight) {
+  Convolution c;
+  c.transpose = node.op == "ConvTranspose";
+  const auto output = node.outputs[0];
+  const graph::Shape &x = builder.shape(input), &w = builder.shape(weight), &y = builder.shape(output);
+  if (x.size() < 3 || x.size() > 5) return std::nullopt;
+  const std::size_t pixels = x.size() - 2;  // spatial dimensions
+  const std::int64_t groups = node.integer("group", 1);
+  const auto strides = node.integers("strides"), dilations = node.integers("dilations"),
+             pads = node.integers("pads");
+  if (strides.size() != pixels || dilations.size() != pixels || pads.size() != 2 * pixels)
+    return std::nullopt;
+  c.strides = dims_of(strides);
+  c.dilations = dims_of(dilations);
+  for (auto& d : c.dilations) --d;
+  c.pads_begin = dims_of(pads.first(pixels));
+  c.pads_end = dims_of(pads.last(pixels));
+
+  // Row-major extents of one channel's kernel, then the ONNX order: Conv (O, I/G, kernel), ConvTranspose (I,
+  // O/G, kernel).
+  Dims kernel(w.begin() + 2, w.end());
+  Dims kernel_strides(pixels);
+  std::int64_t window = 1;
+  for (std::size_t i = pixels; i-- > 0;) {
+    kernel_strides[i] = window;
+    window *= kernel[i];
+  }
+  const std::int64_t out = c.transpose ? w[1] : w[0] / groups;  // a group's
+  const std::int64_t in = c.transpose ? w[0] / groups : w[1];
+  Dims source_strides;
+  if (groups > 1) {
+    c.weight_dims = {groups, out, in};
+    source_strides = c.transpose ? Dims{in * out * window, window, out * window}
+                                 : Dims{out * in * window, in * window, window};
+  } else {
+    c.weight_dims = {out, in};
+    source_strides = c.transpose ? Dims{window, out * window} : Dims{in * window, window};
+  }
+  c.weight_dims.insert(c.weight_dims.end(), kernel.begin(), kernel.end());
+  source_strides.insert(source_strides.end(), kernel_strides.begin(), kernel_strides.end());
+  c.weight_source = Desc(c.weight_dims, DnnlType::f32, source_strides);
+
+  if (c.transpose) {
+    // oneDNN has no output_padding; it is what the end's padding lacks.
+    for (std::size_t i = 0; i < pixels; ++i) {
+      const std::int64_t reach = (c.dilations[i] + 1) * (kernel[i] - 1) + 1;
+      c.pads_end[i] = (x[i + 2] - 1) * c.strides[i] + reach - y[i + 2] - c.pads_begin[i];
+    }
+  }
+  return c;
+}
+
 bool lower_convolution(PlanBuilder& builder, const graph::Node& node) {
-  const std::optional<Convolution> c = read(builder, node);
+  const auto input = node.inputs[0], weight = node.inputs[1], output = node.outputs[0];
+  if (!builder.is_real(input) || !builder.is_real(weight) || !builder.is_real(output)) return false;
+  if (!builder.is_constant(weight) || builder.is_constant(input)) return false;
+  std::optional<Convolution> c = read_convolution(builder, node, input, weight);
   if (!c) return false;
+  if (node.inputs.size() > 2) c->bias = node.inputs[2];
+  if (c->bias != graph::no_value && (!builder.is_real(c->bias) || !builder.is_constant(c->bias)))
+    return false;
   constexpr auto inference = dnnl::prop_kind::forward_inference;
   const Desc bias = c->bias == graph::no_value ? Desc() : row_major(builder.shape(c->bias), DnnlType::f32);
   if (c->transpose)

@@ -9,7 +9,7 @@ namespace {
 // The layout that the values have already, as far as they agree.
 Desc merged_layout(PlanBuilder& builder, const graph::Node& node) {
   const auto output = node.outputs[0];
-  Desc plain = row_major(builder.shape(output), DnnlType::f32);
+  Desc plain = builder.plain_desc(output);
   if (builder.is_output(output)) return plain;
   Desc first;
   for (const auto id : {node.inputs[1], node.inputs[2]}) {
@@ -30,12 +30,12 @@ bool lower_merge(PlanBuilder& builder, const graph::Node& node) {
   const auto condition = node.inputs[0], output = node.outputs[0];
   const std::array values{node.inputs[2], node.inputs[1]};  // by the condition
   if (values[0] == values[1]) return false;                 // nothing to choose, but never its own copy
-  const Desc desc = builder.is_real(output) ? merged_layout(builder, node) : Desc();
+  const Desc desc = builder.is_laid_out(output) ? merged_layout(builder, node) : Desc();
   int stays = -1;
   for (const int when : {0, 1}) {
     const auto id = values[static_cast<std::size_t>(when)];
     if (builder.is_output(output) || !builder.is_last_reader(node, id)) continue;
-    if (!builder.is_real(output) || same_layout(builder.current(id).desc, desc)) stays = when;
+    if (!builder.is_laid_out(output) || same_layout(builder.current(id).desc, desc)) stays = when;
   }
   Operand to;
   if (stays >= 0) {

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include "carillon/engine/cpu/plan_builder.h"
 
@@ -122,27 +121,27 @@ bool lower_softmax(PlanBuilder& builder, const graph::Node& node) {
   const auto input = node.inputs[0];
   const graph::Shape& x = builder.shape(input);
   if (x.empty() || !node.post_ops.empty()) return false;
-  const auto axis = static_cast<int>(positive_axis(node.integer("axis", -1), x.size()));
+  const auto axis = static_cast<std::size_t>(positive_axis(node.integer("axis", -1), x.size()));
   const DnnlType type = builder.current_type(input);
-  const Operand source = builder.in_layout(input, row_major(x, type));
+  // oneDNN is fast along what lies together: rows of a matrix. A convolution behind it wants no other layout.
+  const Desc layout = innermost(with_rank(x, x.size()), type, axis);
+  const std::int64_t extent = x[axis], rows = builder.type(input).elements() / extent;
+  const Desc matrix = row_major(Dims{rows, extent}, type);
+  Operand source = builder.in_layout(input, layout);
+  source.desc = matrix;
   const dnnl::softmax_forward::primitive_desc desc(
       builder.engine(), inference,
-      node.op == "LogSoftmax" ? dnnl::algorithm::softmax_log : dnnl::algorithm::softmax_accurate, source.desc,
-      source.desc, axis, PlanBuilder::attributes());
+      node.op == "LogSoftmax" ? dnnl::algorithm::softmax_log : dnnl::algorithm::softmax_accurate, matrix,
+      matrix, 1, PlanBuilder::attributes());
   const dnnl::softmax_forward primitive(desc);
-  const Operand result = builder.define(node.outputs[0], source.desc);
+  Operand result = builder.define(node.outputs[0], layout);
+  result.desc = matrix;
   builder.emit(node.name, desc, primitive,
                PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}});
-  if (builder.keeps_nan()) {
-    const auto at = x.begin() + axis;
-    const auto product = [](auto from, auto to) {
-      return std::accumulate(from, to, std::int64_t{1}, std::multiplies<>());
-    };
+  if (builder.keeps_nan())
     spread_nan(builder, node.name,
-               std::make_unique<SoftmaxNanKernel>(elements_of(source.desc).type, product(x.begin(), at), *at,
-                                                  product(at + 1, x.end())),
+               std::make_unique<SoftmaxNanKernel>(elements_of(matrix).type, rows, extent, /*inner=*/1),
                source, result);
-  }
   return true;
 }
 

@@ -70,8 +70,9 @@ bool is_spatial_mean(PlanBuilder& builder, const graph::Node& node, std::size_t 
 
 bool lower_pooling(PlanBuilder& builder, const graph::Node& node) {
   const auto input = node.inputs[0], output = node.outputs[0];
-  if (!builder.is_real(input) || !builder.is_real(output) || builder.is_constant(input)) return false;
-  if (!node.post_ops.empty()) return false;
+  const bool bytes = builder.is_byte(input) && builder.is_byte(output) && node.op == "MaxPool";
+  if (!bytes && (!builder.is_real(input) || !builder.is_real(output))) return false;
+  if (builder.is_constant(input) || !node.post_ops.empty()) return false;
   if (node.outputs.size() > 1 && node.outputs[1] != graph::no_value) return false;  // MaxPool's indices
   const graph::Shape &x = builder.shape(input), &y = builder.shape(output);
   if (x.size() < 3 || x.size() > 5) return false;
@@ -95,11 +96,14 @@ bool lower_pooling(PlanBuilder& builder, const graph::Node& node) {
   } else {
     full.assign(y.begin(), y.end());
   }
-  const Operand source = builder.dense(input);
+  const Operand source =
+      bytes ? builder.in_layout(input, channels_last(with_rank(x, x.size()), builder.current_type(input)))
+            : builder.dense(input);
   const dnnl::pooling_forward::primitive_desc desc(
       builder.engine(), dnnl::prop_kind::forward_inference, pool->algorithm, source.desc,
       Desc(full, source.desc.get_data_type(), dnnl::memory::format_tag::any), pool->strides, pool->kernel,
       pool->dilations, pool->pads_begin, pool->pads_end, PlanBuilder::attributes());
+  if (bytes && is_slow(desc.impl_info_str())) return false;
   const dnnl::pooling_forward primitive(desc);
   const Desc made = desc.dst_desc();
   const bool same_shape = std::ranges::equal(full, y);
@@ -109,7 +113,7 @@ bool lower_pooling(PlanBuilder& builder, const graph::Node& node) {
     result.desc = made;
     builder.emit(node.name, desc, primitive,
                  PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}});
-    if (builder.keeps_nan() && pool->algorithm == dnnl::algorithm::pooling_max)
+    if (!bytes && builder.keeps_nan() && pool->algorithm == dnnl::algorithm::pooling_max)
       spread_nan(builder, node.name,
                  SpreadNanKernel::pool(source.desc, made,
                                        {.kernel = pool->kernel,

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <string>
 #include <thread>
 
@@ -54,7 +55,7 @@ std::shared_ptr<const CompiledModel> compile_open(const Source& source,
 void expect_open_agrees(const CompiledModel& model, const graph::Model& source, const Extents& extents,
                         int batch) {
   SCOPED_TRACE(graph::to_text(extents) + ", batch " + std::to_string(batch));
-  const auto plans = model.make_plans(extents, std::array{batch});
+  const auto plans = model.make_plans(extents, std::array{batch}, nullptr);
   ASSERT_TRUE(plans.has_value()) << plans.error().message;
   const Plan& plan = *plans->front();
   EXPECT_EQ(plan.batch(), batch);
@@ -97,7 +98,7 @@ TEST(OpenModel, TheReferenceIsAPlanAsAnyOther) {
   const Bound first(*model, *model->plan(4), inputs);
   ASSERT_TRUE(model->plan(4)->run({0, model->plan(4)->kernels()}, first.binding(), {}).has_value());
   EXPECT_LE(relative_error(*first.outputs()[0], *reference(*graph, inputs)[0]), 1e-5);
-  const auto made = model->make_plans(model->reference(), std::array{4});
+  const auto made = model->make_plans(model->reference(), std::array{4}, nullptr);
   ASSERT_TRUE(made.has_value());
   const Bound second(*model, *made->front(), inputs);
   ASSERT_TRUE(made->front()->run({0, made->front()->kernels()}, second.binding(), {}).has_value());
@@ -110,7 +111,7 @@ TEST(OpenModel, WeightsStayAsTheyAre) {
   const std::uint64_t before = model->weights().count;
   std::vector<std::byte> bytes(before), after(before);
   model->write_weights(0, bytes);
-  ASSERT_TRUE(model->make_plans(Extents{31, 17}, std::array{1, 4}).has_value());
+  ASSERT_TRUE(model->make_plans(Extents{31, 17}, std::array{1, 4}, nullptr).has_value());
   EXPECT_EQ(model->weights().count, before);
   model->write_weights(0, after);
   EXPECT_EQ(bytes, after);
@@ -120,12 +121,65 @@ TEST(OpenModel, SaysWhatDoesNotFitTogether) {
   graph::testing::Onnx m;
   m.input("x", {"batch", "n"}).i64("shape", {3}, {0, -1, 8}).node("Reshape", {"x", "shape"}, {"y"}, "halve");
   const auto model = compile_open(import(m.output("y")));
-  EXPECT_TRUE(model->make_plans(Extents{40}, std::array{1}).has_value());
-  const auto wrong = model->make_plans(Extents{41}, std::array{1});
+  EXPECT_TRUE(model->make_plans(Extents{40}, std::array{1}, nullptr).has_value());
+  const auto wrong = model->make_plans(Extents{41}, std::array{1}, nullptr);
   ASSERT_FALSE(wrong.has_value());
   EXPECT_NE(wrong.error().message.find("'halve'"), std::string::npos) << wrong.error().message;
-  EXPECT_FALSE(model->make_plans(Extents{40, 1}, std::array{1}).has_value());
-  EXPECT_FALSE(model->make_plans(Extents{0}, std::array{1}).has_value());
+  EXPECT_FALSE(model->make_plans(Extents{40, 1}, std::array{1}, nullptr).has_value());
+  EXPECT_FALSE(model->make_plans(Extents{-1}, std::array{1}, nullptr).has_value());
+}
+
+// A cache that is empty at first, as of decoders: what comes is all there is.
+TEST(OpenModel, RunsWithNothingOfADimension) {
+  graph::testing::Onnx m;
+  m.input("past", {"batch", "past", "4"}).input("x", {"batch", "now", "4"});
+  m.node("Concat", {"past", "x"}, {"all"}).set("axis", 1);
+  m.node("Relu", {"all"}, {"y"}).node("Relu", {"past"}, {"z"}, "nothing");
+  const Source source = import(m.output("y").output("z"));
+  const auto model = compile_open(source);
+  ASSERT_EQ(model->reference().size(), 2U);
+  Extents extents(2);
+  for (const std::int64_t now : {2, 5}) {
+    extents[graph::free_number(model->inputs()[0].shape[1])] = 0;
+    extents[graph::free_number(model->inputs()[1].shape[1])] = now;
+    expect_open_agrees(*model, *source, extents, 1);
+    expect_open_agrees(*model, *source, extents, 4);
+  }
+  EXPECT_EQ(model->make_plans(extents, std::array{4}, nullptr).value().front()->outputs()[1].shape,
+            (graph::Shape{4, 0, 4}));
+}
+
+TEST(OpenModel, SaysWhatMakesSomethingOfNothing) {
+  graph::testing::Onnx m;
+  m.input("x", {"batch", "n"})
+      .node("ReduceMax", {"x"}, {"y"}, "largest")
+      .set("axes", std::vector<std::int64_t>{1});
+  const auto model = compile_open(import(m.output("y")));
+  const auto wrong = model->make_plans(Extents{0}, std::array{1}, nullptr);
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_NE(wrong.error().message.find("'largest' (ReduceMax)"), std::string::npos) << wrong.error().message;
+}
+
+// What a plan costs follows the extents.
+TEST(OpenModel, PlansTellTheirEffort) {
+  graph::testing::Onnx m;
+  m.input("x", {"batch", "n", "16"}).random("w", {16, 8}).node("MatMul", {"x", "w"}, {"y"});
+  const auto model = compile_open(import(m.output("y")));
+  const auto effort = [&](std::int64_t n, int batch) {
+    return model->make_plans(Extents{n}, std::array{batch}, nullptr).value().front()->effort();
+  };
+  EXPECT_EQ(effort(10, 1), (Effort{.operations = std::uint64_t{2} * 10 * 16 * 8,
+                                   .bytes = std::uint64_t{4} * 10 * (16 + 8)}));
+  EXPECT_EQ(effort(20, 4).operations, 8 * effort(10, 1).operations);
+  EXPECT_GT(model->make_plans(Extents{10}, std::array{1}, nullptr).value().front()->memory().count, 0U);
+}
+
+TEST(OpenModel, APlanThatNobodyWantsEndsEarly) {
+  graph::testing::Onnx m;
+  m.input("x", {"batch", "n"}).node("Relu", {"x"}, {"y"});
+  const auto model = compile_open(import(m.output("y")));
+  const std::atomic<bool> ended{true};
+  EXPECT_EQ(model->make_plans(Extents{10}, std::array{1}, &ended).error().code, ErrorCode::cancelled);
 }
 
 TEST(OpenModel, ThreadsMakePlansBesideEachOther) {
@@ -148,7 +202,7 @@ TEST(OpenModel, OtherModelsHaveNoMorePlans) {
                                                   {.batch_sizes = {1}});
   ASSERT_TRUE(model.has_value());
   EXPECT_FALSE((*model)->open());
-  EXPECT_EQ((*model)->make_plans(Extents{}, std::array{1}).error().code, ErrorCode::unsupported);
+  EXPECT_EQ((*model)->make_plans(Extents{}, std::array{1}, nullptr).error().code, ErrorCode::unsupported);
 }
 
 }  // namespace

@@ -87,6 +87,13 @@ CpuPlan::CpuPlan(PlanParts parts, const dnnl::engine& engine) : parts_(std::move
   parts_.patches = {};
 }
 
+// Beside its constants, what a kernel has: its primitive, the code that was generated for it, and its
+// arguments in the state of each stream. Nobody tells how much that is: it is taken for so much.
+Bytes CpuPlan::memory() const {
+  constexpr std::uint64_t a_kernel = 32 << 10;
+  return {parts_.own.bytes().size() + a_kernel * parts_.kernels.size()};
+}
+
 std::unique_ptr<RunState> CpuPlan::make_state(Team* team) const {
   return std::make_unique<State>(*this, static_cast<CpuTeam*>(team), false);
 }

@@ -24,6 +24,7 @@ struct PlanParts {
   int batch = 1;
   std::vector<graph::TensorSpec> inputs, outputs;
   std::uint64_t workspace = 0;
+  Effort effort;
   HostBlock own;  // constants beside the model's weights
   // A kernel runs only if the byte at `condition` is (not 0) == when, and the parent guard holds. The byte is
   // written by an earlier kernel, and stays until the last kernel under the guard.
@@ -49,6 +50,8 @@ class CpuPlan final : public Plan {
   std::span<const graph::TensorSpec> inputs() const override { return parts_.inputs; }
   std::span<const graph::TensorSpec> outputs() const override { return parts_.outputs; }
   Bytes workspace() const override { return {parts_.workspace}; }
+  Effort effort() const override { return parts_.effort; }
+  Bytes memory() const override;
   int kernels() const override { return static_cast<int>(parts_.kernels.size()); }
   std::string_view kernel_name(int index) const override {
     return parts_.names[static_cast<std::size_t>(index)];

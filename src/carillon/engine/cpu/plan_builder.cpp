@@ -55,7 +55,7 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const auto id = graph.inputs[i];
     buffers_.push_back({.where = Where::input, .index = static_cast<int>(i)});
-    const Desc desc = is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc();
+    const Desc desc = plain_desc(id);
     places_[id.index()] = {{.operand = {.buffer = static_cast<int>(buffers_.size()) - 1, .desc = desc}}};
   }
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
@@ -143,6 +143,18 @@ bool PlanBuilder::is_real(graph::ValueId id) const {
          shape(id).size() <= 6;
 }
 
+bool PlanBuilder::is_byte(graph::ValueId id) const {
+  return id != graph::no_value &&
+         (type(id).type == graph::DataType::u8 || type(id).type == graph::DataType::i8) &&
+         type(id).elements() > 0 && shape(id).size() <= 6;
+}
+
+Desc PlanBuilder::plain_desc(graph::ValueId id) const {
+  if (is_real(id)) return cpu::row_major(shape(id), DnnlType::f32);
+  if (!is_byte(id)) return Desc();
+  return cpu::row_major(shape(id), type(id).type == graph::DataType::u8 ? DnnlType::u8 : DnnlType::s8);
+}
+
 bool PlanBuilder::prefers_heavy_type(graph::ValueId id, int depth) const {
   static constexpr std::array heavy{"Conv", "ConvTranspose", "Gemm", "MatMul"};
   static constexpr std::array carries{"Add",         "Sub",
@@ -173,22 +185,21 @@ DnnlType PlanBuilder::result_type(graph::ValueId output) const {
 Operand PlanBuilder::current(graph::ValueId id) {
   CARILLON_ASSERT(id != graph::no_value);
   if (is_constant(id)) {
-    const Desc desc = is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc();
-    return {.buffer = weights_buffer, .offset = weights_.raw(constant(id)), .desc = desc};
+    return raw(constant(id), plain_desc(id));
   }
   CARILLON_ASSERT(!places_[id.index()].empty());
   return places_[id.index()].front().operand;
 }
 
 DnnlType PlanBuilder::current_type(graph::ValueId id) const {
-  if (is_constant(id)) return DnnlType::f32;
+  if (is_constant(id)) return is_byte(id) ? plain_desc(id).get_data_type() : DnnlType::f32;
   CARILLON_ASSERT(!places_[id.index()].empty());
   return places_[id.index()].front().operand.desc.get_data_type();
 }
 
 Operand PlanBuilder::in_layout(graph::ValueId id, const Desc& wanted) {
-  CARILLON_ASSERT(is_real(id));
-  if (is_constant(id)) return packed(id, cpu::row_major(shape(id), DnnlType::f32), wanted);
+  CARILLON_ASSERT(is_laid_out(id));
+  if (is_constant(id)) return packed(id, plain_desc(id), wanted);
   for (const auto& [place, guard] : places_[id.index()])
     if (same_layout(place.desc, wanted) && graph::is_within(guards_, guard_, guard)) {
       Operand found = place;
@@ -201,8 +212,8 @@ Operand PlanBuilder::in_layout(graph::ValueId id, const Desc& wanted) {
 }
 
 Operand PlanBuilder::row_major(graph::ValueId id) {
-  if (!is_real(id)) return current(id);
-  Operand plain = in_layout(id, cpu::row_major(shape(id), DnnlType::f32));
+  if (!is_laid_out(id)) return current(id);
+  Operand plain = in_layout(id, plain_desc(id));
   if (plain.factor == 1) return plain;
   const dnnl::eltwise_forward::primitive_desc desc(engine_, dnnl::prop_kind::forward_inference,
                                                    dnnl::algorithm::eltwise_linear, plain.desc, plain.desc,
@@ -216,6 +227,7 @@ Operand PlanBuilder::row_major(graph::ValueId id) {
 Operand PlanBuilder::dense(graph::ValueId id) {
   Operand now = current(id);
   if (is_constant(id) || (is_dense(now.desc) && now.desc.get_submemory_offset() == 0)) return now;
+  if (now.desc.get_inner_nblks() == 0) return in_layout(id, layout_like(now.desc, now.desc.get_dims()));
   return in_layout(id, cpu::row_major(shape(id), now.desc.get_data_type()));
 }
 
@@ -223,6 +235,10 @@ Operand PlanBuilder::packed(const graph::SharedTensor& tensor, const Desc& sourc
                             float factor) {
   return {
       .buffer = weights_buffer, .offset = weights_.packed(tensor, source, target, factor), .desc = target};
+}
+
+Operand PlanBuilder::raw(const graph::SharedTensor& tensor, const Desc& desc) {
+  return {.buffer = weights_buffer, .offset = weights_.raw(tensor), .desc = desc};
 }
 
 Operand PlanBuilder::reordered(const std::string& name, const Operand& operand, const Desc& wanted) {
@@ -246,7 +262,7 @@ Operand PlanBuilder::temporary(const Desc& desc) {
 Operand PlanBuilder::define(graph::ValueId id, const Desc& desc) {
   Operand place{.desc = desc};
   const bool as_client_wants =
-      desc.is_zero() || (desc.get_data_type() == DnnlType::f32 && cpu::is_row_major(desc));
+      desc.is_zero() || (desc.get_data_type() == plain_desc(id).get_data_type() && cpu::is_row_major(desc));
   if (is_output(id) && as_client_wants) {
     const auto i = static_cast<std::size_t>(std::ranges::find(graph_.outputs, id) - graph_.outputs.begin());
     output_written_[i] = true;
@@ -279,11 +295,11 @@ void PlanBuilder::take_over(graph::ValueId id, graph::ValueId from) {
 }
 
 void PlanBuilder::copy(const std::string& name, graph::ValueId id, const Operand& to) {
-  const Operand from = is_real(id) && is_constant(id) ? in_layout(id, to.desc) : current(id);
+  const Operand from = is_laid_out(id) && is_constant(id) ? in_layout(id, to.desc) : current(id);
   CARILLON_ASSERT(from.factor == 1);  // only products read what has one
-  if (!is_real(id) || same_layout(from.desc, to.desc)) {
+  if (!is_laid_out(id) || same_layout(from.desc, to.desc)) {
     append(name + " copy",
-           std::make_unique<CopyKernel>(is_real(id) ? to.desc.get_size() : type(id).bytes().count),
+           std::make_unique<CopyKernel>(is_laid_out(id) ? to.desc.get_size() : type(id).bytes().count),
            {from, to});
     return;
   }
@@ -440,9 +456,7 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   }
   for (const auto id : node.outputs) {
     outputs.push_back(id == graph::no_value ? nullptr : &type(id));
-    operands.push_back(id == graph::no_value
-                           ? Operand{}
-                           : define(id, is_real(id) ? cpu::row_major(shape(id), DnnlType::f32) : Desc()));
+    operands.push_back(id == graph::no_value ? Operand{} : define(id, plain_desc(id)));
   }
   const std::optional<graph::TensorType> room = graph::plain_workspace(node, inputs);
   if (room) {
@@ -471,19 +485,36 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
 
 void PlanBuilder::emit_plain_binary(const graph::Node& node, std::string_view op, const Operand& a,
                                     const Operand& b, const Operand& result) {
-  std::vector<graph::TensorType> types;
-  for (const Operand* operand : {&a, &b, &result}) {
-    CARILLON_ASSERT(cpu::is_row_major(operand->desc) && operand->desc.get_data_type() == DnnlType::f32);
-    types.push_back({graph::DataType::f32, operand->desc.get_dims()});
+  const auto seen = [](const Operand& operand) -> Seen {
+    CARILLON_ASSERT(cpu::is_row_major(operand.desc) && operand.desc.get_data_type() == DnnlType::f32);
+    return {operand, {graph::DataType::f32, operand.desc.get_dims()}};
+  };
+  const bool found = emit_plain_as(node, op, {seen(a), seen(b)}, {seen(result)});
+  CARILLON_ASSERT(found);
+}
+
+bool PlanBuilder::emit_plain_as(const graph::Node& node, std::string_view op, const std::vector<Seen>& inputs,
+                                const std::vector<Seen>& outputs) {
+  graph::Node part{
+      .name = node.name, .op = std::string(op), .outputs = node.outputs, .attributes = node.attributes};
+  part.outputs.resize(outputs.size(), node.outputs.front());
+  std::vector<const graph::TensorType*> read, written;
+  std::vector<Operand> operands;
+  for (const Seen& seen : inputs) {
+    read.push_back(seen.operand.buffer < 0 ? nullptr : &seen.type);
+    operands.push_back(seen.operand);
   }
-  const graph::Node part{.name = node.name, .op = std::string(op), .outputs = node.outputs};
-  const std::vector<const graph::TensorType*> inputs{&types[0], &types[1]}, outputs{&types[2]};
-  const graph::PlainKernel kernel = graph::find_plain_kernel(part, inputs);
-  CARILLON_ASSERT(kernel != nullptr);
-  auto step = std::make_unique<PlainKernelStep>(part, kernel, inputs, outputs,
-                                                std::vector<const graph::TensorType*>{});
-  divide(*step, [&] { return graph::Slices::of(part, inputs, outputs, {}, {}); });
-  append(node.name + " plain:" + part.op, std::move(step), {a, b, result});
+  for (const Seen& seen : outputs) {
+    written.push_back(&seen.type);
+    operands.push_back(seen.operand);
+  }
+  const graph::PlainKernel kernel = graph::find_plain_kernel(part, read);
+  if (kernel == nullptr) return false;
+  auto step =
+      std::make_unique<PlainKernelStep>(part, kernel, read, written, std::vector<const graph::TensorType*>{});
+  divide(*step, [&] { return graph::Slices::of(part, read, written, {}, {}); });
+  append(node.name + " plain:" + part.op, std::move(step), operands);
+  return true;
 }
 
 // As its time wants it, or among the threads where that is worth it.
@@ -500,7 +531,7 @@ Result<PlanParts> PlanBuilder::finish() {
     if (output_written_[i]) continue;
     const auto id = graph_.outputs[i];
     Operand target{.buffer = static_cast<int>(1 + graph_.inputs.size() + i)};
-    if (is_real(id)) target.desc = cpu::row_major(shape(id), DnnlType::f32);
+    target.desc = plain_desc(id);
     copy(graph_.value(id).name, id, target);
   }
 

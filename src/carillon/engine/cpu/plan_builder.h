@@ -82,8 +82,14 @@ class PlanBuilder {
   // Whether the post-op makes a number of it.
   bool loses_nan(const graph::PostOp& op);
 
-  // f32 with at least one element: what the oneDNN lowerings deal with.
+  // f32 with at least one element: what most of the oneDNN lowerings deal with.
   bool is_real(graph::ValueId id) const;
+  // Likewise of bytes, with a sign or without.
+  bool is_byte(graph::ValueId id) const;
+  // Either: its layout is known to the builder. Any other value lies row-major.
+  bool is_laid_out(graph::ValueId id) const { return is_real(id) || is_byte(id); }
+  // Row-major in its own type, or zero where it is not laid out.
+  Desc plain_desc(graph::ValueId id) const;
   // What a heavy kernel reads and, unless nobody wants it, writes.
   DnnlType heavy_type() const { return heavy_type_; }
   DnnlType result_type(graph::ValueId output) const;
@@ -102,6 +108,8 @@ class PlanBuilder {
     return packed(constant(id), source, target, factor);
   }
   Operand packed(const graph::SharedTensor& tensor, const Desc& source, const Desc& target, float factor = 1);
+  // The tensor's own bytes, row-major.
+  Operand raw(const graph::SharedTensor& tensor, const Desc& desc);
   // See WeightStore::derive().
   graph::SharedTensor derive(const std::string& what, const std::vector<graph::SharedTensor>& from,
                              const std::function<graph::Tensor()>& make) {
@@ -160,6 +168,15 @@ class PlanBuilder {
   // Appends the plain kernel of an operator of two operands that broadcast; all three are row-major f32.
   void emit_plain_binary(const graph::Node& node, std::string_view op, const Operand& a, const Operand& b,
                          const Operand& result);
+  // An operand as a plain kernel sees it; a buffer of -1: absent.
+  struct Seen {
+    Operand operand;
+    graph::TensorType type;
+  };
+  // Appends the plain kernel of operator `op` with the node's attributes, for operands that are seen
+  // otherwise than the node's: flat, for example, where their layout does not matter. False: there is none.
+  bool emit_plain_as(const graph::Node& node, std::string_view op, const std::vector<Seen>& inputs,
+                     const std::vector<Seen>& outputs);
 
   // Attributes that every primitive of a plan has.
   static dnnl::primitive_attr attributes();
@@ -292,8 +309,13 @@ bool lower_eltwise(PlanBuilder& builder, const graph::Node& node);        // act
 bool lower_binary(PlanBuilder& builder, const graph::Node& node);         // Add, Mul, Sub, Div, Max, Min
 bool lower_normalization(PlanBuilder& builder, const graph::Node& node);  // Batch-, Layer-, LRN, Softmax
 bool lower_recurrent(PlanBuilder& builder, const graph::Node& node);      // LSTM, GRU, RNN
+bool lower_resize(PlanBuilder& builder, const graph::Node& node);
 bool lower_concat(PlanBuilder& builder, const graph::Node& node);
 bool lower_merge(PlanBuilder& builder, const graph::Node& node);
-bool lower_view(PlanBuilder& builder, const graph::Node& node);  // Reshape, Transpose: no kernel at all
+bool lower_view(PlanBuilder& builder, const graph::Node& node);   // Reshape, Transpose: no kernel at all
+bool lower_slice(PlanBuilder& builder, const graph::Node& node);  // Slice, Split: likewise
+bool lower_quantized_convolution(PlanBuilder& builder, const graph::Node& node);  // QLinearConv
+bool lower_quantized_matmul(PlanBuilder& builder, const graph::Node& node);       // QLinearMatMul
+bool lower_bytes(PlanBuilder& builder, const graph::Node& node);  // to bytes, from bytes, bytes to bytes
 
 }  // namespace carillon::engine::cpu

@@ -108,7 +108,7 @@ TEST(CpuTeam, PartsLeaveNoMemoryBehind) {
   Arena& arena = team.arena(parts);
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);
-  std::vector<float> values(parts * 64);
+  std::vector<float> values(static_cast<std::size_t>(parts) * 64);
   const dnnl::memory::desc desc({static_cast<std::int64_t>(values.size())}, dnnl::memory::data_type::f32,
                                 dnnl::memory::format_tag::a);
   const dnnl::memory memory(desc, engine, values.data());

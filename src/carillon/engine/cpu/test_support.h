@@ -36,7 +36,8 @@ struct GraphMaker {
   Graph g;
 
   ValueId value(Shape shape, graph::DataType type = graph::DataType::f32) {
-    g.values.push_back({.name = "v" + std::to_string(g.values.size()), .type = {type, std::move(shape)}});
+    g.values.push_back(
+        {.name = std::string("v").append(std::to_string(g.values.size())), .type = {type, std::move(shape)}});
     return {static_cast<std::uint32_t>(g.values.size() - 1)};
   }
   ValueId input(Shape shape) {

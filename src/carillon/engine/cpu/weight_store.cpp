@@ -81,10 +81,12 @@ std::uint64_t WeightStore::raw(const graph::SharedTensor& tensor) {
 
 std::uint64_t WeightStore::packed(const graph::SharedTensor& tensor, const Desc& source, const Desc& target,
                                   float factor) {
-  CARILLON_ASSERT(tensor->type().type == graph::DataType::f32);
+  const bool real = tensor->type().type == graph::DataType::f32;
+  CARILLON_ASSERT(real || factor == 1);
   CARILLON_ASSERT(source.get_size() <= tensor->bytes().size());
+  // Bytes may want sums beside them, of which their strides say nothing.
   if (factor == 1 && source.get_data_type() == target.get_data_type() && is_row_major(source) &&
-      is_row_major(target))
+      is_row_major(target) && (real || target == row_major(target.get_dims(), target.get_data_type())))
     return raw(tensor);
   const auto found = find(tensor, [&](const Copy& copy) {
     return !copy.target.is_zero() && copy.source == source && copy.target == target && copy.factor == factor;
@@ -92,7 +94,7 @@ std::uint64_t WeightStore::packed(const graph::SharedTensor& tensor, const Desc&
   if (found) return *found;
 
   const std::uint64_t offset = block_.append(target.get_size());
-  const float* values = tensor->as<float>().data();
+  const void* values = tensor->bytes().data();
   std::vector<float> scaled;
   if (factor != 1) {
     scaled.assign(tensor->as<float>().begin(), tensor->as<float>().end());
@@ -100,7 +102,7 @@ std::uint64_t WeightStore::packed(const graph::SharedTensor& tensor, const Desc&
     values = scaled.data();
   }
   // oneDNN takes the source of a reorder as a pointer to mutable bytes, and only reads it.
-  dnnl::memory from(source, engine_, const_cast<float*>(values));
+  dnnl::memory from(source, engine_, const_cast<void*>(values));
   dnnl::memory to(target, engine_, block_.bytes().data() + offset);
   dnnl::stream stream(engine_);
   dnnl::reorder(from, to).execute(stream, from, to);

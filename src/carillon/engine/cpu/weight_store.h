@@ -53,7 +53,7 @@ class WeightStore {
 
   // Where the tensor's own bytes lie.
   std::uint64_t raw(const graph::SharedTensor& tensor);
-  // Where the f32 tensor, seen as `source` and multiplied by `factor`, lies in the layout `target`.
+  // Where the tensor, seen as `source` and (f32 only) multiplied by `factor`, lies in the layout `target`.
   std::uint64_t packed(const graph::SharedTensor& tensor, const Desc& source, const Desc& target,
                        float factor = 1);
   // The layout in which this tensor was packed first, for the same dimensions and type; nullptr: not yet.

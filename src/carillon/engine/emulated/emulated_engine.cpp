@@ -7,6 +7,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/base/random.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/profile/batch_line.h"
 
 namespace carillon::engine {
@@ -52,8 +53,7 @@ class EmulatedPlan final : public Plan {
         options_(std::move(options)),
         random_(seed),
         clock_(clock) {
-    for (const auto& spec : outputs_)
-      output_bytes_.push_back(graph::TensorType{spec.type, spec.shape}.bytes().count);
+    for (const auto& spec : outputs_) output_bytes_.push_back(graph::memory_of(spec.type, spec.shape).count);
     for (int k = 0; k < options_->kernels; ++k)
       names_.push_back(model + "/" + std::to_string(k) + " emulated");
   }
@@ -119,7 +119,7 @@ class EmulatedPlan final : public Plan {
 
 std::uint64_t bytes_of(std::span<const graph::TensorSpec> specs) {
   std::uint64_t sum = 0;
-  for (const auto& spec : specs) sum += graph::TensorType{spec.type, spec.shape}.bytes().count;
+  for (const auto& spec : specs) sum += graph::memory_of(spec.type, spec.shape).count;
   return sum;
 }
 
@@ -129,10 +129,13 @@ Result<EmulatedPlan::Tensors> open_tensors(const graph::Model& model, int batch,
   const auto graph = reference ? model.specialize(batch) : model.specialize_at(batch, extents);
   if (!graph) return std::unexpected(graph.error());
   EmulatedPlan::Tensors out{.inputs = graph::specs_at(model.inputs(), batch, extents), .outputs = {}};
-  for (std::size_t i = 0; i < model.outputs().size(); ++i)
+  const std::vector<std::uint64_t> bounded = graph::find_bounded(*graph);
+  for (std::size_t i = 0; i < model.outputs().size(); ++i) {
+    const graph::ValueId id = graph->outputs[i];
     out.outputs.push_back({.name = model.outputs()[i].name,
                            .type = model.outputs()[i].type,
-                           .shape = graph->value(graph->outputs[i]).type.shape});
+                           .shape = graph::marked_shape(graph->value(id).type, bounded[id.index()])});
+  }
   return out;
 }
 
@@ -159,8 +162,9 @@ class EmulatedCompiled final : public CompiledModel {
   std::span<const std::int64_t> reference() const override { return reference_; }
   // A plan takes the reference's time by the bytes of its inputs.
   Result<std::vector<std::unique_ptr<const Plan>>> make_plans(std::span<const std::int64_t> extents,
-                                                              std::span<const int> batches) const override {
-    if (source_ == nullptr) return CompiledModel::make_plans(extents, batches);
+                                                              std::span<const int> batches,
+                                                              const std::atomic<bool>* ended) const override {
+    if (source_ == nullptr) return CompiledModel::make_plans(extents, batches, ended);
     std::vector<std::unique_ptr<const Plan>> made;
     for (const int batch : batches) {
       auto tensors = open_tensors(*source_, batch, extents, false);

@@ -16,6 +16,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/host/memory.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/onnx_import.h"
 #include "carillon/graph/signature.h"
 
@@ -54,10 +55,13 @@ class SharedNetwork {
       const openvino::Port& port = network_->outputs()[i];
       const std::string what = "output '" + port.name + "'";
       if (!port.known) return fail(ErrorCode::unsupported, what + " is of a type that is not served");
-      if (std::ranges::any_of(shapes[i], [](std::int64_t extent) { return extent < 0; }))
-        return fail(ErrorCode::unsupported, what + " " + graph::to_text(shapes[i]) +
-                                                ": how long it is where -1 stands depends on the data; such "
-                                                "outputs are not served");
+      if (std::ranges::any_of(shapes[i],
+                              [](std::int64_t extent) { return extent < 0 && !graph::is_bounded(extent); }))
+        return fail(ErrorCode::unsupported, what + " " + graph::to_text(graph::bounds_of(shapes[i])) +
+                                                ": how long it is where -1 stands depends on the data, and "
+                                                "there is no telling how long at most");
+      if (auto most = graph::element_count(graph::bounds_of(shapes[i])); !most)
+        return in_context(what, most.error());
       out.push_back({.name = port.name, .type = port.type, .shape = std::move(shapes[i])});
     }
     return out;
@@ -242,8 +246,9 @@ class OpaqueModel final : public CompiledModel {
     return found == plans_.end() ? nullptr : found->second.get();
   }
   Result<std::vector<std::unique_ptr<const Plan>>> make_plans(std::span<const std::int64_t> extents,
-                                                              std::span<const int> batches) const override {
-    if (!open()) return CompiledModel::make_plans(extents, batches);
+                                                              std::span<const int> batches,
+                                                              const std::atomic<bool>* ended) const override {
+    if (!open()) return CompiledModel::make_plans(extents, batches, ended);
     std::vector<std::unique_ptr<const Plan>> out;
     for (const int batch : batches) {
       auto plan = make_plan(batch, source_->signature().at_extents(batch, extents));

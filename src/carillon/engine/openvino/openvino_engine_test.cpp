@@ -316,8 +316,8 @@ TEST(OpenVino, OpenModelsRunAtAnySize) {
   ASSERT_NE(both.ours, nullptr);
   ASSERT_TRUE(both.theirs->open());
   for (const std::int64_t rows : {1, 7, 30}) {
-    const auto theirs = both.theirs->make_plans(std::array{rows}, std::array{2});
-    const auto ours = both.ours->make_plans(std::array{rows}, std::array{2});
+    const auto theirs = both.theirs->make_plans(std::array{rows}, std::array{2}, nullptr);
+    const auto ours = both.ours->make_plans(std::array{rows}, std::array{2}, nullptr);
     ASSERT_TRUE(theirs && ours);
     EXPECT_EQ(theirs->front()->outputs()[0].shape, (graph::Shape{2, rows, 8}));
     expect_close(answer_of(*both.theirs, *theirs->front()), answer_of(*both.ours, *ours->front()));

@@ -29,7 +29,8 @@ class Request {
  public:
   virtual ~Request() = default;
   // Reads the inputs where they lie, `shapes[i]` the i-th's, and writes the outputs, which must come out with
-  // these shapes.
+  // these shapes. Where extents are bounded (graph/bounded.h) the data decide them, and they are written
+  // behind the elements.
   virtual std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
                           std::span<std::byte* const> outputs,
                           std::span<const graph::Shape> output_shapes) = 0;
@@ -48,7 +49,8 @@ class Network {
   virtual ~Network() = default;
   virtual const std::vector<Port>& inputs() const = 0;
   virtual const std::vector<Port>& outputs() const = 0;
-  // The outputs' shapes where the inputs' are `inputs`, all extents known; -1 for what the data decide.
+  // The outputs' shapes where the inputs' are `inputs`, all extents known. What the data decide is bounded,
+  // or -1 where nobody knows the most that it can be.
   virtual std::string shapes_at(std::span<const graph::Shape> inputs,
                                 std::vector<graph::Shape>& outputs) const = 0;
   struct Options {

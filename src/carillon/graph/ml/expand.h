@@ -10,7 +10,7 @@ class GraphProto;
 
 namespace carillon::graph::ml {
 
-// The domain of what expansion writes: operators of our own (find_own_operator()), and standard ones in their
+// The domain of what expansion writes: operators of our own (find_any_operator()), and standard ones in their
 // newest form. A file may not use it: the kernels of our own rely on what expansion has checked.
 inline constexpr std::string_view own_domain = "carillon";
 

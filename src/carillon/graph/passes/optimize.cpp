@@ -5,6 +5,9 @@ namespace carillon::graph {
 Result<> optimize(Graph& graph, Folder& folder) {
   remove_no_ops(graph);
   merge_common(graph);
+  einsum_as_matmul(graph);
+  if (auto ok = fuse_quantised(graph, folder); !ok) return ok;
+  if (auto ok = fold_dequantised(graph, folder); !ok) return ok;
   // Patterns of several nodes come first: their parts would be fused away.
   fuse_hard_swish(graph);
   fuse_gelu(graph);

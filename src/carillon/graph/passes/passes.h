@@ -27,6 +27,21 @@ void fuse_hard_swish(Graph& graph);
 // Subtract the mean, divide by the root of the mean square plus epsilon, scale, shift: LayerNormalization.
 void fuse_layer_normalization(Graph& graph, ConstantStore& store);
 
+// What lies between DequantizeLinear and QuantizeLinear and looks at one tensor of bytes, element by element,
+// becomes a table of 256 bytes: ByteLookup.
+void tabulate_bytes(Graph& graph, ConstantStore& store);
+
+// Conv, MatMul and Gemm between DequantizeLinear and QuantizeLinear become QLinearConv and QLinearMatMul,
+// with real results where no QuantizeLinear follows; so do MatMulInteger and ConvInteger that are scaled
+// afterwards. Sums, products and means become QLinearAdd, QLinearMul and QLinearGlobalAveragePool, what moves
+// numbers moves bytes, and what is left of one tensor a table.
+Result<> fuse_quantised(Graph& graph, Folder& folder);
+// Weights whose DequantizeLinear is left are computed: specialisation leaves it for the pass above.
+Result<> fold_dequantised(Graph& graph, Folder& folder);
+
+// Einsum of two operands that is a product of matrices, or of batches of them, becomes MatMul between views.
+void einsum_as_matmul(Graph& graph);
+
 // ReduceMean and ReduceMax over all spatial dimensions become GlobalAveragePool and GlobalMaxPool.
 void use_global_pools(Graph& graph);
 

@@ -405,5 +405,161 @@ TEST(MergeCommon, ReshapesOfOneValueToDifferentShapesStayApart) {
   EXPECT_EQ(graph.value(graph.outputs[1]).type.shape.back(), 1);
 }
 
+// Bytes of `name`: scale `name`.s, zero point `name`.z.
+Onnx& bytes_scale(Onnx& m, const std::string& name, float scale, std::uint8_t zero) {
+  m.f32(name + ".s", {}, {scale});
+  m.tensor(name + ".z", {}, DataType::u8)->set_raw_data(&zero, 1);
+  return m;
+}
+// `to` is `from` rounded to bytes of scale `scale`, as reals again.
+void rounded(Onnx& m, const std::string& from, const std::string& to, const std::string& scale) {
+  m.node("QuantizeLinear", {from, scale + ".s", scale + ".z"}, {to + ".q"});
+  m.node("DequantizeLinear", {to + ".q", scale + ".s", scale + ".z"}, {to});
+}
+void byte_weights(Onnx& m, const std::string& name, const Shape& shape, std::int64_t axis) {
+  auto* tensor = m.tensor(name + ".q", shape, DataType::i8);
+  std::string values;
+  for (std::int64_t i = 0; i < TensorType(DataType::i8, shape).elements(); ++i)
+    values += static_cast<char>((i * 37) % 101 - 50);
+  tensor->set_raw_data(values);
+  const std::int64_t channels = shape[static_cast<std::size_t>(axis)];
+  std::vector<float> scales;
+  for (std::int64_t i = 0; i < channels; ++i) scales.push_back(0.002F * static_cast<float>(i + 1));
+  m.f32(name + ".s", {channels}, scales);
+  m.node("DequantizeLinear", {name + ".q", name + ".s"}, {name}).set("axis", axis);
+}
+
+TEST(Quantised, ConvolutionsMultiplyBytes) {
+  for (const bool relu : {false, true}) {
+    Onnx m = image();
+    bytes_scale(bytes_scale(m, "in", 0.02F, 120), "out", 0.03F, relu ? 0 : 128);
+    byte_weights(m, "w", {6, 4, 3, 3}, 0);
+    m.f32("b", {6}, {0.1F, -0.2F, 0, 0.3F, 0, 1});
+    rounded(m, "x", "a", "in");
+    m.node("Conv", {"a", "w", "b"}, {"c"});
+    if (relu) m.node("Relu", {"c"}, {"r"});
+    rounded(m, relu ? "r" : "c", "y", "out");
+    m.output("y");
+    EXPECT_THAT(operators(optimised(m)), ElementsAre("QuantizeLinear", "QLinearConv", "DequantizeLinear"));
+  }
+}
+
+// What rounding does not do: below this zero point there are numbers that Relu would make zero.
+TEST(Quantised, ReluThatRoundingDoesNotDoStays) {
+  Onnx m = image();
+  bytes_scale(bytes_scale(m, "in", 0.02F, 120), "out", 0.03F, 100);
+  byte_weights(m, "w", {6, 4, 3, 3}, 0);
+  rounded(m, "x", "a", "in");
+  m.node("Conv", {"a", "w"}, {"c"}).node("Relu", {"c"}, {"r"});
+  rounded(m, "r", "y", "out");
+  m.output("y");
+  const Graph g = optimised(m);
+  EXPECT_THAT(operators(g),
+              ElementsAre("QuantizeLinear", "QLinearConv", "QuantizeLinear", "DequantizeLinear"));
+  EXPECT_THAT(kinds(g.nodes[1]), ElementsAre(Kind::relu)) << "real until then";
+}
+
+TEST(Quantised, GemmWithTurnedWeightsAndItsBias) {
+  Onnx m;
+  m.input("x", {"n", "8"});
+  bytes_scale(bytes_scale(m, "in", 0.02F, 120), "out", 0.05F, 128);
+  byte_weights(m, "w", {5, 8}, 0);
+  m.f32("b", {5}, {1, -1, 0.5F, 0, 2});
+  rounded(m, "x", "a", "in");
+  m.node("Gemm", {"a", "w", "b"}, {"c"}).set("transB", 1);
+  rounded(m, "c", "y", "out");
+  m.output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("QuantizeLinear", "QLinearMatMul", "DequantizeLinear"));
+  EXPECT_EQ(g.value(g.nodes[1].inputs[3]).type.shape, (Shape{8, 5}));
+}
+
+// x * sigmoid(x), rounded between: a function of one byte.
+TEST(Quantised, ActivationsBecomeOneTable) {
+  Onnx m = image();
+  bytes_scale(bytes_scale(bytes_scale(m, "in", 0.02F, 120), "gate", 1.0F / 255, 0), "out", 0.02F, 20);
+  rounded(m, "x", "a", "in");
+  m.node("Sigmoid", {"a"}, {"s"});
+  rounded(m, "s", "g", "gate");
+  m.node("Mul", {"a", "g"}, {"p"});
+  rounded(m, "p", "y", "out");
+  m.output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("QuantizeLinear", "ByteLookup", "DequantizeLinear"));
+}
+
+TEST(Quantised, SumsMeansAndWhatMovesStayBytes) {
+  Onnx m = image();
+  bytes_scale(bytes_scale(bytes_scale(m, "in", 0.02F, 120), "two", 0.03F, 100), "out", 0.05F, 128);
+  m.random("k", {1, 4, 1, 1});
+  rounded(m, "x", "a", "in");
+  m.node("Neg", {"x"}, {"minus"});
+  rounded(m, "minus", "b", "two");
+  m.node("Add", {"a", "b"}, {"sum"});
+  rounded(m, "sum", "c", "out");
+  m.node("Transpose", {"c"}, {"t"}).set("perm", std::vector<std::int64_t>{0, 1, 3, 2});
+  rounded(m, "t", "d", "out");
+  m.node("Mul", {"d", "k"}, {"scaled"});
+  rounded(m, "scaled", "e", "in");
+  m.node("Concat", {"b", "e"}, {"both"}).set("axis", 1);
+  rounded(m, "both", "f", "out");
+  m.node("GlobalAveragePool", {"f"}, {"mean"});
+  rounded(m, "mean", "y", "in");
+  m.output("y");
+  const auto made = operators(optimised(m));
+  for (const char* op : {"QLinearAdd", "QLinearMul", "QLinearGlobalAveragePool", "Concat", "Transpose"})
+    EXPECT_THAT(made, ::testing::Contains(op));
+  EXPECT_EQ(std::ranges::count(made, "DequantizeLinear"), 1) << "at the end";
+}
+
+TEST(Quantised, RangesFoundAtRunTime) {
+  Onnx m;
+  m.input("x", {"3", "8"});
+  auto* w = m.tensor("w", {8, 5}, DataType::i8);
+  std::string values;
+  for (int i = 0; i < 40; ++i) values += static_cast<char>(i * 3 - 60);
+  w->set_raw_data(values);
+  m.f32("ws", {5}, {0.01F, 0.02F, 0.03F, 0.01F, 0.02F}).random("bias", {5});
+  m.node("DynamicQuantizeLinear", {"x"}, {"q", "s", "z"});
+  m.node("MatMulInteger", {"q", "w", "z"}, {"sums"});
+  m.node("Cast", {"sums"}, {"real"}).set("to", 1);
+  m.node("Mul", {"s", "ws"}, {"scale"}).node("Mul", {"real", "scale"}, {"p"});
+  m.node("Add", {"bias", "p"}, {"y"}).output("y");
+  const Graph g = optimised(m, /*batched=*/false);
+  ASSERT_THAT(operators(g), ElementsAre("DynamicQuantizeLinear", "QLinearMatMul"));
+  EXPECT_THAT(kinds(g.nodes[1]), ElementsAre(Kind::add));
+}
+
+TEST(Quantised, WeightsThatNoProductTakesAreReal) {
+  Onnx m = image();
+  byte_weights(m, "w", {6, 4, 3, 3}, 0);
+  m.node("Conv", {"x", "w"}, {"y"}).output("y");
+  const Graph g = optimised(m);
+  ASSERT_THAT(operators(g), ElementsAre("Conv"));
+  EXPECT_TRUE(g.is_constant(g.nodes[0].inputs[1]));
+}
+
+TEST(EinsumAsMatMul, WhereItIsAProductOfMatrices) {
+  const struct {
+    const char* equation;
+    testing::Dims a, b;
+    bool product;
+  } rows[] = {{"bij,bjk->bik", {"n", "3", "4"}, {"n", "4", "5"}, true},
+              {"bqhd,bkhd->bhqk", {"n", "3", "2", "4"}, {"n", "5", "2", "4"}, true},
+              {"bhqk,bkhd->bqhd", {"n", "2", "3", "5"}, {"n", "5", "2", "4"}, true},
+              {"bi,bj->bij", {"n", "3"}, {"n", "4"}, false},
+              {"bij,bjk->bki", {"n", "3", "4"}, {"n", "4", "5"}, true},
+              {"bijk,bjk->bi", {"n", "3", "4", "5"}, {"n", "4", "5"}, true},
+              {"bii,bij->bj", {"n", "4", "4"}, {"n", "4", "5"}, false},
+              {"bij,bk->bi", {"n", "3", "4"}, {"n", "5"}, false}};
+  for (const auto& [equation, a, b, product] : rows) {
+    SCOPED_TRACE(equation);
+    Onnx m;
+    m.input("a", a).input("b", b).node("Einsum", {"a", "b"}, {"y"}).set("equation", equation).output("y");
+    const auto made = operators(optimised(m));
+    EXPECT_EQ(std::ranges::count(made, "MatMul"), product ? 1 : 0);
+    EXPECT_EQ(std::ranges::count(made, "Einsum"), product ? 0 : 1);
+  }
+}
+
 }  // namespace
 }  // namespace carillon::graph

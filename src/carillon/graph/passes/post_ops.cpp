@@ -14,8 +14,10 @@ using Kind = PostOp::Kind;
 
 constexpr std::size_t most_post_ops = 16;
 
+// Of whole numbers with real results, too: others are never asked.
 bool is_heavy(std::string_view op) {
-  return op == "Conv" || op == "ConvTranspose" || op == "Gemm" || op == "MatMul";
+  return op == "Conv" || op == "ConvTranspose" || op == "Gemm" || op == "MatMul" || op == "QLinearConv" ||
+         op == "QLinearMatMul";
 }
 
 bool carries(std::string_view op) {

@@ -34,6 +34,7 @@ std::span<const Operator> pool_operators();
 std::span<const Operator> norm_operators();
 std::span<const Operator> matmul_operators();
 std::span<const Operator> quantize_operators();
+std::span<const Operator> byte_operators();
 std::span<const Operator> einsum_operators();
 std::span<const Operator> move_operators();
 std::span<const Operator> pad_operators();
@@ -44,6 +45,15 @@ std::span<const Operator> recurrent_operators();
 std::span<const Operator> tree_operators();
 std::span<const Operator> score_operators();
 std::span<const Operator> label_operators();
+std::span<const Operator> loss_operators();
+std::span<const Operator> training_operators();
+std::span<const Operator> signal_operators();
+std::span<const Operator> sample_operators();
+std::span<const Operator> word_operators();
+// Those of decides_extents() (bounded.h), whose results have the most elements that they can have. Behind the
+// node's outputs there is one more for each of them (absent where it is): int64, an element a dimension, for
+// the extents that it has. The elements lie as they do at these.
+std::span<const Operator> deciding_operators();
 // See plain_workspace().
 std::optional<TensorType> score_workspace(const Node& node, InputTypes types);
 std::optional<TensorType> recurrent_workspace(const Node& node, InputTypes types);

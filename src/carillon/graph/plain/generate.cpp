@@ -98,39 +98,9 @@ Result<> eye(const Node& node, Inputs inputs, Outputs outputs) {
   return chosen != nullptr ? chosen(node, inputs, outputs) : misfit(node, inputs, outputs);
 }
 
-// The output is [rank, count of elements that are not zero]: how many there are must be known beforehand.
-template <typename T>
-Result<> non_zero(const Node& node, Inputs inputs, Outputs outputs) {
-  const Shape& shape = inputs[0].type->shape;
-  const auto rank = static_cast<std::int64_t>(shape.size());
-  const Shape& result = outputs[0].type->shape;
-  if (result.size() != 2 || result[0] != rank) return misfit(node, inputs, outputs);
-  const std::int64_t room = result[1];
-  const auto strides = dense_strides(shape);
-  const T* x = inputs[0].as<T>();
-  std::int64_t* y = outputs[0].as<std::int64_t>();
-  std::int64_t found = 0;
-  for (std::int64_t i = 0; i < inputs[0].type->elements(); ++i) {
-    if (load(x[i]) == Compute<T>{0}) continue;
-    if (found < room) {
-      for (std::int64_t d = 0; d < rank; ++d) y[d * room + found] = i / strides[d] % shape[d];
-    }
-    ++found;
-  }
-  if (found != room) {
-    return failed(node, std::to_string(found) + " elements are not zero, but the output is for " +
-                            std::to_string(room));
-  }
-  return {};
-}
-PlainKernel find_non_zero(const Node&, InputTypes types) {
-  if (type_at(types, 0) == nullptr) return nullptr;
-  return AllTypes::pick(types[0]->type, []<typename T>() -> PlainKernel { return &non_zero<T>; });
-}
-
 constexpr Operator operators[] = {
     {"Shape", &find_any<shape_of>}, {"Size", &find_any<size>},   {"ConstantOfShape", &find_constant_of_shape},
-    {"Range", &find_range},         {"EyeLike", &find_any<eye>}, {"NonZero", &find_non_zero},
+    {"Range", &find_range},         {"EyeLike", &find_any<eye>},
 };
 
 }  // namespace

@@ -4,29 +4,64 @@
 #include "carillon/graph/plain/family.h"
 #include "carillon/graph/plain/loops.h"
 #include "carillon/graph/plain/number.h"
+#include "carillon/graph/plain/quantised.h"
 #include "carillon/graph/plain/window.h"
 
 namespace carillon::graph::plain {
 namespace {
 
-using Bytes8 = Types<std::uint8_t, std::int8_t>;
 using Quantised = Types<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t>;
 using Dequantised = Types<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
 using Real = Types<float, Half, BFloat16>;
 
-// The nearest To to `value` + `zero`, ties to even. NaN is taken for the smallest.
+// Stretches that share a scale.
 template <typename To>
-To quantised(float value, std::int32_t zero) {
-  // Between these bounds adding and taking away the constant rounds, in vector code as well; any To lies well
-  // inside, whatever the zero point.
-  constexpr float bound = 0x1p20F;
-  constexpr float round = 0x1.8p23F;
-  const float above = value > -bound ? value : -bound;
-  const float bounded = above < bound ? above : bound;
-  const std::int32_t whole = static_cast<std::int32_t>((bounded + round) - round) + zero;
-  constexpr std::int32_t low = std::numeric_limits<To>::min();
-  constexpr std::int32_t high = std::numeric_limits<To>::max();
-  return static_cast<To>(whole < low ? low : whole > high ? high : whole);
+[[gnu::always_inline]] inline void quantise_stretch(const float* x, To* y, std::int64_t count, float scale,
+                                                    std::int32_t zero) {
+  for (std::int64_t i = 0; i < count; ++i) y[i] = quantised<To>(x[i] / scale, zero);
+}
+CARILLON_WIDE void quantise_all(const float* x, std::uint8_t* y, std::int64_t count, float scale,
+                                std::int32_t zero) {
+  quantise_stretch(x, y, count, scale, zero);
+}
+CARILLON_WIDE void quantise_all(const float* x, std::int8_t* y, std::int64_t count, float scale,
+                                std::int32_t zero) {
+  quantise_stretch(x, y, count, scale, zero);
+}
+template <typename From>
+[[gnu::always_inline]] inline void dequantise_stretch(const From* x, float* y, std::int64_t count,
+                                                      float scale, std::int32_t zero) {
+  for (std::int64_t i = 0; i < count; ++i)
+    y[i] = static_cast<float>(static_cast<std::int32_t>(x[i]) - zero) * scale;
+}
+CARILLON_WIDE void dequantise_all(const std::uint8_t* x, float* y, std::int64_t count, float scale,
+                                  std::int32_t zero) {
+  dequantise_stretch(x, y, count, scale, zero);
+}
+CARILLON_WIDE void dequantise_all(const std::int8_t* x, float* y, std::int64_t count, float scale,
+                                  std::int32_t zero) {
+  dequantise_stretch(x, y, count, scale, zero);
+}
+// The least and the greatest, and 0.
+CARILLON_WIDE void range_of(const float* x, std::int64_t count, float& low, float& high) {
+  constexpr std::int64_t lanes = 64;
+  std::array<float, lanes> least{}, greatest{};
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::int64_t j = 0; j < lanes; ++j) {
+      least[j] = x[i + j] < least[j] ? x[i + j] : least[j];
+      greatest[j] = x[i + j] > greatest[j] ? x[i + j] : greatest[j];
+    }
+  }
+  low = high = 0;
+  for (std::int64_t j = 0; j < lanes; ++j) {
+    low = least[j] < low ? least[j] : low;
+    high = greatest[j] > high ? greatest[j] : high;
+  }
+  for (; i < count; ++i) {
+    low = x[i] < low ? x[i] : low;
+    high = x[i] > high ? x[i] : high;
+  }
 }
 
 // Which scale goes with which element: of x seen as [outer, extent, inner] around the axis, those of `block`
@@ -101,6 +136,8 @@ Result<> quantize(const Node& node, Inputs inputs, Outputs outputs) {
   for_each_stretch(scales, [&](std::int64_t first, std::int64_t count, std::int64_t at) {
     const auto scale = static_cast<float>(load(inputs[1].as<Scale>()[at]));
     const std::int32_t zero = zeros ? zeros.as<To>()[at] : 0;
+    if constexpr (std::is_same_v<From, float> && sizeof(To) == 1)
+      if (count > 1) return quantise_all(x + first, y + first, count, scale, zero);
     for (std::int64_t i = first; i < first + count; ++i)
       y[i] = quantised<To>(static_cast<float>(load(x[i])) / scale, zero);
   });
@@ -117,6 +154,8 @@ Result<> dequantize(const Node& node, Inputs inputs, Outputs outputs) {
   for_each_stretch(scales, [&](std::int64_t first, std::int64_t count, std::int64_t at) {
     const float scale = load(inputs[1].as<To>()[at]);
     const auto zero = zeros ? zeros.as<From>()[at] : From{0};
+    if constexpr (sizeof(From) == 1 && std::is_same_v<To, float>)
+      if (count > 1) return dequantise_all(x + first, y + first, count, scale, zero);
     // int32 has no zero point but 0; the difference wraps where a file says otherwise.
     for (std::int64_t i = first; i < first + count; ++i)
       y[i] = store<To>(
@@ -135,14 +174,11 @@ Result<> dynamic_quantize(const Node& node, Inputs inputs, Outputs outputs) {
   const float* x = inputs[0].as<float>();
   float low = 0;
   float high = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    low = x[i] < low ? x[i] : low;
-    high = x[i] > high ? x[i] : high;
-  }
+  range_of(x, count, low, high);
   const float scale = high == low ? 1.0F : (high - low) / 255.0F;
   const auto zero = quantised<std::uint8_t>(-low / scale, 0);
   auto* y = outputs[0].as<std::uint8_t>();
-  for (std::int64_t i = 0; i < count; ++i) y[i] = quantised<std::uint8_t>(x[i] / scale, zero);
+  quantise_all(x, y, count, scale, zero);
   if (scale_out) *scale_out.as<float>() = scale;
   if (zero_out) *zero_out.as<std::uint8_t>() = zero;
   return {};
@@ -189,6 +225,25 @@ void integer_product(const A* a, const B* b, std::int64_t m, std::int64_t n, std
     }
   }
 }
+
+// How a sum becomes the result: inputs 6 and 7 are its scale and zero point.
+template <typename Y>
+struct YScale {
+  float scale = 1;
+  std::int32_t zero = 0;
+  bool read(Inputs inputs) {
+    if (inputs[6].type->elements() != 1 || inputs[7].type->elements() != 1) return false;
+    scale = *inputs[6].as<float>();
+    zero = *inputs[7].as<Y>();
+    return true;
+  }
+  Y of(float sum, float unit) const { return quantised<Y>(sum * (unit / scale), zero); }
+};
+template <>
+struct YScale<float> {
+  bool read(Inputs) { return true; }
+  float of(float sum, float unit) const { return sum * unit; }
+};
 
 // numpy's matmul of whole numbers. `put(element, row, column, sum)` is given where the result lies.
 template <typename A, typename B, typename Put>
@@ -238,24 +293,26 @@ Result<> matmul_integer(const Node& node, Inputs inputs, Outputs outputs) {
       [y](std::int64_t at, std::int64_t, std::int64_t, std::int32_t sum) { y[at] = sum; });
 }
 
-// Inputs: a, its scale and zero point, b, its scale and zero point, the result's scale and zero point.
+// Inputs: a, its scale and zero point, b, its scale and zero point, the result's scale and zero point, and a
+// bias of each column (ours) in units of both scales. Without the result's scale (ours) the result is real.
 template <typename A, typename B, typename Y>
 Result<> qlinear_matmul(const Node& node, Inputs inputs, Outputs outputs) {
   const Shape& as = inputs[0].type->shape;
   const Shape& bs = inputs[3].type->shape;
+  const std::int64_t columns = bs.size() < 2 ? 1 : bs.back();
   PerPlace<float> a_scale;
   PerPlace<float> b_scale;
+  PerPlace<std::int32_t> start;
+  YScale<Y> y_scale;
   if (!per_place(inputs[1], as.size() < 2 ? 1 : as[as.size() - 2], a_scale) ||
-      !per_place(inputs[4], bs.size() < 2 ? 1 : bs.back(), b_scale) || inputs[6].type->elements() != 1 ||
-      inputs[7].type->elements() != 1)
+      !per_place(inputs[4], columns, b_scale) || !per_place(input(inputs, 8), columns, start) ||
+      !y_scale.read(inputs))
     return misfit(node, inputs, outputs);
-  const float y_scale = *inputs[6].as<float>();
-  const std::int32_t y_zero = *inputs[7].as<Y>();
   Y* y = outputs[0].as<Y>();
   return integer_matmul<A, B>(node, inputs, outputs, inputs[0], inputs[3], inputs[2], inputs[5],
                               [&](std::int64_t at, std::int64_t row, std::int64_t column, std::int32_t sum) {
-                                const float scale = a_scale.at(row) * b_scale.at(column) / y_scale;
-                                y[at] = quantised<Y>(static_cast<float>(sum) * scale, y_zero);
+                                y[at] = y_scale.of(static_cast<float>(add(sum, start.at(column))),
+                                                   a_scale.at(row) * b_scale.at(column));
                               });
 }
 
@@ -333,24 +390,22 @@ Result<> conv_integer(const Node& node, Inputs inputs, Outputs outputs) {
 }
 
 // Inputs: x, its scale and zero point, w, its scale and zero point, the result's scale and zero point, bias.
+// Without the result's scale (ours) the result is real.
 template <typename X, typename W, typename Y>
 Result<> qlinear_conv(const Node& node, Inputs inputs, Outputs outputs) {
-  const ConstView bias = input(inputs, 8);
   PerPlace<float> w_scale;
   PerPlace<std::int32_t> start;
+  YScale<Y> y_scale;
   const std::int64_t channels = inputs[3].type->shape[0];
-  if (!per_place(inputs[4], channels, w_scale) || !per_place(bias, channels, start) ||
-      inputs[1].type->elements() != 1 || inputs[6].type->elements() != 1 || inputs[7].type->elements() != 1)
+  if (!per_place(inputs[4], channels, w_scale) || !per_place(input(inputs, 8), channels, start) ||
+      inputs[1].type->elements() != 1 || !y_scale.read(inputs))
     return misfit(node, inputs, outputs);
   const float x_scale = *inputs[1].as<float>();
-  const float y_scale = *inputs[6].as<float>();
-  const std::int32_t y_zero = *inputs[7].as<Y>();
   Y* y = outputs[0].as<Y>();
   return integer_convolution<X, W>(node, inputs, outputs, inputs[0], inputs[3], inputs[2], inputs[5],
                                    [&](std::int64_t at, std::int64_t channel, std::int32_t sum) {
-                                     const float scale = x_scale * w_scale.at(channel) / y_scale;
-                                     y[at] = quantised<Y>(
-                                         static_cast<float>(add(sum, start.at(channel))) * scale, y_zero);
+                                     y[at] = y_scale.of(static_cast<float>(add(sum, start.at(channel))),
+                                                        x_scale * w_scale.at(channel));
                                    });
 }
 
@@ -413,23 +468,30 @@ PlainKernel find_conv_integer(const Node&, InputTypes types) {
                    []<typename X, typename W>() -> PlainKernel { return &conv_integer<X, W>; });
 }
 bool qlinear_operands(InputTypes types) {
-  for (std::size_t i = 0; i < 8; ++i)
+  for (std::size_t i = 0; i < 6; ++i)
     if (type_at(types, i) == nullptr) return false;
+  if ((type_at(types, 6) == nullptr) != (type_at(types, 7) == nullptr)) return false;
+  if (type_at(types, 8) != nullptr && types[8]->type != DataType::i32) return false;
   return has_type(types, 1, DataType::f32) && has_type(types, 4, DataType::f32) &&
-         has_type(types, 6, DataType::f32) && zero_fits(types, 2, 0) && zero_fits(types, 5, 3);
+         (type_at(types, 6) == nullptr || types[6]->type == DataType::f32) && zero_fits(types, 2, 0) &&
+         zero_fits(types, 5, 3);
 }
-PlainKernel find_qlinear_matmul(const Node&, InputTypes types) {
+template <typename Make>
+PlainKernel pick_qlinear(InputTypes types, Make make) {
   if (!qlinear_operands(types)) return nullptr;
   return pick_pair(types[0]->type, types[3]->type, [&]<typename A, typename B>() -> PlainKernel {
-    return Bytes8::pick(types[7]->type, []<typename Y>() -> PlainKernel { return &qlinear_matmul<A, B, Y>; });
+    if (type_at(types, 7) == nullptr) return make.template operator()<A, B, float>();
+    return Bytes8::pick(types[7]->type,
+                        [&]<typename Y>() -> PlainKernel { return make.template operator()<A, B, Y>(); });
   });
 }
+PlainKernel find_qlinear_matmul(const Node&, InputTypes types) {
+  return pick_qlinear(
+      types, []<typename A, typename B, typename Y>() -> PlainKernel { return &qlinear_matmul<A, B, Y>; });
+}
 PlainKernel find_qlinear_conv(const Node&, InputTypes types) {
-  if (!qlinear_operands(types)) return nullptr;
-  if (type_at(types, 8) != nullptr && types[8]->type != DataType::i32) return nullptr;
-  return pick_pair(types[0]->type, types[3]->type, [&]<typename X, typename W>() -> PlainKernel {
-    return Bytes8::pick(types[7]->type, []<typename Y>() -> PlainKernel { return &qlinear_conv<X, W, Y>; });
-  });
+  return pick_qlinear(
+      types, []<typename X, typename W, typename Y>() -> PlainKernel { return &qlinear_conv<X, W, Y>; });
 }
 
 constexpr Operator operators[] = {

@@ -72,7 +72,9 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
     // The policy's own.
   } else if (done) {
     auto report = fleet_.finish(*done, now, out);
-    if (report.unloadable) refuse_all(*report.unloadable, Reason::device_failed, out);
+    if (report.unloadable)
+      for (const ModelId each : fleet_.family(*report.unloadable))
+        refuse_all(each, Reason::device_failed, out);
     if (report.margins) margins_changed();
     if (report.flight) {
       update_device(report.flight->device, now);

@@ -42,6 +42,7 @@ void Clockwork::model_changed(const ModelChanged& event, TimePoint now, Actions&
   shares_.add_model();
   needed_.add_model();
   spare_.add_model();
+  adopt_places(model);
 }
 
 // All its copies are lost. What waits is refused where it went, else it waits for the new version.
@@ -58,7 +59,12 @@ void Clockwork::renew_model(const ModelChanged& event, TimePoint now, Actions& o
     }
     update_queue(model, rank);
   }
-  while (!m.places.empty()) displace(model, m.places.back().device, now);
+  while (!m.places.empty()) {
+    if (state_.home(model) == model)
+      displace(model, m.places.back().device, now);
+    else
+      take_place(model, m.places.back().device, now);
+  }
   set_missed(model, TimePoint::max());
   m.room_on = no_device;
   m.load_failures = 0;
@@ -66,6 +72,7 @@ void Clockwork::renew_model(const ModelChanged& event, TimePoint now, Actions& o
   m.shortest_version = unknown_version;
   state_.model_changed(event);
   set_wide(model, everywhere(model));
+  adopt_places(model);
   for (const RequestId id : waiting) {
     OpenRequest& open = *requests_.find(id);
     if (!state_.can_hold(model)) {
@@ -158,8 +165,9 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
 }
 
 // The share of a device that it takes to have the request in time: its work over the time that it can wait,
-// in parts of the capacity. No deadline, or one far away, is `patience`.
+// in parts of the capacity. No deadline, or one far away, is `patience`. None of a model that needs no LOAD.
 Duration Clockwork::demand_of(const Request& request) const {
+  if (everywhere(request.model)) return Duration{0};
   const Duration exec = state_.model(request.model).batches.front().exec;
   const Duration span = state_.margins().least().span(exec), longest = std::max(exec, options_.patience);
   const TimePoint due = std::min(request.deadline, saturating_add(request.arrival, span + longest));
@@ -218,7 +226,7 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
           m.load_failures = std::min(m.load_failures + 1, options_.load_attempts);
           m.load_not_before = saturating_add(now, options_.load_pause * (1 << (m.load_failures - 1)));
           if (m.load_failures >= options_.load_attempts && m.places.empty())
-            refuse_all(model, Reason::device_failed, now, out);
+            for (const ModelId each : state_.family(model)) refuse_all(each, Reason::device_failed, now, out);
         }
       }
       break;

@@ -213,6 +213,10 @@ class Clockwork final : public Scheduler {
   TimePoint last_useful_load(DeviceId device, ModelId model) const;
   void place(ModelId model, DeviceId device);
   void displace(ModelId model, DeviceId device, TimePoint now);
+  bool has_place(ModelId model, DeviceId device) const;
+  void adopt_places(ModelId model);
+  void give_place(ModelId model, DeviceId device);
+  void take_place(ModelId model, DeviceId device, TimePoint now);
   LoadPriority& priority_of(int rank) { return is_best_effort(rank) ? spare_ : needed_; }
 
   ClockworkOptions options_;

@@ -132,8 +132,9 @@ TimePoint Clockwork::would_finish_on(DeviceId device, ModelId model, TimePoint n
     return TimePoint::max();
   TimePoint ready = state_.ready_at(device, model, now);
   if (ready == TimePoint::max())
-    ready = saturating_add(std::max(state_.load(device).free_at(now), models_[model.index()].load_not_before),
-                           state_.load_estimate(device, model));
+    ready = saturating_add(
+        std::max(state_.load(device).free_at(now), models_[state_.home(model).index()].load_not_before),
+        state_.load_estimate(device, model));
   return saturating_add(std::max(ready, soonest_start(device, now)), span_of_one(device, model));
 }
 
@@ -158,7 +159,7 @@ bool Clockwork::waiting(ModelId model) const {
 }
 
 void Clockwork::add_demand(ModelId model, int rank, Duration work) {
-  if (!everywhere(model)) priority_of(rank).add_demand(model, work);
+  if (work != Duration{0}) priority_of(rank).add_demand(state_.home(model), work);
 }
 
 void Clockwork::update_queue(ModelId model, int rank) {

@@ -43,7 +43,8 @@ bool Clockwork::load_patient(DeviceId device, TimePoint now, Actions& out) {
     load_wake_ = std::min(load_wake_, due);
     return false;
   }
-  if (try_load(device, model, false, last_useful_load(device, model), now, out) != LoadAttempt::sent)
+  const ModelId home = state_.home(model);
+  if (try_load(device, home, false, last_useful_load(device, home), now, out) != LoadAttempt::sent)
     return false;
   port.patient_load_at = saturating_add(
       now,
@@ -78,7 +79,8 @@ void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
 // Another copy of its model might have served it: then one is loaded for those to come, where that takes
 // nothing from anybody.
 void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& out) {
-  Model& m = models_[request.model.index()];
+  const ModelId home = state_.home(request.model);
+  Model& m = models_[home.index()];
   const ModelInfo& info = state_.model(request.model);
   if (everywhere(request.model) || is_best_effort(rank_of(request)) || m.load_not_before > now) return;
   const TimePoint latest =
@@ -86,7 +88,7 @@ void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& 
   if (request.arrival > latest) return;
   if (m.places.empty()) {
     m.missed_at = now;
-    if (m.missed_since == TimePoint::max()) set_missed(request.model, now);
+    if (m.missed_since == TimePoint::max()) set_missed(home, now);
     return;
   }
   // Loads that somebody waits for go first.
@@ -100,7 +102,7 @@ void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& 
       continue;
     if (!least || needed_.device_load(device) < needed_.device_load(*least)) least = device;
   }
-  if (least) try_load(*least, request.model, false, TimePoint::max(), now, out);
+  if (least) try_load(*least, home, false, TimePoint::max(), now, out);
 }
 
 // A model that is nowhere, and whose LOAD comes too late for every request that asks for it. It takes free
@@ -157,7 +159,8 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
                                            TimePoint now, Actions& out, std::optional<Duration> unused_for) {
   const Model& m = models_[model.index()];
   const std::uint64_t pages = state_.model(model).pages;
-  if (state_.residence(device, model) != Residence::absent || pages > state_.total_pages(device))
+  if (state_.residence(device, model) != Residence::absent || pages > state_.total_pages(device) ||
+      !state_.served(model))
     return LoadAttempt::impossible;
   // Best-effort work has a place already: it is not worth a second one.
   if (best_effort && !m.places.empty()) return LoadAttempt::impossible;
@@ -188,7 +191,9 @@ bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, Time
   const std::uint64_t pages = state_.model(model).pages;
   std::uint64_t room = state_.free_pages(device) + state_.freeing_pages(device);
   if (room >= pages) return true;
-  const TimePoint since = models_[model.index()].patient_since;
+  TimePoint since = TimePoint::max();
+  for (const ModelId each : state_.family(model))
+    since = std::min(since, models_[each.index()].patient_since);
   const bool impatient = since != TimePoint::max() && saturating_add(since, options_.patience) <= now;
   std::vector<ModelId> victims;
   const auto collect = [&](auto&& may_go) {
@@ -227,28 +232,56 @@ bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, Time
 
 // When the LOAD must start at the latest so that some waiting request is still in time.
 TimePoint Clockwork::last_useful_load(DeviceId device, ModelId model) const {
-  const Duration needed = state_.load_estimate(device, model) + span_of_one(device, model);
   TimePoint latest = TimePoint::min();
-  for (const ModelQueue& queue : models_[model.index()].queues)
-    if (!queue.empty())
-      latest =
-          std::max(latest, queue.deadlines() ? saturating_add(queue.tail().due, -needed) : TimePoint::max());
+  for (const ModelId each : state_.family(model)) {
+    const Duration needed = state_.load_estimate(device, model) + span_of_one(device, each);
+    for (const ModelQueue& queue : models_[each.index()].queues)
+      if (!queue.empty())
+        latest = std::max(latest,
+                          queue.deadlines() ? saturating_add(queue.tail().due, -needed) : TimePoint::max());
+  }
   return latest;
 }
 
+// A copy of the model's weights comes, or is gone: so it is of all that run with them.
 void Clockwork::place(ModelId model, DeviceId device) {
-  Model& m = models_[model.index()];
-  m.places.push_back({.device = device, .bounds = {}});
-  m.room_on = no_device;
-  m.shortest_version = unknown_version;
-  set_wide(model, m.wide || m.places.size() > few_places);
-  set_missed(model, TimePoint::max());
-  needed_.placed(model, device);
-  spare_.placed(model, device);
-  for (int rank = 0; rank < ranks; ++rank) update_queue(model, rank);
+  const ModelId home = state_.home(model);
+  models_[home.index()].room_on = no_device;
+  set_missed(home, TimePoint::max());
+  needed_.placed(home, device);
+  spare_.placed(home, device);
+  for (const ModelId each : state_.family(home)) give_place(each, device);
 }
 
 void Clockwork::displace(ModelId model, DeviceId device, TimePoint now) {
+  const ModelId home = state_.home(model);
+  if (!has_place(home, device)) return;
+  needed_.removed(home, device);
+  spare_.removed(home, device);
+  for (const ModelId each : state_.family(home)) take_place(each, device, now);
+}
+
+bool Clockwork::has_place(ModelId model, DeviceId device) const {
+  return std::ranges::find(models_[model.index()].places, device, &Place::device) !=
+         models_[model.index()].places.end();
+}
+
+// It runs with another's weights, and has come where that has places.
+void Clockwork::adopt_places(ModelId model) {
+  const ModelId home = state_.home(model);
+  if (home == model) return;
+  for (const Place& p : models_[home.index()].places) give_place(model, p.device);
+}
+
+void Clockwork::give_place(ModelId model, DeviceId device) {
+  Model& m = models_[model.index()];
+  m.places.push_back({.device = device, .bounds = {}});
+  m.shortest_version = unknown_version;
+  set_wide(model, m.wide || m.places.size() > few_places);
+  for (int rank = 0; rank < ranks; ++rank) update_queue(model, rank);
+}
+
+void Clockwork::take_place(ModelId model, DeviceId device, TimePoint now) {
   Model& m = models_[model.index()];
   const auto found =
       std::find_if(m.places.begin(), m.places.end(), [device](const Place& p) { return p.device == device; });
@@ -265,8 +298,6 @@ void Clockwork::displace(ModelId model, DeviceId device, TimePoint now) {
       if (!exec.overdue(now)) set_wake(p.device, std::min(room, ports_[p.device.index()].wake));
     }
   }
-  needed_.removed(model, device);
-  spare_.removed(model, device);
   for (int rank = 0; rank < ranks; ++rank) update_queue(model, rank);
 }
 

@@ -48,15 +48,26 @@ TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
 void Fcfs::model_changed(const ModelChanged& event, TimePoint now, Actions& out) {
   if (event.model.index() == models_.size()) {
     state_.model_changed(event);
-    models_.emplace_back();
+    Model model;
+    if (const ModelId home = state_.home(event.model); home != event.model)
+      model.places = models_[home.index()].places;
+    models_.push_back(std::move(model));
     return;
   }
   Model& m = models_[event.model.index()];
   unlist(event.model);
-  m.places.clear();
+  const bool at_home = state_.home(event.model) == event.model;
+  if (at_home)  // else its copies are another's
+    for (const ModelId each : state_.family(event.model)) {
+      unlist(each);
+      models_[each.index()].places.clear();
+    }
   m.load_failures = 0;
   m.load_not_before = TimePoint::min();
   state_.model_changed(event);
+  if (at_home)
+    for (const ModelId each : state_.family(event.model))
+      if (each != event.model) list(each);
   if (!event.info) return refuse_all(event.model, Reason::no_model, out);
   if (!state_.can_hold(event.model)) return refuse_all(event.model, Reason::no_device, out);
   list(event.model);
@@ -92,7 +103,7 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
       m.load_failures = std::min(m.load_failures + 1, options_.load_attempts);
       m.load_not_before = saturating_add(now, options_.load_pause * (1 << (m.load_failures - 1)));
       if (m.load_failures >= options_.load_attempts && m.places.empty())
-        refuse_all(model, Reason::device_failed, out);
+        for (const ModelId each : state_.family(model)) refuse_all(each, Reason::device_failed, out);
       break;
     case ActionKind::unload:
       break;
@@ -176,7 +187,8 @@ void Fcfs::unlist(ModelId model) {
 
 void Fcfs::list(ModelId model) {
   Model& m = models_[model.index()];
-  const Sequence oldest = m.waiting.empty() ? no_sequence : m.waiting.begin()->first;
+  const bool waits = !m.waiting.empty() && state_.served(model);
+  const Sequence oldest = waits ? m.waiting.begin()->first : no_sequence;
   if (oldest == m.listed) return;
   unlist(model);
   m.listed = oldest;
@@ -190,19 +202,30 @@ void Fcfs::list(ModelId model) {
   for (const DeviceId device : m.places) ready_[device.index()].insert({oldest, model});
 }
 
+// So it is of all that run with its weights.
 void Fcfs::place(ModelId model, DeviceId device) {
-  unlist(model);
-  models_[model.index()].places.push_back(device);
-  list(model);
+  for (const ModelId each : state_.family(model)) {
+    unlist(each);
+    models_[each.index()].places.push_back(device);
+    list(each);
+  }
 }
 
 void Fcfs::displace(ModelId model, DeviceId device) {
-  auto& places = models_[model.index()].places;
-  const auto found = std::find(places.begin(), places.end(), device);
-  if (found == places.end()) return;
-  unlist(model);
-  places.erase(found);
-  list(model);
+  for (const ModelId each : state_.family(model)) {
+    auto& places = models_[each.index()].places;
+    const auto found = std::find(places.begin(), places.end(), device);
+    if (found == places.end()) return;
+    unlist(each);
+    places.erase(found);
+    list(each);
+  }
+}
+
+Fcfs::Sequence Fcfs::oldest(ModelId model) const {
+  Sequence out = no_sequence;
+  for (const ModelId each : state_.family(model)) out = std::min(out, models_[each.index()].listed);
+  return out;
 }
 
 void Fcfs::fill(DeviceId device, TimePoint now, Actions& out) {
@@ -245,7 +268,7 @@ void Fcfs::run_loads(TimePoint now, Actions& out) {
     const auto load_first = [&](const Order& order, bool may_evict) {
       for (const auto& [sequence, model] : order)
         if (state_.residence(device, model) == Residence::absent &&
-            try_load(device, model, may_evict, now, out))
+            try_load(device, state_.home(model), may_evict, now, out))
           return true;
       return false;
     };
@@ -261,7 +284,7 @@ void Fcfs::run_loads(TimePoint now, Actions& out) {
 bool Fcfs::try_load(DeviceId device, ModelId model, bool may_evict, TimePoint now, Actions& out) {
   const std::uint64_t pages = state_.model(model).pages;
   Model& m = models_[model.index()];
-  if (pages > state_.total_pages(device)) return false;
+  if (pages > state_.total_pages(device) || !state_.served(model)) return false;
   if (m.load_not_before > now) {
     wake_ = std::min(wake_, m.load_not_before);
     return false;
@@ -272,7 +295,7 @@ bool Fcfs::try_load(DeviceId device, ModelId model, bool may_evict, TimePoint no
     if (!may_evict) return false;
     std::vector<ModelId> victims;
     state_.visit_lru(device, [&](ModelId candidate, TimePoint) {
-      if (models_[candidate.index()].listed < m.listed) return true;  // somebody older waits for it
+      if (oldest(candidate) < oldest(model)) return true;  // somebody older waits for it
       victims.push_back(candidate);
       room += state_.model(candidate).pages;
       return room < pages;

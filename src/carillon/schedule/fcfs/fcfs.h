@@ -58,8 +58,9 @@ class Fcfs final : public Scheduler {
   bool everywhere(ModelId model) const { return state_.model(model).pages == 0; }
   void offer(ModelId model, TimePoint now, Actions& out);
   void update_room(DeviceId device);
-  void list(ModelId model);    // after its oldest request or its places changed
-  void unlist(ModelId model);  // before its places change
+  void list(ModelId model);              // after its oldest request or its places changed
+  void unlist(ModelId model);            // before its places change
+  Sequence oldest(ModelId model) const;  // that waits for its weights
   void place(ModelId model, DeviceId device);
   void displace(ModelId model, DeviceId device);
   void fill(DeviceId device, TimePoint now, Actions& out);

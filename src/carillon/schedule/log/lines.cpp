@@ -37,7 +37,9 @@ void append_model(std::string& out, const ModelInfo& model) {
     fmt::format_to(to, " 1 {} {} ", model.cost->c0.count(), model.cost->c1);
   else
     out += " 0 ";
-  fmt::format_to(to, "{} {} ", model.time_varies ? 1 : 0, static_cast<int>(model.cls));
+  fmt::format_to(to, "{} {} {} ", model.time_varies ? 1 : 0, static_cast<int>(model.cls), model.sizes.size());
+  for (const SizeTime& size : model.sizes)
+    fmt::format_to(to, "{} {} {} {} ", size.row.operations, size.row.bytes, size.batch, size.exec.count());
   for (const char c : model.name) out += c == '\n' ? ' ' : c;
 }
 
@@ -80,6 +82,7 @@ void append(std::string& out, const Event& event) {
     const Request& r = arrival->request;
     fmt::format_to(to, "arrived {} {} {} {} {} {} {}", r.id.value, r.model.value, r.app.value,
                    static_cast<int>(r.cls), r.priority, ns(r.arrival), ns(r.deadline));
+    if (r.effort.known()) fmt::format_to(to, " {} {}", r.effort.operations, r.effort.bytes);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     fmt::format_to(to, "cancelled {} {}", gone->request.value, gone->model.value);
   } else if (const auto* done = std::get_if<ActionDone>(&event)) {
@@ -191,6 +194,10 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
     r.priority = words.number<std::uint32_t>();
     r.arrival = words.time();
     r.deadline = words.time();
+    if (!words.done()) {  // since version 5, where its model has sizes
+      r.effort.operations = words.number<std::uint64_t>();
+      r.effort.bytes = words.number<std::uint64_t>();
+    }
     known(r.model);
     return RequestArrived{r};
   }
@@ -282,6 +289,21 @@ std::string_view read_model(Words& words, std::size_t models, int of_version, Mo
   if (of_version >= 4) {
     model.cls = class_of(words);
     if (!words.good()) return "in front of the name stands the model's class: 0, 1 or 2";
+  }
+  if (of_version >= 5) {
+    const auto sizes = words.number<std::size_t>();
+    if (sizes > 100'000) words.fail();
+    for (std::size_t i = 0; i < sizes && words.good(); ++i) {
+      SizeTime size;
+      size.row.operations = words.number<std::uint64_t>();
+      size.row.bytes = words.number<std::uint64_t>();
+      size.batch = words.number<int>();
+      size.exec = words.duration();
+      if (size.batch < 1 || size.batch > 100'000 || size.exec <= Duration{0} || size.exec > 24h) words.fail();
+      model.sizes.push_back(size);
+    }
+    if (!words.good())
+      return "in front of the name stands a number of sizes, and for each OPERATIONS BYTES BATCH TIME";
   }
   model.name = words.rest();
   return {};

@@ -57,6 +57,7 @@ class DecisionLog : public ::testing::Test {
       for (const auto& action : out) said.lines.push_back(to_line(action));
       return out;
     };
+    model.sizes = {{.row = {.operations = 1000, .bytes = 50}, .batch = 1, .exec = 1ms}};
     decide(model_comes(model));
     auto loads = decide(DeviceChanged{DeviceId{0}, true, 10});
     Random random(5);
@@ -70,7 +71,9 @@ class DecisionLog : public ::testing::Test {
     fly(loads);
     for (std::uint64_t i = 0; i < 300; ++i) {
       now += Duration{static_cast<std::int64_t>(random.below(2'000'000))};
-      fly(decide(RequestArrived{{.id = RequestId{i}, .arrival = now, .deadline = now + 20ms}}));
+      Request request{.id = RequestId{i}, .arrival = now, .deadline = now + 20ms};
+      if (i % 3 > 0) request.effort = {.operations = std::uint64_t{1000} << i % 4, .bytes = 50};
+      fly(decide(RequestArrived{request}));
       if (random.below(10) == 0) fly(decide(RequestCancelled{RequestId{i}, ModelId{0}}));
       if (!flying.empty() && random.below(2) == 0) {
         const auto [id, infer] = flying.front();
@@ -120,6 +123,9 @@ TEST_F(DecisionLog, AReplayDecidesTheSame) {
         EXPECT_EQ(model->info->name, "a model");
         EXPECT_EQ(model->info->solos, (std::vector<Duration>{1ms, 2ms}));
         EXPECT_EQ(model->info->cost->c1, 0.7);
+        ASSERT_EQ(model->info->sizes.size(), 1U);
+        EXPECT_EQ(model->info->sizes[0].row, (Effort{.operations = 1000, .bytes = 50}));
+        EXPECT_EQ(model->info->sizes[0].exec, 1ms);
       }
       Actions out;
       replayed.wakes.push_back(again->decide((*decision)->event, (*decision)->now, out));
@@ -289,9 +295,9 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
   write("something else\n");
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
-  write("carillon-log 5\nscheduler symphony\n");
+  write("carillon-log 6\nscheduler symphony\n");
   ASSERT_FALSE(read_all());
-  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 4"));
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 5"));
 }
 
 TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {

@@ -21,13 +21,26 @@ void Mirror::model_changed(const ModelChanged& change) {
     for (std::size_t i = 1; i < batches.size(); ++i) CARILLON_ASSERT(batches[i - 1].batch < batches[i].batch);
   }
   const bool comes_first = index == models_.size();
-  if (comes_first)
-    models_.push_back(
-        Model{.info = *change.info, .load = profile::RollingWindow(change.info->load), .times = {}});
+  if (comes_first) {
+    models_.push_back(Model{
+        .info = *change.info, .load = profile::RollingWindow(change.info->load), .times = {}, .family = {}});
+    const ModelId home = change.info->weights_of.value_or(change.model);
+    CARILLON_ASSERT(home.index() <= index && this->home(home) == home);
+    models_[home.index()].family.push_back(change.model);
+  }
   Model& m = models_[index];
   if (!comes_first) {
-    if (change.info) m.info = *change.info;
+    if (change.info) {
+      CARILLON_ASSERT(change.info->weights_of == m.info.weights_of);
+      m.info = *change.info;
+    }
     m.served = change.info != nullptr;
+    // Those that run with its weights change after it: until then nothing of them is sent.
+    for (const ModelId each : m.family) {
+      if (each == change.model) continue;
+      models_[each.index()].served = false;
+      models_[each.index()].info.pages = m.info.pages;
+    }
     ++m.changes;
     m.places = 0;
     m.load = profile::RollingWindow(m.info.load);
@@ -115,14 +128,14 @@ Mirror::OnDevice& Mirror::get(Device& d, ModelId model) {
 }
 
 TimePoint Mirror::last_use(DeviceId id, ModelId model) const {
-  const OnDevice* on = find(device(id), model);
+  const OnDevice* on = find(device(id), home(model));
   return on == nullptr ? TimePoint::min() : on->last_use;
 }
 
 TimePoint Mirror::ready_at(DeviceId id, ModelId model, TimePoint now) const {
   const Device& d = device(id);
   if (models_[model.index()].info.pages == 0) return d.alive ? now : TimePoint::max();
-  const OnDevice* on = find(d, model);
+  const OnDevice* on = find(d, home(model));
   if (on == nullptr) return TimePoint::max();
   switch (on->residence) {
     case Residence::loaded:
@@ -139,7 +152,7 @@ TimePoint Mirror::ready_at(DeviceId id, ModelId model, TimePoint now) const {
 
 bool Mirror::load_overdue(DeviceId id, ModelId model, TimePoint now) const {
   const Device& d = device(id);
-  const OnDevice* on = find(d, model);
+  const OnDevice* on = find(d, home(model));
   // Behind another that is overdue it ends nobody knows when, too.
   return on != nullptr && on->residence == Residence::loading &&
          (d.load.overdue(now) || d.load.end_of(on->load_action, now) <= now);
@@ -147,8 +160,8 @@ bool Mirror::load_overdue(DeviceId id, ModelId model, TimePoint now) const {
 
 Duration Mirror::load_estimate(DeviceId id, ModelId model) const {
   if (!options_.by_device) return load_estimate(model);
-  const OnDevice* on = find(device(id), model);
-  return on == nullptr ? models_[model.index()].info.load : on->load.estimate();
+  const OnDevice* on = find(device(id), home(model));
+  return on == nullptr ? models_[home(model).index()].info.load : on->load.estimate();
 }
 
 void Mirror::use(Device& d, ModelId model, OnDevice& on, TimePoint now) {
@@ -172,8 +185,8 @@ ActionId Mirror::begin_load(DeviceId id, ModelId model, TimePoint earliest, Dura
   OnDevice& on = get(d, model);
   Model& m = models_[model.index()];
   const std::uint64_t pages = m.info.pages;
-  CARILLON_ASSERT(pages > 0 && m.served && d.alive && on.residence == Residence::absent &&
-                  d.free_pages >= pages && earliest >= now);
+  CARILLON_ASSERT(pages > 0 && m.served && home(model) == model && d.alive &&
+                  on.residence == Residence::absent && d.free_pages >= pages && earliest >= now);
   d.free_pages -= pages;
   on.residence = Residence::loading;
   on.pages = pages;
@@ -261,12 +274,12 @@ ActionId Mirror::send_infer(SentAction&& infer, Window window, Duration dispatch
   CARILLON_ASSERT(d.alive && m.served && (at != nullptr || window.earliest >= infer.sent) &&
                   infer.batch == m.info.batches[static_cast<std::size_t>(infer.batch_index)].batch);
   if (m.info.pages > 0) {
-    OnDevice& on = get(d, infer.model);
+    OnDevice& on = get(d, home(infer.model));
     infer.uses_copy = true;
     infer.sent_cold = on.residence == Residence::loading;
     CARILLON_ASSERT(infer.sent_cold || on.residence == Residence::loaded);
     ++on.pending_infers;
-    if (!infer.sent_cold) use(d, infer.model, on, infer.sent);
+    if (!infer.sent_cold) use(d, home(infer.model), on, infer.sent);
   }
   infer.id = next_action_;
   infer.kind = ActionKind::infer;
@@ -351,7 +364,9 @@ void Mirror::finish_load(const ActionDone& done, const SentAction& sent, TimePoi
 void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint now) {
   Device& d = device(sent.device);
   Model& m = models_[sent.model.index()];
-  OnDevice* on = options_.by_device ? &get(d, sent.model) : find(d, sent.model);
+  const ModelId home = this->home(sent.model);
+  OnDevice* const times = options_.by_device ? &get(d, sent.model) : nullptr;
+  OnDevice* const on = find(d, home);  // its copy
   const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||
                    done.status == ActionStatus::stopped;
   d.exec.remove(done.id, next_starts(d.exec, done, now), ran ? std::optional(done.start) : std::nullopt);
@@ -364,14 +379,14 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
                                                   .end = done.end,
                                                   .took = done.duration,
                                                   .heard = now});
-    if (!sent.outdated) measured(on, m, sent, done.duration, now);
+    if (!sent.outdated) measured(times, m, sent, done.duration, now);
   }
   if (on == nullptr) return;
-  if (sent.outdated) look_whether_it_leaves(sent.device, sent.model, *on);
+  if (sent.outdated) look_whether_it_leaves(sent.device, home, *on);
   if (done.status == ActionStatus::not_loaded && on->residence == Residence::loaded && !sent.sent_cold &&
       !sent.outdated) {
     // The worker knows better. (One sent ahead of a LOAD that came late says nothing.)
-    drop(d, sent.model, *on);
+    drop(d, home, *on);
     sent.copy_lost = true;
   }
 }

@@ -82,6 +82,11 @@ class Mirror {
   // Of its last version, where it is not served any more.
   const ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
   bool served(ModelId id) const { return models_[id.index()].served; }
+  // Whose weights it runs with: its own, or another's (ModelInfo::weights_of). What is said of residence and
+  // LOADs of a model is said of that one, whose LOADs alone are sent.
+  ModelId home(ModelId id) const { return models_[id.index()].info.weights_of.value_or(id); }
+  // All models that run with its weights, itself first.
+  std::span<const ModelId> family(ModelId id) const { return models_[home(id).index()].family; }
   // Sends the UNLOADs of copies that are leaving and that nothing uses any more. Call it after each event.
   void unload_leaving(Actions& out) {
     if (!leaving_.empty()) unload_left(out);
@@ -115,28 +120,32 @@ class Mirror {
   }
 
   Residence residence(DeviceId id, ModelId model) const {
-    if (models_[model.index()].info.pages == 0) return alive(id) ? Residence::loaded : Residence::absent;
-    const OnDevice* on = find(device(id), model);
+    const Model& m = models_[model.index()];
+    if (!m.served && (m.info.pages == 0 || m.info.weights_of)) return Residence::absent;
+    if (m.info.pages == 0) return alive(id) ? Residence::loaded : Residence::absent;
+    const OnDevice* on = find(device(id), home(model));
     return on == nullptr ? Residence::absent : on->residence;
   }
   bool loaded(DeviceId id, ModelId model) const {
     if (!alive(id)) return false;
-    if (models_[model.index()].info.pages == 0) return true;
-    const OnDevice* on = find(devices_[id.index()], model);
+    const Model& m = models_[model.index()];
+    if (!m.served && (m.info.pages == 0 || m.info.weights_of)) return false;
+    if (m.info.pages == 0) return true;
+    const OnDevice* on = find(devices_[id.index()], home(model));
     return on != nullptr && on->residence == Residence::loaded;
   }
   // No copy is there, and none comes or goes. The device was announced; a model of zero pages has no copies.
   bool absent(DeviceId id, ModelId model) const {
-    const OnDevice* on = find(devices_[id.index()], model);
+    const OnDevice* on = find(devices_[id.index()], home(model));
     return on == nullptr || on->residence == Residence::absent;
   }
   // Devices where it is loading or loaded; none for a model of zero pages.
-  std::size_t places(ModelId model) const { return models_[model.index()].places; }
+  std::size_t places(ModelId model) const { return models_[home(model).index()].places; }
   // When it was last used where it is loaded; where it is loading, when that began.
   TimePoint last_use(DeviceId id, ModelId model) const;
-  // INFERs of the model that are pending on the device.
+  // INFERs of its family that are pending on the device.
   int pending_infers(DeviceId id, ModelId model) const {
-    const OnDevice* on = find(device(id), model);
+    const OnDevice* on = find(device(id), home(model));
     return on == nullptr ? 0 : on->pending_infers;
   }
   // When the weights will be there, seen at `now`: `now` where loaded, the expected end of the LOAD where
@@ -159,13 +168,13 @@ class Mirror {
     const Model& m = models_[model.index()];
     return m.times.of(m.info, static_cast<std::size_t>(batch_index));
   }
-  Duration load_estimate(ModelId model) const { return models_[model.index()].load.estimate(); }
+  Duration load_estimate(ModelId model) const { return models_[home(model).index()].load.estimate(); }
   // Bounds of all devices' estimates, for whoever would else ask them all: nobody's are longer (by batch
   // index), or shorter. They rise and fall with reports alone, and may for a while be further away than they
   // need.
   std::span<const Duration> longest_execs(ModelId model) const { return models_[model.index()].longest; }
   Duration shortest_exec(ModelId model) const { return models_[model.index()].shortest; }  // of one row
-  Duration shortest_load(ModelId model) const { return models_[model.index()].shortest_load; }
+  Duration shortest_load(ModelId model) const { return models_[home(model).index()].shortest_load; }
   // Changes whenever some device's estimate for one row does.
   std::uint64_t exec_version(ModelId model) const { return models_[model.index()].version; }
 
@@ -248,6 +257,7 @@ class Mirror {
     ModelInfo info;
     profile::RollingWindow load;  // on all devices alike, as `times`
     MeasuredTimes times;
+    std::vector<ModelId> family;  // of one that has weights of its own, or of no pages
     bool served = true;
     std::uint32_t changes = 0;
     std::size_t places = 0;

@@ -280,10 +280,11 @@ bool Symphony::free_in_time(ModelId model, TimePoint latest, TimePoint now) {
 
 void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
   auto report = fleet_.finish(event, now, out);
-  if (report.unloadable) {
-    refuse_all(*report.unloadable, Reason::device_failed, out);
-    update(*report.unloadable, now, out);
-  }
+  if (report.unloadable)
+    for (const ModelId each : fleet_.family(*report.unloadable)) {
+      refuse_all(each, Reason::device_failed, out);
+      update(each, now, out);
+    }
   if (report.margins) margins_changed();
   if (report.loaded) inform_device(report.loaded->first, now);
   if (!report.flight) return;

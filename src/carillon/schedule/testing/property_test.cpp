@@ -51,7 +51,7 @@ ModelInfo some_model(std::uint32_t id, Random& random) {
 }
 
 World make_world(std::uint64_t seed, const std::string& policy, bool models_change = false,
-                 bool classes = false) {
+                 bool classes = false, bool sizes = false) {
   Random random(seed);
   const auto below = [&](std::uint64_t n) { return static_cast<int>(random.below(n)); };
   World world;
@@ -83,6 +83,17 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
       if (below(6) == 0) model.pages = 0;
     }
   }
+  const auto reference = [&](ModelInfo& model) {
+    const Effort row{.operations = 1'000'000, .bytes = 100'000};
+    for (const BatchProfile& b : model.batches)
+      if (below(2) == 0)
+        model.sizes.push_back({.row = row, .batch = b.batch, .exec = std::max(Duration{1}, b.exec)});
+  };
+  if (sizes)
+    for (ModelInfo& model : models) {
+      reference(model);
+      if (below(4) == 0) model.pages = 0;
+    }
   world.sim = std::make_unique<SimWorld>(*world.scheduler, options, models);
   const int requests = 20 + below(200);
   const Duration spread{(1 + below(10)) * 50'000'000};
@@ -93,6 +104,10 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
     request.deadline = below(5) == 0 ? TimePoint::max() : t + Duration{below(200'000'000)};
     request.cls = below(4) != 0 ? Class::normal : below(2) == 0 ? Class::real_time : Class::best_effort;
     request.priority = static_cast<std::uint32_t>(below(3));
+    if (sizes && below(10) != 0) {
+      const auto scale = static_cast<std::uint64_t>(1) << below(14);
+      request.effort = {.operations = 1000 * scale * (1 + random.below(2)), .bytes = 100 * scale};
+    }
     const RequestId id = world.sim->next_id();
     world.sim->arrive(request, t);
     if (below(10) == 0) world.sim->cancel(id, t + Duration{below(100'000'000)});
@@ -110,6 +125,7 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
         some_model(static_cast<std::uint32_t>(below(static_cast<std::uint64_t>(count))), random);
     if (below(4) == 0) model.pages = 0;
     if (classes) model.cls = some_class();
+    if (sizes && below(4) != 0) reference(model);
     const TimePoint t{Duration{below(static_cast<std::uint64_t>(spread.count()))}};
     if (below(2) == 0) world.sim->model({model.id, nullptr}, t);
     if (below(4) != 0) world.sim->model(model_comes(model), t + Duration{below(30'000'000)});
@@ -171,6 +187,24 @@ TEST_P(Policies, HoldTheirPromisesWhileModelsComeAndGo) {
   EXPECT_GT(without_model, 1'000);
 }
 
+// Requests of many sizes, more than are told apart, of models that share weights with themselves, as it were.
+TEST_P(Policies, HoldTheirPromisesWithSizes) {
+  int on_time = 0, refused = 0;
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    World world = make_world(seed, GetParam(), seed % 3 == 0, seed % 5 == 0, true);
+    world.sim->run(TimePoint{3600s});
+    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
+                                               << world.sim->problems_text();
+    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    const auto counts = world.sim->count();
+    ASSERT_EQ(counts.open, 0) << "seed " << seed;
+    on_time += counts.on_time;
+    refused += counts.refused;
+  }
+  EXPECT_GT(on_time, 5'000);
+  EXPECT_GT(refused, 100);
+}
+
 // The same on devices with streams by class: what is kept from the policy comes to its one outcome, and what
 // it does not know of does not make it break its promises.
 TEST_P(Policies, HoldTheirPromisesBesideOtherClasses) {
@@ -188,8 +222,9 @@ TEST_P(Policies, HoldTheirPromisesBesideOtherClasses) {
       on_time[cls] += log.outcome == Outcome::on_time ? 1 : 0;
       late[cls] += log.outcome == Outcome::late ? 1 : 0;
       refused[cls] += log.outcome == Outcome::refused ? 1 : 0;
-      if (GetParam() == "clockwork" && log.outcome == Outcome::refused && log.would_finish != TimePoint::max() &&
-          log.request.deadline != TimePoint::max() && log.request.cls != Class::normal &&
+      if (GetParam() == "clockwork" && log.outcome == Outcome::refused &&
+          log.would_finish != TimePoint::max() && log.request.deadline != TimePoint::max() &&
+          log.request.cls != Class::normal &&
           (log.reason == Reason::cannot_finish || log.reason == Reason::deadline_passed)) {
         ASSERT_GT(log.would_finish, log.request.deadline) << "seed " << seed;
       }

@@ -211,8 +211,7 @@ void SimWorld::take(const Action& action) {
     if (stopped == actions_.size() || actions_[stopped].kind != ActionKind::infer)
       problem("stop of what is no INFER", std::to_string(stop->id.value));
     else
-      plan(now_ + options_.latency, Step::evict, stopped,
-           static_cast<std::uint64_t>(device::After::drop));
+      plan(now_ + options_.latency, Step::evict, stopped, static_cast<std::uint64_t>(device::After::drop));
     return;
   }
   if (const auto* preempt = std::get_if<Preempt>(&action)) {
@@ -221,8 +220,7 @@ void SimWorld::take(const Action& action) {
     if (preempted == actions_.size() || actions_[preempted].kind != ActionKind::infer)
       problem("preemption of what is no INFER", std::to_string(preempt->id.value));
     else
-      plan(now_ + options_.latency, Step::evict, preempted,
-           static_cast<std::uint64_t>(preempt->after),
+      plan(now_ + options_.latency, Step::evict, preempted, static_cast<std::uint64_t>(preempt->after),
            static_cast<std::uint64_t>(preempt->order.time_since_epoch().count()));
     return;
   }
@@ -280,7 +278,7 @@ void SimWorld::take(const Action& action) {
         problem("ran what has an outcome", "request " + std::to_string(r.value));
     }
     if (!served_[infer.model.index()]) problem("infer of a model that went", "action " + std::to_string(id));
-    log.duration = noisy(plan->exec);
+    log.duration = noisy(by_size(infer, plan->exec));
     const double luck = random_.uniform();
     if (luck < options_.infer_failures)
       log.planned = ActionStatus::failed;
@@ -298,6 +296,16 @@ void SimWorld::take(const Action& action) {
   log.pages = models_[log.model.index()].pages;
   actions_.push_back(std::move(log));
   plan(now_ + options_.latency, Step::receive, actions_.size() - 1);
+}
+
+// A model with sizes takes its time at the first of them by the size of its rows.
+Duration SimWorld::by_size(const Infer& infer, Duration exec) const {
+  const ModelInfo& model = models_[infer.model.index()];
+  if (model.sizes.empty()) return exec;
+  double rows = 0;
+  for (const RequestId r : infer.requests) rows += requests_[r.value].request.effort.size();
+  const double share = rows / static_cast<double>(infer.requests.size()) / model.sizes.front().row.size();
+  return std::max(Duration{1}, from_ns(static_cast<double>(exec.count()) * share));
 }
 
 std::size_t SimWorld::find(ActionId id) const {
@@ -334,14 +342,13 @@ void SimWorld::receive(std::uint64_t id) {
       d.core->submit(device::LoadAction{a.id, a.model, a.window, a.pages}, work, now_);
       break;
     case ActionKind::infer:
-      d.core->submit(
-          device::InferAction{
-              .id = a.id,
-              .model = a.model,
-              .window = a.window,
-              .cls = a.cls,
-              .stream = options_.classes ? streams_of(options_).stream_of(a.cls) : std::uint8_t{0}},
-          work, now_);
+      d.core->submit(device::InferAction{.id = a.id,
+                                         .model = a.model,
+                                         .window = a.window,
+                                         .cls = a.cls,
+                                         .stream = options_.classes ? streams_of(options_).stream_of(a.cls)
+                                                                    : std::uint8_t{0}},
+                     work, now_);
       break;
   }
 }
@@ -388,8 +395,7 @@ void SimWorld::report(std::uint64_t id) {
   a.reported = true;
   if (a.kind == ActionKind::infer && a.status == ActionStatus::success)
     for (const RequestId r : a.requests) answer(r, now_, static_cast<int>(a.requests.size()));
-  decide(
-      ActionDone{a.id, a.status, a.start, a.end, a.kind == ActionKind::infer ? a.busy : a.duration});
+  decide(ActionDone{a.id, a.status, a.start, a.end, a.kind == ActionKind::infer ? a.busy : a.duration});
 }
 
 void SimWorld::answer(RequestId id, TimePoint at, int batch) {

@@ -139,6 +139,7 @@ class SimWorld {
   void report(std::uint64_t id);
   void answer(RequestId id, TimePoint at, int batch);
   void sent_by_class(const Infer& infer, const ActionLog& log);
+  Duration by_size(const Infer& infer, Duration exec) const;
   std::size_t find(ActionId id) const;  // where it is logged; actions_.size(): nowhere
 
   Scheduler& scheduler_;

@@ -16,7 +16,8 @@ constexpr Duration latest_report = 20ms;  // after it is due, where reports may 
 constexpr Duration declared_dead = 1s;    // the least silence for which a device is given up
 constexpr Duration missed_by = 3s;        // it is given up by then, where nothing takes longer than 100 ms
 constexpr Duration shortest_turn = 100us;
-constexpr int most_of_a_class = 2;  // INFERs that a device has: of real-time; of best effort, of one at a time
+constexpr int most_of_a_class =
+    2;  // INFERs that a device has: of real-time; of best effort, of one at a time
 
 std::string name_of(RequestId id) {
   return "request " + std::to_string(id.value);
@@ -139,6 +140,7 @@ void Checker::on_sent(const Request& request, Duration alone, TimePoint at) {
     expected.app = request.app;  // goes with the mode, which is drawn
     if (alone <= Duration{0}) problem("a request that takes no time", name, at);
     alone_.emplace(request.model, model.latency.batch_time(1, alone));
+    if (model.latency.sized) expected.effort = workload::LatencyModel::effort_of(alone);
   }
   if (request != expected) problem("a request that is not the scenario's", name, at);
   tally_.sent(expected);
@@ -636,9 +638,9 @@ void Checker::finish(const Figures& figures) {
     if (!due.empty() && *due.begin() < std::min(end, last_))
       problem("a request that was not sent", "clients", *due.begin());
   for (DeviceAccount& device : devices_) device.finish(last_);
-  const Duration slack = std::max(options_.faults.late_reports > 0 ? latest_report : Duration{0},
-                                  options_.faults.lost_reports > 0 ? (classes_ ? 10 : 1) * missed_by
-                                                                   : Duration{0});
+  const Duration slack =
+      std::max(options_.faults.late_reports > 0 ? latest_report : Duration{0},
+               options_.faults.lost_reports > 0 ? (classes_ ? 10 : 1) * missed_by : Duration{0});
   for (const auto& [id, action] : actions_)
     if (action.ended && !action.reported && !action.lost && !charged() && action.end + delay + slack < last_)
       problem("never reported", name_of(id), action.end);

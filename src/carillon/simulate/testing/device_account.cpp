@@ -57,10 +57,12 @@ void DeviceAccount::sent(const Sent& action) {
 
 void DeviceAccount::stop(ActionId id, TimePoint heard) {
   if (classes_) classes_->stop(id, heard);
-  if (exec_.running && exec_.running->action.id == id)
-    exec_.running->action.stopped = std::min(exec_.running->action.stopped, heard);
-  for (Sent& action : exec_.waiting)
+  const auto note = [&](Sent& action) {
     if (action.id == id) action.stopped = std::min(action.stopped, heard);
+  };
+  if (exec_.running) note(exec_.running->action);
+  for (Running& run : exec_.suspended) note(run.action);
+  for (Sent& action : exec_.waiting) note(action);
 }
 
 void DeviceAccount::preempt(ActionId id, TimePoint order, TimePoint heard) {

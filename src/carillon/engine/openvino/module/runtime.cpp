@@ -9,6 +9,9 @@
 
 #include <openvino/openvino.hpp>
 
+#include "carillon/base/bytes.h"
+#include "carillon/graph/bounded.h"
+
 // OpenVINO's side of the boundary. Built as a module of its own; uses headers of ours alone.
 namespace carillon::engine::openvino {
 namespace {
@@ -109,6 +112,10 @@ class RequestOf final : public Request {
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         if (fixed(i)) continue;
         const ov::Tensor made = request_.get_output_tensor(i);
+        if (bounded(output_shapes[i])) {
+          put_bounded(made, output_shapes[i], outputs[i], name_of(outputs_[i]));
+          continue;
+        }
         if (made.get_shape() != shape_of(output_shapes[i]))
           throw std::runtime_error("output '" + name_of(outputs_[i]) + "' came out with shape " +
                                    made.get_shape().to_string() + ", and not with " +
@@ -120,6 +127,30 @@ class RequestOf final : public Request {
 
  private:
   bool fixed(std::size_t i) const { return outputs_[i].get_partial_shape().is_static(); }
+  static bool bounded(const graph::Shape& shape) {
+    return std::ranges::any_of(shape, [](std::int64_t extent) { return graph::is_bounded(extent); });
+  }
+  // The elements, and behind as many as there can be the extents, as graph::memory_of() has room for them.
+  static void put_bounded(const ov::Tensor& made, const graph::Shape& shape, std::byte* to,
+                          const std::string& name) {
+    const ov::Shape& is = made.get_shape();
+    std::uint64_t room = made.get_element_type().size();
+    bool fits = is.size() == shape.size();
+    std::vector<std::int64_t> extents;
+    for (std::size_t d = 0; fits && d < shape.size(); ++d) {
+      const std::int64_t most =
+          graph::is_bounded(shape[d]) ? graph::bounded_dimension(0) - shape[d] : shape[d];
+      extents.push_back(static_cast<std::int64_t>(is[d]));
+      fits = graph::is_bounded(shape[d]) ? extents[d] <= most : extents[d] == most;
+      room *= static_cast<std::uint64_t>(most);
+    }
+    if (!fits)
+      throw std::runtime_error("output '" + name + "' came out with shape " + is.to_string() +
+                               ", beyond what its operators said");
+    if (made.get_byte_size() > 0) std::memcpy(to, made.data(), made.get_byte_size());
+    std::memcpy(to + round_up(room, sizeof(std::int64_t)), extents.data(),
+                extents.size() * sizeof(std::int64_t));
+  }
   static std::string graph_text(const graph::Shape& shape) { return shape_of(shape).to_string(); }
 
   ov::InferRequest request_;
@@ -158,6 +189,12 @@ class NetworkOf final : public Network {
         if (!port.ranked)
           throw std::runtime_error("how many dimensions output '" + port.name + "' has depends on the data");
         outputs.push_back(port.shape);
+      }
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const ov::PartialShape& shape = copy->output(i).get_partial_shape();
+        for (std::size_t d = 0; d < outputs[i].size(); ++d)
+          if (shape[d].is_dynamic() && shape[d].get_max_length() >= 0)
+            outputs[i][d] = graph::bounded_dimension(shape[d].get_max_length());
       }
     });
   }

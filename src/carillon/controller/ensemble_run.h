@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "carillon/controller/ensemble.h"
+
+namespace carillon::controller {
+
+// One request to an ensemble: which steps may start, and its tensors, which go from step to step. A tensor is
+// moved to the last who wants it, and copied for those before. Knows no time, and nobody else.
+//
+//   EnsembleRun run(ensemble, call);
+//   for (std::size_t step : run.take_ready()) submit(run.call_of(step, config));
+//   ... run.done(step, answered) ... again; at last run.finish(call)
+class EnsembleRun {
+ public:
+  // Takes the inputs out of `call`, whose rows and extents were held against the ensemble's config.
+  EnsembleRun(std::shared_ptr<const Ensemble> ensemble, InferCall& call);
+
+  // The steps that may start now; each comes once.
+  std::vector<std::size_t> take_ready();
+  // The call of a step that take_ready() gave, once: inputs, rows and extents. `model`: its config as it is
+  // now, with inputs as they were when the ensemble was made. Errors (invalid_argument): a shape that was not
+  // known before does not fit it.
+  Result<std::unique_ptr<InferCall>> call_of(std::size_t step, const repository::ModelConfig& model);
+  // The step's answer, a success: takes its outputs.
+  Result<> done(std::size_t step, const repository::ModelConfig& model, InferCall& answered);
+
+  bool finished() const { return done_ == all(); }
+  // Gives `call` the outputs, and says their shapes. Requires finished(). Errors (internal): rows that are
+  // not the request's.
+  Result<> finish(InferCall& call);
+
+ private:
+  struct Tensor {
+    graph::Shape shape;
+    std::vector<std::byte> bytes;
+    std::size_t wanted = 0;  // how often, from now on
+  };
+  std::uint64_t all() const;
+  std::vector<std::byte> take(Tensor& tensor);
+
+  std::shared_ptr<const Ensemble> ensemble_;
+  int rows_;
+  std::vector<Tensor> tensors_;
+  std::uint64_t taken_ = 0;  // steps, by bit
+  std::uint64_t done_ = 0;
+};
+
+}  // namespace carillon::controller

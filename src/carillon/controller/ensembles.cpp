@@ -1,0 +1,316 @@
+#include "carillon/controller/ensembles.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/controller/directory.h"
+
+namespace carillon::controller {
+namespace {
+
+// Tickets of requests to ensembles have this bit; the others are the inner service's.
+constexpr std::uint64_t ensemble_ticket = std::uint64_t{1} << 63;
+
+Duration unix_time_minus(const Clock& clock) {
+  return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch()) -
+         clock.now().time_since_epoch();
+}
+
+Outcome outcome_of(const Result<>& status, TimePoint finished, TimePoint deadline) {
+  if (status) return finished <= deadline ? Outcome::on_time : Outcome::late;
+  switch (status.error().code) {
+    case ErrorCode::deadline_exceeded:
+      return Outcome::refused;
+    case ErrorCode::resource_exhausted:
+      return Outcome::shed;
+    case ErrorCode::cancelled:
+      return Outcome::cancelled;
+    case ErrorCode::invalid_argument:
+      return Outcome::invalid;
+    case ErrorCode::not_found:
+    case ErrorCode::unsupported:
+    case ErrorCode::unavailable:
+    case ErrorCode::internal:
+      return Outcome::failed;
+  }
+  CARILLON_ASSERT(false);
+}
+
+bool same_tensors(const repository::ModelConfig& a, const repository::ModelConfig& b) {
+  return a.inputs == b.inputs && a.outputs == b.outputs && a.max_batch_size == b.max_batch_size &&
+         a.lengths == b.lengths && a.padding == b.padding;
+}
+
+// The class that an ensemble's own config says.
+std::optional<Class> own_class(const repository::ModelConfig& config) {
+  if (config.model_class == "real_time") return Class::real_time;
+  if (config.model_class == "best_effort") return Class::best_effort;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Ensembles::Ensembles(Service& inner, const Clock& clock, EnsembleOptions options)
+    : inner_(inner), clock_(clock), options_(options) {
+  CARILLON_ASSERT(options_.lanes >= 1);
+  book_.set_unix_offset(unix_time_minus(clock));
+}
+
+Ensembles::~Ensembles() {
+  stop();
+}
+
+void Ensembles::start() {
+  const std::lock_guard lock(mutex_);
+  CARILLON_ASSERT(!running_);
+  running_ = true;
+  thread_ = std::thread([this] { run(); });
+}
+
+void Ensembles::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    running_ = false;
+    wake_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+Duration Ensembles::expected(ModelId model, int rows) const {
+  const auto ensemble = inner_.ensemble(model);
+  return ensemble == nullptr ? inner_.expected(model, rows) : times(*ensemble, rows).whole;
+}
+
+EnsembleTimes Ensembles::times(const Ensemble& ensemble, int rows) const {
+  std::vector<Duration> takes;
+  for (const Ensemble::Step& step : ensemble.steps) {
+    const bool batches = step.view->config.max_batch_size > 0 && ensemble.config.max_batch_size > 0;
+    const Duration run = expected(step.view->id, batches ? rows : 1);
+    const auto beyond =
+        Duration{static_cast<std::int64_t>(options_.safety * static_cast<double>(run.count()))};
+    takes.push_back(run + beyond + options_.hop);
+  }
+  return times_of(ensemble, takes, options_.lanes);
+}
+
+TimePoint Ensembles::deadline_of(const InferCall& call, const Ensemble& ensemble) const {
+  if (call.deadline != TimePoint::max()) return call.deadline;
+  if (ensemble.config.slo) return saturating_add(call.arrival, *ensemble.config.slo);
+  const bool best_effort =
+      (call.class_given ? call.cls : own_class(ensemble.config).value_or(Class::normal)) ==
+      Class::best_effort;
+  return options_.default_deadline && !best_effort ? saturating_add(call.arrival, *options_.default_deadline)
+                                                   : TimePoint::max();
+}
+
+ModelId Ensembles::page_of(const std::string& name, std::int64_t version,
+                           const std::optional<Duration>& slo) const {
+  const std::lock_guard lock(book_mutex_);
+  const auto [at, fresh] =
+      pages_.emplace(std::pair(name, version), ModelId{static_cast<std::uint32_t>(pages_.size())});
+  if (fresh) book_.add_model(name, version, slo);
+  return at->second;
+}
+
+std::uint64_t Ensembles::submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) {
+  CARILLON_ASSERT(call != nullptr);
+  const ModelId id = call->model;
+  if ((id.value & Directory::ensemble_bit) == 0) return inner_.submit(std::move(call), std::move(on_answer));
+  const TimePoint at = clock_.now();
+  auto ensemble = inner_.ensemble(id);
+  if (ensemble == nullptr) {
+    on_answer(
+        {fail(ErrorCode::unavailable, "the ensemble has changed since the request was read; send it again"),
+         std::move(call), at, std::nullopt});
+    return ensemble_ticket;
+  }
+  EnsembleTimes times = this->times(*ensemble, call->rows);
+  const TimePoint deadline = deadline_of(*call, *ensemble);
+  EnsembleRun run(ensemble, *call);
+  auto open = std::make_unique<Open>(Open{.ensemble = std::move(ensemble),
+                                          .call = std::move(call),
+                                          .handler = std::move(on_answer),
+                                          .run = std::move(run),
+                                          .times = std::move(times),
+                                          .deadline = deadline,
+                                          .started = at});
+  Result<> refused;
+  std::optional<Duration> would_take;
+  std::uint64_t ticket = ensemble_ticket;
+  if (const TimePoint end = saturating_add(at, open->times.whole); end > deadline) {
+    would_take = end - open->call->arrival;
+    refused =
+        fail(ErrorCode::deadline_exceeded,
+             fmt::format("cannot finish by its deadline: the ensemble's steps take about {:.3g} ms, and "
+                         "{:.3g} ms are left",
+                         to_ms(open->times.whole), std::max(0.0, to_ms(deadline - at))));
+  } else {
+    const std::lock_guard lock(mutex_);
+    ticket |= next_ticket_++;
+    if (!running_) {
+      refused = fail(ErrorCode::unavailable, "the server is not serving now");
+    } else if (open_count_ >= options_.most_open) {
+      refused = fail(ErrorCode::resource_exhausted,
+                     fmt::format("{} requests to ensembles are open; try again later", open_count_));
+    } else {
+      ++open_count_;
+      events_.emplace_back(Begin{ticket, std::move(open)});
+      wake_.notify_one();
+      return ticket;
+    }
+  }
+  give(*open, std::move(refused), would_take);
+  return ticket;
+}
+
+void Ensembles::cancel(std::uint64_t ticket) {
+  if ((ticket & ensemble_ticket) == 0) return inner_.cancel(ticket);
+  post(Cancel{ticket});
+}
+
+void Ensembles::post(Event event) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(std::move(event));
+  wake_.notify_one();
+}
+
+void Ensembles::run() {
+  pthread_setname_np(pthread_self(), "carillon-steps");
+  std::vector<Event> events;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return !events_.empty() || !running_; });
+    if (events_.empty()) break;
+    std::swap(events, events_);
+    lock.unlock();
+    for (Event& event : events) {
+      const std::uint64_t ticket = std::visit([](const auto& each) { return each.ticket; }, event);
+      try {
+        std::visit([this](auto& each) { handle(each); }, event);
+      } catch (const std::bad_alloc&) {
+        if (open_.contains(ticket))
+          end(ticket, fail(ErrorCode::resource_exhausted, "no memory is left for what its steps pass on"));
+      }
+    }
+    events.clear();
+    lock.lock();
+  }
+  lock.unlock();
+  // What the inner service never answered, where it was not told to stop before.
+  while (!open_.empty()) end(open_.begin()->first, fail(ErrorCode::unavailable, "the server is stopping"));
+}
+
+void Ensembles::handle(Begin& event) {
+  const auto at = open_.emplace(event.ticket, std::move(event.open)).first;
+  go_on(at->first, *at->second);
+}
+
+// Starts what may start; ends it where there is nothing more, or a step cannot.
+void Ensembles::go_on(std::uint64_t ticket, Open& open) {
+  if (open.run.finished()) {
+    auto done = open.run.finish(*open.call);
+    return end(ticket, std::move(done));
+  }
+  for (const std::size_t step : open.run.take_ready())
+    if (auto started = start_step(ticket, open, step); !started)
+      return end(ticket, in_context("step '" + open.ensemble->steps[step].model + "'", started.error()));
+}
+
+Result<> Ensembles::start_step(std::uint64_t ticket, Open& open, std::size_t step) {
+  const Ensemble::Step& of = open.ensemble->steps[step];
+  auto view = inner_.find(of.model, of.version);
+  if (!view) return fail(ErrorCode::unavailable, view.error().message);
+  if (!(*view)->ready) return fail(ErrorCode::unavailable, "the model is not ready: " + (*view)->reason);
+  // Another version that takes the same may have come in its place.
+  if (*view != of.view && !same_tensors((*view)->config, of.view->config))
+    return fail(
+        ErrorCode::unavailable,
+        "the model has changed since the request came: its inputs or outputs are others; send it again");
+  auto made = open.run.call_of(step, (*view)->config);
+  if (!made) return std::unexpected(made.error());
+  InferCall& call = **made;
+  const InferCall& whole = *open.call;
+  call.model = (*view)->id;
+  call.arrival = clock_.now();
+  call.deadline =
+      open.deadline == TimePoint::max() ? TimePoint::max() : open.deadline - open.times.after[step];
+  const auto own = own_class(open.ensemble->config);
+  call.class_given = whole.class_given || own.has_value();
+  call.cls = whole.class_given ? whole.cls : own.value_or(Class::normal);
+  call.priority = whole.priority;
+  call.application = whole.application;
+  call.id = whole.id;
+  call.key = whole.key;
+  call.trace = whole.trace;
+  call.deadline_from = whole.deadline_from;
+  call.sequence = whole.sequence;
+  Open::Under& under = open.under_way[step];
+  under.sent = call.arrival;
+  under.view = std::move(*view);
+  under.ticket = submit(std::move(*made), [this, ticket, step](InferAnswer answer) {
+    post(Answered{ticket, step, std::move(answer)});
+  });
+  return {};
+}
+
+void Ensembles::handle(Answered& event) {
+  const auto at = open_.find(event.ticket);
+  if (at == open_.end()) return;  // it ended, and this was cancelled
+  Open& open = *at->second;
+  const auto under = open.under_way.extract(event.step);
+  const std::string label = "step '" + open.ensemble->steps[event.step].model + "'";
+  if (!event.answer.status) {
+    std::optional<Duration> would_take;
+    if (event.answer.would_take)
+      would_take =
+          under.mapped().sent + *event.answer.would_take + open.times.after[event.step] - open.call->arrival;
+    return end(event.ticket, in_context(label, event.answer.status.error()), would_take);
+  }
+  if (auto done = open.run.done(event.step, under.mapped().view->config, *event.answer.call); !done)
+    return end(event.ticket, in_context(label, done.error()));
+  go_on(event.ticket, open);
+}
+
+void Ensembles::handle(Cancel& event) {
+  if (open_.contains(event.ticket)) end(event.ticket, fail(ErrorCode::cancelled, "the client has gone"));
+}
+
+void Ensembles::end(std::uint64_t ticket, Result<> status, std::optional<Duration> would_take) {
+  auto ended = open_.extract(ticket);
+  Open& open = *ended.mapped();
+  for (const auto& [step, under] : open.under_way) cancel(under.ticket);
+  {
+    const std::lock_guard lock(mutex_);
+    --open_count_;
+  }
+  give(open, std::move(status), would_take);
+}
+
+void Ensembles::give(Open& open, Result<> status, std::optional<Duration> would_take) {
+  const TimePoint finished = clock_.now();
+  const repository::ModelConfig& config = open.ensemble->config;
+  const ModelId page = page_of(config.name, open.ensemble->version, config.slo);
+  book_.answered(page, outcome_of(status, finished, open.deadline), open.call->rows,
+                 std::min(open.call->arrival, finished), finished, {.infer = finished - open.started});
+  open.handler({std::move(status), std::move(open.call), finished, would_take});
+}
+
+ServerStatistics Ensembles::statistics() const {
+  ServerStatistics out = inner_.statistics();
+  for (const ModelView& view : inner_.models())
+    if (view.ensemble != nullptr) page_of(view.name, view.version, view.config.slo);
+  for (ModelStatistics& model : book_.snapshot().models) {
+    model.execution_count = model.on_time + model.late;
+    model.ensemble = true;
+    out.models.push_back(std::move(model));
+  }
+  return out;
+}
+
+}  // namespace carillon::controller

@@ -1,0 +1,151 @@
+#include "carillon/frontend/grpc_reflection.h"
+
+#include <cstddef>
+#include <set>
+#include <utility>
+
+#include "reflection_v1.pb.h"
+#include "reflection_v1alpha.pb.h"
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
+
+#include "carillon/frontend/grpc_access.h"
+#include "carillon/frontend/grpc_stream.h"
+
+namespace carillon::frontend {
+namespace {
+
+using google::protobuf::DescriptorPool;
+using google::protobuf::FileDescriptor;
+
+constexpr std::size_t longest_question = std::size_t{16} << 10;
+constexpr const char* v1_name = "grpc.reflection.v1.ServerReflection";
+constexpr const char* v1alpha_name = "grpc.reflection.v1alpha.ServerReflection";
+
+// A file, and before it those that it imports: whoever gets them need not ask again.
+template <typename Files>
+void add_file(const FileDescriptor& file, std::set<const FileDescriptor*>& seen, Files& to) {
+  if (!seen.insert(&file).second) return;
+  for (int i = 0; i < file.dependency_count(); ++i) add_file(*file.dependency(i), seen, to);
+  google::protobuf::FileDescriptorProto proto;
+  file.CopyTo(&proto);
+  proto.SerializeToString(to.Add());
+}
+
+template <typename Response>
+void set_file(const FileDescriptor* file, const std::string& what, Response& response) {
+  if (file == nullptr) {
+    response.mutable_error_response()->set_error_code(grpc::StatusCode::NOT_FOUND);
+    response.mutable_error_response()->set_error_message("there is no " + what.substr(0, 256) + " here");
+    return;
+  }
+  std::set<const FileDescriptor*> seen;
+  add_file(*file, seen, *response.mutable_file_descriptor_response()->mutable_file_descriptor_proto());
+}
+
+template <typename Request, typename Response>
+void answer(const Request& request, const std::vector<std::string>& services, Response& response) {
+  response.set_valid_host(request.host());
+  *response.mutable_original_request() = request;
+  const DescriptorPool& pool = *DescriptorPool::generated_pool();
+  switch (request.message_request_case()) {
+    case Request::kFileByFilename:
+      return set_file(pool.FindFileByName(request.file_by_filename()), "file " + request.file_by_filename(),
+                      response);
+    case Request::kFileContainingSymbol:
+      return set_file(pool.FindFileContainingSymbol(request.file_containing_symbol()),
+                      "symbol " + request.file_containing_symbol(), response);
+    case Request::kFileContainingExtension:
+    case Request::kAllExtensionNumbersOfType:
+      return set_file(nullptr, "extension", response);  // proto3 has none
+    case Request::kListServices:
+      for (const std::string& name : services)
+        response.mutable_list_services_response()->add_service()->set_name(name);
+      return;
+    case Request::MESSAGE_REQUEST_NOT_SET:
+      break;
+  }
+  response.mutable_error_response()->set_error_code(grpc::StatusCode::INVALID_ARGUMENT);
+  response.mutable_error_response()->set_error_message("the request asks for nothing that is known here");
+}
+
+// One stream: a question is read, answered, and then the next.
+template <typename Request, typename Response>
+class ReflectionStream final : public RawService::StreamReactor {
+ public:
+  ReflectionStream(InferDoor& door, const std::vector<std::string>& services)
+      : door_(door), services_(services) {
+    StartRead(&message_);
+  }
+  ~ReflectionStream() override { door_.streams.fetch_sub(1); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    Request request;
+    if (const auto read = read_message(message_, longest_question, nullptr, request); !read.ok())
+      return Finish(read);
+    Response response;
+    answer(request, services_, response);
+    write_message(response, answer_);
+    StartWrite(&answer_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the client has gone"});
+    message_ = {};
+    StartRead(&message_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  InferDoor& door_;
+  const std::vector<std::string>& services_;
+  RawMessage message_;
+  grpc::ByteBuffer answer_;
+};
+
+class RefusedReflection final : public RawService::StreamReactor {
+ public:
+  explicit RefusedReflection(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+template <typename Request, typename Response>
+RawService::StreamReactor* open_reflection(InferDoor& door, grpc::CallbackServerContext& context,
+                                           const char* name, const std::vector<std::string>& services) {
+  const TraceContext trace = join_trace(context, door.commons.options.trace_share);
+  auto record =
+      begin_record(door.commons, context, "/" + std::string(name) + "/ServerReflectionInfo", 0, trace);
+  grpc::Status status;
+  const auto caller = admit_grpc(*door.commons.guard, context, Need::reading, door.service.now());
+  if (!caller) {
+    status = refuse_call(context, caller.error());
+  } else if (door.streams.fetch_add(1) >= streams_most) {
+    door.streams.fetch_sub(1);
+    status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "there are as many streams as there may be"};
+  }
+  if (record && caller && *caller) record->key = (*caller)->key.name;
+  end_record(door.commons, std::move(record), status.error_code(), 0);
+  if (!status.ok()) return new RefusedReflection(status);
+  return new ReflectionStream<Request, Response>(door, services);
+}
+
+}  // namespace
+
+ReflectionService::ReflectionService(InferDoor& door, std::vector<std::string> services)
+    : services_(std::move(services)) {
+  services_.insert(services_.end(), {v1_name, v1alpha_name});
+  add_stream("/" + std::string(v1_name) + "/ServerReflectionInfo",
+             [&door, this](grpc::CallbackServerContext* context) {
+               using namespace grpc::reflection::v1;
+               return open_reflection<ServerReflectionRequest, ServerReflectionResponse>(door, *context,
+                                                                                         v1_name, services_);
+             });
+  add_stream("/" + std::string(v1alpha_name) + "/ServerReflectionInfo",
+             [&door, this](grpc::CallbackServerContext* context) {
+               using namespace grpc::reflection::v1alpha;
+               return open_reflection<ServerReflectionRequest, ServerReflectionResponse>(
+                   door, *context, v1alpha_name, services_);
+             });
+}
+
+}  // namespace carillon::frontend

@@ -1,0 +1,30 @@
+#include "carillon/frontend/trace.h"
+
+#include <cstdint>
+#include <random>
+
+namespace carillon::frontend {
+namespace {
+
+TraceIds& ids() {
+  // Ids must differ between servers, so no seed that a run could be repeated by.
+  static thread_local TraceIds of_thread([] {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32) | device();
+  }());
+  return of_thread;
+}
+
+}  // namespace
+
+TraceContext join_trace(std::string_view traceparent, double share) {
+  if (!traceparent.empty()) {
+    if (auto trace = parse_traceparent(traceparent)) {
+      ids().give_span(*trace);
+      return *trace;
+    }
+  }
+  return share > 0 && ids().chosen(share) ? ids().begin() : TraceContext();
+}
+
+}  // namespace carillon::frontend

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string_view>
+
+#include "carillon/base/trace_context.h"
+
+namespace carillon::frontend {
+
+inline constexpr const char* traceparent_key = "traceparent";  // a header, and metadata
+inline constexpr const char* tracestate_key = "tracestate";
+
+// The trace of a request whose caller sent this traceparent (empty: none, or several), with a span of ours.
+// One that sent none that is good begins a trace of its own where it is among `share` of those. Any thread;
+// neither locks nor asks the system for anything.
+TraceContext join_trace(std::string_view traceparent, double share);
+
+}  // namespace carillon::frontend

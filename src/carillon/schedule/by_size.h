@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "carillon/profile/size_fit.h"
+#include "carillon/schedule/id_map.h"
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::schedule {
+
+struct BySizeOptions {
+  // Classes of sizes that are told apart of a model at a time. A class is a quarter of a power of two, so
+  // these reach over eight of them; where there are more, a size counts to the class above it.
+  std::size_t classes = 32;
+};
+
+// A policy that plans with fixed times, for models whose requests have sizes (ModelInfo::sizes): to the
+// policy each class of alike sizes is a model of its own, with times of its own, that runs with the weights
+// of the one (ModelInfo::weights_of). So batches are of one class, a class is believed by its own last
+// measurements, as any model is, and all that a policy promises it promises by class.
+//
+// What a class is told to take when its first request comes is predicted from what ran of all sizes
+// (profile::SizeFit, at the quantile that is promised); as long as nothing of a class ran, it is predicted
+// anew for each request that comes. Where classes run out, one that nobody waits for becomes another.
+//
+// Ids of models in front of it and behind it are not the same: behind it, classes take some. All else passes
+// as it is; models without sizes at the cost of a look-up. Not thread-safe.
+class BySize final : public Scheduler {
+ public:
+  explicit BySize(std::unique_ptr<Scheduler> policy, const BySizeOptions& options = {})
+      : policy_(std::move(policy)), options_(options) {}
+
+  std::string_view name() const override { return policy_->name(); }
+  TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+
+ private:
+  struct SizeClass {
+    ModelId inner;
+    int step = 0;
+    Effort effort;           // of its largest row so far
+    std::size_t open = 0;    // requests of it without an outcome
+    std::size_t flying = 0;  // INFERs
+    bool ran = false;        // since it is of this step
+    std::uint64_t told = 0;  // SizeFit::measurements() when it was told what it takes
+    std::uint64_t used = 0;
+  };
+  struct Model {
+    std::shared_ptr<const ModelInfo> info;  // as it was told; null: it went
+    ModelId inner;                          // of requests that tell no size
+    profile::SizeFit fit;
+    std::vector<SizeClass> classes;
+    std::uint64_t version = 0;
+    bool sized() const { return info != nullptr && !info->sizes.empty(); }
+  };
+  struct Origin {  // of a model behind this
+    ModelId model;
+    std::size_t size_class = 0;  // its place and one; 0: of no class
+  };
+  struct Open {
+    ModelId inner;
+    Effort effort;
+  };
+  struct Flight {
+    ModelId inner;
+    DeviceId device;
+    std::vector<RequestId> requests;
+    profile::SizedRun run;
+    std::uint64_t version = 0;  // of its model, when it was sent
+  };
+
+  void arrived(const Request& request, TimePoint now, Actions& out);
+  void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
+  void done(const ActionDone& done);
+  SizeClass& class_of(Model& model, const Effort& effort, TimePoint now, Actions& out);
+  void tell(const Model& model, SizeClass& as, TimePoint now, Actions& out);
+  void device_changed(DeviceId device);
+  void learn_seeds(Model& model) const;
+  void ask(const Event& event, TimePoint now, Actions& out);
+  void follow(Infer& infer);
+  void close(RequestId request);
+
+  std::unique_ptr<Scheduler> policy_;
+  BySizeOptions options_;
+  TimePoint wake_ = TimePoint::max();  // as the policy said last
+  std::vector<Model> models_;
+  std::vector<Origin> origins_;         // by id behind this
+  IdMap<RequestId, Open> open_;         // of models with sizes
+  std::map<ActionId, Flight> flights_;  // likewise
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace carillon::schedule

@@ -1,0 +1,408 @@
+"""The page at the admin port, in a browser, on a real server: what it shows, who it lets in, and what can do it no harm."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from browser import Browser, chromium
+from loopback import ROOT, free_addresses, serving, write_model, write_profile
+from test_security import fetch, key_entry, write_keys
+
+# A name that would do something if it ever became HTML. Folders and paths may be called so.
+HOSTILE = "<img src=x onerror=window.harmed=1>"
+MODELS = ("steady", "spare", HOSTILE)
+ADMIN = "administrator-0123456789"
+INFER = "only-infers-0123456789"
+REQUEST = json.dumps({"parameters": {"timeout": 5_000_000},
+                      "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name in MODELS:
+        value = [helper.make_tensor_value_info(tensor, TensorProto.FLOAT, ["batch", 4]) for tensor in ("x", "y")]
+        write_model(folder, name, [helper.make_node("Mul", ["x", "f"], ["y"])], [value[0]], value[1],
+                    [numpy_helper.from_array(np.float32(2), "f")])
+    return folder
+
+
+@contextlib.contextmanager
+def administered(program, repository, folder, *options: str):
+    """A server with an admin port, whose models are loaded by orders; gives it and the port's address."""
+    (admin,) = free_addresses(1)
+    profile = write_profile(folder / "profile.json", MODELS, 5)
+    with serving(program, repository, folder / "log", "--device", f"emulated:{profile}*2", "--profile", str(profile),
+                 "--admin-port", admin, "--model-control-mode", "explicit", "--load-model", "steady",
+                 "--load-model", HOSTILE, *options) as server:
+        yield server, admin
+
+
+@pytest.fixture(scope="module")
+def open_server(program, repository, tmp_path_factory):
+    with administered(program, repository, tmp_path_factory.mktemp("open")) as (server, admin):
+        yield server, admin
+
+
+@pytest.fixture
+def browser(tmp_path):
+    with Browser(tmp_path) as page:
+        yield page
+
+
+def infer(server, model: str, secret: str | None = None) -> int:
+    name = urllib.request.quote(model, safe="")
+    return fetch(server.http, f"/v2/models/{name}/infer", secret, data=REQUEST)[0]
+
+
+@contextlib.contextmanager
+def load(server, *models: str, secret: str | None = None, most: int = 3000):
+    """Requests, one after the other, as long as the block lasts; `most` of them."""
+    ended = threading.Event()
+
+    def send() -> None:
+        for count in range(most):
+            if ended.is_set():
+                return
+            infer(server, models[count % len(models)], secret)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        sender.join()
+
+
+def row(model: str) -> str:
+    """An expression: the table's row of the model."""
+    return f"[...document.querySelectorAll('#model-table tbody tr')].find(r => r.querySelector('b').textContent === {json.dumps(model)})"
+
+
+def press_order(page: Browser, model: str) -> None:
+    page.run(f"{row(model)}.querySelector('button').click()")
+    page.wait("document.getElementById('confirm').open")
+
+
+def mark_of(page: Browser) -> str:
+    """What the canvas shows."""
+    return page.run("document.getElementById('timeline').toDataURL()")
+
+
+# -- The endpoints, without a browser
+
+
+def test_status_and_timeline_tell_what_the_server_does(open_server):
+    server, admin = open_server
+    assert infer(server, "steady") == 200
+
+    def status() -> dict:
+        return json.loads(fetch(admin, "/v2/carillon/status")[2])
+
+    limit = time.monotonic() + 60
+    while True:  # a look a second
+        steady = next((m for m in status()["models"] if m["name"] == "steady"), None)
+        if steady and steady["total"]["on_time"] + steady["total"]["late"] >= 1 and steady["rate"] is not None:
+            break
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    told = status()
+    assert told["server"]["state"] == "ready" and told["server"]["model_control"] == "explicit"
+    assert told["server"]["policy"] == "clockwork" and told["server"]["uptime_s"] > 0
+    assert [d["alive"] for d in told["devices"]] == [True, True]
+    assert any(d["pages_used"] > 0 for d in told["devices"])
+    assert {m["name"]: m["state"] for m in told["models"]} == {"steady": "ready", "spare": "left_out", HOSTILE: "ready"}
+    assert steady["loaded_on"], "its weights are somewhere"
+
+    first = json.loads(fetch(admin, "/v2/carillon/timeline")[2])
+    assert {a["device"] for a in first["actions"]} <= {0, 1}
+    runs = [a for a in first["actions"] if "exec" in a and first["models"][a["model"]]["name"] == "steady"]
+    assert runs and all(a["exec"][0] <= a["exec"][1] and a["predicted_us"] > 0 for a in runs)
+    assert any("load" in a for a in first["actions"])
+    assert infer(server, "steady") == 200
+    after = json.loads(fetch(admin, f"/v2/carillon/timeline?since={first['next']}")[2])
+    assert [a for a in after["actions"] if "exec" in a]
+    assert not {a["action"] for a in after["actions"]} & {a["action"] for a in first["actions"]}
+    assert fetch(admin, "/v2/carillon/timeline?since=yesterday")[0] == 400
+
+
+def test_the_page_is_at_the_admin_port_alone(open_server):
+    server, admin = open_server
+    for path in ("/", "/admin"):
+        status, headers, body = fetch(admin, path)
+        assert status == 200 and headers["Content-Type"].startswith("text/html") and b"<!doctype html>" in body
+        assert "script-src 'sha256-" in headers["Content-Security-Policy"]
+        assert "unsafe" not in headers["Content-Security-Policy"] and headers["X-Frame-Options"] == "DENY"
+        assert "Set-Cookie" not in headers
+        assert fetch(server.http, path)[0] == 404
+        assert fetch(server.metrics, path)[0] == 404
+    assert fetch(server.http, "/v2/carillon/status")[0] == 403
+
+
+def test_the_committed_page_is_what_the_source_builds_to():
+    npm = shutil.which("node")
+    if not npm or not (ROOT / "web/node_modules/esbuild").is_dir():
+        pytest.skip("no Node, or no esbuild (npm --prefix web ci)")
+    for command in (["web/build.mjs", "--check"], ["--test", "web/test/"]):
+        ran = subprocess.run([npm, *command], cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+# -- In a browser
+
+
+def test_it_shows_models_and_devices_and_asks_nobody_else(open_server, browser):
+    server, admin = open_server
+    with load(server, "steady", HOSTILE):
+        browser.open(f"http://{admin}/")
+        browser.wait("document.getElementById('state').textContent === 'ready'")
+        browser.wait(f"{row('steady')} && {row(HOSTILE)} && {row('spare')}")
+        browser.wait("document.querySelectorAll('#devices tbody tr').length === 2")
+        assert "not loaded" in browser.run(f"{row('spare')}.innerText")
+        # Rates and latencies come with the second look.
+        browser.wait(f"Number({row('steady')}.querySelector('td.num span').textContent) > 0")
+        browser.wait(f"/\\d ms/.test({row('steady')}.querySelector('.measured').innerText)")
+        # The timeline moves, and stands still when it is told to.
+        browser.wait("document.querySelectorAll('#legend li').length >= 1")
+        before = mark_of(browser)
+        limit = time.monotonic() + 60
+        while mark_of(browser) == before:
+            assert time.monotonic() < limit, "the timeline does not move"
+        browser.click("#pause")
+        browser.wait("document.getElementById('pause').getAttribute('aria-pressed') === 'true'")
+        browser.run("new Promise(r => setTimeout(() => requestAnimationFrame(r), 500))")  # a question that was under way
+        before = mark_of(browser)
+        for _ in range(5):
+            browser.run("new Promise(requestAnimationFrame)")
+        assert mark_of(browser) == before
+        # By keys: one bar after the other is told.
+        browser.run("document.getElementById('timeline').focus()")
+        browser.press("ArrowLeft")
+        browser.wait("/expected/.test(document.getElementById('told').textContent)")
+        first = browser.text("#told")
+        browser.press("ArrowLeft")
+        browser.wait(f"document.getElementById('told').textContent !== {json.dumps(first)}")
+        # As a table.
+        browser.run("document.getElementById('actions-box').open = true")
+        browser.wait("document.querySelectorAll('#actions tbody tr').length > 0")
+    browser.settle()
+    assert browser.console == []
+    outside = [address for address in browser.requested if not address.startswith((f"http://{admin}/", "data:"))]
+    assert outside == []
+    assert browser.run("window.harmed") is None, "a model's name was taken for HTML"
+    assert browser.run("document.querySelector('main img')") is None
+    assert browser.run("document.cookie") == ""
+
+
+def test_other_scripts_do_not_run(open_server, browser):
+    _, admin = open_server
+    browser.open(f"http://{admin}/")
+    browser.run("""(() => {
+        const s = document.createElement('script'); s.textContent = 'window.harmed = 2'; document.body.append(s);
+        const d = document.createElement('div'); d.innerHTML = '<img src="/x" onerror="window.harmed = 3">'; document.body.append(d);
+    })()""")
+    browser.run("new Promise(r => setTimeout(r, 300))")
+    browser.settle()
+    assert browser.run("window.harmed") is None
+    assert any("Content Security Policy" in said for said in browser.console)
+
+
+def test_orders_load_and_unload_and_failures_are_told(open_server, browser, repository):
+    server, admin = open_server
+    browser.open(f"http://{admin}/")
+    browser.wait(f"{row('spare')}")
+    press_order(browser, "spare")
+    assert browser.text("#confirm-text").startswith("Load spare?")
+    browser.run("document.querySelector('#confirm button[value=no]').click()")
+    browser.wait("!document.getElementById('confirm').open")
+    press_order(browser, "spare")
+    browser.press("Escape")
+    browser.wait("!document.getElementById('confirm').open")
+    assert fetch(server.http, "/v2/models/spare/ready")[0] == 503, "it was not confirmed"
+    press_order(browser, "spare")
+    browser.click("#confirm-yes")
+    browser.wait(f"{row('spare')}.querySelector('.pill').textContent === 'ready'")
+    assert fetch(server.http, "/v2/models/spare/ready")[0] == 200
+    press_order(browser, "spare")
+    assert browser.text("#confirm-text").startswith("Unload spare?")
+    browser.click("#confirm-yes")
+    browser.wait(f"{row('spare')}.querySelector('.pill').textContent !== 'ready'")
+    assert fetch(server.http, "/v2/models/spare/ready")[0] == 503
+    # Whose file has gone cannot be loaded.
+    hidden = repository / "spare" / "1" / "hidden"
+    (repository / "spare" / "1" / "model.onnx").rename(hidden)
+    try:
+        press_order(browser, "spare")
+        browser.click("#confirm-yes")
+        browser.wait("/could not be loaded/.test(document.getElementById('notes').innerText)")
+    finally:
+        hidden.rename(repository / "spare" / "1" / "model.onnx")
+    for order in ("load", "unload"):  # one that is broken would leave the server not ready
+        assert fetch(admin, f"/v2/repository/models/spare/{order}", data=b"{}")[0] == 200
+
+
+def test_keys(program, repository, tmp_path):
+    keys = write_keys(tmp_path / "keys.toml", key_entry("boss", ADMIN, roles=["admin", "infer"]),
+                      key_entry("team", INFER))
+    with administered(program, repository, tmp_path, "--keys", str(keys)) as (server, admin), \
+            Browser(tmp_path / "browser") as page:
+        page.open(f"http://{admin}/")
+        page.wait("!document.getElementById('key-form').hidden")
+        assert "wants a key" in page.text("#key-text")
+        assert page.run("document.querySelectorAll('#model-table tbody tr').length") == 0
+        page.type("#key", "not-a-key-of-anybody")
+        page.press("Enter", text="\r")
+        page.wait("/does not know the key/.test(document.getElementById('key-text').textContent)")
+        page.run("document.getElementById('key').value = ''")
+        page.type("#key", INFER)
+        page.press("Enter", text="\r")
+        page.wait("/'admin'/.test(document.getElementById('key-text').textContent)")
+        page.run("document.getElementById('key').value = ''")
+        page.type("#key", ADMIN)
+        page.press("Enter", text="\r")
+        page.wait(f"document.getElementById('key-form').hidden && {row('steady')}")
+        assert page.run("sessionStorage.length + localStorage.length") == 0, "nobody asked to keep it"
+        assert ADMIN not in page.run("document.documentElement.outerHTML")
+        press_order(page, "spare")
+        page.click("#confirm-yes")
+        page.wait(f"{row('spare')}.querySelector('.pill').textContent === 'ready'")
+        # Kept for the tab where that is wanted, and only then.
+        page.open(f"http://{admin}/")
+        page.wait("!document.getElementById('key-form').hidden")
+        page.run("document.getElementById('key-keep').click()")
+        page.type("#key", ADMIN)
+        page.press("Enter", text="\r")
+        page.wait(f"document.getElementById('key-form').hidden && {row('steady')}")
+        page.open(f"http://{admin}/admin")
+        page.wait(f"document.getElementById('key-form').hidden && {row('steady')}")
+
+
+def test_a_server_that_is_gone_is_told_of(program, repository, tmp_path):
+    with Browser(tmp_path / "browser") as page:
+        with administered(program, repository, tmp_path) as (_, admin):
+            page.open(f"http://{admin}/")
+            page.wait("document.getElementById('state').textContent === 'ready'")
+        page.wait("!document.getElementById('gone').hidden")
+        assert "does not answer since" in page.text("#gone")
+        assert page.text("#state") == "gone"
+
+
+def test_requests_that_are_not_kept_are_told_so(open_server, browser):
+    """With the journal of requests it shows them; without, or for one that is unknown, it says so."""
+    server, admin = open_server
+    assert infer(server, "steady") == 200
+    browser.open(f"http://{admin}/")
+    browser.wait("document.getElementById('state').textContent === 'ready'")
+    browser.type("#request", "no-such-request")
+    browser.press("Enter", text="\r")
+    browser.wait("/Nothing is kept of a request no-such-request/.test(document.getElementById('explained').innerText)")
+    kept = fetch(admin, "/v2/carillon/requests?limit=1")[0] == 200
+    browser.click("#list")
+    if not kept:
+        browser.wait("/keeps no requests/.test(document.getElementById('explained').innerText)")
+        return
+    browser.wait("document.querySelectorAll('#requests tbody tr').length > 0")
+    browser.click("#requests tbody button")
+    browser.wait("document.querySelectorAll('#explained .step').length > 0")
+    assert browser.text("#explained h3").startswith("Request ")
+
+
+def test_a_request_is_explained_and_its_texts_do_no_harm(open_server, browser):
+    """What the journal would say, as docs/explain.md has it, with texts that a client or a model chose."""
+    _, admin = open_server
+    request = {"number": 7, "id": HOSTILE, "model": HOSTILE, "version": 1, "class": "real_time", "application": HOSTILE,
+               "arrived_unix_us": 1764000000123456, "deadline_us": 30000, "outcome": "refused", "reason": "cannot_finish",
+               "would_take_us": 41000, "took_us": 210, "device": 1, "batch": 4, "predicted_us": 11800, "story": [HOSTILE],
+               "steps": [{"what": "wait", "begin_us": 0, "end_us": 9000, "device": None, "note": HOSTILE},
+                         {"what": "exec", "begin_us": 9000, "end_us": 21000, "device": 1, "note": ""}]}
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source=f"""
+        const real = window.fetch, request = {json.dumps(request)};
+        window.fetch = (path, options) => {{
+            const answer = path.includes('/requests/') ? request : path.includes('/requests') ? {{requests: Array(80).fill(request)}} : null;
+            window.asked = answer ? [path, options.headers.Authorization] : window.asked;
+            return answer ? Promise.resolve(new Response(JSON.stringify(answer))) : real(path, options);
+        }};""")
+    browser.open(f"http://{admin}/")
+    browser.wait("document.getElementById('state').textContent === 'ready'")
+    browser.click("#list")
+    browser.wait("document.querySelectorAll('#requests tbody tr').length === 50")
+    browser.click("#requests tbody button")
+    browser.wait("document.querySelectorAll('#explained .step').length === 2")
+    said = browser.text("#explained")
+    for told in ("Request 7", "could not be on time", "30 ms", "41.0 ms", "real-time", "device 1"):
+        assert told in said, said
+    browser.run("document.getElementById('request').value = '../a b?c'")
+    browser.run("document.querySelector('#explain-form button').click()")
+    browser.wait("window.asked[0] === '/v2/carillon/requests/..%2Fa%20b%3Fc'")
+    browser.settle()
+    assert browser.run("window.harmed") is None and browser.console == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_narrow_screen_has_all_of_it(open_server, tmp_path, dark):
+    server, admin = open_server
+    with Browser(tmp_path, 360, 740, dark) as page:
+        page.open(f"http://{admin}/")
+        page.wait(f"{row('steady')}")
+        page.wait("document.querySelectorAll('#devices tbody tr').length === 2")
+        assert page.run("document.documentElement.scrollWidth") <= 360, "it must not be scrolled sideways"
+        for selector in ("#timeline", "#pause", "#list", "#model-table tbody tr", "#request"):
+            left, right = page.run(f"(() => {{ const r = document.querySelector('{selector}').getBoundingClientRect(); return [r.left, r.right]; }})()")
+            assert 0 <= left < right <= 360, selector
+        # Ink and ground differ enough to be read (WCAG: 4.5).
+        assert page.run("""(() => {
+            const rgb = (v) => getComputedStyle(document.body).getPropertyValue(v);
+            const light = (text) => { const m = text.match(/[0-9a-f]{2}/gi).map((h) => parseInt(h, 16) / 255).map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4); return 0.2126 * m[0] + 0.7152 * m[1] + 0.0722 * m[2]; };
+            const ratio = (a, b) => { const [x, y] = [light(rgb(a)), light(rgb(b))].sort((p, q) => q - p); return (x + 0.05) / (y + 0.05); };
+            return Math.min(ratio('--ink', '--panel'), ratio('--quiet', '--panel'), ratio('--quiet', '--ground'), ratio('--bad', '--bad-soft'), ratio('--good', '--good-soft'));
+        })()""") >= 4.5
+
+
+def test_everything_has_a_name_for_who_cannot_see_it(open_server, browser):
+    _, admin = open_server
+    browser.open(f"http://{admin}/")
+    browser.wait(f"{row('steady')}")
+    tree = browser.call("Accessibility.getFullAXTree")["nodes"]
+    for node in tree:
+        role = node.get("role", {}).get("value")
+        if node.get("ignored") or role not in ("button", "textbox", "searchbox", "slider", "image", "img", "meter", "table", "checkbox", "link"):
+            continue
+        name = node.get("name", {}).get("value", "")
+        assert name or role == "table", f"a {role} without a name: {node}"
+    assert browser.run("document.querySelectorAll('table th:not([scope])').length") == 0
+    assert browser.run("document.documentElement.lang") == "en"
+
+
+def test_it_does_not_grow(open_server, browser):
+    """Nodes and listeners stay as many as there are rows, however long it runs."""
+    server, admin = open_server
+    with load(server, "steady", HOSTILE):
+        browser.open(f"http://{admin}/")
+        browser.wait("document.querySelectorAll('#legend li').length >= 2")
+        browser.run("document.getElementById('actions-box').open = true")
+        browser.wait("document.querySelectorAll('#actions tbody tr').length >= 50")
+
+        def counted() -> dict:
+            browser.call("HeapProfiler.collectGarbage")
+            return {m["name"]: m["value"] for m in browser.call("Performance.getMetrics")["metrics"]}
+
+        browser.call("Performance.enable")
+        before = counted()
+        polls = len(browser.requested)
+        while len(browser.requested) < polls + 30:
+            browser.run("new Promise(r => setTimeout(r, 200))")
+        after = counted()
+    assert after["Nodes"] <= before["Nodes"] * 1.3 + 200, (before["Nodes"], after["Nodes"])
+    assert after["JSEventListeners"] <= before["JSEventListeners"] + 20

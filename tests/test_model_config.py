@@ -1,0 +1,163 @@
+"""What a config.pbtxt asks for beside the model itself: warm-up, queue policies, links; and what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+import tritonclient.http as http_client
+from onnx import TensorProto, helper, numpy_helper
+from tritonclient.utils import InferenceServerException
+
+from loopback import serving, write_model
+from test_repository_control import ask, connect, put, states
+
+STRICT = ("--strict-readiness", "false")
+
+
+def test_warm_up_of_what_the_data_size(program, tmp_path):
+    folder = tmp_path / "models"
+    write_model(folder, "found", [helper.make_node("NonZero", ["x"], ["y"])],
+                [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+                helper.make_tensor_value_info("y", TensorProto.INT64, [2, None]))
+    (folder / "found" / "config.pbtxt").write_text(
+        'model_warmup { name: "first" batch_size: 1 count: 2 '
+        'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 3, 4 ] random_data: true } } }')
+    with serving(program, folder, tmp_path / "log") as server, connect(http_client, server) as client:
+        assert states(client, http_client)[("found", "1")] == ("READY", "")
+
+
+def table(folder, config):
+    """rows: looks up 4 rows of a table."""
+    write_model(folder, "rows", [helper.make_node("Gather", ["table", "x"], ["y"], axis=0)],
+                [helper.make_tensor_value_info("x", TensorProto.INT64, ["batch", 2])],
+                helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2, 3]),
+                [numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(4, 3), "table")])
+    (folder / "rows" / "config.pbtxt").write_text(config)
+
+
+def warmup(data, dims="2", kind="TYPE_INT64", batch=3):
+    return (f'max_batch_size: 8 model_warmup {{ name: "first" batch_size: {batch} count: 2 '
+            f'inputs {{ key: "x" value {{ data_type: {kind} dims: [ {dims} ] {data} }} }} }}')
+
+
+@pytest.mark.parametrize("config,numbers,reason", [
+    (warmup("zero_data: true"), None, None),
+    (warmup("random_data: true"), None, None),
+    (warmup('input_data_file: "ids"'), [3, 0], None),
+    (warmup('input_data_file: "ids"'), [0, 9], "model_warmup 'first': "),
+    (warmup('input_data_file: "ids"'), [1], "input 'x': file 'ids' has 8 bytes; dims [2] of INT64 take 16"),
+    (warmup('input_data_file: "ids"'), None, "is not there"),
+    (warmup("zero_data: true", dims="3"), None, "input 'x': it is INT64[3], without the batch; the model's is INT64[-1,2]"),
+    (warmup("zero_data: true", kind="TYPE_INT32"), None, "input 'x': it is INT32[2], without the batch"),
+    (warmup("zero_data: true").replace('"x"', '"z"'), None, "the model has no input 'z'"),
+    ('max_batch_size: 8 model_warmup { name: "first" }', None, "model_warmup 'first': input 'x' is missing"),
+])
+def test_warm_up(program, tmp_path, config, numbers, reason):
+    folder = tmp_path / "models"
+    table(folder, config)
+    put(folder, "other", 2)
+    if numbers is not None:
+        (folder / "rows" / "warmup").mkdir()
+        (folder / "rows" / "warmup" / "ids").write_bytes(np.array(numbers, np.int64).tobytes())
+    with serving(program, folder, tmp_path / "log", *STRICT) as server, connect(http_client, server) as client:
+        state, said = states(client, http_client)[("rows", "1")]
+        if reason is None:
+            assert (state, said) == ("READY", "")
+        else:
+            assert state == "UNAVAILABLE" and reason in said
+        assert ask(client, http_client, "other") == 2
+    if reason is None:
+        assert "rows version 1: warming up" in (tmp_path / "log").read_text()
+
+
+def test_queue_policies(program, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    put(folder, "late", 2, config="""max_batch_size: 8 dynamic_batching { default_queue_policy {
+        default_timeout_microseconds: 1 allow_timeout_override: true } }""")
+    put(folder, "levels", 3, config="""max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 2
+        priority_queue_policy { key: 1 value { default_timeout_microseconds: 1 allow_timeout_override: true } } }""")
+    put(folder, "full", 4, config="max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+    with serving(program, folder, tmp_path / "log") as server, connect(http_client, server) as client:
+        tensor = http_client.InferInput("x", [1, 8], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 8), np.float32))
+        with pytest.raises(InferenceServerException, match="deadline"):
+            client.infer("late", [tensor])
+        assert client.infer("levels", [tensor]).as_numpy("y")[0, 0] == 3
+        with pytest.raises(InferenceServerException, match="deadline"):
+            client.infer("levels", [tensor], priority=1)
+        # Of many at a time some meet another; whoever does is told why, and all others are answered.
+        answered, refused = [], []
+
+        def run():
+            with http_client.InferenceServerClient(server.http) as mine:
+                for _ in range(20):
+                    try:
+                        answered.append(mine.infer("full", [tensor]).as_numpy("y")[0, 0])
+                    except InferenceServerException as error:
+                        refused.append(str(error))
+
+        threads = [threading.Thread(target=run) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert answered and set(answered) == {4}
+        assert all("1 requests of the model are open, as many as its config's max_queue_size says" in each
+                   for each in refused)
+        assert client.infer("full", [tensor]).as_numpy("y")[0, 0] == 4
+
+
+def test_a_typo_is_an_error_that_says_where(program, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    put(folder, "typo", 2, config='max_batch_size: 8\ninputs [ { name: "x" } ]')
+    put(folder, "other", 3)
+    with serving(program, folder, tmp_path / "log", *STRICT) as server, connect(http_client, server) as client:
+        state, said = states(client, http_client)[("typo", "1")]
+        assert state == "UNAVAILABLE"
+        assert "line 2, column 1: ModelConfig has no field 'inputs'; the nearest is 'input'" in said
+
+
+def test_links_out_of_the_repository_are_followed_where_that_is_wanted(program, tmp_path):
+    outside, folder = tmp_path / "outside", tmp_path / "models"
+    outside.mkdir()
+    folder.mkdir()
+    put(outside, "linked", 2)
+    put(folder, "other", 3)
+    (folder / "linked").symlink_to(outside / "linked")
+    with serving(program, folder, tmp_path / "log", *STRICT) as server, connect(http_client, server) as client:
+        state, said = states(client, http_client)[("linked", "1")]
+        assert state == "UNAVAILABLE" and "such links are followed with --follow-links" in said
+    with serving(program, folder, tmp_path / "log", "--follow-links") as server, \
+            connect(http_client, server) as client:
+        assert ask(client, http_client, "linked") == 2
+
+
+def test_load_ends_with_an_error_where_every_request_failed(program, tmp_path):
+    """A decoupled model is refused over HTTP; the other answers."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    put(folder, "decoupled", 2, config="max_batch_size: 8 model_transaction_policy { decoupled: true }")
+    put(folder, "good", 2)
+
+    def load(url, *options):
+        return subprocess.run([program, "load", url, "--duration", "0.5", "--rate", "20", *options],
+                              capture_output=True, text=True, timeout=120)
+
+    with serving(program, folder, tmp_path / "log") as server:
+        done = load(f"http://{server.http}", "--model", "decoupled")
+        assert done.returncode == 1 and "requests failed" in done.stderr
+        assert "first failure of decoupled: " in done.stdout
+        assert "deadline of decoupled: the server's: the model's slo_ms" in done.stdout
+        done = load(f"http://{server.http}", "--model", "decoupled", "--model", "good,deadline=20000")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "deadline of good: 20000 ms, of this command line\n" in done.stdout
+        done = load(f"http://{server.http}", "--model", "good", "--deadline", "0.001", "--json")
+        assert done.returncode == 0, "refusals are answers"
+        told = json.loads(done.stdout)
+        assert told["failed"] == 0 and told["models"][0]["deadline_is"] == "0.001 ms, of this command line"

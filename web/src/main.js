@@ -1,0 +1,196 @@
+// Asks the server in turns, and shows what it says.
+import { showDevices } from "./devices.js";
+import { $, element, facts, setText } from "./dom.js";
+import { classText, colour, count, duration, microseconds } from "./format.js";
+import { Models } from "./models.js";
+import { Requests } from "./requests.js";
+import { Refused, Server } from "./server.js";
+import { TimelineView } from "./timeline.js";
+import { Track } from "./track.js";
+
+const statusEvery = 1000;
+const timelineEvery = 400;
+const tableRows = 50;
+const mostNotes = 5;
+
+const server = new Server();
+const track = new Track();
+const models = new Models(order);
+const view = new TimelineView(track, (key) => models.place(key));
+new Requests(server);
+
+let goneSince = null;
+let wantsKey = false;
+
+const stateText = { ready: "ready", loading: "loading models", draining: "stopping", not_ready: "not ready" };
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+// --- What goes wrong
+
+function note(text) {
+  const shown = element("div", { class: "notice bad", role: "alert" }, element("span", {}, text),
+    element("button", { type: "button", "aria-label": "Dismiss", onclick: () => shown.remove() }, "×"));
+  $("notes").append(shown);
+  while ($("notes").childElementCount > mostNotes) $("notes").firstChild.remove();
+}
+
+function gone(error) {
+  goneSince ??= new Date();
+  $("gone").hidden = false;
+  setText($("gone"), `The server does not answer since ${goneSince.toLocaleTimeString([], { hour12: false })} (${error.message}). What you see is old; it is asked again every few seconds.`);
+  setText($("state"), "gone");
+  $("state").className = "pill bad";
+  document.body.classList.add("stale");
+}
+
+function back() {
+  if (goneSince === null) return;
+  goneSince = null;
+  $("gone").hidden = true;
+  document.body.classList.remove("stale");
+}
+
+function askForKey(refused) {
+  const first = refused.status === 401 && !server.key;
+  wantsKey = true;
+  setText($("key-text"), first ? "This server wants a key of an administrator." : `The key was not accepted: ${refused.message}.`);
+  if ($("key-form").hidden) {
+    $("key-form").hidden = false;
+    $("key").focus();
+  }
+  setText($("state"), "wants a key");
+  $("state").className = "pill bad";
+}
+
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  server.useKey($("key").value.trim(), $("key-keep").checked);
+  wantsKey = false;
+  setText($("key-text"), "Asking …");
+  for (const poll of polls) poll.now();
+});
+
+// --- Asking in turns
+
+// Asks again and again, one question at a time; not while nobody looks, nor while a key is missing.
+class Poll {
+  constructor(every, ask) {
+    this.every = every;
+    this.ask = ask;
+    this.run();
+  }
+  now() {
+    this.wake?.();
+  }
+  async run() {
+    for (let failures = 0; ; ) {
+      let wait = this.every;
+      if (!document.hidden && !wantsKey) {
+        try {
+          await this.ask();
+          failures = 0;
+        } catch (error) {
+          wait = failed(error, ++failures);
+        }
+      }
+      await Promise.race([sleep(wait), new Promise((resolve) => (this.wake = resolve))]);
+    }
+  }
+}
+
+function failed(error, failures) {
+  if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
+    back();
+    askForKey(error);
+    return 1000;
+  }
+  if (error instanceof Refused && error.status === 429) return Math.max(1, error.wait) * 1000;
+  gone(error);
+  return Math.min(5000, 500 * 2 ** failures);
+}
+
+async function askStatus() {
+  const status = await server.status();
+  back();
+  $("key-form").hidden = true;
+  $("key").value = "";
+  showStatus(status);
+}
+
+async function askTimeline() {
+  if (view.paused) return;
+  const before = performance.now();
+  const answer = await server.timeline(track.next);
+  if (view.paused) return; // it was told to stand still meanwhile
+  const leftOut = track.take(answer);
+  // The server's clock was read somewhere between question and answer.
+  view.heard(answer.now_us + ((performance.now() - before) / 2) * 1000);
+  setText($("missing"), leftOut > 0 ? `${count(leftOut)} actions were too many to show` : "");
+  showTable();
+}
+
+// --- What is shown
+
+function showStatus({ server: told, devices, models: list, last_minute_s: minute }) {
+  setText($("version"), told.version);
+  setText($("state"), stateText[told.state] ?? told.state);
+  $("state").className = `pill ${told.state === "ready" ? "good" : told.state === "loading" ? "" : "bad"}`;
+  $("state").title = told.why ?? "";
+  document.title = told.state === "ready" ? "Carillon" : `Carillon (${stateText[told.state] ?? told.state})`;
+  facts($("facts"), [["policy", told.policy || "–"], ["up", duration(told.uptime_s)], ["open requests", count(told.open_requests)], ...(minute < 55 ? [["statistics of the last", duration(minute)]] : [])]);
+  facts($("options"), [["--model-control-mode", told.model_control || "none"], ...Object.entries(told.options)]);
+  view.devices = devices;
+  showDevices(devices);
+  models.show(list, told.model_control === "explicit");
+  showLegend(list);
+}
+
+let legend = "";
+function showLegend(list) {
+  const used = new Set(track.bars.map((bar) => bar.model));
+  const shown = list.map((model, place) => ({ model, place })).filter(({ model }) => used.has(`${model.name}\n${model.version}`)).slice(0, 40);
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const text = JSON.stringify([shown.map(({ model, place }) => [model.name, model.version, place]), dark]);
+  if (text === legend) return;
+  legend = text;
+  $("legend").replaceChildren(...shown.map(({ model, place }) => {
+    const dot = element("i", { class: "dot" });
+    dot.style.background = colour(place, dark);
+    return element("li", {}, dot, model.version === 1 ? model.name : `${model.name} v${model.version}`);
+  }));
+}
+
+function showTable() {
+  if (!$("actions-box").open) return;
+  const rows = [];
+  for (let i = track.bars.length - 1; i >= 0 && rows.length < tableRows; --i) {
+    const bar = track.bars[i];
+    if (bar.row.executor !== "EXEC" && bar.row.executor !== "LOAD") continue;
+    const [name, version] = bar.model.split("\n");
+    rows.push(element("tr", {},
+      element("td", {}, `${((track.nowUs - bar.end) / 1e6).toFixed(2)} s ago`),
+      element("td", {}, String(bar.row.device)),
+      element("th", { scope: "row" }, `${name} v${version}`),
+      element("td", {}, bar.row.executor === "LOAD" ? "load" : bar.cls === "normal" ? "execution" : `execution, ${classText(bar.cls)}`),
+      element("td", { class: "num" }, bar.batch ? String(bar.batch) : "–"),
+      element("td", { class: "num" }, microseconds(bar.end - bar.begin)),
+      element("td", { class: "num" }, microseconds(bar.predicted)),
+      element("td", {}, bar.status.replaceAll("_", " "))));
+  }
+  $("actions").tBodies[0].replaceChildren(...rows);
+}
+$("actions-box").addEventListener("toggle", showTable);
+
+async function order(name, loads) {
+  try {
+    await (loads ? server.load(name) : server.unload(name));
+  } catch (error) {
+    note(`${name} could not be ${loads ? "loaded" : "unloaded"}: ${error.message}`);
+  }
+  polls[0].now();
+}
+
+const polls = [new Poll(statusEvery, askStatus), new Poll(timelineEvery, askTimeline)];
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) for (const poll of polls) poll.now();
+});
