@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
@@ -161,3 +162,32 @@ def test_load_ends_with_an_error_where_every_request_failed(program, tmp_path):
         assert done.returncode == 0, "refusals are answers"
         told = json.loads(done.stdout)
         assert told["failed"] == 0 and told["models"][0]["deadline_is"] == "0.001 ms, of this command line"
+
+
+def test_reshape(program, tmp_path):
+    """What clients send and get has the config's shapes, over both protocols, in batches."""
+    folder = tmp_path / "models"
+    write_model(folder, "shaped", [helper.make_node("Add", ["x", "x"], ["twice"]),
+                                   helper.make_node("ReduceSum", ["twice", "axes"], ["y"], keepdims=0)],
+                [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2, 3])],
+                helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"]),
+                [numpy_helper.from_array(np.array([1, 2]), "axes")])
+    (folder / "shaped" / "config.pbtxt").write_text(
+        'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 6 ] reshape { shape: [ 2, 3 ] } } '
+        'output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } }')
+    data = np.arange(18, dtype=np.float32).reshape(3, 6)
+    with serving(program, folder, tmp_path / "log") as server:
+        for module in (http_client, grpc_client):
+            with connect(module, server) as client:
+                assert states(client, module)[("shaped", "1")] == ("READY", "")
+                given = module.InferInput("x", data.shape, "FP32")
+                given.set_data_from_numpy(data)
+                answer = client.infer("shaped", [given])
+                np.testing.assert_array_equal(answer.as_numpy("y"), 2 * data.sum(1, keepdims=True))
+                given = module.InferInput("x", [1, 2, 3], "FP32")
+                given.set_data_from_numpy(data[:1].reshape(1, 2, 3))
+                with pytest.raises(InferenceServerException, match=r"\[-1,6\]"):
+                    client.infer("shaped", [given])
+        with connect(http_client, server) as client:
+            assert [t["shape"] for t in client.get_model_metadata("shaped")["inputs"]] == [[-1, 6]]
+            assert client.get_model_config("shaped")["input"][0]["reshape"] == {"shape": [2, 3]}

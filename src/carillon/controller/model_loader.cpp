@@ -78,6 +78,8 @@ Imported import(const repository::ModelConfig& config, const std::filesystem::pa
   auto source = graph::read_onnx(file);
   sound = source || source.error().code != ErrorCode::invalid_argument;
   if (!source) return std::unexpected(source.error());
+  if (auto ok = graph::reshape_edges(*source, config.reshapes, config.max_batch_size > 0); !ok)
+    return in_context("model file '" + file.string() + "'", ok.error());
   auto model = graph::make_model(*std::move(source), import_options(config));
   if (!model) return in_context("model file '" + file.string() + "'", model.error());
   return model;
@@ -148,6 +150,10 @@ Result<Made> make_by_second(const repository::ModelConfig& config, const std::fi
                             std::vector<std::string>& notes) {
   engine::ReadingEngine& engine = *targets.front().second;
   const std::string name(engine.name());
+  if (!config.reshapes.empty())
+    return fail(ErrorCode::unsupported, (config.reshapes.front().is_input ? "input '" : "output '") +
+                                            config.reshapes.front().name + "': reshape is not supported by " +
+                                            name + "; give the file's own shape in dims");
   doing("reading " + file.string() + " by " + name);
   const auto model = engine.read(file, import_options(config));
   if (!model) return std::unexpected(model.error());

@@ -10,6 +10,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/graph/edge_reshape.h"
 #include "carillon/graph/model.h"
 #include "carillon/repository/ensemble.h"
 
@@ -39,6 +40,7 @@ struct ModelConfig {
   std::vector<graph::TensorSpec> inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere,
                                           // until completed: the file decides
   std::vector<graph::TensorSpec> outputs;
+  std::vector<graph::EdgeReshape> reshapes;  // inputs and outputs that the file has in another shape
   std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
   std::optional<Duration> slo;   // parameter slo_ms
   std::string model_class = "normal";  // parameter class: normal, real_time, best_effort

@@ -97,9 +97,6 @@ Result<TensorSpec> tensor_spec(const Tensor& tensor, bool batched, std::string_v
   const std::string where = std::string(what) + " '" + tensor.name() + "'";
   TensorSpec spec;
   spec.name = tensor.name();
-  if (tensor.has_reshape())
-    return fail(ErrorCode::unsupported,
-                where + ": reshape is not supported; give the file's own shape in dims");
   const auto type = from_wire(tensor.data_type());
   if (!type) return invalid(where + ": data_type is missing or unknown; for example TYPE_FP32");
   if (*type == DataType::string)
@@ -124,6 +121,38 @@ Result<TensorSpec> tensor_spec(const Tensor& tensor, bool batched, std::string_v
   return spec;
 }
 
+// What `reshape` of an input or output with these dims says that the file has.
+Result<graph::EdgeReshape> edge_reshape(const inference::ModelTensorReshape& message, const TensorSpec& spec,
+                                        bool batched, bool is_input) {
+  const std::string where = std::string(is_input ? "input '" : "output '") + spec.name + "': reshape";
+  if (message.shape_size() > 16)
+    return invalid(where + " has " + to_string(message.shape_size()) + " dims; at most 16");
+  graph::EdgeReshape out{.name = spec.name, .is_input = is_input, .client = spec.shape, .file = {}};
+  if (batched) out.client.erase(out.client.begin());
+  for (const std::int64_t extent : message.shape()) {
+    if (extent < -1 || extent == 0)
+      return invalid(where + " has " + to_string(extent) + "; each is 1 or more, or -1");
+    out.file.push_back(extent);
+  }
+  const auto open = std::ranges::count(out.client, -1);
+  if (open > 1 || std::ranges::count(out.file, -1) != open)
+    return invalid(where + " makes " + to_text(out.file) + " of dims " + to_text(out.client) +
+                   "; each may have one -1, and where one has it the other has it, too");
+  // What is beside the -1 must come to as much on both sides, or a request's extent would not be the file's.
+  Shape sides[] = {out.client, out.file};
+  std::int64_t counts[2];
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::ranges::replace(sides[i], std::int64_t{-1}, std::int64_t{1});
+    const auto count = element_count(sides[i]);
+    if (!count) return in_context(where, count.error());
+    counts[i] = *count;
+  }
+  if (counts[0] != counts[1])
+    return invalid(where + " makes " + to_text(out.file) + " of dims " + to_text(out.client) +
+                   ", which have another number of elements");
+  return out;
+}
+
 Result<> read_tensors(const Message& message, ModelConfig& config) {
   const bool batched = config.max_batch_size > 0;
   std::set<std::string> names;
@@ -131,6 +160,11 @@ Result<> read_tensors(const Message& message, ModelConfig& config) {
     auto spec = tensor_spec(input, batched, "input");
     if (!spec) return std::unexpected(spec.error());
     if (!names.insert(spec->name).second) return invalid("input '" + spec->name + "' is there twice");
+    if (input.has_reshape()) {
+      auto edge = edge_reshape(input.reshape(), *spec, batched, true);
+      if (!edge) return std::unexpected(edge.error());
+      config.reshapes.push_back(*std::move(edge));
+    }
     if (input.format() != inference::ModelInput::FORMAT_NONE)
       config.ignored.push_back("input '" + spec->name + "': format: dims alone say the layout");
     if (input.allow_ragged_batch())
@@ -144,6 +178,11 @@ Result<> read_tensors(const Message& message, ModelConfig& config) {
     auto spec = tensor_spec(output, batched, "output");
     if (!spec) return std::unexpected(spec.error());
     if (!names.insert(spec->name).second) return invalid("output '" + spec->name + "' is there twice");
+    if (output.has_reshape()) {
+      auto edge = edge_reshape(output.reshape(), *spec, batched, false);
+      if (!edge) return std::unexpected(edge.error());
+      config.reshapes.push_back(*std::move(edge));
+    }
     if (!output.label_filename().empty()) config.label_files[spec->name] = output.label_filename();
     config.outputs.push_back(std::move(*spec));
   }
@@ -367,6 +406,9 @@ Result<> read_sequence(const Message& message, ModelConfig& config) {
 
 // What there is to know of an ensemble without its steps' models.
 Result<> read_ensemble(Message& message, ModelConfig& config) {
+  if (!config.reshapes.empty())
+    return invalid((config.reshapes.front().is_input ? "input '" : "output '") + config.reshapes.front().name +
+                   "': reshape: an ensemble's tensors are as its steps' models have them");
   auto steps = read_steps(message.ensemble_scheduling(), config.inputs, config.outputs);
   if (!steps) return std::unexpected(steps.error());
   config.steps = std::move(*steps);
@@ -402,6 +444,9 @@ Result<ConfigFile> parse_config(std::string_view text, std::string_view folder) 
   if (auto ok = read_names(*message, folder, config); !ok) return std::unexpected(ok.error());
   if (auto ok = read_batching(*message, config); !ok) return std::unexpected(ok.error());
   if (auto ok = read_tensors(*message, config); !ok) return std::unexpected(ok.error());
+  if (config.batch_from_file && !config.reshapes.empty())
+    return invalid("output '" + config.reshapes.front().name +
+                   "': reshape needs max_batch_size or inputs: only they say whether a row's shape is meant");
   if (auto ok = read_parameters(*message, config); !ok) return std::unexpected(ok.error());
   if (auto ok = read_sequence(*message, config); !ok) return std::unexpected(ok.error());
   read_instances(*message, config);
