@@ -83,6 +83,7 @@ bool Classed::heed(const Action& action, TimePoint now) {
     return true;
   };
   if (const auto* infer = std::get_if<Infer>(&action)) {
+    if (handed_.size() > 0) note_handed_run(*infer);
     if (!follows_) return true;
     if (held_back(infer->device)) return false;
     if (in_vain(*infer)) {
@@ -101,9 +102,9 @@ bool Classed::heed(const Action& action, TimePoint now) {
     follow(action);
   } else if (const auto* refusal = std::get_if<Refuse>(&action)) {
     if (handed_.size() == 0) return true;
-    if (const auto model = handed_.erase(refusal->request)) {
-      models_[model->index()].handed.reset();
-      unhanded_.push_back(*model);
+    if (const ModelId* found = handed_.find(refusal->request)) {
+      unhanded_.push_back(*found);
+      unhand(models_[found->index()]);
     }
   } else if (held_ > 0) {
     ActionId ends{};
@@ -183,9 +184,9 @@ void Classed::on(const RequestCancelled& event, TimePoint now, Actions& out) {
     return forget(index);
   }
   if (handed_.size() > 0)
-    if (const auto model = handed_.erase(event.request)) {
-      models_[model->index()].handed.reset();
-      unhanded_.push_back(*model);
+    if (const ModelId* found = handed_.find(event.request)) {
+      unhanded_.push_back(*found);
+      unhand(models_[found->index()]);
     }
   if (held_ > 0)
     return_held(event.model, now, [&](const Infer* infer) {
@@ -195,6 +196,13 @@ void Classed::on(const RequestCancelled& event, TimePoint now, Actions& out) {
 }
 
 void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
+  // One that was handed over has its answer; where nobody has heard that its model was loaded, the next
+  // follows it.
+  if (handed_runs_.size() > 0 && event.status == ActionStatus::success)
+    if (const ModelId* found = handed_runs_.find(event.id)) {
+      unhanded_.push_back(*found);
+      unhand(models_[found->index()]);
+    }
   const auto index = flights_by_id_.erase(event.id);
   if (!index) {
     if (!owns(event.id)) ask(event, now, out);  // else it comes twice
@@ -612,9 +620,18 @@ void Classed::hand_over(ModelId model, TimePoint now, Actions& out) {
   ask(RequestArrived{request}, now, out);
 }
 
-// The model is somewhere: what was handed over is a request as any.
+// What was handed over has ended, or is a request as any, since the model is somewhere.
 void Classed::unhand(Model& m) {
   if (m.handed) handed_.erase(*std::exchange(m.handed, std::nullopt));
+  if (m.handed_run) handed_runs_.erase(*std::exchange(m.handed_run, std::nullopt));
+}
+
+void Classed::note_handed_run(const Infer& infer) {
+  Model& m = models_[infer.model.index()];
+  if (!m.handed || std::ranges::find(infer.requests, *m.handed) == infer.requests.end()) return;
+  if (m.handed_run) handed_runs_.erase(*m.handed_run);
+  m.handed_run = infer.id;
+  handed_runs_.insert(infer.id, infer.model);
 }
 
 void Classed::update_room(DeviceId id) {

@@ -621,6 +621,21 @@ TEST(Classed, OfBestEffortOneAtATimeIsThePolicys) {
   EXPECT_EQ(d.one<Infer>().cls, Class::best_effort) << "the others need it no more";
 }
 
+TEST(Classed, AfterOneThatWasAnsweredTheNextIsThePolicysAlthoughNobodyHeardOfALoad) {
+  Driven d({model(0, Class::normal, 4)});
+  d.script.says = {Load{{1}, {0}, {0}, {at(0ms), never}, 5ms}, Infer{{2}, {0}, {0}, {{0}}, {at(0ms), never}, 4ms}};
+  const RequestId first = d.ask(Class::best_effort);
+  ASSERT_TRUE(d.last_heard<RequestArrived>());
+  const RequestId second = d.ask(Class::best_effort);
+  EXPECT_EQ(d.last_heard<RequestArrived>()->request.id, first);
+  d.now = at(9ms);
+  d.done({2});  // the LOAD's report is lost
+  bool heard = false;
+  for (const Event& event : d.script.heard)
+    if (const auto* arrived = std::get_if<RequestArrived>(&event)) heard = heard || arrived->request.id == second;
+  EXPECT_TRUE(heard);
+}
+
 TEST(Classed, AnUnloadWaitsForWhatIsUnderWay) {
   Driven d({model(0, Class::normal, 4)});
   d.script.says = {Load{{0}, {0}, {0}, {at(0ms), never}, 5ms}};

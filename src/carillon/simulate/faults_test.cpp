@@ -189,6 +189,11 @@ TEST_P(Faulty, PromisesHoldBesideOtherClasses) {
   hold_promises(scheduler, first + block, last, true);
 }
 
+// A LOAD's report is lost, its device is given up, and who waits for the model must be told of it.
+TEST(FaultySeeds, WhoWaitsForAModelWhoseLoadWasNeverReportedIsAnswered) {
+  EXPECT_EQ(verdict(testing::class_case(2870), "clockwork").problems, "");
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Faulty,
                          ::testing::Combine(::testing::ValuesIn(schedule::scheduler_names()),
                                             ::testing::Range<std::uint64_t>(0, blocks)),
