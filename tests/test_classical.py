@@ -162,7 +162,6 @@ def models(tmp_path_factory):
     texts = [ml("LinearClassifier", ["x"], ["label", "p"], classlabels_strings=["a", "b", "c"], **linear)]
     scores = helper.make_tensor_value_info("p", TensorProto.FLOAT, None)
     save(folder, "unread_texts", texts, np.float32, [scores])
-    save(folder, "texts", texts, np.float32, [helper.make_tensor_value_info("label", TensorProto.STRING, None), scores])
     save(folder, "strict", [ml("OneHotEncoder", ["x"], ["y"], cats_int64s=[0, 1], zeros=0)], np.int64,
          [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
     save(folder, "features", [ml("Scaler", ["x"], ["s"], offset=[1.0], scale=[2.0]), ml("FeatureVectorizer", ["x", "s"], ["f"], inputdimensions=[4, 4]),
@@ -241,12 +240,10 @@ def test_a_map_is_answered_as_the_tensor_that_it_is_made_of(server, models):
     np.testing.assert_allclose(got["probabilities"], [[row[i] for i in range(3)] for row in maps], rtol=1e-4, atol=1e-6)
 
 
-def test_labels_of_text_are_refused_where_they_are_read(server, models):
+def test_scores_without_their_labels(server, models):
     x = rows("unread_texts", np.float32, 3, 1)
     np.testing.assert_allclose(ask(server, "unread_texts", x)["p"], reference(models, "unread_texts").run(["p"], {"x": x})[0], rtol=1e-4,
                                atol=1e-6)
-    with pytest.raises(Refused, match="its labels are text"):
-        ask(server, "texts", x)
 
 
 def test_an_unknown_category_fails_its_request(server):

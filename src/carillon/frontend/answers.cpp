@@ -2,6 +2,7 @@
 
 #include "carillon/frontend/classification.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/frontend/text_elements.h"
 
 namespace carillon::frontend {
 
@@ -39,6 +40,7 @@ Result<> finish_outputs(const repository::ModelConfig& config, const InferReques
                                               config.name +
                                               "' has no classes: its data decide how long it is");
   classify_outputs(config, request, call);
+  if (auto spelt = spell_outputs(config, request, call); !spelt) return spelt;
   return share_outputs(config, request, call);
 }
 

@@ -28,9 +28,9 @@ Result<> answers_once(const controller::ModelView& model, std::string_view door)
 // model promises.
 Result<> check_answer(const controller::ModelView& model, const controller::InferAnswer& answer);
 
-// Makes of outputs that passed check_answer() what the client asked for: classes, and copies in shared
-// memory. Errors: see share_outputs();
-// unsupported: classes of an output whose extents its data decide. Once.
+// Makes of outputs that passed check_answer() what the client asked for: classes, texts, and copies in
+// shared memory. Errors: see spell_outputs() and share_outputs(); unsupported: classes of an output whose
+// extents its data decide. Once.
 Result<> finish_outputs(const repository::ModelConfig& config, const InferRequest& request,
                         controller::InferCall& call);
 

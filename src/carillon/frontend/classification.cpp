@@ -11,6 +11,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/frontend/text_elements.h"
 #include "carillon/graph/plain/number.h"
 
 namespace carillon::frontend {
@@ -30,13 +31,6 @@ const std::vector<std::string>* labels_of(const repository::ModelConfig& config,
   if (config.labels == nullptr) return nullptr;
   const auto found = config.labels->find(config.outputs[output].name);
   return found == config.labels->end() ? nullptr : &found->second;
-}
-
-void append_element(std::vector<std::byte>& out, std::string_view text) {
-  const auto length = static_cast<std::uint32_t>(text.size());
-  for (int shift = 0; shift < 32; shift += 8) out.push_back(static_cast<std::byte>(length >> shift & 0xffU));
-  const auto bytes = std::as_bytes(std::span(text));
-  out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
 template <typename T>
@@ -154,15 +148,11 @@ void classify_outputs(const repository::ModelConfig& config, const InferRequest&
   }
 }
 
-std::vector<std::string_view> class_texts(std::span<const std::byte> bytes) {
-  std::vector<std::string_view> out;
-  while (bytes.size() >= 4) {
-    std::uint32_t length = 0;
-    for (std::size_t i = 0; i < 4; ++i) length |= static_cast<std::uint32_t>(bytes[i]) << (8 * i);
-    out.emplace_back(reinterpret_cast<const char*>(bytes.data()) + 4, length);
-    bytes = bytes.subspan(4 + length);
-  }
-  return out;
+Result<> check_classes(const repository::ModelConfig& config, const OutputChoice& choice) {
+  const graph::TensorSpec& spec = config.outputs[choice.index];
+  if (choice.classes == 0 || spec.type != DataType::string) return {};
+  return invalid("output '" + spec.name + "' of model '" + config.name +
+                 "' is BYTES, which has no largest values; 'classification' is for outputs of numbers");
 }
 
 }  // namespace carillon::frontend

@@ -32,7 +32,7 @@ graph::Shape class_shape(const repository::ModelConfig& config, const OutputChoi
 void classify_outputs(const repository::ModelConfig& config, const InferRequest& request,
                       controller::InferCall& call);
 
-// The elements of what classify_outputs() left.
-std::vector<std::string_view> class_texts(std::span<const std::byte> bytes);
+// Error (invalid_argument): classes are asked for of an output that is no numbers.
+Result<> check_classes(const repository::ModelConfig& config, const OutputChoice& choice);
 
 }  // namespace carillon::frontend

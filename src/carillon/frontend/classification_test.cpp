@@ -13,6 +13,7 @@
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/fake_service.h"
 #include "carillon/frontend/infer_codec_json.h"
+#include "carillon/frontend/text_elements.h"
 
 namespace carillon::frontend {
 namespace {
@@ -42,7 +43,7 @@ struct Asked {
   std::vector<std::string> texts() {
     EXPECT_TRUE(finish_outputs(model.config, request, call));
     std::vector<std::string> out;
-    for (const std::string_view text : class_texts(call.outputs[0])) out.emplace_back(text);
+    for (const std::string_view text : text_elements(call.outputs[0])) out.emplace_back(text);
     return out;
   }
 };
@@ -94,7 +95,7 @@ TEST(Classification, IsWrittenAsTextsOrAsABlob) {
       continue;
     }
     EXPECT_EQ(output["parameters"]["binary_data_size"], 14);
-    EXPECT_THAT(class_texts(body.blobs.at(0)), ElementsAre("2.000000:1"));
+    EXPECT_THAT(text_elements(body.blobs.at(0)), ElementsAre("2.000000:1"));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "carillon/frontend/classification.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/frontend/text_elements.h"
 
 namespace carillon::frontend {
 namespace {
@@ -82,6 +83,21 @@ Result<std::vector<std::byte>> copy_typed(const std::string& where, const InputC
   return bytes;
 }
 
+Result<std::vector<std::byte>> copy_texts(const std::string& where, const InputCheck::Slot& slot,
+                                          const Contents& contents) {
+  for (const auto& filled : filled_fields(contents))
+    if (filled.name != std::string_view("bytes_contents"))
+      return invalid(where + " has data in " + filled.name + "; BYTES goes into bytes_contents");
+  if (static_cast<std::size_t>(contents.bytes_contents_size()) != slot.elements)
+    return invalid(where + " has " + std::to_string(contents.bytes_contents_size()) + " elements; shape " +
+                   graph::to_text(slot.shape) + " takes " + std::to_string(slot.elements));
+  std::vector<std::byte> handles;
+  handles.reserve(slot.bytes);
+  for (const std::string& text : contents.bytes_contents())
+    put_handle(handles, graph::known_texts().find(text));
+  return handles;
+}
+
 Result<std::vector<std::byte>> take_typed(const std::string& where, const InputCheck::Slot& slot,
                                           const Contents& contents) {
   const auto copy = [&]<typename T>(T, const auto& from, std::string_view field) {
@@ -115,9 +131,9 @@ Result<std::vector<std::byte>> take_typed(const std::string& where, const InputC
       return invalid(where + " is " + std::string(graph::kserve_name(slot.type)) +
                      ", which typed contents cannot carry; send it in raw_input_contents");
     case graph::DataType::string:
-      break;
+      return copy_texts(where, slot, contents);
   }
-  return fail(ErrorCode::unsupported, where + ": tensors of type BYTES are not supported");
+  return fail(ErrorCode::internal, where + " has no known type");
 }
 
 // Where in shared memory a tensor is, if it is there.
@@ -225,9 +241,7 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
   }
   if (request.outputs.empty()) request.outputs = all_outputs(model.config, true);
   for (const OutputChoice& choice : request.outputs)
-    if (const auto& spec = model.config.outputs[choice.index]; spec.type == graph::DataType::string)
-      return fail(ErrorCode::unsupported, "output '" + spec.name + "' of model '" + model.config.name +
-                                              "' is BYTES; tensors of type BYTES are not supported");
+    if (auto ok = check_classes(model.config, choice); !ok) return std::unexpected(ok.error());
   if (auto fits = check_shared_outputs(model.config, request); !fits)
     return std::unexpected(std::move(fits.error()));
   scheduling.apply(*request.call, arrival, transport_deadline);
@@ -255,8 +269,9 @@ void write_infer_grpc(const controller::ModelView& model, const InferRequest& re
       response.add_raw_output_contents();  // clients count the entries
       continue;
     }
+    const bool texts = classes || spec.type == graph::DataType::string;
     const std::span<const std::byte> bytes =
-        classes ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
+        texts ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
     response.add_raw_output_contents(bytes.data(), bytes.size());
   }
 }

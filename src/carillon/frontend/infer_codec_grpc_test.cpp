@@ -10,6 +10,7 @@
 
 #include "carillon/base/random.h"
 #include "carillon/frontend/fake_service.h"
+#include "carillon/graph/known_texts.h"
 
 namespace carillon::frontend {
 namespace {
@@ -108,9 +109,39 @@ TEST(InferGrpc, RefusesWithAReason) {
   EXPECT_THAT(narrow.error().message, HasSubstr("element 0 is 300"));
   const auto half = parse(model_of(DataType::f16, {1}), "inputs { name: 'x' datatype: 'FP16' shape: 1 }");
   EXPECT_THAT(half.error().message, HasSubstr("raw_input_contents"));
-  EXPECT_EQ(
-      parse(model_of(DataType::string, {1}), "inputs { name: 'x' datatype: 'BYTES' shape: 1 }").error().code,
-      ErrorCode::unsupported);
+}
+
+TEST(InferGrpc, TakesTextsTypedAndRaw) {
+  ASSERT_TRUE(graph::known_texts().add("cat"));
+  const graph::TextHandle wanted[] = {graph::known_texts().find("cat"), graph::unknown_text};
+  const std::string input = "inputs { name: 'x' datatype: 'BYTES' shape: 2 ";
+  for (const std::string& given :
+       {input + "contents { bytes_contents: 'cat' bytes_contents: 'dragon' } }",
+        input + R"(} raw_input_contents: '\003\000\000\000cat\006\000\000\000dragon')"}) {
+    const auto request = parse(model_of(DataType::string, {2}), given);
+    ASSERT_TRUE(request) << request.error().message;
+    ASSERT_EQ(request->call->inputs[0].size(), sizeof wanted);
+    EXPECT_EQ(std::memcmp(request->call->inputs[0].data(), wanted, sizeof wanted), 0) << given;
+  }
+  const struct {
+    std::string given;
+    const char* wanted;
+  } rows[] = {
+      {"contents { bytes_contents: 'cat' } }", "has 1 elements"},
+      {"contents { fp32_contents: 1 fp32_contents: 2 } }", "goes into bytes_contents"},
+      {"} raw_input_contents: 'abc'", "it takes at least 8"},
+      {"} raw_input_contents: '\\003\\000\\000\\000cat\\001'", "element 1 has no length"},
+      {R"(} raw_input_contents: '\000\000\000\000\000\000\000\100')", "element 1 has a length of 1073741824"},
+      {R"(} raw_input_contents: '\377\377\377\377\000\000\000\000')", "element 0 has a length of 4294967295"},
+      {R"(} raw_input_contents: '\000\000\000\000\000\000\000\000x')", "1 bytes are behind the last"},
+  };
+  for (const auto& row : rows) {
+    const auto refused = parse(model_of(DataType::string, {2}), input + row.given);
+    ASSERT_FALSE(refused) << row.given;
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(refused.error().message, HasSubstr("input 'x'"));
+    EXPECT_THAT(refused.error().message, HasSubstr(row.wanted));
+  }
 }
 
 TEST(InferGrpc, AnswersRawOneEntryAnOutput) {

@@ -15,6 +15,7 @@
 #include "carillon/frontend/json_check.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/graph/known_texts.h"
 #include "carillon/graph/plain/number.h"
 
 namespace carillon::frontend {
@@ -90,9 +91,17 @@ std::optional<ParameterValue> json_parameter(const dom::element& element) {
   return std::nullopt;
 }
 
+struct Text {
+  graph::TextHandle handle = graph::unknown_text;
+};
+
 template <typename T>
 bool convert(const dom::element& element, T& out) {
-  if constexpr (std::is_same_v<T, bool>) {
+  if constexpr (std::is_same_v<T, Text>) {
+    std::string_view text;
+    if (element.get(text) != simdjson::SUCCESS || literal_number(text)) return false;
+    return out = {graph::known_texts().find(text)}, true;
+  } else if constexpr (std::is_same_v<T, bool>) {
     bool b = false;
     if (element.get(b) == simdjson::SUCCESS) return out = b, true;
     std::int64_t n = 0;
@@ -236,7 +245,8 @@ Result<std::vector<std::byte>> take_json(const std::string& where, const InputCh
       return invalid(where + " is " + std::string(graph::kserve_name(slot.type)) +
                      ", which JSON cannot carry; send it as a blob with binary_data_size");
     case graph::DataType::string:
-      return fail(ErrorCode::unsupported, where + ": tensors of type BYTES are not supported");
+      filled = fill(Text{});
+      break;
   }
   if (!filled) return std::unexpected(std::move(filled.error()));
   return bytes;
@@ -476,9 +486,7 @@ class RequestReader {
     if (request_.outputs.empty()) request_.outputs = all_outputs(config_, binary_outputs_);
     for (const OutputChoice& choice : request_.outputs) {
       const auto& spec = config_.outputs[choice.index];
-      if (spec.type == graph::DataType::string)
-        return fail(ErrorCode::unsupported, "output '" + spec.name + "' of model '" + config_.name +
-                                                "' is BYTES; tensors of type BYTES are not supported");
+      if (auto ok = check_classes(config_, choice); !ok) return ok;
       if (!choice.binary && !choice.shared && spec.type == graph::DataType::bf16)
         return invalid("output '" + spec.name + "' of model '" + config_.name + "' is " +
                        std::string(graph::kserve_name(spec.type)) +

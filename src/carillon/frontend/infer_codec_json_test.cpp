@@ -13,6 +13,7 @@
 #include "carillon/base/random.h"
 #include "carillon/frontend/fake_service.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/graph/known_texts.h"
 
 namespace carillon::frontend {
 namespace {
@@ -300,7 +301,7 @@ TEST(InferJson, RefusesWithAReason) {
       {with("/inputs/1", R"({"name":"n","datatype":"INT32","shape":[2,2],"data":[1,2,3,4]})"),
        {"'n'", "given twice"}},
       {with("/inputs/0/datatype", "\"INT64\""), {"'INT64'", "must be INT32"}},
-      {with("/inputs/0/datatype", "\"BYTES\""), {"BYTES", "not supported"}},
+      {with("/inputs/0/datatype", "\"BYTES\""), {"'BYTES'", "must be INT32"}},
       {with("/inputs/0/datatype", "5"), {"datatype is 5", "string"}},
       {with("/inputs/0/shape", "[2,3]"), {"[2,3]", "[-1,2]", "1 to 4"}},
       {with("/inputs/0/shape", "[2]"), {"[2]", "[-1,2]"}},
@@ -416,11 +417,20 @@ TEST(InferJson, HalfFloatsAreNumbers) {
   EXPECT_TRUE(blob) << blob.error().message;
 }
 
-TEST(InferJson, TensorsOfTextAreRefusedByName) {
-  const auto refused = parse(model_of(DataType::string, {1}), input_x("BYTES", "[1]", "[\"a\"]"));
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("input 'x'"));
+TEST(InferJson, TakesTexts) {
+  ASSERT_TRUE(graph::known_texts().add("cat"));
+  const graph::TextHandle wanted[] = {graph::unknown_text, graph::known_texts().find("cat")};
+  const auto request = parse(model_of(DataType::string, {2}), input_x("BYTES", "[2]", R"(["dragon","cat"])"));
+  ASSERT_TRUE(request) << request.error().message;
+  ASSERT_EQ(request->call->inputs[0].size(), sizeof wanted);
+  EXPECT_EQ(std::memcmp(request->call->inputs[0].data(), wanted, sizeof wanted), 0);
+  for (const char* const bad : {"[\"cat\",1]", "[\"cat\",null]", "[\"cat\",NaN]"}) {
+    const auto refused = parse(model_of(DataType::string, {2}), input_x("BYTES", "[2]", bad));
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(refused.error().message, HasSubstr("'x' of model"));
+    EXPECT_THAT(refused.error().message, HasSubstr("element 1"));
+  }
 }
 
 TEST(InferJson, ScalarsAndBoolBlobs) {

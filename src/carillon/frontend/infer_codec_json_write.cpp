@@ -13,6 +13,7 @@
 #include "carillon/frontend/classification.h"
 #include "carillon/frontend/infer_codec_json.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/frontend/text_elements.h"
 #include "carillon/graph/plain/number.h"
 
 namespace carillon::frontend {
@@ -92,8 +93,9 @@ void append_data(std::string& out, graph::DataType type, std::span<const std::by
     case graph::DataType::f16:
       return append_numbers<graph::plain::Half>(out, bytes);
     case graph::DataType::bf16:
-    case graph::DataType::string:
       return;  // refused when the request was read
+    case graph::DataType::string:
+      return;  // append_texts()
   }
 }
 
@@ -116,8 +118,9 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
     const std::size_t index = choice.index;
     const auto& spec = model.config.outputs[index];
     const bool classes = choice.classes > 0;
+    const bool texts = classes || spec.type == graph::DataType::string;
     const std::span<const std::byte> bytes =
-        classes ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
+        texts ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
     out += first ? "{\"name\":" : ",{\"name\":";
     first = false;
     append_text(out, spec.name);
@@ -134,8 +137,8 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
       body.binary = true;
     } else {
       out += ",\"data\":[";
-      if (classes)
-        append_texts(out, class_texts(bytes));
+      if (texts)
+        append_texts(out, text_elements(bytes));
       else
         append_data(out, spec.type, bytes);
       out += "]}";

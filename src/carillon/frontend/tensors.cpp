@@ -5,6 +5,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/controller/output_shape.h"
+#include "carillon/frontend/text_elements.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/shape_inference.h"
 
@@ -75,6 +76,11 @@ std::vector<std::byte> ones(const graph::TensorSpec& spec, int rows, std::int64_
   out.reserve(count * one.bytes().size());
   for (std::size_t i = 0; i < count; ++i) out.insert(out.end(), one.bytes().begin(), one.bytes().end());
   return out;
+}
+
+std::string input_text(const repository::ModelConfig& config, const InputCheck::Slot& slot) {
+  return "input '" + config.inputs[slot.index].name + "' of model '" + config.name + "' has shape " +
+         graph::to_text(slot.shape) + " and";
 }
 
 Result<> check_size(const repository::ModelConfig& config, const InputCheck::Slot& slot, std::size_t bytes) {
@@ -149,10 +155,6 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
   const auto& spec = config_.inputs[index];
   const std::string where = "input '" + spec.name + "' of model '" + config_.name + "'";
   if (given_[index]) return invalid(where + " is given twice");
-  if (spec.type == graph::DataType::string || datatype == "BYTES")
-    return fail(ErrorCode::unsupported, where + " is " + std::string(graph::kserve_name(spec.type)) +
-                                            ", given as " + in_quotes(datatype) +
-                                            "; tensors of type BYTES are not supported");
   if (datatype != graph::kserve_name(spec.type))
     return invalid(where + " is given as " + in_quotes(datatype) + "; it must be " +
                    std::string(graph::kserve_name(spec.type)));
@@ -271,6 +273,7 @@ Result<> check_outputs(const repository::ModelConfig& config, const controller::
 
 Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
                                         std::span<const std::byte> data) {
+  if (slot.type == graph::DataType::string) return read_texts(input_text(config, slot), slot.elements, data);
   if (auto fits = check_size(config, slot, data.size()); !fits) return std::unexpected(fits.error());
   std::vector<std::byte> bytes(data.begin(), data.end());
   mend_booleans(slot, bytes);
@@ -280,12 +283,15 @@ Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, c
 Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config,
                                            const InputCheck::Slot& slot, const SharedPart& part,
                                            Reservation* room) {
-  if (auto fits = check_size(config, slot, part.bytes); !fits) return std::unexpected(fits.error());
+  const bool texts = slot.type == graph::DataType::string;
+  if (!texts)
+    if (auto fits = check_size(config, slot, part.bytes); !fits) return std::unexpected(fits.error());
   if (room != nullptr && !room->grow(part.bytes))
     return fail(ErrorCode::resource_exhausted, "there is no room now for " + std::to_string(part.bytes) +
                                                    " bytes from shared memory: too many are in flight");
   std::vector<std::byte> bytes(part.bytes);
   if (auto read = part.read(bytes); !read) return std::unexpected(std::move(read.error()));
+  if (texts) return read_texts(input_text(config, slot), slot.elements, bytes);
   mend_booleans(slot, bytes);
   return bytes;
 }
@@ -293,7 +299,9 @@ Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config
 Result<> check_shared_outputs(const repository::ModelConfig& config, const InferRequest& request) {
   if (!request.call->extents.empty()) return {};
   for (const OutputChoice& choice : request.outputs) {
-    if (!choice.shared || choice.classes > 0) continue;  // how long texts are is known when they are made
+    const bool texts =
+        choice.classes > 0 || config.outputs[choice.index].type == graph::DataType::string;
+    if (!choice.shared || texts) continue;  // how long texts are is known when they are made
     const graph::Shape shape = promised_shape(config, choice.index, *request.call);
     if (graph::has_bounded(shape)) continue;
     if (auto fits = check_part(config, choice,
@@ -308,9 +316,10 @@ Result<> share_outputs(const repository::ModelConfig& config, const InferRequest
                        const controller::InferCall& call) {
   for (const OutputChoice& choice : request.outputs) {
     if (!choice.shared) continue;
-    const std::span<const std::byte> bytes = choice.classes > 0
-                                                 ? std::span<const std::byte>(call.outputs[choice.index])
-                                                 : output_bytes(config, choice.index, call);
+    const bool texts =
+        choice.classes > 0 || config.outputs[choice.index].type == graph::DataType::string;
+    const std::span<const std::byte> bytes = texts ? std::span<const std::byte>(call.outputs[choice.index])
+                                                   : output_bytes(config, choice.index, call);
     if (auto fits = check_part(config, choice, bytes.size()); !fits) return fits;
     if (auto written = choice.shared->write(bytes); !written) return written;
   }

@@ -34,11 +34,11 @@ class InputCheck {
     std::size_t bytes = 0;
   };
 
-  // The slot of input `name`. Errors (invalid_argument unless said): unknown name, one given twice, a
-  // datatype or shape that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs',
-  // a length that the model has no plan for or unlike the other inputs', a free dimension unlike another of
-  // the same name, more elements than the request can hold; unsupported: BYTES. `outside`: how many bytes
-  // this input has where they are not in the request.
+  // The slot of input `name`. Errors (invalid_argument): unknown name, one given twice, a datatype or shape
+  // that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs', a length that the
+  // model has no plan for or unlike the other inputs', a free dimension unlike another of the same name, more
+  // elements than the request can hold. `outside`: how many bytes this input has where they are not in the
+  // request.
   Result<Slot> claim(std::string_view name, std::string_view datatype, std::span<const std::int64_t> shape,
                      std::optional<std::size_t> outside = {});
 
@@ -76,8 +76,8 @@ std::span<const std::byte> output_bytes(const repository::ModelConfig& config, s
 // Whether the call's outputs are there and of the right sizes. Error (internal): names the output.
 Result<> check_outputs(const repository::ModelConfig& config, const controller::InferCall& call);
 
-// Takes `data` as the bytes of an input; any nonzero byte of a BOOL becomes 1, which is what C++ needs.
-// Error: not slot.bytes long.
+// Takes `data` as the bytes of an input; any nonzero byte of a BOOL becomes 1, which is what C++ needs, and
+// texts become handles. Error: not slot.bytes long, or not the texts that the shape takes.
 Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
                                         std::span<const std::byte> data);
 

@@ -300,7 +300,6 @@ Result<bool> Folder::fold(Graph& graph, const Node& node) {
     if (node.outputs[i] == no_value) continue;
     types.push_back(graph.value(node.outputs[i]).type);
     places.push_back(i);
-    if (types.back().type == DataType::string) return false;
     bytes += types.back().bytes().count;
   }
   const Fill fill = built_in(node);

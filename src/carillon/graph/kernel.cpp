@@ -45,6 +45,15 @@ bool may_lack_first(std::string_view op) {
   return std::ranges::find(all, op) != all.end() || is_recurrent(op);
 }
 
+// Those that move elements as they are, and those that look texts up. All others compute with what they read.
+bool takes_texts(std::string_view op) {
+  static constexpr std::array<std::string_view, 18> all{
+      "Concat",   "Expand",       "Flatten",         "Gather",        "GatherElements", "GatherND",
+      "Identity", "LabelEncoder", "Merge",           "OneHotEncoder", "Reshape",        "Slice",
+      "Split",    "Squeeze",      "TfIdfVectorizer", "Transpose",     "Unsqueeze",      "Where"};
+  return std::ranges::find(all, op) != all.end();
+}
+
 }  // namespace
 
 PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* const> inputs) {
@@ -52,9 +61,9 @@ PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* cons
   const auto found = operators().find(node.op);
   if (found == operators().end()) return nullptr;
   for (const TensorType* type : inputs) {
-    if (type != nullptr && (type->type == DataType::string || type->shape.size() > plain::max_rank)) {
-      return nullptr;
-    }
+    if (type == nullptr) continue;
+    if (type->shape.size() > plain::max_rank) return nullptr;
+    if (type->type == DataType::string && !takes_texts(node.op)) return nullptr;
   }
   return found->second(node, inputs);
 }

@@ -250,7 +250,9 @@ const Bad bad_models[] = {
      "2^40"},
     {"WrongField", [](Onnx& m) { m.tensor("v", {2}, DataType::f32)->add_int64_data(1); }, "holds 0 elements"},
     {"UnknownType", [](Onnx& m) { m.tensor("v", {}, DataType::f32)->set_data_type(99); }, "element type 99"},
-    {"Strings", [](Onnx& m) { m.tensor("v", {}, DataType::string)->add_string_data("a"); }, "string"},
+    {"TextsTooFew", [](Onnx& m) { m.tensor("v", {2}, DataType::string)->add_string_data("a"); }, "holds 1"},
+    {"RawTexts", [](Onnx& m) { m.tensor("v", {1}, DataType::string)->set_raw_data("\1\0\0\0\0\0\0\0"); },
+     "they belong into string_data"},
     {"NegativeInput",
      [](Onnx& m) {
        m.input("z", {"n", "-3"});

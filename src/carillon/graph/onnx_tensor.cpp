@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "carillon/graph/known_texts.h"
+
 namespace carillon::graph {
 namespace {
 
@@ -95,10 +97,17 @@ Result<> copy_fields(const onnx::TensorProto& proto, Tensor& tensor) {
     case DataType::u8:
     case DataType::boolean:
       return copy_field<std::uint8_t>(proto.int32_data(), tensor, "int32_data");
-    case DataType::string:
-      break;
+    case DataType::string: {
+      const auto handles = tensor.as<TextHandle>();
+      for (int i = 0; i < proto.string_data_size(); ++i) {
+        const auto known = known_texts().add(proto.string_data(i));
+        if (!known) return std::unexpected(known.error());
+        handles[static_cast<std::size_t>(i)] = *known;
+      }
+      return {};
+    }
   }
-  return fail(ErrorCode::unsupported, "tensors of type string are not supported");
+  return fail(ErrorCode::unsupported, "tensors of this type are not supported");
 }
 
 // Any byte but zero is true in a file; our kernels rely on 0 and 1.
@@ -248,17 +257,20 @@ Result<SharedTensor> TensorReader::read_external(const onnx::TensorProto& proto,
 Result<SharedTensor> TensorReader::read(const onnx::TensorProto& proto) {
   auto data_type = from_onnx_type(proto.data_type());
   if (!data_type) return std::unexpected(data_type.error());
-  if (*data_type == DataType::string)
-    return fail(ErrorCode::unsupported, "tensors of type string are not supported");
   if (proto.has_segment()) return fail(ErrorCode::unsupported, "tensors in segments are not supported");
   if (proto.dims_size() > 64) return invalid("it has " + std::to_string(proto.dims_size()) + " dimensions");
   TensorType type{*data_type, Shape(proto.dims().begin(), proto.dims().end())};
   auto count = element_count(type.shape);
   if (!count) return std::unexpected(count.error());
-  if (proto.data_location() == onnx::TensorProto::EXTERNAL) return read_external(proto, std::move(type));
+  if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
+    if (*data_type == DataType::string)
+      return invalid("texts are outside the file; they belong into string_data");
+    return read_external(proto, std::move(type));
+  }
 
   const std::uint64_t needed = type.bytes().count;
   if (proto.has_raw_data()) {
+    if (*data_type == DataType::string) return invalid("texts are in raw_data; they belong into string_data");
     const std::string& raw = proto.raw_data();
     if (raw.size() != needed)
       return invalid("raw_data has " + std::to_string(raw.size()) + " bytes, but dims " +

@@ -124,7 +124,12 @@ Result<> ml_label_encoder(Inference& x) {
 }
 
 Result<> ml_one_hot(Inference& x) {
-  if (auto ok = require_number(x); !ok) return ok;
+  const bool texts = x.input(1).type == DataType::string;
+  if (texts != (x.input(0).type == DataType::string))
+    return x.error("its categories are " + std::string(texts ? "texts" : "numbers") + ", but its input is " +
+                   std::string(onnx_name(x.input(0).type)));
+  if (!texts)
+    if (auto ok = require_number(x); !ok) return ok;
   Shape shape = x.shape(0);
   shape.push_back(x.node().integer("columns", 0));
   x.set(0, DataType::f32, std::move(shape));

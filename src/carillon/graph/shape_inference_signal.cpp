@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "carillon/graph/known_texts.h"
 #include "carillon/graph/onnx_tensor.h"
 #include "carillon/graph/shape_inference.h"
 
@@ -232,8 +233,23 @@ Result<> max_unpool(Inference& x) {
 }
 
 Result<> tf_idf(Inference& x) {
-  if (x.input(0).type != DataType::i64 && x.input(0).type != DataType::i32)
-    return fail(ErrorCode::unsupported, describe(x.node()) + ": only words that are numbers are supported");
+  const bool texts = x.input(0).type == DataType::string;
+  if (!texts && x.input(0).type != DataType::i64 && x.input(0).type != DataType::i32)
+    return x.error("its words must be texts, int64 or int32, not " + std::string(onnx_name(x.input(0).type)));
+  if (texts == x.node().has("pool_int64s"))
+    return x.error(texts ? "its words are texts, but its pool is of numbers"
+                         : "its words are numbers, but its pool is not");
+  if (texts && x.node().has("pool_strings")) {
+    std::vector<std::int64_t> pool;
+    const auto& words = std::get<std::vector<std::string>>(x.node().attributes.at("pool_strings"));
+    for (const std::string& word : words) {
+      const auto known = known_texts().add(word);
+      if (!known) return in_context(describe(x.node()), known.error());
+      pool.push_back(*known);
+    }
+    x.node().attributes.insert_or_assign("pool_int64s", Attribute{std::move(pool)});
+    x.node().attributes.erase("pool_strings");
+  }
   if (auto ok = x.require_rank(0, 1, 2); !ok) return ok;
   const Node& node = x.node();
   const auto pool = node.integers("pool_int64s"), counts = node.integers("ngram_counts"),

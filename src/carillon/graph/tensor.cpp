@@ -33,7 +33,7 @@ constexpr std::array<TypeNames, 14> type_names{{
     {DataType::u32, 4, "UINT32", "uint32"},
     {DataType::u64, 8, "UINT64", "uint64"},
     {DataType::boolean, 1, "BOOL", "bool"},
-    {DataType::string, 0, "BYTES", "string"},
+    {DataType::string, 8, "BYTES", "string"},
 }};
 
 const TypeNames& names(DataType type) {
@@ -100,7 +100,6 @@ void Tensor::Free::operator()(std::byte* data) const {
 }
 
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
-  CARILLON_ASSERT(type_.type != DataType::string);
   size_ = type_.bytes().count;
   const std::size_t room = round_up(std::max<std::size_t>(size_, 1), alignment);
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, room)));

@@ -30,7 +30,7 @@ enum class DataType : std::uint8_t {
   string
 };
 
-// Bytes of one element; 0 for string.
+// Bytes of one element; of a string: of its handle (known_texts.h).
 std::size_t size_of(DataType type);
 // KServe v2 name ("FP32", "INT64", "BOOL", "BYTES", ...).
 std::string_view kserve_name(DataType type);
@@ -60,7 +60,7 @@ struct TensorType {
 // same weight used at several batch sizes is one object.
 class Tensor {
  public:
-  explicit Tensor(TensorType type);  // zero-filled; type is not string
+  explicit Tensor(TensorType type);  // zero-filled
   static Tensor of_i64(Shape shape, std::span<const std::int64_t> values);
   static Tensor of_f32(Shape shape, std::span<const float> values);
 

@@ -99,8 +99,6 @@ Result<TensorSpec> tensor_spec(const Tensor& tensor, bool batched, std::string_v
   spec.name = tensor.name();
   const auto type = from_wire(tensor.data_type());
   if (!type) return invalid(where + ": data_type is missing or unknown; for example TYPE_FP32");
-  if (*type == DataType::string)
-    return fail(ErrorCode::unsupported, where + ": TYPE_STRING tensors are not supported");
   spec.type = *type;
   if (tensor.dims_size() > 16)
     return invalid(where + ": " + to_string(tensor.dims_size()) + " dims; at most 16");

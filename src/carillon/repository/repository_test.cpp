@@ -132,8 +132,6 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
        "input 'x': data_type is missing or unknown; for example TYPE_FP32"},
       {"input { name: \"x\" data_type: 77 dims: [1] }", ErrorCode::invalid_argument,
        "input 'x': data_type is missing"},
-      {"input { name: \"x\" data_type: TYPE_STRING dims: [1] }", ErrorCode::unsupported,
-       "input 'x': TYPE_STRING"},
       {"max_batch_size: 2 input { name: \"x\" data_type: TYPE_FP32 }", ErrorCode::invalid_argument,
        "input 'x': dims is missing"},
       {"input { name: \"x\" data_type: TYPE_FP32 dims: [0] }", ErrorCode::invalid_argument,

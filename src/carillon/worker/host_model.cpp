@@ -18,8 +18,6 @@ Result<> place(std::span<const graph::TensorSpec> specs, std::span<const graph::
   for (const graph::TensorSpec& spec : specs) {
     const graph::Shape most = graph::bounds_of(spec.shape);
     const std::string what = "tensor \"" + spec.name + "\" " + graph::to_text(most);
-    if (spec.type == graph::DataType::string)
-      return fail(ErrorCode::unsupported, what + " holds strings, which the worker does not serve");
     const auto elements = graph::element_count(most);
     if (!elements) return in_context(what, elements.error());
     if (batch > 1 && (spec.shape.empty() || spec.shape.front() != batch || graph::has_bounded(spec.shape)))

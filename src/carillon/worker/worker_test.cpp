@@ -793,7 +793,6 @@ TEST_F(WorkerTest, RefusesModelsThatDoNotFit) {
       {0, {.batches = {1, 129}}, "batch 129 is out of range"},
       {0, {.batches = {0}}, "batch 0 is out of range"},
       {0, {.batches = {}}, "no plan for any batch size"},
-      {0, {.type = graph::DataType::string}, "tensor \"x\" [1,3] holds strings"},
   };
   for (const auto& row : rows) {
     const auto added = worker_->add_model({row.id}, std::make_shared<FakeModel>(row.config));

@@ -17,6 +17,7 @@ struct Rule {
 constexpr std::array rules{
     Rule{"ArrayFeatureExtractor", expand_extractor},
     Rule{"Binarizer", expand_binarizer},
+    Rule{"CategoryMapper", expand_category_mapper},
     Rule{"FeatureVectorizer", expand_vectorizer},
     Rule{"Imputer", expand_imputer},
     Rule{"LabelEncoder", expand_label_encoder},

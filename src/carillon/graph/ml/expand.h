@@ -18,8 +18,8 @@ inline constexpr std::string_view own_domain = "carillon";
 // XGBoost and LightGBM are exported in. Results are onnxruntime's where ONNX's text leaves them open. Graphs
 // in nodes are left to whoever reads these.
 //
-// ZipMap gives what it takes: a tensor under its output's name, as there are no maps here. Labels that are
-// text are refused where anything reads them.
+// ZipMap gives what it takes: a tensor under its output's name, as there are no maps here. Texts are read
+// into known_texts().
 //
 // Every index and count of an attribute is checked, trees for cycles. What is made of a node is linear in its
 // attributes, but for an SVMClassifier's pairs of classes: at most 64 times its coefficients, or 4 MiB more.

@@ -179,7 +179,18 @@ TEST(ExpandMl, BadListsOfOthersAreRefused) {
                         m.set("keys_int64s", Integers{1, 2}).set("values_int64s", Integers{1});
                       }),
               HasSubstr("2 keys, but 1 values"));
-  EXPECT_THAT(refused("LabelEncoder", [](Onnx& m) { m.texts("keys_strings", {"a"}); }), HasSubstr("text"));
+  EXPECT_THAT(refused("LabelEncoder", [](Onnx& m) { m.texts("keys_strings", {"a"}); }),
+              HasSubstr("it needs keys and values"));
+  EXPECT_THAT(refused("CategoryMapper",
+                      [](Onnx& m) {
+                        m.texts("cats_strings", {"a", "b"}).set("cats_int64s", Integers{1});
+                      }),
+              HasSubstr("2 texts for 1 numbers"));
+  EXPECT_THAT(refused("CategoryMapper",
+                      [](Onnx& m) {
+                        m.texts("cats_strings", {"a"}).set("cats_int64s", Integers{1});
+                      }),
+              HasSubstr("does not say that its input 'x' is of strings or of int64"));
   EXPECT_THAT(refused("OneHotEncoder", [](Onnx&) {}), HasSubstr("it has no categories"));
   EXPECT_THAT(refused("DictVectorizer", [](Onnx&) {}),
               HasSubstr("the operator of domain 'ai.onnx.ml' is not supported"));

@@ -5,7 +5,10 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <utility>
 
+#include "carillon/graph/known_texts.h"
 #include "carillon/graph/ml/node.h"
 #include "carillon/graph/onnx_tensor.h"
 
@@ -29,12 +32,38 @@ Labels labels_from(DataType type, const std::vector<T>& values) {
           values.size()};
 }
 
+// Texts as their handles.
+Labels labels_from(MlNode& node, const google::protobuf::RepeatedPtrField<std::string>& texts) {
+  std::vector<TextHandle> handles;
+  for (const std::string& text : texts) {
+    const auto known = known_texts().add(text);
+    if (!known) {
+      node.fail(known.error().message);
+      return {};
+    }
+    handles.push_back(*known);
+  }
+  return labels_from(DataType::string, handles);
+}
+
+// The constant that `bytes` are, which for texts are handles.
+std::string table_of(MlNode& node, std::string_view what, DataType type, std::int64_t count,
+                     std::string bytes) {
+  if (type != DataType::string) return node.constant_bytes(what, type, {count}, std::move(bytes));
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(TextHandle)) {
+    TextHandle handle = unknown_text;
+    std::memcpy(&handle, bytes.data() + at, sizeof(handle));
+    const auto text = known_texts().at(handle);
+    if (!text) node.fail(text.error().message);
+    texts.emplace_back(text.value_or(""));
+  }
+  return node.constant_texts(what, texts, {count});
+}
+
 Labels read_labels(MlNode& node, const std::string& prefix, bool& found) {
   found = true;
-  if (node.has(prefix + "_strings")) {
-    node.unsupported("attribute '" + prefix + "_strings': tensors of text are not served; use whole numbers");
-    return {};
-  }
+  if (node.has(prefix + "_strings")) return labels_from(node, node.texts(prefix + "_strings"));
   if (node.has(prefix + "_int64s")) return labels_from(DataType::i64, node.integers(prefix + "_int64s"));
   if (node.has(prefix + "_floats")) return labels_from(DataType::f32, node.reals(prefix + "_floats"));
   if (const auto* given = node.tensor(prefix + "_tensor"); given != nullptr) {
@@ -175,39 +204,14 @@ void expand_vectorizer(MlNode& node) {
   for (const std::int64_t width : widths) a.add_ints(width);
 }
 
+namespace {
+
 // A table of keys in ascending order beside their values, and the value of what is no key.
-void expand_label_encoder(MlNode& node) {
-  node.counts(1, 1, 1);
-  if (node.has("classes_strings"))
-    node.unsupported("attribute 'classes_strings': tensors of text are not served; use whole numbers");
-  bool keyed = false, valued = false;
-  const Labels keys = read_labels(node, "keys", keyed);
-  const Labels values = read_labels(node, "values", valued);
-  if (!keyed || !valued) node.fail("it needs keys and values");
-  if (keys.count != values.count || keys.count == 0)
-    node.fail("it has " + std::to_string(keys.count) + " keys, but " + std::to_string(values.count) +
-              " values");
-  static_cast<void>(node.text("default_string", ""));
-  const std::int64_t default_integer = node.integer("default_int64", -1);
-  const float default_real = node.real("default_float", -0.0F);
-  std::string otherwise;
-  if (const auto* given = node.tensor("default_tensor"); given != nullptr) {
-    auto read = TensorReader({}).read(given->t());
-    if (!read || (*read)->type().type != values.type || (*read)->type().elements() != 1)
-      node.fail("attribute 'default_tensor' must be one number of the values' type");
-    else
-      otherwise.assign(reinterpret_cast<const char*>((*read)->bytes().data()), (*read)->bytes().size());
-  } else if (values.type == DataType::i64) {
-    otherwise.assign(reinterpret_cast<const char*>(&default_integer), sizeof(default_integer));
-  } else if (values.type == DataType::f32) {
-    otherwise.assign(reinterpret_cast<const char*>(&default_real), sizeof(default_real));
-  } else {
-    otherwise.assign(size_of(values.type), '\0');
-  }
-  if (node.failed()) return;
+void encode(MlNode& node, const Labels& keys, const Labels& values, std::string otherwise) {
   std::vector<std::size_t> places;
   switch (keys.type) {
     case DataType::i64:
+    case DataType::string:
       places = ordered<std::int64_t>(keys);
       break;
     case DataType::i32:
@@ -221,12 +225,8 @@ void expand_label_encoder(MlNode& node) {
       break;
     default:
       node.unsupported("its keys are of type " + std::string(onnx_name(keys.type)) +
-                       "; int64, int32, float and double are supported");
+                       "; string, int64, int32, float and double are supported");
       return;
-  }
-  if (size_of(values.type) == 0) {
-    node.unsupported("its values are text; tensors of text are not served");
-    return;
   }
   std::string sorted_keys, sorted_values;
   const std::size_t k = size_of(keys.type), v = size_of(values.type);
@@ -235,19 +235,90 @@ void expand_label_encoder(MlNode& node) {
     sorted_values.append(values.bytes, at * v, v);
   }
   const auto count = count_of(places);
-  const std::string table = node.constant_bytes("keys", keys.type, {count}, std::move(sorted_keys));
-  const std::string results = node.constant_bytes("values", values.type, {count}, std::move(sorted_values));
-  const std::string rest = node.constant_bytes("default", values.type, {1}, std::move(otherwise));
+  const std::string table = table_of(node, "keys", keys.type, count, std::move(sorted_keys));
+  const std::string results = table_of(node, "values", values.type, count, std::move(sorted_values));
+  const std::string rest = table_of(node, "default", values.type, 1, std::move(otherwise));
   node.add("LabelEncoder", {node.input(0), table, results, rest}, {node.output(0)});
+}
+
+// What lookup gives for what is no key, of the attributes default_*.
+std::string default_of(MlNode& node, DataType type) {
+  const std::string text = node.text("default_string", "_Unused");
+  const std::int64_t integer = node.integer("default_int64", -1);
+  const float real = node.real("default_float", -0.0F);
+  const auto bytes_of = [](const auto& value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  if (type == DataType::i64) return bytes_of(integer);
+  if (type == DataType::f32) return bytes_of(real);
+  if (type != DataType::string) return std::string(size_of(type), '\0');
+  const auto known = known_texts().add(text);
+  if (!known) node.fail(known.error().message);
+  return bytes_of(known.value_or(unknown_text));
+}
+
+// Texts to whole numbers, or the way back, whichever the input's type asks for.
+void encode_either_way(MlNode& node, const Labels& texts, const Labels& numbers) {
+  if (texts.count != numbers.count || texts.count == 0)
+    node.fail("it has " + std::to_string(texts.count) + " texts for " + std::to_string(numbers.count) +
+              " numbers");
+  const int type = node.declared_type(node.input(0));
+  if (type != onnx::TensorProto::STRING && type != onnx::TensorProto::INT64)
+    node.unsupported("the file does not say that its input '" + node.input(0).substr(0, 100) +
+                     "' is of strings or of int64, which says what it makes of it");
+  const bool to_numbers = type == onnx::TensorProto::STRING;
+  std::string otherwise = default_of(node, to_numbers ? DataType::i64 : DataType::string);
+  if (node.failed()) return;
+  encode(node, to_numbers ? texts : numbers, to_numbers ? numbers : texts, std::move(otherwise));
+}
+
+}  // namespace
+
+void expand_label_encoder(MlNode& node) {
+  node.counts(1, 1, 1);
+  if (node.has("classes_strings")) {  // as the operator was at first
+    const Labels texts = labels_from(node, node.texts("classes_strings"));
+    std::vector<std::int64_t> places(texts.count);
+    std::iota(places.begin(), places.end(), std::int64_t{0});
+    encode_either_way(node, texts, labels_from(DataType::i64, places));
+    return;
+  }
+  bool keyed = false, valued = false;
+  const Labels keys = read_labels(node, "keys", keyed);
+  const Labels values = read_labels(node, "values", valued);
+  if (!keyed || !valued) node.fail("it needs keys and values");
+  if (keys.count != values.count || keys.count == 0)
+    node.fail("it has " + std::to_string(keys.count) + " keys, but " + std::to_string(values.count) +
+              " values");
+  std::string otherwise = default_of(node, values.type);
+  if (const auto* given = node.tensor("default_tensor"); given != nullptr) {
+    auto read = TensorReader({}).read(given->t());
+    if (!read || (*read)->type().type != values.type || (*read)->type().elements() != 1)
+      node.fail("attribute 'default_tensor' must be one element of the values' type");
+    else
+      otherwise.assign(reinterpret_cast<const char*>((*read)->bytes().data()), (*read)->bytes().size());
+  }
+  if (!node.failed()) encode(node, keys, values, std::move(otherwise));
+}
+
+void expand_category_mapper(MlNode& node) {
+  node.counts(1, 1, 1);
+  const Labels texts = labels_from(node, node.texts("cats_strings"));
+  encode_either_way(node, texts, labels_from(DataType::i64, node.integers("cats_int64s")));
 }
 
 void expand_one_hot(MlNode& node) {
   node.counts(1, 1, 1);
-  if (node.has("cats_strings"))
-    node.unsupported("attribute 'cats_strings': tensors of text are not served; use whole numbers");
-  const std::vector<std::int64_t> categories = node.integers("cats_int64s");
+  std::vector<std::int64_t> categories = node.integers("cats_int64s");
+  const bool texts = node.has("cats_strings");
+  if (texts && !categories.empty()) node.fail("it has both 'cats_int64s' and 'cats_strings'");
+  if (texts) {
+    const Labels known = labels_from(node, node.texts("cats_strings"));
+    categories.resize(known.count);
+    if (known.count > 0) std::memcpy(categories.data(), known.bytes.data(), known.bytes.size());
+  }
   const std::int64_t zeros = node.integer("zeros", 1);
-  if (categories.empty()) node.fail("it has no categories ('cats_int64s')");
+  if (categories.empty()) node.fail("it has no categories ('cats_int64s' or 'cats_strings')");
   if (node.failed()) return;
   // Of a category that is listed twice, the last place counts.
   std::map<std::int64_t, std::int64_t> places;
@@ -258,10 +329,10 @@ void expand_one_hot(MlNode& node) {
     columns.push_back(place);
   }
   const auto count = count_of(keys);
-  auto& made = node.add(
-      "OneHotEncoder",
-      {node.input(0), node.constant("categories", keys, {count}), node.constant("columns", columns, {count})},
-      {node.output(0)});
+  const Labels sorted = labels_from(texts ? DataType::string : DataType::i64, keys);
+  const std::string table = table_of(node, "categories", sorted.type, count, sorted.bytes);
+  auto& made = node.add("OneHotEncoder", {node.input(0), table, node.constant("columns", columns, {count})},
+                        {node.output(0)});
   set(made, "zeros", std::int64_t{zeros != 0});
   set(made, "columns", count_of(categories));
 }

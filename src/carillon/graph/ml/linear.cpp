@@ -156,9 +156,10 @@ void classify_by_vectors(MlNode& node) {
     inputs.push_back(node.constant("prob_a", a, {pairs}));
     inputs.push_back(node.constant("prob_b", b, {pairs}));
   }
-  auto& made = node.add("SvmScores", inputs, {node.output(0), node.output(1)});
+  auto& made = node.add("SvmScores", inputs, {labels_output(node), node.output(1)});
   set(made, "post_transform", post_transforms[transform]);
   set(made, "positive", std::int64_t{std::ranges::all_of(coefficients, [](float c) { return c >= 0; })});
+  name_labels(node);
 }
 
 void regress_by_vectors(MlNode& node) {
@@ -209,8 +210,9 @@ void classify_linearly(MlNode& node) {
       product(node, node.as_floats(node.input(0)), "coefficients", coefficients, columns, bias);
   if (node.failed()) return;
   auto& made = node.add("LinearScores", {scores, node.constant("labels", labels, {size_of_list(labels)})},
-                        {node.output(0), node.output(1)});
+                        {labels_output(node), node.output(1)});
   set(made, "post_transform", post_transforms[transform]);
+  name_labels(node);
 }
 
 void regress_linearly(MlNode& node) {

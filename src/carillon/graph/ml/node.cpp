@@ -203,6 +203,17 @@ std::string MlNode::constant_bytes(std::string_view what, DataType type, const S
   a.mutable_t()->set_raw_data(std::move(bytes));
   return name;
 }
+std::string MlNode::constant_texts(std::string_view what, const std::vector<std::string>& texts,
+                                   const Shape& shape) {
+  std::string name = base_ + "/" + std::string(what) + "_" + std::to_string(nodes_.size());
+  auto& a = *add("Constant", {}, {name}).add_attribute();
+  a.set_name("value");
+  a.set_type(onnx::AttributeProto::TENSOR);
+  for (const std::int64_t extent : shape) a.mutable_t()->add_dims(extent);
+  a.mutable_t()->set_data_type(static_cast<int>(to_onnx_type(DataType::string)));
+  for (const std::string& text : texts) a.mutable_t()->add_string_data(text);
+  return name;
+}
 std::string MlNode::constant(std::string_view what, const std::vector<float>& values, const Shape& shape) {
   return constant_bytes(
       what, DataType::f32, shape,
@@ -250,14 +261,21 @@ std::vector<std::int64_t> labels_of(MlNode& node, std::string_view integers) {
     node.fail("it has both '" + std::string(integers) + "' and 'classlabels_strings'");
     return labels;
   }
-  if (node.is_read(0))
-    node.unsupported(
-        "its labels are text ('" + texts[0].substr(0, 40) + "', ...), and output '" +
-        node.output(0).substr(0, 100) +
-        "' gives them, but tensors of text are not served; train with whole numbers for labels, or take "
-        "that output out of the file: the scores are in the labels' order");
   for (int i = 0; i < texts.size(); ++i) labels.push_back(i);
   return labels;
+}
+
+std::string labels_output(MlNode& node) {
+  const bool texts = !node.texts("classlabels_strings").empty();
+  return texts && node.is_read(0) ? node.output(0) + "/places" : node.output(0);
+}
+
+void name_labels(MlNode& node) {
+  const std::string places = labels_output(node);
+  if (places == node.output(0)) return;
+  const auto& given = node.texts("classlabels_strings");
+  const std::vector<std::string> texts(given.begin(), given.end());
+  node.add("Gather", {node.constant_texts("classlabels", texts, {given.size()}), places}, {node.output(0)});
 }
 
 }  // namespace carillon::graph::ml

@@ -60,6 +60,8 @@ class MlNode {
   std::string between(std::string_view op, const std::vector<std::string>& inputs);
   std::string constant(std::string_view what, const std::vector<float>& values, const Shape& shape);
   std::string constant(std::string_view what, const std::vector<std::int64_t>& values, const Shape& shape);
+  std::string constant_texts(std::string_view what, const std::vector<std::string>& texts,
+                             const Shape& shape);
   std::string constant_bytes(std::string_view what, DataType type, const Shape& shape, std::string bytes);
   std::string as_floats(const std::string& name);
 
@@ -88,9 +90,13 @@ void set(onnx::NodeProto& node, std::string_view name, std::string_view value);
 inline constexpr std::array<std::string_view, 5> post_transforms = {"NONE", "SOFTMAX", "LOGISTIC",
                                                                     "SOFTMAX_ZERO", "PROBIT"};
 
-// Labels as whole numbers, of classlabels_int64s or classlabels_ints. Those that are text and read by nobody
-// become 0, 1, ...; those that somebody reads are an error.
+// A classifier's labels: of classlabels_int64s or classlabels_ints as they are; of classlabels_strings their
+// places 0, 1, ..., from which name_labels() makes texts.
 std::vector<std::int64_t> labels_of(MlNode& node, std::string_view integers);
+// Where the classifier's nodes are to leave the labels that labels_of() gave.
+std::string labels_output(MlNode& node);
+// The last node of a classifier whose labels are text and read: its first output, made of labels_output().
+void name_labels(MlNode& node);
 
 // The rules; each leaves its nodes, or an error.
 void expand_trees(MlNode& node);   // TreeEnsembleClassifier, TreeEnsembleRegressor
@@ -103,6 +109,7 @@ void expand_binarizer(MlNode& node);
 void expand_extractor(MlNode& node);   // ArrayFeatureExtractor
 void expand_vectorizer(MlNode& node);  // FeatureVectorizer
 void expand_label_encoder(MlNode& node);
+void expand_category_mapper(MlNode& node);
 void expand_one_hot(MlNode& node);  // OneHotEncoder
 void expand_zip_map(MlNode& node);
 

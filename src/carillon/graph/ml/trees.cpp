@@ -278,7 +278,7 @@ void expand_trees(MlNode& node) {
               (classifies ? " classes" : " targets"));
   if (node.failed()) return;
   std::vector<std::string> inputs = operands(node, forest, base);
-  std::vector<std::string> outputs{node.output(0)};
+  std::vector<std::string> outputs{classifies ? labels_output(node) : node.output(0)};
   if (classifies) {
     inputs.push_back(node.constant("labels", labels, {targets}));
     outputs.push_back(node.output(1));
@@ -296,6 +296,7 @@ void expand_trees(MlNode& node) {
   const bool one = std::ranges::adjacent_find(forest.targets, std::not_equal_to()) == forest.targets.end();
   set(made, "binary", std::int64_t{targets == 2 && one && !forest.targets.empty()});
   set(made, "positive", std::int64_t{std::ranges::all_of(forest.weights, [](double w) { return w >= 0; })});
+  name_labels(node);
 }
 
 }  // namespace carillon::graph::ml

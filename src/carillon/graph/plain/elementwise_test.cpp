@@ -202,15 +202,18 @@ TEST(Unary, ClipTakesItsBoundsAsInputs) {
               ElementsAre(-1, 0, 2));
 }
 
-TEST(Kernels, StringsAndUnknownOperatorsHaveNone) {
+TEST(Kernels, ArithmeticOfTextsAndUnknownOperatorsHaveNone) {
   Node node;
-  node.op = "Identity";
+  node.op = "Neg";
   node.outputs = {ValueId{0}};
   const TensorType text{DataType::string, {1}};
   const TensorType number{DataType::f32, {1}};
   const TensorType* types[] = {&text};
   EXPECT_EQ(find_plain_kernel(node, types), nullptr);
   types[0] = &number;
+  EXPECT_NE(find_plain_kernel(node, types), nullptr);
+  types[0] = &text;
+  node.op = "Identity";  // moves them
   EXPECT_NE(find_plain_kernel(node, types), nullptr);
   node.op = "NoSuchOperator";
   EXPECT_EQ(find_plain_kernel(node, types), nullptr);

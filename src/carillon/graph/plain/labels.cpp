@@ -1,4 +1,4 @@
-// Numbers looked up in tables: LabelEncoder and OneHotEncoder of ai.onnx.ml.
+// Numbers and texts looked up in tables: LabelEncoder and OneHotEncoder of ai.onnx.ml.
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +8,11 @@
 
 namespace carillon::graph::plain {
 namespace {
+
+// A text is a number here (known_texts.h).
+DataType number_of(DataType type) {
+  return type == DataType::string ? DataType::i64 : type;
+}
 
 // The place of `x` among keys in ascending order, NaN last; -1 where it is none.
 template <typename K>
@@ -32,7 +37,7 @@ Result<> encode_labels(const Node&, Inputs inputs, Outputs outputs) {
 PlainKernel find_label_encoder(const Node&, InputTypes types) {
   if (types.size() < 4 || types[0]->type != types[1]->type) return nullptr;
   return Types<std::int64_t, std::int32_t, float, double>::pick(
-      types[0]->type, [&]<typename K>() -> PlainKernel {
+      number_of(types[0]->type), [&]<typename K>() -> PlainKernel {
         return pick_size(types[2]->type, []<typename V>() -> PlainKernel { return &encode_labels<K, V>; });
       });
 }
@@ -62,7 +67,9 @@ Result<> encode_one_hot(const Node& node, Inputs inputs, Outputs outputs) {
     if (zeros) continue;
     if (auto noted = note(outputs[0], inputs[0], i,
                           [&] {
-                            return failed(node, "category " + std::to_string(x) + source_of(inputs[0]) +
+                            const bool text = inputs[0].type->type == DataType::string;
+                            return failed(node, (text ? "a text" : "category " + std::to_string(x)) +
+                                                    source_of(inputs[0]) +
                                                     " is not one of the " + std::to_string(count) +
                                                     " that it knows");
                           });
@@ -74,7 +81,7 @@ Result<> encode_one_hot(const Node& node, Inputs inputs, Outputs outputs) {
 PlainKernel find_one_hot_encoder(const Node&, InputTypes types) {
   if (types.size() < 3) return nullptr;
   return Types<std::int64_t, std::int32_t, float, double>::pick(
-      types[0]->type, []<typename X>() -> PlainKernel { return &encode_one_hot<X>; });
+      number_of(types[0]->type), []<typename X>() -> PlainKernel { return &encode_one_hot<X>; });
 }
 
 constexpr Operator operators_of_labels[] = {{"LabelEncoder", &find_label_encoder},

@@ -1,4 +1,5 @@
-// TfIdfVectorizer: how often n-grams of a list are in a text, whose words are numbers.
+// TfIdfVectorizer: how often n-grams of a list are in a text, whose words are
+// numbers, or texts, which are numbers here.
 
 #include <algorithm>
 
@@ -60,7 +61,8 @@ Result<> tf_idf(const Node& node, Inputs inputs, Outputs outputs) {
   return {};
 }
 PlainKernel find_tf_idf(const Node&, InputTypes types) {
-  return type_at(types, 0) != nullptr && is_index(types[0]->type) ? &tf_idf : nullptr;
+  const TensorType* words = type_at(types, 0);
+  return words != nullptr && (is_index(words->type) || words->type == DataType::string) ? &tf_idf : nullptr;
 }
 
 constexpr Operator operators[] = {{"TfIdfVectorizer", &find_tf_idf}};
