@@ -26,6 +26,9 @@ if(TARGET carillon_openvino)
   list(APPEND packages openvino)
   set_target_properties(carillon_openvino PROPERTIES INSTALL_RPATH "$ORIGIN/openvino:$ORIGIN")
   install(TARGETS carillon_openvino LIBRARY DESTINATION ${private})
+  # The process that each model of it has.
+  set_target_properties(carillon_openvino_host PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS carillon_openvino_host RUNTIME DESTINATION ${private})
   # The runtime, what reads ONNX and its own format, and the CPU; the rest is for other machines and frameworks. Its
   # TBB is ours: the program has loaded that by then.
   file(GLOB openvino_libraries

@@ -47,7 +47,8 @@ class OpenVinoBackend : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_openvino_backend() {
-  auto engine = engine::make_openvino_engine({.threads = 1});
+  // Thousands of models of one node: a process each would only take time.
+  auto engine = engine::make_openvino_engine({.threads = 1, .module = {}, .apart = false});
   if (!engine->available()) return nullptr;
   return std::make_unique<OpenVinoBackend>(std::move(engine));
 }

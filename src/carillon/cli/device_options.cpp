@@ -1,5 +1,8 @@
 #include "carillon/cli/device_options.h"
 
+#include <map>
+#include <string>
+
 #include <CLI/CLI.hpp>
 
 namespace carillon::cli {
@@ -15,6 +18,13 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
                      "Memory of each device for inputs and outputs (default 256 MiB)");
   command.add_option("--workspace", arguments.workspace,
                      "Memory of each device for what kernels hand on (default 512 MiB)");
+  static const std::map<std::string, bool> places{{"apart", true}, {"inside", false}};
+  command
+      .add_option("--second-engine", arguments.second_engine_apart,
+                  "Where models run that only OpenVINO can: apart, each in a process of its own, so that none "
+                  "ends the server, or inside the server, which saves some memory and microseconds")
+      ->transform(CLI::CheckedTransformer(places).description("apart or inside"))
+      ->default_str("apart");
   command.add_flag(
       "--real-time", arguments.real_time,
       "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");

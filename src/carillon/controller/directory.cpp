@@ -38,6 +38,12 @@ bool shows_ensemble(const ModelView& view) {
   return !view.config.steps.empty() && !view.left_out;
 }
 
+// Whether it is ready, now.
+Result<> usable_now(const ModelView& view) {
+  if (!view.ready) return fail(ErrorCode::unavailable, view.reason);
+  return view.usable ? view.usable() : Result<>{};
+}
+
 const std::string& name_of(const auto& entry) {
   return entry.put->name;
 }
@@ -155,7 +161,7 @@ Result<> Directory::state(std::string_view model, std::int64_t version) const {
   const std::lock_guard lock(mutex_);
   for (const Entry& entry : entries_)
     if (entry.put->name == model && entry.put->version == version)
-      return entry.shown->ready ? Result<>{} : fail(ErrorCode::unavailable, entry.shown->reason);
+      return usable_now(*entry.shown);
   return fail(ErrorCode::not_found, "it is not known");
 }
 
@@ -177,10 +183,12 @@ void Directory::open() {
 }
 
 View Directory::seen(const View& view) const {
-  if (!closed_ || !view->ready) return view;
+  if (!view->ready) return view;
+  const auto usable = usable_now(*view);
+  if (!closed_ && usable) return view;
   auto out = std::make_shared<ModelView>(*view);
   out->ready = false;
-  out->reason = *closed_;
+  out->reason = closed_ ? *closed_ : usable.error().message;
   return out;
 }
 
@@ -225,8 +233,8 @@ Result<std::shared_ptr<const ModelView>> Directory::find(std::string_view model,
   }
   if (version.empty()) {
     for (const Entry& entry : std::views::reverse(there))
-      if (entry.shown->ready) return seen(entry.shown);
-    return there.back().shown;
+      if (usable_now(*entry.shown)) return seen(entry.shown);
+    return seen(there.back().shown);
   }
   for (const Entry& entry : there)
     if (entry.put->version == wanted) return seen(entry.shown);

@@ -18,7 +18,8 @@ namespace carillon::controller {
 // stays good.
 //
 // A view whose config has steps, and that is not left out, is an ensemble: whether it is ready, or why not,
-// follows from the views of its steps' models, and is worked out whenever one of them is put.
+// follows from the views of its steps' models, and is worked out whenever one of them is put. A view that is
+// not usable at the moment is given out as not ready; ensembles and counts() do not heed that, as it passes.
 class Directory {
  public:
   // Ids of ensembles have this bit, and no others.

@@ -60,6 +60,25 @@ TEST_F(DirectoryTest, NothingIsReadyWhileItIsClosed) {
   EXPECT_FALSE(closed->ready) << "a view that was given out stays as it is";
 }
 
+TEST_F(DirectoryTest, WhatIsNotUsableForNowIsGivenOutAsNotReady) {
+  Result<> state;
+  ModelView passing = view("bert", 9, true);
+  passing.usable = [&state] { return state; };
+  directory.put(passing);
+  EXPECT_TRUE(directory.find("bert", "9").value()->ready);
+  state = fail(ErrorCode::unavailable, "it is started again");
+  const auto given = directory.find("bert", "9").value();
+  EXPECT_FALSE(given->ready);
+  EXPECT_EQ(given->reason, "it is started again");
+  EXPECT_EQ(directory.state("bert", 9).error().message, "it is started again");
+  EXPECT_EQ(directory.find("bert", "").value()->version, 2) << "the newest that is ready";
+  for (const ModelView& each : directory.all())
+    EXPECT_TRUE(each.version != 9 || !each.ready);
+  EXPECT_EQ(directory.counts().ready, 3U) << "it passes, and the server is as ready as before";
+  state = {};
+  EXPECT_TRUE(directory.find("bert", "9").value()->ready);
+}
+
 TEST_F(DirectoryTest, PutReplaces) {
   directory.put(view("bert", 10, true));
   EXPECT_EQ(directory.all().size(), 5U);

@@ -45,6 +45,7 @@ class SmallerBatches final : public engine::CompiledModel {
     return whole_->make_plans(extents, batches, ended);
   }
   bool time_varies() const override { return whole_->time_varies(); }
+  Result<> usable() const override { return whole_->usable(); }
   const engine::Plan* plan(int batch, std::int64_t length) const override {
     return std::ranges::binary_search(sizes_, batch) ? whole_->plan(batch, length) : nullptr;
   }
@@ -194,7 +195,7 @@ Result<Made> import_and_compile(const repository::ModelConfig& config, const std
   }
   bool sound = true;
   auto made = make_by_own(config, file, targets, doing, sound);
-  // A file that is broken is kept from the other engine: it shares our process, and some break it.
+  // A file that is broken is kept from the other engine: some break it, or hang there.
   if (made || !sound || second == nullptr || config.engine == "carillon") return made;
   const Error own = made.error();
   if (own.code != ErrorCode::unsupported && own.code != ErrorCode::invalid_argument) return made;
@@ -296,6 +297,16 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
 }
 
 }  // namespace
+
+std::function<Result<>()> usable_of(std::span<const std::shared_ptr<const engine::CompiledModel>> compiled) {
+  return [models = std::vector<std::weak_ptr<const engine::CompiledModel>>(
+              compiled.begin(), compiled.end())]() -> Result<> {
+    for (const auto& each : models)
+      if (const auto model = each.lock(); model != nullptr)
+        if (auto usable = model->usable(); !usable) return usable;
+    return {};
+  };
+}
 
 std::string label_of(const std::string& name, std::int64_t version) {
   return name + " version " + std::to_string(version);
@@ -493,6 +504,7 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
     return std::unexpected(info.error());
   }
   view.load_time = controller.now() - began;
+  view.usable = usable_of(model->compiled);
   controller.add_model(std::move(view), *model->compiled.front(), *info);
   return {};
 }

@@ -71,6 +71,10 @@ inline Result<PreparedModel> prepare_model(const repository::RepositoryEntry& en
   return prepare_model(entry, version, {&target, 1}, id, doing);
 }
 
+// ModelView::usable of a model that is in these forms. It keeps none of them.
+std::function<Result<>()> usable_of(
+    std::span<const std::shared_ptr<const engine::CompiledModel>> compiled);
+
 // How long runs and loads of a model take.
 class Stopwatch {
  public:

@@ -62,6 +62,9 @@ void RepositoryControl::stop() {
     wake_.notify_one();
   }
   for (Order& order : left) order.done(fail(ErrorCode::unavailable, "the server is stopping"));
+  // What is just being compiled elsewhere need not be waited for.
+  for (const LoadTarget& target : targets_)
+    if (target.second != nullptr) target.second->end_loading();
   if (thread_.joinable()) thread_.join();
 }
 

@@ -39,6 +39,9 @@ struct ModelView {
   Duration load_time{0};  // that it took to read, compile and measure it, the last time
   repository::ModelConfig config;
   std::shared_ptr<const Ensemble> ensemble;  // of an ensemble that is ready; else null
+  // Asked whenever a view that is ready is given out: its error is why it is not ready for now, or any more.
+  // Quick; from any thread. Empty: it is ready.
+  std::function<Result<>()> usable;
 };
 
 // How many models (versions each by itself) can be served, and how many were wanted and cannot.

@@ -200,6 +200,9 @@ class CompiledModel {
   bool open() const { return !reference().empty(); }
   // Whether a run's time depends on its input: the model has lengths, is open, or has control flow.
   virtual bool time_varies() const { return !lengths().empty() || open(); }
+  // Whether its plans can run: an error (unavailable) says why not for now, or not any more. From any thread,
+  // and cheap where they can. It is no device's failure: runs fail with `internal` meanwhile.
+  virtual Result<> usable() const { return {}; }
   // The plan for exactly `batch` and `length` (0 where the model has no lengths), or nullptr.
   virtual const Plan* plan(int batch, std::int64_t length = 0) const = 0;
   // Of an open model: plans at `extents`, one for each of `batches`, which are of batch_sizes(). They share

@@ -30,8 +30,11 @@ class ReadingEngine : public Engine {
   // it is not available.
   virtual Result<std::shared_ptr<const graph::Model>> read(const std::filesystem::path& file,
                                                            const graph::ImportOptions& options) = 0;
+  // Ends reads and compiles that are under way, as far as they can be ended, and refuses later ones. What was
+  // compiled goes on to run. From any thread.
+  virtual void end_loading() {}
   // What compiling `model` took of the host's memory, beside all caches, as far as that can be measured:
-  // pages of this process, others' of the same moment included.
+  // pages of its own process, or of this one, others' of the same moment included.
   virtual Bytes taken(const CompiledModel& model) const = 0;
 };
 

@@ -76,7 +76,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
     device.engine = engine::make_cpu_engine({.threads = threads});
-    device.second = engine::make_openvino_engine({.threads = threads, .module = {}});
+    device.second = engine::make_openvino_engine(
+        {.threads = threads, .module = {}, .apart = arguments.second_engine_apart});
     device.worker.make_team = [engine = device.engine](int wanted) {
       return engine->make_team({.threads = wanted});
     };

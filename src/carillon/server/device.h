@@ -20,6 +20,8 @@ struct DeviceArguments {
   std::string workspace;
   int threads = 0;
   bool real_time = false;
+  // Models of the second engine are each in a process of their own; else in the server's.
+  bool second_engine_apart = true;
   // A stream for each class of requests (worker::Options::classes); of cpu only. The numbers are heeded only
   // then.
   bool classes = false;

@@ -80,6 +80,7 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   view.version = version.version;
   view.config = model->config;
   view.reason = model->second_engine;
+  view.usable = controller::usable_of(model->compiled);
   lane->add_model(std::move(view), *model->compiled.front(), *info);
   lane->add_worker(std::move(*worker));
   lane->start();

@@ -117,6 +117,12 @@ class Runner {
     return {};
   }
 
+  Result<> usable() const {
+    if (auto why = compiled_->broken(); !why.empty()) return told(ErrorCode::unavailable, std::move(why));
+    return {};
+  }
+  std::uint64_t resident() const { return compiled_->resident(); }
+
   // Makes the first request, ahead of any run.
   Result<> prepare() const {
     auto request = take();
@@ -241,6 +247,7 @@ class OpaqueModel final : public CompiledModel {
   std::span<const std::int64_t> lengths() const override { return lengths_of(); }
   bool pads() const override { return pads_; }
   std::span<const std::int64_t> reference() const override { return source_->reference(); }
+  Result<> usable() const override { return runner_->usable(); }
   const Plan* plan(int batch, std::int64_t length) const override {
     const auto found = plans_.find({batch, length});
     return found == plans_.end() ? nullptr : found->second.get();
@@ -325,6 +332,8 @@ class OpenVinoEngine final : public ReadingEngine {
   OpenVinoEngine(OpenVinoOptions options, std::shared_ptr<openvino::Runtime> runtime)
       : options_(std::move(options)), runtime_(std::move(runtime)) {
     CARILLON_ASSERT(options_.threads >= 1);
+    // Here, and not when it is first needed: that may be on a thread of low priority.
+    if (runtime_ == nullptr && options_.apart) starter_ = std::make_shared<openvino::Starter>();
   }
 
   std::string_view name() const override { return "openvino"; }
@@ -401,11 +410,18 @@ class OpenVinoEngine final : public ReadingEngine {
     if (!compiled) return std::unexpected(compiled.error());
     auto runner = std::make_shared<const Runner>(source->network(), std::move(*compiled));
     if (auto ok = runner->prepare(); !ok) return std::unexpected(ok.error());
-    const std::uint64_t after = resident_bytes();
+    const std::uint64_t there = runner->resident();  // a process of its own has nothing else
+    const std::uint64_t after = there > 0 ? before + there : resident_bytes();
     auto out = std::make_shared<OpaqueModel>(source, std::move(runner), sizes, options.pads);
     out->set_taken(Bytes{after > before ? after - before : 0});
     if (auto ok = out->add_plans(); !ok) return std::unexpected(ok.error());
     return out;
+  }
+
+  void end_loading() override {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    if (runtime_ != nullptr) runtime_->end_loading();
   }
 
   Bytes taken(const CompiledModel& model) const override {
@@ -426,6 +442,7 @@ class OpenVinoEngine final : public ReadingEngine {
         tried += (tried.empty() ? "" : ", ") + place.string();
         continue;
       }
+      if (options_.apart) return start_apart(place);
       // Never closed: what it made may live for as long as the program.
       void* const module = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
       if (module == nullptr)
@@ -436,15 +453,34 @@ class OpenVinoEngine final : public ReadingEngine {
         return fail(ErrorCode::unavailable, place.string() + " is not a module of this program");
       std::unique_ptr<openvino::Runtime> made;
       if (auto text = make(made); !text.empty()) return told(ErrorCode::unavailable, std::move(text));
-      runtime_ = std::move(made);
+      take(std::move(made));
       return {};
     }
     return fail(ErrorCode::unavailable,
                 "there is no module for OpenVINO (looked for " + tried + ")" + remedy);
   }
 
+  Result<> start_apart(const fs::path& module) {
+    openvino::ApartOptions options = options_.processes;
+    options.process.module = fs::absolute(module);
+    if (options.process.program.empty())
+      options.process.program = options.process.module.parent_path() / "carillon-openvino";
+    auto made = openvino::make_apart_runtime(options, starter_);
+    if (!made) return told(made.error().code, std::move(made.error().message));
+    take(std::move(*made));
+    return {};
+  }
+  void take(std::shared_ptr<openvino::Runtime> runtime) {
+    const std::lock_guard lock(mutex_);
+    runtime_ = std::move(runtime);
+    if (ended_) runtime_->end_loading();
+  }
+
   const OpenVinoOptions options_;
+  std::shared_ptr<openvino::Starter> starter_;
+  std::mutex mutex_;  // of what end_loading() wants, which comes from other threads
   std::shared_ptr<openvino::Runtime> runtime_;
+  bool ended_ = false;
   std::optional<Result<>> tried_;
 };
 

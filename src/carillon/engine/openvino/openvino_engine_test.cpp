@@ -34,12 +34,13 @@ Onnx layers(const graph::testing::Dims& input) {
 // --- With a runtime that is not OpenVINO's: what the engine makes of what it is told.
 
 struct Told {
-  std::string read, shapes, compile, request, run;  // errors
+  std::string read, shapes, compile, request, run, broken;  // errors
   std::vector<openvino::Port> inputs{{.name = "x", .known = true, .ranked = true, .shape = {-1, 40}}};
   std::vector<openvino::Port> outputs{{.name = "y", .known = true, .ranked = true, .shape = {-1, 8}}};
   std::vector<graph::Shape> answer;  // of shapes_at(); empty: the first input's batch before {8}
   openvino::Network::Options compiled;
   int requests = 0;
+  bool loading_ended = false;
 };
 
 class ToldRequest final : public openvino::Request {
@@ -62,6 +63,7 @@ class ToldCompiled final : public openvino::Compiled {
     if (told_.request.empty()) into = std::make_unique<ToldRequest>(told_);
     return told_.request;
   }
+  std::string broken() const override { return told_.broken; }
 
  private:
   Told& told_;
@@ -96,6 +98,7 @@ class ToldRuntime final : public openvino::Runtime {
     into = std::make_unique<ToldNetwork>(told_);
     return told_.read;
   }
+  void end_loading() override { told_.loading_ended = true; }
 
  private:
   Told& told_;
@@ -173,6 +176,22 @@ TEST_F(OpenVinoTold, ARunThatFailsIsNotTheDevices) {
   EXPECT_EQ(told_.requests, 2) << "the one that failed may be in any state";
 }
 
+TEST_F(OpenVinoTold, WhatIsBrokenIsNotUsable) {
+  const auto model = compile();
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_TRUE((*model)->usable());
+  told_.broken = "its process is started again";
+  const auto usable = (*model)->usable();
+  ASSERT_FALSE(usable);
+  EXPECT_EQ(usable.error().code, ErrorCode::unavailable);
+  EXPECT_THAT(usable.error().message, HasSubstr("OpenVINO: its process is started again"));
+}
+
+TEST_F(OpenVinoTold, LoadingIsEndedByTheRuntime) {
+  engine_->end_loading();
+  EXPECT_TRUE(told_.loading_ended);
+}
+
 TEST_F(OpenVinoTold, WhatTheDataDecideIsRefused) {
   told_.answer = {{-1, 8}};
   const auto model = read(layers({"batch", "40"}));
@@ -225,42 +244,54 @@ TEST(OpenVino, WithoutItsModuleTheReasonIsSaid) {
   EXPECT_THAT(there.error().message, HasSubstr("tools/setup"));
   EXPECT_EQ(engine->version(), "");
   const Folder folder;
-  const auto empty = make_openvino_engine({.threads = 1, .module = folder.write("module.so", "no module")});
+  const auto empty = make_openvino_engine(
+      {.threads = 1, .module = folder.write("module.so", "no module"), .apart = false});
   EXPECT_THAT(empty->available().error().message, HasSubstr("cannot be loaded"));
 }
 
 #ifdef CARILLON_OPENVINO_MODULE
 
-// --- With OpenVINO.
+// --- With OpenVINO, in a process of its own and in this one.
 
-std::shared_ptr<ReadingEngine> the_engine() {
-  static const auto engine = make_openvino_engine({.threads = 2, .module = CARILLON_OPENVINO_MODULE});
-  return engine;
+std::shared_ptr<ReadingEngine> engine_that_is(bool apart) {
+  return make_openvino_engine({.threads = 2, .module = CARILLON_OPENVINO_MODULE, .apart = apart});
 }
 
 struct Both {
   std::shared_ptr<const CompiledModel> theirs, ours;
 };
 
-// The model by OpenVINO and by our own engine.
-Both compile_both(const Onnx& onnx, const graph::ImportOptions& import, const CompileOptions& options) {
-  Both out;
-  const Folder folder;
-  const auto file = folder.write("model.onnx", onnx.bytes());
-  const auto theirs = the_engine()->read(file, import);
-  EXPECT_TRUE(theirs) << theirs.error().message;
-  const auto ours = graph::import_onnx(file, import);
-  EXPECT_TRUE(ours) << ours.error().message;
-  if (!theirs || !ours) return out;
-  EXPECT_EQ((*theirs)->inputs(), (*ours)->inputs());
-  EXPECT_EQ((*theirs)->outputs(), (*ours)->outputs());
-  auto compiled = the_engine()->compile(**theirs, options);
-  EXPECT_TRUE(compiled) << compiled.error().message;
-  auto own = make_cpu_engine({.threads = 1})->compile(**ours, options);
-  EXPECT_TRUE(own) << own.error().message;
-  if (compiled && own) out = {.theirs = *compiled, .ours = *own};
-  return out;
-}
+class OpenVinoModels : public ::testing::TestWithParam<bool> {
+ protected:
+  static std::shared_ptr<ReadingEngine> the_engine() {
+    static const auto apart = engine_that_is(true), inside = engine_that_is(false);
+    return GetParam() ? apart : inside;
+  }
+
+  // The model by OpenVINO and by our own engine.
+  static Both compile_both(const Onnx& onnx, const graph::ImportOptions& import,
+                           const CompileOptions& options) {
+    Both out;
+    const Folder folder;
+    const auto file = folder.write("model.onnx", onnx.bytes());
+    const auto theirs = the_engine()->read(file, import);
+    EXPECT_TRUE(theirs) << theirs.error().message;
+    const auto ours = graph::import_onnx(file, import);
+    EXPECT_TRUE(ours) << ours.error().message;
+    if (!theirs || !ours) return out;
+    EXPECT_EQ((*theirs)->inputs(), (*ours)->inputs());
+    EXPECT_EQ((*theirs)->outputs(), (*ours)->outputs());
+    auto compiled = the_engine()->compile(**theirs, options);
+    EXPECT_TRUE(compiled) << compiled.error().message;
+    auto own = make_cpu_engine({.threads = 1})->compile(**ours, options);
+    EXPECT_TRUE(own) << own.error().message;
+    if (compiled && own) out = {.theirs = *compiled, .ours = *own};
+    return out;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Placed, OpenVinoModels, ::testing::Bool(),
+                         [](const auto& each) { return each.param ? "Apart" : "Inside"; });
 
 std::unique_ptr<DeviceMemory> memory() {
   std::vector<std::string> notes;
@@ -289,7 +320,7 @@ void expect_close(const std::vector<float>& a, const std::vector<float>& b) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4) << "at " << i;
 }
 
-TEST(OpenVino, Conforms) {
+TEST_P(OpenVinoModels, Conforms) {
   const SteadyClock clock;
   const Folder folder;
   const auto source = the_engine()->read(folder.write("model.onnx", layers({"batch", "40"}).bytes()), {});
@@ -303,7 +334,7 @@ TEST(OpenVino, Conforms) {
        .memory = memory()});
 }
 
-TEST(OpenVino, AnswersAsOurEngineDoes) {
+TEST_P(OpenVinoModels, AnswersAsOurEngineDoes) {
   const Both both = compile_both(layers({"batch", "40"}), {}, {.batch_sizes = {1, 4}});
   ASSERT_NE(both.ours, nullptr);
   for (const int batch : {1, 4})
@@ -311,7 +342,7 @@ TEST(OpenVino, AnswersAsOurEngineDoes) {
                  answer_of(*both.ours, *both.ours->plan(batch)));
 }
 
-TEST(OpenVino, OpenModelsRunAtAnySize) {
+TEST_P(OpenVinoModels, OpenModelsRunAtAnySize) {
   const Both both = compile_both(layers({"batch", "rows", "40"}), {.open = true}, {.batch_sizes = {1, 2}});
   ASSERT_NE(both.ours, nullptr);
   ASSERT_TRUE(both.theirs->open());
@@ -324,7 +355,7 @@ TEST(OpenVino, OpenModelsRunAtAnySize) {
   }
 }
 
-TEST(OpenVino, LengthsAndFixedModels) {
+TEST_P(OpenVinoModels, LengthsAndFixedModels) {
   const Both lengths =
       compile_both(layers({"batch", "rows", "40"}), {.lengths = {4, 16}}, {.batch_sizes = {1, 2}});
   ASSERT_NE(lengths.ours, nullptr);
@@ -337,7 +368,7 @@ TEST(OpenVino, LengthsAndFixedModels) {
                answer_of(*fixed.ours, *fixed.ours->plan(1)));
 }
 
-TEST(OpenVino, RunsBesideEachOtherGiveTheSame) {
+TEST_P(OpenVinoModels, RunsBesideEachOtherGiveTheSame) {
   const Both both = compile_both(layers({"batch", "40"}), {}, {.batch_sizes = {4}});
   ASSERT_NE(both.ours, nullptr);
   const auto want = answer_of(*both.theirs, *both.theirs->plan(4));
@@ -350,7 +381,7 @@ TEST(OpenVino, RunsBesideEachOtherGiveTheSame) {
 }
 
 // An operator that our graph does not have.
-TEST(OpenVino, KnowsMoreOperators) {
+TEST_P(OpenVinoModels, KnowsMoreOperators) {
   Onnx m;
   m.input("x", {"batch", "4"}).random("w", {4, 3}).node("Det", {"x"}, {"unused"});
   m.proto.mutable_graph()->clear_node();
@@ -363,7 +394,7 @@ TEST(OpenVino, KnowsMoreOperators) {
   EXPECT_EQ(answer_of(**model, *(*model)->plan(2)).size(), 6U);
 }
 
-TEST(OpenVino, DamagedFilesAreErrors) {
+TEST_P(OpenVinoModels, DamagedFilesAreErrors) {
   const std::string whole = layers({"batch", "40"}).bytes();
   Random random(11);
   const Folder folder;

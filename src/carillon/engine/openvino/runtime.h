@@ -9,8 +9,9 @@
 
 #include "carillon/graph/tensor.h"
 
-// What the program sees of OpenVINO: classes of plain types, which a module implements (module/runtime.cpp)
-// that is loaded when it is first needed, so that the program runs without OpenVINO's libraries.
+// What the program sees of OpenVINO: classes of plain types, which a module implements (module/runtime.cpp).
+// It is loaded when it is first needed, by a process of its own for each model, which apart.h stands for, or
+// into the program (--second-engine inside).
 //
 // Nothing here throws; what fails returns a text, empty where it went well.
 namespace carillon::engine::openvino {
@@ -22,6 +23,8 @@ struct Port {
   graph::DataType type = graph::DataType::f32;
   bool ranked = false;
   graph::Shape shape;
+
+  friend bool operator==(const Port&, const Port&) = default;
 };
 
 // One run at a time of one model. Memory of a run is kept for the next.
@@ -41,6 +44,10 @@ class Compiled {
  public:
   virtual ~Compiled() = default;
   virtual std::string make_request(std::unique_ptr<Request>& into) = 0;
+  // Why it cannot run for now, or any more; empty: it can. From any thread, cheap where it can.
+  virtual std::string broken() const { return {}; }
+  // Memory of the process that it is in, in bytes; 0: in this one.
+  virtual std::uint64_t resident() const { return 0; }
 };
 
 // A model that was read. From one thread at a time.
@@ -67,6 +74,8 @@ class Runtime {
   virtual ~Runtime() = default;
   virtual std::string version() const = 0;
   virtual std::string read(const std::string& file, std::unique_ptr<Network>& into) = 0;
+  // Ends what reads or compiles, where that can be ended, and refuses what would. From any thread.
+  virtual void end_loading() {}
 };
 
 // The module's one symbol: makes a runtime, or says why not.

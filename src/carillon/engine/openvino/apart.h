@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/engine/openvino/process.h"
+#include "carillon/engine/openvino/restarts.h"
+#include "carillon/engine/openvino/runtime.h"
+
+namespace carillon::engine::openvino {
+
+struct ApartOptions {
+  ProcessOptions process;
+  RestartOptions restarts;
+  // What a process may take for each; one that takes longer hangs, and is ended.
+  Duration start = std::chrono::minutes{1};   // to load its libraries
+  Duration load = std::chrono::minutes{10};   // to read a model, and again to compile it
+  Duration shapes = std::chrono::minutes{1};  // to find a model's output shapes, or to make a request
+  // To run: this, or 20 times the model's longest run, if that is more.
+  Duration least_run = std::chrono::seconds{10};
+};
+
+// A runtime whose models are each in a process of their own, which does with the module what is asked here.
+//
+// What ends a process ends no other. While it reads, compiles or finds shapes, that is the call's error, which
+// names the signal. In a run it is that run's error; then, or when an idle process goes, another is started
+// in the background and reads and compiles again, as often as `restarts` allows. Meanwhile, and where it is
+// not started again, Compiled::broken() says why, and runs fail with that.
+//
+// Tensors are copied into memory that both processes have, and out of it: a model that writes where it should
+// not reaches no other's data.
+//
+// The error is what keeps the first process from being ready.
+Result<std::shared_ptr<Runtime>> make_apart_runtime(const ApartOptions& options,
+                                                    std::shared_ptr<Starter> starter);
+
+}  // namespace carillon::engine::openvino
