@@ -180,3 +180,9 @@ def test_load_says_what_it_cannot_send(program, scenario):
     assert "a seed is a whole number" in done.stderr
     done = run(program, "load", "http://127.0.0.1:1", status=2)
     assert "--model or --scenario" in done.stderr
+
+
+def test_help_shows_examples_of_its_own(program):
+    for command in ("scheduler", "queue", "door", "device"):
+        examples = run(program, "bench", command, "--help").stdout.split("Examples:")[1].strip().splitlines()
+        assert examples and all(line.strip().startswith(f"carillon bench {command}") for line in examples), command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from loopback import serving, write_model
 from raw_http import MINUTE
+from test_planned import workload, write_plan
 from test_repository_control import connect, put, states, until
 
 WIDTH = 8
@@ -195,3 +197,34 @@ def test_under_other_policies(program, models, tmp_path):
                 connect(grpc_client, server) as client:
             data, answer = ask(client, grpc_client, client_timeout=MINUTE)
             np.testing.assert_array_equal(answer.as_numpy("sum"), 5 * data)
+
+
+def test_of_models_with_shares_of_a_plan(program, models, tmp_path, module):
+    """Each step runs in its workload's share; without a workload of every step the ensemble is not there, and says why."""
+    put(models, "alone", 5)
+    plan = write_plan(tmp_path, [workload(name, 30) for name in ("add", "double", "triple")])
+    with serving(program, models, tmp_path / "log", "--plan", str(plan), "--no-standby", "--strict-readiness", "false") as server, \
+            connect(module, server) as client:
+        assert client.is_model_ready("both")
+        for rows in (1, 4):
+            data, answer = ask(client, module, rows=rows, timeout=MINUTE)
+            np.testing.assert_array_equal(answer.as_numpy("sum"), 5 * data)
+        with pytest.raises(InferenceServerException, match="cannot finish by its deadline: the ensemble's steps take"):
+            ask(client, module, timeout=1)
+        with pytest.raises(InferenceServerException, match="the plan has no workload of it on this device"):
+            client.infer("alone", [])
+    plan = write_plan(tmp_path, [workload(name, 30) for name in ("double", "triple")])
+    with serving(program, models, tmp_path / "log", "--plan", str(plan), "--no-standby", "--strict-readiness", "false") as server, \
+            connect(module, server) as client:
+        assert not client.is_model_ready("both")
+        with pytest.raises(InferenceServerException, match="add"):
+            ask(client, module)
+        data, answer = ask(client, module, model="double", rows=1, timeout=MINUTE)
+        np.testing.assert_array_equal(answer.as_numpy("y"), 2 * data)
+
+
+def test_a_plan_of_an_ensemble_is_refused(program, models, tmp_path):
+    plan = write_plan(tmp_path, [workload("both", 100)])
+    done = subprocess.run([str(program), "serve", "--models", str(models), "--plan", str(plan), "--http", "", "--grpc", "", "--metrics", ""],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and "'both' is an ensemble, which has no share; plan its steps' models" in done.stderr

@@ -13,8 +13,14 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
+// The text that is there is changed rather than replaced: what is told again and again leaves no garbage.
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const only = node.firstChild;
+  if (only?.nodeType === Node.TEXT_NODE && !only.nextSibling) {
+    if (only.data !== text) only.data = text;
+  } else if (node.textContent !== text) {
+    node.textContent = text;
+  }
 }
 
 // Keeps one row for each of `items`, in their order; rows are used again, so that focus and selection stay.

@@ -1,6 +1,6 @@
 // Asks the server in turns, and shows what it says.
 import { showDevices } from "./devices.js";
-import { $, element, facts, setText } from "./dom.js";
+import { $, Rows, element, facts, setText } from "./dom.js";
 import { classText, colour, count, duration, microseconds } from "./format.js";
 import { Models } from "./models.js";
 import { Requests } from "./requests.js";
@@ -160,24 +160,37 @@ function showLegend(list) {
   }));
 }
 
+// The newest executions and loads. The row at a place is used again for whatever comes to be there.
+const table = new Rows($("actions").tBodies[0], (shown) => shown.place, makeAction, updateAction);
+
+function makeAction() {
+  const cells = Array.from({ length: 8 }, (_, i) =>
+    i === 2 ? element("th", { scope: "row" }) : element("td", i >= 4 && i <= 6 ? { class: "num" } : {}));
+  return { row: element("tr", {}, ...cells), cells };
+}
+
+function updateAction({ cells }, { bar }) {
+  const [name, version] = bar.model.split("\n");
+  [
+    `${((track.nowUs - bar.end) / 1e6).toFixed(2)} s ago`,
+    String(bar.row.device),
+    `${name} v${version}`,
+    bar.row.executor === "LOAD" ? "load" : bar.cls === "normal" ? "execution" : `execution, ${classText(bar.cls)}`,
+    bar.batch ? String(bar.batch) : "–",
+    microseconds(bar.end - bar.begin),
+    microseconds(bar.predicted),
+    bar.status.replaceAll("_", " "),
+  ].forEach((text, i) => setText(cells[i], text));
+}
+
 function showTable() {
   if (!$("actions-box").open) return;
-  const rows = [];
-  for (let i = track.bars.length - 1; i >= 0 && rows.length < tableRows; --i) {
+  const shown = [];
+  for (let i = track.bars.length - 1; i >= 0 && shown.length < tableRows; --i) {
     const bar = track.bars[i];
-    if (bar.row.executor !== "EXEC" && bar.row.executor !== "LOAD") continue;
-    const [name, version] = bar.model.split("\n");
-    rows.push(element("tr", {},
-      element("td", {}, `${((track.nowUs - bar.end) / 1e6).toFixed(2)} s ago`),
-      element("td", {}, String(bar.row.device)),
-      element("th", { scope: "row" }, `${name} v${version}`),
-      element("td", {}, bar.row.executor === "LOAD" ? "load" : bar.cls === "normal" ? "execution" : `execution, ${classText(bar.cls)}`),
-      element("td", { class: "num" }, bar.batch ? String(bar.batch) : "–"),
-      element("td", { class: "num" }, microseconds(bar.end - bar.begin)),
-      element("td", { class: "num" }, microseconds(bar.predicted)),
-      element("td", {}, bar.status.replaceAll("_", " "))));
+    if (bar.row.executor === "EXEC" || bar.row.executor === "LOAD") shown.push({ place: shown.length, bar });
   }
-  $("actions").tBodies[0].replaceChildren(...rows);
+  table.show(shown);
 }
 $("actions-box").addEventListener("toggle", showTable);
 

@@ -219,10 +219,12 @@ void add_bench(CLI::App& program, int& status) {
       "queue",
       "Orloj's priority queue alone: inserting, erasing and asking, by the number of waiting requests");
   queue.add_flag("--json", arguments->json, "Print one JSON object");
+  queue.footer("Examples:\n  carillon bench queue\n  carillon bench queue --json");
   queue.callback([arguments, &status] { status = bench_queue(arguments->json, 1); });
   CLI::App& door = *bench.add_subcommand(
       "door", "What it takes to let a request in, and to turn one away where decisions cannot keep up");
   door.add_flag("--json", arguments->json, "Print one JSON object");
+  door.footer("Examples:\n  carillon bench door\n  carillon bench door --json");
   door.callback([arguments, &status] { status = bench_door(arguments->json); });
   auto load = std::make_shared<DeviceLoad>();
   CLI::App& device = *bench.add_subcommand(

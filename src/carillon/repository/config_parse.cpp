@@ -306,11 +306,16 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
                    " needs parameter lengths, which says to which extents requests are padded");
   std::size_t told = 0;
   for (const std::string& key : others)
-    if (++told <= notes_at_most)
+    if (++told <= notes_at_most) {
+      static constexpr std::string_view known[] = {"slo_ms",  "class",   "precision", "engine",
+                                                   "lengths", "padding", "mask"};
+      constexpr std::size_t longest_key = 100;  // of those that are compared
+      const std::string near = nearest(std::string_view(key).substr(0, longest_key), known);
       config.ignored.push_back(
-          "parameter '" + key +
-          "': not known here; known are slo_ms, class, precision, engine, lengths, padding and "
-          "mask");
+          "parameter '" + key + "': not known here; " +
+          (near.empty() ? "" : "the nearest is '" + near + "'; ") +
+          "known are slo_ms, class, precision, engine, lengths, padding and mask");
+    }
   return {};
 }
 

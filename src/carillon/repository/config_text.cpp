@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <google/protobuf/descriptor.h>
@@ -43,18 +45,13 @@ std::size_t distance_between(std::string_view a, std::string_view b) {
 
 // What the message has in place of `name`: the nearest, or all where none is near.
 std::string meant(const Descriptor& message, std::string_view name) {
-  std::string all, nearest;
-  std::size_t least = name.size();
+  std::string all;
+  std::vector<std::string_view> fields;
   for (int i = 0; i < message.field_count(); ++i) {
-    const std::string& field = message.field(i)->name();
-    all += (all.empty() ? "" : ", ") + field;
-    if (const std::size_t distance = distance_between(name, field); distance < least) {
-      least = distance;
-      nearest = field;
-    }
+    all += (all.empty() ? "" : ", ") + message.field(i)->name();
+    fields.push_back(message.field(i)->name());
   }
-  constexpr std::size_t near = 2;
-  if (!nearest.empty() && least <= std::max(near, name.size() / 3)) return "the nearest is '" + nearest + "'";
+  if (const std::string near = nearest(name, fields); !near.empty()) return "the nearest is '" + near + "'";
   return "it has " + all;
 }
 
@@ -172,6 +169,18 @@ Result<> check_strings(const google::protobuf::Message& message) {
 }
 
 }  // namespace
+
+std::string nearest(std::string_view name, std::span<const std::string_view> known) {
+  constexpr std::size_t near = 2;
+  std::string_view found;
+  std::size_t least = name.size();
+  for (const std::string_view each : known)
+    if (const std::size_t distance = distance_between(name, each); distance < least) {
+      least = distance;
+      found = each;
+    }
+  return std::string(least <= std::max(near, name.size() / 3) ? found : std::string_view());
+}
 
 Result<inference::ModelConfig> message_of(std::string_view text) {
   if (const int line = line_too_deep(text); line != 0)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,10 @@ namespace carillon::repository {
 // field that is not known, each with line and column, and the name that may have been meant; strings that are
 // not UTF-8; nesting that no config needs.
 Result<inference::ModelConfig> message_of(std::string_view text);
+
+// The one of `known` that `name` may have been meant to be, as few characters differ; empty: none is near.
+// Takes time as the product of the lengths does: outside text is cut before.
+std::string nearest(std::string_view name, std::span<const std::string_view> known);
 
 // Its bytes, the same for the same content: maps have an order there, by which configs can be told apart.
 std::string bytes_of(const inference::ModelConfig& message);

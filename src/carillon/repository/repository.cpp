@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -161,6 +162,12 @@ constexpr Format others[] = {
      "'model.onnx')"},
 };
 
+// What else a file is whose extension says so, and what to do about it; empty: nothing that is known.
+std::string_view other_format(const fs::path& file) {
+  const auto found = std::ranges::find(others, file.extension().string(), &Format::extension);
+  return found == std::end(others) ? std::string_view() : found->text;
+}
+
 // Where a version's file is, in one of the formats that are served: ONNX, else OpenVINO's IR.
 Result<fs::path> find_file(const fs::path& folder, const std::string& name, const fs::path& root) {
   fs::path file = folder / name;
@@ -280,6 +287,23 @@ Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, 
   return std::move(parsed->config);
 }
 
+// That it is a model's file, in a format that is served; links lead where they want.
+Result<> check_model_file(const fs::path& file) {
+  if (file.empty()) return invalid("a model's file is missing; such as model.onnx");
+  std::error_code error;
+  if (fs::is_directory(file, error))
+    return invalid(file.string() +
+                   " is a folder, where one file is wanted; a model repository, with a folder for each "
+                   "model, is served with --models");
+  if (auto ok = check_file(file, fs::path()); !ok) return ok;
+  if (file.extension() == ".xml") return check_file(fs::path(file).replace_extension(".bin"), fs::path());
+  if (file.extension() == ".onnx") return {};
+  if (const std::string_view text = other_format(file); !text.empty())
+    return fail(ErrorCode::unsupported, file.string() + " is " + std::string(text));
+  return fail(ErrorCode::unsupported,
+              file.string() + " is neither an ONNX file (.onnx) nor OpenVINO's (.xml, with .bin beside it)");
+}
+
 // What links must not lead out of: see check_inside().
 Result<fs::path> root_of(const fs::path& directory, const ReadOptions& options) {
   std::error_code error;
@@ -309,9 +333,55 @@ RepositoryEntry entry_of(const fs::path& folder, const fs::path& root,
   return entry;
 }
 
+RepositoryEntry entry_of(const ModelFile& model) {
+  RepositoryEntry entry{model.name, model.file.parent_path(), invalid("not read"), {}};
+  auto parsed = parse_config("", model.name);
+  if (!parsed) {
+    entry.config = std::unexpected(parsed.error());
+  } else if (auto there = check_model_file(model.file); !there) {
+    entry.config = std::unexpected(there.error());
+  } else {
+    entry.config = std::move(parsed->config);
+    entry.versions.push_back({1, model.file});
+  }
+  return entry;
+}
+
+Result<std::vector<RepositoryEntry>> entries_of(const std::vector<ModelFile>& files) {
+  std::vector<RepositoryEntry> out;
+  for (const ModelFile& model : files) {
+    const auto twin = std::ranges::find(
+        files.begin(), files.begin() + static_cast<std::ptrdiff_t>(out.size()), model.name, &ModelFile::name);
+    if (twin != files.begin() + static_cast<std::ptrdiff_t>(out.size()))
+      return invalid("two models are called '" + model.name + "', of " + twin->file.string() + " and of " +
+                     model.file.string() + "; give one another name: NAME=" + model.file.string());
+    out.push_back(entry_of(model));
+  }
+  std::ranges::sort(out, {}, &RepositoryEntry::name);
+  return out;
+}
+
 }  // namespace
 
+Result<ModelFile> model_file(const std::string& text) {
+  ModelFile out{.name = {}, .file = text};
+  std::error_code error;
+  // A path may have an '=', too.
+  if (const auto equals = text.find('=');
+      equals != std::string::npos && text.find('/') > equals && !fs::exists(text, error))
+    out = {.name = text.substr(0, equals), .file = text.substr(equals + 1)};
+  else
+    out.name = out.file.stem().string();
+  if (auto there = check_model_file(out.file); !there) return std::unexpected(there.error());
+  if (out.name.empty() || out.name.starts_with('.') || out.name.size() > longest_name ||
+      out.name.find('/') != std::string::npos || !graph::is_text(out.name))
+    return invalid("'" + escaped(out.name) + "' cannot be a model's name; give it one: NAME=" +
+                   escaped(out.file.string()));
+  return out;
+}
+
 Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory, const ReadOptions& options) {
+  if (!options.files.empty()) return entries_of(options.files);
   const auto root = root_of(directory, options);
   if (!root) return std::unexpected(root.error());
   const auto folders = folders_in(directory);
@@ -327,6 +397,12 @@ Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory, 
 
 Result<RepositoryEntry> read_entry(const fs::path& directory, const std::string& name,
                                    const std::optional<std::string>& config, const ReadOptions& options) {
+  if (!options.files.empty()) {
+    const auto found = std::ranges::find(options.files, name, &ModelFile::name);
+    if (found == options.files.end())
+      return fail(ErrorCode::not_found, "model '" + escaped(name) + "' is none of the files that are served");
+    return entry_of(*found);
+  }
   const auto root = root_of(directory, options);
   if (!root) return std::unexpected(root.error());
   const fs::path folder = directory / name;

@@ -24,16 +24,30 @@ struct RepositoryEntry {
   std::vector<ModelVersion> versions;  // ascending; empty only where config holds an error
 };
 
+// A model that is one file, without a folder and a config.
+struct ModelFile {
+  std::string name;
+  std::filesystem::path file;
+};
+
+// "FILE", or "NAME=FILE"; without a name the model is called as the file is, without its extension. Errors:
+// there is no such file, it is a folder or of another format than ONNX (.onnx) and OpenVINO's IR (.xml), each
+// with what would be right; a name that no model can have.
+Result<ModelFile> model_file(const std::string& text);
+
 struct ReadOptions {
   // Symbolic links may lead out of the repository. Names never do.
   bool follow_links = false;
+  // Where there are any, they are the repository, and DIR is not looked at: one version, 1, of each, whose
+  // config follows from the file. Links among them are followed: each was named by whoever started us.
+  std::vector<ModelFile> files{};
 };
 
 // Reads DIR/<model>/[config.pbtxt] and DIR/<model>/<version>/model.onnx (or OpenVINO's model.xml with
 // model.bin) for every model, in name order. One bad model does not spoil the others: its entry holds the
-// error. An error of the whole: DIR cannot be read. Names of models and files never lead outside DIR, and
-// symbolic links only where the options say so. Plain files in DIR, hidden folders and folders of a model
-// that are not named by a positive integer are passed over.
+// error. An error of the whole: DIR cannot be read, or two files of the options have one name. Names of
+// models and files never lead outside DIR, and symbolic links only where the options say so. Plain files in
+// DIR, hidden folders and folders of a model that are not named by a positive integer are passed over.
 Result<std::vector<RepositoryEntry>> read_repository(const std::filesystem::path& directory,
                                                      const ReadOptions& options = {});
 

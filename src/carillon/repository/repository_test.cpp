@@ -234,6 +234,10 @@ TEST(ParseConfig, SaysWhatItIgnores) {
       {"instance_group { kind: KIND_GPU }", "instance_group: KIND_GPU: "},
       {"parameters { key: \"colour\" value { string_value: \"red\" } }",
        "parameter 'colour': not known here; known are slo_ms, class, precision"},
+      {"parameters { key: \"slo\" value { string_value: \"5\" } }",
+       "parameter 'slo': not known here; known are"},
+      {"parameters { key: \"slo_msec\" value { string_value: \"5\" } }",
+       "parameter 'slo_msec': not known here; the nearest is 'slo_ms'; known are"},
       {"input { name: \"x\" data_type: TYPE_FP32 dims: [1] format: FORMAT_NCHW }", "input 'x': format: "},
       {"max_batch_size: 200 dynamic_batching { preferred_batch_size: [ 200 ] }",
        "preferred_batch_size 200: the largest"},
@@ -645,6 +649,71 @@ TEST_F(RepositoryTest, ErrorsOfTheWhole) {
                   .error()
                   .message.ends_with("is not a directory; it is one with a folder for each model"));
   EXPECT_TRUE(read().empty()) << "an empty one is no error";
+}
+
+TEST_F(RepositoryTest, FilesAloneAreARepository) {
+  write("b.onnx");
+  write("net.xml");
+  write("net.bin");
+  fs::create_symlink(root / "b.onnx", root / "linked=here.onnx");
+  std::vector<ModelFile> files;
+  for (const std::string& text : {(root / "b.onnx").string(), "a=" + (root / "net.xml").string(),
+                                  (root / "linked=here.onnx").string()}) {
+    auto file = model_file(text);
+    ASSERT_TRUE(file.has_value()) << file.error().message;
+    files.push_back(std::move(*file));
+  }
+  const auto entries = read_repository({}, {.files = files});
+  ASSERT_TRUE(entries.has_value()) << entries.error().message;
+  ASSERT_EQ(entries->size(), 3U);
+  EXPECT_EQ((*entries)[0].name, "a");
+  EXPECT_EQ((*entries)[1].name, "b");
+  EXPECT_EQ((*entries)[2].name, "linked=here") << "a path may have an '='";
+  for (const RepositoryEntry& entry : *entries) {
+    ASSERT_TRUE(entry.config.has_value()) << entry.config.error().message;
+    EXPECT_THAT(numbers(entry), ElementsAre(1));
+  }
+  EXPECT_EQ((*entries)[0].versions[0].file, root / "net.xml");
+  EXPECT_TRUE(read_entry({}, "b", std::nullopt, {.files = files}).has_value());
+  EXPECT_EQ(read_entry({}, "c", std::nullopt, {.files = files}).error().code, ErrorCode::not_found);
+
+  // What has gone since is an error of its entry.
+  fs::remove(root / "b.onnx");
+  EXPECT_FALSE(read_entry({}, "b", std::nullopt, {.files = files})->config.has_value());
+}
+
+TEST_F(RepositoryTest, FilesThatCannotBeServedSayWhatWouldBeRight) {
+  write("net.xml");
+  write("weights.pt");
+  write("notes.txt");
+  write("\x01.onnx");
+  write("one/m.onnx");
+  write("two/m.onnx");
+  const auto text = [&](const char* relative) { return (root / relative).string(); };
+  const std::pair<std::string, std::string> rows[] = {
+      {text("none.onnx"), text("none.onnx") + " is not there"},
+      {root.string(), root.string() + " is a folder, where one file is wanted; a model repository"},
+      {text("net.xml"), text("net.bin") + " is not there"},
+      {text("weights.pt"), text("weights.pt") + " is a TorchScript or PyTorch file; export it"},
+      {text("notes.txt"), text("notes.txt") + " is neither an ONNX file"},
+      {text("\x01.onnx"), "'\\x01' cannot be a model's name; give it one: NAME="},
+      {".m=" + text("one/m.onnx"), "'.m' cannot be a model's name"},
+      {"=" + text("one/m.onnx"), "'' cannot be a model's name"},
+      {"m=", "a model's file is missing"},
+      {"", "a model's file is missing"},
+  };
+  for (const auto& [given, said] : rows) {
+    const auto file = model_file(given);
+    ASSERT_FALSE(file.has_value()) << given;
+    EXPECT_TRUE(file.error().message.starts_with(said)) << file.error().message;
+  }
+  const auto one = model_file(text("one/m.onnx")), two = model_file(text("two/m.onnx"));
+  ASSERT_TRUE(one && two);
+  const auto twice = read_repository({}, {.files = {*one, *two}});
+  ASSERT_FALSE(twice.has_value());
+  EXPECT_EQ(twice.error().message, "two models are called 'm', of " + text("one/m.onnx") + " and of " +
+                                       text("two/m.onnx") + "; give one another name: NAME=" +
+                                       text("two/m.onnx"));
 }
 
 TEST_F(RepositoryTest, UnreadableOnesSayNoPermission) {
