@@ -41,8 +41,9 @@ class Doors final : public Frontend {
   Result<> open(const Options& options) {
     // HTTP gets half of the descriptors and gRPC the lower half, so that neither locks the other out.
     const int descriptors = raise_descriptor_limit();
+    const HttpOptions defaults;
     const std::size_t connections =
-        std::min<std::size_t>(HttpOptions{}.max_connections, static_cast<std::size_t>(descriptors / 2));
+        std::min<std::size_t>(defaults.max_connections, static_cast<std::size_t>(descriptors / 2));
     const auto http = [&](HttpHandler& handler, const std::string& address, std::string option, int threads,
                           std::unique_ptr<HttpServer>& server) -> Result<> {
       if (address.empty()) return {};

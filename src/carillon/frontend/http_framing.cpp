@@ -46,4 +46,10 @@ std::optional<FramingError> check_framing(const HttpFraming& framing) {
   return std::nullopt;
 }
 
+Http2Opening http2_opening(std::string_view bytes) {
+  static constexpr std::string_view preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  if (bytes.starts_with(preface)) return Http2Opening::whole;
+  return preface.starts_with(bytes) ? Http2Opening::part : Http2Opening::none;
+}
+
 }  // namespace carillon::frontend

@@ -1,5 +1,7 @@
 #include "carillon/frontend/http_framing.h"
 
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace carillon::frontend {
@@ -34,6 +36,17 @@ TEST(HttpFraming, OneHostAndChunkedOnce) {
         << framing.version << " " << framing.hosts << " "
         << (framing.transfer_encodings.empty() ? "" : framing.transfer_encodings[0]);
   }
+}
+
+TEST(HttpFraming, KnowsHttp2ByItsFirstBytes) {
+  const std::string opening = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  for (std::size_t n = 0; n < opening.size(); ++n) {
+    EXPECT_EQ(http2_opening(opening.substr(0, n)), Http2Opening::part) << n;
+    EXPECT_EQ(http2_opening(opening.substr(0, n) + "~"), Http2Opening::none) << n;
+  }
+  EXPECT_EQ(http2_opening(opening), Http2Opening::whole);
+  EXPECT_EQ(http2_opening(opening + "frames"), Http2Opening::whole);
+  EXPECT_EQ(http2_opening("POST / HTTP/1.1\r\n"), Http2Opening::none);
 }
 
 }  // namespace

@@ -115,6 +115,14 @@ void HttpLoop::move(HttpConnection& connection, HttpPlace to) {
   connection.place_ = to;
 }
 
+void HttpLoop::replace(HttpConnection& connection, std::shared_ptr<HttpConnection> next) {
+  next->place_ = connection.place_;
+  next->in_ = connection.in_;
+  HttpConnection& started = *next;
+  *next->in_ = std::move(next);  // whoever calls holds the connection that was there
+  started.start();
+}
+
 bool HttpLoop::make_room() {
   for (const HttpPlace place : {HttpPlace::strangers, HttpPlace::idle, HttpPlace::reading}) {
     if (at(place).empty()) continue;

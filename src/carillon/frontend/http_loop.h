@@ -94,6 +94,8 @@ class HttpLoop : public std::enable_shared_from_this<HttpLoop> {
   void add(Descriptor connection);  // or refuses it, where there are too many
   void remove(HttpConnection& connection);
   void move(HttpConnection& connection, HttpPlace to);
+  // `next` goes on with what was this connection's, in its place, and starts.
+  void replace(HttpConnection& connection, std::shared_ptr<HttpConnection> next);
   // Closes the connection that can best be spared: of the first place that has one, the one that has been
   // there longest. False: all are busy.
   bool make_room();

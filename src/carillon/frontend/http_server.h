@@ -12,9 +12,10 @@
 
 namespace carillon::frontend {
 
-// HTTP/1.1 over TCP: keep-alive, pipelining (answers in the order of the requests), gzip and deflate both
-// ways, limits on everything that a client can make large or slow. A client that closes its connection while
-// its request is open has gone: the request is cancelled.
+// HTTP over TCP, 1.1 (keep-alive, and pipelining: answers in the order of the requests) and 2 (by prior
+// knowledge, or by ALPN over TLS), gzip and deflate both ways, limits on everything that a client can make
+// large or slow. A client that closes its connection, or resets its stream, while its request is open has
+// gone: the request is cancelled.
 //
 // Each thread owns its connections; a connection's state is touched by its thread alone. Bodies that take
 // long to unpack, pack or parse are the heavy threads' of the commons; where they have too much to do

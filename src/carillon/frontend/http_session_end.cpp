@@ -14,9 +14,6 @@ namespace {
 
 constexpr std::size_t linger_most = std::size_t{16} << 20;
 
-// A body that arrives more slowly (bytes a second) makes way when others find no room.
-constexpr std::size_t slow = std::size_t{1} << 20;
-
 }  // namespace
 
 // Closing with bytes unread would reset the connection, and the client might never see the answer: tell it
@@ -25,24 +22,24 @@ void HttpSession::linger() {
   state_ = State::lingering;
   loop_->move(*this, HttpPlace::strangers);
   set_deadline(std::chrono::seconds(2));
-  if (watching_) stream_.cancel();
+  if (watching_) stream_->cancel();
   lingered_ = 0;
-  if (!stream_.is_tls()) return shut_down();
-  stream_.async_shutdown([self = shared_from_this()](Error) {
+  if (!stream_->is_tls()) return shut_down();
+  stream_->async_shutdown([self = shared_from_this()](Error) {
     if (self->state_ != State::closed) self->shut_down();
   });
 }
 
 void HttpSession::shut_down() {
   Error ignored;
-  (void)stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  (void)stream_->socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   drain();
 }
 
 void HttpSession::drain() {
   buffer_.consume(buffer_.size());
   // What comes over TLS needs no deciphering any more.
-  stream_.socket().async_read_some(buffer_.prepare(std::size_t{16} << 10),
+  stream_->socket().async_read_some(buffer_.prepare(std::size_t{16} << 10),
                                    [self = shared_from_this()](Error error, std::size_t bytes) {
                                      if (self->state_ == State::closed) return;
                                      self->lingered_ += bytes;
@@ -54,7 +51,7 @@ void HttpSession::drain() {
 void HttpSession::sweep(Time now, bool no_room) {
   if (state_ == State::body && !cut_short_) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(now - body_began_).count();
-    if (no_room && age >= 1 && received_ / static_cast<std::size_t>(age) < slow)
+    if (no_room && age >= 1 && received_ / static_cast<std::size_t>(age) < slow_body)
       return cut_short(full_reply("the body arrives slowly, and others find no room for theirs"));
     if (now < deadline_) return;
     const auto& options = loop_->shared->options;
@@ -77,9 +74,9 @@ void HttpSession::begin_stop() {
 }
 
 void HttpSession::refuse_open() {
-  if (state_ == State::open || state_ == State::packing) {
-    if (cancel_) std::exchange(cancel_, {})();
-    if (state_ != State::open && state_ != State::packing) return;
+  if (state_ == State::open) {
+    cancel();
+    if (state_ != State::open) return;
     reply_and_close(error_reply(503, "the server is going away"));
   } else if (state_ == State::idle || state_ == State::header || state_ == State::body) {
     close();
@@ -89,12 +86,10 @@ void HttpSession::refuse_open() {
 void HttpSession::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
-  end_record(499);
-  count_open(false);
-  if (cancel_) std::exchange(cancel_, {})();
+  abandon();
   Error ignored;
-  (void)stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-  (void)stream_.socket().close(ignored);
+  (void)stream_->socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+  (void)stream_->socket().close(ignored);
   loop_->remove(*this);
 }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
@@ -57,6 +58,14 @@ class HttpStream {
   template <typename Handler>
   void async_handshake(Handler&& handler) {
     tls_->async_handshake(boost::asio::ssl::stream_base::server, std::forward<Handler>(handler));
+  }
+  // Whether that ended with HTTP/2 agreed upon.
+  bool chose_http2() {
+    if (!tls_) return false;
+    const unsigned char* name = nullptr;
+    unsigned size = 0;
+    SSL_get0_alpn_selected(tls_->native_handle(), &name, &size);
+    return std::string_view(reinterpret_cast<const char*>(name), size) == "h2";
   }
   template <typename Handler>
   void async_shutdown(Handler&& handler) {

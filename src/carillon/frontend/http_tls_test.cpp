@@ -51,6 +51,11 @@ class TlsClient {
   }
 
   void send(const std::string& bytes) { asio::write(*stream_, asio::buffer(bytes), error); }
+  std::string receive_some(std::size_t size) {
+    std::string bytes(size, '\0');
+    asio::read(*stream_, asio::buffer(bytes), error);
+    return bytes;
+  }
   TestClient::Response receive() {
     boost::beast::http::response_parser<boost::beast::http::string_body> parser;
     boost::beast::http::read(*stream_, buffer_, parser, error);
@@ -138,12 +143,22 @@ TEST_F(HttpTlsTest, BothVersionsAndNoOlder) {
   EXPECT_TRUE(tls_client({.newest = TLS1_1_VERSION}).error);
 }
 
-TEST_F(HttpTlsTest, ChoosesHttp11) {
+TEST_F(HttpTlsTest, ChoosesHttp2WhereItIsOffered) {
   start_tls();
-  TlsClient both = tls_client({.protocols = std::string("\x02h2\x08http/1.1")});
+  TlsClient both = tls_client({.protocols = std::string("\x08http/1.1\x02h2")});
   ASSERT_FALSE(both.error);
-  EXPECT_EQ(both.protocol(), "http/1.1");
-  EXPECT_TRUE(tls_client({.protocols = std::string("\x02h2")}).error);
+  EXPECT_EQ(both.protocol(), "h2");
+  // What is answered to a client's opening begins with the server's settings.
+  both.send(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", 33));
+  EXPECT_EQ(both.receive_some(4).substr(3), "\x04");
+  TlsClient one = tls_client({.protocols = std::string("\x08http/1.1")});
+  EXPECT_EQ(one.protocol(), "http/1.1");
+  EXPECT_EQ(one.ask("GET", "/v2/health/live").result_int(), 200U);
+  EXPECT_TRUE(tls_client({.protocols = std::string("\x05spdy1")}).error);
+  // Without ALPN it is HTTP/1.1, whatever comes.
+  TlsClient none = tls_client({});
+  none.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+  EXPECT_EQ(none.receive().result_int(), 400U);
 }
 
 TEST_F(HttpTlsTest, DoesNotRenegotiate) {

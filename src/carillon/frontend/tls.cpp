@@ -90,7 +90,7 @@ void tell_times(const X509& certificate, const std::string& where, const Log& lo
 // Of those that a client offers; without a common one the handshake ends (RFC 7301, section 3.2).
 int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* offered,
                     unsigned int size, void*) {
-  static constexpr unsigned char known[] = "\x08http/1.1";
+  static constexpr unsigned char known[] = "\x02h2\x08http/1.1";
   unsigned char* chosen = nullptr;
   if (SSL_select_next_proto(&chosen, out_size, known, sizeof known - 1, offered, size) !=
       OPENSSL_NPN_NEGOTIATED)

@@ -25,8 +25,8 @@ struct TlsState {
   std::string certificate;
   std::string key;
   std::string client_ca;
-  // TLS 1.2 or 1.3, ciphers with forward secrecy alone, no renegotiation, no compression; chooses http/1.1
-  // where the client offers protocols.
+  // TLS 1.2 or 1.3, ciphers with forward secrecy alone, no renegotiation, no compression; of the protocols
+  // that the client offers chooses h2, else http/1.1.
   std::shared_ptr<boost::asio::ssl::context> context;
 };
 
