@@ -83,7 +83,7 @@ bool Classed::heed(const Action& action, TimePoint now) {
     return true;
   };
   if (const auto* infer = std::get_if<Infer>(&action)) {
-    if (!follows_) return true;
+    if (!follows_ && !handed_in(*infer)) return true;
     if (held_back(infer->device)) return false;
     if (in_vain(*infer)) {
       refused(infer->id, ActionStatus::not_loaded, now);
@@ -100,11 +100,7 @@ bool Classed::heed(const Action& action, TimePoint now) {
     }
     follow(action);
   } else if (const auto* refusal = std::get_if<Refuse>(&action)) {
-    if (handed_.size() == 0) return true;
-    if (const auto model = handed_.erase(refusal->request)) {
-      models_[model->index()].handed.reset();
-      unhanded_.push_back(*model);
-    }
+    take_back(refusal->request);
   } else if (held_ > 0) {
     ActionId ends{};
     DeviceId on{};
@@ -182,11 +178,7 @@ void Classed::on(const RequestCancelled& event, TimePoint now, Actions& out) {
     unqueue(index);
     return forget(index);
   }
-  if (handed_.size() > 0)
-    if (const auto model = handed_.erase(event.request)) {
-      models_[model->index()].handed.reset();
-      unhanded_.push_back(*model);
-    }
+  take_back(event.request);
   if (held_ > 0)
     return_held(event.model, now, [&](const Infer* infer) {
       return infer != nullptr && std::ranges::find(infer->requests, event.request) != infer->requests.end();
@@ -230,6 +222,8 @@ void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
       update_urgent(flight.device);
       if (flight.uses_copy && --copy(flight.device, flight.model).policys == 0)
         untended_.emplace_back(flight.device, flight.model);
+      // The report of its LOAD may be lost, and then the model comes to be nowhere again with its device.
+      if (success && flight.handed) take_back(*flight.handed);
       if (options_.tells_share)
         if (const double share = d.busy.at(now); share > 0)
           told.duration = from_ns(static_cast<double>(event.duration.count()) / (1 - share));
@@ -617,6 +611,20 @@ void Classed::unhand(Model& m) {
   if (m.handed) handed_.erase(*std::exchange(m.handed, std::nullopt));
 }
 
+std::optional<RequestId> Classed::handed_in(const Infer& infer) const {
+  const auto& handed = models_[infer.model.index()].handed;
+  return handed && std::ranges::find(infer.requests, *handed) != infer.requests.end() ? handed : std::nullopt;
+}
+
+// What was handed over has come to its outcome: the next of its model may be, where it was.
+void Classed::take_back(RequestId request) {
+  if (handed_.size() == 0) return;
+  const auto model = handed_.erase(request);
+  if (!model) return;
+  models_[model->index()].handed.reset();
+  unhanded_.push_back(*model);
+}
+
 void Classed::update_room(DeviceId id) {
   const Device& d = devices_[id.index()];
   if (has_room(d))
@@ -657,6 +665,7 @@ Classed::Flight& Classed::take_flight(ActionId id, ActionKind kind, DeviceId dev
   flight.cls = Class::normal;
   flight.version = models_[model.index()].version;
   flight.requests.clear();
+  flight.handed.reset();
   flight.uses_copy = kind == ActionKind::infer && models_[model.index()].info->pages > 0;
   return flight;
 }
@@ -999,7 +1008,8 @@ void Classed::return_held(ModelId model, TimePoint now, Which&& which) {
 // The policy's action is on its way.
 void Classed::follow(const Action& action) {
   if (const auto* infer = std::get_if<Infer>(&action)) {
-    const Flight& flight = take_flight(infer->id, ActionKind::infer, infer->device, infer->model);
+    Flight& flight = take_flight(infer->id, ActionKind::infer, infer->device, infer->model);
+    flight.handed = handed_in(*infer);
     ++devices_[infer->device.index()].normal;
     if (flight.uses_copy) ++copy(infer->device, infer->model).policys;
     update_urgent(infer->device);

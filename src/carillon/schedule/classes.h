@@ -143,6 +143,7 @@ class Classed final : public Scheduler {
     std::size_t batch = 0;  // its index
     std::uint32_t version = 0;
     std::vector<RequestId> requests;  // of own INFERs
+    std::optional<RequestId> handed;  // of the policy's: see Model::handed
     Duration expected{0}, takes{0};   // EXEC; real-time: with its overrun
     TimePoint sent;
     TimePoint end;  // expected
@@ -189,6 +190,8 @@ class Classed final : public Scheduler {
   void offer(ModelId model);
   void hand_over(ModelId model, TimePoint now, Actions& out);
   void unhand(Model& model);
+  std::optional<RequestId> handed_in(const Infer& infer) const;
+  void take_back(RequestId request);
   Duration patient_time(ModelId model, std::size_t batch = 0) const {
     return models_[model.index()].patient_times.of(*models_[model.index()].info, batch);
   }

@@ -621,6 +621,27 @@ TEST(Classed, OfBestEffortOneAtATimeIsThePolicys) {
   EXPECT_EQ(d.one<Infer>().cls, Class::best_effort) << "the others need it no more";
 }
 
+// Else those behind it would wait for ever where the LOAD's report is lost and its device given up for that.
+TEST(Classed, TheNextIsThePolicysWhereTheFirstIsAnsweredBeforeItsLoadIsReported) {
+  Driven d({model(0, Class::normal, 4)});
+  d.script.says = {Load{{0}, {0}, {0}, {at(0ms), never}, 5ms}};
+  const RequestId first = d.ask(Class::best_effort);
+  const RequestId second = d.ask(Class::best_effort);
+  d.script.says = {Infer{{1}, {0}, {0}, {first}, {at(5ms), never}, 4ms}};
+  d.ask(Class::normal);
+  EXPECT_EQ(d.one<Infer>().id, ActionId{1});
+  d.now = at(9ms);
+  const std::size_t heard = d.script.heard.size();
+  d.done({1}, ActionStatus::failed);
+  EXPECT_EQ(d.script.heard.size(), heard + 1) << "it is the policy's to try again";
+  d.script.says = {Infer{{2}, {0}, {0}, {first}, {at(9ms), never}, 4ms}};
+  d.ask(Class::normal);
+  d.now = at(13ms);
+  d.done({2});
+  ASSERT_TRUE(d.last_heard<RequestArrived>());
+  EXPECT_EQ(d.last_heard<RequestArrived>()->request.id, second);
+}
+
 TEST(Classed, AnUnloadWaitsForWhatIsUnderWay) {
   Driven d({model(0, Class::normal, 4)});
   d.script.says = {Load{{0}, {0}, {0}, {at(0ms), never}, 5ms}};
