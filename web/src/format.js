@@ -62,6 +62,8 @@ const reasons = {
   shed: "overloaded",
   too_near: "too near its deadline",
   size: "no plan for its size in time",
+  queue_policy: "its model's queue is full",
+  sequence: "no place for its sequence",
   bad_data: "bad data",
   not_serving: "not serving",
   full: "server full",

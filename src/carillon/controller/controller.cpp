@@ -75,7 +75,7 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
       door_(options.door),
       sizes_(options.sizes, clock,
              [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
-               goes(std::move(waiting), std::move(result), would_take);
+               goes(std::move(waiting), std::move(result), explain::Cause::size, would_take);
              }),
       sequences_(options.sequences, [this](Sequences::Waiting waiting, Result<> result) {
         const TimePoint at = clock_.now();
@@ -84,7 +84,7 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
               .call = std::move(waiting.call),
               .handler = std::move(waiting.handler),
               .deadline = TimePoint::max()},
-             std::move(result), std::nullopt);
+             std::move(result), explain::Cause::sequence);
       }) {
   core_.book().set_unix_offset(unix_minus(clock));
   directory_.close(still_loading().message);
@@ -312,7 +312,7 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
             .call = std::move(call),
             .handler = std::move(on_answer),
             .deadline = TimePoint::max()},
-           std::unexpected(level.error()), std::nullopt);
+           std::unexpected(level.error()), explain::Cause::queue_policy);
       return ticket;
     }
     AnswerHandler counted = [rules, level = *level, then = std::move(on_answer)](InferAnswer answer) mutable {
@@ -345,8 +345,10 @@ void Controller::go_on(std::uint64_t ticket, std::unique_ptr<InferCall> call, An
   enter({ticket, 0, std::move(call), std::move(on_answer)}, at);
 }
 
-// A call that waited for plans of its size.
-void Controller::goes(Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
+// A call that waited for plans of its size, or for those before it; or that may not wait: `refused` says by
+// what.
+void Controller::goes(Sizes::Waiting waiting, Result<> result, explain::Cause refused,
+                      std::optional<Duration> would_take) {
   const TimePoint at = clock_.now();
   if (result) return enter({waiting.ticket, 0, std::move(waiting.call), std::move(waiting.handler)}, at);
   const ErrorCode code = result.error().code;
@@ -362,7 +364,7 @@ void Controller::goes(Sizes::Waiting waiting, Result<> result, std::optional<Dur
                       : outcome == Outcome::invalid    ? Cause::bad_data
                       : code == ErrorCode::not_found   ? Cause::no_model
                       : code == ErrorCode::unavailable ? Cause::not_serving
-                                                       : Cause::size;
+                                                       : refused;
   // Its size is being made: then the same call waits for nothing.
   std::optional<Duration> retry_after;
   if (would_take && waiting.deadline != TimePoint::max())

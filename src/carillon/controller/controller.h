@@ -168,7 +168,8 @@ class Controller final : public Service {
   bool serving() const;
   void go_on(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint at);
   void enter(Submission submission, TimePoint at);
-  void goes(Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take);
+  void goes(Sizes::Waiting waiting, Result<> result, explain::Cause refused,
+            std::optional<Duration> would_take = {});
   void run();
   void gather(std::size_t calls, Work& work);
   void handle(Work& work);

@@ -13,7 +13,10 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/controller/journal.h"
 #include "carillon/controller/testing/fakes.h"
+#include "carillon/repository/queue_policies.h"
+#include "carillon/repository/sequence_batching.h"
 
 namespace carillon::controller {
 namespace {
@@ -230,6 +233,40 @@ TEST(Controller, AnUnreadyModelIsShownWithItsReason) {
   EXPECT_EQ(controller->models().size(), 2U);
   EXPECT_FALSE(controller->find("bad", "").value()->ready);
   EXPECT_EQ(controller->find("bad", "").value()->reason, "no such operator");
+}
+
+TEST(Controller, TheJournalTellsWhoseRuleRefusedACall) {
+  const SteadyClock clock;
+  const auto journal = std::make_shared<Journal>(10, 0s);
+  const TinyModel model;
+  const auto refused = [&](bool sequences, std::optional<SequenceMark> mark) {
+    Controller controller(std::make_unique<EagerScheduler>(),
+                          {.core = {.journal = journal}, .sequences = {.most = 0}}, clock);
+    controller.add_worker(std::make_unique<testing::HeldWorker>(), "held");
+    ModelView view = tiny_view();
+    if (sequences) {
+      view.config.sequence = std::make_shared<repository::SequenceBatching>(
+          repository::SequenceBatching{.inputs = view.config.inputs, .outputs = view.config.outputs});
+    } else {
+      view.config.queue =
+          std::make_shared<repository::QueuePolicies>(repository::QueuePolicies{.others = {.most_open = 1}});
+    }
+    controller.add_model(std::move(view), model, testing::served(0).info);
+    controller.start();
+    std::vector<InferAnswer> answers;
+    for (int i = 0; i < 2 && answers.empty(); ++i) {
+      auto call = tiny_call(clock, 1);
+      call->sequence = mark;
+      controller.submit(std::move(call), [&](InferAnswer answer) { answers.push_back(std::move(answer)); });
+    }
+    EXPECT_EQ(answers.size(), 1U);
+    const auto told = journal->find(answers.at(0).number, clock.now(), [](const auto&) { return true; });
+    controller.stop();
+    return told ? told->request.cause : explain::Cause::none;
+  };
+  EXPECT_EQ(refused(false, std::nullopt), explain::Cause::queue_policy);
+  EXPECT_EQ(refused(true, SequenceMark{.number = 1, .start = true}), explain::Cause::sequence);
+  EXPECT_EQ(refused(true, SequenceMark{.number = 1}), explain::Cause::bad_data) << "its client's fault";
 }
 
 // A scheduler whose decisions take until somebody lets it go on.

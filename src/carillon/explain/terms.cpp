@@ -45,6 +45,10 @@ std::string_view name_of(Cause cause) {
       return "too_near";
     case Cause::size:
       return "size";
+    case Cause::queue_policy:
+      return "queue_policy";
+    case Cause::sequence:
+      return "sequence";
     case Cause::not_serving:
       return "not_serving";
     case Cause::full:

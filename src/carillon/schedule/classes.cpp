@@ -83,8 +83,7 @@ bool Classed::heed(const Action& action, TimePoint now) {
     return true;
   };
   if (const auto* infer = std::get_if<Infer>(&action)) {
-    if (handed_.size() > 0) note_handed_run(*infer);
-    if (!follows_) return true;
+    if (!follows_ && !handed_in(*infer)) return true;
     if (held_back(infer->device)) return false;
     if (in_vain(*infer)) {
       refused(infer->id, ActionStatus::not_loaded, now);
@@ -101,11 +100,7 @@ bool Classed::heed(const Action& action, TimePoint now) {
     }
     follow(action);
   } else if (const auto* refusal = std::get_if<Refuse>(&action)) {
-    if (handed_.size() == 0) return true;
-    if (const ModelId* found = handed_.find(refusal->request)) {
-      unhanded_.push_back(*found);
-      unhand(models_[found->index()]);
-    }
+    take_back(refusal->request);
   } else if (held_ > 0) {
     ActionId ends{};
     DeviceId on{};
@@ -183,11 +178,7 @@ void Classed::on(const RequestCancelled& event, TimePoint now, Actions& out) {
     unqueue(index);
     return forget(index);
   }
-  if (handed_.size() > 0)
-    if (const ModelId* found = handed_.find(event.request)) {
-      unhanded_.push_back(*found);
-      unhand(models_[found->index()]);
-    }
+  take_back(event.request);
   if (held_ > 0)
     return_held(event.model, now, [&](const Infer* infer) {
       return infer != nullptr && std::ranges::find(infer->requests, event.request) != infer->requests.end();
@@ -196,13 +187,6 @@ void Classed::on(const RequestCancelled& event, TimePoint now, Actions& out) {
 }
 
 void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
-  // One that was handed over has its answer; where nobody has heard that its model was loaded, the next
-  // follows it.
-  if (handed_runs_.size() > 0 && event.status == ActionStatus::success)
-    if (const ModelId* found = handed_runs_.find(event.id)) {
-      unhanded_.push_back(*found);
-      unhand(models_[found->index()]);
-    }
   const auto index = flights_by_id_.erase(event.id);
   if (!index) {
     if (!owns(event.id)) ask(event, now, out);  // else it comes twice
@@ -238,6 +222,8 @@ void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
       update_urgent(flight.device);
       if (flight.uses_copy && --copy(flight.device, flight.model).policys == 0)
         untended_.emplace_back(flight.device, flight.model);
+      // The report of its LOAD may be lost, and then the model comes to be nowhere again with its device.
+      if (success && flight.handed) take_back(*flight.handed);
       if (options_.tells_share)
         if (const double share = d.busy.at(now); share > 0)
           told.duration = from_ns(static_cast<double>(event.duration.count()) / (1 - share));
@@ -620,18 +606,23 @@ void Classed::hand_over(ModelId model, TimePoint now, Actions& out) {
   ask(RequestArrived{request}, now, out);
 }
 
-// What was handed over has ended, or is a request as any, since the model is somewhere.
+// The model is somewhere: what was handed over is a request as any.
 void Classed::unhand(Model& m) {
   if (m.handed) handed_.erase(*std::exchange(m.handed, std::nullopt));
-  if (m.handed_run) handed_runs_.erase(*std::exchange(m.handed_run, std::nullopt));
 }
 
-void Classed::note_handed_run(const Infer& infer) {
-  Model& m = models_[infer.model.index()];
-  if (!m.handed || std::ranges::find(infer.requests, *m.handed) == infer.requests.end()) return;
-  if (m.handed_run) handed_runs_.erase(*m.handed_run);
-  m.handed_run = infer.id;
-  handed_runs_.insert(infer.id, infer.model);
+std::optional<RequestId> Classed::handed_in(const Infer& infer) const {
+  const auto& handed = models_[infer.model.index()].handed;
+  return handed && std::ranges::find(infer.requests, *handed) != infer.requests.end() ? handed : std::nullopt;
+}
+
+// What was handed over has come to its outcome: the next of its model may be, where it was.
+void Classed::take_back(RequestId request) {
+  if (handed_.size() == 0) return;
+  const auto model = handed_.erase(request);
+  if (!model) return;
+  models_[model->index()].handed.reset();
+  unhanded_.push_back(*model);
 }
 
 void Classed::update_room(DeviceId id) {
@@ -674,6 +665,7 @@ Classed::Flight& Classed::take_flight(ActionId id, ActionKind kind, DeviceId dev
   flight.cls = Class::normal;
   flight.version = models_[model.index()].version;
   flight.requests.clear();
+  flight.handed.reset();
   flight.uses_copy = kind == ActionKind::infer && models_[model.index()].info->pages > 0;
   return flight;
 }
@@ -1016,7 +1008,8 @@ void Classed::return_held(ModelId model, TimePoint now, Which&& which) {
 // The policy's action is on its way.
 void Classed::follow(const Action& action) {
   if (const auto* infer = std::get_if<Infer>(&action)) {
-    const Flight& flight = take_flight(infer->id, ActionKind::infer, infer->device, infer->model);
+    Flight& flight = take_flight(infer->id, ActionKind::infer, infer->device, infer->model);
+    flight.handed = handed_in(*infer);
     ++devices_[infer->device.index()].normal;
     if (flight.uses_copy) ++copy(infer->device, infer->model).policys;
     update_urgent(infer->device);

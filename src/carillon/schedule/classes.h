@@ -131,9 +131,7 @@ class Classed final : public Scheduler {
     MeasuredTimes urgent_times, patient_times;
     EdfQueue cold, patient;
     Duration turn{0};                 // device time that its best-effort runs had, and a start
-    // Best effort: the policy has it, so that the model comes to be loaded; and the last INFER of it.
-    std::optional<RequestId> handed;
-    std::optional<ActionId> handed_run;
+    std::optional<RequestId> handed;  // best effort: the policy has it, so that the model comes to be loaded
   };
   // What is under way: own actions, and those of the policy that are followed.
   struct Flight {
@@ -145,6 +143,7 @@ class Classed final : public Scheduler {
     std::size_t batch = 0;  // its index
     std::uint32_t version = 0;
     std::vector<RequestId> requests;  // of own INFERs
+    std::optional<RequestId> handed;  // of the policy's: see Model::handed
     Duration expected{0}, takes{0};   // EXEC; real-time: with its overrun
     TimePoint sent;
     TimePoint end;  // expected
@@ -191,7 +190,8 @@ class Classed final : public Scheduler {
   void offer(ModelId model);
   void hand_over(ModelId model, TimePoint now, Actions& out);
   void unhand(Model& model);
-  void note_handed_run(const Infer& infer);
+  std::optional<RequestId> handed_in(const Infer& infer) const;
+  void take_back(RequestId request);
   Duration patient_time(ModelId model, std::size_t batch = 0) const {
     return models_[model.index()].patient_times.of(*models_[model.index()].info, batch);
   }
@@ -257,7 +257,6 @@ class Classed final : public Scheduler {
   Slab<Kept> kept_;
   IdMap<RequestId, std::uint32_t> kept_by_id_;
   IdMap<RequestId, ModelId> handed_;
-  IdMap<ActionId, ModelId> handed_runs_;
   Slab<Flight> flights_;
   IdMap<ActionId, std::uint32_t> flights_by_id_;
   Book book_{3, 10};  // what a device whose clock is off refuses at once must end some time

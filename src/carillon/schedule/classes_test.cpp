@@ -621,19 +621,25 @@ TEST(Classed, OfBestEffortOneAtATimeIsThePolicys) {
   EXPECT_EQ(d.one<Infer>().cls, Class::best_effort) << "the others need it no more";
 }
 
-TEST(Classed, AfterOneThatWasAnsweredTheNextIsThePolicysAlthoughNobodyHeardOfALoad) {
+// Else those behind it would wait for ever where the LOAD's report is lost and its device given up for that.
+TEST(Classed, TheNextIsThePolicysWhereTheFirstIsAnsweredBeforeItsLoadIsReported) {
   Driven d({model(0, Class::normal, 4)});
-  d.script.says = {Load{{1}, {0}, {0}, {at(0ms), never}, 5ms}, Infer{{2}, {0}, {0}, {{0}}, {at(0ms), never}, 4ms}};
+  d.script.says = {Load{{0}, {0}, {0}, {at(0ms), never}, 5ms}};
   const RequestId first = d.ask(Class::best_effort);
-  ASSERT_TRUE(d.last_heard<RequestArrived>());
   const RequestId second = d.ask(Class::best_effort);
-  EXPECT_EQ(d.last_heard<RequestArrived>()->request.id, first);
+  d.script.says = {Infer{{1}, {0}, {0}, {first}, {at(5ms), never}, 4ms}};
+  d.ask(Class::normal);
+  EXPECT_EQ(d.one<Infer>().id, ActionId{1});
   d.now = at(9ms);
-  d.done({2});  // the LOAD's report is lost
-  bool heard = false;
-  for (const Event& event : d.script.heard)
-    if (const auto* arrived = std::get_if<RequestArrived>(&event)) heard = heard || arrived->request.id == second;
-  EXPECT_TRUE(heard);
+  const std::size_t heard = d.script.heard.size();
+  d.done({1}, ActionStatus::failed);
+  EXPECT_EQ(d.script.heard.size(), heard + 1) << "it is the policy's to try again";
+  d.script.says = {Infer{{2}, {0}, {0}, {first}, {at(9ms), never}, 4ms}};
+  d.ask(Class::normal);
+  d.now = at(13ms);
+  d.done({2});
+  ASSERT_TRUE(d.last_heard<RequestArrived>());
+  EXPECT_EQ(d.last_heard<RequestArrived>()->request.id, second);
 }
 
 TEST(Classed, AnUnloadWaitsForWhatIsUnderWay) {

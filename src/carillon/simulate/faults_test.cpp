@@ -177,6 +177,18 @@ void hold_promises(const std::string& scheduler, std::uint64_t first, std::uint6
   EXPECT_GE(checks, 100 * runs);
 }
 
+// Cases of other seeds in which a promise was broken once.
+TEST(FaultsFound, PromisesHoldWhereTheyWereBrokenOnce) {
+  const struct {
+    const char* scheduler;
+    std::uint64_t seed;
+    bool classes;
+  } found[] = {
+      {"clockwork", 2870, true},  // a best-effort request answered, and its LOAD's report lost with the device
+  };
+  for (const auto& [scheduler, seed, classes] : found) hold_promises(scheduler, seed, seed, classes);
+}
+
 TEST_P(Faulty, PromisesHoldWhateverHappens) {
   const auto& [scheduler, block] = GetParam();
   const auto [first, last] = carillon::testing::seeds_from("CARILLON_FAULT_SEEDS", {0, 999});
@@ -187,11 +199,6 @@ TEST_P(Faulty, PromisesHoldBesideOtherClasses) {
   const auto& [scheduler, block] = GetParam();
   const auto [first, last] = carillon::testing::seeds_from("CARILLON_FAULT_SEEDS", {0, 199});
   hold_promises(scheduler, first + block, last, true);
-}
-
-// A LOAD's report is lost, its device is given up, and who waits for the model must be told of it.
-TEST(FaultySeeds, WhoWaitsForAModelWhoseLoadWasNeverReportedIsAnswered) {
-  EXPECT_EQ(verdict(testing::class_case(2870), "clockwork").problems, "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Faulty,

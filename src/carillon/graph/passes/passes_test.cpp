@@ -487,6 +487,30 @@ TEST(Quantised, ActivationsBecomeOneTable) {
   EXPECT_THAT(operators(optimised(m)), ElementsAre("QuantizeLinear", "ByteLookup", "DequantizeLinear"));
 }
 
+// A file may say any scale: 0/0 is the smallest byte, as where it is run.
+TEST(Quantised, WhatIsNoNumberIsTheSmallestByte) {
+  Onnx m = image();
+  const auto scale = [&](const std::string& name, float value, std::int8_t zero) {
+    m.f32(name + ".s", {}, {value});
+    m.tensor(name + ".z", {}, DataType::i8)->set_raw_data(&zero, 1);
+  };
+  scale("in", 0.02F, 3);
+  scale("out", 0, 0);
+  m.node("Neg", {"x"}, {"minus"});
+  rounded(m, "x", "a", "in");
+  rounded(m, "minus", "b", "in");
+  m.node("Concat", {"a", "b"}, {"both"}).set("axis", 1);
+  rounded(m, "both", "y", "out");
+  m.output("y");
+  const Graph g = optimised(m);
+  const auto lookup = std::ranges::find(g.nodes, "ByteLookup", &Node::op);
+  ASSERT_NE(lookup, g.nodes.end());
+  const auto table = g.value(lookup->inputs[1]).constant->as<std::int8_t>();
+  EXPECT_EQ(table[3], -128) << "0/0";
+  EXPECT_EQ(table[4], 127);
+  EXPECT_EQ(table[2], -128);
+}
+
 TEST(Quantised, SumsMeansAndWhatMovesStayBytes) {
   Onnx m = image();
   bytes_scale(bytes_scale(bytes_scale(m, "in", 0.02F, 120), "two", 0.03F, 100), "out", 0.05F, 128);

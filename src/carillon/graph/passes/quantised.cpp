@@ -9,6 +9,7 @@
 #include "carillon/graph/passes/byte_scale.h"
 #include "carillon/graph/passes/editor.h"
 #include "carillon/graph/passes/passes.h"
+#include "carillon/graph/plain/quantised.h"
 
 namespace carillon::graph {
 namespace {
@@ -122,10 +123,10 @@ class QuantisedFuser {
       for (int b = 0; b < 256; ++b) {
         const int number = from.type == DataType::i8 ? static_cast<std::int8_t>(b) : b;
         const float value = static_cast<float>(number - from.zero) * from.scale / to.scale;
-        const float low = to.type == DataType::i8 ? -128 : 0;
-        const float rounded = std::nearbyint(value) + static_cast<float>(to.zero);
+        // Of scales that are zero, too, of which the file may have any: NaN, as where it is run.
         table->as<std::uint8_t>()[static_cast<std::size_t>(b)] =
-            static_cast<std::uint8_t>(static_cast<int>(std::clamp(rounded, low, low + 255)));
+            to.type == DataType::i8 ? static_cast<std::uint8_t>(plain::quantised<std::int8_t>(value, to.zero))
+                                    : plain::quantised<std::uint8_t>(value, to.zero);
       }
       made.inputs.push_back(
           editor_.add_value(old.name + ".table", type, folder_.store().intern(std::move(table))));
