@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t write_step = std::size_t{64} << 10;   // bytes given to the system at a time, about
 constexpr std::size_t read_idle = std::size_t{8} << 10;     // and asked of it, while no body arrives
 constexpr std::size_t read_bodies = std::size_t{64} << 10;  // and while one does
-constexpr std::size_t waiting_frames = 1000;                // beyond which nothing is read until some are sent
+constexpr std::size_t waiting_frames = 1000;                // beyond which nothing is read
 // All streams' together. It bounds nothing: what arrives is taken at once, and streams have windows.
 constexpr std::int32_t connection_window = std::int32_t{16} << 20;
 constexpr std::size_t linger_bytes = std::size_t{16} << 20;
@@ -245,7 +245,8 @@ void Http2Session::read() {
   if (reading_ || closed_ || lingering_) return;
   if (writing_ && nghttp2_session_get_outbound_queue_size(frames_.get()) > waiting_frames) return;
   reading_ = true;
-  const std::size_t size = at_stage_[static_cast<std::size_t>(Http2Stage::body)] > 0 ? read_bodies : read_idle;
+  const bool bodies = at_stage_[static_cast<std::size_t>(Http2Stage::body)] > 0;
+  const std::size_t size = bodies ? read_bodies : read_idle;
   if (in_.size() != size) std::vector<char>(size).swap(in_);
   stream_->async_read_some(
       boost::asio::buffer(in_),
@@ -282,6 +283,7 @@ void Http2Session::pump() {
     out_.append(text(data, static_cast<std::size_t>(size)));
   }
   if (out_.empty()) {
+    if (streams_.empty()) out_.shrink_to_fit();  // of many connections that wait it would be much
     const bool done =
         nghttp2_session_want_read(frames_.get()) == 0 && nghttp2_session_want_write(frames_.get()) == 0;
     if (done) linger();
@@ -289,8 +291,9 @@ void Http2Session::pump() {
   }
   writing_ = true;
   write_deadline_ = std::chrono::steady_clock::now() + loop_->shared->options.body_timeout;
-  boost::asio::async_write(*stream_, boost::asio::buffer(out_),
-                           [self = shared_from_this()](Error error, std::size_t) { self->on_written(error); });
+  boost::asio::async_write(
+      *stream_, boost::asio::buffer(out_),
+      [self = shared_from_this()](Error error, std::size_t) { self->on_written(error); });
 }
 
 void Http2Session::on_written(Error error) {
@@ -313,8 +316,8 @@ void Http2Session::leave() {
   }
   leaving_ = Leaving::yes;
   (void)nghttp2_submit_goaway(frames_.get(), NGHTTP2_FLAG_NONE,
-                              nghttp2_session_get_last_proc_stream_id(frames_.get()), NGHTTP2_NO_ERROR, nullptr,
-                              0);
+                              nghttp2_session_get_last_proc_stream_id(frames_.get()), NGHTTP2_NO_ERROR,
+                              nullptr, 0);
 }
 
 void Http2Session::begin_stop() {
@@ -342,7 +345,8 @@ void Http2Session::sweep(Time now, bool no_room) {
   const auto streams = streams_;
   for (const auto& [id, stream] : streams) {
     if (closed_ || lingering_) return;
-    if (stream->stage() != Http2Stage::closed && !stream->sweep(now, no_room)) terminate(NGHTTP2_ENHANCE_YOUR_CALM);
+    if (stream->stage() == Http2Stage::closed) continue;
+    if (!stream->sweep(now, no_room)) terminate(NGHTTP2_ENHANCE_YOUR_CALM);
   }
   if (loop_->shared->commons.draining && any_) leave();
   pump();

@@ -18,8 +18,8 @@
 
 namespace carillon::frontend {
 
-// A connection of HTTP/2 (RFC 9113), with the frames as nghttp2 reads and writes them: its streams are requests
-// as any others. Everything happens on the loop's thread.
+// A connection of HTTP/2 (RFC 9113), with the frames as nghttp2 reads and writes them: its streams are
+// requests as any others. Everything happens on the loop's thread.
 //
 // What a client may make large or many is bounded: streams at a time, a header's bytes, bytes of bodies (all
 // that its windows let it send has room already), streams that end early, frames that ask for nothing, and

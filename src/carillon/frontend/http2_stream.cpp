@@ -79,6 +79,8 @@ Http2Stream::Http2Stream(std::shared_ptr<HttpLoop> loop, Http2Link& link, std::i
   set_deadline(loop_->shared->options.header_timeout);
 }
 
+Http2Stream::~Http2Stream() = default;
+
 void Http2Stream::go(Http2Stage to) {
   const Http2Stage from = std::exchange(stage_, to);
   if (link_ != nullptr) link_->moved(from, to);
@@ -217,7 +219,8 @@ void Http2Stream::on_data(std::string_view bytes) {
     try {
       request_.body.resize(received_ + bytes.size());
     } catch (const std::bad_alloc&) {
-      return answer(full_reply("no memory for more than " + std::to_string(received_) + " bytes of this body"));
+      return answer(
+          full_reply("no memory for more than " + std::to_string(received_) + " bytes of this body"));
     }
   } else if (bytes.size() > request_.body.size() - received_) {
     return reset(NGHTTP2_PROTOCOL_ERROR);
@@ -259,7 +262,8 @@ void Http2Stream::send(std::optional<Coding> packed) {
   for (const auto& [name, value] : fields) named.push_back(field(name, value));
   const nghttp2_data_provider body{.source = {.ptr = this}, .read_callback = read_answer};
   go(Http2Stage::sending);
-  (void)nghttp2_submit_response(link_->frames(), id_, named.data(), named.size(), left_ > 0 ? &body : nullptr);
+  (void)nghttp2_submit_response(link_->frames(), id_, named.data(), named.size(),
+                                left_ > 0 ? &body : nullptr);
   link_->pump();
 }
 

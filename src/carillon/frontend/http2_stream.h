@@ -27,14 +27,15 @@ class Http2Link {
   virtual void pump() = 0;  // there is something to send
 };
 
-// One stream: a request and its answer. On its connection's thread. Its connection calls it with what arrives,
-// and takes its answer's bytes as the client's windows let it.
+// One stream: a request and its answer. On its connection's thread. Its connection calls it with what
+// arrives, and takes its answer's bytes as the client's windows let it.
 class Http2Stream final : public HttpExchange, public std::enable_shared_from_this<Http2Stream> {
  public:
   using Time = HttpConnection::Time;
 
   // `link` is there until the stream is closed.
   Http2Stream(std::shared_ptr<HttpLoop> loop, Http2Link& link, std::int32_t id, std::string_view peer);
+  ~Http2Stream() override;
 
   Http2Stage stage() const { return stage_; }
 

@@ -56,6 +56,7 @@ class Http2Client {
 
   explicit Http2Client(std::uint16_t port) : socket_(context_) {
     socket_.connect({asio::ip::address_v4::loopback(), port});
+    socket_.set_option(asio::ip::tcp::no_delay(true));  // frames are written one by one
     nghttp2_session_callbacks* callbacks = nullptr;
     nghttp2_session_callbacks_new(&callbacks);
     nghttp2_session_callbacks_set_on_header_callback(
@@ -71,8 +72,8 @@ class Http2Client {
           return 0;
         });
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(
-        callbacks, [](nghttp2_session*, std::uint8_t, std::int32_t id, const std::uint8_t* data, std::size_t n,
-                      void* self) {
+        callbacks, [](nghttp2_session*, std::uint8_t, std::int32_t id, const std::uint8_t* data,
+                      std::size_t n, void* self) {
           static_cast<Http2Client*>(self)->answers_[id].body.append(data, data + n);
           return 0;
         });
@@ -221,8 +222,8 @@ TEST_F(Http2Test, BothVersionsAnswerAlike) {
   start();
   const std::string json_text = pair_request();
   const std::string binary = R"({"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"parameters":)"
-                             R"({"binary_data_size":12}},{"name":"n","datatype":"INT32","shape":[1,2],"data":)"
-                             R"([1,2]}],"outputs":[{"name":"y","parameters":{"binary_data":true}}]})";
+                             R"({"binary_data_size":12}},{"name":"n","datatype":"INT32","shape":[1,2],)"
+                             R"("data":[1,2]}],"outputs":[{"name":"y","parameters":{"binary_data":true}}]})";
   const std::string length = std::to_string(binary.size());
   struct Row {
     std::string method, target, body;
@@ -291,7 +292,8 @@ TEST_F(Http2Test, ManyStreamsAtATime) {
   service.hold(true);
   Http2Client c(server->port());
   std::vector<std::int32_t> ids;
-  for (int i = 0; i < 100; ++i) ids.push_back(c.begin("POST", pair_infer, pair_request(std::to_string(i)), {}));
+  for (int i = 0; i < 100; ++i)
+    ids.push_back(c.begin("POST", pair_infer, pair_request(std::to_string(i)), {}));
   c.flush();
   service.wait_for_held(100);
   EXPECT_EQ(server->connections(), 1U);
@@ -470,7 +472,8 @@ TEST_F(Http2Test, AnswersThatNobodyTakesAreDropped) {
   auto raw = client();
   const std::string no_window("\0\x04\0\0\0\0", 6);
   // GET http: / with ":path" written out as "/v2".
-  raw.send(preface + frame(4, 0, 0, no_window) + frame(1, 5, 1, std::string("\x82\x86\x04\x03/v2\x41\x01t", 10)));
+  raw.send(preface + frame(4, 0, 0, no_window) +
+           frame(1, 5, 1, std::string("\x82\x86\x04\x03/v2\x41\x01t", 10)));
   // Its reset, with CANCEL.
   EXPECT_THAT(raw.receive_all(), HasSubstr(std::string("\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08", 13)));
   expect_alive();

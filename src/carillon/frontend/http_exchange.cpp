@@ -63,7 +63,6 @@ void HttpExchange::begin() {
   // Before looking whether the server is draining: a drain waits for what is counted.
   count_open(true);
   head_only_ = false;
-  request_ = {};
   content_encoding_.clear();
   accept_encoding_.clear();
   trace_ = {};

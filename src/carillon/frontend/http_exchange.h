@@ -95,9 +95,9 @@ class HttpExchange {
   bool pack_elsewhere(Coding coding);
 
   Stage stage_ = Stage::none;
-  bool counted_ = false;         // in HttpShared::open
-  std::uint64_t exchange_ = 0;   // a reply to an earlier request than this one is too late
-  bool cancelled_ = false;
+  bool counted_ = false;        // in HttpShared::open
+  std::uint64_t exchange_ = 0;  // a reply to an earlier request than this one is too late
+  bool cancelled_ = false;      // its client has gone
   std::move_only_function<void()> cancel_;
   std::string content_encoding_;
   std::string accept_encoding_;

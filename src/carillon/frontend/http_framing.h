@@ -28,8 +28,8 @@ struct FramingError {
 // coding that is understood: content is packed with Content-Encoding.
 std::optional<FramingError> check_framing(const HttpFraming& framing);
 
-// Whether a connection's first bytes are those of HTTP/2 (RFC 9113, section 3.4: no request of HTTP/1.1 begins
-// like that); part: as far as they go.
+// Whether a connection's first bytes are those of HTTP/2 (RFC 9113, section 3.4: no request of HTTP/1.1
+// begins like that); part: as far as they go.
 enum class Http2Opening { none, part, whole };
 Http2Opening http2_opening(std::string_view bytes);
 

@@ -74,7 +74,7 @@ HttpFields fields_of(const http::request_header<>& header) {
   return fields;
 }
 
-std::string peer_of(const asio::ip::tcp::socket& socket) {
+std::string http_peer(const asio::ip::tcp::socket& socket) {
   boost::system::error_code error;
   const auto peer = socket.remote_endpoint(error);
   if (error) return {};
@@ -94,7 +94,7 @@ std::shared_ptr<HttpConnection> HttpSession::on(Descriptor connection, std::shar
                       connection.number(), error);
   if (error) return nullptr;
   (void)connection.release();
-  std::string peer = loop->shared->commons.access_log ? peer_of(socket) : std::string();
+  std::string peer = loop->shared->commons.access_log ? http_peer(socket) : std::string();
   return std::make_shared<HttpSession>(std::move(socket), std::move(loop), std::move(peer));
 }
 
@@ -337,9 +337,9 @@ void HttpSession::on_waiting() {
 void HttpSession::watch() {
   if (watching_ || gone_ || buffer_.size() >= pipelined_most) return;
   watching_ = true;
-  stream_->async_read_some(buffer_.prepare(4096), [self = shared_from_this()](Error error, std::size_t bytes) {
-    self->on_watched(error, bytes);
-  });
+  stream_->async_read_some(
+      buffer_.prepare(4096),
+      [self = shared_from_this()](Error error, std::size_t bytes) { self->on_watched(error, bytes); });
 }
 
 void HttpSession::on_watched(Error error, std::size_t bytes) {

@@ -16,15 +16,15 @@
 
 namespace carillon::frontend {
 
-// One connection of HTTP/1.1: reads a request, hands it over, writes its answer, and again. Everything happens on the
-// loop's thread, but for what is heavy.
+// One connection of HTTP/1.1: reads a request, hands it over, writes its answer, and again. Everything
+// happens on the loop's thread, but for what is heavy.
 //
 // While a request is open a read stays posted: it notices a client that goes, and keeps what a pipelining
 // client sends ahead. That same read serves as the wait for the next request. Over TLS it is all the same,
 // after a handshake that has as long as a header.
 //
-// A connection that turns out to speak HTTP/2 (by ALPN over TLS, by its first bytes otherwise) is handed to an
-// Http2Session, in this one's place.
+// A connection that turns out to speak HTTP/2 (by ALPN over TLS, by its first bytes otherwise) is handed to
+// an Http2Session, in this one's place.
 class HttpSession final : public HttpConnection,
                           public HttpExchange,
                           public std::enable_shared_from_this<HttpSession> {
