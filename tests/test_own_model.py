@@ -72,7 +72,8 @@ def test_what_cannot_be_served_ends_it_and_says_why(program, tmp_path):
             (["--model", tmp_path / "good.onnx", "--models", tmp_path], "--models"),
             (["--model", tmp_path / "good.onnx", "--model-control-mode", "poll"], "these want a repository"),
             ([], "--models, or --model, is required"),
-            (["--model", tmp_path / "torn.onnx"], "model 'torn' cannot be served: ")):
+            (["--model", tmp_path / "torn.onnx"], "model 'torn' cannot be served: "),
+            (["--model", tmp_path / "good.onnx", "--model", tmp_path / "torn.onnx"], "model 'torn' cannot be served: ")):
         assert said in refused(program, *options), options
 
 

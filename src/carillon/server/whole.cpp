@@ -69,7 +69,7 @@ Result<> WholeServer::start() {
   // Whoever names a file wants that one: there is nothing else to go on with.
   if (!options.reading.files.empty())
     for (const controller::ModelView& view : controller.models())
-      if (!view.ready && loaded->not_ready > 0)
+      if (loaded->stamps.failed.contains(view.name))
         return invalid("model '" + view.name + "' cannot be served: " + view.reason);
   for (std::size_t i = 0; i < workers.size(); ++i)
     controller.add_worker(std::move(workers[i]), devices_.devices[i].description);
