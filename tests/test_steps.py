@@ -83,3 +83,22 @@ def test_the_names_that_are_checked_are_those_of_the_catalogue():
     from carillon_samples.catalogue import GROUPS, SAMPLES
     listed = quickstart("--models", "nobody").stderr.split("there are: ")[1].strip().split(", ")
     assert set(listed) == {*SAMPLES, *GROUPS}
+
+
+def test_own_files_are_checked_before_anything_is_installed(tmp_path):
+    for name in ("one/m.onnx", "two/m.onnx", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+
+    def asked(*arguments: str) -> str:
+        done = subprocess.run([str(ROOT / "quickstart"), *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "[1]" not in done.stderr, done.stderr
+        return done.stderr
+
+    assert "--model none.onnx: there is no such file" in asked("--model", "none.onnx")
+    assert "--model one: this is a folder; a model repository is served with" in asked("--model", "one")
+    assert "--model notes.txt: neither an ONNX file" in asked("--model=notes.txt")
+    assert "is called m, too; give one another name: NAME=" in asked("--model", "one/m.onnx", "--model", "two/m.onnx")
+    assert "is called a, too" in asked("--model", "a=one/m.onnx", "--model", "a=two/m.onnx")
+    # What is good is not complained of before the next thing.
+    assert "--seconds must be" in asked("--model", "one/m.onnx", "--model", "b=two/m.onnx", "--seconds", "none")

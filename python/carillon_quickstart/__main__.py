@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 from tritonclient.utils import InferenceServerException
@@ -16,12 +19,14 @@ from carillon_samples.catalogue import Sample, choose
 from carillon_samples.repository import model_file
 
 from .load import Client, OpenLoop, Question, Tally, typical_time
+from .own import curl, metadata_of
 from .server import Server, ServerFailed, progress
 
 LOAD = 0.35  # share of the time that the requests of all models would keep a server busy that runs one at a time
 MOST = 0.8  # share of the requests that must be on time
 RATE_LIMIT = 40.0  # requests a second to one model, so that the client in Python is not what is measured
 READY_LIMIT = 180.0
+DASHBOARD = Path("packaging/grafana/carillon.json")
 
 
 class Disappointed(RuntimeError):
@@ -117,6 +122,29 @@ def exercise(server: Server, samples: list[Sample], root: Path, seconds: float,
     return loop.tallies
 
 
+def show_where(server: Server) -> None:
+    """What there is to look at."""
+    if server.admin:
+        print(f"A page to look at: http://{server.admin}/", flush=True)
+    print(f"Metrics: http://{server.metrics}/metrics    Server's log: {server.log}")
+    print(f"A Grafana dashboard over them, to import: {DASHBOARD}", flush=True)
+
+
+def ask_own_models(server: Server, folder: Path) -> None:
+    """A line for each model that was brought, and what it prints."""
+    with urllib.request.urlopen(urllib.request.Request(f"http://{server.http}/v2/repository/index", method="POST"),
+                                timeout=10) as answer:
+        names = [model["name"] for model in json.load(answer)]
+    for name in names:
+        command = curl(server.http, metadata_of(server.http, name), folder)
+        if command is None:
+            print(f"{name} takes FP16 or BF16, which JSON has not: ask it with tritonclient, or\n\n"
+                  f"{server.command[0]} load http://{server.http} --model {shlex.quote(name)} --deadline 1000\n")
+            continue
+        output = try_by_hand(command)
+        print(f"{name}, asked by hand:\n\n{command}\n\nwhich prints: {output}\n")
+
+
 def serve_until_interrupted(server: Server) -> None:
     try:
         print("\nServing until Ctrl-C.", flush=True)
@@ -127,6 +155,36 @@ def serve_until_interrupted(server: Server) -> None:
         print(flush=True)
 
 
+def tell_own_story(options: argparse.Namespace) -> None:
+    served = [argument for model in options.model for argument in ("--model", model)]
+    with Server(options.program, served, options.log, options.server_options, say) as server:
+        try:
+            step("server: " + " ".join(server.command))
+            say(f"ready after {server.wait_ready([], READY_LIMIT):.1f} s")
+            step("a request to each model")
+            ask_own_models(server, options.log.parent)
+            end_story(server, options.once)
+        except (ServerFailed, Disappointed):
+            show_log_of(server)
+            raise
+
+
+def show_log_of(server: Server) -> None:
+    progress("")
+    print(f"The end of the server's log ({server.log}):", file=sys.stderr)
+    print("\n".join(f"    | {line}" for line in server.log_tail().splitlines()), file=sys.stderr)
+
+
+def end_story(server: Server, once: bool) -> None:
+    show_where(server)
+    if not once:
+        serve_until_interrupted(server)
+    step("stopping the server")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C changes nothing: the wait has a limit
+    server.stop()
+    say("it ended cleanly")
+
+
 def tell_story(options: argparse.Namespace) -> None:
     samples = options.samples
     root = options.repository
@@ -134,7 +192,7 @@ def tell_story(options: argparse.Namespace) -> None:
     if write_samples(["--out", str(root), "--models", ",".join(sample.name for sample in samples)]) != 0:
         raise Disappointed("the sample models could not be made")
 
-    with Server(options.program, root, options.log, options.server_options, say) as server:
+    with Server(options.program, ["--models", str(root)], options.log, options.server_options, say) as server:
         try:
             step("server: " + " ".join(server.command))
             say(f"ready after {server.wait_ready([sample.name for sample in samples], READY_LIMIT):.1f} s")
@@ -146,27 +204,19 @@ def tell_story(options: argparse.Namespace) -> None:
             command = by_hand(server, samples[0])
             output = try_by_hand(command)
             print(f"One request by hand:\n\n{command}\n\nwhich prints: {output}\n")
-            if server.admin:
-                print(f"A page to look at: http://{server.admin}/", flush=True)
-            print(f"Metrics: http://{server.metrics}/metrics    Server's log: {server.log}", flush=True)
-            if not options.once:
-                serve_until_interrupted(server)
-            step("stopping the server")
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C changes nothing: the wait has a limit
-            server.stop()
-            say("it ended cleanly")
+            end_story(server, options.once)
         except (ServerFailed, Disappointed):
-            progress("")
-            print(f"The end of the server's log ({server.log}):", file=sys.stderr)
-            print("\n".join(f"    | {line}" for line in server.log_tail().splitlines()), file=sys.stderr)
+            show_log_of(server)
             raise
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="carillon_quickstart", description=__doc__)
     parser.add_argument("--program", required=True, type=Path)
-    parser.add_argument("--repository", required=True, type=Path, help="folder for the sample models")
-    parser.add_argument("--models", required=True, help="names with commas between, 'tiny', 'dynamic' or 'all'")
+    parser.add_argument("--repository", type=Path, help="folder for the sample models")
+    served = parser.add_mutually_exclusive_group(required=True)
+    served.add_argument("--models", help="names with commas between, 'tiny', 'dynamic' or 'all'")
+    served.add_argument("--model", action="append", help="[NAME=]FILE in place of samples; may be given several times")
     parser.add_argument("--log", required=True, type=Path, help="file for the server's output")
     parser.add_argument("--once", action="store_true", help="stop after the requests")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long requests are sent")
@@ -175,13 +225,16 @@ def main() -> int:
     parser.add_argument("--first-step", type=int, default=1, help="number of the first step shown")
     parser.add_argument("server_options", nargs="*", help="more options for `carillon serve`")
     options = parser.parse_args()
-    try:
-        options.samples = choose(options.models)
-    except ValueError as error:
-        parser.error(str(error))
+    if options.models is not None:
+        if options.repository is None:
+            parser.error("--models needs --repository")
+        try:
+            options.samples = choose(options.models)
+        except ValueError as error:
+            parser.error(str(error))
     step.number = options.first_step - 1
     try:
-        tell_story(options)
+        tell_own_story(options) if options.model else tell_story(options)
     except (ServerFailed, Disappointed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

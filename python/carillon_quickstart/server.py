@@ -38,9 +38,12 @@ class ServerFailed(RuntimeError):
 
 
 class Server:
-    """One `carillon serve` on loopback. Use as a context manager; leaving it stops the server."""
+    """One `carillon serve` on loopback. Use as a context manager; leaving it stops the server.
 
-    def __init__(self, program: Path, models: Path, log: Path, options: list[str],
+    `served`: options that say which models, such as ["--models", DIR].
+    """
+
+    def __init__(self, program: Path, served: list[str], log: Path, options: list[str],
                  say: Callable[[str], None], ports: tuple[int, int, int, int] = (8000, 8001, 8002, 8003)):
         taken: set[int] = set()
         chosen = []
@@ -52,7 +55,7 @@ class Server:
         self.http, self.grpc, self.metrics, self.admin = chosen
         elsewhere = any(option.startswith("--admin-port") for option in options)
         self.log = log
-        self.command = [str(program), "serve", "--models", str(models), "--http", self.http,
+        self.command = [str(program), "serve", *served, "--http", self.http,
                         "--grpc", self.grpc, "--metrics", self.metrics,
                         *([] if elsewhere else ["--admin-port", self.admin]), *options]
         if elsewhere:

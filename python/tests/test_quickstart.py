@@ -120,7 +120,7 @@ def test_not_ready_in_time_is_told(tmp_path):
     program = tmp_path / "carillon"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    with Server(program, tmp_path, tmp_path / "log", [], lambda _: None) as server:
+    with Server(program, ["--models", str(tmp_path)], tmp_path / "log", [], lambda _: None) as server:
         with pytest.raises(ServerFailed, match="not ready after 0 s"):
             server.wait_ready(["m"], limit=0.3)
         process = server.process

@@ -31,6 +31,7 @@
 #include "carillon/engine/host/memory.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
+#include "carillon/repository/repository.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/server/planned.h"
@@ -41,6 +42,8 @@ namespace {
 
 struct Arguments {
   std::string models;
+  std::vector<std::string> model;
+  std::vector<repository::ModelFile> files;  // that `model` names
   bool follow_links = false;
   server::ModelControlMode control = server::ModelControlMode::none;
   double poll_s = 15;
@@ -340,7 +343,15 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
   return exit_success;
 }
 
-int run(const Arguments& arguments) {
+int run(Arguments& arguments) {
+  for (const std::string& text : arguments.model) {
+    auto file = repository::model_file(text);
+    if (!file) return complain(exit_usage, in_context("--model " + text, file.error()).error());
+    arguments.files.push_back(std::move(*file));
+  }
+  if (!arguments.files.empty())
+    if (auto distinct = repository::read_repository({}, {.files = arguments.files}); !distinct)
+      return complain(exit_usage, in_context("--model", distinct.error()).error());
   // Progress and logs go to standard error: standard output stays free for what is asked for.
   spdlog::set_default_logger(spdlog::stderr_color_mt("carillon"));
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
@@ -411,7 +422,7 @@ int run(const Arguments& arguments) {
   }
   auto whole = std::make_unique<server::WholeServer>(
       server::WholeOptions{.models = arguments.models,
-                           .reading = {.follow_links = arguments.follow_links},
+                           .reading = {.follow_links = arguments.follow_links, .files = arguments.files},
                            .control = arguments.control,
                            .poll = from_ms(arguments.poll_s * 1000),
                            .load = arguments.load,
@@ -461,8 +472,13 @@ void add_serve(CLI::App& program, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App& command = *program.add_subcommand(
       "serve", "Serves a model repository: frontends, controller and worker in one process");
-  command.add_option("--models", arguments->models, "Repository: DIR/<model>/<version>/model.onnx")
-      ->required();
+  command.add_option("--models", arguments->models, "Repository: DIR/<model>/<version>/model.onnx");
+  command
+      .add_option("--model", arguments->model,
+                  "In place of --models: [NAME=]FILE, a model that is one ONNX file, or OpenVINO's, without "
+                  "a repository or a config; may be given several times. Without NAME it is called as the "
+                  "file is. One that cannot be served ends the server")
+      ->excludes("--models");
   command.add_flag(
       "--follow-links", arguments->follow_links,
       "Follow symbolic links that lead out of the repository; without it models that have such are "
@@ -610,6 +626,7 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   command.footer(
       "Examples:\n"
+      "  carillon serve --model resnet50.onnx\n"
       "  carillon serve --models ./models\n"
       "  carillon serve --models ./models --http 127.0.0.1:9000 --grpc '' --metrics 127.0.0.1:9002\n"
       "  carillon serve --models ./models --tls-cert server.pem --tls-key server.key --keys keys.toml\n"
@@ -619,6 +636,12 @@ void add_serve(CLI::App& program, int& status) {
       "  carillon serve --models ./models --model-control-mode poll --repository-poll-secs 5\n"
       "  carillon serve --models ./models --model-control-mode explicit --load-model resnet50");
   command.callback([arguments, &status] {
+    if (arguments->models.empty() && arguments->model.empty())
+      throw CLI::RequiredError("--models, or --model,");
+    if (!arguments->model.empty() &&
+        (arguments->control != server::ModelControlMode::none || !arguments->plan.empty()))
+      throw CLI::ValidationError(
+          "--model", "it goes neither with --model-control-mode nor with --plan: these want a repository");
     if (!arguments->load.empty() && arguments->control != server::ModelControlMode::explicit_orders)
       throw CLI::ValidationError("--load-model", "it goes with --model-control-mode explicit alone");
     if (!arguments->plan.empty() && arguments->control != server::ModelControlMode::none)

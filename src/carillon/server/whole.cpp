@@ -66,6 +66,11 @@ Result<> WholeServer::start() {
   auto loaded = controller::load_models(options.models, targets, controller, loading);
   if (!loaded) return std::unexpected(loaded.error());
   for (const std::string& note : loaded->notes) options.warn(note);
+  // Whoever names a file wants that one: there is nothing else to go on with.
+  if (!options.reading.files.empty())
+    for (const controller::ModelView& view : controller.models())
+      if (loaded->stamps.failed.contains(view.name))
+        return invalid("model '" + view.name + "' cannot be served: " + view.reason);
   for (std::size_t i = 0; i < workers.size(); ++i)
     controller.add_worker(std::move(workers[i]), devices_.devices[i].description);
   if (options.control != ModelControlMode::none) {
