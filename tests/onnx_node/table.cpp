@@ -199,7 +199,8 @@ batch would change the answer. `max_batch_size` in its config makes it batch all
 
 Of onnxruntime's own operators (domain com.microsoft) those that its quantisers write are read as standard ones:
 QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearSoftmax, QLinearAveragePool,
-QLinearGlobalAveragePool, QLinearConcat, QGemm, and DynamicQuantizeLSTM, whose activations stay floats.
+QLinearGlobalAveragePool, QLinearConcat, QGemm, and DynamicQuantizeLSTM, whose activations stay floats where the
+processor has no AVX-512 with VNNI.
 
 ## Bad data
 

@@ -9,6 +9,9 @@
 
 #include <onnx/onnx_pb.h>
 
+#include "carillon/graph/onnx_tensor.h"
+#include "carillon/graph/recurrence.h"
+
 namespace carillon::graph {
 namespace {
 
@@ -188,8 +191,21 @@ class Expansion {
         add("LSTM", without_end({input(0), *w, *r, input(3), input(4), input(5), input(6), input(7)}),
             node_.output(0));
     for (int i = 1; i < node_.output_size(); ++i) made.add_output(node_.output(i));
-    copy_attributes(made, {});
+    copy_attributes(made, {input_weight_scales, state_weight_scales});
+    set_scales(made, input_weight_scales, input(8));
+    set_scales(made, state_weight_scales, input(10));
     return {};
+  }
+  // For engines that multiply bytes; left out where they are not in the file itself.
+  void set_scales(onnx::NodeProto& node, std::string_view name, const std::string& tensor) const {
+    const auto found = std::ranges::find(graph_.initializer(), tensor, &onnx::TensorProto::name);
+    if (found == graph_.initializer().end() || found->data_location() == onnx::TensorProto::EXTERNAL) return;
+    const auto values = TensorReader({}).read(*found);
+    if (!values || (*values)->type().type != DataType::f32) return;
+    auto& a = *node.add_attribute();
+    a.set_name(std::string(name));
+    a.set_type(onnx::AttributeProto::FLOATS);
+    for (const float value : (*values)->as<float>()) a.add_floats(value);
   }
   std::string floats(const std::string& name) {
     std::string made = between("Cast", {name});
@@ -220,6 +236,14 @@ bool is_contrib(const onnx::NodeProto& node) {
 }  // namespace
 
 Result<> expand_contrib(onnx::GraphProto& graph) {
+  // What expansions alone may say of an LSTM no file does.
+  for (const auto& node : graph.node()) {
+    if (node.op_type() != "LSTM") continue;
+    for (const auto& a : node.attribute())
+      if (a.name() == input_weight_scales || a.name() == state_weight_scales)
+        return invalid("node '" + node.name().substr(0, 100) + "' (LSTM): attribute '" + a.name() +
+                       "' is not one that the operator has");
+  }
   if (std::ranges::none_of(graph.node(), is_contrib)) return {};
   google::protobuf::RepeatedPtrField<onnx::NodeProto> nodes;
   for (auto& node : *graph.mutable_node()) {

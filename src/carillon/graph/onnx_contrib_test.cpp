@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <onnx/onnx_pb.h>
 
+#include "carillon/graph/recurrence.h"
+
 namespace carillon::graph {
 namespace {
 
@@ -91,6 +93,8 @@ TEST(ExpandContrib, AnLstmGetsItsWeightsBack) {
       auto& tensor = *graph.add_initializer();
       tensor.set_name(name);
       for (int d = 0; d < rank; ++d) tensor.add_dims(1);
+      tensor.set_data_type(onnx::TensorProto::FLOAT);
+      tensor.add_float_data(name[0] == 'w' ? 0.25F : 0.5F);
     }
     contrib(graph, "DynamicQuantizeLSTM", {"x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"})
         .add_output("h");
@@ -98,7 +102,24 @@ TEST(ExpandContrib, AnLstmGetsItsWeightsBack) {
     EXPECT_EQ(operators(graph).back(), "LSTM");
     EXPECT_EQ(graph.node(graph.node_size() - 1).output(1), "h");
     EXPECT_EQ(graph.node(graph.node_size() - 1).input_size(), 4);
+    ASSERT_EQ(graph.node(graph.node_size() - 1).attribute_size(), 2);
+    for (const auto& scales : graph.node(graph.node_size() - 1).attribute()) {
+      ASSERT_EQ(scales.floats_size(), 1) << scales.name();
+      EXPECT_EQ(scales.floats(0), scales.name() == input_weight_scales ? 0.25F : 0.5F) << scales.name();
+    }
     expect_whole(graph);
+  }
+}
+
+TEST(ExpandContrib, NoFileSaysWhatWeightsAreMultiplesOf) {
+  for (const auto name : {input_weight_scales, state_weight_scales}) {
+    onnx::GraphProto graph;
+    onnx::NodeProto& node = *graph.add_node();
+    node.set_op_type("LSTM");
+    node.add_attribute()->set_name(std::string(name));
+    const auto done = expand_contrib(graph);
+    ASSERT_FALSE(done);
+    EXPECT_THAT(done.error().message, HasSubstr("is not one that the operator has"));
   }
 }
 

@@ -126,7 +126,7 @@ class Importer {
   Result<OnnxGraph> run() {
     Scope scope{.proto = proto_};
     scopes_.push_back(&scope);
-    for (const auto step : {&Importer::initializers, &Importer::inputs, &Importer::nodes})
+    for (const auto step : {&Importer::contrib, &Importer::initializers, &Importer::inputs, &Importer::nodes})
       if (auto ok = (this->*step)(scope); !ok) return std::unexpected(ok.error());
     auto ordered = order(scope);
     if (!ordered) return std::unexpected(ordered.error());
@@ -171,6 +171,9 @@ class Importer {
     scope.ids.emplace(name, id);
     return id;
   }
+
+  // Before the initializers, of which it looks into some, give up their bytes.
+  Result<> contrib(Scope& scope) { return expand_contrib(scope.proto); }
 
   Result<> initializers(Scope& scope) {
     if (scope.proto.sparse_initializer_size() > 0)
@@ -228,7 +231,6 @@ class Importer {
   // is to see whole files alone.
   Result<> nodes(Scope& scope) {
     Result<> unsupported;
-    if (auto ok = expand_contrib(scope.proto); !ok) return ok;
     if (auto ok = ml::expand(scope.proto); !ok) return ok;
     int index = 0;
     for (auto& proto : *scope.proto.mutable_node()) {
@@ -431,6 +433,7 @@ class Importer {
 
   Result<Subgraph> import_subgraph(Scope& scope) {
     Subgraph out;
+    if (auto ok = contrib(scope); !ok) return std::unexpected(ok.error());
     if (auto ok = initializers(scope); !ok) return std::unexpected(ok.error());
     for (const auto& proto : scope.proto.input()) {
       auto id = make(scope, proto.name(), "an input");

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "carillon/graph/recurrence.h"
 #include "carillon/graph/testing.h"
 
 namespace carillon::graph {
@@ -106,6 +107,32 @@ TEST(ImportOnnx, RefusesWhatCannotVary) {
   twice.input("x", {"batch", "seq"}).node("Concat", {"x", "x"}, {"y"}).set("axis", 1).output("y");
   EXPECT_THAT(error_of(twice, {.lengths = {4, 8}}),
               HasSubstr("output 'y' has shape [1,8] at length 4 and [1,16] at length 8"));
+}
+
+// The weights become floats; that they are whole numbers times scales stays known.
+TEST(ImportOnnx, AnLstmOfBytesKeepsItsScales) {
+  Onnx m;
+  m.input("x", {"5", "1", "3"}).f32("ws", {1}, {0.25F}).f32("rs", {1}, {0.5F});
+  const std::string bytes(32, '\3');
+  m.tensor("w", {1, 3, 8}, DataType::i8)->set_raw_data(bytes.substr(0, 24));
+  m.tensor("r", {1, 2, 8}, DataType::i8)->set_raw_data(bytes.substr(0, 16));
+  for (const char* zero : {"wz", "rz"})
+    m.tensor(zero, {1}, DataType::i8)->set_raw_data(std::string(1, '\0'));
+  m.node("DynamicQuantizeLSTM", {"x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"}, {"y"})
+      .set("hidden_size", 2);
+  m.proto.mutable_graph()->mutable_node(0)->set_domain("com.microsoft");
+  auto& domain = *m.proto.add_opset_import();
+  domain.set_domain("com.microsoft");
+  domain.set_version(1);
+  const auto model = m.output("y").import({.batched = false});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const auto graph = (*model)->specialize(1);
+  ASSERT_TRUE(graph.has_value()) << graph.error().message;
+  const auto lstm = std::ranges::find(graph->nodes, "LSTM", &Node::op);
+  ASSERT_NE(lstm, graph->nodes.end());
+  EXPECT_THAT(lstm->reals(input_weight_scales), ElementsAre(0.25F));
+  EXPECT_THAT(lstm->reals(state_weight_scales), ElementsAre(0.5F));
+  EXPECT_EQ(graph->value(lstm->inputs[1]).constant->as<float>()[0], 0.75F);
 }
 
 TEST(ImportOnnx, SpecialisesAlike) {

@@ -103,8 +103,9 @@ constexpr auto table = std::to_array<Operator>({
     {"IsNaN", 9, now, 1, 1, 1, "", in::float_test},
     {"LRN", 1, now, 1, 1, 1, "alpha:f beta:f bias:f size:i", in::lrn},
     {"LSTM", 7, now, 3, 8, 3,
+     // The last two are of our making: see recurrence.h.
      "activation_alpha:F activation_beta:F activations:S clip:f direction:s hidden_size:i input_forget:i "
-     "layout:i",
+     "layout:i w_scales:F r_scales:F",
      in::recurrent},
     {"LayerNormalization", 17, now, 2, 3, 3, "axis:i epsilon:f stash_type:i", in::layer_normalization},
     {"LeakyRelu", 6, now, 1, 1, 1, "alpha:f", in::unary_float},

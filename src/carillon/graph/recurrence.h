@@ -62,6 +62,11 @@ struct Recurrence {
   Shape state_shape() const;
 };
 
+// Attributes of an LSTM that was DynamicQuantizeLSTM: W and R are whole numbers times these scales, of which
+// each has one, or one a direction, or one a row of each direction. What meets them may be rounded to bytes.
+inline constexpr std::string_view input_weight_scales = "w_scales";
+inline constexpr std::string_view state_weight_scales = "r_scales";
+
 bool is_recurrent(std::string_view op);
 
 // Reads the node, whose inputs have these types (absent ones: nullptr), and checks all of it: attributes,

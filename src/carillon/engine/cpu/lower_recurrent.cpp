@@ -2,6 +2,7 @@
 #include <array>
 #include <optional>
 
+#include "carillon/engine/cpu/lstm_step.h"
 #include "carillon/engine/cpu/plan_builder.h"
 #include "carillon/graph/recurrence.h"
 
@@ -49,7 +50,7 @@ bool all_are(const graph::Tensor& tensor, std::int64_t value) {
   return std::ranges::all_of(tensor.as<float>(), [=](float x) { return x == static_cast<float>(value); });
 }
 
-// Whether oneDNN has what the node asks for; the weights must be constants, to be packed.
+// Whether oneDNN, or our own LSTM, has what the node asks for; the weights must be constants, to be packed.
 bool suits(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
   if (s.clip < std::numeric_limits<float>::infinity() || s.input_forget) return false;
   if (s.cell == Cell::rnn ? !activation_of(s) : !s.usual_activations()) return false;
@@ -281,6 +282,63 @@ bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s
   return true;
 }
 
+// W or R in panels for `numbers`, or an empty tensor.
+SharedTensor lstm_panels(PlanBuilder& builder, const graph::Node& node, std::size_t operand,
+                         LstmStep::Numbers numbers) {
+  const SharedTensor& from = builder.constant(node.inputs[operand]);
+  if (numbers == LstmStep::Numbers::floats)
+    return builder.derive("panels", {from}, [&] { return LstmStep::pack(*from); });
+  const auto scales =
+      node.reals(operand == Recurrence::w ? graph::input_weight_scales : graph::state_weight_scales);
+  return builder.derive("panels of bytes", {from}, [&] { return LstmStep::pack_bytes(*from, scales); });
+}
+
+// An LSTM by our own kernel; false: not on this processor, or not with these weights.
+bool lower_own_lstm(PlanBuilder& builder, const graph::Node& node, const Recurrence& s,
+                    LstmStep::Numbers numbers) {
+  if (s.steps < 1 || s.batch < 1 || !LstmStep::runs_on_this_processor(numbers)) return false;
+  const bool bytes = numbers == LstmStep::Numbers::bytes;
+  if (bytes && !(node.has(graph::input_weight_scales) && node.has(graph::state_weight_scales))) return false;
+  const SharedTensor w = lstm_panels(builder, node, Recurrence::w, numbers);
+  const SharedTensor r = lstm_panels(builder, node, Recurrence::r, numbers);
+  if (w->type().elements() == 0 || r->type().elements() == 0) return false;
+  const ValueId b = operand(node, Recurrence::b);
+  const SharedTensor& bias_from = builder.constant(b == graph::no_value ? node.inputs[Recurrence::w] : b);
+  const SharedTensor bias = builder.derive("bias of panels", {bias_from}, [&] {
+    return LstmStep::pack_bias(b == graph::no_value ? nullptr : bias_from.get(), s.directions(), s.hidden);
+  });
+
+  const LstmStep::Shape shape{.steps = s.steps,
+                              .batch = s.batch,
+                              .width = s.width,
+                              .hidden = s.hidden,
+                              .directions = s.directions(),
+                              .reverse = s.direction == Recurrence::Direction::reverse,
+                              .batch_first = s.batch_first,
+                              .numbers = numbers};
+  std::vector<Operand> operands(LstmStep::operands);
+  const ValueId x = node.inputs[Recurrence::x];
+  operands[LstmStep::x] = builder.in_layout(x, row_major(builder.shape(x), DnnlType::f32));
+  operands[LstmStep::w] = builder.raw(w, Desc());
+  operands[LstmStep::r] = builder.raw(r, Desc());
+  operands[LstmStep::b] = builder.raw(bias, Desc());
+  if (const auto h = initial_state(builder, node, s, Recurrence::initial_h)) operands[LstmStep::h] = *h;
+  if (const auto c = initial_state(builder, node, s, Recurrence::initial_c)) operands[LstmStep::c] = *c;
+  const auto place = [&](std::size_t output, LstmStep::Operand at, const Desc& layout) {
+    if (const ValueId id = result(node, output); id != graph::no_value)
+      operands[at] = builder.define(id, layout);
+  };
+  place(0, LstmStep::y, sequence_layout(s));
+  place(1, LstmStep::y_h, state_layout(s));
+  place(2, LstmStep::y_c, state_layout(s));
+  operands[LstmStep::room_at] =
+      builder.temporary(Desc({static_cast<std::int64_t>(LstmStep::room(shape))}, DnnlType::u8,
+                             dnnl::memory::format_tag::a));
+  builder.append(node.name + (bytes ? " lstm:bytes" : " lstm:floats"),
+                 std::make_unique<LstmStep>(shape, builder.threads()), operands);
+  return true;
+}
+
 }  // namespace
 
 bool lower_recurrent(PlanBuilder& builder, const graph::Node& node) {
@@ -290,7 +348,9 @@ bool lower_recurrent(PlanBuilder& builder, const graph::Node& node) {
   if (!shape || !suits(builder, node, *shape)) return false;
   switch (shape->cell) {
     case Cell::lstm:
-      return lower_as<AsLstm>(builder, node, *shape);
+      return lower_own_lstm(builder, node, *shape, LstmStep::Numbers::bytes) ||
+             lower_own_lstm(builder, node, *shape, LstmStep::Numbers::floats) ||
+             lower_as<AsLstm>(builder, node, *shape);
     case Cell::gru:
       return shape->linear_before_reset ? lower_as<AsGru<dnnl::lbr_gru_forward>>(builder, node, *shape)
                                         : lower_as<AsGru<dnnl::gru_forward>>(builder, node, *shape);

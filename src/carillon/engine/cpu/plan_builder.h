@@ -57,6 +57,8 @@ class PlanBuilder {
   const dnnl::engine& engine() const { return engine_; }
   const graph::Graph& graph() const { return graph_; }
   int batch() const { return batch_; }
+  // That may share a run.
+  int threads() const { return arena_parts_; }
   const graph::TensorType& type(graph::ValueId id) const { return graph_.value(id).type; }
   const graph::Shape& shape(graph::ValueId id) const { return type(id).shape; }
   const graph::SharedTensor& constant(graph::ValueId id) const { return graph_.value(id).constant; }

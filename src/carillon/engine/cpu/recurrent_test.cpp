@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/engine/cpu/lstm_step.h"
 #include "carillon/engine/cpu/test_support.h"
+#include "carillon/graph/recurrence.h"
 
 // LSTM, GRU and RNN as models have them, against the plain kernels.
 namespace carillon::engine {
@@ -280,6 +282,175 @@ TEST(CpuRecurrent, BatchSizesShareTheirWeights) {
     ASSERT_TRUE(one.has_value() && many.has_value());
     EXPECT_EQ((*one)->weights(), (*many)->weights()) << op;
   }
+}
+
+// An LSTM as DynamicQuantizeLSTM becomes one: W and R are whole numbers times scales.
+struct InBytes {
+  std::int64_t width = 20, hidden = 24;
+  std::string direction = "forward";
+  bool batch_first = true;
+  enum class Scales { one, by_direction, by_column } scales = Scales::one;
+  std::int64_t most = 64;  // of the whole numbers
+  bool exact = true;       // else one weight is no multiple of its scale
+};
+Make model(const InBytes& of) {
+  return [of](std::int64_t n) {
+    Random random(5);
+    GraphMaker m;
+    Layer l{.direction = of.direction, .width = of.width, .hidden = of.hidden, .batch_first = of.batch_first};
+    const auto x = m.input({n, l.steps, l.width});
+    m.g.outputs = add(m, l, x, random);
+    const auto lstm = std::ranges::find(m.g.nodes, "LSTM", &graph::Node::op);
+    const std::int64_t both = l.directions(), columns = 4 * l.hidden;
+    for (const std::size_t i : {1, 2}) {
+      const std::size_t count = of.scales == InBytes::Scales::one            ? 1
+                                : of.scales == InBytes::Scales::by_direction ? both
+                                                                             : both * columns;
+      std::vector<float> scales(count);
+      for (float& scale : scales) scale = static_cast<float>(0.002 * (1 + random.uniform()));
+      const auto made = std::make_shared<graph::Tensor>(m.g.value(lstm->inputs[i]).type);
+      const auto values = made->as<float>();
+      const auto depth = values.size() / static_cast<std::size_t>(both * columns);
+      for (std::size_t e = 0; e < values.size(); ++e) {
+        const std::size_t column = e / depth, direction = column / static_cast<std::size_t>(columns);
+        const bool by_column = of.scales == InBytes::Scales::by_column;
+        const float scale = scales[count == 1 ? 0 : by_column ? column : direction];
+        const auto range = static_cast<double>(2 * of.most);
+        values[e] = static_cast<float>(std::nearbyint(random.uniform() * range - range / 2)) * scale;
+      }
+      if (!of.exact) values[7] += 0.3F * scales[0];
+      m.g.value(lstm->inputs[i]).constant = made;
+      const auto name = i == 1 ? graph::input_weight_scales : graph::state_weight_scales;
+      lstm->attributes[std::string(name)] = scales;
+    }
+    return std::move(m.g);
+  };
+}
+
+// A row of floats in bytes and back, as DynamicQuantizeLinear and DequantizeLinear have it.
+void round_row(std::vector<float>& row) {
+  const float low = std::min(0.0F, std::ranges::min(row)), high = std::max(0.0F, std::ranges::max(row));
+  const float scale = high == low ? 1 : (high - low) / 255;
+  const float zero = std::clamp(std::nearbyint(-low / scale), 0.0F, 255.0F);
+  for (float& value : row)
+    value = (std::clamp(std::nearbyint(value / scale) + zero, 0.0F, 255.0F) - zero) * scale;
+}
+
+// What the definition makes of row n: Y [steps, directions, hidden], Y_h and Y_c [directions, hidden].
+std::vector<std::vector<float>> by_definition(const Graph& g, const Buffers& inputs, std::int64_t n) {
+  const auto lstm = std::ranges::find(g.nodes, "LSTM", &graph::Node::op);
+  const auto constant = [&](std::size_t i) { return g.value(lstm->inputs[i]).constant->as<float>(); };
+  const Shape& x_shape = g.value(g.inputs[0]).type.shape;
+  const auto steps = static_cast<std::size_t>(x_shape[1]), width = static_cast<std::size_t>(x_shape[2]);
+  const Shape& r_shape = g.value(lstm->inputs[2]).type.shape;
+  const auto ways = static_cast<std::size_t>(r_shape[0]), hidden = static_cast<std::size_t>(r_shape[2]);
+  const auto given = inputs[0]->as<float>().begin() + n * x_shape[1] * x_shape[2];
+  std::vector<float> x(given, given + x_shape[1] * x_shape[2]);
+  round_row(x);
+  std::vector<float> y(steps * ways * hidden), y_h, y_c;
+  for (std::size_t d = 0; d < ways; ++d) {
+    std::vector<float> h(hidden), c(hidden);
+    for (std::size_t k = 0; k < steps; ++k) {
+      const bool back = lstm->text("direction", "forward") == "reverse" || d == 1;
+      const std::size_t t = back ? steps - 1 - k : k;
+      std::vector<float> rounded = h;
+      round_row(rounded);
+      const auto sum = [&](std::size_t gate, std::size_t unit) {
+        const std::size_t column = d * 4 * hidden + gate * hidden + unit;
+        const std::size_t b = d * 8 * hidden + gate * hidden + unit;
+        double all = constant(3)[b] + constant(3)[b + 4 * hidden];
+        for (std::size_t i = 0; i < width; ++i) all += x[t * width + i] * constant(1)[column * width + i];
+        for (std::size_t i = 0; i < hidden; ++i) all += rounded[i] * constant(2)[column * hidden + i];
+        return all;
+      };
+      const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
+      for (std::size_t unit = 0; unit < hidden; ++unit) {
+        c[unit] = static_cast<float>(sigmoid(sum(2, unit)) * c[unit] +
+                                     sigmoid(sum(0, unit)) * std::tanh(sum(3, unit)));
+        h[unit] = static_cast<float>(sigmoid(sum(1, unit)) * std::tanh(c[unit]));
+      }
+      std::ranges::copy(h, y.begin() + static_cast<std::ptrdiff_t>((t * ways + d) * hidden));
+    }
+    y_h.insert(y_h.end(), h.begin(), h.end());
+    y_c.insert(y_c.end(), c.begin(), c.end());
+  }
+  return {y, y_h, y_c};
+}
+
+// Sums in another order may round a state to the byte beside.
+constexpr float a_step_now_and_then = 1e-3F;
+
+void expect_is_by_definition(const InBytes& of) {
+  const auto engine = make_cpu_engine({.threads = 2});
+  const Make make = sharing(model(of));
+  const auto compiled = engine->compile(MadeModel(make), {.batch_sizes = {1, 2, 5}});
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+  for (const int batch : {1, 2, 5}) {
+    const Graph g = make(batch);
+    const Plan& plan = *(*compiled)->plan(batch);
+    SCOPED_TRACE("batch " + std::to_string(batch) + "\n" + kernels_of(plan));
+    ASSERT_NE(kernels_of(plan).find("lstm:bytes"), std::string::npos);
+    const Buffers inputs = random_inputs(g, 7);
+    const Bound bound(**compiled, plan, inputs);
+    ASSERT_TRUE(plan.run({0, plan.kernels()}, bound.binding(), {}).has_value());
+    for (int n = 0; n < batch; ++n) {
+      const auto want = by_definition(g, inputs, n);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        const std::size_t size = want[i].size();
+        const auto got = bound.outputs()[i]->as<float>().subspan(static_cast<std::size_t>(n) * size, size);
+        float most = 0;
+        for (std::size_t e = 0; e < size; ++e) most = std::max(most, std::abs(got[e] - want[i][e]));
+        EXPECT_LE(most, a_step_now_and_then) << "row " << n << ", output " << i;
+      }
+    }
+  }
+}
+
+TEST(CpuLstmInBytes, IsWhatTheDefinitionSays) {
+  if (!cpu::LstmStep::runs_on_this_processor(cpu::LstmStep::Numbers::bytes)) GTEST_SKIP() << "no VNNI";
+  for (const char* direction : directions)
+    for (const bool batch_first : {false, true})
+      expect_is_by_definition({.direction = direction, .batch_first = batch_first});
+  for (const auto scales : {InBytes::Scales::by_direction, InBytes::Scales::by_column})
+    expect_is_by_definition({.direction = "bidirectional", .scales = scales});
+  for (const std::int64_t size : {1, 3, 17, 100})
+    expect_is_by_definition({.width = size + 2, .hidden = size});
+}
+
+TEST(CpuLstmInBytes, ARowsAnswerIsItsOwn) {
+  if (!cpu::LstmStep::runs_on_this_processor(cpu::LstmStep::Numbers::bytes)) GTEST_SKIP() << "no VNNI";
+  const auto engine = make_cpu_engine({.threads = 2});
+  const Make make = sharing(model(InBytes{.direction = "bidirectional"}));
+  const auto compiled = engine->compile(MadeModel(make), {.batch_sizes = {1, 7}});
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+  const Buffers all = random_inputs(make(7), 7);
+  for (float& x : all[0]->as<float>().first(9 * 20)) x *= 100;  // a range that others would notice
+  const Plan &many = *(*compiled)->plan(7), &one = *(*compiled)->plan(1);
+  const Bound together(**compiled, many, all);
+  ASSERT_TRUE(many.run({0, many.kernels()}, together.binding(), {}).has_value());
+  for (std::size_t n = 0; n < 7; ++n) {
+    const Buffers row = random_inputs(make(1), 7);
+    const auto from = all[0]->as<float>().subspan(n * 9 * 20, 9 * 20);
+    std::ranges::copy(from, row[0]->as<float>().begin());
+    const Bound alone(**compiled, one, row);
+    ASSERT_TRUE(one.run({0, one.kernels()}, alone.binding(), {}).has_value());
+    for (std::size_t i = 0; i < alone.outputs().size(); ++i) {
+      const auto want = alone.outputs()[i]->bytes();
+      const auto got = together.outputs()[i]->bytes().subspan(n * want.size(), want.size());
+      EXPECT_TRUE(std::ranges::equal(got, want)) << "row " << n << ", output " << i;
+    }
+  }
+}
+
+TEST(CpuLstmInBytes, WhatDoesNotFitBytesStaysFloats) {
+  expect_agrees(model(InBytes{.exact = false}), By::onednn, {1, 3});
+  expect_agrees(model(InBytes{.most = 128 * 2}), By::onednn, {1, 3});
+}
+
+// Wide enough for the units of one sequence to be divided.
+TEST(CpuRecurrent, AWideStateIsTheSameOnAnyNumberOfThreads) {
+  const Layer wide{.steps = 3, .width = 40, .hidden = 330, .batch_first = true};
+  expect_agrees(model(wide), By::onednn, {1, 4});
 }
 
 }  // namespace

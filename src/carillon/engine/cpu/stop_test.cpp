@@ -396,8 +396,8 @@ TEST(StopKernels, OfAllKindsGiveTheSameWhenTheyAreStoppedAndRunAgain) {
   }
 }
 
-// Recurrences are never made for more parts than there are threads, but two threads may be stopped inside
-// one.
+// Recurrences are not made for more parts than there are threads, as steps wait for each other, but two
+// threads may be stopped inside one; and our own LSTM looks for a stop between steps.
 TEST(StopKernels, OfRecurrencesGiveTheSameToo) {
   for (const std::string op : {"LSTM", "GRU", "RNN"}) {
     SCOPED_TRACE(op);
