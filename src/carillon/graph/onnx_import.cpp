@@ -216,8 +216,6 @@ class Importer {
       const auto& tensor = proto.type().tensor_type();
       auto type = from_onnx_type(tensor.elem_type());
       if (!type) return in_context(where, type.error());
-      if (*type == DataType::string)
-        return fail(ErrorCode::unsupported, where + ": tensors of type string are not supported");
       auto dimensions = dimensions_of(tensor.shape(), where);
       if (!dimensions) return std::unexpected(dimensions.error());
       graph().inputs.push_back(*id);
