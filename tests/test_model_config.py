@@ -75,6 +75,20 @@ def test_warm_up(program, tmp_path, config, numbers, reason):
         assert "rows version 1: warming up" in (tmp_path / "log").read_text()
 
 
+def test_a_warm_up_larger_than_the_machine_is_refused(program, tmp_path):
+    folder = tmp_path / "models"
+    write_model(folder, "open", [helper.make_node("Relu", ["x"], ["y"])],
+                [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "height", "width"])],
+                helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "height", "width"]))
+    (folder / "open" / "config.pbtxt").write_text(
+        warmup("zero_data: true", dims="1000000000, 100", kind="TYPE_FP32", batch=8))
+    put(folder, "other", 2)
+    with serving(program, folder, tmp_path / "log", *STRICT) as server, connect(http_client, server) as client:
+        state, said = states(client, http_client)[("open", "1")]
+        assert state == "UNAVAILABLE" and "a request of that size takes" in said
+        assert ask(client, http_client, "other") == 2
+
+
 def test_queue_policies(program, tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()

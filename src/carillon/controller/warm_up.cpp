@@ -122,12 +122,8 @@ class WarmUp {
     for (const Warmup::Input& input : warmup.inputs) {
       const auto at = std::ranges::find(specs_, input.name, &TensorSpec::name);
       if (at == specs_.end()) return invalid("the model has no input '" + input.name + "'");
-      const std::string where = "input '" + input.name + "'";
       if (auto ok = fix(*at, input, config_.max_batch_size > 0, fixed); !ok)
-        return in_context(where, ok.error());
-      auto row = row_of(input, random);
-      if (!row) return in_context(where, row.error());
-      rows[static_cast<std::size_t>(at - specs_.begin())] = std::move(*row);
+        return in_context("input '" + input.name + "'", ok.error());
     }
     // What the server gives itself may be left out: zeros.
     for (const TensorSpec& input : config_.inputs)
@@ -137,10 +133,28 @@ class WarmUp {
     std::vector<std::unique_ptr<const engine::Plan>> made;
     const auto plan = plan_for(warmup.rows, fixed, made);
     if (!plan) return std::unexpected(plan.error());
+    if (auto room = has_room(**plan); !room) return room;
+    for (const Warmup::Input& input : warmup.inputs) {
+      const auto at = std::ranges::find(specs_, input.name, &TensorSpec::name);
+      auto row = row_of(input, random);
+      if (!row) return in_context("input '" + input.name + "'", row.error());
+      rows[static_cast<std::size_t>(at - specs_.begin())] = std::move(*row);
+    }
     return run(**plan, warmup, rows);
   }
 
  private:
+  // For what a run takes, and the data of one row beside it: a config may say any extents.
+  static Result<> has_room(const engine::Plan& plan) {
+    std::uint64_t takes = plan.workspace().count;
+    for (const TensorSpec& spec : plan.inputs()) takes += 2 * graph::memory_of(spec.type, spec.shape).count;
+    for (const TensorSpec& spec : plan.outputs()) takes += graph::memory_of(spec.type, spec.shape).count;
+    const auto left = engine::available_memory();
+    if (!left || takes <= left->count) return {};
+    return fail(ErrorCode::resource_exhausted, "a request of that size takes " + to_text(Bytes{takes}) +
+                                                   ", and the machine has " + to_text(*left) + " left");
+  }
+
   Result<const engine::Plan*> plan_for(int rows, const Fixed& fixed,
                                        std::vector<std::unique_ptr<const engine::Plan>>& made) {
     const auto sizes = compiled_.batch_sizes();

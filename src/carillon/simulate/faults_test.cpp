@@ -184,7 +184,7 @@ TEST(FaultsFound, PromisesHoldWhereTheyWereBrokenOnce) {
     std::uint64_t seed;
     bool classes;
   } found[] = {
-      {"clockwork", 2870, true},  // a best-effort request answered, and its LOAD's report lost with the device
+      {"clockwork", 2870, true},  // answered before a LOAD whose report is lost
   };
   for (const auto& [scheduler, seed, classes] : found) hold_promises(scheduler, seed, seed, classes);
 }

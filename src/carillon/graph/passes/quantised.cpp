@@ -195,7 +195,7 @@ class QuantisedFuser {
   std::optional<Bytes3> weights(ValueId id, std::int64_t axis) {
     const Node* node = id == no_value ? nullptr : editor_.made_by(id, "DequantizeLinear");
     if (node == nullptr || !constant(node->inputs[0]) || !constant(node->inputs[1])) return std::nullopt;
-    const TensorType& w = type(node->inputs[0]);
+    const TensorType w = type(node->inputs[0]);  // a copy: zero_of() may add a value
     const Tensor& scale = *graph_.value(node->inputs[1]).constant;
     if (!holds_bytes(w.type) || scale.type().type != DataType::f32 || node->integer("block_size", 0) != 0)
       return std::nullopt;
@@ -249,7 +249,8 @@ class QuantisedFuser {
       if (!fused) return std::unexpected(fused.error());
       made = std::move(*fused);
     } else if (op == "Add" || op == "Mul") {
-      made = arithmetic(editor_.node(at), result, *to, type(editor_.node(index).outputs[0]).shape);
+      // A copy of the shape: dequantised() may add a value.
+      made = arithmetic(editor_.node(at), result, *to, Shape(type(editor_.node(index).outputs[0]).shape));
     } else if (op == "GlobalAveragePool") {
       made = mean(editor_.node(at), result, *to);
     }
