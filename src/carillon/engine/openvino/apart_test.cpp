@@ -199,7 +199,7 @@ const Fault ends[] = {{"crash", "signal 11 (SIGSEGV)"},
                       {"abort", "signal 6 (SIGABRT)"},
                       {"exit", "it ended with status 7"},
                       {"nonsense", "what it answered is no answer"},
-                      {"allocate", "of memory, and may have 400 MiB"}};
+                      {"allocate", "of memory, and may have 400.0 MiB"}};
 
 TEST(Apart, WhatEndsItBeforeItRunsIsTheReason) {
   for (const auto& [call, doing] : {std::pair("read", "reading it"), std::pair("shapes", "finding shapes"),

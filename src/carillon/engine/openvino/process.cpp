@@ -8,10 +8,11 @@
 #include <future>
 #include <utility>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,14 @@
 
 namespace carillon::engine::openvino {
 namespace {
+
+// By their numbers: the C library's header of them (2.36) is not for C++.
+int open_pidfd(pid_t pid) {
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+}
+void end_by(int pidfd) {
+  ::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
+}
 
 std::string system_text(int error) {
   return std::generic_category().message(error);
@@ -126,7 +135,7 @@ Result<std::shared_ptr<Process>> Process::start(const ProcessOptions& options, S
     ::close(sockets[0]);
     return fail(ErrorCode::unavailable, what + system_text(error));
   }
-  const int pidfd = ::pidfd_open(pid, 0);
+  const int pidfd = open_pidfd(pid);
   if (pidfd < 0) {
     error = errno;
     ::kill(pid, SIGKILL);
@@ -187,7 +196,7 @@ void Process::kill(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   if (killed_for_.empty()) killed_for_ = reason;
-  ::pidfd_send_signal(pidfd_, SIGKILL, nullptr, 0);
+  end_by(pidfd_);
 }
 
 std::string Process::end() {
@@ -201,7 +210,7 @@ std::string Process::end() {
   if (ended_) return how_;
   if (gone == 0) {
     if (killed_for_.empty()) killed_for_ = "it closed its socket and went on";
-    ::pidfd_send_signal(pidfd_, SIGKILL, nullptr, 0);
+    end_by(pidfd_);
   }
   siginfo_t info{};
   while (::waitid(P_PIDFD, static_cast<id_t>(pidfd_), &info, WEXITED) != 0 && errno == EINTR) {
