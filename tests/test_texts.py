@@ -175,7 +175,7 @@ def test_shared_memory(client, module, models):
     wanted = reference(models, "to_text").run(None, {"x": data})[0]
     length = len(serialize_byte_tensor(wanted).item())
     with object_of(8192) as (handle, key):
-        shm.set_shared_memory_region(handle, [data])
+        shm.set_shared_memory_region(handle, [serialize_byte_tensor(data)])
         client.register_system_shared_memory("texts", key, 8192)
         try:
             for size, room in ((len(sent), 2048), (len(sent) + 1, 2048), (len(sent) - 1, 2048), (len(sent), length - 1)):
