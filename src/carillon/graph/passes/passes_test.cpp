@@ -535,6 +535,17 @@ TEST(Quantised, SumsMeansAndWhatMovesStayBytes) {
   EXPECT_EQ(std::ranges::count(made, "DequantizeLinear"), 1) << "at the end";
 }
 
+TEST(Quantised, ZeroPointsThatNobodyNamesAreZero) {
+  Onnx m = image();
+  m.f32("s", {}, {0.02F}).node("Neg", {"x"}, {"minus"});
+  for (const std::string real : {std::string("x"), std::string("minus")})
+    m.node("QuantizeLinear", {real, "s"}, {real + ".q"})
+        .node("DequantizeLinear", {real + ".q", "s"}, {real + ".r"});
+  m.node("Add", {"x.r", "minus.r"}, {"sum"}).node("QuantizeLinear", {"sum", "s"}, {"q"});
+  m.node("DequantizeLinear", {"q", "s"}, {"y"}).output("y");
+  EXPECT_THAT(operators(optimised(m)), ::testing::Contains("QLinearAdd"));
+}
+
 TEST(Quantised, RangesFoundAtRunTime) {
   Onnx m;
   m.input("x", {"3", "8"});
