@@ -253,7 +253,6 @@ def test_open_streams_finish_when_the_server_ends(program, long_server, tmp_path
     assert goaways and {each.error_code for each in goaways} == {0} and goaways[-1].last_stream_id >= stream
     answer = next(each for each in rest if isinstance(each, HeadersFrame) and each.stream_id == stream)
     assert dict(client.h2.decoder.decode(answer.data))[":status"] == "200"
-    assert rest.index(goaways[0]) < rest.index(answer)
 
 
 def test_over_tls_by_alpn(program, tiny_models, tmp_path):
