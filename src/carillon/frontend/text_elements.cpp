@@ -18,7 +18,7 @@ std::uint32_t length_at(std::span<const std::byte> bytes) {
   return length;
 }
 
-std::string_view view_of(std::span<const std::byte> bytes) {
+std::string_view chars_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -35,7 +35,7 @@ std::vector<std::string_view> text_elements(std::span<const std::byte> bytes) {
   std::vector<std::string_view> out;
   while (bytes.size() >= length_bytes) {
     const std::size_t length = length_at(bytes);
-    out.push_back(view_of(bytes.subspan(length_bytes, length)));
+    out.push_back(chars_of(bytes.subspan(length_bytes, length)));
     bytes = bytes.subspan(length_bytes + length);
   }
   return out;
@@ -64,7 +64,7 @@ Result<std::vector<std::byte>> read_texts(const std::string& where, std::size_t 
     if (length > data.size())
       return invalid(counted + "element " + std::to_string(i) + " has a length of " + std::to_string(length) +
                      ", and only " + std::to_string(data.size()) + " bytes are left");
-    put_handle(handles, graph::known_texts().find(view_of(data.first(length))));
+    put_handle(handles, graph::known_texts().find(chars_of(data.first(length))));
     data = data.subspan(length);
   }
   if (!data.empty())
