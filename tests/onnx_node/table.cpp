@@ -171,17 +171,32 @@ what its seed says, by NumPy's generator, in each run the same; without one its 
 Of domain ai.onnx.ml, which scikit-learn's, XGBoost's and LightGBM's models are exported in, import
 puts these as standard operators and few of its own: TreeEnsembleClassifier and TreeEnsembleRegressor,
 LinearClassifier and LinearRegressor, SVMClassifier and SVMRegressor, Scaler, Normalizer, Imputer, Binarizer,
-LabelEncoder, OneHotEncoder, ArrayFeatureExtractor and FeatureVectorizer. Results are those of onnxruntime
+LabelEncoder, CategoryMapper, OneHotEncoder, ArrayFeatureExtractor and FeatureVectorizer. Results are those of onnxruntime
 (`tests/test_classical.py`).
 
 - **ZipMap** gives the tensor that it takes, one row of scores in the labels' order: there are no maps here.
-- **Text** is not served. A classifier with labels of text is, where nothing reads its labels; else it is refused. So
-  are tables of text in LabelEncoder and OneHotEncoder.
 - A category that OneHotEncoder does not know fails its request, as an index out of range does, unless `zeros` is 1.
 - A classifier's label is always one of its labels. onnxruntime says 0 or 1 where both of two classes have weights.
 - NaN among LabelEncoder's keys is found in all versions. onnxruntime finds it from version 4 on.
-- Not supported: TreeEnsemble (version 5), an SVMClassifier without support vectors, DictVectorizer, CastMap and
-  CategoryMapper.
+- CategoryMapper, and LabelEncoder with `classes_strings`, need their input's type in the file: it says which way they go.
+- Not supported: TreeEnsemble (version 5), an SVMClassifier without support vectors, DictVectorizer and CastMap.
+
+## Texts
+
+Texts that a model's file names are served both ways (BYTES): labels of classifiers, keys and values of LabelEncoder and
+CategoryMapper, categories of OneHotEncoder, words of TfIdfVectorizer, and constants. Between, Concat, Expand, Gather,
+GatherElements, GatherND, Reshape and its like, Slice, Split, Transpose and Where move them. Results are those of
+onnxruntime (`tests/test_texts.py`).
+
+In a plan a text is a number of 8 bytes that stands for it, so it costs what an int64 does. The process keeps each text of
+its models' files once, until it ends: at most 256 MiB, and a model that names more is refused. Of a request's texts those
+that no model names are all one unknown text: a key of no table. So
+
+- a model with an output that may give texts as the request had them (Identity of an input) is refused at load;
+- operators that look into texts or compare them have no kernel: Equal, Cast, Unique, StringConcat, StringNormalizer,
+  StringSplit, RegexFullMatch;
+- texts are not served where data decide how many there are, as states or controls of sequences, in warm-up requests, and
+  by the second engine.
 
 ## Quantised models
 
