@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import struct
 import urllib.error
@@ -25,7 +26,7 @@ from test_shared_memory import object_of
 STRING, INT64, FLOAT = TensorProto.STRING, TensorProto.INT64, TensorProto.FLOAT
 LABELS = ["café", "", "a\nb"]
 PETS = ["cat", "dog", "", "größe"]
-WORDS = PETS + ["dragon"]  # which no model knows
+WORDS = PETS + ["dragon", "Drache", "a dragon\0 with more"]  # which no model knows
 
 linear = dict(coefficients=floats(1, 3, WIDTH), intercepts=[0.0, 0.1, 0.2])
 svm = {k: v for k, v in vectors(3).items() if k != "classlabels_ints"}
@@ -58,6 +59,13 @@ MODELS = {
                helper.make_node("Transpose", ["a"], ["t"], perm=[1, 0]), helper.make_node("Transpose", ["t"], ["b"], perm=[1, 0]),
                helper.make_node("Gather", ["b", "at"], ["c"], axis=1), helper.make_node("Concat", ["c", "a"], ["y"], axis=1)], STRING,
               {"y": STRING}, (numpy_helper.from_array(np.array([2, 0]), "at"),)),
+    # What goes through is the request's own, and not only what files name.
+    "echo": ([helper.make_node("Identity", ["x"], ["y"])], STRING, {"y": STRING}, ()),
+    "own_moved": ([helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]), helper.make_node("Transpose", ["t"], ["b"], perm=[1, 0]),
+                   helper.make_node("Gather", ["b", "at"], ["c"], axis=1), helper.make_node("Concat", ["c", "x"], ["y"], axis=1)], STRING,
+                  {"y": STRING}, (numpy_helper.from_array(np.array([2, 0]), "at"),)),
+    "own_or_none": ([helper.make_node("Where", ["mask", "x", "none"], ["y"])], STRING, {"y": STRING},
+                    (numpy_helper.from_array(np.array([True, False, True, True]), "mask"), helper.make_tensor("none", STRING, [1], [b"none"]))),
 }
 KINDS = {FLOAT: ("FP32", np.float32), INT64: ("INT64", np.int64), STRING: ("BYTES", np.object_)}
 ENSEMBLE = """platform: "ensemble" max_batch_size: 16
@@ -68,6 +76,8 @@ ensemble_scheduling {
   step { model_name: "to_real" model_version: -1 input_map { key: "x" value: "between" } output_map { key: "y" value: "y" } }
 }
 """
+
+THROUGH = (ENSEMBLE.replace("TYPE_FP32 dims: [ 4 ]", "TYPE_STRING dims: [ 6 ]").replace('"same"', '"echo"').replace('"to_real"', '"own_moved"'))
 
 
 def save(folder, name, nodes, kind, outputs, initializers=()):
@@ -86,11 +96,12 @@ def models(tmp_path_factory):
     for name, parts in MODELS.items():
         save(folder, name, *parts)
     save(folder, "same", [ml("LabelEncoder", ["x"], ["y"], keys_strings=PETS, values_strings=PETS)], STRING, {"y": STRING})
-    save(folder, "echo", [helper.make_node("Identity", ["x"], ["y"])], STRING, {"y": STRING})
     save(folder, "latin", [ml("LabelEncoder", ["x"], ["y"], keys_int64s=[0, 1], values_strings=[b"ok", b"\xe9t\xe9"])], INT64, {"y": STRING})
     save(folder, "strict", [ml("OneHotEncoder", ["x"], ["y"], cats_strings=PETS, zeros=0)], STRING, {"y": FLOAT})
     (folder / "pair" / "1").mkdir(parents=True)
     (folder / "pair" / "config.pbtxt").write_text(ENSEMBLE)
+    (folder / "through" / "1").mkdir(parents=True)
+    (folder / "through" / "config.pbtxt").write_text(THROUGH)
     return folder
 
 
@@ -194,11 +205,25 @@ def test_shared_memory(client, module, models):
             client.unregister_system_shared_memory()
 
 
-def test_texts_of_the_request_do_not_come_out(server):
-    with http_client.InferenceServerClient(server.http) as client:
-        assert not client.is_model_ready("echo")
-        index = {m["name"]: m for m in client.get_model_repository_index()}
-        assert "output 'y' gives texts of the request's own" in index["echo"]["reason"]
+def test_requests_of_one_batch_have_their_own_texts_back(program, models, tmp_path):
+    with (serving(program, models, tmp_path / "log", "--scheduler", "timeout:0.5", "--strict-readiness", "false") as server,
+          grpc_client.InferenceServerClient(server.grpc) as client):
+        def ask(number: int) -> None:
+            data = np.array([[f"first of {number}", "cat", "x" * (number % 40), f"last of {number}"]], dtype=np.object_)
+            got = client.infer("own_moved", [tensor_of(grpc_client, STRING, data)], timeout=MINUTE).as_numpy("y")
+            np.testing.assert_array_equal(as_texts(got), data[:, [2, 0, 0, 1, 2, 3]])
+
+        with concurrent.futures.ThreadPoolExecutor(16) as threads:
+            list(threads.map(ask, range(300)))
+        stats = client.get_inference_statistics("own_moved", as_json=True)["model_stats"][0]
+        assert int(stats["execution_count"]) < int(stats["inference_count"]), "none shared a batch"
+
+
+def test_an_ensemble_gives_texts_back(server, module):
+    with module.InferenceServerClient(server.http if module is http_client else server.grpc) as client:
+        data = data_of(STRING, 3)
+        got = client.infer("through", [tensor_of(module, STRING, data)], timeout=MINUTE).as_numpy("y")
+        np.testing.assert_array_equal(as_texts(got), data[:, [2, 0, 0, 1, 2, 3]])
 
 
 def test_an_unknown_text_fails_its_request(client, module):

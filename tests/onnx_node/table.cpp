@@ -183,16 +183,15 @@ LabelEncoder, CategoryMapper, OneHotEncoder, ArrayFeatureExtractor and FeatureVe
 
 ## Texts
 
-Texts that a model's file names are served both ways (BYTES): labels of classifiers, keys and values of LabelEncoder and
+Texts are served both ways (BYTES): labels of classifiers, keys and values of LabelEncoder and
 CategoryMapper, categories of OneHotEncoder, words of TfIdfVectorizer, and constants. Between, Concat, Expand, Gather,
 GatherElements, GatherND, Reshape and its like, Slice, Split, Transpose and Where move them. Results are those of
 onnxruntime (`tests/test_texts.py`).
 
 In a plan a text is a number of 8 bytes that stands for it, so it costs what an int64 does. The process keeps each text of
-its models' files once, until it ends: at most 256 MiB, and a model that names more is refused. Of a request's texts those
-that no model names are all one unknown text: a key of no table. So
+its models' files once, until it ends: at most 256 MiB, and a model that names more is refused. A request's texts that no
+model names are keys of no table; where an output may give them, they are kept with the request until its answer. So
 
-- a model with an output that may give texts as the request had them (Identity of an input) is refused at load;
 - operators that look into texts or compare them have no kernel: Equal, Cast, Unique, StringConcat, StringNormalizer,
   StringSplit, RegexFullMatch;
 - texts are not served where data decide how many there are, as states or controls of sequences, in warm-up requests, and

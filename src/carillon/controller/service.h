@@ -75,6 +75,8 @@ struct InferCall {
   graph::Extents extents;                       // of an open model's free dimensions, by number; of all rows
   std::shared_ptr<const Size> size;             // set by submit(), for these; `length` is its number then
   std::vector<std::vector<std::byte>> inputs;   // in the model's order
+  // Texts of the request's own: elements of BYTES, which handles name by their place here (graph/known_texts.h).
+  std::vector<std::byte> texts;
   std::vector<std::vector<std::byte>> outputs;  // sized by submit(); filled when the answer is a success
   TimePoint arrival;
   TimePoint deadline;  // TimePoint::max(): none given; then the model's SLO or the default

@@ -84,7 +84,7 @@ Result<std::vector<std::byte>> copy_typed(const std::string& where, const InputC
 }
 
 Result<std::vector<std::byte>> copy_texts(const std::string& where, const InputCheck::Slot& slot,
-                                          const Contents& contents) {
+                                          const Contents& contents, std::vector<std::byte>* own) {
   for (const auto& filled : filled_fields(contents))
     if (filled.name != std::string_view("bytes_contents"))
       return invalid(where + " has data in " + filled.name + "; BYTES goes into bytes_contents");
@@ -94,12 +94,12 @@ Result<std::vector<std::byte>> copy_texts(const std::string& where, const InputC
   std::vector<std::byte> handles;
   handles.reserve(slot.bytes);
   for (const std::string& text : contents.bytes_contents())
-    put_handle(handles, graph::known_texts().find(text));
+    put_handle(handles, handle_of(text, own));
   return handles;
 }
 
 Result<std::vector<std::byte>> take_typed(const std::string& where, const InputCheck::Slot& slot,
-                                          const Contents& contents) {
+                                          const Contents& contents, std::vector<std::byte>* own) {
   const auto copy = [&]<typename T>(T, const auto& from, std::string_view field) {
     return copy_typed<T>(where, slot, from, field, contents);
   };
@@ -131,7 +131,7 @@ Result<std::vector<std::byte>> take_typed(const std::string& where, const InputC
       return invalid(where + " is " + std::string(graph::kserve_name(slot.type)) +
                      ", which typed contents cannot carry; send it in raw_input_contents");
     case graph::DataType::string:
-      return copy_texts(where, slot, contents);
+      return copy_texts(where, slot, contents, own);
   }
   return fail(ErrorCode::internal, where + " has no known type");
 }
@@ -171,7 +171,7 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
     if (*part) {
       if (!filled_fields(input.contents()).empty())
         return invalid(where + " has typed contents beside shared_memory_region; give one of them");
-      bytes = take_shared(config, *slot, **part, around.room);
+      bytes = take_shared(config, *slot, **part, around.room, call);
     } else if (raw > 0) {
       if (!filled_fields(input.contents()).empty())
         return invalid(where + " has typed contents beside raw_input_contents; give one of them");
@@ -180,9 +180,9 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
                        std::to_string(message.inputs_size()) +
                        " inputs; it needs one for each that is not in shared memory");
       const std::string& blob = message.raw_input_contents(taken++);
-      bytes = take_raw(config, *slot, std::as_bytes(std::span(blob)));
+      bytes = take_raw(config, *slot, std::as_bytes(std::span(blob)), call);
     } else {
-      bytes = take_typed(where, *slot, input.contents());
+      bytes = take_typed(where, *slot, input.contents(), own_texts(config, call));
     }
     if (!bytes) return std::unexpected(std::move(bytes.error()));
     call.inputs[slot->index] = std::move(*bytes);

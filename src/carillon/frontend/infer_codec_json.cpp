@@ -96,11 +96,11 @@ struct Text {
 };
 
 template <typename T>
-bool convert(const dom::element& element, T& out) {
+bool convert(const dom::element& element, T& out, std::vector<std::byte>* own = nullptr) {
   if constexpr (std::is_same_v<T, Text>) {
     std::string_view text;
     if (element.get(text) != simdjson::SUCCESS || literal_number(text)) return false;
-    return out = {graph::known_texts().find(text)}, true;
+    return out = {handle_of(text, own)}, true;
   } else if constexpr (std::is_same_v<T, bool>) {
     bool b = false;
     if (element.get(b) == simdjson::SUCCESS) return out = b, true;
@@ -140,8 +140,12 @@ bool convert(const dom::element& element, T& out) {
 template <typename T>
 class Filler {
  public:
-  Filler(const std::string& where, const InputCheck::Slot& slot, std::byte* out)
-      : where_(where), slot_(slot), next_(reinterpret_cast<T*>(out)), end_(next_ + slot.elements) {}
+  Filler(const std::string& where, const InputCheck::Slot& slot, std::byte* out, std::vector<std::byte>* own)
+      : where_(where),
+        slot_(slot),
+        next_(reinterpret_cast<T*>(out)),
+        end_(next_ + slot.elements),
+        own_(own) {}
 
   Result<> fill(const dom::array& data) {
     const auto first = data.begin();
@@ -173,7 +177,7 @@ class Filler {
     std::size_t n = 0;
     for (const dom::element element : array) {
       if (++n > count) break;
-      if (!convert(element, *next_))
+      if (!convert(element, *next_, own_))
         return invalid(where_ + ": element " +
                        std::to_string(slot_.elements - static_cast<std::size_t>(end_ - next_)) + " is " +
                        describe(element) + ", which is not a value of " +
@@ -197,12 +201,13 @@ class Filler {
   const InputCheck::Slot& slot_;
   T* next_;
   T* end_;
+  std::vector<std::byte>* own_;  // of texts (own_texts())
 };
 
 Result<std::vector<std::byte>> take_json(const std::string& where, const InputCheck::Slot& slot,
-                                         const dom::array& data) {
+                                         const dom::array& data, std::vector<std::byte>* own) {
   std::vector<std::byte> bytes(slot.bytes);
-  const auto fill = [&]<typename T>(T) { return Filler<T>(where, slot, bytes.data()).fill(data); };
+  const auto fill = [&]<typename T>(T) { return Filler<T>(where, slot, bytes.data(), own).fill(data); };
   Result<> filled;
   switch (slot.type) {
     case graph::DataType::f32:
@@ -401,18 +406,18 @@ class RequestReader {
                      (data ? "\"data\"" : "binary_data_size") + "; give one of them");
     Result<std::vector<std::byte>> bytes;
     if (shared) {
-      bytes = take_shared(config_, *slot, *shared, around_.room);
+      bytes = take_shared(config_, *slot, *shared, around_.room, *request_.call);
     } else if (blob_size) {
       if (*blob_size > blobs_.size())
         return invalid(where + " has binary_data_size " + std::to_string(*blob_size) + ", but only " +
                        std::to_string(blobs_.size()) + " bytes are left behind the JSON");
       const auto blob = blobs_.substr(0, static_cast<std::size_t>(*blob_size));
       blobs_.remove_prefix(blob.size());
-      bytes = take_raw(config_, *slot, std::as_bytes(std::span(blob)));
+      bytes = take_raw(config_, *slot, std::as_bytes(std::span(blob)), *request_.call);
     } else if (data) {
       const auto array = array_of(where + ": \"data\"", *data);
       if (!array) return std::unexpected(array.error());
-      bytes = take_json(where, *slot, *array);
+      bytes = take_json(where, *slot, *array, own_texts(config_, *request_.call));
     } else {
       return invalid(where +
                      " has neither \"data\" nor the parameter binary_data_size or shared_memory_region");

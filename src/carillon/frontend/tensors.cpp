@@ -272,8 +272,9 @@ Result<> check_outputs(const repository::ModelConfig& config, const controller::
 }
 
 Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
-                                        std::span<const std::byte> data) {
-  if (slot.type == graph::DataType::string) return read_texts(input_text(config, slot), slot.elements, data);
+                                        std::span<const std::byte> data, controller::InferCall& call) {
+  if (slot.type == graph::DataType::string)
+    return read_texts(input_text(config, slot), slot.elements, data, own_texts(config, call));
   if (auto fits = check_size(config, slot, data.size()); !fits) return std::unexpected(fits.error());
   std::vector<std::byte> bytes(data.begin(), data.end());
   mend_booleans(slot, bytes);
@@ -282,7 +283,7 @@ Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, c
 
 Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config,
                                            const InputCheck::Slot& slot, const SharedPart& part,
-                                           Reservation* room) {
+                                           Reservation* room, controller::InferCall& call) {
   const bool texts = slot.type == graph::DataType::string;
   if (!texts)
     if (auto fits = check_size(config, slot, part.bytes); !fits) return std::unexpected(fits.error());
@@ -291,7 +292,7 @@ Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config
                                                    " bytes from shared memory: too many are in flight");
   std::vector<std::byte> bytes(part.bytes);
   if (auto read = part.read(bytes); !read) return std::unexpected(std::move(read.error()));
-  if (texts) return read_texts(input_text(config, slot), slot.elements, bytes);
+  if (texts) return read_texts(input_text(config, slot), slot.elements, bytes, own_texts(config, call));
   mend_booleans(slot, bytes);
   return bytes;
 }

@@ -79,13 +79,13 @@ Result<> check_outputs(const repository::ModelConfig& config, const controller::
 // Takes `data` as the bytes of an input; any nonzero byte of a BOOL becomes 1, which is what C++ needs, and
 // texts become handles. Error: not slot.bytes long, or not the texts that the shape takes.
 Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
-                                        std::span<const std::byte> data);
+                                        std::span<const std::byte> data, controller::InferCall& call);
 
 // The same of an input in shared memory, for which `room` (may be null) grows. Errors: also the region's;
 // resource_exhausted: there is no room.
 Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config,
                                            const InputCheck::Slot& slot, const SharedPart& part,
-                                           Reservation* room);
+                                           Reservation* room, controller::InferCall& call);
 
 // Whether what is asked for fits into the shared memory that is to take it, as far as that is known before
 // the model has run. Requires a call that passed InputCheck::complete().

@@ -1,5 +1,6 @@
 #include "carillon/frontend/text_elements.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -22,7 +23,29 @@ std::string_view chars_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// The text of a handle that handle_of() gave.
+Result<std::string_view> own_text(std::span<const std::byte> own, graph::TextHandle handle) {
+  const auto at = static_cast<std::size_t>(handle - graph::first_own_text);
+  if (at > own.size() || own.size() - at < length_bytes || own.size() - at - length_bytes < length_at(own.subspan(at)))
+    return fail(ErrorCode::internal, "no text of the request has the number " + std::to_string(handle));
+  return chars_of(own.subspan(at + length_bytes, length_at(own.subspan(at))));
+}
+
 }  // namespace
+
+std::vector<std::byte>* own_texts(const repository::ModelConfig& config, controller::InferCall& call) {
+  const bool gives = std::ranges::any_of(
+      config.outputs, [](const graph::TensorSpec& spec) { return spec.type == graph::DataType::string; });
+  return gives ? &call.texts : nullptr;
+}
+
+graph::TextHandle handle_of(std::string_view text, std::vector<std::byte>* own) {
+  const graph::TextHandle known = graph::known_texts().find(text);
+  if (known != graph::unknown_text || own == nullptr) return known;
+  const auto at = static_cast<graph::TextHandle>(own->size());
+  append_element(*own, text);
+  return graph::first_own_text + at;
+}
 
 void append_element(std::vector<std::byte>& out, std::string_view text) {
   const auto length = static_cast<std::uint32_t>(text.size());
@@ -47,7 +70,7 @@ void put_handle(std::vector<std::byte>& out, graph::TextHandle handle) {
 }
 
 Result<std::vector<std::byte>> read_texts(const std::string& where, std::size_t elements,
-                                          std::span<const std::byte> data) {
+                                          std::span<const std::byte> data, std::vector<std::byte>* own) {
   const std::string counted = where + " takes " + std::to_string(elements) +
                               " elements of BYTES, each a length in 4 bytes and so many bytes, but ";
   if (data.size() / length_bytes < elements)
@@ -64,7 +87,7 @@ Result<std::vector<std::byte>> read_texts(const std::string& where, std::size_t 
     if (length > data.size())
       return invalid(counted + "element " + std::to_string(i) + " has a length of " + std::to_string(length) +
                      ", and only " + std::to_string(data.size()) + " bytes are left");
-    put_handle(handles, graph::known_texts().find(chars_of(data.first(length))));
+    put_handle(handles, handle_of(chars_of(data.first(length)), own));
     data = data.subspan(length);
   }
   if (!data.empty())
@@ -88,7 +111,8 @@ Result<> spell_outputs(const repository::ModelConfig& config, const InferRequest
     for (std::size_t i = 0; i * sizeof(graph::TextHandle) < handles.size(); ++i) {
       graph::TextHandle handle = graph::unknown_text;
       std::memcpy(&handle, handles.data() + i * sizeof(handle), sizeof(handle));
-      const auto text = graph::known_texts().at(handle);
+      const auto text =
+          handle >= graph::first_own_text ? own_text(call.texts, handle) : graph::known_texts().at(handle);
       if (!text) return in_context(where, text.error());
       if (json && !simdjson::validate_utf8(*text))
         return invalid(where + ": element " + std::to_string(i) +

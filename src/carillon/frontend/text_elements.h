@@ -24,10 +24,16 @@ std::vector<std::string_view> text_elements(std::span<const std::byte> bytes);
 
 void put_handle(std::vector<std::byte>& out, graph::TextHandle handle);
 
-// The handles of `elements` texts, which must fill `data`. Errors (invalid_argument) name `where` and the
-// element: `data` ends in it, or goes on behind the last one.
+// Where texts that no model names are kept for the answer; null where no output of the model is text, so that
+// nobody will ask for them.
+std::vector<std::byte>* own_texts(const repository::ModelConfig& config, controller::InferCall& call);
+// The handle of a text of a request. One that no model names is added to `own`.
+graph::TextHandle handle_of(std::string_view text, std::vector<std::byte>* own);
+
+// The handles of `elements` texts, which must fill `data`; `own` as above. Errors (invalid_argument) name `where`
+// and the element: `data` ends in it, or goes on behind the last one.
 Result<std::vector<std::byte>> read_texts(const std::string& where, std::size_t elements,
-                                          std::span<const std::byte> data);
+                                          std::span<const std::byte> data, std::vector<std::byte>* own);
 
 // Puts texts in the place of the handles in outputs of BYTES that were asked for; what reads such an output
 // afterwards finds append_element()'s. Once. Errors: unsupported: an output whose extents the data decide;

@@ -53,13 +53,38 @@ TEST(TextElements, AreReadBack) {
   append_element(data, "no model names this");
   put_handle(wanted, graph::known_texts().find("cat"));
   put_handle(wanted, graph::unknown_text);
-  const auto read = read_texts("it", 2, data);
+  const auto read = read_texts("it", 2, data, nullptr);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(*read, wanted);
-  EXPECT_TRUE(read_texts("it", 0, {}));
+  EXPECT_TRUE(read_texts("it", 0, {}, nullptr));
   for (std::size_t size = 0; size < data.size(); ++size)
-    EXPECT_FALSE(read_texts("it", 2, std::span(data).first(size))) << size;
-  EXPECT_FALSE(read_texts("it", 1, data));
+    EXPECT_FALSE(read_texts("it", 2, std::span(data).first(size), nullptr)) << size;
+  EXPECT_FALSE(read_texts("it", 1, data, nullptr));
+}
+
+TEST(TextElements, WhatNoModelNamesComesBackAsItWas) {
+  Spelt spelt("a", "b", true);
+  std::vector<std::byte> data;
+  append_element(data, "nobody has named this");
+  append_element(data, "\xfe, nor this");
+  const auto handles = read_texts("it", 2, data, own_texts(spelt.model.config, spelt.call));
+  ASSERT_TRUE(handles) << handles.error().message;
+  spelt.call.outputs[0] = *handles;
+  ASSERT_TRUE(finish_outputs(spelt.model.config, spelt.request, spelt.call));
+  EXPECT_THAT(text_elements(spelt.call.outputs[0]), ElementsAre("nobody has named this", "\xfe, nor this"));
+}
+
+TEST(TextElements, ATextThatTheRequestDoesNotHaveIsAFault) {
+  for (const graph::TextHandle beyond : {1, 5, 1000}) {
+    Spelt spelt("a", "b", true);
+    append_element(spelt.call.texts, "x");
+    spelt.call.outputs[0].clear();
+    put_handle(spelt.call.outputs[0], graph::first_own_text);
+    put_handle(spelt.call.outputs[0], graph::first_own_text + beyond);
+    const auto made = finish_outputs(spelt.model.config, spelt.request, spelt.call);
+    ASSERT_FALSE(made) << beyond;
+    EXPECT_EQ(made.error().code, ErrorCode::internal);
+  }
 }
 
 }  // namespace

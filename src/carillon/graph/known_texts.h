@@ -16,8 +16,11 @@ namespace carillon::graph {
 // plans give texts their place as they give it to numbers, and kernels that move elements need not know.
 using TextHandle = std::int64_t;
 
-// A text that no model names. All of these are the same: it is a key of no table, a word of no pool.
+// A text that no model names, and that nothing will ask for: a key of no table, a word of no pool.
 inline constexpr TextHandle unknown_text = 0;
+// Handles from here on are texts of one request that no model names: whoever sent them on knows them by what is
+// added. Those of two requests may be alike, which rows of a batch never find out.
+inline constexpr TextHandle first_own_text = TextHandle{1} << 62;
 
 // The texts that models' files name (labels, keys, categories, words), each once, for as long as the process
 // lives: what one model of an ensemble gives is what the next one takes. Requests add none. Safe from any
@@ -31,7 +34,7 @@ class KnownTexts {
   Result<TextHandle> add(std::string_view text);
   // unknown_text where no model names it.
   TextHandle find(std::string_view text) const;
-  // The text, which stays where it is; "" for unknown_text. Error (internal): nobody gave such a handle.
+  // The text, which stays where it is; "" for unknown_text. Error (internal): it gave no such handle.
   Result<std::string_view> at(TextHandle handle) const;
 
  private:

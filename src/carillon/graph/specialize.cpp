@@ -16,30 +16,6 @@ namespace {
 
 constexpr std::size_t most_dimensions = 64;
 
-// Of a request's texts only those that models name have a handle of their own (known_texts.h), so none may
-// come out as it went in.
-Result<> check_texts(const Graph& graph) {
-  std::vector<bool> of_request(graph.values.size(), false);
-  const auto is_text = [&](ValueId id) {
-    return id != no_value && graph.value(id).type.type == DataType::string;
-  };
-  for (const ValueId id : graph.inputs) of_request[id.index()] = is_text(id);
-  for (const Node& node : graph.nodes) {
-    if (node.op == "LabelEncoder") continue;  // gives texts of its own
-    const bool reads = std::ranges::any_of(
-        node.inputs, [&](ValueId id) { return id != no_value && of_request[id.index()]; });
-    for (const ValueId id : node.outputs)
-      if (reads && is_text(id)) of_request[id.index()] = true;
-  }
-  for (const ValueId id : graph.outputs)
-    if (of_request[id.index()])
-      return fail(ErrorCode::unsupported,
-                  "output '" + graph.value(id).name +
-                      "' gives texts of the request's own; only those that the model's file names are served: "
-                      "take that output out of the file");
-  return {};
-}
-
 }  // namespace
 
 Specializer::Specializer(const OnnxGraph& source, Folder& folder) : source_(source), folder_(folder) {
@@ -201,10 +177,7 @@ Result<> Specializer::enter_matrix_softmax(Node node) {
 }
 
 Result<Graph> infer_types(const OnnxGraph& source, const std::vector<Shape>& input_shapes, Folder& folder) {
-  auto graph = Specializer(source, folder).run(input_shapes);
-  if (graph)
-    if (auto ok = check_texts(*graph); !ok) return std::unexpected(ok.error());
-  return graph;
+  return Specializer(source, folder).run(input_shapes);
 }
 
 }  // namespace carillon::graph
