@@ -141,9 +141,10 @@ class InferReactor final : public grpc::ServerUnaryReactor {
         context_.AddTrailingMetadata(retry_metadata, std::to_string(retry_ms(*answer.retry_after)));
       return Finish(status_of(checked.error()));
     }
-    if (const auto finished = finish_outputs(view_->config, request_, *answer.call); !finished)
-      return Finish(status_of(finished.error()));
     try {
+      // Texts and classes may take more than the tensors did.
+      if (const auto finished = finish_outputs(view_->config, request_, *answer.call); !finished)
+        return Finish(status_of(finished.error()));
       inference::ModelInferResponse response;
       write_infer_grpc(*view_, request_, *answer.call, response);
       answer.call.reset();

@@ -175,6 +175,8 @@ std::unique_ptr<nghttp2_session, Http2Session::Free> Http2Session::make_frames()
 }
 
 void Http2Session::start() {
+  // Whoever calls may hold nothing but the loop's place for it, which feed() and pump() may give up.
+  const auto kept = shared_from_this();
   const std::string opening = std::exchange(opening_, {});
   if (!opening.empty()) feed(opening);
   pump();

@@ -245,6 +245,9 @@ void Http2Stream::on_waiting() {
 }
 
 void Http2Stream::send(std::optional<Coding> packed) {
+  // First of all: where there is no memory for what follows, the sweep ends the stream.
+  set_deadline(loop_->shared->options.body_timeout);
+  go(Http2Stage::sending);
   const std::size_t size = complete_reply();
   left_ = head_only_ ? 0 : size;
   set_deadline(transfer_time(loop_->shared->options.body_timeout, size));
@@ -261,7 +264,6 @@ void Http2Stream::send(std::optional<Coding> packed) {
   named.reserve(fields.size());
   for (const auto& [name, value] : fields) named.push_back(field(name, value));
   const nghttp2_data_provider body{.source = {.ptr = this}, .read_callback = read_answer};
-  go(Http2Stage::sending);
   (void)nghttp2_submit_response(link_->frames(), id_, named.data(), named.size(),
                                 left_ > 0 ? &body : nullptr);
   link_->pump();

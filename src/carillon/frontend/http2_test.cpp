@@ -510,6 +510,17 @@ TEST_F(Http2Test, FramesThatBreakTheRulesEndTheirConnection) {
   expect_alive();
 }
 
+// Where nghttp2 gives up at once, within the first bytes, nothing but the loop's place has held the session.
+TEST_F(Http2Test, AHeaderInTooManyPiecesEndsItsConnection) {
+  start();
+  std::string bytes = preface + settings_frame + frame(1, 0, 1, "\x82");
+  for (int i = 0; i < 20; ++i) bytes += frame(9, 0, 1, "");
+  auto raw = client();
+  raw.send(bytes);
+  (void)raw.receive_all();
+  expect_alive();
+}
+
 TEST_F(Http2Test, ABodyThatIsNotAsLongAsItSaysEndsItsStream) {
   start();
   Http2Client c(server->port());

@@ -261,7 +261,11 @@ void HttpExchange::answer(HttpReply reply) {
       if (pack_elsewhere(*coding)) return;
       coding.reset();
     }
-    if (coding) pack_reply(reply_, *coding);
+    try {
+      if (coding) pack_reply(reply_, *coding);
+    } catch (const std::bad_alloc&) {
+      coding.reset();
+    }
   }
   send(coding);
 }

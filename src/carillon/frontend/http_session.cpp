@@ -376,6 +376,8 @@ void HttpSession::cut_short(HttpReply reply) {
 // `packed`: how the reply's body is packed already.
 void HttpSession::send(std::optional<Coding> packed) {
   state_ = State::writing;
+  // First of all: where there is no memory for what follows, the sweep closes the connection.
+  set_deadline(loop_->shared->options.body_timeout);
   close_after_ |= loop_->stopping || loop_->shared->commons.draining;
   const std::size_t size = complete_reply();
   head_ = reply_head(reply_, size, version_, packed, close_after_);
