@@ -69,7 +69,7 @@ Received wait_for(int socket, const GoOn& go_on) {
   }
 }
 
-// One read; `descriptor` is replaced where one came.
+// One read; `descriptor` is replaced where one came, by the last of several.
 ssize_t receive_some(int socket, std::span<std::byte> room, int& descriptor, bool& truncated) {
   iovec part{room.data(), room.size()};
   Ancillary ancillary{};
@@ -86,10 +86,14 @@ ssize_t receive_some(int socket, std::span<std::byte> room, int& descriptor, boo
   truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    int one = -1;
-    std::memcpy(&one, CMSG_DATA(head), sizeof one);
-    if (descriptor >= 0) ::close(descriptor);
-    descriptor = one;
+    // The room is that of two, as it is filled up to whole words: each that came is ours to close.
+    const std::size_t many = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < many; ++i) {
+      int one = -1;
+      std::memcpy(&one, CMSG_DATA(head) + i * sizeof one, sizeof one);
+      if (descriptor >= 0) ::close(descriptor);
+      descriptor = one;
+    }
   }
   return got;
 }
