@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -99,7 +100,14 @@ ssize_t receive_some(int socket, std::span<std::byte> room, int& descriptor, boo
 }
 
 Received receive_all(int socket, std::span<std::byte> into, int& descriptor, const GoOn& go_on) {
+  auto looked = std::chrono::steady_clock::now();
   while (!into.empty()) {
+    // What comes a few bytes at a time never lets wait_for() look.
+    if (const auto now = std::chrono::steady_clock::now();
+        go_on && now - looked >= std::chrono::milliseconds{look_every_ms}) {
+      if (!go_on()) return Received::ended;
+      looked = now;
+    }
     if (const Received waited = wait_for(socket, go_on); waited != Received::whole) return waited;
     bool truncated = false;
     const ssize_t got = receive_some(socket, into, descriptor, truncated);
