@@ -94,6 +94,8 @@ class HostedModel {
     if (auto error = current(process); !error.empty()) return error;
     if (auto error = compile_by(*process, options); !error.empty()) return error;
     const std::lock_guard lock(mutex_);
+    // What was begun in its place, without this, has begun after it was seen to end.
+    if (process != process_ || process->ended()) return ended_text(*process);
     index = static_cast<std::uint32_t>(compiled_.size());
     compiled_.push_back(options);
     if (!keeper_.joinable()) keeper_ = std::thread([this] { keep(); });
