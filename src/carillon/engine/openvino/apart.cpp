@@ -505,7 +505,11 @@ class ApartNetwork final : public Network {
   const std::vector<Port>& outputs() const override { return model_->outputs(); }
   std::string shapes_at(std::span<const graph::Shape> inputs,
                         std::vector<graph::Shape>& outputs) const override {
-    return model_->shapes_at(inputs, outputs);
+    // A part of loading it, and what a size of a model that serves waits for.
+    if (!loading_->add(model_)) return stopping;
+    std::string error = model_->shapes_at(inputs, outputs);
+    loading_->remove(model_);
+    return error;
   }
   std::string compile(const Options& options, std::unique_ptr<Compiled>& into) const override {
     if (!loading_->add(model_)) return stopping;

@@ -258,6 +258,7 @@ class OpaqueModel final : public CompiledModel {
     if (!open()) return CompiledModel::make_plans(extents, batches, ended);
     std::vector<std::unique_ptr<const Plan>> out;
     for (const int batch : batches) {
+      if (ended != nullptr && *ended) return fail(ErrorCode::cancelled, "nobody wants the plan any more");
       auto plan = make_plan(batch, source_->signature().at_extents(batch, extents));
       if (!plan) return std::unexpected(plan.error());
       out.push_back(std::move(*plan));
