@@ -157,6 +157,20 @@ class HostedModel {
     }
   }
 
+  // Whether it is ready, and speaks as this program does.
+  static std::string greet(Process& process, const ApartOptions& options, std::string& version) {
+    std::vector<std::byte> answer;
+    if (!process.ask(Ask::hello, {}, answer, options.start, "starting")) return lost(process, "starting");
+    Reader reader(answer);
+    std::string error = reader.text();
+    const auto speaks = reader.number<std::uint32_t>();
+    version = reader.text();
+    if (!reader.whole()) return garbage(process, "starting");
+    if (error.empty() && speaks != protocol)
+      error = options.process.program.string() + " is of another build than this program";
+    return error;
+  }
+
   // What a call says whose process is not there any more, or answered what is none.
   static std::string lost(Process& process, const std::string& taking) {
     return "its process was " + taking + " when " + process.end();
@@ -262,8 +276,11 @@ class HostedModel {
       coming_ = *started;
       compiled = compiled_;
     }
+    // Its program may have been replaced since the server began.
+    std::string version;
+    std::string error = greet(**started, options_, version);
     std::vector<Port> inputs, outputs;
-    std::string error = read_by(**started, inputs, outputs);
+    if (error.empty()) error = read_by(**started, inputs, outputs);
     if (error.empty() && (inputs != inputs_ || outputs != outputs_))
       error = "its file has other inputs or outputs than when it was loaded";
     for (std::size_t i = 0; error.empty() && i < compiled.size(); ++i)
@@ -561,19 +578,9 @@ class ApartRuntime final : public Runtime {
   Result<ProcessPointer> greet() {
     auto started = Process::start(options_.process, *starter_);
     if (!started) return started;
-    Process& process = **started;
-    const auto failed = [&](const std::string& why) { return fail(ErrorCode::unavailable, why); };
-    std::vector<std::byte> answer;
-    if (!process.ask(Ask::hello, {}, answer, options_.start, "starting"))
-      return failed(HostedModel::lost(process, "starting"));
-    Reader reader(answer);
-    const std::string error = reader.text();
-    const auto speaks = reader.number<std::uint32_t>();
-    std::string version = reader.text();
-    if (!reader.whole()) return failed(HostedModel::garbage(process, "starting"));
-    if (!error.empty()) return failed(error);
-    if (speaks != protocol)
-      return failed(options_.process.program.string() + " is of another build than this program");
+    std::string version;
+    if (auto error = HostedModel::greet(**started, options_, version); !error.empty())
+      return fail(ErrorCode::unavailable, std::move(error));
     version_ = std::move(version);
     return started;
   }
