@@ -30,8 +30,9 @@ class ReadingEngine : public Engine {
   // it is not available.
   virtual Result<std::shared_ptr<const graph::Model>> read(const std::filesystem::path& file,
                                                            const graph::ImportOptions& options) = 0;
-  // Ends reads and compiles that are under way, as far as they can be ended, and refuses later ones. What was
-  // compiled goes on to run. From any thread.
+  // Ends reads, compiles and searches for shapes that are under way, as far as they can be ended, and refuses
+  // later ones. What was compiled goes on to run, but a model whose shapes were just looked for. From any
+  // thread.
   virtual void end_loading() {}
   // What compiling `model` took of the host's memory, beside all caches, as far as that can be measured:
   // pages of its own process, or of this one, others' of the same moment included.

@@ -94,6 +94,9 @@ Result<> WholeServer::start() {
 
 std::vector<DeviceId> WholeServer::stop() {
   if (control_ != nullptr) control_->stop();
+  // Without orders, too: sizes of open models are made while it serves.
+  for (const Device& device : devices_.devices)
+    if (device.second != nullptr) device.second->end_loading();
   controller_->stop();
   ensembles_->stop();
   return controller_->end_workers();

@@ -94,6 +94,8 @@ class HostedModel {
     if (auto error = current(process); !error.empty()) return error;
     if (auto error = compile_by(*process, options); !error.empty()) return error;
     const std::lock_guard lock(mutex_);
+    // What was begun in its place, without this, has begun after it was seen to end.
+    if (process != process_ || process->ended()) return ended_text(*process);
     index = static_cast<std::uint32_t>(compiled_.size());
     compiled_.push_back(options);
     if (!keeper_.joinable()) keeper_ = std::thread([this] { keep(); });
@@ -153,6 +155,20 @@ class HostedModel {
     auto longest = longest_run_.load(std::memory_order_relaxed);
     while (run.count() > longest && !longest_run_.compare_exchange_weak(longest, run.count())) {
     }
+  }
+
+  // Whether it is ready, and speaks as this program does.
+  static std::string greet(Process& process, const ApartOptions& options, std::string& version) {
+    std::vector<std::byte> answer;
+    if (!process.ask(Ask::hello, {}, answer, options.start, "starting")) return lost(process, "starting");
+    Reader reader(answer);
+    std::string error = reader.text();
+    const auto speaks = reader.number<std::uint32_t>();
+    version = reader.text();
+    if (!reader.whole()) return garbage(process, "starting");
+    if (error.empty() && speaks != protocol)
+      error = options.process.program.string() + " is of another build than this program";
+    return error;
   }
 
   // What a call says whose process is not there any more, or answered what is none.
@@ -260,8 +276,11 @@ class HostedModel {
       coming_ = *started;
       compiled = compiled_;
     }
+    // Its program may have been replaced since the server began.
+    std::string version;
+    std::string error = greet(**started, options_, version);
     std::vector<Port> inputs, outputs;
-    std::string error = read_by(**started, inputs, outputs);
+    if (error.empty()) error = read_by(**started, inputs, outputs);
     if (error.empty() && (inputs != inputs_ || outputs != outputs_))
       error = "its file has other inputs or outputs than when it was loaded";
     for (std::size_t i = 0; error.empty() && i < compiled.size(); ++i)
@@ -503,7 +522,11 @@ class ApartNetwork final : public Network {
   const std::vector<Port>& outputs() const override { return model_->outputs(); }
   std::string shapes_at(std::span<const graph::Shape> inputs,
                         std::vector<graph::Shape>& outputs) const override {
-    return model_->shapes_at(inputs, outputs);
+    // A part of loading it, and what a size of a model that serves waits for.
+    if (!loading_->add(model_)) return stopping;
+    std::string error = model_->shapes_at(inputs, outputs);
+    loading_->remove(model_);
+    return error;
   }
   std::string compile(const Options& options, std::unique_ptr<Compiled>& into) const override {
     if (!loading_->add(model_)) return stopping;
@@ -555,19 +578,9 @@ class ApartRuntime final : public Runtime {
   Result<ProcessPointer> greet() {
     auto started = Process::start(options_.process, *starter_);
     if (!started) return started;
-    Process& process = **started;
-    const auto failed = [&](const std::string& why) { return fail(ErrorCode::unavailable, why); };
-    std::vector<std::byte> answer;
-    if (!process.ask(Ask::hello, {}, answer, options_.start, "starting"))
-      return failed(HostedModel::lost(process, "starting"));
-    Reader reader(answer);
-    const std::string error = reader.text();
-    const auto speaks = reader.number<std::uint32_t>();
-    std::string version = reader.text();
-    if (!reader.whole()) return failed(HostedModel::garbage(process, "starting"));
-    if (!error.empty()) return failed(error);
-    if (speaks != protocol)
-      return failed(options_.process.program.string() + " is of another build than this program");
+    std::string version;
+    if (auto error = HostedModel::greet(**started, options_, version); !error.empty())
+      return fail(ErrorCode::unavailable, std::move(error));
     version_ = std::move(version);
     return started;
   }

@@ -328,7 +328,7 @@ TEST(Apart, RestartsLeakNothing) {
 }
 
 TEST(Apart, LoadingIsEndedAtOnce) {
-  for (const char* fault : {"read hang\n", "compile loop\n"}) {
+  for (const char* fault : {"read hang\n", "shapes hang\n", "compile loop\n"}) {
     Faulty model(fault);
     auto loaded = std::async(std::launch::async, [&] { return model.load(); });
     while (!model.hangs()) std::this_thread::yield();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -69,7 +70,7 @@ Received wait_for(int socket, const GoOn& go_on) {
   }
 }
 
-// One read; `descriptor` is replaced where one came.
+// One read; `descriptor` is replaced where one came, by the last of several.
 ssize_t receive_some(int socket, std::span<std::byte> room, int& descriptor, bool& truncated) {
   iovec part{room.data(), room.size()};
   Ancillary ancillary{};
@@ -86,16 +87,27 @@ ssize_t receive_some(int socket, std::span<std::byte> room, int& descriptor, boo
   truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    int one = -1;
-    std::memcpy(&one, CMSG_DATA(head), sizeof one);
-    if (descriptor >= 0) ::close(descriptor);
-    descriptor = one;
+    // The room is that of two, as it is filled up to whole words: each that came is ours to close.
+    const std::size_t many = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < many; ++i) {
+      int one = -1;
+      std::memcpy(&one, CMSG_DATA(head) + i * sizeof one, sizeof one);
+      if (descriptor >= 0) ::close(descriptor);
+      descriptor = one;
+    }
   }
   return got;
 }
 
 Received receive_all(int socket, std::span<std::byte> into, int& descriptor, const GoOn& go_on) {
+  auto looked = std::chrono::steady_clock::now();
   while (!into.empty()) {
+    // What comes a few bytes at a time never lets wait_for() look.
+    if (const auto now = std::chrono::steady_clock::now();
+        go_on && now - looked >= std::chrono::milliseconds{look_every_ms}) {
+      if (!go_on()) return Received::ended;
+      looked = now;
+    }
     if (const Received waited = wait_for(socket, go_on); waited != Received::whole) return waited;
     bool truncated = false;
     const ssize_t got = receive_some(socket, into, descriptor, truncated);

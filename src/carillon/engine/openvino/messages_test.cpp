@@ -1,6 +1,9 @@
 #include "carillon/engine/openvino/messages.h"
 
 #include <array>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -180,6 +183,37 @@ TEST(Messages, PacketsLongerThanTheirRoomAreBad) {
   EXPECT_EQ(size, 99U);
   pair.hang_up(0);
   EXPECT_EQ(receive_packet(pair[1], room, size, descriptor), Received::closed);
+}
+
+TEST(Messages, OfTwoDescriptorsNoneIsLeft) {
+  const auto open = [] {
+    using Entries = std::filesystem::directory_iterator;
+    return std::distance(Entries("/proc/self/fd"), Entries());
+  };
+  Pair pair(SOCK_SEQPACKET);
+  const std::array<int, 2> two{pair[0], pair[1]};
+  std::array<std::byte, 8> bytes{};
+  iovec part{bytes.data(), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof two)> ancillary{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = ancillary.data();
+  message.msg_controllen = ancillary.size();
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  ASSERT_NE(head, nullptr);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof two);
+  std::memcpy(CMSG_DATA(head), two.data(), sizeof two);
+  const auto before = open();
+  ASSERT_EQ(::sendmsg(pair[0], &message, 0), static_cast<ssize_t>(bytes.size()));
+  std::size_t size = 0;
+  int descriptor = -1;
+  ASSERT_EQ(receive_packet(pair[1], bytes, size, descriptor), Received::whole);
+  ASSERT_GE(descriptor, 0);
+  ::close(descriptor);
+  EXPECT_EQ(open(), before);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/onnx_import.h"
 #include "carillon/graph/signature.h"
+#include "carillon/graph/text.h"
 
 namespace carillon::engine {
 namespace {
@@ -33,8 +34,7 @@ std::unexpected<Error> told(ErrorCode code, std::string text) {
   constexpr std::size_t longest = 600;
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-  if (text.size() > longest) text = text.substr(0, longest) + "...";
-  return fail(code, "OpenVINO: " + text);
+  return fail(code, "OpenVINO: " + graph::printable(text, longest));
 }
 
 // A model that was read, with what is asked of it from several threads.
@@ -258,6 +258,7 @@ class OpaqueModel final : public CompiledModel {
     if (!open()) return CompiledModel::make_plans(extents, batches, ended);
     std::vector<std::unique_ptr<const Plan>> out;
     for (const int batch : batches) {
+      if (ended != nullptr && *ended) return fail(ErrorCode::cancelled, "nobody wants the plan any more");
       auto plan = make_plan(batch, source_->signature().at_extents(batch, extents));
       if (!plan) return std::unexpected(plan.error());
       out.push_back(std::move(*plan));

@@ -74,7 +74,8 @@ class Runtime {
   virtual ~Runtime() = default;
   virtual std::string version() const = 0;
   virtual std::string read(const std::string& file, std::unique_ptr<Network>& into) = 0;
-  // Ends what reads or compiles, where that can be ended, and refuses what would. From any thread.
+  // Ends what reads, compiles or finds shapes, where that can be ended, and refuses what would. From any
+  // thread.
   virtual void end_loading() {}
 };
 
