@@ -239,7 +239,7 @@ TEST(Controller, TheJournalTellsWhoseRuleRefusedACall) {
   const SteadyClock clock;
   const auto journal = std::make_shared<Journal>(10, 0s);
   const TinyModel model;
-  const auto refused = [&](bool sequences, std::optional<SequenceMark> mark) {
+  const auto refused = [&](bool sequences, const std::optional<SequenceMark>& mark) {
     Controller controller(std::make_unique<EagerScheduler>(),
                           {.core = {.journal = journal}, .sequences = {.most = 0}}, clock);
     controller.add_worker(std::make_unique<testing::HeldWorker>(), "held");

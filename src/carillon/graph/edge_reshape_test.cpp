@@ -22,7 +22,8 @@ Onnx sum(const testing::Dims& x, std::int64_t last) {
 }
 
 using Made = Result<std::shared_ptr<const Model>>;
-Made reshaped(const Onnx& m, const std::vector<EdgeReshape>& edges, ImportOptions options = {}) {
+Made reshaped(const Onnx& m, const std::vector<EdgeReshape>& edges,
+              const ImportOptions& options = {}) {
   const Folder folder;
   auto source = read_onnx(folder.write("model.onnx", m.bytes()));
   if (!source) return std::unexpected(source.error());

@@ -78,7 +78,7 @@ class HostedModel {
     if (!process->ask(Ask::shapes_at, writer.bytes(), answer, options_.shapes, "finding shapes"))
       return lost(*process, "finding shapes");
     Reader reader(answer);
-    const std::string error = reader.text();
+    std::string error = reader.text();
     outputs = reader.shapes();
     const bool sound =
         reader.whole() && (!error.empty() || (outputs.size() == outputs_.size() &&
@@ -207,7 +207,7 @@ class HostedModel {
     if (!process.ask(Ask::read, writer.bytes(), answer, options_.load, "reading it"))
       return lost(process, "reading it");
     Reader reader(answer);
-    const std::string error = reader.text();
+    std::string error = reader.text();
     inputs = reader.ports();
     outputs = reader.ports();
     if (!reader.whole()) return garbage(process, "reading it");

@@ -538,7 +538,7 @@ TEST(Quantised, SumsMeansAndWhatMovesStayBytes) {
 TEST(Quantised, ZeroPointsThatNobodyNamesAreZero) {
   Onnx m = image();
   m.f32("s", {}, {0.02F}).node("Neg", {"x"}, {"minus"});
-  for (const std::string real : {std::string("x"), std::string("minus")})
+  for (const std::string& real : {std::string("x"), std::string("minus")})
     m.node("QuantizeLinear", {real, "s"}, {real + ".q"})
         .node("DequantizeLinear", {real + ".q", "s"}, {real + ".r"});
   m.node("Add", {"x.r", "minus.r"}, {"sum"}).node("QuantizeLinear", {"sum", "s"}, {"q"});
