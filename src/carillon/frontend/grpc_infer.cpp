@@ -146,7 +146,8 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       if (const auto finished = finish_outputs(view_->config, request_, *answer.call); !finished)
         return Finish(status_of(finished.error()));
       inference::ModelInferResponse response;
-      write_infer_grpc(*view_, request_, *answer.call, response);
+      if (const auto written = write_infer_grpc(*view_, request_, *answer.call, response); !written)
+        return Finish(status_of(written.error()));
       answer.call.reset();
       write_message(response, answer_);
       answer_size_ = answer_.Length();

@@ -316,8 +316,9 @@ class InferStream final : public RawService::StreamReactor {
     try {
       auto good = check_answer(view, answer);
       if (good) good = finish_outputs(view.config, exchange->request, *answer.call);
+      if (good)
+        good = write_infer_grpc(view, exchange->request, *answer.call, *response.mutable_infer_response());
       if (good) {
-        write_infer_grpc(view, exchange->request, *answer.call, *response.mutable_infer_response());
         if (exchange->empty_final) write_final(*exchange);
       } else {
         write_error(*exchange, good.error(), response);

@@ -250,8 +250,16 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
   return request;
 }
 
-void write_infer_grpc(const controller::ModelView& model, const InferRequest& request,
-                      const controller::InferCall& call, inference::ModelInferResponse& response) {
+Result<> write_infer_grpc(const controller::ModelView& model, const InferRequest& request,
+                          const controller::InferCall& call, inference::ModelInferResponse& response) {
+  constexpr std::size_t most = std::numeric_limits<int>::max() - (std::size_t{1} << 20);  // names and shapes beside
+  std::size_t size = 0;
+  for (const OutputChoice& choice : request.outputs)
+    if (!choice.shared) size += call.outputs[choice.index].size();
+  if (size > most)
+    return invalid("the outputs of model '" + model.name + "' take " + std::to_string(size) +
+                   " bytes, more than the 2 GiB of a gRPC message; ask for fewer rows or outputs, for outputs in "
+                   "shared memory, or over HTTP");
   response.set_model_name(model.name);
   response.set_model_version(std::to_string(model.version));
   response.set_id(request.id);
@@ -274,6 +282,7 @@ void write_infer_grpc(const controller::ModelView& model, const InferRequest& re
         texts ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
     response.add_raw_output_contents(bytes.data(), bytes.size());
   }
+  return {};
 }
 
 }  // namespace carillon::frontend

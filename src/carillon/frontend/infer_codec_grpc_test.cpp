@@ -150,7 +150,7 @@ TEST(InferGrpc, AnswersRawOneEntryAnOutput) {
   ASSERT_TRUE(request) << request.error().message;
   fill_outputs(model.config, *request->call);
   inference::ModelInferResponse response;
-  write_infer_grpc(model, *request, *request->call, response);
+  ASSERT_TRUE(write_infer_grpc(model, *request, *request->call, response));
   EXPECT_EQ(response.model_name(), "pair");
   EXPECT_EQ(response.model_version(), "2");
   EXPECT_EQ(response.id(), "q");

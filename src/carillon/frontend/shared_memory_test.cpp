@@ -190,7 +190,7 @@ TEST_F(SharedTensors, OutputsAreCopiedIntoTheirPartAndNotIntoTheAnswer) {
   EXPECT_FALSE(body.binary);
 
   inference::ModelInferResponse response;
-  write_infer_grpc(pair_model(), *request, call, response);
+  ASSERT_TRUE(write_infer_grpc(pair_model(), *request, call, response));
   ASSERT_EQ(response.raw_output_contents_size(), 2);
   EXPECT_EQ(response.raw_output_contents(0).size(), 8U);
   EXPECT_EQ(response.raw_output_contents(1), "");

@@ -97,6 +97,7 @@ Result<std::vector<std::byte>> read_texts(const std::string& where, std::size_t 
 
 Result<> spell_outputs(const repository::ModelConfig& config, const InferRequest& request,
                        controller::InferCall& call) {
+  std::size_t spelt = 0;
   for (const OutputChoice& choice : request.outputs) {
     const graph::TensorSpec& spec = config.outputs[choice.index];
     if (spec.type != graph::DataType::string) continue;
@@ -117,6 +118,10 @@ Result<> spell_outputs(const repository::ModelConfig& config, const InferRequest
       if (json && !simdjson::validate_utf8(*text))
         return invalid(where + ": element " + std::to_string(i) +
                        " is not UTF-8, which JSON cannot carry; ask for it with the parameter binary_data");
+      spelt += length_bytes + text->size();
+      if (spelt > most_spelt)
+        return invalid(where + ": the texts of the answer take more than " + std::to_string(most_spelt) +
+                       " bytes; ask for fewer rows or elements");
       append_element(out, *text);
     }
   }

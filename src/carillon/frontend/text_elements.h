@@ -18,6 +18,8 @@ namespace carillon::frontend {
 // Tensors of BYTES as the protocols have them: elements row-major, each its length in four bytes, the least
 // first, and so many bytes. Inside the server an element is a handle (graph::KnownTexts).
 
+inline constexpr std::size_t most_spelt = std::size_t{256} << 20;  // bytes of an answer's texts
+
 void append_element(std::vector<std::byte>& out, std::string_view text);
 // What append_element() wrote, which they refer to.
 std::vector<std::string_view> text_elements(std::span<const std::byte> bytes);
@@ -36,7 +38,8 @@ Result<std::vector<std::byte>> read_texts(const std::string& where, std::size_t 
                                           std::span<const std::byte> data, std::vector<std::byte>* own);
 
 // Puts texts in the place of the handles in outputs of BYTES that were asked for; what reads such an output
-// afterwards finds append_element()'s. Once. Errors: unsupported: an output whose extents the data decide;
+// afterwards finds append_element()'s. Once. Errors: invalid_argument: they would take more than most_spelt bytes
+// together, for a short request may ask for a long text many times; unsupported: an output whose extents the data decide;
 // invalid_argument: one that is to be JSON and is not UTF-8, with its element.
 Result<> spell_outputs(const repository::ModelConfig& config, const InferRequest& request,
                        controller::InferCall& call);

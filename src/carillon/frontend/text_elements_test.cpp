@@ -74,6 +74,18 @@ TEST(TextElements, WhatNoModelNamesComesBackAsItWas) {
   EXPECT_THAT(text_elements(spelt.call.outputs[0]), ElementsAre("nobody has named this", "\xfe, nor this"));
 }
 
+TEST(TextElements, AnAnswersTextsHaveABound) {
+  const std::string text(most_spelt / 2 + 1, 'x');
+  Spelt spelt("a", "b", true);
+  spelt.call.outputs[0].clear();
+  for (int i = 0; i < 2; ++i) put_handle(spelt.call.outputs[0], graph::first_own_text);
+  append_element(spelt.call.texts, text);
+  const auto made = finish_outputs(spelt.model.config, spelt.request, spelt.call);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(made.error().message, HasSubstr("the texts of the answer take more than 268435456 bytes"));
+}
+
 TEST(TextElements, ATextThatTheRequestDoesNotHaveIsAFault) {
   for (const graph::TextHandle beyond : {1, 5, 1000}) {
     Spelt spelt("a", "b", true);

@@ -149,7 +149,9 @@ class HostedModel {
 
   // How long a run may take.
   Duration run_bound() const {
-    return std::max(options_.least_run, Duration{longest_run_.load(std::memory_order_relaxed)} * times_longest);
+    // A run that was stalled itself says little of the next: beyond a minute only twice the longest counts.
+    const Duration longest{longest_run_.load(std::memory_order_relaxed)};
+    return std::max({options_.least_run, std::min<Duration>(longest * times_longest, 1min), 2 * longest});
   }
   void took(Duration run) {
     auto longest = longest_run_.load(std::memory_order_relaxed);
