@@ -183,7 +183,6 @@ def over_http(region_key: str) -> dict[str, Bad]:
         "HTTP/9.9": Bad(head("GET /v2 HTTP/9.9"), (400, 505), "", json=False),
         "no version": Bad(b"GET /v2\r\n\r\n", json=False),
         "garbage": Bad(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)) + b"\r\n\r\n", json=False),
-        "HTTP/2's preface": Bad(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 505, 404), "", json=False),
         "an unknown expectation": Bad(
             head(f"POST {INFER} HTTP/1.1", "Expect: miracles", "Content-Length: 2") + b"{}", (417, 400), ""
         ),
