@@ -11,6 +11,7 @@ import random
 import re
 import socket
 import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -142,9 +143,15 @@ def test_thousands_leave_nothing_behind(target, channel):
     ],
 )
 def test_what_is_unusual_is_served(target, what, data):
-    with connect(target.http) as connection:
-        connection.sendall(data)
-        status, _, answer = receive(connection)
+    limit = time.monotonic() + 60
+    while True:
+        with connect(target.http) as connection:
+            connection.sendall(data)
+            status, _, answer = receive(connection)
+        # Without a timeout the model's SLO counts, which a machine that has just stood still may not keep.
+        if status != 504 or time.monotonic() > limit:
+            break
+        time.sleep(0.1)
     assert status == 200, f"{what}: {answer}"
     assert len(json.loads(answer)["outputs"][0]["data"]) == 10
 
