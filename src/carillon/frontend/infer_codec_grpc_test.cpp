@@ -113,7 +113,7 @@ TEST(InferGrpc, RefusesWithAReason) {
 
 TEST(InferGrpc, TakesTextsTypedAndRaw) {
   ASSERT_TRUE(graph::known_texts().add("cat"));
-  const graph::TextHandle wanted[] = {graph::known_texts().find("cat"), graph::unknown_text};
+  const graph::TextHandle wanted[] = {graph::known_texts().find("cat"), graph::first_own_text};
   const std::string input = "inputs { name: 'x' datatype: 'BYTES' shape: 2 ";
   for (const std::string& given :
        {input + "contents { bytes_contents: 'cat' bytes_contents: 'dragon' } }",

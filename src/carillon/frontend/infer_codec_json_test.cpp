@@ -419,7 +419,7 @@ TEST(InferJson, HalfFloatsAreNumbers) {
 
 TEST(InferJson, TakesTexts) {
   ASSERT_TRUE(graph::known_texts().add("cat"));
-  const graph::TextHandle wanted[] = {graph::unknown_text, graph::known_texts().find("cat")};
+  const graph::TextHandle wanted[] = {graph::first_own_text, graph::known_texts().find("cat")};
   const auto request = parse(model_of(DataType::string, {2}), input_x("BYTES", "[2]", R"(["dragon","cat"])"));
   ASSERT_TRUE(request) << request.error().message;
   ASSERT_EQ(request->call->inputs[0].size(), sizeof wanted);
