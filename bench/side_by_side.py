@@ -7,7 +7,9 @@ request with its deadline as `timeout`), on the same machine, in turns. Rivals r
     /usr/bin/python3 -m venv DIR/pytriton && DIR/pytriton/bin/pip install nvidia-pytriton onnxruntime
     /usr/bin/python3 -m venv DIR/mlserver && DIR/mlserver/bin/pip install mlserver onnxruntime
 
-(Triton's own Python is 3.11 of the distribution: another 3.11 in its environment may not fit.) PyTriton is Triton's own server (HTTP, gRPC, queues and dynamic batching in C++) with models in Python; here both rivals'
+(Triton's own Python is 3.11 of the distribution: another 3.11 in its environment may not fit.)
+
+PyTriton is Triton's own server (HTTP, gRPC, queues and dynamic batching in C++) with models in Python; here both rivals'
 models call onnxruntime (bench/rivals). Triton's queue heeds each request's timeout, as a policy that it has to be given, and
 has the best queue delay of a sweep. MLServer batches adaptively, with the same most rows.
 
