@@ -277,9 +277,7 @@ Result<> write_infer_grpc(const controller::ModelView& model, const InferRequest
       response.add_raw_output_contents();  // clients count the entries
       continue;
     }
-    const bool texts = classes || spec.type == graph::DataType::string;
-    const std::span<const std::byte> bytes =
-        texts ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
+    const std::span<const std::byte> bytes = answer_bytes(model.config, choice, call);
     response.add_raw_output_contents(bytes.data(), bytes.size());
   }
   return {};

@@ -118,9 +118,7 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
     const std::size_t index = choice.index;
     const auto& spec = model.config.outputs[index];
     const bool classes = choice.classes > 0;
-    const bool texts = classes || spec.type == graph::DataType::string;
-    const std::span<const std::byte> bytes =
-        texts ? std::span<const std::byte>(call.outputs[index]) : output_bytes(model.config, index, call);
+    const std::span<const std::byte> bytes = answer_bytes(model.config, choice, call);
     out += first ? "{\"name\":" : ",{\"name\":";
     first = false;
     append_text(out, spec.name);
@@ -137,7 +135,7 @@ InferResponseBody write_infer_json(const controller::ModelView& model, const Inf
       body.binary = true;
     } else {
       out += ",\"data\":[";
-      if (texts)
+      if (goes_as_text(model.config, choice))
         append_texts(out, text_elements(bytes));
       else
         append_data(out, spec.type, bytes);

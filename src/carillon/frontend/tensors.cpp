@@ -252,6 +252,16 @@ std::span<const std::byte> output_bytes(const repository::ModelConfig& config, s
                      graph::size_of(config.outputs[index].type));
 }
 
+bool goes_as_text(const repository::ModelConfig& config, const OutputChoice& choice) {
+  return choice.classes > 0 || config.outputs[choice.index].type == graph::DataType::string;
+}
+
+std::span<const std::byte> answer_bytes(const repository::ModelConfig& config, const OutputChoice& choice,
+                                        const controller::InferCall& call) {
+  if (goes_as_text(config, choice)) return call.outputs[choice.index];
+  return output_bytes(config, choice.index, call);
+}
+
 Result<> check_outputs(const repository::ModelConfig& config, const controller::InferCall& call) {
   if (call.outputs.size() != config.outputs.size())
     return fail(ErrorCode::internal, "model '" + config.name + "' gave " +
@@ -300,9 +310,8 @@ Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config
 Result<> check_shared_outputs(const repository::ModelConfig& config, const InferRequest& request) {
   if (!request.call->extents.empty()) return {};
   for (const OutputChoice& choice : request.outputs) {
-    const bool texts =
-        choice.classes > 0 || config.outputs[choice.index].type == graph::DataType::string;
-    if (!choice.shared || texts) continue;  // how long texts are is known when they are made
+    // How long texts are is known when they are made.
+    if (!choice.shared || goes_as_text(config, choice)) continue;
     const graph::Shape shape = promised_shape(config, choice.index, *request.call);
     if (graph::has_bounded(shape)) continue;
     if (auto fits = check_part(config, choice,
@@ -317,10 +326,7 @@ Result<> share_outputs(const repository::ModelConfig& config, const InferRequest
                        const controller::InferCall& call) {
   for (const OutputChoice& choice : request.outputs) {
     if (!choice.shared) continue;
-    const bool texts =
-        choice.classes > 0 || config.outputs[choice.index].type == graph::DataType::string;
-    const std::span<const std::byte> bytes = texts ? std::span<const std::byte>(call.outputs[choice.index])
-                                                   : output_bytes(config, choice.index, call);
+    const std::span<const std::byte> bytes = answer_bytes(config, choice, call);
     if (auto fits = check_part(config, choice, bytes.size()); !fits) return fits;
     if (auto written = choice.shared->write(bytes); !written) return written;
   }

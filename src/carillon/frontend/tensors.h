@@ -73,6 +73,12 @@ graph::Shape output_shape(const repository::ModelConfig& config, std::size_t ind
 std::span<const std::byte> output_bytes(const repository::ModelConfig& config, std::size_t index,
                                         const controller::InferCall& call);
 
+// Whether an output goes out as texts: it is BYTES, or its largest values are asked for (classification.h).
+bool goes_as_text(const repository::ModelConfig& config, const OutputChoice& choice);
+// What goes out of an output once finish_outputs() has been there: its texts, or output_bytes().
+std::span<const std::byte> answer_bytes(const repository::ModelConfig& config, const OutputChoice& choice,
+                                        const controller::InferCall& call);
+
 // Whether the call's outputs are there and of the right sizes. Error (internal): names the output.
 Result<> check_outputs(const repository::ModelConfig& config, const controller::InferCall& call);
 
