@@ -87,10 +87,12 @@ def server(faulty_program, tmp_path_factory):
         for call in ("read", "shapes", "compile", "request"):
             write_model(models, f"{call}_{fault}", f"{call} {fault}\n")
     write_model(models, "run_hang", f"run {int(EVIL)} hang\n")
+    write_model(models, "open_hang", f"run {int(EVIL)} hang\nports open\n")
     write_model(models, "measured_crash", "run 0 crash\n")
     write_model(models, "doomed", f"run {int(EVIL)} abort\n")
     log = tmp_path_factory.mktemp("log") / "server.log"
     with serving(faulty_program, models, log, "--strict-readiness", "false") as running:
+        running.log = log
         yield running
 
 
@@ -125,8 +127,10 @@ def test_what_ends_it_in_a_run_is_that_runs_error(server, client, fault):
     ask(client, "fine")
     until(lambda: client.is_model_ready(model))
     ask(client, model, rows=3)
-    lost = [line for line in server.scrape().splitlines() if line.startswith("carillon_device_lost_total{")]
-    assert lost and all(line.endswith(" 0") for line in lost)
+    assert lost_devices(server) == 0
+    told = [line for line in server.log.read_text().splitlines() if f"/{model}/1/model.xml'" in line]
+    assert any("is gone: " in line and SAID[fault] in line and "it is started again in 1000 ms" in line for line in told)
+    assert any("it runs again" in line for line in told)
 
 
 def test_one_that_ends_too_often_is_out(client):
@@ -173,15 +177,41 @@ def test_kills_from_outside_leave_every_request_with_one_answer(server, client):
     assert set(outcomes) <= {"fine", "500", "503"}
 
 
-def test_a_run_that_hangs_is_ended(server, client):
+def lost_devices(server) -> float:
+    return sum(float(line.rsplit(" ", 1)[1]) for line in server.scrape().splitlines()
+               if line.startswith("carillon_device_lost_total{"))
+
+
+def test_a_run_that_hangs_is_that_models_trouble(server, client):
+    """It is given up before the device counts as one that hangs."""
     ask(client, "run_hang")
-    with pytest.raises(InferenceServerException):
+    before = lost_devices(server)
+    with pytest.raises(InferenceServerException) as failed:
         ask(client, "run_hang", EVIL)
+    assert "did not come back from a run within 750 ms" in str(failed.value)
+    ask(client, "fine")
     until(lambda: client.is_model_ready("run_hang"))
+    ask(client, "run_hang")
+    assert lost_devices(server) == before
+
+
+def test_a_device_that_hangs_is_back_without_what_hangs(server, client):
+    """A size that has not run has longer than the device: what runs it ends with the device."""
+    def ask_open(length: int, first: float) -> None:
+        x = np.full((1, length), 3, np.float32)
+        x[0, 0] = first
+        tensor = http_client.InferInput("x", x.shape, "FP32")
+        tensor.set_data_from_numpy(x)
+        np.testing.assert_array_equal(client.infer("open_hang", [tensor], timeout=MINUTE).as_numpy("y"), 2 * x)
+
+    ask_open(7, 1.0)
+    with pytest.raises(InferenceServerException):
+        ask_open(9, EVIL)
+    until(lambda: "its run was given up, as the device was" in server.log.read_text())
 
     def answers() -> bool:
         try:
-            ask(client, "run_hang")
+            ask_open(7, 1.0)
             ask(client, "fine")
             return True
         except InferenceServerException:

@@ -357,6 +357,9 @@ int run(Arguments& arguments) {
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(spdlog::level::from_str(arguments.log_level));
 
+  arguments.devices.each.hangs_after = from_ms(arguments.hang_after_ms);
+  arguments.devices.each.warn = [](const std::string& text) { spdlog::warn("{}", text); };
+
   spare_addresses();
   if (auto room = enough_addresses(beside_caches(), "the server, without its caches,"); !room)
     return complain(exit_failure, room.error());

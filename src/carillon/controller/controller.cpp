@@ -228,22 +228,34 @@ bool Controller::remove_model(ModelId id, Duration patience, const std::atomic<b
     std::this_thread::sleep_for(look);
   }
   if (!ask([&](TimePoint now) { core_.go(id, now); })) return false;
-  bool all_alive = false;
   for (const TimePoint end = clock_.now() + patience;;) {
-    Core::Uses uses;
-    if (!ask([&](TimePoint) {
-          uses = core_.uses(id);
-          all_alive = core_.devices_alive() == core_.devices();
-        }))
-      return false;
-    if (uses.calls == 0 && !uses.on_devices && sizes_.waiting(id) == 0) break;
-    if (ended || clock_.now() >= end) return false;
+    if (let_go(id)) return true;
+    if (!serving()) return false;
+    // Nobody knows what a device that went still does with it: that may take any time.
+    if (ended || devices_alive_ < workers_.size() || clock_.now() >= end) break;
     std::this_thread::sleep_for(look);
   }
+  left_.push_back(id);
+  return false;
+}
+
+std::size_t Controller::remove_left() {
+  std::erase_if(left_, [this](ModelId id) { return let_go(id); });
+  return left_.size();
+}
+
+// Gives its memory back, where nobody has anything of it any more.
+bool Controller::let_go(ModelId id) {
+  Core::Uses uses;
+  bool all_alive = false;
+  if (!ask([&](TimePoint) {
+        uses = core_.uses(id);
+        all_alive = core_.devices_alive() == core_.devices();
+      }))
+    return false;
+  if (!all_alive || uses.calls > 0 || uses.on_devices || sizes_.waiting(id) > 0) return false;
   sizes_.remove_model(id);
   sequences_.remove_model(id);
-  // Nobody knows what a device that went still does with it.
-  if (!all_alive) return false;
   for (const auto& worker : workers_) worker->remove_model(id);
   return true;
 }

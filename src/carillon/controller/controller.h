@@ -88,9 +88,12 @@ class Controller final : public Service {
   // While it runs: ends a model that no view names any more. Waits until the calls that came before have
   // their answers, up to `patience`; those that then still wait are refused. Then until no device has
   // anything of it, as long again, and gives its memory back. False where the controller stops meanwhile,
-  // `ended` says that there is no more time, or a device does not let go of it: its memory stays. From the
-  // thread that adds models.
+  // `ended` says that there is no more time, or a device does not let go of it: its memory stays, until
+  // remove_left(). From the thread that adds models.
   bool remove_model(ModelId id, Duration patience, const std::atomic<bool>& ended);
+  // Gives back the memory of those that remove_model() had to leave, where all devices are alive and none has
+  // anything of them. How many are left still. From that thread, at any time; it waits for nothing.
+  std::size_t remove_left();
   // What the frontends get for control(). Once, before start(); it outlives the controller's last answer.
   void set_control(ModelControl* control) { control_ = control; }
 
@@ -177,6 +180,7 @@ class Controller final : public Service {
   void note(std::uint64_t ticket, Outcome outcome, explain::Cause cause, InferAnswer& answer);
   bool ask(Job job);
   bool used(ModelId id);
+  bool let_go(ModelId id);
 
   const Clock& clock_;
   const Duration patience_;
@@ -197,6 +201,7 @@ class Controller final : public Service {
   // Never moves: what a view names may be read without a lock.
   std::vector<Model> models_;
   std::atomic<std::size_t> models_there_{0};
+  std::vector<ModelId> left_;  // that remove_model() could not give back; the thread's that adds models
   std::atomic<ModelControl*> control_{nullptr};
   std::atomic<std::uint64_t> next_ticket_{1};
 

@@ -72,6 +72,7 @@ class ControllerDevices : public ::testing::TestWithParam<const char*> {
       ASSERT_TRUE(worker.has_value()) << worker.error().message;
       compiled = engine->compile(Toy(), {.batch_sizes = {1, 2}}).value();
       ASSERT_TRUE((*worker)->add_model({0}, compiled).has_value());
+      models.emplace_back(compiled);
       controller->add_worker(std::move(*worker));
     }
     ModelView view;
@@ -105,6 +106,7 @@ class ControllerDevices : public ::testing::TestWithParam<const char*> {
 
   static inline const SteadyClock clock;  // outlives what is left behind
   std::vector<std::shared_ptr<engine::Breaker>> breakers;
+  std::vector<std::weak_ptr<const engine::CompiledModel>> models;  // by device
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<int> losses = std::vector<int>(devices), backs = std::vector<int>(devices);
@@ -172,6 +174,23 @@ TEST_P(ControllerDevices, OneThatHangsIsLeftBehind) {
   EXPECT_LE(left, devices);
   controller.reset();
   for (const auto& breaker : breakers) breaker->mend();  // they wake up to nobody
+}
+
+// What a model has beside its caches goes with it: the process of another engine, and its descriptors.
+TEST_P(ControllerDevices, AModelThatWentWhileADeviceHungIsGivenBackOnceItIsBack) {
+  start();
+  EXPECT_TRUE(call(1).has_value());
+  for (const auto& breaker : breakers) breaker->hang();
+  EXPECT_FALSE(call(1).has_value());
+  while (controller->ready()) (void)call(1);
+  static const std::atomic<bool> never{false};
+  EXPECT_FALSE(controller->remove_model({0}, 1min, never)) << "a device may still run it";
+  EXPECT_EQ(controller->remove_left(), 1U);
+  for (const auto& model : models) EXPECT_FALSE(model.expired());
+  for (const auto& breaker : breakers) breaker->mend();
+  while (controller->remove_left() > 0) std::this_thread::yield();
+  for (const auto& model : models) EXPECT_TRUE(model.expired());
+  EXPECT_FALSE(call(1).has_value());
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, ControllerDevices, ::testing::Values("clockwork", "symphony", "fcfs"));

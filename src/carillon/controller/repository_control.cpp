@@ -108,6 +108,7 @@ void RepositoryControl::give(Order order) {
 void RepositoryControl::run() {
   pthread_setname_np(pthread_self(), "carillon-repo");
   auto next_look = std::chrono::steady_clock::now() + options_.poll.value_or(Duration{0});
+  std::chrono::steady_clock::time_point next_try{};  // of what is left
   std::unique_lock lock(mutex_);
   while (running_) {
     if (!orders_.empty()) {
@@ -123,10 +124,19 @@ void RepositoryControl::run() {
       order.done(std::move(result));
       end(replaced);
       lock.lock();
-    } else if (!options_.poll) {
-      wake_.wait(lock);
-    } else if (std::chrono::steady_clock::now() < next_look) {
-      wake_.wait_until(lock, next_look);
+    } else if (left_ > 0 && std::chrono::steady_clock::now() >= next_try) {
+      lock.unlock();
+      remove_left();
+      next_try = std::chrono::steady_clock::now() + options_.try_again;
+      lock.lock();
+    } else if (!options_.poll || std::chrono::steady_clock::now() < next_look) {
+      auto until = std::chrono::steady_clock::time_point::max();
+      if (options_.poll) until = next_look;
+      if (left_ > 0) until = std::min(until, next_try);
+      if (until == std::chrono::steady_clock::time_point::max())
+        wake_.wait(lock);
+      else
+        wake_.wait_until(lock, until);
     } else {
       lock.unlock();
       if (auto looked = guarded([&] {
@@ -335,7 +345,18 @@ Result<> RepositoryControl::unload_now(const std::string& model, std::vector<Mod
 void RepositoryControl::end(const std::vector<ModelId>& replaced) {
   for (const ModelId id : replaced)
     if (!controller_.remove_model(id, options_.patience, ending_) && !ending_)
-      options_.warn("a model that was unloaded is still in use on a device; its memory is kept");
+      options_.warn(
+          "a model that was unloaded is still in use on a device; its memory is given back once that has let "
+          "go of it");
+  remove_left();
+}
+
+// What devices held when it was to end, or a load that failed.
+void RepositoryControl::remove_left() {
+  const std::size_t before = std::exchange(left_, controller_.remove_left());
+  if (left_ < before)
+    options_.tell("memory of " + std::to_string(before - left_) +
+                  (before - left_ == 1 ? " model" : " models") + " that went was given back");
 }
 
 }  // namespace carillon::controller

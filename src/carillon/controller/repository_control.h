@@ -28,6 +28,8 @@ struct RepositoryOptions {
   std::optional<Duration> poll;
   // How long the end of a model waits for its calls, and again for devices to let go of it.
   Duration patience = std::chrono::seconds{30};
+  // How often it is tried again to end what devices did not let go of.
+  Duration try_again = std::chrono::seconds{1};
   SeedOptions seeds;
   repository::ReadOptions reading;
   std::function<void(const std::string&)> tell;  // what goes on, for people
@@ -79,6 +81,7 @@ class RepositoryControl final : public ModelControl {
                        std::vector<ModelId>& replaced);
   Result<> unload_now(const std::string& model, std::vector<ModelId>& replaced);
   void end(const std::vector<ModelId>& replaced);
+  void remove_left();
   std::vector<ModelView> views_of(const std::string& model) const;
   void take_out(ModelView view, std::string reason, std::vector<ModelId>& replaced);
 
@@ -88,6 +91,7 @@ class RepositoryControl final : public ModelControl {
   const RepositoryOptions options_;
   Stamps stamps_;  // the thread's
   int depth_ = 0;  // of ensembles that are being loaded for others; likewise
+  std::size_t left_ = 0;  // models that went, and that devices still have; likewise
 
   std::atomic<bool> ending_{false};
   std::mutex mutex_;  // of what follows

@@ -58,6 +58,9 @@ class Interruptible {
   virtual ~Interruptible() = default;
   // From any thread, any number of times, without blocking.
   virtual void interrupt() = 0;
+  // Likewise: what runs hangs, and nobody waits for it any more. Ends it, whatever that costs, where that can
+  // be done.
+  virtual void give_up() {}
 };
 
 // Lets another thread end a run between two kernels, or inside one where the plan can do that. The runner
@@ -77,15 +80,24 @@ struct StopSignal {
   // just in set_inside(), the run sees what is wanted before its next kernel.
   void request(std::uint64_t which) {
     wanted.store(which);
-    if (held.exchange(true)) return;
-    if (inside != nullptr && run == which) inside->interrupt();
-    held.store(false);
+    tell_inside(which, &Interruptible::interrupt);
+  }
+  // Likewise, where nobody waits for that run any more.
+  void give_up(std::uint64_t which) {
+    wanted.store(which);
+    tell_inside(which, &Interruptible::give_up);
   }
   // By the run: what to interrupt from now on; nullptr for nothing any more.
   void set_inside(Interruptible* now) {
     while (held.exchange(true)) {  // interrupt() is quick
     }
     inside = now;
+    held.store(false);
+  }
+
+  void tell_inside(std::uint64_t which, void (Interruptible::*what)()) {
+    if (held.exchange(true)) return;
+    if (inside != nullptr && run == which) (inside->*what)();
     held.store(false);
   }
 

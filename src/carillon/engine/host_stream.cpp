@@ -45,6 +45,11 @@ void HostStream::evict(std::uint64_t run) {
     signal_.wanted.store(run);
 }
 
+void HostStream::give_up(std::uint64_t run) {
+  evict(run);
+  if (running_.load() == run) signal_.give_up(run);
+}
+
 void HostStream::run(const Launch& launch, Completion& completion) {
   try {
     completion.result = launch.plan->run(launch.kernels, launch.binding, {}, &signal_, &pacer_);

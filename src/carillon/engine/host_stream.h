@@ -38,6 +38,7 @@ class HostStream final : public Stream {
   Result<> start(Client& client) override;
   void launch(const Launch& launch) override;
   void evict(std::uint64_t run) override;
+  void give_up(std::uint64_t run) override;
   void wake() override { thread_.wake(); }
   void wake_here() override { thread_.wake_here(); }
   bool busy() const override { return busy_.load(); }

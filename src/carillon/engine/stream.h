@@ -49,6 +49,9 @@ class Stream {
   virtual void launch(const Launch& launch) = 0;
   // Ends that run before its next kernel; no effect where it does not run.
   virtual void evict(std::uint64_t run) = 0;
+  // Likewise, where it hangs and nobody waits for it any more: what it runs on may be lost
+  // (Interruptible::give_up).
+  virtual void give_up(std::uint64_t run) = 0;
   // Client::idle() is to be called soon.
   virtual void wake() = 0;
   virtual void wake_here() = 0;  // as TurnThread's

@@ -36,6 +36,15 @@ int threads_of(const DeviceArguments& arguments) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+engine::openvino::ApartOptions processes_of(const DeviceArguments& arguments) {
+  engine::openvino::ApartOptions options;
+  options.tell = arguments.warn;
+  // With time to spare for the end of the process: what hangs is then that model's trouble, and not the
+  // device's.
+  if (arguments.hangs_after > Duration{0}) options.runs.least = arguments.hangs_after / 4 * 3;
+  return options;
+}
+
 Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int threads) {
   const int cores = static_cast<int>(worker::usable_cores().size());
   const int most = std::min({threads, cores, worker::most_best_effort});
@@ -76,8 +85,10 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
     device.engine = engine::make_cpu_engine({.threads = threads});
-    device.second = engine::make_openvino_engine(
-        {.threads = threads, .module = {}, .apart = arguments.second_engine_apart});
+    device.second = engine::make_openvino_engine({.threads = threads,
+                                                  .module = {},
+                                                  .apart = arguments.second_engine_apart,
+                                                  .processes = processes_of(arguments)});
     device.worker.make_team = [engine = device.engine](int wanted) {
       return engine->make_team({.threads = wanted});
     };

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
+#include "carillon/base/time.h"
 #include "carillon/engine/emulated/breaker.h"
 #include "carillon/engine/engine.h"
 #include "carillon/engine/reading_engine.h"
@@ -22,6 +24,11 @@ struct DeviceArguments {
   bool real_time = false;
   // Models of the second engine are each in a process of their own; else in the server's.
   bool second_engine_apart = true;
+  // After how long a device that reports nothing counts as one that hangs, at the least; 0: never. Runs in
+  // processes of their own are given up before that.
+  Duration hangs_after{0};
+  // What becomes of these processes, for people; from any thread.
+  std::function<void(const std::string&)> warn{};
   // A stream for each class of requests (worker::Options::classes); of cpu only. The numbers are heeded only
   // then.
   bool classes = false;

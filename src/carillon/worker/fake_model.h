@@ -73,6 +73,8 @@ class FakeModel final : public engine::CompiledModel {
 
   // Called by the kernel before anything else, on the EXEC thread; set before use. An error fails the run.
   std::function<Result<>()> before_run;
+  // Called where a run is given up, from any thread; set before use.
+  std::function<void()> given_up;
 
   const Config& config() const { return config_; }
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
@@ -136,6 +138,7 @@ class FakeModel final : public engine::CompiledModel {
         if (stop != nullptr) stop->next = 2;
         return {};
       }
+      const Inside inside(model_, stop);
       if (model_.before_run)
         if (auto done = model_.before_run(); !done) return done;
       for (std::uint64_t at = 0; at + 8 <= model_.config_.weights; at += 64) {
@@ -168,6 +171,27 @@ class FakeModel final : public engine::CompiledModel {
     }
 
    private:
+    // A run that can be given up.
+    class Inside final : public engine::Interruptible {
+     public:
+      Inside(const FakeModel& model, engine::StopSignal* stop) : model_(model), stop_(stop) {
+        if (stop_ != nullptr) stop_->set_inside(this);
+      }
+      ~Inside() override {
+        if (stop_ != nullptr) stop_->set_inside(nullptr);
+      }
+      Inside(const Inside&) = delete;
+      Inside& operator=(const Inside&) = delete;
+      void interrupt() override {}
+      void give_up() override {
+        if (model_.given_up) model_.given_up();
+      }
+
+     private:
+      const FakeModel& model_;
+      engine::StopSignal* stop_;
+    };
+
     const FakeModel& model_;
     int batch_;
     std::int64_t length_;

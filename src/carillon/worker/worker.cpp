@@ -989,7 +989,7 @@ std::uint32_t WorkerImpl::retire() {
     life_.store(next);
     for (const auto& exec : execs_)
       if (const auto running = core_.running(exec->executor)) {
-        exec->stream->evict(infer(*running).launch);
+        exec->stream->give_up(infer(*running).launch);
         // Of the lowest priority it might not come to see that for long, where all cores are busy.
         if (exec->raises && exec->index >= device::ClassStreams::first_best_effort)
           raise_priority(exec->runner);

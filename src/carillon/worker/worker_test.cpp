@@ -885,6 +885,33 @@ TEST_F(WorkerTest, ALifeThatEndsWhileARunHangsIsForgotten) {
   EXPECT_TRUE(batch.answered(1));
 }
 
+// Else nothing but its own bound ends what a model's process runs, and the device waits for it.
+TEST_F(WorkerTest, ALifeThatEndsGivesUpTheRunThatHangs) {
+  start(small());
+  Gate gate;
+  std::atomic<int> given_up{0};
+  const ModelId model = add({}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  models_.back()->given_up = [&] {
+    ++given_up;
+    gate.open();
+  };
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch hanging(3, 2);
+  ASSERT_TRUE(worker_->submit(hanging.command({1}, model, any_time)));
+  gate.wait_reached();
+  worker_->stop({1});
+  EXPECT_EQ(given_up, 0) << "one that is only stopped is waited for";
+  EXPECT_EQ(worker_->retire(), 1U);
+  EXPECT_EQ(given_up, 1);
+  gate.open();  // also where it was not
+  worker_->probe();
+  EXPECT_TRUE(results_.wait_probe().found.has_value());
+  EXPECT_FALSE(worker_->busy());
+}
+
 TEST_F(WorkerTest, AnErrorOfTheDeviceIsToldFromOneOfTheRun) {
   start(small());
   enum class Fault { none, own, device, thrown } fault = Fault::none;

@@ -20,6 +20,7 @@
 #include "carillon/base/bytes.h"
 #include "carillon/base/clock.h"
 #include "carillon/graph/bounded.h"
+#include "carillon/graph/text.h"
 
 namespace carillon::engine::openvino {
 namespace {
@@ -27,21 +28,48 @@ namespace {
 using ProcessPointer = std::shared_ptr<Process>;
 
 constexpr std::uint64_t tensor_alignment = 64;
-constexpr int times_longest = 20;
+constexpr int times_in_background = 10;  // as schedule::Watchdog's
+constexpr std::size_t longest_line = 600;
 constexpr const char* stopping = "the server is stopping";
 
 std::int32_t nice_of_this_thread() {
   return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
 }
 
+// What is told of all models' processes.
+class Teller {
+ public:
+  explicit Teller(const ApartOptions& options) : tell_(options.tell), limit_(options.lines) {}
+
+  void tell(const std::string& text) {
+    if (!tell_) return;
+    std::optional<std::uint64_t> left_out;
+    {
+      const std::lock_guard lock(mutex_);
+      left_out = limit_.line(clock_.now());
+    }
+    if (!left_out) return;
+    tell_(text + (*left_out == 0 ? "" : " (" + std::to_string(*left_out) + " such lines were left out)"));
+  }
+
+ private:
+  const std::function<void(const std::string&)> tell_;
+  const SteadyClock clock_;
+  std::mutex mutex_;
+  LineLimit limit_;
+};
+
 // A model in processes, of which one at a time has it.
 class HostedModel {
  public:
   // `process`: one that has said hello, which has no model yet.
-  HostedModel(ApartOptions options, std::shared_ptr<Starter> starter, ProcessPointer process)
+  HostedModel(ApartOptions options, std::shared_ptr<Starter> starter, std::shared_ptr<Teller> teller,
+              ProcessPointer process)
       : options_(std::move(options)),
         starter_(std::move(starter)),
+        teller_(std::move(teller)),
         wake_(::eventfd(0, EFD_CLOEXEC)),
+        bounds_(options_.runs),
         process_(std::move(process)) {}
   ~HostedModel() {
     {
@@ -144,19 +172,23 @@ class HostedModel {
   }
   void end_loading() {
     const std::lock_guard lock(mutex_);
+    stopping_ = true;
     process_->kill(stopping);
   }
 
-  // How long a run may take.
-  Duration run_bound() const {
-    // A run that was stalled itself says little of the next: beyond a minute only twice the longest counts.
-    const Duration longest{longest_run_.load(std::memory_order_relaxed)};
-    return std::max({options_.least_run, std::min<Duration>(longest * times_longest, 1min), 2 * longest});
+  ProcessPointer process() const {
+    const std::lock_guard lock(mutex_);
+    return process_;
   }
-  void took(Duration run) {
-    auto longest = longest_run_.load(std::memory_order_relaxed);
-    while (run.count() > longest && !longest_run_.compare_exchange_weak(longest, run.count())) {
-    }
+
+  // How long a run may take.
+  Duration run_bound(std::span<const graph::Shape> inputs) const {
+    const std::lock_guard lock(bounds_mutex_);
+    return bounds_.of(inputs);
+  }
+  void took(std::span<const graph::Shape> inputs, Duration run) {
+    const std::lock_guard lock(bounds_mutex_);
+    bounds_.took(inputs, run, clock_.now());
   }
 
   // Whether it is ready, and speaks as this program does.
@@ -245,23 +277,38 @@ class HostedModel {
     pthread_setname_np(pthread_self(), "carillon-keep");
     Restarts restarts(options_.restarts);
     for (;;) {
-      ProcessPointer process = [&] {
-        const std::lock_guard lock(mutex_);
-        return process_;
-      }();
+      ProcessPointer process = this->process();
       if (!wait(process->descriptor(), std::nullopt)) return;
       std::string how = process->end();
+      if (said_stopping()) return say_broken(how);
+      std::string what = "the process that runs it (" + name_of(*process) + ") is gone: ";
       for (std::string again = how; !again.empty();) {
         const auto pause = restarts.ended(clock_.now());
         say_broken(pause ? "its process is started again: " + how
                          : "its process is not started again, as it ended too often; the last time: " + how);
+        tell(what + how +
+             (pause ? "; it is started again in " + std::to_string(*pause / std::chrono::milliseconds{1}) + " ms"
+                    : "; it is not started again, as it ended too often, until the model is loaded anew"));
         if (!pause || !wait(-1, *pause)) return;
         again = start_again();
         if (!again.empty()) how = again;
+        what = "it could not be started again: ";
       }
+      if (process = this->process(); !process->ended()) tell("it runs again (" + name_of(*process) + ")");
     }
   }
 
+  void tell(const std::string& text) const {
+    teller_->tell("model file '" + graph::printable(file_) + "': " + graph::printable(text, longest_line));
+  }
+  std::string name_of(const Process& process) const {
+    return options_.process.program.filename().string() + " " + std::to_string(process.pid());
+  }
+
+  bool said_stopping() const {
+    const std::lock_guard lock(mutex_);
+    return stopping_;
+  }
   void say_broken(std::string reason) {
     const std::lock_guard lock(mutex_);
     reason_ = std::move(reason);
@@ -297,19 +344,23 @@ class HostedModel {
 
   const ApartOptions options_;
   const std::shared_ptr<Starter> starter_;
+  const std::shared_ptr<Teller> teller_;
   const SteadyClock clock_;
   const int wake_;
   std::string file_;
   std::vector<Port> inputs_, outputs_;
-  std::atomic<std::int64_t> longest_run_{0};
   std::thread keeper_;
+
+  mutable std::mutex bounds_mutex_;
+  RunBounds bounds_;
 
   mutable std::mutex mutex_;  // of what follows
   ProcessPointer process_;
   ProcessPointer coming_;     // that is being made ready in its place
   std::vector<Network::Options> compiled_;
   std::string reason_;  // why it is broken; empty: it is not
-  bool ending_ = false;
+  bool stopping_ = false;  // it is not to be started again
+  bool ending_ = false;    // nobody has it any more
 };
 
 // Memory that a process is shown: neither side can change its size.
@@ -378,7 +429,22 @@ class ApartRequest final : public Request {
     if (process_ != nullptr && model_->is_current(process_)) return {};
     disconnect();
     shown_ = 0;
-    return model_->make_request(index_, process_, socket_);
+    ProcessPointer process;
+    if (auto error = model_->make_request(index_, process, socket_); !error.empty()) return error;
+    const std::lock_guard lock(process_mutex_);
+    process_ = std::move(process);
+    return {};
+  }
+
+  void give_up() override {
+    ProcessPointer process;
+    {
+      const std::lock_guard lock(process_mutex_);
+      process = process_;
+    }
+    // Without one it is being made a request of the model's.
+    if (process == nullptr) process = model_->process();
+    process->kill("its run was given up, as the device was");
   }
 
   std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
@@ -402,7 +468,7 @@ class ApartRequest final : public Request {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (plan.inputs[i].bytes > 0)
         std::memcpy(memory_.data() + plan.inputs[i].offset, inputs[i], plan.inputs[i].bytes);
-    if (auto error = run_there(placed.bytes().size()); !error.empty()) return error;
+    if (auto error = run_there(placed.bytes().size(), shapes); !error.empty()) return error;
     for (std::size_t i = 0; i < outputs.size(); ++i)
       if (plan.outputs[i].bytes > 0)
         std::memcpy(outputs[i], memory_.data() + plan.outputs[i].offset, plan.outputs[i].bytes);
@@ -413,6 +479,7 @@ class ApartRequest final : public Request {
   void disconnect() {
     if (socket_ >= 0) ::close(socket_);
     socket_ = -1;
+    const std::lock_guard lock(process_mutex_);
     process_ = nullptr;
   }
 
@@ -427,10 +494,11 @@ class ApartRequest final : public Request {
     return out;
   }
 
-  std::string run_there(std::uint64_t plan_bytes) {
+  std::string run_there(std::uint64_t plan_bytes, std::span<const graph::Shape> shapes) {
     RunMessage message{.number = ++number_, .memory = memory_.size(), .plan = plan_bytes, .placement = {}};
+    const Placement place = placement_of_this_thread();
     if (placed_) {
-      message.placement = placement_of_this_thread();
+      message.placement = place;
       message.placed = 1;
     }
     const bool show = shown_ != memory_.size();
@@ -438,13 +506,21 @@ class ApartRequest final : public Request {
     const auto begin = std::chrono::steady_clock::now();
     if (!send_packet(socket_, std::as_bytes(std::span(&message, 1)), show ? memory_.descriptor() : -1))
       return HostedModel::lost(*process_, "about to run");
-    const Duration bound = model_->run_bound();
+    const bool background = place.policy == SCHED_IDLE || place.nice > 0;
+    const Duration bound = model_->run_bound(shapes) * (background ? times_in_background : 1);
+    // Where this process had no core, that one had none either.
+    constexpr Duration longest_look = 2 * std::chrono::milliseconds{look_every_ms};
+    Duration waited{0};
+    auto looked = begin;
     std::size_t size = 0;
     int descriptor = -1;
     const Received got = receive_packet(socket_, answer_, size, descriptor, [&] {
-      return process_->within_bounds(begin + bound, "it did not come back from a run within " +
-                                                        std::to_string(bound / std::chrono::milliseconds{1}) +
-                                                        " ms");
+      const auto now = std::chrono::steady_clock::now();
+      waited += std::min<Duration>(now - std::exchange(looked, now), longest_look);
+      if (waited < bound) return process_->within_memory();
+      process_->kill("it did not come back from a run within " +
+                     std::to_string(bound / std::chrono::milliseconds{1}) + " ms");
+      return false;
     });
     if (descriptor >= 0) ::close(descriptor);
     if (got == Received::closed || got == Received::ended) return HostedModel::lost(*process_, "in a run");
@@ -452,7 +528,7 @@ class ApartRequest final : public Request {
     if (got == Received::whole && size >= sizeof answer) std::memcpy(&answer, answer_.data(), sizeof answer);
     if (answer.number != number_ || answer.text != size - sizeof answer)
       return HostedModel::garbage(*process_, "in a run");
-    model_->took(std::chrono::steady_clock::now() - begin);
+    model_->took(shapes, std::chrono::steady_clock::now() - begin);
     std::string error(answer.text, '\0');
     std::memcpy(error.data(), answer_.data() + sizeof answer, error.size());
     return error;
@@ -461,6 +537,7 @@ class ApartRequest final : public Request {
   const std::shared_ptr<HostedModel> model_;
   const std::uint32_t index_;
   const bool placed_;
+  std::mutex process_mutex_;  // of what others than the run's thread read: it alone writes it
   ProcessPointer process_;
   int socket_ = -1;
   SharedMemory memory_;
@@ -566,7 +643,7 @@ class ApartRuntime final : public Runtime {
       if (!started) return started.error().message;
       process = std::move(*started);
     }
-    const auto model = std::make_shared<HostedModel>(options_, starter_, std::move(process));
+    const auto model = std::make_shared<HostedModel>(options_, starter_, teller_, std::move(process));
     if (!loading_->add(model)) return stopping;
     std::string error = model->read(file);
     loading_->remove(model);
@@ -590,6 +667,7 @@ class ApartRuntime final : public Runtime {
   const ApartOptions options_;
   const std::shared_ptr<Starter> starter_;
   const std::shared_ptr<Loading> loading_ = std::make_shared<Loading>();
+  const std::shared_ptr<Teller> teller_ = std::make_shared<Teller>(options_);
   std::string version_;
   ProcessPointer spare_;
 };

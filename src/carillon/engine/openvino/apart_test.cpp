@@ -4,11 +4,14 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
+#include <mutex>
 #include <set>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +36,7 @@ ApartOptions options_for_tests() {
           .start = 60s,
           .load = 60s,
           .shapes = 60s,
-          .least_run = 60s};
+          .runs = {.least = 60s, .first = 60s}};
 }
 
 // The processes of the second engine that this one has, which are not waited for.
@@ -109,6 +112,8 @@ class Faulty {
     compiled_ = nullptr;
     network_ = nullptr;
   }
+
+  void give_up() { request_->give_up(); }
 
   Runtime& runtime() { return *runtime_; }
   const Compiled& compiled() const { return *compiled_; }
@@ -253,7 +258,7 @@ TEST(Apart, WhatEndsItInARunIsThatRunsError) {
 
 TEST(Apart, WhatHangsInARunIsEnded) {
   ApartOptions options = options_for_tests();
-  options.least_run = 100ms;
+  options.runs = {.least = 100ms, .first = 100ms};
   for (const char* fault : {"hang", "loop"}) {
     Faulty model(std::string("run 13 ") + fault + "\n", options);
     ASSERT_THAT(model.load(), IsEmpty());
@@ -261,6 +266,95 @@ TEST(Apart, WhatHangsInARunIsEnded) {
     model.await_restart();
     EXPECT_THAT(model.run(1), IsEmpty());
   }
+}
+
+TEST(Apart, ARunThatIsGivenUpEndsAtOnce) {
+  for (const char* fault : {"hang", "loop"}) {
+    Faulty model(std::string("run 13 ") + fault + "\n");  // a run may take a minute
+    ASSERT_THAT(model.load(), IsEmpty());
+    auto ran = std::async(std::launch::async, [&] { return model.run(13); });
+    while (!model.hangs()) std::this_thread::yield();
+    model.give_up();
+    EXPECT_THAT(ran.get(), HasSubstr("it was ended: its run was given up")) << fault;
+    model.await_restart();
+    EXPECT_THAT(model.run(1), IsEmpty());
+  }
+}
+
+// What is told, line by line.
+class Lines {
+ public:
+  std::function<void(const std::string&)> tell() {
+    return [this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      lines_.push_back(line);
+    };
+  }
+  // Waits for so many.
+  std::vector<std::string> first(std::size_t count) const {
+    for (;; std::this_thread::yield()) {
+      const std::lock_guard lock(mutex_);
+      if (lines_.size() >= count) return lines_;
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+TEST(Apart, WhatBecomesOfAProcessIsTold) {
+  const struct {
+    const char* fault;
+    const char* said;
+  } rows[] = {{"crash", "it ended with signal 11 (SIGSEGV)"},
+              {"exit", "it ended with status 7"},
+              {"hang", "it did not come back from a run within 100 ms"},
+              {"allocate", "of memory, and may have 400.0 MiB"}};
+  for (const auto& row : rows) {
+    Lines lines;
+    ApartOptions options = options_for_tests();
+    options.tell = lines.tell();
+    if (row.fault == std::string("hang")) options.runs = {.least = 100ms, .first = 100ms};
+    Faulty model(std::string("run 13 ") + row.fault + "\n", options);
+    ASSERT_THAT(model.load(), IsEmpty());
+    const std::string pid = std::to_string(*processes().begin());
+    EXPECT_NE(model.run(13), "");
+    const auto told = lines.first(2);
+    EXPECT_THAT(told[0], AllOf(HasSubstr("model.xml': the process that runs it (carillon-openvino " + pid + ")"),
+                               HasSubstr(row.said), HasSubstr("it is started again in 1 ms")));
+    EXPECT_THAT(told[1], HasSubstr("model.xml': it runs again"));
+  }
+}
+
+TEST(Apart, WhatIsNotStartedAgainIsToldToo) {
+  Lines lines;
+  ApartOptions options = options_for_tests();
+  options.restarts.most = 1;
+  options.tell = lines.tell();
+  Faulty model("", options);
+  ASSERT_THAT(model.load(), IsEmpty());
+  model.write("compile crash\n");
+  ::kill(*processes().begin(), SIGKILL);
+  const auto told = lines.first(2);
+  EXPECT_THAT(told[0], HasSubstr("signal 9 (SIGKILL), as the system does where memory runs out"));
+  EXPECT_THAT(told[1], AllOf(HasSubstr("it could not be started again: "), HasSubstr("SIGSEGV"),
+                             HasSubstr("not started again, as it ended too often, until the model is loaded")));
+}
+
+TEST(Apart, WhatIsToldAgainAndAgainIsLeftOut) {
+  Lines lines;
+  ApartOptions options = options_for_tests();
+  options.restarts = {.most = 1000, .window = 10min, .pause = 0ms};
+  options.lines = {.most = 3, .window = 10min};
+  options.tell = lines.tell();
+  Faulty model("run 13 exit\n", options);
+  ASSERT_THAT(model.load(), IsEmpty());
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_THAT(model.run(13), HasSubstr("status 7"));
+    model.await_restart();
+  }
+  EXPECT_EQ(lines.first(3).size(), 3U);
 }
 
 TEST(Apart, WhoEndsTooOftenIsNotStartedAgain) {

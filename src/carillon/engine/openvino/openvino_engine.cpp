@@ -100,21 +100,38 @@ class FileModel final : public graph::SignedModel {
   std::shared_ptr<SharedNetwork> network_;
 };
 
+// A run that is only ended where nobody waits for it any more.
+class GivenUp final : public Interruptible {
+ public:
+  explicit GivenUp(openvino::Request& request) : request_(request) {}
+  void interrupt() override {}
+  void give_up() override { request_.give_up(); }
+
+ private:
+  openvino::Request& request_;
+};
+
 // A model that runs, and its requests, of which each run takes one.
 class Runner {
  public:
   Runner(std::shared_ptr<SharedNetwork> network, std::unique_ptr<openvino::Compiled> compiled)
       : network_(std::move(network)), compiled_(std::move(compiled)) {}
 
-  Result<> run(std::span<const std::byte* const> inputs, std::span<const Shape> shapes,
-               std::span<std::byte* const> outputs, std::span<const Shape> output_shapes) const {
+  // False: it was told to stop, and has not begun.
+  Result<bool> run(std::span<const std::byte* const> inputs, std::span<const Shape> shapes,
+                   std::span<std::byte* const> outputs, std::span<const Shape> output_shapes,
+                   StopSignal* stop) const {
     auto request = take();
     if (!request) return std::unexpected(request.error());
-    std::string error = (*request)->run(inputs, shapes, outputs, output_shapes);
+    GivenUp inside(**request);
+    if (stop != nullptr) stop->set_inside(&inside);
+    const bool stopped = stop != nullptr && stop->requested();  // by who came before that
+    std::string error = stopped ? "" : (*request)->run(inputs, shapes, outputs, output_shapes);
+    if (stop != nullptr) stop->set_inside(nullptr);
     // One that failed may be in any state.
     if (!error.empty()) return told(ErrorCode::internal, std::move(error));
     give(std::move(*request));
-    return {};
+    return !stopped;
   }
 
   Result<> usable() const {
@@ -190,11 +207,11 @@ class OpaquePlan final : public Plan {
     if (stopped()) return {};
     if (pacer != nullptr) pacer->begin();
     const auto begin = std::chrono::steady_clock::now();
-    auto ran = runner_->run(binding.inputs, shapes_, binding.outputs, output_shapes_);
+    const auto ran = runner_->run(binding.inputs, shapes_, binding.outputs, output_shapes_, stop);
     if (!durations.empty()) durations[0] = std::chrono::steady_clock::now() - begin;
     if (pacer != nullptr) pacer->end(stopped);
-    if (!ran) return ran;
-    if (stop != nullptr) stop->next = range.last;
+    if (!ran) return std::unexpected(ran.error());
+    if (stop != nullptr && *ran) stop->next = range.last;
     return {};
   }
 

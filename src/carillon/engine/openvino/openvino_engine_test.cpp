@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -41,6 +42,8 @@ struct Told {
   openvino::Network::Options compiled;
   int requests = 0;
   bool loading_ended = false;
+  std::function<void()> during;  // called inside a run
+  int given_up = 0;
 };
 
 class ToldRequest final : public openvino::Request {
@@ -48,8 +51,10 @@ class ToldRequest final : public openvino::Request {
   explicit ToldRequest(Told& told) : told_(told) {}
   std::string run(std::span<const std::byte* const>, std::span<const graph::Shape>,
                   std::span<std::byte* const>, std::span<const graph::Shape>) override {
+    if (told_.during) told_.during();
     return told_.run;
   }
+  void give_up() override { ++told_.given_up; }
 
  private:
   Told& told_;
@@ -174,6 +179,27 @@ TEST_F(OpenVinoTold, ARunThatFailsIsNotTheDevices) {
   told_.run = "";
   EXPECT_TRUE((*model)->plan(1)->run({0, 1}, {.inputs = in, .outputs = out}, {}));
   EXPECT_EQ(told_.requests, 2) << "the one that failed may be in any state";
+}
+
+TEST_F(OpenVinoTold, OnlyARunThatNobodyWaitsForIsGivenUp) {
+  const auto model = compile();
+  ASSERT_TRUE(model) << model.error().message;
+  alignas(64) std::array<std::byte, 2560> bytes{};
+  const std::byte* const in[] = {bytes.data()};
+  std::byte* const out[] = {bytes.data()};
+  StopSignal stop{.run = 7};
+  const auto run = [&](std::function<void()> during) {
+    told_.during = std::move(during);
+    stop.wanted = 0;
+    EXPECT_TRUE((*model)->plan(1)->run({0, 1}, {.inputs = in, .outputs = out}, {}, &stop));
+    return told_.given_up;
+  };
+  EXPECT_EQ(run([&] { stop.request(7); }), 0) << "one that makes way runs to its end";
+  EXPECT_EQ(stop.next, 1);
+  EXPECT_EQ(run([&] { stop.give_up(6); }), 0) << "another run's";
+  EXPECT_EQ(run([&] { stop.give_up(7); }), 1);
+  stop.give_up(7);
+  EXPECT_EQ(told_.given_up, 1) << "it is over";
 }
 
 TEST_F(OpenVinoTold, WhatIsBrokenIsNotUsable) {

@@ -171,8 +171,11 @@ bool Process::ask(Ask kind, std::span<const std::byte> question, std::vector<std
                                std::to_string(at_most / std::chrono::milliseconds{1}) + " ms";
   Ask told{};
   int came = -1;
-  const Received got =
-      receive_message(control_, told, answer, came, [&] { return within_bounds(until, too_late); });
+  const Received got = receive_message(control_, told, answer, came, [&] {
+    if (std::chrono::steady_clock::now() < until) return within_memory();
+    kill(too_late);
+    return false;
+  });
   if (came >= 0) ::close(came);
   if (got == Received::whole && told == kind && came < 0) return true;
   if (got != Received::closed) kill("what it answered is no answer");
@@ -180,12 +183,8 @@ bool Process::ask(Ask kind, std::span<const std::byte> question, std::vector<std
   return false;
 }
 
-bool Process::within_bounds(std::chrono::steady_clock::time_point until, const std::string& too_late) {
+bool Process::within_memory() {
   if (ended_) return false;
-  if (std::chrono::steady_clock::now() >= until) {
-    kill(too_late);
-    return false;
-  }
   const std::uint64_t has = resident();
   if (has <= memory_.count) return true;
   kill("it took " + to_text(Bytes{has}) + " of memory, and may have " + to_text(memory_));

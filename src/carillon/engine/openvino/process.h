@@ -63,8 +63,8 @@ class Process {
            const std::string& taking, int descriptor = -1);
 
   // Whether whoever waits for it should go on: false, and the process ended, where it has more memory than it
-  // may have, or `until` has passed.
-  bool within_bounds(std::chrono::steady_clock::time_point until, const std::string& too_late);
+  // may have.
+  bool within_memory();
 
   // Ends it. The first reason is what end() says; "" where the process itself gave none.
   void kill(const std::string& reason);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/engine/openvino/line_limit.h"
+
 namespace carillon::engine::openvino {
 namespace {
 
@@ -29,6 +31,17 @@ TEST(Restarts, WhatIsLongAgoIsForgotten) {
 
 TEST(Restarts, NoneAtAll) {
   EXPECT_EQ(Restarts({.most = 0}).ended(at(0s)), std::nullopt);
+}
+
+TEST(LineLimit, WhatIsLeftOutIsCounted) {
+  LineLimit limit({.most = 2, .window = 1min});
+  EXPECT_EQ(limit.line(at(0s)), 0U);
+  EXPECT_EQ(limit.line(at(1s)), 0U);
+  EXPECT_EQ(limit.line(at(2s)), std::nullopt);
+  EXPECT_EQ(limit.line(at(59s)), std::nullopt);
+  EXPECT_EQ(limit.line(at(60s)), 2U);
+  EXPECT_EQ(limit.line(at(60s)), std::nullopt) << "that of 1 s counts still";
+  EXPECT_EQ(limit.line(at(5min)), 1U);
 }
 
 }  // namespace

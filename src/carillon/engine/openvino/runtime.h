@@ -37,6 +37,9 @@ class Request {
   virtual std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
                           std::span<std::byte* const> outputs,
                           std::span<const graph::Shape> output_shapes) = 0;
+  // Nobody waits for the run that is under way, and what it is on hangs: ends it, whatever that costs, where
+  // that can be done. From any thread, while run() is inside; without blocking.
+  virtual void give_up() {}
 };
 
 // A model that runs. Requests may come from any thread; they must not outlive it.

@@ -1,6 +1,6 @@
 // A module that does what its file says: a line each of a call, a space, and what becomes of it, such as
 // "compile crash"; of runs "run 13 hang", where the input's first element is 13. What it says nothing of goes
-// well: there is an input x [-1,4] of f32, and the output y is twice that.
+// well: there is an input x [-1,4] of f32 ([-1,-1] with "ports open"), and the output y is twice that.
 
 #include <csignal>
 #include <cstdlib>
@@ -100,7 +100,9 @@ class FaultyCompiled final : public Compiled {
 
 class FaultyNetwork final : public Network {
  public:
-  explicit FaultyNetwork(Faults faults) : faults_(std::move(faults)) {}
+  explicit FaultyNetwork(Faults faults) : faults_(std::move(faults)) {
+    if (faults_.contains("ports")) inputs_[0].shape = outputs_[0].shape = {-1, -1};
+  }
   const std::vector<Port>& inputs() const override { return inputs_; }
   const std::vector<Port>& outputs() const override { return outputs_; }
   std::string shapes_at(std::span<const graph::Shape> inputs,
