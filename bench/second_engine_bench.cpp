@@ -1,9 +1,10 @@
-// What a run by the second engine costs more in a process of its own than in this one.
+// What a run by an engine of others costs more in a process of its own than in this one.
 //
-//   carillon_second_engine_bench --model FILE.onnx [--batch B] [--threads T] [--runs N] [--module FILE.so]
+//   carillon_second_engine_bench --model FILE.onnx [--engine openvino|onnxruntime] [--batch B] [--threads T]
+//                                [--runs N] [--module FILE.so]
 //
-// Both are compiled, and run in turn, so that whatever else the machine does is in both. Prints p50 and p99 of
-// each in microseconds, and the differences, as JSON.
+// Both are compiled, and run in turn, so that whatever else the machine does is in both. Prints p50 and p99
+// of each in microseconds, and the differences, as JSON.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -13,14 +14,16 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "carillon/engine/openvino/openvino_engine.h"
+#include "carillon/engine/onnxruntime/onnxruntime.h"
+#include "carillon/engine/openvino/openvino.h"
+#include "carillon/engine/second/second_engine.h"
 #include "carillon/graph/bounded.h"
 
 namespace carillon::bench {
 namespace {
 
 struct Options {
-  std::string model, module;
+  std::string model, module, engine = "openvino";
   int batch = 1, threads = 1, runs = 2000;
 };
 
@@ -30,7 +33,8 @@ struct Placed {
 };
 
 Result<Placed> place(const Options& options, bool apart) {
-  const auto engine = engine::make_openvino_engine(
+  const auto engine = engine::make_second_engine(
+      options.engine == engine::openvino.name ? engine::openvino : engine::onnxruntime,
       {.threads = options.threads, .module = options.module, .apart = apart});
   const auto model = engine->read(options.model, {});
   if (!model) return std::unexpected(model.error());
@@ -88,9 +92,10 @@ Result<> measure(const Options& options) {
 
 int main(int argc, char** argv) {
   carillon::bench::Options options;
-  CLI::App app{"What a process of its own costs the second engine."};
+  CLI::App app{"What a process of its own costs an engine of others."};
   app.add_option("--model", options.model)->required();
   app.add_option("--module", options.module);
+  app.add_option("--engine", options.engine)->check(CLI::IsMember({"openvino", "onnxruntime"}));
   app.add_option("--batch", options.batch)->check(CLI::Range(1, 1024));
   app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
   app.add_option("--runs", options.runs)->check(CLI::Range(10, 10'000'000));

@@ -220,6 +220,11 @@ def test_a_device_that_hangs_is_back_without_what_hangs(server, client):
     until(answers)
 
 
+def test_a_model_that_could_not_be_measured_has_no_process(server):
+    """By now it would have been started again."""
+    assert "/measured_crash/1/model.xml': it runs again" not in server.log.read_text()
+
+
 def test_no_process_is_left_of_a_server_that_was_killed(faulty_program, tmp_path):
     models = tmp_path / "models"
     write_model(models, "fine", "")

@@ -2,7 +2,8 @@
 
 #include "onnx_node/suite.h"
 
-#include "carillon/engine/openvino/openvino_engine.h"
+#include "carillon/engine/openvino/openvino.h"
+#include "carillon/engine/second/second_engine.h"
 
 namespace carillon::onnx_node {
 namespace {
@@ -48,7 +49,7 @@ class OpenVinoBackend : public Backend {
 
 std::unique_ptr<Backend> make_openvino_backend() {
   // Thousands of models of one node: a process each would only take time.
-  auto engine = engine::make_openvino_engine({.threads = 1, .module = {}, .apart = false});
+  auto engine = engine::make_second_engine(engine::openvino, {.threads = 1, .module = {}, .apart = false});
   if (!engine->available()) return nullptr;
   return std::make_unique<OpenVinoBackend>(std::move(engine));
 }

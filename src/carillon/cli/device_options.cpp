@@ -20,9 +20,10 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
                      "Memory of each device for what kernels hand on (default 512 MiB)");
   static const std::map<std::string, bool> places{{"apart", true}, {"inside", false}};
   command
-      .add_option("--second-engine", arguments.second_engine_apart,
-                  "Where models run that only OpenVINO can: apart, each in a process of its own, so that none "
-                  "ends the server, or inside the server, which saves some memory and microseconds")
+      .add_option(
+          "--second-engine", arguments.second_engine_apart,
+          "Where models run that only OpenVINO or onnxruntime can: apart, each in a process of its own, "
+          "so that none ends the server, or inside the server, which saves some memory and microseconds")
       ->transform(CLI::CheckedTransformer(places).description("apart or inside"))
       ->default_str("apart");
   command.add_flag(

@@ -259,7 +259,7 @@ int run_profile(const ProfileArguments& arguments) {
       const controller::LoadTarget target{
           .engine = device->engine.get(),
           .worker = worker->get(),
-          .second = device->second.get(),
+          .others = server::others_of(*device),
           .stop_cost = arguments.kernels ? std::optional(arguments.stop_cost) : std::nullopt};
       auto model = controller::prepare_model(entry, version, {&target, 1}, ModelId{next}, [](const auto&) {});
       if (!model) return std::unexpected(model.error());

@@ -18,8 +18,8 @@
 #include "carillon/controller/measure_aside.h"
 #include "carillon/controller/warm_up.h"
 #include "carillon/graph/onnx_import.h"
-#include "carillon/repository/sequence_batching.h"
 #include "carillon/graph/text.h"
+#include "carillon/repository/sequence_batching.h"
 
 namespace carillon::controller {
 namespace {
@@ -100,29 +100,32 @@ std::string engine_text(engine::ReadingEngine& engine, const std::string& reason
 // A best-effort model's runs are to stop inside kernels; it may cost them so much.
 constexpr double best_effort_stop_cost = 0.02;
 
+engine::Engine& engine_of(const LoadTarget& target, std::optional<std::size_t> other) {
+  return other ? *target.others[*other] : *target.engine;
+}
+
 struct Made {
   repository::ModelConfig config;  // complete
   std::vector<Compiled> compiled;  // a target each
 };
 
 Result<Made> complete_and_compile(repository::ModelConfig config, const graph::Model& model,
-                                  std::span<const LoadTarget> targets, bool second) {
+                                  std::span<const LoadTarget> targets, std::optional<std::size_t> other) {
   auto completed = repository::complete_config(std::move(config), model);
   if (!completed) return std::unexpected(completed.error());
   Made out{.config = std::move(*completed), .compiled = {}};
   const bool best_effort = out.config.model_class == "best_effort";
   for (const LoadTarget& target : targets) {
-    engine::Engine& engine = second ? *target.second : *target.engine;
-    auto compiled = engine.compile(
-        model,
-        {.batch_sizes = out.config.batch_sizes,
-         .precision = out.config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
-         .pads = out.config.padding,
-         .name = out.config.name,
-         .one_thread = best_effort,
-         .stop_cost = target.stop_cost ? target.stop_cost
-                      : best_effort    ? std::optional(best_effort_stop_cost)
-                                       : std::nullopt});
+    const engine::CompileOptions options{
+        .batch_sizes = out.config.batch_sizes,
+        .precision = out.config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
+        .pads = out.config.padding,
+        .name = out.config.name,
+        .one_thread = best_effort,
+        .stop_cost = target.stop_cost ? target.stop_cost
+                     : best_effort    ? std::optional(best_effort_stop_cost)
+                                      : std::nullopt};
+    auto compiled = engine_of(target, other).compile(model, options);
     if (!compiled) return std::unexpected(compiled.error());
     out.compiled.push_back(std::move(*compiled));
   }
@@ -138,7 +141,7 @@ Result<Made> make_by_own(const repository::ModelConfig& config, const std::files
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
               "measured, and may take a minute"
             : "compiling");
-  return complete_and_compile(config, **model, targets, false);
+  return complete_and_compile(config, **model, targets, std::nullopt);
 }
 
 // What `taken` says of the memory that it has beside the caches.
@@ -146,11 +149,12 @@ std::string memory_text(Bytes taken) {
   return taken.count == 0 ? "" : ", in about " + to_text(taken) + " of memory beside the caches";
 }
 
-Result<Made> make_by_second(const repository::ModelConfig& config, const std::filesystem::path& file,
-                            std::span<const LoadTarget> targets, const Doing& doing,
-                            std::vector<std::string>& notes) {
-  engine::ReadingEngine& engine = *targets.front().second;
+Result<Made> make_by_other(repository::ModelConfig config, const std::filesystem::path& file,
+                           std::span<const LoadTarget> targets, std::size_t other, const Doing& doing,
+                           std::vector<std::string>& notes) {
+  engine::ReadingEngine& engine = *targets.front().others[other];
   const std::string name(engine.name());
+  config.engine = name;  // what clients are told of it
   if (!config.reshapes.empty())
     return fail(ErrorCode::unsupported, (config.reshapes.front().is_input ? "input '" : "output '") +
                                             config.reshapes.front().name + "': reshape is not supported by " +
@@ -159,7 +163,7 @@ Result<Made> make_by_second(const repository::ModelConfig& config, const std::fi
   const auto model = engine.read(file, import_options(config));
   if (!model) return std::unexpected(model.error());
   doing("compiling by " + name);
-  auto made = complete_and_compile(config, **model, targets, true);
+  auto made = complete_and_compile(std::move(config), **model, targets, other);
   if (made)
     notes.push_back("it runs on " + name + " " + engine.version() +
                     memory_text(engine.taken(*made->compiled.front())) +
@@ -167,49 +171,75 @@ Result<Made> make_by_second(const repository::ModelConfig& config, const std::fi
   return made;
 }
 
-// The second engine of all targets, where they have one.
-engine::ReadingEngine* second_of(std::span<const LoadTarget> targets) {
-  const bool all = std::ranges::all_of(targets, [](const LoadTarget& t) { return t.second != nullptr; });
-  return all ? targets.front().second : nullptr;
+// The other engines that all targets have.
+std::span<engine::ReadingEngine* const> others_of(std::span<const LoadTarget> targets) {
+  const auto& others = targets.front().others;
+  const bool all = std::ranges::all_of(
+      targets, [&](const LoadTarget& target) { return target.others.size() == others.size(); });
+  return all ? std::span<engine::ReadingEngine* const>(others) : std::span<engine::ReadingEngine* const>();
 }
 
-// By our own engine; by the other where the config or the file's format asks for it, or ours cannot.
+// Made by that of the other engines, for this reason.
+void note_other(engine::ReadingEngine& engine, std::size_t other, const std::string& reason,
+                PreparedModel& prepared) {
+  prepared.other = other;
+  prepared.other_engine = engine_text(engine, reason);
+}
+
+// By the one that the config or the file's format asks for, where one does.
+std::optional<Result<Made>> make_by_wanted(const repository::ModelConfig& config,
+                                           const std::filesystem::path& file,
+                                           std::span<const LoadTarget> targets, const Doing& doing,
+                                           PreparedModel& prepared) {
+  const std::string& asked = config.engine;
+  const auto others = others_of(targets);
+  const auto alone =
+      std::ranges::find_if(others, [&](engine::ReadingEngine* each) { return each->reads_alone(file); });
+  const bool format = alone != others.end();
+  if (!format && (asked.empty() || asked == "carillon")) return std::nullopt;
+  if (format && !asked.empty() && asked != (*alone)->name())
+    return fail(ErrorCode::unsupported, "parameter engine is '" + asked + "', which reads ONNX files; '" +
+                                            file.filename().string() + "' is for " +
+                                            std::string((*alone)->name()) + " alone");
+  const auto wanted = format ? alone : std::ranges::find(others, asked, &engine::ReadingEngine::name);
+  if (wanted == others.end())
+    return fail(ErrorCode::unsupported,
+                "parameter engine is '" + asked + "', which this device does not have");
+  const auto other = static_cast<std::size_t>(wanted - others.begin());
+  auto made = make_by_other(config, file, targets, other, doing, prepared.notes);
+  if (made)
+    note_other(**wanted, other, format ? "its file is for that alone" : "its config says so", prepared);
+  return made;
+}
+
+// By our own engine; by another where the config or the file's format asks for it, or ours cannot.
 Result<Made> import_and_compile(const repository::ModelConfig& config, const std::filesystem::path& file,
                                 std::span<const LoadTarget> targets, const Doing& doing,
                                 PreparedModel& prepared) {
-  engine::ReadingEngine* const second = second_of(targets);
-  const bool format = second != nullptr && second->reads_alone(file);
-  if (config.engine == "openvino" || format) {
-    if (second == nullptr)
-      return fail(ErrorCode::unsupported, "parameter engine is 'openvino', which this device does not have");
-    if (format && config.engine == "carillon")
-      return fail(ErrorCode::unsupported, "parameter engine is 'carillon', which reads ONNX files; '" +
-                                              file.filename().string() + "' is for openvino alone");
-    repository::ModelConfig given = config;
-    if (format) given.engine = "openvino";
-    auto made = make_by_second(given, file, targets, doing, prepared.notes);
-    if (made)
-      prepared.second_engine =
-          engine_text(*second, format ? "its file is for that alone" : "its config says so");
-    return made;
-  }
+  if (auto wanted = make_by_wanted(config, file, targets, doing, prepared)) return *std::move(wanted);
   bool sound = true;
   auto made = make_by_own(config, file, targets, doing, sound);
-  // A file that is broken is kept from the other engine: some break it, or hang there.
-  if (made || !sound || second == nullptr || config.engine == "carillon") return made;
+  const auto others = others_of(targets);
+  // A file that is broken is kept from the other engines: some break them, or hang there.
+  if (made || !sound || others.empty() || config.engine == "carillon") return made;
   const Error own = made.error();
   if (own.code != ErrorCode::unsupported && own.code != ErrorCode::invalid_argument) return made;
-  // Who wrote the config is to hear what is wrong with it from the engine that says it best: ours.
-  auto other = make_by_second(config, file, targets, doing, prepared.notes);
-  if (!other) {
-    // Where the file or the config is wrong ours says it best.
-    if (own.code == ErrorCode::invalid_argument) return std::unexpected(own);
-    return fail(own.code, own.message + "; and " + std::string(second->name()) +
-                              " does not run it either: " + shortened(other.error().message));
+  std::string neither;
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    // One that is not there is only worth a word where there is none at all.
+    if (i > 0 && !others[i]->available()) continue;
+    auto other = make_by_other(config, file, targets, i, doing, prepared.notes);
+    if (other) {
+      note_other(*others[i], i, own.message, prepared);
+      prepared.notes.push_back("the reason: " + own.message);
+      return other;
+    }
+    neither += "; and " + std::string(others[i]->name()) +
+               " does not run it either: " + shortened(other.error().message);
   }
-  prepared.second_engine = engine_text(*second, own.message);
-  prepared.notes.push_back("the reason: " + own.message);
-  return other;
+  // Where the file or the config is wrong ours says it best, and who wrote them is to hear it.
+  if (own.code == ErrorCode::invalid_argument) return std::unexpected(own);
+  return fail(own.code, own.message + neither);
 }
 
 // The most batch sizes, from the smallest on, that fit the worker; `notes` say what is left out.
@@ -299,8 +329,8 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
 }  // namespace
 
 std::function<Result<>()> usable_of(std::span<const std::shared_ptr<const engine::CompiledModel>> compiled) {
-  return [models = std::vector<std::weak_ptr<const engine::CompiledModel>>(
-              compiled.begin(), compiled.end())]() -> Result<> {
+  return [models = std::vector<std::weak_ptr<const engine::CompiledModel>>(compiled.begin(),
+                                                                           compiled.end())]() -> Result<> {
     for (const auto& each : models)
       if (const auto model = each.lock(); model != nullptr)
         if (auto usable = model->usable(); !usable) return usable;
@@ -316,7 +346,8 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
                                     const repository::ModelVersion& version,
                                     std::span<const LoadTarget> targets, ModelId id, const Doing& doing) {
   CARILLON_ASSERT(entry.config.has_value() && !targets.empty());
-  PreparedModel out{.id = id, .config = *entry.config, .compiled = {}, .second_engine = "", .notes = {}};
+  PreparedModel out{
+      .id = id, .config = *entry.config, .compiled = {}, .other = {}, .other_engine = "", .notes = {}};
   std::vector<Compiled> compiled;
   try {
     auto made = import_and_compile(*entry.config, version.file, targets, doing, out);
@@ -418,8 +449,7 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
     if (target.like_the_last && slowest) continue;
     auto info = [&] {
       if (!options.aside) return seed_profile(model, version, *target.worker, options, doing);
-      engine::Engine& engine = model.second_engine.empty() ? *target.engine : *target.second;
-      AsideWatch watch(engine, *model.compiled[i], target.threads);
+      AsideWatch watch(engine_of(target, model.other), *model.compiled[i], target.threads);
       return seed_profile(model, version, watch, options, doing);
     }();
     if (!info) return info;
@@ -432,8 +462,9 @@ Result<> warm_up_all(const PreparedModel& model, std::span<const LoadTarget> tar
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const LoadTarget& target = targets[i];
     if (target.like_the_last && i > 0) continue;
-    engine::Engine& engine = model.second_engine.empty() ? *target.engine : *target.second;
-    if (auto warm = warm_up(model.config, engine, *model.compiled[i], target.threads); !warm) return warm;
+    if (auto warm = warm_up(model.config, engine_of(target, model.other), *model.compiled[i], target.threads);
+        !warm)
+      return warm;
   }
   return {};
 }
@@ -476,7 +507,7 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
   ModelView view{.name = entry.name,
                  .version = version.version,
                  .ready = false,
-                 .reason = model->second_engine,
+                 .reason = model->other_engine,
                  .left_out = false,
                  .id = {},
                  .config = model->config};
@@ -500,7 +531,12 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
                           .batches = {{1, std::chrono::seconds{1}}}},
                          false);
     static const std::atomic<bool> never{false};
-    if (options.aside) controller.remove_model(model->id, std::chrono::seconds{1}, never);
+    if (options.aside) {
+      controller.remove_model(model->id, std::chrono::seconds{1}, never);
+    } else {
+      // Nobody has seen it, and what was measured is over.
+      for (const LoadTarget& target : targets) target.worker->remove_model(model->id);
+    }
     return std::unexpected(info.error());
   }
   view.load_time = controller.now() - began;

@@ -29,10 +29,12 @@ std::string label_of(const std::string& name, std::int64_t version);
 struct LoadTarget {
   engine::Engine* engine = nullptr;
   worker::Worker* worker = nullptr;
-  engine::ReadingEngine* second = nullptr;  // for models that `engine` cannot run; there may be none
-  int threads = 0;                          // that a run has; 0: as many as there are cores
-  bool like_the_last = false;               // the target before it: what is measured there is true here
-  std::optional<double> stop_cost{};        // see engine::CompileOptions
+  // For models that `engine` cannot run, the one that is asked first in front; there may be none. All
+  // targets have the same.
+  std::vector<engine::ReadingEngine*> others{};
+  int threads = 0;                    // that a run has; 0: as many as there are cores
+  bool like_the_last = false;         // the target before it: what is measured there is true here
+  std::optional<double> stop_cost{};  // see engine::CompileOptions
 };
 
 // One version of a model, imported, compiled and known to the workers.
@@ -40,9 +42,9 @@ struct PreparedModel {
   ModelId id;
   repository::ModelConfig config;  // complete; batch_sizes are those that fit all workers
   std::vector<std::shared_ptr<const engine::CompiledModel>> compiled;  // for each of the targets
-  // Why the targets' second engine runs it: "OpenVINO 2026.4.1 runs it: <what the first could not>"; empty
-  // where the first does.
-  std::string second_engine;
+  std::optional<std::size_t> other;  // which of the targets' others runs it; nothing: their first
+  // Why another runs it: "openvino 2026.4.1 runs it: <what the first could not>"; empty where the first does.
+  std::string other_engine;
   std::vector<std::string> notes;  // what could not be had, and what was done instead
 };
 
@@ -57,7 +59,7 @@ using LoadObserver = std::function<void(const LoadProgress&)>;
 using Doing = std::function<void(std::string)>;
 
 // Imports `version` of `entry` (whose config is no error), completes its config, compiles it, by the targets'
-// second engine where the first cannot or the config says so, and registers it with each target's worker (of
+// other engines where the first cannot or the config says so, and registers it with each target's worker (of
 // one, at least) as `id`, the next that they expect. A batch size that does not fit a worker's workspace or
 // I/O cache is left out, with a note. The ONNX weights are let go before this returns. After an error `id` is
 // still free.
@@ -72,8 +74,7 @@ inline Result<PreparedModel> prepare_model(const repository::RepositoryEntry& en
 }
 
 // ModelView::usable of a model that is in these forms. It keeps none of them.
-std::function<Result<>()> usable_of(
-    std::span<const std::shared_ptr<const engine::CompiledModel>> compiled);
+std::function<Result<>()> usable_of(std::span<const std::shared_ptr<const engine::CompiledModel>> compiled);
 
 // How long runs and loads of a model take.
 class Stopwatch {

@@ -64,7 +64,7 @@ void RepositoryControl::stop() {
   for (Order& order : left) order.done(fail(ErrorCode::unavailable, "the server is stopping"));
   // What is just being compiled elsewhere need not be waited for.
   for (const LoadTarget& target : targets_)
-    if (target.second != nullptr) target.second->end_loading();
+    for (engine::ReadingEngine* other : target.others) other->end_loading();
   if (thread_.joinable()) thread_.join();
 }
 

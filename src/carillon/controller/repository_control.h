@@ -89,8 +89,8 @@ class RepositoryControl final : public ModelControl {
   const std::vector<LoadTarget> targets_;
   Controller& controller_;
   const RepositoryOptions options_;
-  Stamps stamps_;  // the thread's
-  int depth_ = 0;  // of ensembles that are being loaded for others; likewise
+  Stamps stamps_;         // the thread's
+  int depth_ = 0;         // of ensembles that are being loaded for others; likewise
   std::size_t left_ = 0;  // models that went, and that devices still have; likewise
 
   std::atomic<bool> ending_{false};

@@ -24,8 +24,7 @@ Picture::Model model_of(const controller::ModelView& view) {
                        .total = {},
                        .minute = {},
                        .rate = {}};
-  // Where it is ready, the reason says that another engine runs it.
-  if (view.ready && model.engine.empty()) model.engine = view.reason.empty() ? "carillon" : "openvino";
+  if (view.ready && model.engine.empty()) model.engine = "carillon";
   return model;
 }
 

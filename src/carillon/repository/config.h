@@ -45,7 +45,9 @@ struct ModelConfig {
   std::optional<Duration> slo;   // parameter slo_ms
   std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
   std::string precision = "f32";       // parameter precision: f32, bf16
-  std::string engine;  // parameter engine: carillon, openvino; empty: ours, or another where ours cannot
+  // Parameter engine: carillon, openvino, onnxruntime; empty: ours, or another where ours cannot. Of a model
+  // that is loaded it is also which other runs it.
+  std::string engine;
   std::vector<std::int64_t> lengths;  // parameter lengths: extents of what varies; ascending, often empty
   bool padding = false;  // parameter padding: a request may be padded with zeros to the next of `lengths`
   std::string mask;      // parameter mask: the input that is 1 where a request is, 0 where it is padded

@@ -282,10 +282,10 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
         return invalid("parameter precision is '" + text + "'; it is f32 or bf16");
       config.precision = text;
     } else if (key == "engine") {
-      if (text != "carillon" && text != "openvino")
+      if (text != "carillon" && text != "openvino" && text != "onnxruntime")
         return invalid("parameter engine is '" + text +
-                       "'; it is carillon or openvino; without it models that Carillon's own engine cannot "
-                       "run go to the other");
+                       "'; it is carillon, openvino or onnxruntime; without it models that Carillon's own "
+                       "engine cannot run go to the others");
       config.engine = text;
     } else if (key == "lengths") {
       auto lengths = read_lengths(text);

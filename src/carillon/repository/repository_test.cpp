@@ -121,7 +121,7 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
       {"platform: \"tensorrt_plan\"", ErrorCode::unsupported,
        "platform 'tensorrt_plan' is not supported; ONNX models have 'onnxruntime_onnx', or none"},
       {"parameters { key: \"engine\" value { string_value: \"tvm\" } }", ErrorCode::invalid_argument,
-       "parameter engine is 'tvm'; it is carillon or openvino"},
+       "parameter engine is 'tvm'; it is carillon, openvino or onnxruntime"},
       {"backend: \"python\"", ErrorCode::unsupported, "backend 'python' is not supported"},
       {"ensemble_scheduling { }", ErrorCode::invalid_argument, "ensemble_scheduling: no step"},
       {"sequence_batching { iterative_sequence: true }", ErrorCode::unsupported,

@@ -7,7 +7,9 @@
 
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/emulated/emulated_engine.h"
-#include "carillon/engine/openvino/openvino_engine.h"
+#include "carillon/engine/onnxruntime/onnxruntime.h"
+#include "carillon/engine/openvino/openvino.h"
+#include "carillon/engine/second/second_engine.h"
 #include "carillon/profile/profile.h"
 #include "carillon/worker/placement.h"
 
@@ -36,8 +38,8 @@ int threads_of(const DeviceArguments& arguments) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-engine::openvino::ApartOptions processes_of(const DeviceArguments& arguments) {
-  engine::openvino::ApartOptions options;
+engine::second::ApartOptions processes_of(const DeviceArguments& arguments) {
+  engine::second::ApartOptions options;
   options.tell = arguments.warn;
   // With time to spare for the end of the process: what hangs is then that model's trouble, and not the
   // device's.
@@ -63,6 +65,12 @@ Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int th
 
 }  // namespace
 
+std::vector<engine::ReadingEngine*> others_of(const Device& device) {
+  std::vector<engine::ReadingEngine*> out;
+  for (const auto& other : device.others) out.push_back(other.get());
+  return out;
+}
+
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
   Device device;
   device.worker.io_cache = mib(256);
@@ -85,10 +93,11 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
     device.engine = engine::make_cpu_engine({.threads = threads});
-    device.second = engine::make_openvino_engine({.threads = threads,
-                                                  .module = {},
-                                                  .apart = arguments.second_engine_apart,
-                                                  .processes = processes_of(arguments)});
+    for (const engine::second::Kind* kind : {&engine::openvino, &engine::onnxruntime})
+      device.others.push_back(engine::make_second_engine(*kind, {.threads = threads,
+                                                                 .module = {},
+                                                                 .apart = arguments.second_engine_apart,
+                                                                 .processes = processes_of(arguments)}));
     device.worker.make_team = [engine = device.engine](int wanted) {
       return engine->make_team({.threads = wanted});
     };

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
@@ -22,7 +23,7 @@ struct DeviceArguments {
   std::string workspace;
   int threads = 0;
   bool real_time = false;
-  // Models of the second engine are each in a process of their own; else in the server's.
+  // Models of other engines are each in a process of their own; else in the server's.
   bool second_engine_apart = true;
   // After how long a device that reports nothing counts as one that hangs, at the least; 0: never. Runs in
   // processes of their own are given up before that.
@@ -38,11 +39,15 @@ struct DeviceArguments {
 
 struct Device {
   std::shared_ptr<engine::Engine> engine;
-  std::shared_ptr<engine::ReadingEngine> second;  // for models that the first cannot run; null: there is none
-  std::shared_ptr<engine::Breaker> breaker;       // of an emulated one; else null
+  // For models that the first cannot run: the one that is asked first in front.
+  std::vector<std::shared_ptr<engine::ReadingEngine>> others;
+  std::shared_ptr<engine::Breaker> breaker;  // of an emulated one; else null
   worker::Options worker;
   std::string description;  // "cpu: AMD EPYC, 2 threads"
 };
+
+// Those of `device`, as whoever loads models wants them.
+std::vector<engine::ReadingEngine*> others_of(const Device& device);
 
 // Errors name the option. `clock` outlives the engine and all that it makes.
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock);

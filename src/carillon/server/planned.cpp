@@ -68,7 +68,7 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
     options.tell(fmt::format("{} at {:g}%: {}", workload.id, share_pct, doing));
   };
   const controller::LoadTarget target{
-      .engine = device->engine.get(), .worker = worker->get(), .second = device->second.get()};
+      .engine = device->engine.get(), .worker = worker->get(), .others = others_of(*device)};
   auto model = controller::prepare_model(mine, version, {&target, 1}, ModelId{0}, tell);
   if (!model) return std::unexpected(model.error());
   auto info = controller::seed_profile(*model, version.version, **worker, {}, tell);
@@ -79,7 +79,7 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   view.name = entry.name;
   view.version = version.version;
   view.config = model->config;
-  view.reason = model->second_engine;
+  view.reason = model->other_engine;
   view.usable = controller::usable_of(model->compiled);
   lane->add_model(std::move(view), *model->compiled.front(), *info);
   lane->add_worker(std::move(*worker));

@@ -39,7 +39,7 @@ Result<> WholeServer::start() {
                              to_text(device.worker.io_cache), to_text(device.worker.workspace)));
     targets.push_back({.engine = device.engine.get(),
                        .worker = worker->get(),
-                       .second = device.second.get(),
+                       .others = others_of(device),
                        .threads = device.worker.exec_threads,
                        .like_the_last = devices_.like_the_last[i],
                        .stop_cost = options.stop_cost});
@@ -96,7 +96,7 @@ std::vector<DeviceId> WholeServer::stop() {
   if (control_ != nullptr) control_->stop();
   // Without orders, too: sizes of open models are made while it serves.
   for (const Device& device : devices_.devices)
-    if (device.second != nullptr) device.second->end_loading();
+    for (const auto& other : device.others) other->end_loading();
   controller_->stop();
   ensembles_->stop();
   return controller_->end_workers();

@@ -1,19 +1,20 @@
-#include "carillon/engine/openvino/runtime.h"
+#include "carillon/engine/second/runtime.h"
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include <openvino/openvino.hpp>
 
 #include "carillon/base/bytes.h"
+#include "carillon/engine/second/guarded.h"
 #include "carillon/graph/bounded.h"
 
 // OpenVINO's side of the boundary. Built as a module of its own; uses headers of ours alone.
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 using graph::DataType;
@@ -31,20 +32,6 @@ constexpr TypePair types[] = {
     {DataType::u32, ov::element::Type_t::u32},         {DataType::u64, ov::element::Type_t::u64},
     {DataType::boolean, ov::element::Type_t::boolean},
 };
-
-// Runs `body`; what it throws becomes the answer.
-template <typename Body>
-std::string guarded(const Body& body) {
-  try {
-    body();
-    return {};
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return text.empty() ? "an exception without a text" : text;
-  } catch (...) {
-    return "an exception of an unknown type";
-  }
-}
 
 ov::Shape shape_of(const graph::Shape& shape) {
   return {shape.begin(), shape.end()};
@@ -235,11 +222,11 @@ class RuntimeOf final : public Runtime {
 };
 
 }  // namespace
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second
 
-extern "C" __attribute__((visibility("default"))) std::string carillon_openvino(
-    std::unique_ptr<carillon::engine::openvino::Runtime>& into);
-std::string carillon_openvino(std::unique_ptr<carillon::engine::openvino::Runtime>& into) {
-  using namespace carillon::engine::openvino;
+extern "C" __attribute__((visibility("default"))) std::string carillon_module(
+    std::unique_ptr<carillon::engine::second::Runtime>& into);
+std::string carillon_module(std::unique_ptr<carillon::engine::second::Runtime>& into) {
+  using namespace carillon::engine::second;
   return guarded([&] { into = std::make_unique<RuntimeOf>(); });
 }

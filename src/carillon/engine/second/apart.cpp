@@ -1,4 +1,4 @@
-#include "carillon/engine/openvino/apart.h"
+#include "carillon/engine/second/apart.h"
 
 #include <algorithm>
 #include <array>
@@ -22,7 +22,7 @@
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/text.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 using ProcessPointer = std::shared_ptr<Process>;
@@ -31,10 +31,6 @@ constexpr std::uint64_t tensor_alignment = 64;
 constexpr int times_in_background = 10;  // as schedule::Watchdog's
 constexpr std::size_t longest_line = 600;
 constexpr const char* stopping = "the server is stopping";
-
-std::int32_t nice_of_this_thread() {
-  return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
-}
 
 // What is told of all models' processes.
 class Teller {
@@ -181,10 +177,11 @@ class HostedModel {
     return process_;
   }
 
-  // How long a run may take.
-  Duration run_bound(std::span<const graph::Shape> inputs) const {
+  // How long a run may take, of a thread that is so placed.
+  Duration run_bound(std::span<const graph::Shape> inputs, const Placement& place) const {
+    const bool background = place.policy == SCHED_IDLE || place.nice > starter_->nice();
     const std::lock_guard lock(bounds_mutex_);
-    return bounds_.of(inputs);
+    return bounds_.of(inputs) * (background ? times_in_background : 1);
   }
   void took(std::span<const graph::Shape> inputs, Duration run) {
     const std::lock_guard lock(bounds_mutex_);
@@ -220,9 +217,7 @@ class HostedModel {
     return (extent >= -1 && extent <= most) ||
            (graph::is_bounded(extent) && extent >= graph::bounded_dimension(most));
   }
-  static std::string ended_text(Process& process) {
-    return "its process is started again: " + process.end();
-  }
+  static std::string ended_text(Process& process) { return "its process is started again: " + process.end(); }
 
   std::string current(ProcessPointer& into) const {
     const std::lock_guard lock(mutex_);
@@ -263,8 +258,8 @@ class HostedModel {
 
   // Waits for `at_most` (nothing: for ever), or until `descriptor` is readable. False: it is all over.
   bool wait(int descriptor, std::optional<Duration> at_most) const {
-    std::array<pollfd, 2> waits{{{.fd = wake_, .events = POLLIN, .revents = 0},
-                                 {.fd = descriptor, .events = POLLIN, .revents = 0}}};
+    std::array<pollfd, 2> waits{
+        {{.fd = wake_, .events = POLLIN, .revents = 0}, {.fd = descriptor, .events = POLLIN, .revents = 0}}};
     const int timeout = at_most ? static_cast<int>(*at_most / std::chrono::milliseconds{1}) : -1;
     while (::poll(waits.data(), waits.size(), timeout) < 0 && errno == EINTR) {
     }
@@ -287,7 +282,8 @@ class HostedModel {
         say_broken(pause ? "its process is started again: " + how
                          : "its process is not started again, as it ended too often; the last time: " + how);
         tell(what + how +
-             (pause ? "; it is started again in " + std::to_string(*pause / std::chrono::milliseconds{1}) + " ms"
+             (pause ? "; it is started again in " + std::to_string(*pause / std::chrono::milliseconds{1}) +
+                          " ms"
                     : "; it is not started again, as it ended too often, until the model is loaded anew"));
         if (!pause || !wait(-1, *pause)) return;
         again = start_again();
@@ -356,9 +352,9 @@ class HostedModel {
 
   mutable std::mutex mutex_;  // of what follows
   ProcessPointer process_;
-  ProcessPointer coming_;     // that is being made ready in its place
+  ProcessPointer coming_;  // that is being made ready in its place
   std::vector<Network::Options> compiled_;
-  std::string reason_;  // why it is broken; empty: it is not
+  std::string reason_;     // why it is broken; empty: it is not
   bool stopping_ = false;  // it is not to be started again
   bool ending_ = false;    // nobody has it any more
 };
@@ -448,8 +444,7 @@ class ApartRequest final : public Request {
   }
 
   std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
-                  std::span<std::byte* const> outputs,
-                  std::span<const graph::Shape> output_shapes) override {
+                  std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
     if (auto error = connect(); !error.empty()) return error;
     RunPlan plan;
     std::uint64_t end = 0;
@@ -506,8 +501,7 @@ class ApartRequest final : public Request {
     const auto begin = std::chrono::steady_clock::now();
     if (!send_packet(socket_, std::as_bytes(std::span(&message, 1)), show ? memory_.descriptor() : -1))
       return HostedModel::lost(*process_, "about to run");
-    const bool background = place.policy == SCHED_IDLE || place.nice > 0;
-    const Duration bound = model_->run_bound(shapes) * (background ? times_in_background : 1);
+    const Duration bound = model_->run_bound(shapes, place);
     // Where this process had no core, that one had none either.
     constexpr Duration longest_look = 2 * std::chrono::milliseconds{look_every_ms};
     Duration waited{0};
@@ -681,4 +675,4 @@ Result<std::shared_ptr<Runtime>> make_apart_runtime(const ApartOptions& options,
   return runtime;
 }
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

@@ -1,4 +1,4 @@
-#include "carillon/engine/openvino/openvino_engine.h"
+#include "carillon/engine/second/second_engine.h"
 
 #include <algorithm>
 #include <chrono>
@@ -29,30 +29,33 @@ using graph::Shape;
 using graph::Signature;
 using graph::TensorSpec;
 
-// What OpenVINO says may be long (a stack of its own checks), and may quote the file.
-std::unexpected<Error> told(ErrorCode code, std::string text) {
+// What such an engine says may be long (a stack of its own checks), and may quote the file.
+std::unexpected<Error> told(const second::Kind& kind, ErrorCode code, std::string text) {
   constexpr std::size_t longest = 600;
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-  return fail(code, "OpenVINO: " + graph::printable(text, longest));
+  return fail(code, std::string(kind.title) + ": " + graph::printable(text, longest));
 }
 
 // A model that was read, with what is asked of it from several threads.
 class SharedNetwork {
  public:
-  SharedNetwork(std::unique_ptr<openvino::Network> network, std::shared_ptr<openvino::Runtime> runtime)
-      : runtime_(std::move(runtime)), network_(std::move(network)) {}
+  SharedNetwork(const second::Kind& kind, std::unique_ptr<second::Network> network,
+                std::shared_ptr<second::Runtime> runtime)
+      : kind_(kind), runtime_(std::move(runtime)), network_(std::move(network)) {}
 
-  const std::vector<openvino::Port>& inputs() const { return network_->inputs(); }
+  const second::Kind& kind() const { return kind_; }
+
+  const std::vector<second::Port>& inputs() const { return network_->inputs(); }
 
   Result<std::vector<TensorSpec>> outputs_at(const Signature::Question& question) {
     const std::lock_guard lock(mutex_);
     std::vector<Shape> shapes;
     if (auto error = network_->shapes_at(question.inputs, shapes); !error.empty())
-      return told(ErrorCode::invalid_argument, std::move(error));
+      return told(kind_, ErrorCode::invalid_argument, std::move(error));
     std::vector<TensorSpec> out;
     for (std::size_t i = 0; i < shapes.size(); ++i) {
-      const openvino::Port& port = network_->outputs()[i];
+      const second::Port& port = network_->outputs()[i];
       const std::string what = "output '" + port.name + "'";
       if (!port.known) return fail(ErrorCode::unsupported, what + " is of a type that is not served");
       if (std::ranges::any_of(shapes[i],
@@ -67,18 +70,19 @@ class SharedNetwork {
     return out;
   }
 
-  Result<std::unique_ptr<openvino::Compiled>> compile(const openvino::Network::Options& options) {
+  Result<std::unique_ptr<second::Compiled>> compile(const second::Network::Options& options) {
     const std::lock_guard lock(mutex_);
-    std::unique_ptr<openvino::Compiled> out;
+    std::unique_ptr<second::Compiled> out;
     if (auto error = network_->compile(options, out); !error.empty())
-      return told(ErrorCode::unsupported, std::move(error));
+      return told(kind_, ErrorCode::unsupported, std::move(error));
     return out;
   }
 
  private:
-  std::shared_ptr<openvino::Runtime> runtime_;  // outlives what it made
+  const second::Kind& kind_;
+  std::shared_ptr<second::Runtime> runtime_;  // outlives what it made
   std::mutex mutex_;
-  std::unique_ptr<openvino::Network> network_;
+  std::unique_ptr<second::Network> network_;
 };
 
 class FileModel final : public graph::SignedModel {
@@ -90,7 +94,8 @@ class FileModel final : public graph::SignedModel {
 
   const std::string& name() const override { return name_; }
   Result<graph::Graph> specialize(std::int64_t, std::int64_t) const override {
-    return fail(ErrorCode::unsupported, "the model was read by OpenVINO, which shows no graph");
+    return fail(ErrorCode::unsupported,
+                "the model was read by " + std::string(network_->kind().title) + ", which shows no graph");
   }
 
   const std::shared_ptr<SharedNetwork>& network() const { return network_; }
@@ -103,18 +108,18 @@ class FileModel final : public graph::SignedModel {
 // A run that is only ended where nobody waits for it any more.
 class GivenUp final : public Interruptible {
  public:
-  explicit GivenUp(openvino::Request& request) : request_(request) {}
+  explicit GivenUp(second::Request& request) : request_(request) {}
   void interrupt() override {}
   void give_up() override { request_.give_up(); }
 
  private:
-  openvino::Request& request_;
+  second::Request& request_;
 };
 
 // A model that runs, and its requests, of which each run takes one.
 class Runner {
  public:
-  Runner(std::shared_ptr<SharedNetwork> network, std::unique_ptr<openvino::Compiled> compiled)
+  Runner(std::shared_ptr<SharedNetwork> network, std::unique_ptr<second::Compiled> compiled)
       : network_(std::move(network)), compiled_(std::move(compiled)) {}
 
   // False: it was told to stop, and has not begun.
@@ -129,13 +134,14 @@ class Runner {
     std::string error = stopped ? "" : (*request)->run(inputs, shapes, outputs, output_shapes);
     if (stop != nullptr) stop->set_inside(nullptr);
     // One that failed may be in any state.
-    if (!error.empty()) return told(ErrorCode::internal, std::move(error));
+    if (!error.empty()) return told(network_->kind(), ErrorCode::internal, std::move(error));
     give(std::move(*request));
     return !stopped;
   }
 
   Result<> usable() const {
-    if (auto why = compiled_->broken(); !why.empty()) return told(ErrorCode::unavailable, std::move(why));
+    if (auto why = compiled_->broken(); !why.empty())
+      return told(network_->kind(), ErrorCode::unavailable, std::move(why));
     return {};
   }
   std::uint64_t resident() const { return compiled_->resident(); }
@@ -149,7 +155,7 @@ class Runner {
   }
 
  private:
-  Result<std::unique_ptr<openvino::Request>> take() const {
+  Result<std::unique_ptr<second::Request>> take() const {
     {
       const std::lock_guard lock(mutex_);
       if (!idle_.empty()) {
@@ -158,20 +164,20 @@ class Runner {
         return request;
       }
     }
-    std::unique_ptr<openvino::Request> made;
+    std::unique_ptr<second::Request> made;
     if (auto error = compiled_->make_request(made); !error.empty())
-      return told(ErrorCode::internal, std::move(error));
+      return told(network_->kind(), ErrorCode::internal, std::move(error));
     return made;
   }
-  void give(std::unique_ptr<openvino::Request> request) const {
+  void give(std::unique_ptr<second::Request> request) const {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(request));
   }
 
   std::shared_ptr<SharedNetwork> network_;  // its libraries outlive what they made
-  std::unique_ptr<openvino::Compiled> compiled_;
+  std::unique_ptr<second::Compiled> compiled_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<openvino::Request>> idle_;
+  mutable std::vector<std::unique_ptr<second::Request>> idle_;
 };
 
 class OpaquePlan final : public Plan {
@@ -289,8 +295,9 @@ class OpaqueModel final : public CompiledModel {
     if (!question) return std::unexpected(question.error());
     auto outputs = source_->network()->outputs_at(*question);
     if (!outputs) return std::unexpected(outputs.error());
-    return std::make_unique<OpaquePlan>(runner_, source_->name() + " openvino", batch, source_->inputs(),
-                                        std::move(*question), std::move(*outputs));
+    return std::make_unique<OpaquePlan>(runner_,
+                                        source_->name() + " " + std::string(source_->network()->kind().name),
+                                        batch, source_->inputs(), std::move(*question), std::move(*outputs));
   }
 
   std::shared_ptr<const FileModel> source_;
@@ -301,14 +308,10 @@ class OpaqueModel final : public CompiledModel {
   std::map<std::pair<int, std::int64_t>, std::unique_ptr<const Plan>> plans_;
 };
 
-bool is_ir(const fs::path& file) {
-  return file.extension() == ".xml";
-}
-
-// What IR says of its inputs, which have no symbols.
-Result<std::vector<Signature::Input>> inputs_of(const std::vector<openvino::Port>& ports) {
+// What a format of the engine's own says of its inputs, which have no symbols.
+Result<std::vector<Signature::Input>> inputs_of(const std::vector<second::Port>& ports) {
   std::vector<Signature::Input> out;
-  for (const openvino::Port& port : ports) {
+  for (const second::Port& port : ports) {
     if (!port.known)
       return fail(ErrorCode::unsupported, "input '" + port.name + "' is of a type that is not served");
     Signature::Input& input =
@@ -318,43 +321,46 @@ Result<std::vector<Signature::Input>> inputs_of(const std::vector<openvino::Port
   return out;
 }
 
-// The outline's inputs in OpenVINO's order.
+// The outline's inputs in the engine's order.
 Result<std::vector<Signature::Input>> in_order(std::vector<Signature::Input> inputs,
-                                               const std::vector<openvino::Port>& ports) {
+                                               const std::vector<second::Port>& ports,
+                                               const std::string& title) {
   std::vector<Signature::Input> out;
-  for (const openvino::Port& port : ports) {
+  for (const second::Port& port : ports) {
     const auto found = std::ranges::find(inputs, port.name, &Signature::Input::name);
     if (found == inputs.end())
-      return fail(ErrorCode::unsupported, "OpenVINO: input '" + port.name + "' is not one of the file's");
+      return fail(ErrorCode::unsupported, title + ": input '" + port.name + "' is not one of the file's");
     if (!port.known || port.type != found->type)
       return fail(ErrorCode::unsupported,
-                  "OpenVINO: input '" + port.name + "' is taken for another type than the file's");
+                  title + ": input '" + port.name + "' is taken for another type than the file's");
     out.push_back(*found);
   }
   if (out.size() != inputs.size())
-    return fail(ErrorCode::unsupported, "OpenVINO: " + std::to_string(inputs.size() - out.size()) +
+    return fail(ErrorCode::unsupported, title + ": " + std::to_string(inputs.size() - out.size()) +
                                             " of the file's inputs are not there");
   return out;
 }
 
-std::vector<fs::path> module_places() {
-  constexpr const char* name = "libcarillon_openvino.so";
+std::vector<fs::path> module_places(const second::Kind& kind) {
+  const std::string name = "libcarillon_" + std::string(kind.name) + ".so";
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   if (error) return {};
   return {folder / name, folder.parent_path() / "lib" / "carillon" / name};
 }
 
-class OpenVinoEngine final : public ReadingEngine {
+class SecondEngine final : public ReadingEngine {
  public:
-  OpenVinoEngine(OpenVinoOptions options, std::shared_ptr<openvino::Runtime> runtime)
-      : options_(std::move(options)), runtime_(std::move(runtime)) {
+  SecondEngine(const second::Kind& kind, SecondOptions options, std::shared_ptr<second::Runtime> runtime)
+      : kind_(kind), options_(std::move(options)), runtime_(std::move(runtime)) {
     CARILLON_ASSERT(options_.threads >= 1);
     // Here, and not when it is first needed: that may be on a thread of low priority.
-    if (runtime_ == nullptr && options_.apart) starter_ = std::make_shared<openvino::Starter>();
+    std::string tried;
+    if (runtime_ == nullptr && options_.apart && find_module(tried))
+      starter_ = std::make_shared<second::Starter>();
   }
 
-  std::string_view name() const override { return "openvino"; }
+  std::string_view name() const override { return kind_.name; }
 
   Result<> available() override {
     if (runtime_ != nullptr) return {};
@@ -362,14 +368,16 @@ class OpenVinoEngine final : public ReadingEngine {
     return *tried_;
   }
   std::string version() override { return available() ? runtime_->version() : ""; }
-  bool reads_alone(const fs::path& file) const override { return is_ir(file); }
+  bool reads_alone(const fs::path& file) const override {
+    return !kind_.format.empty() && file.extension() == kind_.format;
+  }
 
   Result<std::shared_ptr<const graph::Model>> read(const fs::path& file,
                                                    const graph::ImportOptions& options) override {
     if (auto there = available(); !there) return std::unexpected(there.error());
     const std::string where = "model file '" + file.string() + "'";
     graph::OnnxOutline outline;
-    if (is_ir(file)) {
+    if (reads_alone(file)) {
       std::error_code error;
       outline.bytes_on_disk = fs::file_size(file, error);
       if (error) return fail(ErrorCode::not_found, where + ": cannot open it: " + error.message());
@@ -384,15 +392,14 @@ class OpenVinoEngine final : public ReadingEngine {
     // It is read, and then brought into the layouts that kernels want.
     if (const auto left = available_memory(); left && left->count / 2 < outline.bytes_on_disk)
       return fail(ErrorCode::resource_exhausted,
-                  where + ": it has " + to_text(Bytes{outline.bytes_on_disk}) +
-                      ", of which OpenVINO needs twice as much, and the machine has " + to_text(*left) +
-                      " left");
-    std::unique_ptr<openvino::Network> network;
+                  where + ": it has " + to_text(Bytes{outline.bytes_on_disk}) + ", of which " + title() +
+                      " needs twice as much, and the machine has " + to_text(*left) + " left");
+    std::unique_ptr<second::Network> network;
     if (auto error = runtime_->read(file.string(), network); !error.empty())
-      return in_context(where, told(ErrorCode::invalid_argument, std::move(error)).error());
-    const auto shared = std::make_shared<SharedNetwork>(std::move(network), runtime_);
-    auto inputs =
-        is_ir(file) ? inputs_of(shared->inputs()) : in_order(std::move(outline.inputs), shared->inputs());
+      return in_context(where, told(kind_, ErrorCode::invalid_argument, std::move(error)).error());
+    const auto shared = std::make_shared<SharedNetwork>(kind_, std::move(network), runtime_);
+    auto inputs = reads_alone(file) ? inputs_of(shared->inputs())
+                                    : in_order(std::move(outline.inputs), shared->inputs(), title());
     if (!inputs) return in_context(where, inputs.error());
     auto signature = Signature::find(std::move(*inputs), options, [&](const Signature::Question& question) {
       return shared->outputs_at(question);
@@ -405,15 +412,15 @@ class OpenVinoEngine final : public ReadingEngine {
                                                        const CompileOptions& options) override {
     const auto source = std::dynamic_pointer_cast<const FileModel>(model.weak_from_this().lock());
     if (source == nullptr)
-      return fail(ErrorCode::unsupported, "OpenVINO compiles only models that it has read itself");
+      return fail(ErrorCode::unsupported, title() + " compiles only models that it has read itself");
     const auto& sizes = options.batch_sizes;
     if (sizes.empty() || sizes.front() < 1 ||
         std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
       return invalid("model \"" + model.name() +
                      "\": batch sizes must be ascending, distinct and at least 1");
-    openvino::Network::Options wanted{.inputs = {},
-                                      .threads = options.one_thread ? 1 : options_.threads,
-                                      .bf16 = options.precision == Precision::bf16};
+    second::Network::Options wanted{.inputs = {},
+                                    .threads = options.one_thread ? 1 : options_.threads,
+                                    .bf16 = options.precision == Precision::bf16};
     for (const TensorSpec& input : source->inputs()) {
       Shape& shape = wanted.inputs.emplace_back(input.shape);
       for (std::int64_t& extent : shape) {
@@ -448,69 +455,79 @@ class OpenVinoEngine final : public ReadingEngine {
   }
 
  private:
+  std::string title() const { return std::string(kind_.title); }
+
   Result<> load() {
-    constexpr const char* remedy =
-        "; tools/setup installs OpenVINO, and a build that finds it makes the module";
-    std::vector<fs::path> places =
-        options_.module.empty() ? module_places() : std::vector<fs::path>{options_.module};
+    const std::string remedy(kind_.remedy);
     std::string tried;
-    for (const fs::path& place : places) {
-      std::error_code error;
-      if (!fs::exists(place, error)) {
-        tried += (tried.empty() ? "" : ", ") + place.string();
-        continue;
-      }
-      if (options_.apart) return start_apart(place);
-      // Never closed: what it made may live for as long as the program.
-      void* const module = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (module == nullptr)
-        return fail(ErrorCode::unavailable,
-                    "the module " + place.string() + " cannot be loaded: " + ::dlerror() + remedy);
-      const auto make = reinterpret_cast<openvino::EntryPoint>(::dlsym(module, openvino::entry_point));
-      if (make == nullptr)
-        return fail(ErrorCode::unavailable, place.string() + " is not a module of this program");
-      std::unique_ptr<openvino::Runtime> made;
-      if (auto text = make(made); !text.empty()) return told(ErrorCode::unavailable, std::move(text));
-      take(std::move(made));
-      return {};
+    const auto place = find_module(tried);
+    if (!place)
+      return fail(ErrorCode::unavailable,
+                  "there is no module for " + title() + " (looked for " + tried + ")" + remedy);
+    if (options_.apart) {
+      if (starter_ == nullptr) starter_ = std::make_shared<second::Starter>();  // it came meanwhile
+      return start_apart(*place);
     }
-    return fail(ErrorCode::unavailable,
-                "there is no module for OpenVINO (looked for " + tried + ")" + remedy);
+    // Never closed: what it made may live for as long as the program.
+    void* const module = ::dlopen(place->c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (module == nullptr)
+      return fail(ErrorCode::unavailable,
+                  "the module " + place->string() + " cannot be loaded: " + ::dlerror() + remedy);
+    const auto make = reinterpret_cast<second::EntryPoint>(::dlsym(module, second::entry_point));
+    if (make == nullptr)
+      return fail(ErrorCode::unavailable, place->string() + " is not a module of this program");
+    std::unique_ptr<second::Runtime> made;
+    if (auto text = make(made); !text.empty()) return told(kind_, ErrorCode::unavailable, std::move(text));
+    take(std::move(made));
+    return {};
+  }
+
+  // Where its module is; `tried`: where it is not.
+  std::optional<fs::path> find_module(std::string& tried) const {
+    for (const fs::path& place :
+         options_.module.empty() ? module_places(kind_) : std::vector<fs::path>{options_.module}) {
+      std::error_code error;
+      if (fs::exists(place, error)) return place;
+      tried += (tried.empty() ? "" : ", ") + place.string();
+    }
+    return std::nullopt;
   }
 
   Result<> start_apart(const fs::path& module) {
-    openvino::ApartOptions options = options_.processes;
+    second::ApartOptions options = options_.processes;
     options.process.module = fs::absolute(module);
     if (options.process.program.empty())
-      options.process.program = options.process.module.parent_path() / "carillon-openvino";
-    auto made = openvino::make_apart_runtime(options, starter_);
-    if (!made) return told(made.error().code, std::move(made.error().message));
+      options.process.program =
+          options.process.module.parent_path() / ("carillon-" + std::string(kind_.name));
+    auto made = second::make_apart_runtime(options, starter_);
+    if (!made) return told(kind_, made.error().code, std::move(made.error().message));
     take(std::move(*made));
     return {};
   }
-  void take(std::shared_ptr<openvino::Runtime> runtime) {
+  void take(std::shared_ptr<second::Runtime> runtime) {
     const std::lock_guard lock(mutex_);
     runtime_ = std::move(runtime);
     if (ended_) runtime_->end_loading();
   }
 
-  const OpenVinoOptions options_;
-  std::shared_ptr<openvino::Starter> starter_;
+  const second::Kind& kind_;
+  const SecondOptions options_;
+  std::shared_ptr<second::Starter> starter_;
   std::mutex mutex_;  // of what end_loading() wants, which comes from other threads
-  std::shared_ptr<openvino::Runtime> runtime_;
+  std::shared_ptr<second::Runtime> runtime_;
   bool ended_ = false;
   std::optional<Result<>> tried_;
 };
 
 }  // namespace
 
-std::shared_ptr<ReadingEngine> make_openvino_engine(const OpenVinoOptions& options) {
-  return make_openvino_engine(options, nullptr);
+std::shared_ptr<ReadingEngine> make_second_engine(const second::Kind& kind, const SecondOptions& options) {
+  return make_second_engine(kind, options, nullptr);
 }
 
-std::shared_ptr<ReadingEngine> make_openvino_engine(const OpenVinoOptions& options,
-                                                    std::shared_ptr<openvino::Runtime> runtime) {
-  return std::make_shared<OpenVinoEngine>(options, std::move(runtime));
+std::shared_ptr<ReadingEngine> make_second_engine(const second::Kind& kind, const SecondOptions& options,
+                                                  std::shared_ptr<second::Runtime> runtime) {
+  return std::make_shared<SecondEngine>(kind, options, std::move(runtime));
 }
 
 }  // namespace carillon::engine

@@ -1,4 +1,4 @@
-#include "carillon/engine/openvino/messages.h"
+#include "carillon/engine/second/messages.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 constexpr std::size_t most_dimensions = 64;
@@ -306,4 +306,4 @@ Received receive_packet(int socket, std::span<std::byte> room, std::size_t& size
   }
 }
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

@@ -10,7 +10,7 @@
 #include "carillon/graph/tensor.h"
 #include "carillon/profile/rolling.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 
 struct RunBoundOptions {
   Duration least = std::chrono::seconds{10};
@@ -20,7 +20,8 @@ struct RunBoundOptions {
 // How long a run of one model may take before it counts as one that hangs: ten times what runs of its size
 // take, by the rule that schedulers predict by (profile::RollingWindow), but at least `least`, and beyond a
 // minute only twice. schedule::Watchdog gives a device up that reports nothing for twenty times what it was
-// predicted to: as long as `least` is less than the watchdog's, too, a run that hangs is given up before that.
+// predicted to: as long as `least` is less than the watchdog's, too, a run that hangs is given up before
+// that.
 //
 // The rule alone; has no clock. Not thread-safe.
 class RunBounds {
@@ -74,4 +75,4 @@ class RunBounds {
   Duration longest_{0};
 };
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

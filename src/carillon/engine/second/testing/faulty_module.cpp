@@ -16,9 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "carillon/engine/openvino/runtime.h"
+#include "carillon/engine/second/runtime.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 using Faults = std::map<std::string, std::string>;
@@ -27,9 +27,9 @@ using Faults = std::map<std::string, std::string>;
 void say_nonsense() {
   const std::vector<char> nonsense(64, '\x77');
   for (int descriptor = 3; descriptor < 64; ++descriptor) {
-    struct stat is{};
-    if (::fstat(descriptor, &is) == 0 && S_ISSOCK(is.st_mode))
-      [[maybe_unused]] const ssize_t written = ::write(descriptor, nonsense.data(), nonsense.size());
+    struct stat is {};
+    if (::fstat(descriptor, &is) == 0 && S_ISSOCK(is.st_mode)) [[maybe_unused]]
+      const ssize_t written = ::write(descriptor, nonsense.data(), nonsense.size());
   }
 }
 
@@ -146,11 +146,11 @@ class FaultyRuntime final : public Runtime {
 };
 
 }  // namespace
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second
 
-extern "C" __attribute__((visibility("default"))) std::string carillon_openvino(
-    std::unique_ptr<carillon::engine::openvino::Runtime>& into);
-std::string carillon_openvino(std::unique_ptr<carillon::engine::openvino::Runtime>& into) {
-  into = std::make_unique<carillon::engine::openvino::FaultyRuntime>();
+extern "C" __attribute__((visibility("default"))) std::string carillon_module(
+    std::unique_ptr<carillon::engine::second::Runtime>& into);
+std::string carillon_module(std::unique_ptr<carillon::engine::second::Runtime>& into) {
+  into = std::make_unique<carillon::engine::second::FaultyRuntime>();
   return {};
 }

@@ -1,10 +1,8 @@
-// carillon-openvino MODULE SERVER: the second engine in a process of its own. The server starts it, with a
+// carillon-ENGINE MODULE SERVER: an engine of others in a process of its own. The server starts it, with a
 // socket to itself; it is of no use to people.
 
 #include <array>
-#include <atomic>
 #include <charconv>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -19,15 +17,15 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <tbb/task_arena.h>
 #include <unistd.h>
 
-#include "carillon/engine/openvino/host.h"
-#include "carillon/engine/openvino/messages.h"
+#include "carillon/engine/second/host.h"
+#include "carillon/engine/second/host_setup.h"
+#include "carillon/engine/second/messages.h"
 
 namespace {
 
-using namespace carillon::engine::openvino;
+using namespace carillon::engine::second;
 
 // Ends with the server, whatever the model does: the system says so where it was killed, and the socket's
 // end where the thread that started this one is gone before it.
@@ -56,31 +54,6 @@ void heed_no_signals() {
   ::setrlimit(RLIMIT_CORE, &none);
 }
 
-// TBB's threads, which OpenVINO computes on, are there before a thread of low priority compiles a model:
-// those that it makes itself would have that priority for good.
-void make_threads() {
-  const int wanted = tbb::this_task_arena::max_concurrency() - 1;
-  // Each keeps its thread until all are there. The system may not give all; then fewer do.
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds{100};
-  std::atomic<int> there{0};
-  std::atomic<int> left{wanted};
-  const auto wait = [&] {
-    while (there < wanted && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-  };
-  tbb::task_arena arena(wanted + 1);
-  for (int i = 0; i < wanted; ++i)
-    arena.enqueue([&] {
-      ++there;
-      wait();
-      --left;
-    });
-  wait();
-  // What was not begun is run here.
-  arena.execute([&] {
-    while (left > 0) std::this_thread::yield();
-  });
-}
-
 std::unique_ptr<Runtime> load(const char* module, std::string& error) {
   void* const library = ::dlopen(module, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -105,13 +78,14 @@ int main(int argc, char** argv) {
   pid_t server = 0;
   if (argc != 3 || ::fstat(control_socket, &socket) != 0 || !S_ISSOCK(socket.st_mode) ||
       std::from_chars(argv[2], argv[2] + std::strlen(argv[2]), server).ec != std::errc{}) {
-    std::fputs("carillon-openvino is started by 'carillon serve', for a model that OpenVINO runs\n", stderr);
+    std::fprintf(stderr, "%s is started by 'carillon serve', for a model that another engine runs\n",
+                 argc > 0 ? argv[0] : "this program");
     return 2;
   }
   heed_no_signals();
   end_with_the_server(server);
   be_the_first_to_go();
-  make_threads();
+  set_up_process();
   std::string error;
   auto runtime = load(argv[1], error);
   // What the libraries do at exit is of no use, and may hang.

@@ -10,12 +10,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "carillon/engine/openvino/runtime.h"
+#include "carillon/engine/second/runtime.h"
 
 // What the server and a process of the second engine (host.h) say to each other over sockets of their own
 // machine. Neither side trusts the other with a size or a count: what is read from a message is checked
 // against what is left of it.
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 
 // Changes with every form below. The server and the host are of one build, and say so when they meet.
 inline constexpr std::uint32_t protocol = 1;
@@ -147,4 +147,4 @@ bool send_packet(int socket, std::span<const std::byte> bytes, int descriptor = 
 Received receive_packet(int socket, std::span<std::byte> room, std::size_t& size, int& descriptor,
                         const GoOn& go_on = {});
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

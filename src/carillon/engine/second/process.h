@@ -17,9 +17,11 @@
 
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
-#include "carillon/engine/openvino/messages.h"
+#include "carillon/engine/second/messages.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
+
+std::int32_t nice_of_this_thread();
 
 // A thread that starts processes. The system tells a process that its parent is gone when the thread ends
 // that started it, so this one lives as long as they are wanted. It has the priority of whoever makes it.
@@ -31,8 +33,10 @@ class Starter {
   Starter& operator=(const Starter&) = delete;
   // Runs `task` there, and waits for its end. From any thread.
   void run(const std::function<void()>& task);
+  int nice() const { return nice_; }  // its priority, as setpriority() has it
 
  private:
+  int nice_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> tasks_;
@@ -41,7 +45,7 @@ class Starter {
 };
 
 struct ProcessOptions {
-  std::filesystem::path program;  // carillon-openvino
+  std::filesystem::path program;  // carillon-openvino, say
   std::filesystem::path module;
   std::optional<Bytes> memory;  // that it may have, resident; nothing: 7/8 of what there is at its start
 };
@@ -92,4 +96,4 @@ class Process {
   std::string how_;
 };
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

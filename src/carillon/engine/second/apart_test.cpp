@@ -1,4 +1,4 @@
-#include "carillon/engine/openvino/apart.h"
+#include "carillon/engine/second/apart.h"
 
 #include <array>
 #include <csignal>
@@ -21,7 +21,7 @@
 
 #ifdef CARILLON_FAULTY_MODULE
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 namespace fs = std::filesystem;
@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 ApartOptions options_for_tests() {
-  return {.process = {.program = CARILLON_OPENVINO_HOST, .module = CARILLON_FAULTY_MODULE, .memory = mib(400)},
+  return {.process = {.program = CARILLON_SECOND_HOST, .module = CARILLON_FAULTY_MODULE, .memory = mib(400)},
           .restarts = {.most = 3, .window = 10min, .pause = 1ms},
           .start = 60s,
           .load = 60s,
@@ -207,9 +207,9 @@ const Fault ends[] = {{"crash", "signal 11 (SIGSEGV)"},
                       {"allocate", "of memory, and may have 400.0 MiB"}};
 
 TEST(Apart, WhatEndsItBeforeItRunsIsTheReason) {
-  for (const auto& [call, doing] : {std::pair("read", "reading it"), std::pair("shapes", "finding shapes"),
-                                    std::pair("compile", "compiling it"),
-                                    std::pair("request", "making a request")})
+  for (const auto& [call, doing] :
+       {std::pair("read", "reading it"), std::pair("shapes", "finding shapes"),
+        std::pair("compile", "compiling it"), std::pair("request", "making a request")})
     for (const Fault& fault : ends) {
       Faulty model(std::string(call) + " " + fault.what + "\n");
       EXPECT_THAT(model.load(),
@@ -321,8 +321,10 @@ TEST(Apart, WhatBecomesOfAProcessIsTold) {
     const std::string pid = std::to_string(*processes().begin());
     EXPECT_NE(model.run(13), "");
     const auto told = lines.first(2);
-    EXPECT_THAT(told[0], AllOf(HasSubstr("model.xml': the process that runs it (carillon-openvino " + pid + ")"),
-                               HasSubstr(row.said), HasSubstr("it is started again in 1 ms")));
+    const std::string name = fs::path(CARILLON_SECOND_HOST).filename().string();
+    EXPECT_THAT(told[0],
+                AllOf(HasSubstr("model.xml': the process that runs it (" + name + " " + pid + ") is gone"),
+                      HasSubstr(row.said), HasSubstr("it is started again in 1 ms")));
     EXPECT_THAT(told[1], HasSubstr("model.xml': it runs again"));
   }
 }
@@ -338,8 +340,9 @@ TEST(Apart, WhatIsNotStartedAgainIsToldToo) {
   ::kill(*processes().begin(), SIGKILL);
   const auto told = lines.first(2);
   EXPECT_THAT(told[0], HasSubstr("signal 9 (SIGKILL), as the system does where memory runs out"));
-  EXPECT_THAT(told[1], AllOf(HasSubstr("it could not be started again: "), HasSubstr("SIGSEGV"),
-                             HasSubstr("not started again, as it ended too often, until the model is loaded")));
+  EXPECT_THAT(told[1],
+              AllOf(HasSubstr("it could not be started again: "), HasSubstr("SIGSEGV"),
+                    HasSubstr("not started again, as it ended too often, until the model is loaded")));
 }
 
 TEST(Apart, WhatIsToldAgainAndAgainIsLeftOut) {
@@ -446,6 +449,6 @@ TEST(Apart, WithoutItsProgramTheReasonIsSaid) {
 }
 
 }  // namespace
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second
 
 #endif

@@ -1,4 +1,4 @@
-#include "carillon/engine/openvino/messages.h"
+#include "carillon/engine/second/messages.h"
 
 #include <array>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 #include "carillon/base/random.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 // Two sockets that are each other's peers.
@@ -217,4 +217,4 @@ TEST(Messages, OfTwoDescriptorsNoneIsLeft) {
 }
 
 }  // namespace
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

@@ -1,19 +1,28 @@
-#include "carillon/engine/openvino/openvino_engine.h"
+#include "carillon/engine/second/second_engine.h"
 
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <map>
+#include <sstream>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "carillon/base/clock.h"
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/host/host_memory.h"
 #include "carillon/engine/host_stream.h"
+#include "carillon/engine/onnxruntime/onnxruntime.h"
+#include "carillon/engine/openvino/openvino.h"
 #include "carillon/engine/testing/conformance.h"
 #include "carillon/graph/testing.h"
 
@@ -22,6 +31,7 @@ namespace {
 
 using graph::testing::Folder;
 using graph::testing::Onnx;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Two layers with a batch in front, and an operator that keeps the second free dimension.
@@ -32,21 +42,21 @@ Onnx layers(const graph::testing::Dims& input) {
   return m.output("y");
 }
 
-// --- With a runtime that is not OpenVINO's: what the engine makes of what it is told.
+// --- With a runtime of our own: what the engine makes of what it is told.
 
 struct Told {
   std::string read, shapes, compile, request, run, broken;  // errors
-  std::vector<openvino::Port> inputs{{.name = "x", .known = true, .ranked = true, .shape = {-1, 40}}};
-  std::vector<openvino::Port> outputs{{.name = "y", .known = true, .ranked = true, .shape = {-1, 8}}};
+  std::vector<second::Port> inputs{{.name = "x", .known = true, .ranked = true, .shape = {-1, 40}}};
+  std::vector<second::Port> outputs{{.name = "y", .known = true, .ranked = true, .shape = {-1, 8}}};
   std::vector<graph::Shape> answer;  // of shapes_at(); empty: the first input's batch before {8}
-  openvino::Network::Options compiled;
+  second::Network::Options compiled;
   int requests = 0;
   bool loading_ended = false;
   std::function<void()> during;  // called inside a run
   int given_up = 0;
 };
 
-class ToldRequest final : public openvino::Request {
+class ToldRequest final : public second::Request {
  public:
   explicit ToldRequest(Told& told) : told_(told) {}
   std::string run(std::span<const std::byte* const>, std::span<const graph::Shape>,
@@ -60,10 +70,10 @@ class ToldRequest final : public openvino::Request {
   Told& told_;
 };
 
-class ToldCompiled final : public openvino::Compiled {
+class ToldCompiled final : public second::Compiled {
  public:
   explicit ToldCompiled(Told& told) : told_(told) {}
-  std::string make_request(std::unique_ptr<openvino::Request>& into) override {
+  std::string make_request(std::unique_ptr<second::Request>& into) override {
     ++told_.requests;
     if (told_.request.empty()) into = std::make_unique<ToldRequest>(told_);
     return told_.request;
@@ -74,18 +84,18 @@ class ToldCompiled final : public openvino::Compiled {
   Told& told_;
 };
 
-class ToldNetwork final : public openvino::Network {
+class ToldNetwork final : public second::Network {
  public:
   explicit ToldNetwork(Told& told) : told_(told) {}
-  const std::vector<openvino::Port>& inputs() const override { return told_.inputs; }
-  const std::vector<openvino::Port>& outputs() const override { return told_.outputs; }
+  const std::vector<second::Port>& inputs() const override { return told_.inputs; }
+  const std::vector<second::Port>& outputs() const override { return told_.outputs; }
   std::string shapes_at(std::span<const graph::Shape> inputs,
                         std::vector<graph::Shape>& outputs) const override {
     outputs = told_.answer;
     if (outputs.empty()) outputs = {{inputs.front().front(), 8}};
     return told_.shapes;
   }
-  std::string compile(const Options& options, std::unique_ptr<openvino::Compiled>& into) const override {
+  std::string compile(const Options& options, std::unique_ptr<second::Compiled>& into) const override {
     told_.compiled = options;
     into = std::make_unique<ToldCompiled>(told_);
     return told_.compile;
@@ -95,11 +105,11 @@ class ToldNetwork final : public openvino::Network {
   Told& told_;
 };
 
-class ToldRuntime final : public openvino::Runtime {
+class ToldRuntime final : public second::Runtime {
  public:
   explicit ToldRuntime(Told& told) : told_(told) {}
   std::string version() const override { return "1.2"; }
-  std::string read(const std::string&, std::unique_ptr<openvino::Network>& into) override {
+  std::string read(const std::string&, std::unique_ptr<second::Network>& into) override {
     into = std::make_unique<ToldNetwork>(told_);
     return told_.read;
   }
@@ -109,7 +119,7 @@ class ToldRuntime final : public openvino::Runtime {
   Told& told_;
 };
 
-class OpenVinoTold : public ::testing::Test {
+class SecondTold : public ::testing::Test {
  protected:
   Result<std::shared_ptr<const graph::Model>> read(const Onnx& model,
                                                    const graph::ImportOptions& options = {.open = true}) {
@@ -125,10 +135,10 @@ class OpenVinoTold : public ::testing::Test {
   Folder folder_;
   Told told_;
   std::shared_ptr<ReadingEngine> engine_ =
-      make_openvino_engine({.threads = 2}, std::make_shared<ToldRuntime>(told_));
+      make_second_engine(openvino, {.threads = 2}, std::make_shared<ToldRuntime>(told_));
 };
 
-TEST_F(OpenVinoTold, IsCompiledOnceForAllBatchSizes) {
+TEST_F(SecondTold, IsCompiledOnceForAllBatchSizes) {
   const auto model = compile();
   ASSERT_TRUE(model) << model.error().message;
   EXPECT_EQ(told_.compiled.inputs, (std::vector<graph::Shape>{{-1, 40}}));
@@ -140,14 +150,14 @@ TEST_F(OpenVinoTold, IsCompiledOnceForAllBatchSizes) {
   EXPECT_EQ(engine_->version(), "1.2");
 }
 
-TEST_F(OpenVinoTold, OneBatchSizeIsFixed) {
+TEST_F(SecondTold, OneBatchSizeIsFixed) {
   ASSERT_TRUE(compile({.batch_sizes = {4}, .precision = Precision::bf16, .one_thread = true}));
   EXPECT_EQ(told_.compiled.inputs, (std::vector<graph::Shape>{{4, 40}}));
   EXPECT_EQ(told_.compiled.threads, 1);
   EXPECT_TRUE(told_.compiled.bf16);
 }
 
-TEST_F(OpenVinoTold, ErrorsSayWhoseTheyAre) {
+TEST_F(SecondTold, ErrorsSayWhoseTheyAre) {
   told_.read = "no such\noperator";
   auto error = compile().error();
   EXPECT_THAT(error.message, HasSubstr("OpenVINO: no such operator"));
@@ -165,7 +175,7 @@ TEST_F(OpenVinoTold, ErrorsSayWhoseTheyAre) {
   EXPECT_EQ(compile().error().code, ErrorCode::invalid_argument);
 }
 
-TEST_F(OpenVinoTold, ARunThatFailsIsNotTheDevices) {
+TEST_F(SecondTold, ARunThatFailsIsNotTheDevices) {
   const auto model = compile();
   ASSERT_TRUE(model) << model.error().message;
   told_.run = "division by zero";
@@ -181,7 +191,7 @@ TEST_F(OpenVinoTold, ARunThatFailsIsNotTheDevices) {
   EXPECT_EQ(told_.requests, 2) << "the one that failed may be in any state";
 }
 
-TEST_F(OpenVinoTold, OnlyARunThatNobodyWaitsForIsGivenUp) {
+TEST_F(SecondTold, OnlyARunThatNobodyWaitsForIsGivenUp) {
   const auto model = compile();
   ASSERT_TRUE(model) << model.error().message;
   alignas(64) std::array<std::byte, 2560> bytes{};
@@ -202,7 +212,7 @@ TEST_F(OpenVinoTold, OnlyARunThatNobodyWaitsForIsGivenUp) {
   EXPECT_EQ(told_.given_up, 1) << "it is over";
 }
 
-TEST_F(OpenVinoTold, WhatIsBrokenIsNotUsable) {
+TEST_F(SecondTold, WhatIsBrokenIsNotUsable) {
   const auto model = compile();
   ASSERT_TRUE(model) << model.error().message;
   EXPECT_TRUE((*model)->usable());
@@ -213,12 +223,12 @@ TEST_F(OpenVinoTold, WhatIsBrokenIsNotUsable) {
   EXPECT_THAT(usable.error().message, HasSubstr("OpenVINO: its process is started again"));
 }
 
-TEST_F(OpenVinoTold, LoadingIsEndedByTheRuntime) {
+TEST_F(SecondTold, LoadingIsEndedByTheRuntime) {
   engine_->end_loading();
   EXPECT_TRUE(told_.loading_ended);
 }
 
-TEST_F(OpenVinoTold, WhatTheDataDecideIsRefused) {
+TEST_F(SecondTold, WhatTheDataDecideIsRefused) {
   told_.answer = {{-1, 8}};
   const auto model = read(layers({"batch", "40"}));
   ASSERT_FALSE(model);
@@ -229,7 +239,7 @@ TEST_F(OpenVinoTold, WhatTheDataDecideIsRefused) {
   EXPECT_THAT(read(layers({"batch", "40"})).error().message, HasSubstr("of a type that is not served"));
 }
 
-TEST_F(OpenVinoTold, InputsMustBeTheFiles) {
+TEST_F(SecondTold, InputsMustBeTheFiles) {
   told_.inputs.push_back({.name = "z", .known = true, .ranked = true, .shape = {1}});
   EXPECT_THAT(read(layers({"batch", "40"})).error().message, HasSubstr("input 'z' is not one of the file's"));
   told_.inputs.clear();
@@ -238,7 +248,7 @@ TEST_F(OpenVinoTold, InputsMustBeTheFiles) {
   EXPECT_THAT(read(layers({"batch", "40"})).error().message, HasSubstr("another type"));
 }
 
-TEST_F(OpenVinoTold, NothingOutsideTheModelsFolderIsRead) {
+TEST_F(SecondTold, NothingOutsideTheModelsFolderIsRead) {
   Onnx m = layers({"batch", "40"});
   // In a place that only a walk over all of the file finds.
   Onnx branch;
@@ -254,15 +264,15 @@ TEST_F(OpenVinoTold, NothingOutsideTheModelsFolderIsRead) {
   EXPECT_THAT(model.error().message, HasSubstr("must not contain '..'"));
 }
 
-TEST_F(OpenVinoTold, CompilesOnlyWhatItRead) {
+TEST_F(SecondTold, CompilesOnlyWhatItRead) {
   const auto own = layers({"batch", "40"}).import({.batched = true});
   ASSERT_TRUE(own) << own.error().message;
   EXPECT_EQ(engine_->compile(**own, {.batch_sizes = {1}}).error().code, ErrorCode::unsupported);
   EXPECT_FALSE(compile({.batch_sizes = {4, 1}}));
 }
 
-TEST(OpenVino, WithoutItsModuleTheReasonIsSaid) {
-  const auto engine = make_openvino_engine({.threads = 1, .module = "/nowhere/module.so"});
+TEST(SecondEngine, WithoutItsModuleTheReasonIsSaid) {
+  const auto engine = make_second_engine(openvino, {.threads = 1, .module = "/nowhere/module.so"});
   const auto there = engine->available();
   ASSERT_FALSE(there);
   EXPECT_EQ(there.error().code, ErrorCode::unavailable);
@@ -270,31 +280,53 @@ TEST(OpenVino, WithoutItsModuleTheReasonIsSaid) {
   EXPECT_THAT(there.error().message, HasSubstr("tools/setup"));
   EXPECT_EQ(engine->version(), "");
   const Folder folder;
-  const auto empty = make_openvino_engine(
-      {.threads = 1, .module = folder.write("module.so", "no module"), .apart = false});
+  const auto empty = make_second_engine(
+      openvino, {.threads = 1, .module = folder.write("module.so", "no module"), .apart = false});
   EXPECT_THAT(empty->available().error().message, HasSubstr("cannot be loaded"));
+  EXPECT_THAT(
+      make_second_engine(onnxruntime, {.threads = 1, .module = "/nowhere/x.so"})->available().error().message,
+      AllOf(HasSubstr("no module for onnxruntime"), HasSubstr("-DCARILLON_ONNXRUNTIME=ON")));
 }
 
+// --- With the engines, in processes of their own and in this one.
+
+struct Placed {
+  const second::Kind* kind;
+  const char* module;  // nullptr: this build has none
+  bool apart;
+};
 #ifdef CARILLON_OPENVINO_MODULE
-
-// --- With OpenVINO, in a process of its own and in this one.
-
-std::shared_ptr<ReadingEngine> engine_that_is(bool apart) {
-  return make_openvino_engine({.threads = 2, .module = CARILLON_OPENVINO_MODULE, .apart = apart});
-}
+constexpr const char* openvino_module = CARILLON_OPENVINO_MODULE;
+#else
+constexpr const char* openvino_module = nullptr;
+#endif
+#ifdef CARILLON_ONNXRUNTIME_MODULE
+constexpr const char* onnxruntime_module = CARILLON_ONNXRUNTIME_MODULE;
+#else
+constexpr const char* onnxruntime_module = nullptr;
+#endif
 
 struct Both {
   std::shared_ptr<const CompiledModel> theirs, ours;
 };
 
-class OpenVinoModels : public ::testing::TestWithParam<bool> {
+class SecondModels : public ::testing::TestWithParam<Placed> {
  protected:
+  void SetUp() override {
+    if (GetParam().module == nullptr)
+      GTEST_SKIP() << "this build has no module for " << GetParam().kind->title << GetParam().kind->remedy;
+  }
+  // One for all tests.
   static std::shared_ptr<ReadingEngine> the_engine() {
-    static const auto apart = engine_that_is(true), inside = engine_that_is(false);
-    return GetParam() ? apart : inside;
+    static std::map<std::pair<std::string_view, bool>, std::shared_ptr<ReadingEngine>> engines;
+    auto& engine = engines[{GetParam().kind->name, GetParam().apart}];
+    if (engine == nullptr)
+      engine = make_second_engine(*GetParam().kind,
+                                  {.threads = 2, .module = GetParam().module, .apart = GetParam().apart});
+    return engine;
   }
 
-  // The model by OpenVINO and by our own engine.
+  // The model by that engine and by our own.
   static Both compile_both(const Onnx& onnx, const graph::ImportOptions& import,
                            const CompileOptions& options) {
     Both out;
@@ -316,8 +348,15 @@ class OpenVinoModels : public ::testing::TestWithParam<bool> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Placed, OpenVinoModels, ::testing::Bool(),
-                         [](const auto& each) { return each.param ? "Apart" : "Inside"; });
+INSTANTIATE_TEST_SUITE_P(Placed, SecondModels,
+                         ::testing::Values(Placed{&openvino, openvino_module, true},
+                                           Placed{&openvino, openvino_module, false},
+                                           Placed{&onnxruntime, onnxruntime_module, true},
+                                           Placed{&onnxruntime, onnxruntime_module, false}),
+                         [](const auto& each) {
+                           return std::string(each.param.kind->name) +
+                                  (each.param.apart ? "Apart" : "Inside");
+                         });
 
 std::unique_ptr<DeviceMemory> memory() {
   std::vector<std::string> notes;
@@ -346,7 +385,7 @@ void expect_close(const std::vector<float>& a, const std::vector<float>& b) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4) << "at " << i;
 }
 
-TEST_P(OpenVinoModels, Conforms) {
+TEST_P(SecondModels, Conforms) {
   const SteadyClock clock;
   const Folder folder;
   const auto source = the_engine()->read(folder.write("model.onnx", layers({"batch", "40"}).bytes()), {});
@@ -360,7 +399,7 @@ TEST_P(OpenVinoModels, Conforms) {
        .memory = memory()});
 }
 
-TEST_P(OpenVinoModels, AnswersAsOurEngineDoes) {
+TEST_P(SecondModels, AnswersAsOurEngineDoes) {
   const Both both = compile_both(layers({"batch", "40"}), {}, {.batch_sizes = {1, 4}});
   ASSERT_NE(both.ours, nullptr);
   for (const int batch : {1, 4})
@@ -368,7 +407,7 @@ TEST_P(OpenVinoModels, AnswersAsOurEngineDoes) {
                  answer_of(*both.ours, *both.ours->plan(batch)));
 }
 
-TEST_P(OpenVinoModels, OpenModelsRunAtAnySize) {
+TEST_P(SecondModels, OpenModelsRunAtAnySize) {
   const Both both = compile_both(layers({"batch", "rows", "40"}), {.open = true}, {.batch_sizes = {1, 2}});
   ASSERT_NE(both.ours, nullptr);
   ASSERT_TRUE(both.theirs->open());
@@ -381,7 +420,7 @@ TEST_P(OpenVinoModels, OpenModelsRunAtAnySize) {
   }
 }
 
-TEST_P(OpenVinoModels, LengthsAndFixedModels) {
+TEST_P(SecondModels, LengthsAndFixedModels) {
   const Both lengths =
       compile_both(layers({"batch", "rows", "40"}), {.lengths = {4, 16}}, {.batch_sizes = {1, 2}});
   ASSERT_NE(lengths.ours, nullptr);
@@ -394,7 +433,7 @@ TEST_P(OpenVinoModels, LengthsAndFixedModels) {
                answer_of(*fixed.ours, *fixed.ours->plan(1)));
 }
 
-TEST_P(OpenVinoModels, RunsBesideEachOtherGiveTheSame) {
+TEST_P(SecondModels, RunsBesideEachOtherGiveTheSame) {
   const Both both = compile_both(layers({"batch", "40"}), {}, {.batch_sizes = {4}});
   ASSERT_NE(both.ours, nullptr);
   const auto want = answer_of(*both.theirs, *both.theirs->plan(4));
@@ -407,7 +446,7 @@ TEST_P(OpenVinoModels, RunsBesideEachOtherGiveTheSame) {
 }
 
 // An operator that our graph does not have.
-TEST_P(OpenVinoModels, KnowsMoreOperators) {
+TEST_P(SecondModels, KnowsMoreOperators) {
   Onnx m;
   m.input("x", {"batch", "4"}).random("w", {4, 3}).node("Det", {"x"}, {"unused"});
   m.proto.mutable_graph()->clear_node();
@@ -420,7 +459,7 @@ TEST_P(OpenVinoModels, KnowsMoreOperators) {
   EXPECT_EQ(answer_of(**model, *(*model)->plan(2)).size(), 6U);
 }
 
-TEST_P(OpenVinoModels, DamagedFilesAreErrors) {
+TEST_P(SecondModels, DamagedFilesAreErrors) {
   const std::string whole = layers({"batch", "40"}).bytes();
   Random random(11);
   const Folder folder;
@@ -440,7 +479,67 @@ TEST_P(OpenVinoModels, DamagedFilesAreErrors) {
   EXPECT_GE(errors, 30);
 }
 
-#endif
+TEST_P(SecondModels, WhatTheDataDecideIsToldOrRefused) {
+  // An output that is as long as the data say, and nobody knows the most: OpenVINO does.
+  Onnx m;
+  m.input("x", {"batch", "4"}).node("NonZero", {"x"}, {"y"});
+  m.output("y", graph::DataType::i64);
+  const Folder folder;
+  const auto model =
+      the_engine()->read(folder.write("model.onnx", m.bytes()), {.open = true, .batched = false});
+  if (GetParam().kind == &openvino) {
+    EXPECT_TRUE(model) << model.error().message;
+    return;
+  }
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(model.error().message, HasSubstr("depends on the data"));
+}
+
+TEST_P(SecondModels, SizesThatFollowFromInputsAreFound) {
+  Onnx m;
+  m.input("x", {"batch", "rows", "4"});
+  m.i64("first", {1}, {0}).i64("open", {1}, {-1}).node("Shape", {"x"}, {"s"});
+  m.node("Gather", {"s", "first"}, {"b"}).node("Concat", {"b", "open"}, {"to"}).set("axis", 0);
+  m.node("Reshape", {"x", "to"}, {"y"}).output("y");
+  const Both both = compile_both(m, {.open = true}, {.batch_sizes = {2}});
+  ASSERT_NE(both.theirs, nullptr);
+  const auto plans = both.theirs->make_plans(std::array<std::int64_t, 1>{3}, std::array{2}, nullptr);
+  ASSERT_TRUE(plans) << plans.error().message;
+  EXPECT_EQ(plans->front()->outputs()[0].shape, (graph::Shape{2, 12}));
+}
+
+// Of all processes that this one has started.
+std::size_t threads_of_children() {
+  namespace fs = std::filesystem;
+  std::size_t out = 0;
+  for (const auto& each : fs::directory_iterator("/proc")) {
+    // "17 (name) S 4 ...": its parent is 4.
+    std::ifstream file(each.path() / "stat");
+    std::string line;
+    if (!std::getline(file, line)) continue;
+    char state = 0;
+    pid_t parent = 0;
+    std::istringstream(line.substr(line.rfind(')') + 1)) >> state >> parent;
+    std::error_code gone;
+    if (parent == ::getpid())
+      for ([[maybe_unused]] const auto& thread : fs::directory_iterator(each.path() / "task", gone)) ++out;
+  }
+  return out;
+}
+
+TEST_P(SecondModels, ThreadsAreHeldToTheDevices) {
+  if (!GetParam().apart) GTEST_SKIP() << "this process has threads of all tests";
+  if (GetParam().kind == &openvino) GTEST_SKIP() << "its threads are TBB's, one a core, whatever it uses";
+  const Folder folder;
+  const auto source = the_engine()->read(folder.write("model.onnx", layers({"batch", "40"}).bytes()), {});
+  ASSERT_TRUE(source) << source.error().message;
+  const auto before = threads_of_children();
+  const auto model = the_engine()->compile(**source, {.batch_sizes = {4}});
+  ASSERT_TRUE(model) << model.error().message;
+  // One that runs it, and one that helps.
+  EXPECT_EQ(threads_of_children(), before + 2);
+}
 
 }  // namespace
 }  // namespace carillon::engine

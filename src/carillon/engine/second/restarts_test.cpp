@@ -1,10 +1,10 @@
-#include "carillon/engine/openvino/restarts.h"
+#include "carillon/engine/second/restarts.h"
 
 #include <gtest/gtest.h>
 
-#include "carillon/engine/openvino/line_limit.h"
+#include "carillon/engine/second/line_limit.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 using namespace std::chrono_literals;
@@ -45,4 +45,4 @@ TEST(LineLimit, WhatIsLeftOutIsCounted) {
 }
 
 }  // namespace
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

@@ -1,4 +1,4 @@
-#include "carillon/engine/openvino/process.h"
+#include "carillon/engine/second/process.h"
 
 #include <array>
 #include <cerrno>
@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -18,7 +19,7 @@
 
 #include "carillon/engine/host/memory.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 // By their numbers: the C library's header of them (2.36) is not for C++.
@@ -75,14 +76,17 @@ int spawn(const ProcessOptions& options, int socket, pid_t& pid) {
 
 std::string signal_text(int signal) {
   const char* const name = sigabbrev_np(signal);
-  return "signal " + std::to_string(signal) +
-         (name == nullptr ? "" : " (SIG" + std::string(name) + ")") +
+  return "signal " + std::to_string(signal) + (name == nullptr ? "" : " (SIG" + std::string(name) + ")") +
          (signal == SIGKILL ? ", as the system does where memory runs out" : "");
 }
 
 }  // namespace
 
-Starter::Starter() {
+std::int32_t nice_of_this_thread() {
+  return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
+}
+
+Starter::Starter() : nice_(nice_of_this_thread()) {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "carillon-start");
     std::unique_lock lock(mutex_);
@@ -202,8 +206,7 @@ std::string Process::end() {
   pollfd waits{.fd = pidfd_, .events = POLLIN, .revents = 0};
   constexpr int patience_ms = 5000;  // a large process takes a while to go
   int gone = 0;
-  do
-    gone = ::poll(&waits, 1, patience_ms);
+  do gone = ::poll(&waits, 1, patience_ms);
   while (gone < 0 && errno == EINTR);
   const std::lock_guard lock(mutex_);
   if (ended_) return how_;
@@ -232,4 +235,4 @@ std::uint64_t Process::resident() const {
   return file ? resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
 }
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

@@ -1,4 +1,4 @@
-#include "carillon/engine/openvino/host.h"
+#include "carillon/engine/second/host.h"
 
 #include <deque>
 #include <optional>
@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "carillon/engine/openvino/messages.h"
+#include "carillon/engine/second/messages.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 constexpr int broken_message = 2;
@@ -196,4 +196,4 @@ int serve_model(int control, std::unique_ptr<Runtime> runtime, const std::string
   }
 }
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

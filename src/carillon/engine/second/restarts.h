@@ -6,7 +6,7 @@
 
 #include "carillon/base/time.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 
 // How often, and after which pause, what has ended is started again.
 struct RestartOptions {
@@ -33,4 +33,4 @@ class Restarts {
   std::deque<TimePoint> ends_;
 };
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

@@ -1,8 +1,8 @@
-#include "carillon/engine/openvino/run_bounds.h"
+#include "carillon/engine/second/run_bounds.h"
 
 #include <gtest/gtest.h>
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 namespace {
 
 using namespace std::chrono_literals;
@@ -21,14 +21,14 @@ TEST(RunBounds, GoByWhatRunsOfTheSizeTake) {
     std::vector<Duration> runs;
     Duration want;
   } rows[] = {
-      {{}, 10s},                                  // it has not run
-      {{5ms}, 750ms},                             // the least
-      {{200ms}, 2s},                              // ten times
-      {{9s, 5ms}, 750ms},                         // the first run is no measure once there is another
-      {{5ms, 5ms, 3s}, 750ms},                    // one that was stalled is no measure
-      {{5ms, 5ms, 3s, 5ms, 2900ms}, 29s},         // two are
-      {{20s, 20s}, 60s},                          // beyond a minute
-      {{50s, 50s}, 100s},                         // twice
+      {{}, 10s},                           // it has not run
+      {{5ms}, 750ms},                      // the least
+      {{200ms}, 2s},                       // ten times
+      {{9s, 5ms}, 750ms},                  // the first run is no measure once there is another
+      {{5ms, 5ms, 3s}, 750ms},             // one that was stalled is no measure
+      {{5ms, 5ms, 3s, 5ms, 2900ms}, 29s},  // two are
+      {{20s, 20s}, 60s},                   // beyond a minute
+      {{50s, 50s}, 100s},                  // twice
   };
   for (const auto& row : rows) EXPECT_EQ(after(row.runs), row.want);
 }
@@ -51,4 +51,4 @@ TEST(RunBounds, SizesAreForgottenBeforeTheyAreTooMany) {
 }
 
 }  // namespace
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

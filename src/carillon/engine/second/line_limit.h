@@ -7,10 +7,10 @@
 
 #include "carillon/base/time.h"
 
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 
 struct LineLimitOptions {
-  std::size_t most = 20;  // within `window`
+  std::size_t most = 60;  // within `window`
   Duration window = std::chrono::minutes{1};
 };
 
@@ -19,7 +19,8 @@ class LineLimit {
  public:
   explicit LineLimit(const LineLimitOptions& options) : options_(options) {}
 
-  // Whether a line may be written at `now`: then how many were left out since the last that was; else nothing.
+  // Whether a line may be written at `now`: then how many were left out since the last that was; else
+  // nothing.
   std::optional<std::uint64_t> line(TimePoint now) {
     while (!lines_.empty() && now - lines_.front() >= options_.window) lines_.pop_front();
     if (lines_.size() >= options_.most) {
@@ -36,4 +37,4 @@ class LineLimit {
   std::uint64_t left_out_ = 0;
 };
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

@@ -9,12 +9,13 @@
 
 #include "carillon/graph/tensor.h"
 
-// What the program sees of OpenVINO: classes of plain types, which a module implements (module/runtime.cpp).
+// What the program sees of an engine of others, such as OpenVINO: classes of plain types, which a module
+// implements (module/runtime.cpp of the engine's folder).
 // It is loaded when it is first needed, by a process of its own for each model, which apart.h stands for, or
 // into the program (--second-engine inside).
 //
 // Nothing here throws; what fails returns a text, empty where it went well.
-namespace carillon::engine::openvino {
+namespace carillon::engine::second {
 
 // An input or output of a model as it is in the file. Extents of -1 are open.
 struct Port {
@@ -83,7 +84,7 @@ class Runtime {
 };
 
 // The module's one symbol: makes a runtime, or says why not.
-inline constexpr const char* entry_point = "carillon_openvino";
+inline constexpr const char* entry_point = "carillon_module";
 using EntryPoint = std::string (*)(std::unique_ptr<Runtime>& into);
 
-}  // namespace carillon::engine::openvino
+}  // namespace carillon::engine::second

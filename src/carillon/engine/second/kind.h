@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string_view>
+
+namespace carillon::engine::second {
+
+// What is one such engine's own. Its texts outlive whatever is made with it.
+struct Kind {
+  // In configs, logs and file names: its module is libcarillon_NAME.so, its processes are of carillon-NAME.
+  std::string_view name;
+  std::string_view title;  // in texts
+  // How to get it where its module is not there; begins with "; ".
+  std::string_view remedy;
+  // The extension of files that no other engine reads; empty: there are none.
+  std::string_view format{};
+};
+
+}  // namespace carillon::engine::second
