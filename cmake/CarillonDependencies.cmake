@@ -25,6 +25,25 @@ else()
     "not be served (tools/setup installs it)")
 endif()
 
+# onnxruntime's, where the distribution has its development files (Debian 13: libonnxruntime-dev); tools/setup
+# --with-onnxruntime puts them into .onnxruntime where it has none.
+if(CARILLON_ONNXRUNTIME)
+  find_path(CARILLON_ONNXRUNTIME_HEADERS onnxruntime_cxx_api.h
+    PATHS ${CMAKE_SOURCE_DIR}/.onnxruntime PATH_SUFFIXES include onnxruntime include/onnxruntime)
+  find_library(CARILLON_ONNXRUNTIME_LIBRARY onnxruntime PATHS ${CMAKE_SOURCE_DIR}/.onnxruntime PATH_SUFFIXES lib)
+  if(NOT CARILLON_ONNXRUNTIME_HEADERS OR NOT CARILLON_ONNXRUNTIME_LIBRARY)
+    message(FATAL_ERROR
+      "CARILLON_ONNXRUNTIME is ON, but onnxruntime's headers (onnxruntime_cxx_api.h: "
+      "${CARILLON_ONNXRUNTIME_HEADERS}) or its library (libonnxruntime.so: ${CARILLON_ONNXRUNTIME_LIBRARY}) were not "
+      "found. Debian 13 has them in libonnxruntime-dev; elsewhere tools/setup --with-onnxruntime puts them into "
+      "${CMAKE_SOURCE_DIR}/.onnxruntime, or CMAKE_PREFIX_PATH says where they are.")
+  endif()
+  add_library(onnxruntime::runtime SHARED IMPORTED GLOBAL)
+  set_target_properties(onnxruntime::runtime PROPERTIES
+    IMPORTED_LOCATION ${CARILLON_ONNXRUNTIME_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES ${CARILLON_ONNXRUNTIME_HEADERS})
+endif()
+
 find_package(Protobuf REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -139,3 +140,88 @@ def test_wrong_inputs_are_the_clients_fault(client, module, models):
             ask(client, module, "contrib", x)
         assert "400" in str(refused.value) or "INVALID_ARGUMENT" in str(refused.value.status())
     check(client, module, models, "contrib", numbers(2, 16))
+
+
+def beside(program: Path, folder: Path, engines: list[str]) -> Path:
+    """The program in a folder with these engines only."""
+    shutil.copy(program, folder / "carillon")
+    for name in engines:
+        module = program.parent / f"libcarillon_{name}.so"
+        if not module.exists():
+            pytest.skip(f"built without {name}" + (" (-DCARILLON_ONNXRUNTIME=ON)" if name == "onnxruntime" else ""))
+        shutil.copy(module, folder)
+        shutil.copy(program.parent / f"carillon-{name}", folder)
+    return folder / "carillon"
+
+
+@pytest.fixture(scope="module")
+def models_of_both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("both")
+    plain = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
+    batched = [value("x", ["batch", 16])], value("y", ["batch", 4]), [weights("w", 16, 4)]
+    write_model(folder, "given", plain, *batched)
+    give(folder, "given", engine("onnxruntime"))
+    write_model(folder, "given_open", plain, [value("x", ["batch", "rows", 16])], value("y", ["batch", "rows", 4]),
+                [weights("w", 16, 4)])
+    give(folder, "given_open", engine("onnxruntime"))
+    write_model(folder, "background", plain, *batched)
+    give(folder, "background", engine("onnxruntime") + 'parameters { key: "class" value { string_value: "best_effort" } }')
+    # Operators that our graph does not have, and one that OpenVINO does not have either.
+    write_model(folder, "fused", [helper.make_node("FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft", alpha=0.5)],
+                *batched)
+    write_model(folder, "distances", [helper.make_node("CDist", ["x", "w"], ["y"], domain="com.microsoft",
+                                                       metric="sqeuclidean")],
+                [value("x", ["batch", 4])], value("y", ["batch", 16]), [weights("w", 16, 4)])
+    give(folder, "distances", "max_batch_size: 8")
+    for name in ("fused", "distances"):
+        path = folder / name / "1" / "model.onnx"
+        model = onnx.load(path)
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        onnx.save(model, path)
+    return folder
+
+
+def test_onnxruntime_runs_what_a_config_gives_it_and_what_no_other_can(program, models_of_both, tmp_path):
+    alone = beside(program, tmp_path, ["onnxruntime"])
+    with serving(alone, models_of_both, tmp_path / "log", "--strict-readiness", "false") as running:
+        with http_client.InferenceServerClient(running.http, network_timeout=120, connection_timeout=120) as client:
+            index = reasons(client, http_client)
+            assert index["given"][0] == "READY" and index["given"][1].startswith("onnxruntime 1.")
+            assert "its config says so" in index["given"][1]
+            for model, what in (("fused", "FusedMatMul"), ("distances", "CDist")):
+                assert index[model][0] == "READY", index[model]
+                assert index[model][1].startswith("onnxruntime 1.") and what in index[model][1]
+                assert f"{model} version 1: it runs on onnxruntime 1." in (tmp_path / "log").read_text()
+            metadata = client.get_model_metadata("given")
+            assert metadata["platform"] == "onnxruntime_onnx"
+            for rows in (1, 3, 16):
+                for model in ("given", "background", "fused"):
+                    check(client, http_client, models_of_both, model, numbers(rows, 16, seed=rows))
+            check(client, http_client, models_of_both, "distances", numbers(3, 4))
+            for batch, rows in [(1, 64), (2, 7), (3, 200), (2, 7)]:
+                check(client, http_client, models_of_both, "given_open", numbers(batch, rows, 16, seed=rows))
+            with pytest.raises(InferenceServerException):
+                ask(client, http_client, "given", numbers(2, 15))
+
+
+def test_of_two_others_the_first_that_can_runs_it(program, models_of_both, tmp_path):
+    both = beside(program, tmp_path, ["openvino", "onnxruntime"])
+    with serving(both, models_of_both, tmp_path / "log", "--strict-readiness", "false") as running:
+        with http_client.InferenceServerClient(running.http, network_timeout=120, connection_timeout=120) as client:
+            index = reasons(client, http_client)
+            assert index["fused"][1].startswith("openvino ") and index["distances"][1].startswith("onnxruntime ")
+            assert client.get_model_metadata("fused")["platform"] == "openvino"
+            check(client, http_client, models_of_both, "fused", numbers(2, 16))
+            check(client, http_client, models_of_both, "distances", numbers(2, 4))
+
+
+def test_without_its_build_a_config_that_asks_for_onnxruntime_says_what_is_needed(program, models_of_both, tmp_path):
+    alone = beside(program, tmp_path, [])
+    with serving(alone, models_of_both, tmp_path / "log", "--strict-readiness", "false") as running:
+        with http_client.InferenceServerClient(running.http, network_timeout=120) as client:
+            index = reasons(client, http_client)
+            state, reason = index["given"]
+            assert state == "UNAVAILABLE" and "no module for onnxruntime" in reason
+            assert "-DCARILLON_ONNXRUNTIME=ON" in reason
+            state, reason = index["fused"]
+            assert state == "UNAVAILABLE" and "no module for OpenVINO" in reason and "onnxruntime" not in reason
