@@ -74,6 +74,54 @@ def http() -> None:
     write("http", "zlib", zlib.compress(b"some text, some text, some text"))
 
 
+def http2() -> None:
+    """The first byte says how the rest comes: see http2_fuzz.cpp."""
+    names = {"POST": b"\x83", "GET": b"\x82", "http": b"\x86"}
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+        return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+    def text(value: bytes) -> bytes:
+        return bytes([len(value)]) + value
+
+    def head(method: str, path: str, **fields: str) -> bytes:
+        out = names[method] + names["http"] + b"\x04" + text(path.encode()) + b"\x01" + text(b"t")
+        for name, value in fields.items():
+            out += b"\x00" + text(name.replace("_", "-").encode()) + text(value.encode())
+        return out
+
+    settings, ping, rest = frame(4, 0, 0, b"\0\x04\0\0\x10\0"), frame(6, 0, 0, b"pingpong"), frame(3, 0, 1, b"\0\0\0\x08")
+    get = frame(1, 5, 1, head("GET", "/v2/models/pair"))
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]},
+                                  {"name": "n", "datatype": "INT32", "shape": [1, 2], "data": [7, 8]}]}).encode()
+    infer = head("POST", "/v2/models/pair/infer", content_length=str(len(body)))
+
+    def write_how(name: str, how: int, content: bytes) -> None:
+        write("http2", name, bytes([how]) + content)
+
+    whole = 1 | 14 << 3
+    write_how("get", whole, get)
+    write_how("get_in_pieces", 1 | 1 << 3, get)
+    write_how("infer", whole, frame(1, 4, 1, infer) + frame(0, 0, 1, body[:20]) + frame(0, 1, 1, body[20:]))
+    write_how("infer_packed", whole, frame(1, 4, 1, head("POST", "/v2/models/pair/infer", content_encoding="gzip",
+                                                        accept_encoding="gzip")) +
+              frame(0, 1, 1, gzip.compress(body, mtime=0)))
+    write_how("continued", whole, frame(1, 1, 1, infer[:9]) + frame(9, 0, 1, infer[9:20]) + frame(9, 4, 1, infer[20:]))
+    write_how("padded", whole, frame(1, 0x2d, 1, b"\x02\0\0\0\0\x10" + head("GET", "/v2") + b"\0\0"))
+    write_how("expects", whole, frame(1, 4, 1, head("POST", "/v2/models/pair/infer", expect="100-continue")) + frame(
+        0, 0, 1, body) + frame(1, 5, 1, b"\x00\x01t\x01u"))
+    write_how("resets", whole, b"".join(frame(1, 4, i, infer) + frame(3, 0, i, b"\0\0\0\x08") for i in range(1, 29, 2)))
+    write_how("many", whole, b"".join(frame(1, 5, i, head("GET", "/v2")) for i in range(1, 21, 2)))
+    write_how("unread", whole | 4, b"".join(frame(1, 5, i, head("GET", "/v2/openapi.json")) for i in (1, 3, 5)) +
+              frame(8, 0, 1, b"\0\0\xff\xff"))
+    write_how("nobody_reads", whole | 2, get + ping * 9)
+    write_how("frames", whole, settings + ping + get + rest + frame(8, 0, 0, b"\0\0\0\x01") + frame(2, 0, 1, b"\0" * 5) +
+              frame(0x42, 0, 0, b"who knows") + frame(7, 0, 0, b"\0" * 8))
+    write_how("http1", 14 << 3, b"GET /v2 HTTP/1.1\r\nHost: t\r\n\r\n" * 2)
+    write_how("http1_chunked", 14 << 3, b"POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
+              b"\r\n" + f"{len(body):x}".encode() + b"\r\n" + body + b"\r\n0\r\n\r\n")
+
+
 def config() -> None:
     write("config", "full", """name: "m" platform: "onnxruntime_onnx" max_batch_size: 8
 input [{ name: "x" data_type: TYPE_FP32 dims: [3, -1] }] output [{ name: "y" data_type: TYPE_FP32 dims: [4] }]
@@ -168,5 +216,5 @@ def onnx() -> None:
 
 
 if __name__ == "__main__":
-    for make in (infer_json, infer_grpc, http, config, files, scenario, log, onnx):
+    for make in (infer_json, infer_grpc, http, http2, config, files, scenario, log, onnx):
         make()
