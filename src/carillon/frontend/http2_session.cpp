@@ -238,6 +238,7 @@ void Http2Session::start() {
   // Whoever calls may hold nothing but the loop's place for it, which feed() and pump() may give up.
   const auto kept = shared_from_this();
   const std::string opening = std::exchange(opening_, {});
+  gather();  // the settings, which come before all else, whatever there is to say of the client's first bytes
   if (!opening.empty()) feed(opening);
   pump();
   read();
@@ -362,9 +363,8 @@ void Http2Session::feed(std::string_view bytes) {
   if (taken < 0) end(code_of(taken), why_of(taken));
 }
 
-void Http2Session::pump() {
-  if (feeding_ || writing_ || closed_ || lingering_) return;
-  out_.clear();
+// What there is to send, behind what is in `out_` already.
+void Http2Session::gather() {
   while (out_.size() < write_step && last_words_.empty()) {
     const std::uint8_t* data = nullptr;
     const auto size = nghttp2_session_mem_send(frames_.get(), &data);
@@ -372,6 +372,11 @@ void Http2Session::pump() {
     if (size <= 0) break;
     out_.append(text(data, static_cast<std::size_t>(size)));
   }
+}
+
+void Http2Session::pump() {
+  if (feeding_ || writing_ || closed_ || lingering_) return;
+  gather();
   if (!last_words_.empty() && !std::exchange(said_last_, true)) {
     out_ += last_words_;
     drop_streams();
@@ -392,6 +397,7 @@ void Http2Session::pump() {
 
 void Http2Session::on_written(Error error) {
   writing_ = false;
+  out_.clear();
   if (closed_) return;
   if (error) return close();
   for (const auto& stream : std::exchange(sent_, {})) stream->on_written(false);

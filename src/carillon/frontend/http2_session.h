@@ -66,6 +66,7 @@ class Http2Session final : public HttpConnection,
   void read();
   void on_read(Error error, std::size_t bytes);
   void feed(std::string_view bytes);
+  void gather();
   void on_written(Error error);
   void leave();
   void end(std::uint32_t error, std::string_view why);

@@ -734,6 +734,8 @@ TEST_F(Http2Test, StoppingAnswersWhatIsOpen) {
   const auto open = c.send("POST", pair_infer, pair_request());
   const auto half = c.send("POST", pair_infer, "half", {.says_size = false, .ends = false});
   service.wait_for_held(1);
+  c.ping();
+  EXPECT_TRUE(c.until([&] { return c.pongs == 1; }));  // both are known
   std::thread stopping([this] { server->stop(); });
   EXPECT_EQ(c.wait(open).status, 503);
   EXPECT_EQ(c.wait(half).error, NGHTTP2_REFUSED_STREAM);

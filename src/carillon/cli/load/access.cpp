@@ -58,7 +58,8 @@ Result<Access> read_access(const AccessArguments& arguments, const Address& addr
     if (!pem) return std::unexpected(pem.error());
     *into = std::move(*pem);
   }
-  auto tls = TlsClient::make(address.host, access.ca, access.certificate, access.private_key);
+  auto tls = TlsClient::make(address.host, address.protocol == Protocol::grpc, access.ca, access.certificate,
+                             access.private_key);
   if (!tls) return std::unexpected(tls.error());
   access.tls = std::move(*tls);
   return access;

@@ -25,7 +25,7 @@ std::string status_text(const HttpAnswer& answer, const Access& access);
 // (invalid_argument) no HTTP address, and read_access()'s; (unavailable) another status than 200.
 Result<std::string> http_get(const std::string& url, const AccessArguments& arguments = {});
 
-// TCP, and where it is spoken TLS: the error says why there is no connection.
+// Of a server that speaks first, as those of HTTP/2 do: the error says why there is no connection to it.
 Result<> try_connection(const Address& address, const Access& access);
 
 }  // namespace carillon::cli

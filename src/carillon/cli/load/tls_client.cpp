@@ -45,7 +45,7 @@ std::string names_of(X509* certificate) {
 
 }  // namespace
 
-Result<std::shared_ptr<const TlsClient>> TlsClient::make(std::string host, const std::string& ca,
+Result<std::shared_ptr<const TlsClient>> TlsClient::make(std::string host, bool http2, const std::string& ca,
                                                          const std::string& certificate,
                                                          const std::string& private_key) {
   std::shared_ptr<TlsClient> made(new TlsClient(std::move(host)));
@@ -55,6 +55,8 @@ Result<std::shared_ptr<const TlsClient>> TlsClient::make(std::string host, const
       ssl::context::no_sslv2 | ssl::context::no_sslv3 | ssl::context::no_tlsv1 | ssl::context::no_tlsv1_1,
       error);
   (void)context.set_verify_mode(ssl::verify_peer, error);
+  static constexpr unsigned char h2[] = {2, 'h', '2'};
+  if (http2) (void)SSL_CTX_set_alpn_protos(context.native_handle(), h2, sizeof h2);
   made->believes_system_ = ca.empty();
   if (ca.empty())
     (void)context.set_default_verify_paths(error);

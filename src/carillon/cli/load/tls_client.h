@@ -14,9 +14,9 @@ namespace carillon::cli {
 // TLS as a client of one server: whom it believes, and what it shows. Safe from any thread once it is made.
 class TlsClient {
  public:
-  // PEM each; `ca` empty: the CAs of the system; `certificate` empty: none. Errors name the option that such
-  // text is from.
-  static Result<std::shared_ptr<const TlsClient>> make(std::string host, const std::string& ca,
+  // PEM each; `ca` empty: the CAs of the system; `certificate` empty: none. `http2`: that is what will be
+  // spoken. Errors name the option that such text is from.
+  static Result<std::shared_ptr<const TlsClient>> make(std::string host, bool http2, const std::string& ca,
                                                        const std::string& certificate,
                                                        const std::string& private_key);
 
