@@ -466,10 +466,10 @@ def test_a_load_of_which_all_fails_ends_with_1(program, keyed):
         some = ("load", url, "--model", MODEL, "--rate", 40, "--process", "uniform", "--duration", 0.5, "--key",
                 "looker-secret-0123456789")
         done = asked(program, *some)
-        assert done.returncode == 1 and "all 20 requests failed" in done.stderr, done
+        assert done.returncode == 1 and re.search(r"all \d+ requests failed", done.stderr), done
         assert "may not do this" in done.stdout
         done = asked(program, *some, "--allow-failures")
-        assert done.returncode == 0 and "all 20 requests failed" in done.stderr, done
+        assert done.returncode == 0 and re.search(r"all \d+ requests failed", done.stderr), done
 
 
 def test_a_region_is_for_the_key_that_registered_it(keyed):
