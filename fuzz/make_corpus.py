@@ -140,24 +140,42 @@ default_model_filename: "model.onnx"
 
 
 def files() -> None:
+    """The first byte says which parser gets the rest: see files_fuzz.cpp."""
+    def write_for(parser: int, name: str, content: bytes | str) -> None:
+        write("files", name, bytes([parser]) + (content.encode() if isinstance(content, str) else content))
+
     times = {"p50": 30.1, "p99": 33.0, "mean": 30.4, "min": 29.0, "max": 33.5, "n": 20}
     batch = {"batch": 1, "p50_ms": 40.2, "p99_ms": 43.0, "mean_ms": 40.5, "min_ms": 39.9, "max_ms": 43.1, "n": 100}
     kernel = {"batch": 1, "length": 16, "name": "conv1", "mean_ms": 0.5, "parts": 32, "by_width_ms": [0.9, 0.5]}
-    write("files", "profile", json.dumps({
+    write_for(0, "profile", json.dumps({
         "device": "cpu", "created": "2026-01-02T03:04:05Z", "carillon": "0.1.0", "threads": 2, "models": [
             {"name": "m", "version": 1, "precision": "f32", "weights_bytes": 1000, "load_ms": times,
              "batches": [batch], "lengths": [{"length": 16, "batches": [batch]}], "kernels": [kernel]}]}))
-    write("files", "kernels", json.dumps({"device": "d", "units": 60, "models": {"a": {
+    write_for(1, "kernels", json.dumps({"device": "d", "units": 60, "models": {"a": {
         "aliases": ["b"], "source": "s", "latency_us": 48,
         "kernels": [{"name": "k", "blocks": 64, "round_us": [14, 15], "repeat": 2}]}}}))
     workloads = json.loads((ROOT / "profiles/igniter/workloads.json").read_text())
     workloads["models"] = dict(list(workloads["models"].items())[:2])
-    write("files", "coefficients", json.dumps(workloads))
-    write("files", "hardware", (ROOT / "profiles/igniter/v100.json").read_bytes())
-    write("files", "served_plan", json.dumps({"devices": [{"device": 1, "type": "cpu", "workloads": [
+    write_for(2, "coefficients", json.dumps(workloads))
+    write_for(3, "hardware", (ROOT / "profiles/igniter/v100.json").read_bytes())
+    write_for(4, "measured_hardware", (ROOT / "profiles/igniter/v100.json").read_bytes())
+    write_for(4, "measured_models", json.dumps(workloads))
+    write_for(4, "measured", json.dumps({
+        "format": "carillon-interference-1",
+        "device": {"name": "d", "price_usd_per_hour": 0.5, "P_max_power_W": 300, "r_unit_percent": 5, "r_max_percent": 100},
+        "models": {"a": {"d_load_bytes": 100, "d_feedback_bytes": 10, "n_kernels": 20, "k_sch_times_n_kernels_ms": 0.1,
+                         "solo": [{"batch": 1, "r_pct": 50, "gpu_latency_ms": 3.5, "power_W": 90}],
+                         "growth": [{"active_time_alone_ms": 3, "active_time_together_ms": 4, "others_l2_pct": 20}]}},
+        "colocated": [{"power_W": 200, "members": [
+            {"model": "a", "batch": 1, "r_pct": 50, "gpu_latency_ms": 4, "scheduling_ms": 0.2},
+            {"model": "a", "batch": 2, "r_pct": 50, "gpu_latency_ms": 6}]}],
+        "series": [{"workloads": 2, "power_W": 120, "scheduling_delay_per_kernel_ms": 0.01}],
+        "checks": [{"models": ["a", "a"], "batches": [1, 2], "r_pct": [50, 50], "latency_ms": [4.5, 6.5]}],
+        "not_measured": ["cache: no counters"]}))
+    write_for(5, "served_plan", json.dumps({"devices": [{"device": 1, "type": "cpu", "workloads": [
         {"id": "W1", "model": "m", "share_pct": 40, "batch": 4, "half_slo_ms": 50}]}]}))
-    write("files", "disb", (ROOT / "scenarios/disb/B.json").read_bytes())
-    write("files", "metrics", """# TYPE carillon_rows_total counter
+    write_for(7, "disb", (ROOT / "scenarios/disb/B.json").read_bytes())
+    write_for(6, "metrics", """# TYPE carillon_rows_total counter
 carillon_rows_total{model="m",version="1"} 12
 # TYPE carillon_slo_seconds gauge
 carillon_slo_seconds{model="m",version="1"} 0.025
