@@ -5,7 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include <boost/asio/error.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -64,9 +66,12 @@ Result<> over_connection(const Address& address, const Access& access,
 Result<> try_connection(const Address& address, const Access& access) {
   // With TLS 1.3 what a server thinks of the client's certificate comes after the handshake.
   char byte = 0;
-  return over_connection(address, access, [&byte](Wire& wire, const Finish& finish) {
-    wire.async_read_some(asio::buffer(&byte, 1), [&wire, finish](error_code error, std::size_t) {
-      finish(error ? wire.why(error) : std::string());
+  return over_connection(address, access, [&](Wire& wire, const Finish& finish) {
+    wire.async_read_some(asio::buffer(&byte, 1), [&, finish](error_code error, std::size_t) {
+      const bool closed = error == asio::error::eof || error == asio::ssl::error::stream_truncated ||
+                          error == asio::error::connection_reset;
+      if (!error) return finish({});
+      finish(closed && access.tls ? access.tls->why_closed() : wire.why(error));
     });
   });
 }

@@ -88,11 +88,20 @@ void TlsClient::prepare(SSL* connection) const {
   (void)X509_VERIFY_PARAM_set1_host(wanted, host_.c_str(), host_.size());
 }
 
-std::string TlsClient::why(SSL* connection, const error_code& error) const {
+std::string TlsClient::names_in(X509_STORE_CTX* verification) {
+  X509* const certificate = X509_STORE_CTX_get0_cert(verification);
+  return certificate != nullptr ? names_of(certificate) : std::string();
+}
+
+std::string TlsClient::why_closed() const {
+  return std::string("the server closed the connection after the handshake: it ") +
+         (shows_certificate_ ? "refuses the certificate of --cert"
+                             : "may want a certificate of its clients (--cert and --cert-key name one)") +
+         ", or does not speak gRPC at this port";
+}
+
+std::string TlsClient::why(SSL* connection, const error_code& error, const std::string& names) const {
   if (const long verified = SSL_get_verify_result(connection); verified != X509_V_OK) {
-    X509* const certificate = SSL_get_peer_certificate(connection);
-    const std::string names = certificate != nullptr ? names_of(certificate) : std::string();
-    X509_free(certificate);
     if (verified == X509_V_ERR_HOSTNAME_MISMATCH || verified == X509_V_ERR_IP_ADDRESS_MISMATCH)
       return "the server's certificate is not for '" + host_ + "'" +
              (names.empty() ? "" : ", but for " + names) + ": name the server as its certificate does";

@@ -23,8 +23,13 @@ class TlsClient {
   boost::asio::ssl::context& context() const { return context_; }
   // Before its handshake: whom the connection has to lead to.
   void prepare(SSL* connection) const;
-  // Why a handshake, or what came after it, failed, and what would help.
-  std::string why(SSL* connection, const boost::system::error_code& error) const;
+  // The names and addresses that the certificate under verification is for, as text.
+  static std::string names_in(X509_STORE_CTX* verification);
+  // Why a handshake, or what came after it, failed, and what would help. `names`: those of the server's
+  // certificate, where it was not believed.
+  std::string why(SSL* connection, const boost::system::error_code& error, const std::string& names) const;
+  // The same of a server that closed the connection after the handshake, without a word.
+  std::string why_closed() const;
 
  private:
   explicit TlsClient(std::string host) : host_(std::move(host)) {}

@@ -8,6 +8,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/ssl/verify_context.hpp>
 
 #include "carillon/cli/load/tls_client.h"
 
@@ -42,6 +43,11 @@ class Wire {
           if (!tls_) return done(std::string());
           stream_.emplace(socket_, tls_->context());
           tls_->prepare(stream_->native_handle());
+          names_.clear();
+          stream_->set_verify_callback([this](bool good, boost::asio::ssl::verify_context& context) {
+            if (!good) names_ = TlsClient::names_in(context.native_handle());
+            return good;
+          });
           stream_->async_handshake(boost::asio::ssl::stream_base::client,
                                    [this, done = std::move(done)](const Error& failed) mutable {
                                      done(failed ? why(failed) : std::string());
@@ -50,7 +56,7 @@ class Wire {
   }
   // For people, of what a read or a write failed with.
   std::string why(const Error& error) {
-    return stream_ ? tls_->why(stream_->native_handle(), error) : error.message();
+    return stream_ ? tls_->why(stream_->native_handle(), error, names_) : error.message();
   }
   void close() {
     Error ignored;
@@ -77,6 +83,7 @@ class Wire {
   Socket socket_;
   const std::shared_ptr<const TlsClient> tls_;
   std::optional<boost::asio::ssl::stream<Socket&>> stream_;
+  std::string names_;  // of the server's certificate, where it was not believed
 };
 
 }  // namespace carillon::cli
