@@ -618,8 +618,8 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   command
       .add_option("--inflight-limit", arguments->inflight_limit,
-                  "How much the bodies of all requests in flight may have together, HTTP and gRPC, and the answers "
-                  "over HTTP that clients have not taken; beyond it "
+                  "How much the bodies of all requests in flight may have together, HTTP and gRPC, and the "
+                  "answers over HTTP that clients have not taken; beyond it "
                   "requests are refused with 503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones")
       ->capture_default_str();
   command
