@@ -74,6 +74,54 @@ def http() -> None:
     write("http", "zlib", zlib.compress(b"some text, some text, some text"))
 
 
+def http2() -> None:
+    """The first byte says how the rest comes: see http2_fuzz.cpp."""
+    names = {"POST": b"\x83", "GET": b"\x82", "http": b"\x86"}
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+        return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+    def text(value: bytes) -> bytes:
+        return bytes([len(value)]) + value
+
+    def head(method: str, path: str, **fields: str) -> bytes:
+        out = names[method] + names["http"] + b"\x04" + text(path.encode()) + b"\x01" + text(b"t")
+        for name, value in fields.items():
+            out += b"\x00" + text(name.replace("_", "-").encode()) + text(value.encode())
+        return out
+
+    settings, ping, rest = frame(4, 0, 0, b"\0\x04\0\0\x10\0"), frame(6, 0, 0, b"pingpong"), frame(3, 0, 1, b"\0\0\0\x08")
+    get = frame(1, 5, 1, head("GET", "/v2/models/pair"))
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]},
+                                  {"name": "n", "datatype": "INT32", "shape": [1, 2], "data": [7, 8]}]}).encode()
+    infer = head("POST", "/v2/models/pair/infer", content_length=str(len(body)))
+
+    def write_how(name: str, how: int, content: bytes) -> None:
+        write("http2", name, bytes([how]) + content)
+
+    whole = 1 | 14 << 3
+    write_how("get", whole, get)
+    write_how("get_in_pieces", 1 | 1 << 3, get)
+    write_how("infer", whole, frame(1, 4, 1, infer) + frame(0, 0, 1, body[:20]) + frame(0, 1, 1, body[20:]))
+    write_how("infer_packed", whole, frame(1, 4, 1, head("POST", "/v2/models/pair/infer", content_encoding="gzip",
+                                                        accept_encoding="gzip")) +
+              frame(0, 1, 1, gzip.compress(body, mtime=0)))
+    write_how("continued", whole, frame(1, 1, 1, infer[:9]) + frame(9, 0, 1, infer[9:20]) + frame(9, 4, 1, infer[20:]))
+    write_how("padded", whole, frame(1, 0x2d, 1, b"\x02\0\0\0\0\x10" + head("GET", "/v2") + b"\0\0"))
+    write_how("expects", whole, frame(1, 4, 1, head("POST", "/v2/models/pair/infer", expect="100-continue")) + frame(
+        0, 0, 1, body) + frame(1, 5, 1, b"\x00\x01t\x01u"))
+    write_how("resets", whole, b"".join(frame(1, 4, i, infer) + frame(3, 0, i, b"\0\0\0\x08") for i in range(1, 29, 2)))
+    write_how("many", whole, b"".join(frame(1, 5, i, head("GET", "/v2")) for i in range(1, 21, 2)))
+    write_how("unread", whole | 4, b"".join(frame(1, 5, i, head("GET", "/v2/openapi.json")) for i in (1, 3, 5)) +
+              frame(8, 0, 1, b"\0\0\xff\xff"))
+    write_how("nobody_reads", whole | 2, get + ping * 9)
+    write_how("frames", whole, settings + ping + get + rest + frame(8, 0, 0, b"\0\0\0\x01") + frame(2, 0, 1, b"\0" * 5) +
+              frame(0x42, 0, 0, b"who knows") + frame(7, 0, 0, b"\0" * 8))
+    write_how("http1", 14 << 3, b"GET /v2 HTTP/1.1\r\nHost: t\r\n\r\n" * 2)
+    write_how("http1_chunked", 14 << 3, b"POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
+              b"\r\n" + f"{len(body):x}".encode() + b"\r\n" + body + b"\r\n0\r\n\r\n")
+
+
 def config() -> None:
     write("config", "full", """name: "m" platform: "onnxruntime_onnx" max_batch_size: 8
 input [{ name: "x" data_type: TYPE_FP32 dims: [3, -1] }] output [{ name: "y" data_type: TYPE_FP32 dims: [4] }]
@@ -92,24 +140,42 @@ default_model_filename: "model.onnx"
 
 
 def files() -> None:
+    """The first byte says which parser gets the rest: see files_fuzz.cpp."""
+    def write_for(parser: int, name: str, content: bytes | str) -> None:
+        write("files", name, bytes([parser]) + (content.encode() if isinstance(content, str) else content))
+
     times = {"p50": 30.1, "p99": 33.0, "mean": 30.4, "min": 29.0, "max": 33.5, "n": 20}
     batch = {"batch": 1, "p50_ms": 40.2, "p99_ms": 43.0, "mean_ms": 40.5, "min_ms": 39.9, "max_ms": 43.1, "n": 100}
     kernel = {"batch": 1, "length": 16, "name": "conv1", "mean_ms": 0.5, "parts": 32, "by_width_ms": [0.9, 0.5]}
-    write("files", "profile", json.dumps({
+    write_for(0, "profile", json.dumps({
         "device": "cpu", "created": "2026-01-02T03:04:05Z", "carillon": "0.1.0", "threads": 2, "models": [
             {"name": "m", "version": 1, "precision": "f32", "weights_bytes": 1000, "load_ms": times,
              "batches": [batch], "lengths": [{"length": 16, "batches": [batch]}], "kernels": [kernel]}]}))
-    write("files", "kernels", json.dumps({"device": "d", "units": 60, "models": {"a": {
+    write_for(1, "kernels", json.dumps({"device": "d", "units": 60, "models": {"a": {
         "aliases": ["b"], "source": "s", "latency_us": 48,
         "kernels": [{"name": "k", "blocks": 64, "round_us": [14, 15], "repeat": 2}]}}}))
     workloads = json.loads((ROOT / "profiles/igniter/workloads.json").read_text())
     workloads["models"] = dict(list(workloads["models"].items())[:2])
-    write("files", "coefficients", json.dumps(workloads))
-    write("files", "hardware", (ROOT / "profiles/igniter/v100.json").read_bytes())
-    write("files", "served_plan", json.dumps({"devices": [{"device": 1, "type": "cpu", "workloads": [
+    write_for(2, "coefficients", json.dumps(workloads))
+    write_for(3, "hardware", (ROOT / "profiles/igniter/v100.json").read_bytes())
+    write_for(4, "measured_hardware", (ROOT / "profiles/igniter/v100.json").read_bytes())
+    write_for(4, "measured_models", json.dumps(workloads))
+    write_for(4, "measured", json.dumps({
+        "format": "carillon-interference-1",
+        "device": {"name": "d", "price_usd_per_hour": 0.5, "P_max_power_W": 300, "r_unit_percent": 5, "r_max_percent": 100},
+        "models": {"a": {"d_load_bytes": 100, "d_feedback_bytes": 10, "n_kernels": 20, "k_sch_times_n_kernels_ms": 0.1,
+                         "solo": [{"batch": 1, "r_pct": 50, "gpu_latency_ms": 3.5, "power_W": 90}],
+                         "growth": [{"active_time_alone_ms": 3, "active_time_together_ms": 4, "others_l2_pct": 20}]}},
+        "colocated": [{"power_W": 200, "members": [
+            {"model": "a", "batch": 1, "r_pct": 50, "gpu_latency_ms": 4, "scheduling_ms": 0.2},
+            {"model": "a", "batch": 2, "r_pct": 50, "gpu_latency_ms": 6}]}],
+        "series": [{"workloads": 2, "power_W": 120, "scheduling_delay_per_kernel_ms": 0.01}],
+        "checks": [{"models": ["a", "a"], "batches": [1, 2], "r_pct": [50, 50], "latency_ms": [4.5, 6.5]}],
+        "not_measured": ["cache: no counters"]}))
+    write_for(5, "served_plan", json.dumps({"devices": [{"device": 1, "type": "cpu", "workloads": [
         {"id": "W1", "model": "m", "share_pct": 40, "batch": 4, "half_slo_ms": 50}]}]}))
-    write("files", "disb", (ROOT / "scenarios/disb/B.json").read_bytes())
-    write("files", "metrics", """# TYPE carillon_rows_total counter
+    write_for(7, "disb", (ROOT / "scenarios/disb/B.json").read_bytes())
+    write_for(6, "metrics", """# TYPE carillon_rows_total counter
 carillon_rows_total{model="m",version="1"} 12
 # TYPE carillon_slo_seconds gauge
 carillon_slo_seconds{model="m",version="1"} 0.025
@@ -168,5 +234,5 @@ def onnx() -> None:
 
 
 if __name__ == "__main__":
-    for make in (infer_json, infer_grpc, http, config, files, scenario, log, onnx):
+    for make in (infer_json, infer_grpc, http, http2, config, files, scenario, log, onnx):
         make()

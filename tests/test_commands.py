@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
 
-from loopback import free_addresses, is_ready
+from loopback import free_addresses, is_ready, serving
 
 SCENARIO = """
 name = "two"
@@ -118,6 +121,33 @@ def test_load_sends_what_the_scenario_says(program, tiny_models, scenario, tmp_p
         {m["name"]: round(m["offered_rps"] * 2.5) for m in simulated["models"]}
     assert live["on_time"] + live["late"] + live["refused"] == live["sent"]
     assert json.loads(run(program, "replay", log, "--json").stdout)["differing_events"] == 0
+
+
+def test_a_start_that_fails_leaves_no_record(program, tiny_models, tmp_path):
+    log = tmp_path / "run.log"
+    options = ("serve", "--models", tiny_models, "--record", log, "--page-cache", "64 MiB", "--grpc", "", "--metrics", "")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run(program, *options, "--http", f"127.0.0.1:{taken.getsockname()[1]}", status=1)
+        assert "--http" in done.stderr
+    assert not log.exists()
+    # One that was there is another's.
+    log.write_text("mine")
+    done = run(program, *options, "--http", "127.0.0.1:0", status=1)
+    assert "name a file that is not there yet" in done.stderr and log.read_text() == "mine"
+
+
+def test_load_says_whose_the_deadline_was(program, tiny_models, server, tmp_path):
+    for url in (f"http://{server.http}", f"grpc://{server.grpc}"):
+        some = ("load", url, "--model", "tiny_mlp", "--duration", 0.2)
+        assert "deadline of tiny_mlp: 50 ms, the model's own (slo_ms of its config)" in run(program, *some).stdout
+        assert "30000 ms, of this command line" in run(program, *some, "--deadline", 30000).stdout
+    shutil.copytree(tiny_models / "tiny_mlp", tmp_path / "models" / "tiny_mlp")
+    config = tmp_path / "models" / "tiny_mlp" / "config.pbtxt"
+    config.write_text(re.sub(r'parameters \{\s*key: "slo_ms".*?\}\s*\}', "", config.read_text(), flags=re.DOTALL))
+    with serving(program, tmp_path / "models", tmp_path / "log") as own:
+        for url in (f"http://{own.http}", f"grpc://{own.grpc}"):
+            said = run(program, "load", url, "--model", "tiny_mlp", "--duration", 0.2).stdout
+            assert "deadline of tiny_mlp: the server's --default-deadline, where it has one: the model has none" in said
 
 
 def test_load_sends_a_priority(program, server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +25,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from loopback import free_addresses, serving
+from loopback import ROOT, free_addresses, serving
 from raw_http import INFER, MINUTE, connect, until_closed
 
 MODEL = "tiny_mlp"
@@ -165,6 +168,36 @@ def test_clients_without_the_right_certificate_stay_outside(mutual, authority, t
     # A client that looks at the server's certificate does not take another CA's.
     with pytest.raises((ssl.SSLCertVerificationError, urllib.error.URLError)):
         fetch(server.http, "/v2/health/live", tls=other.client_context(client))
+
+
+def asked(program, *arguments, key: str | None = None) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "CARILLON_KEY"}
+    if key:
+        environment["CARILLON_KEY"] = key
+    return subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True, timeout=300,
+                          env=environment)
+
+
+def test_the_programs_own_clients_over_tls(program, mutual, authority, tmp_path):
+    server, _, client = mutual
+    believes = ("--ca", authority.certificate)
+    shows = ("--cert", client.certificate, "--cert-key", client.key)
+    some = ("--model", MODEL, "--rate", 40, "--process", "uniform", "--duration", 0.5, "--json")
+    for url in (f"https://{server.http}", f"grpcs://{server.grpc}"):
+        told = json.loads(asked(program, "load", url, *some, *believes, *shows).stdout)
+        assert told["on_time"] == told["sent"] > 0, told
+        for options, words in ((believes, "--cert and --cert-key name one"), (shows, "is not trusted"),
+                               ((*believes, *shows[:2]), "go together")):
+            done = asked(program, "load", url, *some, *options)
+            assert done.returncode in (1, 2) and words in done.stderr, done
+    listed = asked(program, "explain", f"https://{server.http}", *believes, *shows)
+    assert listed.returncode == 0 and MODEL in listed.stdout, listed.stderr
+    refused = asked(program, "explain", f"https://{server.http}", *believes)
+    assert refused.returncode == 1 and "--cert and --cert-key name one" in refused.stderr
+    watched = asked(program, "plan", "--from", f"https://{server.metrics}/metrics", "--from-seconds", 0.1,
+                    "--coefficients", ROOT / "profiles/igniter/workloads.json", "--hardware",
+                    ROOT / "profiles/igniter/v100.json", *believes, *shows)
+    assert "watching https://" in watched.stderr, watched.stderr
 
 
 def test_bad_bytes_at_tls_ports_end_in_words_or_at_once(mutual, authority):
@@ -406,6 +439,70 @@ def test_orders_need_the_role(keyed):
             assert code_of(call) == "StatusCode.PERMISSION_DENIED"
         client.load_model(MODEL, headers=bearer(SECRETS["boss"]))
         client.update_log_settings({"log_info": True}, headers=bearer(SECRETS["boss"]))
+
+
+def test_the_programs_own_clients_send_keys(program, keyed, tmp_path):
+    server, _, _ = keyed
+    (tmp_path / "secret").write_text(SECRETS["team"] + "\n")
+    some = ("--model", MODEL, "--rate", 40, "--process", "uniform", "--duration", 0.5)
+    for url in (f"http://{server.http}", f"grpc://{server.grpc}"):
+        for options, key in ((("--key", SECRETS["team"]), None), (("--key", f"@{tmp_path / 'secret'}"), None),
+                             ((), SECRETS["team"]), ((), f"@{tmp_path / 'secret'}")):
+            done = asked(program, "load", url, *some, "--json", *options, key=key)
+            assert done.returncode == 0 and json.loads(done.stdout)["on_time"] > 0, done.stderr
+        for options, words in (((), "sends a key"), (("--key", "nobody-knows-this-one"), "is refused"),
+                               (("--key", SECRETS["scraper"]), "may not do this")):
+            done = asked(program, "load", url, *some, *options)
+            assert done.returncode == 1 and words in done.stderr and "nobody-knows" not in done.stderr, done.stderr
+    assert asked(program, "explain", f"http://{server.http}", key=SECRETS["team"]).returncode == 0
+    assert "sends a key" in asked(program, "explain", f"http://{server.http}").stderr
+
+
+def test_a_load_of_which_all_fails_ends_with_1(program, keyed):
+    server, _, keys = keyed
+    write_keys(keys, *all_keys(), key_entry("looker", "looker-secret-0123456789", roles=["admin"]))
+    hang_up(server, keys.with_name("log"), "the keys were read again")
+    for url in (f"http://{server.http}", f"grpc://{server.grpc}"):
+        some = ("load", url, "--model", MODEL, "--rate", 40, "--process", "uniform", "--duration", 0.5, "--key",
+                "looker-secret-0123456789")
+        done = asked(program, *some)
+        assert done.returncode == 1 and re.search(r"all \d+ requests failed", done.stderr), done
+        assert "may not do this" in done.stdout
+        done = asked(program, *some, "--allow-failures")
+        assert done.returncode == 0 and re.search(r"all \d+ requests failed", done.stderr), done
+
+
+def test_a_region_is_for_the_key_that_registered_it(keyed):
+    server, _, keys = keyed
+    write_keys(keys, *all_keys(), key_entry("camera", "camera-secret-0123456789", regions=["cam-*"]))
+    hang_up(server, keys.with_name("log"), "the keys were read again")
+    name = f"/carillon_{uuid.uuid4().hex}"
+    handle = shm.create_shared_memory_region(name[1:], name, 4096, create_only=True)
+    shm.set_shared_memory_region(handle, [VALUES])
+    camera = "camera-secret-0123456789"
+    try:
+        for module, address in ((http_client, server.http), (grpc_client, server.grpc)):
+            with module.InferenceServerClient(address) as client:
+                own = bearer(SECRETS["half"])
+                for region in ("mine", "cam-1"):
+                    client.register_system_shared_memory(region, name, 4096, headers=own)
+
+                def infer(region, secret, client=client, module=module):
+                    tensor = module.InferInput("input", VALUES.shape, "FP32")
+                    tensor.set_shared_memory(region, VALUES.nbytes)
+                    return client.infer(MODEL, [tensor], timeout=MINUTE, headers=bearer(secret))
+
+                for region, secret in (("mine", SECRETS["half"]), ("cam-1", SECRETS["half"]), ("cam-1", camera),
+                                       ("mine", SECRETS["boss"])):
+                    assert infer(region, secret).as_numpy("output") is not None
+                for region, secret in (("mine", camera), ("mine", SECRETS["team"]), ("cam-1", SECRETS["team"]),
+                                       ("cam-9", camera)):
+                    with pytest.raises(InferenceServerException) as refused:
+                        infer(region, secret)
+                    assert f"no shared memory region '{region}' is registered that key" in refused.value.message()
+                client.unregister_system_shared_memory(headers=own)
+    finally:
+        shm.destroy_shared_memory_region(handle)
 
 
 def test_an_order_brings_no_models_of_others(keyed):

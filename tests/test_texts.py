@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import struct
+import subprocess
 import urllib.error
 import urllib.request
 
@@ -120,6 +121,15 @@ def module(request):
 def client(server, module):
     with module.InferenceServerClient(server.http if module is http_client else server.grpc) as made:
         yield made
+
+
+def test_load_makes_texts(program, server):
+    for url in (f"http://{server.http}", f"grpc://{server.grpc}"):
+        done = subprocess.run([str(program), "load", url, "--model", "same", "--rate", "40", "--process", "uniform",
+                               "--duration", "0.5", "--json"], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told["on_time"] == told["sent"] > 0, told
 
 
 def data_of(kind, rows, seed=5):

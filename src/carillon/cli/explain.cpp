@@ -13,8 +13,9 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
+#include "carillon/cli/access_options.h"
 #include "carillon/cli/commands.h"
-#include "carillon/cli/http_get.h"
+#include "carillon/cli/load/http_get.h"
 #include "carillon/explain/decisions.h"
 #include "carillon/explain/story.h"
 #include "carillon/explain/trace.h"
@@ -33,6 +34,7 @@ struct ExplainArguments {
   std::string request;
   std::vector<std::string> policies;
   std::string perfetto;
+  AccessArguments access;
   std::string key_file;
   int seconds = 60;
   bool by_id = false;
@@ -329,41 +331,36 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-Result<HttpHeaders> headers_of(const ExplainArguments& arguments) {
-  if (arguments.key_file.empty()) return HttpHeaders{};
-  std::ifstream in(arguments.key_file);
-  std::string secret;
-  if (!(in >> secret))
-    return invalid("--key-file: '" + arguments.key_file + "' has no secret, or cannot be read");
-  return HttpHeaders{{"Authorization", "Bearer " + secret}};
-}
-
 int explain_server(const ExplainArguments& arguments) {
   if (!arguments.policies.empty())
     return fail_explain({ErrorCode::invalid_argument,
                          "--policies needs a log: what others would have done is simulated from all arrivals "
                          "('carillon serve --record')"},
                         exit_usage);
-  const auto headers = headers_of(arguments);
-  if (!headers) return fail_explain(headers.error(), exit_usage);
+  AccessArguments access = arguments.access;
+  if (!arguments.key_file.empty()) access.key = "@" + arguments.key_file;
+  const auto get = [&](const std::string& url) { return http_get(url, access); };
+  const auto failed = [](const Error& error) {
+    return fail_explain(error, error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure);
+  };
   std::string base = arguments.target;
   while (base.ends_with('/')) base.pop_back();
   base += "/v2/carillon/";
   if (!arguments.perfetto.empty()) {
-    const auto trace = http_get(base + "trace?seconds=" + std::to_string(arguments.seconds), *headers);
-    if (!trace) return fail_explain(trace.error());
+    const auto trace = get(base + "trace?seconds=" + std::to_string(arguments.seconds));
+    if (!trace) return failed(trace.error());
     if (auto written = write_file(arguments.perfetto, *trace); !written) return fail_explain(written.error());
   }
   if (!arguments.request.empty()) {
     const std::string query =
         fmt::format("?{}{}", arguments.by_id ? "by=id&" : "", arguments.json ? "format=json" : "format=text");
-    const auto told = http_get(base + "requests/" + escaped(arguments.request) + query, *headers);
-    if (!told) return fail_explain(told.error());
+    const auto told = get(base + "requests/" + escaped(arguments.request) + query);
+    if (!told) return failed(told.error());
     fmt::print("{}{}", *told, told->ends_with('\n') ? "" : "\n");
     return exit_success;
   }
-  const auto listed = http_get(base + "requests?limit=1000", *headers);
-  if (!listed) return fail_explain(listed.error());
+  const auto listed = get(base + "requests?limit=1000");
+  if (!listed) return failed(listed.error());
   try {
     const Json list = Json::parse(*listed);
     const Json summary = summary_of(list.at("requests").get<std::vector<Json>>());
@@ -395,7 +392,8 @@ void add_explain(CLI::App& program, int& status) {
       "Why a request was late, refused, or took what it took, and what other policies would have done");
   command
       .add_option("TARGET", arguments->target,
-                  "A log of 'serve --record' or 'simulate --record', or a server: http://HOST:PORT")
+                  "A log of 'serve --record' or 'simulate --record', or a server: http://HOST:PORT or "
+                  "https://HOST:PORT")
       ->required();
   command.add_option("--request", arguments->request,
                      "Of a log: the scheduler's number of the request; of a server: its number there, or the "
@@ -411,8 +409,9 @@ void add_explain(CLI::App& program, int& status) {
   command.add_option("--seconds", arguments->seconds, "Of a server: how far back --perfetto goes")
       ->check(CLI::Range(1, 86'400))
       ->capture_default_str();
-  command.add_option("--key-file", arguments->key_file,
-                     "Of a server that wants keys: a file with the secret of one");
+  add_access_options(command, arguments->access);
+  command.add_option("--key-file", arguments->key_file, "The same as --key @FILE")
+      ->excludes(command.get_option("--key"));
   command.add_flag("--json", arguments->json, "Print one JSON object");
   command.footer(
       "What other policies would have done is simulated from the log's arrivals and measured times: "
@@ -422,7 +421,8 @@ void add_explain(CLI::App& program, int& status) {
       "  carillon explain run.log\n"
       "  carillon explain run.log --request 4711 --policies clockwork,symphony,fcfs\n"
       "  carillon explain run.log --perfetto run.json\n"
-      "  carillon explain http://localhost:8000 --request 4711");
+      "  carillon explain http://localhost:8000 --request 4711\n"
+      "  carillon explain https://host:8003 --ca ca.pem --key @secret --request 4711");
   command.callback([arguments, &status] { status = run_explain(*arguments); });
 }
 

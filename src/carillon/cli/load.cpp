@@ -9,6 +9,7 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include "carillon/cli/access_options.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/load/run.h"
 #include "carillon/cli/seed_option.h"
@@ -20,6 +21,7 @@ namespace {
 
 struct LoadArguments {
   std::string url;
+  AccessArguments access;
   std::vector<std::string> models;
   std::string scenario;
   double rate = 10;
@@ -34,6 +36,7 @@ struct LoadArguments {
   std::string length;
   int connections = 256;
   bool no_timeout = false;
+  bool allow_failures = false;
   bool json = false;
   std::string csv;
 };
@@ -215,11 +218,13 @@ std::vector<Summary> summarize(const RunResult& run, const std::vector<Stream>& 
 }
 
 // Whose deadline a stream's requests had, for people. `told`: the server was.
-std::string deadline_text(Duration deadline, bool told, const LoadArguments& arguments) {
+std::string deadline_text(const Stream& stream, bool told, const LoadArguments& arguments) {
+  const Duration deadline = stream.deadline;
   if (deadline <= Duration{0})
-    return "the server's: the model's slo_ms, else its --default-deadline, else none; answers count as on "
-           "time "
-           "whenever they come";
+    return (stream.slo_ms
+                ? fmt::format("{:g} ms, the model's own (slo_ms of its config)", *stream.slo_ms)
+                : std::string("the server's --default-deadline, where it has one: the model has none")) +
+           "; answers count as on time whenever they come";
   const std::string whose = arguments.scenario.empty() ? "this command line" : arguments.scenario;
   return fmt::format("{:g} ms, of {}{}", to_ms(deadline), whose,
                      told ? "" : "; the server was not told, and went by its own");
@@ -252,7 +257,8 @@ nlohmann::ordered_json summary_json(Summary& summary, double seconds) {
   return json;
 }
 
-void print_summaries(std::vector<Summary>& summaries, double seconds, const LoadArguments& arguments) {
+void print_summaries(std::vector<Summary>& summaries, const std::vector<Stream>& streams, double seconds,
+                     const LoadArguments& arguments) {
   fmt::print("{:<24}{:>9}{:>9}{:>7}{:>9}{:>8}{:>11}{:>10}{:>10}{:>10}\n", "model", "sent", "on time", "late",
              "refused", "failed", "goodput/s", "p50 ms", "p99 ms", "max ms");
   for (Summary& s : summaries) {
@@ -264,7 +270,9 @@ void print_summaries(std::vector<Summary>& summaries, double seconds, const Load
   }
   for (const Summary& s : summaries)
     if (&s != &summaries.back())
-      fmt::print("deadline of {}: {}\n", s.name, deadline_text(s.deadline, !arguments.no_timeout, arguments));
+      fmt::print("deadline of {}: {}\n", s.name,
+                 deadline_text(streams[static_cast<std::size_t>(&s - summaries.data())],
+                               !arguments.no_timeout, arguments));
   for (const Summary& s : summaries)
     if (!s.first_error.empty()) fmt::print("first failure of {}: {}\n", s.name, s.first_error);
 }
@@ -301,8 +309,11 @@ int run_load(LoadArguments arguments) {
                       "--warmup must be shorter than --duration: nothing would be left to tell"});
   const auto address = parse_address(arguments.url);
   if (!address) return fail_load(address.error());
-  const auto client = address->protocol == Protocol::http ? make_http_client(*address, arguments.connections)
-                                                          : make_grpc_client(*address);
+  const auto access = read_access(arguments.access, *address);
+  if (!access) return fail_load(access.error());
+  const auto client = address->protocol == Protocol::http
+                          ? make_http_client(*address, *access, arguments.connections)
+                          : make_grpc_client(*address, *access);
   for (const std::string& text : arguments.models) {
     auto stream = parse_stream(text, arguments);
     if (!stream) return fail_load(stream.error());
@@ -312,6 +323,7 @@ int run_load(LoadArguments arguments) {
     const std::string& model = stream.whats.front().model;
     const auto metadata = client->metadata(model);
     Result<> filled;
+    if (metadata) stream.slo_ms = metadata->slo_ms;
     if (!metadata) filled = in_context("model '" + model + "'", metadata.error());
     for (Template& what : stream.whats)
       if (filled) filled = fill_template(*metadata, arguments.rows, arguments.seed, what);
@@ -363,18 +375,17 @@ int run_load(LoadArguments arguments) {
     for (std::size_t i = 0; i < streams.size(); ++i)
       json["models"].push_back(summary_json(summaries[i], seconds));
     for (std::size_t i = 0; i < streams.size(); ++i)
-      json["models"][i]["deadline_is"] =
-          deadline_text(summaries[i].deadline, !arguments.no_timeout, arguments);
+      json["models"][i]["deadline_is"] = deadline_text(streams[i], !arguments.no_timeout, arguments);
     fmt::print("{}\n", json.dump(2));
   } else {
-    print_summaries(summaries, seconds, arguments);
+    print_summaries(summaries, streams, seconds, arguments);
   }
   // Refusals are answers; where there was none at all, whoever started this is to notice.
   const Summary& all = summaries.back();
   if (all.sent == 0 || all.failed + all.unanswered < all.sent) return exit_success;
   fmt::print(stderr, "carillon load: all {} requests failed{}\n", all.sent,
              all.failed == 0 ? ": none was answered" : "");
-  return exit_failure;
+  return arguments.allow_failures ? exit_success : exit_failure;
 }
 
 }  // namespace
@@ -383,7 +394,9 @@ void add_load(CLI::App& program, int& status) {
   auto arguments = std::make_shared<LoadArguments>();
   CLI::App& command =
       *program.add_subcommand("load", "Sends load to a live server and tells how it was answered");
-  command.add_option("URL", arguments->url, "http://HOST:PORT or grpc://HOST:PORT")->required();
+  command.add_option("URL", arguments->url, "http://HOST:PORT or grpc://HOST:PORT; https and grpcs over TLS")
+      ->required();
+  add_access_options(command, arguments->access);
   command.add_option(
       "--model", arguments->models,
       "Model to send to; repeat for a mixture. NAME,rate=R,deadline=MS,length=A-B overrides these for one; "
@@ -429,13 +442,16 @@ void add_load(CLI::App& program, int& status) {
       ->capture_default_str();
   command.add_flag("--no-timeout", arguments->no_timeout,
                    "Judge answers by the deadline without telling the server");
+  command.add_flag("--allow-failures", arguments->allow_failures,
+                   "End with status 0 although every request failed");
   for (const char* own : {"--model", "--rate", "--deadline", "--process", "--duration", "--warmup", "--seed"})
     scenario->excludes(command.get_option(own));
   command.add_flag("--json", arguments->json, "Print one JSON object");
   command.add_option("--csv", arguments->csv, "Write a line for every request to this file");
   command.footer(
       "Open-loop arrivals do not wait for answers, and latency counts from the planned send time.\n"
-      "Ends with status 1 where every request failed (refusals are answers).\n"
+      "Ends with status 1 where every request failed (refusals are answers), unless --allow-failures is "
+      "given.\n"
       "Examples:\n"
       "  carillon load http://127.0.0.1:8000 --model resnet50 --rate 20 --deadline 200\n"
       "  carillon load grpc://127.0.0.1:8001 --model tiny_mlp --process closed:64 --duration 5 --json\n"
@@ -444,7 +460,10 @@ void add_load(CLI::App& program, int& status) {
       "  carillon load http://127.0.0.1:8000 --model varlen_encoder,app=chat,length=8-32,rate=80 --model "
       "varlen_encoder,app=mail,length=128-256,rate=20 --deadline 30\n"
       "  carillon load grpc://127.0.0.1:8001 --model mobilenetv2,priority=1,rate=10 --process uniform\n"
-      "  carillon load http://127.0.0.1:8000 --scenario day.toml --json");
+      "  carillon load http://127.0.0.1:8000 --scenario day.toml --json\n"
+      "  carillon load grpcs://host:8001 --ca ca.pem --cert client.pem --cert-key client.key --key @secret "
+      "--model "
+      "resnet50");
   command.callback([arguments, &status] { status = run_load(*arguments); });
 }
 

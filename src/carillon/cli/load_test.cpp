@@ -1,5 +1,8 @@
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -14,6 +17,12 @@ TEST(ParseAddress, TakesBothProtocolsAndDefaults) {
   EXPECT_EQ(parse_address("grpc://host")->port, "8001");
   EXPECT_EQ(parse_address("host:1")->protocol, Protocol::http);
   EXPECT_EQ(parse_address("http://[::1]:8000/")->host, "::1");
+  EXPECT_EQ(parse_address("http://[::1]:8000/")->authority(), "[::1]:8000");
+  EXPECT_FALSE(parse_address("http://a:1")->tls);
+  EXPECT_TRUE(parse_address("https://a:1")->tls);
+  EXPECT_TRUE(parse_address("grpcs://a")->tls);
+  EXPECT_EQ(parse_address("grpcs://a")->protocol, Protocol::grpc);
+  EXPECT_EQ(parse_address("grpcs://a")->port, "8001");
   for (const char* wrong :
        {"", "ftp://a:1", "http://a:0", "http://a:70000", "http://a:b", "http://a/b:80", "http://:80"})
     EXPECT_FALSE(parse_address(wrong).has_value()) << wrong;
@@ -24,7 +33,33 @@ TEST(MakeData, HasTheSizeOfItsType) {
   EXPECT_EQ(make_data("INT64", 3, 1)->size(), 24U);
   EXPECT_EQ(make_data("BOOL", 3, 1)->size(), 3U);
   EXPECT_EQ(*make_data("FP32", 8, 5), *make_data("FP32", 8, 5));
-  EXPECT_FALSE(make_data("BYTES", 1, 1).has_value());
+  EXPECT_FALSE(make_data("COMPLEX", 1, 1).has_value());
+}
+
+// Elements of a length in four bytes and so many bytes, as the protocol has them; the same for the same seed.
+TEST(MakeData, MakesWordsForTexts) {
+  const auto words = make_data("BYTES", 200, 7);
+  ASSERT_TRUE(words);
+  std::size_t at = 0, elements = 0;
+  std::set<std::string> distinct;
+  while (at < words->size()) {
+    std::uint32_t length = 0;
+    ASSERT_LE(at + 4, words->size());
+    std::memcpy(&length, words->data() + at, 4);
+    ASSERT_GE(length, 1U);
+    ASSERT_LE(length, 12U);
+    ASSERT_LE(at + 4 + length, words->size());
+    const std::string word(reinterpret_cast<const char*>(words->data()) + at + 4, length);
+    EXPECT_EQ(word.find_first_not_of("abcdefghijklmnopqrstuvwxyz"), std::string::npos);
+    distinct.insert(word);
+    at += 4 + length;
+    ++elements;
+  }
+  EXPECT_EQ(elements, 200U);
+  EXPECT_GT(distinct.size(), 100U);
+  EXPECT_EQ(*words, *make_data("BYTES", 200, 7));
+  EXPECT_NE(*words, *make_data("BYTES", 200, 8));
+  EXPECT_TRUE(make_data("BYTES", 0, 7)->empty());
 }
 
 // Answers at once from a thread of its own; every fifth is refused, every seventh fails.

@@ -10,8 +10,9 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include "carillon/cli/access_options.h"
 #include "carillon/cli/commands.h"
-#include "carillon/cli/http_get.h"
+#include "carillon/cli/load/http_get.h"
 #include "carillon/cli/seed_option.h"
 #include "carillon/provision/best.h"
 #include "carillon/provision/observed.h"
@@ -27,6 +28,7 @@ volatile std::sig_atomic_t plan_interrupted = 0;
 struct PlanArguments {
   std::string workloads;
   std::string from;
+  AccessArguments access;
   double from_seconds = 10;
   double slo_ms = 0;
   std::vector<std::string> coefficients, hardware;
@@ -164,7 +166,7 @@ Result<std::vector<provision::Workload>> observe(const PlanArguments& arguments,
                                                  std::span<const provision::DeviceType> types) {
   using Clock = std::chrono::steady_clock;
   const auto look = [&]() -> Result<std::map<std::string, provision::ObservedModel>> {
-    const auto text = http_get(arguments.from);
+    const auto text = http_get(arguments.from, arguments.access);
     if (!text) return in_context("--from", text.error());
     return provision::parse_metrics(*text, arguments.from);
   };
@@ -252,6 +254,7 @@ void add_plan(CLI::App& program, int& status) {
   command.add_option("--from", arguments->from,
                      "In place of WORKLOADS: the metrics of a running server, such as "
                      "http://127.0.0.1:8002/metrics; plans for the rates that it sees");
+  add_access_options(command, arguments->access);
   command.add_option("--from-seconds", arguments->from_seconds, "How long to watch it")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();

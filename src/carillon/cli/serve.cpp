@@ -4,11 +4,13 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -295,6 +297,22 @@ void serve(frontend::Frontend& frontend, const Arguments& arguments, const Signa
   frontend.stop();
 }
 
+// The file of --record, until the server serves: a start that fails leaves none behind.
+class BegunRecord {
+ public:
+  explicit BegunRecord(std::string file) : file_(std::move(file)) {}
+  ~BegunRecord() {
+    std::error_code ignored;
+    if (!file_.empty()) std::filesystem::remove(file_, ignored);
+  }
+  BegunRecord(const BegunRecord&) = delete;
+  BegunRecord& operator=(const BegunRecord&) = delete;
+  void keep() { file_.clear(); }
+
+ private:
+  std::string file_;
+};
+
 int run_planned(const Arguments& arguments, const controller::Options& options,
                 const frontend::Options& doors, const SignalWait& signals, const Supervised& supervised,
                 const Clock& clock) {
@@ -423,6 +441,7 @@ int run(Arguments& arguments) {
                                                         arguments.scheduler, environment_of(arguments));
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
+  BegunRecord begun(arguments.record);  // before what writes it: it ends after that
   auto whole = std::make_unique<server::WholeServer>(
       server::WholeOptions{.models = arguments.models,
                            .reading = {.follow_links = arguments.follow_links, .files = arguments.files},
@@ -452,6 +471,7 @@ int run(Arguments& arguments) {
     }
     const std::size_t devices = group->devices.size();
     server::start_faults(*group, clock.now());
+    begun.keep();
     serve(**frontend, arguments, signals, options, manager,
           fmt::format("{} of {} models on {} device{}", whole->ready(), whole->models(), devices,
                       devices == 1 ? "" : "s"));
@@ -601,7 +621,8 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   command
       .add_option("--inflight-limit", arguments->inflight_limit,
-                  "How much the bodies of all requests in flight may have together, HTTP and gRPC; beyond it "
+                  "How much the bodies of all requests in flight may have together, HTTP and gRPC, and the "
+                  "answers over HTTP that clients have not taken; beyond it "
                   "requests are refused with 503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones")
       ->capture_default_str();
   command

@@ -280,6 +280,21 @@ std::optional<Duration> Story::took() const {
   return request.ended - request.arrival;
 }
 
+std::optional<Duration> margin(const RequestFacts& request) {
+  if (!request.would_take || !request.expected || request.ended == never) return std::nullopt;
+  const Expectation& e = *request.expected;
+  if (e.holding == 0) return std::nullopt;
+  const Duration left = *request.would_take - (request.ended - request.arrival) - e.busy - e.exec;
+  return left > Duration{0} ? std::optional(left) : std::nullopt;
+}
+
+bool refused_for_margin(const RequestFacts& request) {
+  const auto kept = margin(request);
+  if (!kept || request.outcome != Outcome::refused || request.deadline == TimePoint::max()) return false;
+  const Duration has = request.deadline - request.arrival;
+  return *request.would_take > has && *request.would_take - *kept <= has;
+}
+
 Story tell(const RequestFacts& request, const Surroundings& around) {
   return Teller(request, around).tell();
 }

@@ -69,6 +69,15 @@ std::string to_text(const Story& story);
 // One line of a list.
 std::string to_line(const Story& story);
 
+// What of a refusal's would_take is neither the time until then nor expected of the device that had least to
+// do and of the model's own run: the policy's margin, for the ways to the device and back and for runs that
+// outlast their estimates. Exact where that device had nothing to do; else at least so much, as what it had
+// sent may have run in part. None where that cannot be told: no device held the model, or there is nothing
+// left.
+std::optional<Duration> margin(const RequestFacts& request);
+// Whether the request would have kept its deadline without it.
+bool refused_for_margin(const RequestFacts& request);
+
 // "12.345 ms".
 std::string milliseconds(Duration d);
 

@@ -100,7 +100,7 @@ nlohmann::ordered_json to_json(const Story& story) {
     const Expectation& e = *r.expected;
     out["expected"] = {{"exec_us", us(e.exec)}, {"exec_batch", e.batch}, {"devices", e.devices},
                        {"holding", e.holding},  {"device", e.device},    {"busy_us", us(e.busy)},
-                       {"actions", e.actions},  {"loading", e.loading}};
+                       {"actions", e.actions},  {"loading", e.loading},  {"margin_us", or_null(margin(r))}};
   }
   out["steps"] = steps_json(story.steps);
   out["after"] = steps_json(story.after);

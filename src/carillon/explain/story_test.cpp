@@ -133,8 +133,7 @@ TEST(Story, HasItsNumbersInMicroseconds) {
 
 TEST(Story, KeepsOthersToThemselves) {
   Story told = story_4711();
-  withhold(
-      told, [](std::string_view model) { return model != "bert"; }, false);
+  withhold(told, [](std::string_view model) { return model != "bert"; }, false);
   const std::string json = to_json(told).dump();
   EXPECT_THAT(json, Not(HasSubstr("bert")));
   EXPECT_THAT(json, Not(HasSubstr("4708")));
@@ -157,6 +156,51 @@ TEST(Story, OfARefusalSaysWhetherWaitingHelps) {
   EXPECT_THAT(text, HasSubstr("1 of 2 devices alive held the model; of these, device 0 had least to do: 3 "
                               "actions, expected to run for 31.000 ms"));
   EXPECT_THAT(text, HasSubstr("after 12.000 ms it would fit"));
+}
+
+// What is left of a refusal once waiting and the run are taken off, and whether that was what refused it.
+TEST(Story, OfARefusalNamesTheMargin) {
+  RequestFacts request = request_4711();
+  request.outcome = Outcome::refused;
+  request.cause = Cause::cannot_finish;
+  request.ended = at(100us);
+  const struct {
+    Duration would_take;
+    Expectation expected;
+    std::string says;  // empty: nothing
+  } rows[] = {
+      {31ms,
+       {.exec = 28ms, .batch = 1, .devices = 1, .holding = 1},
+       "Beyond waiting and that run 2.900 ms were kept for the ways to the device and back and for runs that "
+       "take "
+       "longer than expected (the policy's margin, as measured of late): it is what refused the request, "
+       "which had "
+       "1.900 ms to spare without it."},
+      // As it had too little time anyway.
+      {43ms,
+       {.exec = 40ms, .batch = 1, .devices = 1, .holding = 1},
+       "Beyond waiting and that run 2.900 ms were kept for the ways to the device and back and for runs that "
+       "take "
+       "longer than expected (the policy's margin, as measured of late)."},
+      {31ms,
+       {.exec = 5ms, .batch = 1, .devices = 1, .holding = 1, .busy = 24ms, .actions = 2},
+       "run at least 1.900 ms were kept"},
+      {31ms, {.exec = 28ms, .batch = 1, .devices = 1, .holding = 0}, ""},
+      {31ms, {.exec = 5ms, .batch = 1, .devices = 1, .holding = 1, .busy = 40ms, .actions = 2}, ""},
+  };
+  for (const auto& row : rows) {
+    request.would_take = row.would_take;
+    request.expected = row.expected;
+    const Story told = tell(request, {.own = {}, .others = {}, .came_later = {}, .now = at(1s)});
+    const auto json = to_json(told);
+    if (row.says.empty()) {
+      EXPECT_THAT(to_text(told), Not(HasSubstr("margin")));
+      EXPECT_EQ(json["expected"]["margin_us"], nullptr);
+      continue;
+    }
+    EXPECT_THAT(to_text(told), HasSubstr(row.says));
+    EXPECT_EQ(json["expected"]["margin_us"], margin(request)->count() / 1000);
+  }
 }
 
 TEST(Story, StaysShortWhereADeviceWasBusyForLong) {

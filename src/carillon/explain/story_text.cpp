@@ -146,6 +146,17 @@ void refusal(const Story& story, std::vector<std::string>& out) {
         milliseconds(e.exec), e.batch));
     if (r.deadline != TimePoint::max() && r.deadline - r.arrival < e.exec)
       out.push_back("Its deadline was shorter than that: no other try would be kept, either.");
+    if (const auto kept = margin(r)) {
+      std::string text = fmt::format(
+          "Beyond waiting and that run {}{} were kept for the ways to the device and back and for runs that "
+          "take "
+          "longer than expected (the policy's margin, as measured of late)",
+          e.actions > 0 ? "at least " : "", milliseconds(*kept));
+      if (refused_for_margin(r))
+        text += fmt::format(": it is what refused the request, which had {} to spare without it",
+                            milliseconds(r.deadline - r.arrival - (*r.would_take - *kept)));
+      out.push_back(text + ".");
+    }
   }
   if (r.retry_after)
     out.push_back(fmt::format("Waiting would help: after {} it would fit, if nothing else came.",

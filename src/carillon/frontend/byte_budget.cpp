@@ -34,6 +34,13 @@ bool Reservation::grow(std::size_t more) {
   return true;
 }
 
+void Reservation::overdraw(std::size_t more) {
+  if (!budget_) return;
+  budget_->overdraw(more);
+  if (own_) own_->overdraw(more);
+  bytes_ += more;
+}
+
 void Reservation::shrink_to(std::size_t bytes) {
   if (bytes >= bytes_) return;
   budget_->give_back(bytes_ - bytes);

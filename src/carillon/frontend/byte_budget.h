@@ -7,9 +7,9 @@
 
 namespace carillon::frontend {
 
-// How many bytes of request bodies may be in flight: those being read, and those whose request is open. One
-// for all doors and connections together. Safe from any thread; taking and giving back cost an atomic
-// addition.
+// How many bytes may be in flight: request bodies being read, those whose request is open, and answers that
+// wait for their client to take them. One for all doors and connections together. Safe from any thread;
+// taking and giving back cost an atomic addition.
 //
 // An eighth is kept for small bodies, so that clients with large ones never lock all others out.
 class ByteBudget {
@@ -20,6 +20,8 @@ class ByteBudget {
   ByteBudget(std::size_t limit, std::size_t largest);
 
   std::size_t limit() const { return limit_; }
+  // What one reservation may have at most, when nothing else is in flight.
+  std::size_t largest() const { return limit_of_large_; }
   std::size_t used() const { return used_.load(std::memory_order_relaxed); }
   // How often there was no room, so far.
   std::size_t refusals() const { return refusals_.load(std::memory_order_relaxed); }
@@ -27,6 +29,7 @@ class ByteBudget {
  private:
   friend class Reservation;
   bool take(std::size_t bytes, std::size_t held);
+  void overdraw(std::size_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
   void give_back(std::size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   const std::size_t limit_;
@@ -58,6 +61,8 @@ class Reservation {
 
   // Takes room for `more` bytes. False: there is none, and what is held stays as it was.
   [[nodiscard]] bool grow(std::size_t more);
+  // The same, whether or not there is room: where there is none, others find none until this is given back.
+  void overdraw(std::size_t more);
   void shrink_to(std::size_t bytes);
   std::size_t bytes() const { return bytes_; }
   // Whether it was the client's own budget that had no room, the last time that there was none.

@@ -53,6 +53,22 @@ TEST(ByteBudget, TheLargestBodyFitsWhenNothingElseIsInFlight) {
   EXPECT_EQ(budget->used(), 0U);
 }
 
+TEST(ByteBudget, WhatIsOverdrawnKeepsOthersOut) {
+  const auto budget = std::make_shared<ByteBudget>(MiB, MiB);
+  Reservation over(budget);
+  over.overdraw(3 * MiB);
+  EXPECT_EQ(over.bytes(), 3 * MiB);
+  EXPECT_EQ(budget->used(), 3 * MiB);
+  Reservation other(budget);
+  EXPECT_FALSE(other.grow(1));
+  over.shrink_to(1);
+  EXPECT_TRUE(other.grow(MiB - 1));
+  over.shrink_to(0);
+  Reservation().overdraw(MiB);  // of nothing
+  EXPECT_EQ(budget->largest(), MiB);
+  EXPECT_EQ(std::make_shared<ByteBudget>(8 * MiB, MiB)->largest(), 7 * MiB);
+}
+
 // From several threads at once no more is ever held than the limit.
 TEST(ByteBudget, NeverHoldsMoreThanItsLimit) {
   const auto budget = std::make_shared<ByteBudget>(MiB, MiB / 4);

@@ -17,7 +17,7 @@
 namespace carillon::frontend {
 
 struct CommonsOptions {
-  std::size_t inflight = std::size_t{1} << 30;    // bytes of request bodies; see ByteBudget
+  std::size_t inflight = std::size_t{1} << 30;    // bytes of bodies and answers; see ByteBudget
   std::size_t max_body = std::size_t{256} << 20;  // bytes; at most `inflight`
   bool strict_readiness = true;
   int heavy_threads = 0;  // 0: a quarter of the processors, 1 to 4

@@ -49,15 +49,17 @@ class Doors final : public Frontend {
       if (address.empty()) return {};
       auto parsed = parse_address(address);
       if (!parsed) return in_context(option, parsed.error());
-      auto started = HttpServer::start(handler, {.address = *parsed,
-                                                 .option = std::move(option),
-                                                 .threads = threads,
-                                                 .max_body = options.max_body,
-                                                 .max_connections = connections,
-                                                 .idle_timeout = options.idle_timeout,
-                                                 .stop_grace = Duration{0},  // stop() has waited
-                                                 .tls = options.tls,
-                                                 .commons = &commons_});
+      auto started =
+          HttpServer::start(handler, {.address = *parsed,
+                                      .option = std::move(option),
+                                      .threads = threads,
+                                      .max_body = options.max_body,
+                                      .max_connections = connections,
+                                      .idle_timeout = options.idle_timeout,
+                                      .max_unread = std::min(defaults.max_unread, options.inflight / 4),
+                                      .stop_grace = Duration{0},  // stop() has waited
+                                      .tls = options.tls,
+                                      .commons = &commons_});
       if (!started) return std::unexpected(std::move(started.error()));
       server = std::move(*started);
       return {};

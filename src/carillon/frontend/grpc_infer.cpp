@@ -106,8 +106,9 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       auto view = ready_model(service, message.model_name(), message.model_version());
       if (!view) return Finish(status_of(view.error()));
       if (auto once = answers_once(**view, "ModelInfer RPC"); !once) return Finish(status_of(once.error()));
-      auto request = parse_infer_grpc(**view, message, arrival_, call_deadline(service, context_, arrival_),
-                                      {.regions = &door_.commons.regions, .room = &room_});
+      auto request =
+          parse_infer_grpc(**view, message, arrival_, call_deadline(service, context_, arrival_),
+                           {.regions = &door_.commons.regions, .key = key_of(caller_.get()), .room = &room_});
       if (!request && request.error().code == ErrorCode::resource_exhausted)
         return refuse_full(request.error().message);
       if (!request) return Finish(status_of(request.error()));

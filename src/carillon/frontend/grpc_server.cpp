@@ -255,11 +255,12 @@ class InferenceService final : public AnsweringService {
         [&regions](const auto& request, auto) { return shared_memory_status(regions, request.name()); });
     add<SystemSharedMemoryRegisterRequest, SystemSharedMemoryRegisterResponse>(
         "SystemSharedMemoryRegister", Need::admin,
-        [&regions](const auto& request, auto) -> Result<SystemSharedMemoryRegisterResponse> {
+        [&regions](const auto& request, const Caller* caller) -> Result<SystemSharedMemoryRegisterResponse> {
           if (auto added = regions.add({.name = request.name(),
                                         .key = request.key(),
                                         .offset = request.offset(),
-                                        .byte_size = request.byte_size()});
+                                        .byte_size = request.byte_size(),
+                                        .owner = caller != nullptr ? caller->key.name : std::string()});
               !added)
             return std::unexpected(std::move(added.error()));
           return SystemSharedMemoryRegisterResponse();

@@ -233,9 +233,9 @@ class InferStream final : public RawService::StreamReactor {
       return invalid(wrong->message);
     auto view = ready_model(door_.service, message.model_name(), message.model_version());
     if (!view) return std::unexpected(std::move(view.error()));
-    auto request = parse_infer_grpc(**view, message, exchange.arrival,
-                                    call_deadline(door_.service, context_, exchange.arrival),
-                                    {.regions = &door_.commons.regions, .room = &exchange.room});
+    auto request = parse_infer_grpc(
+        **view, message, exchange.arrival, call_deadline(door_.service, context_, exchange.arrival),
+        {.regions = &door_.commons.regions, .key = key_of(exchange.caller.get()), .room = &exchange.room});
     if (!request) return std::unexpected(std::move(request.error()));
     exchange.request = std::move(*request);
     exchange.view = std::move(*view);

@@ -54,6 +54,11 @@ inline bool may_use(const Caller* caller, std::string_view model) {
   return caller == nullptr || caller->key.may_use(model);
 }
 
+// Null where there is nobody.
+inline const Key* key_of(const Caller* caller) {
+  return caller != nullptr ? &caller->key : nullptr;
+}
+
 // What a request is, as far as it matters for who may make it.
 enum class Need {
   nothing,  // health: open to all

@@ -16,9 +16,13 @@ constexpr std::size_t write_step = std::size_t{64} << 10;   // bytes given to th
 constexpr std::size_t read_idle = std::size_t{8} << 10;     // and asked of it, while no body arrives
 constexpr std::size_t read_bodies = std::size_t{64} << 10;  // and while one does
 constexpr std::size_t waiting_frames = 1000;                // beyond which nothing is read
+constexpr std::size_t most_continuations = 8;               // of a header
 // All streams' together. It bounds nothing: what arrives is taken at once, and streams have windows.
 constexpr std::int32_t connection_window = std::int32_t{16} << 20;
 constexpr std::size_t linger_bytes = std::size_t{16} << 20;
+// For so much of answers a client may say once that it has taken it: those there are say so every 4 KiB or
+// more, for the stream and for the connection.
+constexpr std::size_t data_per_update = std::size_t{2} << 10;
 
 template <auto free>
 struct FreeWith {
@@ -32,6 +36,42 @@ using OptionPtr = std::unique_ptr<nghttp2_option, FreeWith<nghttp2_option_del>>;
 
 std::string_view text(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
+}
+
+// RFC 9113, section 6.8.
+std::string goaway_frame(std::int32_t last_stream, std::uint32_t error, std::string_view why) {
+  std::string out;
+  const auto number = [&](std::uint64_t value, int bytes) {
+    for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) out += static_cast<char>(value >> shift & 0xff);
+  };
+  number(8 + why.size(), 3);
+  number(NGHTTP2_GOAWAY, 1);
+  number(0, 5);  // no flags; of the connection
+  number(static_cast<std::uint32_t>(last_stream), 4);
+  number(error, 4);
+  out += why;
+  return out;
+}
+
+// Of what nghttp2 gives up at, without having said so itself.
+std::uint32_t code_of(ssize_t failure) {
+  switch (failure) {
+    case NGHTTP2_ERR_BAD_CLIENT_MAGIC:
+      return NGHTTP2_PROTOCOL_ERROR;
+    case NGHTTP2_ERR_NOMEM:
+    case NGHTTP2_ERR_CALLBACK_FAILURE:
+      return NGHTTP2_INTERNAL_ERROR;
+    default:
+      return NGHTTP2_ENHANCE_YOUR_CALM;  // its own limits
+  }
+}
+
+std::string why_of(ssize_t failure) {
+  if (failure == NGHTTP2_ERR_TOO_MANY_CONTINUATIONS)
+    return "a header came in more than " + std::to_string(most_continuations) + " CONTINUATION frames";
+  if (failure == NGHTTP2_ERR_FLOODED) return "too many answers to pings and settings wait to be read";
+  if (failure == NGHTTP2_ERR_CALLBACK_FAILURE) return "the server has no memory for this";
+  return nghttp2_strerror(static_cast<int>(failure));
 }
 
 // nghttp2 is C, through which nothing may be thrown.
@@ -50,22 +90,35 @@ int unthrown(Act&& act) noexcept {
 struct Http2Session::Events {
   static Http2Session& of(void* user_data) { return *static_cast<Http2Session*>(user_data); }
 
+  // Where the connection is to end, nghttp2 reads nothing more.
+  static int go_on(void* user_data) {
+    return of(user_data).last_words_.empty() ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
+  }
+
   static int on_begin_frame(nghttp2_session*, const nghttp2_frame_hd* frame, void* user_data) {
-    switch (frame->type) {
-      case NGHTTP2_HEADERS:
-      case NGHTTP2_CONTINUATION:
-      case NGHTTP2_RST_STREAM:
-      case NGHTTP2_WINDOW_UPDATE:
-      case NGHTTP2_GOAWAY:
-        return 0;
-      case NGHTTP2_DATA:
-        if (frame->length > 0 || (frame->flags & NGHTTP2_FLAG_END_STREAM) != 0) return 0;
-        break;
-      default:
-        break;
-    }
-    of(user_data).on_idle_frame();
-    return 0;
+    Http2Session& session = of(user_data);
+    return unthrown([&] {
+             switch (frame->type) {
+               case NGHTTP2_HEADERS:
+               case NGHTTP2_CONTINUATION:
+                 return;
+               case NGHTTP2_DATA:
+                 if (frame->length == 0 && (frame->flags & NGHTTP2_FLAG_END_STREAM) == 0)
+                   session.on_idle_frame();
+                 return;
+               case NGHTTP2_WINDOW_UPDATE:
+                 return session.on_window_update();
+               default:
+                 return session.on_idle_frame();
+             }
+           }) != 0
+               ? NGHTTP2_ERR_CALLBACK_FAILURE
+               : go_on(user_data);
+  }
+
+  // Of frames that nobody knows, which are to be passed over (RFC 9113, section 4.1) but are counted.
+  static int on_unknown(nghttp2_session*, void**, const nghttp2_frame_hd*, void*) {
+    return NGHTTP2_ERR_CANCEL;
   }
 
   static int on_begin_headers(nghttp2_session*, const nghttp2_frame* frame, void* user_data) {
@@ -107,7 +160,8 @@ struct Http2Session::Events {
   }
 
   static int on_close(nghttp2_session*, std::int32_t id, std::uint32_t, void* user_data) {
-    return unthrown([&] { of(user_data).on_stream_closed(id); });
+    if (const int failed = unthrown([&] { of(user_data).on_stream_closed(id); }); failed != 0) return failed;
+    return go_on(user_data);
   }
 
   static int on_sent(nghttp2_session*, const nghttp2_frame* frame, void* user_data) {
@@ -123,6 +177,7 @@ struct Http2Session::Events {
     auto& session = of(user_data);
     if (session.out_.size() >= write_step) return NGHTTP2_ERR_WOULDBLOCK;
     return unthrown([&] {
+      session.sent_data_ += size;
       session.out_.append(reinterpret_cast<const char*>(head), frame_head);
       static_cast<Http2Stream*>(source->ptr)->take(size, session.out_);
     });
@@ -151,12 +206,17 @@ std::unique_ptr<nghttp2_session, Http2Session::Free> Http2Session::make_frames()
   nghttp2_session_callbacks_set_on_stream_close_callback(new_callbacks, Events::on_close);
   nghttp2_session_callbacks_set_on_frame_send_callback(new_callbacks, Events::on_sent);
   nghttp2_session_callbacks_set_send_data_callback(new_callbacks, Events::send_data);
+  nghttp2_session_callbacks_set_unpack_extension_callback(new_callbacks, Events::on_unknown);
 
   nghttp2_option* new_option = nullptr;
   if (nghttp2_option_new(&new_option) != 0) throw std::bad_alloc();
   const OptionPtr option(new_option);
   nghttp2_option_set_no_auto_window_update(new_option, 1);
   nghttp2_option_set_no_closed_streams(new_option, 1);
+  nghttp2_option_set_max_continuations(new_option, most_continuations);
+  // Else these would be passed over unseen.
+  for (unsigned type = NGHTTP2_CONTINUATION + 1; type <= 0xff; ++type)
+    nghttp2_option_set_user_recv_extension_type(new_option, static_cast<std::uint8_t>(type));
 
   nghttp2_session* session = nullptr;
   if (nghttp2_session_server_new2(&session, new_callbacks, this, new_option) != 0) throw std::bad_alloc();
@@ -178,6 +238,7 @@ void Http2Session::start() {
   // Whoever calls may hold nothing but the loop's place for it, which feed() and pump() may give up.
   const auto kept = shared_from_this();
   const std::string opening = std::exchange(opening_, {});
+  gather();  // the settings, which come before all else, whatever there is to say of the client's first bytes
   if (!opening.empty()) feed(opening);
   pump();
   read();
@@ -190,6 +251,7 @@ Http2Stream* Http2Session::find(std::int32_t id) const {
 
 void Http2Session::begin_stream(std::int32_t id) {
   any_ = true;
+  last_stream_ = std::max(last_stream_, id);
   streams_.emplace(id, std::make_shared<Http2Stream>(loop_, *this, id, peer_));
   ++at_stage_[static_cast<std::size_t>(Http2Stage::header)];
 }
@@ -221,8 +283,11 @@ void Http2Session::on_stream_closed(std::int32_t id) {
   stream->on_closed();
   --at_stage_[static_cast<std::size_t>(stream->stage())];
   if (streams_.empty()) deadline_ = std::chrono::steady_clock::now() + loop_->shared->options.idle_timeout;
+  if (stream->refused()) return on_idle_frame();
   // Beginning requests and taking them back costs a client nothing.
-  if (unanswered && ++resets_ > loop_->shared->options.max_resets) terminate(NGHTTP2_ENHANCE_YOUR_CALM);
+  const std::size_t most = loop_->shared->options.max_resets;
+  if (unanswered && ++resets_ > most)
+    end(NGHTTP2_ENHANCE_YOUR_CALM, "more than " + std::to_string(most) + " streams ended without an answer");
 }
 
 void Http2Session::on_stream_sent(std::int32_t id) {
@@ -231,20 +296,43 @@ void Http2Session::on_stream_sent(std::int32_t id) {
   sent_.push_back(it->second);
   answered_ = true;
   idle_frames_ = 0;
+  sent_data_ = 0;
   if (resets_ > 0) --resets_;
   it->second->on_sent();
 }
 
 void Http2Session::on_idle_frame() {
-  if (++idle_frames_ > loop_->shared->options.max_idle_frames) terminate(NGHTTP2_ENHANCE_YOUR_CALM);
+  const std::size_t most = loop_->shared->options.max_idle_frames;
+  if (++idle_frames_ > most)
+    end(NGHTTP2_ENHANCE_YOUR_CALM,
+        "more than " + std::to_string(most) +
+            " frames that ask for nothing came between two answers (pings, settings, "
+            "resets, window updates, empty data, unknown ones)");
 }
 
-void Http2Session::terminate(std::uint32_t error) {
-  (void)nghttp2_session_terminate_session(frames_.get(), error);
+void Http2Session::on_window_update() {
+  if (sent_data_ < data_per_update) return on_idle_frame();
+  sent_data_ -= data_per_update;
+}
+
+bool Http2Session::may_begin() const {
+  return unread_ <= static_cast<std::int64_t>(loop_->shared->options.max_unread);
+}
+
+// For good, and at once: what else there was to say is not. By hand, as nghttp2 takes no text along, and may
+// have given up.
+void Http2Session::end(std::uint32_t error, std::string_view why) {
+  if (!last_words_.empty()) return;
+  last_words_ = goaway_frame(last_stream_, error, why);
+  deadline_ = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+}
+
+void Http2Session::drop_streams() {
+  for (const auto& [id, stream] : std::exchange(streams_, {})) stream->on_closed();
 }
 
 void Http2Session::read() {
-  if (reading_ || closed_ || lingering_) return;
+  if (reading_ || closed_ || lingering_ || !last_words_.empty()) return;
   if (writing_ && nghttp2_session_get_outbound_queue_size(frames_.get()) > waiting_frames) return;
   reading_ = true;
   const bool bodies = at_stage_[static_cast<std::size_t>(Http2Stage::body)] > 0;
@@ -266,28 +354,37 @@ void Http2Session::on_read(Error error, std::size_t bytes) {
 }
 
 void Http2Session::feed(std::string_view bytes) {
+  if (!last_words_.empty()) return;
   feeding_ = true;
   const auto taken = nghttp2_session_mem_recv(
       frames_.get(), reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   feeding_ = false;
   // Faults of the protocol are no errors here, but a GOAWAY that is to be sent.
-  if (taken < 0) close();
+  if (taken < 0) end(code_of(taken), why_of(taken));
+}
+
+// What there is to send, behind what is in `out_` already.
+void Http2Session::gather() {
+  while (out_.size() < write_step && last_words_.empty()) {
+    const std::uint8_t* data = nullptr;
+    const auto size = nghttp2_session_mem_send(frames_.get(), &data);
+    if (size < 0) end(code_of(size), why_of(size));
+    if (size <= 0) break;
+    out_.append(text(data, static_cast<std::size_t>(size)));
+  }
 }
 
 void Http2Session::pump() {
   if (feeding_ || writing_ || closed_ || lingering_) return;
-  out_.clear();
-  while (out_.size() < write_step) {
-    const std::uint8_t* data = nullptr;
-    const auto size = nghttp2_session_mem_send(frames_.get(), &data);
-    if (size < 0) return close();
-    if (size == 0) break;
-    out_.append(text(data, static_cast<std::size_t>(size)));
+  gather();
+  if (!last_words_.empty() && !std::exchange(said_last_, true)) {
+    out_ += last_words_;
+    drop_streams();
   }
   if (out_.empty()) {
     if (streams_.empty()) out_.shrink_to_fit();  // of many connections that wait it would be much
-    const bool done =
-        nghttp2_session_want_read(frames_.get()) == 0 && nghttp2_session_want_write(frames_.get()) == 0;
+    const bool done = said_last_ || (nghttp2_session_want_read(frames_.get()) == 0 &&
+                                     nghttp2_session_want_write(frames_.get()) == 0);
     if (done) linger();
     return;
   }
@@ -300,6 +397,7 @@ void Http2Session::pump() {
 
 void Http2Session::on_written(Error error) {
   writing_ = false;
+  out_.clear();
   if (closed_) return;
   if (error) return close();
   for (const auto& stream : std::exchange(sent_, {})) stream->on_written(false);
@@ -310,7 +408,7 @@ void Http2Session::on_written(Error error) {
 
 // First a notice, so that requests under way are still answered; later that nothing more is.
 void Http2Session::leave() {
-  if (leaving_ == Leaving::yes) return;
+  if (leaving_ == Leaving::yes || !last_words_.empty()) return;
   if (leaving_ == Leaving::no) {
     leaving_ = Leaving::noticed;
     (void)nghttp2_submit_shutdown_notice(frames_.get());
@@ -339,7 +437,7 @@ void Http2Session::sweep(Time now, bool no_room) {
   if ((lingering_ || streams_.empty() || !settled_) && now >= deadline_) {
     if (lingering_ || !settled_ || writing_) return close();
     deadline_ = now + loop_->shared->options.header_timeout;
-    terminate(NGHTTP2_NO_ERROR);
+    (void)nghttp2_session_terminate_session(frames_.get(), NGHTTP2_NO_ERROR);
     return pump();
   }
   if (lingering_) return;
@@ -348,7 +446,7 @@ void Http2Session::sweep(Time now, bool no_room) {
   for (const auto& [id, stream] : streams) {
     if (closed_ || lingering_) return;
     if (stream->stage() == Http2Stage::closed) continue;
-    if (!stream->sweep(now, no_room)) terminate(NGHTTP2_ENHANCE_YOUR_CALM);
+    if (!stream->sweep(now, no_room)) end(NGHTTP2_ENHANCE_YOUR_CALM, "a header did not arrive in time");
   }
   if (loop_->shared->commons.draining && any_) leave();
   pump();
@@ -389,7 +487,7 @@ void Http2Session::close() {
   if (std::exchange(closed_, true)) return;
   const auto kept = shared_from_this();
   for (const auto& stream : std::exchange(sent_, {})) stream->on_written(true);
-  for (const auto& [id, stream] : std::exchange(streams_, {})) stream->on_closed();
+  drop_streams();
   Error ignored;
   (void)stream_->socket().shutdown(boost::asio::ip::tcp::socket::shutdown_both, ignored);
   (void)stream_->socket().close(ignored);

@@ -22,8 +22,9 @@ namespace carillon::frontend {
 // requests as any others. Everything happens on the loop's thread.
 //
 // What a client may make large or many is bounded: streams at a time, a header's bytes, bytes of bodies (all
-// that its windows let it send has room already), streams that end early, frames that ask for nothing, and
-// what waits to be sent to it: while that is too much, nothing is read.
+// that its windows let it send has room already), bytes of answers that it does not take (beyond them its
+// streams are refused), streams that end early, frames that ask for nothing, and frames that wait to be sent
+// to it: while those are too many, nothing is read. Where it breaks a limit for good, GOAWAY says which.
 class Http2Session final : public HttpConnection,
                            public Http2Link,
                            public std::enable_shared_from_this<Http2Session> {
@@ -42,6 +43,8 @@ class Http2Session final : public HttpConnection,
   nghttp2_session* frames() override { return frames_.get(); }
   void moved(Http2Stage from, Http2Stage to) override;
   void pump() override;
+  void count_unread(std::int64_t more) override { unread_ += more; }
+  bool may_begin() const override;
 
  private:
   using Error = boost::system::error_code;
@@ -59,12 +62,15 @@ class Http2Session final : public HttpConnection,
   void on_stream_closed(std::int32_t id);
   void on_stream_sent(std::int32_t id);
   void on_idle_frame();
+  void on_window_update();
   void read();
   void on_read(Error error, std::size_t bytes);
   void feed(std::string_view bytes);
+  void gather();
   void on_written(Error error);
   void leave();
-  void terminate(std::uint32_t error);
+  void end(std::uint32_t error, std::string_view why);
+  void drop_streams();
   void update_place();
   void linger();
   void shut_down();
@@ -88,8 +94,13 @@ class Http2Session final : public HttpConnection,
   bool lingering_ = false;
   bool closed_ = false;
   Leaving leaving_ = Leaving::no;
+  std::string last_words_;  // a GOAWAY of our own; where there is one, `frames_` is not used any more
+  bool said_last_ = false;  // it is in `out_`, or was
+  std::int32_t last_stream_ = 0;
+  std::int64_t unread_ = 0;      // bytes of answers that wait for the client to take them
   std::size_t resets_ = 0;       // streams that ended unanswered, less those answered since
   std::size_t idle_frames_ = 0;  // since the last answer
+  std::size_t sent_data_ = 0;    // bytes of bodies since then that no window update has been set off against
   std::size_t lingered_ = 0;
   Time deadline_;        // without streams, or while lingering
   Time write_deadline_;  // while writing

@@ -176,7 +176,17 @@ std::optional<HttpReply> Http2Stream::make_room(const Header& header) {
   return std::nullopt;
 }
 
+// REFUSED_STREAM says that nothing was done, so that any request may be sent again (RFC 9113, section 8.7).
+// An answer with a status would be one more that waits for a client which does not read.
+void Http2Stream::refuse() {
+  header_.reset();
+  refused_ = true;
+  go(Http2Stage::closed);
+  reset(NGHTTP2_REFUSED_STREAM);
+}
+
 void Http2Stream::on_header(bool ended) {
+  if (!link_->may_begin()) return refuse();
   begin();
   ended_ = ended;
   const auto header = std::exchange(header_, nullptr);
@@ -250,6 +260,7 @@ void Http2Stream::send(std::optional<Coding> packed) {
   go(Http2Stage::sending);
   const std::size_t size = complete_reply();
   left_ = head_only_ ? 0 : size;
+  link_->count_unread(static_cast<std::int64_t>(left_));
   set_deadline(transfer_time(loop_->shared->options.body_timeout, size));
   std::vector<std::pair<std::string, std::string>> fields{{":status", std::to_string(reply_.status)},
                                                           {"content-type", reply_.content_type},
@@ -271,6 +282,7 @@ void Http2Stream::send(std::optional<Coding> packed) {
 
 void Http2Stream::take(std::size_t bytes, std::string& out) {
   left_ -= bytes;
+  link_->count_unread(-static_cast<std::int64_t>(bytes));
   while (bytes > 0) {
     const std::span<const std::byte> piece =
         piece_ == 0 ? std::as_bytes(std::span(reply_.body)) : reply_.blobs[piece_ - 1];
@@ -295,6 +307,7 @@ void Http2Stream::on_written(bool error) {
 }
 
 void Http2Stream::on_closed() {
+  if (link_ != nullptr) link_->count_unread(-static_cast<std::int64_t>(std::exchange(left_, 0)));
   if (stage_ != Http2Stage::sent) {
     go(Http2Stage::closed);
     abandon();

@@ -25,6 +25,10 @@ class Http2Link {
   virtual nghttp2_session* frames() = 0;
   virtual void moved(Http2Stage from, Http2Stage to) = 0;
   virtual void pump() = 0;  // there is something to send
+  // So many bytes more, or fewer, of answers wait for the client to take them.
+  virtual void count_unread(std::int64_t more) = 0;
+  // Whether another request may begin; else its stream is refused.
+  virtual bool may_begin() const = 0;
 };
 
 // One stream: a request and its answer. On its connection's thread. Its connection calls it with what
@@ -38,6 +42,8 @@ class Http2Stream final : public HttpExchange, public std::enable_shared_from_th
   ~Http2Stream() override;
 
   Http2Stage stage() const { return stage_; }
+  // It was refused before anything was done about it, and is closed or about to be.
+  bool refused() const { return refused_; }
 
   // A field of the header; those of a trailer mean nothing.
   void on_field(std::string_view name, std::string_view value);
@@ -71,11 +77,13 @@ class Http2Stream final : public HttpExchange, public std::enable_shared_from_th
   void go(Http2Stage to);
   void set_deadline(Duration from_now);
   void reset(std::uint32_t error);
+  void refuse();
 
   Http2Link* link_;
   const std::int32_t id_;
   Http2Stage stage_ = Http2Stage::header;
   bool ended_ = false;  // nothing more comes from the client
+  bool refused_ = false;
   std::unique_ptr<Header> header_;
   std::size_t header_size_ = 0;  // as SETTINGS_MAX_HEADER_LIST_SIZE counts
   bool sized_ = false;           // the header says how long the body is

@@ -54,7 +54,9 @@ class Http2Client {
     std::uint32_t error = 0;  // of the reset, where there was one
   };
 
-  explicit Http2Client(std::uint16_t port) : socket_(context_) {
+  // `window`: how much of an answer may come unasked.
+  explicit Http2Client(std::uint16_t port, std::uint32_t window = NGHTTP2_INITIAL_WINDOW_SIZE)
+      : socket_(context_) {
     socket_.connect({asio::ip::address_v4::loopback(), port});
     socket_.set_option(asio::ip::tcp::no_delay(true));  // frames are written one by one
     nghttp2_session_callbacks* callbacks = nullptr;
@@ -84,6 +86,8 @@ class Http2Client {
             ++client.goaways;
             client.goaway_error = frame->goaway.error_code;
             client.goaway_last = frame->goaway.last_stream_id;
+            client.goaway_text.assign(reinterpret_cast<const char*>(frame->goaway.opaque_data),
+                                      frame->goaway.opaque_data_len);
           } else if (frame->hd.type == NGHTTP2_PING) {
             ++client.pongs;
           } else if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) {
@@ -100,7 +104,8 @@ class Http2Client {
         });
     nghttp2_session_client_new(&frames_, callbacks, this);
     nghttp2_session_callbacks_del(callbacks);
-    nghttp2_submit_settings(frames_, NGHTTP2_FLAG_NONE, nullptr, 0);
+    const nghttp2_settings_entry setting{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, window};
+    nghttp2_submit_settings(frames_, NGHTTP2_FLAG_NONE, &setting, 1);
   }
   ~Http2Client() { nghttp2_session_del(frames_); }
   Http2Client(const Http2Client&) = delete;
@@ -148,6 +153,14 @@ class Http2Client {
     nghttp2_submit_ping(frames_, NGHTTP2_FLAG_NONE, nullptr);
     flush();
   }
+  // From now on all of every answer may come.
+  void open_windows() {
+    constexpr std::uint32_t wide = (std::uint32_t{1} << 31) - 1;
+    const nghttp2_settings_entry setting{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, wide};
+    nghttp2_submit_settings(frames_, NGHTTP2_FLAG_NONE, &setting, 1);
+    nghttp2_session_set_local_window_size(frames_, NGHTTP2_FLAG_NONE, 0, static_cast<std::int32_t>(wide));
+    flush();
+  }
   void flush() {
     boost::system::error_code error;
     const std::uint8_t* data = nullptr;
@@ -174,6 +187,11 @@ class Http2Client {
                     const Http2Request& request = {}) {
     return wait(send(method, target, body, request));
   }
+  // Its header is here.
+  int status(std::int32_t id) {
+    (void)until([&] { return answers_[id].status != 0 || answers_[id].closed; });
+    return answers_[id].status;
+  }
   bool ended() {
     return !until([] { return false; });
   }
@@ -182,6 +200,7 @@ class Http2Client {
   int goaways = 0;
   std::uint32_t goaway_error = 0;
   std::int32_t goaway_last = 0;
+  std::string goaway_text;
   int pongs = 0;
 
  private:
@@ -210,6 +229,26 @@ class Http2Test : public HttpServerTest {
     EXPECT_EQ(client().ask("GET", "/v2/health/live").result_int(), 200U);
   }
 };
+
+// The first GOAWAY in what a server sent.
+struct Goaway {
+  std::uint32_t error = 0xffffffff;  // there is none
+  std::string text;
+};
+Goaway goaway_in(const std::string& bytes) {
+  const auto number = [&](std::size_t at, int size) {
+    std::uint32_t n = 0;
+    for (int i = 0; i < size; ++i) n = n << 8 | static_cast<unsigned char>(bytes[at + i]);
+    return n;
+  };
+  for (std::size_t at = 0; at + 9 <= bytes.size();) {
+    const std::size_t length = number(at, 3);
+    if (bytes[at + 3] == NGHTTP2_GOAWAY && at + 9 + length <= bytes.size())
+      return {.error = number(at + 13, 4), .text = bytes.substr(at + 17, length - 8)};
+    at += 9 + length;
+  }
+  return {};
+}
 
 // By hand, for what no library sends. Lengths up to 255.
 std::string frame(char type, char flags, char stream, const std::string& payload) {
@@ -353,6 +392,7 @@ TEST_F(Http2Test, WhoResetsTooOftenIsShownOut) {
   for (int i = 0; i < 12; ++i) c.reset(c.send("POST", pair_infer, pair_request()));
   EXPECT_TRUE(c.ended());
   EXPECT_EQ(c.goaway_error, NGHTTP2_ENHANCE_YOUR_CALM);
+  EXPECT_THAT(c.goaway_text, HasSubstr("more than 10 streams ended without an answer"));
   service.wait_for_cancelled(11);
   expect_alive();
 }
@@ -381,17 +421,52 @@ TEST_F(Http2Test, FramesThatAskForNothingAreCounted) {
   c.ping();
   EXPECT_TRUE(c.ended());
   EXPECT_EQ(c.goaway_error, NGHTTP2_ENHANCE_YOUR_CALM);
+  EXPECT_EQ(c.goaway_last, 1);
+  EXPECT_THAT(c.goaway_text, HasSubstr("more than 20 frames that ask for nothing"));
 
-  for (const std::string& idle : {frame(4, 0, 0, ""), frame(2, 0, 1, std::string(5, '\0')),
-                                  frame(6, 1, 0, std::string(8, '\0'))}) {
-    auto raw = client();
-    std::string many = preface + settings_frame;
-    for (int i = 0; i < 21; ++i) many += idle;
-    raw.send(many);
-    const std::string all = raw.receive_all();
-    EXPECT_THAT(all, HasSubstr(std::string("\0\0\0\x0b", 4))) << "type " << int{idle[3]};
+  // Stream 1 has an open body.
+  const std::string get("\x83\x86\x04\x03/v2\x41\x01t",
+                        10);  // POST http: / with ":path" written out as "/v2"
+  const struct {
+    const char* what;
+    std::string frame;
+  } rows[] = {
+      {"settings", frame(4, 0, 0, "")},
+      {"priorities", frame(2, 0, 1, std::string(5, '\0'))},
+      {"answers to pings", frame(6, 1, 0, std::string(8, '\0'))},
+      {"empty data", frame(0, 0, 1, "")},
+      {"windows of the connection", frame(8, 0, 0, std::string("\0\0\0\x01", 4))},
+      {"windows of a stream", frame(8, 0, 1, std::string("\0\0\0\x01", 4))},
+      {"words that it goes", frame(7, 0, 0, std::string(8, '\0'))},
+      {"a type that nobody knows", frame(0x42, 0, 0, "who knows")},
+      {"the last type", frame(static_cast<char>(0xff), 0, 1, "")},
+      {"an update of a priority", frame(0x10, 0, 0, std::string("\0\0\0\x01u=1", 7))},
+  };
+  for (const auto& row : rows) {
+    for (const int more : {0, 1}) {
+      auto raw = client();
+      std::string many = preface + settings_frame + frame(1, 4, 1, get);
+      for (int i = 0; i < 19 + more; ++i) many += row.frame;
+      // Where that was not too much, a frame that breaks the rules ends it.
+      many += frame(0, 0, 0, "data of no stream");
+      raw.send(many);
+      const auto goaway = goaway_in(raw.receive_all());
+      EXPECT_EQ(goaway.error, more == 1 ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_PROTOCOL_ERROR) << row.what;
+      EXPECT_THAT(goaway.text, HasSubstr(more == 1 ? "more than 20 frames" : "DATA")) << row.what;
+    }
   }
   expect_alive();
+}
+
+// Whoever reads a long answer says so often: once for each 2 KiB, and nobody minds.
+TEST_F(Http2Test, WindowsThatAnswersUseUpAreNotCounted) {
+  service.all_models.push_back(large_model());
+  start({.max_idle_frames = 20});
+  Http2Client c(server->port(), 4096);  // nghttp2 says so for each half of this
+  const auto& answer = c.ask("POST", large_infer, large_request);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_GE(answer.body.size(), large_answer);
+  EXPECT_EQ(c.goaways, 0);
 }
 
 TEST_F(Http2Test, LargeBodiesPassTheWindows) {
@@ -488,14 +563,14 @@ TEST_F(Http2Test, FramesThatBreakTheRulesEndTheirConnection) {
       opened + std::string("\xff\xff\xff\x00\x00\x00\x00\x00\x01", 9),  // a frame of 16 MiB
       opened + frame(0, 0, 1, "of a stream that is not open"),
       opened + frame(0, 0, 0, "of no stream"),
-      opened + frame(1, 5, 2, "\x82\x86\x84"),           // a client's streams are odd
-      opened + frame(1, 5, 1, "\xff\xff\xff\xff\xff"),   // not HPACK
-      opened + frame(9, 4, 1, "\x82"),                   // CONTINUATION of nothing
-      opened + frame(8, 0, 0, std::string(4, '\0')),     // a window that grows by nothing
-      opened + frame(6, 0, 0, "short"),                  // a ping of 5 bytes
-      opened + frame(4, 0, 0, "\x01"),                   // half a setting
+      opened + frame(1, 5, 2, "\x82\x86\x84"),                    // a client's streams are odd
+      opened + frame(1, 5, 1, "\xff\xff\xff\xff\xff"),            // not HPACK
+      opened + frame(9, 4, 1, "\x82"),                            // CONTINUATION of nothing
+      opened + frame(8, 0, 0, std::string(4, '\0')),              // a window that grows by nothing
+      opened + frame(6, 0, 0, "short"),                           // a ping of 5 bytes
+      opened + frame(4, 0, 0, "\x01"),                            // half a setting
       opened + frame(5, 4, 1, std::string("\0\0\0\x02\x82", 5)),  // a client's push
-      opened + frame(3, 0, 1, std::string(4, '\0')),     // a reset of a stream that never was
+      opened + frame(3, 0, 1, std::string(4, '\0')),              // a reset of a stream that never was
   };
   for (const std::string& bytes : bad) {
     auto raw = client();
@@ -513,11 +588,72 @@ TEST_F(Http2Test, FramesThatBreakTheRulesEndTheirConnection) {
 // Where nghttp2 gives up at once, within the first bytes, nothing but the loop's place has held the session.
 TEST_F(Http2Test, AHeaderInTooManyPiecesEndsItsConnection) {
   start();
-  std::string bytes = preface + settings_frame + frame(1, 0, 1, "\x82");
-  for (int i = 0; i < 20; ++i) bytes += frame(9, 0, 1, "");
-  auto raw = client();
-  raw.send(bytes);
-  (void)raw.receive_all();
+  for (const int pieces : {8, 9}) {
+    std::string bytes = preface + settings_frame + frame(1, 0, 1, "\x82");
+    for (int i = 1; i <= pieces; ++i) bytes += frame(9, i == pieces ? 4 : 0, 1, "");
+    bytes += frame(0, 0, 0, "data of no stream");
+    auto raw = client();
+    raw.send(bytes);
+    const auto goaway = goaway_in(raw.receive_all());
+    if (pieces == 8) {
+      EXPECT_EQ(goaway.error, NGHTTP2_PROTOCOL_ERROR);
+      continue;
+    }
+    EXPECT_EQ(goaway.error, NGHTTP2_ENHANCE_YOUR_CALM);
+    EXPECT_EQ(goaway.text, "a header came in more than 8 CONTINUATION frames");
+  }
+  expect_alive();
+}
+
+// What a client does not read counts, in bytes: first its own streams are refused, and where all that may be
+// in flight is taken, its answers are.
+TEST_F(Http2Test, AnswersThatNobodyReadsAreBoundedInBytes) {
+  service.all_models.push_back(large_model());
+  start({.max_unread = large_answer});
+  Http2Client c(server->port(), 0);
+  const auto ask = [&] { return c.send("POST", large_infer, large_request); };
+  const auto first = ask();
+  EXPECT_EQ(c.status(first), 200);
+  EXPECT_GE(commons.bodies->used(), large_answer);
+  // Its JSON is beyond the limit already.
+  const auto refused = ask();
+  ASSERT_EQ(c.status(refused), 0);
+  EXPECT_EQ(c.wait(refused).error, NGHTTP2_REFUSED_STREAM);
+  c.open_windows();
+  EXPECT_GE(c.wait(first).body.size(), large_answer);
+  EXPECT_EQ(c.wait(ask()).status, 200);
+  EXPECT_EQ(c.goaways, 0);
+  expect_alive();
+}
+
+TEST_F(Http2Test, AnswersWithoutRoomAreRefused) {
+  service.all_models.push_back(large_model());
+  start();
+  Http2Client c(server->port(), 0);
+  const auto ask = [&] { return c.send("POST", large_infer, large_request); };
+  std::vector<std::int32_t> ids;
+  for (int i = 0; i < 2; ++i) {
+    ids.push_back(ask());
+    EXPECT_EQ(c.status(ids.back()), 200);
+  }
+  const auto crowded = ask();
+  EXPECT_EQ(c.status(crowded), 503);
+  c.open_windows();
+  const auto& answer = c.wait(crowded);
+  EXPECT_EQ(answer.headers.at("retry-after"), "1");
+  EXPECT_THAT(answer.body, HasSubstr("no room now for the answer's"));
+  for (const auto id : ids) EXPECT_GE(c.wait(id).body.size(), large_answer);
+  EXPECT_EQ(c.wait(ask()).status, 200);
+}
+
+// One who is refused for what it does not read, and goes on all the same, is shown out.
+TEST_F(Http2Test, WhoIsRefusedTooOftenIsShownOut) {
+  start({.idle_timeout = 5s, .body_timeout = 5s, .max_idle_frames = 50, .max_unread = 0});
+  Http2Client c(server->port(), 0);
+  EXPECT_EQ(c.status(c.send("GET", "/v2")), 200);
+  for (int i = 0; i < 60; ++i) c.send("GET", "/v2");
+  EXPECT_TRUE(c.ended());
+  EXPECT_EQ(c.goaway_error, NGHTTP2_ENHANCE_YOUR_CALM);
   expect_alive();
 }
 
@@ -597,6 +733,8 @@ TEST_F(Http2Test, StoppingAnswersWhatIsOpen) {
   const auto open = c.send("POST", pair_infer, pair_request());
   const auto half = c.send("POST", pair_infer, "half", {.says_size = false, .ends = false});
   service.wait_for_held(1);
+  c.ping();
+  EXPECT_TRUE(c.until([&] { return c.pongs == 1; }));  // both are known
   std::thread stopping([this] { server->stop(); });
   EXPECT_EQ(c.wait(open).status, 503);
   EXPECT_EQ(c.wait(half).error, NGHTTP2_REFUSED_STREAM);

@@ -61,7 +61,10 @@ HttpReply answer_reply(const controller::ModelView& model, const InferRequest& r
   if (const auto finished = finish_outputs(model.config, request, *answer.call); !finished)
     return error_reply(finished.error());
   auto body = write_infer_json(model, request, *answer.call);
-  HttpReply reply{.may_pack = true};
+  // What was asked is not needed any more, however long the answer waits for its client.
+  std::exchange(answer.call->inputs, {});
+  std::exchange(answer.call->texts, {});
+  HttpReply reply{.may_pack = true, .may_refuse = true};
   if (body.binary) {
     reply.content_type = "application/octet-stream";
     reply.headers.emplace_back("Inference-Header-Content-Length", std::to_string(body.json.size()));
@@ -229,6 +232,7 @@ HttpReply HttpApi::register_region(const std::string& name, const HttpRequest& r
       return error_reply(400, "\"" + std::string(member) + "\" must be a whole number of bytes");
     *value = it->get<std::uint64_t>();
   }
+  if (request.caller) region.owner = request.caller->key.name;
   if (auto added = commons_.regions.add(std::move(region)); !added) return error_reply(added.error());
   return {};
 }
@@ -248,8 +252,9 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
                                   "'; it must be the number of bytes of the JSON");
     json_size = n;
   }
-  auto parsed = parse_infer_json(**view, request.body, json_size, arrival,
-                                 {.regions = &commons_.regions, .room = &request.room});
+  auto parsed = parse_infer_json(
+      **view, request.body, json_size, arrival,
+      {.regions = &commons_.regions, .key = key_of(request.caller.get()), .room = &request.room});
   if (!parsed && parsed.error().code == ErrorCode::resource_exhausted)
     return full_reply(parsed.error().message);
   if (!parsed) return error_reply(parsed.error());
@@ -272,7 +277,7 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
           const std::uint64_t number = answer.number;
           auto reply = answer_reply(*view, parsed, std::move(answer));
           if (number != 0) reply.headers.emplace_back(number_key, std::to_string(number));
-          reply.room = std::move(room);
+          room.shrink_to(0);
           reply.facts = std::move(facts);
           return reply;
         });

@@ -253,6 +253,7 @@ void HttpExchange::answer(HttpReply reply) {
   cancel_ = {};
   request_ = {};
   reply_ = std::move(reply);
+  take_room();
   std::optional<Coding> coding;
   if (reply_.may_pack && !accept_encoding_.empty()) {
     const std::size_t size = body_size(reply_);
@@ -268,6 +269,21 @@ void HttpExchange::answer(HttpReply reply) {
     }
   }
   send(coding);
+}
+
+// For the answer, whoever takes it and when. One that is larger than all that may be in flight goes where
+// nothing else is.
+void HttpExchange::take_room() {
+  const std::size_t size = body_size(reply_);
+  const auto& bodies = loop_->shared->commons.bodies;
+  reply_.room = Reservation(bodies);
+  if (!reply_.may_refuse) return reply_.room.overdraw(size);
+  if (reply_.room.grow(std::min(size, bodies->largest()))) return;
+  auto refused = full_reply("there is no room now for the answer's " + std::to_string(size) +
+                            " bytes: too many are in flight");
+  refused.facts = std::move(reply_.facts);
+  reply_ = std::move(refused);
+  take_room();
 }
 
 // False: the heavy threads have too much to do, and the reply is as it was.
@@ -302,6 +318,7 @@ bool HttpExchange::pack_elsewhere(Coding coding) {
 
 std::size_t HttpExchange::complete_reply() {
   const std::size_t size = body_size(reply_);
+  reply_.room.shrink_to(size);  // packed, it is smaller
   if (trace_.there()) {
     reply_.headers.emplace_back(traceparent_key, traceparent_text(trace_));
     if (!tracestate_.empty()) reply_.headers.emplace_back(tracestate_key, tracestate_);

@@ -60,7 +60,9 @@ class HttpExchange {
   HttpReply no_room_reply(const std::string& what, std::size_t bytes) const;
   // `request_.body` is whole: the request is handled, and answered by send().
   void body_done();
-  // Packs where that is asked for, and sends. Whatever else would answer this request comes too late.
+  // Packs where that is asked for, and sends. Whatever else would answer this request comes too late. From
+  // here until end() the answer's bytes are in flight; one that may be refused is where there is no room for
+  // them.
   void answer(HttpReply reply);
   // Adds what every reply has, and returns how long its body is.
   std::size_t complete_reply();
@@ -85,6 +87,7 @@ class HttpExchange {
   enum class Stage { none, open, packing };
 
   void count_open(bool open);
+  void take_room();
   void unpack_body();
   void dispatch();
   void dispatch_heavy(bool packed);

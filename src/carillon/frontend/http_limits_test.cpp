@@ -162,6 +162,39 @@ TEST_F(HttpLimitsTest, ABodyIsInFlightUntilItsAnswerIsSent) {
   while (commons.bodies->used() > 0) std::this_thread::yield();
 }
 
+// Of answers that nobody reads, on however many connections, there are as many bytes as may be in flight.
+TEST_F(HttpLimitsTest, AnswersThatNobodyReadsAreInFlight) {
+  service.all_models.push_back(large_model());
+  start();
+  const auto wait_for = [&](std::size_t bytes) {
+    while (commons.bodies->used() < bytes) std::this_thread::yield();
+  };
+  auto reads_nothing = client();
+  std::string pipelined;
+  for (int i = 0; i < 3; ++i) pipelined += TestClient::request("POST", large_infer, large_request);
+  reads_nothing.send(pipelined);
+  wait_for(large_answer);
+  // Whatever else it asked for waits until this is read: an answer at a time. The next one has been through
+  // the loop after it.
+  EXPECT_EQ(client().ask("GET", "/v2/health/live").result_int(), 200U);
+  EXPECT_LT(commons.bodies->used(), 2 * large_answer);
+
+  auto second = client();
+  second.send("POST", large_infer, large_request);
+  wait_for(2 * large_answer);
+  auto third = client();
+  const auto refused = third.ask("POST", large_infer, large_request);
+  EXPECT_EQ(refused.result_int(), 503U);
+  EXPECT_EQ(refused["Retry-After"], "1");
+  EXPECT_THAT(json::parse(refused.body())["error"], HasSubstr("no room now for the answer's"));
+  EXPECT_EQ(third.ask("POST", "/v2/models/pair/infer", pair_request()).result_int(), 200U);
+
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(reads_nothing.receive().body().size() / large_answer, 1U);
+  EXPECT_EQ(second.receive().result_int(), 200U);
+  EXPECT_EQ(third.ask("POST", large_infer, large_request).result_int(), 200U);
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+}
+
 // The one heavy thread is held up by the test: what is packed waits for it, all else goes on.
 TEST_F(HttpLimitsTest, UnpackingHoldsUpNobodyElse) {
   start();

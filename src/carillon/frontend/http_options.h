@@ -27,13 +27,16 @@ struct HttpOptions {
   Duration body_timeout = std::chrono::seconds(15);
   std::size_t body_progress = std::size_t{1} << 20;  // bytes
   // Of a connection of HTTP/2: requests open at a time; requests that ended without a whole answer, beyond as
-  // many as were answered; and frames between two answers that ask for nothing (pings, settings, empty data).
+  // many as were answered; frames between two answers that ask for nothing (pings, settings, empty data,
+  // unknown ones, window updates beyond what was sent); and bytes of answers that wait for the client to take
+  // them, beyond which no further request begins.
   std::size_t max_streams = 128;
   std::size_t max_resets = 1000;
   std::size_t max_idle_frames = 10000;
-  Duration stop_grace = std::chrono::seconds(10);    // open requests have so long after stop()
-  std::shared_ptr<Tls> tls;                          // null: none
-  Commons* commons = nullptr;                        // outlive the server; null: its own
+  std::size_t max_unread = std::size_t{256} << 20;
+  Duration stop_grace = std::chrono::seconds(10);  // open requests have so long after stop()
+  std::shared_ptr<Tls> tls;                        // null: none
+  Commons* commons = nullptr;                      // outlive the server; null: its own
 };
 
 }  // namespace carillon::frontend

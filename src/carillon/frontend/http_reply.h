@@ -26,7 +26,9 @@ struct HttpReply {
   std::vector<std::span<const std::byte>> blobs;  // sent behind the body, not copied
   std::shared_ptr<void> keeps;                    // what the blobs point into
   bool may_pack = false;  // packed where the client takes that; some clients cannot read all packed answers
-  Reservation room;       // held until it is sent
+  // Refused (503) where the bytes in flight have no room for it; others are counted, but always sent.
+  bool may_refuse = false;
+  Reservation room;                   // held until it is sent
   std::unique_ptr<InferFacts> facts;  // of an inference, for the access log; null: none, or there is no log
 };
 

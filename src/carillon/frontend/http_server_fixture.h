@@ -30,6 +30,19 @@ inline std::string pair_request(const std::string& id = "a", int rows = 1) {
       .dump();
 }
 
+// A model whose answers are so large that only two of them may be in flight, and no socket takes one whole.
+inline constexpr std::size_t large_answer = std::size_t{24} << 20;
+inline constexpr const char* large_infer = "/v2/models/large/infer";
+inline const std::string large_request =
+    R"({"inputs":[{"name":"x","datatype":"UINT8","shape":[1],"data":[1]}],)"
+    R"("parameters":{"binary_data_output":true}})";
+inline controller::ModelView large_model() {
+  auto view = model_of(graph::DataType::u8, {1}, "large");
+  view.id = ModelId{11};
+  view.config.outputs[0].shape = {static_cast<std::int64_t>(large_answer)};
+  return view;
+}
+
 class HttpServerTest : public ::testing::Test {
  protected:
   HttpServerTest() {

@@ -93,8 +93,7 @@ Result<std::vector<std::byte>> copy_texts(const std::string& where, const InputC
                    graph::to_text(slot.shape) + " takes " + std::to_string(slot.elements));
   std::vector<std::byte> handles;
   handles.reserve(slot.bytes);
-  for (const std::string& text : contents.bytes_contents())
-    put_handle(handles, handle_of(text, own));
+  for (const std::string& text : contents.bytes_contents()) put_handle(handles, handle_of(text, own));
   return handles;
 }
 
@@ -147,7 +146,7 @@ Result<std::optional<SharedPart>> shared_part(const std::string& place, const au
     if (auto set = shared.set(name, *value); !set) return in_context(place, set.error());
   }
   if (!shared.given()) return std::nullopt;
-  auto part = shared.find(around.regions);
+  auto part = shared.find(around.regions, around.key);
   if (!part) return in_context(place, part.error());
   return std::move(*part);
 }
@@ -252,14 +251,16 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
 
 Result<> write_infer_grpc(const controller::ModelView& model, const InferRequest& request,
                           const controller::InferCall& call, inference::ModelInferResponse& response) {
-  constexpr std::size_t most = std::numeric_limits<int>::max() - (std::size_t{1} << 20);  // names and shapes beside
+  constexpr std::size_t most =
+      std::numeric_limits<int>::max() - (std::size_t{1} << 20);  // names and shapes beside
   std::size_t size = 0;
   for (const OutputChoice& choice : request.outputs)
     if (!choice.shared) size += call.outputs[choice.index].size();
   if (size > most)
-    return invalid("the outputs of model '" + model.name + "' take " + std::to_string(size) +
-                   " bytes, more than the 2 GiB of a gRPC message; ask for fewer rows or outputs, for outputs in "
-                   "shared memory, or over HTTP");
+    return invalid(
+        "the outputs of model '" + model.name + "' take " + std::to_string(size) +
+        " bytes, more than the 2 GiB of a gRPC message; ask for fewer rows or outputs, for outputs in "
+        "shared memory, or over HTTP");
   response.set_model_name(model.name);
   response.set_model_version(std::to_string(model.version));
   response.set_id(request.id);

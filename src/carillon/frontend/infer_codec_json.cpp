@@ -473,7 +473,7 @@ class RequestReader {
       source.blob_size = *size;
     }
     if (shared.given()) {
-      auto part = shared.find(around_.regions);
+      auto part = shared.find(around_.regions, around_.key);
       if (!part) return in_context(place, part.error());
       source.shared = std::move(*part);
     }
@@ -549,7 +549,7 @@ class RequestReader {
     }
     if (!name) return invalid(place + " has no \"name\"");
     if (shared.given()) {
-      auto part = shared.find(around_.regions);
+      auto part = shared.find(around_.regions, around_.key);
       if (!part) return in_context(place, part.error());
       how.shared = std::move(*part);
     }

@@ -24,6 +24,7 @@ struct OutputChoice {
 // What a request may lean on beside its message.
 struct Surroundings {
   const SharedMemory* regions = nullptr;  // null: there are none
+  const Key* key = nullptr;               // whose request it is; null: there are no keys
   Reservation* room = nullptr;            // grows for inputs from shared memory; null: without a bound
 };
 

@@ -53,12 +53,12 @@ class KeyReader {
 
   Key read() {
     for (const auto& [name, value] : table_) {
-      static const std::set<std::string_view> known{"name",  "sha256", "secret", "models",
-                                                    "roles", "rate",   "burst",  "bytes"};
+      static const std::set<std::string_view> known{"name",    "sha256", "secret", "models", "roles",
+                                                    "regions", "rate",   "burst",  "bytes"};
       if (!known.contains(name.str()))
         wrong(value,
-              "a key has no such member; there are name, sha256, secret, models, roles, rate, burst "
-              "and bytes");
+              "a key has no such member; there are name, sha256, secret, models, roles, regions, rate, "
+              "burst and bytes");
     }
     Key key;
     const auto* const name = table_.get("name");
@@ -71,6 +71,8 @@ class KeyReader {
       key.models = texts(*models, "models", "patterns of models' names, such as [\"resnet*\"]");
       if (key.models.empty()) wrong(*models, "models is empty: such a key could use none");
     }
+    if (const auto* const regions = table_.get("regions"))
+      key.regions = texts(*regions, "regions", "patterns of shared memory regions, such as [\"camera-*\"]");
     if (const auto* const roles = table_.get("roles")) read_roles(key, *roles);
     key.rate = number("rate", 0);
     key.burst = number("burst", std::max(1.0, key.rate));
@@ -222,9 +224,21 @@ bool matches_glob(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
+namespace {
+
+bool fits_any(const std::vector<std::string>& patterns, std::string_view name) {
+  return std::ranges::any_of(patterns,
+                             [&](const std::string& pattern) { return matches_glob(pattern, name); });
+}
+
+}  // namespace
+
 bool Key::may_use(std::string_view model) const {
-  return std::ranges::any_of(models,
-                             [&](const std::string& pattern) { return matches_glob(pattern, model); });
+  return fits_any(models, model);
+}
+
+bool Key::may_name(std::string_view region, std::string_view owner) const {
+  return admin || owner == name || fits_any(regions, region);
 }
 
 Result<std::vector<Key>> parse_keys(std::string_view text, const std::string& where) {

@@ -20,6 +20,7 @@ struct Key {
   std::string name;  // told to its holder and to the log
   SecretDigest digest{};
   std::vector<std::string> models{"*"};  // patterns; see matches_glob()
+  std::vector<std::string> regions;      // patterns of regions that others registered and this key may name
   bool infer = true;
   bool admin = false;
   bool metrics = false;
@@ -28,6 +29,9 @@ struct Key {
   std::size_t bytes = 0;  // of bodies in flight; 0: as many as all together may have
 
   bool may_use(std::string_view model) const;
+  // Whether its holder's tensors may lie in a region of shared memory that the holder of key `owner`
+  // registered: its own, those of its patterns, and any where it could register the object itself.
+  bool may_name(std::string_view region, std::string_view owner) const;
   friend bool operator==(const Key&, const Key&) = default;
 };
 
@@ -44,6 +48,7 @@ bool matches_glob(std::string_view pattern, std::string_view name);
 //   name = "team-a"
 //   sha256 = "64 hexadecimal digits"    # or secret = "the secret itself"
 //   models = ["resnet*"]                # all where left out
+//   regions = ["camera-*"]              # of others; none where left out
 //   roles = ["infer"]                   # infer, admin, metrics; infer where left out
 //   rate = 100                          # requests a second
 //   burst = 200                         # as the rate where left out

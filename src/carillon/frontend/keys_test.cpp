@@ -32,6 +32,9 @@ TEST(Keys, AKeyMayInferWithAllModelsUnlessItSaysOtherwise) {
   EXPECT_TRUE(key.infer);
   EXPECT_FALSE(key.admin || key.metrics);
   EXPECT_TRUE(key.may_use("anything"));
+  EXPECT_TRUE(key.may_name("r", "a"));
+  EXPECT_FALSE(key.may_name("r", "b"));
+  EXPECT_FALSE(key.may_name("r", ""));
   EXPECT_EQ(key.rate, 0);
   EXPECT_EQ(key.bytes, 0U);
 }
@@ -39,7 +42,7 @@ TEST(Keys, AKeyMayInferWithAllModelsUnlessItSaysOtherwise) {
 TEST(Keys, EverythingThatAKeyCanSay) {
   const auto keys = parse_keys(
       "[[key]]\nname = \"b.1\"\nsecret = \"0123456789abcdef\"\nmodels = [\"resnet*\", \"bert\"]\n"
-      "roles = [\"admin\", \"metrics\"]\nrate = 2.5\nburst = 7\nbytes = \"1 MiB\"\n",
+      "roles = [\"admin\", \"metrics\"]\nregions = [\"cam-*\"]\nrate = 2.5\nburst = 7\nbytes = \"1 MiB\"\n",
       "f");
   ASSERT_TRUE(keys) << keys.error().message;
   const Key& key = keys->front();
@@ -49,6 +52,11 @@ TEST(Keys, EverythingThatAKeyCanSay) {
   EXPECT_FALSE(key.may_use("bert2"));
   EXPECT_FALSE(key.infer);
   EXPECT_TRUE(key.admin && key.metrics);
+  EXPECT_TRUE(key.may_name("any", "b")) << "it could register the object itself";
+  Key lesser = key;
+  lesser.admin = false;
+  EXPECT_TRUE(lesser.may_name("cam-1", "b"));
+  EXPECT_FALSE(lesser.may_name("any", "b"));
   EXPECT_EQ(key.rate, 2.5);
   EXPECT_EQ(key.burst, 7);
   EXPECT_EQ(key.bytes, std::size_t{1} << 20);
@@ -77,6 +85,7 @@ TEST(Keys, WhatIsWrongIsToldWithItsLine) {
       {with_digest("models = \"x\"\n"), "f:4: models must be an array"},
       {with_digest("models = []\n"), "could use none"},
       {with_digest("models = [\"\"]\n"), "models must be an array"},
+      {with_digest("regions = \"x\"\n"), "f:4: regions must be an array"},
       {with_digest("roles = [\"root\"]\n"), "f:4: roles must be an array of roles, of \"infer\""},
       {with_digest("roles = []\n"), "could do nothing"},
       {with_digest("rate = 0\n"), "f:4: rate must be a number above 0"},

@@ -43,7 +43,7 @@ Result<> check_key(std::string_view key) {
 }
 
 Result<> check_region(const RegionInfo& region, const Descriptor& object) {
-  struct stat status {};
+  struct stat status{};
   if (fstat(object.number(), &status) != 0)
     return invalid(region_text(region) + " cannot be looked at: " + system_reason(errno));
   if (!S_ISREG(status.st_mode)) return invalid(region_text(region) + " is no shared memory but another file");
@@ -76,7 +76,7 @@ Result<> SharedRegion::read(std::size_t offset, std::span<std::byte> to) const {
 Result<> SharedRegion::write(std::size_t offset, std::span<const std::byte> from) const {
   CARILLON_ASSERT(offset <= info_.byte_size && from.size() <= info_.byte_size - offset);
   // Writing behind the end would make the object longer again, which its owner did not ask for.
-  struct stat status {};
+  struct stat status{};
   const std::uint64_t end = info_.offset + offset + from.size();
   if (fstat(object_.number(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < end)
     return invalid(region_text(info_) + " has become shorter since it was registered: it has " +
@@ -148,14 +148,17 @@ Result<std::vector<RegionInfo>> SharedMemory::status(std::string_view name) cons
   return found;
 }
 
-Result<SharedPart> SharedMemory::part(std::string_view name, std::uint64_t offset,
-                                      std::uint64_t bytes) const {
+Result<SharedPart> SharedMemory::part(std::string_view name, std::uint64_t offset, std::uint64_t bytes,
+                                      const Key* key) const {
   std::shared_ptr<const SharedRegion> region;
   {
     const std::lock_guard lock(mutex_);
     if (const auto it = regions_.find(name); it != regions_.end()) region = it->second;
   }
-  if (!region) return invalid("no shared memory region " + cut_name(name) + " is registered");
+  if (region && key != nullptr && !key->may_name(name, region->info().owner)) region.reset();
+  if (!region)
+    return invalid("no shared memory region " + cut_name(name) + " is registered" +
+                   (key != nullptr ? " that key '" + key->name + "' may name" : std::string()));
   const std::uint64_t size = region->info().byte_size;
   if (offset > size || bytes > size - offset)
     return invalid("shared_memory_offset " + std::to_string(offset) + " and shared_memory_byte_size " +
@@ -186,7 +189,7 @@ Result<> SharedParameters::set(std::string_view name, const ParameterValue& valu
   return {};
 }
 
-Result<SharedPart> SharedParameters::find(const SharedMemory* regions) const {
+Result<SharedPart> SharedParameters::find(const SharedMemory* regions, const Key* key) const {
   if (!region_)
     return invalid(
         "shared_memory_byte_size or shared_memory_offset is given without shared_memory_region, which says "
@@ -194,7 +197,7 @@ Result<SharedPart> SharedParameters::find(const SharedMemory* regions) const {
   if (!bytes_)
     return invalid("shared_memory_region is given without shared_memory_byte_size, which says how much");
   if (regions == nullptr) return invalid("no shared memory region " + cut_name(*region_) + " is registered");
-  return regions->part(*region_, offset_.value_or(0), *bytes_);
+  return regions->part(*region_, offset_.value_or(0), *bytes_, key);
 }
 
 }  // namespace carillon::frontend

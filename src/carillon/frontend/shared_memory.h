@@ -14,6 +14,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/frontend/descriptor.h"
+#include "carillon/frontend/keys.h"
 #include "carillon/frontend/parameters.h"
 
 namespace carillon::frontend {
@@ -24,6 +25,7 @@ struct RegionInfo {
   std::string key;
   std::uint64_t offset = 0;
   std::uint64_t byte_size = 0;
+  std::string owner = {};  // the name of the key that registered it; empty: there are no keys
 
   friend bool operator==(const RegionInfo&, const RegionInfo&) = default;
 };
@@ -80,8 +82,10 @@ class SharedMemory {
   // name empty: all, in name order. Error (not_found): no such region.
   Result<std::vector<RegionInfo>> status(std::string_view name) const;
 
-  // Errors (invalid_argument): no such region, or the part is not within it.
-  Result<SharedPart> part(std::string_view name, std::uint64_t offset, std::uint64_t bytes) const;
+  // For the holder of `key` (null: there are no keys). Errors (invalid_argument): no such region, or none
+  // that this key may name, which is told alike; or the part is not within it.
+  Result<SharedPart> part(std::string_view name, std::uint64_t offset, std::uint64_t bytes,
+                          const Key* key = nullptr) const;
 
  private:
   const std::size_t most_;
@@ -100,7 +104,7 @@ class SharedParameters {
   bool given() const { return region_ || bytes_ || offset_; }
   // Requires given(). Errors (invalid_argument): region or byte size are missing, and SharedMemory::part's;
   // no regions at all where `regions` is null.
-  Result<SharedPart> find(const SharedMemory* regions) const;
+  Result<SharedPart> find(const SharedMemory* regions, const Key* key = nullptr) const;
 
  private:
   std::optional<std::string_view> region_;

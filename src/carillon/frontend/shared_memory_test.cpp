@@ -108,6 +108,24 @@ TEST(SharedMemory, RefusesWithAReason) {
   EXPECT_THAT(memory.part("r", 2, most).error().message, HasSubstr("lead out of"));
 }
 
+TEST(SharedMemory, WithKeysARegionIsForWhomItWasRegistered) {
+  LentObject object(8);
+  SharedMemory memory(2);
+  ASSERT_TRUE(memory.add({.name = "cam-1", .key = object.key(), .byte_size = 8, .owner = "a"}));
+  const auto named = [&](const Key& key) { return memory.part("cam-1", 0, 8, &key); };
+  EXPECT_TRUE(named({.name = "a"}));
+  EXPECT_TRUE(named({.name = "b", .regions = {"cam-*"}}));
+  EXPECT_TRUE(named({.name = "b", .admin = true}));
+  EXPECT_TRUE(memory.part("cam-1", 0, 8));
+  // Told as if there were none.
+  const auto refused = named({.name = "b", .regions = {"other"}});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "no shared memory region 'cam-1' is registered that key 'b' may name");
+  const Key b{.name = "b"};
+  EXPECT_EQ(memory.part("cam-2", 0, 8, &b).error().message,
+            "no shared memory region 'cam-2' is registered that key 'b' may name");
+}
+
 TEST(SharedMemory, AnObjectThatIsCutIsAnErrorAndIsNotMadeLongerAgain) {
   LentObject object(8192);
   SharedMemory memory(1);

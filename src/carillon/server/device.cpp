@@ -71,6 +71,16 @@ std::vector<engine::ReadingEngine*> others_of(const Device& device) {
   return out;
 }
 
+std::string memory_text(const worker::Options& worker) {
+  std::string text = "page cache " + to_text(worker.page_cache) + ", I/O cache " + to_text(worker.io_cache);
+  if (!worker.classes || worker.classes->count() == 1)
+    return text + ", workspace " + to_text(worker.workspace);
+  // Those of the normal and the real-time stream are there from the start.
+  const auto more = static_cast<unsigned>(worker.classes->best_effort);
+  return text + ", workspaces " + to_text(worker.workspace * 2U) + " (2 of " + to_text(worker.workspace) +
+         "; and, as far as they are used, " + to_text(worker.workspace * more) + " for best effort)";
+}
+
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
   Device device;
   device.worker.io_cache = mib(256);

@@ -52,6 +52,9 @@ std::vector<engine::ReadingEngine*> others_of(const Device& device);
 // Errors name the option. `clock` outlives the engine and all that it makes.
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock);
 
+// What a worker takes of memory, for people: all streams' workspaces, not one of them.
+std::string memory_text(const worker::Options& worker);
+
 // `share_pct` in (0, 100] percent of that device: as many threads as it needs, held to their part of the
 // share.
 Result<Device> make_share(const DeviceArguments& arguments, double share_pct, const Clock& clock);

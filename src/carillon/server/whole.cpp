@@ -34,9 +34,7 @@ Result<> WholeServer::start() {
                                       controller.results(DeviceId{static_cast<std::uint32_t>(i)}));
     if (!worker) return in_context("device " + std::to_string(i), worker.error());
     for (const std::string& note : (*worker)->notes()) options.tell(fmt::format("device {}: {}", i, note));
-    options.tell(fmt::format("device {}: {}; page cache {}, I/O cache {}, workspace {}", i,
-                             device.description, to_text(device.worker.page_cache),
-                             to_text(device.worker.io_cache), to_text(device.worker.workspace)));
+    options.tell(fmt::format("device {}: {}; {}", i, device.description, memory_text(device.worker)));
     targets.push_back({.engine = device.engine.get(),
                        .worker = worker->get(),
                        .others = others_of(device),

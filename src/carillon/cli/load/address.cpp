@@ -1,12 +1,12 @@
-#include <algorithm>
-#include <array>
-#include <charconv>
-#include <cstring>
+#include "carillon/cli/load/address.h"
 
-#include "carillon/base/random.h"
-#include "carillon/cli/load/client.h"
+#include <charconv>
 
 namespace carillon::cli {
+
+std::string Address::authority() const {
+  return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + port;
+}
 
 Result<Address> parse_address(const std::string& url) {
   const auto wrong = [&](const char* what) {
@@ -16,10 +16,11 @@ Result<Address> parse_address(const std::string& url) {
   std::string rest = url;
   if (const auto scheme = url.find("://"); scheme != std::string::npos) {
     const std::string name = url.substr(0, scheme);
-    if (name == "grpc")
+    if (name == "grpc" || name == "grpcs")
       address.protocol = Protocol::grpc;
-    else if (name != "http")
-      return wrong("the scheme is neither http nor grpc");
+    else if (name != "http" && name != "https")
+      return wrong("the scheme is none of http, https, grpc and grpcs");
+    address.tls = name.ends_with('s');
     rest = url.substr(scheme + 3);
   }
   while (!rest.empty() && rest.back() == '/') rest.pop_back();
@@ -40,38 +41,6 @@ Result<Address> parse_address(const std::string& url) {
   if (error != std::errc{} || end != address.port.data() + address.port.size() || port == 0 || port > 65535)
     return wrong("the port is not a number from 1 to 65535");
   return address;
-}
-
-Result<std::vector<std::byte>> make_data(const std::string& datatype, std::int64_t elements,
-                                         std::uint64_t seed) {
-  Random random(seed);
-  std::vector<std::byte> data;
-  const auto fill = [&]<typename T>(auto draw, T) {
-    data.resize(static_cast<std::size_t>(elements) * sizeof(T));
-    for (std::int64_t i = 0; i < elements; ++i) {
-      const T value = draw();
-      std::memcpy(data.data() + static_cast<std::size_t>(i) * sizeof(T), &value, sizeof(T));
-    }
-  };
-  // Ones for integers: a valid token, a mask that hides nothing, an index into anything but the empty.
-  const auto one = [] { return 1; };
-  if (datatype == "FP32")
-    fill([&] { return static_cast<float>(random.uniform()); }, float{});
-  else if (datatype == "FP64")
-    fill([&] { return random.uniform(); }, double{});
-  else if (datatype == "FP16" || datatype == "BF16")
-    fill([] { return std::uint16_t{0}; }, std::uint16_t{});
-  else if (datatype == "INT64" || datatype == "UINT64")
-    fill(one, std::int64_t{});
-  else if (datatype == "INT32" || datatype == "UINT32")
-    fill(one, std::int32_t{});
-  else if (datatype == "INT16" || datatype == "UINT16")
-    fill([] { return std::int16_t{1}; }, std::int16_t{});
-  else if (datatype == "INT8" || datatype == "UINT8" || datatype == "BOOL")
-    fill([] { return std::int8_t{1}; }, std::int8_t{});
-  else
-    return fail(ErrorCode::unsupported, "no data can be made for an input of type " + datatype);
-  return data;
 }
 
 }  // namespace carillon::cli

@@ -3,24 +3,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/cli/load/access.h"
+#include "carillon/cli/load/address.h"
 
 namespace carillon::cli {
-
-enum class Protocol : std::uint8_t { http, grpc };
-
-struct Address {
-  Protocol protocol = Protocol::http;
-  std::string host;
-  std::string port;
-};
-
-// "http://127.0.0.1:8000", "grpc://127.0.0.1:8001", "127.0.0.1:8000" (HTTP), "http://[::1]:8000".
-Result<Address> parse_address(const std::string& url);
 
 struct InputSpec {
   std::string name;
@@ -45,6 +37,7 @@ struct Metadata {
     std::vector<std::int64_t> shape;
   };
   std::vector<Input> inputs;
+  std::optional<double> slo_ms;  // its config's: the deadline of requests that name none
 };
 
 struct Reply {
@@ -66,11 +59,14 @@ class Client {
 
 // `connections`: the most connections that an HTTP client opens; beyond it requests wait for one, which their
 // latency shows. gRPC shares a few.
-std::unique_ptr<Client> make_http_client(const Address& address, int connections);
-std::unique_ptr<Client> make_grpc_client(const Address& address);
+std::unique_ptr<Client> make_http_client(const Address& address, const Access& access, int connections);
+std::unique_ptr<Client> make_grpc_client(const Address& address, const Access& access);
 
-// Seeded input data that fits `spec` at `rows` rows: small values, so that any model can take them (token
-// ids, masks).
+// A number written out, and nothing else; none where it is not one.
+std::optional<double> number_in(const std::string& text);
+
+// Seeded input data of so many elements: small values, so that any model can take them (token ids, masks),
+// and short words of letters for BYTES, each with its length before it as the protocol has them.
 Result<std::vector<std::byte>> make_data(const std::string& datatype, std::int64_t elements,
                                          std::uint64_t seed);
 

@@ -3,7 +3,6 @@
 #include <optional>
 #include <thread>
 
-#include <boost/asio/connect.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -14,6 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include "carillon/cli/load/client.h"
+#include "carillon/cli/load/http_get.h"
+#include "carillon/cli/load/wire.h"
 
 namespace carillon::cli {
 namespace {
@@ -45,18 +46,23 @@ struct Job {
   std::function<void(Reply)> on_reply;
 };
 
-// "{"error":"..."}" or whatever the body is, shortened.
-std::string error_text(unsigned status, const std::string& body) {
-  const auto json = nlohmann::json::parse(body, nullptr, false);
-  if (json.is_object() && json.contains("error") && json["error"].is_string())
-    return "HTTP " + std::to_string(status) + ": " + json["error"].get<std::string>();
-  return "HTTP " + std::to_string(status) + ": " + body.substr(0, 200);
+// Of a config as the server tells it; none where there is none, or it cannot be read.
+std::optional<double> slo_in(const std::string& config) {
+  const auto json = nlohmann::json::parse(config, nullptr, false);
+  if (!json.is_object() || !json.contains("parameters")) return std::nullopt;
+  const auto& parameters = json["parameters"];
+  if (!parameters.is_object() || !parameters.contains("slo_ms")) return std::nullopt;
+  const auto& slo = parameters["slo_ms"];
+  if (!slo.is_object() || !slo.contains("string_value") || !slo["string_value"].is_string())
+    return std::nullopt;
+  return number_in(slo["string_value"].get<std::string>());
 }
 
 class HttpClient final : public Client {
  public:
-  HttpClient(Address address, int connections)
+  HttpClient(Address address, Access access, int connections)
       : address_(std::move(address)),
+        access_(std::move(access)),
         limit_(connections),
         work_(asio::make_work_guard(context_)),
         thread_([this] { context_.run(); }) {}
@@ -67,26 +73,20 @@ class HttpClient final : public Client {
   }
 
   Result<Metadata> metadata(const std::string& model) override {
-    asio::io_context context;
-    tcp::socket socket(context);
-    error_code error;
-    if (!connect(context, socket, error))
-      return fail(ErrorCode::unavailable, "no server answers at " + address_.host + ":" + address_.port +
-                                              " (" + error.message() + ")");
-    http::request<http::empty_body> request{http::verb::get, "/v2/models/" + percent_encoded(model), 11};
-    request.set(http::field::host, address_.host);
-    http::write(socket, request, error);
-    boost::beast::flat_buffer buffer;
-    http::response<http::string_body> response;
-    if (!error) http::read(socket, buffer, response, error);
-    if (error) return fail(ErrorCode::unavailable, "the server broke off: " + error.message());
-    if (response.result_int() != 200)
-      return fail(ErrorCode::not_found, error_text(response.result_int(), response.body()));
+    const std::string target = "/v2/models/" + percent_encoded(model);
+    const auto answer = http_fetch(address_, access_, target);
+    if (!answer) return in_context("no server answers", answer.error());
+    if (answer->status != 200)
+      return fail(answer->status == 404 ? ErrorCode::not_found : ErrorCode::unavailable,
+                  status_text(*answer, access_));
     try {
       Metadata metadata;
-      const auto json = nlohmann::json::parse(response.body());
+      const auto json = nlohmann::json::parse(answer->body);
       for (const auto& input : json.at("inputs"))
         metadata.inputs.push_back({input.at("name"), input.at("datatype"), input.at("shape")});
+      if (const auto config = http_fetch(address_, access_, target + "/config");
+          config && config->status == 200)
+        metadata.slo_ms = slo_in(config->body);
       return metadata;
     } catch (const nlohmann::json::exception& wrong) {
       return fail(ErrorCode::internal, std::string("the server's metadata cannot be read: ") + wrong.what());
@@ -100,8 +100,8 @@ class HttpClient final : public Client {
 
  private:
   struct Connection {
-    explicit Connection(asio::io_context& context) : socket(context) {}
-    tcp::socket socket;
+    Connection(asio::io_context& context, const Access& access) : wire(context.get_executor(), access.tls) {}
+    Wire wire;
     boost::beast::flat_buffer buffer;
     std::optional<http::response_parser<http::string_body>> parser;
     std::string head;
@@ -110,14 +110,6 @@ class HttpClient final : public Client {
     bool fresh = true;  // no answer has come over it yet
   };
 
-  bool connect(asio::io_context& context, tcp::socket& socket, error_code& error) const {
-    tcp::resolver resolver(context);
-    const auto found = resolver.resolve(address_.host, address_.port, error);
-    if (error) return false;
-    asio::connect(socket, found, error);
-    return !error;
-  }
-
   void start(Job job) {
     if (!idle_.empty()) {
       Connection* connection = idle_.back();
@@ -125,7 +117,7 @@ class HttpClient final : public Client {
       connection->job = std::move(job);
       write(*connection);
     } else if (static_cast<int>(connections_.size()) < limit_) {
-      Connection& connection = *connections_.emplace_back(std::make_unique<Connection>(context_));
+      Connection& connection = *connections_.emplace_back(std::make_unique<Connection>(context_, access_));
       connection.job = std::move(job);
       open(connection);
     } else {
@@ -134,16 +126,17 @@ class HttpClient final : public Client {
   }
 
   void open(Connection& connection) {
-    error_code error;
-    // Loopback and data-centre connects are quick; a blocking one keeps this simple.
-    connection.socket = tcp::socket(context_);
     connection.buffer.clear();
-    if (!connect(context_, connection.socket, error))
-      return finish(connection, {Reply::Kind::error, error.message()});
-    (void)connection.socket.set_option(tcp::no_delay(true), error);  // slower without it, no more
-    connection.open = true;
-    connection.fresh = true;
-    write(connection);
+    error_code error;
+    // Once, and without waiting long: names of a data centre are looked up quickly.
+    if (endpoints_.empty()) endpoints_ = tcp::resolver(context_).resolve(address_.host, address_.port, error);
+    if (error) return finish(connection, {Reply::Kind::error, error.message()});
+    connection.wire.async_open(endpoints_, [this, &connection](std::string wrong) {
+      if (!wrong.empty()) return finish(connection, {Reply::Kind::error, std::move(wrong)});
+      connection.open = true;
+      connection.fresh = true;
+      write(connection);
+    });
   }
 
   void write(Connection& connection) {
@@ -163,7 +156,8 @@ class HttpClient final : public Client {
     if (what.priority != 0) parameters["priority"] = what.priority;
     const std::string json = nlohmann::json{{"parameters", parameters}, {"inputs", inputs}}.dump();
     connection.head = "POST /v2/models/" + percent_encoded(what.model) +
-                      "/infer HTTP/1.1\r\nHost: " + address_.host +
+                      "/infer HTTP/1.1\r\nHost: " + address_.authority() +
+                      (access_.secret.empty() ? "" : "\r\nAuthorization: " + authorization_of(access_)) +
                       "\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: " +
                       std::to_string(json.size()) +
                       "\r\nContent-Length: " + std::to_string(json.size() + blob_bytes) + "\r\n\r\n" + json;
@@ -171,9 +165,9 @@ class HttpClient final : public Client {
     for (const InputSpec& input : what.inputs) parts.push_back(asio::buffer(input.data));
     connection.parser.emplace();
     connection.parser->body_limit(std::uint64_t{1} << 31);
-    asio::async_write(connection.socket, parts, [this, &connection](error_code error, std::size_t) {
+    asio::async_write(connection.wire, parts, [this, &connection](error_code error, std::size_t) {
       if (error) return retry_or_fail(connection, error);
-      http::async_read(connection.socket, connection.buffer, *connection.parser,
+      http::async_read(connection.wire, connection.buffer, *connection.parser,
                        [this, &connection](error_code read_error, std::size_t) {
                          if (read_error) return retry_or_fail(connection, read_error);
                          answered(connection);
@@ -184,10 +178,10 @@ class HttpClient final : public Client {
   // A kept-alive connection may have been closed by the server while idle: that is not the request's failure.
   void retry_or_fail(Connection& connection, error_code error) {
     connection.open = false;
-    error_code ignored;
-    (void)connection.socket.close(ignored);
+    std::string why = connection.wire.why(error);
+    connection.wire.close();
     if (!connection.fresh) return open(connection);
-    finish(connection, {Reply::Kind::error, error.message()});
+    finish(connection, {Reply::Kind::error, std::move(why)});
   }
 
   void answered(Connection& connection) {
@@ -197,7 +191,8 @@ class HttpClient final : public Client {
     const unsigned status = response.result_int();
     if (status == 200) return finish(connection, {Reply::Kind::result, {}});
     finish(connection,
-           {status == 504 ? Reply::Kind::refused : Reply::Kind::error, error_text(status, response.body())});
+           {status == 504 ? Reply::Kind::refused : Reply::Kind::error,
+            status_text({.status = status, .body = std::move(connection.parser->get().body())}, access_)});
   }
 
   void finish(Connection& connection, Reply reply) {
@@ -216,8 +211,10 @@ class HttpClient final : public Client {
       std::erase_if(connections_, [&](const auto& owned) { return owned.get() == &connection; });
   }
 
-  Address address_;
-  int limit_;
+  const Address address_;
+  const Access access_;
+  const int limit_;
+  Wire::Endpoints endpoints_;  // none: not looked up yet
   asio::io_context context_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::vector<std::unique_ptr<Connection>> connections_;
@@ -228,8 +225,8 @@ class HttpClient final : public Client {
 
 }  // namespace
 
-std::unique_ptr<Client> make_http_client(const Address& address, int connections) {
-  return std::make_unique<HttpClient>(address, connections);
+std::unique_ptr<Client> make_http_client(const Address& address, const Access& access, int connections) {
+  return std::make_unique<HttpClient>(address, access, connections);
 }
 
 }  // namespace carillon::cli

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ struct Stream {
   workload::ArrivalSpec arrivals;  // open loop, or closed with a number of clients
   double rate = 0;                 // requests a second; unused by a closed loop
   Duration deadline{0};            // from the planned send time; zero: none
+  std::optional<double> slo_ms;    // its model's own, by which the server goes where there is no other
 };
 
 struct RunOptions {
