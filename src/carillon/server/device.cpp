@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <thread>
 
+#include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/emulated/emulated_engine.h"
 #include "carillon/engine/openvino/openvino_engine.h"
@@ -52,6 +55,19 @@ Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int th
   return classes;
 }
 
+// One for each file, and one without, so that all devices of the process share them. `problem`: what is wrong
+// with the file, told once.
+std::shared_ptr<engine::cpu::KernelChoices> choices_of(const std::string& file, std::string& problem) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<engine::cpu::KernelChoices>> made;
+  const std::lock_guard lock(mutex);
+  auto& choices = made[file];
+  if (choices == nullptr)
+    choices = file.empty() ? std::make_shared<engine::cpu::KernelChoices>()
+                           : std::make_shared<engine::cpu::KernelChoices>(file, &problem);
+  return choices;
+}
+
 }  // namespace
 
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
@@ -75,7 +91,11 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
 
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
-    device.engine = engine::make_cpu_engine({.threads = threads});
+    std::string problem;
+    device.engine = engine::make_cpu_engine({.threads = threads,
+                                             .choose_for = from_seconds(arguments.choose_kernels),
+                                             .choices = choices_of(arguments.kernel_choices, problem)});
+    if (!problem.empty()) device.notice = problem + "; it is not heeded, and written anew";
     device.second = engine::make_openvino_engine(
         {.threads = threads, .module = {}, .apart = arguments.second_engine_apart});
     device.worker.make_team = [engine = device.engine](int wanted) {

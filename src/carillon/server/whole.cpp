@@ -37,6 +37,7 @@ Result<> WholeServer::start() {
     options.tell(fmt::format("device {}: {}; page cache {}, I/O cache {}, workspace {}", i,
                              device.description, to_text(device.worker.page_cache),
                              to_text(device.worker.io_cache), to_text(device.worker.workspace)));
+    if (!device.notice.empty()) options.warn(fmt::format("device {}: {}", i, device.notice));
     targets.push_back({.engine = device.engine.get(),
                        .worker = worker->get(),
                        .second = device.second.get(),
