@@ -25,12 +25,11 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
                   "ends the server, or inside the server, which saves some memory and microseconds")
       ->transform(CLI::CheckedTransformer(places).description("apart or inside"))
       ->default_str("apart");
-  arguments.choose_kernels = 1;
   command
       .add_option("--choose-kernels", arguments.choose_kernels,
                   "Seconds for which the kernels of a model are measured while it is loaded, all batch sizes "
-                  "together, where there are several ways to run them; 0: fixed rules decide, and a model is "
-                  "run in the same way every time")
+                  "together, where there are several ways to run them, such as 1; 0: fixed rules decide, and a "
+                  "model is run in the same way every time")
       ->check(CLI::Range(0.0, 600.0))
       ->capture_default_str();
   command.add_option("--kernel-choices", arguments.kernel_choices,

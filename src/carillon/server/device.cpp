@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <thread>
+
+#include <unistd.h>
 
 #include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/cpu_engine.h"
@@ -65,6 +68,13 @@ std::shared_ptr<engine::cpu::KernelChoices> choices_of(const std::string& file, 
   if (choices == nullptr)
     choices = file.empty() ? std::make_shared<engine::cpu::KernelChoices>()
                            : std::make_shared<engine::cpu::KernelChoices>(file, &problem);
+  if (!problem.empty()) {
+    problem += "; it is not heeded, and written anew";
+  } else if (!file.empty()) {
+    const auto folder = std::filesystem::absolute(file).parent_path();
+    if (::access(folder.c_str(), W_OK | X_OK) != 0)
+      problem = "kernel choices " + file + ": " + folder.string() + " cannot be written to: they are not kept";
+  }
   return choices;
 }
 
@@ -95,7 +105,7 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     device.engine = engine::make_cpu_engine({.threads = threads,
                                              .choose_for = from_seconds(arguments.choose_kernels),
                                              .choices = choices_of(arguments.kernel_choices, problem)});
-    if (!problem.empty()) device.notice = problem + "; it is not heeded, and written anew";
+    device.notice = problem;
     device.second = engine::make_openvino_engine(
         {.threads = threads, .module = {}, .apart = arguments.second_engine_apart});
     device.worker.make_team = [engine = device.engine](int wanted) {

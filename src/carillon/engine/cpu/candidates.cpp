@@ -106,6 +106,7 @@ std::uint64_t KernelChoices::measured() const {
 }
 
 Result<> KernelChoices::save() {
+  const std::lock_guard saving(saving_);
   std::string text = header() + "\n";
   std::uint64_t now = 0;
   {

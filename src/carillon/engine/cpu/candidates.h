@@ -50,7 +50,8 @@ class KernelChoices {
   Result<> read();
 
   std::filesystem::path file_;
-  mutable std::mutex mutex_;
+  std::mutex saving_;         // held while the file is written
+  mutable std::mutex mutex_;  // of what follows
   std::map<std::string, std::string> names_;
   std::uint64_t measured_ = 0, saved_ = 0;
 };

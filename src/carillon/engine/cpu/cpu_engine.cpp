@@ -363,7 +363,7 @@ class CpuEngine final : public Engine {
     const PlanMaker maker(engine_, threads_, options.precision, choices_);
     auto made = maker.in_arena<std::shared_ptr<const CompiledModel>>(
         model.name(), threads_, [&] { return build(model, options, maker, choose_for_); });
-    // What is kept was measured whether or not it could be written.
+    // That the file cannot be written is no fault of the model: who names one is told when it is opened.
     if (choices_ != nullptr) (void)choices_->save();
     return made;
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "carillon/engine/cpu/convolution.h"
@@ -25,6 +26,11 @@ bool suits_blocks(PlanBuilder& builder, const graph::Node& node, const Dims& x, 
     const std::string& op = builder.node(n).op;
     return op == "Conv" || op == "Add";
   });
+}
+
+// "jit:avx512_core" and "brgconv:avx512_core", say.
+bool same_instructions(std::string_view a, std::string_view b) {
+  return a.substr(std::min(a.size(), a.rfind(':'))) == b.substr(std::min(b.size(), b.rfind(':')));
 }
 
 // What decides how long the convolution takes, but for the machine.
@@ -110,7 +116,10 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
           PrimitiveDesc desc = first();
           for (bool more = static_cast<bool>(desc); more; more = desc.next_impl()) {
             const std::string_view impl = desc.impl_info_str();
-            if (impl == chosen->impl_info_str() || is_slow(impl) || is_by_gemm(impl)) continue;
+            // Not those of lesser instruction sets: each takes some 20 ms to make, and hardly one ever won.
+            if (impl == chosen->impl_info_str() || is_slow(impl) || is_by_gemm(impl) ||
+                !same_instructions(impl, chosen->impl_info_str()))
+              continue;
             all.push_back(builder.candidate<Primitive>(std::string(impl), desc, operands));
           }
           return all;

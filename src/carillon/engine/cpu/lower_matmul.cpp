@@ -86,9 +86,9 @@ struct AsMatmul {
                : PrimitiveDesc(builder.engine(), p.a.desc, weights, p.result, attributes, true);
   }
   static bool serves(const PrimitiveDesc& desc) { return !is_slow(desc.impl_info_str()); }
-  // One that is measured. The others are oneDNN's older products.
+  // One that is measured.
   static bool may_serve(const PrimitiveDesc& desc) {
-    return std::string_view(desc.impl_info_str()).starts_with("brg");
+    return std::string_view(desc.impl_info_str()).ends_with("avx512_core") && serves(desc);
   }
 };
 
@@ -122,9 +122,10 @@ struct AsConvolution {
   static bool serves(const PrimitiveDesc& desc) {
     return std::string_view(desc.impl_info_str()).starts_with("brgconv_1x1");
   }
-  // The older one reads packed weights once and in order: with few rows it is up to twice as fast.
+  // The older one reads packed weights once and in order, which suits few rows.
   static bool may_serve(const PrimitiveDesc& desc) {
-    return serves(desc) || std::string_view(desc.impl_info_str()) == "jit_1x1:avx512_core";
+    const std::string_view name = desc.impl_info_str();
+    return name == "brgconv_1x1:avx512_core" || name == "jit_1x1:avx512_core";
   }
 };
 
