@@ -88,23 +88,24 @@ Result<Ways> WaySelector::select(const graph::Graph& graph, int parts, const Mak
   }
   chooser_.allow({}, Duration{0});
   const TimePoint start = chooser_.clock().now();
+  const std::string key = key_of(graph, parts);
+  const auto kept = chooser_.kept().find(key);
   if (first) {
-    const std::string key = key_of(graph, parts);
-    if (const auto kept = chooser_.kept().find(key);
-        kept && (*kept == "rules" || *kept == "chosen" || *kept == "blocked")) {
+    if (kept && (*kept == "rules" || *kept == "chosen" || *kept == "blocked")) {
       way_ = *kept;
     } else if (left_ > Duration{0}) {
       auto way = measure(graph, shares, left_ / 2, make);
       if (!way) return std::unexpected(way.error());
       way_ = *way;
-      chooser_.kept().keep(key, way_);
       left_ = std::max(Duration{0}, left_ - (chooser_.clock().now() - start));
     }
     // Without either, kernels are as is kept of each.
     if (way_.empty()) way_ = "chosen";
   }
+  if (!kept && measures_) chooser_.kept().keep(key, way_);
   if (way_ == "rules") return Ways{};
-  if (left_ > Duration{0}) {
+  // A size that was measured before is not measured again, though time may not have been enough for all of it.
+  if (!kept && left_ > Duration{0}) {
     const Duration budget = left_ / 2;
     left_ -= budget;
     chooser_.allow(slices_of(shares, budget), budget);

@@ -33,7 +33,7 @@ class WaySelector {
   // `budget` is for all sizes together, of which the first takes at most half, and so on; less than it takes
   // to run everything three times is exceeded by that. 0: what is kept, else the rules.
   WaySelector(const dnnl::engine& engine, KernelChoices& kept, Duration budget, const Clock& clock)
-      : engine_(engine), chooser_(kept, clock), left_(budget) {}
+      : engine_(engine), chooser_(kept, clock), left_(budget), measures_(budget > Duration{0}) {}
 
   // Makes the plan in these ways, with constants packed there.
   using Make = std::function<Result<PlanParts>(WeightStore&, const Ways&)>;
@@ -56,6 +56,7 @@ class WaySelector {
   dnnl::engine engine_;
   Chooser chooser_;
   Duration left_;
+  bool measures_;
   std::string way_;
 };
 
