@@ -19,7 +19,8 @@ namespace {
 std::string processor() {
   std::ifstream info("/proc/cpuinfo");
   std::string line, out;
-  for (int lines = 0; lines < 64 && std::getline(info, line); ++lines)
+  // Of the first core alone, which an empty line ends.
+  for (int lines = 0; lines < 64 && std::getline(info, line) && !line.empty(); ++lines)
     for (const std::string_view field : {"model name", "cpu family", "model\t", "stepping", "cache size"})
       if (line.starts_with(field)) out += line.substr(std::min(line.size(), line.find(':') + 1));
   return out;

@@ -212,7 +212,7 @@ graph::Graph make_network(std::int64_t batch) {
   return m.g;
 }
 
-std::string kernels_of(const CompiledModel& model) {
+std::string listed_kernels(const CompiledModel& model) {
   std::string names;
   for (const int batch : model.batch_sizes())
     for (int k = 0; k < model.plan(batch)->kernels(); ++k)
@@ -232,7 +232,7 @@ TEST(Candidates, OfAModelAreMeasuredOnce) {
   const auto without = engine(0s)->compile(model, sizes);
   ASSERT_TRUE(without);
   EXPECT_EQ(choices->measured(), 0U);
-  EXPECT_EQ(kernels_of(**without), kernels_of(**rules));
+  EXPECT_EQ(listed_kernels(**without), listed_kernels(**rules));
 
   const auto first = engine(200ms)->compile(model, sizes);
   ASSERT_TRUE(first) << first.error().message;
@@ -242,12 +242,12 @@ TEST(Candidates, OfAModelAreMeasuredOnce) {
     const auto second = engine(200ms)->compile(model, sizes);
     ASSERT_TRUE(second);
     EXPECT_EQ(choices->measured(), measured);
-    EXPECT_EQ(kernels_of(**second), kernels_of(**first));
+    EXPECT_EQ(listed_kernels(**second), listed_kernels(**first));
   }
   // Rules stay rules.
   const auto still = engine(0s)->compile(model, sizes);
   ASSERT_TRUE(still);
-  EXPECT_EQ(kernels_of(**still), kernels_of(**rules));
+  EXPECT_EQ(listed_kernels(**still), listed_kernels(**rules));
 }
 
 // Every way that a file could name, whether or not any is fast here: names are planted by hand.
@@ -298,7 +298,7 @@ TEST(Candidates, AreAllRight) {
         ASSERT_TRUE(plan.run({0, plan.kernels()}, bound.binding(), {}));
         EXPECT_LT(testing::relative_error(*bound.outputs()[0], *want[0]), 1e-5)
             << way << " " << name << " at " << batch << "\n"
-            << kernels_of(**compiled);
+            << listed_kernels(**compiled);
         // Again, kernel by kernel, each twice: bit for bit.
         const testing::Bound other(**compiled, plan, inputs);
         for (int k = 0; k < plan.kernels(); ++k)

@@ -48,7 +48,7 @@ std::map<std::string, double> predict(const graph::Graph& graph) {
 }
 
 // The same for graphs that take the same time, as far as their nodes and shapes tell.
-std::string key_of(const graph::Graph& graph, int parts) {
+std::string plan_key(const graph::Graph& graph, int parts) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   const auto add = [&](std::string_view text) {
     for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -88,7 +88,7 @@ Result<Ways> WaySelector::select(const graph::Graph& graph, int parts, const Mak
   }
   chooser_.allow({}, Duration{0});
   const TimePoint start = chooser_.clock().now();
-  const std::string key = key_of(graph, parts);
+  const std::string key = plan_key(graph, parts);
   const auto kept = chooser_.kept().find(key);
   if (first) {
     if (kept && (*kept == "rules" || *kept == "chosen" || *kept == "blocked")) {
