@@ -1,7 +1,9 @@
 #include "carillon/engine/cpu/candidates.h"
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <sstream>
 
@@ -304,6 +306,19 @@ TEST(Candidates, AreAllRight) {
         for (int k = 0; k < plan.kernels(); ++k)
           for (int twice = 0; twice < 2; ++twice) ASSERT_TRUE(plan.run({k, k + 1}, other.binding(), {}));
         EXPECT_TRUE(std::ranges::equal(bound.outputs()[0]->bytes(), other.outputs()[0]->bytes())) << name;
+        // NaN in the first request stays there.
+        const Buffers bad = testing::random_inputs(g, 7);
+        bad[0]->as<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+        const Buffers hurt = testing::reference(g, bad);
+        const testing::Bound third(**compiled, plan, bad);
+        ASSERT_TRUE(plan.run({0, plan.kernels()}, third.binding(), {}));
+        for (std::size_t i = 0; i < hurt[0]->as<float>().size(); ++i) {
+          const float x = third.outputs()[0]->as<float>()[i], y = hurt[0]->as<float>()[i];
+          EXPECT_EQ(std::isnan(x), std::isnan(y)) << way << " " << name << " at " << batch << ": " << i;
+          if (i >= 100) {
+            EXPECT_EQ(x, bound.outputs()[0]->as<float>()[i]) << way << " " << name << ": " << i;
+          }
+        }
         for (int k = 0; k < plan.kernels(); ++k) {
           const std::string kernel(plan.kernel_name(k));
           seen.insert(kernel.substr(kernel.find(' ') + 1));
