@@ -1,7 +1,7 @@
 // How fast is the CPU engine on one model, and where does the time go?
 //
 //   carillon_engine_bench --model FILE.onnx [--batch N] [--threads T] [--precision f32|bf16] [--seconds S]
-//                         [--kernels] [--json] [--rounds]
+//                         [--choose SECONDS] [--choices FILE] [--kernels] [--json] [--rounds]
 //
 // With --rounds it waits for lines "SECONDS" on standard input and answers each with a JSON line: so that
 // compare_engines.py can let several engines take turns.
@@ -16,6 +16,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/statistics.h"
+#include "carillon/engine/cpu/candidates.h"
 
 namespace carillon::bench {
 namespace {
@@ -25,7 +26,8 @@ using Json = nlohmann::ordered_json;
 struct Options {
   std::string model, precision = "f32";
   int batch = 1, threads = 0;
-  double seconds = 3;
+  double seconds = 3, choose = 0;
+  std::string choices;
   bool kernels = false, json = false, rounds = false;
 };
 
@@ -86,11 +88,21 @@ void print(const Json& result) {
 }
 
 Result<> run(const Options& options) {
+  auto choices = std::make_shared<engine::cpu::KernelChoices>();
+  if (!options.choices.empty()) {
+    std::string problem;
+    choices = std::make_shared<engine::cpu::KernelChoices>(options.choices, &problem);
+    if (!problem.empty()) std::fprintf(stderr, "%s\n", problem.c_str());
+  }
+  const SteadyClock clock;
+  const TimePoint before_load = clock.now();
   auto runner = Runner::load(
-      options.model, {.threads = options.threads},
+      options.model,
+      {.threads = options.threads, .choose_for = from_seconds(options.choose), .choices = choices},
       {.batch_sizes = {options.batch},
        .precision = options.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32});
   if (!runner) return std::unexpected(runner.error());
+  const double load_ms = to_ms(clock.now() - before_load);
   if (!runner->select(options.batch))
     return invalid(options.model + " has no batch dimension: --batch must be 1");
   runner->fill_inputs(1);
@@ -98,7 +110,12 @@ Result<> run(const Options& options) {
     if (auto done = runner->run(); !done) return done;
 
   if (options.rounds) {
-    std::cout << Json{{"ready", true}}.dump() << std::endl;
+    std::cout << Json{{"ready", true},
+                      {"load_ms", load_ms},
+                      {"measured", choices->measured()},
+                      {"weights_bytes", runner->compiled().weights().count}}
+                     .dump()
+              << std::endl;
     for (double seconds = 0; std::cin >> seconds;) {
       auto round = measure(*runner, options, seconds);
       if (!round) return std::unexpected(round.error());
@@ -110,6 +127,8 @@ Result<> run(const Options& options) {
               {"batch", options.batch},
               {"threads", options.threads},
               {"precision", options.precision},
+              {"load_ms", load_ms},
+              {"measured", choices->measured()},
               {"kernels", runner->plan().kernels()},
               {"weights_bytes", runner->compiled().weights().count},
               {"workspace_bytes", runner->plan().workspace().count}};
@@ -140,6 +159,9 @@ int main(int argc, char** argv) {
   app.add_option("--precision", options.precision, "of the heavy kernels")
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--seconds", options.seconds, "how long to measure")->check(CLI::Range(0.0, 3600.0));
+  app.add_option("--choose", options.choose, "seconds that kernels' candidates are measured; 0: rules only")
+      ->check(CLI::Range(0.0, 600.0));
+  app.add_option("--choices", options.choices, "file that keeps what was chosen");
   app.add_flag("--kernels", options.kernels, "a line for each kernel");
   app.add_flag("--json", options.json, "one JSON object instead of text");
   app.add_flag("--rounds", options.rounds, "measure for each number of seconds read from standard input");

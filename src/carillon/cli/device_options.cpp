@@ -26,6 +26,16 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
           "so that none ends the server, or inside the server, which saves some memory and microseconds")
       ->transform(CLI::CheckedTransformer(places).description("apart or inside"))
       ->default_str("apart");
+  command
+      .add_option("--choose-kernels", arguments.choose_kernels,
+                  "Seconds for which the kernels of a model are measured while it is loaded, all batch sizes "
+                  "together, where there are several ways to run them, such as 1; 0: fixed rules decide, and a "
+                  "model is run in the same way every time")
+      ->check(CLI::Range(0.0, 600.0))
+      ->capture_default_str();
+  command.add_option("--kernel-choices", arguments.kernel_choices,
+                     "File that keeps what was chosen, so that the next start measures nothing again; made "
+                     "where it is missing, replaced where it is damaged or another machine's");
   command.add_flag(
       "--real-time", arguments.real_time,
       "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");

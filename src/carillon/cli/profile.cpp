@@ -228,6 +228,7 @@ int run_profile(const ProfileArguments& arguments) {
   const SteadyClock clock;
   auto device = server::make_device(arguments.device, clock);
   if (!device) return fail_profile(exit_usage, device.error());
+  if (!device->notice.empty()) fmt::print(stderr, "{}\n", device->notice);
   const auto entries = read_models(arguments.models);
   if (!entries) return fail_profile(exit_failure, entries.error());
   NoResults nobody;

@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <thread>
 
+#include <unistd.h>
+
+#include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/emulated/emulated_engine.h"
 #include "carillon/engine/onnxruntime/onnxruntime.h"
@@ -63,6 +69,26 @@ Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int th
   return classes;
 }
 
+// One for each file, and one without, so that all devices of the process share them. `problem`: what is wrong
+// with the file, told once.
+std::shared_ptr<engine::cpu::KernelChoices> choices_of(const std::string& file, std::string& problem) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<engine::cpu::KernelChoices>> made;
+  const std::lock_guard lock(mutex);
+  auto& choices = made[file];
+  if (choices == nullptr)
+    choices = file.empty() ? std::make_shared<engine::cpu::KernelChoices>()
+                           : std::make_shared<engine::cpu::KernelChoices>(file, &problem);
+  if (!problem.empty()) {
+    problem += "; it is not heeded, and written anew";
+  } else if (!file.empty()) {
+    const auto folder = std::filesystem::absolute(file).parent_path();
+    if (::access(folder.c_str(), W_OK | X_OK) != 0)
+      problem = "kernel choices " + file + ": " + folder.string() + " cannot be written to: they are not kept";
+  }
+  return choices;
+}
+
 }  // namespace
 
 std::vector<engine::ReadingEngine*> others_of(const Device& device) {
@@ -102,7 +128,11 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
 
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
-    device.engine = engine::make_cpu_engine({.threads = threads});
+    std::string problem;
+    device.engine = engine::make_cpu_engine({.threads = threads,
+                                             .choose_for = from_seconds(arguments.choose_kernels),
+                                             .choices = choices_of(arguments.kernel_choices, problem)});
+    device.notice = problem;
     for (const engine::second::Kind* kind : {&engine::openvino, &engine::onnxruntime})
       device.others.push_back(engine::make_second_engine(*kind, {.threads = threads,
                                                                  .module = {},

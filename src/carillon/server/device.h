@@ -23,6 +23,10 @@ struct DeviceArguments {
   std::string workspace;
   int threads = 0;
   bool real_time = false;
+  // Seconds for which a model's kernels are measured while it is made ready, where there are several ways to
+  // run them, and the file that keeps what was chosen (empty: this process's memory). 0: rules alone decide.
+  double choose_kernels = 0;
+  std::string kernel_choices;
   // Models of other engines are each in a process of their own; else in the server's.
   bool second_engine_apart = true;
   // After how long a device that reports nothing counts as one that hangs, at the least; 0: never. Runs in
@@ -44,6 +48,7 @@ struct Device {
   std::shared_ptr<engine::Breaker> breaker;  // of an emulated one; else null
   worker::Options worker;
   std::string description;  // "cpu: AMD EPYC, 2 threads"
+  std::string notice;       // what whoever runs it should know; empty: nothing
 };
 
 // Those of `device`, as whoever loads models wants them.

@@ -35,6 +35,7 @@ Result<> WholeServer::start() {
     if (!worker) return in_context("device " + std::to_string(i), worker.error());
     for (const std::string& note : (*worker)->notes()) options.tell(fmt::format("device {}: {}", i, note));
     options.tell(fmt::format("device {}: {}; {}", i, device.description, memory_text(device.worker)));
+    if (!device.notice.empty()) options.warn(fmt::format("device {}: {}", i, device.notice));
     targets.push_back({.engine = device.engine.get(),
                        .worker = worker->get(),
                        .others = others_of(device),

@@ -10,11 +10,13 @@
 #include <sched.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/clock.h"
 #include "carillon/engine/cpu/bounded_step.h"
 #include "carillon/engine/cpu/divider.h"
 #include "carillon/engine/cpu/plan.h"
 #include "carillon/engine/cpu/plan_builder.h"
 #include "carillon/engine/cpu/team.h"
+#include "carillon/engine/cpu/way_selector.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/effort.h"
 #include "carillon/graph/empty.h"
@@ -105,8 +107,15 @@ Result<> lower_node(PlanBuilder& builder, const graph::Node& node) {
 // Makes the plans of one model.
 class PlanMaker {
  public:
-  PlanMaker(const dnnl::engine& engine, int threads, Precision precision)
-      : engine_(engine), threads_(threads), precision_(precision) {}
+  PlanMaker(const dnnl::engine& engine, int threads, Precision precision,
+            std::shared_ptr<KernelChoices> choices)
+      : engine_(engine), threads_(threads), precision_(precision), choices_(std::move(choices)) {}
+
+  // A selector that measures for `budget` in all; nothing where rules alone decide.
+  std::unique_ptr<WaySelector> selector(Duration budget) const {
+    static const SteadyClock clock;
+    return choices_ == nullptr ? nullptr : std::make_unique<WaySelector>(engine_, *choices_, budget, clock);
+  }
 
   struct Wanted {
     int batch = 1;
@@ -114,6 +123,7 @@ class PlanMaker {
     std::optional<double> stop_cost;
     Duration least_part{};
     const std::atomic<bool>* ended = nullptr;
+    WaySelector* selector = nullptr;
   };
   // Inside an arena of as many parts as threads.
   Result<PlanParts> make(const graph::Graph& graph, const Wanted& wanted, WeightStore& weights,
@@ -122,9 +132,10 @@ class PlanMaker {
       return std::unexpected(same.error());
     if (auto same = check_shapes(graph, graph.outputs, wanted.outputs, "output"); !same)
       return std::unexpected(same.error());
-    const auto divided = [&](const std::vector<int>& parts) -> Result<PlanParts> {
-      PlanBuilder builder(engine_, graph, wanted.batch, weights, precision_, threads_,
-                          {.parts = parts, .arenas = &arenas});
+    const auto in_ways = [&](WeightStore& store, const Ways& ways,
+                             const std::vector<int>& parts) -> Result<PlanParts> {
+      PlanBuilder builder(engine_, graph, wanted.batch, store, precision_, threads_,
+                          {.parts = parts, .arenas = &arenas}, ways);
       BoundedLowering bounded(builder);
       for (const graph::Node& node : graph.nodes) {
         if (node.op == graph::bounded_node) {
@@ -147,7 +158,17 @@ class PlanMaker {
       plan->effort = graph::effort_of(graph);
       return plan;
     };
+    Ways ways;
+    if (wanted.selector != nullptr && precision_ == Precision::f32) {
+      Result<Ways> selected = wanted.selector->select(
+          graph, threads_,
+          [&](WeightStore& store, const Ways& tried) { return in_ways(store, tried, {}); });
+      if (!selected) return std::unexpected(selected.error());
+      ways = *selected;
+    }
+    const auto divided = [&](const std::vector<int>& parts) { return in_ways(weights, ways, parts); };
     Result<PlanParts> plan = divided({});
+    if (wanted.selector != nullptr) wanted.selector->done();
     if (plan && wanted.stop_cost)
       plan = Divider(engine_, *wanted.stop_cost, wanted.least_part).divide(std::move(*plan), divided, [&] {
         return weights.bytes().data();
@@ -207,6 +228,7 @@ class PlanMaker {
   dnnl::engine engine_;
   int threads_;
   Precision precision_;
+  std::shared_ptr<KernelChoices> choices_;
 };
 
 // The outputs of an open model at certain extents: as `graph` has them, where these agree with what is told.
@@ -257,6 +279,9 @@ class CpuModel final : public CompiledModel {
     return maker.in_arena<Plans>(source_->name(), 1, [&]() -> Result<Plans> {
       Plans made;
       Arenas arenas;
+      // Beside serving nothing is measured.
+      const std::unique_ptr<WaySelector> selector = maker.selector(Duration{0});
+      if (selector != nullptr) selector->follow(way_);
       for (const int batch : batches) {
         auto graph = source_->specialize_at(batch, extents);
         if (!graph) return std::unexpected(graph.error());
@@ -268,7 +293,8 @@ class CpuModel final : public CompiledModel {
                                 {.batch = batch,
                                  .inputs = graph::specs_at(inputs_, batch, extents),
                                  .outputs = std::move(*outputs),
-                                 .ended = ended},
+                                 .ended = ended,
+                                 .selector = selector.get()},
                                 weights, arenas);
         if (!parts) return std::unexpected(parts.error());
         parts->own = weights.take();
@@ -298,6 +324,7 @@ class CpuModel final : public CompiledModel {
   std::shared_ptr<const graph::Model> source_;
   std::optional<PlanMaker> maker_;
   std::unique_ptr<WeightStore> store_;
+  std::string way_;  // see WaySelector
   std::vector<std::unique_ptr<CpuPlan>> plans_;  // by batch size, then length
   HostBlock block_;
 };
@@ -312,7 +339,11 @@ class CpuEngine final : public Engine {
  public:
   explicit CpuEngine(const CpuOptions& options)
       : threads_(options.threads > 0 ? options.threads : usable_cores()),
-        engine_(dnnl::engine::kind::cpu, 0) {}
+        engine_(dnnl::engine::kind::cpu, 0),
+        choose_for_(options.choose_for),
+        choices_(options.choose_for <= Duration{0} ? nullptr
+                 : options.choices != nullptr      ? options.choices
+                                                   : std::make_shared<KernelChoices>()) {}
 
   std::string_view name() const override { return "cpu"; }
 
@@ -329,9 +360,12 @@ class CpuEngine final : public Engine {
   Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
                                                        const CompileOptions& options) override {
     if (auto checked = check(model, options); !checked) return std::unexpected(checked.error());
-    const PlanMaker maker(engine_, threads_, options.precision);
-    return maker.in_arena<std::shared_ptr<const CompiledModel>>(model.name(), threads_,
-                                                                [&] { return build(model, options, maker); });
+    const PlanMaker maker(engine_, threads_, options.precision, choices_);
+    auto made = maker.in_arena<std::shared_ptr<const CompiledModel>>(
+        model.name(), threads_, [&] { return build(model, options, maker, choose_for_); });
+    // That the file cannot be written is no fault of the model: who names one is told when it is opened.
+    if (choices_ != nullptr) (void)choices_->save();
+    return made;
   }
 
  private:
@@ -354,7 +388,7 @@ class CpuEngine final : public Engine {
 
   static Result<std::shared_ptr<const CompiledModel>> build(const graph::Model& model,
                                                             const CompileOptions& options,
-                                                            const PlanMaker& maker) {
+                                                            const PlanMaker& maker, Duration choose_for) {
     auto compiled = std::make_shared<CpuModel>();
     compiled->inputs_ = model.inputs();
     compiled->outputs_ = model.outputs();
@@ -368,6 +402,7 @@ class CpuEngine final : public Engine {
     compiled->plans_.resize(options.batch_sizes.size() * lengths);
     auto weights = std::make_unique<WeightStore>(maker.engine());
     Arenas arenas;
+    const std::unique_ptr<WaySelector> selector = maker.selector(choose_for);
     // The largest first: what it packs, the others take over.
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
       const int batch = options.batch_sizes[i / lengths];
@@ -380,7 +415,8 @@ class CpuEngine final : public Engine {
                                .inputs = {},
                                .outputs = {},
                                .stop_cost = options.stop_cost,
-                               .least_part = options.least_part};
+                               .least_part = options.least_part,
+                               .selector = selector.get()};
       if (open) {
         wanted.inputs = graph::specs_at(model.inputs(), batch, compiled->reference_);
         auto outputs = computed_outputs(*graph, model.outputs(), batch);
@@ -403,6 +439,7 @@ class CpuEngine final : public Engine {
       compiled->source_ = model.weak_from_this().lock();
       compiled->maker_ = maker;
       compiled->store_ = std::move(weights);
+      if (selector != nullptr) compiled->way_ = selector->way();
     } else {
       compiled->block_ = weights->take();
     }
@@ -411,6 +448,8 @@ class CpuEngine final : public Engine {
 
   int threads_;
   dnnl::engine engine_;
+  Duration choose_for_;
+  std::shared_ptr<KernelChoices> choices_;
 };
 
 }  // namespace

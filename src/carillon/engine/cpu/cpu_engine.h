@@ -2,12 +2,23 @@
 
 #include <memory>
 
+#include "carillon/base/time.h"
 #include "carillon/engine/engine.h"
 
 namespace carillon::engine {
 
+namespace cpu {
+class KernelChoices;  // cpu/candidates.h
+}
+
 struct CpuOptions {
   int threads = 0;  // that kernels are made for; 0: as many as this process may use
+  // How long a model's kernels are measured while it is compiled, where there are several ways to run them; 0:
+  // rules alone decide, and the same model always becomes the same plans.
+  Duration choose_for{0};
+  // Where choices are kept, so that each is measured once; nullptr: in the engine's own memory. Kept choices
+  // are heeded only where `choose_for` is not 0.
+  std::shared_ptr<cpu::KernelChoices> choices{};
 };
 
 // The engine that runs on this machine's cores, by oneDNN where it has a good kernel, by plain code

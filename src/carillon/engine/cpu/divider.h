@@ -49,8 +49,6 @@ class Divider {
                            const std::function<const std::byte*()>& weights);
 
  private:
-  class Trial;
-
   dnnl::engine engine_;
   double cost_;
   Duration least_part_;

@@ -167,6 +167,29 @@ Desc innermost(const Dims& dims, DnnlType type, std::size_t axis) {
   return Desc(dims, type, strides);
 }
 
+Desc in_blocks(const Dims& dims, DnnlType type) {
+  using Tag = dnnl::memory::format_tag;
+  CARILLON_ASSERT(dims.size() >= 3 && dims.size() <= 5);
+  return Desc(dims, type, dims.size() == 3 ? Tag::nCw16c : dims.size() == 4 ? Tag::nChw16c : Tag::nCdhw16c);
+}
+
+std::string to_text(const Desc& desc) {
+  if (desc.is_zero()) return "-";
+  const auto list = [](const Dims& values) {
+    std::string text;
+    for (const auto value : values) text += (text.empty() ? "" : "x") + std::to_string(value);
+    return text;
+  };
+  std::string text = std::to_string(static_cast<int>(desc.get_data_type())) + ":" + list(desc.get_dims());
+  if (desc.get_format_kind() != dnnl::memory::format_kind::blocked) return text + ":other";
+  // Strides of single elements say nothing.
+  Dims strides = desc.get_strides();
+  for (std::size_t i = 0; i < strides.size(); ++i)
+    if (desc.get_dims()[i] == 1) strides[i] = 0;
+  return text + ":" + list(strides) + (desc.get_inner_nblks() == 0 ? "" : ":" + list(desc.get_inner_blks()) +
+                                                                         "/" + list(desc.get_inner_idxs()));
+}
+
 bool is_slow(std::string_view implementation) {
   return implementation.starts_with("ref") || implementation.starts_with("simple:ref");
 }

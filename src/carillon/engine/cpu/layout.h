@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <dnnl.hpp>
@@ -42,6 +43,22 @@ Desc layout_like(const Desc& desc, const Dims& dims);
 
 // oneDNN's last resorts, orders of magnitude behind its other implementations.
 bool is_slow(std::string_view implementation);
+// Goes on to the implementation of that name, one of those that serve what `desc` describes. False: there is
+// none, and `desc` is what it was.
+template <typename PrimitiveDesc>
+bool seek(PrimitiveDesc& desc, std::string_view implementation) {
+  PrimitiveDesc other = desc;
+  while (std::string_view(other.impl_info_str()) != implementation)
+    if (!other.next_impl()) return false;
+  desc = other;
+  return true;
+}
+// Dense, channels in blocks of 16 (nChw16c and its like), filled up where they are not a multiple; needs 3 to
+// 5 dimensions.
+Desc in_blocks(const Dims& dims, DnnlType type);
+// What tells layouts apart, as text.
+std::string to_text(const Desc& desc);
+
 // Convolution by unfolding and a matrix product: behind the direct ones.
 bool is_by_gemm(std::string_view implementation);
 

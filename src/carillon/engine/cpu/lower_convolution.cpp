@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "carillon/engine/cpu/convolution.h"
 
@@ -11,6 +14,43 @@ using dnnl::memory;
 
 Dims dims_of(std::span<const std::int64_t> values) {
   return {values.begin(), values.end()};
+}
+
+// Whether a convolution of images with such extents may have its channels in blocks: there are enough to fill
+// one, or what fills it up goes to other convolutions only.
+bool suits_blocks(PlanBuilder& builder, const graph::Node& node, const Dims& x, const Dims& y) {
+  if (builder.heavy_type() != DnnlType::f32 || x.size() < 3 || x.size() > 5) return false;
+  if (y[1] % 16 == 0) return true;
+  if (y[1] < 16 || builder.is_output(node.outputs[0])) return false;
+  return std::ranges::all_of(builder.consumers(node.outputs[0]), [&](int n) {
+    const std::string& op = builder.node(n).op;
+    return op == "Conv" || op == "Add";
+  });
+}
+
+// "jit:avx512_core" and "brgconv:avx512_core", say.
+bool same_instructions(std::string_view a, std::string_view b) {
+  return a.substr(std::min(a.size(), a.rfind(':'))) == b.substr(std::min(b.size(), b.rfind(':')));
+}
+
+// What decides how long the convolution takes, but for the machine.
+template <typename PrimitiveDesc>
+std::string key_of(PlanBuilder& builder, const graph::Node& node, const Convolution& c,
+                   const PrimitiveDesc& desc, const Desc& weights, const FusedPostOps* fused) {
+  std::string key = node.op + " parts " + std::to_string(builder.threads());
+  const auto add = [&](const char* name, const Dims& values) {
+    key.append(" ").append(name);
+    for (const auto value : values) key.append(" ").append(std::to_string(value));
+  };
+  key += " x " + to_text(desc.src_desc()) + " y " + to_text(desc.dst_desc());
+  add("w", c.weight_dims);
+  if (weights.get_format_kind() == dnnl::memory::format_kind::blocked) key += " as " + to_text(weights);
+  add("strides", c.strides);
+  add("dilations", c.dilations);
+  add("pads", c.pads_begin);
+  if (c.bias != graph::no_value) key += " bias";
+  if (fused != nullptr) key += to_text(*fused);
+  return key;
 }
 
 template <typename Primitive, typename Make>
@@ -37,6 +77,12 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
   // Channels last first: where that is fast it is as fast as any other layout (measured on AVX-512 machines,
   // convolutions of ResNet-50 and MobileNetV2), and one layout throughout needs no reorders.
   const auto choose = [&]() -> std::optional<PrimitiveDesc> {
+    if (builder.ways().blocked && suits_blocks(builder, node, x, y)) {
+      // A picture's few channels are taken as they lie.
+      const bool few = c.weight_dims.size() == x.size() && x[1] < 4;
+      auto blocks = attempt(few ? row_major(x, type) : in_blocks(x, type), any_w, in_blocks(y, result));
+      if (blocks && !is_by_gemm(blocks->impl_info_str())) return blocks;
+    }
     auto last = attempt(channels_last(x, type), any_w, channels_last(y, result));
     if (last && !is_by_gemm(last->impl_info_str())) return last;
     auto free =
@@ -56,6 +102,30 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
         same && std::string_view(same->impl_info_str()) == chosen->impl_info_str())
       chosen = same;
   }
+  if (Chooser* chooser = builder.ways().chooser; chooser != nullptr && type == DnnlType::f32) {
+    const Desc* known = builder.known_layout(weight, c.weight_dims, type);
+    const Desc w = known != nullptr && *known == chosen->weights_desc() ? *known : any_w;
+    const auto first = [&] {
+      return with_ops(chosen->src_desc(), w, chosen->dst_desc(), fuse ? &fused.ops : nullptr);
+    };
+    const PlanBuilder::Arguments operands = fuse ? fused.arguments : PlanBuilder::Arguments();
+    const std::string name = chooser->choose(
+        node.name, key_of(builder, node, c, *chosen, w, fuse ? &fused : nullptr), [&] {
+          std::vector<Candidate> all{
+              builder.candidate<Primitive>(chosen->impl_info_str(), *chosen, operands)};
+          PrimitiveDesc desc = first();
+          for (bool more = static_cast<bool>(desc); more; more = desc.next_impl()) {
+            const std::string_view impl = desc.impl_info_str();
+            // Not those of lesser instruction sets: each takes some 20 ms to make, and hardly one ever won.
+            if (impl == chosen->impl_info_str() || is_slow(impl) || is_by_gemm(impl) ||
+                !same_instructions(impl, chosen->impl_info_str()))
+              continue;
+            all.push_back(builder.candidate<Primitive>(std::string(impl), desc, operands));
+          }
+          return all;
+        });
+    if (PrimitiveDesc desc = first(); !name.empty() && desc && seek(desc, name)) chosen = desc;
+  }
   // Up to what would lose NaN, for runs that must not.
   const std::size_t split = fuse ? first_that_loses_nan(builder, node, 0) : node.post_ops.size();
   FusedPostOps kept;
@@ -64,6 +134,7 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
     append_post_ops(builder, node, 0, split, y, kept);
     part = with_ops(chosen->src_desc(), chosen->weights_desc(), chosen->dst_desc(), &kept.ops);
     if (!part) return false;
+    (void)seek(part, chosen->impl_info_str());
   }
 
   PlanBuilder::Arguments arguments{

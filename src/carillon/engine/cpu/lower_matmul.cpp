@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "carillon/engine/cpu/plan_builder.h"
 
@@ -71,6 +74,7 @@ struct AsMatmul {
   using Primitive = dnnl::matmul;
   using PrimitiveDesc = Primitive::primitive_desc;
 
+  static constexpr std::string_view name = "product ";
   static constexpr bool sees_strides = true;  // of post-ops' operands
   static Desc seen(const Desc& matrix) { return matrix; }
   static Desc weights(const Desc& matrix) { return matrix; }
@@ -82,6 +86,10 @@ struct AsMatmul {
                : PrimitiveDesc(builder.engine(), p.a.desc, weights, p.result, attributes, true);
   }
   static bool serves(const PrimitiveDesc& desc) { return !is_slow(desc.impl_info_str()); }
+  // One that is measured.
+  static bool may_serve(const PrimitiveDesc& desc) {
+    return std::string_view(desc.impl_info_str()).ends_with("avx512_core") && serves(desc);
+  }
 };
 
 // Or as a convolution of one pixel, whose pixels are the rows and whose channels the columns. oneDNN divides
@@ -90,6 +98,7 @@ struct AsConvolution {
   using Primitive = dnnl::convolution_forward;
   using PrimitiveDesc = Primitive::primitive_desc;
 
+  static constexpr std::string_view name = "convolution ";
   static constexpr bool sees_strides = false;
   // A row-major matrix, or what broadcasts to one.
   static Desc seen(const Desc& matrix) {
@@ -112,6 +121,11 @@ struct AsConvolution {
   // Of no other is it known that it is faster than a product.
   static bool serves(const PrimitiveDesc& desc) {
     return std::string_view(desc.impl_info_str()).starts_with("brgconv_1x1");
+  }
+  // The older one reads packed weights once and in order, which suits few rows.
+  static bool may_serve(const PrimitiveDesc& desc) {
+    const std::string_view name = desc.impl_info_str();
+    return name == "brgconv_1x1:avx512_core" || name == "jit_1x1:avx512_core";
   }
 };
 
@@ -139,9 +153,11 @@ FusedPostOps seen_by(const FusedPostOps& ops) {
 }
 
 // Emits the product if oneDNN has a fast kernel for it, with the node's post-ops in it or behind it; else
-// nothing.
+// nothing. With `implementation` it is that one's or nothing. With `candidates` nothing is emitted: they get what
+// could be.
 template <typename Form>
-bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
+bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p,
+          std::string_view implementation = {}, std::vector<Candidate>* candidates = nullptr) {
   using PrimitiveDesc = typename Form::PrimitiveDesc;
   using Primitive = typename Form::Primitive;
   const DnnlType type = builder.heavy_type();
@@ -173,11 +189,31 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
   };
   const auto attempt = [&](const Desc& b) -> std::optional<PrimitiveDesc> {
     PrimitiveDesc desc = with_ops(b, fused ? fused->ops : separate->ops);
-    if (!desc || !Form::serves(desc)) return std::nullopt;
+    if (!desc) return std::nullopt;
+    if (!implementation.empty()) return seek(desc, implementation) ? std::optional(desc) : std::nullopt;
+    if (!Form::serves(desc)) return std::nullopt;
     return desc;
   };
   const bool pack = p.packed_b != graph::no_value;
-  std::optional<PrimitiveDesc> chosen = attempt(pack ? any_b : source_b);
+  if (candidates != nullptr) {
+    // In the layout that the weights have, if any: no second copy of them is worth it.
+    const Desc* known = builder.known_layout(p.packed_b, any_b.get_dims(), type);
+    PrimitiveDesc desc = fused ? with_ops(known != nullptr ? *known : any_b, fused->ops) : PrimitiveDesc();
+    for (bool more = static_cast<bool>(desc); more; more = desc.next_impl())
+      if (Form::may_serve(desc))
+        candidates->push_back(builder.candidate<Primitive>(std::string(Form::name) + desc.impl_info_str(), desc,
+                                                           fused->arguments));
+    return true;
+  }
+  std::optional<PrimitiveDesc> chosen;
+  // Weights that lie packed for an implementation that is taken only where it was measured.
+  if (const Desc* known =
+          pack && implementation.empty() ? builder.known_layout(p.packed_b, any_b.get_dims(), type) : nullptr;
+      known != nullptr && fused) {
+    PrimitiveDesc desc = with_ops(*known, fused->ops);
+    if (desc && Form::may_serve(desc) && !Form::serves(desc)) chosen = desc;
+  }
+  if (!chosen) chosen = attempt(pack ? any_b : source_b);
   if (!chosen && fused && node.post_ops.size() > p.first_post_op) {
     fused.reset();
     chosen = attempt(pack ? any_b : source_b);
@@ -200,6 +236,7 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
     kept = *ops_up_to(split);
     part = with_ops(chosen->weights_desc(), kept.ops);
     if (!part) return false;
+    (void)seek(part, chosen->impl_info_str());
   }
   Operand a = p.a, b = p.b, bias = p.bias;
   a.desc = Form::seen(a.desc);
@@ -233,22 +270,58 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
   return true;
 }
 
-bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p) {
-  return emit<AsMatmul>(builder, node, p);
-}
-
 // Whether a product of weights and so many rows is better made as a convolution: not where there are few rows
 // to a request, of which each takes longer so. Both want the weights in layouts of their own, so that the
 // first batch size decides for all; and where columns do not come in blocks of 48, oneDNN's layout for the
 // convolution depends on the rows, so that batch sizes could not share the weights.
-bool suits_convolution(PlanBuilder& builder, const Product& p, std::int64_t rows) {
+bool suits_convolution(PlanBuilder& builder, const Product& p, std::int64_t rows, bool may_be_convolution) {
   constexpr std::int64_t least_rows = 32, block = 48;
   if (builder.heavy_type() != DnnlType::f32 || !is_row_major(p.a.desc)) return false;
-  if (p.b.desc.get_dims()[1] % block != 0) return false;
   if (builder.known_layout(p.packed_b, p.b.desc.get_dims(), DnnlType::f32) != nullptr) return false;
   const Dims as_convolution = AsConvolution::weights(p.b.desc).get_dims();
-  return builder.known_layout(p.packed_b, as_convolution, DnnlType::f32) != nullptr ||
-         rows >= least_rows * builder.batch();
+  if (builder.known_layout(p.packed_b, as_convolution, DnnlType::f32) != nullptr) return true;
+  return may_be_convolution && p.b.desc.get_dims()[1] % block == 0 && rows >= least_rows * builder.batch();
+}
+
+// Emits a product of packed weights and so many rows: as was chosen, else by the rule.
+bool emit_with_weights(PlanBuilder& builder, const graph::Node& node, const Product& p, std::int64_t rows,
+                       bool may_be_convolution) {
+  const bool as_convolution = suits_convolution(builder, p, rows, may_be_convolution);
+  Chooser* const chooser = builder.ways().chooser;
+  if (chooser != nullptr && builder.heavy_type() == DnnlType::f32 && p.a.factor * p.b.factor == 1 &&
+      is_row_major(p.a.desc)) {
+    std::string key = "product parts " + std::to_string(builder.threads()) + (as_convolution ? " c " : " m ") +
+                      to_text(p.a.desc) + " by " + to_text(p.b.desc) + (p.bias.buffer >= 0 ? " bias" : "");
+    for (const Dims& dims : {p.b.desc.get_dims(), AsConvolution::weights(p.b.desc).get_dims()})
+      if (const Desc* known = builder.known_layout(p.packed_b, dims, DnnlType::f32); known != nullptr)
+        key += " as " + to_text(*known);
+    for (std::size_t i = p.first_post_op; i < node.post_ops.size(); ++i) {
+      const auto& op = node.post_ops[i];
+      key += " then " + std::to_string(static_cast<int>(op.kind));
+      if (op.operand != graph::no_value) key += " " + graph::to_text(builder.shape(op.operand));
+    }
+    const std::string name = chooser->choose(node.name, key, [&] {
+      std::vector<Candidate> all;
+      const auto known = [&](const Dims& dims) {
+        return builder.known_layout(p.packed_b, dims, DnnlType::f32) != nullptr;
+      };
+      const bool packed_matmul = known(p.b.desc.get_dims()),
+                 packed_convolution = known(AsConvolution::weights(p.b.desc).get_dims());
+      if (packed_matmul || !packed_convolution) emit<AsMatmul>(builder, node, p, {}, &all);
+      const std::size_t products = all.size();
+      if (packed_convolution || !packed_matmul) emit<AsConvolution>(builder, node, p, {}, &all);
+      if (as_convolution)
+        std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(products), all.end());
+      return all;
+    });
+    if (name.starts_with(AsConvolution::name)) {
+      if (emit<AsConvolution>(builder, node, p, std::string_view(name).substr(AsConvolution::name.size())))
+        return true;
+    } else if (name.starts_with(AsMatmul::name)) {
+      if (emit<AsMatmul>(builder, node, p, std::string_view(name).substr(AsMatmul::name.size()))) return true;
+    }
+  }
+  return (as_convolution && emit<AsConvolution>(builder, node, p)) || emit<AsMatmul>(builder, node, p);
 }
 
 // Where the output's only reader is a Transpose that keeps the last dimension: strides with which the
@@ -302,20 +375,19 @@ bool lower_matmul(PlanBuilder& builder, const graph::Node& node) {
       p.bias.desc = row_major(Dims{1, columns}, DnnlType::f32);
       p.first_post_op = 1;
     }
-    if (suits_convolution(builder, p, rows) && emit<AsConvolution>(builder, node, p)) return true;
-    return emit(builder, node, p);
+    return emit_with_weights(builder, node, p, rows, true);
   }
   const std::size_t rank = std::max(as.size(), bs.size());
   if (builder.shape(output).size() != rank) return false;  // a vector operand in a batch
   p.a = as_matrices(builder, a, with_rank(as, rank), type);
   p.b = as_matrices(builder, b, with_rank(bs, rank), type);
   p.result = p.output = result_layout(builder, node, result);
-  if (emit(builder, node, p)) return true;
+  if (emit<AsMatmul>(builder, node, p)) return true;
   // Copies, where oneDNN has nothing fast for the layouts that there are.
   p.a = as_rows(builder, a, with_rank(as, rank), type);
   p.b = as_rows(builder, b, with_rank(bs, rank), type);
   p.result = p.output = row_major(builder.shape(output), result);
-  return emit(builder, node, p);
+  return emit<AsMatmul>(builder, node, p);
 }
 
 bool lower_gemm(PlanBuilder& builder, const graph::Node& node) {
@@ -350,7 +422,8 @@ bool lower_gemm(PlanBuilder& builder, const graph::Node& node) {
     p.bias = builder.packed(c, row, row, beta);
   }
   p.result = p.output = row_major(y, result);
-  return emit(builder, node, p);
+  if (p.packed_b != graph::no_value) return emit_with_weights(builder, node, p, y[0], false);
+  return emit<AsMatmul>(builder, node, p);
 }
 
 }  // namespace carillon::engine::cpu

@@ -104,6 +104,23 @@ bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t 
   return true;
 }
 
+std::string to_text(const FusedPostOps& fused) {
+  std::string text;
+  for (int i = 0; i < fused.ops.len(); ++i) {
+    dnnl::algorithm algorithm{};
+    if (fused.ops.kind(i) == dnnl::primitive::kind::eltwise) {
+      float alpha = 0, beta = 0;
+      fused.ops.get_params_eltwise(i, algorithm, alpha, beta);
+      text += " then " + std::to_string(static_cast<int>(algorithm));
+    } else {
+      Desc operand;
+      fused.ops.get_params_binary(i, algorithm, operand);
+      text += " then " + std::to_string(static_cast<int>(algorithm)) + " " + to_text(operand);
+    }
+  }
+  return text;
+}
+
 std::size_t first_that_loses_nan(PlanBuilder& builder, const graph::Node& node, std::size_t first) {
   std::size_t i = first;
   while (i < node.post_ops.size() && !(builder.keeps_nan() && builder.loses_nan(node.post_ops[i]))) ++i;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <new>
+#include <unordered_map>
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cpu/divider.h"
@@ -24,7 +27,8 @@ std::string describe(const graph::TensorType& type) {
 }  // namespace
 
 PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch,
-                         WeightStore& weights, Precision precision, int parts, Division division)
+                         WeightStore& weights, Precision precision, int parts, Division division,
+                         Ways ways)
     : engine_(engine),
       graph_(graph),
       batch_(batch),
@@ -32,6 +36,7 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
       heavy_type_(precision == Precision::bf16 ? DnnlType::bf16 : DnnlType::f32),
       arena_parts_(parts),
       division_(std::move(division)),
+      ways_(ways),
       consumers_(graph.values.size()),
       is_output_(graph.values.size(), false),
       places_(graph.values.size()),
@@ -311,6 +316,33 @@ dnnl::primitive_attr PlanBuilder::attributes() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attributes;
+}
+
+Candidate PlanBuilder::timed(std::string name, std::vector<std::pair<int, Desc>> operands,
+                             std::function<dnnl::primitive()> make) const {
+  // What is larger is no use to measure: it would take too long to fill.
+  constexpr std::size_t most_bytes = std::size_t{1} << 29;
+  return {std::move(name), [engine = engine_, operands = std::move(operands), make = std::move(make)] {
+            std::size_t bytes = 0;
+            for (const auto& [id, desc] : operands) bytes += desc.is_zero() ? 0 : desc.get_size();
+            if (bytes > most_bytes) throw std::bad_alloc();
+            std::unordered_map<int, dnnl::memory> arguments;
+            for (const auto& [id, desc] : operands) {
+              if (desc.is_zero() || desc.get_size() == 0) continue;
+              dnnl::memory memory(desc, engine);
+              // Ordinary numbers: zeros for factors are as quick, but pages that nobody wrote are one.
+              constexpr float value = 0.01F;
+              auto* const to = static_cast<std::byte*>(memory.get_data_handle());
+              for (std::size_t i = 0; i + sizeof value <= desc.get_size(); i += sizeof value)
+                std::memcpy(to + i, &value, sizeof value);
+              arguments.emplace(id, std::move(memory));
+            }
+            return [primitive = make(), arguments = std::move(arguments),
+                    stream = dnnl::stream(engine)]() mutable {
+              primitive.execute(stream, arguments);
+              stream.wait();
+            };
+          }};
 }
 
 int PlanBuilder::wanted_parts() const {

@@ -11,6 +11,7 @@
 
 #include <dnnl.hpp>
 
+#include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/kernel.h"
 #include "carillon/engine/cpu/layout.h"
 #include "carillon/engine/cpu/nan.h"
@@ -28,6 +29,12 @@ namespace carillon::engine::cpu {
 struct Division {
   std::vector<int> parts;  // by kernel: into how many, if it can be; 0: as many as the builder is told
   Arenas* arenas = nullptr;
+};
+
+// Which ways kernels take where there are several.
+struct Ways {
+  Chooser* chooser = nullptr;  // nullptr: as the rules say
+  bool blocked = false;        // convolutions take channels in blocks of 16, not last, where both are fast
 };
 
 // Bytes that a kernel reads or writes: where, and in which layout.
@@ -52,13 +59,27 @@ class PlanBuilder {
   // `graph` is at a batch of `batch` rows. `parts`: of the arena in which the builder is used, and of all
   // kernels for which `division` asks for no more.
   PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch, WeightStore& weights,
-              Precision precision, int parts, Division division);
+              Precision precision, int parts, Division division, Ways ways = {});
 
   const dnnl::engine& engine() const { return engine_; }
   const graph::Graph& graph() const { return graph_; }
   int batch() const { return batch_; }
   // That may share a run.
   int threads() const { return arena_parts_; }
+  const Ways& ways() const { return ways_; }
+  // A way to run a kernel: `desc` on memory of its own. Beside source, weights, bias and result it reads what
+  // `more` says.
+  template <typename Primitive, typename PrimitiveDesc, typename More>
+  Candidate candidate(std::string name, const PrimitiveDesc& desc, const More& more) const {
+    std::vector<std::pair<int, Desc>> operands{{DNNL_ARG_SRC, desc.src_desc()},
+                                               {DNNL_ARG_WEIGHTS, desc.weights_desc()},
+                                               {DNNL_ARG_DST, desc.dst_desc()},
+                                               {DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc()}};
+    if (const Desc bias = desc.query_md(dnnl::query::weights_md, 1); !bias.is_zero())
+      operands.emplace_back(DNNL_ARG_BIAS, bias);
+    for (const auto& [id, operand] : more) operands.emplace_back(id, operand.desc);
+    return timed(std::move(name), std::move(operands), [desc] { return dnnl::primitive(Primitive(desc)); });
+  }
   const graph::TensorType& type(graph::ValueId id) const { return graph_.value(id).type; }
   const graph::Shape& shape(graph::ValueId id) const { return type(id).shape; }
   const graph::SharedTensor& constant(graph::ValueId id) const { return graph_.value(id).constant; }
@@ -144,7 +165,12 @@ class PlanBuilder {
   template <typename PrimitiveDesc, typename Arguments>
   void emit(const std::string& node, const PrimitiveDesc& desc, const dnnl::primitive& primitive,
             const Arguments& arguments) {
-    emit(node, desc, primitive, arguments, [&] { return remake(engine_, desc); });
+    emit(node, desc, primitive, arguments, [&] {
+      PrimitiveDesc other = remake(engine_, desc);
+      if constexpr (requires { other.next_impl(); })
+        if (other) (void)seek(other, desc.impl_info_str());
+      return other;
+    });
   }
   // For one whose descriptor does not tell all that it was made of: `again` makes it.
   template <typename PrimitiveDesc, typename Arguments, typename Again>
@@ -212,6 +238,8 @@ class PlanBuilder {
     std::vector<Operand> operands;
   };
 
+  Candidate timed(std::string name, std::vector<std::pair<int, Desc>> operands,
+                  std::function<dnnl::primitive()> make) const;
   int new_buffer(std::uint64_t size);
   // For how many parts the next kernel is to be made.
   int wanted_parts() const;
@@ -241,6 +269,7 @@ class PlanBuilder {
   DnnlType heavy_type_;
   int arena_parts_;
   Division division_;
+  Ways ways_;
   std::vector<std::vector<int>> consumers_;
   std::vector<bool> is_output_;
   std::vector<std::vector<Place>> places_;  // of each value; the first is where it was made
@@ -281,6 +310,8 @@ struct FusedPostOps {
 // so.
 bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t first, std::size_t last,
                      const Dims& dims, FusedPostOps& fused);
+// What of them decides how long they take, as text.
+std::string to_text(const FusedPostOps& fused);
 // The first of the node's post-ops from `first` on that loses NaN; as many as there are where none does, or
 // none matters.
 std::size_t first_that_loses_nan(PlanBuilder& builder, const graph::Node& node, std::size_t first);
