@@ -215,12 +215,14 @@ def test_the_catalogue_can_be_read_without_torch():
 
 
 def test_inputs_of_unknown_files_are_guessed():
-    inputs, sizes = arrays.guess([("input_ids", True, ["batch", "s77"]), ("attention_mask", True, ["batch", "s77"]),
-                                  ("pixels", False, ["batch", 3, "height", "width"]), ("x", False, [None, 4, None])])
-    assert [i.kind for i in inputs] == ["tokens", "mask", "float", "float"]
+    inputs, sizes = arrays.guess([("input_ids", "int64", ["batch", "s77"]), ("attention_mask", "int32", ["batch", "s77"]),
+                                  ("pixels", "float", ["batch", 3, "height", "width"]), ("x", "double", [None, 4, None]),
+                                  ("flag", "bool", [])])
+    assert [i.kind for i in inputs] == ["tokens", "mask", "float", "float", "tokens"]
     assert len(sizes) == 3
     for size in sizes:
         made = arrays.make_inputs(inputs, size, seed=0)
         assert made["input_ids"].shape == made["attention_mask"].shape
         assert made["input_ids"].max() < 50 and (made["attention_mask"] == 1).all()
         assert made["pixels"].shape[1] == 3
+        assert [made[i.name].dtype.name for i in inputs] == ["int64", "int32", "float32", "float64", "bool"]

@@ -156,7 +156,7 @@ class Reference:
         self.outputs = [o.name for o in self.session.get_outputs()]
 
     def specs(self):
-        return [(i.name, "float" not in i.type and "double" not in i.type, i.shape) for i in self.session.get_inputs()]
+        return [(i.name, i.type.removeprefix("tensor(").removesuffix(")"), i.shape) for i in self.session.get_inputs()]
 
     def run(self, arrays):
         return dict(zip(self.outputs, self.session.run(None, arrays)))
@@ -186,7 +186,8 @@ def check(file: Path, server: Path, limit: float, threads: int, rounds: int) -> 
     side = file.with_suffix(".json")
     if side.exists():
         known = json.loads(side.read_text())
-        inputs = [Input(i["name"], tuple(i["shape"]), i["kind"], i["below"]) for i in known["inputs"]]
+        inputs = [Input(**{key: tuple(value) if isinstance(value, list) else value for key, value in i.items()})
+                  for i in known["inputs"]]
         sizes = known["sizes"]
     else:
         inputs, sizes = guess(reference.specs())
