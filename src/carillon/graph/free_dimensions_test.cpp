@@ -183,7 +183,7 @@ TEST(OpenModel, FindsThatOnlyOneSequenceFits) {
   m.i64("shape", {3}, {1, -1, 2}).node("Shape", {"x"}, {"s"}).i64("zero", {1}, {0}).node("Gather", {"s", "zero"}, {"n"});
   m.i64("tail", {2}, {1, 2}).node("Concat", {"n", "tail"}, {"to"}).set("axis", 0);
   m.node("Reshape", {"h", "to"}, {"g"}).node("Add", {"x", "g"}, {"y"}).output("y");
-  const auto model = m.import({.batched = false, .open = true});
+  const auto model = m.import({.open = true, .batched = false});
   ASSERT_TRUE(model.has_value()) << model.error().message;
   EXPECT_THAT((*model)->reference(), ElementsAre(1, 64));
 }
@@ -192,7 +192,7 @@ TEST(OpenModel, FindsThatOnlyOneSequenceFits) {
 TEST(OpenModel, AQuestionMarkIsNoName) {
   Onnx m;
   m.input("x", {"?", "?"}).node("Relu", {"x"}, {"y"}).output("y");
-  const auto model = m.import({.batched = false, .open = true});
+  const auto model = m.import({.open = true, .batched = false});
   ASSERT_TRUE(model.has_value()) << model.error().message;
   EXPECT_THAT((*model)->free_dimensions(), ElementsAre("input 'x' dimension 0", "input 'x' dimension 1"));
 }
