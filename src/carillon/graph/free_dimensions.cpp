@@ -136,7 +136,8 @@ std::vector<Extents> FreeDimensions::guesses() const {
       if (std::ranges::find(out, each) == out.end()) out.push_back(each);
   };
   Extents likely(names_.size());
-  for (std::size_t i = 0; i < likely.size(); ++i) likely[i] = spatial_[i] ? 224 : 64;
+  for (std::size_t i = 0; i < likely.size(); ++i)
+    likely[i] = spatial_[i] ? 224 : leading_[i] && contains_any(lower_case(names_[i]), {"batch"}) ? 4 : 64;
   add(likely);
   // Multiples of large powers of two fit strides; small ones fit tables of positions; the last are sounds'.
   for (const std::int64_t extent : {64, 128, 256, 32, 16, 224, 8, 4, 2, 1, 3, 512, 640, 1024, 3000, 16000})

@@ -68,7 +68,7 @@ TEST(FreeDimensions, AtLastFirstDimensionsAreOneAlone) {
   ASSERT_TRUE(free.add("batch", "", 0, 4).has_value());
   ASSERT_TRUE(free.add("frames", "", 2, 4).has_value());
   EXPECT_THAT(free.guesses(), Contains(Extents{1, 64}));
-  EXPECT_EQ(free.guesses().front(), (Extents{64, 64}));
+  EXPECT_EQ(free.guesses().front(), (Extents{4, 64}));  // whose plan need not be large
 }
 
 TEST(FreeDimensions, SumsAndProductsFollowTheirTerms) {
