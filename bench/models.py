@@ -134,7 +134,7 @@ Results go to DIR/results.json as they come. Files that no export made are check
     two.add_argument("--again", choices=["none", "failed", "all"], default="none", help="what is checked once more")
     two.add_argument("--limit", type=float, default=180, help="seconds that one file may take (180)")
     two.add_argument("--threads", type=int, default=2, help="threads of both engines (2)")
-    two.add_argument("--rounds", type=int, default=9, help="requests that are timed, each beside one of onnxruntime's (9)")
+    two.add_argument("--rounds", type=int, default=27, help="requests that are timed, each beside one of onnxruntime's (27)")
     two.set_defaults(run=check)
 
     three = commands.add_parser("report", help="says what came of it", **raw, description="Says what came of the check.", epilog="""
