@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <utility>
 
 #include "carillon/engine/cpu/convolution.h"
 
@@ -13,13 +15,39 @@ Dims dims_of(std::span<const std::int64_t> values) {
   return {values.begin(), values.end()};
 }
 
+constexpr std::array<std::int64_t, 4> turn{0, 1, 3, 2};
+
+// An image of one column, as converters write convolutions along one axis, lies in memory as one of one row does,
+// and oneDNN's kernels go along rows: they take half the time (AVX-512, 512 channels, 5 taps).
+bool is_one_column(const PlanBuilder& builder, const graph::Node& node, const Convolution& c) {
+  const graph::Shape &x = builder.shape(node.inputs[0]), &y = builder.shape(node.outputs[0]);
+  return !c.transpose && x.size() == 4 && x[2] > 1 && x[3] == 1 && y[3] == 1 && c.weight_dims.back() == 1 &&
+         c.pads_begin[1] == 0 && c.pads_end[1] == 0 &&
+         std::ranges::all_of(node.post_ops,
+                             [](const graph::PostOp& op) { return op.operand == graph::no_value; });
+}
+
+void turn_around(Convolution& c) {
+  for (Dims* dims : {&c.strides, &c.dilations, &c.pads_begin, &c.pads_end}) std::swap((*dims)[0], (*dims)[1]);
+  const std::size_t rank = c.weight_dims.size();
+  std::swap(c.weight_dims[rank - 2], c.weight_dims[rank - 1]);
+  Dims strides = c.weight_source.get_strides();
+  std::swap(strides[rank - 2], strides[rank - 1]);
+  c.weight_source = Desc(c.weight_dims, DnnlType::f32, strides);
+  c.turned = true;
+}
+
 template <typename Primitive, typename Make>
 bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, const Make& make) {
   using PrimitiveDesc = typename Primitive::primitive_desc;
   const auto input = node.inputs[0], weight = node.inputs[1], output = node.outputs[0];
   const DnnlType type = builder.heavy_type(), result = builder.result_type(output);
-  const Dims y = with_rank(builder.shape(output), builder.shape(output).size());
-  const Dims x = with_rank(builder.shape(input), y.size());
+  Dims y = with_rank(builder.shape(output), builder.shape(output).size());
+  Dims x = with_rank(builder.shape(input), y.size());
+  if (c.turned)
+    for (Dims* dims : {&x, &y}) std::swap((*dims)[2], (*dims)[3]);
+  // How the graph's own shape lies there.
+  const auto in_graph = [&](const Desc& desc) { return c.turned ? transposed(desc, turn) : desc; };
   const Desc any_w(c.weight_dims, type, memory::format_tag::any);
 
   FusedPostOps fused;
@@ -66,22 +94,28 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
     if (!part) return false;
   }
 
+  Operand from = builder.in_layout(input, in_graph(chosen->src_desc()));
+  from.desc = chosen->src_desc();
   PlanBuilder::Arguments arguments{
-      {DNNL_ARG_SRC, builder.in_layout(input, chosen->src_desc())},
+      {DNNL_ARG_SRC, from},
       {DNNL_ARG_WEIGHTS, builder.packed(weight, c.weight_source, chosen->weights_desc())}};
   if (c.bias != graph::no_value) {
     Operand bias = builder.current(c.bias);
     arguments.emplace_back(DNNL_ARG_BIAS, bias);
   }
   if (!fuse) {
-    const Operand raw = builder.temporary(chosen->dst_desc());
-    arguments.emplace_back(DNNL_ARG_DST, raw);
+    const Operand raw = builder.temporary(in_graph(chosen->dst_desc()));
+    Operand seen = raw;
+    seen.desc = chosen->dst_desc();
+    arguments.emplace_back(DNNL_ARG_DST, seen);
     builder.emit(node.name, *chosen, Primitive(*chosen), arguments);
     apply_separately(builder, node, 0, raw);
     return true;
   }
-  const Operand to = builder.define(output, chosen->dst_desc());
-  arguments.emplace_back(DNNL_ARG_DST, to);
+  const Operand to = builder.define(output, in_graph(chosen->dst_desc()));
+  Operand seen = to;
+  seen.desc = chosen->dst_desc();
+  arguments.emplace_back(DNNL_ARG_DST, seen);
   const auto with = [&](const FusedPostOps& ops) {
     PlanBuilder::Arguments all = arguments;
     all.insert(all.end(), ops.arguments.begin(), ops.arguments.end());
@@ -155,6 +189,7 @@ bool lower_convolution(PlanBuilder& builder, const graph::Node& node) {
   if (!builder.is_constant(weight) || builder.is_constant(input)) return false;
   std::optional<Convolution> c = read_convolution(builder, node, input, weight);
   if (!c) return false;
+  if (is_one_column(builder, node, *c)) turn_around(*c);
   if (node.inputs.size() > 2) c->bias = node.inputs[2];
   if (c->bias != graph::no_value && (!builder.is_real(c->bias) || !builder.is_constant(c->bias)))
     return false;
