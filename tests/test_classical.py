@@ -51,7 +51,7 @@ def ensemble(trees, targets, kind=np.float32, modes=(0,), missing=False, seed=5,
             low = node >= 3 or not tree
             mode = int(rng.choice(modes))
             if mode == 6:
-                members += [*(rng.choice(9, rng.integers(1, 4), replace=False) / 2 - 2), np.nan]
+                members += [*rng.choice(np.arange(-2.0, 4), rng.integers(1, 4), replace=False), np.nan]
             places = [leaves, leaves + bool(tree)] if low else [base + 2 * node + 1, base + 2 * node + 2]
             row = (int(rng.integers(WIDTH)), mode, rng.integers(-2, 3) / 2, places[0], int(low), places[1], int(low))
             for key, value in zip(a, row):
@@ -147,8 +147,7 @@ for aggregate in ("AVERAGE", "MIN", "MAX"):
 for kind in (np.float32, np.float64):
     for what, more in {"plain": {}, "missing_modes": dict(modes=range(6), missing=True), "modes": dict(modes=range(6)),
                        "members": dict(modes=(0, 6)), "average": dict(aggregate_function=0), "least": dict(aggregate_function=2),
-                       "most": dict(aggregate_function=3), "softmax": dict(post_transform=1), "logistic": dict(post_transform=2),
-                       "softmax_zero": dict(post_transform=3)}.items():
+                       "most": dict(aggregate_function=3), "softmax_zero": dict(post_transform=3)}.items():
         for targets in (1, 3):
             MODELS[f"ensemble_{what}_{targets}_{kind.__name__}"] = ("TreeEnsemble", ensemble(5, targets, kind, **more), 1, kind)
 for kernel in ("LINEAR", "POLY", "SIGMOID"):
@@ -186,6 +185,9 @@ def models(tmp_path_factory):
         # Before version 4 onnxruntime finds no NaN among keys.
         version = 5 if op == "TreeEnsemble" else 4 if name == "labels_of_floats" else 3
         save(folder, name, [ml(op, ["x"], names, **attributes)], kind, infos, version=version)
+    for number, transform in ((1, "SOFTMAX"), (2, "LOGISTIC")):
+        save(folder, f"ensemble_{transform}", [ml("TreeEnsemble", ["x"], ["y"], **ensemble(5, 3, np.float64, post_transform=number))],
+             np.float64, [helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)], version=5)
     map_type = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)))
     linear = dict(coefficients=floats(1, 3, WIDTH), intercepts=[0.0, 0.1, 0.2])
     label = helper.make_tensor_value_info("label", TensorProto.INT64, None)
@@ -231,6 +233,8 @@ def rows(name, kind, count, seed):
         x[rng.random(x.shape) < 0.3] = np.nan
     if name.startswith("norm"):
         x[0] = 0
+    if "members" in name:  # onnxruntime looks at what is before the point alone
+        x = np.round(x)
     return x
 
 
@@ -253,6 +257,15 @@ def test_answers_are_onnxruntimes(server, models, name):
                 np.testing.assert_array_equal(got[output], want)
             else:
                 np.testing.assert_allclose(got[output], want, rtol=1e-4, atol=1e-5)
+
+
+# As ONNX numbers them. onnxruntime takes 1 for the one and 2 for the other, so the sums are its own alone.
+@pytest.mark.parametrize("name, transform", [("ensemble_SOFTMAX", lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)),
+                                             ("ensemble_LOGISTIC", lambda z: 1 / (1 + np.exp(-z)))])
+def test_an_ensemble_s_scores_are_transformed_as_onnx_says(server, models, name, transform):
+    x = rows(name, np.float64, 20, 3)
+    sums = reference(models, "ensemble_plain_3_float64").run(None, {"x": x})[0]
+    np.testing.assert_allclose(ask(server, name, x)["y"], transform(sums), rtol=1e-9)
 
 
 def test_features_are_joined_and_picked(server, models):
