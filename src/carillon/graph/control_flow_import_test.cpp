@@ -158,9 +158,11 @@ const Case cases[] = {
      "in its then_branch: node 'odd' (Frobnicate): the operator is not supported", ErrorCode::unsupported},
     {"BadWeightInside", [](Parts& p) { p.no.tensor("bad", {4}, DataType::f32)->set_raw_data("short"); },
      nothing, "in its else_branch: initializer 'bad'"},
-    {"ShapesDoNotFitInside",
+    // In one alone they may.
+    {"ShapesDoNotFitInsideBoth",
      [](Parts& p) {
        p.yes.f32("three_wide", {3}, {1, 2, 3}).node("Add", {"x", "three_wide"}, {"f"}, "odd");
+       p.no.f32("four_wide", {4}, {1, 2, 3, 4}).node("Add", {"x", "four_wide"}, {"g"}, "odd");
      },
      nothing, "node 'odd' (Add)"},
 };
