@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
@@ -14,8 +13,6 @@ using dnnl::memory;
 Dims dims_of(std::span<const std::int64_t> values) {
   return {values.begin(), values.end()};
 }
-
-constexpr std::array<std::int64_t, 4> turn{0, 1, 3, 2};
 
 // An image of one column, as converters write convolutions along one axis, lies in memory as one of one row does,
 // and oneDNN's kernels go along rows: they take half the time (AVX-512, 512 channels, 5 taps).
@@ -46,8 +43,13 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
   Dims x = with_rank(builder.shape(input), y.size());
   if (c.turned)
     for (Dims* dims : {&x, &y}) std::swap((*dims)[2], (*dims)[3]);
-  // How the graph's own shape lies there.
-  const auto in_graph = [&](const Desc& desc) { return c.turned ? transposed(desc, turn) : desc; };
+  // The same bytes in the graph's own shape. An image turned around has its channels last, here and there.
+  const auto in_graph = [&](const Desc& desc) {
+    Dims dims = desc.get_dims();
+    if (!c.turned) return desc;
+    std::swap(dims[2], dims[3]);
+    return channels_last(dims, desc.get_data_type());
+  };
   const Desc any_w(c.weight_dims, type, memory::format_tag::any);
 
   FusedPostOps fused;
@@ -66,7 +68,7 @@ bool lower(PlanBuilder& builder, const graph::Node& node, const Convolution& c, 
   // convolutions of ResNet-50 and MobileNetV2), and one layout throughout needs no reorders.
   const auto choose = [&]() -> std::optional<PrimitiveDesc> {
     auto last = attempt(channels_last(x, type), any_w, channels_last(y, result));
-    if (last && !is_by_gemm(last->impl_info_str())) return last;
+    if (c.turned || (last && !is_by_gemm(last->impl_info_str()))) return last;
     auto free =
         attempt(Desc(x, type, memory::format_tag::any), any_w, Desc(y, result, memory::format_tag::any));
     return free && !is_by_gemm(free->impl_info_str()) ? free : last ? last : free;
@@ -189,7 +191,6 @@ bool lower_convolution(PlanBuilder& builder, const graph::Node& node) {
   if (!builder.is_constant(weight) || builder.is_constant(input)) return false;
   std::optional<Convolution> c = read_convolution(builder, node, input, weight);
   if (!c) return false;
-  if (is_one_column(builder, node, *c)) turn_around(*c);
   if (node.inputs.size() > 2) c->bias = node.inputs[2];
   if (c->bias != graph::no_value && (!builder.is_real(c->bias) || !builder.is_constant(c->bias)))
     return false;
@@ -203,12 +204,21 @@ bool lower_convolution(PlanBuilder& builder, const graph::Node& node) {
               builder.engine(), inference, dnnl::algorithm::deconvolution_direct, x, w, bias, y, c->strides,
               c->dilations, c->pads_begin, c->pads_end, attr, /*allow_empty=*/true);
         });
-  return lower<dnnl::convolution_forward>(
-      builder, node, *c, [&](const Desc& x, const Desc& w, const Desc& y, const dnnl::primitive_attr& attr) {
-        return dnnl::convolution_forward::primitive_desc(
-            builder.engine(), inference, dnnl::algorithm::convolution_direct, x, w, bias, y, c->strides,
-            c->dilations, c->pads_begin, c->pads_end, attr, /*allow_empty=*/true);
-      });
+  const auto direct = [&](const Convolution& seen) {
+    return lower<dnnl::convolution_forward>(
+        builder, node, seen,
+        [&](const Desc& x, const Desc& w, const Desc& y, const dnnl::primitive_attr& attr) {
+          return dnnl::convolution_forward::primitive_desc(
+              builder.engine(), inference, dnnl::algorithm::convolution_direct, x, w, bias, y, seen.strides,
+              seen.dilations, seen.pads_begin, seen.pads_end, attr, /*allow_empty=*/true);
+        });
+  };
+  if (is_one_column(builder, node, *c)) {
+    Convolution row = *c;
+    turn_around(row);
+    if (direct(row)) return true;
+  }
+  return direct(*c);
 }
 
 }  // namespace carillon::engine::cpu
