@@ -447,102 +447,6 @@ void separate(Graph& graph) {
   graph.nodes = std::move(nodes);
 }
 
-// onnxruntime's quantisers of 2020 round a convolution's bias in each run and add it to the sums of whole numbers,
-// so that Cast(ConvInteger(...) + bias) * scale is what there is. Scaled apart from the sums, the bias is out of
-// the way of rescale(): it becomes Cast(ConvInteger(...)) * scale + Cast(bias) * scale.
-class BiasParter {
- public:
-  explicit BiasParter(Graph& graph)
-      : graph_(graph), maker_(graph.values.size(), -1), uses_(graph.values.size(), 0) {
-    const auto use = [&](ValueId id) {
-      if (id != no_value) ++uses_[id.index()];
-    };
-    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-      const Node& node = graph.nodes[i];
-      for (const ValueId id : node.inputs) use(id);
-      for (const PostOp& op : node.post_ops) use(op.operand);
-      for (const ValueId id : node.outputs)
-        if (id != no_value) maker_[id.index()] = static_cast<std::ptrdiff_t>(i);
-    }
-    for (const Guard& guard : graph.guards) use(guard.condition);
-    for (const ValueId id : graph.outputs) use(id);
-  }
-
-  void run() {
-    std::vector<std::optional<Found>> found(graph_.nodes.size());
-    std::vector<bool> gone(graph_.nodes.size(), false);
-    for (std::size_t i = 0; i < found.size(); ++i)
-      if ((found[i] = find(graph_.nodes[i])))
-        for (const std::size_t old : {i, found[i]->cast, found[i]->sum}) gone[old] = true;
-    std::vector<Node> nodes;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      if (found[i]) part(graph_.nodes[i], *found[i], nodes);
-      if (!gone[i]) nodes.push_back(std::move(graph_.nodes[i]));
-    }
-    graph_.nodes = std::move(nodes);
-  }
-
- private:
-  struct Found {
-    std::size_t cast = 0, sum = 0;  // nodes
-    ValueId products = no_value, bias = no_value, scale = no_value;
-  };
-
-  // The node that makes `id`, if that is `op`, under the same guard and for nobody else.
-  std::optional<std::size_t> only_for(ValueId id, std::string_view op, int guard) const {
-    if (id == no_value || maker_[id.index()] < 0 || uses_[id.index()] != 1) return std::nullopt;
-    const auto at = static_cast<std::size_t>(maker_[id.index()]);
-    const Node& node = graph_.nodes[at];
-    return node.op == op && node.guard == guard && node.post_ops.empty() ? std::optional(at) : std::nullopt;
-  }
-  std::optional<Found> find(const Node& node) const {
-    if (node.op != "Mul" || !node.post_ops.empty() || type(node.outputs[0]).type != DataType::f32)
-      return std::nullopt;
-    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      const ValueId scale = node.inputs[1 - side];
-      const auto cast = only_for(node.inputs[side], "Cast", node.guard);
-      const auto sum = cast ? only_for(graph_.nodes[*cast].inputs[0], "Add", node.guard) : std::nullopt;
-      if (!sum || type(scale).elements() != 1) continue;
-      for (const std::size_t s : {std::size_t{0}, std::size_t{1}}) {
-        const ValueId products = graph_.nodes[*sum].inputs[s], bias = graph_.nodes[*sum].inputs[1 - s];
-        if (only_for(products, "ConvInteger", node.guard) && type(products).shape == type(node.outputs[0]).shape &&
-            type(bias).shape.size() >= type(scale).shape.size())
-          return Found{.cast = *cast, .sum = *sum, .products = products, .bias = bias, .scale = scale};
-      }
-    }
-    return std::nullopt;
-  }
-  void part(const Node& node, const Found& found, std::vector<Node>& nodes) {
-    std::vector<ValueId> parts;
-    for (const ValueId from : {found.products, found.bias}) {
-      const std::string name = graph_.value(from).name;
-      const TensorType floats{DataType::f32, type(from).shape};
-      const ValueId cast = add(name + ".float", floats), scaled = add(name + ".scaled", floats);
-      Node to_float = graph_.nodes[found.cast];
-      to_float.name = name + ".float";
-      to_float.inputs = {from};
-      to_float.outputs = {cast};
-      nodes.push_back(std::move(to_float));
-      Node times = node;
-      times.name = name + ".scaled";
-      times.inputs = {cast, found.scale};
-      times.outputs = {scaled};
-      nodes.push_back(std::move(times));
-      parts.push_back(scaled);
-    }
-    nodes.push_back(Node{.name = node.name, .op = "Add", .inputs = parts, .outputs = node.outputs, .guard = node.guard});
-  }
-  ValueId add(std::string name, TensorType type) {
-    graph_.values.push_back({std::move(name), std::move(type), nullptr});
-    return ValueId{static_cast<std::uint32_t>(graph_.values.size() - 1)};
-  }
-  const TensorType& type(ValueId id) const { return graph_.value(id).type; }
-
-  Graph& graph_;
-  std::vector<std::ptrdiff_t> maker_;
-  std::vector<std::uint32_t> uses_;
-};
-
 }  // namespace
 
 Result<> fuse_quantised(Graph& graph, Folder& folder) {
@@ -550,7 +454,6 @@ Result<> fuse_quantised(Graph& graph, Folder& folder) {
         return node.op == "DequantizeLinear" || node.op == "DynamicQuantizeLinear";
       }))
     return {};
-  BiasParter(graph).run();
   separate(graph);
   QuantisedFuser(graph, folder).move_all();
   tabulate_bytes(graph, folder.store());
