@@ -135,10 +135,7 @@ const Case cases[] = {
      "node 'if' (If): its condition is float[2], but must be one bool"},
     {"TripCountIsAFloat", [](Parts& p) { p.m.f32("many", {}, {3}); },
      [](Onnx& m) { node(m, "loop").set_input(0, "many"); }, "its trip count (input 0) is float[]"},
-    {"TripCountIsMany",
-     [](Parts& p) {
-       p.m.i64("many", {2}, {3, 4});
-     },
+    {"TripCountIsMany", [](Parts& p) { p.m.i64("many", {2}, {3, 4}); },
      [](Onnx& m) { node(m, "loop").set_input(0, "many"); }, "its trip count (input 0) is int64[2]"},
     {"TripCountIsHuge", [](Parts& p) { p.m.i64("many", {}, {INT64_MAX}); },
      [](Onnx& m) { node(m, "loop").set_input(0, "many"); }, "it runs for more than 256 iterations",

@@ -170,7 +170,10 @@ TEST(If, ABranchThatDoesNotFitIsNoErrorWhereItIsNotTaken) {
   for (const bool fits : {true, false}) {
     Onnx good, bad, m;
     good.node("Relu", {"x"}, {"good"}, "relu").output("good");
-    bad.f32("three", {3}, {1, 2, 3}).node("Neg", {"x"}, {"n"}).node("Add", {"n", "three"}, {"bad"}, "add").output("bad");
+    bad.f32("three", {3}, {1, 2, 3})
+        .node("Neg", {"x"}, {"n"})
+        .node("Add", {"n", "three"}, {"bad"}, "add")
+        .output("bad");
     m.input("x", {"2"}).input("c", {}, DataType::boolean);
     m.node("If", {"c"}, {"y"}, "choice").set("then_branch", fits ? good : bad);
     m.set("else_branch", fits ? bad : good).output("y");
@@ -180,8 +183,9 @@ TEST(If, ABranchThatDoesNotFitIsNoErrorWhereItIsNotTaken) {
     const auto other = testing::run_plainly(g, {floats({2}, {-1, 2}), truth(!fits)});
     ASSERT_FALSE(other.has_value());
     EXPECT_EQ(other.error().code, ErrorCode::invalid_argument);
-    EXPECT_THAT(other.error().message, HasSubstr(fits ? "else_branch does not fit inputs of this size: node 'add'"
-                                                      : "then_branch does not fit inputs of this size: node 'add'"));
+    EXPECT_THAT(other.error().message,
+                HasSubstr(fits ? "else_branch does not fit inputs of this size: node 'add'"
+                               : "then_branch does not fit inputs of this size: node 'add'"));
   }
 }
 

@@ -142,7 +142,8 @@ std::vector<Extents> FreeDimensions::guesses() const {
   // Multiples of large powers of two fit strides; small ones fit tables of positions; the last are sounds'.
   for (const std::int64_t extent : {64, 128, 256, 32, 16, 224, 8, 4, 2, 1, 3, 512, 640, 1024, 3000, 16000})
     add(Extents(names_.size(), extent));
-  // A file that keeps a state for one sequence takes no more of them, whatever it says of its first dimension.
+  // A file that keeps a state for one sequence takes no more of them, whatever it says of its first
+  // dimension.
   for (const std::int64_t extent : {64, 128, 256, 32, 16, 512, 1024, 16000}) {
     Extents one(names_.size());
     for (std::size_t i = 0; i < one.size(); ++i) one[i] = leading_[i] ? 1 : spatial_[i] ? 224 : extent;

@@ -180,10 +180,15 @@ TEST(OpenModel, FindsExtentsThatFit) {
 TEST(OpenModel, FindsThatOnlyOneSequenceFits) {
   Onnx m;
   m.input("x", {"batch", "frames", "2"}).input("h", {"1", "1", "2"});
-  m.i64("shape", {3}, {1, -1, 2}).node("Shape", {"x"}, {"s"}).i64("zero", {1}, {0}).node("Gather", {"s", "zero"}, {"n"});
+  m.i64("shape", {3}, {1, -1, 2})
+      .node("Shape", {"x"}, {"s"})
+      .i64("zero", {1}, {0})
+      .node("Gather", {"s", "zero"}, {"n"});
   m.i64("tail", {2}, {1, 2}).node("Concat", {"n", "tail"}, {"to"}).set("axis", 0);
   m.node("Reshape", {"h", "to"}, {"g"}).node("Add", {"x", "g"}, {"z"});
-  m.i64("eights", {3}, {1, -1, 16}).node("Reshape", {"z", "eights"}, {"y"}).output("y");  // not one frame alone
+  m.i64("eights", {3}, {1, -1, 16})
+      .node("Reshape", {"z", "eights"}, {"y"})
+      .output("y");  // not one frame alone
   const auto model = m.import({.open = true, .batched = false});
   ASSERT_TRUE(model.has_value()) << model.error().message;
   EXPECT_THAT((*model)->reference(), ElementsAre(1, 64));

@@ -219,8 +219,8 @@ constexpr auto table = std::to_array<Operator>({
 static_assert(std::is_sorted(table.begin(), table.end(),
                              [](const Operator& a, const Operator& b) { return a.name < b.name; }));
 
-// Those that no file may name: ml::expand() and Specializer write them, and have checked what their kernels rely
-// on.
+// Those that no file may name: ml::expand() and Specializer write them, and have checked what their kernels
+// rely on.
 constexpr std::string_view tree = "binary:i features:i only_leq:i positive:i post_transform:s targets:i";
 constexpr auto own_table = std::to_array<Operator>({
     {"Adagrad", 1, now, 5, any, any, "decay_factor:f epsilon:f norm_coefficient:f", in::adagrad},

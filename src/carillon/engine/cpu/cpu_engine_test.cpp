@@ -182,12 +182,13 @@ TEST(CpuEngine, DepthwiseAndClipAgree) {
   expect_agrees(make, 1e-5);
 }
 
-// Images of one column, whose convolutions are of rows; one with groups, one that another is added to, one of a stride.
+// Images of one column, whose convolutions are of rows; one with groups, one that another is added to, one of
+// a stride.
 TEST(CpuEngine, OneColumnAgrees) {
   const Make make = [](std::int64_t n) {
     Layers l;
-    const auto along = [&](ValueId x, std::int64_t channels, std::int64_t taps, std::int64_t stride, std::int64_t groups,
-                           std::vector<PostOp> post_ops) {
+    const auto along = [&](ValueId x, std::int64_t channels, std::int64_t taps, std::int64_t stride,
+                           std::int64_t groups, std::vector<PostOp> post_ops) {
       const Shape in = l.m.shape(x);
       const std::int64_t pad = taps / 2;
       const auto w = l.m.constant(random_tensor({channels, in[1] / groups, taps, 1}, l.random, 0.1F));

@@ -14,8 +14,8 @@ Dims dims_of(std::span<const std::int64_t> values) {
   return {values.begin(), values.end()};
 }
 
-// An image of one column, as converters write convolutions along one axis, lies in memory as one of one row does,
-// and oneDNN's kernels go along rows: they take half the time (AVX-512, 512 channels, 5 taps).
+// An image of one column, as converters write convolutions along one axis, lies in memory as one of one row
+// does, and oneDNN's kernels go along rows: they take half the time (AVX-512, 512 channels, 5 taps).
 bool is_one_column(const PlanBuilder& builder, const graph::Node& node, const Convolution& c) {
   const graph::Shape &x = builder.shape(node.inputs[0]), &y = builder.shape(node.outputs[0]);
   return !c.transpose && x.size() == 4 && x[2] > 1 && x[3] == 1 && y[3] == 1 && c.weight_dims.back() == 1 &&

@@ -70,7 +70,8 @@ std::optional<std::uint32_t> on_a_cycle(const std::vector<TreeNode<double>>& nod
   return std::nullopt;
 }
 
-// TreeEnsembleClassifier and TreeEnsembleRegressor: leaves are nodes, and children are found by tree and number.
+// TreeEnsembleClassifier and TreeEnsembleRegressor: leaves are nodes, and children are found by tree and
+// number.
 class Reader {
  public:
   Reader(MlNode& node, std::string_view target) : node_(node), target_(target) {}
@@ -218,8 +219,8 @@ class Reader {
   std::unordered_map<TreeKey, std::uint32_t, TreeKeyHash> places_;
 };
 
-// TreeEnsemble: children are found by their places among the branches or among the leaves, each of which has one
-// weight. In `Forest::nodes` the leaves come after the branches.
+// TreeEnsemble: children are found by their places among the branches or among the leaves, each of which has
+// one weight. In `Forest::nodes` the leaves come after the branches.
 class EnsembleReader {
  public:
   explicit EnsembleReader(MlNode& node) : node_(node) {}
@@ -321,8 +322,8 @@ class EnsembleReader {
     forest_.nodes[i] = made;
     if (tracks) forest_.nodes[i].what |= missing_bit;
   }
-  // Its set is the next one of `membership_values`, up to a NaN. One question a member, each asked where the one
-  // before said no; a set of none is asked for NaN, which nothing equals.
+  // Its set is the next one of `membership_values`, up to a NaN. One question a member, each asked where the
+  // one before said no; a set of none is asked for NaN, which nothing equals.
   void ask_members(std::size_t i, TreeNode<double>& first) {
     if (next_member_ > members_.size()) return fail_at(i, "'membership_values' has no set for it");
     const std::size_t begin = next_member_;

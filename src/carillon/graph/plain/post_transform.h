@@ -12,7 +12,8 @@ enum class PostTransform : std::uint8_t { none, softmax, logistic, softmax_zero,
 // The attribute of a node that ml::expand() has written.
 PostTransform post_transform_of(const Node& node);
 
-// The scores of one row in place, of floats or doubles. A row of one score follows only probit, as in onnxruntime.
+// The scores of one row in place, of floats or doubles. A row of one score follows only probit, as in
+// onnxruntime.
 template <typename T>
 void transform_scores(PostTransform transform, T* scores, std::int64_t count);
 

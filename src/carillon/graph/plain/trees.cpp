@@ -247,16 +247,16 @@ Result<> classify(const Node& node, Inputs inputs, Outputs outputs) {
 
 template <typename T>
 PlainKernel find_trees_of(bool classifies, DataType x) {
-  return Types<float, double, std::int64_t, std::int32_t>::pick(x, [&]<typename X>() -> PlainKernel {
-    return classifies ? &classify<X, T> : &regress<X, T, float>;
-  });
+  return Types<float, double, std::int64_t, std::int32_t>::pick(
+      x, [&]<typename X>() -> PlainKernel { return classifies ? &classify<X, T> : &regress<X, T, float>; });
 }
 PlainKernel find_trees(const Node& node, InputTypes types) {
   const bool classifies = node.op == "TreeClassifier";
   if (types.size() < (classifies ? 7U : 6U)) return nullptr;
   if (node.integer("wide", 0) != 0)
-    return types[0]->type == DataType::f64 && types[4]->type == DataType::f64 ? &regress<double, double, double>
-                                                                              : nullptr;
+    return types[0]->type == DataType::f64 && types[4]->type == DataType::f64
+               ? &regress<double, double, double>
+               : nullptr;
   return types[4]->type == DataType::f64 ? find_trees_of<double>(classifies, types[0]->type)
                                          : find_trees_of<float>(classifies, types[0]->type);
 }
