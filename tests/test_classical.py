@@ -40,6 +40,33 @@ def forest(trees, classes, prefix, per_leaf=1, modes=("BRANCH_LEQ",), missing=Fa
     return a | w
 
 
+def ensemble(trees, targets, kind=np.float32, modes=(0,), missing=False, seed=5, **more):
+    """Attributes of TreeEnsemble, of version 5: trees three branches deep, and one that is a single leaf."""
+    rng = np.random.default_rng(seed)
+    a = {f"nodes_{k}": [] for k in ("featureids", "modes", "splits", "truenodeids", "trueleafs", "falsenodeids", "falseleafs")}
+    roots, leaves, members = [], 0, []
+    for tree in range(trees + 1):
+        roots.append(base := len(a["nodes_modes"]))
+        for node in range(7 if tree else 1):
+            low = node >= 3 or not tree
+            mode = int(rng.choice(modes))
+            if mode == 6:
+                members += [*rng.choice(np.arange(-2.0, 4), rng.integers(1, 4), replace=False), np.nan]
+            places = [leaves, leaves + bool(tree)] if low else [base + 2 * node + 1, base + 2 * node + 2]
+            row = (int(rng.integers(WIDTH)), mode, rng.integers(-2, 3) / 2, places[0], int(low), places[1], int(low))
+            for key, value in zip(a, row):
+                a[key].append(value)
+            leaves += (1 + bool(tree)) * low
+    if missing:
+        a["nodes_missing_value_tracks_true"] = [int(v) for v in rng.integers(0, 2, len(a["nodes_modes"]))]
+    a["nodes_modes"] = numpy_helper.from_array(np.array(a["nodes_modes"], np.uint8))
+    a["nodes_splits"] = numpy_helper.from_array(np.array(a["nodes_splits"], kind))
+    if members:
+        a["membership_values"] = numpy_helper.from_array(np.array(members, kind))
+    return a | dict(tree_roots=roots, n_targets=targets, leaf_targetids=[int(v) for v in rng.integers(targets, size=leaves)],
+                    leaf_weights=numpy_helper.from_array(rng.uniform(-1, 1, leaves).astype(kind))) | more
+
+
 def wide(attributes, *names):
     """The same with lists of doubles in tensors, as of version 3."""
     out = dict(attributes)
@@ -117,6 +144,12 @@ for aggregate in ("AVERAGE", "MIN", "MAX"):
     for targets in (1, 3):
         MODELS[f"{aggregate}_{targets}"] = ("TreeEnsembleRegressor", forest(5, targets, "target", targets) |
                                             dict(n_targets=targets, aggregate_function=aggregate), 1, np.float32)
+for kind in (np.float32, np.float64):
+    for what, more in {"plain": {}, "missing_modes": dict(modes=range(6), missing=True), "modes": dict(modes=range(6)),
+                       "members": dict(modes=(0, 6)), "average": dict(aggregate_function=0), "least": dict(aggregate_function=2),
+                       "most": dict(aggregate_function=3), "softmax_zero": dict(post_transform=3)}.items():
+        for targets in (1, 3):
+            MODELS[f"ensemble_{what}_{targets}_{kind.__name__}"] = ("TreeEnsemble", ensemble(5, targets, kind, **more), 1, kind)
 for kernel in ("LINEAR", "POLY", "SIGMOID"):
     MODELS[f"svm_{kernel}"] = ("SVMClassifier", vectors(3, kernel=kernel), 2, np.float32)
 for norm in ("MAX", "L1", "L2"):
@@ -147,9 +180,14 @@ def models(tmp_path_factory):
         infos = []
         for one in names:
             whole = one == "label" or (op in ("Imputer",) and kind is np.int64) or "values_int64s" in attributes
-            infos.append(helper.make_tensor_value_info(one, TensorProto.INT64 if whole else TensorProto.FLOAT, None))
+            floating = KINDS[kind] if op == "TreeEnsemble" else TensorProto.FLOAT
+            infos.append(helper.make_tensor_value_info(one, TensorProto.INT64 if whole else floating, None))
         # Before version 4 onnxruntime finds no NaN among keys.
-        save(folder, name, [ml(op, ["x"], names, **attributes)], kind, infos, version=4 if name == "labels_of_floats" else 3)
+        version = 5 if op == "TreeEnsemble" else 4 if name == "labels_of_floats" else 3
+        save(folder, name, [ml(op, ["x"], names, **attributes)], kind, infos, version=version)
+    for number, transform in ((1, "SOFTMAX"), (2, "LOGISTIC")):
+        save(folder, f"ensemble_{transform}", [ml("TreeEnsemble", ["x"], ["y"], **ensemble(5, 3, np.float64, post_transform=number))],
+             np.float64, [helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)], version=5)
     map_type = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)))
     linear = dict(coefficients=floats(1, 3, WIDTH), intercepts=[0.0, 0.1, 0.2])
     label = helper.make_tensor_value_info("label", TensorProto.INT64, None)
@@ -195,6 +233,8 @@ def rows(name, kind, count, seed):
         x[rng.random(x.shape) < 0.3] = np.nan
     if name.startswith("norm"):
         x[0] = 0
+    if "members" in name:  # onnxruntime looks at what is before the point alone
+        x = np.round(x)
     return x
 
 
@@ -217,6 +257,15 @@ def test_answers_are_onnxruntimes(server, models, name):
                 np.testing.assert_array_equal(got[output], want)
             else:
                 np.testing.assert_allclose(got[output], want, rtol=1e-4, atol=1e-5)
+
+
+# As ONNX numbers them. onnxruntime takes 1 for the one and 2 for the other, so the sums are its own alone.
+@pytest.mark.parametrize("name, transform", [("ensemble_SOFTMAX", lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)),
+                                             ("ensemble_LOGISTIC", lambda z: 1 / (1 + np.exp(-z)))])
+def test_an_ensemble_s_scores_are_transformed_as_onnx_says(server, models, name, transform):
+    x = rows(name, np.float64, 20, 3)
+    sums = reference(models, "ensemble_plain_3_float64").run(None, {"x": x})[0]
+    np.testing.assert_allclose(ask(server, name, x)["y"], transform(sums), rtol=1e-9)
 
 
 def test_features_are_joined_and_picked(server, models):

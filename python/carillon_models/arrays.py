@@ -17,11 +17,16 @@ def make_inputs(inputs: tuple[Input, ...] | list[Input], size: dict[str, int], s
     for i in inputs:
         shape = shape_at(i.shape, size)
         if i.kind == "tokens":
-            made[i.name] = rng.integers(2 if i.below > 8 else 0, i.below, shape, dtype=np.int64)
+            array = rng.integers(2 if i.below > 8 else 0, i.below, shape, dtype=np.int64)
+        elif i.kind == "boxes":  # left, top, right, bottom
+            array = np.sort(rng.integers(0, i.below, [*shape[:-1], 2, 2]), axis=-2).reshape(shape)
         elif i.kind == "mask":
-            made[i.name] = np.ones(shape, np.int64)
+            array = np.ones(shape, np.int64)
+        elif i.kind == "values":
+            array = np.resize(np.array(i.values), shape)
         else:
-            made[i.name] = rng.standard_normal(shape, dtype=np.float32)
+            array = rng.standard_normal(shape, dtype=np.float32)
+        made[i.name] = array.astype(i.dtype) if i.dtype else array
     return made
 
 
@@ -29,23 +34,24 @@ GUESSES = {"batch": (1, 2, 3), "height": (64, 96, 32), "width": (64, 64, 128), N
 
 
 def guess(specs) -> tuple[list[Input], list[dict[str, int]]]:
-    """Inputs and three sizes of a file that nobody described. `specs`: (name, whether whole numbers, shape)."""
-    inputs, names = [], []
-    for name, whole, shape in specs:
+    """Inputs and three sizes of a file that nobody described. `specs`: (name, ONNX's name of its type, shape)."""
+    inputs, free = [], {}
+    for name, kind, shape in specs:
+        whole = "int" in kind or kind == "bool"
         dims: list[int | str] = []
         for at, extent in enumerate(shape):
             if isinstance(extent, int) and extent > 0:
                 dims.append(extent)
                 continue
-            dims.append(extent or ("batch" if at == 0 else f"{name}_{at}"))
-            names.append((dims[-1], at))
+            named = isinstance(extent, str) and extent not in ("", "?")
+            dims.append(extent if named else "batch" if at == 0 else f"{name}_{at}")
+            image = not whole and len(shape) == 4 and at > 1  # whatever its dimensions are called
+            free.setdefault(dims[-1], (None, None, "height", "width")[at] if image else "batch" if at == 0 else dims[-1].lower())
         inputs.append(Input(name, tuple(dims), ("mask" if "mask" in name else "tokens") if whole else "float",
-                            2 if "type" in name else 50))
+                            2 if "type" in name or kind == "bool" else 50 if whole else 0,
+                            {"float": "float32", "double": "float64"}.get(kind, kind)))
 
-    def extent(dim: str, at: int, turn: int) -> int:
-        for known, values in GUESSES.items():
-            if known and (known in dim.lower() or known == "batch" and at == 0):
-                return values[turn]
-        return GUESSES[None][turn]
+    def extent(meaning: str, turn: int) -> int:
+        return next((values[turn] for known, values in GUESSES.items() if known and known in meaning), GUESSES[None][turn])
 
-    return inputs, [{dim: extent(dim, at, turn) for dim, at in names} for turn in range(3)]
+    return inputs, [{dim: extent(meaning, turn) for dim, meaning in free.items()} for turn in range(3)]

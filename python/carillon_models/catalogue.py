@@ -13,8 +13,11 @@ class Input:
 
     name: str
     shape: tuple[int | str, ...]
-    kind: str = "float"  # float, tokens (whole numbers under `below`) or mask (ones)
+    # float; tokens (whole numbers under `below`); mask (ones); boxes (corners in order under `below`); values (`values`)
+    kind: str = "float"
     below: int = 0
+    dtype: str = ""  # numpy's name; otherwise float32 for float, else int64
+    values: tuple = ()  # of kind values: what is repeated to fill the shape
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,29 @@ from dataclasses import dataclass
 import numpy as np
 
 TOLERANCE = 1e-4  # of the largest value of an output
+SMALLEST = 1e-6  # what never matters: sums of numbers around 1 in floats are no better
 STEPS = 255  # of eight bits, over the range of an output
 
 
-def step_of(want: np.ndarray, scale: float = 0.0, other: np.ndarray | None = None) -> float:
-    """By how much a quantised file's output may be off: a step of its last scale, or of eight bits over its range.
-
-    A sum that lies between two steps may be rounded either way, and what comes after it differs then. So the
-    difference to `other`, the reference's own answer without its optimisations, is allowed besides.
-    """
+def step_of(want: np.ndarray, scale: float = 0.0) -> float:
+    """By how much a quantised file's output may be off: a step of its last scale, or of eight bits over its range."""
     if want.dtype.kind in "ui" and want.dtype.itemsize == 1:
-        step = 1.0
-    elif want.dtype.kind != "f" or want.size == 0:
+        return 1.0
+    if want.dtype.kind != "f" or want.size == 0:
         return 0.0
-    else:
-        step = max(1.001 * scale, float(max(0.0, want.max()) - min(0.0, want.min())) / STEPS)
-    if other is not None and other.shape == want.shape:
-        step += float(np.abs(want.astype(np.float64) - other.astype(np.float64)).max())
-    return step
+    return max(1.001 * scale, float(max(0.0, want.max()) - min(0.0, want.min())) / STEPS)
+
+
+def spread(want: np.ndarray, others: list[np.ndarray]) -> float:
+    """By how much the reference differs from itself: `others` are answers that it gives as well.
+
+    A sum that lies between two steps may be rounded either way, and what comes after it differs then; so it does, in
+    floats, where many layers make much of the last digit.
+    """
+    if want.dtype.kind != "f" and not (want.dtype.kind in "ui" and want.dtype.itemsize == 1) or want.size == 0:
+        return 0.0
+    return max((float(np.abs(want.astype(np.float64) - other.astype(np.float64)).max(initial=0, where=np.isfinite(want)))
+                for other in others if other.shape == want.shape), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def judge(name: str, want: np.ndarray, got: np.ndarray, step: float = 0.0) -> Ve
     scale = float(np.abs(wide).max())
     # An output of nothing but noise around zero has no scale of its own.
     difference = float(np.abs(wide - other).max()) / max(scale, 1e-6)
-    allowed = max(TOLERANCE, step / max(scale, 1e-6))
+    allowed = max(TOLERANCE, (SMALLEST + step) / max(scale, 1e-6))
     if difference <= allowed:
         return Verdict(True, difference)
     return Verdict(False, difference, f"{name} differs by {difference:.2g} of its largest value; {allowed:.2g} is allowed")

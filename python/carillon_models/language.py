@@ -34,6 +34,7 @@ def of(cls, config, names=("input_ids", "attention_mask"), pick=first, part=None
         import transformers
         model = getattr(transformers, cls)(getattr(transformers, config)(**settings)).eval()
         return called(getattr(model, part) if part else model, names, pick)
+    build.config = config
     return build
 
 

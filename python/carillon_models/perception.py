@@ -33,6 +33,8 @@ def detr():
     return called(transformers.DetrForObjectDetection(config).eval(), PIXELS, lambda r: (r.logits, r.pred_boxes))
 
 
+detr.config = "DetrConfig"
+
 CLIP_TEXT = dict(SMALL, vocab_size=99, max_position_embeddings=64, eos_token_id=98, bos_token_id=0, pad_token_id=1)
 CLIP_VISION = dict(SMALL, image_size=32, patch_size=8)
 WAV = dict(SMALL, vocab_size=32, conv_dim=(16, 16, 16), conv_stride=(5, 2, 2), conv_kernel=(10, 3, 3),

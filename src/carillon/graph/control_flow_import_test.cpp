@@ -135,10 +135,7 @@ const Case cases[] = {
      "node 'if' (If): its condition is float[2], but must be one bool"},
     {"TripCountIsAFloat", [](Parts& p) { p.m.f32("many", {}, {3}); },
      [](Onnx& m) { node(m, "loop").set_input(0, "many"); }, "its trip count (input 0) is float[]"},
-    {"TripCountIsMany",
-     [](Parts& p) {
-       p.m.i64("many", {2}, {3, 4});
-     },
+    {"TripCountIsMany", [](Parts& p) { p.m.i64("many", {2}, {3, 4}); },
      [](Onnx& m) { node(m, "loop").set_input(0, "many"); }, "its trip count (input 0) is int64[2]"},
     {"TripCountIsHuge", [](Parts& p) { p.m.i64("many", {}, {INT64_MAX}); },
      [](Onnx& m) { node(m, "loop").set_input(0, "many"); }, "it runs for more than 256 iterations",
@@ -158,9 +155,11 @@ const Case cases[] = {
      "in its then_branch: node 'odd' (Frobnicate): the operator is not supported", ErrorCode::unsupported},
     {"BadWeightInside", [](Parts& p) { p.no.tensor("bad", {4}, DataType::f32)->set_raw_data("short"); },
      nothing, "in its else_branch: initializer 'bad'"},
-    {"ShapesDoNotFitInside",
+    // In one alone they may.
+    {"ShapesDoNotFitInsideBoth",
      [](Parts& p) {
        p.yes.f32("three_wide", {3}, {1, 2, 3}).node("Add", {"x", "three_wide"}, {"f"}, "odd");
+       p.no.f32("four_wide", {4}, {1, 2, 3, 4}).node("Add", {"x", "four_wide"}, {"g"}, "odd");
      },
      nothing, "node 'odd' (Add)"},
 };

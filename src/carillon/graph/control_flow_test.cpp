@@ -165,6 +165,38 @@ TEST(If, BadConstantsInTheOtherBranchAreNoErrorEither) {
   EXPECT_FALSE(testing::run_plainly(g, {floats({}, {4}), truth(true)}).has_value());
 }
 
+// Nor do shapes that do not fit together: a model for two kinds of input has a branch for each.
+TEST(If, ABranchThatDoesNotFitIsNoErrorWhereItIsNotTaken) {
+  for (const bool fits : {true, false}) {
+    Onnx good, bad, m;
+    good.node("Relu", {"x"}, {"good"}, "relu").output("good");
+    bad.f32("three", {3}, {1, 2, 3})
+        .node("Neg", {"x"}, {"n"})
+        .node("Add", {"n", "three"}, {"bad"}, "add")
+        .output("bad");
+    m.input("x", {"2"}).input("c", {}, DataType::boolean);
+    m.node("If", {"c"}, {"y"}, "choice").set("then_branch", fits ? good : bad);
+    m.set("else_branch", fits ? bad : good).output("y");
+    const Graph g = specialised(m);
+    EXPECT_THAT(operators(g), ElementsAre("Relu", "Only"));
+    EXPECT_THAT(run(g, {floats({2}, {-1, 2}), truth(fits)}), ElementsAre(0, 2));
+    const auto other = testing::run_plainly(g, {floats({2}, {-1, 2}), truth(!fits)});
+    ASSERT_FALSE(other.has_value());
+    EXPECT_EQ(other.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(other.error().message,
+                HasSubstr(fits ? "else_branch does not fit inputs of this size: node 'add'"
+                               : "then_branch does not fit inputs of this size: node 'add'"));
+  }
+}
+
+TEST(If, OfTwoBranchesThatDoNotFitOneIsSaid) {
+  Onnx bad, m;
+  bad.f32("three", {3}, {1, 2, 3}).node("Add", {"x", "three"}, {"bad"}, "add").output("bad");
+  m.input("x", {"2"}).input("c", {}, DataType::boolean);
+  m.node("If", {"c"}, {"y"}, "choice").set("then_branch", bad).set("else_branch", bad).output("y");
+  EXPECT_THAT(refusal(m), HasSubstr("node 'add' (Add)"));
+}
+
 TEST(If, BranchesMayGiveConstantsInputsAndTheSame) {
   Onnx yes, no, m;
   yes.f32("ones", {2}, {1, 1}).node("Identity", {"x"}, {"a1"}).node("Neg", {"x"}, {"b1"});

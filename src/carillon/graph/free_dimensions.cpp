@@ -51,6 +51,7 @@ Result<std::size_t> FreeDimensions::add(const std::string& symbol, std::string o
                     " dimensions of the inputs are open; fix some in the dims of the model's config");
   names_.push_back(symbol.empty() ? std::move(otherwise) : symbol.substr(0, longest));
   has_symbol_.push_back(!symbol.empty());
+  leading_.push_back(place == 0);
   const std::string lower = lower_case(names_.back());
   spatial_.push_back(contains_any(lower, {"height", "width"}) || lower == "h" || lower == "w" ||
                      (rank == 4 && place >= 2 && symbol.empty()));
@@ -135,11 +136,19 @@ std::vector<Extents> FreeDimensions::guesses() const {
       if (std::ranges::find(out, each) == out.end()) out.push_back(each);
   };
   Extents likely(names_.size());
-  for (std::size_t i = 0; i < likely.size(); ++i) likely[i] = spatial_[i] ? 224 : 64;
+  for (std::size_t i = 0; i < likely.size(); ++i)
+    likely[i] = spatial_[i] ? 224 : leading_[i] && contains_any(lower_case(names_[i]), {"batch"}) ? 4 : 64;
   add(likely);
   // Multiples of large powers of two fit strides; small ones fit tables of positions; the last are sounds'.
   for (const std::int64_t extent : {64, 128, 256, 32, 16, 224, 8, 4, 2, 1, 3, 512, 640, 1024, 3000, 16000})
     add(Extents(names_.size(), extent));
+  // A file that keeps a state for one sequence takes no more of them, whatever it says of its first
+  // dimension.
+  for (const std::int64_t extent : {64, 128, 256, 32, 16, 512, 1024, 16000}) {
+    Extents one(names_.size());
+    for (std::size_t i = 0; i < one.size(); ++i) one[i] = leading_[i] ? 1 : spatial_[i] ? 224 : extent;
+    add(one);
+  }
   return out;
 }
 

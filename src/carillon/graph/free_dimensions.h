@@ -43,6 +43,7 @@ class FreeDimensions {
 
   std::vector<std::string> names_;
   std::vector<bool> has_symbol_;
+  std::vector<bool> leading_;  // of the tensor that it was first found in
   std::vector<bool> spatial_;
 };
 

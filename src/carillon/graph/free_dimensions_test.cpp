@@ -63,6 +63,14 @@ TEST(FreeDimensions, GuessesWhatIsLikelyFirst) {
 }
 
 // Exporters say so what fits together.
+TEST(FreeDimensions, AtLastFirstDimensionsAreOneAlone) {
+  FreeDimensions free;
+  ASSERT_TRUE(free.add("batch", "", 0, 4).has_value());
+  ASSERT_TRUE(free.add("frames", "", 2, 4).has_value());
+  EXPECT_THAT(free.guesses(), Contains(Extents{1, 64}));
+  EXPECT_EQ(free.guesses().front(), (Extents{4, 64}));  // whose plan need not be large
+}
+
 TEST(FreeDimensions, SumsAndProductsFollowTheirTerms) {
   EXPECT_EQ(made_of({"past", "past + 1"}).guesses().front(), (Extents{64, 65}));
   EXPECT_EQ(made_of({"past", "seq", "past + seq"}).guesses().front(), (Extents{64, 64, 128}));
@@ -166,6 +174,33 @@ TEST(OpenModel, FindsExtentsThatFit) {
   const auto wrong = (*model)->specialize_at(1, Extents{3001});
   ASSERT_FALSE(wrong.has_value());
   EXPECT_THAT(wrong.error().message, HasSubstr("Reshape"));
+}
+
+// Whose first dimension has a name, but is one in another input.
+TEST(OpenModel, FindsThatOnlyOneSequenceFits) {
+  Onnx m;
+  m.input("x", {"batch", "frames", "2"}).input("h", {"1", "1", "2"});
+  m.i64("shape", {3}, {1, -1, 2})
+      .node("Shape", {"x"}, {"s"})
+      .i64("zero", {1}, {0})
+      .node("Gather", {"s", "zero"}, {"n"});
+  m.i64("tail", {2}, {1, 2}).node("Concat", {"n", "tail"}, {"to"}).set("axis", 0);
+  m.node("Reshape", {"h", "to"}, {"g"}).node("Add", {"x", "g"}, {"z"});
+  m.i64("eights", {3}, {1, -1, 16})
+      .node("Reshape", {"z", "eights"}, {"y"})
+      .output("y");  // not one frame alone
+  const auto model = m.import({.open = true, .batched = false});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_THAT((*model)->reference(), ElementsAre(1, 64));
+}
+
+// Paddle's converter calls what it does not know "?".
+TEST(OpenModel, AQuestionMarkIsNoName) {
+  Onnx m;
+  m.input("x", {"?", "?"}).node("Relu", {"x"}, {"y"}).output("y");
+  const auto model = m.import({.open = true, .batched = false});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_THAT((*model)->free_dimensions(), ElementsAre("input 'x' dimension 0", "input 'x' dimension 1"));
 }
 
 TEST(OpenModel, SpecialisationsShareWeightsAndKeepWhatIsTheirs) {

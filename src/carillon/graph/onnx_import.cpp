@@ -94,7 +94,8 @@ Result<std::vector<Dimension>> dimensions_of(const onnx::TensorShapeProto& shape
   std::vector<Dimension> out;
   for (const auto& dim : shape.dim()) {
     if (!dim.has_dim_value()) {
-      out.push_back({-1, dim.dim_param()});
+      // Paddle's converter writes "?" for each extent that it does not know: no name that they would share.
+      out.push_back({-1, dim.dim_param() == "?" ? std::string() : dim.dim_param()});
       continue;
     }
     if (dim.dim_value() < -1 || dim.dim_value() > (std::int64_t{1} << 40))

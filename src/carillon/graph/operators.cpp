@@ -219,7 +219,8 @@ constexpr auto table = std::to_array<Operator>({
 static_assert(std::is_sorted(table.begin(), table.end(),
                              [](const Operator& a, const Operator& b) { return a.name < b.name; }));
 
-// Those that no file may name: ml::expand() writes them, and has checked what their kernels rely on.
+// Those that no file may name: ml::expand() and Specializer write them, and have checked what their kernels
+// rely on.
 constexpr std::string_view tree = "binary:i features:i only_leq:i positive:i post_transform:s targets:i";
 constexpr auto own_table = std::to_array<Operator>({
     {"Adagrad", 1, now, 5, any, any, "decay_factor:f epsilon:f norm_coefficient:f", in::adagrad},
@@ -231,6 +232,7 @@ constexpr auto own_table = std::to_array<Operator>({
     {"LinearScores", 1, now, 2, 2, 2, "post_transform:s", in::ml_linear_scores},
     {"Momentum", 1, now, 5, any, any, "alpha:f beta:f mode:s norm_coefficient:f", in::momentum},
     {"OneHotEncoder", 1, now, 3, 3, 1, "columns:i zeros:i", in::ml_one_hot},
+    {"Only", 1, now, 2, 2, 1, "when:i why:s", in::same_as_input},
     {"PostTransform", 1, now, 1, 1, 1, "post_transform:s", in::ml_post_transform},
     {"RbfKernel", 1, now, 2, 2, 1, "gamma:f", in::ml_rbf_kernel},
     {"SvmScores", 1, now, 2, 4, 2, "positive:i post_transform:s", in::ml_svm_scores},
@@ -238,7 +240,7 @@ constexpr auto own_table = std::to_array<Operator>({
      in::training_batch_normalization},
     {"TreeClassifier", 1, now, 7, 7, 2, tree, in::ml_trees},
     {"TreeRegressor", 1, now, 6, 6, 1,
-     "aggregate_function:s features:i only_leq:i post_transform:s targets:i", in::ml_trees},
+     "aggregate_function:s features:i only_leq:i post_transform:s targets:i wide:i", in::ml_trees},
 });
 static_assert(std::is_sorted(own_table.begin(), own_table.end(),
                              [](const Operator& a, const Operator& b) { return a.name < b.name; }));

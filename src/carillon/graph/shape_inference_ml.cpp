@@ -42,7 +42,8 @@ Result<> ml_trees(Inference& x) {
   const std::int64_t targets = x.node().integer("targets", 1);
   const bool classifies = x.node().op == "TreeClassifier";
   if (classifies) x.set(0, DataType::i64, {data->rows});
-  x.set(classifies ? 1 : 0, DataType::f32, {data->rows, targets});
+  const bool wide = x.node().integer("wide", 0) != 0;  // the answer is of doubles, too
+  x.set(classifies ? 1 : 0, wide ? DataType::f64 : DataType::f32, {data->rows, targets});
   return {};
 }
 

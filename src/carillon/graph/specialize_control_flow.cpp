@@ -115,6 +115,40 @@ Result<> Specializer::merge(std::string name, ValueId condition, ValueId yes, Va
   return {};
 }
 
+// Where it fails, what it has left of itself is nodes alone.
+Result<> Specializer::enter_branch(const Subgraph& branch, int guard) {
+  const int around = std::exchange(guard_, guard), loops = loops_;
+  const std::string suffix = suffix_;
+  auto ok = enter_body(branch);
+  guard_ = around;
+  loops_ = loops;
+  suffix_ = suffix;
+  return ok;
+}
+
+// A branch whose shapes do not fit together at this size matters only where it is taken, as bad data do: the
+// other one runs, and its results are checked to be those that the condition asks for.
+Result<> Specializer::enter_only(const Node& node, ValueId condition, bool when, std::string_view why) {
+  const Subgraph& branch = node.subgraphs[when ? 0 : 1];
+  if (auto ok = enter_branch(branch, guard_); !ok) return ok;
+  const std::string text = std::string(when ? "else" : "then") + "_branch does not fit inputs of this size: ";
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == no_value) continue;
+    const ValueId from = now(branch.outputs[i]);
+    Node check{.name = counted(node.name + suffix_, i, node.outputs.size()),
+               .op = "Only",
+               .inputs = {from, condition},
+               .outputs = {begin(node.outputs[i])}};
+    check.attributes.insert_or_assign("when", Attribute{std::int64_t{when}});
+    check.attributes.insert_or_assign("why", Attribute{text + std::string(why)});
+    if (is_bounded(from))
+      return fail(ErrorCode::unsupported, describe(node) + ": " + text + std::string(why) +
+                                              "; and data decide the extents of what the other gives");
+    if (auto ok = infer(std::move(check)); !ok) return ok;
+  }
+  return {};
+}
+
 Result<> Specializer::enter_if(const Node& node) {
   const std::string name = node.name + suffix_;
   const ValueId chooses = now(node.inputs[0]);
@@ -130,13 +164,22 @@ Result<> Specializer::enter_if(const Node& node) {
     return {};
   }
 
+  const std::size_t nodes = graph_.nodes.size();
   std::vector<std::vector<ValueId>> results;
+  std::optional<Error> misfit;
+  bool fits = true;  // which branch does, where one does not
   for (const bool when : {true, false}) {
-    const int around = std::exchange(guard_, guard(chooses, when));
     const Subgraph& branch = node.subgraphs[when ? 0 : 1];
-    if (auto ok = enter_body(branch); !ok) return ok;
+    if (auto ok = enter_branch(branch, guard(chooses, when)); !ok) {
+      if (ok.error().code != ErrorCode::invalid_argument || misfit) return ok;
+      misfit = ok.error();
+      fits = !when;
+    }
     results.push_back(now(branch.outputs));
-    guard_ = around;
+  }
+  if (misfit) {
+    graph_.nodes.resize(nodes);
+    return enter_only(node, chooses, fits, misfit->message);
   }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const ValueId yes = results[0][i], no = results[1][i];

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -63,6 +64,8 @@ class Specializer {
   struct Unrolled;
   Result<> enter_source(const Node& node);  // whose operands are the file's
   Result<> enter_if(const Node& node);
+  Result<> enter_branch(const Subgraph& branch, int guard);
+  Result<> enter_only(const Node& node, ValueId condition, bool when, std::string_view why);
   Result<> enter_loop(const Node& node);
   Result<> enter_scan(const Node& node);
   Result<std::vector<ValueId>> scan(const Node& node, const std::string& name, std::vector<ValueId> inputs);

@@ -13,6 +13,7 @@ struct Convolution {
   Dims weight_dims;    // (G,) O, I, kernel
   Desc weight_source;  // the ONNX tensor seen so, as f32
   graph::ValueId bias = graph::no_value;
+  bool turned = false;  // rows and columns of all of the above have changed places
 };
 
 // Reads the attributes and shapes of a convolution of `input` with `weight`; the bias is left to the caller.

@@ -182,6 +182,41 @@ TEST(CpuEngine, DepthwiseAndClipAgree) {
   expect_agrees(make, 1e-5);
 }
 
+// Images of one column, whose convolutions are of rows; one with groups, one that another is added to, one of
+// a stride.
+TEST(CpuEngine, OneColumnAgrees) {
+  const Make make = [](std::int64_t n) {
+    Layers l;
+    const auto along = [&](ValueId x, std::int64_t channels, std::int64_t taps, std::int64_t stride,
+                           std::int64_t groups, std::vector<PostOp> post_ops) {
+      const Shape in = l.m.shape(x);
+      const std::int64_t pad = taps / 2;
+      const auto w = l.m.constant(random_tensor({channels, in[1] / groups, taps, 1}, l.random, 0.1F));
+      const auto b = l.m.constant(random_tensor({channels}, l.random));
+      using Integers = std::vector<std::int64_t>;
+      return l.m.node("Conv", {x, w, b}, {in[0], channels, (in[2] + 2 * pad - taps) / stride + 1, 1},
+                      {{"kernel_shape", Integers{taps, 1}},
+                       {"strides", Integers{stride, 1}},
+                       {"dilations", Integers{1, 1}},
+                       {"pads", Integers{pad, 0, pad, 0}},
+                       {"group", groups}},
+                      std::move(post_ops));
+    };
+    auto x = along(l.m.input({n, 17, 40, 1}), 32, 5, 1, 1, {relu});
+    x = along(x, 32, 3, 1, 32, {relu});
+    x = along(x, 32, 5, 1, 1, {{.kind = PostOp::Kind::add, .operand = x}});
+    x = along(x, 24, 4, 2, 1, {});
+    l.m.g.outputs = {l.m.node("MaxPool", {x}, {n, 24, 10, 1},
+                              {{"kernel_shape", std::vector<std::int64_t>{2, 1}},
+                               {"strides", std::vector<std::int64_t>{2, 1}},
+                               {"dilations", std::vector<std::int64_t>{1, 1}},
+                               {"pads", std::vector<std::int64_t>{0, 0, 0, 0}},
+                               {"ceil_mode", std::int64_t{0}}})};
+    return std::move(l.m.g);
+  };
+  expect_agrees(make, 1e-5);
+}
+
 TEST(CpuEngine, SqueezeAndExciteAgrees) {
   const Make make = [](std::int64_t n) {
     Layers l;

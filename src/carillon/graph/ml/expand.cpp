@@ -28,6 +28,7 @@ constexpr std::array rules{
     Rule{"SVMClassifier", expand_svm},
     Rule{"SVMRegressor", expand_svm},
     Rule{"Scaler", expand_scaler},
+    Rule{"TreeEnsemble", expand_tree_ensemble},
     Rule{"TreeEnsembleClassifier", expand_trees},
     Rule{"TreeEnsembleRegressor", expand_trees},
     Rule{"ZipMap", expand_zip_map},

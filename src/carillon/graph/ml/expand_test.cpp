@@ -131,6 +131,95 @@ TEST(ExpandMl, BadTreesAreRefusedWithWhatIsWrong) {
   }
 }
 
+template <typename T>
+void set_tensor(Onnx& model, const std::string& name, onnx::TensorProto::DataType type,
+                const std::vector<T>& values) {
+  auto& a = *model.proto.mutable_graph()->mutable_node(0)->add_attribute();
+  a.set_name(name);
+  a.set_type(onnx::AttributeProto::TENSOR);
+  a.mutable_t()->set_data_type(type);
+  a.mutable_t()->add_dims(static_cast<std::int64_t>(values.size()));
+  a.mutable_t()->set_raw_data(values.data(), values.size() * sizeof(T));
+}
+
+// Version 5: node 0 asks whether feature 1 is among 1, 2 and 3, then node 1 compares; three leaves.
+Onnx ensemble() {
+  Onnx model;
+  ml_node(model, "TreeEnsemble", {"y"});
+  using Integers = std::vector<std::int64_t>;
+  model.set("tree_roots", Integers{0}).set("nodes_featureids", Integers{1, 0});
+  model.set("nodes_truenodeids", Integers{0, 1}).set("nodes_trueleafs", Integers{1, 1});
+  model.set("nodes_falsenodeids", Integers{1, 2}).set("nodes_falseleafs", Integers{0, 1});
+  model.set("leaf_targetids", Integers{0, 0, 0});
+  set_tensor<std::uint8_t>(model, "nodes_modes", onnx::TensorProto::UINT8, {6, 0});
+  set_tensor<float>(model, "nodes_splits", onnx::TensorProto::FLOAT, {0, 0.5F});
+  set_tensor<float>(model, "leaf_weights", onnx::TensorProto::FLOAT, {1, 2, 3});
+  set_tensor<float>(model, "membership_values", onnx::TensorProto::FLOAT, {1, 2, 3});
+  return model;
+}
+
+TEST(ExpandMl, AnEnsembleIsTheSameOperatorWithAQuestionAMember) {
+  Onnx model = ensemble();
+  const auto done = expand(*model.proto.mutable_graph());
+  ASSERT_TRUE(done.has_value()) << done.error().message;
+  EXPECT_THAT(operators_of(model), ElementsAre("carillon.TreeRegressor"));
+  const auto& nodes = model.proto.graph().node(0).attribute(0).t();
+  EXPECT_EQ(nodes.dims(0), 2 + 3 + 2);
+}
+
+TEST(ExpandMl, BadEnsemblesAreRefusedWithWhatIsWrong) {
+  const struct {
+    std::string what;
+    std::function<void(Onnx&)> spoil;
+    std::string error;
+  } rows[] = {
+      {"a list too short", [](Onnx& m) { change(m, "nodes_trueleafs").mutable_ints()->RemoveLast(); },
+       "'nodes_trueleafs' has 1 elements, but 'nodes_featureids' 2"},
+      {"no nodes", [](Onnx& m) { m.proto.mutable_graph()->mutable_node(0)->clear_attribute(); },
+       "it has 0 nodes and 0 leaves"},
+      {"a negative feature", [](Onnx& m) { change(m, "nodes_featureids").set_ints(0, -1); },
+       "node 0: its feature is -1"},
+      {"a leaf that is not there", [](Onnx& m) { change(m, "nodes_truenodeids").set_ints(1, 3); },
+       "node 1: its true node is leaf 3 of 3"},
+      {"a node that is not there", [](Onnx& m) { change(m, "nodes_falsenodeids").set_ints(0, 2); },
+       "node 0: its false node is 2 of 2"},
+      {"a negative place", [](Onnx& m) { change(m, "nodes_falsenodeids").set_ints(0, -1); },
+       "node 0: its false node is -1 of 2"},
+      {"a cycle", [](Onnx& m) { change(m, "nodes_falsenodeids").set_ints(0, 0); }, "it is part of a cycle"},
+      {"a root that is not there", [](Onnx& m) { change(m, "tree_roots").set_ints(0, 2); },
+       "'tree_roots' has 2; it must be 0 to 1"},
+      {"a target outside", [](Onnx& m) { change(m, "leaf_targetids").set_ints(2, 1); },
+       "'leaf_targetids' has 1; it must be 0 to 0"},
+      {"a mode that is none",
+       [](Onnx& m) { (*change(m, "nodes_modes").mutable_t()->mutable_raw_data())[1] = 7; },
+       "node 1: its mode is 7, but must be 0 to 6"},
+      {"a set too few", [](Onnx& m) { (*change(m, "nodes_modes").mutable_t()->mutable_raw_data())[1] = 6; },
+       "node 1: 'membership_values' has no set for it"},
+      {"splits of another type",
+       [](Onnx& m) {
+         auto& tensor = *change(m, "nodes_splits").mutable_t();
+         tensor.set_data_type(onnx::TensorProto::DOUBLE);
+         tensor.set_raw_data(std::string(16, '\0'));
+       },
+       "must be of one type"},
+      {"modes of another type",
+       [](Onnx& m) { change(m, "nodes_modes").mutable_t()->set_data_type(onnx::TensorProto::INT8); },
+       "attribute 'nodes_modes' must be of uint8"},
+      {"a function that is none", [](Onnx& m) { m.set("aggregate_function", 4); },
+       "'aggregate_function' is 4; it must be 0 to 3"},
+      {"no targets", [](Onnx& m) { m.set("n_targets", 0); }, "'n_targets' is 0"},
+      {"an attribute of no operator", [](Onnx& m) { m.set("depth", 1); }, "'depth' is not one that is known"},
+  };
+  for (const auto& row : rows) {
+    Onnx model = ensemble();
+    row.spoil(model);
+    const auto done = expand(*model.proto.mutable_graph());
+    ASSERT_FALSE(done.has_value()) << row.what;
+    EXPECT_THAT(done.error().message, HasSubstr(row.error)) << row.what;
+    EXPECT_THAT(done.error().message, HasSubstr("node 'n' (TreeEnsemble)")) << row.what;
+  }
+}
+
 // Trees that are walked to no end by whoever recurses.
 TEST(ExpandMl, ALongChainIsNoTrouble) {
   constexpr std::int64_t count = 200'000;

@@ -90,28 +90,48 @@ const onnx::AttributeProto* MlNode::tensor(std::string_view name) {
 
 std::vector<double> MlNode::wide_reals(std::string_view name, bool& wide) {
   const std::string as_tensor = std::string(name) + "_as_tensor";
-  const auto* given = tensor(as_tensor);
-  if (given == nullptr) {
+  if (!has(as_tensor)) {
     const std::vector<float> values = reals(name);
     return {values.begin(), values.end()};
   }
   if (has(name)) fail("it has both '" + std::string(name) + "' and '" + as_tensor + "'");
+  bool doubles = false;
+  std::vector<double> values = real_tensor(as_tensor, doubles);
+  wide = wide || doubles;
+  return values;
+}
+
+SharedTensor MlNode::read_tensor(std::string_view name) {
+  const auto* given = tensor(name);
+  if (given == nullptr) return nullptr;
   // No file beside the model's: an attribute's tensor is inside it.
   auto read = TensorReader({}).read(given->t());
-  if (!read) {
-    fail("attribute '" + as_tensor + "': " + read.error().message);
+  if (read) return *read;
+  fail("attribute '" + std::string(name) + "': " + read.error().message);
+  return nullptr;
+}
+
+std::vector<double> MlNode::real_tensor(std::string_view name, bool& wide) {
+  const auto read = read_tensor(name);
+  if (read == nullptr) return {};
+  const auto as_doubles = [](const auto& values) {
+    return std::vector<double>(values.begin(), values.end());
+  };
+  wide = read->type().type == DataType::f64;
+  if (wide) return as_doubles(read->as<double>());
+  if (read->type().type == DataType::f32) return as_doubles(read->as<float>());
+  fail("attribute '" + std::string(name) + "' must be of floats or doubles");
+  return {};
+}
+
+std::vector<std::uint8_t> MlNode::byte_tensor(std::string_view name) {
+  const auto read = read_tensor(name);
+  if (read == nullptr) return {};
+  if (read->type().type != DataType::u8) {
+    fail("attribute '" + std::string(name) + "' must be of uint8");
     return {};
   }
-  if ((*read)->type().type == DataType::f64) {
-    wide = true;
-    const auto values = (*read)->as<double>();
-    return {values.begin(), values.end()};
-  }
-  if ((*read)->type().type != DataType::f32) {
-    fail("attribute '" + as_tensor + "' must be of floats or doubles");
-    return {};
-  }
-  const auto values = (*read)->as<float>();
+  const auto values = read->as<std::uint8_t>();
   return {values.begin(), values.end()};
 }
 

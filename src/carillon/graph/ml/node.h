@@ -32,6 +32,9 @@ class MlNode {
   // A list that the operator may have as floats, or as a tensor of floats or doubles named `name`_as_tensor.
   // `wide` is set where it is of doubles.
   std::vector<double> wide_reals(std::string_view name, bool& wide);
+  // A tensor of floats or doubles, or of uint8.
+  std::vector<double> real_tensor(std::string_view name, bool& wide);
+  std::vector<std::uint8_t> byte_tensor(std::string_view name);
   const google::protobuf::RepeatedPtrField<std::string>& texts(std::string_view name);
   const onnx::AttributeProto* tensor(std::string_view name);
   bool has(std::string_view name) const;
@@ -72,6 +75,7 @@ class MlNode {
   std::vector<onnx::NodeProto>& nodes() { return nodes_; }
 
  private:
+  SharedTensor read_tensor(std::string_view name);  // null where there is none, or an error
   const onnx::AttributeProto* find(std::string_view name, onnx::AttributeProto::AttributeType type);
 
   const onnx::GraphProto& graph_;
@@ -100,6 +104,7 @@ void name_labels(MlNode& node);
 
 // The rules; each leaves its nodes, or an error.
 void expand_trees(MlNode& node);   // TreeEnsembleClassifier, TreeEnsembleRegressor
+void expand_tree_ensemble(MlNode& node);
 void expand_linear(MlNode& node);  // LinearClassifier, LinearRegressor
 void expand_svm(MlNode& node);     // SVMClassifier, SVMRegressor
 void expand_scaler(MlNode& node);

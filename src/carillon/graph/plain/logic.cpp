@@ -202,6 +202,22 @@ PlainKernel find_merge(const Node&, InputTypes types) {
   return &merge;
 }
 
+// The first operand as it is, where the second says what it must: else the request cannot be answered.
+Result<> only(const Node& node, Inputs inputs, Outputs outputs) {
+  if (*inputs[0].type != *outputs[0].type) return misfit(node, inputs, outputs);
+  const std::size_t size = inputs[0].type->bytes().count;
+  if (size > 0) std::memcpy(outputs[0].data, inputs[0].data, size);
+  const bool when = node.integer("when", 1) != 0;
+  if ((*inputs[1].as<std::uint8_t>() != 0) == when) return {};
+  return note(outputs[0], inputs[1], 0, [&] { return failed(node, node.text("why", "")); });
+}
+PlainKernel find_only(const Node&, InputTypes types) {
+  if (types.size() != 2 || type_at(types, 0) == nullptr || !has_type(types, 1, DataType::boolean) ||
+      types[1]->elements() != 1)
+    return nullptr;
+  return &only;
+}
+
 constexpr Operator operators[] = {
     {"Equal", &find<Equal, AllTypes>},
     {"Greater", &find<Greater, Numbers>},
@@ -216,6 +232,7 @@ constexpr Operator operators[] = {
     {"IsInf", &find_is_inf},
     {"Where", &find_where},
     {"Merge", &find_merge},
+    {"Only", &find_only},
 };
 
 }  // namespace

@@ -12,8 +12,10 @@ enum class PostTransform : std::uint8_t { none, softmax, logistic, softmax_zero,
 // The attribute of a node that ml::expand() has written.
 PostTransform post_transform_of(const Node& node);
 
-// The scores of one row in place. A row of one score follows only probit, as in onnxruntime.
-void transform_scores(PostTransform transform, float* scores, std::int64_t count);
+// The scores of one row in place, of floats or doubles. A row of one score follows only probit, as in
+// onnxruntime.
+template <typename T>
+void transform_scores(PostTransform transform, T* scores, std::int64_t count);
 
 // Of a model with two classes that scores only one: its score and what is left for the other, [other, one].
 // `complement`: the other has 1 - score, as of probabilities; else -score, or its logistic.

@@ -21,27 +21,30 @@ PostTransform post_transform_of(const Node& node) {
 
 namespace {
 
-float logistic(float x) {
-  const float v = 1 / (1 + std::exp(-std::abs(x)));
+template <typename T>
+T logistic(T x) {
+  const T v = 1 / (1 + std::exp(-std::abs(x)));
   return x < 0 ? 1 - v : v;
 }
 
 // The inverse of the normal distribution, by Winitzki's approximation of the error function's inverse; with
 // the constants that onnxruntime takes, so that its results come out.
-float probit(float p) {
-  const float x = 2 * p - 1;
-  const float log = std::log((1 - x) * (1 + x));
-  const float half = 2 / (3.14159F * 0.147F) + 0.5F * log;
-  const float root = std::sqrt(std::sqrt(half * half - log / 0.147F) - half);
+template <typename T>
+T probit(T p) {
+  const T x = 2 * p - 1;
+  const T log = std::log((1 - x) * (1 + x));
+  const T half = 2 / (3.14159F * 0.147F) + T(0.5) * log;
+  const T root = std::sqrt(std::sqrt(half * half - log / 0.147F) - half);
   return 1.41421356F * (x < 0 ? -root : root);
 }
 
-void softmax_row(float* scores, std::int64_t count, bool zeros_stay) {
-  const float most = *std::max_element(scores, scores + count);
-  const float shrink = std::exp(-most);
-  float sum = 0;
+template <typename T>
+void softmax_row(T* scores, std::int64_t count, bool zeros_stay) {
+  const T most = *std::max_element(scores, scores + count);
+  const T shrink = std::exp(-most);
+  T sum = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    if (zeros_stay && std::abs(scores[i]) <= 0.0000001F) {
+    if (zeros_stay && std::abs(scores[i]) <= T(0.0000001F)) {
       scores[i] *= shrink;
       continue;
     }
@@ -218,7 +221,8 @@ constexpr Operator operators_of_scores[] = {
 
 }  // namespace
 
-void transform_scores(PostTransform transform, float* scores, std::int64_t count) {
+template <typename T>
+void transform_scores(PostTransform transform, T* scores, std::int64_t count) {
   if (count == 1 && transform != PostTransform::probit) return;
   switch (transform) {
     case PostTransform::none:
@@ -235,6 +239,9 @@ void transform_scores(PostTransform transform, float* scores, std::int64_t count
       return;
   }
 }
+
+template void transform_scores(PostTransform transform, float* scores, std::int64_t count);
+template void transform_scores(PostTransform transform, double* scores, std::int64_t count);
 
 void second_score(PostTransform transform, bool complement, float score, float* scores) {
   if (transform == PostTransform::probit) {

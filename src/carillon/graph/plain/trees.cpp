@@ -130,7 +130,7 @@ void walk(const Node& node, Inputs inputs, std::int64_t rows, Join how, Finish&&
   }
 }
 
-template <typename X, typename T>
+template <typename X, typename T, typename Y>
 Result<> regress(const Node& node, Inputs inputs, Outputs outputs) {
   const std::int64_t targets = node.integer("targets", 1);
   const std::int64_t rows = outputs[0].type->elements() / targets;
@@ -140,13 +140,13 @@ Result<> regress(const Node& node, Inputs inputs, Outputs outputs) {
   const T* base = inputs[5].as<T>();
   const bool has_base = inputs[5].type->elements() == targets;
   const PostTransform transform = post_transform_of(node);
-  float* y = outputs[0].as<float>();
+  Y* y = outputs[0].as<Y>();
   walk<X, T>(node, inputs, rows, how,
              [&](std::int64_t r, std::int64_t t0, std::int64_t count, const auto* sums, const bool*) {
                using S = std::remove_cvref_t<decltype(*sums)>;
                for (std::int64_t t = 0; t < count; ++t) {
                  const S more = has_base ? static_cast<S>(base[t0 + t]) : S{};
-                 y[r * targets + t0 + t] = static_cast<float>(sums[t] / static_cast<S>(trees) + more);
+                 y[r * targets + t0 + t] = static_cast<Y>(sums[t] / static_cast<S>(trees) + more);
                }
                if (t0 + count == targets) transform_scores(transform, y + r * targets, targets);
              });
@@ -248,11 +248,15 @@ Result<> classify(const Node& node, Inputs inputs, Outputs outputs) {
 template <typename T>
 PlainKernel find_trees_of(bool classifies, DataType x) {
   return Types<float, double, std::int64_t, std::int32_t>::pick(
-      x, [&]<typename X>() -> PlainKernel { return classifies ? &classify<X, T> : &regress<X, T>; });
+      x, [&]<typename X>() -> PlainKernel { return classifies ? &classify<X, T> : &regress<X, T, float>; });
 }
 PlainKernel find_trees(const Node& node, InputTypes types) {
   const bool classifies = node.op == "TreeClassifier";
   if (types.size() < (classifies ? 7U : 6U)) return nullptr;
+  if (node.integer("wide", 0) != 0)
+    return types[0]->type == DataType::f64 && types[4]->type == DataType::f64
+               ? &regress<double, double, double>
+               : nullptr;
   return types[4]->type == DataType::f64 ? find_trees_of<double>(classifies, types[0]->type)
                                          : find_trees_of<float>(classifies, types[0]->type);
 }
