@@ -5,12 +5,9 @@
 namespace carillon::schedule {
 namespace {
 
-constexpr TimePoint at(Duration d) {
-  return TimePoint{d};
-}
-constexpr DeviceId first{0}, second{1};
-
 struct LeisureTest : ::testing::Test {
+  static constexpr DeviceId first{0}, second{1};
+  static constexpr TimePoint at(Duration d) { return TimePoint{d}; }
   LeisureTest() {
     hears(DeviceChanged{.device = first});
     hears(DeviceChanged{.device = second});
