@@ -44,9 +44,12 @@ class Best final : public JobCore {
   Key rank(const Job& job) const override { return {need(job), job.order}; }
   double need(const Job& job) const {
     if (job.overdue) return -1;
-    const auto known = remaining(job);
-    if (known && *known > Duration{0}) return to_seconds(*known);
+    if (counts_as_known(job)) return to_seconds(*remaining(job));
     return to_seconds(class_end(attained(job)));
+  }
+  // What was said of a job counts until it has taken a quarter more: its rate beside others is an estimate.
+  bool counts_as_known(const Job& job) const {
+    return job.in_all && job.progress <= *job.in_all + *job.in_all / 4;
   }
   static Duration class_end(Duration attained) {
     Duration end = first_class;
@@ -85,10 +88,10 @@ class Best final : public JobCore {
     if (job.overdue)
       time_running(index, saturating_add(now(), std::max(Duration{1'000'000},
                                                       options().longest_wait / options().catch_up)));
-    else if (const auto known = remaining(job); !known || *known <= Duration{0})
+    else if (!counts_as_known(job))
       time_running(index, saturating_add(now(), class_end(attained(job)) - attained(job)));
     else
-      time_running(index, saturating_add(now(), *known));
+      time_running(index, saturating_add(now(), *remaining(job) + *job.in_all / 4 + Duration{1'000'000}));
   }
 
   // --- Measuring
@@ -110,6 +113,8 @@ class Best final : public JobCore {
     if (set_.size() == 1) job.alone_at = job.iterations;
   }
   void left(Index index) override {
+    // There is room for another.
+    if (index == first_ || std::erase(companions_, index) > 0) next_trial_ = now();
     std::erase(companions_, index);
     if (candidate_ == index) candidate_ = nobody;
     if (probed_ == index) probed_ = nobody;
@@ -191,6 +196,7 @@ class Best final : public JobCore {
     for (const Index index : set_)
       if (job(index).set != set_number_ || job(index).beside_seen < iterations_measured) return;
     const double worth = worth_of_set();
+    for (const Index index : set_) set_rate(job(index), rate(index));
     if (candidate_ != nobody) {
       Job& tried = job(candidate_);
       if (worth > worth_.value_or(0) + worth_it) {
@@ -297,6 +303,8 @@ class Best final : public JobCore {
       set_ = want_;
       ++set_number_;
       standing_ = true;
+      // Until it is measured.
+      for (const Index index : set_) set_rate(job(index), 1 / static_cast<double>(set_.size()));
     } else if (!there) {
       standing_ = false;
     }
@@ -307,8 +315,7 @@ class Best final : public JobCore {
   }
   // One whose time was known and is over is taken as unknown from then on.
   bool timer_is_due(const Job& running) const {
-    const auto known = remaining(running);
-    return running.overdue ? false : !known || *known <= Duration{0};
+    return !running.overdue && !counts_as_known(running);
   }
 
   Index first_ = nobody;

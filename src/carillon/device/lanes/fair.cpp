@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "carillon/device/lanes/job_core.h"
 #include "carillon/device/lanes/job_policies.h"
@@ -6,8 +7,8 @@
 namespace carillon::device {
 namespace {
 
-// Device time by weight, equal within a lane but for the quantum. A job that comes begins where the one that
-// ran last was: it owes nothing, and is owed nothing.
+// Device time by weight, equal within a lane but for the quantum. A job that comes begins where the others are:
+// it owes nothing, and is owed nothing.
 class Turns : public JobCore {
  public:
   explicit Turns(const JobOptions& options) : JobCore(options) {}
@@ -16,18 +17,26 @@ class Turns : public JobCore {
   bool admits(const Job&) const override { return true; }
   Key rank(const Job& job) const override { return {job.virtual_time, job.order}; }
   void became_ready(Job& job) override {
-    job.virtual_time = std::max(job.virtual_time, clock(job.lane));
+    double& least = clock(job.lane);
+    double now_least = std::numeric_limits<double>::infinity();
+    each_inside([&](Index index) {
+      const Job& runs = this->job(index);
+      if (one_lane() || runs.lane == job.lane) now_least = std::min(now_least, virtual_now(runs));
+    });
+    if (const auto& heap = waiting(job.lane); !heap.empty())
+      now_least = std::min(now_least, heap.top_key().first);
+    if (now_least < std::numeric_limits<double>::infinity()) least = std::max(least, now_least);
+    job.virtual_time = std::max(job.virtual_time, least);
   }
-  void granted(Job& job) override {
-    if (job.lane.index() >= clocks_.size()) clocks_.resize(job.lane.index() + 1, 0);
-    clock(job.lane) = std::max(clock(job.lane), job.virtual_time);
-  }
+  void granted(Job& job) override { clock(job.lane) = std::max(clock(job.lane), job.virtual_time); }
   Duration slice(const Job& inside, const Job& next) const override {
-    const double ahead = inside.virtual_time - next.virtual_time;
-    return from_seconds((to_seconds(options().quantum) - ahead) * inside.weight) -
-           (attained(inside) - inside.attained);
+    const double ahead = virtual_now(inside) - next.virtual_time;
+    return from_seconds((to_seconds(options().quantum) - ahead) * inside.weight);
   }
-  // Of all jobs' one lane, or of each.
+  double virtual_now(const Job& job) const {
+    return job.virtual_time + to_seconds(attained(job) - job.attained) / job.weight;
+  }
+  // Where the one that had least was at the latest: of all jobs' one lane, or of each.
   double& clock(LaneId lane) {
     const std::size_t at = one_lane() ? 0 : lane.index();
     if (at >= clocks_.size()) clocks_.resize(at + 1, 0);

@@ -13,6 +13,10 @@ Bytes least(Bytes a, Bytes b) {
   return std::min(a, b);
 }
 
+Duration saturated(Duration a, Duration b) {
+  return a > Duration::max() - b ? Duration::max() : a + b;
+}
+
 bool sane(JobMemory memory) {
   return memory.persistent <= most_job_bytes && memory.ephemeral <= most_job_bytes;
 }
@@ -99,7 +103,7 @@ void JobCore::heard(const IterationEnded& ended, JobCommands& out) {
     if (ended.iterations > 0)
       job.longest = std::max(job.longest, std::min(ended.busy, held) / ended.iterations);
   }
-  if (ended.remaining) job.in_all = job.attained + *ended.remaining;
+  if (ended.remaining) job.in_all = saturated(job.progress, *ended.remaining);
   if (job.hanging) {
     // It came to an end just as it was given up.
     job.hanging = false;
@@ -492,6 +496,7 @@ void JobCore::count(Job& job) {
   if (!is_inside(job) || job.frozen) return;
   const Duration more = now_ - job.counted;
   job.attained += more;
+  job.progress += from_ns(static_cast<double>(more.count()) * job.rate);
   job.virtual_time += to_seconds(more) / job.weight;
   job.counted = now_;
 }
@@ -502,7 +507,9 @@ Duration JobCore::attained(const Job& job) const {
 
 std::optional<Duration> JobCore::remaining(const Job& job) const {
   if (!job.in_all) return std::nullopt;
-  return std::max(Duration{0}, *job.in_all - attained(job));
+  const Duration more = attained(job) - job.attained;
+  return std::max(Duration{0},
+                  *job.in_all - job.progress - from_ns(static_cast<double>(more.count()) * job.rate));
 }
 
 void JobCore::set_timer(Index index, TimePoint at) {
@@ -555,7 +562,9 @@ std::vector<JobView> JobCore::jobs(TimePoint now) const {
                  .remaining = std::nullopt,
                  .came = job.came,
                  .iterations = job.iterations};
-    if (job.in_all) view.remaining = std::max(Duration{0}, *job.in_all - view.attained);
+    if (job.in_all)
+      view.remaining = std::max(Duration{0}, *job.in_all - job.progress -
+                                                 from_ns(static_cast<double>(since.count()) * job.rate));
     found.emplace_back(job.order, view);
   }
   std::ranges::sort(found, {}, &std::pair<std::uint64_t, JobView>::first);

@@ -45,7 +45,9 @@ class JobCore : public JobSharing {
     TimePoint heard_at;               // or granted, or thawed
     TimePoint counted;                // up to here `attained` goes, where it runs
     Duration attained{0};             // device time
-    std::optional<Duration> in_all;   // what it attains until its end, as far as known
+    Duration progress{0};             // the same, by what it had done in it alone (`rate`)
+    double rate = 1;                  // beside those that it runs with now, of what it does alone
+    std::optional<Duration> in_all;   // its progress at its end, as far as known
     Duration longest{0};              // of its iterations
     std::uint64_t iterations = 0;
     double virtual_time = 0;  // device time by weight, from where the others were when it came (fair)
@@ -121,6 +123,10 @@ class JobCore : public JobSharing {
   void fit_idle(JobCommands& out);
   Duration attained(const Job& job) const;
   std::optional<Duration> remaining(const Job& job) const;
+  void set_rate(Job& job, double rate) {
+    count(job);
+    job.rate = rate;
+  }
   bool wanted() const { return wanted_; }
   Lanes& ledger() { return lanes_; }
   const JobOptions& options() const { return options_; }

@@ -185,6 +185,8 @@ bool Lanes::arrange(const std::function<bool(LaneId)>& pinned, const std::functi
     }
   }
   std::ranges::sort(taken_, {}, &Taken::from);
+  for (std::size_t i = 1; i < taken_.size(); ++i)
+    if (taken_[i - 1].to > taken_[i].from) arranged_ = false;  // one grew under its job
   // Those that have a place first, from the end of the memory on: where nothing grew, each finds room at its own
   // place at the latest. What is without a place comes in the order of its number.
   std::ranges::sort(order_, [&](LaneId a, LaneId b) {

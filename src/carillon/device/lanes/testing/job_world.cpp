@@ -21,8 +21,8 @@ class World {
 
   WorldFigures run(TimePoint until) {
     for (;;) {
+      if (next_time() == TimePoint::max()) break;
       const TimePoint next = std::min(until, next_time());
-      if (next == TimePoint::max()) break;
       pass(next);
       if (next == until || figures_.broken) break;
       happen();
