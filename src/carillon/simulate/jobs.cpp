@@ -81,7 +81,7 @@ struct JobState {
 
 // What is planned, in the order of time, then of these ranks, then of planning.
 struct JobPlan {
-  enum class Kind : std::uint8_t { capacity, wanted, free, comes, request, begins, stops };
+  enum class Kind : std::uint8_t { capacity, wanted, free, comes, ready, request, begins, stops };
   TimePoint at;
   Kind kind{};
   std::uint64_t order = 0;
@@ -115,7 +115,7 @@ class JobWorld {
     for (JobState& state : states_) state.random = random.split();
     for (std::uint32_t i = 0; i < states_.size(); ++i) {
       figures_.jobs[i].came = jobs.jobs[i].arrival + jobs.jobs[i].startup;
-      plan(figures_.jobs[i].came, JobPlan::Kind::comes, i);
+      plan(jobs.jobs[i].starts_admitted ? jobs.jobs[i].arrival : figures_.jobs[i].came, JobPlan::Kind::comes, i);
     }
     for (std::uint32_t i = 0; i < jobs.device.capacity.size(); ++i)
       plan(jobs.device.capacity[i].at, JobPlan::Kind::capacity, i);
@@ -211,6 +211,9 @@ class JobWorld {
         tell(device::DeviceFree{jobs_.device.foretold ? wanted_.from : TimePoint::max()});
         break;
       case JobPlan::Kind::comes: come(plan.what); break;
+      case JobPlan::Kind::ready:
+        if (states_[plan.what].booking == plan.booking) ready(plan.what);
+        break;
       case JobPlan::Kind::request: take_request(plan.what); break;
       case JobPlan::Kind::begins:
         if (states_[plan.what].booking == plan.booking) begin(plan.what);
@@ -297,7 +300,7 @@ class JobWorld {
       const device::Lanes& lanes = sharing_.lanes();
       const Bytes used = lanes.persistent() + lanes.ephemeral();
       figures_.most_memory = std::max(figures_.most_memory, used);
-      figures_.most_lanes = std::max<std::uint64_t>(figures_.most_lanes, lanes.lanes().size());
+      figures_.most_lanes = std::max<std::uint64_t>(figures_.most_lanes, lanes.lanes_open());
       if (options_.timeline) sample(lanes);
     }
     CARILLON_ASSERT(!is_wanted_ || running_ == 0);
@@ -342,7 +345,7 @@ class JobWorld {
     JobState& state = states_[i];
     if (state.doing == Doing::gone) return;  // its end is not told yet
     switch (command.kind) {
-      case JobCommand::Kind::admit: state.lane = command.lane; break;
+      case JobCommand::Kind::admit: admit(i, command.lane); break;
       case JobCommand::Kind::grant: grant(i); break;
       case JobCommand::Kind::recall: recall(i); break;
       case JobCommand::Kind::freeze: freeze(i); break;
@@ -358,6 +361,25 @@ class JobWorld {
       case JobCommand::Kind::move:
       case JobCommand::Kind::close: break;
     }
+  }
+
+  void admit(std::uint32_t i, LaneId lane) {
+    JobState& state = states_[i];
+    CARILLON_ASSERT(!state.granted);
+    const bool first = state.lane == device::no_lane;
+    state.lane = lane;
+    if (!first) return;
+    note_wait(i);
+    if (jobs_.jobs[i].starts_admitted)
+      plan(now_ + jobs_.jobs[i].startup, JobPlan::Kind::ready, i, ++state.booking);
+    else
+      ready(i);
+  }
+
+  // It could begin its first iteration.
+  void ready(std::uint32_t i) {
+    if (jobs_.jobs[i].starts_admitted) states_[i].idle_since = now_;
+    say_stopped(i);
   }
 
   void grant(std::uint32_t i) {
@@ -553,13 +575,17 @@ class JobWorld {
 
   // Out of its lane, before an iteration began.
   void stop(std::uint32_t i) {
+    say_stopped(i);
+    let_go(i);
+  }
+
+  void say_stopped(std::uint32_t i) {
     inbox_.push_back(device::IterationEnded{.job = JobId{i},
                                             .stopped = true,
                                             .iterations = 0,
                                             .busy = Duration{0},
                                             .memory = states_[i].held,
                                             .remaining = remaining(i)});
-    let_go(i);
   }
 
   void let_go(std::uint32_t i) {

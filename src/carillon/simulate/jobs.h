@@ -15,7 +15,7 @@
 // Training jobs on one device in virtual time, under the very objects that decide live
 // (device/lanes/job_sharing.h).
 //
-// A job comes when its start-up is over. Granted, it runs iteration after iteration, each for as long as it takes alone
+// A job comes when its start-up is over, or starts up once it is admitted. Granted, it runs iteration after iteration, each for as long as it takes alone
 // times the slowdown: jobs that run side by side, in lanes of their own, together take the sum of their
 // utilizations of the device, and where that is above 1, each goes slower by it. Recalled, it stops at the end of its
 // iteration, or at once where it has not begun one. Events of one instant are handled in the order: iterations
@@ -37,7 +37,7 @@ struct JobFigures {
   JobOutcome outcome = JobOutcome::unfinished;
   device::JobReason reason{};      // of refused and evicted
   device::JobMemory fits;          // of refused and evicted: what would have
-  TimePoint came;                  // to the device
+  TimePoint came;                  // it could run its first iteration then, were nobody else there
   std::optional<TimePoint> began;  // its first iteration
   TimePoint ended;
   std::uint64_t iterations = 0;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -23,17 +25,19 @@ constexpr TimePoint at_ms(double ms) {
   return TimePoint{} + from_ms(ms);
 }
 
-// A policy that does what a test says, and writes down what it is told: "10 ended 0 stopped".
+// A policy that does what a test says, and writes down what it is told ("10 ended 0 stopped"), but for jobs that
+// are ready.
 class Scripted final : public device::JobSharing {
  public:
   using Answer = std::function<TimePoint(Scripted&, const JobEvent&, TimePoint, device::JobCommands&)>;
   explicit Scripted(Answer answer) : answer_(std::move(answer)) {}
 
   TimePoint on(const JobEvent& event, TimePoint now, device::JobCommands& out) override {
-    told.push_back(fmt::format("{:g} {}", to_ms(now - TimePoint{}), text_of(event)));
+    const std::string text = text_of(event);
+    if (!text.empty()) told.push_back(fmt::format("{:g} {}", to_ms(now - TimePoint{}), text));
     return answer_(*this, event, now, out);
   }
-  std::vector<device::JobView> jobs() const override { return {}; }
+  std::vector<device::JobView> jobs(TimePoint) const override { return {}; }
   const device::Lanes& lanes() const override { return lanes_; }
 
   // Commands in few words.
@@ -53,6 +57,7 @@ class Scripted final : public device::JobSharing {
   std::string text_of(const JobEvent& event) {
     if (const auto* e = std::get_if<device::JobCame>(&event)) return fmt::format("came {}", e->job.value);
     if (const auto* e = std::get_if<device::IterationEnded>(&event)) {
+      if (ready_.insert(e->job).second) return "";
       ended.push_back(*e);
       return fmt::format("ended {}{}{}", e->job.value, e->stopped ? " stopped" : "",
                          e->iterations == 0 ? " before" : "");
@@ -69,8 +74,15 @@ class Scripted final : public device::JobSharing {
   }
 
   Answer answer_;
+  std::set<JobId> ready_;
   device::Lanes lanes_{gib(1)};
 };
+
+// It says so, out of its lane, before its first iteration.
+bool is_ready(const JobEvent& event) {
+  const auto* ended = std::get_if<device::IterationEnded>(&event);
+  return ended != nullptr && ended->stopped && ended->iterations == 0;
+}
 
 // Every job has a lane of its own, and runs as soon as it comes, whatever the others do.
 TimePoint side_by_side(Scripted&, const JobEvent& event, TimePoint, device::JobCommands& out) {
@@ -78,6 +90,8 @@ TimePoint side_by_side(Scripted&, const JobEvent& event, TimePoint, device::JobC
     const std::uint32_t job = came->job.value;
     out.push_back(Scripted::open(job, gib(1)));
     out.push_back(Scripted::of(Kind::admit, job, job));
+  } else if (is_ready(event)) {
+    const std::uint32_t job = std::get<device::IterationEnded>(event).job.value;
     out.push_back(Scripted::of(Kind::grant, job, job));
   } else if (const auto* gone = std::get_if<device::JobGone>(&event)) {
     out.push_back(Scripted::of(Kind::close, 0, gone->job.value));
@@ -88,16 +102,19 @@ TimePoint side_by_side(Scripted&, const JobEvent& event, TimePoint, device::JobC
 // One lane; who came last runs, and who ran before goes on when it is gone.
 struct LastFirst {
   std::vector<std::uint32_t> stack;
-  bool free = true;
+  bool opened = false, free = true;
 
   TimePoint operator()(Scripted&, const JobEvent& event, TimePoint, device::JobCommands& out) {
     if (const auto* came = std::get_if<device::JobCame>(&event)) {
-      if (stack.empty() && free) out.push_back(Scripted::open(0, gib(1)));
+      if (!std::exchange(opened, true)) out.push_back(Scripted::open(0, gib(1)));
       out.push_back(Scripted::of(Kind::admit, came->job.value));
-      if (!stack.empty() && !free) out.push_back(Scripted::of(Kind::recall, stack.back()));
-      stack.push_back(came->job.value);
     } else if (const auto* ended = std::get_if<device::IterationEnded>(&event)) {
-      free = free || ended->stopped;
+      if (std::ranges::count(stack, ended->job.value) == 0) {
+        if (!stack.empty() && !free) out.push_back(Scripted::of(Kind::recall, stack.back()));
+        stack.push_back(ended->job.value);
+      } else {
+        free = free || ended->stopped;
+      }
     } else if (const auto* gone = std::get_if<device::JobGone>(&event)) {
       std::erase(stack, gone->job.value);
       free = true;
@@ -199,6 +216,22 @@ TEST(Jobs, StartUpTakesNoDeviceTime) {
   EXPECT_EQ(f.first, TimePoint{});
 }
 
+TEST(Jobs, SomeStartUpOnlyOnceTheyAreAdmitted) {
+  auto jobs = jobs_of({job(0, 1, 10)});
+  jobs.jobs[0].startup = 30ms;
+  jobs.jobs[0].starts_admitted = true;
+  std::vector<TimePoint> ready;
+  Scripted policy([&](Scripted& self, const JobEvent& event, TimePoint now, device::JobCommands& out) {
+    if (is_ready(event)) ready.push_back(now);
+    return side_by_side(self, event, now, out);
+  });
+  const JobsFigures f = run(jobs, policy);
+  EXPECT_THAT(policy.told, ElementsAre("0 came 0", "40 ended 0", "40 gone 0"));
+  EXPECT_THAT(ready, ElementsAre(at_ms(30)));
+  EXPECT_EQ(f.jobs[0].began, f.jobs[0].came);
+  EXPECT_EQ(f.jobs[0].longest_wait, 0ms);
+}
+
 TEST(Jobs, FrozenOnesGoOnWhereTheyWere) {
   auto jobs = jobs_of({job(0, 2, 10), job(6, 1, 10)});
   jobs.device.wanted = {{at_ms(5), at_ms(8)}, {at_ms(9), at_ms(11)}};
@@ -207,9 +240,9 @@ TEST(Jobs, FrozenOnesGoOnWhereTheyWere) {
   bool wanted = false;
   Scripted policy([&](Scripted& self, const JobEvent& event, TimePoint now, device::JobCommands& out) {
     side_by_side(self, event, now, out);
-    if (const auto* came = std::get_if<device::JobCame>(&event)) {
-      granted.push_back(came->job.value);
-      if (wanted) out.push_back(Scripted::of(Kind::freeze, came->job.value));
+    if (is_ready(event)) {
+      granted.push_back(std::get<device::IterationEnded>(event).job.value);
+      if (wanted) out.push_back(Scripted::of(Kind::freeze, granted.back()));
     }
     const bool wants = std::holds_alternative<device::DeviceWanted>(event);
     if (wants || std::holds_alternative<device::DeviceFree>(event)) {

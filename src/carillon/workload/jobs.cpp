@@ -60,7 +60,8 @@ std::vector<JobRow> read_job_csv(const std::filesystem::path& file, const char* 
   std::ifstream in(file);
   if (!in) throw Problem{"cannot read the " + std::string(what) + " '" + file.string() + "'"};
   std::string line;
-  std::getline(in, line);
+  if (!std::getline(in, line))
+    throw Problem{"cannot read the " + std::string(what) + " '" + file.string() + "': it has no first line with columns"};
   const auto header = csv_cells(line);
   check_columns(header, file);
   std::vector<JobRow> rows;
@@ -306,7 +307,7 @@ struct RowChoice {
 void read_table(Section table, Random random, Jobs& jobs) {
   Random for_rows = random.split(), for_durations = random.split(), for_arrivals = random.split();
   table.knows({"name", "model", "copies", "csv", "row", "trace", "arrival_s", "arrivals", "iterations",
-               "duration_s", "iteration_ms", "startup_s", "persistent", "ephemeral", "peak", "weight", "known",
+               "duration_s", "iteration_ms", "startup_s", "starts", "persistent", "ephemeral", "peak", "weight", "known",
                "remaining_factor", "utilization", "noise", "drift", "dies_after", "hangs_after", "grows",
                "requests"});
   Job base;
@@ -344,6 +345,10 @@ void read_table(Section table, Random random, Jobs& jobs) {
   const auto startup_s = optional_number(table, "startup_s", 0, 1e9);
   const auto weight = optional_number(table, "weight", 1e-6, 1000);
   const auto utilization = optional_number(table, "utilization", 1e-6, 1);
+  const std::string starts = table.text("starts", "arrived");
+  if (starts != "arrived" && starts != "admitted")
+    table.wrong(table.find("starts"), "jobs.starts must be \"arrived\" or \"admitted\"");
+  base.starts_admitted = starts == "admitted";
   base.noise = table.number("noise", 0, 0, 10);
   base.remaining_factor = table.number("remaining_factor", 1, 1e-6, 1e6);
   read_known(table, base);

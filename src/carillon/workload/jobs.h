@@ -37,8 +37,10 @@ struct Job {
   std::string name;   // unique: copies are named name-0, name-1, ...
   std::string model;  // what it trains, for people; jobs of one model have one colour in plots
   TimePoint arrival;  // in the order of the jobs of a Jobs
-  // From its arrival until it comes to the device: the interpreter, the framework, its data. No device time.
+  // The interpreter, the framework, its data: no device time. From its arrival until it comes to the device, or,
+  // where it `starts_admitted`, from when it was admitted, so that its memory is kept meanwhile.
   Duration startup{0};
+  bool starts_admitted = false;
   std::uint64_t iterations = 1;  // 1..1e9
   Duration iteration{1};         // alone on the device
   double noise = 0;              // each iteration takes 1 + noise * normal of it, a tenth of it at least

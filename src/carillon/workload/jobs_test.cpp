@@ -59,6 +59,7 @@ arrival_s = 5
 iterations = 3
 iteration_ms = 100
 startup_s = 1.5
+starts = "admitted"
 persistent = "1 GB"
 peak = "3 GB"
 weight = 2
@@ -122,6 +123,8 @@ requests = { per_s = 2, process = "uniform" }
   EXPECT_EQ(late.name, "late");
   EXPECT_EQ(late.model, "late");
   EXPECT_EQ(late.startup, 1500ms);
+  EXPECT_TRUE(late.starts_admitted);
+  EXPECT_FALSE(pair.starts_admitted);
   EXPECT_EQ(late.ephemeral.count, 2'000'000'000U);
   EXPECT_EQ(late.weight, 2);
   EXPECT_TRUE(late.tells_memory);
@@ -242,6 +245,7 @@ TEST_F(JobFiles, WhatIsWrongIsSaidWithItsPlaceAndWhatWouldBeRight) {
       {jobs_device + one_job + "weight = 0\n", {"jobs.weight", "1e-06 to 1000"}},
       {jobs_device + one_job + "utilization = 1.5\n", {"jobs.utilization", "to 1"}},
       {jobs_device + one_job + "known = [\"all\"]\n", {"jobs.known", "\"remaining\" and \"memory\""}},
+      {jobs_device + one_job + "starts = \"soon\"\n", {"jobs.starts", "\"admitted\""}},
       {jobs_device + one_job + "drift = [[5, 2], [5, 3]]\n", {"jobs.drift", "ascending"}},
       {jobs_device + one_job + "grows = 10\n", {"{ after, times }"}},
       {jobs_device + one_job + "requests = { per_s = 0 }\n", {"requests.per_s"}},
@@ -268,7 +272,7 @@ TEST_F(JobFiles, WhatIsWrongIsSaidWithItsPlaceAndWhatWouldBeRight) {
        {"1500000000 iterations in all", "a billion at most"}},
       {jobs_device + one_job + "trace = \"jobs.csv\"\n", {"iterations does not go with trace"}},
       {traced + "\"none.csv\"\n", {"cannot read the trace", "none.csv"}},
-      {traced + "\"/\"\n", {"trace"}},
+      {traced + "\"/\"\n", {"cannot read the trace '/'"}},
       {traced + "\"empty.csv\"\n", {"empty.csv", "has no rows"}},
       {traced + "\"column.csv\"\n", {"column.csv:1", "'colour'", "arrival_s"}},
       {traced + "\"cells.csv\"\n", {"cells.csv:2", "1 cells", "2"}},

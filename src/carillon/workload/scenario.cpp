@@ -339,7 +339,8 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
 
   const toml::node* models = top.find("models");
   if (models == nullptr || !models->is_array_of_tables())
-    top.wrong(models, "a scenario needs at least one [[models]]");
+    top.wrong(models, std::string("a scenario needs at least one [[models]]") +
+                          (root.contains("jobs") ? "; files of [[jobs]] are for 'carillon simulate'" : ""));
   for (const toml::node& model : *models->as_array())
     read_models(Section(*model.as_table(), "models", file), overrides, s);
   top.done();
