@@ -202,7 +202,8 @@ int simulate_all_jobs(const SimulateArguments& arguments) {
 }
 
 int simulate_all(const SimulateArguments& arguments) {
-  const auto of_jobs = std::ranges::count_if(arguments.scenarios, [](const auto& file) { return workload::has_jobs(file); });
+  const auto of_jobs =
+      std::ranges::count_if(arguments.scenarios, [](const auto& file) { return workload::has_jobs(file); });
   if (of_jobs == std::ssize(arguments.scenarios)) return simulate_all_jobs(arguments);
   if (of_jobs > 0)
     return fail_simulate("simulate", {ErrorCode::invalid_argument,
@@ -404,10 +405,12 @@ void add_simulate(CLI::App& program, int& status) {
       "--decision-us", arguments->decision_us,
       "Virtual microseconds that each decision takes (default 0), or 'measured': what it took of "
       "this machine's CPU, and then its distribution is told");
-  command.add_option("--plot", arguments->plot,
-                     "Write an SVG of one run: latency CDF, batch sizes, device timeline; of jobs: completion times, "
-                     "lanes, memory");
-  command.add_flag("--each-job", arguments->each_job, "Of files of [[jobs]]: also tells of each job (\"each\" in the JSON)");
+  command.add_option(
+      "--plot", arguments->plot,
+      "Write an SVG of one run: latency CDF, batch sizes, device timeline; of jobs: completion times, "
+      "lanes, memory");
+  command.add_flag("--each-job", arguments->each_job,
+                   "Of files of [[jobs]]: also tells of each job (\"each\" in the JSON)");
   command
       .add_option("--interval", arguments->interval_s,
                   "Also tells what happened in each so many virtual seconds (\"series\" in the JSON; a plot)")

@@ -18,7 +18,8 @@ namespace carillon::cli {
 
 std::string job_policy_list() {
   std::string all;
-  for (const std::string_view name : device::job_policy_names()) all += (all.empty() ? "" : ", ") + std::string(name);
+  for (const std::string_view name : device::job_policy_names())
+    all += (all.empty() ? "" : ", ") + std::string(name);
   return all;
 }
 
@@ -68,7 +69,8 @@ Result<> run_all(std::vector<JobRun>& runs, const JobRunning& how) {
       options.progress = [&](double share) {
         if (terminal) {
           const std::lock_guard lock(mutex);
-          fmt::print(stderr, "\r{} of {} runs done, this one {:.0f}%   ", done.load(), runs.size(), 100 * share);
+          fmt::print(stderr, "\r{} of {} runs done, this one {:.0f}%   ", done.load(), runs.size(),
+                     100 * share);
         }
         return how.go_on();
       };
@@ -91,7 +93,8 @@ Result<> run_all(std::vector<JobRun>& runs, const JobRunning& how) {
   if (terminal) fmt::print(stderr, "\r{:<60}\r", "");
   if (error) return std::unexpected(std::move(*error));
   if (!how.go_on())
-    return fail(ErrorCode::cancelled, fmt::format("interrupted; {} of {} runs were done", done.load(), runs.size()));
+    return fail(ErrorCode::cancelled,
+                fmt::format("interrupted; {} of {} runs were done", done.load(), runs.size()));
   return {};
 }
 
@@ -108,7 +111,8 @@ std::string as_tables(const std::vector<JobRun>& runs) {
   for (std::size_t first = 0; first < runs.size();) {
     std::vector<simulate::JobsReport> of_one;
     std::size_t last = first;
-    while (last < runs.size() && runs[last].jobs.name == runs[first].jobs.name) of_one.push_back(runs[last++].report);
+    while (last < runs.size() && runs[last].jobs.name == runs[first].jobs.name)
+      of_one.push_back(runs[last++].report);
     text += simulate::to_table(of_one);
     first = last;
   }

@@ -38,8 +38,9 @@ class SharedPace {
   }
   TimePoint when(Duration come) const {
     const auto left = static_cast<double>((come - come_).count());
-    return std::max(at_, saturating_add(at_, Duration{static_cast<std::int64_t>(
-                                                 std::ceil(std::min(9e18, left * slowdown_)))}));
+    return std::max(
+        at_, saturating_add(
+                 at_, Duration{static_cast<std::int64_t>(std::ceil(std::min(9e18, left * slowdown_)))}));
   }
 
  private:
@@ -55,8 +56,8 @@ struct JobState {
     waiting,    // here: without a lane, or without a grant
     switching,  // granted; its iteration begins soon
     iterating,
-    resting,    // granted; without a request to answer
-    hanging,    // in an iteration that never ends
+    resting,  // granted; without a request to answer
+    hanging,  // in an iteration that never ends
     gone
   };
   Doing doing = Doing::coming;
@@ -115,7 +116,8 @@ class JobWorld {
     for (JobState& state : states_) state.random = random.split();
     for (std::uint32_t i = 0; i < states_.size(); ++i) {
       figures_.jobs[i].came = jobs.jobs[i].arrival + jobs.jobs[i].startup;
-      plan(jobs.jobs[i].starts_admitted ? jobs.jobs[i].arrival : figures_.jobs[i].came, JobPlan::Kind::comes, i);
+      plan(jobs.jobs[i].starts_admitted ? jobs.jobs[i].arrival : figures_.jobs[i].came, JobPlan::Kind::comes,
+           i);
     }
     for (std::uint32_t i = 0; i < jobs.device.capacity.size(); ++i)
       plan(jobs.device.capacity[i].at, JobPlan::Kind::capacity, i);
@@ -183,9 +185,9 @@ class JobWorld {
     wanted_ = {TimePoint::max(), TimePoint::max()};
     if (device.busy) {
       const auto draw = [&](Duration mean) {
-        return device.busy->regular ? mean
-                                    : from_ns(std::max(1.0, busy_random_.exponential(static_cast<double>(
-                                                                mean.count()))));
+        return device.busy->regular
+                   ? mean
+                   : from_ns(std::max(1.0, busy_random_.exponential(static_cast<double>(mean.count()))));
       };
       wanted_.from = after + draw(device.busy->gap);
       wanted_.until = wanted_.from + draw(device.busy->use);
@@ -210,11 +212,15 @@ class JobWorld {
         plan_wanted(now_);
         tell(device::DeviceFree{jobs_.device.foretold ? wanted_.from : TimePoint::max()});
         break;
-      case JobPlan::Kind::comes: come(plan.what); break;
+      case JobPlan::Kind::comes:
+        come(plan.what);
+        break;
       case JobPlan::Kind::ready:
         if (states_[plan.what].booking == plan.booking) ready(plan.what);
         break;
-      case JobPlan::Kind::request: take_request(plan.what); break;
+      case JobPlan::Kind::request:
+        take_request(plan.what);
+        break;
       case JobPlan::Kind::begins:
         if (states_[plan.what].booking == plan.booking) begin(plan.what);
         break;
@@ -310,7 +316,8 @@ class JobWorld {
     const MemorySample now{now_, lanes.persistent(), lanes.ephemeral(), lanes.capacity()};
     if (!figures_.memory.empty()) {
       MemorySample& last = figures_.memory.back();
-      if (last.persistent == now.persistent && last.ephemeral == now.ephemeral && last.capacity == now.capacity)
+      if (last.persistent == now.persistent && last.ephemeral == now.ephemeral &&
+          last.capacity == now.capacity)
         return;
       if (last.at == now.at) {
         last = now;
@@ -330,7 +337,9 @@ class JobWorld {
         lane.size = command.size;
         return;
       }
-      case JobCommand::Kind::move: ++figures_.moves; return;
+      case JobCommand::Kind::move:
+        ++figures_.moves;
+        return;
       case JobCommand::Kind::close:
         if (const auto found = lanes_.find(command.lane); found != lanes_.end()) {
           CARILLON_ASSERT(found->second.holder == nobody);
@@ -338,18 +347,29 @@ class JobWorld {
           lanes_.erase(found);
         }
         return;
-      default: break;
+      default:
+        break;
     }
     const std::uint32_t i = command.job.value;
     CARILLON_ASSERT(i < states_.size());
     JobState& state = states_[i];
     if (state.doing == Doing::gone) return;  // its end is not told yet
     switch (command.kind) {
-      case JobCommand::Kind::admit: admit(i, command.lane); break;
-      case JobCommand::Kind::grant: grant(i); break;
-      case JobCommand::Kind::recall: recall(i); break;
-      case JobCommand::Kind::freeze: freeze(i); break;
-      case JobCommand::Kind::thaw: thaw(i); break;
+      case JobCommand::Kind::admit:
+        admit(i, command.lane);
+        break;
+      case JobCommand::Kind::grant:
+        grant(i);
+        break;
+      case JobCommand::Kind::recall:
+        recall(i);
+        break;
+      case JobCommand::Kind::freeze:
+        freeze(i);
+        break;
+      case JobCommand::Kind::thaw:
+        thaw(i);
+        break;
       case JobCommand::Kind::refuse:
       case JobCommand::Kind::evict:
         figures_.jobs[i].reason = command.reason;
@@ -359,7 +379,8 @@ class JobWorld {
         break;
       case JobCommand::Kind::open:
       case JobCommand::Kind::move:
-      case JobCommand::Kind::close: break;
+      case JobCommand::Kind::close:
+        break;
     }
   }
 
@@ -471,13 +492,13 @@ class JobWorld {
     }
     double factor = 1;
     if (!job.drift.empty()) {
-      while (state.drift < job.drift.size() && job.drift[state.drift].after <= figures.iterations) ++state.drift;
+      while (state.drift < job.drift.size() && job.drift[state.drift].after <= figures.iterations)
+        ++state.drift;
       if (state.drift > 0) factor = job.drift[state.drift - 1].factor;
     }
     if (job.noise > 0) factor *= std::max(0.1, 1 + job.noise * state.random.normal());
-    state.length = factor == 1
-                       ? job.iteration
-                       : from_ns(std::max(1.0, static_cast<double>(job.iteration.count()) * factor));
+    state.length = factor == 1 ? job.iteration
+                               : from_ns(std::max(1.0, static_cast<double>(job.iteration.count()) * factor));
     state.dying = job.dies_after == figures.iterations;
     if (state.dying) state.length /= 2;
   }
@@ -641,7 +662,8 @@ class JobWorld {
   // An iteration begins, or the job ends: for how long had it none, though there was work?
   void note_wait(std::uint32_t i) {
     const JobState& state = states_[i];
-    if (state.doing == Doing::coming || state.doing == Doing::iterating || state.doing == Doing::hanging) return;
+    if (state.doing == Doing::coming || state.doing == Doing::iterating || state.doing == Doing::hanging)
+      return;
     if (jobs_.jobs[i].requests && state.requests.empty()) return;
     figures_.jobs[i].longest_wait = std::max(figures_.jobs[i].longest_wait, now_ - state.idle_since);
   }
@@ -709,11 +731,16 @@ class JobWorld {
 
 std::string_view name_of(JobOutcome outcome) {
   switch (outcome) {
-    case JobOutcome::finished: return "finished";
-    case JobOutcome::refused: return "refused";
-    case JobOutcome::evicted: return "evicted";
-    case JobOutcome::died: return "died";
-    case JobOutcome::unfinished: return "unfinished";
+    case JobOutcome::finished:
+      return "finished";
+    case JobOutcome::refused:
+      return "refused";
+    case JobOutcome::evicted:
+      return "evicted";
+    case JobOutcome::died:
+      return "died";
+    case JobOutcome::unfinished:
+      return "unfinished";
   }
   return "";
 }

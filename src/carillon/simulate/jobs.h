@@ -15,12 +15,12 @@
 // Training jobs on one device in virtual time, under the very objects that decide live
 // (device/lanes/job_sharing.h).
 //
-// A job comes when its start-up is over, or starts up once it is admitted. Granted, it runs iteration after iteration, each for as long as it takes alone
-// times the slowdown: jobs that run side by side, in lanes of their own, together take the sum of their
-// utilizations of the device, and where that is above 1, each goes slower by it. Recalled, it stops at the end of its
-// iteration, or at once where it has not begun one. Events of one instant are handled in the order: iterations
-// that end, the device's own, jobs that come, iterations that begin, what the policy had planned. Same jobs,
-// policy and seed: same bytes.
+// A job comes when its start-up is over, or starts up once it is admitted. Granted, it runs iteration after
+// iteration, each for as long as it takes alone times the slowdown: jobs that run side by side, in lanes of
+// their own, together take the sum of their utilizations of the device, and where that is above 1, each goes
+// slower by it. Recalled, it stops at the end of its iteration, or at once where it has not begun one. Events
+// of one instant are handled in the order: iterations that end, the device's own, jobs that come, iterations
+// that begin, what the policy had planned. Same jobs, policy and seed: same bytes.
 namespace carillon::simulate {
 
 struct JobRunOptions {
@@ -41,9 +41,9 @@ struct JobFigures {
   std::optional<TimePoint> began;  // its first iteration
   TimePoint ended;
   std::uint64_t iterations = 0;
-  Duration device_time{0};         // of these iterations, alone
-  Duration busy{0};                // they really took, but for what they were frozen
-  Duration longest_wait{0};        // without an iteration, from when it came, while there was work
+  Duration device_time{0};   // of these iterations, alone
+  Duration busy{0};          // they really took, but for what they were frozen
+  Duration longest_wait{0};  // without an iteration, from when it came, while there was work
   std::uint64_t grants = 0;
   std::vector<Duration> latencies;  // of requests, where it has some: from arrival to answer
 };
@@ -71,7 +71,7 @@ struct JobsFigures {
   Duration device_time{0};       // of all iterations that ended, alone
   std::uint64_t switches = 0;    // a lane went from one job to another
   std::uint64_t moves = 0, freezes = 0;
-  std::uint64_t events = 0;      // told to the policy
+  std::uint64_t events = 0;  // told to the policy
   std::uint64_t most_lanes = 0;
   Bytes most_memory;
   std::vector<LaneStretch> stretches;  // by their ends
@@ -83,7 +83,8 @@ struct JobsFigures {
 device::JobOptions job_options(const workload::Jobs& jobs);
 
 // Runs all jobs until they have ended, or as long as `jobs.length` says. `sharing` is new, of the device's
-// capacity. Errors: it was stopped by `progress`; a policy that wants to be woken again and again at one instant.
+// capacity. Errors: it was stopped by `progress`; a policy that wants to be woken again and again at one
+// instant.
 Result<JobsFigures> run_jobs(const workload::Jobs& jobs, device::JobSharing& sharing,
                              const JobRunOptions& options = {});
 

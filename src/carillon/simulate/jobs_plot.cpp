@@ -19,7 +19,9 @@ struct TimeAxis {
   double seconds = 1;
   bool minutes = false;
 
-  double x(TimePoint at) const { return left + inner * std::clamp(to_seconds(at - first) / seconds, 0.0, 1.0); }
+  double x(TimePoint at) const {
+    return left + inner * std::clamp(to_seconds(at - first) / seconds, 0.0, 1.0);
+  }
   const char* label() const { return minutes ? "minutes" : "seconds"; }
   double most() const { return minutes ? seconds / 60 : seconds; }
 };
@@ -27,8 +29,8 @@ struct TimeAxis {
 void share_line(std::string& svg, double top, std::vector<double> values, double of, double most,
                 const char* colour) {
   std::ranges::sort(values);
-  svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" points=\"{:.1f},{:.1f} ", colour, left,
-                     top + panel);
+  svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" points=\"{:.1f},{:.1f} ",
+                     colour, left, top + panel);
   constexpr std::size_t points = 400;
   const std::size_t steps = std::min(points, values.size());
   for (std::size_t i = 1; i <= steps; ++i) {
@@ -50,8 +52,8 @@ void completion_panel(std::string& svg, double top, const workload::Jobs& jobs, 
   for (const double s : completion) most = std::max(most, s);
   for (const double s : queueing) most = std::max(most, s);
   const bool minutes = most > 600;
-  frame(svg, top, "Completion times of jobs, and queueing, as a share of all jobs", minutes ? "minutes" : "seconds",
-        minutes ? most / 60 : most, "share", 1);
+  frame(svg, top, "Completion times of jobs, and queueing, as a share of all jobs",
+        minutes ? "minutes" : "seconds", minutes ? most / 60 : most, "share", 1);
   const auto all = static_cast<double>(std::max<std::size_t>(1, figures.jobs.size()));
   share_line(svg, top, queueing, all, most, colours[1]);
   share_line(svg, top, completion, all, most, colours[0]);
@@ -69,7 +71,8 @@ void lanes_panel(std::string& svg, double top, const workload::Jobs& jobs, const
   rows = std::min(rows, 64U);
   const bool by_job = models.size() == 1;
   frame(svg, top,
-        fmt::format("Lanes, a colour a {}{}", by_job ? "job" : "model", by_job ? "" : fmt::format(", {} of them", models.size())),
+        fmt::format("Lanes, a colour a {}{}", by_job ? "job" : "model",
+                    by_job ? "" : fmt::format(", {} of them", models.size())),
         axis.label(), axis.most(), "lane (0 at the bottom)", rows, rows <= 16);
   const double row_height = panel / rows;
   constexpr auto columns = static_cast<std::size_t>(inner);
@@ -100,9 +103,10 @@ void lanes_panel(std::string& svg, double top, const workload::Jobs& jobs, const
     for (std::size_t c = 0, from = 0; c < columns; ++c) {
       if (shown[c + 1] == shown[c]) continue;
       if (shown[c] != none)
-        svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n",
-                           left + static_cast<double>(from), top + panel - row_height * (row + 0.95),
-                           static_cast<double>(c + 1 - from), row_height * 0.9, colours[shown[c]]);
+        svg +=
+            fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n",
+                        left + static_cast<double>(from), top + panel - row_height * (row + 0.95),
+                        static_cast<double>(c + 1 - from), row_height * 0.9, colours[shown[c]]);
       from = c + 1;
     }
   }
@@ -131,7 +135,8 @@ void memory_panel(std::string& svg, double top, const JobsFigures& figures, cons
     }
     if (!upper.empty()) svg += fmt::format("<polygon fill=\"{}\" points=\"{}{}\"/>\n", colour, upper, lower);
   };
-  area([](const MemorySample&) { return Bytes{}; }, [](const MemorySample& m) { return m.persistent; }, colours[0]);
+  area([](const MemorySample&) { return Bytes{}; }, [](const MemorySample& m) { return m.persistent; },
+       colours[0]);
   area([](const MemorySample& m) { return m.persistent; },
        [](const MemorySample& m) { return m.persistent + m.ephemeral; }, colours[1]);
   svg += "<polyline fill=\"none\" stroke=\"#e15759\" stroke-dasharray=\"4 3\" points=\"";
@@ -139,7 +144,8 @@ void memory_panel(std::string& svg, double top, const JobsFigures& figures, cons
   for (const MemorySample& m : figures.memory) {
     if (&m == &figures.memory.front()) capacity = m.capacity;
     if (m.capacity != capacity || &m == &figures.memory.front())
-      svg += fmt::format("{:.1f},{:.1f} {:.1f},{:.1f} ", axis.x(m.at), y(capacity), axis.x(m.at), y(m.capacity));
+      svg +=
+          fmt::format("{:.1f},{:.1f} {:.1f},{:.1f} ", axis.x(m.at), y(capacity), axis.x(m.at), y(m.capacity));
     capacity = m.capacity;
   }
   svg += fmt::format("{:.1f},{:.1f}\"/>\n", left + inner, y(capacity));

@@ -22,12 +22,18 @@ double mean_seconds(std::span<const Duration> values) {
 
 std::string_view name_of_reason(device::JobReason reason) {
   switch (reason) {
-    case device::JobReason::none: return "none";
-    case device::JobReason::too_large: return "too_large";
-    case device::JobReason::no_memory: return "no_memory";
-    case device::JobReason::capacity_fell: return "capacity_fell";
-    case device::JobReason::hangs: return "hangs";
-    case device::JobReason::bad_report: return "bad_report";
+    case device::JobReason::none:
+      return "none";
+    case device::JobReason::too_large:
+      return "too_large";
+    case device::JobReason::no_memory:
+      return "no_memory";
+    case device::JobReason::capacity_fell:
+      return "capacity_fell";
+    case device::JobReason::hangs:
+      return "hangs";
+    case device::JobReason::bad_report:
+      return "bad_report";
   }
   return "";
 }
@@ -71,11 +77,21 @@ JobsReport make_jobs_report(const workload::Jobs& jobs, std::string_view schedul
       slowdowns += to_seconds(took) / std::max(1e-9, to_seconds(job.startup + f.device_time));
     }
     switch (f.outcome) {
-      case JobOutcome::finished: ++r.finished; break;
-      case JobOutcome::refused: ++r.refused; break;
-      case JobOutcome::evicted: ++r.evicted; break;
-      case JobOutcome::died: ++r.died; break;
-      case JobOutcome::unfinished: ++r.unfinished; break;
+      case JobOutcome::finished:
+        ++r.finished;
+        break;
+      case JobOutcome::refused:
+        ++r.refused;
+        break;
+      case JobOutcome::evicted:
+        ++r.evicted;
+        break;
+      case JobOutcome::died:
+        ++r.died;
+        break;
+      case JobOutcome::unfinished:
+        ++r.unfinished;
+        break;
     }
     r.iterations += f.iterations;
     busy += f.busy;
@@ -159,18 +175,19 @@ ordered_json to_json(const JobsReport& r, bool each) {
     ordered_json& list = json["each"] = ordered_json::array();
     for (const JobsReport::Job& job : r.each) {
       const JobFigures& f = job.figures;
-      ordered_json one{{"name", job.name},
-                       {"model", job.model},
-                       {"outcome", name_of(f.outcome)},
-                       {"arrival_s", job.arrival_s},
-                       {"began_s", f.began ? ordered_json(to_seconds(*f.began - TimePoint{})) : ordered_json()},
-                       {"ended_s", to_seconds(f.ended - TimePoint{})},
-                       {"jct_s", job.jct_s},
-                       {"queue_s", job.queue_s},
-                       {"longest_wait_s", to_seconds(f.longest_wait)},
-                       {"iterations", f.iterations},
-                       {"device_time_s", to_seconds(f.device_time)},
-                       {"grants", f.grants}};
+      ordered_json one{
+          {"name", job.name},
+          {"model", job.model},
+          {"outcome", name_of(f.outcome)},
+          {"arrival_s", job.arrival_s},
+          {"began_s", f.began ? ordered_json(to_seconds(*f.began - TimePoint{})) : ordered_json()},
+          {"ended_s", to_seconds(f.ended - TimePoint{})},
+          {"jct_s", job.jct_s},
+          {"queue_s", job.queue_s},
+          {"longest_wait_s", to_seconds(f.longest_wait)},
+          {"iterations", f.iterations},
+          {"device_time_s", to_seconds(f.device_time)},
+          {"grants", f.grants}};
       if (f.reason != device::JobReason::none) {
         one["reason"] = name_of_reason(f.reason);
         one["fits_persistent_bytes"] = f.fits.persistent.count;
@@ -194,16 +211,17 @@ ordered_json to_json(const JobsReport& r, bool each) {
 std::string to_table(std::span<const JobsReport> runs) {
   CARILLON_ASSERT(!runs.empty());
   const JobsReport& first = runs.front();
-  std::string text = fmt::format("{}: {} jobs, {}; times in s\n{:<10}{:>6}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>8}{:>7}"
-                                 "{:>7}{:>10}{:>10}\n",
-                                 first.name, first.jobs, to_text(first.memory), "scheduler", "seed", "makespan",
-                                 "mean JCT", "95% JCT", "queueing", "95% of it", "longest w.", "busy", "work",
-                                 "lanes", "switches", "finished");
+  std::string text = fmt::format(
+      "{}: {} jobs, {}; times in s\n{:<10}{:>6}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>8}{:>7}"
+      "{:>7}{:>10}{:>10}\n",
+      first.name, first.jobs, to_text(first.memory), "scheduler", "seed", "makespan", "mean JCT", "95% JCT",
+      "queueing", "95% of it", "longest w.", "busy", "work", "lanes", "switches", "finished");
   for (const JobsReport& r : runs) {
-    text += fmt::format("{:<10}{:>6}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>7.1f}%{:>7.2f}{:>7}{:>10}"
-                        "{:>10}",
-                        r.scheduler, r.seed, r.makespan_s, r.mean_jct_s, r.p95_jct_s, r.mean_queue_s, r.p95_queue_s,
-                        r.longest_wait_s, 100 * r.utilization, r.work, r.most_lanes, r.switches, r.finished);
+    text += fmt::format(
+        "{:<10}{:>6}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>7.1f}%{:>7.2f}{:>7}{:>10}"
+        "{:>10}",
+        r.scheduler, r.seed, r.makespan_s, r.mean_jct_s, r.p95_jct_s, r.mean_queue_s, r.p95_queue_s,
+        r.longest_wait_s, 100 * r.utilization, r.work, r.most_lanes, r.switches, r.finished);
     if (r.refused > 0) text += fmt::format("  {} refused", r.refused);
     if (r.evicted > 0) text += fmt::format("  {} evicted", r.evicted);
     if (r.died > 0) text += fmt::format("  {} died", r.died);
@@ -212,8 +230,8 @@ std::string to_table(std::span<const JobsReport> runs) {
   }
   for (const JobsReport& r : runs)
     if (r.requests > 0)
-      text += fmt::format("{}: {} requests, mean latency {:.2f} ms ({:.2f} alone), p99 {:.2f} ms\n", r.scheduler,
-                          r.requests, r.mean_latency_ms, r.mean_alone_ms, r.p99_latency_ms);
+      text += fmt::format("{}: {} requests, mean latency {:.2f} ms ({:.2f} alone), p99 {:.2f} ms\n",
+                          r.scheduler, r.requests, r.mean_latency_ms, r.mean_alone_ms, r.p99_latency_ms);
   if (runs.size() > 1) return text;
   constexpr std::size_t shown = 20;
   std::size_t told = 0;

@@ -49,8 +49,10 @@ struct SmallRun {
     figures.jobs[2].fits = {mib(1), mib(1023)};
     figures.jobs[3].outcome = JobOutcome::evicted;
     figures.jobs[3].reason = device::JobReason::hangs;
-    figures.stretches = {{0, 0, TimePoint{}, TimePoint{} + 10s}, {1, 1, TimePoint{} + 14s, TimePoint{} + 30s}};
-    figures.memory = {{TimePoint{}, mib(10), mib(100), gib(1)}, {TimePoint{} + 10s, mib(20), mib(100), mib(512)}};
+    figures.stretches = {{0, 0, TimePoint{}, TimePoint{} + 10s},
+                         {1, 1, TimePoint{} + 14s, TimePoint{} + 30s}};
+    figures.memory = {{TimePoint{}, mib(10), mib(100), gib(1)},
+                      {TimePoint{} + 10s, mib(20), mib(100), mib(512)}};
     figures.intervals = {{0, 0, 3}, {1, 1, 2}, {1, 0, 1}};
   }
 };
@@ -93,8 +95,9 @@ TEST(JobsReport, TheTableSaysWhatFits) {
   SmallRun run;
   const JobsReport r = make_jobs_report(run.jobs, "fifo", run.figures);
   const std::string one = to_table(std::vector{r});
-  EXPECT_THAT(one, HasSubstr("j2: refused after 0 iterations: too_large (what fits: 1.0 MiB persistent, 1023.0 MiB "
-                             "ephemeral)"));
+  EXPECT_THAT(
+      one, HasSubstr("j2: refused after 0 iterations: too_large (what fits: 1.0 MiB persistent, 1023.0 MiB "
+                     "ephemeral)"));
   EXPECT_THAT(one, HasSubstr("1 refused  1 evicted"));
   EXPECT_THAT(to_table(std::vector{r, r}), Not(HasSubstr("j2")));
 }
@@ -104,7 +107,8 @@ TEST(JobsReport, ThePlotHasItsPanelsAndEscapesNames) {
   run.jobs.name = "a<b";
   const std::string svg = to_svg(run.jobs, "fifo", run.figures);
   EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-  for (const char* part : {"a&lt;b under fifo, seed 3", "Completion times", "Lanes, a colour a job", "persistent", "capacity"})
+  for (const char* part :
+       {"a&lt;b under fifo, seed 3", "Completion times", "Lanes, a colour a job", "persistent", "capacity"})
     EXPECT_THAT(svg, HasSubstr(part));
   // Nothing ran: still a picture.
   JobsFigures nothing;

@@ -25,8 +25,8 @@ constexpr TimePoint at_ms(double ms) {
   return TimePoint{} + from_ms(ms);
 }
 
-// A policy that does what a test says, and writes down what it is told ("10 ended 0 stopped"), but for jobs that
-// are ready.
+// A policy that does what a test says, and writes down what it is told ("10 ended 0 stopped"), but for jobs
+// that are ready.
 class Scripted final : public device::JobSharing {
  public:
   using Answer = std::function<TimePoint(Scripted&, const JobEvent&, TimePoint, device::JobCommands&)>;
@@ -42,7 +42,13 @@ class Scripted final : public device::JobSharing {
 
   // Commands in few words.
   static JobCommand of(Kind kind, std::uint32_t job, std::uint32_t lane = 0) {
-    return {.kind = kind, .job = JobId{job}, .lane = LaneId{lane}, .offset = {}, .size = {}, .reason = {}, .fits = {}};
+    return {.kind = kind,
+            .job = JobId{job},
+            .lane = LaneId{lane},
+            .offset = {},
+            .size = {},
+            .reason = {},
+            .fits = {}};
   }
   static JobCommand open(std::uint32_t lane, Bytes size) {
     JobCommand command = of(Kind::open, 0, lane);
@@ -64,10 +70,12 @@ class Scripted final : public device::JobSharing {
     }
     if (const auto* e = std::get_if<device::JobGone>(&event)) return fmt::format("gone {}", e->job.value);
     if (const auto* e = std::get_if<device::MemoryAsked>(&event))
-      return fmt::format("asked {} {}+{}", e->job.value, e->memory.persistent.count, e->memory.ephemeral.count);
+      return fmt::format("asked {} {}+{}", e->job.value, e->memory.persistent.count,
+                         e->memory.ephemeral.count);
     if (std::holds_alternative<device::DeviceWanted>(event)) return "wanted";
     if (const auto* e = std::get_if<device::DeviceFree>(&event))
-      return e->until == TimePoint::max() ? "free" : fmt::format("free until {:g}", to_ms(e->until - TimePoint{}));
+      return e->until == TimePoint::max() ? "free"
+                                          : fmt::format("free until {:g}", to_ms(e->until - TimePoint{}));
     if (const auto* e = std::get_if<device::CapacityChanged>(&event))
       return fmt::format("capacity {}", e->capacity.count);
     return "wake";
@@ -158,12 +166,12 @@ TEST(Jobs, SideBySideTheyTakeTheSumOfTheirShares) {
   const struct {
     double first_share, second_share, arrival, first_ends, second_ends;
   } rows[] = {
-      {0.5, 0.5, 0, 40, 20},   // they fit beside each other
-      {1, 1, 0, 60, 40},       // each at half its pace, until the second is gone
+      {0.5, 0.5, 0, 40, 20},    // they fit beside each other
+      {1, 1, 0, 60, 40},        // each at half its pace, until the second is gone
       {0.75, 0.75, 0, 50, 30},  // at two thirds
-      {1, 0.5, 0, 50, 30},     // the same for both, whoever takes how much
-      {1, 1, 15, 60, 55},      // from the middle of the first's second iteration on
-      {1, 1, 40, 40, 60},      // one after the other
+      {1, 0.5, 0, 50, 30},      // the same for both, whoever takes how much
+      {1, 1, 15, 60, 55},       // from the middle of the first's second iteration on
+      {1, 1, 40, 40, 60},       // one after the other
   };
   for (const auto& row : rows) {
     const auto jobs = jobs_of({job(0, 4, 10, row.first_share), job(row.arrival, 2, 10, row.second_share)});
@@ -185,8 +193,8 @@ TEST(Jobs, RecalledOnesLeaveTheLaneAtTheEndOfTheirIteration) {
   jobs.device.switching = 1ms;
   Scripted policy(LastFirst{});
   const JobsFigures f = run(jobs, policy);
-  EXPECT_THAT(policy.told, ElementsAre("0 came 0", "10 ended 0", "15 came 1", "20 ended 0 stopped", "31 ended 1",
-                                       "31 gone 1", "42 ended 0", "42 gone 0"));
+  EXPECT_THAT(policy.told, ElementsAre("0 came 0", "10 ended 0", "15 came 1", "20 ended 0 stopped",
+                                       "31 ended 1", "31 gone 1", "42 ended 0", "42 gone 0"));
   EXPECT_EQ(f.jobs[1].began, at_ms(21));
   EXPECT_EQ(f.jobs[1].longest_wait, 6ms);
   EXPECT_EQ(f.jobs[0].longest_wait, 12ms);
@@ -201,8 +209,9 @@ TEST(Jobs, OneThatHasNotBegunIsOutOfItsLaneAtOnce) {
   jobs.device.switching = 4ms;  // the second would begin at 14
   Scripted policy(LastFirst{});
   const JobsFigures f = run(jobs, policy);
-  EXPECT_THAT(policy.told, ElementsAre("0 came 0", "5 came 1", "10 ended 0 stopped", "12 came 2", "12 ended 1 stopped before",
-                                       "26 ended 2", "26 gone 2", "40 ended 1", "40 gone 1", "54 ended 0", "54 gone 0"));
+  EXPECT_THAT(policy.told, ElementsAre("0 came 0", "5 came 1", "10 ended 0 stopped", "12 came 2",
+                                       "12 ended 1 stopped before", "26 ended 2", "26 gone 2", "40 ended 1",
+                                       "40 gone 1", "54 ended 0", "54 gone 0"));
   EXPECT_EQ(f.jobs[1].iterations, 1U);
 }
 
@@ -211,7 +220,8 @@ TEST(Jobs, StartUpTakesNoDeviceTime) {
   jobs.jobs[0].startup = 30ms;
   Scripted policy(side_by_side);
   const JobsFigures f = run(jobs, policy);
-  EXPECT_THAT(policy.told, ElementsAre("1 came 1", "11 ended 1", "11 gone 1", "30 came 0", "40 ended 0", "40 gone 0"));
+  EXPECT_THAT(policy.told,
+              ElementsAre("1 came 1", "11 ended 1", "11 gone 1", "30 came 0", "40 ended 0", "40 gone 0"));
   EXPECT_EQ(f.jobs[0].came, at_ms(30));
   EXPECT_EQ(f.first, TimePoint{});
 }
@@ -253,8 +263,9 @@ TEST(Jobs, FrozenOnesGoOnWhereTheyWere) {
   });
   const JobsFigures f = run(jobs, policy);
   // The first has 5 ms at 5, both go at half from 8 to 9 and from 11 on: 5.5 and 0.5 of 10 then.
-  EXPECT_THAT(policy.told, ElementsAre("0 free until 5", "0 came 0", "5 wanted", "6 came 1", "8 free until 9", "9 wanted", "11 free",
-                                       "20 ended 0", "30 ended 1", "30 gone 1", "35 ended 0", "35 gone 0"));
+  EXPECT_THAT(policy.told,
+              ElementsAre("0 free until 5", "0 came 0", "5 wanted", "6 came 1", "8 free until 9", "9 wanted",
+                          "11 free", "20 ended 0", "30 ended 1", "30 gone 1", "35 ended 0", "35 gone 0"));
   EXPECT_EQ(policy.ended[0].busy, 15ms);  // 5 + 1 + 9
   EXPECT_EQ(f.jobs[0].busy, 30ms);
   EXPECT_EQ(f.busy, 30ms);

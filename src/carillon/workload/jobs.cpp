@@ -61,7 +61,8 @@ std::vector<JobRow> read_job_csv(const std::filesystem::path& file, const char* 
   if (!in) throw Problem{"cannot read the " + std::string(what) + " '" + file.string() + "'"};
   std::string line;
   if (!std::getline(in, line))
-    throw Problem{"cannot read the " + std::string(what) + " '" + file.string() + "': it has no first line with columns"};
+    throw Problem{"cannot read the " + std::string(what) + " '" + file.string() +
+                  "': it has no first line with columns"};
   const auto header = csv_cells(line);
   check_columns(header, file);
   std::vector<JobRow> rows;
@@ -100,7 +101,7 @@ struct Sources {
   const JobRow* traced = nullptr;
   const JobRow* profiled = nullptr;
 
-  std::optional<double> get(std::optional<double> JobRow::* member) const {
+  std::optional<double> get(std::optional<double> JobRow::*member) const {
     if (traced != nullptr && (traced->*member)) return traced->*member;
     if (profiled != nullptr && (profiled->*member)) return profiled->*member;
     return std::nullopt;
@@ -120,7 +121,7 @@ std::uint64_t whole_number(Section& section, const char* key, std::int64_t low) 
 struct Durations {
   enum class Kind : std::uint8_t { none, iterations, fixed, lognormal } kind{};
   std::uint64_t iterations = 1;
-  double seconds = 0;               // fixed; of lognormal: the median, or the sum of all
+  double seconds = 0;  // fixed; of lognormal: the median, or the sum of all
   double sigma = 0;
   bool total = false;
 };
@@ -179,8 +180,7 @@ std::vector<Duration> read_arrivals(Section& job, std::size_t count, Random rand
   const Duration first = from_seconds(job.number("arrival_s", 0, 0, 1e9));
   const toml::node* node = job.find("arrivals");
   if (node == nullptr) return std::vector<Duration>(count, first);
-  if (!node->is_table())
-    job.wrong(node, "arrivals must be { over_s } or { process, rate } (jobs a second)");
+  if (!node->is_table()) job.wrong(node, "arrivals must be { over_s } or { process, rate } (jobs a second)");
   Section arrivals(*node->as_table(), "arrivals", job.file());
   arrivals.knows({"over_s", "process", "rate"});
   if (arrivals.has("over_s")) {
@@ -194,8 +194,9 @@ std::vector<Duration> read_arrivals(Section& job, std::size_t count, Random rand
     const auto spec = parse_arrivals(arrivals.text("process", "poisson"));
     if (!spec) arrivals.wrong(arrivals.find("process"), "arrivals.process: " + spec.error().message);
     if (spec->kind == ArrivalKind::closed)
-      arrivals.wrong(arrivals.find("process"), "jobs do not come in a closed loop; write poisson, gamma:SHAPE "
-                                               "or uniform");
+      arrivals.wrong(arrivals.find("process"),
+                     "jobs do not come in a closed loop; write poisson, gamma:SHAPE "
+                     "or uniform");
     ArrivalProcess process(*spec, arrivals.number("rate", 1, 1e-6, 1e6), random.bits());
     Duration when = first;
     for (std::size_t i = 0; i < count; ++i) at.push_back(when += process.next_gap());
@@ -224,7 +225,8 @@ void read_known(Section& job, Job& base) {
 void read_drift(Section& job, Job& base) {
   const toml::node* node = job.find("drift");
   if (node == nullptr) return;
-  const std::string right = job.describe("drift") + " must be a list of [iteration, factor], ascending, "
+  const std::string right = job.describe("drift") +
+                            " must be a list of [iteration, factor], ascending, "
                             "factors from 0.001 to 1000";
   if (!node->is_array() || node->as_array()->empty() || node->as_array()->size() > 1000)
     job.wrong(node, right);
@@ -268,7 +270,7 @@ Bytes from_mb(double mb) {
 
 // The memory of a job by its keys and rows.
 void set_memory(Section& table, const Sources& from, Job& job) {
-  const auto mb = [&](std::optional<double> JobRow::* member) -> std::optional<Bytes> {
+  const auto mb = [&](std::optional<double> JobRow::*member) -> std::optional<Bytes> {
     const auto value = from.get(member);
     return value ? std::optional(from_mb(*value)) : std::nullopt;
   };
@@ -306,10 +308,13 @@ struct RowChoice {
 // One [[jobs]].
 void read_table(Section table, Random random, Jobs& jobs) {
   Random for_rows = random.split(), for_durations = random.split(), for_arrivals = random.split();
-  table.knows({"name", "model", "copies", "csv", "row", "trace", "arrival_s", "arrivals", "iterations",
-               "duration_s", "iteration_ms", "startup_s", "starts", "persistent", "ephemeral", "peak", "weight", "known",
-               "remaining_factor", "utilization", "noise", "drift", "dies_after", "hangs_after", "grows",
-               "requests"});
+  table.knows({"name",       "model",      "copies",           "csv",
+               "row",        "trace",      "arrival_s",        "arrivals",
+               "iterations", "duration_s", "iteration_ms",     "startup_s",
+               "starts",     "persistent", "ephemeral",        "peak",
+               "weight",     "known",      "remaining_factor", "utilization",
+               "noise",      "drift",      "dies_after",       "hangs_after",
+               "grows",      "requests"});
   Job base;
   RowChoice choice;
   if (table.has("csv")) {
@@ -318,7 +323,8 @@ void read_table(Section table, Random random, Jobs& jobs) {
     if (table.has("row")) {
       const std::string wanted = table.text("row", "");
       choice.fixed = choice.find(wanted);
-      if (choice.fixed == nullptr) table.wrong(table.find("row"), "'" + name + "' has no row '" + wanted + "'");
+      if (choice.fixed == nullptr)
+        table.wrong(table.find("row"), "'" + name + "' has no row '" + wanted + "'");
     }
   } else if (table.has("row")) {
     table.wrong(table.find("row"), "row needs csv");
@@ -329,9 +335,10 @@ void read_table(Section table, Random random, Jobs& jobs) {
       if (table.has(key)) table.wrong(table.find(key), std::string(key) + " does not go with trace");
     trace = read_job_csv(beside(table.file(), table.text("trace", "")), "trace");
   }
-  const auto copies = table.has("trace") ? trace.size()
-                                         : static_cast<std::size_t>(table.whole(
-                                               "copies", 1, 1, static_cast<std::int64_t>(most_jobs)));
+  const auto copies =
+      table.has("trace")
+          ? trace.size()
+          : static_cast<std::size_t>(table.whole("copies", 1, 1, static_cast<std::int64_t>(most_jobs)));
   if (jobs.jobs.size() + copies > most_jobs)
     table.wrong(nullptr, "more than " + std::to_string(most_jobs) + " jobs");
   const std::string name = table.text("name", table.has("trace") ? "job" : "");
@@ -378,14 +385,14 @@ void read_table(Section table, Random random, Jobs& jobs) {
       else
         job.model = from.profiled != nullptr ? from.profiled->name : name;
     }
-    const auto within = [&](const char* key, std::optional<double> own, std::optional<double> JobRow::* member,
+    const auto within = [&](const char* key, std::optional<double> own, std::optional<double> JobRow::*member,
                             std::optional<double> otherwise, double low, double high) {
       const auto value = own ? own : from.get(member) ? from.get(member) : otherwise;
       if (!value) table.wrong(nullptr, "job '" + job.name + "' needs " + key);
       if (!(*value >= low && *value <= high)) {
         std::ostringstream text;
-        text << "job '" << job.name << "': " << key << " is " << *value << ", but must be from " << low << " to "
-             << high;
+        text << "job '" << job.name << "': " << key << " is " << *value << ", but must be from " << low
+             << " to " << high;
         table.wrong(nullptr, text.str());
       }
       return *value;
@@ -426,8 +433,9 @@ void read_device(Section device, JobsDevice& to) {
   device.knows({"memory", "capacity", "wanted", "foretold", "switch_us"});
   const auto memory = device.bytes("memory");
   if (!memory || memory->count == 0)
-    device.wrong(device.find("memory"), "device.memory must say how much memory jobs share, above 0, such as "
-                                        "\"16 GB\"");
+    device.wrong(device.find("memory"),
+                 "device.memory must say how much memory jobs share, above 0, such as "
+                 "\"16 GB\"");
   to.memory = *memory;
   if (const toml::node* node = device.find("capacity")) {
     const std::string right = "device.capacity must be a list of [at_s, \"SIZE\"], ascending in time";
@@ -447,7 +455,8 @@ void read_device(Section device, JobsDevice& to) {
   }
   if (const toml::node* node = device.find("wanted")) {
     const std::string right =
-        "device.wanted must be a list of [from_s, until_s], ascending and apart, or { gap_s, use_s, regular }";
+        "device.wanted must be a list of [from_s, until_s], ascending and apart, or { gap_s, use_s, regular "
+        "}";
     if (node->is_table()) {
       Section busy(*node->as_table(), "wanted", device.file());
       busy.knows({"gap_s", "use_s", "regular"});
@@ -477,13 +486,13 @@ void read_device(Section device, JobsDevice& to) {
 
 JobPolicyOptions read_policy(Section policy) {
   JobPolicyOptions options;
-  policy.knows(
-      {"quantum_ms", "longest_wait_s", "hang_after_s", "evict_hanging", "assumed_persistent",
-       "assumed_ephemeral"});
+  policy.knows({"quantum_ms", "longest_wait_s", "hang_after_s", "evict_hanging", "assumed_persistent",
+                "assumed_ephemeral"});
   if (const auto ms = optional_number(policy, "quantum_ms", 1, 3.6e6)) options.quantum = from_ms(*ms);
   if (const auto s = optional_number(policy, "longest_wait_s", 0, 1e9))
     options.longest_wait = from_seconds(*s);
-  if (const auto s = optional_number(policy, "hang_after_s", 1e-3, 1e9)) options.hang_after = from_seconds(*s);
+  if (const auto s = optional_number(policy, "hang_after_s", 1e-3, 1e9))
+    options.hang_after = from_seconds(*s);
   if (policy.has("evict_hanging")) options.evict_hanging = policy.yes("evict_hanging");
   options.assumed_persistent = policy.bytes("assumed_persistent");
   options.assumed_ephemeral = policy.bytes("assumed_ephemeral");

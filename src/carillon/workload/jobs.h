@@ -37,8 +37,8 @@ struct Job {
   std::string name;   // unique: copies are named name-0, name-1, ...
   std::string model;  // what it trains, for people; jobs of one model have one colour in plots
   TimePoint arrival;  // in the order of the jobs of a Jobs
-  // The interpreter, the framework, its data: no device time. From its arrival until it comes to the device, or,
-  // where it `starts_admitted`, from when it was admitted, so that its memory is kept meanwhile.
+  // The interpreter, the framework, its data: no device time. From its arrival until it comes to the device,
+  // or, where it `starts_admitted`, from when it was admitted, so that its memory is kept meanwhile.
   Duration startup{0};
   bool starts_admitted = false;
   std::uint64_t iterations = 1;  // 1..1e9

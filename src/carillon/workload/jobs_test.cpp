@@ -14,7 +14,8 @@ using ::testing::HasSubstr;
 
 const std::string jobs_device = "[device]\nmemory = \"16 GB\"\n";
 const std::string one_job =
-    "[[jobs]]\nname = \"j\"\niterations = 4\niteration_ms = 10\npersistent = \"1 GB\"\nephemeral = \"2 GB\"\n";
+    "[[jobs]]\nname = \"j\"\niterations = 4\niteration_ms = 10\npersistent = \"1 GB\"\nephemeral = \"2 "
+    "GB\"\n";
 
 // A folder for the files of a test, gone after it.
 class JobFiles : public ::testing::Test {
@@ -24,7 +25,8 @@ class JobFiles : public ::testing::Test {
     folder_ = std::filesystem::temp_directory_path() / ("carillon_jobs_" + std::string(test->name()));
     std::filesystem::create_directories(folder_);
     write("w.csv",
-          "model,batch,iteration_ms,startup_s,peak_mb,persistent_mb\nsmall,25,10,2,700,100\nlarge,50,300,40,9000,800\n");
+          "model,batch,iteration_ms,startup_s,peak_mb,persistent_mb\nsmall,25,10,2,700,100\nlarge,50,300,40,"
+          "9000,800\n");
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   void write(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
@@ -154,9 +156,10 @@ TEST_F(JobFiles, LeftOutKeysHaveTheirDefaults) {
 }
 
 TEST_F(JobFiles, DurationsAddUpToTheTotalAndSpreadAsSigmaSays) {
-  const auto jobs = parse(jobs_device +
-                          "[[jobs]]\nname = \"j\"\ncopies = 2000\niteration_ms = 1\npersistent = 1\nephemeral = 1\n"
-                          "duration_s = { total = 20000, sigma = 1.4 }\n");
+  const auto jobs =
+      parse(jobs_device +
+            "[[jobs]]\nname = \"j\"\ncopies = 2000\niteration_ms = 1\npersistent = 1\nephemeral = 1\n"
+            "duration_s = { total = 20000, sigma = 1.4 }\n");
   ASSERT_TRUE(jobs) << jobs.error().message;
   double sum = 0, logs = 0, squares = 0;
   for (const Job& job : jobs->jobs) {
@@ -171,11 +174,12 @@ TEST_F(JobFiles, DurationsAddUpToTheTotalAndSpreadAsSigmaSays) {
 }
 
 TEST_F(JobFiles, RowsAndArrivalsAreDrawnByTheSeedAlone) {
-  const std::string text = jobs_device +
-                           "[[jobs]]\nname = \"j\"\ncopies = 400\ncsv = \"w.csv\"\nduration_s = 5\n"
-                           "arrivals = { over_s = 100 }\n"
-                           "[[jobs]]\nname = \"k\"\ncopies = 400\ncsv = \"w.csv\"\nrow = \"large_50\"\nduration_s = 5\n"
-                           "arrivals = { process = \"gamma:0.5\", rate = 4 }\n";
+  const std::string text =
+      jobs_device +
+      "[[jobs]]\nname = \"j\"\ncopies = 400\ncsv = \"w.csv\"\nduration_s = 5\n"
+      "arrivals = { over_s = 100 }\n"
+      "[[jobs]]\nname = \"k\"\ncopies = 400\ncsv = \"w.csv\"\nrow = \"large_50\"\nduration_s = 5\n"
+      "arrivals = { process = \"gamma:0.5\", rate = 4 }\n";
   const auto once = parse(text), again = parse(text), other = parse(text, 2);
   ASSERT_TRUE(once && again && other) << once.error().message;
   std::map<std::string, int> models;
@@ -265,10 +269,12 @@ TEST_F(JobFiles, WhatIsWrongIsSaidWithItsPlaceAndWhatWouldBeRight) {
        {"job 'j' needs iterations or duration_s"}},
       {jobs_device + "[[jobs]]\nname = \"j\"\niterations = 1\niteration_ms = 1\npersistent = 9\npeak = 4\n",
        {"its peak (4 B) is below what stays (9 B)"}},
-      {jobs_device + "[[jobs]]\nname = \"j\"\niteration_ms = 0.001\nduration_s = 1e9\npersistent = 9\nephemeral = 4\n",
+      {jobs_device +
+           "[[jobs]]\nname = \"j\"\niteration_ms = 0.001\nduration_s = 1e9\npersistent = 9\nephemeral = 4\n",
        {"more than a billion iterations"}},
-      {jobs_device + "[[jobs]]\nname = \"j\"\ncopies = 3\niteration_ms = 1\niterations = 500000000\npersistent = 9\n"
-                     "ephemeral = 4\n",
+      {jobs_device +
+           "[[jobs]]\nname = \"j\"\ncopies = 3\niteration_ms = 1\niterations = 500000000\npersistent = 9\n"
+           "ephemeral = 4\n",
        {"1500000000 iterations in all", "a billion at most"}},
       {jobs_device + one_job + "trace = \"jobs.csv\"\n", {"iterations does not go with trace"}},
       {traced + "\"none.csv\"\n", {"cannot read the trace", "none.csv"}},
@@ -280,7 +286,8 @@ TEST_F(JobFiles, WhatIsWrongIsSaidWithItsPlaceAndWhatWouldBeRight) {
       {traced + "\"negative.csv\"\n", {"negative.csv:2", "'-1'"}},
       {traced + "\"no_arrival.csv\"\n", {"job 'job' needs arrival_s"}},
       {traced + "\"no_row.csv\"\n", {"'none', which no row of csv is called"}},
-      {"[device]\nmemory = 9\ncapacity = [[4, \"8 B\"], [4, \"9 B\"]]\n" + one_job, {"t.toml:3", "ascending"}},
+      {"[device]\nmemory = 9\ncapacity = [[4, \"8 B\"], [4, \"9 B\"]]\n" + one_job,
+       {"t.toml:3", "ascending"}},
       {"[device]\nmemory = 9\nwanted = [[1, 3], [2, 4]]\n" + one_job, {"t.toml:3", "ascending and apart"}},
       {"[device]\nmemory = 9\nwanted = { gap_s = 4 }\n" + one_job, {"t.toml:3", "gap_s, use_s"}},
       {"[policy]\nquantum_ms = 0\n" + jobs_device + one_job, {"t.toml:2", "policy.quantum_ms", "from 1 to"}},
