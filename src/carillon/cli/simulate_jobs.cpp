@@ -42,7 +42,7 @@ Result<std::vector<JobRun>> make_job_runs(const std::vector<std::string>& files,
     for (const std::string& scheduler :
          schedulers.empty() ? std::vector{read.front().scheduler} : schedulers) {
       const auto made = device::make_job_sharing(scheduler, simulate::job_options(read.front()));
-      if (!made) return in_context(file, made.error());
+      if (!made) return invalid(file + ": " + made.error().message);
       for (const workload::Jobs& jobs : read) {
         JobRun run;
         run.jobs = jobs;

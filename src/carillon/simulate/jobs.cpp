@@ -752,6 +752,8 @@ device::JobOptions job_options(const workload::Jobs& jobs) {
   if (own.quantum) options.quantum = *own.quantum;
   if (own.longest_wait) options.longest_wait = *own.longest_wait;
   if (own.hang_after) options.hang_after = *own.hang_after;
+  if (own.catch_up) options.catch_up = *own.catch_up;
+  if (own.packs) options.packs = *own.packs;
   if (own.evict_hanging) options.evict_hanging = *own.evict_hanging;
   if (own.assumed_persistent) options.assumed.persistent = *own.assumed_persistent;
   if (own.assumed_ephemeral) options.assumed.ephemeral = *own.assumed_ephemeral;

@@ -20,26 +20,8 @@ double mean_seconds(std::span<const Duration> values) {
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
 
-std::string_view name_of_reason(device::JobReason reason) {
-  switch (reason) {
-    case device::JobReason::none:
-      return "none";
-    case device::JobReason::too_large:
-      return "too_large";
-    case device::JobReason::no_memory:
-      return "no_memory";
-    case device::JobReason::capacity_fell:
-      return "capacity_fell";
-    case device::JobReason::hangs:
-      return "hangs";
-    case device::JobReason::bad_report:
-      return "bad_report";
-  }
-  return "";
-}
-
 std::string why(const JobFigures& figures) {
-  std::string text(name_of_reason(figures.reason));
+  std::string text(device::name_of(figures.reason));
   if (figures.fits.persistent + figures.fits.ephemeral > Bytes{})
     text += fmt::format(" (what fits: {} persistent, {} ephemeral)", to_text(figures.fits.persistent),
                         to_text(figures.fits.ephemeral));
@@ -189,7 +171,7 @@ ordered_json to_json(const JobsReport& r, bool each) {
           {"device_time_s", to_seconds(f.device_time)},
           {"grants", f.grants}};
       if (f.reason != device::JobReason::none) {
-        one["reason"] = name_of_reason(f.reason);
+        one["reason"] = device::name_of(f.reason);
         one["fits_persistent_bytes"] = f.fits.persistent.count;
         one["fits_ephemeral_bytes"] = f.fits.ephemeral.count;
       }

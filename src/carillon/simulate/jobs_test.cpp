@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -9,6 +10,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "carillon/device/lanes/testing/job_checker.h"
+#include "carillon/workload/jobs.h"
 
 namespace carillon::simulate {
 namespace {
@@ -425,6 +429,60 @@ TEST(Jobs, TimelinesAndIntervalsTellWhatRan) {
   ASSERT_EQ(f.intervals.size(), 3U);
   EXPECT_EQ(f.intervals[0].iterations, 2U);  // an end at 20 counts to the interval before
   EXPECT_EQ(f.intervals[1].interval, 1U);
+}
+
+// The policies themselves, under the eyes of a checker, on the jobs of scenarios/salus.
+class Checked final : public device::JobSharing {
+ public:
+  Checked(std::unique_ptr<device::JobSharing> sharing, const device::JobOptions& options)
+      : sharing_(std::move(sharing)), checker_(options) {}
+
+  TimePoint on(const JobEvent& event, TimePoint now, device::JobCommands& out) override {
+    note(checker_.heard(event), now);
+    const std::size_t before = out.size();
+    const TimePoint wake = sharing_->on(event, now, out);
+    note(checker_.said({out.begin() + static_cast<std::ptrdiff_t>(before), out.end()}), now);
+    return wake;
+  }
+  std::vector<device::JobView> jobs(TimePoint now) const override { return sharing_->jobs(now); }
+  const device::Lanes& lanes() const override { return sharing_->lanes(); }
+
+  std::string broken;
+
+ private:
+  void note(const std::optional<std::string>& what, TimePoint now) {
+    if (what && broken.empty()) broken = fmt::format("at {:g} ms: {}", to_ms(now - TimePoint{}), *what);
+  }
+  std::unique_ptr<device::JobSharing> sharing_;
+  device::testing::JobChecker checker_;
+};
+
+TEST(Jobs, EveryPolicyKeepsItsPromisesOnTheFilesInTheTree) {
+  for (const char* file : {"beyond_faults", "beyond_lent", "beyond_one_fits", "beyond_mixed_gain",
+                           "beyond_nothing_known", "fig2_9_fair"}) {
+    const auto jobs =
+        workload::read_jobs(std::string(CARILLON_SOURCE_DIR) + "/scenarios/salus/" + file + ".toml", 3);
+    ASSERT_TRUE(jobs) << jobs.error().message;
+    for (const std::string_view policy : device::job_policy_names()) {
+      const std::string which = fmt::format("{} under {}", file, policy);
+      auto sharing = device::make_job_sharing(policy, job_options(*jobs));
+      ASSERT_TRUE(sharing) << sharing.error().message;
+      Checked checked(std::move(*sharing), job_options(*jobs));
+      const auto figures = run_jobs(*jobs, checked);
+      ASSERT_TRUE(figures) << which << ": " << figures.error().message;
+      EXPECT_EQ(checked.broken, "") << which;
+      for (std::size_t i = 0; i < jobs->jobs.size(); ++i) {
+        const workload::Job& job = jobs->jobs[i];
+        const JobFigures& f = figures->jobs[i];
+        if (job.dies_after || job.hangs_after || job.grows) continue;
+        EXPECT_EQ(f.outcome, JobOutcome::finished) << which << ": " << job.name;
+        EXPECT_EQ(f.iterations, job.iterations) << which << ": " << job.name;
+        EXPECT_GE(f.ended - f.came, f.busy) << which << ": " << job.name;
+        EXPECT_GE(f.busy + Duration{1000}, f.device_time) << which << ": " << job.name;
+      }
+      EXPECT_GE(figures->last - figures->first, figures->busy) << which;
+    }
+  }
 }
 
 }  // namespace

@@ -486,13 +486,15 @@ void read_device(Section device, JobsDevice& to) {
 
 JobPolicyOptions read_policy(Section policy) {
   JobPolicyOptions options;
-  policy.knows({"quantum_ms", "longest_wait_s", "hang_after_s", "evict_hanging", "assumed_persistent",
-                "assumed_ephemeral"});
+  policy.knows({"quantum_ms", "longest_wait_s", "catch_up", "packs", "hang_after_s", "evict_hanging",
+                "assumed_persistent", "assumed_ephemeral"});
   if (const auto ms = optional_number(policy, "quantum_ms", 1, 3.6e6)) options.quantum = from_ms(*ms);
-  if (const auto s = optional_number(policy, "longest_wait_s", 0, 1e9))
+  if (const auto s = optional_number(policy, "longest_wait_s", 1e-3, 1e9))
     options.longest_wait = from_seconds(*s);
-  if (const auto s = optional_number(policy, "hang_after_s", 1e-3, 1e9))
+  if (const auto s = optional_number(policy, "hang_after_s", 1e-3, 86400))
     options.hang_after = from_seconds(*s);
+  if (policy.has("catch_up")) options.catch_up = static_cast<int>(policy.whole("catch_up", 1, 1, 1'000'000));
+  if (policy.has("packs")) options.packs = policy.yes("packs");
   if (policy.has("evict_hanging")) options.evict_hanging = policy.yes("evict_hanging");
   options.assumed_persistent = policy.bytes("assumed_persistent");
   options.assumed_ephemeral = policy.bytes("assumed_ephemeral");

@@ -83,7 +83,8 @@ struct JobsDevice {
 // What a file sets of the policy's options (device::JobOptions); the rest is as there.
 struct JobPolicyOptions {
   std::optional<Duration> quantum, longest_wait, hang_after;
-  std::optional<bool> evict_hanging;
+  std::optional<bool> evict_hanging, packs;
+  std::optional<int> catch_up;
   std::optional<Bytes> assumed_persistent, assumed_ephemeral;
 };
 
