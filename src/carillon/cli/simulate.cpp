@@ -194,10 +194,10 @@ int simulate_all_jobs(const SimulateArguments& arguments) {
                  .interval = from_seconds(arguments.interval_s),
                  .plots = !arguments.plot.empty(),
                  .go_on = [] { return simulate_interrupted == 0; }};
-  if (auto done = run_all(*runs, how); !done) return fail_simulate("simulate", done.error());
+  if (auto done = run_job_runs(*runs, how); !done) return fail_simulate("simulate", done.error());
   if (!arguments.plot.empty() && !write_file(arguments.plot, runs->front().svg))
     return fail_simulate("simulate", {ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
-  fmt::print("{}", arguments.json ? as_json(*runs, arguments.each_job) : as_tables(*runs));
+  fmt::print("{}", arguments.json ? jobs_as_json(*runs, arguments.each_job) : jobs_as_tables(*runs));
   return exit_success;
 }
 

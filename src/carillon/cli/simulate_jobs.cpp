@@ -54,7 +54,7 @@ Result<std::vector<JobRun>> make_job_runs(const std::vector<std::string>& files,
   return runs;
 }
 
-Result<> run_all(std::vector<JobRun>& runs, const JobRunning& how) {
+Result<> run_job_runs(std::vector<JobRun>& runs, const JobRunning& how) {
   const bool terminal = isatty(STDERR_FILENO) != 0;
   std::mutex mutex;
   std::optional<Error> error;
@@ -98,7 +98,7 @@ Result<> run_all(std::vector<JobRun>& runs, const JobRunning& how) {
   return {};
 }
 
-std::string as_json(const std::vector<JobRun>& runs, bool each_job) {
+std::string jobs_as_json(const std::vector<JobRun>& runs, bool each_job) {
   if (runs.size() == 1) return simulate::to_json(runs.front().report, each_job).dump(2) + "\n";
   nlohmann::ordered_json all;
   all["runs"] = nlohmann::ordered_json::array();
@@ -106,7 +106,7 @@ std::string as_json(const std::vector<JobRun>& runs, bool each_job) {
   return all.dump(2) + "\n";
 }
 
-std::string as_tables(const std::vector<JobRun>& runs) {
+std::string jobs_as_tables(const std::vector<JobRun>& runs) {
   std::string text;
   for (std::size_t first = 0; first < runs.size();) {
     std::vector<simulate::JobsReport> of_one;

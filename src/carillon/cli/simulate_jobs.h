@@ -36,10 +36,10 @@ struct JobRunning {
   bool (*go_on)() = nullptr;  // asked now and then
 };
 // Runs them, and says on a terminal how far it is.
-Result<> run_all(std::vector<JobRun>& runs, const JobRunning& how);
+Result<> run_job_runs(std::vector<JobRun>& runs, const JobRunning& how);
 
 // One object, or {"runs": [...]}.
-std::string as_json(const std::vector<JobRun>& runs, bool each_job);
-std::string as_tables(const std::vector<JobRun>& runs);
+std::string jobs_as_json(const std::vector<JobRun>& runs, bool each_job);
+std::string jobs_as_tables(const std::vector<JobRun>& runs);
 
 }  // namespace carillon::cli
