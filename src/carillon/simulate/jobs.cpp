@@ -137,9 +137,13 @@ class JobWorld {
       if (next == TimePoint::max() || next > end) break;
       // A policy that is woken again and again, while nothing else goes on, waits for what never comes.
       if (idle_steps_ > 1'000'000) break;
-      if (next > now_) wakes_at_once_ = 0;
+      if (next > now_) at_once_ = 0;
       advance(next);
       ++idle_steps_;
+      if (++at_once_ > 1000 * (states_.size() + 10))
+        return fail(ErrorCode::internal, "at " + std::to_string(to_seconds(now_ - TimePoint{})) +
+                                             " s the policy comes to no end: it wants to be woken, or grants "
+                                             "and recalls, again and again");
       if (ends <= now_) {
         end_iteration();
       } else if (planned <= now_) {
@@ -147,10 +151,6 @@ class JobWorld {
         plans_.pop();
         carry_out(plan);
       } else {
-        if (++wakes_at_once_ > 10'000)
-          return fail(ErrorCode::internal, "the policy wants to be woken at " +
-                                               std::to_string(to_seconds(now_ - TimePoint{})) +
-                                               " s again and again");
         wake_ = TimePoint::max();
         tell(device::JobWake{});
       }
@@ -535,7 +535,8 @@ class JobWorld {
     const std::uint32_t i = end.job;
     JobState& state = states_[i];
     JobFigures& figures = figures_.jobs[i];
-    idle_steps_ = 0;
+    idle_steps_ = at_once_ = 0;
+    figures_.last = now_;
     if (state.dying) {
       end_job(i, JobOutcome::died);
       release_lane(i);
@@ -724,7 +725,7 @@ class JobWorld {
   bool is_wanted_ = false;
   Random busy_random_{0};
   std::size_t open_ = 0, running_ = 0;
-  std::uint64_t idle_steps_ = 0, wakes_at_once_ = 0;
+  std::uint64_t idle_steps_ = 0, at_once_ = 0;
 };
 
 }  // namespace

@@ -66,7 +66,7 @@ struct JobInterval {
 
 struct JobsFigures {
   std::vector<JobFigures> jobs;  // in the order of Jobs::jobs
-  TimePoint first, last;         // the first arrival, the last end
+  TimePoint first, last;         // the first arrival; the last end, of a job or an iteration
   Duration busy{0};              // at least one iteration ran
   Duration device_time{0};       // of all iterations that ended, alone
   std::uint64_t switches = 0;    // a lane went from one job to another
