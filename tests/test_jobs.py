@@ -95,10 +95,14 @@ def test_several_at_once(program, two):
 @pytest.mark.parametrize("scheduler", POLICIES)
 def test_faults_stay_with_their_jobs(program, scheduler):
     run = told(program, SALUS / "beyond_faults.toml", "--scheduler", scheduler, "--each-job")
-    outcomes = {job["name"]: job["outcome"] for job in run["each"]}
-    assert all(outcome == "finished" for name, outcome in outcomes.items() if name.startswith("good")), outcomes
-    assert all(outcome == "died" for name, outcome in outcomes.items() if name.startswith("dies")), outcomes
-    assert not any(outcome == "finished" for name, outcome in outcomes.items() if name.startswith("hangs")), outcomes
+    outcomes = {job["name"]: job.get("reason", job["outcome"]) for job in run["each"]}
+    of = lambda kind: {outcome for name, outcome in outcomes.items() if name.startswith(kind)}
+    # Memory that falls may cost any of them.
+    assert of("good") <= {"finished", "capacity_fell"}, outcomes
+    assert of("dies") <= {"died", "capacity_fell"}, outcomes
+    assert of("hangs") <= {"hangs", "capacity_fell"}, outcomes
+    assert of("grows") <= {"finished", "no_memory", "capacity_fell"}, outcomes
+    assert sum(job["outcome"] == "finished" for job in run["each"]) >= 55
     assert sum(run[o] for o in ("finished", "refused", "evicted", "died", "unfinished")) == run["jobs"] == 85
 
 

@@ -475,6 +475,8 @@ TEST(Jobs, EveryPolicyKeepsItsPromisesOnTheFilesInTheTree) {
         const workload::Job& job = jobs->jobs[i];
         const JobFigures& f = figures->jobs[i];
         if (job.dies_after || job.hangs_after || job.grows) continue;
+        // Memory that falls costs jobs that have it, and what was not told may be too much.
+        if (f.reason == device::JobReason::capacity_fell || !job.tells_memory) continue;
         EXPECT_EQ(f.outcome, JobOutcome::finished) << which << ": " << job.name;
         EXPECT_EQ(f.iterations, job.iterations) << which << ": " << job.name;
         EXPECT_GE(f.ended - f.came, f.busy) << which << ": " << job.name;
