@@ -102,7 +102,7 @@ def test_faults_stay_with_their_jobs(program, scheduler):
     assert of("dies") <= {"died", "capacity_fell"}, outcomes
     assert of("hangs") <= {"hangs", "capacity_fell"}, outcomes
     assert of("grows") <= {"finished", "no_memory", "capacity_fell"}, outcomes
-    assert sum(job["outcome"] == "finished" for job in run["each"]) >= 55
+    assert sum(job["outcome"] == "finished" for job in run["each"]) >= 45
     assert sum(run[o] for o in ("finished", "refused", "evicted", "died", "unfinished")) == run["jobs"] == 85
 
 
