@@ -281,7 +281,7 @@ def comment_of(name):
 def events():
     """1,000 jobs at once: how long the program takes over them. The core is part of that; the simulated device is, too."""
     text = (SCENARIOS / "table2_1.toml").read_text().replace('"p100_workloads', f'"{SCENARIOS}/p100_workloads')
-    text = text.replace("copies = 100 ", "copies = 1000 ").replace("total = 18180", "total = 90000")
+    text = text.replace("copies = 100\n", "copies = 1000\n").replace("total = 18180", "total = 90000")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "thousand.toml"
