@@ -299,8 +299,23 @@ void JobCore::tell_lane(LaneId id, JobCommands& out) {
 // --- Who runs
 
 void JobCore::settle(JobCommands& out) {
-  // What is recalled, or granted, here touches no other lane.
-  for (std::size_t i = 0; i < touched_.size(); ++i) reconcile(touched_[i], out);
+  // What is recalled, or granted, here touches no other lane. Those without a place go first: until they have
+  // one nobody is granted anew in another, where he would be in their way again.
+  bool in_the_way = false;
+  if (options_.contiguous && !lanes_.arranged())
+    for (const LaneId lane : touched_) {
+      const auto placeless = [&] {
+        return lane.index() < inside_.size() && lanes_.lane(lane).open && !lanes_.lane(lane).offset &&
+               inside(lane) == nobody && !waiting(lane).empty();
+      };
+      if (!placeless()) continue;
+      reconcile(lane, out);
+      in_the_way = in_the_way || (placeless() && std::ranges::any_of(inside_, [this](Index index) {
+                                    return index != nobody && !jobs_[index].hanging;
+                                  }));
+    }
+  for (std::size_t i = 0; i < touched_.size(); ++i)
+    if (!in_the_way || inside(touched_[i]) != nobody) reconcile(touched_[i], out);
 }
 
 void JobCore::touch(LaneId lane) {
