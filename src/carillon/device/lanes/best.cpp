@@ -1,0 +1,332 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "carillon/device/lanes/job_core.h"
+#include "carillon/device/lanes/job_policies.h"
+
+namespace carillon::device {
+namespace {
+
+// Ours. One job is the first: the one with the shortest remaining time, or, of those of which it is not known,
+// what has had least so far, in classes that double (who has had t is taken to need another t). Others run
+// beside it, each in a lane of its own, where that was measured to pay.
+//
+// What pays: with rates r of what they do alone, of which G is the sum and r0 the first's, running so until
+// the first has ended delays it by (1 - r0) of its time, and brings each of the m others nearer to its turn by
+// (G - 1) of it. So a set is worth m (G - 1) - (1 - r0), the first alone nothing; and a companion is kept that
+// makes it worth more. Each is tried for a few iterations, and measured alone for as many before.
+//
+// Who waited for too long goes before all others for a while (JobOptions::longest_wait).
+class Best final : public JobCore {
+ public:
+  explicit Best(const JobOptions& options) : JobCore(options) {}
+
+ private:
+  // Enough to tell a rate from another's by a few percent, where iterations are alike; and short beside any job.
+  static constexpr std::uint32_t iterations_measured = 3;
+  // A first class of unknown jobs: below it nobody is told from others.
+  static constexpr Duration first_class{std::chrono::seconds{1}};
+  // A companion must be worth so much more than none: what is measured differs by a few percent by itself.
+  static constexpr double worth_it = 0.05;
+  // A trial takes at most one in so many of the time.
+  static constexpr int between_trials = 20;
+  // What was measured alone is measured again after so many iterations: one percent of them.
+  static constexpr std::uint64_t measured_again = 300;
+  // So many of the next in turn are looked at as companions.
+  static constexpr std::size_t looked_at = 8;
+  // Admitted at a time where memory allows: the first, and who may run beside it.
+  static constexpr std::size_t admitted_at_least = 4;
+  static constexpr std::size_t most_companions = 15;
+
+  bool one_lane() const override { return true; }
+  Key turn(const Job& job) const override { return {need(job), job.order}; }
+  Key rank(const Job& job) const override { return {need(job), job.order}; }
+  double need(const Job& job) const {
+    if (job.overdue) return -1;
+    const auto known = remaining(job);
+    if (known && *known > Duration{0}) return to_seconds(*known);
+    return to_seconds(class_end(attained(job)));
+  }
+  static Duration class_end(Duration attained) {
+    Duration end = first_class;
+    while (end <= attained && end < Duration::max() / 2) end *= 2;
+    return end;
+  }
+
+  bool admits(const Job& first) const override {
+    if (first.overdue || admitted() < (options().packs ? admitted_at_least : 2)) return true;
+    double least = std::numeric_limits<double>::infinity();
+    each_admitted([&](const Job& job) { least = std::min(least, need(job)); });
+    return need(first) < least;
+  }
+  Duration slice(const Job&, const Job&) const override { return Duration::max(); }
+
+  // --- Waiting
+  TimePoint waiting_timer(const Job& job) const override {
+    return job.overdue ? TimePoint::max() : saturating_add(job.waits_since, options().longest_wait);
+  }
+  bool timer_rang(Index index) override {
+    Job& waits = job(index);
+    if (waits.state == JobState::running) {
+      if (waits.overdue) waits.overdue = false;
+      return false;  // it is looked at again
+    }
+    if (is_inside(waits) || waits.state == JobState::starting) return false;
+    waits.overdue = true;
+    rerank(index);
+    admit_again();
+    return true;
+  }
+  void granted(Job& job) override { watch(job); }
+  // The next time at which its place among the others changes by itself.
+  void watch(Job& job) {
+    const Index index = *find(job.id);
+    if (job.overdue)
+      time_running(index, saturating_add(now(), std::max(Duration{1'000'000},
+                                                      options().longest_wait / options().catch_up)));
+    else if (const auto known = remaining(job); !known || *known <= Duration{0})
+      time_running(index, saturating_add(now(), class_end(attained(job)) - attained(job)));
+    else
+      time_running(index, saturating_add(now(), *known));
+  }
+
+  // --- Measuring
+  void ended_iterations(Job& job, const IterationEnded& ended) override {
+    const bool stands = standing_ && std::ranges::find(set_, *find(job.id)) != set_.end();
+    if (!stands) return;
+    if (job.set != set_number_) {
+      // Of what it tells now, some may be from before.
+      job.set = set_number_;
+      job.beside_seen = 0;
+      if (set_.size() == 1) job.alone_seen = std::min(job.alone_seen, iterations_measured - 1);
+      return;
+    }
+    const Duration one = ended.busy / ended.iterations;
+    Duration& mean = set_.size() == 1 ? job.alone : job.beside;
+    std::uint32_t& seen = set_.size() == 1 ? job.alone_seen : job.beside_seen;
+    mean = seen == 0 ? one : mean + (one - mean) / static_cast<int>(std::min(seen + 1, iterations_measured));
+    seen = std::min(seen + ended.iterations, iterations_measured);
+    if (set_.size() == 1) job.alone_at = job.iterations;
+  }
+  void left(Index index) override {
+    std::erase(companions_, index);
+    if (candidate_ == index) candidate_ = nobody;
+    if (probed_ == index) probed_ = nobody;
+    if (first_ == index) first_ = nobody;
+    if (std::erase(set_, index) > 0) standing_ = false;
+  }
+
+  double worth_of_set() const {
+    double all = 0;
+    for (const Index index : set_) all += rate(index);
+    const double others = static_cast<double>(here() - 1);
+    return others * (all - 1) - (1 - rate(first_));
+  }
+  double rate(Index index) const {
+    const Job& j = job(index);
+    return j.beside > Duration{0} ? std::min(1.0, to_seconds(j.alone) / to_seconds(j.beside)) : 1;
+  }
+
+  // --- Who runs
+  void settle(JobCommands& out) override {
+    if (wanted()) return;
+    choose_first();
+    if (first_ == nobody) return;
+    judge();
+    if (options().packs) look_for_companion();
+    want_.clear();
+    if (probed_ != nobody) {
+      want_.push_back(probed_);
+    } else {
+      want_.push_back(first_);
+      if (job(first_).alone_seen >= iterations_measured)
+        want_.insert(want_.end(), companions_.begin(), companions_.end());
+    }
+    bring_about(out);
+  }
+
+  void choose_first() {
+    Index least = nobody;
+    const auto offer = [&](Index index) {
+      if (least == nobody || rank(job(index)) < rank(job(least))) least = index;
+    };
+    each_inside([&](Index index) { offer(index); });
+    if (const auto& heap = waiting({0}); !heap.empty()) {
+      const Index next = first_free_or_top(heap);
+      if (next != nobody) offer(next);
+    }
+    if (least == first_) return;
+    // Companions stay where they run; what the set is worth with another first, is measured anew.
+    if (first_ != nobody && least != nobody && std::ranges::find(companions_, least) == companions_.end())
+      companions_.clear();
+    std::erase(companions_, least);
+    first_ = least;
+    candidate_ = nobody;
+    worth_ = std::nullopt;
+    if (probed_ != first_) probed_ = nobody;
+  }
+  // Those in lanes of jobs that hang cannot run.
+  Index first_free_or_top(const JobHeap<Key>& heap) const {
+    const auto stuck = [&](Index index) {
+      const Index in = inside(job(index).lane);
+      return in != nobody && job(in).hanging;
+    };
+    if (!stuck(heap.top())) return heap.top();
+    Index least = nobody;
+    for (std::size_t i = 0; i < heap.size(); ++i)
+      if (const Index index = heap.at(i);
+          !stuck(index) && (least == nobody || rank(job(index)) < rank(job(least))))
+        least = index;
+    return least;
+  }
+
+  // What the set that runs is worth, once it is known.
+  void judge() {
+    if (probed_ != nobody && job(probed_).alone_seen >= iterations_measured) {
+      probed_ = nobody;
+      worth_ = std::nullopt;
+    }
+    if (!standing_ || set_.size() < 2 || probed_ != nobody) return;
+    for (const Index index : set_)
+      if (job(index).set != set_number_ || job(index).beside_seen < iterations_measured) return;
+    const double worth = worth_of_set();
+    if (candidate_ != nobody) {
+      Job& tried = job(candidate_);
+      if (worth > worth_.value_or(0) + worth_it) {
+        tried.failed_tries = 0;
+        worth_ = worth;
+      } else {
+        drop(candidate_);
+      }
+      candidate_ = nobody;
+      next_trial_ = saturating_add(now(), (now() - trial_began_) * between_trials);
+    } else if (!worth_) {
+      if (worth > worth_it)
+        worth_ = worth;
+      else if (!companions_.empty())
+        drop(companions_.back());
+    } else if (std::ranges::any_of(set_, [&](Index i) {
+                 return job(i).iterations - job(i).alone_at > measured_again;
+               })) {
+      // Times drift, and what paid may pay no more.
+      for (const Index i : set_)
+        if (job(i).iterations - job(i).alone_at > measured_again) {
+          probed_ = i;
+          job(i).alone_seen = 0;
+          break;
+        }
+    }
+  }
+  void drop(Index index) {
+    Job& tried = job(index);
+    tried.failed_tries = std::min(tried.failed_tries + 1, 6);
+    tried.next_try = saturating_add(
+        now(), std::max(Duration{1'000'000}, (now() - trial_began_) * (between_trials << tried.failed_tries)));
+    std::erase(companions_, index);
+  }
+
+  void look_for_companion() {
+    if (candidate_ != nobody || probed_ != nobody || now() < next_trial_ ||
+        companions_.size() >= most_companions || job(first_).alone_seen < iterations_measured ||
+        (!companions_.empty() && !worth_))
+      return;
+    auto& heap = waiting({0});
+    if (heap.empty()) return;
+    near_.clear();
+    for (std::size_t i = 0; i < heap.size(); ++i) near_.push_back(heap.at(i));
+    const std::size_t looked = std::min(looked_at, near_.size());
+    std::ranges::partial_sort(near_, near_.begin() + static_cast<std::ptrdiff_t>(looked), {},
+                              [this](Index i) { return rank(job(i)); });
+    for (std::size_t i = 0; i < looked; ++i) {
+      const Index index = near_[i];
+      Job& other = job(index);
+      if (index == first_ || other.next_try > now() || std::ranges::find(companions_, index) != companions_.end())
+        continue;
+      if (!ledger().find_apart({Bytes{}, other.memory.ephemeral})) continue;
+      candidate_ = index;
+      trial_began_ = now();
+      companions_.push_back(index);
+      if (other.alone_seen < iterations_measured) probed_ = index;
+      return;
+    }
+    next_trial_ = saturating_add(now(), Duration{100'000'000});
+  }
+
+  // Recalls who should not run, and grants who should, where his lane is free.
+  void bring_about(JobCommands& out) {
+    const auto is_wanted = [this](Index index) { return std::ranges::find(want_, index) != want_.end(); };
+    bool there = true;
+    each_inside([&](Index index) {
+      if (is_wanted(index)) return;
+      there = false;
+      if (job(index).state == JobState::running) recall(index, out);
+    });
+    for (const Index index : want_) {
+      Job& wants = job(index);
+      if (wants.state == JobState::running) {
+        if (timer_is_due(wants)) watch(wants);
+        continue;
+      }
+      if (wants.state != JobState::waiting) {
+        there = false;
+        continue;
+      }
+      const Index in = inside(wants.lane);
+      const bool taken = std::ranges::any_of(want_, [&](Index other) {
+        return other != index && job(other).lane == wants.lane && (other == want_.front() || is_inside(job(other)));
+      });
+      if (taken && want_.size() > 1) {
+        if (const auto apart = ledger().find_apart({Bytes{}, wants.memory.ephemeral})) {
+          move(index, *apart, out);
+        } else {
+          there = false;
+          std::erase(companions_, index);
+          if (candidate_ == index) candidate_ = nobody;
+          continue;
+        }
+      } else if (in != nobody) {
+        there = false;  // who is in it was recalled
+        continue;
+      }
+      // Alone means alone: who was recalled is still at it.
+      if (want_.size() == 1 && !there) continue;
+      if (!grant(index, out)) there = false;
+    }
+    if (there && (!standing_ || !same_set())) {
+      set_ = want_;
+      ++set_number_;
+      standing_ = true;
+    } else if (!there) {
+      standing_ = false;
+    }
+  }
+  bool same_set() const {
+    return set_.size() == want_.size() &&
+           std::ranges::all_of(set_, [&](Index i) { return std::ranges::find(want_, i) != want_.end(); });
+  }
+  // One whose time was known and is over is taken as unknown from then on.
+  bool timer_is_due(const Job& running) const {
+    const auto known = remaining(running);
+    return running.overdue ? false : !known || *known <= Duration{0};
+  }
+
+  Index first_ = nobody;
+  std::vector<Index> companions_;  // in the order in which they were taken, the first not among them
+  Index candidate_ = nobody;       // the companion that is being tried
+  Index probed_ = nobody;          // runs alone, to be measured
+  std::optional<double> worth_;    // of the first with its companions, but for the candidate
+  TimePoint trial_began_, next_trial_;
+  std::vector<Index> set_;  // what runs, once all of it does and nothing else
+  std::uint64_t set_number_ = 0;
+  bool standing_ = false;
+  std::vector<Index> want_, near_;
+};
+
+}  // namespace
+
+std::unique_ptr<JobSharing> make_best(const JobOptions& options) {
+  return std::make_unique<Best>(options);
+}
+
+}  // namespace carillon::device
