@@ -55,7 +55,9 @@ struct Desk::Client {
   bool inside = false;    // and was let: from then on it is in its lane until it says otherwise
   bool recalled = false;  // and is to stop
   bool frozen = false;
-  bool hangs = false;
+  bool admitted = false;
+  bool ready = false;  // for its first iteration
+  std::optional<JobMemory> asks;
   bool must_end = false;  // leaving: it was evicted
   bool killed = false;
   TimePoint came, recalled_at, frozen_at;
@@ -285,12 +287,30 @@ std::optional<IterationEnded> Desk::progress(Client& client, const Counters& cou
       .remaining = remaining};
 }
 
+// It waits for a grant, and has run nothing since it was last heard of.
+IterationEnded Desk::first_of(const Client& client) {
+  return {.job = client.job,
+          .stopped = true,
+          .iterations = 0,
+          .busy = {},
+          .memory = client.counters.memory,
+          .remaining = {}};
+}
+
 void Desk::stopped(Client& client, const StoppedSaid& said, TimePoint now) {
-  if (!client.inside || !client.recalled)
-    return throw_out(client, JobReason::bad_report, "it said that it stopped, and nobody had asked it to", now);
+  if (!client.inside && client.ready)
+    return throw_out(client, JobReason::bad_report, "it said that it stopped, and did not run", now);
   auto told = progress(client, said.counters, said.remaining, now);
   if (!told) return;
-  totals_.until_stop.add(now - client.recalled_at);
+  if (!client.inside) {  // it is ready
+    client.ready = true;
+    if (client.admitted) tell(first_of(client), now);
+    return;
+  }
+  if (client.recalled)
+    totals_.until_stop.add(now - client.recalled_at);
+  else
+    hands_.lease(client.id, Lease::hold);
   client.granted = client.inside = client.recalled = false;
   std::erase(running_, client.id);
   told->stopped = true;
@@ -298,14 +318,21 @@ void Desk::stopped(Client& client, const StoppedSaid& said, TimePoint now) {
 }
 
 void Desk::ask(Client& client, const AskSaid& said, TimePoint now) {
-  if (!client.inside)
-    return throw_out(client, JobReason::bad_report, "it asked for memory, and is not in its lane", now);
+  if (client.asks || (client.ready && !client.inside))
+    return throw_out(client, JobReason::bad_report, "it asked for memory, and waits already", now);
+  client.asks = said.memory;
+  if (!client.admitted) return;
   const ClientId id = client.id;
   tell(device::MemoryAsked{client.job, said.memory}, now);
-  Client* const still = find(id);
-  if (still == nullptr || still->state != Client::State::attached) return;
-  still->told_number = 0;  // it waits for an answer, changed or not
-  if (!show_lane(*still)) throw_out(*still, JobReason::bad_report, "it does not read what the broker says", now);
+  answer(id, now);
+}
+
+void Desk::answer(ClientId id, TimePoint now) {
+  Client* const client = find(id);
+  if (client == nullptr || client->state != Client::State::attached || !client->asks) return;
+  client->asks.reset();
+  client->told_number = 0;  // it waits for an answer, changed or not
+  if (!show_lane(*client)) throw_out(*client, JobReason::bad_report, "it does not read what the broker says", now);
 }
 
 // --- What is decided.
@@ -326,6 +353,11 @@ void Desk::tell_all(TimePoint now) {
   }
   events_.clear();
   telling_ = false;
+  while (!answers_.empty()) {
+    const ClientId id = answers_.back();
+    answers_.pop_back();
+    answer(id, now);
+  }
 }
 
 void Desk::carry_out(const JobCommand& command, TimePoint now) {
@@ -334,6 +366,14 @@ void Desk::carry_out(const JobCommand& command, TimePoint now) {
     case JobCommand::Kind::admit:
       if (client == nullptr) return;
       client->lane = command.lane;
+      if (!client->admitted) {
+        client->admitted = true;
+        if (client->asks) {
+          answers_.push_back(client->id);
+          tell(device::MemoryAsked{client->job, *client->asks}, now);
+        }
+        if (client->ready) tell(first_of(*client), now);
+      }
       return note(Note::Level::info, "admitted", *client, "has lane " + std::to_string(command.lane.value));
     case JobCommand::Kind::open: {
       const auto [lane, is_new] = lanes_.try_emplace(command.lane);
@@ -367,18 +407,17 @@ void Desk::carry_out(const JobCommand& command, TimePoint now) {
       ++totals_.freezes;
       client->frozen = true;
       client->frozen_at = now;
-      client->hangs = command.reason == JobReason::hangs || !wanted_;
-      if (client->hangs)
+      if (!wanted_)
         note(Note::Level::warning, "hangs", *client,
-             "hangs: it was told to stop " + std::to_string((now - client->recalled_at).count() / 1'000'000) +
-                 " ms ago, and no iteration ended since; it is frozen");
+             "hangs: no iteration ended for " + std::to_string((now - client->counted_at).count() / 1'000'000) +
+                 " ms; it is frozen, and holds its lane");
       return;
     }
     case JobCommand::Kind::thaw:
       if (client == nullptr || !client->frozen) return;
       hands_.thaw(client->id);
       ++totals_.thaws;
-      client->frozen = client->hangs = false;
+      client->frozen = false;
       client->frozen_for += now - client->frozen_at;
       return;
     case JobCommand::Kind::refuse: {
@@ -429,9 +468,8 @@ void Desk::start(Client& client, TimePoint now) {
 
 bool Desk::show_lane(Client& client) {
   const auto lane = lanes_.find(client.lane);
-  CARILLON_ASSERT(lane != lanes_.end());
-  const LaneMemory memory = lane->second;
-  if (client.told_number == memory.number && client.told_size == memory.size) return true;
+  const LaneMemory memory = lane == lanes_.end() ? LaneMemory{} : lane->second;
+  if (memory.number > 0 && client.told_number == memory.number && client.told_size == memory.size) return true;
   client.told_number = memory.number;
   client.told_size = memory.size;
   return hands_.give_lane(client.id, client.lane, memory.number, memory.size);
@@ -441,7 +479,7 @@ void Desk::recall(Client& client, TimePoint now) {
   ++totals_.recalls;
   if (!client.inside) {  // the lane was not free yet, so it never began
     client.granted = false;
-    return tell(IterationEnded{.job = client.job, .stopped = true, .iterations = 0, .busy = {}, .memory = client.counters.memory, .remaining = {}}, now);
+    return tell(first_of(client), now);
   }
   client.recalled = true;
   client.recalled_at = now;
@@ -531,9 +569,14 @@ Overview Desk::overview(TimePoint now) const {
                .ephemeral = core_->lanes().ephemeral(),
                .device_wanted = wanted_,
                .jobs = {},
-               .lanes = {core_->lanes().lanes().begin(), core_->lanes().lanes().end()},
+               .lanes = {},
                .totals = totals_};
-  for (const device::JobView& view : core_->jobs()) {
+  for (std::uint32_t i = 0; i < core_->lanes().lanes(); ++i)
+    if (const device::Lane& lane = core_->lanes().lane({i}); lane.open)
+      out.lanes.push_back({.id = {i}, .size = lane.size, .sealed = lane.sealed, .jobs = {}});
+  for (const device::JobView& view : core_->jobs(now)) {
+    for (LaneLine& lane : out.lanes)
+      if (lane.id == view.lane) lane.jobs.push_back(view.job);
     const auto found = clients_of_jobs_.find(view.job);
     if (found == clients_of_jobs_.end()) continue;
     const Client& client = *clients_[found->second.index()];
@@ -543,9 +586,8 @@ Overview Desk::overview(TimePoint now) const {
                  .name = client.hello.name,
                  .weight = client.hello.weight,
                  .share = client.share(now),
-                 .hangs = client.hangs,
                  .here = now - client.came};
-    line.view.attained = client.attained;
+    line.view.attained += client.hello.before ? client.hello.before->busy : Duration{0};
     line.view.iterations = client.counters.iterations;
     out.jobs.push_back(std::move(line));
   }

@@ -50,6 +50,7 @@ class Hands {
   // False: it takes no packets any more.
   virtual bool say(ClientId client, std::span<const std::byte> packet) = 0;
   // The lane's memory, under a number that no other memory ever has.
+  // number 0: none yet.
   virtual bool give_lane(ClientId client, device::LaneId lane, std::uint32_t number, Bytes size) = 0;
   // Sends text, however long, and hangs up.
   virtual void list(ClientId client, std::string text) = 0;
@@ -121,6 +122,7 @@ class Desk {
   void hello(Client& client, const HelloSaid& said, TimePoint now);
   void stopped(Client& client, const StoppedSaid& said, TimePoint now);
   void ask(Client& client, const AskSaid& said, TimePoint now);
+  void answer(ClientId client, TimePoint now);  // what it asked for
   bool show_lane(Client& client);
   void grant(Client& client, TimePoint now);
   void start(Client& client, TimePoint now);
@@ -128,6 +130,7 @@ class Desk {
   // What the client says that it has run since last time; nothing, and the client evicted, where that cannot be.
   std::optional<device::IterationEnded> progress(Client& client, const Counters& counters,
                                                  std::optional<Duration> remaining, TimePoint now);
+  static device::IterationEnded first_of(const Client& client);
   void look(TimePoint now);
   void look_at(Client& client, TimePoint now);
   void turn_away(Client& client, std::string_view why);
@@ -153,6 +156,7 @@ class Desk {
   std::vector<ClientId> running_;  // that hold their lanes
   std::unordered_map<device::LaneId, LaneMemory> lanes_;
   std::vector<device::JobEvent> events_;  // that are to be told; empty between calls
+  std::vector<ClientId> answers_;  // of clients that asked, and were admitted meanwhile
   device::JobCommands commands_;
   bool telling_ = false;
   std::uint32_t next_job_ = 1;

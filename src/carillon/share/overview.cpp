@@ -18,8 +18,8 @@ using device::no_lane;
 
 namespace {
 
-constexpr JobState all_states[] = {JobState::queued, JobState::waiting, JobState::running, JobState::recalled,
-                                   JobState::frozen};
+constexpr JobState all_states[] = {JobState::queued, JobState::starting, JobState::waiting, JobState::running,
+                                   JobState::recalled};
 
 nlohmann::ordered_json json_of(const JobLine& line) {
   using Json = nlohmann::ordered_json;
@@ -29,7 +29,8 @@ nlohmann::ordered_json json_of(const JobLine& line) {
           {"pid", line.pid},
           {"uid", line.uid},
           {"state", name_of(view.state)},
-          {"hangs", line.hangs},
+          {"frozen", view.frozen},
+          {"hangs", view.hanging},
           {"lane", view.lane == no_lane ? Json() : Json(view.lane.value)},
           {"persistent_bytes", view.memory.persistent.count},
           {"ephemeral_bytes", view.memory.ephemeral.count},
@@ -77,35 +78,13 @@ class Families {
 
 }  // namespace
 
-std::string_view name_of(JobState state) {
-  switch (state) {
-    case JobState::queued: return "queued";
-    case JobState::waiting: return "waiting";
-    case JobState::running: return "running";
-    case JobState::recalled: return "recalled";
-    case JobState::frozen: return "frozen";
-  }
-  return "?";
-}
-
-std::string_view name_of(JobReason reason) {
-  switch (reason) {
-    case JobReason::none: return "none";
-    case JobReason::too_large: return "too_large";
-    case JobReason::no_memory: return "no_memory";
-    case JobReason::capacity_fell: return "capacity_fell";
-    case JobReason::hangs: return "hangs";
-    case JobReason::bad_report: return "bad_report";
-  }
-  return "?";
-}
-
 std::string in_words(JobReason reason, const device::JobMemory& fits) {
   const std::string room = "there is room for " + to_text(fits.persistent) + " of persistent and " +
                            to_text(fits.ephemeral) + " of ephemeral memory";
   switch (reason) {
     case JobReason::none: return "for no reason that was told";
     case JobReason::too_large: return "it does not fit the device even alone: " + room;
+    case JobReason::too_many: return "there are as many jobs as there may be";
     case JobReason::no_memory: return "it grew beyond the memory that there is for it: " + room;
     case JobReason::capacity_fell: return "the device's memory shrank below what its jobs have";
     case JobReason::hangs: return "it was told to stop, and no iteration ended for too long";
@@ -127,12 +106,12 @@ std::string to_json(const Overview& overview) {
                                 {"jobs", nlohmann::ordered_json::array()},
                                 {"lanes", nlohmann::ordered_json::array()}};
   for (const JobLine& line : overview.jobs) object["jobs"].push_back(json_of(line));
-  for (const device::Lane& lane : overview.lanes) {
+  for (const LaneLine& lane : overview.lanes) {
     nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
     for (const device::JobId job : lane.jobs) jobs.push_back(job.value);
     object["lanes"].push_back({{"lane", lane.id.value},
-                               {"offset_bytes", lane.offset.count},
                                {"size_bytes", lane.size.count},
+                               {"sealed", lane.sealed},
                                {"jobs", std::move(jobs)}});
   }
   return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -146,6 +125,8 @@ std::string metrics_text(const Overview& overview) {
               static_cast<double>(std::count_if(overview.jobs.begin(), overview.jobs.end(),
                                                 [&](const JobLine& line) { return line.view.state == state; })),
               {{"state", std::string(name_of(state))}});
+  out.gauge("carillon_share_jobs_frozen", "Jobs that stand still within an iteration",
+            static_cast<double>(std::ranges::count_if(overview.jobs, [](const JobLine& line) { return line.view.frozen; })));
   out.gauge("carillon_share_lanes", "Lanes", static_cast<double>(overview.lanes.size()));
   out.gauge("carillon_share_capacity_bytes", "Memory of the device for jobs",
             static_cast<double>(overview.capacity.count));

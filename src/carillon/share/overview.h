@@ -15,19 +15,17 @@
 namespace carillon::share {
 
 struct JobLine {
-  device::JobView view;  // what was decided; `attained` and `iterations` as the job says, its past with another
-                         // broker included
+  device::JobView view;  // `attained` and `iterations` with what it had run under another broker
   std::uint32_t pid = 0;
   std::uint32_t uid = 0;
   std::string name;
   double weight = 1;
   double share = 0;  // of the last seconds, in which it held the device
-  bool hangs = false;
   Duration here{0};  // since it came
 };
 
 // Why a job is no more here. `job_reasons` of them are evictions by device::JobReason.
-inline constexpr std::size_t job_reasons = 6;
+inline constexpr std::size_t job_reasons = 7;
 
 // Counted since the broker's start.
 struct Totals {
@@ -40,19 +38,22 @@ struct Totals {
   LatencyHistogram freezing;    // one job and all its processes
 };
 
+struct LaneLine {
+  device::LaneId id;
+  Bytes size;
+  bool sealed = false;  // who is in it hangs
+  std::vector<device::JobId> jobs;
+};
+
 struct Overview {
   std::string policy;
   Bytes capacity, persistent, ephemeral;
   bool device_wanted = false;
   std::vector<JobLine> jobs;
-  std::vector<device::Lane> lanes;
+  std::vector<LaneLine> lanes;
   Totals totals;
 };
 
-// "queued", ...
-std::string_view name_of(device::JobState state);
-// "too_large", ...
-std::string_view name_of(device::JobReason reason);
 // For whoever runs the job.
 std::string in_words(device::JobReason reason, const device::JobMemory& fits);
 

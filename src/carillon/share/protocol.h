@@ -30,12 +30,15 @@ enum class Kind : std::uint32_t {
   welcome,    // broker, with one descriptor: the page
   refused,    // broker, the last packet: why, and what would have fit
   lane,       // broker, with one descriptor: the job's lane is this memfd, of which it may use `size` from the
-              // start. Comes before the first grant, and again where it changes; only while the job is held, or as
-              // the answer to ask. The same number as before: the same memfd, of which more (or less) may be used
-              // now; what is in it stays. Another number: the job leaves the old one
-  stopped,    // job: it is out of its lane, as it was recalled
-  ask,        // job, in an iteration, which waits for the answer: it needs so much in all. Answered by lane or
-              // evicted
+              // start. Comes before the first grant, and again where it changes; only while the job is held, or
+              // as the answer to ask. The same number as before: the same memfd, of which more (or less) may be
+              // used now; what is in it stays. Another number: the job leaves the old one. Number 0, without a
+              // descriptor: it may have what it asked for, and has no lane yet
+  stopped,    // job: it is out of its lane and waits to be granted it: once when it is ready for its first
+              // iteration, then whenever it was recalled, or has nothing to do for a while (it makes the lease
+              // `hold` itself, where it is `run`, before it says so)
+  ask,        // job, which waits for the answer, in an iteration or before its first: it needs so much in all.
+              // Answered by lane or evicted
   evicted,    // broker, the last packet: why. The job is expected to end itself; after a second it is killed
   bye,        // job: it is done with the device (its end says the same)
   query,      // anybody of the user, instead of hello: answered by `listing` packets, whose texts together are
