@@ -83,15 +83,15 @@ TEST(Messages, RandomBytes) {
   const auto good = bytes_of(good_hello());
   for (int round = 0; round < 20'000; ++round) {
     std::vector<std::byte> packet(good.begin(), good.end());
-    packet.resize(static_cast<std::size_t>(random.uniform() * 200));
+    packet.resize(static_cast<std::size_t>(random.below(200)));
     for (int i = 0; i < 4 && !packet.empty(); ++i)
-      packet[static_cast<std::size_t>(random.uniform() * static_cast<double>(packet.size()))] =
-          static_cast<std::byte>(random.uniform() * 256);
+      packet[random.below(packet.size())] = static_cast<std::byte>(random.below(256));
     if (packet.size() >= sizeof(Header)) {
       const auto bytes = static_cast<std::uint32_t>(packet.size());
       std::memcpy(packet.data() + offsetof(Header, bytes), &bytes, sizeof bytes);
     }
-    if (const auto said = read_packet(packet); !said) EXPECT_FALSE(said.error().message.empty());
+    const auto said = read_packet(packet);
+    EXPECT_TRUE(said || !said.error().message.empty());
   }
 }
 
