@@ -82,15 +82,19 @@ TEST(BoundaryChooser, AnEvaluationIsLearnedAndTrainingTakenUpAgain) {
   }
 }
 
-TEST(BoundaryChooser, StepsThatAreLeftOutLoseNothing) {  // as a GradScaler does, at random
+TEST(BoundaryChooser, StepsThatAreLeftOutLoseNothing) {  // as a GradScaler does, here at random
   Random random(7);
   BoundaryChooser chooser;
-  for (int i = 0; i < 2000; ++i) {
-    EXPECT_EQ(boundaries(chooser, "db", "0"), "..") << i;
-    if (random.below(4) != 0) {
-      EXPECT_EQ(boundaries(chooser, "S", "0"), "|") << i;
-    }
+  std::size_t steps = 0, found = 0;
+  for (int i = 0; i < 5000; ++i) {
+    // Many left out in a row are a loop without steps, whose boundary is before a batch.
+    EXPECT_EQ(boundaries(chooser, "db", "0")[1], '.') << i;
+    if (random.below(4) == 0) continue;
+    ++steps;
+    // Where chance repeats itself two steps are one period, for as long as it does.
+    if (boundaries(chooser, "S", "0") == "|") ++found;
   }
+  EXPECT_GT(found, steps * 3 / 4);
 }
 
 TEST(BoundaryChooser, TheScriptsOwnWordGoesBeforeAll) {
@@ -131,7 +135,9 @@ TEST(BoundaryChooser, RandomPeriods) {
       const std::size_t learned = 4 * period + 8;
       for (std::size_t i = 0; i < learned + 5 * period; ++i) {
         const bool boundary = chooser.on(signals[i % period], 0, live[i % period]);
-        if (i >= learned) ASSERT_EQ(boundary, i % period == end) << "seed " << seed << " signal " << i;
+        if (i >= learned) {
+          ASSERT_EQ(boundary, i % period == end) << "seed " << seed << " signal " << i;
+        }
       }
       for (std::size_t i = random.below(9); i > 0; --i) chooser.on(static_cast<Signal>(random.below(2)), 9, 0);
     }
