@@ -233,7 +233,7 @@ TEST(Broker, AJobThatHangsIsEvictedWhereThatIsWanted) {
 
 TEST(Broker, WhoTakesTenTimesWhatItSaidIsEvictedAlone) {
   const Folder folder;
-  Running broker(small(folder.at("s")));
+  Running broker(small(folder.at("s"), "pack"));
   Gate inside, go;
   Child child([&] {
     FakeJob made(folder.at("s"));
@@ -407,7 +407,7 @@ TEST(Broker, JobsOfAnotherUserAreRefused) {
 
 TEST(Broker, AForgedPageCostsItsJobAlone) {
   const Folder folder;
-  Running broker(small(folder.at("s")));
+  Running broker(small(folder.at("s"), "pack"));
   FakeJob b = job(folder.at("s"), "b", 10 << 20);
   b.ready();
   ASSERT_TRUE(b.enter());
