@@ -1,18 +1,21 @@
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <functional>
-#include <iostream>
+#include <cstring>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
+#include <pthread.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -191,7 +194,10 @@ int run_share(const ShareArguments& arguments) {
                   server ? fmt::format("; metrics port {}", server->port()) : std::string());
   spdlog::info("ready: {}; Ctrl-C stops", ready);
   (*manager)->ready("ready: " + ready);
-  std::thread loop([&] { (*broker)->run(); });
+  std::thread loop([&] {
+    pthread_setname_np(pthread_self(), "carillon-broker");
+    (*broker)->run();
+  });
   signals.wait();
   const std::string_view jobs = arguments.release ? "jobs go on alone" : "jobs wait for another broker";
   spdlog::info("stopping: {}", jobs);
