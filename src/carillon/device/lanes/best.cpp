@@ -12,10 +12,11 @@ namespace {
 // what has had least so far, in classes that double (who has had t is taken to need another t). Others run
 // beside it, each in a lane of its own, where that was measured to pay.
 //
-// What pays: with rates r of what they do alone, of which G is the sum and r0 the first's, running so until
-// the first has ended delays it by (1 - r0) of its time, and brings each of the m others nearer to its turn by
-// (G - 1) of it. So a set is worth m (G - 1) - (1 - r0), the first alone nothing; and a companion is kept that
-// makes it worth more. Each is tried for a few iterations, and measured alone for as many before.
+// What pays: while those of a set run at rates r of what they do alone, a job's turn comes nearer by the rates of
+// those in the set that are before it or itself, where the first alone would bring it nearer by one. Summed up
+// over all jobs, a set is worth the sum over its jobs of r times the number of jobs not before it, less the
+// number of all; the first alone nothing. A companion is kept that makes it worth more. Each is tried for a few
+// iterations, and measured alone for as many before.
 //
 // Who waited for too long goes before all others for a while (JobOptions::longest_wait).
 class Best final : public JobCore {
@@ -27,16 +28,18 @@ class Best final : public JobCore {
   static constexpr std::uint32_t iterations_measured = 3;
   // A first class of unknown jobs: below it nobody is told from others.
   static constexpr Duration first_class{std::chrono::seconds{1}};
-  // A companion must be worth so much more than none: what is measured differs by a few percent by itself.
-  static constexpr double worth_it = 0.05;
+  // A companion must be worth so much more than none, for each job that there is: what is measured differs by a
+  // few percent by itself.
+  static constexpr double worth_it = 0.01;
   // A trial takes at most one in so many of the time.
   static constexpr int between_trials = 20;
   // What was measured alone is measured again after so many iterations: one percent of them.
   static constexpr std::uint64_t measured_again = 300;
   // So many of the next in turn are looked at as companions.
   static constexpr std::size_t looked_at = 8;
-  // Admitted at a time where memory allows: the first, and who may run beside it.
-  static constexpr std::size_t admitted_at_least = 4;
+  // Whoever has no more than so many before him among those that are admitted comes in: what is admitted takes
+  // memory to its end, and what is not cannot start, nor run beside others.
+  static constexpr std::size_t admitted_before = 4;
   static constexpr std::size_t most_companions = 15;
 
   bool one_lane() const override { return true; }
@@ -58,11 +61,16 @@ class Best final : public JobCore {
   }
 
   bool admits(const Job& first) const override {
-    if (first.overdue || admitted() < (options().packs ? admitted_at_least : 2)) return true;
-    double least = std::numeric_limits<double>::infinity();
-    each_admitted([&](const Job& job) { least = std::min(least, need(job)); });
-    return need(first) < least;
+    if (first.overdue) return true;
+    std::size_t before = 0;
+    each_admitted([&](const Job& job) { before += rank(job) < turn(first) ? 1 : 0; });
+    if (before < 2) return true;
+    const Bytes lane = std::max(first.memory.ephemeral, lanes().ephemeral());
+    const Bytes held = lanes().persistent() + first.memory.persistent + lane;
+    return before < admitted_before && held.count < lanes().capacity().count / 100 * 75;
   }
+  // Who waited for too long is waited for.
+  bool overtakes() const override { return queue().empty() || !job(queue().top()).overdue; }
   Duration slice(const Job&, const Job&) const override { return Duration::max(); }
 
   // --- Waiting
@@ -113,6 +121,7 @@ class Best final : public JobCore {
     if (set_.size() == 1) job.alone_at = job.iterations;
   }
   void left(Index index) override {
+    std::erase(apart_, index);
     // There is room for another.
     if (index == first_ || std::erase(companions_, index) > 0) next_trial_ = time();
     std::erase(companions_, index);
@@ -122,11 +131,16 @@ class Best final : public JobCore {
     if (std::erase(set_, index) > 0) standing_ = false;
   }
 
+  // For each job that there is.
   double worth_of_set() const {
-    double all = 0;
-    for (const Index index : set_) all += rate(index);
-    const double others = static_cast<double>(here() - 1);
-    return others * (all - 1) - (1 - rate(first_));
+    double worth = -1;
+    for (const Index index : set_) {
+      const Key mine = rank(job(index));
+      std::size_t behind = 0;
+      each([&](const Job& other) { behind += rank(other) < mine ? 0 : 1; });
+      worth += rate(index) * static_cast<double>(behind) / static_cast<double>(here());
+    }
+    return worth;
   }
   double rate(Index index) const {
     const Job& j = job(index);
@@ -262,11 +276,24 @@ class Best final : public JobCore {
   // Recalls who should not run, and grants who should, where his lane is free.
   void bring_about(JobCommands& out) {
     const auto is_wanted = [this](Index index) { return std::ranges::find(want_, index) != want_.end(); };
+    // A lane of its own is for running beside others: who waits needs none.
+    std::erase_if(apart_, [&](Index index) {
+      const Job& waits = job(index);
+      if (waits.state != JobState::waiting || is_wanted(index)) return false;
+      const auto place = ledger().find_shared({Bytes{}, waits.memory.ephemeral});
+      if (!place || place->lane == no_lane) return false;
+      if (place->lane != waits.lane) move(index, *place, out);
+      return true;
+    });
     bool there = true;
     each_inside([&](Index index) {
       if (is_wanted(index)) return;
       there = false;
       if (job(index).state == JobState::running) recall(index, out);
+    });
+    // Those whose lanes have no place go first: who is in their way comes out, and goes back in only after them.
+    std::ranges::stable_partition(want_, [this](Index index) {
+      return job(index).state == JobState::waiting && !ledger().lane(job(index).lane).offset;
     });
     for (const Index index : want_) {
       Job& wants = job(index);
@@ -280,11 +307,12 @@ class Best final : public JobCore {
       }
       const Index in = inside(wants.lane);
       const bool taken = std::ranges::any_of(want_, [&](Index other) {
-        return other != index && job(other).lane == wants.lane && (other == want_.front() || is_inside(job(other)));
+        return other != index && job(other).lane == wants.lane && (other == first_ || is_inside(job(other)));
       });
       if (taken && want_.size() > 1) {
         if (const auto apart = ledger().find_apart({Bytes{}, wants.memory.ephemeral})) {
           move(index, *apart, out);
+          if (std::ranges::find(apart_, index) == apart_.end()) apart_.push_back(index);
         } else {
           there = false;
           std::erase(companions_, index);
@@ -297,7 +325,10 @@ class Best final : public JobCore {
       }
       // Alone means alone: who was recalled is still at it.
       if (want_.size() == 1 && !there) continue;
-      if (!grant(index, out)) there = false;
+      if (!grant(index, out)) {
+        there = false;
+        break;
+      }
     }
     if (there && (!standing_ || !same_set())) {
       set_ = want_;
@@ -327,6 +358,7 @@ class Best final : public JobCore {
   std::vector<Index> set_;  // what runs, once all of it does and nothing else
   std::uint64_t set_number_ = 0;
   bool standing_ = false;
+  std::vector<Index> apart_;  // who was given a lane of its own, and is in it
   std::vector<Index> want_, near_;
 };
 

@@ -234,7 +234,7 @@ void JobCore::admit_all(JobCommands& out) {
   for (std::size_t i = 0; i < queue_.size(); ++i) scratch_.push_back(queue_.at(i));
   std::ranges::sort(scratch_, {}, [this](Index i) { return turn(jobs_[i]); });
   for (const Index index : scratch_)
-    if (!waits_for_knowledge(jobs_[index])) try_admit(index, out);
+    if (admits(jobs_[index]) && !waits_for_knowledge(jobs_[index])) try_admit(index, out);
 }
 
 // What a job needs that does not say it shows in its first iteration. Until then what is free is kept for it,
