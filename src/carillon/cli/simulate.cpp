@@ -15,12 +15,14 @@
 
 #include "carillon/cli/commands.h"
 #include "carillon/cli/preempt_option.h"
+#include "carillon/cli/simulate_jobs.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
 #include "carillon/simulate/report.h"
 #include "carillon/simulate/simulation.h"
+#include "carillon/workload/jobs.h"
 #include "carillon/workload/scenario.h"
 
 namespace carillon::cli {
@@ -39,6 +41,7 @@ struct SimulateArguments {
   std::string decision_us;
   int jobs = 0;
   bool json = false;
+  bool each_job = false;
   std::string plot;
   std::string record;
   double interval_s = 0;
@@ -163,7 +166,50 @@ bool write_file(const std::string& file, const std::string& text) {
   return static_cast<bool>(out);
 }
 
+// Files of jobs that share a device instead of scenarios: with what they have in common with these.
+int simulate_all_jobs(const SimulateArguments& arguments) {
+  const auto usage = [](std::string message) {
+    return fail_simulate("simulate", {ErrorCode::invalid_argument, std::move(message)});
+  };
+  for (const auto& [given, name] : {std::pair{arguments.rate > 0, "--rate"},
+                                    {arguments.duration_s > 0, "--duration"},
+                                    {arguments.slo_p99 > 0, "--slo-p99"},
+                                    {arguments.noise > 0, "--noise"},
+                                    {!arguments.decision_us.empty(), "--decision-us"},
+                                    {!arguments.record.empty(), "--record"}})
+    if (given) return usage(fmt::format("{} is for scenarios of requests, not for files of [[jobs]]", name));
+  std::vector<std::uint64_t> seeds;
+  if (!arguments.seeds.empty()) {
+    auto parsed = parse_seeds(arguments.seeds);
+    if (!parsed) return fail_simulate("simulate", parsed.error());
+    seeds = std::move(*parsed);
+  }
+  auto runs = make_job_runs(arguments.scenarios, arguments.schedulers, seeds);
+  if (!runs) return fail_simulate("simulate", runs.error());
+  if (!arguments.plot.empty() && runs->size() != 1)
+    return usage(fmt::format("--plot draws one run; this would be {}", runs->size()));
+  if (arguments.interval_s > 0 && !arguments.json) return usage("--interval shows in --json alone, of jobs");
+  std::signal(SIGINT, [](int) { simulate_interrupted = 1; });
+  JobRunning how{.at_a_time = jobs_of(arguments.jobs),
+                 .interval = from_seconds(arguments.interval_s),
+                 .plots = !arguments.plot.empty(),
+                 .go_on = [] { return simulate_interrupted == 0; }};
+  if (auto done = run_job_runs(*runs, how); !done) return fail_simulate("simulate", done.error());
+  if (!arguments.plot.empty() && !write_file(arguments.plot, runs->front().svg))
+    return fail_simulate("simulate", {ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
+  fmt::print("{}", arguments.json ? jobs_as_json(*runs, arguments.each_job) : jobs_as_tables(*runs));
+  return exit_success;
+}
+
 int simulate_all(const SimulateArguments& arguments) {
+  const auto of_jobs =
+      std::ranges::count_if(arguments.scenarios, [](const auto& file) { return workload::has_jobs(file); });
+  if (of_jobs == std::ssize(arguments.scenarios)) return simulate_all_jobs(arguments);
+  if (of_jobs > 0)
+    return fail_simulate("simulate", {ErrorCode::invalid_argument,
+                                      "some of the files have [[jobs]] and some have not; run them apart"});
+  if (arguments.each_job)
+    return fail_simulate("simulate", {ErrorCode::invalid_argument, "--each-job is for files of [[jobs]]"});
   auto runs = make_runs(arguments, false);
   if (!runs) return fail_simulate("simulate", runs.error());
   if (!arguments.plot.empty() && runs->size() != 1)
@@ -359,8 +405,12 @@ void add_simulate(CLI::App& program, int& status) {
       "--decision-us", arguments->decision_us,
       "Virtual microseconds that each decision takes (default 0), or 'measured': what it took of "
       "this machine's CPU, and then its distribution is told");
-  command.add_option("--plot", arguments->plot,
-                     "Write an SVG of one run: latency CDF, batch sizes, device timeline");
+  command.add_option(
+      "--plot", arguments->plot,
+      "Write an SVG of one run: latency CDF, batch sizes, device timeline; of jobs: completion times, "
+      "lanes, memory");
+  command.add_flag("--each-job", arguments->each_job,
+                   "Of files of [[jobs]]: also tells of each job (\"each\" in the JSON)");
   command
       .add_option("--interval", arguments->interval_s,
                   "Also tells what happened in each so many virtual seconds (\"series\" in the JSON; a plot)")
@@ -370,12 +420,16 @@ void add_simulate(CLI::App& program, int& status) {
   command.footer(
       "The same scenario, scheduler and seed give the same figures (wall_s apart). docs/scenarios.md has the "
       "format.\n"
+      "A file with [[jobs]] has training jobs that share a device (docs/salus.md), under " +
+      job_policy_list() +
+      ".\n"
       "Examples:\n"
       "  carillon simulate scenarios/symphony_table2_resnet50.toml\n"
       "  carillon simulate scenarios/symphony_table2_resnet50.toml --scheduler symphony --scheduler "
       "clockwork --json\n"
       "  carillon simulate a.toml b.toml --seed 1..8 --json\n"
-      "  carillon simulate a.toml --rate 3000 --plot run.svg");
+      "  carillon simulate a.toml --rate 3000 --plot run.svg\n"
+      "  carillon simulate scenarios/salus/table2_1.toml --scheduler srtf --scheduler pack --scheduler best");
   command.callback([arguments, &status] { status = simulate_all(*arguments); });
 }
 

@@ -420,10 +420,29 @@ void Core::drain(TimePoint now) {
     actions_out_.clear();
     const schedule::Event next = pending_[i];
     scheduler_wake_ = scheduler_->decide(next, now, actions_out_);
+    if (options_.on_leisure) {
+      leisure_.heard(next);
+      leisure_.said(actions_out_, scheduler_wake_);
+      tell_leisure(true);
+    }
     apply(now);
   }
   pending_.clear();
   deciding_ = false;
+  if (options_.on_leisure) tell_leisure(false);
+}
+
+// What a device is wanted for is not sent before whoever has it was told; that it is free, not before all that
+// was heard of is decided.
+void Core::tell_leisure(bool wanted_alone) {
+  told_leisure_.resize(std::max(told_leisure_.size(), leisure_.devices()));
+  for (std::size_t i = 0; i < told_leisure_.size(); ++i) {
+    const DeviceId device{static_cast<DeviceId::rep>(i)};
+    const auto until = leisure_.free_until(device);
+    if (until == told_leisure_[i] || (wanted_alone && until)) continue;
+    told_leisure_[i] = until;
+    options_.on_leisure(device, until);
+  }
 }
 
 // Time as our caller tells it; it never goes back.

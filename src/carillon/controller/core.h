@@ -23,6 +23,7 @@
 #include "carillon/controller/revivals.h"
 #include "carillon/controller/service.h"
 #include "carillon/schedule/action.h"
+#include "carillon/schedule/leisure.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/worker/worker.h"
 
@@ -73,6 +74,9 @@ struct CoreOptions {
   std::size_t timeline = 0;                // actions that timeline() keeps
   RevivalOptions revivals;
   std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
+  // Is told until when a device cannot be wanted (schedule::Leisure): none where it is, before it is sent what
+  // it is wanted for. Each time that it changes; may be empty. Must not block.
+  std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;
   std::shared_ptr<Journal> journal;                  // where calls and actions are noted; null: nowhere
 };
 
@@ -223,6 +227,7 @@ class Core {
   void drain(TimePoint now);
   void enter(TimePoint now);
   void apply(TimePoint now);
+  void tell_leisure(bool wanted_alone);
   void dispatch(const schedule::Load& action, TimePoint now);
   void dispatch(const schedule::Stop& action, TimePoint now);
   void dispatch(const schedule::Preempt& action, TimePoint now);
@@ -294,6 +299,8 @@ class Core {
   std::vector<std::uint32_t> closing_;
   std::vector<Deferred> deferred_;  // in order of due
   TimePoint scheduler_wake_ = TimePoint::max();
+  schedule::Leisure leisure_;  // kept where somebody is told of it
+  std::vector<std::optional<TimePoint>> told_leisure_;  // by device
   worker::InferCommand command_{};  // large: made once
   TimePoint last_ = TimePoint::min();
   bool started_ = false;

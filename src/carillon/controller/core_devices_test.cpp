@@ -127,6 +127,44 @@ TEST_F(CoreDevicesTest, WhatADeviceHadIsTriedElsewhere) {
   EXPECT_EQ(device(0).executions, 1U);
 }
 
+// Whoever has the device meanwhile hears that it is wanted before it is sent anything, and that it is free once
+// all that was heard of is decided.
+TEST_F(CoreDevicesTest, UntilWhenADeviceCannotBeWanted) {
+  struct Told {
+    std::uint32_t device;
+    std::optional<TimePoint> until;
+    std::size_t held;  // by the worker at that moment
+    bool operator==(const Told&) const = default;
+  };
+  std::vector<Told> leisure;
+  CoreOptions options;
+  options.on_leisure = [&](DeviceId device, std::optional<TimePoint> until) {
+    leisure.push_back({device.value, until, workers[device.index()].held.size()});
+  };
+  start(options);
+  EXPECT_EQ(leisure, (std::vector<Told>{{0, TimePoint::max(), 0}, {1, TimePoint::max(), 0}}));
+  leisure.clear();
+
+  scheduler->script = [](const Event&, TimePoint, Actions&, TimePoint& wake) { wake = at(9ms); };
+  submit(1, 1, at(1ms));
+  EXPECT_EQ(leisure, (std::vector<Told>{{0, at(9ms), 0}, {1, at(9ms), 0}})) << "the request waits for its time";
+  leisure.clear();
+  scheduler->script = nullptr;
+  on_next<schedule::Wake>({infer(1, 1, {{0}})});
+  core->wake(at(9ms));
+  EXPECT_EQ(leisure, (std::vector<Told>{{1, std::nullopt, 0}, {0, TimePoint::max(), 0}}));
+  leisure.clear();
+  end(1, 1, ActionStatus::success, at(11ms));
+  EXPECT_EQ(leisure, (std::vector<Told>{{1, TimePoint::max(), 0}}));
+  leisure.clear();
+
+  on_next<RequestArrived>({infer(0, 2, {{1}})});
+  submit(2, 1, at(12ms));
+  on_next<DeviceChanged>({Refuse{{1}, Reason::device_failed, TimePoint::max()}});
+  core->on_result(broken(workers[0]), at(13ms));
+  EXPECT_EQ(leisure, (std::vector<Told>{{0, std::nullopt, 0}})) << "one that went is nobody's";
+}
+
 TEST_F(CoreDevicesTest, ARefusalSaysWhatBecameOfTheDevice) {
   on_next<RequestArrived>({infer(1, 1, {{0}})});
   submit(1, 1, at(1ms));

@@ -8,9 +8,8 @@
 #include "carillon/base/random.h"
 
 namespace carillon::workload {
-namespace {
 
-std::vector<std::string> split(const std::string& line) {
+std::vector<std::string> csv_cells(const std::string& line) {
   std::vector<std::string> cells;
   std::string cell;
   for (const char c : line) {
@@ -25,7 +24,7 @@ std::vector<std::string> split(const std::string& line) {
   return cells;
 }
 
-double to_number(const std::string& cell, const std::filesystem::path& file, std::size_t line) {
+double csv_number(const std::string& cell, const std::filesystem::path& file, std::size_t line) {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc{} || end != cell.data() + cell.size() || !std::isfinite(value) || value < 0 ||
@@ -35,20 +34,18 @@ double to_number(const std::string& cell, const std::filesystem::path& file, std
   return value;
 }
 
-}  // namespace
-
 std::vector<ProfileRow> read_profile_csv(const std::filesystem::path& file) {
   std::ifstream in(file);
   if (!in) throw Problem{"cannot read the profile '" + file.string() + "'"};
   std::string line;
   std::getline(in, line);
-  const auto header = split(line);
+  const auto header = csv_cells(line);
   if (header.empty() || header[0] != "model")
     throw Problem{file.string() + ":1: the first column of a profile is 'model'"};
   std::vector<ProfileRow> rows;
   for (std::size_t n = 2; std::getline(in, line); ++n) {
     if (line.empty()) continue;
-    const auto cells = split(line);
+    const auto cells = csv_cells(line);
     if (cells.size() != header.size())
       throw Problem{file.string() + ":" + std::to_string(n) + ": " + std::to_string(cells.size()) +
                     " cells, but the header has " + std::to_string(header.size())};
@@ -57,19 +54,19 @@ std::vector<ProfileRow> read_profile_csv(const std::filesystem::path& file) {
       const std::string& column = header[i];
       if (cells[i].empty()) continue;  // not known
       if (column == "alpha_ms") {
-        row.latency.alpha = from_ms(to_number(cells[i], file, n));
+        row.latency.alpha = from_ms(csv_number(cells[i], file, n));
         row.latency.linear = true;
       } else if (column == "beta_ms") {
-        row.latency.beta = from_ms(to_number(cells[i], file, n));
+        row.latency.beta = from_ms(csv_number(cells[i], file, n));
       } else if (column == "slo_ms") {
-        row.slo = from_ms(to_number(cells[i], file, n));
+        row.slo = from_ms(csv_number(cells[i], file, n));
       } else if (column == "weights_MB") {
-        row.weights = Bytes{static_cast<std::uint64_t>(to_number(cells[i], file, n) * 1e6)};
+        row.weights = Bytes{static_cast<std::uint64_t>(csv_number(cells[i], file, n) * 1e6)};
       } else if (column == "transfer_ms") {
-        row.load = from_ms(to_number(cells[i], file, n));
+        row.load = from_ms(csv_number(cells[i], file, n));
       } else if (column.starts_with("exec_b") && column.ends_with("_ms")) {
-        const double batch = to_number(column.substr(6, column.size() - 9), file, 1);
-        row.latency.table.emplace_back(static_cast<int>(batch), from_ms(to_number(cells[i], file, n)));
+        const double batch = csv_number(column.substr(6, column.size() - 9), file, 1);
+        row.latency.table.emplace_back(static_cast<int>(batch), from_ms(csv_number(cells[i], file, n)));
       }
     }
     std::sort(row.latency.table.begin(), row.latency.table.end());
@@ -85,7 +82,7 @@ void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest,
   if (!in) throw Problem{"cannot read the trace '" + scenario.trace.string() + "'"};
   std::string line;
   std::getline(in, line);
-  const auto header = split(line);
+  const auto header = csv_cells(line);
   std::size_t first = 0;
   while (first < header.size() &&
          (header[first].empty() || header[first].find_first_not_of("0123456789") != std::string::npos))
@@ -100,12 +97,12 @@ void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest,
   std::vector<std::vector<double>> functions;
   for (std::size_t n = 2; std::getline(in, line); ++n) {
     if (line.empty()) continue;
-    const auto cells = split(line);
+    const auto cells = csv_cells(line);
     if (cells.size() != header.size())
       throw Problem{scenario.trace.string() + ":" + std::to_string(n) + ": the row has " +
                     std::to_string(cells.size()) + " cells, the header " + std::to_string(header.size())};
     std::vector<double> counts(wanted);
-    for (std::size_t m = 0; m < wanted; ++m) counts[m] = to_number(cells[first + m], scenario.trace, n);
+    for (std::size_t m = 0; m < wanted; ++m) counts[m] = csv_number(cells[first + m], scenario.trace, n);
     functions.push_back(std::move(counts));
     if (functions.size() > 1'000'000)
       throw Problem{scenario.trace.string() + ": more than a million functions"};

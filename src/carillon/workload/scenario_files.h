@@ -7,13 +7,18 @@
 
 #include "carillon/workload/scenario.h"
 
-// The files that a scenario names: for scenario.cpp alone.
+// The files that a scenario names: for the sources that read scenarios and jobs alone.
 namespace carillon::workload {
 
 // What is wrong with a file, thrown as far as the edge of reading a scenario.
 struct Problem {
   std::string message;
 };
+
+// The cells of a CSV line; nothing is quoted.
+std::vector<std::string> csv_cells(const std::string& line);
+// A cell that is a number from 0 to 1e9; else a Problem that names file and line.
+double csv_number(const std::string& cell, const std::filesystem::path& file, std::size_t line);
 
 // A row of a profile CSV: columns alpha_ms, beta_ms, slo_ms, or exec_b<N>_ms; weights_MB, transfer_ms.
 struct ProfileRow {
