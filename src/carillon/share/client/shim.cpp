@@ -534,7 +534,8 @@ void after_fork_in_child() {
   me.lane_bytes = 0;
   me.lane_number = 0;
   me.lane.set_limit(0);
-  if (me.prepared && me.attached) prctl(PR_SET_PDEATHSIG, SIGCONT);  // its parent may die while it stands still
+  // Its parent may be killed while it stands still. Loaders are forked before their parent says hello.
+  if (me.prepared) prctl(PR_SET_PDEATHSIG, SIGCONT);
   me.in_lane = me.attached = me.is_ended = me.is_alone = false;
   me.page = nullptr;
   me.chooser = BoundaryChooser{};
