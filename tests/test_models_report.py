@@ -245,7 +245,9 @@ def test_packages_are_told_with_their_licences(tmp_path):
         {"name": "one", "version": "1.0", "does": "faces", "licence": "MIT", "files": ["good", "bad"], "note": ""},
         {"name": "two", "version": "2", "does": "ears", "licence": "", "files": [], "note": "no .onnx file in it"}]))
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    (tmp_path / "note.txt").write_text("Two were asked on a Monday.\n")
     page = report.write([tmp_path], "report DIR")
+    assert "asked one by one. Two were asked on a Monday." in page
     assert "2 files that 1 packages of PyPI ship" in page
     assert "| one 1.0 | faces | MIT | 2 | 1 |  |" in page and "| two 2 | ears |  | 0 | 0 | no .onnx file in it |" in page
 
