@@ -184,7 +184,10 @@ int run_share(const ShareArguments& arguments) {
   ShareMetrics metrics(**broker);
   std::unique_ptr<frontend::HttpServer> server;
   if (metrics_address) {
-    auto started = frontend::HttpServer::start(metrics, {.address = *metrics_address, .option = "--metrics"});
+    frontend::HttpOptions http;
+    http.address = *metrics_address;
+    http.option = "--metrics";
+    auto started = frontend::HttpServer::start(metrics, http);
     if (!started) return complain_of_share(exit_failure, started.error());
     server = std::move(*started);
   }

@@ -46,6 +46,7 @@ struct Desk::Client {
   ClientId id;
   Peer peer;
   State state = State::fresh;
+  std::string unwelcome;  // fresh: why it will be turned away
   HelloSaid hello;
   JobId job;
   LaneId lane = no_lane;
@@ -101,10 +102,12 @@ void Desk::came(ClientId client, Peer peer, TimePoint now) {
   fresh.id = client;
   fresh.peer = peer;
   fresh.came = now;
-  if (peer.pid == 0) return turn_away(fresh, "its process cannot be seen from the broker: it is in another container");
-  if (!options_.any_user && peer.uid != options_.uid)
-    return turn_away(fresh, "the broker is user " + std::to_string(options_.uid) + "'s, and takes no jobs of user " +
-                                std::to_string(peer.uid) + " (option --any-user of 'carillon share')");
+  // It is told once it has said something: whoever writes to a socket that is closed may not read what lies in it.
+  if (peer.pid == 0)
+    fresh.unwelcome = "its process cannot be seen from the broker: it is in another container";
+  else if (!options_.any_user && peer.uid != options_.uid)
+    fresh.unwelcome = "the broker is user " + std::to_string(options_.uid) + "'s, and takes no jobs of user " +
+                      std::to_string(peer.uid) + " (option --any-user of 'carillon share')";
   due(fresh, saturating_add(now, options_.to_say_hello));
 }
 
@@ -112,6 +115,7 @@ void Desk::said(ClientId id, const Result<Said>& said, TimePoint now) {
   Client* const client = find(id);
   if (client == nullptr || closed_) return;
   if (client->state == Client::State::leaving) return;  // it may not know yet
+  if (!client->unwelcome.empty()) return turn_away(*client, client->unwelcome);
   if (!said) {
     ++totals_.bad_packets;
     return client->state == Client::State::fresh ? turn_away(*client, said.error().message)
@@ -187,7 +191,7 @@ void Desk::release(Client& client, TimePoint now) {
 void Desk::turn_away(Client& client, std::string_view why) {
   ++totals_.turned_away;
   hands_.say(client.id, bytes_of(refusal(Kind::refused, why)));
-  note(Note::Level::warning, "turned_away", client, "turned away: " + std::string(why));
+  note(Note::Level::warning, "turned_away", client, "is turned away: " + std::string(why));
   const ClientId id = client.id;
   hands_.release(id);
   clients_[id.index()].reset();

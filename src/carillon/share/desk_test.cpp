@@ -290,6 +290,7 @@ TEST_F(DeskTest, AForgedPageCostsItsJobAlone) {
 TEST_F(DeskTest, NoiseOnASocket) {
   open("fifo");
   const ClientId silent = come(), stranger = come(me + 1), noisy = come(), early = come();
+  desk->said(stranger, HelloSaid{.name = "stranger"}, now);
   EXPECT_TRUE(world.was_told(stranger, Kind::refused));
   desk->said(noisy, invalid("no packet"), now);
   EXPECT_EQ(world.clients[noisy].why, "no packet");
