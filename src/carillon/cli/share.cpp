@@ -179,7 +179,7 @@ int run_share(const ShareArguments& arguments) {
     spdlog::warn("--memory is {}, but the machine has {} left", to_text(options->jobs.capacity), to_text(*there));
   auto broker = share::Broker::start(*options, clock);
   if (!broker)
-    return complain_of_share(broker.error().code == ErrorCode::invalid_argument ? exit_usage : exit_failure,
+    return complain_of_share(broker.error().code == ErrorCode::resource_exhausted ? exit_failure : exit_usage,
                              broker.error());
   ShareMetrics metrics(**broker);
   std::unique_ptr<frontend::HttpServer> server;
