@@ -128,7 +128,7 @@ for i in range(40):
         ended = shared(tmp_path / "s", script)
         assert ended.returncode == 0, ended.stderr
         half, all_of_it, holds = map(int, ended.stdout.split())
-        assert half == all_of_it and holds > 20
+        assert 0 < half == all_of_it and holds > 10
 
 
 def test_alone_a_boundary_makes_no_system_call(tmp_path):
@@ -195,10 +195,12 @@ for i in range(20):
 
 
 def test_an_evicted_job_sees_no_memory_and_ends_with_the_reason(tmp_path):
-    with ScriptedBroker(tmp_path / "s", lane=1 << 20, evict_ask="the device is full") as broker:
+    with ScriptedBroker(tmp_path / "s", evict_ask="the device is full"):
         script = write(tmp_path / "a.py", LOOP + """
 try:
-    for i in range(20): iteration(); a = torch.ones(8 << 20); del a
+    for i in range(20):
+        if i > 10: a = torch.ones(8 << 20); del a
+        iteration()
 except RuntimeError as error:
     print("caught", type(error).__name__, "memory" in str(error))
     iteration()
@@ -300,7 +302,7 @@ def test_the_loaders_of_a_held_job_stand_still(tmp_path):
         job = start(tmp_path / "s", write(tmp_path / "a.py", LOOP + LOADERS))
         broker.wait_for(lambda: broker.jobs and len(broker.jobs[0].stops) == 13)
         stopped = lambda: len(children(job.pid)) == 2 and all(state(pid) == "T" for pid in children(job.pid))
-        broker.wait_for(lambda: stopped() or broker.changed.wait(0.01) or stopped())
+        broker.wait_for(stopped)
         held = broker.jobs[0]
         broker.recall = False
         held.lease(RUN)
@@ -313,11 +315,11 @@ def test_loaders_end_with_a_held_job_that_is_killed(tmp_path):
         job = start(tmp_path / "s", write(tmp_path / "a.py", LOOP + LOADERS))
         broker.wait_for(lambda: broker.jobs and len(broker.jobs[0].stops) == 13)
         workers = children(job.pid)
-        broker.wait_for(lambda: all(state(w) == "T" for w in workers) or broker.changed.wait(0.01))
+        broker.wait_for(lambda: all(state(w) == "T" for w in workers))
         job.kill()
         job.communicate()
         gone = lambda: not any(Path(f"/proc/{w}").exists() and state(w) != "Z" for w in workers)
-        broker.wait_for(lambda: gone() or broker.changed.wait(0.05) or gone())
+        broker.wait_for(gone)
 
 
 def test_a_job_that_is_killed_in_an_iteration_leaves_others_alone(tmp_path):
