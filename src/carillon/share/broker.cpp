@@ -168,6 +168,7 @@ class LiveBroker final : public Broker, private Hands {
   void list(ClientId id, std::string text) override;
   void lease(ClientId id, Lease lease) override;
   Counters counters(ClientId id) override { return at(id).page.counters(); }
+  bool entered(ClientId id) override { return at(id).page.entered(); }
   Duration freeze(ClientId id) override;
   void thaw(ClientId id) override { at(id).stopped.go_on(); }
   void kill(ClientId id) override { send_signal(at(id).process, SIGKILL); }
