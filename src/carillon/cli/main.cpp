@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -95,6 +98,20 @@ std::string mistyped(const CLI::App& program, int argc, char** argv) {
   return {};
 }
 
+// The words for the parser, which takes '--' before the program of 'carillon run' for the beginning of arguments that
+// there are none of.
+std::vector<std::string> words_of(const CLI::App& program, int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty() || words.front() != "run") return words;
+  const CLI::App& run = *program.get_subcommand("run");
+  for (std::size_t i = 1; i < words.size() && (words[i].starts_with('-') || is_value_of(run, words[i - 1])); ++i)
+    if (words[i] == "--") {
+      words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+  return words;
+}
+
 // What was printed is there only once it is written: the disk may be full, or the reader gone.
 bool printed() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
@@ -147,7 +164,9 @@ int main(int argc, char** argv) {
     return exit_usage;
   }
   try {
-    program.parse(argc, argv);
+    std::vector<std::string> words = words_of(program, argc, argv);
+    std::reverse(words.begin(), words.end());  // as the parser takes them
+    program.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     if (program.exit(error) != 0) return exit_usage;
     return printed() ? exit_success : exit_failure;

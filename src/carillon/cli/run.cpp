@@ -98,7 +98,7 @@ std::string fresh_run() {
 }
 
 // What the job, and all that it starts, finds in its environment; python/carillon/__main__.py does the same.
-Result<> prepare(const RunArguments& arguments) {
+Result<> prepare_job(const RunArguments& arguments) {
   const fs::path site = find_site(arguments.package);
   if (site.empty())
     return fail(ErrorCode::not_found, "the Python package 'carillon' was not found beside the program; --package says "
@@ -190,7 +190,7 @@ int run_job(const RunArguments& arguments) {
   if (!arguments.alone)
     if (const auto list = share::ask_for_list(arguments.socket, 5s); !list)
       return complain_of_run(exit_failure, list.error().message + "; --alone runs without one");
-  if (const auto ready = prepare(arguments); !ready)
+  if (const auto ready = prepare_job(arguments); !ready)
     return complain_of_run(ready.error().code == ErrorCode::invalid_argument ? exit_usage : exit_failure,
                            ready.error().message);
   sigset_t passed, before;

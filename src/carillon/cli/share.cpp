@@ -179,12 +179,15 @@ int run_share(const ShareArguments& arguments) {
     spdlog::warn("--memory is {}, but the machine has {} left", to_text(options->jobs.capacity), to_text(*there));
   auto broker = share::Broker::start(*options, clock);
   if (!broker)
-    return complain_of_share(broker.error().code == ErrorCode::invalid_argument ? exit_usage : exit_failure,
+    return complain_of_share(broker.error().code == ErrorCode::resource_exhausted ? exit_failure : exit_usage,
                              broker.error());
   ShareMetrics metrics(**broker);
   std::unique_ptr<frontend::HttpServer> server;
   if (metrics_address) {
-    auto started = frontend::HttpServer::start(metrics, {.address = *metrics_address, .option = "--metrics"});
+    frontend::HttpOptions http;
+    http.address = *metrics_address;
+    http.option = "--metrics";
+    auto started = frontend::HttpServer::start(metrics, http);
     if (!started) return complain_of_share(exit_failure, started.error());
     server = std::move(*started);
   }

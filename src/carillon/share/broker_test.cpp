@@ -425,9 +425,9 @@ TEST(Broker, AForgedPageCostsItsJobAlone) {
       page.persistent = forged[0];
       page.ephemeral = forged[1];
       page.busy_ns = forged[2];
-      page.iterations = forged[3];
+      page.iterations = forged[3] | 1ULL << 60;
       while (made.lease() == Lease::run || made.lease() == Lease::hold) {
-        page.iterations = page.iterations / 2;
+        --page.iterations;
         usleep(1000);
       }
       return made.receive().kind() == Kind::evicted ? 7 : 3;

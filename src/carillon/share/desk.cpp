@@ -46,6 +46,7 @@ struct Desk::Client {
   ClientId id;
   Peer peer;
   State state = State::fresh;
+  std::string unwelcome;  // fresh: why it will be turned away
   HelloSaid hello;
   JobId job;
   LaneId lane = no_lane;
@@ -54,6 +55,8 @@ struct Desk::Client {
   bool granted = false;   // it is to run
   bool inside = false;    // and was let: from then on it is in its lane until it says otherwise
   bool recalled = false;  // and is to stop
+  bool to_hold = false;   // which it is told once it has seen its grant
+  std::uint64_t iterations_then = 0;  // at the grant
   bool frozen = false;
   bool admitted = false;
   bool ready = false;  // for its first iteration
@@ -101,10 +104,12 @@ void Desk::came(ClientId client, Peer peer, TimePoint now) {
   fresh.id = client;
   fresh.peer = peer;
   fresh.came = now;
-  if (peer.pid == 0) return turn_away(fresh, "its process cannot be seen from the broker: it is in another container");
-  if (!options_.any_user && peer.uid != options_.uid)
-    return turn_away(fresh, "the broker is user " + std::to_string(options_.uid) + "'s, and takes no jobs of user " +
-                                std::to_string(peer.uid) + " (option --any-user of 'carillon share')");
+  // It is told once it has said something: whoever writes to a socket that is closed may not read what lies in it.
+  if (peer.pid == 0)
+    fresh.unwelcome = "its process cannot be seen from the broker: it is in another container";
+  else if (!options_.any_user && peer.uid != options_.uid)
+    fresh.unwelcome = "the broker is user " + std::to_string(options_.uid) + "'s, and takes no jobs of user " +
+                      std::to_string(peer.uid) + " (option --any-user of 'carillon share')";
   due(fresh, saturating_add(now, options_.to_say_hello));
 }
 
@@ -112,6 +117,7 @@ void Desk::said(ClientId id, const Result<Said>& said, TimePoint now) {
   Client* const client = find(id);
   if (client == nullptr || closed_) return;
   if (client->state == Client::State::leaving) return;  // it may not know yet
+  if (!client->unwelcome.empty()) return turn_away(*client, client->unwelcome);
   if (!said) {
     ++totals_.bad_packets;
     return client->state == Client::State::fresh ? turn_away(*client, said.error().message)
@@ -187,7 +193,7 @@ void Desk::release(Client& client, TimePoint now) {
 void Desk::turn_away(Client& client, std::string_view why) {
   ++totals_.turned_away;
   hands_.say(client.id, bytes_of(refusal(Kind::refused, why)));
-  note(Note::Level::warning, "turned_away", client, "turned away: " + std::string(why));
+  note(Note::Level::warning, "turned_away", client, "is turned away: " + std::string(why));
   const ClientId id = client.id;
   hands_.release(id);
   clients_[id.index()].reset();
@@ -307,10 +313,9 @@ void Desk::stopped(Client& client, const StoppedSaid& said, TimePoint now) {
     if (client.admitted) tell(first_of(client), now);
     return;
   }
-  if (client.recalled)
-    totals_.until_stop.add(now - client.recalled_at);
-  else
-    hands_.lease(client.id, Lease::hold);
+  if (client.recalled) totals_.until_stop.add(now - client.recalled_at);
+  if (!client.recalled || client.to_hold) hands_.lease(client.id, Lease::hold);
+  client.to_hold = false;
   client.granted = client.inside = client.recalled = false;
   std::erase(running_, client.id);
   told->stopped = true;
@@ -459,6 +464,7 @@ void Desk::start(Client& client, TimePoint now) {
   if (!show_lane(client))
     return throw_out(client, JobReason::bad_report, "it does not read what the broker says", now);
   client.inside = true;
+  client.iterations_then = client.counters.iterations;
   client.counted_at = now;
   client.frozen_for = Duration{0};
   hands_.lease(client.id, Lease::run);
@@ -483,7 +489,16 @@ void Desk::recall(Client& client, TimePoint now) {
   }
   client.recalled = true;
   client.recalled_at = now;
-  hands_.lease(client.id, Lease::hold);
+  hold(client, now);
+}
+
+// One that wakes up late would take a grant that was taken back meanwhile for none, and never say that it stopped.
+void Desk::hold(Client& client, TimePoint now) {
+  client.to_hold = !hands_.entered(client.id) && hands_.counters(client.id).iterations == client.iterations_then;
+  if (client.to_hold)
+    due(client, now + 500us);
+  else
+    hands_.lease(client.id, Lease::hold);
 }
 
 // --- Time.
@@ -523,6 +538,10 @@ void Desk::wake(TimePoint now) {
 
 void Desk::overdue(Client& client, TimePoint now) {
   client.due = TimePoint::max();
+  if (client.state == Client::State::attached) {
+    if (client.to_hold) hold(client, now);
+    return;
+  }
   if (client.state == Client::State::fresh) return turn_away(client, "it said nothing that was asked for, for too long");
   if (!client.must_end && !hands_.in_lanes(client.id)) return release(client, now);  // another program by now
   hands_.kill(client.id);

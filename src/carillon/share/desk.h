@@ -57,6 +57,8 @@ class Hands {
   virtual void lease(ClientId client, Lease lease) = 0;
   // What its page says: nothing of it can be believed.
   virtual Counters counters(ClientId client) = 0;
+  // Whether its page says that it has seen its grant.
+  virtual bool entered(ClientId client) = 0;
   // How long that took.
   virtual Duration freeze(ClientId client) = 0;
   virtual void thaw(ClientId client) = 0;
@@ -127,6 +129,7 @@ class Desk {
   void grant(Client& client, TimePoint now);
   void start(Client& client, TimePoint now);
   void recall(Client& client, TimePoint now);
+  void hold(Client& client, TimePoint now);
   // What the client says that it has run since last time; nothing, and the client evicted, where that cannot be.
   std::optional<device::IterationEnded> progress(Client& client, const Counters& counters,
                                                  std::optional<Duration> remaining, TimePoint now);

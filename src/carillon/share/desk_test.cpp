@@ -65,6 +65,7 @@ class World final : public Hands {
     if (lease == Lease::run && on_run) on_run(client);
   }
   Counters counters(ClientId client) override { return clients[client].page; }
+  bool entered(ClientId client) override { return !asleep.contains(client); }
   Duration freeze(ClientId client) override {
     clients[client].frozen = true;
     return 1us;
@@ -86,7 +87,7 @@ class World final : public Hands {
 
   std::map<ClientId, Client> clients;
   std::map<LaneId, Bytes> lanes;
-  std::set<ClientId> deaf, other_programs;
+  std::set<ClientId> deaf, other_programs, asleep;
   std::vector<std::string> events;
   std::function<void(ClientId)> on_run;
 };
@@ -169,6 +170,20 @@ TEST_F(DeskTest, ALaneIsHandedOverAtTheBoundary) {
   stop(first);
   EXPECT_TRUE(runs(second));
   EXPECT_EQ(world.clients[first].lane, world.clients[second].lane);
+}
+
+TEST_F(DeskTest, WhoHasNotSeenItsGrantKeepsItUntilItHas) {
+  open("fair");
+  const ClientId a = ready_job();
+  world.asleep.insert(a);
+  ready_job();
+  wait(3s);
+  EXPECT_TRUE(runs(a));  // recalled long since
+  world.asleep.erase(a);
+  wait(10ms);
+  EXPECT_FALSE(runs(a));
+  stop(a);
+  EXPECT_FALSE(world.was_told(a, Kind::evicted));
 }
 
 TEST_F(DeskTest, NobodyComesIntoALaneWhoseJobIsOnlyToldToEnd) {
@@ -290,6 +305,7 @@ TEST_F(DeskTest, AForgedPageCostsItsJobAlone) {
 TEST_F(DeskTest, NoiseOnASocket) {
   open("fifo");
   const ClientId silent = come(), stranger = come(me + 1), noisy = come(), early = come();
+  desk->said(stranger, HelloSaid{.name = "stranger"}, now);
   EXPECT_TRUE(world.was_told(stranger, Kind::refused));
   desk->said(noisy, invalid("no packet"), now);
   EXPECT_EQ(world.clients[noisy].why, "no packet");

@@ -30,6 +30,7 @@ class Page {
   bool there() const { return page_ != nullptr; }
   // Wakes whoever waits for it.
   void set(Lease lease);
+  bool entered() const { return page_ != nullptr && page_->inside.load(std::memory_order_acquire) != 0; }
   // As far as they can be believed: held at the largest that there can be.
   Counters counters() const;
 

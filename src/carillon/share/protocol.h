@@ -135,7 +135,8 @@ struct ControlPage {
   alignas(64) std::atomic<std::uint32_t> lease;
 
   // --- written by the job
-  alignas(64) std::atomic<std::uint32_t> inside;  // 1 between a grant and `stopped`
+  // 1 from when it has seen a grant; 0 again before it says `stopped`. A grant that was not seen is not taken back.
+  alignas(64) std::atomic<std::uint32_t> inside;
   std::atomic<std::uint64_t> iterations;          // ended so far
   std::atomic<std::uint64_t> busy_ns;             // these took
   std::atomic<std::uint64_t> persistent;          // bytes, at the last boundary
