@@ -268,10 +268,21 @@ class Best final : public JobCore {
       there = false;
       if (job(index).state == JobState::running) recall(index, out);
     });
-    for (const Index index : want_) {
+    // Those whose lanes have no place yet go first: who is granted before them is in their way again.
+    const auto placeless = [this](Index index) {
+      const Job& wants = job(index);
+      return options().contiguous && wants.state == JobState::waiting && !ledger().lane(wants.lane).offset;
+    };
+    std::ranges::stable_partition(order_ = want_, placeless);
+    bool in_the_way = false;
+    for (const Index index : order_) {
       Job& wants = job(index);
       if (wants.state == JobState::running) {
         if (timer_is_due(wants)) watch(wants);
+        continue;
+      }
+      if (in_the_way) {
+        there = false;
         continue;
       }
       if (wants.state != JobState::waiting) {
@@ -297,7 +308,9 @@ class Best final : public JobCore {
       }
       // Alone means alone: who was recalled is still at it.
       if (want_.size() == 1 && !there) continue;
-      if (!grant(index, out)) there = false;
+      if (grant(index, out)) continue;
+      there = false;
+      in_the_way = placeless(index);
     }
     if (there && (!standing_ || !same_set())) {
       set_ = want_;
@@ -327,7 +340,7 @@ class Best final : public JobCore {
   std::vector<Index> set_;  // what runs, once all of it does and nothing else
   std::uint64_t set_number_ = 0;
   bool standing_ = false;
-  std::vector<Index> want_, near_;
+  std::vector<Index> want_, order_, near_;
 };
 
 }  // namespace
