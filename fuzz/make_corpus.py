@@ -131,6 +131,25 @@ def log() -> None:
             write("log", scheduler, b"".join(lines[:60]))
 
 
+def share() -> None:
+    """Packets of share/protocol.h, as a job sends them."""
+    def packet(kind: int, body: bytes = b"", version: int = 1) -> bytes:
+        return struct.pack("<4I", 0x6C6C7263, version, kind, 16 + len(body)) + body
+
+    def hello(again: int = 0, weight: float = 1.0, name: bytes = b"train.py") -> bytes:
+        return struct.pack("<IIQQQdIIQQ64s", 4711, 2, 1 << 30, 1 << 28, 10**12, weight, again, 0, 70, 7 * 10**9, name)
+
+    write("share", "hello", packet(1, hello()))
+    write("share", "again", packet(1, hello(again=1, name="caf\u00e9 \u4e2d".encode())))
+    write("share", "weight", packet(1, hello(weight=float("nan"))))
+    write("share", "long_name", packet(1, hello(name=b"x" * 64)))
+    write("share", "stopped", packet(5, struct.pack("<5Q", 71, 8 * 10**9, 1 << 30, 2**64 - 1, 0)))
+    write("share", "ask", packet(6, struct.pack("<2Q", 1 << 30, 1 << 29)))
+    write("share", "bye", packet(8))
+    write("share", "query", packet(9))
+    write("share", "version", packet(9, version=2))
+
+
 def onnx() -> None:
     random = np.random.default_rng(7)
 
@@ -168,5 +187,5 @@ def onnx() -> None:
 
 
 if __name__ == "__main__":
-    for make in (infer_json, infer_grpc, http, config, files, scenario, log, onnx):
+    for make in (infer_json, infer_grpc, http, config, files, scenario, share, log, onnx):
         make()

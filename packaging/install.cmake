@@ -39,6 +39,11 @@ if(TARGET carillon_openvino)
   install(FILES ${openvino_libraries} DESTINATION ${private}/openvino)
 endif()
 
+# What 'carillon run' puts before a script's own modules.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/python/carillon DESTINATION ${private}/python PATTERN __pycache__ EXCLUDE)
+install(FILES ${CMAKE_SOURCE_DIR}/packaging/systemd/carillon-share.service DESTINATION lib/systemd/user
+  COMPONENT system EXCLUDE_FROM_ALL)
+
 install(FILES ${CMAKE_SOURCE_DIR}/packaging/man/carillon.1 DESTINATION share/man/man1)
 install(FILES ${CMAKE_SOURCE_DIR}/packaging/debian/copyright DESTINATION ${documents})
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${documents}/licenses/carillon)

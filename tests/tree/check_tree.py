@@ -22,10 +22,10 @@ import sys
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
 LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "explain",
-          "schedule", "device", "engine", "graph", "workload", "profile", "base"]
+          "schedule", "share", "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that may include less than what lies below them.
-ONLY = {"device": ["device", "workload", "base"]}
+ONLY = {"device": ["device", "workload", "base"], "share": ["share", "device", "base"]}
 
 # Rooms that only decide: events and times in, actions out.
 PURE = ["schedule", "explain", "provision", "tune", "device"]

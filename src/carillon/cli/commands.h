@@ -20,6 +20,9 @@ void add_plan(CLI::App& program, int& status);
 void add_replay(CLI::App& program, int& status);
 void add_explain(CLI::App& program, int& status);
 void add_key(CLI::App& program, int& status);
+void add_share(CLI::App& program, int& status);
+void add_run(CLI::App& program, int& status);
+void add_jobs(CLI::App& program, int& status);
 void add_bench(CLI::App& program, int& status);
 
 }  // namespace carillon::cli

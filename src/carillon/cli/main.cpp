@@ -44,6 +44,12 @@ std::string commands_of(const CLI::App& command) {
   return out;
 }
 
+// Whether `before` is an option that takes the word behind it.
+bool is_value_of(const CLI::App& command, const std::string& before) {
+  const CLI::Option* const option = command.get_option_no_throw(before);
+  return before.starts_with('-') && option != nullptr && option->get_items_expected_max() > 0;
+}
+
 // The option that looks most like what was typed: the one with the longest common beginning.
 std::string like(const CLI::App& command, const std::string& typed) {
   std::string best;
@@ -68,6 +74,8 @@ std::string mistyped(const CLI::App& program, int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--") break;
+    // What follows the script is the script's.
+    if (path == "carillon run" && !word.starts_with('-') && !is_value_of(*command, argv[i - 1])) break;
     if (!word.starts_with('-')) {
       if (is_of(*command, word)) {
         command = command->get_subcommand(word);
@@ -129,6 +137,9 @@ int main(int argc, char** argv) {
   add_replay(program, status);
   add_explain(program, status);
   add_key(program, status);
+  add_share(program, status);
+  add_run(program, status);
+  add_jobs(program, status);
   add_bench(program, status);
   refuse_what_is_no_number(program);
   if (const std::string wrong = mistyped(program, argc, argv); !wrong.empty()) {

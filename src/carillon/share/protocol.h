@@ -16,21 +16,39 @@ namespace carillon::share {
 inline constexpr std::uint32_t protocol_magic = 0x6c6c7263;  // "crll"
 inline constexpr std::uint32_t protocol_version = 1;
 
+// What `carillon run` puts into a job's environment. Sizes are bytes, the time is seconds; what is not set is
+// not known.
+inline constexpr const char* socket_variable = "CARILLON_SOCKET";          // a path
+inline constexpr const char* name_variable = "CARILLON_JOB_NAME";          // for people
+inline constexpr const char* persistent_variable = "CARILLON_JOB_PERSISTENT";
+inline constexpr const char* ephemeral_variable = "CARILLON_JOB_EPHEMERAL";
+inline constexpr const char* remaining_variable = "CARILLON_JOB_REMAINING";
+inline constexpr const char* weight_variable = "CARILLON_JOB_WEIGHT";
+
 enum class Kind : std::uint32_t {
   hello = 1,  // job: the first packet. Answered by welcome or refused
-  welcome,    // broker, with two descriptors: the page, and nothing yet of a lane
+  welcome,    // broker, with one descriptor: the page
   refused,    // broker, the last packet: why, and what would have fit
-  lane,       // broker, with a descriptor: the job's lane is this memfd, `size` long. Comes before the first
-              // grant, and again where it changes; only while the job is held, or as the answer to ask
-  stopped,    // job: it is out of its lane, as it was recalled
-  ask,        // job, in an iteration, held until the answer: it needs so much in all. Answered by lane or evicted
+  lane,       // broker, with one descriptor: the job's lane is this memfd, of which it may use `size` from the
+              // start. Comes before the first grant, and again where it changes; only while the job is held, or
+              // as the answer to ask. The same number as before: the same memfd, of which more (or less) may be
+              // used now; what is in it stays. Another number: the job leaves the old one. Number 0, without a
+              // descriptor: it may have what it asked for, and has no lane yet
+  stopped,    // job: it is out of its lane and waits to be granted it: once when it is ready for its first
+              // iteration, then whenever it was recalled, or has nothing to do for a while (it makes the lease
+              // `hold` itself, where it is `run`, before it says so)
+  ask,        // job, which waits for the answer, in an iteration or before its first: it needs so much in all.
+              // Answered by lane or evicted
   evicted,    // broker, the last packet: why. The job is expected to end itself; after a second it is killed
   bye,        // job: it is done with the device (its end says the same)
-  query,      // anybody of the user, instead of hello: answered by one or more `listing`, then the socket closes
-  listing     // broker: JSON text
+  query,      // anybody of the user, instead of hello: answered by `listing` packets, whose texts together are
+              // one; then the socket closes
+  listing,    // broker: JSON text
+  ending      // broker, the last packet: it ends as it was told to. The job waits for another broker and says hello
+              // to it with `again`, or goes on without one, in memory of its own
 };
 
-// Every packet begins so; `bytes` is its whole length.
+// Every packet begins so, in any version; `bytes` is its whole length.
 struct Header {
   std::uint32_t magic = protocol_magic;
   std::uint32_t version = protocol_version;
@@ -49,7 +67,7 @@ struct Hello {
   std::uint64_t ephemeral = 0;   // bytes; 0: not known
   std::uint64_t remaining_ns = 0;  // device time; 0: not known
   double weight = 1;
-  // A job that lost its broker attaches again: what it has run so far.
+  // A job that lost its broker attaches again, at a boundary, out of its lane: what it has run so far.
   std::uint32_t again = 0;  // 0 or 1
   std::uint32_t reserved = 0;
   std::uint64_t iterations = 0;
@@ -92,14 +110,28 @@ struct Ask {
   std::uint64_t ephemeral = 0;
 };
 
+struct Ending {
+  Header header;
+  std::uint32_t alone = 0;  // 1: go on without a broker. 0: wait for another
+  std::uint32_t reserved = 0;
+};
+
+// What the lease word says.
+enum class Lease : std::uint32_t {
+  hold = 0,  // be out of the lane at the next boundary, say `stopped`, and wait here
+  run = 1,   // run on
+  look = 2   // as hold; and a last packet (refused, evicted, ending) lies in the socket
+};
+
 // The page. Each side writes its own half; both are futex words or counters.
 struct ControlPage {
   std::uint32_t magic = protocol_magic;
   std::uint32_t version = protocol_version;
 
   // --- written by the broker
-  // 1: run on. 0: be out of the lane at the next boundary, say `stopped`, and wait here (FUTEX_WAIT, shared)
-  // until it is 1. What a job reads at each boundary.
+  // A Lease. What a job reads at each boundary, and waits on (FUTEX_WAIT, not private) while it is not `run`. Who
+  // waits looks at the socket at least once a second: a broker that was killed says nothing. Packets that came
+  // before a grant are read before the first iteration under it.
   alignas(64) std::atomic<std::uint32_t> lease;
 
   // --- written by the job

@@ -86,12 +86,12 @@ class Best final : public JobCore {
   void watch(Job& job) {
     const Index index = *find(job.id);
     if (job.overdue)
-      time_running(index, saturating_add(now(), std::max(Duration{1'000'000},
+      time_running(index, saturating_add(time(), std::max(Duration{1'000'000},
                                                       options().longest_wait / options().catch_up)));
     else if (!counts_as_known(job))
-      time_running(index, saturating_add(now(), class_end(attained(job)) - attained(job)));
+      time_running(index, saturating_add(time(), class_end(attained(job)) - attained(job)));
     else
-      time_running(index, saturating_add(now(), *remaining(job) + *job.in_all / 4 + Duration{1'000'000}));
+      time_running(index, saturating_add(time(), *remaining(job) + *job.in_all / 4 + Duration{1'000'000}));
   }
 
   // --- Measuring
@@ -114,7 +114,7 @@ class Best final : public JobCore {
   }
   void left(Index index) override {
     // There is room for another.
-    if (index == first_ || std::erase(companions_, index) > 0) next_trial_ = now();
+    if (index == first_ || std::erase(companions_, index) > 0) next_trial_ = time();
     std::erase(companions_, index);
     if (candidate_ == index) candidate_ = nobody;
     if (probed_ == index) probed_ = nobody;
@@ -206,7 +206,7 @@ class Best final : public JobCore {
         drop(candidate_);
       }
       candidate_ = nobody;
-      next_trial_ = saturating_add(now(), (now() - trial_began_) * between_trials);
+      next_trial_ = saturating_add(time(), (time() - trial_began_) * between_trials);
     } else if (!worth_) {
       if (worth > worth_it)
         worth_ = worth;
@@ -228,12 +228,12 @@ class Best final : public JobCore {
     Job& tried = job(index);
     tried.failed_tries = std::min(tried.failed_tries + 1, 6);
     tried.next_try = saturating_add(
-        now(), std::max(Duration{1'000'000}, (now() - trial_began_) * (between_trials << tried.failed_tries)));
+        time(), std::max(Duration{1'000'000}, (time() - trial_began_) * (between_trials << tried.failed_tries)));
     std::erase(companions_, index);
   }
 
   void look_for_companion() {
-    if (candidate_ != nobody || probed_ != nobody || now() < next_trial_ ||
+    if (candidate_ != nobody || probed_ != nobody || time() < next_trial_ ||
         companions_.size() >= most_companions || job(first_).alone_seen < iterations_measured ||
         (!companions_.empty() && !worth_))
       return;
@@ -247,16 +247,16 @@ class Best final : public JobCore {
     for (std::size_t i = 0; i < looked; ++i) {
       const Index index = near_[i];
       Job& other = job(index);
-      if (index == first_ || other.next_try > now() || std::ranges::find(companions_, index) != companions_.end())
+      if (index == first_ || other.next_try > time() || std::ranges::find(companions_, index) != companions_.end())
         continue;
       if (!ledger().find_apart({Bytes{}, other.memory.ephemeral})) continue;
       candidate_ = index;
-      trial_began_ = now();
+      trial_began_ = time();
       companions_.push_back(index);
       if (other.alone_seen < iterations_measured) probed_ = index;
       return;
     }
-    next_trial_ = saturating_add(now(), Duration{100'000'000});
+    next_trial_ = saturating_add(time(), Duration{100'000'000});
   }
 
   // Recalls who should not run, and grants who should, where his lane is free.

@@ -15,6 +15,9 @@ class Turns : public JobCore {
 
  private:
   bool admits(const Job&) const override { return true; }
+  bool overtakes() const override {
+    return queue().empty() || time() - job(queue().top()).waits_since < options().longest_wait;
+  }
   Key rank(const Job& job) const override { return {job.virtual_time, job.order}; }
   void became_ready(Job& job) override {
     double& least = clock(job.lane);
@@ -57,11 +60,6 @@ class Fair final : public Turns {
 class Pack final : public Turns {
  public:
   using Turns::Turns;
-
- private:
-  bool overtakes() const override {
-    return queue().empty() || now() - job(queue().top()).waits_since < options().longest_wait;
-  }
 };
 
 }  // namespace

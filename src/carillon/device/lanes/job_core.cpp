@@ -111,12 +111,20 @@ void JobCore::heard(const IterationEnded& ended, JobCommands& out) {
     if (!wanted_) thaw(*index, out);
   }
   if (ended.iterations > 0) {
+    if (unlearnt_ == *index) {
+      unlearnt_ = nobody;
+      may_admit_ = true;
+    }
     ended_iterations(job, ended);
     if (!learn_memory(job, ended.memory, out)) return;
   }
   touch(job.lane);
   if (!ended.stopped) return;
   if (!first) come_out(*index, out);
+  if (ended.idle) {
+    job.state = JobState::starting;
+    return;
+  }
   job.state = JobState::waiting;
   job.waits_since = now_;
   became_ready(job);
@@ -198,7 +206,7 @@ void JobCore::heard(const JobWake&, JobCommands& out) {
     Job& job = jobs_[index];
     if (timer_rang(index)) continue;
     if (!is_inside(job) || job.frozen) continue;
-    if (now_ < hangs_at(job) || here() == 1) {
+    if (now_ < hangs_at(job) || (here() == 1 && !options_.evict_hanging)) {
       time_running(index, TimePoint::max());
       touch(job.lane);
     } else {
@@ -218,14 +226,21 @@ void JobCore::admit_all(JobCommands& out) {
   fit_idle(out);
   while (!queue_.empty()) {
     const Index first = queue_.top();
-    if (!admits(jobs_[first])) return;
+    if (!admits(jobs_[first]) || waits_for_knowledge(jobs_[first])) return;
     if (!try_admit(first, out)) break;
   }
   if (!overtakes()) return;
   scratch_.clear();
   for (std::size_t i = 0; i < queue_.size(); ++i) scratch_.push_back(queue_.at(i));
   std::ranges::sort(scratch_, {}, [this](Index i) { return turn(jobs_[i]); });
-  for (const Index index : scratch_) try_admit(index, out);
+  for (const Index index : scratch_)
+    if (!waits_for_knowledge(jobs_[index])) try_admit(index, out);
+}
+
+// What a job needs that does not say it shows in its first iteration. Until then what is free is kept for it,
+// or several would come in by what they are taken to need, and have no room for what they do.
+bool JobCore::waits_for_knowledge(const Job& job) const {
+  return unlearnt_ != nobody && !job.knows_memory && find(jobs_[unlearnt_].id) == unlearnt_;
 }
 
 bool JobCore::try_admit(Index index, JobCommands& out) {
@@ -234,6 +249,7 @@ bool JobCore::try_admit(Index index, JobCommands& out) {
   if (!place) return false;
   queue_.remove(index, places_);
   job.admitted = next_admitted_++;
+  if (!job.knows_memory) unlearnt_ = index;
   job.lane = lanes_.admit(job.id, job.memory, *place);
   if (job.lane.index() >= inside_.size()) {
     inside_.resize(job.lane.index() + 1, nobody);
@@ -426,6 +442,7 @@ void JobCore::hangs(Index index, JobCommands& out) {
   lanes_.seal(job.lane, true);
   sealed_ = true;
   may_admit_ = true;
+  if (unlearnt_ == index) unlearnt_ = nobody;
 }
 
 // Whoever shares a lane with a job that hangs goes elsewhere, where there is room.
@@ -480,6 +497,7 @@ void JobCore::refuse(JobId job, JobReason reason, JobMemory fits, JobCommands& o
 }
 
 void JobCore::remove(Index index, JobCommands& out) {
+  if (unlearnt_ == index) unlearnt_ = nobody;
   left(index);
   Job& job = jobs_[index];
   set_timer(index, TimePoint::max());

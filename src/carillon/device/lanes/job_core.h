@@ -130,7 +130,7 @@ class JobCore : public JobSharing {
   bool wanted() const { return wanted_; }
   Lanes& ledger() { return lanes_; }
   const JobOptions& options() const { return options_; }
-  TimePoint now() const { return now_; }
+  TimePoint time() const { return now_; }  // of the event that is handled
 
  private:
   void heard(const JobCame& came, JobCommands& out);
@@ -144,6 +144,7 @@ class JobCore : public JobSharing {
 
   void admit_all(JobCommands& out);
   bool try_admit(Index index, JobCommands& out);
+  bool waits_for_knowledge(const Job& job) const;
   std::optional<LanePlace> place_for(JobMemory needs) const;
   void reconcile(LaneId lane, JobCommands& out);
   bool learn_memory(Job& job, JobMemory told, JobCommands& out);
@@ -176,6 +177,7 @@ class JobCore : public JobSharing {
   std::vector<LaneId> touched_;
   std::vector<Index> scratch_;
   std::uint64_t next_order_ = 0, next_admitted_ = 0;
+  Index unlearnt_ = nobody;  // the last admitted of those that did not say what they need, until it has shown it
   bool wanted_ = false;
   bool may_admit_ = false;
   bool sealed_ = false;  // there may be lanes that only hanging jobs should be in

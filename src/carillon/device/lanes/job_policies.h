@@ -14,7 +14,7 @@ std::unique_ptr<JobSharing> make_srtf(const JobOptions& options);
 // As many lanes as fit, side by side (section 2.4.1); within one, turns. While a job that does not fit waits,
 // others that do are let in, for JobOptions::longest_wait.
 std::unique_ptr<JobSharing> make_pack(const JobOptions& options);
-// Whoever fits comes in, in order, and all have equal device time by weight (section 2.4.3).
+// Whoever fits comes in, as under pack, and all have equal device time by weight (section 2.4.3).
 std::unique_ptr<JobSharing> make_fair(const JobOptions& options);
 // Ours: best.cpp.
 std::unique_ptr<JobSharing> make_best(const JobOptions& options);

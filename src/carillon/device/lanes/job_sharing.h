@@ -39,6 +39,7 @@ struct JobCame {
 struct IterationEnded {
   JobId job;
   bool stopped = false;
+  bool idle = false;             // with `stopped`: it waits for something else first, and says so again when ready
   std::uint32_t iterations = 1;  // since it last told
   Duration busy{0};              // what these took, without the time in which it was frozen or waited
   JobMemory memory;              // persistent now; the most ephemeral of these iterations
@@ -122,14 +123,15 @@ struct JobOptions {
   // recalled, in device time. 1 ms .. 1 h
   Duration quantum{std::chrono::milliseconds{50}};
   // best: who waited for so long, admitted or not, goes before all others, for one in `catch_up` of that time.
+  // pack, fair: while the first in the queue waited for less, others for which there is room come in before it.
   // Above 0
   Duration longest_wait{std::chrono::hours{6}};
   int catch_up = 1000;  // 1 .. 1,000,000
   // best: several lanes at a time, where that is measured to pay.
   bool packs = true;
   // A job that is in its lane, not frozen, and tells of no iteration for so long, and for 20 times its longest,
-  // hangs, where there are others: it is frozen, and evicted where `evict_hanging`; nobody else comes into its
-  // lane. Before its first has ended it has ten times as long. So whoever drives this must tell of iterations
+  // hangs: it is evicted where `evict_hanging`, else, where there are others, frozen, and nobody else comes into
+  // its lane. Before its first has ended it has ten times as long. So whoever drives this must tell of iterations
   // now and then, also of jobs that nobody recalls. max(): nobody looks. 1 ms .. 1 day
   Duration hang_after{std::chrono::seconds{60}};
   bool evict_hanging = false;

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "carillon/base/clock.h"
+#include "carillon/base/result.h"
+#include "carillon/device/lanes/job_sharing.h"
+#include "carillon/share/desk.h"
+
+// The live shell of device::JobSharing: one thread with sockets, timers and processes around a Desk.
+namespace carillon::share {
+
+struct BrokerOptions {
+  std::string socket;  // a path, 107 characters at most
+  std::string policy = "fair";
+  device::JobOptions jobs;
+  bool any_user = false;             // takes jobs of all users; needs root, who alone can stop them
+  std::size_t most_clients = 1024;   // connections at a time; fewer where the system allows fewer descriptors
+  bool release_at_end = false;       // jobs go on alone when the broker ends; else they wait for another
+  std::function<void(const Note&)> log;  // on the broker's thread
+};
+
+class Broker {
+ public:
+  // Listens when it returns. Errors: a path that is too long, is taken by a living broker, or is no socket; a
+  // policy or option that the core refuses; no descriptors. A socket that a broker left behind is replaced.
+  static Result<std::unique_ptr<Broker>> start(BrokerOptions options, const Clock& clock);
+  virtual ~Broker() = default;
+
+  // Until stop(); then every job is told that the broker ends.
+  virtual void run() = 0;
+
+  // Any thread, while it runs.
+  virtual void stop() = 0;
+  // Somebody who goes before all jobs wants the device: who runs is frozen where it is, soon.
+  virtual void want_device() = 0;
+  // Not until `until`, as far as is known.
+  virtual void free_device(TimePoint until) = 0;
+  // Waits for the broker's thread, at most so long.
+  virtual std::optional<Overview> overview(Duration longest) = 0;
+
+  virtual std::size_t most_clients() const = 0;
+};
+
+// Where the broker is, unless told otherwise: CARILLON_SOCKET, else in the user's runtime folder
+// (XDG_RUNTIME_DIR, else /tmp/carillon-UID). `value` is the environment: nullptr for what is not set.
+std::string default_socket(const std::function<const char*(const char* name)>& value, std::uint32_t uid);
+
+// What the broker at `socket` lists: JSON. Errors: nobody is there, or it says nothing for `longest`.
+Result<std::string> ask_for_list(const std::string& socket, Duration longest);
+
+}  // namespace carillon::share

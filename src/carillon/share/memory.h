@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "carillon/base/bytes.h"
+#include "carillon/base/descriptor.h"
+#include "carillon/base/result.h"
+#include "carillon/share/messages.h"
+
+// Memory that broker and jobs, or the jobs of a lane, have in common.
+namespace carillon::share {
+
+// A job's page: made here, sealed against any other size (nobody can take it away under the other's feet), and
+// mapped until it ends.
+class Page {
+ public:
+  Page() = default;
+  ~Page();
+  Page(Page&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+  Page& operator=(Page&& other) noexcept {
+    std::swap(page_, other.page_);
+    return *this;
+  }
+
+  // With its counters as they were; `lease` is hold. `to_send` is the descriptor for the job.
+  static Result<Page> make(const Counters& so_far, Descriptor& to_send);
+
+  bool there() const { return page_ != nullptr; }
+  // Wakes whoever waits for it.
+  void set(Lease lease);
+  // As far as they can be believed: held at the largest that there can be.
+  Counters counters() const;
+
+ private:
+  explicit Page(ControlPage* page) : page_(page) {}
+  ControlPage* page_ = nullptr;
+};
+
+// A lane's memory. It never becomes shorter, so that a job that still has all of it mapped takes no SIGBUS; what
+// is no more used is given back.
+class LaneFile {
+ public:
+  static Result<LaneFile> make(std::uint32_t number);
+
+  Result<> resize(Bytes size);
+  int number() const { return file_.number(); }
+  void give_back();  // all of its memory, though jobs may have it mapped
+
+ private:
+  explicit LaneFile(Descriptor file) : file_(std::move(file)) {}
+  Descriptor file_;
+  Bytes used_, length_;
+};
+
+// In /proc/PID/maps.
+inline constexpr std::string_view lane_files = "/memfd:carillon-lane-";
+
+}  // namespace carillon::share

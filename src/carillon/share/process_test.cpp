@@ -1,0 +1,83 @@
+#include "carillon/share/process.h"
+
+#include <csignal>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "carillon/share/testing/child.h"
+
+namespace carillon::share {
+namespace {
+
+using testing::Child;
+using testing::Gate;
+
+bool stands(pid_t pid) {
+  return process_state(static_cast<std::uint32_t>(pid)) == 'T';
+}
+
+// A signal is there soon, not at once.
+bool comes_to(bool wanted, pid_t pid) {
+  for (int i = 0; i < 1'000'000 && stands(pid) != wanted; ++i) sched_yield();
+  return stands(pid) == wanted;
+}
+
+TEST(Process, AProcessStopsWithAllThatDescendFromIt) {
+  Gate there;
+  int grandchildren[2]{-1, -1};
+  ASSERT_EQ(pipe(grandchildren), 0);
+  Child child([&] {
+    for (int i = 0; i < 3; ++i) {
+      const pid_t made = fork();
+      if (made == 0) {
+        for (;;) pause();
+      }
+      [[maybe_unused]] const auto written = write(grandchildren[1], &made, sizeof made);
+    }
+    there.open();
+    for (;;) pause();
+    return 0;
+  });
+  there.pass();
+  pid_t below[3]{};
+  ASSERT_EQ(read(grandchildren[0], below, sizeof below), static_cast<ssize_t>(sizeof below));
+  // The user has stopped one of them.
+  kill(below[1], SIGSTOP);
+  ASSERT_TRUE(comes_to(true, below[1]));
+
+  const auto pid = static_cast<std::uint32_t>(child.pid());
+  const Descriptor process = open_process(pid);
+  StoppedTree tree = StoppedTree::stop(pid, process);
+  EXPECT_EQ(tree.size(), 3U);
+  EXPECT_TRUE(comes_to(true, child.pid()));
+  for (const pid_t each : below) EXPECT_TRUE(comes_to(true, each));
+  tree.go_on();
+  EXPECT_TRUE(comes_to(false, child.pid()));
+  EXPECT_TRUE(comes_to(false, below[0]));
+  EXPECT_TRUE(comes_to(false, below[2]));
+  EXPECT_TRUE(stands(below[1]));
+  for (const pid_t each : below) kill(each, SIGKILL);
+  close(grandchildren[0]);
+  close(grandchildren[1]);
+}
+
+TEST(Process, NobodyIsStoppedInPlaceOfOneThatIsGone) {
+  Child child([] { return 0; });
+  const auto pid = static_cast<std::uint32_t>(child.pid());
+  const Descriptor process = open_process(pid);
+  child.wait();
+  send_signal(process, SIGKILL);  // to nobody
+  EXPECT_EQ(process_state(pid), '\0');
+  EXPECT_TRUE(children_of(pid).empty());
+  EXPECT_FALSE(maps_file(pid, "/"));
+}
+
+TEST(Process, FilesThatAreMapped) {
+  const auto self = static_cast<std::uint32_t>(getpid());
+  EXPECT_TRUE(maps_file(self, "/"));
+  EXPECT_FALSE(maps_file(self, "/memfd:carillon-lane-"));
+}
+
+}  // namespace
+}  // namespace carillon::share

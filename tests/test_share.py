@@ -1,0 +1,240 @@
+"""`carillon share`, `run` and `jobs` as a user runs them, with jobs that speak the protocol by struct: no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import urllib.request
+
+import pytest
+
+
+# A job of as many iterations as it is told; prints what it ran. `STUCK` waits in the middle of its second.
+JOB = textwrap.dedent("""
+    import ctypes, mmap, os, select, socket, struct, sys, time
+    MAGIC, HOLD, RUN, LOOK = 0x6C6C7263, 0, 1, 2
+    wanted, memory = int(sys.argv[1]), int(sys.argv[2]) << 20
+    broker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    broker.connect(os.environ["CARILLON_SOCKET"])
+    def packet(kind, body=b""):
+        return struct.pack("<4I", MAGIC, 1, kind, 16 + len(body)) + body
+    name = os.environ.get("CARILLON_JOB_NAME", "job").encode()
+    weight = float(os.environ.get("CARILLON_JOB_WEIGHT", "1"))
+    broker.send(packet(1, struct.pack("<IIQQQdIIQQ64s", os.getpid(), 1, 1 << 20, memory, 0, weight, 0, 0, 0, 0, name)))
+    data, fds, _, _ = socket.recv_fds(broker, 65536, 4)
+    assert struct.unpack_from("<4I", data)[2] == 2, data
+    page = mmap.mmap(fds[0], 4096)
+    lease = lambda: struct.unpack_from("<I", page, 64)[0]
+    done = busy = 0
+    def stop():
+        broker.send(packet(5, struct.pack("<5Q", done, busy, 1 << 20, memory, 0)))
+    def last_packet():
+        while True:
+            data, fds, _, _ = socket.recv_fds(broker, 65536, 4)
+            if not data: return "the broker hung up"
+            kind = struct.unpack_from("<4I", data)[2]
+            if kind in (3, 7, 11): return {3: "refused", 7: "evicted", 11: "ending"}[kind]
+    def wait():
+        while lease() != RUN:
+            if lease() == LOOK or select.select([broker], [], [], 0)[0] and not broker.recv(65536, socket.MSG_PEEK):
+                print(last_packet(), flush=True)
+                sys.exit(9)
+            time.sleep(0.0005)
+    stop()
+    wait()
+    while done < wanted:
+        started = time.monotonic_ns()
+        while time.monotonic_ns() - started < 2_000_000: pass
+        done += 1
+        busy += time.monotonic_ns() - started
+        if done == 2: print("inside", flush=True)
+        struct.pack_into("<4Q", page, 136, done, busy, 1 << 20, memory)
+        if lease() != RUN:
+            stop()
+            wait()
+    broker.send(packet(8))
+    print(f"done {done}", flush=True)
+""")
+
+
+class Broker:
+    def __init__(self, program, folder, *options):
+        self.program, self.socket = program, str(folder / "share.sock")
+        self.process = subprocess.Popen([program, "share", "--memory", "64MiB", "--socket", self.socket, *options],
+                                        stderr=subprocess.PIPE, text=True)
+        self.first = self.line()
+        assert "ready" in self.first, self.first
+
+    def line(self) -> str:
+        return self.process.stderr.readline()
+
+    def line_with(self, words: str) -> str:
+        while line := self.line():
+            if words in line:
+                return line
+        raise AssertionError(f"the log ended without {words!r}")
+
+    def run(self, *words, options=(), **more) -> subprocess.Popen:
+        # Without the library, which a Python that speaks by itself does not need.
+        return subprocess.Popen([self.program, "run", "--socket", self.socket, "--shim", "/dev/null", *options, "--",
+                                 *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+    def job(self, iterations=1_000_000, memory_mib=40, options=()) -> subprocess.Popen:
+        return self.run(sys.executable, "-c", JOB, iterations, memory_mib, options=options)
+
+    def jobs(self) -> dict:
+        said = subprocess.run([self.program, "jobs", "--json", "--socket", self.socket], capture_output=True, text=True,
+                              timeout=60)
+        assert said.returncode == 0, said.stderr
+        return json.loads(said.stdout)
+
+    def end(self, how=signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+@pytest.fixture
+def start(program, tmp_path):
+    started = []
+
+    def make(*options) -> Broker:
+        started.append(Broker(program, tmp_path, *options))
+        return started[-1]
+
+    yield make
+    for broker in started:
+        if broker.process.poll() is None:
+            broker.end(signal.SIGKILL)
+
+
+def run(program, *words) -> subprocess.CompletedProcess:
+    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--memory", "0"], "--memory is 0"),
+    (["--memory", "much"], "--memory"),
+    (["--memory", "1GiB", "--device", "cuda"], "not built yet"),
+    (["--memory", "1GiB", "--device", "tpu"], "should be cpu"),
+    (["--memory", "1GiB", "--policy", "lottery"], "lottery"),
+    (["--memory", "1GiB", "--socket", "/tmp/" + "x" * 120], "107"),
+    (["--memory", "1GiB", "--metrics", "nowhere"], "--metrics"),
+    (["--memory", "1GiB", "--quantum", "0.1"], "--quantum"),
+])
+def test_what_cannot_be_is_refused_with_words(program, tmp_path, options, words):
+    said = run(program, "share", "--socket", tmp_path / "s", *options)
+    assert said.returncode == 2 and words in said.stderr, said.stderr
+
+
+def test_jobs_take_turns_and_are_listed(start):
+    broker = start("--metrics", "127.0.0.1:0", "--quantum", "5")
+    first, second = broker.job(200, options=("--name", "first")), broker.job(200, options=("--name", "second"))
+    assert first.stdout.readline() == "inside\n" and second.stdout.readline() == "inside\n"
+    listed = {job["name"]: job for job in broker.jobs()["jobs"]}
+    assert set(listed) <= {"first", "second"}
+    port = re.search(r"metrics port (\d+)", broker.first).group(1)
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    assert 'carillon_share_jobs_total{again="0"} 2' in metrics
+    for job in (first, second):
+        out, _ = job.communicate(timeout=120)
+        assert out == "done 200\n" and job.returncode == 0
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    assert int(re.search(r"carillon_share_hand_over_seconds_count (\d+)", metrics).group(1)) > 10
+    shown = run(broker.program, "jobs", "--socket", broker.socket)
+    assert shown.returncode == 0 and shown.stdout.startswith("0 jobs")
+    assert broker.end() == 0
+
+
+def test_exit_statuses_and_signals_pass_through(start):
+    broker = start()
+    ended = broker.run("sh", "-c", "exit 7")
+    ended.communicate(timeout=60)
+    assert ended.returncode == 7
+    killed = broker.run("sh", "-c", "kill -SEGV $$")
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGSEGV
+    told = broker.run("sh", "-c", "trap 'exit 5' TERM; echo here; while :; do sleep 0.01; done")
+    assert told.stdout.readline() == "here\n"
+    told.send_signal(signal.SIGTERM)
+    told.communicate(timeout=60)
+    assert told.returncode == 5
+    nothing = broker.run("no-such-program")
+    assert nothing.wait(timeout=60) == 127
+
+
+def test_a_job_has_its_environment(start):
+    broker = start()
+    shown = broker.run("env", options=("--name", "n", "--persistent", "2MiB", "--ephemeral", "1 GiB", "--weight", "2.5",
+                                       "--remaining", "90"))
+    out, wrong = shown.communicate(timeout=60)
+    variables = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    assert variables["CARILLON_SOCKET"] == broker.socket, wrong
+    assert variables["CARILLON_JOB_NAME"] == "n"
+    assert variables["CARILLON_JOB_PERSISTENT"] == str(2 << 20)
+    assert variables["CARILLON_JOB_EPHEMERAL"] == str(1 << 30)
+    assert float(variables["CARILLON_JOB_WEIGHT"]) == 2.5 and float(variables["CARILLON_JOB_REMAINING"]) == 90
+    assert len(variables["CARILLON_RUN"]) == 32
+    assert variables["PYTHONPATH"].split(":")[0].endswith("carillon/_site")
+    assert variables["LD_PRELOAD"].split(":")[0] == "/dev/null"
+
+
+def test_options_behind_the_script_are_the_scripts(start, tmp_path):
+    broker = start()
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\n")
+    said = run(broker.program, "run", "--socket", broker.socket, "--shim", "/dev/null", "--python", sys.executable, script,
+               "--weight", "heavy", "--help", "--sockets")
+    assert said.stdout == "['--weight', 'heavy', '--help', '--sockets']\n", said.stderr
+    assert run(broker.program, "run", "--socket", broker.socket, tmp_path / "none.py").returncode == 2
+    assert "has no option --wieght" in run(broker.program, "run", "--wieght", "2", script).stderr
+
+
+def test_without_a_broker_it_says_so(program, tmp_path):
+    for command in (["jobs"], ["run", "true"]):
+        said = run(program, command[0], "--socket", tmp_path / "none", *command[1:])
+        assert said.returncode == 1 and "no broker listens" in said.stderr
+
+
+def test_a_job_that_is_killed_makes_way(start):
+    broker = start()
+    first = broker.job()
+    assert first.stdout.readline() == "inside\n"
+    second = broker.job(20)
+    broker.line_with("job 2")
+    listed = broker.jobs()["jobs"]
+    os.kill(listed[0]["pid"], signal.SIGKILL)
+    assert first.wait(timeout=60) == -signal.SIGKILL
+    out, _ = second.communicate(timeout=60)
+    assert out.endswith("done 20\n")
+
+
+def test_a_broker_that_ends_tells_its_jobs(start, tmp_path):
+    broker = start("--json-log", str(tmp_path / "log.json"))
+    job = broker.job()
+    assert job.stdout.readline() == "inside\n"
+    assert broker.end() == 0
+    assert job.communicate(timeout=60)[0] == "ending\n"
+    events = [json.loads(line)["event"] for line in (tmp_path / "log.json").read_text().splitlines()]
+    assert events == ["came", "admitted", "left"]
+    start()  # the path is free
+
+
+def test_two_brokers_at_a_path(start, program):
+    broker = start()
+    said = run(program, "share", "--memory", "1GiB", "--socket", broker.socket)
+    assert said.returncode == 2 and "another broker" in said.stderr
+    broker.end(signal.SIGKILL)
+    start()  # in the place of what was left
+
+
+def test_what_is_too_large_is_refused(start):
+    broker = start()
+    job = broker.job(memory_mib=500)
+    assert job.communicate(timeout=60)[0] == "refused\n"
+    assert "even alone" in broker.line_with("refused")
