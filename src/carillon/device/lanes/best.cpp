@@ -64,7 +64,11 @@ class Best final : public JobCore {
   bool admits(const Job& first) const override {
     if (first.overdue) return true;
     std::size_t before = 0;
-    each_admitted([&](const Job& job) { before += rank(job) < turn(first) ? 1 : 0; });
+    // Those that wait for something else, such as requests, are in nobody's way.
+    each_admitted([&](const Job& job) {
+      const bool idle = job.state == JobState::starting && job.iterations > 0;
+      before += !idle && rank(job) < turn(first) ? 1 : 0;
+    });
     if (before < 2) return true;
     const Bytes lane = std::max(first.memory.ephemeral, lanes().ephemeral());
     const Bytes held = lanes().persistent() + first.memory.persistent + lane;

@@ -123,6 +123,7 @@ void JobCore::heard(const IterationEnded& ended, JobCommands& out) {
   if (!first) come_out(*index, out);
   if (ended.idle) {
     job.state = JobState::starting;
+    may_admit_ = true;
     return;
   }
   job.state = JobState::waiting;
