@@ -127,8 +127,8 @@ TEST_F(CoreDevicesTest, WhatADeviceHadIsTriedElsewhere) {
   EXPECT_EQ(device(0).executions, 1U);
 }
 
-// Whoever has the device meanwhile hears that it is wanted before it is sent anything, and that it is free once
-// all that was heard of is decided.
+// Whoever has the device meanwhile hears that it is wanted before it is sent anything, and that it is free
+// once all that was heard of is decided.
 TEST_F(CoreDevicesTest, UntilWhenADeviceCannotBeWanted) {
   struct Told {
     std::uint32_t device;
@@ -147,7 +147,8 @@ TEST_F(CoreDevicesTest, UntilWhenADeviceCannotBeWanted) {
 
   scheduler->script = [](const Event&, TimePoint, Actions&, TimePoint& wake) { wake = at(9ms); };
   submit(1, 1, at(1ms));
-  EXPECT_EQ(leisure, (std::vector<Told>{{0, at(9ms), 0}, {1, at(9ms), 0}})) << "the request waits for its time";
+  EXPECT_EQ(leisure, (std::vector<Told>{{0, at(9ms), 0}, {1, at(9ms), 0}}))
+      << "the request waits for its time";
   leisure.clear();
   scheduler->script = nullptr;
   on_next<schedule::Wake>({infer(1, 1, {{0}})});

@@ -12,10 +12,10 @@
 
 namespace carillon::schedule {
 
-// Until when a scheduler cannot want a device, so that others may have it: training jobs, between iterations or
-// within (Salus beside serving). True of every policy by its contract: it acts when it hears of something, and
-// of its own accord at its Wake alone. A device that has nothing under way is so free until that Wake, or until
-// something comes from outside, whatever is first.
+// Until when a scheduler cannot want a device, so that others may have it: training jobs, between iterations
+// or within (Salus beside serving). True of every policy by its contract: it acts when it hears of something,
+// and of its own accord at its Wake alone. A device that has nothing under way is so free until that Wake, or
+// until something comes from outside, whatever is first.
 //
 // A pure account of what went into decide() and came out. Not thread-safe.
 class Leisure {

@@ -48,7 +48,8 @@ TEST_F(LeisureTest, WantedWhileAnythingIsUnderWay) {
 }
 
 TEST_F(LeisureTest, WhatTakesNoTimeOfTheDeviceDoesNotCount) {
-  hears(Wake{}, {Unload{{1}, first, {0}}, Refuse{}, Keep{}, Stop{{7}, first}, Preempt{.id = {7}, .device = first}});
+  hears(Wake{},
+        {Unload{{1}, first, {0}}, Refuse{}, Keep{}, Stop{{7}, first}, Preempt{.id = {7}, .device = first}});
   EXPECT_EQ(leisure.free_until(first), TimePoint::max());
   hears(done(1));
   EXPECT_EQ(leisure.free_until(first), TimePoint::max());

@@ -56,7 +56,7 @@ struct JobState {
     waiting,    // here: without a lane, or without a grant
     switching,  // granted; its iteration begins soon
     iterating,
-    resting,  // granted; without a request to answer
+    resting,  // out of its lane; without a request to answer
     hanging,  // in an iteration that never ends
     gone
   };
@@ -285,7 +285,9 @@ class JobWorld {
     state.requests.push_back(now_);
     if (state.requests.size() == 1 && state.doing != Doing::iterating) state.idle_since = now_;
     plan_request(i);
-    if (state.doing == Doing::resting && !state.frozen && !state.recalled) begin(i);
+    if (state.doing != Doing::resting) return;
+    state.doing = Doing::waiting;
+    say_stopped(i);
   }
 
   // --- what the policy is told
@@ -399,8 +401,12 @@ class JobWorld {
 
   // It could begin its first iteration.
   void ready(std::uint32_t i) {
-    if (jobs_.jobs[i].starts_admitted) states_[i].idle_since = now_;
-    say_stopped(i);
+    JobState& state = states_[i];
+    if (jobs_.jobs[i].starts_admitted) state.idle_since = now_;
+    if (jobs_.jobs[i].requests && state.requests.empty())
+      state.doing = Doing::resting;
+    else
+      say_stopped(i);
   }
 
   void grant(std::uint32_t i) {
@@ -430,7 +436,7 @@ class JobWorld {
   // Where it has not begun an iteration, and does not stand still, it is out of its lane at once.
   void plan_stop(std::uint32_t i) {
     JobState& state = states_[i];
-    if (!state.frozen && (state.doing == Doing::switching || state.doing == Doing::resting))
+    if (!state.frozen && state.doing == Doing::switching)
       plan(now_, JobPlan::Kind::stops, i, ++state.booking);
   }
 
@@ -452,7 +458,7 @@ class JobWorld {
       go_on(i, pace_.come(now_) + state.left);
     else if (state.recalled)
       plan_stop(i);
-    else if (state.doing == Doing::switching || state.doing == Doing::resting)
+    else if (state.doing == Doing::switching)
       plan(now_, JobPlan::Kind::begins, i, ++state.booking);
   }
 
@@ -466,12 +472,7 @@ class JobWorld {
   // The next iteration of a job that holds its lane.
   void begin(std::uint32_t i) {
     JobState& state = states_[i];
-    const Job& job = jobs_.jobs[i];
     if (state.frozen) return;
-    if (job.requests && state.requests.empty()) {
-      state.doing = Doing::resting;
-      return;
-    }
     prepare(i);
     if (state.doing == Doing::hanging) return;
     go_on(i, pace_.come(now_) + state.length);
@@ -555,9 +556,11 @@ class JobWorld {
       state.requests.pop_front();
     }
     const bool last = figures.iterations == jobs_.jobs[i].iterations;
-    const bool stopped = state.recalled;
+    const bool idle = jobs_.jobs[i].requests && state.requests.empty() && !last;
+    const bool stopped = state.recalled || idle;
     device::IterationEnded told{.job = JobId{i},
                                 .stopped = stopped,
+                                .idle = idle,
                                 .iterations = 1,
                                 .busy = took,
                                 .memory = needs,
@@ -570,9 +573,7 @@ class JobWorld {
     } else if (stopped) {
       stop_running(i);
       let_go(i);
-    } else if (jobs_.jobs[i].requests && state.requests.empty()) {
-      stop_running(i);
-      state.doing = Doing::resting;
+      if (idle) state.doing = Doing::resting;
     } else {
       // On without a break: what runs has not changed, and so has the pace.
       figures.busy += now_ - state.since;

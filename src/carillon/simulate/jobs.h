@@ -18,7 +18,8 @@
 // A job comes when its start-up is over, or starts up once it is admitted. Granted, it runs iteration after
 // iteration, each for as long as it takes alone times the slowdown: jobs that run side by side, in lanes of
 // their own, together take the sum of their utilizations of the device, and where that is above 1, each goes
-// slower by it. Recalled, it stops at the end of its iteration, or at once where it has not begun one. Events
+// slower by it. Recalled, it stops at the end of its iteration, or at once where it has not begun one. One that has no
+// request to answer is out of its lane until it has. Events
 // of one instant are handled in the order: iterations that end, the device's own, jobs that come, iterations
 // that begin, what the policy had planned. Same jobs, policy and seed: same bytes.
 namespace carillon::simulate {

@@ -8,15 +8,15 @@
 namespace carillon::device {
 namespace {
 
-// Ours. One job is the first: the one with the shortest remaining time, or, of those of which it is not known,
-// what has had least so far, in classes that double (who has had t is taken to need another t). Others run
-// beside it, each in a lane of its own, where that was measured to pay.
+// Ours. One job is the first: the one with the shortest remaining time, or, of those of which it is not
+// known, what has had least so far, in classes that double (who has had t is taken to need another t). Others
+// run beside it, each in a lane of its own, where that was measured to pay.
 //
-// What pays: while those of a set run at rates r of what they do alone, a job's turn comes nearer by the rates of
-// those in the set that are before it or itself, where the first alone would bring it nearer by one. Summed up
-// over all jobs, a set is worth the sum over its jobs of r times the number of jobs not before it, less the
-// number of all; the first alone nothing. A companion is kept that makes it worth more. Each is tried for a few
-// iterations, and measured alone for as many before.
+// What pays: while those of a set run at rates r of what they do alone, a job's turn comes nearer by the
+// rates of those in the set that are before it or itself, where the first alone would bring it nearer by one.
+// Summed up over all jobs, a set is worth the sum over its jobs of r times the number of jobs not before it,
+// less the number of all; the first alone nothing. A companion is kept that makes it worth more. Each is
+// tried for a few iterations, and measured alone for as many before.
 //
 // Who waited for too long goes before all others for a while (JobOptions::longest_wait).
 class Best final : public JobCore {
@@ -24,12 +24,13 @@ class Best final : public JobCore {
   explicit Best(const JobOptions& options) : JobCore(options) {}
 
  private:
-  // Enough to tell a rate from another's by a few percent, where iterations are alike; and short beside any job.
+  // Enough to tell a rate from another's by a few percent, where iterations are alike; and short beside any
+  // job.
   static constexpr std::uint32_t iterations_measured = 3;
   // A first class of unknown jobs: below it nobody is told from others.
   static constexpr Duration first_class{std::chrono::seconds{1}};
-  // A companion must be worth so much more than none, for each job that there is: what is measured differs by a
-  // few percent by itself.
+  // A companion must be worth so much more than none, for each job that there is: what is measured differs by
+  // a few percent by itself.
   static constexpr double worth_it = 0.01;
   // A trial takes at most one in so many of the time.
   static constexpr int between_trials = 20;
@@ -37,8 +38,8 @@ class Best final : public JobCore {
   static constexpr std::uint64_t measured_again = 300;
   // So many of the next in turn are looked at as companions.
   static constexpr std::size_t looked_at = 8;
-  // Whoever has no more than so many before him among those that are admitted comes in: what is admitted takes
-  // memory to its end, and what is not cannot start, nor run beside others.
+  // Whoever has no more than so many before him among those that are admitted comes in: what is admitted
+  // takes memory to its end, and what is not cannot start, nor run beside others.
   static constexpr std::size_t admitted_before = 4;
   static constexpr std::size_t most_companions = 15;
 
@@ -63,7 +64,11 @@ class Best final : public JobCore {
   bool admits(const Job& first) const override {
     if (first.overdue) return true;
     std::size_t before = 0;
-    each_admitted([&](const Job& job) { before += rank(job) < turn(first) ? 1 : 0; });
+    // Those that wait for something else, such as requests, are in nobody's way.
+    each_admitted([&](const Job& job) {
+      const bool idle = job.state == JobState::starting && job.iterations > 0;
+      before += !idle && rank(job) < turn(first) ? 1 : 0;
+    });
     if (before < 2) return true;
     const Bytes lane = std::max(first.memory.ephemeral, lanes().ephemeral());
     const Bytes held = lanes().persistent() + first.memory.persistent + lane;
@@ -95,7 +100,7 @@ class Best final : public JobCore {
     const Index index = *find(job.id);
     if (job.overdue)
       time_running(index, saturating_add(time(), std::max(Duration{1'000'000},
-                                                      options().longest_wait / options().catch_up)));
+                                                          options().longest_wait / options().catch_up)));
     else if (!counts_as_known(job))
       time_running(index, saturating_add(time(), class_end(attained(job)) - attained(job)));
     else
@@ -226,9 +231,8 @@ class Best final : public JobCore {
         worth_ = worth;
       else if (!companions_.empty())
         drop(companions_.back());
-    } else if (std::ranges::any_of(set_, [&](Index i) {
-                 return job(i).iterations - job(i).alone_at > measured_again;
-               })) {
+    } else if (std::ranges::any_of(
+                   set_, [&](Index i) { return job(i).iterations - job(i).alone_at > measured_again; })) {
       // Times drift, and what paid may pay no more.
       for (const Index i : set_)
         if (job(i).iterations - job(i).alone_at > measured_again) {
@@ -242,7 +246,8 @@ class Best final : public JobCore {
     Job& tried = job(index);
     tried.failed_tries = std::min(tried.failed_tries + 1, 6);
     tried.next_try = saturating_add(
-        time(), std::max(Duration{1'000'000}, (time() - trial_began_) * (between_trials << tried.failed_tries)));
+        time(),
+        std::max(Duration{1'000'000}, (time() - trial_began_) * (between_trials << tried.failed_tries)));
     std::erase(companions_, index);
   }
 
@@ -261,7 +266,8 @@ class Best final : public JobCore {
     for (std::size_t i = 0; i < looked; ++i) {
       const Index index = near_[i];
       Job& other = job(index);
-      if (index == first_ || other.next_try > time() || std::ranges::find(companions_, index) != companions_.end())
+      if (index == first_ || other.next_try > time() ||
+          std::ranges::find(companions_, index) != companions_.end())
         continue;
       if (!ledger().find_apart({Bytes{}, other.memory.ephemeral})) continue;
       candidate_ = index;
@@ -291,7 +297,8 @@ class Best final : public JobCore {
       there = false;
       if (job(index).state == JobState::running) recall(index, out);
     });
-    // Those whose lanes have no place go first: who is in their way comes out, and goes back in only after them.
+    // Those whose lanes have no place go first: who is in their way comes out, and goes back in only after
+    // them.
     std::ranges::stable_partition(want_, [this](Index index) {
       return job(index).state == JobState::waiting && !ledger().lane(job(index).lane).offset;
     });
@@ -345,9 +352,7 @@ class Best final : public JobCore {
            std::ranges::all_of(set_, [&](Index i) { return std::ranges::find(want_, i) != want_.end(); });
   }
   // One whose time was known and is over is taken as unknown from then on.
-  bool timer_is_due(const Job& running) const {
-    return !running.overdue && !counts_as_known(running);
-  }
+  bool timer_is_due(const Job& running) const { return !running.overdue && !counts_as_known(running); }
 
   Index first_ = nobody;
   std::vector<Index> companions_;  // in the order in which they were taken, the first not among them

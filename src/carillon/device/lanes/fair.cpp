@@ -7,8 +7,8 @@
 namespace carillon::device {
 namespace {
 
-// Device time by weight, equal within a lane but for the quantum. A job that comes begins where the others are:
-// it owes nothing, and is owed nothing.
+// Device time by weight, equal within a lane but for the quantum. A job that comes begins where the others
+// are: it owes nothing, and is owed nothing.
 class Turns : public JobCore {
  public:
   explicit Turns(const JobOptions& options) : JobCore(options) {}

@@ -123,6 +123,7 @@ void JobCore::heard(const IterationEnded& ended, JobCommands& out) {
   if (!first) come_out(*index, out);
   if (ended.idle) {
     job.state = JobState::starting;
+    may_admit_ = true;
     return;
   }
   job.state = JobState::waiting;
@@ -148,7 +149,8 @@ void JobCore::heard(const MemoryAsked& asked, JobCommands& out) {
   const auto is_pinned = [this](LaneId lane) { return pinned(lane); };
   const bool larger = wants.ephemeral > lanes_.lane(job.lane).size;
   fit_idle(out);
-  if ((larger && is_inside(job) && options_.contiguous && !lanes_.grows_in_place(job.lane, wants.ephemeral, is_pinned)) ||
+  if ((larger && is_inside(job) && options_.contiguous &&
+       !lanes_.grows_in_place(job.lane, wants.ephemeral, is_pinned)) ||
       !lanes_.update(job.id, wants))
     return evict(*index, JobReason::no_memory, lanes_.room_of(job.id), out);
   job.memory = wants;
@@ -190,7 +192,8 @@ void JobCore::heard(const CapacityChanged& changed, JobCommands& out) {
   }
   scratch_.clear();
   for (std::size_t i = 0; i < queue_.size(); ++i)
-    if (const Job& job = jobs_[queue_.at(i)]; job.memory.persistent + job.memory.ephemeral > lanes_.capacity())
+    if (const Job& job = jobs_[queue_.at(i)];
+        job.memory.persistent + job.memory.ephemeral > lanes_.capacity())
       scratch_.push_back(queue_.at(i));
   std::ranges::sort(scratch_, {}, [this](Index i) { return jobs_[i].order; });
   for (const Index i : scratch_)
@@ -368,8 +371,8 @@ JobCore::Index JobCore::first_free(const JobHeap<Key>& heap) const {
   if (inside(jobs_[heap.top()].lane) == nobody) return heap.top();
   Index first = nobody;
   for (std::size_t i = 0; i < heap.size(); ++i)
-    if (const Index index = heap.at(i); inside(jobs_[index].lane) == nobody &&
-                                        (first == nobody || rank(jobs_[index]) < rank(jobs_[first])))
+    if (const Index index = heap.at(i);
+        inside(jobs_[index].lane) == nobody && (first == nobody || rank(jobs_[index]) < rank(jobs_[first])))
       first = index;
   return first;
 }
@@ -555,16 +558,17 @@ void JobCore::set_timer(Index index, TimePoint at) {
 // A first iteration may compile what the others run: ten times as long.
 TimePoint JobCore::hangs_at(const Job& job) const {
   if (options_.hang_after == Duration::max()) return TimePoint::max();
-  const Duration bound = job.iterations == 0 ? options_.hang_after * 10
-                                             : std::max(options_.hang_after, job.longest * 20);
+  const Duration bound =
+      job.iterations == 0 ? options_.hang_after * 10 : std::max(options_.hang_after, job.longest * 20);
   return saturating_add(job.heard_at, bound);
 }
 
 void JobCore::time_running(Index index, TimePoint at) {
   const TimePoint hang = hangs_at(jobs_[index]);
   // Alone it keeps nobody from anything: it is looked at later.
-  set_timer(index, std::min(at, std::max(hang, saturating_add(now_, std::min(options_.hang_after,
-                                                                            Duration{std::chrono::hours{1}})))));
+  set_timer(index,
+            std::min(at, std::max(hang, saturating_add(now_, std::min(options_.hang_after,
+                                                                      Duration{std::chrono::hours{1}})))));
 }
 
 void JobCore::rerank(Index index) {
@@ -584,7 +588,8 @@ std::vector<JobView> JobCore::jobs(TimePoint now) const {
   for (Index i = 0; i < jobs_.size(); ++i) {
     const Job& job = jobs_[i];
     if (find(job.id) != i) continue;
-    const Duration since = is_inside(job) && !job.frozen && now > job.counted ? now - job.counted : Duration{0};
+    const Duration since =
+        is_inside(job) && !job.frozen && now > job.counted ? now - job.counted : Duration{0};
     JobView view{.job = job.id,
                  .state = job.state,
                  .frozen = job.frozen,
@@ -596,8 +601,8 @@ std::vector<JobView> JobCore::jobs(TimePoint now) const {
                  .came = job.came,
                  .iterations = job.iterations};
     if (job.in_all)
-      view.remaining = std::max(Duration{0}, *job.in_all - job.progress -
-                                                 from_ns(static_cast<double>(since.count()) * job.rate));
+      view.remaining = std::max(
+          Duration{0}, *job.in_all - job.progress - from_ns(static_cast<double>(since.count()) * job.rate));
     found.emplace_back(job.order, view);
   }
   std::ranges::sort(found, {}, &std::pair<std::uint64_t, JobView>::first);

@@ -14,8 +14,9 @@
 
 namespace carillon::device {
 
-// What all policies have in common: the book of jobs and what they take, memory, lanes, freezing, hanging jobs,
-// time. A policy says who is admitted next, who goes first in a lane, and for how long who is in it may go on.
+// What all policies have in common: the book of jobs and what they take, memory, lanes, freezing, hanging
+// jobs, time. A policy says who is admitted next, who goes first in a lane, and for how long who is in it may
+// go on.
 class JobCore : public JobSharing {
  public:
   TimePoint on(const JobEvent& event, TimePoint now, JobCommands& out) final;
@@ -42,13 +43,13 @@ class JobCore : public JobSharing {
     JobMemory memory;            // that is kept for it
     Bytes most_ephemeral;        // told so far
     TimePoint came, waits_since, granted_at;
-    TimePoint heard_at;               // or granted, or thawed
-    TimePoint counted;                // up to here `attained` goes, where it runs
-    Duration attained{0};             // device time
-    Duration progress{0};             // the same, by what it had done in it alone (`rate`)
-    double rate = 1;                  // beside those that it runs with now, of what it does alone
-    std::optional<Duration> in_all;   // its progress at its end, as far as known
-    Duration longest{0};              // of its iterations
+    TimePoint heard_at;              // or granted, or thawed
+    TimePoint counted;               // up to here `attained` goes, where it runs
+    Duration attained{0};            // device time
+    Duration progress{0};            // the same, by what it had done in it alone (`rate`)
+    double rate = 1;                 // beside those that it runs with now, of what it does alone
+    std::optional<Duration> in_all;  // its progress at its end, as far as known
+    Duration longest{0};             // of its iterations
     std::uint64_t iterations = 0;
     double virtual_time = 0;  // device time by weight, from where the others were when it came (fair)
     // Of best: what an iteration takes alone, and in the set that runs.
@@ -63,7 +64,7 @@ class JobCore : public JobSharing {
   explicit JobCore(const JobOptions& options);
 
   // --- What a policy says
-  virtual bool one_lane() const { return false; }  // all jobs share one; else Algorithm 2.1
+  virtual bool one_lane() const { return false; }                    // all jobs share one; else Algorithm 2.1
   virtual Key turn(const Job& job) const { return {0, job.order}; }  // of those that are queued
   virtual bool admits(const Job& first) const = 0;  // who has the next turn, where there is room
   virtual bool overtakes() const { return false; }  // where there is no room for that one, others are tried
@@ -172,12 +173,13 @@ class JobCore : public JobSharing {
   std::vector<JobHeap<Key>> waiting_;  // by lane, or one for all
   JobHeap<TimePoint>::Places timer_places_;
   JobHeap<TimePoint> timers_;
-  std::vector<Index> inside_;             // by lane
+  std::vector<Index> inside_;                    // by lane
   std::vector<std::optional<Bytes>> told_size_;  // by lane: what `open` said last
   std::vector<LaneId> touched_;
   std::vector<Index> scratch_;
   std::uint64_t next_order_ = 0, next_admitted_ = 0;
-  Index unlearnt_ = nobody;  // the last admitted of those that did not say what they need, until it has shown it
+  Index unlearnt_ =
+      nobody;  // the last admitted of those that did not say what they need, until it has shown it
   bool wanted_ = false;
   bool may_admit_ = false;
   bool sealed_ = false;  // there may be lanes that only hanging jobs should be in

@@ -7,8 +7,8 @@
 
 namespace carillon::device {
 
-// A binary heap of numbered things, the smallest key first, whose keys may change. Where each stands is kept in
-// a table that the heaps of one kind share, as a thing is in one of them at most.
+// A binary heap of numbered things, the smallest key first, whose keys may change. Where each stands is kept
+// in a table that the heaps of one kind share, as a thing is in one of them at most.
 template <typename Key>
 class JobHeap {
  public:

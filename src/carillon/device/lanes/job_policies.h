@@ -8,8 +8,8 @@ namespace carillon::device {
 
 // One job after the other, in the order in which they came: today's default.
 std::unique_ptr<JobSharing> make_fifo(const JobOptions& options);
-// The one with the shortest remaining time (section 2.4.2), between iterations; those of which it is not known
-// last. A shorter one comes in as long as it can run beside what others hold.
+// The one with the shortest remaining time (section 2.4.2), between iterations; those of which it is not
+// known last. A shorter one comes in as long as it can run beside what others hold.
 std::unique_ptr<JobSharing> make_srtf(const JobOptions& options);
 // As many lanes as fit, side by side (section 2.4.1); within one, turns. While a job that does not fit waits,
 // others that do are let in, for JobOptions::longest_wait.

@@ -21,7 +21,7 @@ namespace carillon::device {
 
 // What is known of a job when it comes.
 struct JobSpec {
-  std::optional<Bytes> persistent;    // what its needs are; without: found out (JobOptions::assumed)
+  std::optional<Bytes> persistent;  // what its needs are; without: found out (JobOptions::assumed)
   std::optional<Bytes> ephemeral;
   std::optional<Duration> remaining;  // device time that it takes alone, from now on
   double weight = 1;                  // of its share under fair: (0, 1000]
@@ -39,10 +39,10 @@ struct JobCame {
 struct IterationEnded {
   JobId job;
   bool stopped = false;
-  bool idle = false;             // with `stopped`: it waits for something else first, and says so again when ready
-  std::uint32_t iterations = 1;  // since it last told
-  Duration busy{0};              // what these took, without the time in which it was frozen or waited
-  JobMemory memory;              // persistent now; the most ephemeral of these iterations
+  bool idle = false;  // with `stopped`: it waits for something else first, and says so again when ready
+  std::uint32_t iterations = 1;       // since it last told
+  Duration busy{0};                   // what these took, without the time in which it was frozen or waited
+  JobMemory memory;                   // persistent now; the most ephemeral of these iterations
   std::optional<Duration> remaining;  // what it says now, where it knows
 };
 
@@ -50,9 +50,9 @@ struct JobGone {
   JobId job;
 };
 
-// A job cannot go on with less than `memory` in all: in the middle of an iteration, in its lane, or before its
-// first. Answered in the same call: `open` (its lane, as large as that) or, where only persistent memory grew,
-// nothing; else `evict`. Only who asks is ever evicted.
+// A job cannot go on with less than `memory` in all: in the middle of an iteration, in its lane, or before
+// its first. Answered in the same call: `open` (its lane, as large as that) or, where only persistent memory
+// grew, nothing; else `evict`. Only who asks is ever evicted.
 struct MemoryAsked {
   JobId job;
   JobMemory memory;
@@ -90,12 +90,13 @@ std::string_view name_of(JobReason reason);
 
 struct JobCommand {
   enum class Kind : std::uint8_t {
-    admit,   // the job is in `lane` from now on, and holds its persistent memory; again, where it changes lanes
-    open,    // `lane` has `size`, and is at `offset`: new, or larger, or smaller (nobody runs in it, but for
-             // who asked for memory). Before the first grant in it
-    move,    // `lane`, in which nobody runs, is at `offset` now
-    close,   // `lane`, in which nobody runs, has no memory any more, until it is opened again; its number may come
-             // again, too
+    admit,  // the job is in `lane` from now on, and holds its persistent memory; again, where it changes
+            // lanes
+    open,   // `lane` has `size`, and is at `offset`: new, or larger, or smaller (nobody runs in it, but for
+            // who asked for memory). Before the first grant in it
+    move,   // `lane`, in which nobody runs, is at `offset` now
+    close,  // `lane`, in which nobody runs, has no memory any more, until it is opened again; its number may
+            // come again, too
     grant,   // the job runs iterations in its lane until recalled
     recall,  // the job stops at the end of its iteration; then IterationEnded with `stopped`
     freeze,  // the job, granted or recalled, stands still where it is
@@ -104,11 +105,11 @@ struct JobCommand {
     evict    // the job is ended; it is gone, and its memory free
   };
   Kind kind{};
-  JobId job;                     // admit, grant, recall, freeze, thaw, refuse, evict
-  LaneId lane = no_lane;         // admit, open, move, close, grant
-  Bytes offset, size;            // open, move
-  JobReason reason{};            // refuse, evict
-  JobMemory fits;                // refuse, evict
+  JobId job;              // admit, grant, recall, freeze, thaw, refuse, evict
+  LaneId lane = no_lane;  // admit, open, move, close, grant
+  Bytes offset, size;     // open, move
+  JobReason reason{};     // refuse, evict
+  JobMemory fits;         // refuse, evict
 
   friend bool operator==(const JobCommand&, const JobCommand&) = default;
 };
@@ -116,23 +117,24 @@ using JobCommands = std::vector<JobCommand>;
 
 struct JobOptions {
   Bytes capacity;  // of the device, for jobs; above 0
-  // What a job whose needs are not known is taken to need until it has told; a quarter and half of the capacity
-  // at most.
+  // What a job whose needs are not known is taken to need until it has told; a quarter and half of the
+  // capacity at most.
   JobMemory assumed{mib(64), mib(256)};
   // fair, pack: how far the job of a lane that had most may be ahead of the one that had least before it is
   // recalled, in device time. 1 ms .. 1 h
   Duration quantum{std::chrono::milliseconds{50}};
-  // best: who waited for so long, admitted or not, goes before all others, for one in `catch_up` of that time.
-  // pack, fair: while the first in the queue waited for less, others for which there is room come in before it.
-  // Above 0
+  // best: who waited for so long, admitted or not, goes before all others, for one in `catch_up` of that
+  // time. pack, fair: while the first in the queue waited for less, others for which there is room come in
+  // before it. Above 0
   Duration longest_wait{std::chrono::hours{6}};
   int catch_up = 1000;  // 1 .. 1,000,000
   // best: several lanes at a time, where that is measured to pay.
   bool packs = true;
-  // A job that is in its lane, not frozen, and tells of no iteration for so long, and for 20 times its longest,
-  // hangs: it is evicted where `evict_hanging`, else, where there are others, frozen, and nobody else comes into
-  // its lane. Before its first has ended it has ten times as long. So whoever drives this must tell of iterations
-  // now and then, also of jobs that nobody recalls. max(): nobody looks. 1 ms .. 1 day
+  // A job that is in its lane, not frozen, and tells of no iteration for so long, and for 20 times its
+  // longest, hangs: it is evicted where `evict_hanging`, else, where there are others, frozen, and nobody
+  // else comes into its lane. Before its first has ended it has ten times as long. So whoever drives this
+  // must tell of iterations now and then, also of jobs that nobody recalls. max(): nobody looks. 1 ms .. 1
+  // day
   Duration hang_after{std::chrono::seconds{60}};
   bool evict_hanging = false;
   // Lanes are ranges of one memory, which must lie somewhere; else their sizes alone count (memory that is
@@ -154,7 +156,7 @@ std::string_view name_of(JobState state);
 struct JobView {
   JobId job;
   JobState state{};
-  bool frozen = false;   // where it is
+  bool frozen = false;  // where it is
   bool hanging = false;
   LaneId lane = no_lane;
   JobMemory memory;                   // that is kept for it
@@ -164,11 +166,11 @@ struct JobView {
   std::uint64_t iterations = 0;
 };
 
-// Not thread-safe; `now` never goes back. Each call appends to `out` and returns when JobWake is wanted unless
-// another event comes before; max() for never. What jobs say is not trusted: events of jobs that are not here
-// are passed over (one may tell of an iteration while its eviction is under way), and so is what cannot be; a
-// number that cannot be evicts its job. Device time is counted here, from grants, and not as jobs tell it. No
-// call allocates on its usual path once as many jobs have been here.
+// Not thread-safe; `now` never goes back. Each call appends to `out` and returns when JobWake is wanted
+// unless another event comes before; max() for never. What jobs say is not trusted: events of jobs that are
+// not here are passed over (one may tell of an iteration while its eviction is under way), and so is what
+// cannot be; a number that cannot be evicts its job. Device time is counted here, from grants, and not as
+// jobs tell it. No call allocates on its usual path once as many jobs have been here.
 class JobSharing {
  public:
   virtual ~JobSharing() = default;

@@ -35,7 +35,8 @@ struct JobsTest : ::testing::Test {
     return options;
   }
   // `length` of device time in iterations of 10 ms.
-  static WorldJob job(Duration comes, Duration length, JobMemory memory = {mib(50), mib(300)}, double demand = 1) {
+  static WorldJob job(Duration comes, Duration length, JobMemory memory = {mib(50), mib(300)},
+                      double demand = 1) {
     return {.comes = at(comes),
             .iterations = static_cast<int>(length / milliseconds(10)),
             .iteration = milliseconds(10),
@@ -99,8 +100,8 @@ TEST_F(JobsTest, FairByWeight) {
 TEST_F(JobsTest, PackRunsWhatFitsSideBySide) {
   const WorldJob small = job(0s, 10s, {mib(50), mib(200)}, 0.4);
   const auto f = run({small, small, small, small, small}, under("pack", mib(1100)));
-  // Four lanes, with demands of 1.6 on one device: three have 10 s of work at 1/1.6; the fourth has two jobs, which
-  // take turns, and then 10 s left of 20.
+  // Four lanes, with demands of 1.6 on one device: three have 10 s of work at 1/1.6; the fourth has two jobs,
+  // which take turns, and then 10 s left of 20.
   std::vector<double> ends;
   for (std::size_t i = 0; i < 5; ++i) ends.push_back(ended(f, i));
   std::ranges::sort(ends);
@@ -126,7 +127,8 @@ TEST_F(JobsTest, BestPacksWhereThatPaysAndNotWhereItDoesNot) {
     half.push_back(job(0s, 20s, {mib(20), mib(150)}, 0.5));
     whole.push_back(job(0s, 20s, {mib(20), mib(150)}, 1.0));
   }
-  EXPECT_LT(to_seconds(run(half, under("best")).end - TimePoint{}), 110) << "two at a time, nearly all the time";
+  EXPECT_LT(to_seconds(run(half, under("best")).end - TimePoint{}), 110)
+      << "two at a time, nearly all the time";
   const auto best = run(whole, under("best")), srtf = run(whole, under("srtf"));
   double all_best = 0, all_srtf = 0;
   for (std::size_t i = 0; i < 10; ++i) all_best += ended(best, i), all_srtf += ended(srtf, i);
@@ -150,10 +152,12 @@ TEST_F(JobsTest, BestLetsNobodyWaitForEver) {
   for (int i = 0; i < 400; ++i) jobs.push_back(job(seconds(i), 1s));  // there is always a shorter one
   const auto f = run_world(jobs, options, at(400s));
   EXPECT_EQ(f.broken, std::nullopt);
-  // 6 s whenever it had nothing for 60; what it gets to be measured beside others counts as having had something.
+  // 6 s whenever it had nothing for 60; what it gets to be measured beside others counts as having had
+  // something.
   EXPECT_GT(f.jobs[0].held, seconds(20));
   options.sharing.longest_wait = hours(6);
-  EXPECT_LT(run_world(jobs, options, at(400s)).jobs[0].held, seconds(10)) << "it would have had next to nothing";
+  EXPECT_LT(run_world(jobs, options, at(400s)).jobs[0].held, seconds(10))
+      << "it would have had next to nothing";
 }
 
 // --- Memory
@@ -284,8 +288,9 @@ TEST_F(JobsTest, NonsenseIsPassedOverOrEvictsWhoSaysIt) {
 
 TEST_F(JobsTest, OptionsThatCannotBe) {
   EXPECT_FALSE(make_job_sharing("lifo", {.capacity = mib(1)}).has_value());
-  EXPECT_NE(make_job_sharing("lifo", {.capacity = mib(1)}).error().message.find("fifo, srtf, pack, fair, best"),
-            std::string::npos);
+  EXPECT_NE(
+      make_job_sharing("lifo", {.capacity = mib(1)}).error().message.find("fifo, srtf, pack, fair, best"),
+      std::string::npos);
   EXPECT_FALSE(make_job_sharing("fifo", {}).has_value());
   EXPECT_FALSE(make_job_sharing("fair", {.capacity = mib(1), .quantum = Duration{1}}).has_value());
   EXPECT_FALSE(make_job_sharing("best", {.capacity = mib(1), .longest_wait = Duration{0}}).has_value());
@@ -329,7 +334,8 @@ RandomWorld random_world(std::uint64_t seed, const std::string& policy) {
     }
     if (one_in(8)) {
       job.grows_at = static_cast<int>(random.below(50));
-      job.grows_to = {job.memory.persistent * (1 + random.below(3)), job.memory.ephemeral * (1 + random.below(9))};
+      job.grows_to = {job.memory.persistent * (1 + random.below(3)),
+                      job.memory.ephemeral * (1 + random.below(9))};
     }
     world.jobs.push_back(job);
   }
@@ -338,7 +344,8 @@ RandomWorld random_world(std::uint64_t seed, const std::string& policy) {
     for (std::uint64_t k = 0, times = 2 * random.below(30); k < times; ++k)
       o.wanted.push_back(t += from_ms(between(1, k % 2 == 0 ? 1000 : 50)));
   }
-  if (one_in(4)) o.capacities.push_back({TimePoint{from_ms(between(0, 20'000))}, mib(500 + random.below(3000))});
+  if (one_in(4))
+    o.capacities.push_back({TimePoint{from_ms(between(0, 20'000))}, mib(500 + random.below(3000))});
   return world;
 }
 
@@ -357,8 +364,7 @@ TEST_P(JobWorlds, PromisesHold) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, JobWorlds,
-                         ::testing::Values("fifo", "srtf", "pack", "fair", "best"),
+INSTANTIATE_TEST_SUITE_P(All, JobWorlds, ::testing::Values("fifo", "srtf", "pack", "fair", "best"),
                          [](const auto& policy) { return policy.param; });
 
 }  // namespace

@@ -28,8 +28,8 @@ std::optional<LanePlace> Lanes::find(JobMemory needs) const {
       best = i;
   if (best) return LanePlace{LanePlace::Kind::join, {*best}};
 
-  // All are too small here. The paper takes the smallest that may grow; a smaller one leaves less where it was,
-  // so the first that may is found by going up.
+  // All are too small here. The paper takes the smallest that may grow; a smaller one leaves less where it
+  // was, so the first that may is found by going up.
   std::optional<std::uint32_t> chosen;
   for (std::uint32_t i = 0; i < lanes_.size(); ++i)
     if (usable(i) && fits(persistent_ + needs.persistent, ephemeral_ - lanes_[i].size + needs.ephemeral) &&
@@ -187,8 +187,8 @@ bool Lanes::arrange(const std::function<bool(LaneId)>& pinned, const std::functi
   std::ranges::sort(taken_, {}, &Taken::from);
   for (std::size_t i = 1; i < taken_.size(); ++i)
     if (taken_[i - 1].to > taken_[i].from) arranged_ = false;  // one grew under its job
-  // Those that have a place first, from the end of the memory on: where nothing grew, each finds room at its own
-  // place at the latest. What is without a place comes in the order of its number.
+  // Those that have a place first, from the end of the memory on: where nothing grew, each finds room at its
+  // own place at the latest. What is without a place comes in the order of its number.
   std::ranges::sort(order_, [&](LaneId a, LaneId b) {
     const auto &x = lanes_[a.value].offset, &y = lanes_[b.value].offset;
     if (x.has_value() != y.has_value()) return x.has_value();

@@ -57,8 +57,8 @@ struct LanePlace {
 // Who holds what of one device's memory: jobs' persistent memory, and lanes. A pure ledger: places are found
 // by Algorithm 2.1, and after every call equation 2.1 holds, but where the capacity fell (over()):
 //   sum over jobs of persistent + sum over lanes of size <= capacity.
-// Sizes are at most most_job_bytes, and are kept as told. Lanes are numbered from 0 on; a number is used again
-// once its lane closed. Not thread-safe.
+// Sizes are at most most_job_bytes, and are kept as told. Lanes are numbered from 0 on; a number is used
+// again once its lane closed. Not thread-safe.
 class Lanes {
  public:
   explicit Lanes(Bytes capacity) : capacity_(capacity) {}
@@ -67,8 +67,8 @@ class Lanes {
   // enough ("best match"), else, from the smallest on, the first lane that may grow; nothing where none may.
   // Changes nothing. Of equal lanes the one with the smaller number.
   std::optional<LanePlace> find(JobMemory needs) const;
-  // As find(), but with one lane for all jobs, the open one with the smallest number: for policies that run one
-  // job at a time.
+  // As find(), but with one lane for all jobs, the open one with the smallest number: for policies that run
+  // one job at a time.
   std::optional<LanePlace> find_shared(JobMemory needs) const;
   // As find(), but only a lane of its own.
   std::optional<LanePlace> find_apart(JobMemory needs) const;
@@ -91,9 +91,9 @@ class Lanes {
   // The same of a job that is not here.
   JobMemory room() const;
 
-  // Lanes for which `pinned` is false move towards the end of the memory as far as they can (section 2.3.3.1),
-  // and those without a place get one where there is one. `changed` is told of each whose offset is another
-  // one, or none. Whether each has a place, and none is where persistent memory may be.
+  // Lanes for which `pinned` is false move towards the end of the memory as far as they can
+  // (section 2.3.3.1), and those without a place get one where there is one. `changed` is told of each whose
+  // offset is another one, or none. Whether each has a place, and none is where persistent memory may be.
   bool arrange(const std::function<bool(LaneId)>& pinned, const std::function<void(LaneId)>& changed);
   bool arranged() const { return arranged_; }  // what arrange() said, and no lane opened or grew since
   // Whether the lane, which is itself pinned, may become so large where it is, once the others have moved.

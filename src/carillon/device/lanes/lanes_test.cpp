@@ -195,8 +195,7 @@ TEST(LanesRandom, AgreeWithAlgorithm21AndEquation21) {
       const std::uint64_t held = random.below(64);  // by lane, a bit each: who is in it
       std::map<std::uint32_t, std::optional<Bytes>> before;
       for (const auto& [id, size] : truth.lanes) before[id] = lanes.lane({id}).offset;
-      const bool all =
-          lanes.arrange([&](LaneId id) { return (held >> id.value & 1U) != 0; }, [](LaneId) {});
+      const bool all = lanes.arrange([&](LaneId id) { return (held >> id.value & 1U) != 0; }, [](LaneId) {});
       std::size_t placed = 0;
       std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
       for (const auto& [id, size] : truth.lanes) {

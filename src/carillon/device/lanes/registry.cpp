@@ -40,30 +40,43 @@ Result<std::unique_ptr<JobSharing>> make_job_sharing(std::string_view name, cons
   for (const JobPolicy& policy : job_policies)
     if (policy.name == name) return policy.make(options);
   std::string known;
-  for (const JobPolicy& policy : job_policies) known += (known.empty() ? "" : ", ") + std::string(policy.name);
+  for (const JobPolicy& policy : job_policies)
+    known += (known.empty() ? "" : ", ") + std::string(policy.name);
   return fail(ErrorCode::not_found, "no policy '" + std::string(name) + "' for jobs; there are " + known);
 }
 
 std::string_view name_of(JobReason reason) {
   switch (reason) {
-    case JobReason::none: return "none";
-    case JobReason::too_large: return "too_large";
-    case JobReason::too_many: return "too_many";
-    case JobReason::no_memory: return "no_memory";
-    case JobReason::capacity_fell: return "capacity_fell";
-    case JobReason::hangs: return "hangs";
-    case JobReason::bad_report: return "bad_report";
+    case JobReason::none:
+      return "none";
+    case JobReason::too_large:
+      return "too_large";
+    case JobReason::too_many:
+      return "too_many";
+    case JobReason::no_memory:
+      return "no_memory";
+    case JobReason::capacity_fell:
+      return "capacity_fell";
+    case JobReason::hangs:
+      return "hangs";
+    case JobReason::bad_report:
+      return "bad_report";
   }
   return "?";
 }
 
 std::string_view name_of(JobState state) {
   switch (state) {
-    case JobState::queued: return "queued";
-    case JobState::starting: return "starting";
-    case JobState::waiting: return "waiting";
-    case JobState::running: return "running";
-    case JobState::recalled: return "recalled";
+    case JobState::queued:
+      return "queued";
+    case JobState::starting:
+      return "starting";
+    case JobState::waiting:
+      return "waiting";
+    case JobState::running:
+      return "running";
+    case JobState::recalled:
+      return "recalled";
   }
   return "?";
 }

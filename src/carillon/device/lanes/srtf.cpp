@@ -18,8 +18,8 @@ class Srtf final : public JobCore {
   bool one_lane() const override { return true; }
   Key turn(const Job& job) const override { return {left_of(job), job.order}; }
   Key rank(const Job& job) const override { return {left_of(job), job.order}; }
-  // What comes in holds memory until its end, so only who would run does, and one besides, so that it is ready
-  // when the other ends.
+  // What comes in holds memory until its end, so only who would run does, and one besides, so that it is
+  // ready when the other ends.
   bool admits(const Job& first) const override {
     return admitted() < 2 || left_of(first) < shortest_admitted();
   }

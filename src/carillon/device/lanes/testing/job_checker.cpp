@@ -25,8 +25,8 @@ std::optional<std::string> JobChecker::heard(const JobEvent& event) {
     if (at == jobs_.end() || at->second.lane == no_lane) return {};
     Job& job = at->second;
     if (ended->iterations > 0 && job.inside) {
-      job.needs.persistent = job.knows ? std::max(job.needs.persistent, ended->memory.persistent)
-                                       : ended->memory.persistent;
+      job.needs.persistent =
+          job.knows ? std::max(job.needs.persistent, ended->memory.persistent) : ended->memory.persistent;
       job.needs.ephemeral = std::max(job.needs.ephemeral, ended->memory.ephemeral);
     }
     if (ended->stopped) {
@@ -79,7 +79,8 @@ std::optional<std::string> JobChecker::said(const JobCommand& c) {
     case Kind::open: {
       LaneAccount& lane = lanes_[c.lane.value];
       if (lane.jobs == 0) return of_lane(c.lane.value, "opens for nobody");
-      if (lane.inside && lane.size && c.size < *lane.size) return of_lane(c.lane.value, "shrinks under a job");
+      if (lane.inside && lane.size && c.size < *lane.size)
+        return of_lane(c.lane.value, "shrinks under a job");
       if (lane.inside && lane.offset != c.offset && options_.contiguous)
         return of_lane(c.lane.value, "moves under a job");
       lane.size = c.size;
@@ -116,7 +117,8 @@ std::optional<std::string> JobChecker::said(const JobCommand& c) {
       at->second.recalled = true;
       break;
     case Kind::freeze:
-      if (!at->second.inside || at->second.frozen) return of_job(c.job.value, "is frozen where it does not run");
+      if (!at->second.inside || at->second.frozen)
+        return of_job(c.job.value, "is frozen where it does not run");
       at->second.frozen = true;
       break;
     case Kind::thaw:
@@ -127,7 +129,9 @@ std::optional<std::string> JobChecker::said(const JobCommand& c) {
       if (at->second.lane != no_lane) return of_job(c.job.value, "is refused after it was admitted");
       leave(c.job.value);
       break;
-    case Kind::evict: leave(c.job.value); break;
+    case Kind::evict:
+      leave(c.job.value);
+      break;
   }
   return {};
 }

@@ -67,7 +67,8 @@ class World {
     }
     if (!any) return TimePoint::max();
     if (wanted_at_ < options_.wanted.size()) next = std::min(next, options_.wanted[wanted_at_]);
-    if (capacity_at_ < options_.capacities.size()) next = std::min(next, options_.capacities[capacity_at_].first);
+    if (capacity_at_ < options_.capacities.size())
+      next = std::min(next, options_.capacities[capacity_at_].first);
     return next;
   }
 
@@ -124,8 +125,8 @@ class World {
     ++s.done;
     const Duration took = s.spent;
     const bool last = s.done >= jobs_[i].iterations;
-    IterationEnded ended{.job = {i}, .stopped = s.recalled && !last, .iterations = 1, .busy = took,
-                         .memory = told_memory(i)};
+    IterationEnded ended{
+        .job = {i}, .stopped = s.recalled && !last, .iterations = 1, .busy = took, .memory = told_memory(i)};
     if (ended.stopped) s.inside = s.recalled = false;
     if (!last) begin(i);
     tell(ended);
@@ -185,12 +186,21 @@ class World {
         if (s.left == Duration{0}) begin(i);
         s.left += options_.switch_cost;
         break;
-      case Kind::recall: s.recalled = true; break;
-      case Kind::freeze: s.frozen = true; break;
-      case Kind::thaw: s.frozen = false; break;
+      case Kind::recall:
+        s.recalled = true;
+        break;
+      case Kind::freeze:
+        s.frozen = true;
+        break;
+      case Kind::thaw:
+        s.frozen = false;
+        break;
       case Kind::refuse:
-      case Kind::evict: over(i, false, c.reason); break;
-      default: break;
+      case Kind::evict:
+        over(i, false, c.reason);
+        break;
+      default:
+        break;
     }
   }
 

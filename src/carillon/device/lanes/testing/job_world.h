@@ -51,9 +51,9 @@ struct WorldFigures {
   std::optional<std::string> broken;  // a promise
 };
 
-// Jobs on a device in virtual time, under the sharing that is tested and the eyes of a JobChecker. Those that run
-// side by side are slowed alike, by the sum of their demands where that is more than one. Ends when nothing is
-// left to happen, or at `until`.
+// Jobs on a device in virtual time, under the sharing that is tested and the eyes of a JobChecker. Those that
+// run side by side are slowed alike, by the sum of their demands where that is more than one. Ends when
+// nothing is left to happen, or at `until`.
 WorldFigures run_world(const std::vector<WorldJob>& jobs, const WorldOptions& options,
                        TimePoint until = TimePoint::max());
 
