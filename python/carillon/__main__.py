@@ -45,8 +45,8 @@ def weight(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1
-    if not 0 < value <= 1000:
-        raise argparse.ArgumentTypeError(f"a weight is above 0 and at most 1000, not {text!r}")
+    if not 1e-6 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"a weight is from 0.000001 to 1000, not {text!r}")
     return value
 
 

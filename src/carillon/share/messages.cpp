@@ -5,6 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "carillon/device/lanes/job_sharing.h"
+
 namespace carillon::share {
 namespace {
 
@@ -41,8 +43,8 @@ Result<Said> read_hello(std::span<const std::byte> packet) {
   if (!hello) return std::unexpected(hello.error());
   const void* const end = std::memchr(hello->name, 0, sizeof hello->name);
   if (end == nullptr) return invalid("hello: the name does not end within its " + std::to_string(most_name) + " bytes");
-  if (!(hello->weight > 0 && hello->weight <= 1000))
-    return invalid("hello: the weight is " + std::to_string(hello->weight) + ", but should be above 0 and at most 1000");
+  if (!(hello->weight >= device::least_job_weight && hello->weight <= device::most_job_weight))
+    return invalid("hello: the weight is " + std::to_string(hello->weight) + ", but should be in 0.000001..1000");
   if (hello->again > 1) return invalid("hello: 'again' is " + std::to_string(hello->again) + ", but should be 0 or 1");
   HelloSaid said{.name = shown(hello->name),
                  .pid = hello->pid,

@@ -53,7 +53,7 @@ class Best final : public JobCore {
   }
   // What was said of a job counts until it has taken a quarter more: its rate beside others is an estimate.
   bool counts_as_known(const Job& job) const {
-    return job.in_all && job.progress <= *job.in_all + *job.in_all / 4;
+    return job.in_all && job.progress <= saturated(*job.in_all, *job.in_all / 4);
   }
   static Duration class_end(Duration attained) {
     Duration end = first_class;
@@ -104,7 +104,8 @@ class Best final : public JobCore {
     else if (!counts_as_known(job))
       time_running(index, saturating_add(time(), class_end(attained(job)) - attained(job)));
     else
-      time_running(index, saturating_add(time(), *remaining(job) + *job.in_all / 4 + Duration{1'000'000}));
+      time_running(index,
+                   saturating_add(time(), saturated(saturated(*remaining(job), *job.in_all / 4), 1ms)));
   }
 
   // --- Measuring
@@ -214,10 +215,11 @@ class Best final : public JobCore {
     if (!standing_ || set_.size() < 2 || probed_ != nobody) return;
     for (const Index index : set_)
       if (job(index).set != set_number_ || job(index).beside_seen < iterations_measured) return;
-    const double worth = worth_of_set();
     for (const Index index : set_) set_rate(job(index), rate(index));
+    // Only where it decides something: all jobs are looked at for it.
     if (candidate_ != nobody) {
       Job& tried = job(candidate_);
+      const double worth = worth_of_set();
       if (worth > worth_.value_or(0) + worth_it) {
         tried.failed_tries = 0;
         worth_ = worth;
@@ -227,7 +229,7 @@ class Best final : public JobCore {
       candidate_ = nobody;
       next_trial_ = saturating_add(time(), (time() - trial_began_) * between_trials);
     } else if (!worth_) {
-      if (worth > worth_it)
+      if (const double worth = worth_of_set(); worth > worth_it)
         worth_ = worth;
       else if (!companions_.empty())
         drop(companions_.back());

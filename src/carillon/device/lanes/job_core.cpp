@@ -13,10 +13,6 @@ Bytes least(Bytes a, Bytes b) {
   return std::min(a, b);
 }
 
-Duration saturated(Duration a, Duration b) {
-  return a > Duration::max() - b ? Duration::max() : a + b;
-}
-
 bool sane(JobMemory memory) {
   return memory.persistent <= most_job_bytes && memory.ephemeral <= most_job_bytes;
 }
@@ -61,7 +57,8 @@ void JobCore::heard(const JobCame& came, JobCommands& out) {
   if (jobs_.used() >= options_.most_jobs) return refuse(came.job, JobReason::too_many, {}, out);
   const JobMemory needs{spec.persistent.value_or(options_.assumed.persistent),
                         spec.ephemeral.value_or(options_.assumed.ephemeral)};
-  if (!(spec.weight > 0 && spec.weight <= 1000) || (spec.remaining && *spec.remaining < Duration{0}))
+  if (!(spec.weight >= least_job_weight && spec.weight <= most_job_weight) ||
+      (spec.remaining && *spec.remaining < Duration{0}))
     return refuse(came.job, JobReason::bad_report, {}, out);
   if (!sane(needs) || needs.persistent + needs.ephemeral > lanes_.capacity())
     return refuse(came.job, JobReason::too_large, fits_alone(needs, lanes_.capacity()), out);

@@ -14,6 +14,11 @@
 
 namespace carillon::device {
 
+// Of two that are not negative; jobs say how long they take.
+constexpr Duration saturated(Duration a, Duration b) {
+  return a > Duration::max() - b ? Duration::max() : a + b;
+}
+
 // What all policies have in common: the book of jobs and what they take, memory, lanes, freezing, hanging
 // jobs, time. A policy says who is admitted next, who goes first in a lane, and for how long who is in it may
 // go on.

@@ -19,12 +19,16 @@
 // broker drives it (share/), simulated simulate/jobs.h does.
 namespace carillon::device {
 
+// A far smaller weight would make virtual time so large that a quantum is lost in its rounding, and then who
+// has least is not told from who has more: beside one of 1e-15 a job starved.
+inline constexpr double least_job_weight = 1e-6, most_job_weight = 1000;
+
 // What is known of a job when it comes.
 struct JobSpec {
   std::optional<Bytes> persistent;  // what its needs are; without: found out (JobOptions::assumed)
   std::optional<Bytes> ephemeral;
   std::optional<Duration> remaining;  // device time that it takes alone, from now on
-  double weight = 1;                  // of its share under fair: (0, 1000]
+  double weight = 1;                  // of its share under fair: [least_job_weight, most_job_weight]
 };
 
 struct JobCame {
@@ -90,13 +94,13 @@ std::string_view name_of(JobReason reason);
 
 struct JobCommand {
   enum class Kind : std::uint8_t {
-    admit,  // the job is in `lane` from now on, and holds its persistent memory; again, where it changes
-            // lanes
-    open,   // `lane` has `size`, and is at `offset`: new, or larger, or smaller (nobody runs in it, but for
-            // who asked for memory). Before the first grant in it
-    move,   // `lane`, in which nobody runs, is at `offset` now
-    close,  // `lane`, in which nobody runs, has no memory any more, until it is opened again; its number may
-            // come again, too
+    admit,   // the job is in `lane` from now on, and holds its persistent memory; again, where it changes
+             // lanes
+    open,    // `lane` has `size`, and is at `offset`: new, or larger, or smaller (nobody runs in it, but for
+             // who asked for memory). Before the first grant in it
+    move,    // `lane`, in which nobody runs, is at `offset` now
+    close,   // `lane`, in which nobody runs, has no memory any more, until it is opened again; its number may
+             // come again, too
     grant,   // the job runs iterations in its lane until recalled
     recall,  // the job stops at the end of its iteration; then IterationEnded with `stopped`
     freeze,  // the job, granted or recalled, stands still where it is
@@ -138,7 +142,9 @@ struct JobOptions {
   Duration hang_after{std::chrono::seconds{60}};
   bool evict_hanging = false;
   // Lanes are ranges of one memory, which must lie somewhere; else their sizes alone count (memory that is
-  // mapped page by page).
+  // mapped page by page). Persistent memory is counted by its sum in either case: while somebody is in a lane
+  // beyond a gap, what others are granted may lie there until that lane moves at its boundary. A device that
+  // cannot have that is not driven by this yet.
   bool contiguous = true;
   std::size_t most_jobs = 65536;  // here at a time; one more is refused
 };

@@ -275,10 +275,17 @@ TEST_F(JobsTest, NonsenseIsPassedOverOrEvictsWhoSaysIt) {
     EXPECT_EQ(out[0].reason, JobReason::bad_report);
     EXPECT_TRUE(sharing->jobs(now).empty());
     EXPECT_EQ(sharing->lanes().lanes_open(), 0U);
-    for (const double weight : {0.0, -1.0, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
+    for (const double weight : {0.0, -1.0, 1e-7, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
       EXPECT_EQ(hear(JobCame{{4}, {.weight = weight}}), 1U);
       EXPECT_EQ(out[0].kind, JobCommand::Kind::refuse);
     }
+    // As long as can be said: nothing overflows, which the sanitizers see.
+    const Duration ages = Duration::max();
+    EXPECT_EQ(hear(JobCame{{6}, {.persistent = mib(1), .ephemeral = mib(1), .remaining = ages}}), 1U);
+    EXPECT_EQ(hear(IterationEnded{.job = {6}, .stopped = true, .iterations = 0}), 2U);
+    EXPECT_EQ(hear(IterationEnded{.job = {6}, .busy = ages, .remaining = ages}), 0U);
+    EXPECT_GT(sharing->jobs(now)[0].remaining, ages / 2);
+    hear(JobGone{{6}});
     EXPECT_EQ(hear(CapacityChanged{Bytes{~std::uint64_t{0}}}), 0U);
     EXPECT_EQ(hear(CapacityChanged{Bytes{}}), 0U);
     EXPECT_EQ(hear(JobCame{{5}, {}}), 1U);

@@ -12,8 +12,8 @@
 namespace carillon::device::testing {
 
 // Holds a JobSharing to what it promises, from what it is told and what it says alone: each lane has one job
-// in it at most, who was admitted to it and is ready; lanes of a contiguous memory do not overlap, nor reach
-// into persistent memory; equation 2.1; nobody runs while the device is wanted; freezes and thaws alternate;
+// in it at most, who was admitted to it and is ready; lanes of a contiguous memory do not overlap (gaps between
+// them do not count against persistent memory); equation 2.1; nobody runs while the device is wanted; freezes and thaws alternate;
 // each job is refused or evicted once at most, and nothing is said of those that are gone.
 class JobChecker {
  public:
