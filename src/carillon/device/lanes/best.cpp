@@ -156,6 +156,7 @@ class Best final : public JobCore {
   // --- Who runs
   void settle(JobCommands& out) override {
     if (wanted()) return;
+    leave_idle();
     choose_first();
     if (first_ == nobody) return;
     judge();
@@ -169,6 +170,14 @@ class Best final : public JobCore {
         want_.insert(want_.end(), companions_.begin(), companions_.end());
     }
     bring_about(out);
+  }
+
+  // Who waits for something else than the device is not waited for.
+  void leave_idle() {
+    const auto idle = [this](Index index) { return job(index).state == JobState::starting; };
+    std::erase_if(companions_, idle);
+    if (candidate_ != nobody && idle(candidate_)) candidate_ = nobody;
+    if (probed_ != nobody && idle(probed_)) probed_ = nobody;
   }
 
   void choose_first() {
@@ -215,11 +224,12 @@ class Best final : public JobCore {
     if (!standing_ || set_.size() < 2 || probed_ != nobody) return;
     for (const Index index : set_)
       if (job(index).set != set_number_ || job(index).beside_seen < iterations_measured) return;
-    for (const Index index : set_) set_rate(job(index), rate(index));
-    // Only where it decides something: all jobs are looked at for it.
+    const bool judged = candidate_ == nobody && worth_;
+    const double worth = judged ? *worth_ : worth_of_set();
+    if (!judged)
+      for (const Index index : set_) set_rate(job(index), rate(index));
     if (candidate_ != nobody) {
       Job& tried = job(candidate_);
-      const double worth = worth_of_set();
       if (worth > worth_.value_or(0) + worth_it) {
         tried.failed_tries = 0;
         worth_ = worth;
@@ -229,7 +239,7 @@ class Best final : public JobCore {
       candidate_ = nobody;
       next_trial_ = saturating_add(time(), (time() - trial_began_) * between_trials);
     } else if (!worth_) {
-      if (const double worth = worth_of_set(); worth > worth_it)
+      if (worth > worth_it)
         worth_ = worth;
       else if (!companions_.empty())
         drop(companions_.back());
@@ -260,13 +270,8 @@ class Best final : public JobCore {
       return;
     auto& heap = waiting({0});
     if (heap.empty()) return;
-    near_.clear();
-    for (std::size_t i = 0; i < heap.size(); ++i) near_.push_back(heap.at(i));
-    const std::size_t looked = std::min(looked_at, near_.size());
-    std::ranges::partial_sort(near_, near_.begin() + static_cast<std::ptrdiff_t>(looked), {},
-                              [this](Index i) { return rank(job(i)); });
-    for (std::size_t i = 0; i < looked; ++i) {
-      const Index index = near_[i];
+    heap.first(looked_at, near_);
+    for (const Index index : near_) {
       Job& other = job(index);
       if (index == first_ || other.next_try > time() ||
           std::ranges::find(companions_, index) != companions_.end())

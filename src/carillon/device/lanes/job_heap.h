@@ -21,6 +21,25 @@ class JobHeap {
   const Key& top_key() const { return items_.front().first; }
   std::uint32_t at(std::size_t i) const { return items_[i].second; }  // in no order
 
+  // The first `count` of them, in order.
+  void first(std::size_t count, std::vector<std::uint32_t>& out) const {
+    out.clear();
+    // Places whose parents are taken; the next is one of them.
+    std::vector<std::size_t> next;
+    if (!items_.empty()) next.push_back(0);
+    while (out.size() < count && !next.empty()) {
+      std::size_t least = 0;
+      for (std::size_t i = 1; i < next.size(); ++i)
+        if (items_[next[i]].first < items_[next[least]].first) least = i;
+      const std::size_t place = next[least];
+      out.push_back(items_[place].second);
+      next[least] = next.back();
+      next.pop_back();
+      for (const std::size_t child : {2 * place + 1, 2 * place + 2})
+        if (child < items_.size()) next.push_back(child);
+    }
+  }
+
   // Puts it in, or gives it another key. `places` has a place for `thing`.
   void set(std::uint32_t thing, const Key& key, Places& places) {
     if (places[thing] == nowhere) {

@@ -160,6 +160,43 @@ TEST_F(JobsTest, BestLetsNobodyWaitForEver) {
       << "it would have had next to nothing";
 }
 
+// It waits for requests, and says so: others are not kept from the device meanwhile.
+TEST_F(JobsTest, WhoIsIdleIsNotWaitedFor) {
+  for (const auto policy : job_policy_names()) {
+    if (policy == "fifo") continue;  // one after the other, to their ends
+    SCOPED_TRACE(policy);
+    auto sharing = make_job_sharing(policy, {.capacity = mib(1000)}).value();
+    JobCommands out;
+    TimePoint time = at(0s);
+    const auto hear = [&](const JobEvent& event) {
+      out.clear();
+      sharing->on(event, time += milliseconds(10), out);
+    };
+    for (const std::uint32_t id : {0U, 1U}) {
+      hear(JobCame{{id}, {.persistent = mib(10), .ephemeral = mib(10)}});
+      hear(IterationEnded{.job = {id}, .stopped = true, .iterations = 0});
+    }
+    int runs[2] = {};
+    for (int i = 0; i < 2000; ++i) {
+      for (const std::uint32_t id : {0U, 1U}) {
+        const JobState state = sharing->jobs(time)[id].state;
+        // The second has something to do every now and then.
+        if (state == JobState::starting && (id == 0 || i % 50 == 0))
+          hear(IterationEnded{.job = {id}, .stopped = true, .iterations = 0});
+        if (state != JobState::running && state != JobState::recalled) continue;
+        ++runs[id];
+        hear(IterationEnded{.job = {id},
+                            .stopped = true,
+                            .idle = true,
+                            .busy = milliseconds(10),
+                            .memory = {mib(10), mib(10)}});
+      }
+    }
+    EXPECT_GT(runs[0], 800) << "of 1,000 that there is time for";
+    EXPECT_GT(runs[1], 20) << "of 40";
+  }
+}
+
 // --- Memory
 
 TEST_F(JobsTest, WhatFitsNoDeviceIsRefusedWithWhatWould) {
