@@ -206,7 +206,7 @@ void JobCore::heard(const JobWake&, JobCommands& out) {
     Job& job = jobs_[index];
     if (timer_rang(index)) continue;
     if (!is_inside(job) || job.frozen) continue;
-    if (now_ < hangs_at(job) || (here() == 1 && !options_.evict_hanging)) {
+    if (now_ < hangs_at(job) || here() == 1) {
       time_running(index, TimePoint::max());
       touch(job.lane);
     } else {

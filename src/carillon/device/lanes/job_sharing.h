@@ -135,10 +135,9 @@ struct JobOptions {
   // best: several lanes at a time, where that is measured to pay.
   bool packs = true;
   // A job that is in its lane, not frozen, and tells of no iteration for so long, and for 20 times its
-  // longest, hangs: it is evicted where `evict_hanging`, else, where there are others, frozen, and nobody
-  // else comes into its lane. Before its first has ended it has ten times as long. So whoever drives this
-  // must tell of iterations now and then, also of jobs that nobody recalls. max(): nobody looks. 1 ms .. 1
-  // day
+  // longest, hangs, where there are others: it is frozen, or evicted where `evict_hanging`; nobody else comes
+  // into its lane meanwhile. Before its first has ended it has ten times as long. So whoever drives this must
+  // tell of iterations now and then, also of jobs that nobody recalls. max(): nobody looks. 1 ms .. 1 day
   Duration hang_after{std::chrono::seconds{60}};
   bool evict_hanging = false;
   // Lanes are ranges of one memory, which must lie somewhere; else their sizes alone count (memory that is

@@ -403,6 +403,15 @@ TEST_P(JobWorlds, PromisesHold) {
     const WorldFigures figures = run_world(world.jobs, world.options, TimePoint{hours(20)});
     ASSERT_EQ(figures.broken, std::nullopt) << "seed " << seed;
     if (world.may_stick) continue;
+    // The last of all may hang, as it is in nobody's way.
+    const auto stuck = [&](const WorldJob& job) {
+      return job.hangs_at &&
+             figures.jobs[static_cast<std::size_t>(&job - world.jobs.data())].at == TimePoint::max();
+    };
+    if (std::ranges::count_if(world.jobs, stuck) == 1) {
+      ASSERT_EQ(std::ranges::count(figures.jobs, TimePoint::max(), &WorldEnd::at), 1) << "seed " << seed;
+      continue;
+    }
     for (std::size_t i = 0; i < world.jobs.size(); ++i)
       ASSERT_NE(figures.jobs[i].at, TimePoint::max()) << "seed " << seed << ": job " << i << " never ended";
   }
