@@ -61,9 +61,15 @@ class CheckTree(unittest.TestCase):
             self.write(f"src/carillon/device/bad{i}.h", f'#include "carillon/{other}/a.h"\n')
         self.write("src/carillon/device/CMakeLists.txt", "DEPENDS carillon_profile carillon_base\n")
         self.assertEqual(len(check_tree.check_arrows(self.root)), 5)
-        # Above it are schedule and what includes that; below, engine.
-        self.assertEqual(check_tree.LAYERS.index("schedule") + 1, check_tree.LAYERS.index("device"))
-        self.assertEqual(check_tree.LAYERS.index("device") + 1, check_tree.LAYERS.index("engine"))
+        # Above it are its shell for training jobs, schedule, and what includes that; below, engine.
+        at = check_tree.LAYERS.index("device")
+        self.assertEqual(check_tree.LAYERS[at - 2:at + 2], ["schedule", "share", "device", "engine"])
+
+    def test_the_broker_includes_device_and_base_only(self):
+        for i, other in enumerate(["schedule", "workload", "engine", "worker"]):
+            self.write(f"src/carillon/share/bad{i}.h", f'#include "carillon/{other}/a.h"\n')
+        self.write("src/carillon/share/good.h", '#include "carillon/device/a.h"\n#include "carillon/base/a.h"\n')
+        self.assertEqual(len(check_tree.check_arrows(self.root)), 4)
 
     def test_circles_of_includes_are_found(self):
         self.write("src/carillon/base/a.h", '#pragma once\n#include "carillon/base/b.h"\n')
