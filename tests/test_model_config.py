@@ -168,7 +168,7 @@ def test_load_ends_with_an_error_where_every_request_failed(program, tmp_path):
         done = load(f"http://{server.http}", "--model", "decoupled")
         assert done.returncode == 1 and "requests failed" in done.stderr
         assert "first failure of decoupled: " in done.stdout
-        assert "deadline of decoupled: the server's: the model's slo_ms" in done.stdout
+        assert "deadline of decoupled: the server's --default-deadline, where it has one: the model has none" in done.stdout
         done = load(f"http://{server.http}", "--model", "decoupled", "--model", "good,deadline=20000")
         assert done.returncode == 0, done.stdout + done.stderr
         assert "deadline of good: 20000 ms, of this command line\n" in done.stdout

@@ -138,7 +138,7 @@ def test_plan_from_a_running_server(program, planned, tmp_path):
 @pytest.mark.parametrize("options, status, says", [
     ([], 2, "either a file of WORKLOADS, or --from"),
     (["--from", "http://127.0.0.1:1/metrics", "--from-seconds", "0.1"], 1, "'http://127.0.0.1:1/metrics': "),
-    (["--from", "grpc://127.0.0.1:1"], 2, "metrics come over http"),
+    (["--from", "grpc://127.0.0.1:1"], 2, "comes over http or https, not gRPC"),
 ])
 def test_plan_from_nowhere(program, options, status, says):
     run = subprocess.run([str(program), "plan", *options, "--coefficients", str(COEFFICIENTS), "--hardware", str(HARDWARE)],
