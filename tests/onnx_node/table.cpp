@@ -133,7 +133,8 @@ read is no error. A condition that is known from shapes and constants leaves no 
 
 - **If**: both branches must give the same types and shapes where the condition depends on data. The condition is one
   bool for a whole batch: rows that are served together take one branch. Where rows must decide for themselves, set
-  `max_batch_size: 0`.
+  `max_batch_size: 0`. A branch whose shapes do not fit together at a request's size is left out, and the request
+  fails where it would be taken.
 - **Loop** is unrolled. Its trip count must be a constant of at most 256, or its condition must become false, by
   constants alone, within as many iterations. All loops of a model may come to 20,000 nodes. A condition that depends
   on data may end it earlier: then the values that it carries must keep type and shape, and it cannot have scan
@@ -169,7 +170,7 @@ what its seed says, by NumPy's generator, in each run the same; without one its 
 ## Classical models
 
 Of domain ai.onnx.ml, which scikit-learn's, XGBoost's and LightGBM's models are exported in, import
-puts these as standard operators and few of its own: TreeEnsembleClassifier and TreeEnsembleRegressor,
+puts these as standard operators and few of its own: TreeEnsemble, TreeEnsembleClassifier and TreeEnsembleRegressor,
 LinearClassifier and LinearRegressor, SVMClassifier and SVMRegressor, Scaler, Normalizer, Imputer, Binarizer,
 LabelEncoder, CategoryMapper, OneHotEncoder, ArrayFeatureExtractor and FeatureVectorizer. Results are those of onnxruntime
 (`tests/test_classical.py`).
@@ -179,7 +180,9 @@ LabelEncoder, CategoryMapper, OneHotEncoder, ArrayFeatureExtractor and FeatureVe
 - A classifier's label is always one of its labels. onnxruntime says 0 or 1 where both of two classes have weights.
 - NaN among LabelEncoder's keys is found in all versions. onnxruntime finds it from version 4 on.
 - CategoryMapper, and LabelEncoder with `classes_strings`, need their input's type in the file: it says which way they go.
-- Not supported: TreeEnsemble (version 5), an SVMClassifier without support vectors, DictVectorizer and CastMap.
+- TreeEnsemble's `post_transform` is numbered as ONNX has it: onnxruntime takes 1 for LOGISTIC and 2 for SOFTMAX. A
+  feature that is no whole number is no member of a set of whole ones; onnxruntime looks at what is before the point.
+- Not supported: a TreeEnsemble of float16, an SVMClassifier without support vectors, DictVectorizer and CastMap.
 
 ## Texts
 
