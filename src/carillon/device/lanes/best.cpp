@@ -85,7 +85,7 @@ class Best final : public JobCore {
   bool timer_rang(Index index) override {
     Job& waits = job(index);
     if (waits.state == JobState::running) {
-      if (waits.overdue) waits.overdue = false;
+      waits.overdue = false;
       return false;  // it is looked at again
     }
     if (is_inside(waits) || waits.state == JobState::starting) return false;
@@ -129,8 +129,7 @@ class Best final : public JobCore {
   void left(Index index) override {
     std::erase(apart_, index);
     // There is room for another.
-    if (index == first_ || std::erase(companions_, index) > 0) next_trial_ = time();
-    std::erase(companions_, index);
+    if (std::erase(companions_, index) > 0 || index == first_) next_trial_ = time();
     if (candidate_ == index) candidate_ = nobody;
     if (probed_ == index) probed_ = nobody;
     if (first_ == index) first_ = nobody;
@@ -243,15 +242,13 @@ class Best final : public JobCore {
         worth_ = worth;
       else if (!companions_.empty())
         drop(companions_.back());
-    } else if (std::ranges::any_of(
-                   set_, [&](Index i) { return job(i).iterations - job(i).alone_at > measured_again; })) {
+    } else {
       // Times drift, and what paid may pay no more.
-      for (const Index i : set_)
-        if (job(i).iterations - job(i).alone_at > measured_again) {
-          probed_ = i;
-          job(i).alone_seen = 0;
-          break;
-        }
+      const auto old = std::ranges::find_if(
+          set_, [this](Index i) { return job(i).iterations - job(i).alone_at > measured_again; });
+      if (old == set_.end()) return;
+      probed_ = *old;
+      job(*old).alone_seen = 0;
     }
   }
   void drop(Index index) {

@@ -45,8 +45,7 @@ TimePoint JobCore::on(const JobEvent& event, TimePoint now, JobCommands& out) {
     for (std::uint32_t lane = 0; lane < inside_.size(); ++lane)
       if (inside_[lane] == nobody && lanes_.lane({lane}).open) touch({lane});
   settle(out);
-  TimePoint wake = policy_wake();
-  if (!timers_.empty()) wake = std::min(wake, timers_.top_key());
+  const TimePoint wake = timers_.empty() ? TimePoint::max() : timers_.top_key();
   // A timer that was looked at, and rings on at once, would keep the caller busy.
   return wake > now_ ? wake : now_ + Duration{1};
 }

@@ -84,7 +84,6 @@ class JobCore : public JobSharing {
   virtual bool timer_rang(Index) { return false; }  // of one that waits, or runs; true: dealt with
   // Who runs now; by default each lane by itself, where something changed.
   virtual void settle(JobCommands& out);
-  virtual TimePoint policy_wake() const { return TimePoint::max(); }
 
   // --- What there is for it
   std::optional<Index> find(JobId job) const;
