@@ -62,7 +62,7 @@ Result<Supervision> supervision_in(const std::function<const char*(const char* n
 }
 
 Result<std::unique_ptr<ServiceManager>> ServiceManager::open(const std::string& socket) {
-  const auto make = [](frontend::Descriptor descriptor, std::string address) {
+  const auto make = [](Descriptor descriptor, std::string address) {
     return std::unique_ptr<ServiceManager>(new ServiceManager(std::move(descriptor), std::move(address)));
   };
   if (socket.empty()) return make({}, {});
@@ -75,7 +75,7 @@ Result<std::unique_ptr<ServiceManager>> ServiceManager::open(const std::string& 
   if (address.size() < 2 || address.size() >= sizeof(sockaddr_un::sun_path))
     return invalid("NOTIFY_SOCKET has " + std::to_string(address.size()) +
                    " bytes; a socket's name has 2 to " + std::to_string(sizeof(sockaddr_un::sun_path) - 1));
-  frontend::Descriptor descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  Descriptor descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!descriptor.open())
     return fail(ErrorCode::unavailable,
                 "no socket to tell the service manager by: " + std::string(std::strerror(errno)));

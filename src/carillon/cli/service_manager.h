@@ -12,9 +12,9 @@
 #include <thread>
 #include <utility>
 
+#include "carillon/base/descriptor.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
-#include "carillon/frontend/descriptor.h"
 
 namespace carillon::cli {
 
@@ -48,12 +48,12 @@ class ServiceManager {
  private:
   enum class State : std::uint8_t { starting, listening, ready, stopping };
 
-  explicit ServiceManager(frontend::Descriptor socket, std::string address)
+  explicit ServiceManager(Descriptor socket, std::string address)
       : socket_(std::move(socket)), address_(std::move(address)) {}
   enum class Weight : std::uint8_t { light, must_be_known };
   void tell(std::string_view message, Weight weight) const;
 
-  const frontend::Descriptor socket_;
+  const Descriptor socket_;
   const std::string address_;  // sockaddr_un's path; empty: nobody to tell
   std::atomic<State> state_{State::starting};
 };

@@ -4,13 +4,8 @@
 #include <limits>
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 namespace carillon::frontend {
-
-void Descriptor::close() {
-  if (number_ >= 0) ::close(std::exchange(number_, -1));
-}
 
 int raise_descriptor_limit() {
   rlimit limit{};
