@@ -28,6 +28,7 @@
 #include "carillon/cli/safety_options.h"
 #include "carillon/cli/service_manager.h"
 #include "carillon/cli/signals.h"
+#include "carillon/cli/train.h"
 #include "carillon/controller/controller.h"
 #include "carillon/frontend/access_log.h"
 #include "carillon/engine/host/memory.h"
@@ -79,6 +80,7 @@ struct Arguments {
   std::string preempt;
   double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
   server::DevicesArguments devices;
+  TrainArguments train;
 };
 
 // What plans for sizes of open models may take; where nothing is said, a sixteenth of what there is.
@@ -98,6 +100,9 @@ schedule::Environment environment_of(const Arguments& arguments) {
   environment.hangs_after = from_ms(arguments.hang_after_ms);
   environment.profile_share = arguments.profile_share;
   environment.preemption = preemption_of(arguments.preempt, arguments.scheduler);
+  // Who comes to an idle device finds it lent.
+  if (!arguments.train.socket.empty())
+    environment.dispatch = environment.dispatch + from_ms(arguments.train.freeze_ms);
   return environment;
 }
 
@@ -313,6 +318,32 @@ class BegunRecord {
   std::string file_;
 };
 
+// The CPU's number among the devices, where it is one.
+std::optional<DeviceId> cpu_of(const Arguments& arguments) {
+  const auto listed = server::list_devices(arguments.devices);
+  if (!listed) return std::nullopt;
+  const auto cpu = std::ranges::find(*listed, "cpu", &server::DeviceArguments::device);
+  if (cpu == listed->end()) return std::nullopt;
+  return DeviceId{static_cast<DeviceId::rep>(cpu - listed->begin())};
+}
+
+// Null where nobody trains here. What scripts have is taken out of the device's page cache.
+Result<std::unique_ptr<Training>> start_training(const Arguments& arguments, server::DeviceGroup& group,
+                                                 const Clock& clock) {
+  if (arguments.train.socket.empty()) return nullptr;
+  const auto cpu = cpu_of(arguments);
+  if (!cpu) return invalid("--train lends the CPU, but there is no --device cpu");
+  worker::Options& worker = group.devices[cpu->index()].worker;
+  const auto memory = Training::memory_of(arguments.train, worker.page_cache, page_size);
+  if (!memory) return std::unexpected(memory.error());
+  worker.page_cache = Bytes{(worker.page_cache.count - memory->count) / page_size.count * page_size.count};
+  auto training = Training::start(arguments.train, *memory, clock);
+  if (training)
+    spdlog::info("training: scripts share {} at {}, by {}, while no request wants the CPU; {} are left for weights",
+                 to_text(*memory), arguments.train.socket, arguments.train.policy, to_text(worker.page_cache));
+  return training;
+}
+
 int run_planned(const Arguments& arguments, const controller::Options& options,
                 const frontend::Options& doors, const SignalWait& signals, const Supervised& supervised,
                 const Clock& clock) {
@@ -321,6 +352,9 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
                     {ErrorCode::invalid_argument,
                      "--plan goes with neither --record nor --profile: each workload has a scheduler "
                      "of its own, and is measured at its share"});
+  if (!arguments.train.socket.empty())
+    return complain(exit_usage, {ErrorCode::invalid_argument,
+                                 "--plan does not go with --train: the plan's shares of the device are all taken"});
   const server::DeviceArguments& wanted = arguments.devices.each;
   if (arguments.stop_cost || wanted.best_effort_streams > 0 || wanted.real_time_threads > 0)
     return complain(exit_usage,
@@ -392,7 +426,7 @@ int run(Arguments& arguments) {
   if (!scheduler) return complain(exit_usage, scheduler.error());
   if (auto preempts = check_preempt(arguments.preempt, arguments.scheduler); !preempts)
     return complain(exit_usage, preempts.error());
-  const auto doors = doors_of(arguments);
+  auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
   ServiceManager& manager = *supervised->manager;
   signals.on_hangup([doors = *doors, &manager] {
@@ -427,8 +461,17 @@ int run(Arguments& arguments) {
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
   if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, *supervised, clock);
-  const auto group = server::make_devices(arguments.devices, clock);
+  auto group = server::make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
+  auto training = start_training(arguments, *group, clock);  // outlives the controller, which tells it
+  if (!training) return complain(exit_usage, training.error());
+  if (*training) {
+    const DeviceId lent = *cpu_of(arguments);
+    options.core.on_leisure = [to = training->get(), lent](DeviceId device, std::optional<TimePoint> free_until) {
+      if (device == lent) to->leisure(free_until);
+    };
+    doors->more_metrics = [to = training->get()] { return to->metrics(); };
+  }
   Bytes needed = beside_caches();
   for (const server::Device& device : group->devices)
     needed = needed + device.worker.page_cache + device.worker.io_cache +
@@ -539,6 +582,7 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   add_safety_options(command, arguments->safety);
   add_devices_options(command, arguments->devices);
+  add_train_options(command, arguments->train);
   command
       .add_option("--best-effort-streams", arguments->devices.each.best_effort_streams,
                   "Runs of class best_effort at a time on cpu, each on a core of its own; 0: one a core")
@@ -656,6 +700,7 @@ void add_serve(CLI::App& program, int& status) {
       "  carillon serve --models ./models --tls-cert server.pem --tls-key server.key --keys keys.toml\n"
       "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs\n"
       "  carillon serve --models ./models --device cpu --device 'emulated:profile.json*4'\n"
+      "  carillon serve --models ./models --train /run/carillon/train.sock --train-memory 1GiB\n"
       "  carillon serve --models ./models --plan plan.json --plan-device 2\n"
       "  carillon serve --models ./models --model-control-mode poll --repository-poll-secs 5\n"
       "  carillon serve --models ./models --model-control-mode explicit --load-model resnet50");

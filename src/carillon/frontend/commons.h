@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "carillon/controller/service.h"
 #include "carillon/frontend/access_log.h"
@@ -29,6 +31,7 @@ struct CommonsOptions {
   ServerFacts facts;
   Log log;
   LogControl log_control;  // without it there are no log settings
+  std::function<std::string()> more_metrics;  // see Options of frontend.h
 };
 
 // What all doors of a server share. Safe from any thread.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -38,6 +39,8 @@ struct Options {
   double trace_share = 0;  // of requests in no trace so many begin one, 0 to 1 (W3C Trace Context)
   Log log;                 // warnings for the operator, none of them often
   LogControl log_control;  // of the log settings that clients see
+  // What others have to add to the metrics, in their format; any thread. Empty: nobody.
+  std::function<std::string()> more_metrics;
 };
 
 // The real ports; 0: off.

@@ -336,8 +336,9 @@ std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Delive
     beside.access_lines = commons_.access_log->written();
     beside.access_dropped = commons_.access_log->dropped();
   }
-  return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                   .body = metrics_text(service_.statistics(), beside)};
+  std::string text = metrics_text(service_.statistics(), beside);
+  if (commons_.options.more_metrics) text += commons_.options.more_metrics();
+  return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = std::move(text)};
 }
 
 }  // namespace carillon::frontend

@@ -24,6 +24,8 @@
 #include <unistd.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/share/background.h"
+#include "carillon/share/lending.h"
 #include "carillon/share/listener.h"
 #include "carillon/share/memory.h"
 #include "carillon/share/process.h"
@@ -130,6 +132,9 @@ class LiveBroker final : public Broker, private Hands {
   void free_device(TimePoint until) override {
     post([this, until] { desk_->free_device(until, clock_.now()); });
   }
+  void leisure(std::optional<TimePoint> free_until) override {
+    if (lending_ && lending_->told(free_until, clock_.now())) ring();
+  }
   std::optional<Overview> overview(Duration longest) override;
   std::size_t most_clients() const override { return most_clients_; }
 
@@ -155,6 +160,7 @@ class LiveBroker final : public Broker, private Hands {
   void read(ClientId id, Connection& client);
   void send_listing(ClientId id, Connection& client);
   void do_posted();
+  void look_at_lending();
   void set_timer();
   void write_notes();
   Connection& at(ClientId id) { return clients_[id.index()]; }
@@ -190,6 +196,8 @@ class LiveBroker final : public Broker, private Hands {
   std::unordered_map<device::LaneId, LaneFile> lanes_;
   std::uint32_t lane_files_made_ = 0;
   std::optional<Desk> desk_;
+  std::optional<Lending> lending_;
+  TimePoint look_at_lending_ = TimePoint::max();
   std::vector<Note> notes_;
   std::optional<TimePoint> stopped_at_;  // while the packet that says so is dealt with
   TimePoint timer_set_ = TimePoint::max();
@@ -234,6 +242,10 @@ Result<> LiveBroker::prepare() {
                             .uid = uid,
                             .any_user = options_.any_user},
                 static_cast<Hands&>(*this));
+  if (options_.lent_after) {
+    lending_.emplace(*options_.lent_after);
+    desk_->want_device(clock_.now());
+  }
   return {};
 }
 
@@ -254,11 +266,24 @@ void LiveBroker::run() {
     const int count = epoll_wait(epoll_.number(), events.data(), static_cast<int>(events.size()), -1);
     CARILLON_ASSERT(count >= 0 || errno == EINTR);
     for (int i = 0; i < count; ++i) on(events[static_cast<std::size_t>(i)]);
+    look_at_lending();
     write_notes();
   }
   do_posted();
   desk_->close(options_.release_at_end);
+  if (lending_)
+    for (const Connection& client : clients_)
+      if (client.there) set_background(client.pid, false);
   write_notes();
+}
+
+void LiveBroker::look_at_lending() {
+  if (!lending_) return;
+  const TimePoint now = clock_.now();
+  const Lending::Look look = lending_->look(desk_->jobs() > 0, now);
+  look_at_lending_ = look.next;
+  if (look.change == Lending::Change::take_back) desk_->want_device(now);
+  if (look.change == Lending::Change::lend) desk_->free_device(look.until, now);
 }
 
 void LiveBroker::on(const epoll_event& event) {
@@ -358,7 +383,7 @@ bool LiveBroker::accept_one() {
 }
 
 void LiveBroker::set_timer() {
-  const TimePoint next = desk_->next();
+  const TimePoint next = std::min(desk_->next(), look_at_lending_);
   if (next == timer_set_) return;
   timer_set_ = next;
   itimerspec when{};
@@ -411,6 +436,7 @@ bool LiveBroker::welcome(ClientId id, device::JobId job, Bytes capacity, const C
   auto page = Page::make(so_far, file);
   if (!page) return false;
   client.page = std::move(*page);
+  if (lending_) set_background(client.pid, true);
   auto packet = packet_of<Welcome>(Kind::welcome);
   packet.job = job.value;
   packet.capacity = capacity.count;

@@ -23,6 +23,9 @@ struct BrokerOptions {
   std::size_t most_clients = 1024;   // connections at a time; fewer where the system allows fewer descriptors
   bool release_at_end = false;       // jobs go on alone when the broker ends; else they wait for another
   std::function<void(const Note&)> log;  // on the broker's thread
+  // The device is another's, who lends it by leisure() and has it first: jobs run only while it is lent, and at
+  // SCHED_IDLE. What Lending waits before it lends; none: the device is the jobs' own.
+  std::optional<Duration> lent_after{};
 };
 
 class Broker {
@@ -41,6 +44,9 @@ class Broker {
   virtual void want_device() = 0;
   // Not until `until`, as far as is known.
   virtual void free_device(TimePoint until) = 0;
+  // Where BrokerOptions::lent_after is set, and in place of the two above: until when whoever has the device first
+  // cannot want it; none: it does. One thread, at any rate; it never blocks, and seldom makes a system call.
+  virtual void leisure(std::optional<TimePoint> free_until) = 0;
   // Waits for the broker's thread, at most so long.
   virtual std::optional<Overview> overview(Duration longest) = 0;
 

@@ -14,11 +14,13 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "carillon/base/random.h"
+#include "carillon/share/background.h"
 #include "carillon/share/process.h"
 #include "carillon/share/testing/child.h"
 #include "carillon/share/testing/fake_job.h"
@@ -586,6 +588,66 @@ TEST(Broker, WhoeverGoesBeforeAllJobsStopsThemAndTheirWorkers) {
   while (process_state(pid) == 'T' || process_state(workers[0]) == 'T') usleep(100);
   EXPECT_EQ(broker.overview().totals.freezes, 1U);
   kill(static_cast<pid_t>(workers[0]), SIGKILL);
+}
+
+// A device that is another's: jobs come in, at the lowest priority, and run while it is lent.
+TEST(Broker, ADeviceThatIsLentIsTakenBackAtOnce) {
+  const Folder folder;
+  BrokerOptions options = small(folder.at("s"));
+  options.lent_after = Duration{0};
+  Running broker(options);
+  Gate inside;
+  Child child([&] { return endless(folder.at("s"), "a", inside, true); });
+  const auto pid = static_cast<std::uint32_t>(child.pid());
+  ASSERT_TRUE(broker.comes([](const Overview& seen) {
+    return seen.jobs.size() == 1 && seen.jobs[0].view.state == device::JobState::waiting;
+  }));
+  EXPECT_EQ(broker.overview().totals.grants, 0U) << "nobody has said that the device is free";
+  EXPECT_TRUE(broker.overview().device_wanted);
+  EXPECT_EQ(sched_getscheduler(child.pid()), SCHED_IDLE);
+  broker->leisure(TimePoint::max());
+  inside.pass();
+  for (std::uint64_t turn = 1; turn <= 3; ++turn) {
+    broker->leisure(std::nullopt);
+    while (process_state(pid) != 'T') usleep(100);
+    EXPECT_EQ(broker.overview().totals.freezes, turn);
+    broker->leisure(TimePoint::max());
+    while (process_state(pid) == 'T') usleep(100);
+  }
+  EXPECT_EQ(broker.overview().totals.grants, 1U);
+  broker->stop();
+  broker.end();
+  EXPECT_EQ(sched_getscheduler(child.pid()), SCHED_OTHER) << "the device is nobody's before it any more";
+}
+
+TEST(Broker, ChangesThePriorityOfAllThreadsAndDescendants) {
+  Gate made, over;
+  Child child([&] {
+    if (fork() == 0) {
+      std::thread waits([&] { over.pass(); });
+      made.open();
+      waits.join();
+      _exit(0);
+    }
+    over.pass();
+    return 0;
+  });
+  made.pass();
+  const auto pid = static_cast<std::uint32_t>(child.pid());
+  const auto policies = [&] {
+    std::vector<int> out{sched_getscheduler(child.pid())};
+    for (const std::uint32_t worker : children_of(pid))
+      for (const auto& thread : std::filesystem::directory_iterator("/proc/" + std::to_string(worker) + "/task"))
+        out.push_back(sched_getscheduler(std::stoi(thread.path().filename())));
+    return out;
+  };
+  EXPECT_TRUE(set_background(pid, true));
+  EXPECT_EQ(policies(), (std::vector<int>{SCHED_IDLE, SCHED_IDLE, SCHED_IDLE}));
+  EXPECT_TRUE(set_background(pid, false));
+  EXPECT_EQ(policies(), (std::vector<int>{SCHED_OTHER, SCHED_OTHER, SCHED_OTHER}));
+  EXPECT_FALSE(set_background(1U << 30, true)) << "nobody has that number";
+  over.open();
+  over.open();
 }
 
 TEST(Broker, WhoAsksForAListHasIt) {

@@ -1,0 +1,190 @@
+"""`carillon serve --train`: scripts have the CPU while no request wants it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+import tritonclient.http as http_client
+
+from loopback import make_samples, serving
+from test_share import JOB
+
+WIDTH = 16
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return make_samples(tmp_path_factory.mktemp("train"), "tiny_mlp")
+
+
+@pytest.fixture
+def lending(program, models, tmp_path):
+    socket = tmp_path / "train.sock"
+    with serving(program, models, tmp_path / "log", "--train", str(socket), "--train-memory", "64MiB") as server:
+        server.socket, server.log = str(socket), tmp_path / "log"
+        yield server
+
+
+def job(program, socket, iterations, options=()):
+    return subprocess.Popen([program, "run", "--socket", socket, "--shim", "/dev/null", *options, "--", sys.executable,
+                             "-c", JOB, str(iterations), "40"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def jobs(program, socket) -> dict:
+    said = subprocess.run([program, "jobs", "--json", "--socket", socket], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def metrics(server) -> str:
+    return urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=30).read().decode()
+
+
+def number(server, name) -> float:
+    return float(re.search(rf"^{re.escape(name)} (\S+)$", metrics(server), re.MULTILINE).group(1))
+
+
+def comes(holds, what):
+    limit = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < limit, what
+        time.sleep(0.005)
+
+
+class Clients:
+    """Requests one after the other, each answered, while the test looks."""
+
+    def __init__(self, server):
+        self.server, self.answered, self.failed = server, 0, []
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.ask)
+
+    def ask(self):
+        client = http_client.InferenceServerClient(self.server.http)
+        [given] = client.get_model_metadata("tiny_mlp")["inputs"]
+        rows = http_client.InferInput(given["name"], [1, *given["shape"][1:]], given["datatype"])
+        rows.set_data_from_numpy(np.ones([1, *given["shape"][1:]], np.float32))
+        while not self.over.is_set():
+            try:
+                client.infer("tiny_mlp", [rows], timeout=20_000_000)
+                self.answered += 1
+            except Exception as error:  # noqa: BLE001
+                self.failed.append(error)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join(60)
+
+
+def test_scripts_run_to_their_end_beside_requests(program, lending):
+    first, second = (job(program, lending.socket, 300, ("--name", name)) for name in ("first", "second"))
+    assert first.stdout.readline() == "inside\n"
+    with Clients(lending) as clients:
+        comes(lambda: clients.answered > 200, "no answers")
+        comes(lambda: number(lending, "carillon_share_freezes_total") > 20, "nobody was frozen for a request")
+        listed = {line["name"] for line in jobs(program, lending.socket)["jobs"]}
+        assert listed <= {"first", "second"}
+        outs = [process.communicate(timeout=120)[0] for process in (first, second)]
+    assert not clients.failed, clients.failed[0]
+    assert "done 300" in outs[0] and "done 300" in outs[1], outs
+    assert number(lending, 'carillon_share_ended_total{how="done"}') == 2
+    assert number(lending, 'carillon_requests_total{outcome="success"}' if 'carillon_requests_total{outcome' in metrics(lending)
+                  else "carillon_exec_busy_seconds_total") > 0
+
+
+def test_scripts_are_of_the_lowest_priority_and_stand_still_while_a_request_runs(program, lending):
+    running = job(program, lending.socket, 1_000_000)
+    try:
+        assert running.stdout.readline() == "inside\n"
+        assert os.sched_getscheduler(running.pid) == os.SCHED_IDLE
+        [line] = jobs(program, lending.socket)["jobs"]
+        [child] = [line["pid"]]
+        seen = set()
+        with Clients(lending):
+            limit = time.monotonic() + 60
+            while seen != {True, False} and time.monotonic() < limit:
+                state = pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+                seen.add(state == "T")
+        assert seen == {True, False}, "it is frozen at times, and runs at times"
+        comes(lambda: pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "T",
+              "it does not go on once nobody asks any more")
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def test_a_script_that_is_killed_leaves_the_device_to_others(program, lending):
+    first = job(program, lending.socket, 1_000_000)
+    assert first.stdout.readline() == "inside\n"
+    first.kill()
+    first.communicate()
+    second = job(program, lending.socket, 20)
+    assert "done 20" in second.communicate(timeout=60)[0]
+
+
+def test_scripts_wait_for_another_where_the_server_ends(program, models, tmp_path):
+    socket = tmp_path / "train.sock"
+    with serving(program, models, tmp_path / "log", "--train", str(socket), "--train-memory", "64MiB"):
+        running = job(program, str(socket), 1_000_000)
+        assert running.stdout.readline() == "inside\n"
+    assert running.stdout.readline() == "ending\n", "this one ends then; those of the library attach again"
+    running.communicate(timeout=60)
+    assert not socket.exists()
+
+
+def test_a_server_that_is_killed_leaves_nothing_in_the_way_of_the_next(program, models, tmp_path):
+    socket = tmp_path / "train.sock"
+    options = ("--train", str(socket), "--train-memory", "64MiB")
+    with pytest.raises(AssertionError, match="the server ended"):
+        with serving(program, models, tmp_path / "log", *options) as server:
+            running = job(program, str(socket), 1_000_000)
+            assert running.stdout.readline() == "inside\n"
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait(30)
+    running.kill()
+    running.communicate()
+    with serving(program, models, tmp_path / "log", *options):
+        again = job(program, str(socket), 20)
+        assert "done 20" in again.communicate(timeout=60)[0]
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--train-memory", "1GiB"], "--train"),  # nobody trains
+    (["--train", "PATH", "--train-memory", "0"], "--train-memory is 0"),
+    (["--train", "PATH", "--train-memory", "much"], "--train-memory"),
+    (["--train", "PATH", "--train-memory", "4GiB", "--page-cache", "4GiB"], "--page-cache"),
+    (["--train", "PATH", "--page-cache", "16MiB", "--train-memory", "1MiB"], "16 MiB"),
+    (["--train", "PATH", "--train-policy", "lottery"], "lottery"),
+    (["--train", "/tmp/" + "x" * 120], "107"),
+    (["--train", "PATH", "--device", "emulated:PROFILE"], "no --device cpu"),
+    (["--train", "PATH", "--train-rest", "-1"], "--train-rest"),
+])
+def test_what_cannot_be_is_refused_with_words(program, models, tmp_path, options, words):
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"version": 1, "models": []}))
+    options = [o.replace("PATH", str(tmp_path / "s")).replace("PROFILE", str(profile)) for o in options]
+    said = subprocess.run([program, "serve", "--models", models, "--http", "127.0.0.1:0", "--grpc", "", "--metrics", "",
+                           *options], capture_output=True, text=True, timeout=120)
+    assert said.returncode != 0 and words in said.stderr, said.stderr
+
+
+def test_a_path_that_another_broker_has_is_said(program, models, tmp_path, lending):
+    said = subprocess.run([program, "serve", "--models", models, "--http", "127.0.0.1:0", "--grpc", "", "--metrics", "",
+                           "--train", lending.socket, "--page-cache", "256MiB"], capture_output=True, text=True,
+                          timeout=120)
+    assert said.returncode != 0 and lending.socket in said.stderr and "--train" in said.stderr, said.stderr
