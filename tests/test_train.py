@@ -41,6 +41,13 @@ def job(program, socket, iterations, options=()):
                              "-c", JOB, str(iterations), "40"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def kill(program, socket, running):
+    """The script: what started it would leave it behind."""
+    for line in jobs(program, socket)["jobs"]:
+        os.kill(line["pid"], signal.SIGKILL)
+    running.communicate(timeout=60)
+
+
 def jobs(program, socket) -> dict:
     said = subprocess.run([program, "jobs", "--json", "--socket", socket], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stderr
@@ -103,17 +110,15 @@ def test_scripts_run_to_their_end_beside_requests(program, lending):
     assert not clients.failed, clients.failed[0]
     assert "done 300" in outs[0] and "done 300" in outs[1], outs
     assert number(lending, 'carillon_share_ended_total{how="done"}') == 2
-    assert number(lending, 'carillon_requests_total{outcome="success"}' if 'carillon_requests_total{outcome' in metrics(lending)
-                  else "carillon_exec_busy_seconds_total") > 0
 
 
 def test_scripts_are_of_the_lowest_priority_and_stand_still_while_a_request_runs(program, lending):
     running = job(program, lending.socket, 1_000_000)
     try:
         assert running.stdout.readline() == "inside\n"
-        assert os.sched_getscheduler(running.pid) == os.SCHED_IDLE
         [line] = jobs(program, lending.socket)["jobs"]
-        [child] = [line["pid"]]
+        child = line["pid"]
+        assert os.sched_getscheduler(child) == os.SCHED_IDLE
         seen = set()
         with Clients(lending):
             limit = time.monotonic() + 60
@@ -124,15 +129,13 @@ def test_scripts_are_of_the_lowest_priority_and_stand_still_while_a_request_runs
         comes(lambda: pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "T",
               "it does not go on once nobody asks any more")
     finally:
-        running.kill()
-        running.communicate()
+        kill(program, lending.socket, running)
 
 
 def test_a_script_that_is_killed_leaves_the_device_to_others(program, lending):
     first = job(program, lending.socket, 1_000_000)
     assert first.stdout.readline() == "inside\n"
-    first.kill()
-    first.communicate()
+    kill(program, lending.socket, first)
     second = job(program, lending.socket, 20)
     assert "done 20" in second.communicate(timeout=60)[0]
 
@@ -154,10 +157,11 @@ def test_a_server_that_is_killed_leaves_nothing_in_the_way_of_the_next(program, 
         with serving(program, models, tmp_path / "log", *options) as server:
             running = job(program, str(socket), 1_000_000)
             assert running.stdout.readline() == "inside\n"
+            [line] = jobs(program, str(socket))["jobs"]
             server.process.send_signal(signal.SIGKILL)
             server.process.wait(30)
-    running.kill()
-    running.communicate()
+    os.kill(line["pid"], signal.SIGKILL)
+    running.communicate(timeout=60)
     with serving(program, models, tmp_path / "log", *options):
         again = job(program, str(socket), 20)
         assert "done 20" in again.communicate(timeout=60)[0]
@@ -168,16 +172,14 @@ def test_a_server_that_is_killed_leaves_nothing_in_the_way_of_the_next(program, 
     (["--train", "PATH", "--train-memory", "0"], "--train-memory is 0"),
     (["--train", "PATH", "--train-memory", "much"], "--train-memory"),
     (["--train", "PATH", "--train-memory", "4GiB", "--page-cache", "4GiB"], "--page-cache"),
-    (["--train", "PATH", "--page-cache", "16MiB", "--train-memory", "1MiB"], "16 MiB"),
+    (["--train", "PATH", "--page-cache", "16MiB", "--train-memory", "1MiB"], "needs 16.0 MiB for weights"),
     (["--train", "PATH", "--train-policy", "lottery"], "lottery"),
     (["--train", "/tmp/" + "x" * 120], "107"),
-    (["--train", "PATH", "--device", "emulated:PROFILE"], "no --device cpu"),
+    (["--train", "PATH", "--device", "emulated:any.json"], "no --device cpu"),
     (["--train", "PATH", "--train-rest", "-1"], "--train-rest"),
 ])
 def test_what_cannot_be_is_refused_with_words(program, models, tmp_path, options, words):
-    profile = tmp_path / "profile.json"
-    profile.write_text(json.dumps({"version": 1, "models": []}))
-    options = [o.replace("PATH", str(tmp_path / "s")).replace("PROFILE", str(profile)) for o in options]
+    options = [o.replace("PATH", str(tmp_path / "s")) for o in options]
     said = subprocess.run([program, "serve", "--models", models, "--http", "127.0.0.1:0", "--grpc", "", "--metrics", "",
                            *options], capture_output=True, text=True, timeout=120)
     assert said.returncode != 0 and words in said.stderr, said.stderr

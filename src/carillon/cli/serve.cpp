@@ -327,20 +327,18 @@ std::optional<DeviceId> cpu_of(const Arguments& arguments) {
   return DeviceId{static_cast<DeviceId::rep>(cpu - listed->begin())};
 }
 
-// Null where nobody trains here. What scripts have is taken out of the device's page cache.
-Result<std::unique_ptr<Training>> start_training(const Arguments& arguments, server::DeviceGroup& group,
-                                                 const Clock& clock) {
-  if (arguments.train.socket.empty()) return nullptr;
-  const auto cpu = cpu_of(arguments);
-  if (!cpu) return invalid("--train lends the CPU, but there is no --device cpu");
-  worker::Options& worker = group.devices[cpu->index()].worker;
-  const auto memory = Training::memory_of(arguments.train, worker.page_cache, page_size);
+// Null where nobody trains here. What scripts have is taken out of the page cache of the CPU, `lent`.
+Result<std::unique_ptr<Training>> start_training(const TrainArguments& arguments, std::optional<DeviceId> lent,
+                                                 server::DeviceGroup& group, const Clock& clock) {
+  if (arguments.socket.empty()) return nullptr;
+  Bytes& page_cache = group.devices[lent->index()].worker.page_cache;
+  const auto memory = Training::memory_of(arguments, page_cache, page_size);
   if (!memory) return std::unexpected(memory.error());
-  worker.page_cache = Bytes{(worker.page_cache.count - memory->count) / page_size.count * page_size.count};
-  auto training = Training::start(arguments.train, *memory, clock);
+  page_cache = Bytes{(page_cache.count - memory->count) / page_size.count * page_size.count};
+  auto training = Training::start(arguments, *memory, clock);
   if (training)
     spdlog::info("training: scripts share {} at {}, by {}, while no request wants the CPU; {} are left for weights",
-                 to_text(*memory), arguments.train.socket, arguments.train.policy, to_text(worker.page_cache));
+                 to_text(*memory), arguments.socket, arguments.policy, to_text(page_cache));
   return training;
 }
 
@@ -461,13 +459,16 @@ int run(Arguments& arguments) {
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
   if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, *supervised, clock);
+  const auto lent = cpu_of(arguments);
+  if (!arguments.train.socket.empty() && !lent)
+    return complain(exit_usage,
+                    {ErrorCode::invalid_argument, "--train lends the CPU, but there is no --device cpu"});
   auto group = server::make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
-  auto training = start_training(arguments, *group, clock);  // outlives the controller, which tells it
+  auto training = start_training(arguments.train, lent, *group, clock);  // outlives the controller, which tells it
   if (!training) return complain(exit_usage, training.error());
   if (*training) {
-    const DeviceId lent = *cpu_of(arguments);
-    options.core.on_leisure = [to = training->get(), lent](DeviceId device, std::optional<TimePoint> free_until) {
+    options.core.on_leisure = [to = training->get(), lent = *lent](DeviceId device, std::optional<TimePoint> free_until) {
       if (device == lent) to->leisure(free_until);
     };
     doors->more_metrics = [to = training->get()] { return to->metrics(); };

@@ -74,11 +74,11 @@ Result<std::unique_ptr<Training>> Training::start(const TrainArguments& argument
   };
   auto broker = share::Broker::start(std::move(options), clock);
   if (!broker) return in_context("--train", broker.error());
-  return std::unique_ptr<Training>(new Training(std::move(*broker), arguments.socket));
+  return std::unique_ptr<Training>(new Training(std::move(*broker)));
 }
 
-Training::Training(std::unique_ptr<share::Broker> broker, std::string socket)
-    : broker_(std::move(broker)), socket_(std::move(socket)), thread_([this] {
+Training::Training(std::unique_ptr<share::Broker> broker)
+    : broker_(std::move(broker)), thread_([this] {
         pthread_setname_np(pthread_self(), "carillon-broker");
         broker_->run();
       }) {}

@@ -41,13 +41,11 @@ class Training {
   // Until when requests cannot want the CPU: the controller's thread.
   void leisure(std::optional<TimePoint> free_until) { broker_->leisure(free_until); }
   std::string metrics() const;  // any thread
-  const std::string& socket() const { return socket_; }
 
  private:
-  explicit Training(std::unique_ptr<share::Broker> broker, std::string socket);
+  explicit Training(std::unique_ptr<share::Broker> broker);
 
   std::unique_ptr<share::Broker> broker_;
-  std::string socket_;
   std::thread thread_;
 };
 

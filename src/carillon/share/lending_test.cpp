@@ -6,8 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/base/random.h"
-
 namespace carillon::share {
 namespace {
 
@@ -83,35 +81,36 @@ TEST_F(LendingTest, WhoTookItBackAndGaveItAgainBeforeAnybodyLookedHadIt) {
   EXPECT_TRUE(wants(4ms)) << "it is lent still";
 }
 
-// Whatever the order in which two threads run: who says something last, and rings where told() says so, is heard.
-TEST(LendingThreads, WhatWasSaidLastIsHeard) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    Lending lending{Duration{0}};
-    std::atomic<int> rings{0};
-    std::atomic<bool> done{false};
-    const bool ends_free = seed % 2 == 0;
-    std::thread teller([&] {
-      Random random(seed);
-      for (int i = 0; i < 200; ++i) {
-        const bool is_free = i == 199 ? ends_free : random.uniform() < 0.5;
-        if (lending.told(is_free ? std::optional(TimePoint::max()) : std::nullopt, TimePoint(Duration(i + 1)))) ++rings;
-      }
-      done = true;
-    });
-    // As the broker does: once at first, then only where it was woken, or asked to look by itself.
-    auto last = lending.look(true, TimePoint(1s));
-    for (int seen = 0;;) {
-      const bool over = done;
-      if (const int now = rings; now != seen || last.next != TimePoint::max()) {
-        seen = now;
-        last = lending.look(true, TimePoint(1s));
-      } else if (over) {
-        break;
-      }
+// One thread says the opposite just while another looks, many times: whatever the order of their steps, what was said is
+// heard, by that look or by the one that told() asks for.
+TEST(LendingThreads, WhatIsSaidWhileSomebodyLooksIsHeard) {
+  constexpr int rounds = 100'000;
+  std::optional<Lending> lending;
+  std::atomic<int> round{0}, told{0};
+  std::atomic<bool> rings{false};
+  const auto says_free = [](int i) { return i % 2 == 0; };
+  std::thread teller([&] {
+    for (int i = 1; i <= rounds; ++i) {
+      while (round != i && round >= 0) std::this_thread::yield();
+      if (round < 0) return;
+      for (int spin = i % 61; spin > 0; --spin) round.load();
+      rings = lending->told(says_free(i) ? std::optional(TimePoint::max()) : std::nullopt, at(2ms));
+      told = i;
     }
-    teller.join();
-    ASSERT_EQ(lending.lent(), ends_free) << "seed " << seed;
+  });
+  for (int i = 1; i <= rounds; ++i) {
+    lending.emplace(Duration{0});
+    lending->told(says_free(i) ? std::nullopt : std::optional(TimePoint::max()), at(1ms));
+    round = i;
+    for (int spin = i % 67; spin > 0; --spin) round.load();
+    Lending::Look seen = lending->look(true, at(3ms));
+    while (told != i) std::this_thread::yield();
+    if (rings || seen.next != TimePoint::max()) seen = lending->look(true, at(3ms));
+    EXPECT_EQ(lending->lent(), says_free(i)) << "round " << i;
+    if (lending->lent() != says_free(i)) break;
   }
+  if (round != rounds) round = -1;
+  teller.join();
 }
 
 }  // namespace
