@@ -43,7 +43,8 @@ SCRIPT = """
 import mmap, struct, sys
 import torch, torch.nn as nn, torch.nn.functional as F
 torch.set_num_threads(1); torch.manual_seed(0)
-count = mmap.mmap(open(sys.argv[1], "r+b").fileno(), 4096)
+file = open(sys.argv[1], "r+b")
+count = mmap.mmap(file.fileno(), 4096)
 m = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(4)], nn.Linear(512, 16))
 o = torch.optim.SGD(m.parameters(), 0.01, momentum=0.9)
 x, y = torch.randn(128, 512), torch.randint(0, 16, (128,))

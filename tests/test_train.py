@@ -167,6 +167,59 @@ def test_a_server_that_is_killed_leaves_nothing_in_the_way_of_the_next(program, 
         assert "done 20" in again.communicate(timeout=60)[0]
 
 
+# Scripts of torch, as they are: what the client does with them is in test_share_client.py.
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def script(kind, out, *before):
+    pytest.importorskip("torch", reason="tools/setup --with-training")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CARILLON_", "LD_PRELOAD"))}
+    return subprocess.Popen([sys.executable, *before, str(ROOT / "tests/shared_scripts.py"), kind, str(out)],
+                            env=kept | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+                                        "PYTHONPATH": str(ROOT / "python")},
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def same(a, b) -> bool:
+    import torch
+    first, second = torch.load(a), torch.load(b)
+    return len(first) == len(second) and all(torch.equal(x, y) for x, y in zip(first, second))
+
+
+def under(socket, *options):
+    return ("-m", "carillon", "run", "--socket", socket, "--persistent", "8MiB", "--ephemeral", "40MiB", *options)
+
+
+def test_frozen_scripts_end_with_the_weights_that_they_have_alone(lending, tmp_path):
+    kinds = ("plain", "gan", "forked_loaders")
+    for running in [script(kind, tmp_path / f"{kind}.alone") for kind in kinds]:
+        _, err = running.communicate(timeout=300)
+        assert running.returncode == 0, err[-3000:]
+    with Clients(lending) as clients:
+        for kind, running in [(k, script(k, tmp_path / f"{k}.lent", *under(lending.socket))) for k in kinds]:
+            _, err = running.communicate(timeout=300)
+            assert running.returncode == 0, err[-3000:]
+    assert not clients.failed, clients.failed[0]
+    assert number(lending, "carillon_share_freezes_total") > 0
+    for kind in kinds:
+        assert same(tmp_path / f"{kind}.alone", tmp_path / f"{kind}.lent"), kind
+
+
+def test_scripts_of_a_server_that_goes_go_on_alone(program, models, tmp_path):
+    alone = script("plain", tmp_path / "alone")
+    assert alone.wait(300) == 0
+    socket = str(tmp_path / "train.sock")
+    with serving(program, models, tmp_path / "log", "--train", socket, "--train-memory", "64MiB") as server:
+        running = script("plain", tmp_path / "lent", *under(socket, "--reattach", "1"))
+        with Clients(server):
+            comes(lambda: (listed := jobs(program, socket)["jobs"]) and listed[0]["iterations"] > 0
+                  or running.poll() is not None, "it does not run")
+    _, err = running.communicate(timeout=300)
+    assert running.returncode == 0, err[-3000:]
+    assert same(tmp_path / "alone", tmp_path / "lent")
+
+
 @pytest.mark.parametrize("options, words", [
     (["--train-memory", "1GiB"], "--train"),  # nobody trains
     (["--train", "PATH", "--train-memory", "0"], "--train-memory is 0"),
