@@ -62,6 +62,7 @@ struct Settings {
   double seconds = 12;
   double iteration_ms = 20;
   double quantum_ms = 50;
+  double poll_us = to_us(BrokerOptions{}.polls);
   bool json = false;
 };
 
@@ -112,6 +113,7 @@ Child broker_process(const std::string& socket, const Settings& settings) {
     options.socket = socket;
     options.jobs.capacity = gib(1);
     options.jobs.quantum = from_ms(settings.quantum_ms);
+    options.polls = from_ms(settings.poll_us / 1000);
     auto broker = Broker::start(options, clock);
     if (!broker) {
       std::fprintf(stderr, "%s\n", broker.error().message.c_str());
@@ -184,9 +186,10 @@ std::vector<Duration> measure_freezes(int times, int workers) {
   const auto pid = static_cast<std::uint32_t>(child.pid());
   const auto below = children_of(pid);
   const Descriptor process = open_process(pid);
+  StoppedTree tree;
   for (int i = 0; i < times; ++i) {
     const std::int64_t from = now_ns();
-    StoppedTree tree = StoppedTree::stop(pid, process);
+    tree.stop(pid, process);
     const auto still = [](std::uint32_t each) { return process_state(each) == 'T'; };
     while (!still(pid) || !std::ranges::all_of(below, still)) {}
     out.emplace_back(now_ns() - from);
@@ -207,6 +210,7 @@ int main(int argc, char** argv) {
   program.add_option("--seconds", settings.seconds, "Of each part")->check(CLI::Range(2.0, 600.0))->capture_default_str();
   program.add_option("--iteration-ms", settings.iteration_ms, "Of each job")->check(CLI::Range(0.01, 1000.0))->capture_default_str();
   program.add_option("--quantum-ms", settings.quantum_ms, "Of fair")->check(CLI::Range(1.0, 1000.0))->capture_default_str();
+  program.add_option("--poll-us", settings.poll_us, "Of the broker, around expected boundaries; 0: never")->check(CLI::Range(0.0, 10000.0))->capture_default_str();
   program.add_flag("--json", settings.json, "One JSON object");
   CLI11_PARSE(program, argc, argv);
 
@@ -236,6 +240,7 @@ int main(int argc, char** argv) {
       {"jobs", settings.jobs},
       {"iteration_ms", settings.iteration_ms},
       {"quantum_ms", settings.quantum_ms},
+      {"poll_us", settings.poll_us},
       {"throughput_of_one_alone", together.per_second / one},
       {"one_alone_after_to_before", again.per_second / alone.per_second},
       {"shares", together.share},

@@ -39,6 +39,7 @@ struct ShareArguments {
   std::string metrics;
   std::string json_log;
   std::string assumed_persistent, assumed_ephemeral;
+  double poll_us = to_us(share::BrokerOptions{}.polls);
   double quantum_ms = to_ms(device::JobOptions{}.quantum);
   double hang_after_s = to_seconds(device::JobOptions{}.hang_after);
   bool evict_hanging = false;
@@ -146,6 +147,7 @@ Result<share::BrokerOptions> broker_options(const ShareArguments& arguments) {
   options.jobs.quantum = from_ms(arguments.quantum_ms);
   options.jobs.hang_after = arguments.hang_after_s > 0 ? from_seconds(arguments.hang_after_s) : Duration::max();
   options.jobs.evict_hanging = arguments.evict_hanging;
+  options.polls = from_ms(arguments.poll_us / 1000);
   options.any_user = arguments.any_user;
   options.release_at_end = arguments.release;
   options.most_clients = arguments.most_clients;
@@ -253,6 +255,12 @@ void add_share(CLI::App& program, int& status) {
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   command.add_flag("--evict-hanging", arguments->evict_hanging, "End jobs that hang; else they are frozen");
+  command
+      .add_option("--poll", arguments->poll_us,
+                  "Microseconds for which the broker polls, before and after the time at which a job that is to make "
+                  "way should come to its boundary: hand-overs are quicker, for a little of a processor; 0: it sleeps")
+      ->check(CLI::Range(0.0, 10'000.0))
+      ->capture_default_str();
   command
       .add_option("--most-clients", arguments->most_clients, "Connections at a time")
       ->check(CLI::Range(1, 65'536))

@@ -161,7 +161,8 @@ class LiveBroker final : public Broker, private Hands {
   void send_listing(ClientId id, Connection& client);
   void do_posted();
   void look_at_lending();
-  void set_timer();
+  int wait(std::span<epoll_event> events);
+  void set_timer(TimePoint next);
   void write_notes();
   Connection& at(ClientId id) { return clients_[id.index()]; }
 
@@ -174,6 +175,7 @@ class LiveBroker final : public Broker, private Hands {
   void list(ClientId id, std::string text) override;
   void lease(ClientId id, Lease lease) override;
   Counters counters(ClientId id) override { return at(id).page.counters(); }
+  std::optional<TimePoint> next_boundary(ClientId id) override { return at(id).page.next_boundary(); }
   bool entered(ClientId id) override { return at(id).page.entered(); }
   Duration freeze(ClientId id) override;
   void thaw(ClientId id) override { at(id).stopped.go_on(); }
@@ -214,6 +216,9 @@ Result<> LiveBroker::prepare() {
   if (options_.any_user && uid != 0)
     return invalid("jobs of any user can be stopped by root alone, and this broker is user " + std::to_string(uid) +
                    "'s");
+  if (options_.polls < Duration{0} || options_.polls > 10ms)
+    return invalid("the broker is to poll for " + std::to_string(to_us(options_.polls)) +
+                   " us, but should for 0 to 10,000");
   if (options_.most_clients < 1 || options_.most_clients > 65536)
     return invalid("most_clients is " + std::to_string(options_.most_clients) + ", but should be in 1..65536");
   // Each has a socket, a process and perhaps a lane; and what is stopped has a descriptor a process.
@@ -262,8 +267,7 @@ void LiveBroker::run() {
   ask_for_short_slices();
   std::array<epoll_event, 64> events{};
   while (!stop_) {
-    set_timer();
-    const int count = epoll_wait(epoll_.number(), events.data(), static_cast<int>(events.size()), -1);
+    const int count = wait(events);
     CARILLON_ASSERT(count >= 0 || errno == EINTR);
     for (int i = 0; i < count; ++i) on(events[static_cast<std::size_t>(i)]);
     look_at_lending();
@@ -382,8 +386,30 @@ bool LiveBroker::accept_one() {
   return true;
 }
 
-void LiveBroker::set_timer() {
-  const TimePoint next = std::min(desk_->next(), look_at_lending_);
+// For events. Polls around the time at which who was recalled should be out of its lane.
+int LiveBroker::wait(std::span<epoll_event> events) {
+  const auto most = static_cast<int>(events.size());
+  TimePoint next = std::min(desk_->next(), look_at_lending_);
+  if (options_.polls > Duration{0}) {
+    const TimePoint now = clock_.now();
+    const TimePoint boundary = desk_->expected(now - options_.polls);
+    const TimePoint from = boundary - options_.polls;
+    if (boundary == TimePoint::max() || now < from) {
+      if (boundary != TimePoint::max()) next = std::min(next, from);
+    } else {
+      set_timer(next);
+      const TimePoint until = boundary + options_.polls;
+      do {
+        if (const int count = epoll_wait(epoll_.number(), events.data(), most, 0); count != 0) return count;
+      } while (clock_.now() < until);
+      return 0;
+    }
+  }
+  set_timer(next);
+  return epoll_wait(epoll_.number(), events.data(), most, -1);
+}
+
+void LiveBroker::set_timer(TimePoint next) {
   if (next == timer_set_) return;
   timer_set_ = next;
   itimerspec when{};
@@ -484,13 +510,13 @@ void LiveBroker::lease(ClientId id, Lease lease) {
 
 Duration LiveBroker::freeze(ClientId id) {
   const TimePoint before = clock_.now();
-  at(id).stopped = StoppedTree::stop(at(id).pid, at(id).process);
+  at(id).stopped.stop(at(id).pid, at(id).process);
   return clock_.now() - before;
 }
 
 void LiveBroker::release(ClientId id) {
   Connection& client = at(id);
-  client.stopped.go_on();  // what descends from it, where it is dead itself
+  client.stopped.forget();  // what descends from it goes on, where it is dead itself
   hang_up_softly(client.socket);
   client.process.close();
   client.page = Page();

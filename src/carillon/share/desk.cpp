@@ -554,6 +554,16 @@ TimePoint Desk::next() const {
   return closed_ ? TimePoint::max() : std::min({core_wake_, next_look_, next_due_});
 }
 
+TimePoint Desk::expected(TimePoint after) const {
+  TimePoint first = TimePoint::max();
+  for (const ClientId id : running_) {
+    const Client& client = *clients_[id.index()];
+    if (!client.recalled || client.frozen) continue;
+    if (const auto at = hands_.next_boundary(id); at && *at >= after) first = std::min(first, *at);
+  }
+  return first;
+}
+
 void Desk::want_device(TimePoint now) {
   wanted_ = true;
   tell(device::DeviceWanted{}, now);

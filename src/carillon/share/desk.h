@@ -57,6 +57,8 @@ class Hands {
   virtual void lease(ClientId client, Lease lease) = 0;
   // What its page says: nothing of it can be believed.
   virtual Counters counters(ClientId client) = 0;
+  // When it is next at a boundary, as its page lets expect; none: it says nothing of that.
+  virtual std::optional<TimePoint> next_boundary(ClientId client) = 0;
   // Whether its page says that it has seen its grant.
   virtual bool entered(ClientId client) = 0;
   // How long that took.
@@ -105,6 +107,9 @@ class Desk {
   void close(bool alone);
 
   TimePoint next() const;  // when wake() is wanted; max(): never
+  // When a job that was recalled is to come out of its lane, the first that is expected not before `after`; max():
+  // none is, or nobody knows.
+  TimePoint expected(TimePoint after) const;
   std::size_t jobs() const { return clients_of_jobs_.size(); }
   Overview overview(TimePoint now) const;
   Totals& totals() { return totals_; }

@@ -32,6 +32,7 @@ class World final : public Hands {
     std::vector<Kind> said;
     std::string why;
     Counters page;
+    std::optional<TimePoint> next_boundary;
     bool frozen = false, killed = false, hung_up = false, released = false;
     std::string listing;
   };
@@ -65,6 +66,7 @@ class World final : public Hands {
     if (lease == Lease::run && on_run) on_run(client);
   }
   Counters counters(ClientId client) override { return clients[client].page; }
+  std::optional<TimePoint> next_boundary(ClientId client) override { return clients[client].next_boundary; }
   bool entered(ClientId client) override { return !asleep.contains(client); }
   Duration freeze(ClientId client) override {
     clients[client].frozen = true;
@@ -338,6 +340,32 @@ TEST_F(DeskTest, WhoHangsIsNamedAndItsLaneIsLeft) {
   EXPECT_TRUE(desk->overview(now).jobs[0].view.hanging);
   EXPECT_TRUE(runs(b));
   EXPECT_NE(world.clients[b].lane, world.clients[a].lane);
+}
+
+// Whoever is to be awake then asks: of those that were recalled, and not of others.
+TEST_F(DeskTest, WhenWhoWasRecalledShouldComeOut) {
+  open("fair");
+  const ClientId a = ready_job(), b = ready_job(mib(1), gib(1) - mib(4));
+  const ClientId first = runs(a) ? a : b, second = first == a ? b : a;
+  world.clients[first].next_boundary = now + 1s;
+  EXPECT_EQ(desk->expected(now), TimePoint::max()) << "nobody was recalled";
+  for (int i = 0; i < 100 && runs(first); ++i) {
+    count(first, 20ms);
+    wait(20ms);
+  }
+  ASSERT_FALSE(runs(first));
+  EXPECT_EQ(desk->expected(now), world.clients[first].next_boundary);
+  world.clients[first].next_boundary = now - 1ms;
+  EXPECT_EQ(desk->expected(now - 1ms), now - 1ms);
+  EXPECT_EQ(desk->expected(now), TimePoint::max()) << "that is over";
+  world.clients[first].next_boundary = now + 3ms;
+  desk->want_device(now);
+  EXPECT_EQ(desk->expected(now), TimePoint::max()) << "it stands still";
+  desk->free_device(TimePoint::max(), now);
+  EXPECT_EQ(desk->expected(now), now + 3ms);
+  stop(first);
+  EXPECT_TRUE(runs(second));
+  EXPECT_EQ(desk->expected(now), TimePoint::max());
 }
 
 TEST_F(DeskTest, WhoeverGoesBeforeAllJobsFreezesThem) {

@@ -69,6 +69,15 @@ Counters Page::counters() const {
                      std::min(Bytes{page_->ephemeral.load(order)}, most_bytes)}};
 }
 
+std::optional<TimePoint> Page::next_boundary() const {
+  if (page_ == nullptr) return std::nullopt;
+  const auto most = static_cast<std::uint64_t>(most_time.count());
+  const std::uint64_t at = page_->boundary_ns.load(std::memory_order_relaxed);
+  const std::uint64_t took = page_->last_ns.load(std::memory_order_relaxed);
+  if (at == 0 || took == 0 || at > most || took > most) return std::nullopt;
+  return TimePoint(Duration{static_cast<std::int64_t>(at + took)});
+}
+
 Result<LaneFile> LaneFile::make(std::uint32_t number) {
   auto file = memory_file("carillon-lane-" + std::to_string(number));
   if (!file) return std::unexpected(file.error());

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "carillon/base/bytes.h"
 #include "carillon/base/descriptor.h"
 #include "carillon/base/result.h"
+#include "carillon/base/time.h"
 #include "carillon/share/messages.h"
 
 // Memory that broker and jobs, or the jobs of a lane, have in common.
@@ -33,6 +35,8 @@ class Page {
   bool entered() const { return page_ != nullptr && page_->inside.load(std::memory_order_acquire) != 0; }
   // As far as they can be believed: held at the largest that there can be.
   Counters counters() const;
+  // When its iteration ends if it takes as long as the one before; none where it does not say.
+  std::optional<TimePoint> next_boundary() const;
 
  private:
   explicit Page(ControlPage* page) : page_(page) {}

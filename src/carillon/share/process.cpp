@@ -4,8 +4,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
-#include <unordered_set>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -19,6 +22,16 @@ constexpr int peer_pidfd = 77;  // SO_PEERPIDFD of Linux 6.5, which older header
 
 std::string proc(std::uint32_t pid, const char* file) {
   return "/proc/" + std::to_string(pid) + "/" + file;
+}
+
+// All of a file of the kernel's, without what streams do besides; empty: it cannot be read.
+std::string read_whole(const std::string& path) {
+  std::string out;
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.open()) return out;
+  char part[4096];
+  for (ssize_t got = 0; (got = read(file.number(), part, sizeof part)) > 0;) out.append(part, static_cast<std::size_t>(got));
+  return out;
 }
 
 bool stands_still(std::uint32_t pid) {
@@ -39,61 +52,88 @@ Descriptor peer_process(int socket, std::uint32_t pid) {
   return open_process(pid);
 }
 
-void send_signal(const Descriptor& process, int signal) {
-  if (process.open()) syscall(SYS_pidfd_send_signal, process.number(), signal, nullptr, 0);
+bool send_signal(const Descriptor& process, int signal) {
+  return process.open() && syscall(SYS_pidfd_send_signal, process.number(), signal, nullptr, 0) == 0;
 }
 
-StoppedTree StoppedTree::stop(std::uint32_t pid, const Descriptor& process) {
-  StoppedTree tree;
-  std::unordered_set<std::uint32_t> seen{pid};
-  if (!stands_still(pid)) {
-    send_signal(process, SIGSTOP);
-    tree.stopped_.emplace_back(fcntl(process.number(), F_DUPFD_CLOEXEC, 0));
-  }
-  // A parent that stands still reaps nobody, so its children's numbers stay theirs; but it may have been about to
-  // make one.
-  for (bool more = true; more;) {
+// False: it is gone.
+bool StoppedTree::stop_one(Member& member) {
+  if (member.stopped) return true;
+  if (stands_still(member.pid)) return send_signal(member.process, 0);
+  member.stopped = send_signal(member.process, SIGSTOP);
+  return member.stopped;
+}
+
+void StoppedTree::stop(std::uint32_t pid, const Descriptor& process) {
+  if (!members_.empty() && members_[0].pid != pid) forget();
+  if (members_.empty()) members_.push_back({.pid = pid, .process = Descriptor(fcntl(process.number(), F_DUPFD_CLOEXEC, 0))});
+  std::erase_if(members_, [this](Member& member) { return !stop_one(member); });
+  std::unordered_map<std::uint32_t, std::size_t> known;
+  for (std::size_t i = 0; i < members_.size(); ++i) known.emplace(members_[i].pid, i);
+  // What a process makes before it was told to stop is among its children by then. But a thread that ends leaves its own
+  // to another, so it is looked once more where there was anything new.
+  for (bool more = known.contains(pid); more;) {
     more = false;
-    std::vector<std::uint32_t> parents(seen.begin(), seen.end());
-    while (!parents.empty()) {
-      const std::uint32_t parent = parents.back();
-      parents.pop_back();
+    ++walk_;
+    std::vector<std::uint32_t> left{pid};
+    members_[known[pid]].walk = walk_;
+    while (!left.empty()) {
+      const std::uint32_t parent = left.back();
+      left.pop_back();
       for (const std::uint32_t child : children_of(parent)) {
-        if (seen.size() >= most) return tree;
-        if (!seen.insert(child).second) continue;
-        parents.push_back(child);
+        const auto found = known.find(child);
+        if (found != known.end()) {
+          if (std::exchange(members_[found->second].walk, walk_) != walk_) left.push_back(child);
+          continue;
+        }
+        if (members_.size() >= most) continue;
+        Member member{.pid = child, .process = open_process(child), .walk = walk_};
+        if (!stop_one(member)) continue;
+        known.emplace(child, members_.size());
+        members_.push_back(std::move(member));
+        left.push_back(child);
         more = true;
-        if (stands_still(child)) continue;
-        Descriptor held = open_process(child);
-        send_signal(held, SIGSTOP);
-        if (held.open()) tree.stopped_.push_back(std::move(held));
       }
     }
   }
-  return tree;
+  // Who does not descend from it any more is nobody's to stop.
+  std::erase_if(members_, [this](const Member& member) {
+    if (member.walk == walk_) return false;
+    if (member.stopped) send_signal(member.process, SIGCONT);
+    return true;
+  });
 }
 
 void StoppedTree::go_on() {
   // Children first: a parent that waits for one finds it going.
-  for (auto process = stopped_.rbegin(); process != stopped_.rend(); ++process) send_signal(*process, SIGCONT);
-  stopped_.clear();
+  for (auto member = members_.rbegin(); member != members_.rend(); ++member)
+    if (std::exchange(member->stopped, false)) send_signal(member->process, SIGCONT);
 }
 
+void StoppedTree::forget() {
+  go_on();
+  members_.clear();
+}
+
+std::size_t StoppedTree::size() const {
+  return static_cast<std::size_t>(std::ranges::count(members_, true, &Member::stopped));
+}
+
+// Of its first thread, which is quicker to ask than all of them; a process stops as one.
 char process_state(std::uint32_t pid) {
-  std::ifstream file(proc(pid, "stat"));
-  std::string line;
-  std::getline(file, line);
+  const std::string number = std::to_string(pid);
+  const std::string line = read_whole("/proc/" + number + "/task/" + number + "/stat");
   const std::size_t end = line.rfind(')');  // of the name, which may have any character
   return end == std::string::npos || end + 2 >= line.size() ? '\0' : line[end + 2];
 }
 
 std::vector<std::uint32_t> children_of(std::uint32_t pid) {
   std::vector<std::uint32_t> out;
+  const std::string threads = "/proc/" + std::to_string(pid) + "/task";
   std::error_code gone;
-  for (std::filesystem::directory_iterator task(proc(pid, "task"), gone), end; !gone && task != end;
-       task.increment(gone)) {
-    std::ifstream file(task->path() / "children");
-    for (std::uint32_t child = 0; file >> child;) out.push_back(child);
+  for (std::filesystem::directory_iterator task(threads, gone), end; !gone && task != end; task.increment(gone)) {
+    std::istringstream text(read_whole(task->path().native() + "/children"));
+    for (std::uint32_t child = 0; text >> child;) out.push_back(child);
   }
   return out;
 }

@@ -14,22 +14,36 @@ namespace carillon::share {
 Descriptor open_process(std::uint32_t pid);
 // Of whoever connected `socket`.
 Descriptor peer_process(int socket, std::uint32_t pid);
-void send_signal(const Descriptor& process, int signal);
+// False: it is gone, or there is none.
+bool send_signal(const Descriptor& process, int signal);
 
-// A process and all that descend from it, stopped (SIGSTOP). Those that somebody else has stopped already (Ctrl-Z)
-// are left as they are, then and later.
+// A process and all that descend from it, stopped (SIGSTOP) and let go on, time and again. Those that somebody else has
+// stopped already (Ctrl-Z) are left as they are, then and later.
+//
+// Who was there the last time is held, and is stopped at once, before anybody is looked for: that takes some
+// microseconds a process, looking some more a thread.
 class StoppedTree {
  public:
-  StoppedTree() = default;
   // At most so many processes; what comes beyond is not stopped.
   static constexpr std::size_t most = 4096;
-  static StoppedTree stop(std::uint32_t pid, const Descriptor& process);
 
+  // `process` is that of `pid`. Where it returns, no process of the tree makes another that is not stopped.
+  void stop(std::uint32_t pid, const Descriptor& process);
   void go_on();  // SIGCONT to those that were stopped here
-  std::size_t size() const { return stopped_.size(); }
+  void forget();  // goes on, and holds nobody any more
+  std::size_t size() const;  // that are stopped here
 
  private:
-  std::vector<Descriptor> stopped_;
+  struct Member {
+    std::uint32_t pid = 0;
+    Descriptor process;
+    bool stopped = false;
+    std::uint32_t walk = 0;  // in which it was last found
+  };
+  bool stop_one(Member& member);
+
+  std::vector<Member> members_;  // parents before their children, as they were found; the first is the process itself
+  std::uint32_t walk_ = 0;
 };
 
 // 'R', 'S', 'T', ..., as in /proc/PID/stat; 0: there is no such process.

@@ -141,6 +141,9 @@ struct ControlPage {
   std::atomic<std::uint64_t> busy_ns;             // these took
   std::atomic<std::uint64_t> persistent;          // bytes, at the last boundary
   std::atomic<std::uint64_t> ephemeral;           // bytes, the most of an iteration so far
+  // CLOCK_MONOTONIC at the last boundary, and what the iteration before it took; 0: nothing is said. By these the
+  // broker is awake when a job that it recalled comes out of its lane.
+  std::atomic<std::uint64_t> boundary_ns, last_ns;
 };
 static_assert(sizeof(ControlPage) <= 4096);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

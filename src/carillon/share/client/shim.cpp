@@ -561,7 +561,8 @@ void enter_lane() {
 
 void end_iteration(std::uint64_t now) {
   ++me.counts.iterations;
-  me.counts.busy_ns += now - me.started;
+  const std::uint64_t took = now - me.started;
+  me.counts.busy_ns += took;
   me.started = now;
   for (Heap::Block* b = me.lane.first_shared(); b && !me.plant; b = me.lane.next_shared(*b))
     if (b->iteration == me.survivors.iteration()) me.survivors.survived(b->key);
@@ -575,6 +576,8 @@ void end_iteration(std::uint64_t now) {
   page->busy_ns.store(me.counts.busy_ns, std::memory_order_relaxed);
   page->persistent.store(me.floor, std::memory_order_relaxed);
   page->ephemeral.store(me.ephemeral, std::memory_order_relaxed);
+  page->boundary_ns.store(now, std::memory_order_relaxed);
+  page->last_ns.store(took, std::memory_order_relaxed);
 }
 
 // Waits for a broker at the same place until `until`. Under the lock but for the waiting.

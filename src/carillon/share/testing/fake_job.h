@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -131,6 +132,8 @@ class FakeJob {
   void count(std::uint64_t ns) {
     busy_ns += ns;
     ++iterations;
+    page_->last_ns = ns;
+    page_->boundary_ns = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
     page_->busy_ns = busy_ns;
     page_->persistent = persistent;
     page_->ephemeral = ephemeral;
