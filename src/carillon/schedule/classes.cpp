@@ -410,7 +410,7 @@ bool Classed::admit(std::uint32_t index, TimePoint now, TimePoint& would_finish)
 }
 
 Duration Classed::with_overrun(DeviceId device, Duration exec) const {
-  return exec + from_ns(static_cast<double>(exec.count()) * margins_.at(device).overrun);
+  return margins_.at(device).with_overrun(exec);
 }
 
 // When what is sent now can start.

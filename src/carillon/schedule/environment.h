@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -22,6 +23,9 @@ struct Environment {
   Duration dispatch = 300us;  // from a decision until EXEC can start: the message, and fetching the inputs
   Duration answer = 1ms;      // from the end of EXEC until the client has its answer
   double overrun = 0.05;      // share of EXEC by which a batch may outlast its estimate
+  // EXECs that take less outlast it as if they took so long: what keeps a thread from its processor does not grow
+  // with what it computes, and what a run of microseconds suffers says little of one of a second.
+  Duration shortest{0};
   // All three are where a policy starts, and it goes by what it sees of them from then on (Margins). False:
   // they stay, as in a simulation, which knows them.
   bool measured = false;
@@ -38,15 +42,24 @@ struct Environment {
   // real-time and best-effort requests to theirs. False: the policy has all requests.
   bool classes = false;
 
-  // From the start of an EXEC of that estimate until the client has its answer, at most.
-  constexpr Duration span(Duration exec) const {
-    return exec + from_ns(static_cast<double>(exec.count()) * overrun) + answer;
+  // How long an EXEC of that estimate may take.
+  constexpr Duration with_overrun(Duration exec) const {
+    return exec + from_ns(static_cast<double>(std::max(exec, shortest).count()) * overrun);
+  }
+  // From its start until the client has its answer, at most.
+  constexpr Duration span(Duration exec) const { return with_overrun(exec) + answer; }
+  // The longest EXEC of that span.
+  constexpr Duration exec_within(Duration span) const {
+    const auto rest = static_cast<double>((span - answer).count());
+    const double longest = rest / (1 + overrun), least = static_cast<double>(shortest.count());
+    return from_ns(longest >= least ? longest : rest - least * overrun);
   }
 };
 // What a server starts from: the defaults, measured from then on. Half of the way back is taken to lie
-// between the controller and the client.
+// between the controller and the client. Who lost its processor has it back after some slices of Linux's scheduler,
+// which are of 0.7 to 3 ms.
 constexpr Environment live_environment() {
-  return {.measured = true, .client = 500us, .hangs_after = 1s, .profile_share = 0.05, .classes = true};
+  return {.shortest = 4ms, .measured = true, .client = 500us, .hangs_after = 1s, .profile_share = 0.05, .classes = true};
 }
 
 }  // namespace carillon::schedule

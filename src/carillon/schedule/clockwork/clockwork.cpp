@@ -141,9 +141,7 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
     if (finish > request.deadline) {
       // A deadline may lie anywhere on the timeline.
       const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
-      const Environment& least = state_.margins().least();
-      const auto exec = static_cast<double>((left - least.answer).count()) / (1 + least.overrun);
-      bool doubted = state_.doubt_row(request.model, from_ns(exec), now);
+      bool doubted = state_.doubt_row(request.model, state_.margins().least().exec_within(left), now);
       if (state_.doubt_margins(left, state_.shortest_exec(request.model), now)) {
         update_queues();
         doubted = true;

@@ -61,7 +61,7 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   bool found = d.answer.add(ns(e.heard - e.end), e.heard);
   if (e.at_once) found |= d.dispatch.add(ns(e.start - e.decided), e.heard);
   if (e.estimate > Duration{0})
-    found |= d.overrun.add(std::max(0.0, ns(e.took) / ns(e.estimate) - 1), e.heard);
+    found |= d.overrun.add(ns(e.took - e.estimate) / ns(std::max(e.estimate, told_.shortest)), e.heard);
   if (d.answer.known()) d.patience = least_patience;
   if (!found) return false;
   const Environment before = d.now;

@@ -143,6 +143,55 @@ TEST(Margins, KeepWhatTheyPromise) {
   EXPECT_LT(beyond, runs * Margins::promised);
 }
 
+// Runs of microseconds and of a second on one device, whose threads lose their processor for milliseconds now and then:
+// what that does to the short ones says nothing of the long ones. Both are kept within what was promised, and a long
+// one is not taken to last many times as long.
+TEST(Margins, WhatShortRunsSufferIsNotForetoldOfLongOnes) {
+  for (const Duration shortest : {Duration{0}, Duration{4ms}}) {
+    Environment live = told;
+    live.shortest = shortest;
+    Margins m(live);
+    m.start(first, true);
+    Random random(3);
+    TimePoint now{1s};
+    int beyond = 0, runs = 0;
+    Duration longest{0};
+    for (; runs < 20'000; ++runs) {
+      const Duration exec = runs % 100 == 0 ? Duration{1s} : Duration{30us};
+      Duration took = exec + from_ns(0.01 * std::abs(random.normal()) * static_cast<double>(exec.count()));
+      if (random.uniform() < 0.01) took += from_ms(1 + 3 * random.uniform());
+      if (runs > 1000) {
+        if (took > m.at(first).with_overrun(exec)) ++beyond;
+        longest = std::max(longest, m.at(first).with_overrun(1s));
+      }
+      m.observe(first, {.decided = now,
+                        .at_once = false,
+                        .estimate = exec,
+                        .start = now,
+                        .end = now + took,
+                        .took = took,
+                        .heard = now + took + 100us});
+      now += took + 200us;
+    }
+    EXPECT_LT(beyond, runs * Margins::promised) << to_ms(shortest);
+    if (shortest > Duration{0})
+      EXPECT_LT(longest, 3s);
+    else
+      EXPECT_GT(longest, 100s) << "without it there is nothing to test";
+  }
+}
+
+TEST(Margins, TheLongestExecOfASpan) {
+  Environment e = told;
+  for (const Duration shortest : {Duration{0}, Duration{4ms}})
+    for (const double overrun : {0.0, 0.05, 3.0})
+      for (const Duration exec : {Duration{10us}, Duration{3999us}, Duration{4ms}, Duration{50ms}}) {
+        e.shortest = shortest;
+        e.overrun = overrun;
+        EXPECT_NEAR(to_us(e.exec_within(e.span(exec))), to_us(exec), 0.01) << to_us(exec) << " " << overrun;
+      }
+}
+
 // A stall early on, and then nothing but requests that it keeps out: they are not measured, so they are
 // tried.
 TEST(Margins, AreDoubtedWhereNothingIsHeard) {
