@@ -1,0 +1,73 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include <pthread.h>
+
+#include "carillon/share/client/chooser.h"
+#include "carillon/share/client/heap.h"
+#include "carillon/share/client/shim.h"
+#include "carillon/share/client/survivors.h"
+#include "carillon/share/protocol.h"
+
+// What the rooms of the preloaded library have in common: one process' state, and how it says what is wrong.
+//
+// The library stands before libc's allocator in every process of a run, so nothing in it may allocate by
+// malloc, throw, or need libstdc++'s library.
+#pragma GCC visibility push(hidden)
+namespace carillon::share::client {
+
+struct Client {
+  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // heaps, survivors, lane
+  Heap own, lane;
+  Survivors survivors;
+  BoundaryChooser chooser;
+  bool prepared = false;
+  bool in_lane = false;  // an iteration runs that was granted the lane
+
+  // --- the broker
+  int socket = -1, run_lock = -1, lane_fd = -1;
+  std::uint32_t lane_number = 0;
+  std::size_t lane_bytes = 0;
+  std::atomic<ControlPage*> page{nullptr};
+  ControlPage nobody{};  // the page of a job that has no broker
+  std::atomic<bool> lost{false};
+  bool attached = false, is_ended = false, is_alone = false;
+  char path[108] = {}, why[512] = {};
+  Hello hello{};
+  std::uint64_t reattach_ns = 0, retry_at = 0;
+  int plant = 0;  // a fault, for tests: signals before the boundary are taken for one, and nothing is rescued
+
+  // --- what is counted
+  std::uint64_t started = 0, peak = 0, floor = 0, ephemeral = 0, dirty = 0;
+  carillon_counters_t counts{};
+
+  // --- a fork
+  std::byte* copy = nullptr;
+  std::size_t copy_bytes = 0;
+};
+extern constinit Client me;
+
+// This thread is the one whose iterations are the job's. Known at load, so that reading it calls nothing.
+extern constinit thread_local bool trains __attribute__((tls_model("initial-exec")));
+
+std::uint64_t clock_ns();
+void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* longest);
+
+// Sets carillon_why().
+__attribute__((format(printf, 1, 2))) void because(const char* format, ...);
+// Prints it.
+void tell();
+
+class Locked {
+ public:
+  Locked() { pthread_mutex_lock(&me.lock); }
+  ~Locked() { pthread_mutex_unlock(&me.lock); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+};
+
+}  // namespace carillon::share::client
+#pragma GCC visibility pop

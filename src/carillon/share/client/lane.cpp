@@ -1,0 +1,122 @@
+#include "carillon/share/client/lane.h"
+
+#include <algorithm>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "carillon/share/client/attach.h"
+#include "carillon/share/client/client.h"
+
+namespace carillon::share::client {
+namespace {
+
+constexpr std::uint64_t boundaries_before_lane = 2;  // the first iterations make what stays
+
+// Gives a shared block pages of its own, with what is in it, at its address. Whoever reads it meanwhile sees
+// no difference; what another thread writes meanwhile may be lost.
+void rescue(Heap::Block* b) {
+  const std::size_t bytes = std::size_t{b->pages} * page_bytes;
+  void* fresh = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::byte* const at = me.lane.address(*b);
+  if (fresh != MAP_FAILED) {
+    memcpy(fresh, at, b->asked);
+    if (mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED) {
+      me.lane.make_own(b);
+      ++me.counts.rescued;
+      me.counts.rescued_bytes += b->asked;
+      return;
+    }
+  }
+  because("no memory for %zu bytes that outlive their iteration: %s", bytes, strerror(errno));
+  tell();
+  abort();
+}
+
+}  // namespace
+
+void map_lane(std::size_t from, std::size_t to) {
+  std::byte* const base = me.lane.base();
+  const std::size_t end = std::min(to, me.lane_fd < 0 ? 0 : me.lane_bytes);
+  if (from < end) {
+    if (mmap(base + from, end - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+             me.lane_fd, static_cast<off_t>(from)) == MAP_FAILED) {
+      because("the lane's memory could not be mapped: %s", strerror(errno));
+      tell();
+      abort();  // the range is in an unknown state
+    }
+    madvise(base + from, end - from, MADV_DONTFORK);
+  }
+  from = std::max(from, end);
+  if (from < to)
+    mmap(base + from, to - from, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+void rescue_all() {
+  while (Heap::Block* b = me.lane.first_shared()) rescue(b);
+}
+
+void set_lane(std::uint32_t number, int fd, std::size_t bytes) {
+  const bool other = number != me.lane_number || me.lane_fd < 0;
+  bytes = std::min(bytes / page_bytes * page_bytes, me.lane.bytes());
+  if (other) rescue_all();
+  const std::size_t before = other ? 0 : me.lane_bytes;
+  if (!other && bytes < before) rescue_all();
+  if (fd >= 0) {
+    if (me.lane_fd >= 0) close(me.lane_fd);
+    me.lane_fd = fd;
+  }
+  if (number == 0 && me.lane_fd >= 0) {
+    close(me.lane_fd);
+    me.lane_fd = -1;
+    bytes = 0;
+  }
+  me.lane_number = number;
+  me.lane_bytes = bytes;
+  me.lane.set_limit(bytes);
+  const std::size_t low = std::min(before, bytes), high = other ? me.lane.bytes() : std::max(before, bytes);
+  for (const Heap::Block* b = me.lane.first(); b; b = me.lane.after(*b)) {
+    if (b->state != Heap::State::free && b->state != Heap::State::gone) continue;
+    const std::size_t start = std::size_t{b->start} * page_bytes,
+                      end = start + std::size_t{b->pages} * page_bytes;
+    const std::size_t from = std::max(start, low), to = std::min(end, high);
+    if (from < to) map_lane(from, to);
+  }
+}
+
+void drop_lane() {
+  set_lane(0, -1, 0);
+}
+
+void enter_lane() {
+  if (me.counts.boundaries < boundaries_before_lane || me.lane_fd < 0) return;
+  // What it is known to need, at once rather than piece by piece.
+  if (!me.in_lane && me.ephemeral > me.lane_bytes) ask_for(me.ephemeral);
+  me.in_lane = me.attached && !me.lost && me.lane_fd >= 0;
+}
+
+void end_iteration(std::uint64_t now) {
+  ++me.counts.iterations;
+  const std::uint64_t took = now - me.started;
+  me.counts.busy_ns += took;
+  me.started = now;
+  for (Heap::Block* b = me.lane.first_shared(); b && !me.plant; b = me.lane.next_shared(*b))
+    if (b->iteration == me.survivors.iteration()) me.survivors.survived(b->key);
+  me.survivors.next_iteration();
+  const std::uint64_t live = me.own.live() + me.lane.live();
+  me.floor = live;
+  me.ephemeral = std::max(me.ephemeral, me.peak > live ? me.peak - live : 0);
+  me.peak = live;
+  ControlPage* page = me.page;
+  page->iterations.store(me.counts.iterations, std::memory_order_relaxed);
+  page->busy_ns.store(me.counts.busy_ns, std::memory_order_relaxed);
+  page->persistent.store(me.floor, std::memory_order_relaxed);
+  page->ephemeral.store(me.ephemeral, std::memory_order_relaxed);
+  page->boundary_ns.store(now, std::memory_order_relaxed);
+  page->last_ns.store(took, std::memory_order_relaxed);
+}
+
+}  // namespace carillon::share::client
