@@ -123,11 +123,9 @@ def test_scripts_are_of_the_lowest_priority_and_stand_still_while_a_request_runs
         with Clients(lending):
             limit = time.monotonic() + 60
             while seen != {True, False} and time.monotonic() < limit:
-                state = pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
-                seen.add(state == "T")
+                seen.add(state(child) == "T")
         assert seen == {True, False}, "it is frozen at times, and runs at times"
-        comes(lambda: pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "T",
-              "it does not go on once nobody asks any more")
+        comes(lambda: state(child) != "T", "it does not go on once nobody asks any more")
     finally:
         kill(program, lending.socket, running)
 
@@ -150,19 +148,27 @@ def test_scripts_wait_for_another_where_the_server_ends(program, models, tmp_pat
     assert not socket.exists()
 
 
-def test_a_server_that_is_killed_leaves_nothing_in_the_way_of_the_next(program, models, tmp_path):
+def state(pid) -> str:
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_server_that_is_killed_leaves_nobody_stopped_and_nothing_in_the_way_of_the_next(program, models, tmp_path):
     socket = tmp_path / "train.sock"
-    options = ("--train", str(socket), "--train-memory", "64MiB")
+    options = ("--train", str(socket), "--train-memory", "64MiB", "--train-rest", "1000")
     with pytest.raises(AssertionError, match="the server ended"):
         with serving(program, models, tmp_path / "log", *options) as server:
             running = job(program, str(socket), 1_000_000)
             assert running.stdout.readline() == "inside\n"
             [line] = jobs(program, str(socket))["jobs"]
-            server.process.send_signal(signal.SIGKILL)
-            server.process.wait(30)
+            with Clients(server) as clients:
+                comes(lambda: state(line["pid"]) == "T", "it is not frozen")
+                server.process.send_signal(signal.SIGKILL)
+                server.process.wait(30)
+                clients.over.set()
+    comes(lambda: state(line["pid"]) != "T", "it stands still for ever")
     os.kill(line["pid"], signal.SIGKILL)
     running.communicate(timeout=60)
-    with serving(program, models, tmp_path / "log", *options):
+    with serving(program, models, tmp_path / "log", *options[:-2]):
         again = job(program, str(socket), 20)
         assert "done 20" in again.communicate(timeout=60)[0]
 

@@ -25,6 +25,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/share/background.h"
+#include "carillon/share/guard.h"
 #include "carillon/share/lending.h"
 #include "carillon/share/listener.h"
 #include "carillon/share/memory.h"
@@ -190,6 +191,7 @@ class LiveBroker final : public Broker, private Hands {
   BrokerOptions options_;
   const Clock& clock_;
   std::optional<Listener> listener_;
+  Guard guard_;  // outlives those whom it lets go on
   Descriptor epoll_, timer_, bell_;
   Descriptor spare_;  // given up for a moment to tell somebody that there are no more
   std::size_t most_clients_ = 0;
@@ -226,7 +228,11 @@ Result<> LiveBroker::prepare() {
   if (limit < 64 + 4) return fail(ErrorCode::resource_exhausted, "this process may open " + std::to_string(limit) +
                                                                      " files, too few for a broker (ulimit -n)");
   most_clients_ = std::min(options_.most_clients, (limit - 64) / 4);
+  auto guard = Guard::start();
+  if (!guard) return std::unexpected(guard.error());
+  guard_ = std::move(*guard);
   clients_.resize(most_clients_);
+  for (Connection& client : clients_) client.stopped.guard_by(&guard_);
   for (std::size_t i = most_clients_; i > 0; --i) free_.push_back({static_cast<std::uint32_t>(i - 1)});
 
   auto listener = Listener::open(options_.socket, options_.any_user);

@@ -60,8 +60,16 @@ bool send_signal(const Descriptor& process, int signal) {
 bool StoppedTree::stop_one(Member& member) {
   if (member.stopped) return true;
   if (stands_still(member.pid)) return send_signal(member.process, 0);
+  if (guard_ != nullptr) member.place = guard_->watch(member.pid);
   member.stopped = send_signal(member.process, SIGSTOP);
+  if (!member.stopped && guard_ != nullptr) guard_->forget(member.place);
   return member.stopped;
+}
+
+void StoppedTree::start_one(Member& member) {
+  if (!std::exchange(member.stopped, false)) return;
+  send_signal(member.process, SIGCONT);
+  if (guard_ != nullptr) guard_->forget(member.place);
 }
 
 void StoppedTree::stop(std::uint32_t pid, const Descriptor& process) {
@@ -97,17 +105,16 @@ void StoppedTree::stop(std::uint32_t pid, const Descriptor& process) {
     }
   }
   // Who does not descend from it any more is nobody's to stop.
-  std::erase_if(members_, [this](const Member& member) {
+  std::erase_if(members_, [this](Member& member) {
     if (member.walk == walk_) return false;
-    if (member.stopped) send_signal(member.process, SIGCONT);
+    start_one(member);
     return true;
   });
 }
 
 void StoppedTree::go_on() {
   // Children first: a parent that waits for one finds it going.
-  for (auto member = members_.rbegin(); member != members_.rend(); ++member)
-    if (std::exchange(member->stopped, false)) send_signal(member->process, SIGCONT);
+  for (auto member = members_.rbegin(); member != members_.rend(); ++member) start_one(*member);
 }
 
 void StoppedTree::forget() {

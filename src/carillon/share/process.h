@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "carillon/base/descriptor.h"
+#include "carillon/share/guard.h"
 
 // Other processes, held by pidfds: a signal never reaches a stranger who got the number of one that ended.
 namespace carillon::share {
@@ -27,6 +28,8 @@ class StoppedTree {
   // At most so many processes; what comes beyond is not stopped.
   static constexpr std::size_t most = 4096;
 
+  // Whoever is stopped here is told to it, which outlives this; null: nobody is.
+  void guard_by(Guard* guard) { guard_ = guard; }
   // `process` is that of `pid`. Where it returns, no process of the tree makes another that is not stopped.
   void stop(std::uint32_t pid, const Descriptor& process);
   void go_on();  // SIGCONT to those that were stopped here
@@ -38,12 +41,15 @@ class StoppedTree {
     std::uint32_t pid = 0;
     Descriptor process;
     bool stopped = false;
+    std::uint32_t place = Guard::none;  // at the guard
     std::uint32_t walk = 0;  // in which it was last found
   };
   bool stop_one(Member& member);
+  void start_one(Member& member);
 
   std::vector<Member> members_;  // parents before their children, as they were found; the first is the process itself
   std::uint32_t walk_ = 0;
+  Guard* guard_ = nullptr;
 };
 
 // 'R', 'S', 'T', ..., as in /proc/PID/stat; 0: there is no such process.
