@@ -1,6 +1,8 @@
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -9,10 +11,12 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "carillon/cli/bench/device.h"
+#include "carillon/cli/bench/jobs.h"
 #include "carillon/cli/bench/scheduler.h"
 #include "carillon/cli/bench/structures.h"
 #include "carillon/cli/bench/waiting.h"
 #include "carillon/cli/commands.h"
+#include "carillon/device/lanes/job_sharing.h"
 #include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
@@ -241,9 +245,27 @@ void add_bench(CLI::App& program, int& status) {
       "Executors are done with what they are told at once: only the core's own time is counted.\n"
       "Examples:\n  carillon bench device\n  carillon bench device --waiting 500 --json");
   device.callback([load, &status] { status = bench_device(*load); });
+  auto sharing = std::make_shared<JobsLoad>();
+  CLI::App& jobs = *bench.add_subcommand(
+      "jobs", "The core of training jobs that share a device: events a second, by policy and number of jobs");
+  std::string policies;
+  for (const std::string_view name : device::job_policy_names())
+    policies += (policies.empty() ? "" : ", ") + std::string(name);
+  jobs.add_option("--scheduler", sharing->policies, "Policy; repeat for several, or 'all' of them: " + policies)
+      ->capture_default_str();
+  jobs.add_option("--jobs", sharing->jobs, "Jobs that are here at a time; who ends is followed by another")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  jobs.add_option("--events", sharing->events, "Events in all; the first tenth is not measured")
+      ->check(CLI::Range(std::uint64_t{1000}, std::uint64_t{10'000'000'000}))
+      ->capture_default_str();
+  jobs.add_option("--seed", sharing->seed, "Of the jobs' needs and lengths")->capture_default_str();
+  jobs.add_flag("--json", sharing->json, "Print one JSON object");
+  jobs.footer("Examples:\n  carillon bench jobs\n  carillon bench jobs --scheduler best --jobs 10000 --json");
+  jobs.callback([sharing, &status] { status = bench_jobs(*sharing); });
   bench.footer(
       "Examples:\n  carillon bench scheduler --sweep\n  carillon bench queue\n  carillon bench door\n"
-      "  carillon bench device");
+      "  carillon bench device\n  carillon bench jobs");
 }
 
 }  // namespace carillon::cli
