@@ -16,24 +16,33 @@ namespace {
 
 constexpr std::uint64_t boundaries_before_lane = 2;  // the first iterations make what stays
 
-// Gives a shared block pages of its own, with what is in it, at its address. Whoever reads it meanwhile sees
-// no difference; what another thread writes meanwhile may be lost.
+// A page of its own for each of a private mapping, by writing what is there: what another thread writes meanwhile is
+// in one page or the other, and never lost.
+void copy_on_write(std::byte* at, std::size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return;
+#endif
+  for (std::size_t i = 0; i < bytes; i += page_bytes)
+    __atomic_fetch_or(reinterpret_cast<unsigned char*>(at + i), 0, __ATOMIC_RELAXED);
+}
+
+// Gives a shared block pages of its own, with what is in it, at its address. Others may read and write it meanwhile:
+// the kernel swaps the mapping at once, to a private one of the same pages of the memfd, and copies those itself as they
+// are written. (Copying to other memory, and moving that here, lost what was written in between.) The memfd, which
+// never shrinks, stays open behind that mapping until the block is given back; the broker gives back what is in it.
 void rescue(Heap::Block* b) {
   const std::size_t bytes = std::size_t{b->pages} * page_bytes;
-  void* fresh = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   std::byte* const at = me.lane.address(*b);
-  if (fresh != MAP_FAILED) {
-    memcpy(fresh, at, b->asked);
-    if (mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED) {
-      me.lane.make_own(b);
-      ++me.counts.rescued;
-      me.counts.rescued_bytes += b->asked;
-      return;
-    }
+  if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, me.lane_fd,
+           static_cast<off_t>(std::size_t{b->start} * page_bytes)) == MAP_FAILED) {
+    because("no memory for %zu bytes that outlive their iteration: %s", bytes, strerror(errno));
+    tell();
+    abort();
   }
-  because("no memory for %zu bytes that outlive their iteration: %s", bytes, strerror(errno));
-  tell();
-  abort();
+  copy_on_write(at, bytes);
+  me.lane.make_own(b);
+  ++me.counts.rescued;
+  me.counts.rescued_bytes += b->asked;
 }
 
 }  // namespace
