@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::uint64_t boundaries_before_lane = 2;  // the first iterations make what stays
 
-// A page of its own for each of a private mapping, by writing what is there: what another thread writes meanwhile is
-// in one page or the other, and never lost.
+// A page of its own for each of a private mapping, by writing what is there: what another thread writes
+// meanwhile is in one page or the other, and never lost.
 void copy_on_write(std::byte* at, std::size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return;
@@ -26,10 +26,11 @@ void copy_on_write(std::byte* at, std::size_t bytes) {
     __atomic_fetch_or(reinterpret_cast<unsigned char*>(at + i), 0, __ATOMIC_RELAXED);
 }
 
-// Gives a shared block pages of its own, with what is in it, at its address. Others may read and write it meanwhile:
-// the kernel swaps the mapping at once, to a private one of the same pages of the memfd, and copies those itself as they
-// are written. (Copying to other memory, and moving that here, lost what was written in between.) The memfd, which
-// never shrinks, stays open behind that mapping until the block is given back; the broker gives back what is in it.
+// Gives a shared block pages of its own, with what is in it, at its address. Others may read and write it
+// meanwhile: the kernel swaps the mapping at once, to a private one of the same pages of the memfd, and
+// copies those itself as they are written. (Copying to other memory, and moving that here, lost what was
+// written in between.) The memfd, which never shrinks, stays open behind that mapping until the block is
+// given back; the broker gives back what is in it.
 void rescue(Heap::Block* b) {
   const std::size_t bytes = std::size_t{b->pages} * page_bytes;
   std::byte* const at = me.lane.address(*b);
