@@ -176,6 +176,38 @@ def test_what_another_thread_writes_as_its_job_leaves_the_lane_is_not_lost(tmp_p
         assert rescued >= 15 and lost == 0
 
 
+def test_a_script_that_closes_all_descriptors_goes_on_alone(tmp_path):
+    """And none of its own files, which get the same numbers, is written to, mapped or closed."""
+    script = write(tmp_path / "a.py", LOOP + """
+for _ in range(8): iteration()
+kept = torch.full((1 << 20,), 3.)
+os.closerange(3, 4096)
+mine = [open(sys.argv[1], "w+") for _ in range(40)]
+for f in mine: f.write("mine"); f.flush()
+for _ in range(8): iteration(); kept = kept + 1
+assert (kept == 11).all() and all(os.fstat(f.fileno()).st_size == 4 for f in mine)
+print("done")
+""")
+    with ScriptedBroker(tmp_path / "s") as broker:
+        ended = shared(tmp_path / "s", script, tmp_path / "file")
+        assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+        assert "closed descriptors that are not its own" in ended.stderr
+        broker.wait_for(lambda: broker.jobs[0].over.is_set())
+
+
+def test_what_a_job_becomes_by_exec_is_a_job(tmp_path):
+    script = write(tmp_path / "a.py", LOOP + """
+for _ in range(5): iteration()
+o.zero_grad(); held = m[0](x)  # within an iteration
+if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, sys.argv[0], "again"])
+print("done")
+""")
+    with ScriptedBroker(tmp_path / "s") as broker:
+        ended = shared(tmp_path / "s", script)
+        assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+        assert len(broker.jobs) == 2
+
+
 def test_alone_a_boundary_makes_no_system_call(tmp_path):
     trace = tmp_path / "trace"
     try:
