@@ -42,7 +42,8 @@ def _number(name: str, kind, otherwise):
 
 def _serves_another() -> str:
     """Why this process is no job of its own; empty where it is one."""
-    if os.environ.get("CARILLON_INSIDE"):
+    # Its own number: it was the job, and has become another program by exec.
+    if os.environ.get("CARILLON_INSIDE", "") not in ("", str(os.getpid())):
         return "a process that it descends from is the job"
     torch = sys.modules["torch"]
     if torch.utils.data.get_worker_info() is not None:

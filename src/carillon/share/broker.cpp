@@ -181,7 +181,7 @@ class LiveBroker final : public Broker, private Hands {
   Duration freeze(ClientId id) override;
   void thaw(ClientId id) override { at(id).stopped.go_on(); }
   void kill(ClientId id) override { send_signal(at(id).process, SIGKILL); }
-  bool in_lanes(ClientId id) override { return maps_file(at(id).pid, lane_files); }
+  bool in_lanes(ClientId id) override { return shares_file(at(id).pid, lane_files); }
   void hang_up(ClientId id) override { at(id).socket.close(); }
   void release(ClientId id) override;
   bool size_lane(device::LaneId lane, Bytes size) override;

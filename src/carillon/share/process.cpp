@@ -145,11 +145,13 @@ std::vector<std::uint32_t> children_of(std::uint32_t pid) {
   return out;
 }
 
-bool maps_file(std::uint32_t pid, std::string_view prefix) {
+bool shares_file(std::uint32_t pid, std::string_view prefix) {
   std::ifstream file(proc(pid, "maps"));
   for (std::string line; std::getline(file, line);)
-    if (const std::size_t at = line.find('/'); at != std::string::npos &&
-                                               std::string_view(line).substr(at).starts_with(prefix))
+    // ADDRESSES rw-s OFFSET DEVICE INODE NAME; a private mapping has copies of what it wrote.
+    if (const std::size_t at = line.find('/'), flags = line.find(' ');
+        at != std::string::npos && flags + 4 < at && line[flags + 4] == 's' &&
+        std::string_view(line).substr(at).starts_with(prefix))
       return true;
   return false;
 }

@@ -55,7 +55,7 @@ class StoppedTree {
 // 'R', 'S', 'T', ..., as in /proc/PID/stat; 0: there is no such process.
 char process_state(std::uint32_t pid);
 std::vector<std::uint32_t> children_of(std::uint32_t pid);
-// Whether a file whose name begins so is mapped.
-bool maps_file(std::uint32_t pid, std::string_view prefix);
+// Whether a file whose name begins so is mapped, such that others see what is written there.
+bool shares_file(std::uint32_t pid, std::string_view prefix);
 
 }  // namespace carillon::share

@@ -159,13 +159,25 @@ TEST(Process, NobodyIsStoppedInPlaceOfOneThatIsGone) {
   send_signal(process, SIGKILL);  // to nobody
   EXPECT_EQ(process_state(pid), '\0');
   EXPECT_TRUE(children_of(pid).empty());
-  EXPECT_FALSE(maps_file(pid, "/"));
+  EXPECT_FALSE(shares_file(pid, "/"));
 }
 
-TEST(Process, FilesThatAreMapped) {
+TEST(Process, FilesThatAreMappedAndShared) {
   const auto self = static_cast<std::uint32_t>(getpid());
-  EXPECT_TRUE(maps_file(self, "/"));
-  EXPECT_FALSE(maps_file(self, "/memfd:carillon-lane-"));
+  const auto shares = [&] { return shares_file(self, "/memfd:carillon-process-test"); };
+  const Descriptor file(memfd_create("carillon-process-test", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(file.number(), 4096), 0);
+  const auto map = [&](int flags) { return mmap(nullptr, 4096, PROT_READ | PROT_WRITE, flags, file.number(), 0); };
+  EXPECT_FALSE(shares());
+  void* const copy = map(MAP_PRIVATE);
+  ASSERT_NE(copy, MAP_FAILED);
+  EXPECT_FALSE(shares()) << "others do not see what is written into a private mapping";
+  void* const common = map(MAP_SHARED);
+  ASSERT_NE(common, MAP_FAILED);
+  EXPECT_TRUE(shares());
+  munmap(common, 4096);
+  EXPECT_FALSE(shares());
+  munmap(copy, 4096);
 }
 
 }  // namespace

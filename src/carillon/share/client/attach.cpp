@@ -79,6 +79,7 @@ After take_packet(Came came, const Packet& packet, int fd) {
 // would say `run` for ever. Ends with its broker.
 struct Watch {
   int socket;
+  std::uint64_t is;
   ControlPage* page;
 };
 void* watch(void* argument) {
@@ -98,7 +99,7 @@ void* watch(void* argument) {
 void start_watch(ControlPage* page) {
   void* argument = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (argument == MAP_FAILED) return;
-  const Watch w{dup(me.socket), page};
+  const Watch w{dup(me.socket), me.socket_is, page};
   fcntl(w.socket, F_SETFD, FD_CLOEXEC);
   memcpy(argument, &w, sizeof w);
   sigset_t all, before;
@@ -120,8 +121,7 @@ void start_watch(ControlPage* page) {
 }  // namespace
 
 void hang_up() {
-  if (me.socket >= 0) close(me.socket);
-  me.socket = -1;
+  close_own(me.socket, me.socket_is);
   me.attached = false;
 }
 
@@ -133,6 +133,11 @@ void go_alone(const char* reason) {
   me.page = &me.nobody;
   me.nobody.lease = static_cast<std::uint32_t>(Lease::run);
   because("%s; this job goes on without sharing the device", reason);
+}
+
+bool lost_descriptors() {
+  return (me.socket >= 0 && identity(me.socket) != me.socket_is) ||
+         (me.lane_fd >= 0 && identity(me.lane_fd) != me.lane_is);
 }
 
 After read_all() {
@@ -166,6 +171,7 @@ int say_hello(bool again) {
         me.path, strerror(errno));
     return nobody;
   }
+  me.socket_is = identity(me.socket);
   me.hello.again = again ? 1 : 0;
   me.hello.iterations = me.counts.iterations;
   me.hello.busy_ns = me.counts.busy_ns;
@@ -203,7 +209,7 @@ int say_hello(bool again) {
 }
 
 bool ask_for(std::size_t bytes) {
-  if (!me.attached || me.lost) return false;
+  if (!me.attached || me.lost || identity(me.socket) != me.socket_is) return false;
   Ask ask;
   ask.persistent = me.floor;
   ask.ephemeral = (bytes + ask_step - 1) / ask_step * ask_step;

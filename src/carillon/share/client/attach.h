@@ -14,6 +14,8 @@ enum class After : std::uint8_t { same, lost, alone, ended };
 
 void hang_up();
 void go_alone(const char* reason);
+// The script closed what is not its own: there is no way to the broker any more.
+bool lost_descriptors();
 // Reads what has come.
 After read_all();
 bool say_stopped();

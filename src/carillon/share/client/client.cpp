@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +18,17 @@ std::uint64_t clock_ns() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+std::uint64_t identity(int fd) {
+  struct stat is {};
+  if (fd < 0 || fstat(fd, &is) != 0) return 0;
+  return (std::uint64_t{is.st_dev} << 40U) ^ is.st_ino ^ (std::uint64_t{1} << 63U);
+}
+
+void close_own(int& fd, std::uint64_t was) {
+  if (fd >= 0 && identity(fd) == was) close(fd);
+  fd = -1;
 }
 
 void because(const char* format, ...) {

@@ -29,6 +29,7 @@ struct Client {
 
   // --- the broker
   int socket = -1, run_lock = -1, lane_fd = -1;
+  std::uint64_t socket_is = 0, run_lock_is = 0, lane_is = 0;  // identity() of each, when it was opened
   std::uint32_t lane_number = 0;
   std::size_t lane_bytes = 0;
   std::atomic<ControlPage*> page{nullptr};
@@ -55,6 +56,12 @@ extern constinit thread_local bool trains __attribute__((tls_model("initial-exec
 
 std::uint64_t clock_ns();
 void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* longest);
+
+// Which open file a descriptor is, 0 for none. A script may close what is not its own (os.closerange), and
+// get the number again for a file of its own, which is not to be written to, mapped or closed.
+std::uint64_t identity(int fd);
+// Closes it, if it is still what it was, and forgets it.
+void close_own(int& fd, std::uint64_t was);
 
 // Sets carillon_why().
 __attribute__((format(printf, 1, 2))) void because(const char* format, ...);

@@ -49,10 +49,9 @@ void after_fork_in_child() {
     at += bytes;
   }
   me.copy = nullptr;
-  if (me.socket >= 0) close(me.socket);
-  if (me.run_lock >= 0) close(me.run_lock);
-  if (me.lane_fd >= 0) close(me.lane_fd);
-  me.socket = me.run_lock = me.lane_fd = -1;
+  close_own(me.socket, me.socket_is);
+  close_own(me.run_lock, me.run_lock_is);
+  close_own(me.lane_fd, me.lane_is);
   me.lane_bytes = 0;
   me.lane_number = 0;
   me.lane.set_limit(0);

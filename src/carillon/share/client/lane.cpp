@@ -16,24 +16,46 @@ namespace {
 
 constexpr std::uint64_t boundaries_before_lane = 2;  // the first iterations make what stays
 
-// Gives a shared block pages of its own, with what is in it, at its address. Whoever reads it meanwhile sees
-// no difference; what another thread writes meanwhile may be lost.
+// A page of its own for each of a private mapping, by writing what is there: what another thread writes
+// meanwhile is in one page or the other, and never lost.
+void copy_on_write(std::byte* at, std::size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return;
+#endif
+  for (std::size_t i = 0; i < bytes; i += page_bytes)
+    __atomic_fetch_or(reinterpret_cast<unsigned char*>(at + i), 0, __ATOMIC_RELAXED);
+}
+
+// Gives a shared block pages of its own, with what is in it, at its address. Others may read and write it
+// meanwhile: the kernel swaps the mapping at once, to a private one of the same pages of the memfd, and
+// copies those itself as they are written. (Copying to other memory, and moving that here, lost what was
+// written in between.) The memfd, which never shrinks, stays open behind that mapping until the block is
+// given back; the broker gives back what is in it.
+//
+// Where the script closed the memfd, a copy has to do.
 void rescue(Heap::Block* b) {
   const std::size_t bytes = std::size_t{b->pages} * page_bytes;
-  void* fresh = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   std::byte* const at = me.lane.address(*b);
-  if (fresh != MAP_FAILED) {
+  const bool open = identity(me.lane_fd) == me.lane_is;
+  const int kind = open ? MAP_PRIVATE | MAP_FIXED : MAP_PRIVATE | MAP_ANONYMOUS;
+  const auto from = open ? static_cast<off_t>(std::size_t{b->start} * page_bytes) : 0;
+  void* const fresh =
+      mmap(open ? at : nullptr, bytes, PROT_READ | PROT_WRITE, kind, open ? me.lane_fd : -1, from);
+  bool done = fresh != MAP_FAILED;
+  if (done && open) {
+    copy_on_write(at, bytes);
+  } else if (done) {
     memcpy(fresh, at, b->asked);
-    if (mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED) {
-      me.lane.make_own(b);
-      ++me.counts.rescued;
-      me.counts.rescued_bytes += b->asked;
-      return;
-    }
+    done = mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED;
   }
-  because("no memory for %zu bytes that outlive their iteration: %s", bytes, strerror(errno));
-  tell();
-  abort();
+  if (!done) {
+    because("no memory for %zu bytes that outlive their iteration: %s", bytes, strerror(errno));
+    tell();
+    abort();
+  }
+  me.lane.make_own(b);
+  ++me.counts.rescued;
+  me.counts.rescued_bytes += b->asked;
 }
 
 }  // namespace
@@ -42,8 +64,11 @@ void map_lane(std::size_t from, std::size_t to) {
   std::byte* const base = me.lane.base();
   const std::size_t end = std::min(to, me.lane_fd < 0 ? 0 : me.lane_bytes);
   if (from < end) {
-    if (mmap(base + from, end - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-             me.lane_fd, static_cast<off_t>(from)) == MAP_FAILED) {
+    // Until the next boundary private memory does, where the script closed the memfd.
+    const bool open = identity(me.lane_fd) == me.lane_is;
+    const int kind = (open ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) | MAP_FIXED | MAP_NORESERVE;
+    if (mmap(base + from, end - from, PROT_READ | PROT_WRITE, kind, open ? me.lane_fd : -1,
+             open ? static_cast<off_t>(from) : 0) == MAP_FAILED) {
       because("the lane's memory could not be mapped: %s", strerror(errno));
       tell();
       abort();  // the range is in an unknown state
@@ -66,12 +91,12 @@ void set_lane(std::uint32_t number, int fd, std::size_t bytes) {
   const std::size_t before = other ? 0 : me.lane_bytes;
   if (!other && bytes < before) rescue_all();
   if (fd >= 0) {
-    if (me.lane_fd >= 0) close(me.lane_fd);
+    close_own(me.lane_fd, me.lane_is);
     me.lane_fd = fd;
+    me.lane_is = identity(fd);
   }
   if (number == 0 && me.lane_fd >= 0) {
-    close(me.lane_fd);
-    me.lane_fd = -1;
+    close_own(me.lane_fd, me.lane_is);
     bytes = 0;
   }
   me.lane_number = number;

@@ -70,6 +70,7 @@ CARILLON_OUT int carillon_attach(const char* socket, const char* run, const char
       return follows;
     }
     me.run_lock = lock;
+    me.run_lock_is = identity(lock);
   }
   snprintf(me.path, sizeof me.path, "%s", socket);
   me.hello = Hello{};
@@ -109,6 +110,11 @@ CARILLON_OUT void carillon_leave_lane() {
   Locked locked;
   me.in_lane = false;
   if (!me.plant || (me.counts.signals && me.counts.iterations == 0)) rescue_all();
+  if (me.attached && lost_descriptors()) {
+    rescue_all();
+    go_alone("the script closed descriptors that are not its own (os.closerange?), among them the broker's");
+    tell();
+  }
   if (!me.attached) return;
   ++me.counts.holds;
   ControlPage* page = me.page;
@@ -194,9 +200,11 @@ CARILLON_OUT void carillon_bye() {
   if (!me.attached) return;
   me.in_lane = false;
   rescue_all();
-  Header header;
-  send_packet(me.socket, header, Kind::bye, sizeof header);
-  shutdown(me.socket, SHUT_RDWR);
+  if (!lost_descriptors()) {
+    Header header;
+    send_packet(me.socket, header, Kind::bye, sizeof header);
+    shutdown(me.socket, SHUT_RDWR);
+  }
   hang_up();
   drop_lane();
   me.is_alone = true;
