@@ -72,6 +72,7 @@ struct Client {
   char path[108] = {}, why[512] = {};
   Hello hello{};
   std::uint64_t reattach_ns = 0, retry_at = 0;
+  std::uint64_t busy_when_told = 0;  // busy_ns when hello.remaining_ns was true
   int plant = 0;  // a fault, for tests: signals before the boundary are taken for one, and nothing is rescued
 
   // --- what is counted
@@ -210,6 +211,18 @@ void set_lane(std::uint32_t number, int fd, std::size_t bytes) {
 
 void drop_lane() { set_lane(0, -1, 0); }
 
+// What is free of private memory goes back to the system: nobody counts it as this job's, and others need it.
+void give_back_own() {
+  me.own.each_written([](std::byte* at, std::size_t bytes) { madvise(at, bytes, MADV_DONTNEED); });
+  me.dirty = 0;
+}
+
+// The first iterations take private memory instead of the lane's, which is empty meanwhile: nobody needs what is in it.
+void empty_lane() {
+  if (me.counts.boundaries >= boundaries_before_lane || me.lane_fd < 0) return;
+  fallocate(me.lane_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(me.lane_bytes));
+}
+
 // --- packets ----------------------------------------------------------------------------------------------------
 
 void hang_up() {
@@ -289,13 +302,20 @@ After read_all() {
   return After::lost;
 }
 
+// Of the time that the job said it would take.
+std::uint64_t remaining_now() {
+  if (me.hello.remaining_ns == 0) return 0;  // not known
+  const std::uint64_t since = me.counts.busy_ns - std::min(me.counts.busy_ns, me.busy_when_told);
+  return std::max<std::uint64_t>(1, me.hello.remaining_ns - std::min(me.hello.remaining_ns, since));
+}
+
 bool say_stopped() {
   Stopped stopped;
   stopped.iterations = me.counts.iterations;
   stopped.busy_ns = me.counts.busy_ns;
   stopped.persistent = me.floor;
   stopped.ephemeral = me.ephemeral;
-  stopped.remaining_ns = me.hello.remaining_ns;
+  stopped.remaining_ns = remaining_now();
   return send_packet(me.socket, stopped.header, Kind::stopped, sizeof stopped);
 }
 
@@ -353,6 +373,8 @@ int say_hello(bool again) {
   me.hello.iterations = me.counts.iterations;
   me.hello.busy_ns = me.counts.busy_ns;
   if (again) {
+    me.hello.remaining_ns = remaining_now();
+    me.busy_when_told = me.counts.busy_ns;
     me.hello.persistent = me.floor;
     me.hello.ephemeral = me.ephemeral;
   }
@@ -554,6 +576,7 @@ __attribute__((constructor)) void load() {
 // Under the lock, after a boundary at which nothing holds the job.
 void enter_lane() {
   if (me.counts.boundaries < boundaries_before_lane || me.lane_fd < 0) return;
+  if (!me.in_lane && me.counts.boundaries == boundaries_before_lane) give_back_own();
   // What it is known to need, at once rather than piece by piece.
   if (!me.in_lane && me.ephemeral > me.lane_bytes) ask_for(me.ephemeral);
   me.in_lane = me.attached && !me.lost && me.lane_fd >= 0;
@@ -744,6 +767,7 @@ CARILLON_OUT int carillon_attach(const char* socket, const char* run, const char
   me.floor = me.own.live();
   me.peak = me.floor;
   me.started = clock_ns();
+  me.busy_when_told = me.counts.busy_ns;
   trains = true;
   return say_hello(false);
 }
@@ -770,6 +794,7 @@ CARILLON_OUT void carillon_leave_lane() {
   Locked locked;
   me.in_lane = false;
   if (!me.plant || (me.counts.signals && me.counts.iterations == 0)) rescue_all();
+  give_back_own();
   if (!me.attached) return;
   ++me.counts.holds;
   ControlPage* page = me.page;
@@ -838,6 +863,7 @@ CARILLON_OUT int carillon_wait() {
     me.peak = me.own.live() + me.lane.live();
     if (answer == go_on) {
       static_cast<ControlPage*>(me.page)->inside.store(1);
+      empty_lane();
       enter_lane();
       if (me.is_ended) answer = ended;
     }
@@ -848,6 +874,7 @@ CARILLON_OUT int carillon_wait() {
 CARILLON_OUT void carillon_remaining(std::uint64_t nanoseconds) {
   Locked locked;
   me.hello.remaining_ns = nanoseconds;
+  me.busy_when_told = me.counts.busy_ns + (me.started ? clock_ns() - me.started : 0);
 }
 
 CARILLON_OUT void carillon_bye() {
