@@ -1,5 +1,7 @@
 #include "carillon/share/client/attach.h"
 
+#include <algorithm>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -19,6 +21,13 @@ namespace carillon::share::client {
 namespace {
 
 constexpr std::size_t ask_step = 2 * 1024 * 1024;
+
+// Of the time that the job said it would take.
+std::uint64_t remaining_now() {
+  if (me.hello.remaining_ns == 0) return 0;  // not known
+  const std::uint64_t since = me.counts.busy_ns - std::min(me.counts.busy_ns, me.busy_when_told);
+  return std::max<std::uint64_t>(1, me.hello.remaining_ns - std::min(me.hello.remaining_ns, since));
+}
 
 void end_by(const Packet& packet, const char* what) {
   const Refused& r = packet.refused;
@@ -157,7 +166,7 @@ bool say_stopped() {
   stopped.busy_ns = me.counts.busy_ns;
   stopped.persistent = me.floor;
   stopped.ephemeral = me.ephemeral;
-  stopped.remaining_ns = me.hello.remaining_ns;
+  stopped.remaining_ns = remaining_now();
   return send_packet(me.socket, stopped.header, Kind::stopped, sizeof stopped);
 }
 
@@ -176,6 +185,8 @@ int say_hello(bool again) {
   me.hello.iterations = me.counts.iterations;
   me.hello.busy_ns = me.counts.busy_ns;
   if (again) {
+    me.hello.remaining_ns = remaining_now();
+    me.busy_when_told = me.counts.busy_ns;
     me.hello.persistent = me.floor;
     me.hello.ephemeral = me.ephemeral;
   }

@@ -39,6 +39,7 @@ struct Client {
   char path[108] = {}, why[512] = {};
   Hello hello{};
   std::uint64_t reattach_ns = 0, retry_at = 0;
+  std::uint64_t busy_when_told = 0;  // busy_ns when hello.remaining_ns was true
   int plant = 0;  // a fault, for tests: signals before the boundary are taken for one, and nothing is rescued
 
   // --- what is counted

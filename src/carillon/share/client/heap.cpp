@@ -88,6 +88,7 @@ Heap::Block* Heap::split(Block* b, std::uint32_t pages) {
   rest->pages = b->pages - pages;
   rest->before = number(b);
   rest->after = b->after;
+  rest->written = b->written;
   if (rest->after) blocks_[rest->after].before = number(rest);
   b->after = number(rest);
   b->pages = pages;
@@ -98,6 +99,7 @@ Heap::Block* Heap::join(Block* b) {
   if (Block* left = at(b->before); left && left->state == b->state) {
     if (left->state == State::free) pull(left);
     left->pages += b->pages;
+    left->written |= b->written;
     left->after = b->after;
     if (b->after) blocks_[b->after].before = number(left);
     forget(b);
@@ -106,6 +108,7 @@ Heap::Block* Heap::join(Block* b) {
   if (Block* right = at(b->after); right && right->state == b->state) {
     if (right->state == State::free) pull(right);
     b->pages += right->pages;
+    b->written |= right->written;
     b->after = right->after;
     if (b->after) blocks_[b->after].before = number(b);
     forget(right);
@@ -183,6 +186,7 @@ void Heap::give(Block* b) {
   if (b->state == State::shared) make_own(b);
   live_ -= std::uint64_t{b->pages} * page_bytes;
   by_page_[b->start] = 0;
+  b->written = true;
   settle(b);
 }
 

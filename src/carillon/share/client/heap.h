@@ -24,6 +24,7 @@ class Heap {
     std::uint32_t key, iteration;   // the caller's
     std::uint64_t asked;            // bytes
     State state;
+    bool written;                   // of a free one: it was live, and its pages may still be there
   };
 
   // All of the range is gone. False: the kernel gives no memory for the tables.
@@ -43,6 +44,15 @@ class Heap {
   void give(Block* block);
   // A shared block has pages of its own now.
   void make_own(Block* block);
+  // Calls f(address, bytes) for each free block that was live since the last time: its pages are of no use.
+  template <typename F>
+  void each_written(F f) {
+    for (Block* b = first(); b; b = after(*b)) {
+      if (b->state != State::free || !b->written) continue;
+      b->written = false;
+      f(address(*b), std::size_t{b->pages} * page_bytes);
+    }
+  }
 
   // How much of the range, from its start, can be taken. Live blocks beyond it stay until given back.
   void set_limit(std::size_t bytes);

@@ -61,6 +61,7 @@ TEST(Heap, RandomBlocksNeverOverlapAndNoRoomIsLost) {
     std::size_t limit = 1000;
     f.heap.set_limit(limit * page_bytes);
     std::vector<bool> taken(4096, false);
+    std::vector<bool> written(4096, false);  // since their pages were last given back
     std::vector<Heap::Block*> live;
     std::size_t shared = 0;
     for (int i = 0; i < 3000; ++i) {
@@ -80,7 +81,7 @@ TEST(Heap, RandomBlocksNeverOverlapAndNoRoomIsLost) {
         ASSERT_LE(b->start + b->pages, limit);
         for (std::size_t p = b->start; p < b->start + b->pages; ++p) {
           ASSERT_FALSE(taken[p]) << "seed " << seed << " step " << i << " page " << p;
-          taken[p] = true;
+          taken[p] = written[p] = true;
         }
         if (is_shared) shared += b->pages;
         live.push_back(b);
@@ -93,6 +94,17 @@ TEST(Heap, RandomBlocksNeverOverlapAndNoRoomIsLost) {
         f.heap.give(b);
         live[at] = live.back();
         live.pop_back();
+        if (random.below(20) == 0) {
+          f.heap.each_written([&](std::byte* address, std::size_t bytes) {
+            const auto first = static_cast<std::size_t>(address - f.heap.base()) / page_bytes;
+            for (std::size_t p = first; p < first + bytes / page_bytes; ++p) {
+              EXPECT_FALSE(taken[p]) << "seed " << seed << " step " << i << " page " << p;
+              written[p] = false;
+            }
+          });
+          for (std::size_t p = 0; p < limit; ++p)
+            ASSERT_TRUE(taken[p] || !written[p]) << "seed " << seed << " step " << i << " page " << p;
+        }
       } else if (what < 98) {
         limit = 200 + random.below(3000);
         f.heap.set_limit(limit * page_bytes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -116,8 +117,19 @@ void drop_lane() {
   set_lane(0, -1, 0);
 }
 
+void give_back_own() {
+  me.own.each_written([](std::byte* at, std::size_t bytes) { madvise(at, bytes, MADV_DONTNEED); });
+  me.dirty = 0;
+}
+
+void empty_lane() {
+  if (me.counts.boundaries >= boundaries_before_lane || me.lane_fd < 0) return;
+  fallocate(me.lane_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(me.lane_bytes));
+}
+
 void enter_lane() {
   if (me.counts.boundaries < boundaries_before_lane || me.lane_fd < 0) return;
+  if (!me.in_lane && me.counts.boundaries == boundaries_before_lane) give_back_own();
   // What it is known to need, at once rather than piece by piece.
   if (!me.in_lane && me.ephemeral > me.lane_bytes) ask_for(me.ephemeral);
   me.in_lane = me.attached && !me.lost && me.lane_fd >= 0;

@@ -15,6 +15,10 @@ void rescue_all();
 // The lane is `bytes` of `fd` from now on, which is taken over (-1: the same memfd as before).
 void set_lane(std::uint32_t number, int fd, std::size_t bytes);
 void drop_lane();
+// What is free of private memory goes back to the system: nobody counts it as this job's, and others need it.
+void give_back_own();
+// The first iterations take private memory instead of the lane's, which is empty meanwhile: nobody needs what is in it.
+void empty_lane();
 // After a boundary at which nothing holds the job: blocks of the next iteration may come from the lane.
 void enter_lane();
 // At a boundary: what the iteration took, and which blocks outlive it.

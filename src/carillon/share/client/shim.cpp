@@ -85,6 +85,7 @@ CARILLON_OUT int carillon_attach(const char* socket, const char* run, const char
   me.floor = me.own.live();
   me.peak = me.floor;
   me.started = clock_ns();
+  me.busy_when_told = me.counts.busy_ns;
   trains = true;
   return say_hello(false);
 }
@@ -115,6 +116,7 @@ CARILLON_OUT void carillon_leave_lane() {
     go_alone("the script closed descriptors that are not its own (os.closerange?), among them the broker's");
     tell();
   }
+  give_back_own();
   if (!me.attached) return;
   ++me.counts.holds;
   ControlPage* page = me.page;
@@ -183,6 +185,7 @@ CARILLON_OUT int carillon_wait() {
     me.peak = me.own.live() + me.lane.live();
     if (answer == go_on) {
       static_cast<ControlPage*>(me.page)->inside.store(1);
+      empty_lane();
       enter_lane();
       if (me.is_ended) answer = ended;
     }
@@ -193,6 +196,7 @@ CARILLON_OUT int carillon_wait() {
 CARILLON_OUT void carillon_remaining(std::uint64_t nanoseconds) {
   Locked locked;
   me.hello.remaining_ns = nanoseconds;
+  me.busy_when_told = me.counts.busy_ns + (me.started ? clock_ns() - me.started : 0);
 }
 
 CARILLON_OUT void carillon_bye() {
