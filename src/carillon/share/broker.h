@@ -11,6 +11,7 @@
 #include "carillon/base/result.h"
 #include "carillon/device/lanes/job_sharing.h"
 #include "carillon/share/desk.h"
+#include "carillon/share/lane_memory.h"
 
 // The live shell of device::JobSharing: one thread with sockets, timers and processes around a Desk.
 namespace carillon::share {
@@ -21,6 +22,7 @@ struct BrokerOptions {
   device::JobOptions jobs;
   bool any_user = false;             // takes jobs of all users; needs root, who alone can stop them
   std::size_t most_clients = 1024;   // connections at a time; fewer where the system allows fewer descriptors
+  std::shared_ptr<LaneSource> lanes;  // none: the host's memory
   bool release_at_end = false;       // jobs go on alone when the broker ends; else they wait for another
   std::function<void(const Note&)> log;  // on the broker's thread
 };

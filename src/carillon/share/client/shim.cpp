@@ -69,6 +69,8 @@ struct Client {
   ControlPage nobody{};  // the page of a job that has no broker
   std::atomic<bool> lost{false};
   bool attached = false, is_ended = false, is_alone = false;
+  const carillon_keeper_t* keeper = nullptr;
+  bool on_device = false;  // its broker's lanes are the keeper's
   char path[108] = {}, why[512] = {};
   Hello hello{};
   std::uint64_t reattach_ns = 0, retry_at = 0;
@@ -182,6 +184,15 @@ void rescue_all() {
 
 // The lane is `bytes` of `fd` from now on, which is taken over (-1: the same memfd as before). Under the lock.
 void set_lane(std::uint32_t number, int fd, std::size_t bytes) {
+  if (me.on_device) {
+    if (fd >= 0) close(fd);
+    me.lane_number = number;
+    me.lane_bytes = bytes;
+    if (me.keeper->lane(number, bytes) || number == 0) return;
+    because("this job's lane on the device cannot be used");
+    me.is_ended = true;
+    return;
+  }
   const bool other = number != me.lane_number || me.lane_fd < 0;
   bytes = std::min(bytes / page_bytes * page_bytes, me.lane.bytes());
   if (other) rescue_all();
@@ -211,6 +222,9 @@ void set_lane(std::uint32_t number, int fd, std::size_t bytes) {
 void drop_lane() { set_lane(0, -1, 0); }
 
 // --- packets ----------------------------------------------------------------------------------------------------
+
+// What this job has of the broker's device, by its lane's keeper where that is another device than the host.
+std::uint64_t live_bytes() { return me.on_device ? me.keeper->live() : me.own.live() + me.lane.live(); }
 
 void hang_up() {
   if (me.socket >= 0) close(me.socket);
@@ -246,7 +260,11 @@ void end_by(const Packet& packet, const char* what) {
 // Whether it goes on with this broker.
 enum class After : std::uint8_t { same, lost, alone, ended };
 
-After take_packet(Came came, const Packet& packet, int fd) {
+After take_packet(Came came, const Packet& packet, Descriptors& fds) {
+  if (came == Came::packet && packet.header.kind == Kind::pieces && me.on_device)
+    me.keeper->pieces(&packet.pieces, fds.number);
+  if (packet.header.kind == Kind::pieces) fds.close_all();
+  const int fd = fds.take_one();
   if (came == Came::other_version) {
     because("the broker at %s speaks version %u, this client version %u: run both from one release", me.path,
             packet.header.version, protocol_version);
@@ -259,7 +277,17 @@ After take_packet(Came came, const Packet& packet, int fd) {
     return After::lost;
   }
   switch (packet.header.kind) {
-    case Kind::lane: set_lane(packet.lane.lane, fd, packet.lane.size); return After::same;
+    case Kind::lane:
+      set_lane(packet.lane.lane, fd, packet.lane.size);
+      return me.is_ended ? After::ended : After::same;
+    case Kind::device: {
+      const char* const not_so = me.keeper ? me.keeper->device(&packet.device) : nullptr;
+      me.on_device = me.keeper && !not_so;
+      if (!not_so) break;
+      because("the broker at %s: %s", me.path, not_so);
+      me.is_ended = true;
+      break;
+    }
     case Kind::refused: end_by(packet, "refused"); return After::ended;
     case Kind::evicted: end_by(packet, "evicted"); return After::ended;
     case Kind::ending:
@@ -271,20 +299,21 @@ After take_packet(Came came, const Packet& packet, int fd) {
     case Kind::ask:
     case Kind::bye:
     case Kind::query:
+    case Kind::pieces:
     case Kind::listing: break;
   }
   if (fd >= 0) close(fd);
-  return After::same;  // not for us now; a later broker may know more
+  return me.is_ended ? After::ended : After::same;  // not for us now; a later broker may know more
 }
 
 // Reads what has come. Under the lock.
 After read_all() {
   Packet packet;
-  int fd = -1;
+  Descriptors fds;
   while (me.socket >= 0) {
-    const Came came = receive_packet(me.socket, packet, fd, 0);
+    const Came came = receive_packet(me.socket, packet, fds, 0);
     if (came == Came::nothing) return After::same;
-    if (const After after = take_packet(came, packet, fd); after != After::same) return after;
+    if (const After after = take_packet(came, packet, fds); after != After::same) return after;
   }
   return After::lost;
 }
@@ -349,7 +378,9 @@ int say_hello(bool again) {
             me.path, strerror(errno));
     return nobody;
   }
+  me.on_device = false;  // until it says so
   me.hello.again = again ? 1 : 0;
+  me.hello.memories = me.keeper ? memory_of_cuda : 0;
   me.hello.iterations = me.counts.iterations;
   me.hello.busy_ns = me.counts.busy_ns;
   if (again) {
@@ -357,10 +388,11 @@ int say_hello(bool again) {
     me.hello.ephemeral = me.ephemeral;
   }
   Packet packet;
-  int fd = -1;
+  Descriptors fds;
   Came came = Came::closed;
   if (send_packet(me.socket, me.hello.header, Kind::hello, sizeof me.hello))
-    came = receive_packet(me.socket, packet, fd, 10'000);
+    came = receive_packet(me.socket, packet, fds, 10'000);
+  const int fd = fds.take_one();
   if (came == Came::packet && packet.header.kind == Kind::welcome && fd >= 0) {
     void* page = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
@@ -370,7 +402,16 @@ int say_hello(bool again) {
       me.lost = false;
       me.attached = true;
       start_watch(me.page);
-      return go_on;
+      if (packet.welcome.memory == 0) return go_on;
+      came = receive_packet(me.socket, packet, fds, 10'000);
+      if (came != Came::nothing && take_packet(came, packet, fds) == After::same && me.on_device) {
+        if (!again) me.floor = me.keeper->persistent();
+        return go_on;
+      }
+      if (!me.is_ended) because("the broker at %s did not say which device its lanes are on", me.path);
+      me.is_ended = true;
+      hang_up();
+      return ended;
     }
     because("the broker's page could not be mapped: %s", strerror(errno));
     hang_up();
@@ -378,7 +419,7 @@ int say_hello(bool again) {
   }
   if (fd >= 0) close(fd);
   if (came == Came::packet || came == Came::other_version) {
-    if (take_packet(came, packet, -1) == After::ended) return ended;
+    if (take_packet(came, packet, fds) == After::ended) return ended;
   }
   if (!me.is_ended) because("the broker at %s did not answer", me.path);
   hang_up();
@@ -397,10 +438,10 @@ bool ask_for(std::size_t bytes) {
   if (!send_packet(me.socket, ask.header, Kind::ask, sizeof ask)) return false;
   for (;;) {
     Packet packet;
-    int fd = -1;
-    const Came came = receive_packet(me.socket, packet, fd, -1);
+    Descriptors fds;
+    const Came came = receive_packet(me.socket, packet, fds, -1);
     const bool answer = came == Came::packet && packet.header.kind == Kind::lane;
-    if (take_packet(came, packet, fd) != After::same) {
+    if (take_packet(came, packet, fds) != After::same) {
       if (me.is_ended) tell();
       return false;
     }
@@ -422,7 +463,7 @@ Took take(std::size_t bytes, void** out) {
   Heap* heap = &me.own;
   Heap::Block* b = nullptr;
   std::uint32_t key = 0, iteration = 0;
-  if (trains && me.in_lane) {
+  if (trains && me.in_lane && !me.on_device) {
     key = me.survivors.key(bytes);
     iteration = me.survivors.iteration();
     if (me.plant || !me.survivors.expected(key)) {
@@ -537,6 +578,8 @@ void after_fork_in_child() {
   // Its parent may be killed while it stands still. Loaders are forked before their parent says hello.
   if (me.prepared) prctl(PR_SET_PDEATHSIG, SIGCONT);
   me.in_lane = me.attached = me.is_ended = me.is_alone = false;
+  me.keeper = nullptr;  // a device's context does not go with a fork
+  me.on_device = false;
   me.page = nullptr;
   me.chooser = BoundaryChooser{};
   me.counts = {};
@@ -553,10 +596,11 @@ __attribute__((constructor)) void load() {
 
 // Under the lock, after a boundary at which nothing holds the job.
 void enter_lane() {
-  if (me.counts.boundaries < boundaries_before_lane || me.lane_fd < 0) return;
+  const bool has_lane = me.on_device ? me.lane_number != 0 : me.lane_fd >= 0;
+  if (me.counts.boundaries < boundaries_before_lane || !has_lane) return;
   // What it is known to need, at once rather than piece by piece.
   if (!me.in_lane && me.ephemeral > me.lane_bytes) ask_for(me.ephemeral);
-  me.in_lane = me.attached && !me.lost && me.lane_fd >= 0;
+  me.in_lane = me.attached && !me.lost;
 }
 
 void end_iteration(std::uint64_t now) {
@@ -566,10 +610,11 @@ void end_iteration(std::uint64_t now) {
   for (Heap::Block* b = me.lane.first_shared(); b && !me.plant; b = me.lane.next_shared(*b))
     if (b->iteration == me.survivors.iteration()) me.survivors.survived(b->key);
   me.survivors.next_iteration();
-  const std::uint64_t live = me.own.live() + me.lane.live();
-  me.floor = live;
-  me.ephemeral = std::max(me.ephemeral, me.peak > live ? me.peak - live : 0);
+  const std::uint64_t live = live_bytes();
+  me.floor = me.on_device ? me.keeper->persistent() : live;
+  me.ephemeral = std::max(me.ephemeral, me.on_device ? me.keeper->ephemeral() : me.peak > live ? me.peak - live : 0);
   me.peak = live;
+  if (me.on_device) me.keeper->iteration_ended();
   ControlPage* page = me.page;
   page->iterations.store(me.counts.iterations, std::memory_order_relaxed);
   page->busy_ns.store(me.counts.busy_ns, std::memory_order_relaxed);
@@ -755,7 +800,7 @@ CARILLON_OUT int carillon_signal(std::uint32_t kind, std::uint64_t which) {
   if (!page) return not_attached;
   ++me.counts.signals;
   const bool boundary =
-      me.chooser.on(static_cast<Signal>(kind), which, me.own.live() + me.lane.live());
+      me.chooser.on(static_cast<Signal>(kind), which, live_bytes());
   if (!boundary && !me.plant) return go_on;
   if (boundary) {
     ++me.counts.boundaries;
@@ -835,7 +880,7 @@ CARILLON_OUT int carillon_wait() {
   if (answer == go_on || answer == alone) {
     Locked locked;
     me.started = clock_ns();
-    me.peak = me.own.live() + me.lane.live();
+    me.peak = live_bytes();
     if (answer == go_on) {
       static_cast<ControlPage*>(me.page)->inside.store(1);
       enter_lane();
@@ -843,6 +888,22 @@ CARILLON_OUT int carillon_wait() {
     }
   }
   return answer;
+}
+
+CARILLON_OUT void carillon_keep(const carillon_keeper_t* keeper) {
+  Locked locked;
+  me.keeper = keeper;
+}
+
+CARILLON_OUT int carillon_in_lane() {
+  Locked locked;
+  return me.in_lane && me.on_device;
+}
+
+CARILLON_OUT int carillon_ask(std::uint64_t bytes) {
+  Locked locked;
+  const bool got = trains && ask_for(bytes);
+  return me.is_ended ? 2 : got ? 0 : 1;
 }
 
 CARILLON_OUT void carillon_remaining(std::uint64_t nanoseconds) {
