@@ -259,7 +259,7 @@ void* Lanes::take(std::size_t bytes) {
   Heap::Block* b = lane_.take(bytes, Heap::State::shared);
   if (b == nullptr && ask_ != nullptr) {
     ++counts_.asks;
-    const int answer = ask_(whole(size_ - lane_.tail() + bytes, granularity_));
+    const int answer = ask_(end_of_segments() + bytes);
     if (answer == 2) return nullptr;
     if (answer == 0) b = lane_.take(bytes, Heap::State::shared);
   }
@@ -269,6 +269,14 @@ void* Lanes::take(std::size_t bytes) {
   ++counts_.lane_segments;
   most_segments_ = std::max(most_segments_, lane_.live_shared());
   return lane_.address(*b);
+}
+
+// Within the lane's addresses; beyond the lane where that became smaller.
+std::size_t Lanes::end_of_segments() {
+  std::size_t end = 0;
+  for (const Heap::Block* b = lane_.first_shared(); b != nullptr; b = lane_.next_shared(*b))
+    end = std::max(end, (std::size_t{b->start} + b->pages) * page_bytes);
+  return end;
 }
 
 void* Lanes::take_own(std::size_t bytes, std::uint32_t key, std::uint32_t iteration) {

@@ -108,6 +108,7 @@ class Lanes {
   bool let_go(std::size_t first);
   void mark_under(std::uint64_t at, std::uint64_t bytes, std::vector<bool>& places) const;
   std::vector<bool> under_segments();
+  std::size_t end_of_segments();
   void* take_own(std::size_t bytes, std::uint32_t key, std::uint32_t iteration);
   void forget_coming();
 

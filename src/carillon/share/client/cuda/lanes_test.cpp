@@ -41,8 +41,9 @@ class TheLane {
   TheLane(LaneSource& source, std::uint32_t number) : number_(number), memory_(*source.make(number)) {}
 
   bool resize(std::size_t bytes) {
+    if (!memory_->resize(Bytes{bytes})) return false;
     size_ = bytes;
-    return memory_->resize(Bytes{bytes}).has_value();
+    return true;
   }
   std::size_t size() const { return size_; }
   // As LiveBroker::give_lane.
