@@ -22,9 +22,24 @@ std::string& trouble() {
   return *text;
 }
 int device_here = -1;
+std::uint32_t gates_at_once = 1;
+bool is_ready = false;
+
+// The preloaded library's, which is not linked with: it is in the process already, or nothing is shared.
+Lanes::Ask find_ask() {
+  Lanes::Ask ask = nullptr;
+  if (void* const found = dlsym(RTLD_DEFAULT, "carillon_ask"); found != nullptr) std::memcpy(&ask, &found, sizeof ask);
+  return ask;
+}
 
 const char* keep_device(const DeviceIs* is) {
-  return lanes().device(*is);
+  Driver driver;
+  static char no_driver[256];
+  if (!open_driver(driver, no_driver, sizeof no_driver)) return no_driver;
+  if (!lanes().start(driver, device_here, find_ask(), gates_at_once)) return lanes().why();
+  const char* const not_so = lanes().device(*is);
+  is_ready = not_so == nullptr;
+  return not_so;
 }
 void keep_pieces(const Pieces* are, const int* descriptors) {
   lanes().pieces(*are, descriptors);
@@ -75,15 +90,13 @@ CARILLON_OUT int carillon_cuda_start(int ordinal, std::uint32_t at_once) {
     trouble() = why;
     return 1;
   }
-  // The preloaded library's, which is not linked with: it is in the process already, or nothing is shared.
-  int (*ask)(std::uint64_t) = nullptr;
-  if (void* const found = dlsym(RTLD_DEFAULT, "carillon_ask"); found != nullptr) std::memcpy(&ask, &found, sizeof ask);
-  if (!lanes().start(driver, ordinal, ask, at_once)) {
-    trouble() = lanes().why();
-    return 1;
-  }
   device_here = ordinal;
+  gates_at_once = at_once;
   return 0;
+}
+
+CARILLON_OUT int carillon_cuda_ready() {
+  return is_ready ? 1 : 0;
 }
 
 CARILLON_OUT const char* carillon_cuda_why() {
@@ -95,10 +108,9 @@ CARILLON_OUT const carillon_keeper_t* carillon_cuda_keeper() {
 }
 
 CARILLON_OUT int carillon_cuda_enter() {
-  if (!lanes().has_lane()) return 1;
-  if (lanes().enter()) return 0;
-  trouble() = lanes().why();
-  return 2;
+  const Lanes::Entered entered = lanes().enter();
+  if (entered == Lanes::Entered::no_memory) trouble() = lanes().why();
+  return static_cast<int>(entered);
 }
 
 CARILLON_OUT int carillon_cuda_leave(void* stream, const carillon_cuda_range_t* live, std::uint64_t count) {

@@ -23,13 +23,16 @@ struct carillon_cuda_range_t {
 void* carillon_cuda_alloc(std::int64_t bytes, int device, void* stream);
 void carillon_cuda_free(void* at, std::int64_t bytes, int device, void* stream);
 
-// The driver's device `ordinal`, which is torch's index. At most `at_once` gates are outstanding. 0: done.
+// The driver's device `ordinal`, which is torch's index. At most `at_once` gates are outstanding. 0: done. Nothing is
+// taken of the device before a broker says that its lanes are there.
 int carillon_cuda_start(int ordinal, std::uint32_t at_once);
+// Whether the broker's lanes are this device's memory.
+int carillon_cuda_ready();
 const char* carillon_cuda_why();
 // For carillon_keep(); static.
 const carillon_keeper_t* carillon_cuda_keeper();
-// Granted its lane. 0: segments come from it now; 1: there is none; 2: there is no memory for segments that torch
-// holds beyond it: try again once it has given back what it does not need.
+// Granted its lane, or alone. 0: segments come from the lane now; 1: there is none; 2: there is no memory for segments
+// that torch holds beyond it: try again once it has given back what it does not need.
 int carillon_cuda_enter();
 // Before the lane is left: waits for the device. `live`: where tensors are; nullptr: anywhere. 0: done; else the job
 // must end without leaving its lane.

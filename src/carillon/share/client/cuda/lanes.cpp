@@ -411,22 +411,14 @@ bool Lanes::lane(std::uint32_t number, std::uint64_t bytes) {
 
 // --- the job's turns
 
-bool Lanes::has_lane() const {
+Lanes::Entered Lanes::enter() {
   const std::lock_guard held(mutex_);
-  return started_ && number_ != 0 && size_ > 0;
-}
-
-bool Lanes::enter() {
-  const std::lock_guard held(mutex_);
-  if (!started_ || number_ == 0) {
-    why_ = "there is no lane";
-    return false;
-  }
+  if (!started_) return Entered::no_lane;
   const InContext in(*this);
-  if (!settle()) return false;
-  inside_ = true;
+  if (!settle()) return Entered::no_memory;
+  inside_ = number_ != 0 && size_ > 0;
   trains_ = std::this_thread::get_id();
-  return true;
+  return inside_ ? Entered::lane : Entered::no_lane;
 }
 
 // The job's streams by their events, and after them whatever streams nobody told us of. Cheap once the former ended.

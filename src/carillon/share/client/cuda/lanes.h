@@ -52,7 +52,6 @@ class Lanes {
 
   // With the device's primary context, which torch uses too. `at_once`: so many gates may be outstanding.
   bool start(const Driver& driver, int ordinal, Ask ask, std::uint32_t at_once);
-  bool has_lane() const;
   // Of the last call that returned false, or nullptr; for people.
   const char* why() const { return why_.c_str(); }
   // Gives everything back: no segment is used any more.
@@ -71,7 +70,9 @@ class Lanes {
   bool lane(std::uint32_t number, std::uint64_t bytes);
 
   // --- the job's turns (the thread that trains)
-  bool enter();
+  enum class Entered : std::uint8_t { lane, no_lane, no_memory };
+  // Sees to it that there is memory behind every segment, whether there is a lane or not.
+  Entered enter();
   // Waits for the device, and replaces pieces. `live`: where tensors are, in whatever segments; nullptr: everywhere.
   // False: there is no memory for what lives on, and the job must end without leaving its lane before.
   bool leave(Stream stream, const std::vector<LiveRange>* live);

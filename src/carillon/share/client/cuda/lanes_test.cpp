@@ -26,6 +26,8 @@ using share::cuda::testing::FakeDriver;
 using share::cuda::testing::FakeDriverOptions;
 using ::testing::IsEmpty;
 
+using Entered = Lanes::Entered;
+
 constexpr std::size_t granule = 64 * 1024, piece = 4 * granule;
 
 FakeDriver& fake() {
@@ -115,7 +117,7 @@ struct CudaJobLanes : ::testing::Test {
     ASSERT_EQ(other.device(*source->device()), nullptr);
     std::vector<std::uint64_t> nothing;
     ASSERT_TRUE(lane->tell(other, nothing));
-    ASSERT_TRUE(other.enter());
+    ASSERT_EQ(other.enter(), Entered::lane);
     void* const all = other.take(lane->size());
     ASSERT_NE(all, nullptr);
     ASSERT_EQ(other.counts().own_segments, 0U);
@@ -131,7 +133,7 @@ struct CudaJobLanes : ::testing::Test {
 
 TEST_F(CudaJobLanes, SegmentsAreTheLanesWithinItAndTheJobsOwnElsewhere) {
   void* const before = job->take(granule);
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const within = job->take(3 * granule + 1);
   void* elsewhere = nullptr;
   std::thread([&] { elsewhere = job->take(granule); }).join();  // not the thread that trains
@@ -150,7 +152,7 @@ TEST_F(CudaJobLanes, SegmentsAreTheLanesWithinItAndTheJobsOwnElsewhere) {
 }
 
 TEST_F(CudaJobLanes, WhatLivesOnIsAsItWasThoughOthersUsedTheLane) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const kept = job->take(granule);
   void* const dead = job->take(7 * granule);
   fake().fill(nullptr, address(kept), granule, 42);
@@ -159,7 +161,7 @@ TEST_F(CudaJobLanes, WhatLivesOnIsAsItWasThoughOthersUsedTheLane) {
   EXPECT_EQ(job->counts().replaced, 1U);
   EXPECT_EQ(fake().copied_bytes(), piece);
   others(99);
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   fake().expect(nullptr, address(kept), granule, 42);
   fake().expect(nullptr, address(dead) + 3 * granule, 4 * granule, 99);  // the next piece; as garbage may be
   fake().fill(nullptr, address(kept), granule, 44);
@@ -170,13 +172,13 @@ TEST_F(CudaJobLanes, WhatLivesOnIsAsItWasThoughOthersUsedTheLane) {
 }
 
 TEST_F(CudaJobLanes, OfASegmentThatLivesOnInPartOnlyThosePiecesAreReplaced) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const segment = job->take(4 * piece);
   fake().fill(nullptr, address(segment), 4 * piece, 1);
   ASSERT_TRUE(leave({{address(segment) + 2 * piece - 1, 2}}));
   EXPECT_EQ(job->counts().replaced, 2U);
   others(2);
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   fake().expect(nullptr, address(segment), piece, 2);
   fake().expect(nullptr, address(segment) + piece, 2 * piece, 1);
   fake().expect(nullptr, address(segment) + 3 * piece, piece, 2);
@@ -184,7 +186,7 @@ TEST_F(CudaJobLanes, OfASegmentThatLivesOnInPartOnlyThosePiecesAreReplaced) {
 }
 
 TEST_F(CudaJobLanes, WithoutWordOfWhatLivesAllDoes) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const segment = job->take(2 * piece);
   fake().fill(nullptr, address(segment), 2 * piece, 7);
   ASSERT_TRUE(job->leave(nullptr, nullptr));
@@ -194,7 +196,7 @@ TEST_F(CudaJobLanes, WithoutWordOfWhatLivesAllDoes) {
 }
 
 TEST_F(CudaJobLanes, ReplacedPiecesAreTheLanesAgainOnceNothingLivedThere) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const segment = job->take(piece);
   ASSERT_TRUE(leave({{address(segment), 1}}));
   const struct {
@@ -202,20 +204,20 @@ TEST_F(CudaJobLanes, ReplacedPiecesAreTheLanesAgainOnceNothingLivedThere) {
     std::uint64_t own;
   } rows[] = {{false, piece}, {false, piece}, {true, piece}, {false, piece}, {false, piece}, {false, 0}, {true, piece}};
   for (const auto& [lives, own] : rows) {
-    ASSERT_TRUE(job->enter());
+    ASSERT_EQ(job->enter(), Entered::lane);
     ASSERT_TRUE(leave(lives ? std::vector<LiveRange>{{address(segment), 1}} : std::vector<LiveRange>{}));
     EXPECT_EQ(job->counts().own_bytes, own);
   }
   EXPECT_EQ(job->counts().returned, 1U);
   job->give(segment);
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   EXPECT_EQ(job->counts().own_bytes, 0U);  // no segment is there any more: it need not wait
 }
 
 TEST_F(CudaJobLanes, ASegmentThatOutlivesItsIterationIsKnownTheNextTime) {
   std::vector<void*> last;
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(job->enter());
+    ASSERT_EQ(job->enter(), Entered::lane);
     void* const lives = job->take(2 * granule);
     void* const dies = job->take(2 * granule);
     ASSERT_TRUE(leave({{address(lives), 1}}));
@@ -232,7 +234,7 @@ TEST_F(CudaJobLanes, TheLaneIsAskedForMore) {
     EXPECT_EQ(bytes, 6 * piece + granule);
     return lane->resize(7 * piece) && lane->tell(*job, told) ? 0 : 1;
   };
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const first = job->take(3 * piece);
   fake().fill(nullptr, address(first), 3 * piece, 1);  // still running while the lane grows
   void* const second = job->take(3 * piece + granule);
@@ -250,14 +252,14 @@ TEST_F(CudaJobLanes, TheLaneIsAskedForMore) {
 }
 
 TEST_F(CudaJobLanes, SegmentsBeyondALaneThatBecameSmallerCanBeUsed) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const segment = job->take(4 * piece);
   fake().fill(nullptr, address(segment), 4 * piece, 5);
   ASSERT_TRUE(leave({{address(segment) + 3 * piece, 1}}));
   ASSERT_TRUE(lane->resize(2 * piece));
   ASSERT_TRUE(lane->tell(*job, told));
   others(6);
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   fake().expect(nullptr, address(segment) + 3 * piece, piece, 5);
   fake().fill(nullptr, address(segment), 3 * piece, 7);
   EXPECT_EQ(job->counts().own_bytes, 2 * piece);
@@ -265,14 +267,33 @@ TEST_F(CudaJobLanes, SegmentsBeyondALaneThatBecameSmallerCanBeUsed) {
   ASSERT_TRUE(lane->resize(4 * piece));
   ASSERT_TRUE(lane->tell(*job, told));
   job->give(segment);
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   EXPECT_EQ(job->counts().own_bytes, 0U);
   EXPECT_NE(job->take(3 * piece + granule), nullptr);
   EXPECT_EQ(job->counts().own_bytes, 0U);
 }
 
+TEST_F(CudaJobLanes, WithoutMemoryBeyondASmallerLaneItWaitsForSegmentsToBeGivenBack) {
+  start({.memory = 4 * piece});
+  ASSERT_EQ(job->enter(), Entered::lane);
+  void* const first = job->take(piece);
+  void* const second = job->take(3 * piece);
+  ASSERT_TRUE(leave({}));
+  ASSERT_TRUE(lane->resize(2 * piece));
+  Handle others_memory = 0;
+  const Properties properties;
+  ASSERT_EQ(fake().table().create(&others_memory, piece, &properties, 0), done);
+  ASSERT_TRUE(lane->tell(*job, told));
+  EXPECT_EQ(job->enter(), Entered::no_memory);
+  EXPECT_STREQ(job->why(), "no memory: CUDA_ERROR_OUT_OF_MEMORY");
+  job->give(second);
+  EXPECT_EQ(job->enter(), Entered::lane);
+  fake().fill(nullptr, address(first), piece, 1);
+  fake().table().release(others_memory);
+}
+
 TEST_F(CudaJobLanes, AnotherLane) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const kept = job->take(granule);
   void* const dead = job->take(2 * piece);
   fake().fill(nullptr, address(kept), granule, 3);
@@ -285,14 +306,14 @@ TEST_F(CudaJobLanes, AnotherLane) {
   EXPECT_EQ(fake().memory_used(), 2 * piece + piece + piece) << "the old lane, the new one, what was replaced and what "
                                                                "lies beyond the new lane";
   others(4);
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   fake().expect(nullptr, address(kept), granule, 3);
   fake().fill(nullptr, address(dead), 2 * piece, 9);
   ASSERT_TRUE(leave({}));
 }
 
 TEST_F(CudaJobLanes, WithoutALaneItGoesOnInMemoryOfItsOwn) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const kept = job->take(granule);
   fake().fill(nullptr, address(kept), granule, 3);
   // In the middle of an iteration: nobody could say what lives on.
@@ -300,8 +321,7 @@ TEST_F(CudaJobLanes, WithoutALaneItGoesOnInMemoryOfItsOwn) {
   EXPECT_EQ(fake().outstanding(), 0U);
   others(4);
   fake().expect(nullptr, address(kept), granule, 3);
-  EXPECT_FALSE(job->has_lane());
-  EXPECT_FALSE(job->enter());
+  EXPECT_EQ(job->enter(), Entered::no_lane);
   void* const more = job->take(granule);
   ASSERT_NE(more, nullptr);
   fake().fill(nullptr, address(more), granule, 3);
@@ -309,7 +329,7 @@ TEST_F(CudaJobLanes, WithoutALaneItGoesOnInMemoryOfItsOwn) {
 
 TEST_F(CudaJobLanes, WithoutMemoryForWhatLivesOnTheLaneIsNotLeft) {
   start({.memory = 5 * piece});
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const segment = job->take(4 * piece);
   fake().fill(nullptr, address(segment), 4 * piece, 8);
   EXPECT_FALSE(leave({{address(segment), 2 * piece}}));
@@ -321,7 +341,7 @@ TEST_F(CudaJobLanes, WithoutMemoryForWhatLivesOnTheLaneIsNotLeft) {
 }
 
 TEST_F(CudaJobLanes, NothingIsLeftWhileWorkIsOutstanding) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const segment = job->take(2 * piece);
   Stream side = nullptr;  // that nobody told of
   const Driver cuda = fake().table();
@@ -347,7 +367,7 @@ TEST_F(CudaJobLanes, GatesBoundWhatIsInFlight) {
     job = joined(at_once);
     told.clear();
     ASSERT_TRUE(lane->tell(*job, told));
-    ASSERT_TRUE(job->enter());
+    ASSERT_EQ(job->enter(), Entered::lane);
     void* const segment = job->take(granule);
     std::size_t most = 0;
     for (int i = 0; i < 20; ++i) {
@@ -363,13 +383,13 @@ TEST_F(CudaJobLanes, GatesBoundWhatIsInFlight) {
 }
 
 TEST_F(CudaJobLanes, AReplacedTurnCostsNoCallsThatMapMemory) {
-  ASSERT_TRUE(job->enter());
+  ASSERT_EQ(job->enter(), Entered::lane);
   void* const lives = job->take(piece);
   job->take(2 * piece);
   ASSERT_TRUE(leave({{address(lives), piece}}));
   const std::size_t before = fake().memory_calls();
   for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(job->enter());
+    ASSERT_EQ(job->enter(), Entered::lane);
     ASSERT_TRUE(leave({{address(lives), piece}}));
   }
   EXPECT_EQ(fake().memory_calls(), before);
@@ -400,7 +420,7 @@ TEST_F(CudaJobLanes, PiecesThatAreNotThereAreNotUsed) {
   ASSERT_TRUE(other.start(fake().table(), 0, ask_test, 1));
   ASSERT_EQ(other.device(*source->device()), nullptr);
   EXPECT_FALSE(other.lane(1, piece));
-  EXPECT_FALSE(other.has_lane());
+  EXPECT_EQ(other.enter(), Entered::no_lane);
   auto packet = packet_of<Pieces>(Kind::pieces);
   packet.lane = 1;
   packet.count = 1;
@@ -447,7 +467,7 @@ TEST_F(CudaJobLanes, RandomTurns) {
         return lane->resize(bytes) && lane->tell(*now.lanes, now.told) ? 0 : 1;
       };
       ASSERT_TRUE(lane->tell(*now.lanes, now.told)) << "seed " << seed;
-      ASSERT_TRUE(now.lanes->enter()) << "seed " << seed << ": " << now.lanes->why();
+      ASSERT_EQ(now.lanes->enter(), Entered::lane) << "seed " << seed << ": " << now.lanes->why();
       for (const auto& [at, segment] : now.segments)
         if (segment.lives) fake().expect(nullptr, at, segment.bytes, segment.value);
       for (std::uint64_t step = random.below(8); step > 0; --step) {

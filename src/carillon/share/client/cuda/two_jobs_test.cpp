@@ -91,7 +91,8 @@ class CudaJob {
     while (next(0))
       if (!heed()) return false;
     page_->inside = 1;
-    return page_->lease.load() != static_cast<std::uint32_t>(Lease::look) && lanes.enter();
+    return page_->lease.load() != static_cast<std::uint32_t>(Lease::look) &&
+           lanes.enter() == Lanes::Entered::lane;
   }
   int ask(std::uint64_t bytes) {
     auto ask = packet_of<Ask>(Kind::ask);
