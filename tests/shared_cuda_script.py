@@ -4,7 +4,7 @@
 
 What it takes within an iteration are tensors of the pool. Some outlive it: a running mean that is a new tensor each time,
 and every fifth loss' gradient until the next. Options: `evaluates` now and then uses more memory, once; `modules` runs
-modules of torch, too; `captures` a graph in the midst.
+modules of torch, too; `captures` a graph in the midst; `forgets` what lives on, a fault that must be seen.
 """
 
 import json
@@ -23,6 +23,10 @@ out, seed, iterations, options = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 torch.manual_seed(seed)
 device = Device(torch)
+if "forgets" in options:
+    from carillon import _cuda
+
+    _cuda.live_ranges = lambda segments: []
 BATCH, WIDTH = 128, 512
 
 

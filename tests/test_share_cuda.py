@@ -106,6 +106,16 @@ def test_two_jobs_share_a_lane_and_learn_what_they_learn_alone(tmp_path):
     assert any(counted["cuda_replaced"] > 0 for counted in counts), counts
 
 
+def test_what_lives_on_and_is_not_kept_is_found(tmp_path):
+    """The test above can fail."""
+    with Broker(tmp_path) as broker:
+        running = [broker.start(SCRIPT, tmp_path / f"out{seed}", seed, 60, "forgets", MEET=str(tmp_path / "meet"))
+                   for seed in (7, 8)]
+        for job in running:
+            ended(job)
+    assert not all(same(torch.load(tmp_path / f"out{seed}"), alone(tmp_path, seed, 60)) for seed in (7, 8))
+
+
 def test_what_an_iteration_needs_beyond_its_lane_it_asks_for(tmp_path):
     with Broker(tmp_path, "--assumed-ephemeral", "1MiB") as broker:
         counted = ended(broker.start(SCRIPT, tmp_path / "out", 3, 40, "evaluates", "modules", "captures"))

@@ -74,6 +74,7 @@ class Lanes:
         self._counters.restype = None
         self._pool = self._allocator = self._scope = self._threads = None
         self._thread = None
+        self._pool_is_over = False
         self.inside = False  # the job is in its lane
         self._failed = self._start(self.device, at_once) != 0
 
@@ -129,6 +130,13 @@ class Lanes:
             raise SystemExit(f"carillon: what outlives this job's iteration cannot be kept: {self.why()}")
         self.inside = False
 
+    def end(self) -> None:
+        """As leave(); nothing of this process is taken from a lane any more."""
+        self.leave()
+        self.suspend()
+        self._pool_is_over = True
+        self._torch.cuda.empty_cache()
+
     def gate(self) -> None:
         """At most so many of these are outstanding on the device, and with them the work between: a recall has not
         to wait for more than that, and the rest of an iteration."""
@@ -160,7 +168,7 @@ class Lanes:
         self.resume()
 
     def resume(self) -> None:
-        if self._scope is None and self._pool is not None:
+        if self._scope is None and self._pool is not None and not self._pool_is_over:
             self._scope = self._torch.cuda.use_mem_pool(self._pool, self.device)
             self._scope.__enter__()
 
@@ -221,4 +229,7 @@ def open_lanes(torch, shim) -> Lanes | None:
     except (OSError, AttributeError) as error:
         print(f"carillon: {path} cannot be used: {error}", file=sys.stderr)
         return None
-    return lanes if lanes.offer(shim) else None
+    if not lanes.offer(shim):
+        print(f"carillon: lanes on CUDA are off: {lanes.why()}", file=sys.stderr)
+        return None
+    return lanes

@@ -89,7 +89,7 @@ def _bye(pid: int) -> None:
         return
     if _lanes is not None and _lanes.ready:
         try:
-            _lanes.leave()
+            _lanes.end()
         except SystemExit:  # the lane is free once this process is gone
             return
     _library.bye()

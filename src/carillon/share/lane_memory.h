@@ -33,7 +33,9 @@ class LaneMemory {
   // By place: what never was, and never will be, another piece's number.
   virtual std::span<const std::uint64_t> pieces() const { return {}; }
   // For a job, to be closed once sent.
-  virtual Result<Descriptor> piece(std::size_t) const { return fail(ErrorCode::internal, "a lane without pieces"); }
+  virtual Result<Descriptor> piece(std::size_t) const {
+    return fail(ErrorCode::internal, "a lane without pieces");
+  }
 };
 
 class LaneSource {

@@ -33,7 +33,8 @@ bool open_driver(Driver& out, char* why, std::size_t size) {
   CARILLON_CUDA_FUNCTIONS(CARILLON_CUDA_FIND)
 #undef CARILLON_CUDA_FIND
   if (missing != nullptr) {
-    std::snprintf(why, size, "the CUDA driver is too old: its libcuda.so.1 has no %s (CUDA 11.4 and later have it)",
+    std::snprintf(why, size,
+                  "the CUDA driver is too old: its libcuda.so.1 has no %s (CUDA 11.4 and later have it)",
                   missing);
     return false;
   }

@@ -1,10 +1,10 @@
 #include "carillon/share/cuda/driver.h"
 
-#include <gtest/gtest.h>
-
 #include <cstddef>
 #include <string_view>
 #include <type_traits>
+
+#include <gtest/gtest.h>
 
 #if defined(CARILLON_CUDA_HEADER)
 #include CARILLON_CUDA_HEADER
@@ -16,14 +16,17 @@ namespace {
 #if defined(CARILLON_CUDA_HEADER)
 // Our declarations against the toolkit's, where one is installed. Its macros give functions the names of the
 // versions that they now have, so the table is held against those.
-static_assert(sizeof(Properties) == sizeof(CUmemAllocationProp) && alignof(Properties) == alignof(CUmemAllocationProp));
+static_assert(sizeof(Properties) == sizeof(CUmemAllocationProp) &&
+              alignof(Properties) == alignof(CUmemAllocationProp));
 static_assert(offsetof(Properties, handle_types) == offsetof(CUmemAllocationProp, requestedHandleTypes));
 static_assert(offsetof(Properties, location) == offsetof(CUmemAllocationProp, location));
 static_assert(offsetof(Properties, windows) == offsetof(CUmemAllocationProp, win32HandleMetaData));
 static_assert(offsetof(Properties, flags) == offsetof(CUmemAllocationProp, allocFlags));
-static_assert(sizeof(Access) == sizeof(CUmemAccessDesc) && offsetof(Access, flags) == offsetof(CUmemAccessDesc, flags));
+static_assert(sizeof(Access) == sizeof(CUmemAccessDesc) &&
+              offsetof(Access, flags) == offsetof(CUmemAccessDesc, flags));
 static_assert(sizeof(Uuid) == sizeof(CUuuid) && sizeof(Address) == sizeof(CUdeviceptr));
-static_assert(sizeof(Handle) == sizeof(CUmemGenericAllocationHandle) && sizeof(DeviceNumber) == sizeof(CUdevice));
+static_assert(sizeof(Handle) == sizeof(CUmemGenericAllocationHandle) &&
+              sizeof(DeviceNumber) == sizeof(CUdevice));
 static_assert(sizeof(Status) == sizeof(CUresult));
 
 TEST(CudaDriver, ConstantsAreTheToolkits) {

@@ -29,8 +29,8 @@ struct Gpu {
   std::unexpected<Error> no(ErrorCode code, const char* what, Status status) const {
     return fail(code, name + ": " + what + ": " + name_of(driver, status).text);
   }
-  // Physical memory needs no context by the driver's documentation. Where a driver thinks otherwise it gets one:
-  // that costs the device some hundred MiB, so it is not made before.
+  // Physical memory needs no context by the driver's documentation. Where a driver thinks otherwise it gets
+  // one: that costs the device some hundred MiB, so it is not made before.
   Status create(Handle& out) {
     Status status = driver.create(&out, piece.count, &properties, 0);
     if (status != invalid_context) return status;
@@ -51,7 +51,8 @@ class CudaLane final : public LaneMemory {
 
   Result<> resize(Bytes size) override {
     const std::size_t before = handles_.size();
-    const std::size_t wanted = static_cast<std::size_t>(round_up(size.count, gpu_->piece.count) / gpu_->piece.count);
+    const std::size_t wanted =
+        static_cast<std::size_t>(round_up(size.count, gpu_->piece.count) / gpu_->piece.count);
     while (handles_.size() < wanted) {
       Handle made = 0;
       if (const Status status = gpu_->create(made); status != done) {
@@ -91,7 +92,9 @@ class CudaLanes final : public LaneSource {
  public:
   explicit CudaLanes(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
 
-  Result<std::unique_ptr<LaneMemory>> make(std::uint32_t) override { return std::make_unique<CudaLane>(gpu_); }
+  Result<std::unique_ptr<LaneMemory>> make(std::uint32_t) override {
+    return std::make_unique<CudaLane>(gpu_);
+  }
   std::string_view name() const override { return gpu_->name; }
   std::string_view in_maps() const override { return "/dev/nvidia"; }  // of a process that has a context
   std::optional<DeviceIs> device() const override {
@@ -109,7 +112,8 @@ class CudaLanes final : public LaneSource {
 
 }  // namespace
 
-Result<std::shared_ptr<LaneSource>> open_lanes(int ordinal, Bytes piece, const std::optional<Driver>& driver) {
+Result<std::shared_ptr<LaneSource>> open_lanes(int ordinal, Bytes piece,
+                                               const std::optional<Driver>& driver) {
   auto gpu = std::make_shared<Gpu>();
   gpu->name = "cuda:" + std::to_string(ordinal);
   if (driver) {
@@ -130,18 +134,20 @@ Result<std::shared_ptr<LaneSource>> open_lanes(int ordinal, Bytes piece, const s
   if (const Status status = cuda.device_get(&gpu->device, ordinal); status != done)
     return gpu->no(ErrorCode::unavailable, "no device", status);
   gpu->properties.location.id = gpu->device;
-  for (const auto& [attribute, what] :
-       {std::pair(has_virtual_memory, "map physical memory"), std::pair(has_descriptors, "share it by descriptors")}) {
+  for (const auto& [attribute, what] : {std::pair(has_virtual_memory, "map physical memory"),
+                                        std::pair(has_descriptors, "share it by descriptors")}) {
     int can = 0;
     if (const Status status = cuda.device_attribute(&can, attribute, gpu->device); status != done)
       return gpu->no(ErrorCode::unavailable, "what it can do is not known", status);
     if (can == 0)
-      return fail(ErrorCode::unsupported, gpu->name + " cannot " + what + ", which lanes need (Linux, Pascal and later)");
+      return fail(ErrorCode::unsupported,
+                  gpu->name + " cannot " + what + ", which lanes need (Linux, Pascal and later)");
   }
   if (const Status status = cuda.device_uuid(&gpu->uuid, gpu->device); status != done)
     return gpu->no(ErrorCode::unavailable, "which device it is, is not known", status);
   std::size_t granularity = 0;
-  if (const Status status = cuda.granularity(&granularity, &gpu->properties, smallest_granularity); status != done)
+  if (const Status status = cuda.granularity(&granularity, &gpu->properties, smallest_granularity);
+      status != done)
     return gpu->no(ErrorCode::unavailable, "its memory's granularity is not known", status);
   if (granularity == 0) return fail(ErrorCode::internal, gpu->name + ": its memory's granularity is 0");
   gpu->piece = Bytes{round_up(std::max<std::uint64_t>(piece.count, 1), granularity)};

@@ -1,10 +1,10 @@
 #include "carillon/share/cuda/lanes.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "carillon/share/cuda/testing/fake_driver.h"
 
@@ -25,7 +25,8 @@ std::string refusal_of(FakeDriverOptions options, int ordinal = 0) {
 TEST(CudaLanes, WhatADeviceCannotDoIsSaid) {
   EXPECT_EQ(refusal_of({}), "");
   EXPECT_EQ(refusal_of({.devices = 0}), "cuda:0: the CUDA driver does not start: CUDA_ERROR_NO_DEVICE");
-  EXPECT_EQ(refusal_of({}, 1), "there is no cuda:1: the CUDA driver sees 1 device (CUDA_VISIBLE_DEVICES says which)");
+  EXPECT_EQ(refusal_of({}, 1),
+            "there is no cuda:1: the CUDA driver sees 1 device (CUDA_VISIBLE_DEVICES says which)");
   EXPECT_EQ(refusal_of({.virtual_memory = false}),
             "cuda:0 cannot map physical memory, which lanes need (Linux, Pascal and later)");
 }

@@ -28,7 +28,8 @@ bool is_ready = false;
 // The preloaded library's, which is not linked with: it is in the process already, or nothing is shared.
 Lanes::Ask find_ask() {
   Lanes::Ask ask = nullptr;
-  if (void* const found = dlsym(RTLD_DEFAULT, "carillon_ask"); found != nullptr) std::memcpy(&ask, &found, sizeof ask);
+  if (void* const found = dlsym(RTLD_DEFAULT, "carillon_ask"); found != nullptr)
+    std::memcpy(&ask, &found, sizeof ask);
   return ask;
 }
 

@@ -18,7 +18,8 @@ std::size_t whole(std::size_t bytes, std::size_t unit) {
 // Driver calls need a context in the calling thread; torch may not have set one there.
 class Lanes::InContext {
  public:
-  explicit InContext(const Lanes& lanes) : driver_(lanes.driver_), pushed_(driver_.context_push(lanes.context_) == done) {}
+  explicit InContext(const Lanes& lanes)
+      : driver_(lanes.driver_), pushed_(driver_.context_push(lanes.context_) == done) {}
   ~InContext() {
     Context popped = nullptr;
     if (pushed_) driver_.context_pop(&popped);
@@ -45,7 +46,8 @@ bool Lanes::start(const Driver& driver, int ordinal, Ask ask, std::uint32_t at_o
   if (started_) return true;
   driver_ = driver;
   ask_ = ask;
-  if (const Status status = driver_.device_get(&device_, ordinal); status != done) return failed("no such device", status);
+  if (const Status status = driver_.device_get(&device_, ordinal); status != done)
+    return failed("no such device", status);
   int can = 0;
   driver_.device_attribute(&can, has_descriptors, device_);
   if (can == 0) {
@@ -59,7 +61,8 @@ bool Lanes::start(const Driver& driver, int ordinal, Ask ask, std::uint32_t at_o
     return failed("the granularity of its memory is not known", status);
   if (Status status = driver_.device_memory(&memory, device_); status != done)
     return failed("how much memory it has is not known", status);
-  if (Status status = driver_.context_retain(&context_, device_); status != done) return failed("no context", status);
+  if (Status status = driver_.context_retain(&context_, device_); status != done)
+    return failed("no context", status);
   started_ = true;  // from here on stop() has something to do
   const InContext in(*this);
   // Twice the device's memory: what is free there is in pieces.
@@ -149,7 +152,8 @@ bool Lanes::clear(std::size_t i) {
 void Lanes::mark_under(std::uint64_t at, std::uint64_t bytes, std::vector<bool>& places) const {
   if (bytes == 0 || at < lane_base_ || at - lane_base_ >= lane_range_) return;
   const std::uint64_t from = at - lane_base_;
-  const std::size_t last = static_cast<std::size_t>((from + std::min(bytes, lane_range_ - from) - 1) / piece_);
+  const std::size_t last =
+      static_cast<std::size_t>((from + std::min(bytes, lane_range_ - from) - 1) / piece_);
   for (std::size_t i = static_cast<std::size_t>(from / piece_); i <= last; ++i) places[i] = true;
 }
 
@@ -160,8 +164,8 @@ std::vector<bool> Lanes::under_segments() {
   return places;
 }
 
-// Each place gets what should be behind it: the lane's piece or what replaces it; beyond the lane, memory of the
-// job's own where a segment is; else nothing. Places whose memory is right are left alone.
+// Each place gets what should be behind it: the lane's piece or what replaces it; beyond the lane, memory of
+// the job's own where a segment is; else nothing. Places whose memory is right are left alone.
 bool Lanes::settle() {
   const std::vector<bool> needed = under_segments();
   Address from = 0, to = 0;
@@ -177,7 +181,8 @@ bool Lanes::settle() {
     if (place.behind == wanted) continue;
     if (!clear(i)) return false;
     if (wanted == Behind::nothing) continue;
-    if (!map(place_at(i), piece_, wanted == Behind::own ? place.own : place.lane)) return open(from, to) && false;
+    if (!map(place_at(i), piece_, wanted == Behind::own ? place.own : place.lane))
+      return open(from, to) && false;
     place.behind = wanted;
     place.quiet = 0;
     if (place_at(i) != to) {
@@ -189,12 +194,12 @@ bool Lanes::settle() {
   return open(from, to);
 }
 
-// What is in these pieces of the lane goes into memory of the job's own, which then is where they were. Nothing runs
-// on the device, and nothing must, until it is done.
+// What is in these pieces of the lane goes into memory of the job's own, which then is where they were.
+// Nothing runs on the device, and nothing must, until it is done.
 //
-// The driver cannot exchange what lies behind an address, so: the new memory is mapped at a spare address and copied
-// to; then the piece is unmapped, and the new memory mapped in its place. A handle is mapped as a whole, which is why
-// whole pieces are replaced.
+// The driver cannot exchange what lies behind an address, so: the new memory is mapped at a spare address and
+// copied to; then the piece is unmapped, and the new memory mapped in its place. A handle is mapped as a
+// whole, which is why whole pieces are replaced.
 bool Lanes::replace(const std::vector<bool>& which) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < places_.size(); ++i)
@@ -299,8 +304,8 @@ void* Lanes::take_own(std::size_t bytes, std::uint32_t key, std::uint32_t iterat
   return own_.address(*b);
 }
 
-// Torch takes it that freeing waits for the device, as cudaFree does: work on the segment may be outstanding, and its
-// addresses may be another stream's next.
+// Torch takes it that freeing waits for the device, as cudaFree does: work on the segment may be outstanding,
+// and its addresses may be another stream's next.
 void Lanes::give(void* at) {
   const std::lock_guard held(mutex_);
   if (!started_ || at == nullptr) return;
@@ -330,14 +335,18 @@ const char* Lanes::device(const DeviceIs& is) {
     return why_.c_str();
   };
   if (!started_) return because("this process has no CUDA device ready");
-  if (is.memory != memory_of_cuda) return because("the broker's lanes are of a kind of memory that this client does not know");
+  if (is.memory != memory_of_cuda)
+    return because("the broker's lanes are of a kind of memory that this client does not know");
   Uuid uuid;
   driver_.device_uuid(&uuid, device_);
   if (std::memcmp(uuid.bytes, is.uuid, sizeof is.uuid) != 0)
-    return because("the broker's lanes are another device's memory than the one that this job uses: run it where its "
-                   "device is the broker's (CUDA_VISIBLE_DEVICES)");
+    return because(
+        "the broker's lanes are another device's memory than the one that this job uses: run it where its "
+        "device is the broker's (CUDA_VISIBLE_DEVICES)");
   if (piece_ != 0 && lane_base_ != 0)
-    return is.piece == piece_ ? nullptr : because("this broker's lanes come in pieces of another size than the last one's");
+    return is.piece == piece_
+               ? nullptr
+               : because("this broker's lanes come in pieces of another size than the last one's");
   std::size_t memory = 0;
   driver_.device_memory(&memory, device_);
   if (is.piece == 0 || is.piece % granularity_ != 0 || is.piece > memory)
@@ -358,6 +367,7 @@ const char* Lanes::device(const DeviceIs& is) {
 void Lanes::pieces(const Pieces& are, const int* descriptors) {
   const std::lock_guard held(mutex_);
   if (coming_number_ != are.lane) forget_coming();
+  import_failed_ = false;
   coming_number_ = are.lane;
   for (std::uint32_t i = 0; i < are.count && i < most_pieces; ++i) {
     const std::size_t place = std::size_t{are.first} + i;
@@ -365,7 +375,7 @@ void Lanes::pieces(const Pieces& are, const int* descriptors) {
     Handle memory = 0;
     const auto number = reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptors[i]));
     if (const Status status = driver_.import_handle(&memory, number, file_descriptor); status != done) {
-      failed("a piece of the lane cannot be imported", status);
+      import_failed_ = !failed("a piece of the lane cannot be imported", status);
       return;  // the lane packet then finds that it lacks one
     }
     if (const auto old = coming_.find(place); old != coming_.end()) driver_.release(old->second);
@@ -397,15 +407,15 @@ bool Lanes::lane(std::uint32_t number, std::uint64_t bytes) {
   lane_places_ = count;
   for (std::size_t i = 0; i < count; ++i)
     if (places_[i].lane == 0) {
-      if (why_.empty()) why_ = "the broker gave fewer pieces of the lane than it has";
+      why_ = import_failed_ ? why_ : "the broker gave fewer pieces of the lane than it has";
       lane_places_ = i;
       size_ = i * piece_;
       lane_.set_limit(static_cast<std::size_t>(size_));
       return false;
     }
   lane_.set_limit(static_cast<std::size_t>(bytes));
-  // Where there is no memory for segments beyond a smaller lane, enter() finds it out again, once torch has given
-  // back what it does not need.
+  // Where there is no memory for segments beyond a smaller lane, enter() finds it out again, once torch has
+  // given back what it does not need.
   return settle() || !inside_;
 }
 
@@ -421,7 +431,8 @@ Lanes::Entered Lanes::enter() {
   return inside_ ? Entered::lane : Entered::no_lane;
 }
 
-// The job's streams by their events, and after them whatever streams nobody told us of. Cheap once the former ended.
+// The job's streams by their events, and after them whatever streams nobody told us of. Cheap once the former
+// ended.
 bool Lanes::ends_of_all(Stream stream) {
   if (Status status = driver_.event_record(ring_[marks_++ % ring_.size()], stream); status != done)
     return failed("the end of an iteration cannot be marked", status);

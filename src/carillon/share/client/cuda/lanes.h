@@ -13,27 +13,28 @@
 #include "carillon/share/cuda/driver.h"
 #include "carillon/share/protocol.h"
 
-// A job's memory on a CUDA device: its lane, which other jobs use in turn, and memory of its own. Segments come from
-// the one or the other; torch cuts them into tensors (allocator.h).
+// A job's memory on a CUDA device: its lane, which other jobs use in turn, and memory of its own. Segments
+// come from the one or the other; torch cuts them into tensors (allocator.h).
 //
-// Two ranges of addresses are reserved. Behind `own` addresses lies memory that is the job's alone, one handle a
-// segment. Behind `lane` addresses lie the lane's pieces, each at the place that it has in the lane. Before the job
-// leaves its lane, each piece with something in it that lives on is replaced: memory of the job's own is made, what
-// is in the piece is copied there, and it is mapped where the piece was (`leave`). Addresses stay as they were, so
-// tensors do not notice. A piece that was replaced, and that held nothing for a while, is the lane's again.
+// Two ranges of addresses are reserved. Behind `own` addresses lies memory that is the job's alone, one
+// handle a segment. Behind `lane` addresses lie the lane's pieces, each at the place that it has in the lane.
+// Before the job leaves its lane, each piece with something in it that lives on is replaced: memory of the
+// job's own is made, what is in the piece is copied there, and it is mapped where the piece was (`leave`).
+// Addresses stay as they were, so tensors do not notice. A piece that was replaced, and that held nothing for
+// a while, is the lane's again.
 //
-// Every place under a segment has memory behind it whenever the job is in its lane, also where the lane is smaller
-// than it was: torch keeps segments and uses them again without asking.
+// Every place under a segment has memory behind it whenever the job is in its lane, also where the lane is
+// smaller than it was: torch keeps segments and uses them again without asking.
 namespace carillon::share::client::cuda {
 
 using namespace carillon::share::cuda;
 
 struct Counts {
-  std::uint64_t lane_segments, own_segments;      // taken so far
-  std::uint64_t lane_bytes, own_bytes;            // now: the lane's size; memory of the job's own, replacements too
-  std::uint64_t segment_bytes;                    // of segments in the lane, now
+  std::uint64_t lane_segments, own_segments;  // taken so far
+  std::uint64_t lane_bytes, own_bytes;  // now: the lane's size; memory of the job's own, replacements too
+  std::uint64_t segment_bytes;          // of segments in the lane, now
   std::uint64_t replaced, replaced_bytes, returned;  // pieces, so far
-  std::uint64_t asks, gates, waits, frees;        // so far
+  std::uint64_t asks, gates, waits, frees;           // so far
 };
 
 struct LiveRange {
@@ -42,7 +43,8 @@ struct LiveRange {
 
 class Lanes {
  public:
-  // More of the lane, for `bytes` in all, as carillon_ask() (keeper.h); calls pieces() and lane() before it returns.
+  // More of the lane, for `bytes` in all, as carillon_ask() (keeper.h); calls pieces() and lane() before it
+  // returns.
   using Ask = int (*)(std::uint64_t bytes);
 
   Lanes() = default;
@@ -58,8 +60,8 @@ class Lanes {
   void stop();
 
   // --- segments (any thread)
-  // Of the lane where this is the thread that is in it, and the segment is not known to outlive its iteration; else
-  // of the job's own. nullptr: there is no memory.
+  // Of the lane where this is the thread that is in it, and the segment is not known to outlive its
+  // iteration; else of the job's own. nullptr: there is no memory.
   void* take(std::size_t bytes);
   void give(void* at);
 
@@ -73,8 +75,9 @@ class Lanes {
   enum class Entered : std::uint8_t { lane, no_lane, no_memory };
   // Sees to it that there is memory behind every segment, whether there is a lane or not.
   Entered enter();
-  // Waits for the device, and replaces pieces. `live`: where tensors are, in whatever segments; nullptr: everywhere.
-  // False: there is no memory for what lives on, and the job must end without leaving its lane before.
+  // Waits for the device, and replaces pieces. `live`: where tensors are, in whatever segments; nullptr:
+  // everywhere. False: there is no memory for what lives on, and the job must end without leaving its lane
+  // before.
   bool leave(Stream stream, const std::vector<LiveRange>* live);
   // Waits until fewer than `at_once` of these are outstanding, then marks the stream's end.
   void gate(Stream stream);
@@ -132,6 +135,7 @@ class Lanes {
   std::size_t lane_places_ = 0;  // of the lane as it is
   std::uint32_t number_ = 0, coming_number_ = 0;
   std::map<std::size_t, Handle> coming_;
+  bool import_failed_ = false;
   std::uint64_t size_ = 0;
   bool inside_ = false;
   std::thread::id trains_;

@@ -1,8 +1,5 @@
 #include "carillon/share/client/cuda/lanes.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -11,13 +8,16 @@
 #include <thread>
 #include <vector>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "carillon/base/random.h"
 #include "carillon/share/cuda/lanes.h"
 #include "carillon/share/cuda/testing/fake_driver.h"
 #include "carillon/share/messages.h"
 
-// A job's memory on a device, against the stand-in for the driver (share/cuda/testing/fake_driver.h), which says what
-// a GPU would not have forgiven. What the broker would send the test hands over itself.
+// A job's memory on a device, against the stand-in for the driver (share/cuda/testing/fake_driver.h), which
+// says what a GPU would not have forgiven. What the broker would send the test hands over itself.
 namespace carillon::share::client::cuda {
 namespace {
 
@@ -50,6 +50,10 @@ class TheLane {
   std::size_t size() const { return size_; }
   // As LiveBroker::give_lane.
   bool tell(Lanes& job, std::vector<std::uint64_t>& told) const {
+    send(job, told);
+    return job.lane(number_, size_);
+  }
+  void send(Lanes& job, std::vector<std::uint64_t>& told) const {
     const auto now = memory_->pieces();
     told.resize(now.size());
     for (std::size_t i = 0; i < now.size(); ++i) {
@@ -63,7 +67,6 @@ class TheLane {
       const int descriptor = sent->number();
       job.pieces(packet, &descriptor);
     }
-    return job.lane(number_, size_);
   }
 
  private:
@@ -202,7 +205,8 @@ TEST_F(CudaJobLanes, ReplacedPiecesAreTheLanesAgainOnceNothingLivedThere) {
   const struct {
     bool lives;
     std::uint64_t own;
-  } rows[] = {{false, piece}, {false, piece}, {true, piece}, {false, piece}, {false, piece}, {false, 0}, {true, piece}};
+  } rows[] = {{false, piece}, {false, piece}, {true, piece}, {false, piece},
+              {false, piece}, {false, 0},     {true, piece}};
   for (const auto& [lives, own] : rows) {
     ASSERT_EQ(job->enter(), Entered::lane);
     ASSERT_TRUE(leave(lives ? std::vector<LiveRange>{{address(segment), 1}} : std::vector<LiveRange>{}));
@@ -303,8 +307,9 @@ TEST_F(CudaJobLanes, AnotherLane) {
   told.clear();
   ASSERT_TRUE(second->tell(*job, told));
   lane = std::move(second);
-  EXPECT_EQ(fake().memory_used(), 2 * piece + piece + piece) << "the old lane, the new one, what was replaced and what "
-                                                               "lies beyond the new lane";
+  EXPECT_EQ(fake().memory_used(), 2 * piece + piece + piece)
+      << "the old lane, the new one, what was replaced and what "
+         "lies beyond the new lane";
   others(4);
   ASSERT_EQ(job->enter(), Entered::lane);
   fake().expect(nullptr, address(kept), granule, 3);
@@ -429,6 +434,27 @@ TEST_F(CudaJobLanes, PiecesThatAreNotThereAreNotUsed) {
   packet.first = 1U << 31;  // far beyond
   other.pieces(packet, &none);
   EXPECT_FALSE(other.lane(1, piece));
+}
+
+TEST_F(CudaJobLanes, OfAnotherLaneItUsesNoPieceOfTheOldOne) {
+  EXPECT_FALSE(job->lane(2, 2 * piece));
+  EXPECT_EQ(job->enter(), Entered::no_lane);
+  EXPECT_STREQ(job->why(), "the broker gave fewer pieces of the lane than it has");
+}
+
+TEST_F(CudaJobLanes, APieceThatComesTwiceIsHeldOnce) {
+  std::vector<std::uint64_t> nothing;
+  ASSERT_TRUE(lane->resize(0));
+  ASSERT_TRUE(lane->resize(2 * piece));
+  for (int i = 0; i < 2; ++i) {
+    nothing.clear();
+    lane->send(*job, nothing);
+  }
+  ASSERT_TRUE(lane->tell(*job, nothing));
+  EXPECT_EQ(fake().memory_used(), 2 * piece);
+  ASSERT_EQ(job->enter(), Entered::lane);
+  fake().fill(nullptr, address(job->take(2 * piece)), 2 * piece, 1);
+  ASSERT_TRUE(leave({}));
 }
 
 // Turns of two jobs, whatever they do: what is live stays as it was, and the device forgives all of it.

@@ -24,9 +24,9 @@
 #include "carillon/share/messages.h"
 #include "carillon/share/testing/child.h"
 
-// The broker, with lanes on a stand-in device, and two processes that are its jobs: memory goes from one process to
-// the others by descriptors, as it would with the driver. What goes wrong in a process it finds itself, and says so by
-// its exit status.
+// The broker, with lanes on a stand-in device, and two processes that are its jobs: memory goes from one
+// process to the others by descriptors, as it would with the driver. What goes wrong in a process it finds
+// itself, and says so by its exit status.
 namespace carillon::share::client::cuda {
 namespace {
 
@@ -45,7 +45,8 @@ class CudaJob {
   explicit CudaJob(const std::string& path) {
     FakeDriver::here().reset();
     asking = this;
-    ready = lanes.start(FakeDriver::here().table(), 0, [](std::uint64_t bytes) { return asking->ask(bytes); }, 2);
+    ready = lanes.start(
+        FakeDriver::here().table(), 0, [](std::uint64_t bytes) { return asking->ask(bytes); }, 2);
     socket_ = connect_to(path.c_str());
     ready = ready && socket_ >= 0;
   }
@@ -86,7 +87,8 @@ class CudaJob {
     if (!send_packet(socket_, stopped.header, Kind::stopped, sizeof stopped)) return false;
     const timespec longest{10, 0};
     while (page_->lease.load() == static_cast<std::uint32_t>(Lease::hold))
-      if (syscall(SYS_futex, &page_->lease, FUTEX_WAIT, Lease::hold, &longest, nullptr, 0) != 0 && errno == ETIMEDOUT)
+      if (syscall(SYS_futex, &page_->lease, FUTEX_WAIT, Lease::hold, &longest, nullptr, 0) != 0 &&
+          errno == ETIMEDOUT)
         return false;
     while (next(0))
       if (!heed()) return false;
@@ -135,7 +137,8 @@ int said(const char* who, const std::string& what) {
   return 1;
 }
 
-// Trains: each iteration fills its lane, and reads at its end what it has filled; some of it lives on to the next.
+// Trains: each iteration fills its lane, and reads at its end what it has filled; some of it lives on to the
+// next.
 int train(const char* who, const std::string& path, unsigned char value) {
   FakeDriver& fake = FakeDriver::here();
   {
@@ -154,7 +157,8 @@ int train(const char* who, const std::string& path, unsigned char value) {
       most = std::max(most, job.lanes.counts().lane_bytes);
       const auto lives = static_cast<unsigned char>(value + job.iterations % 7);
       if (job.iterations > 0)
-        fake.expect(nullptr, segments[0].first, grain, static_cast<unsigned char>(value + (job.iterations - 1) % 7));
+        fake.expect(nullptr, segments[0].first, grain,
+                    static_cast<unsigned char>(value + (job.iterations - 1) % 7));
       for (const auto& [at, bytes] : segments) {
         job.lanes.gate(nullptr);
         fake.fill(nullptr, at, bytes, lives);
@@ -167,8 +171,9 @@ int train(const char* who, const std::string& path, unsigned char value) {
     const Counts c = job.lanes.counts();
     // One of the two has asked for more of the lane than both said at first.
     if (c.lane_segments != 4 || c.replaced != 1 || most <= 2 * part)
-      return said(who, "its lane was not used as it was to be: " + std::to_string(c.lane_segments) + " segments, " +
-                           std::to_string(c.replaced) + " replaced, " + std::to_string(most) + " bytes");
+      return said(who, "its lane was not used as it was to be: " + std::to_string(c.lane_segments) +
+                           " segments, " + std::to_string(c.replaced) + " replaced, " + std::to_string(most) +
+                           " bytes");
     job.lanes.stop();
   }
   if (const std::string left = fake.left_behind(); !left.empty()) return said(who, "left behind: " + left);
@@ -252,7 +257,10 @@ TEST_F(CudaBroker, WhoLeavesItsLaneWithoutWaitingForTheDeviceIsFound) {
     fine = fine && one_turn(job);
     const auto violations = FakeDriver::here().violations();
     seen.open();
-    return !fine ? 1 : violations == std::vector<std::string>{"two processes have work outstanding on the same memory"} ? 0 : 2;
+    return !fine ? 1
+           : violations == std::vector<std::string>{"two processes have work outstanding on the same memory"}
+               ? 0
+               : 2;
   });
   broker(mib(64), [&] {
     start.open();
@@ -267,7 +275,8 @@ TEST_F(CudaBroker, AJobThatCannotUseTheDeviceIsTurnedAway) {
     gate.pass();
     CudaJob one(path);
     if (one.hello(0) || one.packet.header.kind != Kind::refused) return 1;
-    return std::string_view(one.packet.refused.why).find("memory of cuda:0") != std::string_view::npos ? 0 : 2;
+    return std::string_view(one.packet.refused.why).find("memory of cuda:0") != std::string_view::npos ? 0
+                                                                                                       : 2;
   });
   broker(mib(64), [&] {
     gate.open();
@@ -288,7 +297,7 @@ TEST_F(CudaBroker, WhereTheDeviceHasNoMemoryForALaneItsJobIsEvicted) {
     Handle all = 0;
     const Properties properties;
     const Driver cuda = FakeDriver::here().table();
-    ASSERT_EQ(cuda.create(&all, std::size_t{1} << 34, &properties, 0), done);
+    ASSERT_EQ(cuda.create(&all, std::size_t{1} << 32, &properties, 0), done);
     gate.open();
     EXPECT_EQ(job.wait(), 0);
     cuda.release(all);

@@ -34,7 +34,8 @@ struct Trailer {
 
 struct Physical {
   Physical(int file, std::size_t size, bool is_ours) : fd(file), bytes(size), made_here(is_ours) {
-    void* const at = mmap(nullptr, trailer_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(bytes));
+    void* const at =
+        mmap(nullptr, trailer_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(bytes));
     trailer = at == MAP_FAILED ? nullptr : static_cast<Trailer*>(at);
   }
   ~Physical() {
@@ -67,8 +68,8 @@ struct Work {
   std::uint64_t order = 0;
   std::vector<Range> reads, writes;
   std::function<void()> run;
-  Event event = nullptr;          // record, wait
-  std::uint64_t of_record = 0;    // wait: the order of the record that it waits for
+  Event event = nullptr;        // record, wait
+  std::uint64_t of_record = 0;  // wait: the order of the record that it waits for
   std::vector<std::shared_ptr<Physical>> touches;
 };
 
@@ -119,8 +120,14 @@ struct FakeDriver::State {
   void launch(Stream stream, std::vector<Range> reads, std::vector<Range> writes, std::function<void()> run) {
     const auto found = streams.find(stream);
     if (found == streams.end()) return wrong("work for a stream that there is not");
-    Work work{.kind = Work::Kind::kernel, .order = ++order, .reads = std::move(reads), .writes = std::move(writes),
-              .run = std::move(run), .event = {}, .of_record = {}, .touches = {}};
+    Work work{.kind = Work::Kind::kernel,
+              .order = ++order,
+              .reads = std::move(reads),
+              .writes = std::move(writes),
+              .run = std::move(run),
+              .event = {},
+              .of_record = {},
+              .touches = {}};
     for (const auto* ranges : {&work.reads, &work.writes})
       for (const Range& range : *ranges)
         for (auto& memory : under(range)) work.touches.push_back(memory);
@@ -146,7 +153,8 @@ struct FakeDriver::State {
             return std::any_of(b.begin(), b.end(), [&](const Range& two) { return one.meets(two); });
           });
         };
-        if (meet(earlier.writes, work.reads) || meet(earlier.writes, work.writes) || meet(earlier.reads, work.writes))
+        if (meet(earlier.writes, work.reads) || meet(earlier.writes, work.writes) ||
+            meet(earlier.reads, work.writes))
           return true;
       }
     }
@@ -223,7 +231,9 @@ struct FakeFunctions {
   }
   static Status device_attribute(int* out, int attribute, DeviceNumber device) {
     if (!known(device)) return invalid_device;
-    *out = (attribute == has_virtual_memory || attribute == has_descriptors) && s().options.virtual_memory ? 1 : 0;
+    *out = (attribute == has_virtual_memory || attribute == has_descriptors) && s().options.virtual_memory
+               ? 1
+               : 0;
     return done;
   }
   static Status device_uuid(Uuid* out, DeviceNumber device) {
@@ -308,9 +318,11 @@ struct FakeFunctions {
     // The number itself, in place of a pointer.
     const int fd = static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor));
     struct stat file {};
-    if (type != file_descriptor || fstat(fd, &file) != 0 || static_cast<std::size_t>(file.st_size) <= trailer_bytes)
+    if (type != file_descriptor || fstat(fd, &file) != 0 ||
+        static_cast<std::size_t>(file.st_size) <= trailer_bytes)
       return invalid_value;
-    auto memory = std::make_shared<Physical>(dup(fd), static_cast<std::size_t>(file.st_size) - trailer_bytes, false);
+    auto memory =
+        std::make_shared<Physical>(dup(fd), static_cast<std::size_t>(file.st_size) - trailer_bytes, false);
     if (memory->trailer == nullptr) return invalid_value;
     *out = s().next++;
     s().handles.emplace(*out, std::move(memory));
@@ -355,8 +367,8 @@ struct FakeFunctions {
     const bool reserved = within != s().reservations.begin() &&
                           at + bytes <= std::prev(within)->first + std::prev(within)->second;
     // An offset must be 0 today.
-    if (found == s().handles.end() || !reserved || offset != 0 || bytes == 0 || bytes > found->second->bytes ||
-        !s().aligned(at) || !s().aligned(bytes)) {
+    if (found == s().handles.end() || !reserved || offset != 0 || bytes == 0 ||
+        bytes > found->second->bytes || !s().aligned(at) || !s().aligned(bytes)) {
       s().wrong("memory was mapped in a way that there is not");
       return invalid_value;
     }
@@ -393,7 +405,8 @@ struct FakeFunctions {
   static Status set_access(Address at, std::size_t bytes, const Access* what, std::size_t count) {
     const auto held = hold();
     ++s().calls;
-    if (count != 1 || what->flags != 3 || what->location.type != 1 || !known(what->location.id)) return invalid_value;
+    if (count != 1 || what->flags != 3 || what->location.type != 1 || !known(what->location.id))
+      return invalid_value;
     Address next = at;
     while (next < at + bytes) {
       const auto found = s().mappings.find(next);
@@ -430,8 +443,14 @@ struct FakeFunctions {
     const auto queue = s().streams.find(stream);
     if (found == s().events.end() || queue == s().streams.end()) return invalid_handle;
     found->second = {.recorded = ++s().order, .stream = stream};
-    queue->second.push_back({.kind = Work::Kind::record, .order = s().order, .reads = {}, .writes = {}, .run = {},
-                             .event = event, .of_record = {}, .touches = {}});
+    queue->second.push_back({.kind = Work::Kind::record,
+                             .order = s().order,
+                             .reads = {},
+                             .writes = {},
+                             .run = {},
+                             .event = event,
+                             .of_record = {},
+                             .touches = {}});
     return done;
   }
   // Each question lets one piece of work run, or whoever asks again and again would ask for ever.
@@ -469,8 +488,14 @@ struct FakeFunctions {
     const auto queue = s().streams.find(stream);
     if (found == s().events.end() || queue == s().streams.end()) return invalid_handle;
     if (found->second.recorded > 0)
-      queue->second.push_back({.kind = Work::Kind::wait, .order = ++s().order, .reads = {}, .writes = {}, .run = {},
-                               .event = event, .of_record = found->second.recorded, .touches = {}});
+      queue->second.push_back({.kind = Work::Kind::wait,
+                               .order = ++s().order,
+                               .reads = {},
+                               .writes = {},
+                               .run = {},
+                               .event = event,
+                               .of_record = found->second.recorded,
+                               .touches = {}});
     return done;
   }
   static Status stream_synchronize(Stream stream) {
@@ -490,14 +515,29 @@ struct FakeFunctions {
   }
   static Status error_name(Status status, const char** out) {
     switch (status) {
-      case done: *out = "CUDA_SUCCESS"; return done;
-      case invalid_value: *out = "CUDA_ERROR_INVALID_VALUE"; return done;
-      case out_of_memory: *out = "CUDA_ERROR_OUT_OF_MEMORY"; return done;
-      case no_device: *out = "CUDA_ERROR_NO_DEVICE"; return done;
-      case invalid_device: *out = "CUDA_ERROR_INVALID_DEVICE"; return done;
-      case invalid_context: *out = "CUDA_ERROR_INVALID_CONTEXT"; return done;
-      case invalid_handle: *out = "CUDA_ERROR_INVALID_HANDLE"; return done;
-      default: return invalid_value;
+      case done:
+        *out = "CUDA_SUCCESS";
+        return done;
+      case invalid_value:
+        *out = "CUDA_ERROR_INVALID_VALUE";
+        return done;
+      case out_of_memory:
+        *out = "CUDA_ERROR_OUT_OF_MEMORY";
+        return done;
+      case no_device:
+        *out = "CUDA_ERROR_NO_DEVICE";
+        return done;
+      case invalid_device:
+        *out = "CUDA_ERROR_INVALID_DEVICE";
+        return done;
+      case invalid_context:
+        *out = "CUDA_ERROR_INVALID_CONTEXT";
+        return done;
+      case invalid_handle:
+        *out = "CUDA_ERROR_INVALID_HANDLE";
+        return done;
+      default:
+        return invalid_value;
     }
   }
 };
@@ -539,10 +579,11 @@ void FakeDriver::expect(Stream stream, Address at, std::size_t bytes, unsigned c
   const std::lock_guard held(state_->mutex);
   state_->launch(stream, {{at, bytes}}, {}, [=, this] {
     const auto* const first = reinterpret_cast<const unsigned char*>(pointer(at));
-    const auto* const other = std::find_if(first, first + bytes, [=](unsigned char byte) { return byte != value; });
+    const auto* const other =
+        std::find_if(first, first + bytes, [=](unsigned char byte) { return byte != value; });
     if (other != first + bytes)
-      state_->wrong("work read " + std::to_string(*other) + " at byte " + std::to_string(other - first) + ", not " +
-                    std::to_string(value));
+      state_->wrong("work read " + std::to_string(*other) + " at byte " + std::to_string(other - first) +
+                    ", not " + std::to_string(value));
   });
 }
 
@@ -571,8 +612,8 @@ std::size_t FakeDriver::outstanding() const {
   const std::lock_guard held(state_->mutex);
   std::size_t many = 0;
   for (const auto& [stream, queue] : state_->streams)
-    many += static_cast<std::size_t>(
-        std::count_if(queue.begin(), queue.end(), [](const Work& work) { return work.kind == Work::Kind::kernel; }));
+    many += static_cast<std::size_t>(std::count_if(
+        queue.begin(), queue.end(), [](const Work& work) { return work.kind == Work::Kind::kernel; }));
   return many;
 }
 

@@ -8,12 +8,13 @@
 
 #include "carillon/share/cuda/driver.h"
 
-// A stand-in for CUDA's driver, without a device: physical memory is a memory file, mapped where the driver would map
-// it, and streams run in virtual order. It is an oracle: whoever breaks a rule that a GPU would not forgive finds it
-// among the violations, though nothing crashed.
+// A stand-in for CUDA's driver, without a device: physical memory is a memory file, mapped where the driver
+// would map it, and streams run in virtual order. It is an oracle: whoever breaks a rule that a GPU would not
+// forgive finds it among the violations, though nothing crashed.
 //
-// Work runs as late as it may: when somebody waits for it, or for what it is ordered before. What is not ordered after
-// the work that it needs so really comes before it, and reads what was there earlier. Rules that are kept:
+// Work runs as late as it may: when somebody waits for it, or for what it is ordered before. What is not
+// ordered after the work that it needs so really comes before it, and reads what was there earlier. Rules
+// that are kept:
 //
 //   - work reads and writes memory that is mapped, with access, when it runs;
 //   - memory is not unmapped while work on it is outstanding;
@@ -26,7 +27,7 @@ namespace carillon::share::cuda::testing {
 
 struct FakeDriverOptions {
   std::size_t granularity = 64 * 1024;  // a GPU's is 2 MiB
-  std::size_t memory = std::size_t{1} << 34;
+  std::size_t memory = std::size_t{1} << 32;
   bool memory_needs_context = false;  // physical memory is made in a context only
   bool virtual_memory = true;         // the device can do it
   unsigned char uuid = 1;             // its first byte

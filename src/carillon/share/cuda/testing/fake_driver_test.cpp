@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include "carillon/share/testing/child.h"
@@ -95,7 +94,8 @@ TEST_F(FakeDriverRules, PartOfAMappingIsNotUnmapped) {
   cuda.map(at, 2 * granule, 0, memory, 0);
   EXPECT_NE(cuda.unmap(at, granule), done);
   expect_found("unmapped that is not");
-  EXPECT_NE(cuda.map(at + 2 * granule, granule, granule, memory, 0), done);  // nor is any from an offset on mapped
+  EXPECT_NE(cuda.map(at + 2 * granule, granule, granule, memory, 0),
+            done);  // nor is any from an offset on mapped
 }
 
 TEST_F(FakeDriverRules, ACopyThatIsNotOrderedAfterItsSource) {
@@ -165,7 +165,8 @@ TEST_F(FakeDriverRules, TwoProcessesOnTheSameMemory) {
       cuda.context_retain(&context, 0);
       cuda.context_push(context);
       Handle imported = 0;
-      if (cuda.import_handle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), file_descriptor) != done)
+      if (cuda.import_handle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
+                             file_descriptor) != done)
         return 9;
       const Address at = mapped(imported);
       fake.fill(nullptr, at, granule, 5);
