@@ -132,9 +132,11 @@ class Lanes:
 
     def end(self) -> None:
         """As leave(); nothing of this process is taken from a lane any more."""
-        self.leave()
-        self.suspend()
-        self._pool_is_over = True
+        try:
+            self.leave()
+        finally:
+            self.suspend()
+            self._pool_is_over = True
         self._torch.cuda.empty_cache()
 
     def gate(self) -> None:
@@ -162,6 +164,8 @@ class Lanes:
             self._allocator = cuda.memory.CUDAPluggableAllocator(self._path, "carillon_cuda_alloc",
                                                                  "carillon_cuda_free")
             self._pool = cuda.MemPool(self._allocator.allocator())
+            # Never destroyed: at the interpreter's end, and in the child of a fork, it would call a driver that is gone.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
             self._threads = self._torch.autograd.set_multithreading_enabled(False)
             _gates_between_modules(self)
             _none_while_a_graph_is_captured(self._torch, self)
