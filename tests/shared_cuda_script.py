@@ -4,7 +4,7 @@
 
 What it takes within an iteration are tensors of the pool. Some outlive it: a running mean that is a new tensor each time,
 and every fifth loss' gradient until the next. Options: `evaluates` now and then uses more memory, once; `modules` runs
-modules of torch, too; `captures` a graph in the midst; `forgets` what lives on, a fault that must be seen.
+modules of torch, too; `captures` a graph in the midst; `hoards` 48 MiB; `forgets` what lives on, a fault that must be seen.
 """
 
 import json
@@ -73,6 +73,8 @@ for i in range(iterations):
         big = [device.empty(6 << 20).fill_(k) for k in range(3)]
         assert all((b == k).all() for k, b in enumerate(big))
         del big
+    if "hoards" in options and i == 5:
+        hoard = [device.empty(6 << 20) for _ in range(2)]
     if "modules" in options:
         model(torch.randn(4, 8)).sum().backward()
     if "captures" in options and i == iterations // 2:

@@ -112,6 +112,7 @@ struct Connection {
   std::deque<std::vector<std::byte>> listing;  // that is still to be sent
   // Pieces that it has, and of which lane memory.
   std::uint32_t pieces_of = 0;
+  device::LaneId pieces_in;
   std::vector<std::uint64_t> pieces;
 };
 
@@ -436,6 +437,7 @@ bool LiveBroker::give_lane(ClientId id, device::LaneId lane, std::uint32_t numbe
   if (number == 0 || found == lanes_.end()) return send_packet(client.socket.number(), bytes_of(packet));
   const LaneMemory& memory = *found->second;
   if (memory.whole() >= 0) return send_packet(client.socket.number(), bytes_of(packet), std::array{memory.whole()});
+  client.pieces_in = lane;
   return give_pieces(client, number, memory) && send_packet(client.socket.number(), bytes_of(packet));
 }
 
@@ -527,6 +529,13 @@ bool LiveBroker::size_lane(device::LaneId lane, Bytes size) {
 void LiveBroker::close_lane(device::LaneId lane) {
   const auto file = lanes_.find(lane);
   if (file == lanes_.end()) return;
+  // Those that have pieces of it mapped, and are held, look at their sockets once a second.
+  for (Connection& client : clients_)
+    if (client.there && client.pieces_of != 0 && client.pieces_in == lane) {
+      client.pieces_of = 0;
+      client.pieces.clear();
+      if (client.socket.open()) send_packet(client.socket.number(), bytes_of(packet_of<LaneIs>(Kind::lane)));
+    }
   file->second->give_back();  // some job may have it mapped until it has another
   lanes_.erase(file);
 }

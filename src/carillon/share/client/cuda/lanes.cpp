@@ -414,9 +414,10 @@ bool Lanes::lane(std::uint32_t number, std::uint64_t bytes) {
       return false;
     }
   lane_.set_limit(static_cast<std::size_t>(bytes));
-  // Where there is no memory for segments beyond a smaller lane, enter() finds it out again, once torch has
-  // given back what it does not need.
-  return settle() || !inside_;
+  // A job that is held needs no memory behind its segments; enter() sees to it.
+  const bool runs = inside_;
+  if (number == 0) inside_ = false;
+  return !runs || settle();
 }
 
 // --- the job's turns

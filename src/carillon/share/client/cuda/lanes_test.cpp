@@ -307,14 +307,31 @@ TEST_F(CudaJobLanes, AnotherLane) {
   told.clear();
   ASSERT_TRUE(second->tell(*job, told));
   lane = std::move(second);
-  EXPECT_EQ(fake().memory_used(), 2 * piece + piece + piece)
-      << "the old lane, the new one, what was replaced and what "
-         "lies beyond the new lane";
+  EXPECT_EQ(fake().memory_used(), piece + piece) << "the new lane, and what was replaced";
   others(4);
   ASSERT_EQ(job->enter(), Entered::lane);
+  EXPECT_EQ(fake().memory_used(), piece + piece + 2 * piece) << "and what lies beyond the new lane";
   fake().expect(nullptr, address(kept), granule, 3);
   fake().fill(nullptr, address(dead), 2 * piece, 9);
   ASSERT_TRUE(leave({}));
+}
+
+TEST_F(CudaJobLanes, AJobThatIsHeldGivesALaneThatClosedBack) {
+  ASSERT_EQ(job->enter(), Entered::lane);
+  void* const kept = job->take(granule);
+  job->take(2 * piece);
+  fake().fill(nullptr, address(kept), granule, 3);
+  ASSERT_TRUE(leave({{address(kept), granule}}));
+  ASSERT_TRUE(job->lane(0, 0));
+  lane.reset();
+  EXPECT_EQ(fake().memory_used(), piece);  // what was replaced
+  lane = std::make_unique<TheLane>(*source, 2);
+  ASSERT_TRUE(lane->resize(3 * piece));
+  told.clear();
+  ASSERT_TRUE(lane->tell(*job, told));
+  ASSERT_EQ(job->enter(), Entered::lane);
+  fake().expect(nullptr, address(kept), granule, 3);
+  EXPECT_EQ(fake().memory_used(), piece + 3 * piece);
 }
 
 TEST_F(CudaJobLanes, WithoutALaneItGoesOnInMemoryOfItsOwn) {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <new>
+#include <set>
 #include <utility>
 
 #include <sys/mman.h>
@@ -34,6 +34,8 @@ struct Trailer {
 
 struct Physical {
   Physical(int file, std::size_t size, bool is_ours) : fd(file), bytes(size), made_here(is_ours) {
+    struct stat status {};
+    if (fstat(fd, &status) == 0) inode = status.st_ino;
     void* const at =
         mmap(nullptr, trailer_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(bytes));
     trailer = at == MAP_FAILED ? nullptr : static_cast<Trailer*>(at);
@@ -48,6 +50,7 @@ struct Physical {
   int fd;
   std::size_t bytes;
   bool made_here;
+  ino_t inode = 0;
   Trailer* trailer = nullptr;
 };
 
@@ -87,7 +90,7 @@ struct FakeDriver::State {
   std::map<Stream, std::deque<Work>> streams;
   std::map<Event, EventState> events;
   std::vector<std::string> violations;
-  std::vector<std::weak_ptr<Physical>> made;
+  std::vector<std::weak_ptr<Physical>> held;
   std::uintptr_t next = 0x100;  // of handles, events and streams
   std::uint64_t order = 0;
   int contexts = 0;
@@ -95,10 +98,13 @@ struct FakeDriver::State {
 
   void wrong(std::string what) { violations.push_back(std::move(what)); }
 
-  std::size_t used() const {
+  // What was made here; or what is held here, made or imported, once or several times.
+  std::size_t used(bool imported_too) const {
     std::size_t bytes = 0;
-    for (const auto& each : made)
-      if (const auto there = each.lock()) bytes += there->bytes;
+    std::set<ino_t> seen;
+    for (const auto& each : held)
+      if (const auto there = each.lock(); there && (imported_too || there->made_here) && seen.insert(there->inode).second)
+        bytes += there->bytes;
     return bytes;
   }
 
@@ -288,11 +294,11 @@ struct FakeFunctions {
       s().wrong("physical memory is not of whole granules");
       return invalid_value;
     }
-    if (s().used() + bytes > s().options.memory) return out_of_memory;
+    if (s().used(false) + bytes > s().options.memory) return out_of_memory;
     const int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes + trailer_bytes)) != 0) return out_of_memory;
     auto memory = std::make_shared<Physical>(fd, bytes, true);
-    s().made.push_back(memory);
+    s().held.push_back(memory);
     *out = s().next++;
     s().handles.emplace(*out, std::move(memory));
     return done;
@@ -324,6 +330,7 @@ struct FakeFunctions {
     auto memory =
         std::make_shared<Physical>(dup(fd), static_cast<std::size_t>(file.st_size) - trailer_bytes, false);
     if (memory->trailer == nullptr) return invalid_value;
+    s().held.push_back(memory);
     *out = s().next++;
     s().handles.emplace(*out, std::move(memory));
     return done;
@@ -619,7 +626,7 @@ std::size_t FakeDriver::outstanding() const {
 
 std::size_t FakeDriver::memory_used() const {
   const std::lock_guard held(state_->mutex);
-  return state_->used();
+  return state_->used(true);
 }
 
 std::size_t FakeDriver::copied_bytes() const {

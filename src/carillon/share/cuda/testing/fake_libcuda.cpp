@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -8,6 +9,7 @@
 // Its memory can be read and written by the host, at the addresses that it has on the device.
 
 using carillon::share::cuda::testing::FakeDriver;
+using carillon::share::cuda::testing::FakeDriverOptions;
 using namespace carillon::share::cuda;
 
 #define CARILLON_OUT extern "C" __attribute__((visibility("default")))
@@ -15,7 +17,13 @@ using namespace carillon::share::cuda;
 namespace {
 
 const Driver& table() {
-  static const Driver functions = FakeDriver::here().table();
+  static const Driver functions = [] {
+    FakeDriverOptions options;
+    if (const char* const bytes = std::getenv("CARILLON_FAKE_CUDA_MEMORY"))
+      options.memory = std::strtoull(bytes, nullptr, 10);
+    FakeDriver::here().reset(options);
+    return FakeDriver::here().table();
+  }();
   return functions;
 }
 
