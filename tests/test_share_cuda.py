@@ -170,6 +170,17 @@ def test_without_a_driver_the_broker_says_so(tmp_path):
     assert done.stderr.startswith("carillon share: --device cuda:0"), done.stderr
 
 
+@pytest.mark.parametrize("variables, says", [
+    ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "lanes on CUDA are off: expandable_segments"),
+    ({"CARILLON_CUDA_GATES": "0"}, "CARILLON_CUDA_GATES is from 1 to 4096, not '0'"),
+])
+def test_settings_that_do_not_go_together_with_lanes(tmp_path, variables, says):
+    with Broker(tmp_path) as broker:
+        job = broker.start(SCRIPT, tmp_path / "out", 5, 10, **variables)
+        _, err = job.communicate(timeout=120)
+    assert job.returncode == 1 and says in err, err[-2000:]
+
+
 @pytest.mark.parametrize("ordinal, says", [("cuda:1", "sees 1 device"), ("cuda:x", "should be cpu, cuda or cuda:N")])
 def test_devices_that_there_are_not(tmp_path, ordinal, says):
     done = subprocess.run([PROGRAM, "share", "--memory", "1GiB", "--device", ordinal, "--socket", tmp_path / "s"],

@@ -225,6 +225,11 @@ def open_lanes(torch, shim) -> Lanes | None:
     path = _shim.library(NAME)
     if path is None:
         return None
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    if "expandable_segments:true" in settings.lower().replace(" ", ""):
+        print("carillon: lanes on CUDA are off: expandable_segments does not go together with a pool of another "
+              "allocator", file=sys.stderr)
+        return None
     text = os.environ.get("CARILLON_CUDA_GATES", "")
     if text and not (text.isdigit() and 1 <= int(text) <= 4096):
         raise SystemExit(f"carillon: CARILLON_CUDA_GATES is from 1 to 4096, not {text!r}")
