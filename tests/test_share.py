@@ -124,7 +124,8 @@ def run(program, *words) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("options, words", [
     (["--memory", "0"], "--memory is 0"),
     (["--memory", "much"], "--memory"),
-    (["--memory", "1GiB", "--device", "cuda"], "not built yet"),
+    (["--memory", "1GiB", "--device", "cuda:one"], "should be cpu, cuda or cuda:N"),
+    (["--memory", "1GiB", "--device", "cuda:99"], "cuda:99"),  # no driver, or not so many
     (["--memory", "1GiB", "--device", "tpu"], "should be cpu"),
     (["--memory", "1GiB", "--policy", "lottery"], "lottery"),
     (["--memory", "1GiB", "--socket", "/tmp/" + "x" * 120], "107"),

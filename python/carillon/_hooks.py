@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 
-from . import _shim
+from . import _cuda, _shim
 
 NEXT, BACKWARD, STEP, MANUAL = range(4)
 
@@ -23,7 +23,7 @@ _follows = False       # this process is no job: another of its run is, or it se
 _backwards = 0         # how deep in backward
 _steps: list[int] = []  # ids of optimizers within whose step we are
 _first_forward = None
-_said_alone = False
+_lanes = None          # of a CUDA device
 
 
 def _note(text: str) -> None:
@@ -60,10 +60,13 @@ def _serves_another() -> str:
 
 
 def _attach() -> None:
-    global _trains, _follows
+    global _trains, _follows, _lanes
     if _serves_another():
         _follows = True
         return
+    _lanes = _cuda.open_lanes(sys.modules["torch"], _library)
+    if _lanes is not None:
+        _lanes.note()
     threads = sys.modules["torch"].get_num_threads()
     default = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else "python")
     answer = _library.attach(
@@ -83,14 +86,21 @@ def _attach() -> None:
 
 
 def _bye(pid: int) -> None:
-    if pid == os.getpid():
-        _library.bye()
+    if pid != os.getpid():
+        return
+    if _lanes is not None and _lanes.ready:
+        try:
+            _lanes.end()
+        except SystemExit:  # the lane is free once this process is gone
+            return
+    _library.bye()
 
 
 def _hold() -> None:
-    torch = sys.modules["torch"]
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is not None and accelerator.is_available():
+    accelerator = getattr(sys.modules["torch"], "accelerator", None)
+    if _lanes is not None and _lanes.ready:
+        _lanes.leave()
+    elif accelerator is not None and accelerator.is_available():
         accelerator.synchronize()
     _library.leave_lane()
     # Each turn of this loop lets Python run the signal handlers of what interrupted the wait.
@@ -100,6 +110,13 @@ def _hold() -> None:
         raise SystemExit(f"carillon: {_library.why()}")
     if answer == _shim.ALONE:
         _note(_library.why())
+    _enter()
+
+
+def _enter() -> None:
+    """From when on the library says that the job is in its lane; and where it has lost it, for its segments' sake."""
+    if _lanes is not None and _lanes.ready and not _lanes.inside and (_library.in_lane() or _lanes.has_segments):
+        _lanes.enter()
 
 
 def signal(kind: int, which: int) -> None:
@@ -111,8 +128,12 @@ def signal(kind: int, which: int) -> None:
             return
     if threading.get_ident() != _trains:
         return
+    if _lanes is not None and _lanes.ready:
+        _lanes.gate()
+        _lanes.note()
     answer = _library.signal(kind, which)
     if answer == _shim.GO_ON:
+        _enter()
         return
     if answer == _shim.HOLD:
         _hold()
@@ -126,7 +147,10 @@ def remaining(seconds: float) -> None:
 
 
 def counters() -> dict[str, int] | None:
-    return None if _library is None else _library.counters()
+    if _library is None:
+        return None
+    on_device = {} if _lanes is None else {f"cuda_{name}": value for name, value in _lanes.counters().items()}
+    return _library.counters() | on_device
 
 
 def _before_step(optimizer, args, kwargs) -> None:
@@ -187,8 +211,8 @@ def _before_forward(module, inputs) -> None:
 
 def _in_child() -> None:
     """A forked process is no job, unless it trains by itself; its parent's turn is not its own."""
-    global _trains, _backwards, _follows
-    _trains = None
+    global _trains, _backwards, _lanes
+    _trains = _lanes = None
     _backwards = 0
     _steps.clear()
 

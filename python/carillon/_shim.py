@@ -36,6 +36,9 @@ class Shim:
         self._remaining.restype = None
         self._counters = locked.carillon_counters
         self._counters.restype = None
+        self.in_lane = locked.carillon_in_lane
+        self._keep = locked.carillon_keep
+        self._keep.argtypes, self._keep.restype = [ctypes.c_void_p], None
         self._why = locked.carillon_why
         self._why.restype = ctypes.c_char_p
 
@@ -48,6 +51,10 @@ class Shim:
 
     def remaining(self, nanoseconds: int) -> None:
         self._remaining(nanoseconds)
+
+    def keep(self, keeper: int) -> None:
+        """Lanes may be a device's memory, which `keeper` (client/keeper.h) keeps."""
+        self._keep(keeper)
 
     def counters(self) -> dict[str, int]:
         counted = Counters()
@@ -65,12 +72,12 @@ def load() -> Shim | None:
         return None
 
 
-def library() -> Path | None:
-    """Where the library lies: in the package once installed, else in a build of the checkout."""
+def library(name: str = NAME) -> Path | None:
+    """Where a library lies: in the package once installed, else in a build of the checkout."""
     package = Path(__file__).resolve().parent
     checkout = package.parent.parent
-    found = [package / NAME]
+    found = [package / name]
     # Installed with the program: PREFIX/lib/carillon.
-    found += [checkout / NAME, checkout.parent / "lib" / "carillon" / NAME]
-    found += sorted(checkout.glob(f"build/*/{NAME}"), key=lambda p: p.stat().st_mtime, reverse=True)
+    found += [checkout / name, checkout.parent / "lib" / "carillon" / name]
+    found += sorted(checkout.glob(f"build/*/{name}"), key=lambda p: p.stat().st_mtime, reverse=True)
     return next((path for path in found if path.is_file()), None)

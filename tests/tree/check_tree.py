@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Reads the source tree and says where it breaks the rules of the house.
 
-    check_tree.py arrows  [--root DIR]                 includes and CMake dependencies point downwards only
+    check_tree.py arrows  [--root DIR]                 includes and CMake dependencies point downwards only; what is
+                                                       loaded into others' processes includes next to nothing
     check_tree.py circles [--root DIR]                 no header of a room includes itself by way of others
     check_tree.py pure    [--root DIR]                 what decides has no clock, thread, socket, environment or dice
     check_tree.py layout  [--root DIR]                 each layer has a README; headers have their guard
@@ -26,6 +27,14 @@ LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "
 
 # Rooms that may include less than what lies below them.
 ONLY = {"device": ["device", "workload", "base"], "share": ["share", "device", "base"]}
+
+# Rooms that are loaded into others' processes, and what of the program they may include: what the preloaded library
+# has stands below malloc, and what torch loads needs the driver's table besides. Tests may include all.
+GUESTS = [("share/client/cuda/", ("share/client/", "share/protocol.h", "share/cuda/driver.h")),
+          ("share/client/", ("share/client/", "share/protocol.h")),
+          ("share/cuda/driver.", ("share/cuda/driver.h",))]
+# And nothing of the program includes them.
+GUEST_ROOM = "share/client/"
 
 # Rooms that only decide: events and times in, actions out.
 PURE = ["schedule", "explain", "provision", "tune", "device"]
@@ -100,6 +109,23 @@ def check_arrows(root):
                 elif other in rank and other not in ONLY.get(layer, LAYERS):
                     findings.append(f"{cmake}:{number}: 'carillon_{layer}' depends on 'carillon_{other}', but may only "
                                     f"depend on {', '.join(ONLY[layer])}")
+    return findings
+
+
+def check_guests(root):
+    findings = []
+    base = root / "src" / "carillon"
+    for path in sources(root, ".h", ".cpp"):
+        name = path.relative_to(base).as_posix()
+        if name.endswith("_test.cpp"):
+            continue
+        may = next((may for room, may in GUESTS if name.startswith(room)), None)
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+            match = re.match(r'\s*#\s*include\s*"carillon/([^"]+)"', line)
+            if match and may is not None and not match.group(1).startswith(may):
+                findings.append(f"{path}:{number}: is loaded into others' processes, and may only include {', '.join(may)}")
+            elif match and match.group(1).startswith(GUEST_ROOM) and not name.startswith(GUEST_ROOM):
+                findings.append(f"{path}:{number}: includes '{match.group(1)}', which is for others' processes alone")
     return findings
 
 
@@ -258,7 +284,7 @@ def main():
             parser.error(f"{args.check} needs --build DIR, a configured build folder")
         findings = check_headers(args.root, args.build) if args.check == "headers" else check_locals(args.build)
     else:
-        findings = {"arrows": check_arrows, "circles": check_circles, "pure": check_pure,
+        findings = {"arrows": lambda root: check_arrows(root) + check_guests(root), "circles": check_circles, "pure": check_pure,
                     "layout": check_layout}[args.check](args.root)
     print("\n".join(findings))
     print(f"{args.check}: {len(findings)} finding(s)", file=sys.stderr)

@@ -71,6 +71,21 @@ class CheckTree(unittest.TestCase):
         self.write("src/carillon/share/good.h", '#include "carillon/device/a.h"\n#include "carillon/base/a.h"\n')
         self.assertEqual(len(check_tree.check_arrows(self.root)), 4)
 
+    def test_what_is_loaded_into_other_processes_includes_little(self):
+        self.write("src/carillon/share/client/shim.cpp", '#include "carillon/share/client/heap.h"\n'
+                                                         '#include "carillon/share/protocol.h"\n')
+        self.write("src/carillon/share/client/cuda/lanes.h", '#include "carillon/share/client/heap.h"\n'
+                                                             '#include "carillon/share/cuda/driver.h"\n')
+        self.write("src/carillon/share/client/cuda/lanes_test.cpp", '#include "carillon/share/broker.h"\n')
+        self.write("src/carillon/share/cuda/driver.cpp", '#include "carillon/share/cuda/driver.h"\n')
+        self.write("src/carillon/share/cuda/lanes.cpp", '#include "carillon/share/messages.h"\n')
+        self.assertEqual(check_tree.check_guests(self.root), [])
+        for name, other in [("client/wire.h", "share/cuda/driver.h"), ("client/heap.h", "base/result.h"),
+                            ("client/cuda/allocator.cpp", "share/cuda/lanes.h"), ("cuda/driver.h", "base/bytes.h"),
+                            ("cuda/lanes.cpp", "share/client/cuda/lanes.h")]:
+            self.write(f"src/carillon/share/{name}", f'#include "carillon/{other}"\n')
+        self.assertEqual(len(check_tree.check_guests(self.root)), 5)
+
     def test_circles_of_includes_are_found(self):
         self.write("src/carillon/base/a.h", '#pragma once\n#include "carillon/base/b.h"\n')
         self.write("src/carillon/base/b.h", '#pragma once\n#include "carillon/base/sub/c.h"\n')

@@ -27,6 +27,7 @@
 #include "carillon/engine/host/memory.h"
 #include "carillon/frontend/http_server.h"
 #include "carillon/share/broker.h"
+#include "carillon/share/cuda/lanes.h"
 
 namespace carillon::cli {
 namespace {
@@ -125,11 +126,15 @@ int complain_of_share(int status, const Error& error) {
 }
 
 Result<share::BrokerOptions> broker_options(const ShareArguments& arguments) {
-  if (arguments.device == "cuda")
-    return fail(ErrorCode::unsupported,
-                "--device cuda is not built yet: jobs on GPUs cannot be shared; --device cpu is there");
-  if (arguments.device != "cpu") return invalid("--device is '" + arguments.device + "', but should be cpu");
+  const auto cuda = share::cuda::device_in(arguments.device);
+  if (!cuda && arguments.device != "cpu")
+    return invalid("--device is '" + arguments.device + "', but should be cpu, cuda or cuda:N");
   share::BrokerOptions options;
+  if (cuda) {
+    auto lanes = share::cuda::open_lanes(*cuda);
+    if (!lanes) return in_context("--device " + arguments.device, lanes.error());
+    options.lanes = std::move(*lanes);
+  }
   const auto memory = parse_bytes(arguments.memory);
   if (!memory) return in_context("--memory", memory.error());
   if (memory->count == 0) return invalid("--memory is 0: jobs need some, such as 4GiB");
@@ -177,7 +182,7 @@ int run_share(const ShareArguments& arguments) {
   const SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
   const SteadyClock clock;
   const auto there = engine::available_memory();
-  if (there && options->jobs.capacity > *there)
+  if (there && options->lanes == nullptr && options->jobs.capacity > *there)
     spdlog::warn("--memory is {}, but the machine has {} left", to_text(options->jobs.capacity), to_text(*there));
   auto broker = share::Broker::start(*options, clock);
   if (!broker)
@@ -194,8 +199,8 @@ int run_share(const ShareArguments& arguments) {
     server = std::move(*started);
   }
   const std::string ready =
-      fmt::format("jobs share {} of cpu by {} at {}; at most {} clients{}", to_text(options->jobs.capacity),
-                  arguments.policy, arguments.socket, (*broker)->most_clients(),
+      fmt::format("jobs share {} of {} by {} at {}; at most {} clients{}", to_text(options->jobs.capacity),
+                  arguments.device, arguments.policy, arguments.socket, (*broker)->most_clients(),
                   server ? fmt::format("; metrics port {}", server->port()) : std::string());
   spdlog::info("ready: {}; Ctrl-C stops", ready);
   (*manager)->ready("ready: " + ready);
@@ -224,7 +229,10 @@ void add_share(CLI::App& program, int& status) {
   std::string policies;
   for (const std::string_view name : device::job_policy_names())
     policies += (policies.empty() ? "" : ", ") + std::string(name);
-  command.add_option("--device", arguments->device, "cpu")->capture_default_str();
+  command
+      .add_option("--device", arguments->device,
+                  "Whose memory lanes are: cpu, cuda or cuda:N (not tried on a GPU yet: docs/sharing-scripts.md)")
+      ->capture_default_str();
   command
       .add_option("--memory", arguments->memory,
                   "What jobs may take in all, such as 16GiB: what stays of each, and one iteration's of each lane")

@@ -51,22 +51,22 @@ std::size_t descriptor_limit() {
   return static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur, 1U << 30));
 }
 
-// Sends one packet, with a descriptor where there is one. False: it was not taken whole.
-bool send_packet(int socket, std::span<const std::byte> packet, int descriptor = -1) {
+// Sends one packet, with descriptors where there are some, at most most_pieces. False: it was not taken whole.
+bool send_packet(int socket, std::span<const std::byte> packet, std::span<const int> descriptors = {}) {
   // The kernel does not write to it.
   iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  if (descriptor >= 0) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(most_pieces * sizeof(int))> control;
+  if (!descriptors.empty()) {
     message.msg_control = control.data();
-    message.msg_controllen = control.size();
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
     cmsghdr* const header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
   }
   return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size());
 }
@@ -113,6 +113,10 @@ struct Connection {
   Page page;
   StoppedTree stopped;
   std::deque<std::vector<std::byte>> listing;  // that is still to be sent
+  // Pieces that it has, and of which lane memory.
+  std::uint32_t pieces_of = 0;
+  device::LaneId pieces_in;
+  std::vector<std::uint64_t> pieces;
 };
 
 class LiveBroker final : public Broker, private Hands {
@@ -173,6 +177,7 @@ class LiveBroker final : public Broker, private Hands {
     return at(id).socket.open() && send_packet(at(id).socket.number(), packet);
   }
   bool give_lane(ClientId id, device::LaneId lane, std::uint32_t number, Bytes size) override;
+  static bool give_pieces(Connection& client, std::uint32_t number, const LaneMemory& memory);
   void list(ClientId id, std::string text) override;
   void lease(ClientId id, Lease lease) override;
   Counters counters(ClientId id) override { return at(id).page.counters(); }
@@ -181,7 +186,7 @@ class LiveBroker final : public Broker, private Hands {
   Duration freeze(ClientId id) override;
   void thaw(ClientId id) override { at(id).stopped.go_on(); }
   void kill(ClientId id) override { send_signal(at(id).process, SIGKILL); }
-  bool in_lanes(ClientId id) override { return shares_file(at(id).pid, lane_files); }
+  bool in_lanes(ClientId id) override { return shares_file(at(id).pid, options_.lanes->in_maps()); }
   void hang_up(ClientId id) override { at(id).socket.close(); }
   void release(ClientId id) override;
   bool size_lane(device::LaneId lane, Bytes size) override;
@@ -197,8 +202,8 @@ class LiveBroker final : public Broker, private Hands {
   std::size_t most_clients_ = 0;
   std::vector<Connection> clients_;  // never grows beyond most_clients_ once prepared
   std::vector<ClientId> free_;
-  std::unordered_map<device::LaneId, LaneFile> lanes_;
-  std::uint32_t lane_files_made_ = 0;
+  std::unordered_map<device::LaneId, std::unique_ptr<LaneMemory>> lanes_;
+  std::uint32_t lanes_made_ = 0;
   std::optional<Desk> desk_;
   std::optional<Lending> lending_;
   TimePoint look_at_lending_ = TimePoint::max();
@@ -211,7 +216,8 @@ class LiveBroker final : public Broker, private Hands {
 };
 
 Result<> LiveBroker::prepare() {
-  options_.jobs.contiguous = false;  // memory files lie nowhere
+  options_.jobs.contiguous = false;  // memory files lie nowhere, nor do pieces of a GPU's memory
+  if (options_.lanes == nullptr) options_.lanes = std::make_shared<HostLanes>();
   auto core = device::make_job_sharing(options_.policy, options_.jobs);
   if (!core) return std::unexpected(core.error());
   const auto uid = static_cast<std::uint32_t>(geteuid());
@@ -251,7 +257,8 @@ Result<> LiveBroker::prepare() {
                             .capacity = options_.jobs.capacity,
                             .assumed = options_.jobs.assumed,
                             .uid = uid,
-                            .any_user = options_.any_user},
+                            .any_user = options_.any_user,
+                            .device = std::string(options_.lanes->name())},
                 static_cast<Hands&>(*this));
   if (options_.lent_after) {
     lending_.emplace(*options_.lent_after);
@@ -472,17 +479,51 @@ bool LiveBroker::welcome(ClientId id, device::JobId job, Bytes capacity, const C
   auto packet = packet_of<Welcome>(Kind::welcome);
   packet.job = job.value;
   packet.capacity = capacity.count;
-  return send_packet(client.socket.number(), bytes_of(packet), file.number());
+  const auto device = options_.lanes->device();
+  packet.memory = device ? device->memory : 0;
+  if (!send_packet(client.socket.number(), bytes_of(packet), std::array{file.number()})) return false;
+  return !device || send_packet(client.socket.number(), bytes_of(*device));
 }
 
 bool LiveBroker::give_lane(ClientId id, device::LaneId lane, std::uint32_t number, Bytes size) {
   auto packet = packet_of<LaneIs>(Kind::lane);
   packet.lane = number;
   packet.size = size.count;
-  const auto file = lanes_.find(lane);
-  return at(id).socket.open() &&
-         send_packet(at(id).socket.number(), bytes_of(packet),
-                     number == 0 || file == lanes_.end() ? -1 : file->second.number());
+  Connection& client = at(id);
+  if (!client.socket.open()) return false;
+  const auto found = lanes_.find(lane);
+  if (number == 0 || found == lanes_.end()) return send_packet(client.socket.number(), bytes_of(packet));
+  const LaneMemory& memory = *found->second;
+  if (memory.whole() >= 0) return send_packet(client.socket.number(), bytes_of(packet), std::array{memory.whole()});
+  client.pieces_in = lane;
+  return give_pieces(client, number, memory) && send_packet(client.socket.number(), bytes_of(packet));
+}
+
+// Those that it does not have yet.
+bool LiveBroker::give_pieces(Connection& client, std::uint32_t number, const LaneMemory& memory) {
+  if (client.pieces_of != number) client.pieces.clear();
+  client.pieces_of = number;
+  client.pieces.resize(memory.pieces().size());
+  for (std::size_t i = 0; i < client.pieces.size();) {
+    auto packet = packet_of<Pieces>(Kind::pieces);
+    packet.lane = number;
+    packet.first = static_cast<std::uint32_t>(i);
+    std::vector<Descriptor> held;
+    std::vector<int> numbers;
+    for (; i < client.pieces.size() && numbers.size() < most_pieces && client.pieces[i] != memory.pieces()[i]; ++i) {
+      auto piece = memory.piece(i);
+      if (!piece) return false;
+      numbers.push_back(piece->number());
+      held.push_back(std::move(*piece));
+      client.pieces[i] = memory.pieces()[i];
+    }
+    packet.count = static_cast<std::uint32_t>(numbers.size());
+    if (numbers.empty())
+      ++i;
+    else if (!send_packet(client.socket.number(), bytes_of(packet), numbers))
+      return false;
+  }
+  return true;
 }
 
 void LiveBroker::list(ClientId id, std::string text) {
@@ -527,6 +568,8 @@ void LiveBroker::release(ClientId id) {
   client.process.close();
   client.page = Page();
   client.listing.clear();
+  client.pieces_of = 0;
+  client.pieces.clear();
   client.there = false;
   free_.push_back(id);
 }
@@ -534,17 +577,24 @@ void LiveBroker::release(ClientId id) {
 bool LiveBroker::size_lane(device::LaneId lane, Bytes size) {
   auto file = lanes_.find(lane);
   if (file == lanes_.end()) {
-    auto made = LaneFile::make(++lane_files_made_);
+    auto made = options_.lanes->make(++lanes_made_);
     if (!made) return false;
     file = lanes_.emplace(lane, std::move(*made)).first;
   }
-  return file->second.resize(size).has_value();
+  return file->second->resize(size).has_value();
 }
 
 void LiveBroker::close_lane(device::LaneId lane) {
   const auto file = lanes_.find(lane);
   if (file == lanes_.end()) return;
-  file->second.give_back();  // some job may have it mapped until it has another
+  // Those that have pieces of it mapped, and are held, look at their sockets once a second.
+  for (Connection& client : clients_)
+    if (client.there && client.pieces_of != 0 && client.pieces_in == lane) {
+      client.pieces_of = 0;
+      client.pieces.clear();
+      if (client.socket.open()) send_packet(client.socket.number(), bytes_of(packet_of<LaneIs>(Kind::lane)));
+    }
+  file->second->give_back();  // some job may have it mapped until it has another
   lanes_.erase(file);
 }
 

@@ -11,6 +11,7 @@
 #include "carillon/base/result.h"
 #include "carillon/device/lanes/job_sharing.h"
 #include "carillon/share/desk.h"
+#include "carillon/share/lane_memory.h"
 
 // The live shell of device::JobSharing: one thread with sockets, timers and processes around a Desk.
 namespace carillon::share {
@@ -25,6 +26,7 @@ struct BrokerOptions {
   // as iterations are alike: who sleeps then, on a processor that sleeps too, takes longer to wake up than all else of
   // a hand-over. 0: never. At most 10 ms.
   Duration polls = std::chrono::microseconds{250};
+  std::shared_ptr<LaneSource> lanes;  // none: the host's memory
   bool release_at_end = false;       // jobs go on alone when the broker ends; else they wait for another
   std::function<void(const Note&)> log;  // on the broker's thread
   // The device is another's, who lends it by leisure() and has it first: jobs run only while it is lent, and at

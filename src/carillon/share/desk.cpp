@@ -234,6 +234,10 @@ void Desk::forget_job(Client& client) {
 // --- What jobs say.
 
 void Desk::hello(Client& client, const HelloSaid& said, TimePoint now) {
+  if (!options_.device.empty() && !said.on_cuda)
+    return turn_away(client, "the broker's lanes are memory of " + options_.device +
+                                 ", which the job cannot use: its torch finds no CUDA device, or it has no "
+                                 "libcarillon_cuda.so; 'carillon share --device cpu' takes such jobs");
   client.hello = said;
   client.job = JobId{next_job_++};
   client.due = TimePoint::max();

@@ -83,6 +83,7 @@ struct DeskOptions {
   device::JobMemory assumed;  // of jobs that do not know
   std::uint32_t uid = 0;      // whose jobs are taken
   bool any_user = false;
+  std::string device;         // whose memory lanes are, such as "cuda:0"; empty: the host's
   Duration to_say_hello = std::chrono::seconds(5);
   Duration to_end = std::chrono::seconds(1);  // after an eviction
   // How often pages are looked at while jobs run, where there are several.

@@ -78,11 +78,11 @@ std::optional<TimePoint> Page::next_boundary() const {
   return TimePoint(Duration{static_cast<std::int64_t>(at + took)});
 }
 
-Result<LaneFile> LaneFile::make(std::uint32_t number) {
+Result<std::unique_ptr<LaneMemory>> LaneFile::make(std::uint32_t number) {
   auto file = memory_file("carillon-lane-" + std::to_string(number));
   if (!file) return std::unexpected(file.error());
   if (fcntl(file->number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) return no_memory("a lane");
-  return LaneFile(std::move(*file));
+  return std::unique_ptr<LaneMemory>(new LaneFile(std::move(*file)));
 }
 
 Result<> LaneFile::resize(Bytes size) {

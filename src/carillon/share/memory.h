@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "carillon/base/descriptor.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/share/lane_memory.h"
 #include "carillon/share/messages.h"
 
 // Memory that broker and jobs, or the jobs of a lane, have in common.
@@ -45,13 +47,13 @@ class Page {
 
 // A lane's memory. It never becomes shorter, so that a job that still has all of it mapped takes no SIGBUS; what
 // is no more used is given back.
-class LaneFile {
+class LaneFile final : public LaneMemory {
  public:
-  static Result<LaneFile> make(std::uint32_t number);
+  static Result<std::unique_ptr<LaneMemory>> make(std::uint32_t number);
 
-  Result<> resize(Bytes size);
-  int number() const { return file_.number(); }
-  void give_back();  // all of its memory, though jobs may have it mapped
+  Result<> resize(Bytes size) override;
+  int whole() const override { return file_.number(); }
+  void give_back() override;
 
  private:
   explicit LaneFile(Descriptor file) : file_(std::move(file)) {}
@@ -59,7 +61,12 @@ class LaneFile {
   Bytes used_, length_;
 };
 
-// In /proc/PID/maps.
-inline constexpr std::string_view lane_files = "/memfd:carillon-lane-";
+// Lanes of the host's memory.
+class HostLanes final : public LaneSource {
+ public:
+  Result<std::unique_ptr<LaneMemory>> make(std::uint32_t number) override { return LaneFile::make(number); }
+  std::string_view name() const override { return ""; }
+  std::string_view in_maps() const override { return "/memfd:carillon-lane-"; }
+};
 
 }  // namespace carillon::share

@@ -46,6 +46,8 @@ Result<Said> read_hello(std::span<const std::byte> packet) {
   if (!(hello->weight >= device::least_job_weight && hello->weight <= device::most_job_weight))
     return invalid("hello: the weight is " + std::to_string(hello->weight) + ", but should be in 0.000001..1000");
   if (hello->again > 1) return invalid("hello: 'again' is " + std::to_string(hello->again) + ", but should be 0 or 1");
+  if (hello->memories > memory_of_cuda)
+    return invalid("hello: 'memories' is " + std::to_string(hello->memories) + ", but should be 0 or 1");
   HelloSaid said{.name = shown(hello->name),
                  .pid = hello->pid,
                  .threads = hello->threads,
@@ -53,6 +55,7 @@ Result<Said> read_hello(std::span<const std::byte> packet) {
                  .ephemeral = known_size(hello->ephemeral),
                  .remaining = known_time(hello->remaining_ns),
                  .weight = hello->weight,
+                 .on_cuda = hello->memories == memory_of_cuda,
                  .before = std::nullopt};
   if (hello->again == 1)
     said.before = Counters{.iterations = hello->iterations,
@@ -122,7 +125,9 @@ Result<Said> read_packet(std::span<const std::byte> packet) {
     case Kind::lane:
     case Kind::evicted:
     case Kind::listing:
-    case Kind::ending: return invalid("a job sent a packet that only a broker sends");
+    case Kind::ending:
+    case Kind::device:
+    case Kind::pieces: return invalid("a job sent a packet that only a broker sends");
   }
   return invalid("a packet is of kind " + std::to_string(static_cast<std::uint32_t>(header.kind)) +
                  ", which there is not");

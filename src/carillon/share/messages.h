@@ -38,6 +38,7 @@ struct HelloSaid {
   std::optional<Bytes> persistent, ephemeral;
   std::optional<Duration> remaining;
   double weight = 1;
+  bool on_cuda = false;            // its lane may be a CUDA device's memory
   std::optional<Counters> before;  // of a job that attaches again
 };
 

@@ -37,6 +37,10 @@ TEST(Messages, HelloSaysWhatIsKnown) {
   EXPECT_EQ(hello.ephemeral, std::nullopt);
   EXPECT_EQ(hello.remaining, Duration{7});
   EXPECT_EQ(hello.before, std::nullopt);
+  EXPECT_FALSE(hello.on_cuda);
+  auto on_cuda = good_hello();
+  on_cuda.memories = memory_of_cuda;
+  EXPECT_TRUE(std::get<HelloSaid>(*read_packet(bytes_of(on_cuda))).on_cuda);
 }
 
 TEST(Messages, WhatIsWrongIsSaid) {
@@ -56,6 +60,9 @@ TEST(Messages, WhatIsWrongIsSaid) {
       {"weight NaN", [](Hello& h) { h.weight = std::nan(""); }, "weight"},
       {"weight", [](Hello& h) { h.weight = 1001; }, "weight"},
       {"again", [](Hello& h) { h.again = 2; }, "'again' is 2"},
+      {"memories", [](Hello& h) { h.memories = 2; }, "'memories' is 2"},
+      {"broker's device", [](Hello& h) { h.header.kind = Kind::device; }, "only a broker sends"},
+      {"broker's pieces", [](Hello& h) { h.header.kind = Kind::pieces; }, "only a broker sends"},
   };
   for (const auto& row : rows) {
     Hello hello = good_hello();

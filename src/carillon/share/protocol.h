@@ -29,7 +29,8 @@ enum class Kind : std::uint32_t {
   hello = 1,  // job: the first packet. Answered by welcome or refused
   welcome,    // broker, with one descriptor: the page
   refused,    // broker, the last packet: why, and what would have fit
-  lane,       // broker, with one descriptor: the job's lane is this memfd, of which it may use `size` from the
+  lane,       // broker, with one descriptor (none after `device`: its pieces have come before): the job's lane is
+              // this memfd, of which it may use `size` from the
               // start. Comes before the first grant, and again where it changes; only while the job is held, or
               // as the answer to ask. The same number as before: the same memfd, of which more (or less) may be
               // used now; what is in it stays. Another number: the job leaves the old one. Number 0, without a
@@ -44,8 +45,11 @@ enum class Kind : std::uint32_t {
   query,      // anybody of the user, instead of hello: answered by `listing` packets, whose texts together are
               // one; then the socket closes
   listing,    // broker: JSON text
-  ending      // broker, the last packet: it ends as it was told to. The job waits for another broker and says hello
+  ending,     // broker, the last packet: it ends as it was told to. The job waits for another broker and says hello
               // to it with `again`, or goes on without one, in memory of its own
+  device,     // broker, after welcome, where lanes are a device's memory and come in pieces
+  pieces      // broker, with `count` descriptors, before the lane packet that makes them usable: pieces of the lane's
+              // memory, the first of them at place `first`. What was at these places of that lane is no more used
 };
 
 // Every packet begins so, in any version; `bytes` is its whole length.
@@ -58,6 +62,9 @@ struct Header {
 
 inline constexpr std::size_t most_packet = 64 * 1024;
 inline constexpr std::size_t most_name = 64;
+inline constexpr std::uint32_t most_pieces = 64;  // descriptors that come along with a packet
+
+inline constexpr std::uint32_t memory_of_cuda = 1;
 
 struct Hello {
   Header header;
@@ -68,8 +75,8 @@ struct Hello {
   std::uint64_t remaining_ns = 0;  // device time; 0: not known
   double weight = 1;
   // A job that lost its broker attaches again, at a boundary, out of its lane: what it has run so far.
-  std::uint32_t again = 0;  // 0 or 1
-  std::uint32_t reserved = 0;
+  std::uint32_t again = 0;     // 0 or 1
+  std::uint32_t memories = 0;  // whose memory its lane may be, besides the host's: 0, or memory_of_cuda
   std::uint64_t iterations = 0;
   std::uint64_t busy_ns = 0;
   char name[most_name] = {};  // UTF-8, ends with 0
@@ -78,7 +85,7 @@ struct Hello {
 struct Welcome {
   Header header;
   std::uint32_t job = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t memory = 0;  // whose memory lanes are. 0: the host's. memory_of_cuda: `device` follows at once
   std::uint64_t capacity = 0;  // of the device, for jobs, in bytes
 };
 
@@ -108,6 +115,22 @@ struct Ask {
   Header header;
   std::uint64_t persistent = 0;
   std::uint64_t ephemeral = 0;
+};
+
+struct DeviceIs {
+  Header header;
+  std::uint32_t memory = memory_of_cuda;
+  std::uint32_t reserved = 0;
+  std::uint64_t piece = 0;       // bytes of each piece of a lane, the last one too
+  std::uint8_t uuid[16] = {};    // of the device: numbers differ between processes
+};
+
+struct Pieces {
+  Header header;
+  std::uint32_t lane = 0;
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;  // 1..most_pieces
+  std::uint32_t reserved = 0;
 };
 
 struct Ending {

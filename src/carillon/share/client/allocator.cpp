@@ -65,7 +65,7 @@ Took take(std::size_t bytes, void** out) {
   Heap* heap = &me.own;
   Heap::Block* b = nullptr;
   std::uint32_t key = 0, iteration = 0;
-  if (trains && me.in_lane) {
+  if (trains && me.in_lane && !me.on_device) {
     key = me.survivors.key(bytes);
     iteration = me.survivors.iteration();
     if (me.plant || !me.survivors.expected(key)) {

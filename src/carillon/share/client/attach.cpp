@@ -46,7 +46,11 @@ void end_by(const Packet& packet, const char* what) {
   hang_up();
 }
 
-After take_packet(Came came, const Packet& packet, int fd) {
+After take_packet(Came came, const Packet& packet, Descriptors& fds) {
+  if (came == Came::packet && packet.header.kind == Kind::pieces && me.on_device)
+    me.keeper->pieces(&packet.pieces, fds.number);
+  if (packet.header.kind == Kind::pieces) fds.close_all();
+  const int fd = fds.take_one();
   if (came == Came::other_version) {
     because("the broker at %s speaks version %u, this client version %u: run both from one release", me.path,
             packet.header.version, protocol_version);
@@ -61,7 +65,15 @@ After take_packet(Came came, const Packet& packet, int fd) {
   switch (packet.header.kind) {
     case Kind::lane:
       set_lane(packet.lane.lane, fd, packet.lane.size);
-      return After::same;
+      return me.is_ended ? After::ended : After::same;
+    case Kind::device: {
+      const char* const not_so = me.keeper ? me.keeper->device(&packet.device) : nullptr;
+      me.on_device = me.keeper && !not_so;
+      if (!not_so) break;
+      because("the broker at %s: %s", me.path, not_so);
+      me.is_ended = true;
+      break;
+    }
     case Kind::refused:
       end_by(packet, "refused");
       return After::ended;
@@ -77,11 +89,12 @@ After take_packet(Came came, const Packet& packet, int fd) {
     case Kind::ask:
     case Kind::bye:
     case Kind::query:
+    case Kind::pieces:
     case Kind::listing:
       break;
   }
   if (fd >= 0) close(fd);
-  return After::same;  // not for us now; a later broker may know more
+  return me.is_ended ? After::ended : After::same;  // not for us now; a later broker may know more
 }
 
 // Sees to it that a job which nobody recalls any more learns that its broker is gone: without it the lease
@@ -151,11 +164,11 @@ bool lost_descriptors() {
 
 After read_all() {
   Packet packet;
-  int fd = -1;
+  Descriptors fds;
   while (me.socket >= 0) {
-    const Came came = receive_packet(me.socket, packet, fd, 0);
+    const Came came = receive_packet(me.socket, packet, fds, 0);
     if (came == Came::nothing) return After::same;
-    if (const After after = take_packet(came, packet, fd); after != After::same) return after;
+    if (const After after = take_packet(came, packet, fds); after != After::same) return after;
   }
   return After::lost;
 }
@@ -181,7 +194,9 @@ int say_hello(bool again) {
     return nobody;
   }
   me.socket_is = identity(me.socket);
+  me.on_device = false;  // until it says so
   me.hello.again = again ? 1 : 0;
+  me.hello.memories = me.keeper ? memory_of_cuda : 0;
   me.hello.iterations = me.counts.iterations;
   me.hello.busy_ns = me.counts.busy_ns;
   if (again) {
@@ -191,10 +206,11 @@ int say_hello(bool again) {
     me.hello.ephemeral = me.ephemeral;
   }
   Packet packet;
-  int fd = -1;
+  Descriptors fds;
   Came came = Came::closed;
   if (send_packet(me.socket, me.hello.header, Kind::hello, sizeof me.hello))
-    came = receive_packet(me.socket, packet, fd, 10'000);
+    came = receive_packet(me.socket, packet, fds, 10'000);
+  const int fd = fds.take_one();
   if (came == Came::packet && packet.header.kind == Kind::welcome && fd >= 0) {
     void* page = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
@@ -204,7 +220,16 @@ int say_hello(bool again) {
       me.lost = false;
       me.attached = true;
       start_watch(me.page);
-      return go_on;
+      if (packet.welcome.memory == 0) return go_on;
+      came = receive_packet(me.socket, packet, fds, 10'000);
+      if (came != Came::nothing && take_packet(came, packet, fds) == After::same && me.on_device) {
+        if (!again) me.floor = me.keeper->persistent();
+        return go_on;
+      }
+      if (!me.is_ended) because("the broker at %s did not say which device its lanes are on", me.path);
+      me.is_ended = true;
+      hang_up();
+      return ended;
     }
     because("the broker's page could not be mapped: %s", strerror(errno));
     hang_up();
@@ -212,7 +237,7 @@ int say_hello(bool again) {
   }
   if (fd >= 0) close(fd);
   if (came == Came::packet || came == Came::other_version) {
-    if (take_packet(came, packet, -1) == After::ended) return ended;
+    if (take_packet(came, packet, fds) == After::ended) return ended;
   }
   if (!me.is_ended) because("the broker at %s did not answer", me.path);
   hang_up();
@@ -229,10 +254,10 @@ bool ask_for(std::size_t bytes) {
   if (!send_packet(me.socket, ask.header, Kind::ask, sizeof ask)) return false;
   for (;;) {
     Packet packet;
-    int fd = -1;
-    const Came came = receive_packet(me.socket, packet, fd, -1);
+    Descriptors fds;
+    const Came came = receive_packet(me.socket, packet, fds, -1);
     const bool answer = came == Came::packet && packet.header.kind == Kind::lane;
-    if (take_packet(came, packet, fd) != After::same) {
+    if (take_packet(came, packet, fds) != After::same) {
       if (me.is_ended) tell();
       return false;
     }

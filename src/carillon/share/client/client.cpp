@@ -14,6 +14,8 @@ namespace carillon::share::client {
 constinit Client me{};
 constinit thread_local bool trains = false;
 
+std::uint64_t live_bytes() { return me.on_device ? me.keeper->live() : me.own.live() + me.lane.live(); }
+
 std::uint64_t clock_ns() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);

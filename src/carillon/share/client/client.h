@@ -36,6 +36,8 @@ struct Client {
   ControlPage nobody{};  // the page of a job that has no broker
   std::atomic<bool> lost{false};
   bool attached = false, is_ended = false, is_alone = false;
+  const carillon_keeper_t* keeper = nullptr;
+  bool on_device = false;  // its broker's lanes are the keeper's
   char path[108] = {}, why[512] = {};
   Hello hello{};
   std::uint64_t reattach_ns = 0, retry_at = 0;
@@ -56,6 +58,8 @@ extern constinit Client me;
 extern constinit thread_local bool trains __attribute__((tls_model("initial-exec")));
 
 std::uint64_t clock_ns();
+// What this job has of the broker's device, by its lane's keeper where that is another device than the host.
+std::uint64_t live_bytes();
 void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* longest);
 
 // Which open file a descriptor is, 0 for none. A script may close what is not its own (os.closerange), and

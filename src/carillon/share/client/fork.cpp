@@ -58,6 +58,8 @@ void after_fork_in_child() {
   // Its parent may be killed while it stands still. Loaders are forked before their parent says hello.
   if (me.prepared) prctl(PR_SET_PDEATHSIG, SIGCONT);
   me.in_lane = me.attached = me.is_ended = me.is_alone = false;
+  me.keeper = nullptr;  // a device's context does not go with a fork
+  me.on_device = false;
   me.page = nullptr;
   me.chooser = BoundaryChooser{};
   me.counts = {};

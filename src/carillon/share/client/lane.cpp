@@ -86,6 +86,15 @@ void rescue_all() {
 }
 
 void set_lane(std::uint32_t number, int fd, std::size_t bytes) {
+  if (me.on_device) {
+    if (fd >= 0) close(fd);
+    me.lane_number = number;
+    me.lane_bytes = bytes;
+    if (me.keeper->lane(number, bytes) || number == 0) return;
+    because("this job's lane on the device cannot be used");
+    me.is_ended = true;
+    return;
+  }
   const bool other = number != me.lane_number || me.lane_fd < 0;
   bytes = std::min(bytes / page_bytes * page_bytes, me.lane.bytes());
   if (other) rescue_all();
@@ -128,11 +137,12 @@ void empty_lane() {
 }
 
 void enter_lane() {
-  if (me.counts.boundaries < boundaries_before_lane || me.lane_fd < 0) return;
+  const bool has_lane = me.on_device ? me.lane_number != 0 : me.lane_fd >= 0;
+  if (me.counts.boundaries < boundaries_before_lane || !has_lane) return;
   if (!me.in_lane && me.counts.boundaries == boundaries_before_lane) give_back_own();
   // What it is known to need, at once rather than piece by piece.
   if (!me.in_lane && me.ephemeral > me.lane_bytes) ask_for(me.ephemeral);
-  me.in_lane = me.attached && !me.lost && me.lane_fd >= 0;
+  me.in_lane = me.attached && !me.lost;
 }
 
 void end_iteration(std::uint64_t now) {
@@ -143,10 +153,11 @@ void end_iteration(std::uint64_t now) {
   for (Heap::Block* b = me.lane.first_shared(); b && !me.plant; b = me.lane.next_shared(*b))
     if (b->iteration == me.survivors.iteration()) me.survivors.survived(b->key);
   me.survivors.next_iteration();
-  const std::uint64_t live = me.own.live() + me.lane.live();
-  me.floor = live;
-  me.ephemeral = std::max(me.ephemeral, me.peak > live ? me.peak - live : 0);
+  const std::uint64_t live = live_bytes();
+  me.floor = me.on_device ? me.keeper->persistent() : live;
+  me.ephemeral = std::max(me.ephemeral, me.on_device ? me.keeper->ephemeral() : me.peak > live ? me.peak - live : 0);
   me.peak = live;
+  if (me.on_device) me.keeper->iteration_ended();
   ControlPage* page = me.page;
   page->iterations.store(me.counts.iterations, std::memory_order_relaxed);
   page->busy_ns.store(me.counts.busy_ns, std::memory_order_relaxed);

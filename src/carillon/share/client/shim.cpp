@@ -96,7 +96,7 @@ CARILLON_OUT int carillon_signal(std::uint32_t kind, std::uint64_t which) {
   ControlPage* page = me.page;
   if (!page) return not_attached;
   ++me.counts.signals;
-  const bool boundary = me.chooser.on(static_cast<Signal>(kind), which, me.own.live() + me.lane.live());
+  const bool boundary = me.chooser.on(static_cast<Signal>(kind), which, live_bytes());
   if (!boundary && !me.plant) return go_on;
   if (boundary) {
     ++me.counts.boundaries;
@@ -182,7 +182,7 @@ CARILLON_OUT int carillon_wait() {
   if (answer == go_on || answer == alone) {
     Locked locked;
     me.started = clock_ns();
-    me.peak = me.own.live() + me.lane.live();
+    me.peak = live_bytes();
     if (answer == go_on) {
       static_cast<ControlPage*>(me.page)->inside.store(1);
       empty_lane();
@@ -191,6 +191,22 @@ CARILLON_OUT int carillon_wait() {
     }
   }
   return answer;
+}
+
+CARILLON_OUT void carillon_keep(const carillon_keeper_t* keeper) {
+  Locked locked;
+  me.keeper = keeper;
+}
+
+CARILLON_OUT int carillon_in_lane() {
+  Locked locked;
+  return me.in_lane && me.on_device;
+}
+
+CARILLON_OUT int carillon_ask(std::uint64_t bytes) {
+  Locked locked;
+  const bool got = trains && ask_for(bytes);
+  return me.is_ended ? 2 : got ? 0 : 1;
 }
 
 CARILLON_OUT void carillon_remaining(std::uint64_t nanoseconds) {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "carillon/share/client/keeper.h"
+
 // What Python calls (python/carillon/_shim.py) in the preloaded library. All but the first three are called by the
 // thread that trains, and none while another of them runs.
 extern "C" {
@@ -30,6 +32,8 @@ int carillon_signal(std::uint32_t kind, std::uint64_t which);
 void carillon_leave_lane();
 // Waits for a grant; to be called with the interpreter free.
 int carillon_wait();
+// Whether the job is in its lane now, and that is memory of its keeper's device (keeper.h).
+int carillon_in_lane();
 void carillon_remaining(std::uint64_t nanoseconds);
 void carillon_bye();
 }

@@ -22,6 +22,8 @@ std::size_t least_bytes(Kind kind) {
     case Kind::evicted: return sizeof(Refused);
     case Kind::lane: return sizeof(LaneIs);
     case Kind::ending: return sizeof(Ending);
+    case Kind::device: return sizeof(DeviceIs);
+    case Kind::pieces: return sizeof(Pieces);
     case Kind::hello:
     case Kind::stopped:
     case Kind::ask:
@@ -105,15 +107,27 @@ bool send_packet(int socket, Header& header, Kind kind, std::size_t bytes) {
   return sent == static_cast<ssize_t>(bytes);
 }
 
-Came receive_packet(int socket, Packet& packet, int& fd, int longest_ms) {
-  fd = -1;
+int Descriptors::take_one() {
+  const int first = count > 0 ? number[0] : -1;
+  for (std::uint32_t i = 1; i < count; ++i) close(number[i]);
+  count = 0;
+  return first;
+}
+
+void Descriptors::close_all() {
+  for (std::uint32_t i = 0; i < count; ++i) close(number[i]);
+  count = 0;
+}
+
+Came receive_packet(int socket, Packet& packet, Descriptors& descriptors, int longest_ms) {
+  descriptors.count = 0;
   pollfd look{socket, POLLIN, 0};
   int ready = 0;
   do ready = poll(&look, 1, longest_ms);
   while (ready < 0 && errno == EINTR && longest_ms != 0);
   if (ready <= 0) return Came::nothing;
   iovec part{packet.bytes, sizeof packet};
-  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
+  alignas(cmsghdr) char control[CMSG_SPACE(most_pieces * sizeof(int))];
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -128,15 +142,17 @@ Came receive_packet(int socket, Packet& packet, int& fd, int longest_ms) {
     for (std::size_t i = 0; i < many; ++i) {
       int number = -1;
       memcpy(&number, CMSG_DATA(c) + i * sizeof(int), sizeof number);
-      if (fd < 0)
-        fd = number;
+      if (descriptors.count < most_pieces)
+        descriptors.number[descriptors.count++] = number;
       else
         close(number);
     }
   }
   if (got < static_cast<ssize_t>(sizeof(Header)) || packet.header.magic != protocol_magic) return Came::closed;
   if (packet.header.version != protocol_version) return Came::other_version;
-  return static_cast<std::size_t>(got) < least_bytes(packet.header.kind) ? Came::closed : Came::packet;
+  if (static_cast<std::size_t>(got) < least_bytes(packet.header.kind)) return Came::closed;
+  if (packet.header.kind == Kind::pieces && packet.pieces.count != descriptors.count) return Came::closed;
+  return Came::packet;
 }
 
 int signal_descendants(int signal) {

@@ -14,6 +14,8 @@ union Packet {
   Refused refused;
   LaneIs lane;
   Ending ending;
+  DeviceIs device;
+  Pieces pieces;
   std::byte bytes[1024];
   Packet() : bytes{} {}
 };
@@ -24,9 +26,19 @@ enum class Came : std::uint8_t { packet, nothing, closed, other_version };
 int connect_to(const char* path);
 // False: the socket is closed.
 bool send_packet(int socket, Header& header, Kind kind, std::size_t bytes);
-// Waits at most `longest_ms` (-1: for ever). A descriptor that came along is in `fd`, else -1; further ones are
-// closed. Packets that are too short for their kind count as `closed`.
-Came receive_packet(int socket, Packet& packet, int& fd, int longest_ms);
+
+// Descriptors that came along with a packet. Whoever takes them over leaves none.
+struct Descriptors {
+  int number[most_pieces];
+  std::uint32_t count = 0;
+
+  int take_one();  // the first; -1: there was none
+  void close_all();
+};
+
+// Waits at most `longest_ms` (-1: for ever). Packets that are too short for their kind count as `closed`, as do
+// pieces with other than as many descriptors as they say.
+Came receive_packet(int socket, Packet& packet, Descriptors& descriptors, int longest_ms);
 
 // Stops or continues all descendants of this process. Returns how many there are.
 int signal_descendants(int signal);
