@@ -62,9 +62,11 @@ class Lanes:
         self._why.restype = ctypes.c_char_p
         self._keeper = locked.carillon_cuda_keeper
         self._keeper.restype = ctypes.c_void_p
-        # These wait for the device, and leave the interpreter to others meanwhile.
+        # What waits for the device leaves the interpreter to others meanwhile.
         self._enter = free.carillon_cuda_enter
-        self._leave = free.carillon_cuda_leave
+        self._wait = free.carillon_cuda_wait
+        self._wait.argtypes = [ctypes.c_void_p]
+        self._leave = locked.carillon_cuda_leave
         self._leave.argtypes = [ctypes.c_void_p, ctypes.POINTER(Range), ctypes.c_uint64]
         self._gate = free.carillon_cuda_gate
         self._gate.argtypes, self._gate.restype = [ctypes.c_void_p], None
@@ -123,9 +125,11 @@ class Lanes:
 
     def leave(self) -> None:
         """Before it leaves its lane: waits for the device, and keeps what lives on."""
+        failed = self._wait(self._stream()) != 0
+        # From here on no other thread of the script gives the device work.
         ranges = live_ranges(self._snapshot())
         array = (Range * max(len(ranges), 1))(*ranges)
-        failed = self._leave(self._stream(), array, len(ranges)) != 0
+        failed = failed or self._leave(self._stream(), array, len(ranges)) != 0
         if failed:  # its lane is still its own, until this process is gone
             raise SystemExit(f"carillon: what outlives this job's iteration cannot be kept: {self.why()}")
         self.inside = False

@@ -114,6 +114,12 @@ CARILLON_OUT int carillon_cuda_enter() {
   return static_cast<int>(entered);
 }
 
+CARILLON_OUT int carillon_cuda_wait(void* stream) {
+  if (lanes().wait(stream)) return 0;
+  trouble() = lanes().why();
+  return 1;
+}
+
 CARILLON_OUT int carillon_cuda_leave(void* stream, const carillon_cuda_range_t* live, std::uint64_t count) {
   std::vector<LiveRange> ranges;
   if (live != nullptr) {

@@ -34,8 +34,11 @@ const carillon_keeper_t* carillon_cuda_keeper();
 // Granted its lane, or alone. 0: segments come from the lane now; 1: there is none; 2: there is no memory for
 // segments that torch holds beyond it: try again once it has given back what it does not need.
 int carillon_cuda_enter();
-// Before the lane is left: waits for the device. `live`: where tensors are; nullptr: anywhere. 0: done; else
-// the job must end without leaving its lane.
+// Until the device has done all that it was given; to be called with the interpreter free, before the next.
+// 0: done.
+int carillon_cuda_wait(void* stream);
+// Before the lane is left, with the interpreter locked, so that nobody else gives the device work. `live`:
+// where tensors are; nullptr: anywhere. 0: done; else the job must end without leaving its lane.
 int carillon_cuda_leave(void* stream, const carillon_cuda_range_t* live, std::uint64_t count);
 void carillon_cuda_gate(void* stream);
 // Bytes by torch's count: of tensors now, of segments now, of tensors at most.

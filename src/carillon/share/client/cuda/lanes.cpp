@@ -444,6 +444,13 @@ bool Lanes::ends_of_all(Stream stream) {
   return status == done || failed("the device failed within an iteration", status);
 }
 
+bool Lanes::wait(Stream stream) {
+  const std::lock_guard held(mutex_);
+  if (!started_) return true;
+  const InContext in(*this);
+  return ends_of_all(stream);
+}
+
 bool Lanes::leave(Stream stream, const std::vector<LiveRange>* live) {
   const std::lock_guard held(mutex_);
   if (!started_) return true;

@@ -75,9 +75,11 @@ class Lanes {
   enum class Entered : std::uint8_t { lane, no_lane, no_memory };
   // Sees to it that there is memory behind every segment, whether there is a lane or not.
   Entered enter();
-  // Waits for the device, and replaces pieces. `live`: where tensors are, in whatever segments; nullptr:
-  // everywhere. False: there is no memory for what lives on, and the job must end without leaving its lane
-  // before.
+  // Until the device has done all that it was given.
+  bool wait(Stream stream);
+  // Waits for the device, and replaces pieces. Nobody gives it work on what is in the lane meanwhile. `live`:
+  // where tensors are, in whatever segments; nullptr: everywhere. False: there is no memory for what lives
+  // on, and the job must end without leaving its lane before.
   bool leave(Stream stream, const std::vector<LiveRange>* live);
   // Waits until fewer than `at_once` of these are outstanding, then marks the stream's end.
   void gate(Stream stream);
