@@ -197,6 +197,41 @@ TEST_F(JobsTest, WhoIsIdleIsNotWaitedFor) {
   }
 }
 
+// Nor is one that best wants to measure by itself, beside one that always has something to do.
+TEST_F(JobsTest, WhoIsIdleIsNotWaitedForToBeMeasured) {
+  auto sharing = make_job_sharing("best", {.capacity = mib(1000)}).value();
+  JobCommands out;
+  TimePoint time = at(0s);
+  const auto hear = [&](const JobEvent& event) {
+    out.clear();
+    sharing->on(event, time += milliseconds(10), out);
+  };
+  for (const std::uint32_t id : {0U, 1U}) {  // the first goes before the second
+    hear(JobCame{{id}, {.persistent = mib(10), .ephemeral = mib(10), .remaining = seconds(1000 * (1 + id))}});
+    hear(IterationEnded{.job = {id}, .stopped = true, .iterations = 0});
+  }
+  int runs[2] = {}, rounds = 0;
+  for (; rounds < 4000; ++rounds) {
+    bool none = true;
+    for (const std::uint32_t id : {0U, 1U}) {
+      const JobState state = sharing->jobs(time)[id].state;
+      if (id == 1 && state == JobState::starting && rounds % 40 == 0)
+        hear(IterationEnded{.job = {id}, .stopped = true, .iterations = 0});
+      if (state != JobState::running && state != JobState::recalled) continue;
+      none = false;
+      ++runs[id];
+      hear(IterationEnded{.job = {id},
+                          .stopped = id == 1 || state == JobState::recalled,
+                          .idle = id == 1,
+                          .busy = milliseconds(10),
+                          .memory = {mib(10), mib(10)}});
+    }
+    if (none) hear(JobWake{});
+  }
+  EXPECT_GT(runs[0], rounds * 9 / 10);
+  EXPECT_GT(runs[1], 5) << "else nobody was measured";
+}
+
 // --- Memory
 
 TEST_F(JobsTest, WhatFitsNoDeviceIsRefusedWithWhatWould) {
