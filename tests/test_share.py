@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -189,6 +190,48 @@ def test_a_job_has_its_environment(start):
     assert len(variables["CARILLON_RUN"]) == 32
     assert variables["PYTHONPATH"].split(":")[0].endswith("carillon/_site")
     assert variables["LD_PRELOAD"].split(":")[0] == "/dev/null"
+
+
+@pytest.mark.parametrize("given", [
+    {}, {"PYTHONPATH": "/one:/two", "LD_PRELOAD": "/lib/one.so"}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"},
+    {"KMP_BLOCKTIME": "5"},
+])
+def test_both_ways_to_run_give_the_same_environment(start, given):
+    root = Path(__file__).resolve().parent.parent
+    sys.path.insert(0, str(root / "python"))
+    from carillon import _shim
+    if _shim.library() is None:
+        pytest.skip(f"{_shim.NAME} is not built")
+    broker = start()
+    options = ["--socket", broker.socket, "--name", "n", "--persistent", "2MiB", "--ephemeral", "1GiB", "--weight", "2.5",
+               "--remaining", "90", "--reattach", "5"]
+    base = {name: value for name, value in os.environ.items()
+            if not name.startswith(("CARILLON_", "OMP_", "GOMP_", "KMP_", "LD_PRELOAD"))} | {"PYTHONPATH": ""} | given
+    shows = "import os, json; print(json.dumps(dict(os.environ)))"
+
+    def environment(*command, **more) -> dict[str, str]:
+        said = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, env=base | more)
+        assert said.returncode == 0, said.stderr
+        variables = json.loads(said.stdout)
+        # Numbers are alike, however they are written; lists of libraries may be divided by either sign.
+        for name in ("CARILLON_JOB_WEIGHT", "CARILLON_JOB_REMAINING", "CARILLON_REATTACH"):
+            variables[name] = float(variables[name])
+        variables["LD_PRELOAD"] = variables["LD_PRELOAD"].replace(":", " ").split()
+        variables["PYTHONPATH"] = [path for path in variables["PYTHONPATH"].split(":") if path]
+        assert len(variables.pop("CARILLON_RUN")) == 32
+        return variables
+
+    program = environment(broker.program, "run", *options, "--shim", _shim.library(), "--", sys.executable, "-c", shows)
+    # The module is found by a path, which the script must not lose.
+    here = str(root / "python")
+    module = environment(sys.executable, "-m", "carillon", "run", *options, "--", sys.executable, "-c", shows,
+                         PYTHONPATH=":".join(filter(None, [here, given.get("PYTHONPATH")])))
+    assert module["PYTHONPATH"].pop(1) == here
+    for one in (program, module):
+        one["PYTHONPATH"][0] = str(Path(one["PYTHONPATH"][0]).resolve())
+        one["LD_PRELOAD"][0] = str(Path(one["LD_PRELOAD"][0]).resolve())
+        one.pop("_", None), one.pop("LC_CTYPE", None)
+    assert program == module
 
 
 def test_options_behind_the_script_are_the_scripts(start, tmp_path):
