@@ -52,7 +52,7 @@ done = 0
 while True:
     o.zero_grad(); F.cross_entropy(m(x), y).backward(); o.step()
     done += 1
-    struct.pack_into("<Q", count, 0, done)
+    struct.pack_into("Q", count, 0, done)
 """
 
 

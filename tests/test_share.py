@@ -16,6 +16,7 @@ import pytest
 
 
 # A job of as many iterations as it is told; prints what it ran. `STUCK` waits in the middle of its second.
+# Numbers of the page are written whole (native formats): it may be frozen between two bytes.
 JOB = textwrap.dedent("""
     import ctypes, mmap, os, select, socket, struct, sys, time
     MAGIC, HOLD, RUN, LOOK = 0x6C6C7263, 0, 1, 2
@@ -33,7 +34,7 @@ JOB = textwrap.dedent("""
     lease = lambda: struct.unpack_from("<I", page, 64)[0]
     done = busy = 0
     def stop():
-        struct.pack_into("<I", page, 128, 0)
+        struct.pack_into("I", page, 128, 0)
         try: broker.send(packet(5, struct.pack("<5Q", done, busy, 1 << 20, memory, 0)))
         except BrokenPipeError: pass  # it said why
     def last_packet():
@@ -49,7 +50,7 @@ JOB = textwrap.dedent("""
                 print(last_packet(), flush=True)
                 sys.exit(9)
             time.sleep(0.0005)
-        struct.pack_into("<I", page, 128, 1)
+        struct.pack_into("I", page, 128, 1)
     stop()
     wait()
     while done < wanted:
@@ -58,7 +59,7 @@ JOB = textwrap.dedent("""
         done += 1
         busy += time.monotonic_ns() - started
         if done == 2: print("inside", flush=True)
-        struct.pack_into("<4Q", page, 136, done, busy, 1 << 20, memory)
+        struct.pack_into("4Q", page, 136, done, busy, 1 << 20, memory)
         if lease() != RUN:
             stop()
             wait()
