@@ -191,10 +191,11 @@ std::vector<Duration> measure_freezes(int times, int workers) {
     const std::int64_t from = now_ns();
     tree.stop(pid, process);
     const auto still = [](std::uint32_t each) { return process_state(each) == 'T'; };
-    while (!still(pid) || !std::ranges::all_of(below, still)) {}
+    // Asleep in between: who is to stop may need this very processor for it.
+    while (!still(pid) || !std::ranges::all_of(below, still)) usleep(10);
     out.emplace_back(now_ns() - from);
     tree.go_on();
-    while (still(pid)) {}
+    while (still(pid)) usleep(10);
     usleep(2000);
   }
   for (const std::uint32_t each : below) kill(static_cast<pid_t>(each), SIGKILL);
