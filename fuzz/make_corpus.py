@@ -199,7 +199,7 @@ def log() -> None:
 
 def share() -> None:
     """Packets of share/protocol.h, as a job sends them."""
-    def packet(kind: int, body: bytes = b"", version: int = 1) -> bytes:
+    def packet(kind: int, body: bytes = b"", version: int = 2) -> bytes:
         return struct.pack("<4I", 0x6C6C7263, version, kind, 16 + len(body)) + body
 
     def hello(again: int = 0, weight: float = 1.0, name: bytes = b"train.py") -> bytes:
@@ -209,11 +209,11 @@ def share() -> None:
     write("share", "again", packet(1, hello(again=1, name="caf\u00e9 \u4e2d".encode())))
     write("share", "weight", packet(1, hello(weight=float("nan"))))
     write("share", "long_name", packet(1, hello(name=b"x" * 64)))
-    write("share", "stopped", packet(5, struct.pack("<5Q", 71, 8 * 10**9, 1 << 30, 2**64 - 1, 0)))
+    write("share", "stopped", packet(5, struct.pack("<6Q", 71, 8 * 10**9, 1 << 30, 2**64 - 1, 0, 3)))
     write("share", "ask", packet(6, struct.pack("<2Q", 1 << 30, 1 << 29)))
     write("share", "bye", packet(8))
     write("share", "query", packet(9))
-    write("share", "version", packet(9, version=2))
+    write("share", "version", packet(9, version=3))
 
 
 def onnx() -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-MAGIC, VERSION = 0x6C6C7263, 1
+MAGIC, VERSION = 0x6C6C7263, 2
 HELLO, WELCOME, REFUSED, LANE, STOPPED, ASK, EVICTED, BYE, QUERY, LISTING, ENDING = range(1, 12)
 HOLD, RUN, LOOK = range(3)
 HEADER = struct.Struct("<IIII")

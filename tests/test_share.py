@@ -24,7 +24,7 @@ JOB = textwrap.dedent("""
     broker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     broker.connect(os.environ["CARILLON_SOCKET"])
     def packet(kind, body=b""):
-        return struct.pack("<4I", MAGIC, 1, kind, 16 + len(body)) + body
+        return struct.pack("<4I", MAGIC, 2, kind, 16 + len(body)) + body
     name = os.environ.get("CARILLON_JOB_NAME", "job").encode()
     weight = float(os.environ.get("CARILLON_JOB_WEIGHT", "1"))
     broker.send(packet(1, struct.pack("<IIQQQdIIQQ64s", os.getpid(), 1, 1 << 20, memory, 0, weight, 0, 0, 0, 0, name)))
@@ -35,7 +35,7 @@ JOB = textwrap.dedent("""
     done = busy = 0
     def stop():
         struct.pack_into("I", page, 128, 0)
-        try: broker.send(packet(5, struct.pack("<5Q", done, busy, 1 << 20, memory, 0)))
+        try: broker.send(packet(5, struct.pack("<6Q", done, busy, 1 << 20, memory, 0, 0)))
         except BrokenPipeError: pass  # it said why
     def last_packet():
         while True:

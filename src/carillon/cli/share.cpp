@@ -265,8 +265,9 @@ void add_share(CLI::App& program, int& status) {
   command.add_flag("--evict-hanging", arguments->evict_hanging, "End jobs that hang; else they are frozen");
   command
       .add_option("--poll", arguments->poll_us,
-                  "Microseconds for which the broker polls, before and after the time at which a job that is to make "
-                  "way should come to its boundary: hand-overs are quicker, for a little of a processor; 0: it sleeps")
+                  "Microseconds for which the broker, and whoever is to follow, stay awake before and after the time at "
+                  "which a job that is to make way should come to its boundary: hand-overs are quicker, for a little of "
+                  "a processor. At most a hundredth of the quantum counts; 0: they sleep")
       ->check(CLI::Range(0.0, 10'000.0))
       ->capture_default_str();
   command

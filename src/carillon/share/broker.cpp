@@ -167,6 +167,7 @@ class LiveBroker final : public Broker, private Hands {
   void do_posted();
   void look_at_lending();
   int wait(std::span<epoll_event> events);
+  int listen(std::span<epoll_event> events, TimePoint until);
   void set_timer(TimePoint next);
   void write_notes();
   Connection& at(ClientId id) { return clients_[id.index()]; }
@@ -182,6 +183,9 @@ class LiveBroker final : public Broker, private Hands {
   void lease(ClientId id, Lease lease) override;
   Counters counters(ClientId id) override { return at(id).page.counters(); }
   std::optional<TimePoint> next_boundary(ClientId id) override { return at(id).page.next_boundary(); }
+  void listen(ClientId id, bool listens) override { at(id).page.listen(listens); }
+  std::optional<StoppedSaid> stopped(ClientId id, std::uint64_t before) override { return at(id).page.stopped(before); }
+  void rouse(ClientId id, TimePoint until) override { at(id).page.rouse(until); }
   bool entered(ClientId id) override { return at(id).page.entered(); }
   Duration freeze(ClientId id) override;
   void thaw(ClientId id) override { at(id).stopped.go_on(); }
@@ -229,6 +233,7 @@ Result<> LiveBroker::prepare() {
                    " us, but should for 0 to 10,000");
   if (options_.most_clients < 1 || options_.most_clients > 65536)
     return invalid("most_clients is " + std::to_string(options_.most_clients) + ", but should be in 1..65536");
+  options_.polls = std::min(options_.polls, options_.jobs.quantum / 100);
   // Each has a socket, a process and perhaps a lane; and what is stopped has a descriptor a process.
   const std::size_t limit = descriptor_limit();
   if (limit < 64 + 4) return fail(ErrorCode::resource_exhausted, "this process may open " + std::to_string(limit) +
@@ -399,27 +404,36 @@ bool LiveBroker::accept_one() {
   return true;
 }
 
-// For events. Polls around the time at which who was recalled should be out of its lane.
+// For events. Around the time at which who was recalled should be out of its lane, it stays awake.
 int LiveBroker::wait(std::span<epoll_event> events) {
-  const auto most = static_cast<int>(events.size());
   TimePoint next = std::min(desk_->next(), look_at_lending_);
   if (options_.polls > Duration{0}) {
     const TimePoint now = clock_.now();
     const TimePoint boundary = desk_->expected(now - options_.polls);
-    const TimePoint from = boundary - options_.polls;
-    if (boundary == TimePoint::max() || now < from) {
-      if (boundary != TimePoint::max()) next = std::min(next, from);
-    } else {
-      set_timer(next);
-      const TimePoint until = boundary + options_.polls;
-      do {
-        if (const int count = epoll_wait(epoll_.number(), events.data(), most, 0); count != 0) return count;
-      } while (clock_.now() < until);
-      return 0;
+    if (boundary != TimePoint::max()) {
+      if (now >= boundary - options_.polls) {
+        set_timer(next);
+        return listen(events, boundary + options_.polls);
+      }
+      next = std::min(next, boundary - options_.polls);
     }
   }
   set_timer(next);
-  return epoll_wait(epoll_.number(), events.data(), most, -1);
+  return epoll_wait(epoll_.number(), events.data(), static_cast<int>(events.size()), -1);
+}
+
+int LiveBroker::listen(std::span<epoll_event> events, TimePoint until) {
+  desk_->listen(until);
+  int count = 0;
+  TimePoint now = clock_.now();
+  for (bool heard = false; !heard && count == 0 && now < until; now = clock_.now()) {
+    stopped_at_ = now;
+    heard = desk_->hear(now);
+    stopped_at_.reset();
+    if (!heard) count = epoll_wait(epoll_.number(), events.data(), static_cast<int>(events.size()), 0);
+  }
+  desk_->listen_no_more(now);
+  return count;
 }
 
 void LiveBroker::set_timer(TimePoint next) {

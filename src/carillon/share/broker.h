@@ -22,9 +22,10 @@ struct BrokerOptions {
   device::JobOptions jobs;
   bool any_user = false;             // takes jobs of all users; needs root, who alone can stop them
   std::size_t most_clients = 1024;   // connections at a time; fewer where the system allows fewer descriptors
-  // The broker polls for so long before and after the time at which a job that it recalled is to come out of its lane,
-  // as iterations are alike: who sleeps then, on a processor that sleeps too, takes longer to wake up than all else of
-  // a hand-over. 0: never. At most 10 ms.
+  // For so long before and after the time at which a job that it recalled is to come out of its lane, as iterations are
+  // alike, the broker looks at that job's page all the time, and whoever is to follow stays awake: a processor that
+  // sleeps takes longer to wake up than all else of a hand-over. A hundredth of the quantum at most, so that this is no
+  // more than a fiftieth of a processor's time. 0: never. At most 10 ms.
   Duration polls = std::chrono::microseconds{250};
   std::shared_ptr<LaneSource> lanes;  // none: the host's memory
   bool release_at_end = false;       // jobs go on alone when the broker ends; else they wait for another

@@ -64,6 +64,11 @@ struct Desk::Client {
   bool must_end = false;  // leaving: it was evicted
   bool killed = false;
   TimePoint came, recalled_at, frozen_at;
+  // When it was to be at its boundary, as its page said when it was recalled: said once, so that a page which says
+  // something else all the time keeps nobody awake.
+  std::optional<TimePoint> boundary;
+  bool follower_roused = false;
+  std::uint64_t stops = 0;  // that were heard of
   TimePoint counted_at;    // from when on what it runs is not counted yet
   Duration frozen_for{0};  // since then
   TimePoint due = TimePoint::max();
@@ -132,7 +137,11 @@ void Desk::said(ClientId id, const Result<Said>& said, TimePoint now) {
     ++totals_.bad_packets;
     return turn_away(*client, "the first packet is a hello, or a query");
   }
-  if (const auto* words = std::get_if<StoppedSaid>(&*said)) return stopped(*client, *words, now);
+  if (const auto* words = std::get_if<StoppedSaid>(&*said)) {
+    if (words->stops > 0 && words->stops <= client->stops) return;  // its page told
+    client->stops = words->stops;
+    return stopped(*client, *words, now);
+  }
   if (const auto* words = std::get_if<AskSaid>(&*said)) return ask(*client, *words, now);
   if (std::holds_alternative<ByeSaid>(*said)) {
     client->inside = false;
@@ -493,6 +502,8 @@ void Desk::recall(Client& client, TimePoint now) {
   }
   client.recalled = true;
   client.recalled_at = now;
+  client.boundary = hands_.next_boundary(client.id);
+  client.follower_roused = false;
   hold(client, now);
 }
 
@@ -562,10 +573,43 @@ TimePoint Desk::expected(TimePoint after) const {
   TimePoint first = TimePoint::max();
   for (const ClientId id : running_) {
     const Client& client = *clients_[id.index()];
-    if (!client.recalled || client.frozen) continue;
-    if (const auto at = hands_.next_boundary(id); at && *at >= after) first = std::min(first, *at);
+    if (client.recalled && !client.frozen && client.boundary && *client.boundary >= after)
+      first = std::min(first, *client.boundary);
   }
   return first;
+}
+
+void Desk::listen(TimePoint until) {
+  for (const ClientId id : running_) {
+    Client& leaves = *clients_[id.index()];
+    if (!leaves.recalled || leaves.frozen || !leaves.boundary || *leaves.boundary > until) continue;
+    listened_to_.push_back(id);
+    hands_.listen(id, true);
+    if (std::exchange(leaves.follower_roused, true)) continue;
+    const auto next = core_->next_after(leaves.job);
+    const Client* const follows = next ? of(*next) : nullptr;
+    if (follows != nullptr && follows->ready && !follows->granted) hands_.rouse(follows->id, until);
+  }
+}
+
+bool Desk::hear(TimePoint now) {
+  for (const ClientId id : listened_to_) {
+    Client* const client = find(id);
+    if (client == nullptr || !client->inside || !client->recalled || client->frozen) continue;
+    const auto said = hands_.stopped(id, client->stops);
+    if (!said) continue;
+    client->stops = said->stops;
+    stopped(*client, *said, now);
+    return true;
+  }
+  return false;
+}
+
+void Desk::listen_no_more(TimePoint now) {
+  for (const ClientId id : listened_to_)
+    if (find(id) != nullptr) hands_.listen(id, false);
+  while (hear(now)) {}
+  listened_to_.clear();
 }
 
 void Desk::want_device(TimePoint now) {

@@ -59,6 +59,12 @@ class Hands {
   virtual Counters counters(ClientId client) = 0;
   // When it is next at a boundary, as its page lets expect; none: it says nothing of that.
   virtual std::optional<TimePoint> next_boundary(ClientId client) = 0;
+  // Its page is looked at all the time from now on, or no more: then it tells of its stop by a packet.
+  virtual void listen(ClientId client, bool listens) = 0;
+  // What its page says of its last stop, if it has stopped more than `before` times.
+  virtual std::optional<StoppedSaid> stopped(ClientId client, std::uint64_t before) = 0;
+  // It waits for a grant that may come any moment until then.
+  virtual void rouse(ClientId client, TimePoint until) = 0;
   // Whether its page says that it has seen its grant.
   virtual bool entered(ClientId client) = 0;
   // How long that took.
@@ -108,9 +114,15 @@ class Desk {
   void close(bool alone);
 
   TimePoint next() const;  // when wake() is wanted; max(): never
-  // When a job that was recalled is to come out of its lane, the first that is expected not before `after`; max():
-  // none is, or nobody knows.
+  // When a job that was recalled is to come out of its lane, the first that is expected not before `after`, by what
+  // the jobs' pages said when they were recalled; max(): none is, or nobody knows.
   TimePoint expected(TimePoint after) const;
+  // hear() is going to be called all the time, until `until` or until listen_no_more(): those that are expected by then
+  // need not tell of their stops, and whoever is to follow them stays awake.
+  void listen(TimePoint until);
+  // Whether one of those that were recalled has stopped, by its page.
+  bool hear(TimePoint now);
+  void listen_no_more(TimePoint now);
   std::size_t jobs() const { return clients_of_jobs_.size(); }
   Overview overview(TimePoint now) const;
   Totals& totals() { return totals_; }
@@ -163,6 +175,7 @@ class Desk {
   std::vector<std::unique_ptr<Client>> clients_;  // by ClientId
   std::unordered_map<device::JobId, ClientId> clients_of_jobs_;
   std::vector<ClientId> running_;  // that hold their lanes
+  std::vector<ClientId> listened_to_;
   std::unordered_map<device::LaneId, LaneMemory> lanes_;
   std::vector<device::JobEvent> events_;  // that are to be told; empty between calls
   std::vector<ClientId> answers_;  // of clients that asked, and were admitted meanwhile

@@ -32,8 +32,9 @@ class World final : public Hands {
     std::vector<Kind> said;
     std::string why;
     Counters page;
-    std::optional<TimePoint> next_boundary;
-    bool frozen = false, killed = false, hung_up = false, released = false;
+    std::uint64_t stops = 0;  // by its page
+    std::optional<TimePoint> next_boundary, roused_until;
+    bool listened_to = false, frozen = false, killed = false, hung_up = false, released = false;
     std::string listing;
   };
 
@@ -67,6 +68,12 @@ class World final : public Hands {
   }
   Counters counters(ClientId client) override { return clients[client].page; }
   std::optional<TimePoint> next_boundary(ClientId client) override { return clients[client].next_boundary; }
+  std::optional<StoppedSaid> stopped(ClientId client, std::uint64_t before) override {
+    if (clients[client].stops <= before) return std::nullopt;
+    return StoppedSaid{.counters = clients[client].page, .remaining = {}, .stops = clients[client].stops};
+  }
+  void listen(ClientId client, bool listens) override { clients[client].listened_to = listens; }
+  void rouse(ClientId client, TimePoint until) override { clients[client].roused_until = until; }
   bool entered(ClientId client) override { return !asleep.contains(client); }
   Duration freeze(ClientId client) override {
     clients[client].frozen = true;
@@ -354,18 +361,91 @@ TEST_F(DeskTest, WhenWhoWasRecalledShouldComeOut) {
     wait(20ms);
   }
   ASSERT_FALSE(runs(first));
-  EXPECT_EQ(desk->expected(now), world.clients[first].next_boundary);
-  world.clients[first].next_boundary = now - 1ms;
-  EXPECT_EQ(desk->expected(now - 1ms), now - 1ms);
-  EXPECT_EQ(desk->expected(now), TimePoint::max()) << "that is over";
+  const TimePoint boundary = *world.clients[first].next_boundary;
+  EXPECT_EQ(desk->expected(now), boundary);
+  EXPECT_EQ(desk->expected(boundary), boundary);
+  EXPECT_EQ(desk->expected(boundary + 1ns), TimePoint::max()) << "that is over";
   world.clients[first].next_boundary = now + 3ms;
+  EXPECT_EQ(desk->expected(now), boundary) << "a page that says something else all the time keeps somebody awake";
   desk->want_device(now);
   EXPECT_EQ(desk->expected(now), TimePoint::max()) << "it stands still";
   desk->free_device(TimePoint::max(), now);
-  EXPECT_EQ(desk->expected(now), now + 3ms);
+  EXPECT_EQ(desk->expected(now), boundary);
   stop(first);
   EXPECT_TRUE(runs(second));
   EXPECT_EQ(desk->expected(now), TimePoint::max());
+}
+
+// Two jobs in one lane, the first of which was recalled.
+class DeskListening : public DeskTest {
+ protected:
+  void SetUp() override {
+    open("fair");
+    const ClientId a = ready_job(), b = ready_job(mib(1), gib(1) - mib(4));
+    first = runs(a) ? a : b;
+    second = first == a ? b : a;
+    world.clients[first].next_boundary = now + 30ms;
+    for (int i = 0; i < 100 && runs(first); ++i) {
+      count(first, 20ms);
+      wait(20ms);
+    }
+    ASSERT_FALSE(runs(first));
+  }
+  // As a job does: its page, and a packet where nobody listens.
+  void stops(ClientId id) {
+    ++world.clients[id].stops;
+    if (!world.clients[id].listened_to) packet(id);
+  }
+  void packet(ClientId id) {
+    desk->said(id, StoppedSaid{.counters = world.clients[id].page, .remaining = {}, .stops = world.clients[id].stops},
+               now);
+  }
+
+  ClientId first{}, second{};
+};
+
+TEST_F(DeskListening, AStopIsHeardByThePage) {
+  desk->listen(now + 1s);
+  EXPECT_TRUE(world.clients[first].listened_to);
+  EXPECT_FALSE(world.clients[second].listened_to);
+  EXPECT_EQ(world.clients[second].roused_until, now + 1s) << "who follows stays awake";
+  EXPECT_EQ(world.clients[first].roused_until, std::nullopt);
+  EXPECT_FALSE(desk->hear(now));
+  EXPECT_FALSE(runs(second));
+  stops(first);
+  EXPECT_TRUE(desk->hear(now));
+  EXPECT_TRUE(runs(second));
+  EXPECT_FALSE(desk->hear(now));
+  desk->listen_no_more(now);
+  EXPECT_FALSE(world.clients[first].listened_to);
+  EXPECT_EQ(world.clients[first].said, (std::vector{Kind::welcome, Kind::lane})) << "nobody was evicted";
+}
+
+// It was on its way to say so when the broker began to listen, or ceased to.
+TEST_F(DeskListening, NoStopIsLostOrHeardTwice) {
+  desk->listen(now + 1s);
+  ++world.clients[first].stops;
+  desk->listen_no_more(now);
+  EXPECT_TRUE(runs(second)) << "the last look";
+  packet(first);
+  EXPECT_TRUE(runs(second));
+  EXPECT_FALSE(world.clients[first].hung_up) << "what the page had told was taken for another stop";
+  for (int i = 0; i < 100 && runs(second); ++i) {
+    count(second, 20ms);
+    wait(20ms);
+  }
+  stops(second);
+  EXPECT_TRUE(runs(first)) << "nobody listened, and it sent a packet";
+}
+
+TEST_F(DeskListening, OnlyThoseThatAreExpectedAreListenedTo) {
+  desk->listen(desk->expected(now) - 1ns);
+  EXPECT_FALSE(world.clients[first].listened_to) << "it comes later";
+  desk->listen_no_more(now);
+  desk->want_device(now);
+  desk->listen(now + 1s);
+  EXPECT_FALSE(world.clients[first].listened_to) << "it stands still";
+  EXPECT_FALSE(world.clients[second].roused_until);
 }
 
 TEST_F(DeskTest, WhoeverGoesBeforeAllJobsFreezesThem) {

@@ -59,6 +59,12 @@ void Page::set(Lease lease) {
     syscall(SYS_futex, &page_->lease, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void Page::rouse(TimePoint until) {
+  if (page_ == nullptr) return;
+  page_->soon_ns.store(static_cast<std::uint64_t>(until.time_since_epoch().count()), std::memory_order_release);
+  syscall(SYS_futex, &page_->lease, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
 Counters Page::counters() const {
   if (page_ == nullptr) return {};
   const auto order = std::memory_order_relaxed;
@@ -67,6 +73,20 @@ Counters Page::counters() const {
           .busy = Duration{static_cast<std::int64_t>(busy)},
           .memory = {std::min(Bytes{page_->persistent.load(order)}, most_bytes),
                      std::min(Bytes{page_->ephemeral.load(order)}, most_bytes)}};
+}
+
+void Page::listen(bool listens) {
+  if (page_ != nullptr) page_->listens.store(listens ? 1 : 0);
+}
+
+std::optional<StoppedSaid> Page::stopped(std::uint64_t before) const {
+  if (page_ == nullptr) return std::nullopt;
+  const std::uint64_t stops = page_->stops.load();
+  if (stops <= before) return std::nullopt;
+  StoppedSaid said{.counters = counters(), .remaining = {}, .stops = stops};
+  if (const std::uint64_t ns = page_->remaining_ns.load(std::memory_order_relaxed); ns > 0)
+    said.remaining = Duration{static_cast<std::int64_t>(std::min(ns, static_cast<std::uint64_t>(most_time.count())))};
+  return said;
 }
 
 std::optional<TimePoint> Page::next_boundary() const {

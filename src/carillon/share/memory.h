@@ -34,9 +34,15 @@ class Page {
   bool there() const { return page_ != nullptr; }
   // Wakes whoever waits for it.
   void set(Lease lease);
+  // Whoever waits for it stays awake until then, as a grant is near.
+  void rouse(TimePoint until);
   bool entered() const { return page_ != nullptr && page_->inside.load(std::memory_order_acquire) != 0; }
   // As far as they can be believed: held at the largest that there can be.
   Counters counters() const;
+  // Whether it is looked at all the time.
+  void listen(bool listens);
+  // What it says of its last stop, if it has stopped more than `before` times.
+  std::optional<StoppedSaid> stopped(std::uint64_t before) const;
   // When its iteration ends if it takes as long as the one before; none where it does not say.
   std::optional<TimePoint> next_boundary() const;
 

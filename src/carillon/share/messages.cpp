@@ -70,7 +70,8 @@ Result<Said> read_stopped(std::span<const std::byte> packet) {
   return StoppedSaid{.counters = {.iterations = stopped->iterations,
                                   .busy = time_of(stopped->busy_ns),
                                   .memory = {size_of(stopped->persistent), size_of(stopped->ephemeral)}},
-                     .remaining = known_time(stopped->remaining_ns)};
+                     .remaining = known_time(stopped->remaining_ns),
+                     .stops = stopped->stops};
 }
 
 Result<Said> read_ask(std::span<const std::byte> packet) {

@@ -45,6 +45,7 @@ struct HelloSaid {
 struct StoppedSaid {
   Counters counters;
   std::optional<Duration> remaining;
+  std::uint64_t stops = 0;  // this one with those before it; 0: not counted
 };
 
 struct AskSaid {

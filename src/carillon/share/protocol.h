@@ -14,7 +14,7 @@
 namespace carillon::share {
 
 inline constexpr std::uint32_t protocol_magic = 0x6c6c7263;  // "crll"
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 
 // What `carillon run` puts into a job's environment. Sizes are bytes, the time is seconds; what is not set is
 // not known.
@@ -109,6 +109,7 @@ struct Stopped {
   std::uint64_t persistent = 0;  // now
   std::uint64_t ephemeral = 0;   // the most of an iteration since the last packet
   std::uint64_t remaining_ns = 0;
+  std::uint64_t stops = 0;  // ControlPage::stops; 0: a job that does not count them there
 };
 
 struct Ask {
@@ -156,6 +157,12 @@ struct ControlPage {
   // waits looks at the socket at least once a second: a broker that was killed says nothing. Packets that came
   // before a grant are read before the first iteration under it.
   alignas(64) std::atomic<std::uint32_t> lease;
+  // CLOCK_MONOTONIC. A job that waits and is woken while its lease is still `hold` may be granted it any moment until
+  // then: it stays awake, so that its start does not wait for a processor that sleeps.
+  std::atomic<std::uint64_t> soon_ns;
+  // 1 while the broker looks at this page all the time, and hears of a `stopped` without a packet. It looks once more
+  // after it has made this 0.
+  std::atomic<std::uint32_t> listens;
 
   // --- written by the job
   // 1 from when it has seen a grant; 0 again before it says `stopped`. A grant that was not seen is not taken back.
@@ -167,6 +174,9 @@ struct ControlPage {
   // CLOCK_MONOTONIC at the last boundary, and what the iteration before it took; 0: nothing is said. By these the
   // broker is awake when a job that it recalled comes out of its lane.
   std::atomic<std::uint64_t> boundary_ns, last_ns;
+  // How often it has stopped, counted after all else here is written, and what it says then of the time that is left. It
+  // sends the packet only where `listens` is 0 after that.
+  std::atomic<std::uint64_t> remaining_ns, stops;
 };
 static_assert(sizeof(ControlPage) <= 4096);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

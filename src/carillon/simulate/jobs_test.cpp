@@ -42,6 +42,7 @@ class Scripted final : public device::JobSharing {
     return answer_(*this, event, now, out);
   }
   std::vector<device::JobView> jobs(TimePoint) const override { return {}; }
+  std::optional<JobId> next_after(JobId) const override { return std::nullopt; }
   const device::Lanes& lanes() const override { return lanes_; }
 
   // Commands in few words.
@@ -445,6 +446,7 @@ class Checked final : public device::JobSharing {
     return wake;
   }
   std::vector<device::JobView> jobs(TimePoint now) const override { return sharing_->jobs(now); }
+  std::optional<JobId> next_after(JobId job) const override { return sharing_->next_after(job); }
   const device::Lanes& lanes() const override { return sharing_->lanes(); }
 
   std::string broken;

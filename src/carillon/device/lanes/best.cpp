@@ -171,6 +171,12 @@ class Best final : public JobCore {
     bring_about(out);
   }
 
+  Index follower(const Job&) const override {
+    const auto waits = [this](Index index) { return job(index).state == JobState::waiting; };
+    const auto next = std::ranges::find_if(want_, waits);
+    return next == want_.end() ? nobody : *next;
+  }
+
   // Who waits for something else than the device is not waited for.
   void leave_idle() {
     const auto idle = [this](Index index) { return job(index).state == JobState::starting; };

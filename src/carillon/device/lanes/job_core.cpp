@@ -579,6 +579,13 @@ std::optional<JobCore::Index> JobCore::find(JobId job) const {
   return table_.find(job.value);
 }
 
+std::optional<JobId> JobCore::next_after(JobId job) const {
+  const auto index = find(job);
+  if (!index || !is_inside(jobs_[*index])) return std::nullopt;
+  const Index next = follower(jobs_[*index]);
+  return next == nobody ? std::nullopt : std::optional(jobs_[next].id);
+}
+
 std::vector<JobView> JobCore::jobs(TimePoint now) const {
   std::vector<std::pair<std::uint64_t, JobView>> found;
   for (Index i = 0; i < jobs_.size(); ++i) {

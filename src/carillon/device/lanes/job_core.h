@@ -26,6 +26,7 @@ class JobCore : public JobSharing {
  public:
   TimePoint on(const JobEvent& event, TimePoint now, JobCommands& out) final;
   std::vector<JobView> jobs(TimePoint now) const final;
+  std::optional<JobId> next_after(JobId job) const final;
   const Lanes& lanes() const final { return lanes_; }
 
  protected:
@@ -76,6 +77,11 @@ class JobCore : public JobSharing {
   virtual Key rank(const Job& job) const { return {0, job.order}; }  // of those that wait for a grant
   // How long who is in a lane may go on while `next` waits; max(): to its end.
   virtual Duration slice(const Job& inside, const Job& next) const = 0;
+  // Who goes in when `leaves` comes out.
+  virtual Index follower(const Job& leaves) const {
+    const auto& heap = waiting(leaves.lane);
+    return heap.empty() ? nobody : heap.top();
+  }
   virtual void became_ready(Job&) {}
   virtual void granted(Job&) {}
   virtual void ended_iterations(Job&, const IterationEnded&) {}

@@ -126,7 +126,7 @@ struct JobOptions {
   JobMemory assumed{mib(64), mib(256)};
   // fair, pack: how far the job of a lane that had most may be ahead of the one that had least before it is
   // recalled, in device time. 1 ms .. 1 h
-  Duration quantum{std::chrono::milliseconds{50}};
+  Duration quantum{std::chrono::milliseconds{20}};
   // best: who waited for so long, admitted or not, goes before all others, for one in `catch_up` of that
   // time. pack, fair: while the first in the queue waited for less, others for which there is room come in
   // before it. Above 0
@@ -181,6 +181,8 @@ class JobSharing {
   virtual ~JobSharing() = default;
   virtual TimePoint on(const JobEvent& event, TimePoint now, JobCommands& out) = 0;
   virtual std::vector<JobView> jobs(TimePoint now) const = 0;  // in the order in which they came
+  // Who is granted a lane when `job`, which was recalled, comes out of its own, as far as can be told now.
+  virtual std::optional<JobId> next_after(JobId job) const = 0;
   virtual const Lanes& lanes() const = 0;
 };
 

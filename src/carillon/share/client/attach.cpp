@@ -180,6 +180,10 @@ bool say_stopped() {
   stopped.persistent = me.floor;
   stopped.ephemeral = me.ephemeral;
   stopped.remaining_ns = remaining_now();
+  auto* const page = static_cast<ControlPage*>(me.page);
+  page->remaining_ns.store(stopped.remaining_ns, std::memory_order_relaxed);
+  stopped.stops = page->stops.fetch_add(1) + 1;
+  if (page->listens.load() != 0) return true;
   return send_packet(me.socket, stopped.header, Kind::stopped, sizeof stopped);
 }
 

@@ -24,6 +24,18 @@ using namespace carillon::share::client;
 
 #define CARILLON_OUT extern "C" __attribute__((visibility("default")))
 
+namespace {
+
+// Whoever was woken while it is held is to be granted its lane any moment: it stays awake till then.
+void stay_awake(const ControlPage* page) {
+  const auto held = static_cast<std::uint32_t>(Lease::hold);
+  while (page->lease.load(std::memory_order_acquire) == held &&
+         clock_ns() < page->soon_ns.load(std::memory_order_acquire))
+    sched_yield();  // there may be no processor but the broker's and the one of whoever leaves
+}
+
+}  // namespace
+
 CARILLON_OUT int carillon_prepare() {
   Locked locked;
   if (me.prepared) return 0;
@@ -161,6 +173,7 @@ CARILLON_OUT int carillon_wait() {
       signal_descendants(SIGSTOP);  // after `stopped` was said: nobody waits for this
       stood = true;
     }
+    stay_awake(page);
     const timespec second{1, 0};
     if (syscall(SYS_futex, &page->lease, FUTEX_WAIT, lease, &second, nullptr, 0) != 0) {
       if (errno == EINTR) {

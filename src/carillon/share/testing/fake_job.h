@@ -13,6 +13,7 @@
 
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -125,7 +126,11 @@ class FakeJob {
     packet.busy_ns = busy_ns;
     packet.persistent = persistent;
     packet.ephemeral = ephemeral;
-    if (page_ != nullptr) page_->inside = 0;
+    if (page_ != nullptr) {
+      page_->inside = 0;
+      packet.stops = ++page_->stops;
+      if (page_->listens != 0) return true;
+    }
     return send(packet);
   }
   // One has ended, by the page.
@@ -149,6 +154,15 @@ class FakeJob {
   }
   // Waits for a grant, and reads what came before it.
   bool enter() {
+    const auto now = [] {
+      return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    };
+    const timespec longest{10, 0};
+    while (lease() == Lease::hold) {
+      while (lease() == Lease::hold && now() < page_->soon_ns.load(std::memory_order_acquire)) sched_yield();
+      if (syscall(SYS_futex, &page_->lease, FUTEX_WAIT, Lease::hold, &longest, nullptr, 0) != 0 && errno == ETIMEDOUT)
+        break;
+    }
     if (wait_while(Lease::hold) != Lease::run) return false;
     while (has_packet())
       if (receive().bytes.empty()) return false;
