@@ -233,7 +233,6 @@ Result<> LiveBroker::prepare() {
                    " us, but should for 0 to 10,000");
   if (options_.most_clients < 1 || options_.most_clients > 65536)
     return invalid("most_clients is " + std::to_string(options_.most_clients) + ", but should be in 1..65536");
-  options_.polls = std::min(options_.polls, options_.jobs.quantum / 100);
   // Each has a socket, a process and perhaps a lane; and what is stopped has a descriptor a process.
   const std::size_t limit = descriptor_limit();
   if (limit < 64 + 4) return fail(ErrorCode::resource_exhausted, "this process may open " + std::to_string(limit) +
@@ -263,7 +262,8 @@ Result<> LiveBroker::prepare() {
                             .assumed = options_.jobs.assumed,
                             .uid = uid,
                             .any_user = options_.any_user,
-                            .device = std::string(options_.lanes->name())},
+                            .device = std::string(options_.lanes->name()),
+                            .listens = std::min(options_.polls, options_.jobs.quantum / 100)},
                 static_cast<Hands&>(*this));
   if (options_.lent_after) {
     lending_.emplace(*options_.lent_after);
@@ -406,20 +406,12 @@ bool LiveBroker::accept_one() {
 
 // For events. Around the time at which who was recalled should be out of its lane, it stays awake.
 int LiveBroker::wait(std::span<epoll_event> events) {
-  TimePoint next = std::min(desk_->next(), look_at_lending_);
-  if (options_.polls > Duration{0}) {
-    const TimePoint now = clock_.now();
-    const TimePoint boundary = desk_->expected(now - options_.polls);
-    if (boundary != TimePoint::max()) {
-      if (now >= boundary - options_.polls) {
-        set_timer(next);
-        return listen(events, boundary + options_.polls);
-      }
-      next = std::min(next, boundary - options_.polls);
-    }
-  }
-  set_timer(next);
-  return epoll_wait(epoll_.number(), events.data(), static_cast<int>(events.size()), -1);
+  const TimePoint now = clock_.now();
+  const Window expected = desk_->expected(now);
+  const bool listens = now >= expected.from;
+  set_timer(std::min({desk_->next(), look_at_lending_, listens ? TimePoint::max() : expected.from}));
+  return listens ? listen(events, expected.until)
+                 : epoll_wait(epoll_.number(), events.data(), static_cast<int>(events.size()), -1);
 }
 
 int LiveBroker::listen(std::span<epoll_event> events, TimePoint until) {

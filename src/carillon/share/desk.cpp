@@ -64,9 +64,9 @@ struct Desk::Client {
   bool must_end = false;  // leaving: it was evicted
   bool killed = false;
   TimePoint came, recalled_at, frozen_at;
-  // When it was to be at its boundary, as its page said when it was recalled: said once, so that a page which says
-  // something else all the time keeps nobody awake.
-  std::optional<TimePoint> boundary;
+  TimePoint started;  // its turn
+  // By its page when it was recalled: once, so that a page which says something else all the time keeps nobody awake.
+  Window expected;
   bool follower_roused = false;
   std::uint64_t stops = 0;  // that were heard of
   TimePoint counted_at;    // from when on what it runs is not counted yet
@@ -478,7 +478,7 @@ void Desk::start(Client& client, TimePoint now) {
     return throw_out(client, JobReason::bad_report, "it does not read what the broker says", now);
   client.inside = true;
   client.iterations_then = client.counters.iterations;
-  client.counted_at = now;
+  client.counted_at = client.started = now;
   client.frozen_for = Duration{0};
   hands_.lease(client.id, Lease::run);
   running_.push_back(client.id);
@@ -502,7 +502,11 @@ void Desk::recall(Client& client, TimePoint now) {
   }
   client.recalled = true;
   client.recalled_at = now;
-  client.boundary = hands_.next_boundary(client.id);
+  client.expected = {};
+  if (const auto at = hands_.next_boundary(client.id); at && options_.listens > Duration{0}) {
+    const Duration margin = std::clamp((*at - client.started) / 100, options_.listens, std::max(options_.listens, Duration{1ms}));
+    client.expected = {*at - margin, *at + margin};
+  }
   client.follower_roused = false;
   hold(client, now);
 }
@@ -569,12 +573,12 @@ TimePoint Desk::next() const {
   return closed_ ? TimePoint::max() : std::min({core_wake_, next_look_, next_due_});
 }
 
-TimePoint Desk::expected(TimePoint after) const {
-  TimePoint first = TimePoint::max();
+Window Desk::expected(TimePoint now) const {
+  Window first;
   for (const ClientId id : running_) {
     const Client& client = *clients_[id.index()];
-    if (client.recalled && !client.frozen && client.boundary && *client.boundary >= after)
-      first = std::min(first, *client.boundary);
+    if (client.recalled && !client.frozen && client.expected.until > now && client.expected.from < first.from)
+      first = client.expected;
   }
   return first;
 }
@@ -582,7 +586,7 @@ TimePoint Desk::expected(TimePoint after) const {
 void Desk::listen(TimePoint until) {
   for (const ClientId id : running_) {
     Client& leaves = *clients_[id.index()];
-    if (!leaves.recalled || leaves.frozen || !leaves.boundary || *leaves.boundary > until) continue;
+    if (!leaves.recalled || leaves.frozen || leaves.expected.from >= until) continue;
     listened_to_.push_back(id);
     hands_.listen(id, true);
     if (std::exchange(leaves.follower_roused, true)) continue;

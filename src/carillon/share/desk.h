@@ -94,6 +94,13 @@ struct DeskOptions {
   Duration to_end = std::chrono::seconds(1);  // after an eviction
   // How often pages are looked at while jobs run, where there are several.
   Duration look_every = std::chrono::milliseconds(10);
+  // Before and after the time at which a job that was recalled should come out of its lane: see Desk::expected. 0: nobody
+  // is expected.
+  Duration listens{0};
+};
+
+struct Window {
+  TimePoint from = TimePoint::max(), until = TimePoint::max();
 };
 
 // Not thread-safe; `now` never goes back.
@@ -114,9 +121,10 @@ class Desk {
   void close(bool alone);
 
   TimePoint next() const;  // when wake() is wanted; max(): never
-  // When a job that was recalled is to come out of its lane, the first that is expected not before `after`, by what
-  // the jobs' pages said when they were recalled; max(): none is, or nobody knows.
-  TimePoint expected(TimePoint after) const;
+  // When a job that was recalled should come out of its lane, by what its page said when it was recalled: the first such
+  // time that is not over, give or take `listens`, or a hundredth of its turn up to 1 ms where that is more, as longer
+  // iterations differ by more. max(): nobody is expected.
+  Window expected(TimePoint now) const;
   // hear() is going to be called all the time, until `until` or until listen_no_more(): those that are expected by then
   // need not tell of their stops, and whoever is to follow them stays awake.
   void listen(TimePoint until);

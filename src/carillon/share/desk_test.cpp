@@ -108,7 +108,11 @@ class DeskTest : public ::testing::Test {
     options.contiguous = false;
     auto core = device::make_job_sharing(policy, options);
     ASSERT_TRUE(core) << core.error().message;
-    desk.emplace(std::move(*core), DeskOptions{.policy = policy, .capacity = capacity, .assumed = options.assumed, .uid = me},
+    desk.emplace(std::move(*core), DeskOptions{.policy = policy,
+                             .capacity = capacity,
+                             .assumed = options.assumed,
+                             .uid = me,
+                             .listens = 200us},
                  world);
   }
   ClientId come(std::uint32_t uid = me) {
@@ -355,25 +359,26 @@ TEST_F(DeskTest, WhenWhoWasRecalledShouldComeOut) {
   const ClientId a = ready_job(), b = ready_job(mib(1), gib(1) - mib(4));
   const ClientId first = runs(a) ? a : b, second = first == a ? b : a;
   world.clients[first].next_boundary = now + 1s;
-  EXPECT_EQ(desk->expected(now), TimePoint::max()) << "nobody was recalled";
+  EXPECT_EQ(desk->expected(now).from, TimePoint::max()) << "nobody was recalled";
   for (int i = 0; i < 100 && runs(first); ++i) {
     count(first, 20ms);
     wait(20ms);
   }
   ASSERT_FALSE(runs(first));
   const TimePoint boundary = *world.clients[first].next_boundary;
-  EXPECT_EQ(desk->expected(now), boundary);
-  EXPECT_EQ(desk->expected(boundary), boundary);
-  EXPECT_EQ(desk->expected(boundary + 1ns), TimePoint::max()) << "that is over";
+  EXPECT_EQ(desk->expected(now).from, boundary - 1ms) << "a turn of a second: a hundredth is too much";
+  EXPECT_EQ(desk->expected(now).until, boundary + 1ms);
+  EXPECT_EQ(desk->expected(boundary).from, boundary - 1ms);
+  EXPECT_EQ(desk->expected(boundary + 1ms).from, TimePoint::max()) << "that is over";
   world.clients[first].next_boundary = now + 3ms;
-  EXPECT_EQ(desk->expected(now), boundary) << "a page that says something else all the time keeps somebody awake";
+  EXPECT_EQ(desk->expected(now).from, boundary - 1ms) << "a page that says something else all the time keeps somebody awake";
   desk->want_device(now);
-  EXPECT_EQ(desk->expected(now), TimePoint::max()) << "it stands still";
+  EXPECT_EQ(desk->expected(now).from, TimePoint::max()) << "it stands still";
   desk->free_device(TimePoint::max(), now);
-  EXPECT_EQ(desk->expected(now), boundary);
+  EXPECT_EQ(desk->expected(now).from, boundary - 1ms);
   stop(first);
   EXPECT_TRUE(runs(second));
-  EXPECT_EQ(desk->expected(now), TimePoint::max());
+  EXPECT_EQ(desk->expected(now).from, TimePoint::max());
 }
 
 // Two jobs in one lane, the first of which was recalled.
@@ -439,7 +444,7 @@ TEST_F(DeskListening, NoStopIsLostOrHeardTwice) {
 }
 
 TEST_F(DeskListening, OnlyThoseThatAreExpectedAreListenedTo) {
-  desk->listen(desk->expected(now) - 1ns);
+  desk->listen(desk->expected(now).from);
   EXPECT_FALSE(world.clients[first].listened_to) << "it comes later";
   desk->listen_no_more(now);
   desk->want_device(now);
