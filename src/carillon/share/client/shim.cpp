@@ -142,6 +142,7 @@ CARILLON_OUT void carillon_leave_lane() {
 CARILLON_OUT int carillon_wait() {
   int answer = go_on;
   bool stood = false;
+  int stopped = 0;  // descendants
   std::uint64_t until = 0;
   while (me.attached || (!me.is_alone && !me.is_ended)) {
     ControlPage* page = me.page;
@@ -170,7 +171,7 @@ CARILLON_OUT int carillon_wait() {
       break;
     }
     if (!stood) {
-      signal_descendants(SIGSTOP);  // after `stopped` was said: nobody waits for this
+      stopped = signal_descendants(SIGSTOP);  // after `stopped` was said: nobody waits for this
       stood = true;
     }
     stay_awake(page);
@@ -189,9 +190,7 @@ CARILLON_OUT int carillon_wait() {
     }
   }
   if (me.is_ended) answer = ended;
-  if (stood || answer != interrupted) {
-    if (stood) signal_descendants(SIGCONT);
-  }
+  if (stopped > 0) signal_descendants(SIGCONT);
   if (answer == go_on || answer == alone) {
     Locked locked;
     me.started = clock_ns();
