@@ -29,7 +29,9 @@ class Turns : public JobCore {
     if (const auto& heap = waiting(job.lane); !heap.empty())
       now_least = std::min(now_least, heap.top_key().first);
     if (now_least < std::numeric_limits<double>::infinity()) least = std::max(least, now_least);
-    job.virtual_time = std::max(job.virtual_time, least);
+    if (job.virtual_time >= least) return;
+    job.virtual_time = job.virtual_from = least;
+    job.virtual_since = job.attained;
   }
   void granted(Job& job) override { clock(job.lane) = std::max(clock(job.lane), job.virtual_time); }
   Duration slice(const Job& inside, const Job& next) const override {

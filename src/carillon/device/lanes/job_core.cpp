@@ -38,10 +38,13 @@ TimePoint JobCore::on(const JobEvent& event, TimePoint now, JobCommands& out) {
   now_ = now;
   touched_.clear();
   std::visit([&](const auto& what) { heard(what, out); }, event);
+  const bool closed = closing_gaps_;
   if (sealed_ && may_admit_) leave_sealed(out);
   if (may_admit_) admit_all(out);
+  if (closing_gaps_) close_gaps(out);
+  make_way(out);
   // A lane may find its place now.
-  if (options_.contiguous && !lanes_.arranged())
+  if (options_.contiguous && (closed || !lanes_.arranged()))
     for (std::uint32_t lane = 0; lane < inside_.size(); ++lane)
       if (inside_[lane] == nobody && lanes_.lane({lane}).open) touch({lane});
   settle(out);
@@ -112,6 +115,7 @@ void JobCore::heard(const IterationEnded& ended, JobCommands& out) {
       may_admit_ = true;
     }
     ended_iterations(job, ended);
+    if (ended.stopped) mark_edge(job.lane);
     if (!learn_memory(job, ended.memory, out)) return;
   }
   touch(job.lane);
@@ -146,14 +150,17 @@ void JobCore::heard(const MemoryAsked& asked, JobCommands& out) {
   const bool larger = wants.ephemeral > lanes_.lane(job.lane).size;
   fit_idle(out);
   if ((larger && is_inside(job) && options_.contiguous &&
-       !lanes_.grows_in_place(job.lane, wants.ephemeral, is_pinned)) ||
+       !lanes_.grows_in_place(job.lane, wants.ephemeral,
+                              lanes_.persistent() - job.memory.persistent + wants.persistent, is_pinned)) ||
       !lanes_.update(job.id, wants))
     return evict(*index, JobReason::no_memory, lanes_.room_of(job.id), out);
   job.memory = wants;
   job.most_ephemeral = std::max(job.most_ephemeral, asked.memory.ephemeral);
+  make_way(out);
   if (!larger || !is_inside(job)) return;
   straighten(out);
   tell_lane(job.lane, out);
+  mark_edge();
 }
 
 void JobCore::heard(const DeviceWanted&, JobCommands& out) {
@@ -174,6 +181,7 @@ void JobCore::heard(const DeviceFree&, JobCommands& out) {
 
 void JobCore::heard(const CapacityChanged& changed, JobCommands& out) {
   lanes_.set_capacity(least(changed.capacity, most_job_bytes));
+  closed_in_vain_ = false;
   fit_idle(out);
   // What jobs hold they hold, between iterations as within; so the last to come in goes.
   while (lanes_.over() > Bytes{}) {
@@ -222,6 +230,7 @@ std::optional<LanePlace> JobCore::place_for(JobMemory needs) const {
 
 void JobCore::admit_all(JobCommands& out) {
   may_admit_ = false;
+  closing_gaps_ = false;
   fit_idle(out);
   while (!queue_.empty()) {
     const Index first = queue_.top();
@@ -245,7 +254,15 @@ bool JobCore::waits_for_knowledge(const Job& job) const {
 bool JobCore::try_admit(Index index, JobCommands& out) {
   Job& job = jobs_[index];
   const auto place = place_for(job.memory);
-  if (!place) return false;
+  if (!place) {
+    if (lanes_.edge() > lanes_.ephemeral() && !closed_in_vain_ && !closing_gaps_) {
+      const Bytes edge = lanes_.edge();
+      lanes_.pin_to({});
+      closing_gaps_ = place_for(job.memory).has_value();
+      lanes_.pin_to(edge);
+    }
+    return false;
+  }
   queue_.remove(index, places_);
   job.admitted = next_admitted_++;
   if (!job.knows_memory) unlearnt_ = index;
@@ -256,6 +273,7 @@ bool JobCore::try_admit(Index index, JobCommands& out) {
     if (!one_lane()) waiting_.resize(inside_.size());
   }
   job.state = JobState::starting;
+  make_way(out);
   out.push_back({.kind = JobCommand::Kind::admit, .job = job.id, .lane = job.lane});
   return true;
 }
@@ -299,6 +317,39 @@ void JobCore::straighten(JobCommands& out) {
                      out.push_back({.kind = JobCommand::Kind::close, .lane = id});
                    }
                  });
+}
+
+void JobCore::mark_edge(LaneId leaving) {
+  if (!options_.contiguous) return;
+  Bytes edge;
+  for (std::uint32_t lane = 0; lane < inside_.size(); ++lane)
+    if (inside_[lane] != nobody && LaneId{lane} != leaving)
+      edge = std::max(edge, *lanes_.lane({lane}).offset + *told_size_[lane]);
+  lanes_.pin_to(edge);
+}
+
+void JobCore::make_way(JobCommands& out) {
+  if (!options_.contiguous) return;
+  for (std::uint32_t lane = 0; lane < inside_.size(); ++lane) {
+    const Lane& idle = lanes_.lane({lane});
+    if (!idle.open || !idle.offset || pinned({lane})) continue;
+    const Bytes end = *idle.offset + std::max(idle.size, told_size_[lane].value_or(Bytes{}));
+    if (end + lanes_.persistent() > lanes_.capacity()) return straighten(out);
+  }
+}
+
+void JobCore::close_gaps(JobCommands& out) {
+  if (wanted_) return;
+  bool moving = false;
+  for (std::uint32_t lane = 0; lane < inside_.size(); ++lane) {
+    const Index index = inside_[lane];
+    if (index == nobody || jobs_[index].hanging || lanes_.gapless({lane})) continue;
+    moving = true;
+    if (jobs_[index].state == JobState::running) recall(index, out);
+  }
+  if (moving) return;
+  closing_gaps_ = false;
+  closed_in_vain_ = true;
 }
 
 void JobCore::tell_lane(LaneId id, JobCommands& out) {
@@ -378,16 +429,18 @@ bool JobCore::grant(Index index, JobCommands& out) {
   CARILLON_ASSERT(job.state == JobState::waiting && inside(job.lane) == nobody && !wanted_);
   lanes_.fit(job.lane);
   const Lane& lane = lanes_.lane(job.lane);
-  if (told_size_[job.lane.index()] != lane.size || !lanes_.arranged()) straighten(out);
+  if (told_size_[job.lane.index()] != lane.size || closing_gaps_ || !lanes_.arranged()) straighten(out);
   if (!lane.offset && options_.contiguous) {
     // Others' lanes lie in its way: they move once nobody is in them.
     for (const Index other : inside_)
       if (other != nobody && jobs_[other].state == JobState::running) recall(other, out);
     return false;
   }
+  if (closing_gaps_ && !lanes_.gapless(job.lane)) return false;
   tell_lane(job.lane, out);
   waiting(job.lane).remove(index, places_);
   inside_[job.lane.index()] = index;
+  mark_edge();
   job.state = JobState::running;
   job.granted_at = job.heard_at = job.counted = now_;
   time_running(index, TimePoint::max());
@@ -408,6 +461,8 @@ void JobCore::recall(Index index, JobCommands& out) {
 void JobCore::come_out(Index index, JobCommands& out) {
   Job& job = jobs_[index];
   inside_[job.lane.index()] = nobody;
+  mark_edge();
+  if (closing_gaps_) may_admit_ = true;
   // It came to its boundary just before it was frozen: what it waits for now is its grant.
   if (job.frozen) out.push_back({.kind = JobCommand::Kind::thaw, .job = job.id});
   job.frozen = false;
@@ -506,6 +561,7 @@ void JobCore::remove(Index index, JobCommands& out) {
     if (job.state == JobState::waiting) waiting(job.lane).remove(index, places_);
     if (is_inside(job)) {
       inside_[job.lane.index()] = nobody;
+      mark_edge();
       if (job.hanging) lanes_.seal(job.lane, false);
     }
     const LaneId lane = job.lane;
@@ -517,6 +573,7 @@ void JobCore::remove(Index index, JobCommands& out) {
     touch(lane);
     if (one_lane() && !waiting_[0].empty()) touch(jobs_[waiting_[0].top()].lane);
   }
+  closed_in_vain_ = false;
   table_.erase(job.id.value);
   jobs_.give_back(index);
   may_admit_ = true;
@@ -529,7 +586,7 @@ void JobCore::count(Job& job) {
   const Duration more = now_ - job.counted;
   job.attained += more;
   job.progress += from_ns(static_cast<double>(more.count()) * job.rate);
-  job.virtual_time += to_seconds(more) / job.weight;
+  job.virtual_time = job.virtual_from + to_seconds(job.attained - job.virtual_since) / job.weight;
   job.counted = now_;
 }
 

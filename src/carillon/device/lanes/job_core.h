@@ -57,7 +57,11 @@ class JobCore : public JobSharing {
     std::optional<Duration> in_all;  // its progress at its end, as far as known
     Duration longest{0};             // of its iterations
     std::uint64_t iterations = 0;
-    double virtual_time = 0;  // device time by weight, from where the others were when it came (fair)
+    // Device time by weight, from where the others were when it came (fair): `virtual_from`, and what it
+    // attained since `virtual_since`. Summed up bit by bit, what a heavy one attains would be lost beside
+    // what a light one had before.
+    double virtual_time = 0, virtual_from = 0;
+    Duration virtual_since{0};
     // Of best: what an iteration takes alone, and in the set that runs.
     Duration alone{0}, beside{0};
     std::uint32_t alone_seen = 0, beside_seen = 0;
@@ -173,6 +177,12 @@ class JobCore : public JobSharing {
   void refuse(JobId job, JobReason reason, JobMemory fits, JobCommands& out);
   TimePoint hangs_at(const Job& job) const;
   bool pinned(LaneId lane) const { return inside(lane) != nobody; }
+  // In a contiguous memory. Tells the ledger where lanes end that somebody is in, but for `leaving`.
+  void mark_edge(LaneId leaving = no_lane);
+  // Lanes that nobody is in make way for persistent memory.
+  void make_way(JobCommands& out);
+  // Those that run beyond a gap come out, for the sake of one that only the gap keeps from coming in.
+  void close_gaps(JobCommands& out);
 
   JobOptions options_;
   Lanes lanes_;
@@ -193,6 +203,9 @@ class JobCore : public JobSharing {
   bool wanted_ = false;
   bool may_admit_ = false;
   bool sealed_ = false;  // there may be lanes that only hanging jobs should be in
+  // A job could come in but for a gap between lanes: until it is closed nobody is granted a lane behind it.
+  bool closing_gaps_ = false;
+  bool closed_in_vain_ = false;  // and no job has gone since
   TimePoint now_ = TimePoint::min();
 };
 

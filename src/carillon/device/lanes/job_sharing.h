@@ -141,9 +141,8 @@ struct JobOptions {
   Duration hang_after{std::chrono::seconds{60}};
   bool evict_hanging = false;
   // Lanes are ranges of one memory, which must lie somewhere; else their sizes alone count (memory that is
-  // mapped page by page). Persistent memory is counted by its sum in either case: while somebody is in a lane
-  // beyond a gap, what others are granted may lie there until that lane moves at its boundary. A device that
-  // cannot have that is not driven by this yet.
+  // mapped page by page). Persistent memory is one range, too, from the other end on, and
+  // counts by its sum; it never reaches into a lane, though a gap lie before that.
   bool contiguous = true;
   std::size_t most_jobs = 65536;  // here at a time; one more is refused
 };

@@ -1,6 +1,7 @@
 #include "carillon/device/lanes/job_sharing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -95,6 +96,48 @@ TEST_F(JobsTest, FairByWeight) {
   const auto f = run_world({heavy, light}, under("fair"), at(20s));
   EXPECT_NEAR(to_seconds(f.jobs[0].held), 15, 0.2);
   EXPECT_NEAR(to_seconds(f.jobs[1].held), 5, 0.2);
+}
+
+// What a light one had alone is millions of seconds by weight, beside which a heavy one's iterations vanish.
+TEST_F(JobsTest, FairTellsTheHeavyFromTheLight) {
+  for (const auto policy : {"fair", "pack"}) {
+    SCOPED_TRACE(policy);
+    auto sharing = make_job_sharing(policy, {.capacity = mib(100)}).value();
+    JobCommands out;
+    TimePoint time = at(0s);
+    const JobMemory memory{mib(1), mib(90)};
+    for (const std::uint32_t id : {0U, 1U}) {
+      sharing->on(JobCame{{id},
+                          {.persistent = memory.persistent,
+                           .ephemeral = memory.ephemeral,
+                           .weight = id == 0 ? least_job_weight : most_job_weight}},
+                  time, out);
+      sharing->on(IterationEnded{.job = {id}, .stopped = true, .iterations = 0}, time, out);
+      if (id == 0)
+        sharing->on(IterationEnded{.job = {0}, .busy = hours(1000), .memory = memory}, time += hours(1000),
+                    out);
+    }
+    int heavy = 0, light = 0;
+    for (TimePoint wake = time; light < 3 && heavy < 200'000;) {
+      for (const JobView& view : sharing->jobs(time)) {
+        if (view.state != JobState::running && view.state != JobState::recalled) continue;
+        const bool is_light = view.job.value == 0;
+        ++(is_light ? light : heavy);
+        const Duration took = is_light ? Duration{10'000} : Duration{200'000'000};
+        time += took;
+        out.clear();
+        if (wake <= time) sharing->on(JobWake{}, time, out);
+        const bool recalled = view.state == JobState::recalled || !out.empty();
+        wake = sharing->on(
+            IterationEnded{.job = view.job, .stopped = recalled, .busy = took, .memory = memory}, time, out);
+        break;
+      }
+    }
+    // Each 10 us of the light one are 10,000 s of the heavy one, which begins where the light one is, and may
+    // be 50 s ahead.
+    EXPECT_EQ(light, 3);
+    EXPECT_NEAR(heavy, 2 * 50'000 + 250, 500);
+  }
 }
 
 TEST_F(JobsTest, PackRunsWhatFitsSideBySide) {
@@ -425,6 +468,10 @@ RandomWorld random_world(std::uint64_t seed, const std::string& policy) {
   }
   if (one_in(4))
     o.capacities.push_back({TimePoint{from_ms(between(0, 20'000))}, mib(500 + random.below(3000))});
+  if (one_in(3)) o.mangled = random.below(1U << 30);
+  o.loses = one_in(2);
+  if (one_in(10))
+    for (WorldJob& job : world.jobs) job.weight = std::pow(10, between(-6, 3));
   return world;
 }
 
@@ -438,9 +485,10 @@ TEST_P(JobWorlds, PromisesHold) {
     const WorldFigures figures = run_world(world.jobs, world.options, TimePoint{hours(20)});
     ASSERT_EQ(figures.broken, std::nullopt) << "seed " << seed;
     if (world.may_stick) continue;
+    if (figures.lost > 0 && !world.options.sharing.evict_hanging) continue;
     // The last of all may hang, as it is in nobody's way.
     const auto stuck = [&](const WorldJob& job) {
-      return job.hangs_at &&
+      return (job.hangs_at || figures.lost > 0) &&
              figures.jobs[static_cast<std::size_t>(&job - world.jobs.data())].at == TimePoint::max();
     };
     if (std::ranges::count_if(world.jobs, stuck) == 1) {

@@ -14,7 +14,8 @@ const Lanes::Held& Lanes::held(JobId job) const {
 
 bool Lanes::fits(Bytes persistent, Bytes ephemeral) const {
   return persistent <= most_job_bytes * 1024 && ephemeral <= most_job_bytes * 1024 &&
-         persistent + ephemeral <= capacity_;
+         persistent + ephemeral <= capacity_ &&
+         (persistent <= persistent_ || persistent + edge_ <= capacity_);
 }
 
 std::optional<LanePlace> Lanes::find(JobMemory needs) const {
@@ -71,7 +72,7 @@ LaneId Lanes::admit(JobId job, JobMemory needs, const LanePlace& place) {
   }
   CARILLON_ASSERT(lane.value < lanes_.size() && lanes_[lane.value].open);
   if (lanes_[lane.value].size < needs.ephemeral) resize(lane, needs.ephemeral);
-  CARILLON_ASSERT(fits(persistent_ + needs.persistent, ephemeral_));
+  CARILLON_ASSERT(persistent_ + needs.persistent + ephemeral_ <= capacity_);
 
   const std::uint32_t index = held_.take();
   table_.insert(job.value, index);
@@ -135,20 +136,22 @@ bool Lanes::fit(LaneId id) {
   return true;
 }
 
+Bytes Lanes::left(Bytes ephemeral) const {
+  const Bytes used = persistent_ + ephemeral;
+  return used < capacity_ ? capacity_ - used : Bytes{};
+}
+
 JobMemory Lanes::room_of(JobId job) const {
   const Held& mine = held(job);
-  const Bytes used = persistent_ + ephemeral_;
-  const Bytes left = used < capacity_ ? capacity_ - used : Bytes{};
-  return {mine.memory.persistent + left, lanes_[mine.lane.value].size + left};
+  return {mine.memory.persistent + left(std::max(ephemeral_, edge_)),
+          lanes_[mine.lane.value].size + left(ephemeral_)};
 }
 
 JobMemory Lanes::room() const {
-  const Bytes used = persistent_ + ephemeral_;
-  const Bytes left = used < capacity_ ? capacity_ - used : Bytes{};
   Bytes largest;
   for (std::uint32_t i = 0; i < lanes_.size(); ++i)
     if (usable(i)) largest = std::max(largest, lanes_[i].size);
-  return {left, largest + left};
+  return {left(std::max(ephemeral_, edge_)), largest + left(ephemeral_)};
 }
 
 void Lanes::resize(LaneId id, Bytes size) {
@@ -158,7 +161,16 @@ void Lanes::resize(LaneId id, Bytes size) {
   arranged_ = false;
 }
 
-bool Lanes::grows_in_place(LaneId id, Bytes size, const std::function<bool(LaneId)>& pinned) const {
+bool Lanes::gapless(LaneId id) const {
+  const Bytes at = *lanes_[id.value].offset;
+  Bytes before;
+  for (std::uint32_t i = 0; i < lanes_.size(); ++i)
+    if (lanes_[i].open && lanes_[i].offset && *lanes_[i].offset < at) before = before + lanes_[i].size;
+  return at <= before;
+}
+
+bool Lanes::grows_in_place(LaneId id, Bytes size, Bytes persistent,
+                           const std::function<bool(LaneId)>& pinned) const {
   const Lane& lane = lanes_[id.value];
   if (!lane.offset) return true;
   const Bytes end = *lane.offset + size;
@@ -167,7 +179,7 @@ bool Lanes::grows_in_place(LaneId id, Bytes size, const std::function<bool(LaneI
     if (i == id.value || !other.open || !other.offset || !pinned({i})) continue;
     if (*other.offset < end && *lane.offset < *other.offset + other.size) return false;
   }
-  return end + persistent_ <= capacity_;
+  return end + persistent <= capacity_;
 }
 
 bool Lanes::arrange(const std::function<bool(LaneId)>& pinned, const std::function<void(LaneId)>& changed) {
@@ -215,7 +227,7 @@ bool Lanes::arrange(const std::function<bool(LaneId)>& pinned, const std::functi
 }
 
 Bytes Lanes::over() const {
-  const Bytes used = persistent_ + ephemeral_;
+  const Bytes used = persistent_ + std::max(ephemeral_, edge_);
   return used > capacity_ ? used - capacity_ : Bytes{};
 }
 

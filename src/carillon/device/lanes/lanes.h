@@ -96,8 +96,15 @@ class Lanes {
   // offset is another one, or none. Whether each has a place, and none is where persistent memory may be.
   bool arrange(const std::function<bool(LaneId)>& pinned, const std::function<void(LaneId)>& changed);
   bool arranged() const { return arranged_; }  // what arrange() said, and no lane opened or grew since
-  // Whether the lane, which is itself pinned, may become so large where it is, once the others have moved.
-  bool grows_in_place(LaneId lane, Bytes size, const std::function<bool(LaneId)>& pinned) const;
+  // Whether the lane, which is itself pinned, may become so large where it is, once the others have moved,
+  // and where persistent memory is so much in all.
+  bool grows_in_place(LaneId lane, Bytes size, Bytes persistent,
+                      const std::function<bool(LaneId)>& pinned) const;
+  // In a contiguous memory: where the lanes end that cannot move now. Persistent memory grows no further.
+  void pin_to(Bytes edge) { edge_ = edge; }
+  Bytes edge() const { return edge_; }
+  // Whether no gap lies before the lane, which has a place.
+  bool gapless(LaneId lane) const;
 
   bool has(JobId job) const { return table_.find(job.value).has_value(); }
   LaneId lane_of(JobId job) const { return held(job).lane; }
@@ -110,7 +117,7 @@ class Lanes {
   void set_capacity(Bytes capacity) { capacity_ = capacity; }
   Bytes persistent() const { return persistent_; }  // the sum over jobs
   Bytes ephemeral() const { return ephemeral_; }    // the sum over lanes
-  // By how much equation 2.1 does not hold, since the capacity fell.
+  // By how much equation 2.1 does not hold, since the capacity fell, or persistent memory is in a lane.
   Bytes over() const;
 
  private:
@@ -125,11 +132,12 @@ class Lanes {
 
   const Held& held(JobId job) const;
   bool fits(Bytes persistent, Bytes ephemeral) const;
+  Bytes left(Bytes ephemeral) const;
   bool usable(std::uint32_t lane) const { return lanes_[lane].open && !lanes_[lane].sealed; }
   void resize(LaneId lane, Bytes size);
   Bytes largest_in(LaneId lane) const;
 
-  Bytes capacity_, persistent_, ephemeral_;
+  Bytes capacity_, persistent_, ephemeral_, edge_;
   Slab<Lane> lanes_;
   std::vector<std::uint32_t> first_;  // by lane: of its jobs, in held_
   Slab<Held> held_;

@@ -115,10 +115,13 @@ TEST_F(LanesTest, WhatFitsInSumMayHaveToWaitForItsPlace) {
 TEST_F(LanesTest, ALaneGrowsInPlaceAsFarAsWhoIsPinnedLeavesIt) {
   const LaneId a = admit(0, needs(10, 20)), b = admit(1, needs(0, 20));
   lanes.arrange(nobody, [](LaneId) {});
-  EXPECT_TRUE(lanes.grows_in_place(a, Bytes{90}, [&](LaneId id) { return id == a; })) << "the other may move";
-  EXPECT_FALSE(lanes.grows_in_place(a, Bytes{91}, [&](LaneId id) { return id == a; }));
-  EXPECT_FALSE(lanes.grows_in_place(a, Bytes{21}, [](LaneId) { return true; }));
-  EXPECT_TRUE(lanes.grows_in_place(b, Bytes{70}, [](LaneId) { return true; }));
+  EXPECT_TRUE(lanes.grows_in_place(a, Bytes{90}, Bytes{10}, [&](LaneId id) { return id == a; }))
+      << "the other may move";
+  EXPECT_FALSE(lanes.grows_in_place(a, Bytes{91}, Bytes{10}, [&](LaneId id) { return id == a; }));
+  EXPECT_FALSE(lanes.grows_in_place(a, Bytes{21}, Bytes{10}, [](LaneId) { return true; }));
+  EXPECT_TRUE(lanes.grows_in_place(b, Bytes{70}, Bytes{10}, [](LaneId) { return true; }));
+  EXPECT_FALSE(lanes.grows_in_place(b, Bytes{70}, Bytes{11}, [](LaneId) { return true; }))
+      << "persistent memory grows as well";
 }
 
 // Against a reference that knows the paper's lines and nothing else.

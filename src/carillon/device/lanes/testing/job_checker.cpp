@@ -163,6 +163,8 @@ std::optional<std::string> JobChecker::memory() const {
   std::ranges::sort(ranges);
   for (std::size_t i = 1; i < ranges.size(); ++i)
     if (ranges[i - 1].second > ranges[i].first) return "two lanes overlap";
+  if (!ranges.empty() && ranges.back().second + persistent > capacity_)
+    return "persistent memory grows into a lane behind a gap";
   return {};
 }
 

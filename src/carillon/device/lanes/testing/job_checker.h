@@ -12,9 +12,9 @@
 namespace carillon::device::testing {
 
 // Holds a JobSharing to what it promises, from what it is told and what it says alone: each lane has one job
-// in it at most, who was admitted to it and is ready; lanes of a contiguous memory do not overlap (gaps between
-// them do not count against persistent memory); equation 2.1; nobody runs while the device is wanted; freezes and thaws alternate;
-// each job is refused or evicted once at most, and nothing is said of those that are gone.
+// in it at most, who was admitted to it and is ready; equation 2.1; lanes of a contiguous memory do not
+// overlap, and persistent memory is in none; nobody runs while the device is wanted; freezes and thaws
+// alternate; each job is refused or evicted once at most, and nothing is said of those that are gone.
 class JobChecker {
  public:
   explicit JobChecker(const JobOptions& options) : options_(options), capacity_(options.capacity) {}

@@ -85,6 +85,10 @@ TEST_F(JobCheckerTest, ALaneThatMovesOrShrinksOrClosesUnderAJob) {
 TEST_F(JobCheckerTest, LanesThatOverlap) {
   finds({move(1, 29)}, "overlap");
 }
+TEST_F(JobCheckerTest, PersistentMemoryInALaneBehindAGap) {
+  EXPECT_EQ(says({move(1, 50)}), "") << "20 at one end, 80 from the other";
+  finds({move(1, 51)}, "behind a gap");
+}
 TEST_F(JobCheckerTest, AChangeOfLanesWhileItRuns) {
   finds({admit(0, 1)}, "changes lanes");
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "carillon/base/random.h"
+#include "carillon/device/lanes/testing/job_bounds.h"
 #include "carillon/device/lanes/testing/job_checker.h"
 
 namespace carillon::device::testing {
@@ -15,8 +17,13 @@ class World {
         options_(options),
         states_(jobs.size()),
         checker_(options.sharing),
+        bounds_(options.policy, options.sharing),
+        random_(options.mangled.value_or(0)),
         sharing_(make_job_sharing(options.policy, options.sharing).value()) {
     figures_.jobs.resize(jobs.size());
+    if (options.mangled ||
+        std::ranges::any_of(jobs, [](const WorldJob& j) { return j.hangs_at.has_value(); }))
+      bounds_.boundaries_may_lack();
   }
 
   WorldFigures run(TimePoint until) {
@@ -66,6 +73,7 @@ class World {
       any = true;
     }
     if (!any) return TimePoint::max();
+    for (const auto& [at, event] : late_) next = std::min(next, at);
     if (wanted_at_ < options_.wanted.size()) next = std::min(next, options_.wanted[wanted_at_]);
     if (capacity_at_ < options_.capacities.size())
       next = std::min(next, options_.capacities[capacity_at_].first);
@@ -112,7 +120,16 @@ class World {
         iteration_ended(i);
       }
     }
-    if (wake_ <= now_) tell(JobWake{});
+    for (std::size_t i = 0; i < late_.size();) {
+      if (late_[i].first > now_) {
+        ++i;
+        continue;
+      }
+      const JobEvent event = late_[i].second;
+      late_.erase(late_.begin() + static_cast<std::ptrdiff_t>(i));
+      deliver(event);
+    }
+    if (wake_ <= now_) deliver(JobWake{});
   }
 
   JobMemory told_memory(std::size_t i) const {
@@ -146,12 +163,52 @@ class World {
   }
 
   void tell(const JobEvent& event) {
+    if (!options_.mangled) return deliver(event);
+    const auto one_in = [this](std::uint64_t n) { return random_.below(n) == 0; };
+    const auto soon = [this] { return now_ + from_ms(random_.uniform() * 500); };
+    const auto* ended = std::get_if<IterationEnded>(&event);
+    const bool report = ended || std::holds_alternative<JobGone>(event);
+    if (ended && ended->stopped && ended->iterations > 0 && options_.loses && one_in(100)) {
+      ++figures_.lost;
+      return;
+    }
+    const bool late = report && one_in(10);
+    if (late) late_.emplace_back(soon(), event);
+    if (!late || one_in(3)) deliver(event);
+    if (one_in(10)) {
+      const auto* came = std::get_if<JobCame>(&event);
+      if (!came || !states_[came->job.value].over) deliver(event);
+    }
+    if (!one_in(50)) return;
+    const JobId nobody{1'000'000};
+    const JobId any{static_cast<std::uint32_t>(random_.below(jobs_.size()))};
+    switch (random_.below(5)) {
+      case 0:
+        return deliver(JobGone{nobody});
+      case 1:
+        return deliver(IterationEnded{.job = nobody, .stopped = one_in(2)});
+      case 2:
+        return deliver(MemoryAsked{nobody, {mib(1), mib(1)}});
+      case 3:  // whatever that one does: it waits, runs, is frozen, or gone
+        return deliver(IterationEnded{.job = any, .stopped = one_in(2), .memory = told_memory(any.value)});
+      default:
+        return deliver(JobWake{});
+    }
+  }
+
+  void deliver(const JobEvent& event) {
     if (figures_.broken) return;
+    // Who is said to be out is taken to be, whoever said so.
+    if (const auto* ended = std::get_if<IterationEnded>(&event);
+        ended && ended->stopped && ended->job.value < states_.size())
+      states_[ended->job.value].inside = states_[ended->job.value].recalled = false;
     ++figures_.events;
     JobCommands out;
     if (auto wrong = checker_.heard(event)) return broke(*wrong);
+    if (auto wrong = bounds_.heard(event, now_)) return broke(*wrong);
     wake_ = sharing_->on(event, now_, out);
     if (auto wrong = checker_.said(out)) return broke(*wrong);
+    if (auto wrong = bounds_.said(out)) return broke(*wrong);
     for (const JobCommand& command : out) obey(command);
     // What is found out in the middle of an iteration that has just begun.
     for (std::uint32_t i = 0; i < states_.size(); ++i) faults(i);
@@ -175,6 +232,7 @@ class World {
     if (c.kind == Kind::open || c.kind == Kind::move || c.kind == Kind::close) return;
     const std::uint32_t i = c.job.value;
     State& s = states_[i];
+    if (s.over) return;  // and that was not heard yet
     switch (c.kind) {
       case Kind::admit:
         if (!s.admitted) s.ready_at = now_ + jobs_[i].startup;
@@ -182,6 +240,7 @@ class World {
         break;
       case Kind::grant:
         s.inside = true;
+        s.recalled = false;
         figures_.jobs[i].first_ran = std::min(figures_.jobs[i].first_ran, now_);
         if (s.left == Duration{0}) begin(i);
         s.left += options_.switch_cost;
@@ -221,6 +280,9 @@ class World {
   const WorldOptions& options_;
   std::vector<State> states_;
   JobChecker checker_;
+  JobBounds bounds_;
+  Random random_;
+  std::vector<std::pair<TimePoint, JobEvent>> late_;
   std::unique_ptr<JobSharing> sharing_;
   WorldFigures figures_;
   TimePoint now_{}, wake_ = TimePoint::max();

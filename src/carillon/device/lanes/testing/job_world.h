@@ -33,6 +33,10 @@ struct WorldOptions {
   std::vector<TimePoint> wanted;
   std::vector<std::pair<TimePoint, Bytes>> capacities;
   Duration switch_cost{0};  // from a grant to the first kernel
+  // Reports come late, out of order and twice, and from jobs that are not here, as this seed has it.
+  std::optional<std::uint64_t> mangled;
+  // Besides, some that a job is out of its lane are lost.
+  bool loses = false;
 };
 
 // What became of a job.
@@ -48,12 +52,13 @@ struct WorldFigures {
   std::vector<WorldEnd> jobs;
   TimePoint end;
   std::uint64_t events = 0;
+  std::size_t lost = 0;               // reports
   std::optional<std::string> broken;  // a promise
 };
 
-// Jobs on a device in virtual time, under the sharing that is tested and the eyes of a JobChecker. Those that
-// run side by side are slowed alike, by the sum of their demands where that is more than one. Ends when
-// nothing is left to happen, or at `until`.
+// Jobs on a device in virtual time, under the sharing that is tested and the eyes of a JobChecker and of
+// JobBounds. Those that run side by side are slowed alike, by the sum of their demands where that is more
+// than one. Ends when nothing is left to happen, or at `until`.
 WorldFigures run_world(const std::vector<WorldJob>& jobs, const WorldOptions& options,
                        TimePoint until = TimePoint::max());
 
