@@ -331,9 +331,12 @@ class Best final : public JobCore {
           move(index, *apart, out);
           if (std::ranges::find(apart_, index) == apart_.end()) apart_.push_back(index);
         } else {
+          // There is no room beside: a companion gives way to the first, in whose lane it is.
           there = false;
-          std::erase(companions_, index);
-          if (candidate_ == index) candidate_ = nobody;
+          const Index gives_way = index == first_ ? in : index;
+          std::erase(companions_, gives_way);
+          if (candidate_ == gives_way) candidate_ = nobody;
+          if (index == first_ && in != nobody && job(in).state == JobState::running) recall(in, out);
           continue;
         }
       } else if (in != nobody) {

@@ -20,18 +20,29 @@ class Turns : public JobCore {
   }
   Key rank(const Job& job) const override { return {job.virtual_time, job.order}; }
   void became_ready(Job& job) override {
-    double& least = clock(job.lane);
+    const double least = least_in(job.lane);
+    if (job.virtual_time < least) begin_at(job, least);
+  }
+  // Virtual time elsewhere says nothing here.
+  void changed_lanes(Job& job) override {
+    if (!one_lane()) begin_at(job, least_in(job.lane));
+  }
+  static void begin_at(Job& job, double virtual_time) {
+    job.virtual_time = job.virtual_from = virtual_time;
+    job.virtual_since = job.attained;
+  }
+  // Of those that are in the lane, or were at last.
+  double least_in(LaneId lane) {
+    double& least = clock(lane);
     double now_least = std::numeric_limits<double>::infinity();
     each_inside([&](Index index) {
       const Job& runs = this->job(index);
-      if (one_lane() || runs.lane == job.lane) now_least = std::min(now_least, virtual_now(runs));
+      if (one_lane() || runs.lane == lane) now_least = std::min(now_least, virtual_now(runs));
     });
-    if (const auto& heap = waiting(job.lane); !heap.empty())
+    if (const auto& heap = waiting(lane); !heap.empty())
       now_least = std::min(now_least, heap.top_key().first);
     if (now_least < std::numeric_limits<double>::infinity()) least = std::max(least, now_least);
-    if (job.virtual_time >= least) return;
-    job.virtual_time = job.virtual_from = least;
-    job.virtual_since = job.attained;
+    return least;
   }
   void granted(Job& job) override { clock(job.lane) = std::max(clock(job.lane), job.virtual_time); }
   Duration slice(const Job& inside, const Job& next) const override {

@@ -128,7 +128,7 @@ void JobCore::heard(const IterationEnded& ended, JobCommands& out) {
   }
   job.state = JobState::waiting;
   job.waits_since = now_;
-  became_ready(job);
+  if (first) became_ready(job);
   waiting(job.lane).set(*index, rank(job), places_);
   set_timer(*index, waiting_timer(job));
   if (first) may_admit_ = true;
@@ -535,6 +535,7 @@ void JobCore::move(Index index, const LanePlace& place, JobCommands& out) {
     out.push_back({.kind = JobCommand::Kind::close, .lane = from});
   }
   out.push_back({.kind = JobCommand::Kind::admit, .job = job.id, .lane = job.lane});
+  changed_lanes(job);
   if (waits) waiting(job.lane).set(index, rank(job), places_);
   touch(job.lane);
 }

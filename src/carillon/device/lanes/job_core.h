@@ -86,7 +86,8 @@ class JobCore : public JobSharing {
     const auto& heap = waiting(leaves.lane);
     return heap.empty() ? nobody : heap.top();
   }
-  virtual void became_ready(Job&) {}
+  virtual void became_ready(Job&) {}  // for its first iteration, or after it was idle
+  virtual void changed_lanes(Job&) {}
   virtual void granted(Job&) {}
   virtual void ended_iterations(Job&, const IterationEnded&) {}
   virtual void left(Index) {}  // it is about to be gone

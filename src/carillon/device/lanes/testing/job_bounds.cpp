@@ -164,12 +164,12 @@ std::optional<std::string> JobBounds::is_granted(std::uint32_t id) const {
 std::optional<std::string> JobBounds::gains() {
   const auto runs = [](const Job& job) { return job.inside && !job.hanging; };
   if (any_hangs_)
-    for (const auto& [id, job] : jobs_)
-      if (!runs(job) && !could_run(job)) forget_pairs(id);
+    for (auto& [id, job] : jobs_)
+      if (job.hanging || (job.ready && !could_run(job))) job.excused = true;
   for (const auto& [id, job] : jobs_) {
-    if (!runs(job)) continue;  // of two that wait neither gains
+    if (!runs(job) || job.excused) continue;  // of two that wait neither gains
     for (const auto& [other_id, other] : jobs_) {
-      if (other_id == id || !shares(job, other) || (!runs(other) && !could_run(other))) continue;
+      if (other_id == id || other.excused || !shares(job, other) || (!runs(other) && !could_run(other))) continue;
       // Device time by weight, from where both began to have something to do.
       const bool in_order = id < other_id;
       const Job &a = in_order ? job : other, &b = in_order ? other : job;
@@ -199,7 +199,8 @@ std::optional<std::string> JobBounds::waits_too_long() {
   head_ = head;
   // One that had its turn just before, a trial that is under way, and who is in its lane.
   if (!boundaries_lack_ && head_waits_ > options_.longest_wait / options_.catch_up + 12 * longest_)
-    return job_that(*head_, "waited for too long, and is not granted");
+    return job_that(*head_, "waited for too long, and is not granted for ") +
+           std::to_string(to_seconds(head_waits_)) + " s more";
   return {};
 }
 

@@ -36,6 +36,7 @@ class JobBounds {
     TimePoint waits_since;
     LaneId lane = no_lane;
     bool ready = false, inside = false, recalled = false, frozen = false, hanging = false;
+    bool excused = false;  // it hung, or one in its lane did: it may be behind, and catches up
     double weight = 1;
     Duration had{0}, after_recall{0}, most_after_recall{0}, since_told{0}, longest{0};
     std::optional<Duration> in_all;
