@@ -37,14 +37,15 @@ TimePoint JobCore::on(const JobEvent& event, TimePoint now, JobCommands& out) {
   CARILLON_ASSERT(now >= now_);
   now_ = now;
   touched_.clear();
+  // Some were not granted for want of a place, or for a gap.
+  const bool held_up = options_.contiguous && (closing_gaps_ || !lanes_.arranged());
   std::visit([&](const auto& what) { heard(what, out); }, event);
-  const bool closed = closing_gaps_;
   if (sealed_ && may_admit_) leave_sealed(out);
   if (may_admit_) admit_all(out);
   if (closing_gaps_) close_gaps(out);
   make_way(out);
   // A lane may find its place now.
-  if (options_.contiguous && (closed || !lanes_.arranged()))
+  if (held_up || (options_.contiguous && !lanes_.arranged()))
     for (std::uint32_t lane = 0; lane < inside_.size(); ++lane)
       if (inside_[lane] == nobody && lanes_.lane({lane}).open) touch({lane});
   settle(out);

@@ -102,7 +102,7 @@ TEST_F(JobsTest, FairByWeight) {
 TEST_F(JobsTest, FairTellsTheHeavyFromTheLight) {
   for (const auto policy : {"fair", "pack"}) {
     SCOPED_TRACE(policy);
-    auto sharing = make_job_sharing(policy, {.capacity = mib(100)}).value();
+    auto sharing = make_job_sharing(policy, {.capacity = mib(100), .quantum = milliseconds(50)}).value();
     JobCommands out;
     TimePoint time = at(0s);
     const JobMemory memory{mib(1), mib(90)};

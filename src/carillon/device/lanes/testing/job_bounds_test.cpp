@@ -14,6 +14,7 @@ using std::chrono::milliseconds;
 struct JobBoundsTest : ::testing::Test {
   void under(const std::string& policy, bool admits = true) {
     options.capacity = mib(100);
+    options.quantum = milliseconds(50);
     options.longest_wait = std::chrono::seconds(10);
     bounds.emplace(policy, options);
     for (const std::uint32_t job : {0U, 1U, 2U}) {
