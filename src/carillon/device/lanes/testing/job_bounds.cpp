@@ -75,7 +75,7 @@ std::optional<std::string> JobBounds::said(const JobCommands& commands) {
   for (const JobCommand& command : commands)
     if (auto wrong = obeyed(command)) return wrong;
   any_hangs_ = std::ranges::any_of(jobs_, [](const auto& any) { return any.second.hanging; });
-  if (policy_ == "fair" || policy_ == "pack") return gains();
+  if ((policy_ == "fair" || policy_ == "pack") && !boundaries_lack_) return gains();
   if (policy_ == "best") return waits_too_long();
   return {};
 }
@@ -169,7 +169,8 @@ std::optional<std::string> JobBounds::gains() {
   for (const auto& [id, job] : jobs_) {
     if (!runs(job) || job.excused) continue;  // of two that wait neither gains
     for (const auto& [other_id, other] : jobs_) {
-      if (other_id == id || other.excused || !shares(job, other) || (!runs(other) && !could_run(other))) continue;
+      if (other_id == id || other.excused || !shares(job, other) || (!runs(other) && !could_run(other)))
+        continue;
       // Device time by weight, from where both began to have something to do.
       const bool in_order = id < other_id;
       const Job &a = in_order ? job : other, &b = in_order ? other : job;

@@ -27,7 +27,8 @@ class JobBounds {
   // In turn. The first bound that is broken, or nothing.
   std::optional<std::string> heard(const JobEvent& event, TimePoint now);
   std::optional<std::string> said(const JobCommands& commands);
-  // Jobs hang, or reports are lost: nobody knows when a boundary comes, and best promises no time.
+  // Jobs hang, or reports are lost: nobody knows when a boundary comes, and neither gains nor
+  // the time that best takes are bounded.
   void boundaries_may_lack() { boundaries_lack_ = true; }
 
  private:
