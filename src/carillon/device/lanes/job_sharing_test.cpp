@@ -313,6 +313,33 @@ TEST_F(JobsTest, ALaneGrowsForWhoAsksWhereThereIsRoom) {
   }
 }
 
+TEST_F(JobsTest, AGapThatKeepsAJobOutIsClosedAtABoundary) {
+  auto sharing = make_job_sharing("pack", {.capacity = mib(1000)}).value();
+  JobCommands out;
+  TimePoint time = at(0s);
+  const auto hear = [&](const JobEvent& event) {
+    out.clear();
+    sharing->on(event, time += milliseconds(1), out);
+  };
+  const auto said = [&](JobCommand::Kind kind, std::uint32_t job) {
+    return std::ranges::any_of(out,
+                               [&](const JobCommand& c) { return c.kind == kind && c.job == JobId{job}; });
+  };
+  for (const std::uint32_t id : {0U, 1U}) {
+    hear(JobCame{{id}, {.persistent = mib(0), .ephemeral = mib(300)}});
+    hear(IterationEnded{.job = {id}, .stopped = true, .iterations = 0});
+  }
+  hear(JobGone{{0}});
+  // 850 in all; but the other's lane ends at 600.
+  hear(JobCame{{2}, {.persistent = mib(500), .ephemeral = mib(50)}});
+  EXPECT_FALSE(said(JobCommand::Kind::admit, 2));
+  EXPECT_TRUE(said(JobCommand::Kind::recall, 1));
+  hear(IterationEnded{.job = {1}, .stopped = true, .memory = {mib(0), mib(300)}});
+  EXPECT_TRUE(said(JobCommand::Kind::admit, 2));
+  EXPECT_TRUE(said(JobCommand::Kind::grant, 1));
+  EXPECT_EQ(sharing->lanes().lane(sharing->lanes().lane_of({1})).offset, Bytes{});
+}
+
 TEST_F(JobsTest, TheLastToComeInGoesWhereTheCapacityFalls) {
   auto options = under("fair");
   options.capacities = {{at(2s), mib(420)}};
