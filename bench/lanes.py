@@ -21,6 +21,8 @@ memory    Eight jobs that each keep 30 MB and take 220 MB besides in an iteratio
           the same way; and as they are, where it is all memory without a file that came after torch was imported (told
           of the jobs in lanes, too).
           Goals: in lanes never more than 512 MB; without lanes two fit, and three do not.
+faults    SIGKILL to a job in the middle of an iteration, and how long until the job that was held begins its own; SIGKILL to
+          the broker of two jobs, another one at its place, and how long until both are listed by it.
 twenty    Twenty jobs with seeded lengths (lognormal, sigma 1, about 30 s in all), arrivals (evenly over 10 s) and memory
           (declared, and really allocated; of 1 GB, so that a few fit at a time), under each policy; and the same jobs in
           `carillon simulate`. Processes are there, torch imported, before they arrive, so there is no start-up.
@@ -42,7 +44,9 @@ import os
 import pathlib
 import random
 import re
+import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -390,6 +394,137 @@ def tell_memory(got):
             f"{sum(c['rescued'] for c in counters)} blocks copied out of it.\n\n![Tensor memory of eight jobs over time](img/{PLOT.name})")
 
 
+# --- faults
+
+FAULTS = """
+import json, os, struct, sys, time, torch, torch.nn as nn, torch.nn.functional as F
+torch.set_num_threads(1)
+iterations, stuck = int(sys.argv[2]), int(sys.argv[3])
+out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+tell = lambda *pair: os.write(out, struct.pack("2d", *pair))
+tell(os.getpid(), 0)
+model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 16))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+x, y = torch.randn(256, 256), torch.randint(0, 16, (256,))
+print("ready", flush=True)
+sys.stdin.readline()
+import carillon
+for i in range(iterations):
+    started = time.monotonic()
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    if i == stuck:
+        tell(started, 0)
+    while i == stuck:
+        F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    tell(started, time.monotonic())
+print(json.dumps({"iterations": iterations, "counters": carillon.counters()}))
+"""
+
+
+class Told:
+    """What such a job wrote: its process id, and the start and end of each iteration."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+
+    def all(self):
+        data = self.path.read_bytes() if self.path.exists() else b""
+        return list(struct.iter_unpack("2d", data[:len(data) // 16 * 16]))
+
+    def pid(self):
+        return int(self.all()[0][0])
+
+    def first(self, holds, longest=60):
+        """The first pair of which that holds."""
+        until = time.monotonic() + longest
+        while time.monotonic() < until:
+            for pair in self.all()[1:]:
+                if holds(pair):
+                    return pair
+            time.sleep(0.001)
+        raise SystemExit("a job that should have gone on stands still")
+
+
+def jobs_listed(broker):
+    run = subprocess.run([PROGRAM, "jobs", "--json", "--socket", str(broker.socket)], capture_output=True, text=True)
+    return json.loads(run.stdout)["jobs"] if run.returncode == 0 else []
+
+
+def faults(options):
+    killed, again, lost = [], [], 0
+    with tempfile.TemporaryDirectory() as folder, jobs_of() as jobs:
+        script = pathlib.Path(folder, "script.py")
+        script.write_text(FAULTS)
+        numbers = itertools.count()
+
+        def start(broker, iterations, stuck=-1):
+            told = Told(pathlib.Path(folder, f"told-{next(numbers)}"))
+            job = Job("job", script, (told.path, iterations, stuck),
+                      ("--socket", broker.socket, "--persistent", 20 * MB, "--ephemeral", 600 * MB))
+            jobs.append(job)
+            job.wait_until_ready()
+            job.go()
+            return job, told
+
+        with Broker(folder, TWENTY_CAPACITY, "fair") as broker:
+            survivor, goes_on = start(broker, 1_000_000)
+            goes_on.first(lambda pair: pair[1] > 0)
+            for i in range(options.kills):
+                victim, told = start(broker, 40, 30)
+                told.first(lambda pair: pair[1] == 0)
+                time.sleep(0.1)  # the other is held by now
+                at = time.monotonic()
+                os.kill(told.pid(), signal.SIGKILL)
+                killed.append(goes_on.first(lambda pair, at=at: pair[0] > at)[0] - at)
+                victim.process.wait()
+                harness.say(f"faults: kill {i + 1} of {options.kills}: {1000 * killed[-1]:.2f} ms")
+            os.kill(goes_on.pid(), signal.SIGKILL)
+            survivor.process.wait()
+        iterations = 400 * (options.kills + 2)
+        broker = Broker(folder, TWENTY_CAPACITY, "fair")
+        both = [start(broker, iterations) for _ in range(2)]
+        for _, told in both:
+            told.first(lambda pair: pair[1] > 0)
+        for i in range(options.kills):
+            time.sleep(0.3)
+            broker.process.kill()
+            broker.process.wait()
+            at = time.monotonic()
+            broker = Broker(folder, TWENTY_CAPACITY, "fair")
+            while len(listed := jobs_listed(broker)) < 2 or any(job["state"] == "starting" for job in listed):
+                if time.monotonic() > at + 30:
+                    raise SystemExit("the jobs do not attach again")
+                time.sleep(0.005)
+            again.append(time.monotonic() - at)
+            for _, told in both:
+                told.first(lambda pair, at=at: pair[0] > at)
+            harness.say(f"faults: restart {i + 1} of {options.kills}: {1000 * again[-1]:.0f} ms")
+        for job, told in both:
+            job.result()
+            lost += iterations - sum(pair[1] > 0 for pair in told.all()[1:])
+        broker.__exit__()
+    return {"killed_s": killed, "again_s": again, "lost": lost, "iterations": 2 * iterations}
+
+
+def faults_goals(got):
+    return [("a job is killed in an iteration: the next one starts within 10 ms", f"{1000 * max(got['killed_s']):.1f} ms at most",
+             max(got["killed_s"]) <= 0.01),
+            ("the broker is killed and started again: held jobs are there again within 1 s", f"{max(got['again_s']):.2f} s at most",
+             max(got["again_s"]) <= 1),
+            ("and no iteration is lost", f"{got['lost']} of {got['iterations']}", got["lost"] == 0)]
+
+
+def tell_faults(got):
+    def row(what, values):
+        return [what, len(values), *(f"{1000 * v:.2f}" for v in (statistics.median(values), max(values)))]
+
+    return table([row("killed in an iteration, to the start of the next job's", got["killed_s"]),
+                  row("broker started again, to both jobs there", got["again_s"])], ["", "times", "ms, median", "most"])
+
+
 # --- twenty jobs, live and simulated
 
 TWENTY_CAPACITY, SEED = 1000 * MB, 1
@@ -576,6 +711,7 @@ def tell_twenty(got):
 
 SECTIONS = {"overhead": ("What a script pays that nobody recalls", overhead, tell_overhead, overhead_goals),
             "memory": ("Tensor memory of eight jobs", memory, tell_memory, memory_goals),
+            "faults": ("Killed jobs and brokers", faults, tell_faults, faults_goals),
             "twenty": ("Twenty jobs, live and simulated", twenty, tell_twenty, twenty_goals)}
 
 
@@ -600,6 +736,7 @@ def main():
     parser.add_argument("--iterations", type=int, default=300, help="overhead: of each run")
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 512, 1024], help="overhead: of the layers")
     parser.add_argument("--memory-iterations", type=int, default=10, help="memory: of each of the eight jobs")
+    parser.add_argument("--kills", type=int, default=20, help="faults: of jobs, and of brokers")
     parser.add_argument("--twenty-seconds", type=float, default=30, help="twenty: all jobs together, alone")
     parser.add_argument("--twenty-runs", type=int, default=3, help="twenty: live, of each policy")
     parser.add_argument("--policies", nargs="+", default=POLICIES, choices=POLICIES, metavar="POLICY", help="twenty: of these")

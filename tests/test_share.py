@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -244,6 +245,40 @@ def test_options_behind_the_script_are_the_scripts(start, tmp_path):
     assert said.stdout == "['--weight', 'heavy', '--help', '--sockets']\n", said.stderr
     assert run(broker.program, "run", "--socket", broker.socket, tmp_path / "none.py").returncode == 2
     assert "has no option --wieght" in run(broker.program, "run", "--wieght", "2", script).stderr
+
+
+def test_the_program_finds_what_pip_installed(start, tmp_path):
+    """Beside the program there is nothing; the Python that is named has the package."""
+    library = _shim.library()
+    if library is None:
+        pytest.skip(f"{_shim.NAME} is not built")
+    broker = start()
+    alone = tmp_path / "bin" / "carillon"
+    alone.parent.mkdir()
+    shutil.copy(broker.program, alone)
+    site_packages = tmp_path / "site"
+    shutil.copytree(Path(__file__).parent.parent / "python/carillon", site_packages / "carillon")
+    script = tmp_path / "script.py"
+    script.write_text("import os; print(os.environ['LD_PRELOAD'], os.environ['PYTHONPATH'].split(':')[0])")
+    clean = {n: v for n, v in os.environ.items() if not n.startswith(("CARILLON_", "LD_PRELOAD", "PYTHON"))}
+
+    def said(*options, **more):
+        return subprocess.run([alone, "run", "--socket", broker.socket, *map(str, options), script], capture_output=True,
+                              text=True, timeout=120, env=clean | more)
+
+    installed = {"PYTHONPATH": str(site_packages)}  # as far as the Python can tell
+    nowhere = said("--python", sys.executable)
+    assert nowhere.returncode == 1
+    assert "--package" in nowhere.stderr and str(tmp_path) in nowhere.stderr and sys.executable in nowhere.stderr
+    no_library = said("--python", sys.executable, **installed)
+    assert no_library.returncode == 1
+    assert "libcarillon_shim.so" in no_library.stderr and "--shim" in no_library.stderr
+    shutil.copy(library, site_packages / "carillon")
+    found = said("--python", sys.executable, **installed)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == [str(site_packages / "carillon" / _shim.NAME), str(site_packages / "carillon/_site")]
+    no_python = said("--python", tmp_path / "no-python")
+    assert no_python.returncode == 1 and "--package" in no_python.stderr
 
 
 def test_without_a_broker_it_says_so(program, tmp_path):

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "carillon/base/bytes.h"
+#include "carillon/base/descriptor.h"
 #include "carillon/cli/commands.h"
 #include "carillon/share/broker.h"
 #include "carillon/share/protocol.h"
@@ -67,19 +69,64 @@ fs::path folder_of_program() {
   return fs::read_symlink("/proc/self/exe", wrong).parent_path();
 }
 
-// Beside the program: installed, or in the folder that it was built in.
-fs::path find_shim(const std::string& given) {
-  if (!given.empty()) return first_of({given});
-  const fs::path here = folder_of_program();
-  return first_of({here / "libcarillon_shim.so", here / "../lib/carillon/libcarillon_shim.so"});
+// Where `python` has the package 'carillon' installed, as pip does it; empty: it has none, or does not say.
+fs::path installed_package(const std::string& python) {
+  int ends[2]{-1, -1};
+  if (pipe2(ends, O_CLOEXEC) != 0) return {};
+  const Descriptor reads(ends[0]);
+  Descriptor writes(ends[1]);
+  const char* const words[] = {python.c_str(), "-c",
+                               "import importlib.util as u; s = u.find_spec('carillon'); "
+                               "print(s.submodule_search_locations[0] if s else '')",
+                               nullptr};
+  const pid_t child = fork();
+  if (child < 0) return {};
+  if (child == 0) {
+    dup2(writes.number(), STDOUT_FILENO);
+    execvp(words[0], const_cast<char**>(words));
+    _exit(127);
+  }
+  writes.close();
+  std::string said;
+  char part[4096];
+  for (ssize_t got = 0; (got = read(reads.number(), part, sizeof part)) > 0 && said.size() < 64 * 1024;)
+    said.append(part, static_cast<std::size_t>(got));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  if (status != 0) return {};
+  return said.substr(0, said.find('\n'));
 }
 
-// The folder with Python's hook, sitecustomize.py.
-fs::path find_site(const std::string& given) {
-  if (!given.empty()) return first_of({fs::path(given) / "_site"});
+// What goes into a job: the library that is preloaded, and the folder with Python's hook, sitecustomize.py.
+struct JobParts {
+  fs::path shim, site;
+};
+
+// As told; else beside the program (installed, or in the folder that it was built in); else in the package that the
+// Python has.
+Result<JobParts> find_parts(const RunArguments& arguments) {
   const fs::path here = folder_of_program();
-  return first_of({here / "python/carillon/_site", here / "../lib/carillon/python/carillon/_site",
-                   here / "../../python/carillon/_site"});
+  std::vector<fs::path> shims{here / "libcarillon_shim.so", here / "../lib/carillon/libcarillon_shim.so"};
+  std::vector<fs::path> sites{here / "python/carillon/_site", here / "../lib/carillon/python/carillon/_site",
+                              here / "../../python/carillon/_site"};
+  if (!arguments.shim.empty()) shims = {arguments.shim};
+  if (!arguments.package.empty()) sites = {fs::path(arguments.package) / "_site"};
+  JobParts found{arguments.alone ? fs::path() : first_of(shims), first_of(sites)};
+  const bool ask = (found.shim.empty() && arguments.shim.empty() && !arguments.alone) ||
+                   (found.site.empty() && arguments.package.empty());
+  if (const fs::path package = ask ? installed_package(arguments.python) : fs::path(); !package.empty()) {
+    if (arguments.shim.empty() && found.shim.empty()) found.shim = first_of({package / "libcarillon_shim.so"});
+    if (arguments.package.empty() && found.site.empty()) found.site = first_of({package / "_site"});
+  }
+  const auto missing = [&](const char* what, const std::vector<fs::path>& places, const std::string& option) {
+    std::string looked;
+    for (const fs::path& place : places) looked += (looked.empty() ? "" : ", ") + place.lexically_normal().string();
+    return fail(ErrorCode::not_found, fmt::format("{} was not found: not at {}{}; {} says where it is", what, looked,
+                                                  ask ? ", nor in a package 'carillon' of " + arguments.python : "", option));
+  };
+  if (found.site.empty()) return missing("Python's hook (_site of the package 'carillon')", sites, "--package");
+  if (found.shim.empty() && !arguments.alone) return missing("libcarillon_shim.so", shims, "--shim");
+  return found;
 }
 
 bool is_script(const std::string& name) {
@@ -99,18 +146,14 @@ std::string fresh_run() {
 
 // What the job, and all that it starts, finds in its environment; python/carillon/__main__.py does the same.
 Result<> prepare_job(const RunArguments& arguments) {
-  const fs::path site = find_site(arguments.package);
-  if (site.empty())
-    return fail(ErrorCode::not_found, "the Python package 'carillon' was not found beside the program; --package says "
-                                      "where it is");
-  prepend("PYTHONPATH", site.string(), ":");
+  const auto parts = find_parts(arguments);
+  if (!parts) return std::unexpected(parts.error());
+  prepend("PYTHONPATH", parts->site.string(), ":");
   if (arguments.alone) {
     setenv("CARILLON_ALONE", "1", 1);
     return {};
   }
-  const fs::path shim = find_shim(arguments.shim);
-  if (shim.empty())
-    return fail(ErrorCode::not_found, "libcarillon_shim.so was not found beside the program; --shim says where it is");
+  const fs::path& shim = parts->shim;
   if (shim.string().find_first_of(": ") != std::string::npos)
     return invalid("the path " + shim.string() + " has a colon or a space, which LD_PRELOAD cannot have");
   prepend("LD_PRELOAD", shim.string(), ":");
@@ -231,8 +274,8 @@ void add_run(CLI::App& program, int& status) {
       ->check(CLI::NonNegativeNumber);
   command.add_flag("--alone", arguments->alone, "Without a broker");
   command.add_option("--python", arguments->python, "What runs scripts")->capture_default_str();
-  command.add_option("--shim", arguments->shim, "libcarillon_shim.so, where it is not beside the program");
-  command.add_option("--package", arguments->package, "The folder of the Python package 'carillon', likewise");
+  command.add_option("--shim", arguments->shim, "libcarillon_shim.so (default: beside the program, else in the package of --python)");
+  command.add_option("--package", arguments->package, "The folder of the Python package 'carillon' (likewise)");
   command.footer(
       "Options of carillon go before the script; what follows it is the script's own.\n"
       "Examples:\n"

@@ -85,19 +85,20 @@ CARILLON_OUT int carillon_attach(const char* socket, const char* run, const char
     me.run_lock_is = identity(lock);
   }
   snprintf(me.path, sizeof me.path, "%s", socket);
+  const std::uint64_t told = me.hello.remaining_ns;  // by the script, before it came to be a job
   me.hello = Hello{};
   me.hello.pid = static_cast<std::uint32_t>(getpid());
   me.hello.threads = threads;
   me.hello.persistent = persistent;
   me.hello.ephemeral = ephemeral;
-  me.hello.remaining_ns = remaining_ns;
+  me.hello.remaining_ns = told ? told : remaining_ns;
   me.hello.weight = weight;
   snprintf(me.hello.name, sizeof me.hello.name, "%s", name);
   me.reattach_ns = static_cast<std::uint64_t>(reattach_seconds * 1e9);
   me.floor = me.own.live();
   me.peak = me.floor;
   me.started = clock_ns();
-  me.busy_when_told = me.counts.busy_ns;
+  if (!told) me.busy_when_told = me.counts.busy_ns;
   trains = true;
   return say_hello(false);
 }
@@ -223,7 +224,7 @@ CARILLON_OUT int carillon_ask(std::uint64_t bytes) {
 
 CARILLON_OUT void carillon_remaining(std::uint64_t nanoseconds) {
   Locked locked;
-  me.hello.remaining_ns = nanoseconds;
+  me.hello.remaining_ns = nanoseconds ? nanoseconds : 1;  // 0 is not known
   me.busy_when_told = me.counts.busy_ns + (me.started ? clock_ns() - me.started : 0);
 }
 
