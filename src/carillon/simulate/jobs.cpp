@@ -403,10 +403,9 @@ class JobWorld {
   void ready(std::uint32_t i) {
     JobState& state = states_[i];
     if (jobs_.jobs[i].starts_admitted) state.idle_since = now_;
-    if (jobs_.jobs[i].requests && state.requests.empty())
-      state.doing = Doing::resting;
-    else
-      say_stopped(i);
+    if (!jobs_.jobs[i].requests || !state.requests.empty()) return say_stopped(i);
+    state.doing = Doing::resting;
+    inbox_.push_back(device::IterationEnded{.job = JobId{i}, .stopped = true, .idle = true, .iterations = 0});
   }
 
   void grant(std::uint32_t i) {

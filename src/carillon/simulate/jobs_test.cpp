@@ -94,7 +94,7 @@ class Scripted final : public device::JobSharing {
 // It says so, out of its lane, before its first iteration.
 bool is_ready(const JobEvent& event) {
   const auto* ended = std::get_if<device::IterationEnded>(&event);
-  return ended != nullptr && ended->stopped && ended->iterations == 0;
+  return ended != nullptr && ended->stopped && !ended->idle && ended->iterations == 0;
 }
 
 // Every job has a lane of its own, and runs as soon as it comes, whatever the others do.

@@ -15,7 +15,7 @@ namespace {
 // What pays: while those of a set run at rates r of what they do alone, a job's turn comes nearer by the
 // rates of those in the set that are before it or itself, where the first alone would bring it nearer by one.
 // Summed up over all jobs, a set is worth the sum over its jobs of r times the number of jobs not before it,
-// less the number of all; the first alone nothing. A companion is kept that makes it worth more. Each is
+// less the number of all; the first alone nothing. Some count that are still to come. A companion is kept that makes it worth more. Each is
 // tried for a few iterations, and measured alone for as many before.
 //
 // Who waited for too long goes before all others for a while (JobOptions::longest_wait).
@@ -32,6 +32,8 @@ class Best final : public JobCore {
   // A companion must be worth so much more than none, for each job that there is: what is measured differs by
   // a few percent by itself.
   static constexpr double worth_it = 0.01;
+  // Those that are still to come gain from what is done sooner, as those that are behind do; how many is not known.
+  static constexpr double to_come = 8;
   // A trial takes at most one in so many of the time.
   static constexpr int between_trials = 20;
   // What was measured alone is measured again after so many iterations: one percent of them.
@@ -66,8 +68,7 @@ class Best final : public JobCore {
     std::size_t before = 0;
     // Those that wait for something else, such as requests, are in nobody's way.
     each_admitted([&](const Job& job) {
-      const bool idle = job.state == JobState::starting && job.iterations > 0;
-      before += !idle && rank(job) < turn(first) ? 1 : 0;
+      before += !job.idle && rank(job) < turn(first) ? 1 : 0;
     });
     if (before < 2) return true;
     const Bytes lane = std::max(first.memory.ephemeral, lanes().ephemeral());
@@ -143,7 +144,7 @@ class Best final : public JobCore {
       const Key mine = rank(job(index));
       std::size_t behind = 0;
       each([&](const Job& other) { behind += rank(other) < mine ? 0 : 1; });
-      worth += rate(index) * static_cast<double>(behind) / static_cast<double>(here());
+      worth += rate(index) * (static_cast<double>(behind) + to_come) / (static_cast<double>(here()) + to_come);
     }
     return worth;
   }
@@ -178,9 +179,9 @@ class Best final : public JobCore {
   }
 
   // Who waits for something else than the device is not waited for.
+  bool idle(Index index) const { return job(index).state == JobState::starting; }
   void leave_idle() {
-    const auto idle = [this](Index index) { return job(index).state == JobState::starting; };
-    std::erase_if(companions_, idle);
+    std::erase_if(companions_, [this](Index index) { return idle(index); });
     if (candidate_ != nobody && idle(candidate_)) candidate_ = nobody;
     if (probed_ != nobody && idle(probed_)) probed_ = nobody;
   }
@@ -251,7 +252,7 @@ class Best final : public JobCore {
     } else {
       // Times drift, and what paid may pay no more.
       const auto old = std::ranges::find_if(
-          set_, [this](Index i) { return job(i).iterations - job(i).alone_at > measured_again; });
+          set_, [this](Index i) { return !idle(i) && job(i).iterations - job(i).alone_at > measured_again; });
       if (old == set_.end()) return;
       probed_ = *old;
       job(*old).alone_seen = 0;

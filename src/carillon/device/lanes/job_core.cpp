@@ -122,6 +122,7 @@ void JobCore::heard(const IterationEnded& ended, JobCommands& out) {
   touch(job.lane);
   if (!ended.stopped) return;
   if (!first) come_out(*index, out);
+  job.idle = ended.idle;
   if (ended.idle) {
     job.state = JobState::starting;
     may_admit_ = true;

@@ -41,6 +41,7 @@ class JobCore : public JobSharing {
     bool frozen = false;
     bool hanging = false;
     bool overdue = false;       // it waited for too long (best)
+    bool idle = false;          // starting, and told so: it waits for something else than the device
     bool knows_memory = false;  // it said what it needs
     LaneId lane = no_lane;
     double weight = 1;

@@ -241,6 +241,26 @@ TEST_F(JobsTest, WhoIsIdleIsNotWaitedFor) {
 }
 
 // Nor is one that best wants to measure by itself, beside one that always has something to do.
+// Forty that have nothing to do yet: whoever has is let in at once, however many were before.
+TEST_F(JobsTest, WhoHasNothingToDoYetKeepsNobodyOut) {
+  for (const auto policy : {"pack", "fair", "best"}) {
+    SCOPED_TRACE(policy);
+    auto sharing = make_job_sharing(policy, {.capacity = mib(1000)}).value();
+    JobCommands out;
+    for (std::uint32_t id = 0; id < 40; ++id) {
+      sharing->on(JobCame{{id}, {.persistent = mib(10), .ephemeral = mib(10), .remaining = seconds(1 + id)}}, at(0s), out);
+      ASSERT_TRUE(std::ranges::any_of(out, [&](const JobCommand& c) {
+        return c.kind == JobCommand::Kind::admit && c.job == JobId{id};
+      })) << id;
+      sharing->on(IterationEnded{.job = {id}, .stopped = true, .idle = true, .iterations = 0}, at(0s), out);
+    }
+    EXPECT_TRUE(std::ranges::none_of(out, [](const JobCommand& c) { return c.kind == JobCommand::Kind::grant; }));
+    out.clear();
+    sharing->on(IterationEnded{.job = {39}, .stopped = true, .iterations = 0}, at(1s), out);
+    EXPECT_EQ(std::ranges::count_if(out, [](const JobCommand& c) { return c.kind == JobCommand::Kind::grant; }), 1);
+  }
+}
+
 TEST_F(JobsTest, WhoIsIdleIsNotWaitedForToBeMeasured) {
   auto sharing = make_job_sharing("best", {.capacity = mib(1000)}).value();
   JobCommands out;
