@@ -140,6 +140,17 @@ TEST_F(JobsTest, FairTellsTheHeavyFromTheLight) {
   }
 }
 
+// Two run side by side, each in a lane of its own; one that needs most of the memory, and little time, does not
+// wait for them to end.
+TEST_F(JobsTest, BestRunsTheShortestEvenWhereLanesOfCompanionsAreInItsWay) {
+  const WorldJob large = job(0s, 100s, {mib(50), mib(400)}, 0.4), little = job(20s, 1s, {mib(50), mib(800)}, 0.4);
+  const auto f = run({large, large, little}, under("best", mib(1000)));
+  ASSERT_EQ(f.broken, std::nullopt);
+  EXPECT_LT(to_seconds(f.jobs[2].at - TimePoint{}), 25);
+  EXPECT_LT(to_seconds(f.jobs[0].at - TimePoint{}), 125) << "they run side by side before and after";
+  EXPECT_LT(to_seconds(f.jobs[1].at - TimePoint{}), 125);
+}
+
 TEST_F(JobsTest, PackRunsWhatFitsSideBySide) {
   const WorldJob small = job(0s, 10s, {mib(50), mib(200)}, 0.4);
   const auto f = run({small, small, small, small, small}, under("pack", mib(1100)));

@@ -41,13 +41,14 @@ std::optional<LanePlace> Lanes::find(JobMemory needs) const {
 }
 
 std::optional<LanePlace> Lanes::find_shared(JobMemory needs) const {
-  for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
-    if (!usable(i)) continue;
-    const Bytes size = std::max(lanes_[i].size, needs.ephemeral);
-    if (!fits(persistent_ + needs.persistent, ephemeral_ - lanes_[i].size + size)) return std::nullopt;
-    return LanePlace{size == lanes_[i].size ? LanePlace::Kind::join : LanePlace::Kind::grow, {i}};
-  }
-  return find_apart(needs);
+  std::optional<std::uint32_t> shared;
+  for (std::uint32_t i = 0; i < lanes_.size(); ++i)
+    if (usable(i) && (!shared || lanes_[i].opened < lanes_[*shared].opened)) shared = i;
+  if (!shared) return find_apart(needs);
+  const Lane& lane = lanes_[*shared];
+  const Bytes size = std::max(lane.size, needs.ephemeral);
+  if (!fits(persistent_ + needs.persistent, ephemeral_ - lane.size + size)) return std::nullopt;
+  return LanePlace{size == lane.size ? LanePlace::Kind::join : LanePlace::Kind::grow, {*shared}};
 }
 
 std::optional<LanePlace> Lanes::find_apart(JobMemory needs) const {
@@ -65,7 +66,7 @@ LaneId Lanes::admit(JobId job, JobMemory needs, const LanePlace& place) {
   LaneId lane = place.lane;
   if (place.kind == LanePlace::Kind::open) {
     lane = LaneId{lanes_.take()};
-    lanes_[lane.value] = Lane{.open = true, .size = {}, .offset = {}, .jobs = 0, .sealed = false};
+    lanes_[lane.value] = Lane{.open = true, .size = {}, .offset = {}, .jobs = 0, .opened = opened_++, .sealed = false};
     if (lane.index() >= first_.size()) first_.resize(lane.index() + 1);
     first_[lane.index()] = none_;
     arranged_ = false;

@@ -38,6 +38,7 @@ struct Lane {
   // other (figure 2.6). Nothing where it has no place yet.
   std::optional<Bytes> offset;
   std::size_t jobs = 0;
+  std::uint64_t opened = 0;  // in which order lanes were
   bool sealed = false;  // nobody else comes into it: who is in it stands still, and may never come out
 };
 
@@ -67,7 +68,7 @@ class Lanes {
   // enough ("best match"), else, from the smallest on, the first lane that may grow; nothing where none may.
   // Changes nothing. Of equal lanes the one with the smaller number.
   std::optional<LanePlace> find(JobMemory needs) const;
-  // As find(), but with one lane for all jobs, the open one with the smallest number: for policies that run
+  // As find(), but with one lane for all jobs, that which has been open for longest: for policies that run
   // one job at a time.
   std::optional<LanePlace> find_shared(JobMemory needs) const;
   // As find(), but only a lane of its own.
@@ -138,6 +139,7 @@ class Lanes {
   Bytes largest_in(LaneId lane) const;
 
   Bytes capacity_, persistent_, ephemeral_, edge_;
+  std::uint64_t opened_ = 0;
   Slab<Lane> lanes_;
   std::vector<std::uint32_t> first_;  // by lane: of its jobs, in held_
   Slab<Held> held_;
