@@ -66,6 +66,10 @@ Result<std::unique_ptr<Training>> Training::start(const TrainArguments& argument
   options.policy = arguments.policy;
   options.jobs.capacity = memory;
   options.lent_after = from_ms(arguments.rest_ms);
+  // Turns are longer than where the device is the jobs' own: it is lent for some milliseconds at a time, and each change of
+  // the job takes about one. Nor does the broker stay awake around them, as the processor may be wanted.
+  options.jobs.quantum = from_ms(200);
+  options.polls = Duration{0};
   options.log = [](const share::Note& note) {
     if (note.level == share::Note::Level::warning)
       spdlog::warn("training: {}", note.text);

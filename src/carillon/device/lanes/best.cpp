@@ -15,8 +15,8 @@ namespace {
 // What pays: while those of a set run at rates r of what they do alone, a job's turn comes nearer by the
 // rates of those in the set that are before it or itself, where the first alone would bring it nearer by one.
 // Summed up over all jobs, a set is worth the sum over its jobs of r times the number of jobs not before it,
-// less the number of all; the first alone nothing. Some count that are still to come. A companion is kept that makes it worth more. Each is
-// tried for a few iterations, and measured alone for as many before.
+// less the number of all; the first alone nothing. Some count that are still to come. A companion is kept
+// that makes it worth more. Each is tried for a few iterations, and measured alone for as many before.
 //
 // Who waited for too long goes before all others for a while (JobOptions::longest_wait).
 class Best final : public JobCore {
@@ -32,7 +32,8 @@ class Best final : public JobCore {
   // A companion must be worth so much more than none, for each job that there is: what is measured differs by
   // a few percent by itself.
   static constexpr double worth_it = 0.01;
-  // Those that are still to come gain from what is done sooner, as those that are behind do; how many is not known.
+  // Those that are still to come gain from what is done sooner, as those that are behind do; how many is not
+  // known.
   static constexpr double to_come = 8;
   // A trial takes at most one in so many of the time.
   static constexpr int between_trials = 20;
@@ -67,9 +68,7 @@ class Best final : public JobCore {
     if (first.overdue) return true;
     std::size_t before = 0;
     // Those that wait for something else, such as requests, are in nobody's way.
-    each_admitted([&](const Job& job) {
-      before += !job.idle && rank(job) < turn(first) ? 1 : 0;
-    });
+    each_admitted([&](const Job& job) { before += !job.idle && rank(job) < turn(first) ? 1 : 0; });
     if (before < 2) return true;
     const Bytes lane = std::max(first.memory.ephemeral, lanes().ephemeral());
     const Bytes held = lanes().persistent() + first.memory.persistent + lane;
@@ -144,7 +143,8 @@ class Best final : public JobCore {
       const Key mine = rank(job(index));
       std::size_t behind = 0;
       each([&](const Job& other) { behind += rank(other) < mine ? 0 : 1; });
-      worth += rate(index) * (static_cast<double>(behind) + to_come) / (static_cast<double>(here()) + to_come);
+      worth +=
+          rate(index) * (static_cast<double>(behind) + to_come) / (static_cast<double>(here()) + to_come);
     }
     return worth;
   }
@@ -397,7 +397,7 @@ class Best final : public JobCore {
   std::uint64_t set_number_ = 0;
   bool standing_ = false;
   std::vector<Index> apart_;  // who was given a lane of its own, and is in it
-  bool merges_ = false;  // all go back into one lane
+  bool merges_ = false;       // all go back into one lane
   std::vector<Index> want_, near_;
 };
 

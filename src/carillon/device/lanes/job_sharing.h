@@ -38,9 +38,8 @@ struct JobCame {
 
 // Iterations of a job that was granted its lane have ended. `stopped`: it is out of its lane and waits to be
 // granted it again, as it was recalled or has nothing to do for a while; else it goes on. A job that was
-// admitted says `stopped` with no iterations once it is ready for its first (`idle` where it has nothing to do
-// yet): until then nobody waits for it.
-// Live, jobs that nobody recalls tell of many at once.
+// admitted says `stopped` with no iterations once it is ready for its first (`idle` where it has nothing to
+// do yet): until then nobody waits for it. Live, jobs that nobody recalls tell of many at once.
 struct IterationEnded {
   JobId job;
   bool stopped = false;

@@ -140,10 +140,11 @@ TEST_F(JobsTest, FairTellsTheHeavyFromTheLight) {
   }
 }
 
-// Two run side by side, each in a lane of its own; one that needs most of the memory, and little time, does not
-// wait for them to end.
+// Two run side by side, each in a lane of its own; one that needs most of the memory, and little time, does
+// not wait for them to end.
 TEST_F(JobsTest, BestRunsTheShortestEvenWhereLanesOfCompanionsAreInItsWay) {
-  const WorldJob large = job(0s, 100s, {mib(50), mib(400)}, 0.4), little = job(20s, 1s, {mib(50), mib(800)}, 0.4);
+  const WorldJob large = job(0s, 100s, {mib(50), mib(400)}, 0.4),
+                 little = job(20s, 1s, {mib(50), mib(800)}, 0.4);
   const auto f = run({large, large, little}, under("best", mib(1000)));
   ASSERT_EQ(f.broken, std::nullopt);
   EXPECT_LT(to_seconds(f.jobs[2].at - TimePoint{}), 25);
@@ -259,16 +260,19 @@ TEST_F(JobsTest, WhoHasNothingToDoYetKeepsNobodyOut) {
     auto sharing = make_job_sharing(policy, {.capacity = mib(1000)}).value();
     JobCommands out;
     for (std::uint32_t id = 0; id < 40; ++id) {
-      sharing->on(JobCame{{id}, {.persistent = mib(10), .ephemeral = mib(10), .remaining = seconds(1 + id)}}, at(0s), out);
+      sharing->on(JobCame{{id}, {.persistent = mib(10), .ephemeral = mib(10), .remaining = seconds(1 + id)}},
+                  at(0s), out);
       ASSERT_TRUE(std::ranges::any_of(out, [&](const JobCommand& c) {
         return c.kind == JobCommand::Kind::admit && c.job == JobId{id};
       })) << id;
       sharing->on(IterationEnded{.job = {id}, .stopped = true, .idle = true, .iterations = 0}, at(0s), out);
     }
-    EXPECT_TRUE(std::ranges::none_of(out, [](const JobCommand& c) { return c.kind == JobCommand::Kind::grant; }));
+    EXPECT_TRUE(
+        std::ranges::none_of(out, [](const JobCommand& c) { return c.kind == JobCommand::Kind::grant; }));
     out.clear();
     sharing->on(IterationEnded{.job = {39}, .stopped = true, .iterations = 0}, at(1s), out);
-    EXPECT_EQ(std::ranges::count_if(out, [](const JobCommand& c) { return c.kind == JobCommand::Kind::grant; }), 1);
+    EXPECT_EQ(
+        std::ranges::count_if(out, [](const JobCommand& c) { return c.kind == JobCommand::Kind::grant; }), 1);
   }
 }
 

@@ -66,7 +66,8 @@ LaneId Lanes::admit(JobId job, JobMemory needs, const LanePlace& place) {
   LaneId lane = place.lane;
   if (place.kind == LanePlace::Kind::open) {
     lane = LaneId{lanes_.take()};
-    lanes_[lane.value] = Lane{.open = true, .size = {}, .offset = {}, .jobs = 0, .opened = opened_++, .sealed = false};
+    lanes_[lane.value] =
+        Lane{.open = true, .size = {}, .offset = {}, .jobs = 0, .opened = opened_++, .sealed = false};
     if (lane.index() >= first_.size()) first_.resize(lane.index() + 1);
     first_[lane.index()] = none_;
     arranged_ = false;

@@ -39,7 +39,7 @@ struct Lane {
   std::optional<Bytes> offset;
   std::size_t jobs = 0;
   std::uint64_t opened = 0;  // in which order lanes were
-  bool sealed = false;  // nobody else comes into it: who is in it stands still, and may never come out
+  bool sealed = false;       // nobody else comes into it: who is in it stands still, and may never come out
 };
 
 // Where a job would go.

@@ -1,0 +1,104 @@
+#include "carillon/engine/cuda/driver/driver.h"
+
+#include <cstddef>
+#include <type_traits>
+
+#include <gtest/gtest.h>
+
+#if defined(CARILLON_CUDA_HEADER)
+#include CARILLON_CUDA_HEADER
+#endif
+
+namespace carillon::engine::cuda {
+namespace {
+
+#if defined(CARILLON_CUDA_HEADER)
+// Our declarations against the toolkit's, where one is installed.
+static_assert(sizeof(Properties) == sizeof(CUmemAllocationProp) &&
+              alignof(Properties) == alignof(CUmemAllocationProp));
+static_assert(offsetof(Properties, handle_types) == offsetof(CUmemAllocationProp, requestedHandleTypes));
+static_assert(offsetof(Properties, location) == offsetof(CUmemAllocationProp, location));
+static_assert(offsetof(Properties, windows) == offsetof(CUmemAllocationProp, win32HandleMetaData));
+static_assert(offsetof(Properties, flags) == offsetof(CUmemAllocationProp, allocFlags));
+static_assert(sizeof(Access) == sizeof(CUmemAccessDesc) &&
+              offsetof(Access, flags) == offsetof(CUmemAccessDesc, flags));
+static_assert(sizeof(Processors) == sizeof(CUdevResource) && alignof(Processors) == alignof(CUdevResource));
+static_assert(offsetof(Processors, count) ==
+              offsetof(CUdevResource, sm) + offsetof(CUdevSmResource, smCount));
+static_assert(offsetof(Processors, least) ==
+              offsetof(CUdevResource, sm) + offsetof(CUdevSmResource, minSmPartitionSize));
+static_assert(offsetof(Processors, alignment) ==
+              offsetof(CUdevResource, sm) + offsetof(CUdevSmResource, smCoscheduledAlignment));
+static_assert(sizeof(Uuid) == sizeof(CUuuid) && sizeof(Address) == sizeof(CUdeviceptr));
+static_assert(sizeof(Handle) == sizeof(CUmemGenericAllocationHandle) &&
+              sizeof(DeviceNumber) == sizeof(CUdevice));
+static_assert(sizeof(Status) == sizeof(CUresult));
+
+TEST(CudaTable, ConstantsAreTheToolkits) {
+  EXPECT_EQ(done, CUDA_SUCCESS);
+  EXPECT_EQ(invalid_value, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(out_of_memory, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(not_initialized, CUDA_ERROR_NOT_INITIALIZED);
+  EXPECT_EQ(no_device, CUDA_ERROR_NO_DEVICE);
+  EXPECT_EQ(invalid_device, CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(invalid_context, CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(uncorrectable_memory, CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(invalid_handle, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(not_found, CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(not_ready, CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(launch_failed, CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(not_supported, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(capture_unsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(capture_invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(capture_unjoined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+  EXPECT_EQ(Location{}.type, CU_MEM_LOCATION_TYPE_DEVICE);
+  EXPECT_EQ(Properties{}.type, CU_MEM_ALLOCATION_TYPE_PINNED);
+  EXPECT_EQ(Properties{}.handle_types, CU_MEM_HANDLE_TYPE_NONE);
+  EXPECT_EQ(Access{}.flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  EXPECT_EQ(Processors{}.type, CU_DEV_RESOURCE_TYPE_SM);
+  EXPECT_EQ(of_processors, CU_DEV_RESOURCE_TYPE_SM);
+  EXPECT_EQ(smallest_granularity, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  EXPECT_EQ(attribute_clock_khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+  EXPECT_EQ(attribute_processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  EXPECT_EQ(attribute_bus_bits, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+  EXPECT_EQ(attribute_l2_bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+  EXPECT_EQ(attribute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  EXPECT_EQ(attribute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  EXPECT_EQ(attribute_virtual_memory, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+  EXPECT_EQ(green_default_stream, static_cast<unsigned>(CU_GREEN_CTX_DEFAULT_STREAM));
+  EXPECT_EQ(stream_beside_the_default, static_cast<unsigned>(CU_STREAM_NON_BLOCKING));
+  EXPECT_EQ(event_without_time, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING));
+  EXPECT_EQ(host_is_mapped, static_cast<unsigned>(CU_MEMHOSTALLOC_DEVICEMAP));
+  EXPECT_EQ(capture_of_this_thread, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+}
+
+// As many arguments, each of the same size, and pointers where the toolkit has pointers.
+template <typename... A, typename... B>
+bool takes_the_same(Status (*)(A...), CUresult (*)(B...)) {
+  if constexpr (sizeof...(A) == sizeof...(B))
+    return ((sizeof(A) == sizeof(B) && (std::is_pointer_v<A> == std::is_pointer_v<B>)) && ...);
+  else
+    return false;
+}
+
+TEST(CudaTable, FunctionsTakeWhatTheToolkitsTake) {
+#define CARILLON_SAME(member, symbol, arguments) \
+  EXPECT_TRUE(takes_the_same(Driver{}.member, static_cast<decltype(&::symbol)>(nullptr))) << #symbol;
+  CARILLON_CUDA_DRIVER(CARILLON_SAME)
+#undef CARILLON_SAME
+}
+#else
+TEST(CudaTable, IsHeldAgainstTheToolkit) {
+  GTEST_SKIP() << "there is no cuda.h on this machine";
+}
+#endif
+
+TEST(CudaTable, WhatLosesADevice) {
+  for (const Status status : {uncorrectable_memory, 700, 702, launch_failed})
+    EXPECT_TRUE(is_lost(status)) << status;
+  for (const Status status : {done, invalid_value, out_of_memory, not_ready, 701, capture_unsupported})
+    EXPECT_FALSE(is_lost(status)) << status;
+}
+
+}  // namespace
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,1178 @@
+#include "carillon/engine/cuda/driver/emulated.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace carillon::engine::cuda {
+namespace {
+
+std::byte* pointer(Address at) {
+  return reinterpret_cast<std::byte*>(at);
+}
+Address address(const void* at) {
+  return reinterpret_cast<Address>(at);
+}
+
+thread_local std::vector<Context> contexts_here;
+
+// What is ordered before something: of each stream, by its number, its first so many pieces of work.
+using Before = std::map<std::uint64_t, std::uint64_t>;
+
+void join(Before& to, const Before& from) {
+  for (const auto& [stream, sequence] : from) {
+    auto& mine = to[stream];
+    mine = std::max(mine, sequence);
+  }
+}
+bool has(const Before& before, std::uint64_t stream, std::uint64_t sequence) {
+  const auto found = before.find(stream);
+  return found != before.end() && found->second >= sequence;
+}
+
+// Bytes [first, second) that were written, as intervals that do not touch.
+class Written {
+ public:
+  void add(std::uint64_t first, std::uint64_t last) {
+    auto at = parts_.upper_bound(first);
+    if (at != parts_.begin() && std::prev(at)->second >= first) {
+      --at;
+      first = at->first;
+    }
+    while (at != parts_.end() && at->first <= last) {
+      last = std::max(last, at->second);
+      at = parts_.erase(at);
+    }
+    parts_.emplace(first, last);
+  }
+  bool has(std::uint64_t first, std::uint64_t last) const {
+    const auto at = parts_.upper_bound(first);
+    return first >= last || (at != parts_.begin() && std::prev(at)->second >= last);
+  }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> parts_;
+};
+
+struct Touch {
+  std::uint64_t first = 0, last = 0;  // bytes of the memory
+  std::uint64_t stream = 0, sequence = 0;
+  bool writes = false;
+  std::string what;
+};
+
+// Memory of the device, or pinned memory of the host.
+struct Memory {
+  int file = -1;
+  std::uint64_t bytes = 0;
+  bool of_host = false;
+  Written written;             // all of the host's counts as written
+  std::vector<Touch> touches;  // that the host has not waited for
+  int mappings = 0;
+  ~Memory() {
+    if (file >= 0) close(file);
+  }
+};
+
+struct Mapping {
+  std::uint64_t bytes = 0;
+  std::shared_ptr<Memory> memory;
+  bool access = false;
+};
+
+// A piece of work as it is launched, or stands in a graph.
+struct Work {
+  std::string what;
+  std::vector<Span> reads, writes;
+  std::function<void()> run;
+  std::function<Duration(unsigned processors)> takes;
+  enum class On : std::uint8_t { kernels, bus_in, bus_out } on{};
+};
+
+struct Node {
+  Work work;
+  std::vector<std::size_t> after;  // nodes of the graph
+};
+
+struct GraphState {
+  std::vector<Node> nodes;
+};
+
+struct Capture {
+  std::uint64_t id = 0;
+  Stream origin = nullptr;
+  GraphState graph;
+  std::set<Stream> forked;  // and not joined
+  bool broken = false;
+};
+
+// A context, or a green one: its kernels run one after the other.
+struct Partition {
+  unsigned processors = 0;
+  Duration free_at{0}, busy{0};
+};
+
+struct StreamState {
+  std::uint64_t number = 0;
+  std::shared_ptr<Partition> partition;
+  std::uint64_t sequence = 0;
+  Before before;
+  Duration free_at{0};
+  // While it is captured: by which capture, and the nodes that whatever comes next is after.
+  std::uint64_t capture = 0;
+  std::vector<std::size_t> tips;
+};
+
+struct EventState {
+  bool recorded = false;
+  Before before;
+  Duration at{0};
+  std::uint64_t capture = 0;
+  std::vector<std::size_t> tips;
+};
+
+struct Waiting {
+  std::uint64_t stream = 0, sequence = 0;
+  Work work;
+};
+
+}  // namespace
+
+struct Emulated::State {
+  mutable std::recursive_mutex mutex;
+  EmulatedOptions options;
+  std::map<Handle, std::shared_ptr<Memory>> handles;
+  std::map<Address, std::uint64_t> reservations;
+  std::map<Address, Mapping> mappings;
+  std::map<Address, Mapping> host;
+  std::map<Stream, StreamState> streams;
+  std::map<Event, EventState> events;
+  std::map<GreenContext, std::shared_ptr<Partition>> greens;
+  std::map<Resources, unsigned> resources;
+  std::set<Module> modules;
+  std::map<Function, std::string> functions;
+  std::map<Graph, GraphState> graphs;
+  std::map<GraphExec, GraphState> executables;
+  std::map<std::uint64_t, Capture> captures;
+  std::map<std::string, EmulatedKernel, std::less<>> kernels;
+  std::shared_ptr<Partition> whole = std::make_shared<Partition>();
+  std::vector<std::string> violations;
+  std::deque<Waiting> waiting;  // in the order of their launches
+  Before host_knows;
+  Duration now{0}, bus_in{0}, bus_out{0}, busy{0};
+  std::uintptr_t next = 0x100;
+  std::uint64_t stream_numbers = 0, capture_numbers = 0, launched = 0, made = 0, memory_calls = 0;
+  int contexts = 0;
+  Status lost = done;
+
+  void wrong(std::string what) {
+    if (violations.size() < 1000) violations.push_back(std::move(what));
+  }
+  template <typename T>
+  T fresh() {
+    return reinterpret_cast<T>(next++);
+  }
+
+  // Calls f(memory, first, last) for each piece under the span; false where some of it is not mapped with
+  // access.
+  template <typename F>
+  bool under(const Span& span, const F& f) {
+    for (Address at = span.at; at < span.at + span.bytes;) {
+      Mapping* found = nullptr;
+      Address start = 0;
+      for (auto* const table : {&mappings, &host}) {
+        auto above = table->upper_bound(at);
+        if (above == table->begin()) continue;
+        --above;
+        if (at < above->first + above->second.bytes) {
+          found = &above->second;
+          start = above->first;
+        }
+      }
+      if (found == nullptr || !found->access) return false;
+      const Address end = std::min(span.at + span.bytes, start + found->bytes);
+      f(*found->memory, at - start, end - start);
+      at = end;
+    }
+    return true;
+  }
+
+  std::uint64_t used() const {
+    std::set<const Memory*> seen;
+    std::uint64_t bytes = 0;
+    const auto count = [&](const std::shared_ptr<Memory>& memory) {
+      if (seen.insert(memory.get()).second) bytes += memory->bytes;
+    };
+    for (const auto& [handle, memory] : handles) count(memory);
+    for (const auto& [at, mapping] : mappings) count(mapping.memory);
+    return bytes;
+  }
+  bool aligned(std::uint64_t number) const { return number % options.granularity == 0; }
+  bool in_context() const { return !contexts_here.empty(); }
+  // The status that a call gives whatever it asks: the device is lost.
+  std::optional<Status> gone() const { return lost == done ? std::nullopt : std::optional(lost); }
+
+  // --- order
+
+  void touch(const Work& work, const StreamState& stream) {
+    for (const bool writes : {false, true})
+      for (const Span& span : writes ? work.writes : work.reads)
+        under(span, [&](Memory& memory, std::uint64_t first, std::uint64_t last) {
+          const auto conflict =
+              std::find_if(memory.touches.rbegin(), memory.touches.rend(), [&](const Touch& earlier) {
+                return first < earlier.last && earlier.first < last && (writes || earlier.writes) &&
+                       !has(stream.before, earlier.stream, earlier.sequence);
+              });
+          if (conflict != memory.touches.rend())
+            wrong(fmt::format("{} {} bytes that {} {}, and nothing orders it after that", work.what,
+                              writes ? "writes" : "reads", conflict->what,
+                              conflict->writes ? "writes" : "reads"));
+          // What is covered by a write after it needs no more be looked at.
+          if (writes)
+            std::erase_if(memory.touches, [&](const Touch& earlier) {
+              return first <= earlier.first && earlier.last <= last &&
+                     has(stream.before, earlier.stream, earlier.sequence);
+            });
+          if (!writes && !memory.of_host && !memory.written.has(first, last))
+            wrong(fmt::format("{} reads bytes that nothing has written", work.what));
+          memory.touches.push_back({first, last, stream.number, stream.sequence, writes, work.what});
+        });
+    for (const Span& span : work.writes)
+      under(span,
+            [](Memory& memory, std::uint64_t first, std::uint64_t last) { memory.written.add(first, last); });
+  }
+  bool mapped(const Work& work) {
+    for (const auto* const spans : {&work.reads, &work.writes})
+      for (const Span& span : *spans)
+        if (!under(span, [](Memory&, std::uint64_t, std::uint64_t) {})) return false;
+    return true;
+  }
+  // Work on these bytes that the host has not waited for, or nothing.
+  std::optional<std::string> outstanding(const Memory& memory, std::uint64_t first,
+                                         std::uint64_t last) const {
+    for (const Touch& each : memory.touches)
+      if (each.first < last && first < each.last && !has(host_knows, each.stream, each.sequence))
+        return each.what;
+    return std::nullopt;
+  }
+
+  // --- time
+
+  Duration run_for(const Work& work, StreamState& stream, Duration ready) {
+    Duration& engine = work.on == Work::On::bus_in    ? bus_in
+                       : work.on == Work::On::bus_out ? bus_out
+                                                      : stream.partition->free_at;
+    const Duration takes = work.takes(stream.partition->processors);
+    const Duration start = std::max(ready, engine);
+    engine = start + takes;
+    if (work.on == Work::On::kernels) {
+      stream.partition->busy += takes;
+      busy += takes;
+    }
+    return engine;
+  }
+  Duration copy_time(std::uint64_t bytes) const {
+    return from_seconds((to_seconds(options.copy) + static_cast<double>(bytes) / options.bytes_per_second) *
+                        options.slow_copies);
+  }
+
+  // --- work
+
+  Status add(Stream at, Work work) {
+    if (const auto status = gone()) return *status;
+    if (!in_context()) return invalid_context;
+    const auto found = streams.find(at);
+    if (found == streams.end()) {
+      wrong(at == nullptr ? work.what + " runs in the default stream, which waits for all others"
+                          : work.what + " is for a stream that there is not");
+      return invalid_handle;
+    }
+    StreamState& stream = found->second;
+    if (stream.capture != 0) {
+      Capture& capture = captures.at(stream.capture);
+      capture.graph.nodes.push_back({std::move(work), stream.tips});
+      stream.tips = {capture.graph.nodes.size() - 1};
+      return done;
+    }
+    now += options.enqueue;
+    return launch(stream, std::move(work));
+  }
+
+  Status launch(StreamState& stream, Work work) {
+    if (options.lose_after > 0 && launched >= options.lose_after) {
+      lost = uncorrectable_memory;
+      return lost;
+    }
+    ++launched;
+    join(stream.before, host_knows);
+    stream.before[stream.number] = ++stream.sequence;
+    if (!mapped(work)) wrong(work.what + " uses memory that is not mapped with access");
+    touch(work, stream);
+    stream.free_at = run_for(work, stream, std::max(stream.free_at, now));
+    waiting.push_back({stream.number, stream.sequence, std::move(work)});
+    return done;
+  }
+
+  // The host knows that this is done, at that time: what is ordered before it is.
+  void wait_for(const Before& before, Duration at) {
+    now = std::max(now, at);
+    join(host_knows, before);
+    for (auto each = waiting.begin(); each != waiting.end();) {
+      if (!has(host_knows, each->stream, each->sequence)) {
+        ++each;
+        continue;
+      }
+      const Work work = std::move(each->work);
+      each = waiting.erase(each);
+      if (mapped(work)) work.run();  // what was unmapped since was told then
+    }
+    const auto prune = [&](Memory& memory) {
+      std::erase_if(memory.touches, [&](const Touch& t) { return has(host_knows, t.stream, t.sequence); });
+    };
+    for (auto& [handle, memory] : handles) prune(*memory);
+    for (auto* const table : {&mappings, &host})
+      for (auto& [address_, mapping] : *table) prune(*mapping.memory);
+  }
+
+  // A call that cannot be captured: none of the streams that are captured goes on.
+  bool breaks_capture(const StreamState* stream, const char* call) {
+    if (stream == nullptr || stream->capture == 0) return false;
+    captures.at(stream->capture).broken = true;
+    wrong(std::string(call) + " cannot be captured");
+    return true;
+  }
+
+  // --- graphs
+
+  // Whether `later` is after `earlier`, by the ends that each node has.
+  static std::vector<std::set<std::size_t>> all_before(const GraphState& graph) {
+    std::vector<std::set<std::size_t>> before(graph.nodes.size());
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+      for (const std::size_t parent : graph.nodes[i].after) {
+        before[i].insert(parent);
+        before[i].insert(before[parent].begin(), before[parent].end());
+      }
+    return before;
+  }
+  void check_order(const GraphState& graph) {
+    const auto before = all_before(graph);
+    const auto meet = [](const std::vector<Span>& a, const std::vector<Span>& b) {
+      return std::ranges::any_of(a, [&](const Span& one) {
+        return std::ranges::any_of(
+            b, [&](const Span& two) { return one.at < two.at + two.bytes && two.at < one.at + one.bytes; });
+      });
+    };
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) {
+        if (before[i].contains(j)) continue;
+        const Work &a = graph.nodes[j].work, &b = graph.nodes[i].work;
+        if (meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes))
+          wrong(
+              fmt::format("in a graph, nothing orders {} and {}, which use the same bytes", a.what, b.what));
+      }
+  }
+};
+
+namespace {
+Emulated* the_one = nullptr;
+}
+
+// What the table points to.
+struct EmulatedFunctions {
+  using State = Emulated::State;
+  static State& s() { return *the_one->state_; }
+  static std::unique_lock<std::recursive_mutex> hold() { return std::unique_lock(s().mutex); }
+  static bool known(DeviceNumber device) { return device >= 0 && device < s().options.devices; }
+
+  static Status init(unsigned) { return s().options.devices > 0 ? done : no_device; }
+  static Status driver_version(int* out) {
+    *out = s().options.version;
+    return done;
+  }
+  static Status device_count(int* out) {
+    *out = s().options.devices;
+    return done;
+  }
+  static Status device_get(DeviceNumber* out, int ordinal) {
+    if (!known(ordinal)) return invalid_device;
+    *out = ordinal;
+    return done;
+  }
+  static Status device_attribute(int* out, int attribute, DeviceNumber device) {
+    if (!known(device)) return invalid_device;
+    const EmulatedOptions& options = s().options;
+    switch (attribute) {
+      case attribute_major:
+        *out = options.major;
+        return done;
+      case attribute_minor:
+        *out = options.minor;
+        return done;
+      case attribute_processors:
+        *out = static_cast<int>(options.processors);
+        return done;
+      case attribute_virtual_memory:
+        *out = options.virtual_memory ? 1 : 0;
+        return done;
+      case attribute_clock_khz:
+        *out = 1'980'000;
+        return done;
+      case attribute_bus_bits:
+        *out = 5120;
+        return done;
+      case attribute_l2_bytes:
+        *out = 50 << 20;
+        return done;
+      default:
+        return invalid_value;
+    }
+  }
+  static Status device_name(char* out, int bytes, DeviceNumber device) {
+    if (!known(device) || bytes < 1) return invalid_device;
+    const std::size_t length =
+        std::min<std::size_t>(s().options.name.size(), static_cast<std::size_t>(bytes) - 1);
+    std::memcpy(out, s().options.name.data(), length);
+    out[length] = '\0';
+    return done;
+  }
+  static Status device_uuid(Uuid* out, DeviceNumber device) {
+    if (!known(device)) return invalid_device;
+    *out = {};
+    out->bytes[0] = static_cast<unsigned char>(device + 1);
+    return done;
+  }
+  static Status device_memory(std::size_t* out, DeviceNumber device) {
+    if (!known(device)) return invalid_device;
+    *out = s().options.memory;
+    return done;
+  }
+  static Status context_retain(Context* out, DeviceNumber device) {
+    const auto held = hold();
+    if (!known(device)) return invalid_device;
+    ++s().contexts;
+    *out = &s().contexts;
+    return done;
+  }
+  static Status context_release(DeviceNumber) {
+    const auto held = hold();
+    if (--s().contexts < 0) s().wrong("a context was released more often than it was retained");
+    return done;
+  }
+  static Status context_push(Context context) {
+    contexts_here.push_back(context);
+    return done;
+  }
+  static Status context_pop(Context* out) {
+    if (contexts_here.empty()) return invalid_context;
+    *out = contexts_here.back();
+    contexts_here.pop_back();
+    return done;
+  }
+  static Status context_synchronize() {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    if (!s().in_context()) return invalid_context;
+    for (auto& [handle, stream] : s().streams) {
+      if (s().breaks_capture(&stream, "cuCtxSynchronize")) return capture_unsupported;
+      s().wait_for(stream.before, stream.free_at);
+    }
+    return done;
+  }
+  static Status memory_info(std::size_t* left, std::size_t* all) {
+    const auto held = hold();
+    *all = s().options.memory;
+    *left = s().options.memory - s().used();
+    return done;
+  }
+
+  // --- memory
+
+  static Status granularity(std::size_t* out, const Properties*, int) {
+    *out = s().options.granularity;
+    return done;
+  }
+  static Status create(Handle* out, std::size_t bytes, const Properties* of, unsigned long long) {
+    const auto held = hold();
+    ++s().memory_calls;
+    if (const auto status = s().gone()) return *status;
+    if (of->type != 1 || of->location.type != 1 || !known(of->location.id)) return invalid_value;
+    if (bytes == 0 || !s().aligned(bytes)) {
+      s().wrong("physical memory is not of whole granules");
+      return invalid_value;
+    }
+    if (++s().made == s().options.fail_create || s().used() + bytes > s().options.memory)
+      return out_of_memory;
+    auto memory = std::make_shared<Memory>();
+    memory->file = memfd_create("carillon-emulated", MFD_CLOEXEC);
+    memory->bytes = bytes;
+    if (memory->file < 0 || ftruncate(memory->file, static_cast<off_t>(bytes)) != 0) return out_of_memory;
+    *out = s().next++;
+    s().handles.emplace(*out, std::move(memory));
+    return done;
+  }
+  static Status release(Handle memory) {
+    const auto held = hold();
+    ++s().memory_calls;
+    if (s().handles.erase(memory) == 1) return done;  // what is mapped stays
+    s().wrong("memory was released that there is not");
+    return invalid_value;
+  }
+  static Status reserve(Address* out, std::size_t bytes, std::size_t alignment, Address, unsigned long long) {
+    const auto held = hold();
+    ++s().memory_calls;
+    if (bytes == 0 || !s().aligned(bytes)) return invalid_value;
+    alignment = std::max(alignment, s().options.granularity);
+    const std::size_t wide = bytes + alignment;
+    void* const at = mmap(nullptr, wide, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return out_of_memory;
+    const Address start = address(at), fit = (start + alignment - 1) / alignment * alignment;
+    if (fit > start) munmap(at, fit - start);
+    if (fit + bytes < start + wide) munmap(pointer(fit + bytes), start + wide - fit - bytes);
+    *out = fit;
+    s().reservations.emplace(fit, bytes);
+    return done;
+  }
+  static bool meets(Address a, std::uint64_t a_bytes, Address b, std::uint64_t b_bytes) {
+    return a < b + b_bytes && b < a + a_bytes;
+  }
+  static Status unreserve(Address at, std::size_t bytes) {
+    const auto held = hold();
+    ++s().memory_calls;
+    const auto found = s().reservations.find(at);
+    if (found == s().reservations.end() || found->second != bytes) {
+      s().wrong("addresses were given back that were not reserved so");
+      return invalid_value;
+    }
+    for (const auto& [start, mapping] : s().mappings)
+      if (meets(start, mapping.bytes, at, bytes)) {
+        s().wrong("addresses were given back with memory mapped there");
+        return invalid_value;
+      }
+    munmap(pointer(at), bytes);
+    s().reservations.erase(found);
+    return done;
+  }
+  static Status map(Address at, std::size_t bytes, std::size_t offset, Handle handle, unsigned long long) {
+    const auto held = hold();
+    ++s().memory_calls;
+    if (const auto status = s().gone()) return *status;
+    const auto found = s().handles.find(handle);
+    const auto above = s().reservations.upper_bound(at);
+    const bool reserved =
+        above != s().reservations.begin() && at + bytes <= std::prev(above)->first + std::prev(above)->second;
+    // The driver takes no offset but 0 today.
+    if (found == s().handles.end() || !reserved || offset != 0 || bytes == 0 ||
+        bytes > found->second->bytes || !s().aligned(at) || !s().aligned(bytes)) {
+      s().wrong("memory was mapped in a way that there is not");
+      return invalid_value;
+    }
+    for (const auto& [start, mapping] : s().mappings)
+      if (meets(start, mapping.bytes, at, bytes)) {
+        s().wrong("memory was mapped where some is mapped");
+        return invalid_value;
+      }
+    if (mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->file, 0) == MAP_FAILED)
+      return out_of_memory;
+    ++found->second->mappings;
+    s().mappings.emplace(at, Mapping{.bytes = bytes, .memory = found->second});
+    return done;
+  }
+  // Whole mappings in [at, at + bytes), one or several; empty where it is otherwise.
+  static std::vector<Address> whole_mappings(Address at, std::size_t bytes) {
+    std::vector<Address> out;
+    for (Address next = at; next < at + bytes;) {
+      const auto found = s().mappings.find(next);
+      if (found == s().mappings.end() || next + found->second.bytes > at + bytes) return {};
+      out.push_back(next);
+      next += found->second.bytes;
+    }
+    return out;
+  }
+  static Status unmap(Address at, std::size_t bytes) {
+    const auto held = hold();
+    ++s().memory_calls;
+    const std::vector<Address> whole = whole_mappings(at, bytes);
+    if (whole.empty()) {
+      s().wrong("memory was unmapped that is not, or not so, mapped");
+      return invalid_value;
+    }
+    for (const Address each : whole) {
+      Mapping& mapping = s().mappings.at(each);
+      if (const auto work = s().outstanding(*mapping.memory, 0, mapping.bytes))
+        s().wrong(fmt::format("memory was unmapped that {} may use still", *work));
+      --mapping.memory->mappings;
+      s().mappings.erase(each);
+    }
+    mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    return done;
+  }
+  static Status set_access(Address at, std::size_t bytes, const Access* what, std::size_t count) {
+    const auto held = hold();
+    ++s().memory_calls;
+    const std::vector<Address> whole = whole_mappings(at, bytes);
+    if (count != 1 || what->flags != 3 || what->location.type != 1 || !known(what->location.id) ||
+        whole.empty()) {
+      s().wrong("access was given in a way that there is not, or to memory that is not mapped");
+      return invalid_value;
+    }
+    for (const Address each : whole) {
+      Mapping& mapping = s().mappings.at(each);
+      mapping.access = true;
+      mprotect(pointer(each), mapping.bytes, PROT_READ | PROT_WRITE);
+    }
+    return done;
+  }
+  static Status host_allocate(void** out, std::size_t bytes, unsigned) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    if (bytes == 0) return invalid_value;
+    if (++s().made == s().options.fail_create) return out_of_memory;
+    void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return out_of_memory;
+    auto memory = std::make_shared<Memory>();
+    memory->bytes = bytes;
+    memory->of_host = true;
+    s().host.emplace(address(at), Mapping{.bytes = bytes, .memory = std::move(memory), .access = true});
+    *out = at;
+    return done;
+  }
+  static Status host_free(void* memory) {
+    const auto held = hold();
+    const auto found = s().host.find(address(memory));
+    if (found == s().host.end()) {
+      s().wrong("memory of the host was freed that there is not");
+      return invalid_value;
+    }
+    if (const auto work = s().outstanding(*found->second.memory, 0, found->second.bytes))
+      s().wrong(fmt::format("memory of the host was freed that {} may use still", *work));
+    munmap(memory, found->second.bytes);
+    s().host.erase(found);
+    return done;
+  }
+  static Status host_address(Address* out, void* host, unsigned) {
+    *out = address(host);
+    return done;
+  }
+
+  // --- work
+
+  static Work copying(const char* what, Address to, Address from, std::uint64_t bytes, Work::On on) {
+    return {.what = fmt::format("{} of {} bytes to {:#x}", what, bytes, to),
+            .reads = {{from, bytes}},
+            .writes = {{to, bytes}},
+            .run = [=] { std::memmove(pointer(to), pointer(from), bytes); },
+            .takes = [bytes](unsigned) { return s().copy_time(bytes); },
+            .on = on};
+  }
+  // Memory of the host that is not pinned is copied before the call returns.
+  static bool pinned(const void* at, std::size_t bytes) {
+    const auto above = s().host.upper_bound(address(at));
+    return above != s().host.begin() &&
+           address(at) + bytes <= std::prev(above)->first + std::prev(above)->second.bytes;
+  }
+  static Status copy_in(Address to, const void* from, std::size_t bytes, Stream stream) {
+    const auto held = hold();
+    if (!pinned(from, bytes)) {
+      s().wrong("a copy reads memory of the host that is not pinned: it would wait");
+      return invalid_value;
+    }
+    return s().add(stream, copying("a copy", to, address(from), bytes, Work::On::bus_in));
+  }
+  static Status copy_out(void* to, Address from, std::size_t bytes, Stream stream) {
+    const auto held = hold();
+    if (!pinned(to, bytes)) {
+      s().wrong("a copy writes memory of the host that is not pinned: it would wait");
+      return invalid_value;
+    }
+    return s().add(stream, copying("a copy", address(to), from, bytes, Work::On::bus_out));
+  }
+  static Status copy(Address to, Address from, std::size_t bytes, Stream stream) {
+    const auto held = hold();
+    return s().add(stream, copying("a copy on the device", to, from, bytes, Work::On::kernels));
+  }
+  static Status fill(Address to, unsigned char value, std::size_t bytes, Stream stream) {
+    const auto held = hold();
+    return s().add(stream, {.what = fmt::format("a fill of {} bytes at {:#x}", bytes, to),
+                            .reads = {},
+                            .writes = {{to, bytes}},
+                            .run = [=] { std::memset(pointer(to), value, bytes); },
+                            .takes = [](unsigned) { return s().options.kernel; },
+                            .on = Work::On::kernels});
+  }
+  static Status write_value(Stream stream, Address at, std::uint32_t value, unsigned) {
+    const auto held = hold();
+    return s().add(stream, {.what = fmt::format("a value at {:#x}", at),
+                            .reads = {},
+                            .writes = {{at, sizeof value}},
+                            .run = [=] { std::memcpy(pointer(at), &value, sizeof value); },
+                            .takes = [](unsigned) { return s().options.enqueue; },
+                            .on = Work::On::kernels});
+  }
+  static Status launch(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                       unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream,
+                       void** parameters, void** extra) {
+    const auto held = hold();
+    const auto found = s().functions.find(function);
+    if (found == s().functions.end() || extra != nullptr) return invalid_handle;
+    const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
+    if (grid_x == 0 || grid_y == 0 || grid_z == 0 || threads == 0 || threads > 1024) {
+      s().wrong(found->second + " was launched with a grid or blocks that there cannot be");
+      return invalid_value;
+    }
+    const EmulatedKernel& kernel = s().kernels.find(found->second)->second;
+    auto copies = std::make_shared<std::vector<std::vector<std::byte>>>();
+    for (std::size_t i = 0; i < kernel.parameter_bytes.size(); ++i) {
+      const auto* const from = static_cast<const std::byte*>(parameters[i]);
+      copies->emplace_back(from, from + kernel.parameter_bytes[i]);
+    }
+    const auto with = [copies, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes](
+                          unsigned processors, const auto& what) {
+      std::vector<void*> pointers;
+      for (auto& each : *copies) pointers.push_back(each.data());
+      return what(EmulatedKernel::Launch{.parameters = pointers.data(),
+                                         .grid = {grid_x, grid_y, grid_z},
+                                         .block = {block_x, block_y, block_z},
+                                         .shared_bytes = shared_bytes,
+                                         .processors = processors});
+    };
+    Work work{
+        .what = found->second, .reads = {}, .writes = {}, .run = {}, .takes = {}, .on = Work::On::kernels};
+    with(0, [&](const EmulatedKernel::Launch& as) { kernel.accesses(as, work.reads, work.writes); });
+    work.run = [with, &kernel] { with(0, [&](const EmulatedKernel::Launch& as) { kernel.run(as); }); };
+    work.takes = [with, &kernel](unsigned processors) {
+      if (!kernel.duration) return s().options.kernel;
+      return with(processors, [&](const EmulatedKernel::Launch& as) { return kernel.duration(as); });
+    };
+    return s().add(stream, std::move(work));
+  }
+
+  // --- streams and events
+
+  static Status make_stream(Stream* out, unsigned flags, std::shared_ptr<Partition> partition) {
+    if (flags != stream_beside_the_default) {
+      s().wrong("a stream was made that waits for the default stream");
+      return invalid_value;
+    }
+    *out = s().fresh<Stream>();
+    StreamState& made = s().streams[*out];
+    made.number = ++s().stream_numbers;
+    made.partition = std::move(partition);
+    return done;
+  }
+  static Status stream_create(Stream* out, unsigned flags, int) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    if (!s().in_context()) return invalid_context;
+    return make_stream(out, flags, s().whole);
+  }
+  static StreamState* stream_of(Stream stream) {
+    const auto found = s().streams.find(stream);
+    return found == s().streams.end() ? nullptr : &found->second;
+  }
+  static Status stream_destroy(Stream stream) {
+    const auto held = hold();
+    StreamState* const found = stream_of(stream);
+    if (found == nullptr) return invalid_handle;
+    if (!has(s().host_knows, found->number, found->sequence) && found->sequence > 0)
+      s().wrong("a stream was destroyed with work in it that nobody waited for");
+    s().streams.erase(stream);
+    return done;
+  }
+  static Status stream_query(Stream stream) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    StreamState* const found = stream_of(stream);
+    if (found == nullptr) return invalid_handle;
+    if (s().breaks_capture(found, "cuStreamQuery")) return capture_unsupported;
+    return query(found->before, found->free_at);
+  }
+  // To ask takes time, or whoever asks again and again would ask for ever.
+  static Status query(const Before& before, Duration at) {
+    s().now += s().options.enqueue;
+    if (s().now < at) return not_ready;
+    s().wait_for(before, at);
+    return done;
+  }
+  static Status stream_synchronize(Stream stream) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    StreamState* const found = stream_of(stream);
+    if (found == nullptr) return invalid_handle;
+    if (s().breaks_capture(found, "cuStreamSynchronize")) return capture_unsupported;
+    s().wait_for(found->before, found->free_at);
+    return done;
+  }
+  static Status stream_wait(Stream stream, Event event, unsigned) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    StreamState* const waits = stream_of(stream);
+    const auto found = s().events.find(event);
+    if (waits == nullptr || found == s().events.end()) return invalid_handle;
+    const EventState& of = found->second;
+    if (of.capture != 0) {
+      const auto capture = s().captures.find(of.capture);
+      if (capture == s().captures.end() || (waits->capture != 0 && waits->capture != of.capture)) {
+        s().wrong("a stream waits for an event of another capture");
+        return capture_unsupported;
+      }
+      if (waits->capture == 0) {
+        waits->capture = of.capture;
+        waits->tips.clear();
+        capture->second.forked.insert(stream);
+      }
+      for (const std::size_t tip : of.tips)
+        if (std::ranges::find(waits->tips, tip) == waits->tips.end()) waits->tips.push_back(tip);
+      return done;
+    }
+    if (waits->capture != 0) {
+      s().captures.at(waits->capture).broken = true;
+      s().wrong("a captured stream waits for an event from outside");
+      return capture_unsupported;
+    }
+    if (!of.recorded) return done;  // as the driver has it: nothing to wait for
+    join(waits->before, of.before);
+    waits->free_at = std::max(waits->free_at, of.at);
+    return done;
+  }
+  static Status event_create(Event* out, unsigned) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    if (!s().in_context()) return invalid_context;
+    *out = s().fresh<Event>();
+    s().events.emplace(*out, EventState{});
+    return done;
+  }
+  static Status event_record(Event event, Stream stream) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    StreamState* const of = stream_of(stream);
+    const auto found = s().events.find(event);
+    if (of == nullptr || found == s().events.end()) return invalid_handle;
+    if (of->capture != 0) {
+      found->second = {.recorded = false, .before = {}, .at = {}, .capture = of->capture, .tips = of->tips};
+      return done;
+    }
+    join(of->before, s().host_knows);
+    found->second = {.recorded = true,
+                     .before = of->before,
+                     .at = std::max(of->free_at, s().now),
+                     .capture = 0,
+                     .tips = {}};
+    return done;
+  }
+  static Status event_query(Event event) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    const auto found = s().events.find(event);
+    if (found == s().events.end()) return invalid_handle;
+    if (found->second.capture != 0) {
+      s().wrong("cuEventQuery of an event that was captured");
+      return capture_unsupported;
+    }
+    return found->second.recorded ? query(found->second.before, found->second.at) : done;
+  }
+  static Status event_synchronize(Event event) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    const auto found = s().events.find(event);
+    if (found == s().events.end()) return invalid_handle;
+    if (found->second.capture != 0) {
+      s().wrong("cuEventSynchronize of an event that was captured");
+      return capture_unsupported;
+    }
+    if (found->second.recorded) s().wait_for(found->second.before, found->second.at);
+    return done;
+  }
+  static Status event_elapsed(float* milliseconds, Event start, Event end) {
+    const auto held = hold();
+    const auto a = s().events.find(start), b = s().events.find(end);
+    if (a == s().events.end() || b == s().events.end() || !a->second.recorded || !b->second.recorded)
+      return invalid_handle;
+    if (s().now < std::max(a->second.at, b->second.at)) return not_ready;
+    *milliseconds = static_cast<float>(to_ms(b->second.at - a->second.at));
+    return done;
+  }
+  static Status event_destroy(Event event) {
+    const auto held = hold();
+    return s().events.erase(event) == 1 ? done : invalid_handle;
+  }
+
+  // --- kernels
+
+  static Status module_load(Module* out, const void* image) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    if (image == nullptr) return invalid_value;
+    *out = s().fresh<Module>();
+    s().modules.insert(*out);
+    return done;
+  }
+  static Status module_unload(Module module) {
+    const auto held = hold();
+    if (s().modules.erase(module) == 1) return done;
+    s().wrong("a module was unloaded that there is not");
+    return invalid_handle;
+  }
+  static Status module_function(Function* out, Module module, const char* name) {
+    const auto held = hold();
+    if (!s().modules.contains(module)) return invalid_handle;
+    if (!s().kernels.contains(std::string_view(name))) return not_found;
+    *out = s().fresh<Function>();
+    s().functions.emplace(*out, name);
+    return done;
+  }
+
+  // --- graphs
+
+  static Status capture_begin(Stream stream, int) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    StreamState* const found = stream_of(stream);
+    if (found == nullptr || found->capture != 0) return invalid_handle;
+    found->capture = ++s().capture_numbers;
+    found->tips.clear();
+    s().captures.emplace(found->capture,
+                         Capture{.id = found->capture, .origin = stream, .graph = {}, .forked = {}});
+    return done;
+  }
+  static Status capture_end(Stream stream, Graph* out) {
+    const auto held = hold();
+    StreamState* const found = stream_of(stream);
+    if (found == nullptr || found->capture == 0) return invalid_handle;
+    Capture capture = std::move(s().captures.at(found->capture));
+    if (capture.origin != stream) return invalid_handle;
+    s().captures.erase(found->capture);
+    // Forked streams have joined where whatever they did last is before what comes next in the first one.
+    const auto before = State::all_before(capture.graph);
+    const auto joined = [&](std::size_t tip) {
+      return std::ranges::any_of(found->tips,
+                                 [&](std::size_t mine) { return mine == tip || before[mine].contains(tip); });
+    };
+    bool unjoined = false;
+    for (const Stream forked : capture.forked)
+      if (StreamState* const other = stream_of(forked); other != nullptr) {
+        unjoined = unjoined || !std::ranges::all_of(other->tips, joined);
+        other->capture = 0;
+        other->tips.clear();
+      }
+    found->capture = 0;
+    found->tips.clear();
+    if (capture.broken) return capture_invalidated;
+    if (unjoined) {
+      s().wrong("a capture ended before a stream that it had forked to was joined");
+      return capture_unjoined;
+    }
+    *out = s().fresh<Graph>();
+    s().graphs.emplace(*out, std::move(capture.graph));
+    return done;
+  }
+  static Status graph_destroy(Graph graph) {
+    const auto held = hold();
+    return s().graphs.erase(graph) == 1 ? done : invalid_handle;
+  }
+  static Status graph_instantiate(GraphExec* out, Graph graph, unsigned long long) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    const auto found = s().graphs.find(graph);
+    if (found == s().graphs.end()) return invalid_handle;
+    s().check_order(found->second);
+    *out = s().fresh<GraphExec>();
+    s().executables.emplace(*out, found->second);
+    return done;
+  }
+  static Status graph_launch(GraphExec graph, Stream stream) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    if (!s().in_context()) return invalid_context;
+    const auto found = s().executables.find(graph);
+    StreamState* const in = stream_of(stream);
+    if (found == s().executables.end() || in == nullptr) return invalid_handle;
+    if (in->capture != 0) {
+      s().breaks_capture(in, "cuGraphLaunch");
+      return capture_unsupported;
+    }
+    s().now += s().options.enqueue;
+    // In the order of the capture, which is one that the graph allows; its own order was looked at once.
+    for (const Node& node : found->second.nodes)
+      if (const Status status = s().launch(*in, node.work); status != done) return status;
+    return done;
+  }
+  static Status graph_exec_destroy(GraphExec graph) {
+    const auto held = hold();
+    return s().executables.erase(graph) == 1 ? done : invalid_handle;
+  }
+
+  // --- green contexts
+
+  static Status processors(DeviceNumber device, Processors* out, int type) {
+    if (!known(device) || type != of_processors) return invalid_value;
+    *out = {};
+    out->count = s().options.processors;
+    out->least = out->alignment = s().options.least_part;
+    return done;
+  }
+  static Status split_processors(Processors* parts, unsigned* count, const Processors* of, Processors* rest,
+                                 unsigned, unsigned least) {
+    const unsigned unit = s().options.least_part;
+    const unsigned size = std::max(unit, (least + unit - 1) / unit * unit);
+    const unsigned most = of->count / size;
+    if (most == 0) return invalid_value;
+    if (parts == nullptr) {
+      *count = most;
+      return done;
+    }
+    *count = std::min(*count, most);
+    for (unsigned i = 0; i < *count; ++i) {
+      parts[i] = *of;
+      parts[i].count = size;
+    }
+    if (rest != nullptr) {
+      *rest = *of;
+      rest->count = of->count - *count * size;
+      if (rest->count == 0) rest->type = 0;
+    }
+    return done;
+  }
+  static Status describe(Resources* out, Processors* parts, unsigned count) {
+    const auto held = hold();
+    unsigned sum = 0;
+    for (unsigned i = 0; i < count; ++i) {
+      if (parts[i].type != of_processors) return invalid_value;
+      sum += parts[i].count;
+    }
+    if (sum == 0 || sum > s().options.processors) return invalid_value;
+    *out = s().fresh<Resources>();
+    s().resources.emplace(*out, sum);
+    return done;
+  }
+  static Status green_create(GreenContext* out, Resources what, DeviceNumber device, unsigned flags) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    const auto found = s().resources.find(what);
+    if (found == s().resources.end() || !known(device) || flags != green_default_stream) return invalid_value;
+    *out = s().fresh<GreenContext>();
+    auto partition = std::make_shared<Partition>();
+    partition->processors = found->second;
+    s().greens.emplace(*out, std::move(partition));
+    return done;
+  }
+  static Status green_destroy(GreenContext context) {
+    const auto held = hold();
+    return s().greens.erase(context) == 1 ? done : invalid_handle;
+  }
+  static Status green_stream(Stream* out, GreenContext context, unsigned flags, int) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    const auto found = s().greens.find(context);
+    if (found == s().greens.end()) return invalid_handle;
+    return make_stream(out, flags, found->second);
+  }
+
+  static Status error_name(Status status, const char** out) {
+    static const std::map<Status, const char*> names{
+        {done, "CUDA_SUCCESS"},
+        {invalid_value, "CUDA_ERROR_INVALID_VALUE"},
+        {out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {no_device, "CUDA_ERROR_NO_DEVICE"},
+        {invalid_device, "CUDA_ERROR_INVALID_DEVICE"},
+        {invalid_context, "CUDA_ERROR_INVALID_CONTEXT"},
+        {uncorrectable_memory, "CUDA_ERROR_ECC_UNCORRECTABLE"},
+        {invalid_handle, "CUDA_ERROR_INVALID_HANDLE"},
+        {not_found, "CUDA_ERROR_NOT_FOUND"},
+        {not_ready, "CUDA_ERROR_NOT_READY"},
+        {capture_unsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+        {capture_invalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
+        {capture_unjoined, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"}};
+    const auto found = names.find(status);
+    if (found == names.end()) return invalid_value;
+    *out = found->second;
+    return done;
+  }
+};
+
+Emulated::Emulated(EmulatedOptions options) : state_(std::make_unique<State>()) {
+  state_->options = std::move(options);
+  state_->whole->processors = state_->options.processors;
+  contexts_here.clear();
+  the_one = this;
+}
+
+Emulated::~Emulated() {
+  for (const auto& [at, bytes] : state_->reservations) munmap(pointer(at), bytes);
+  for (const auto& [at, mapping] : state_->host) munmap(pointer(at), mapping.bytes);
+  the_one = nullptr;
+}
+
+Driver Emulated::table() {
+  Driver out;
+#define CARILLON_EMULATED(member, symbol, arguments) out.member = EmulatedFunctions::member;
+  CARILLON_CUDA_DRIVER(CARILLON_EMULATED)
+#undef CARILLON_EMULATED
+  return out;
+}
+
+void Emulated::know(std::string name, EmulatedKernel kernel) {
+  const std::lock_guard held(state_->mutex);
+  state_->kernels.insert_or_assign(std::move(name), std::move(kernel));
+}
+
+Duration Emulated::now() const {
+  const std::lock_guard held(state_->mutex);
+  return state_->now;
+}
+void Emulated::pass(Duration while_) {
+  const std::lock_guard held(state_->mutex);
+  state_->now += while_;
+}
+Duration Emulated::busy() const {
+  const std::lock_guard held(state_->mutex);
+  return state_->busy;
+}
+std::uint64_t Emulated::launched() const {
+  const std::lock_guard held(state_->mutex);
+  return state_->launched;
+}
+std::uint64_t Emulated::memory_used() const {
+  const std::lock_guard held(state_->mutex);
+  return state_->used();
+}
+std::uint64_t Emulated::memory_calls() const {
+  const std::lock_guard held(state_->mutex);
+  return state_->memory_calls;
+}
+std::vector<std::string> Emulated::violations() const {
+  const std::lock_guard held(state_->mutex);
+  return state_->violations;
+}
+
+std::string Emulated::left_behind() const {
+  const std::lock_guard held(state_->mutex);
+  std::string out;
+  const auto count = [&](std::size_t many, const char* what) {
+    if (many > 0) out += fmt::format("{}{} {}{}", out.empty() ? "" : ", ", many, what, many == 1 ? "" : "s");
+  };
+  count(state_->mappings.size(), "mapping");
+  count(state_->handles.size(), "handle");
+  count(state_->reservations.size(), "reservation");
+  count(state_->host.size(), "block of the host");
+  count(state_->streams.size(), "stream");
+  count(state_->events.size(), "event");
+  count(state_->modules.size(), "module");
+  count(state_->graphs.size(), "graph");
+  count(state_->executables.size(), "graph that can be launched");
+  count(state_->greens.size(), "green context");
+  count(static_cast<std::size_t>(std::max(0, state_->contexts)), "context");
+  count(state_->waiting.size(), "piece of work that nobody waited for");
+  return out;
+}
+
+}  // namespace carillon::engine::cuda

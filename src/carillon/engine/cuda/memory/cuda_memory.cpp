@@ -1,0 +1,207 @@
+#include "carillon/engine/cuda/memory/cuda_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include <fmt/core.h>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::engine::cuda {
+namespace {
+
+// What goes through pinned memory at a time: long beside what a copy takes to begin, short beside a page.
+constexpr std::uint64_t piece = std::uint64_t{1} << 20;
+
+class InContext {
+ public:
+  InContext(const Driver& driver, Context context) : driver_(driver) { driver_.context_push(context); }
+  ~InContext() {
+    Context before = nullptr;
+    driver_.context_pop(&before);
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+
+ private:
+  const Driver& driver_;
+};
+
+Properties on(DeviceNumber device) {
+  Properties out;
+  out.location.id = device;
+  return out;
+}
+
+}  // namespace
+
+Result<> CudaMemory::failed(Status status, const std::string& what) const {
+  if (is_lost(status)) lost_ = true;
+  return fail(status == out_of_memory ? ErrorCode::resource_exhausted : ErrorCode::unavailable,
+              what + ": " + name_of(driver_, status));
+}
+
+Result<std::unique_ptr<CudaMemory>> CudaMemory::make(const Driver& driver, DeviceNumber device,
+                                                     const Sizes& sizes) {
+  std::unique_ptr<CudaMemory> made(new CudaMemory(driver, device));
+  if (auto ready = made->prepare(sizes); !ready) return std::unexpected(ready.error());
+  return made;
+}
+
+Result<> CudaMemory::prepare(const Sizes& sizes) {
+  CARILLON_ASSERT(sizes.pages > 0);
+  if (const Status status = driver_.context_retain(&context_, device_); status != done)
+    return failed(status, "the CUDA device gives no context");
+  const InContext here(driver_, context_);
+  const Properties properties = on(device_);
+  std::size_t granule = 0;
+  if (const Status status = driver_.granularity(&granule, &properties, smallest_granularity); status != done)
+    return failed(status, "the CUDA device's granularity");
+  if (granule == 0 || page_size.count % granule != 0)
+    return fail(ErrorCode::unsupported,
+                fmt::format("the CUDA device's memory comes in pieces of {} bytes, of which a page of "
+                            "16 MiB is no multiple",
+                            granule));
+  granule_ = granule;
+  std::size_t left = 0, all = 0;
+  const std::uint64_t wanted = sizes.pages * page_size.count + round_up(sizes.io.count, granule_) +
+                               round_up(sizes.workspace.count, granule_);
+  if (driver_.memory_info(&left, &all) == done && wanted > left)
+    return fail(
+        ErrorCode::resource_exhausted,
+        fmt::format("{} of a CUDA device's memory are wanted (weights {}, inputs and outputs {}, workspaces "
+                    "{}), and it "
+                    "has {}, of which {} are in use",
+                    to_text(Bytes{wanted}), to_text(Bytes{sizes.pages * page_size.count}), to_text(sizes.io),
+                    to_text(sizes.workspace), to_text(Bytes{all}), to_text(Bytes{all - left})));
+  if (auto taken = take(io_, sizes.io.count, "memory for inputs and outputs"); !taken) return taken;
+  if (auto taken = take(workspace_, sizes.workspace.count, "memory for workspaces"); !taken) return taken;
+  handles_.reserve(sizes.pages);
+  while (handles_.size() < sizes.pages) {
+    Handle page = 0;
+    if (const Status status = driver_.create(&page, page_size.count, &properties, 0); status != done)
+      return failed(status, fmt::format("page {} of {} for weights", handles_.size() + 1, sizes.pages));
+    handles_.push_back(page);
+  }
+  for (Way* const way : {&in_, &out_}) {
+    void* pinned = nullptr;
+    if (const Status status = driver_.host_allocate(&pinned, piece, host_is_mapped); status != done)
+      return failed(status, "pinned memory of the host");
+    way->pinned = static_cast<std::byte*>(pinned);
+    if (const Status status = driver_.stream_create(&way->stream, stream_beside_the_default, 0);
+        status != done)
+      return failed(status, "a stream for copies");
+  }
+  return {};
+}
+
+CudaMemory::~CudaMemory() {
+  if (context_ == nullptr) return;
+  {
+    const InContext here(driver_, context_);
+    for (Way* const way : {&in_, &out_}) {
+      if (way->stream != nullptr) driver_.stream_destroy(way->stream);
+      if (way->pinned != nullptr) driver_.host_free(way->pinned);
+    }
+    for (const Handle page : handles_) driver_.release(page);
+    give_back(io_);
+    give_back(workspace_);
+  }
+  driver_.context_release(device_);
+}
+
+Result<> CudaMemory::take(Block& block, std::uint64_t bytes, const char* what) {
+  if (bytes == 0) return {};
+  block.bytes = round_up(bytes, granule_);
+  const Properties properties = on(device_);
+  Access access;
+  access.location.id = device_;
+  // In this order, so that give_back() finds what there is.
+  Status status = driver_.reserve(&block.at, block.bytes, 0, 0, 0);
+  if (status != done) block.at = 0;
+  if (status == done) status = driver_.create(&block.handle, block.bytes, &properties, 0);
+  if (status == done) {
+    status = driver_.map(block.at, block.bytes, 0, block.handle, 0);
+    if (status != done) {
+      driver_.release(block.handle);
+      block.handle = 0;
+    }
+  }
+  if (status == done) status = driver_.set_access(block.at, block.bytes, &access, 1);
+  return status == done ? Result<>() : failed(status, what);
+}
+
+void CudaMemory::give_back(Block& block) {
+  if (block.handle != 0) {
+    driver_.unmap(block.at, block.bytes);
+    driver_.release(block.handle);
+  }
+  if (block.at != 0) driver_.unreserve(block.at, block.bytes);
+  block = {};
+}
+
+Result<WeightRange> CudaMemory::reserve(std::uint64_t pages) {
+  if (pages == 0) return WeightRange{};
+  Address at = 0;
+  if (const Status status = driver_.reserve(&at, pages * page_size.count, 0, 0, 0); status != done)
+    return std::unexpected(failed(status, fmt::format("addresses for {} pages", pages)).error());
+  return WeightRange{pointer(at), pages};
+}
+
+void CudaMemory::release(const WeightRange& range) {
+  if (range.pages > 0) driver_.unreserve(address(range.data), range.pages * page_size.count);
+}
+
+Result<> CudaMemory::map(const WeightRange& range, std::span<const std::uint32_t> pages) {
+  CARILLON_ASSERT(pages.size() == range.pages);
+  if (pages.empty()) return {};
+  const Address start = address(range.data);
+  std::uint64_t mapped = 0;
+  Status status = done;
+  for (; mapped < pages.size() && status == done; mapped += status == done ? 1 : 0)
+    status = driver_.map(start + mapped * page_size.count, page_size.count, 0, handles_[pages[mapped]], 0);
+  Access access;
+  access.location.id = device_;
+  // Once for all of them: it takes far longer than a mapping does.
+  if (status == done) status = driver_.set_access(start, pages.size() * page_size.count, &access, 1);
+  if (status == done) return {};
+  if (mapped > 0) driver_.unmap(start, mapped * page_size.count);
+  return failed(status, fmt::format("mapping {} pages", pages.size()));
+}
+
+void CudaMemory::unmap(const WeightRange& range, std::span<const std::uint32_t> pages) {
+  CARILLON_ASSERT(pages.size() == range.pages);
+  if (pages.empty()) return;
+  if (const Status status = driver_.unmap(address(range.data), range.pages * page_size.count);
+      is_lost(status))
+    lost_ = true;
+}
+
+void CudaMemory::copy_in(std::byte* to, std::span<const std::byte> from) {
+  const std::lock_guard lock(in_.mutex);
+  const InContext here(driver_, context_);
+  for (std::uint64_t at = 0; at < from.size() && !lost_; at += piece) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(piece, from.size() - at);
+    std::memcpy(in_.pinned, from.data() + at, bytes);
+    Status status = driver_.copy_in(address(to + at), in_.pinned, bytes, in_.stream);
+    if (status == done) status = driver_.stream_synchronize(in_.stream);
+    if (status != done) lost_ = true;  // nothing else can go wrong here
+  }
+}
+
+void CudaMemory::copy_out(std::span<std::byte> to, const std::byte* from) {
+  const std::lock_guard lock(out_.mutex);
+  const InContext here(driver_, context_);
+  for (std::uint64_t at = 0; at < to.size() && !lost_; at += piece) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(piece, to.size() - at);
+    Status status = driver_.copy_out(out_.pinned, address(from + at), bytes, out_.stream);
+    if (status == done) status = driver_.stream_synchronize(out_.stream);
+    if (status == done)
+      std::memcpy(to.data() + at, out_.pinned, bytes);
+    else
+      lost_ = true;
+  }
+}
+
+}  // namespace carillon::engine::cuda
