@@ -57,6 +57,23 @@ TEST(Devices, SaysWhichOptionCannotBe) {
   }
 }
 
+TEST(Devices, WhatACudaDeviceLacksIsSaid) {
+  const SteadyClock clock;
+  for (const char* const device : {"cuda", "cuda:0", "cuda:1000"}) {
+    const auto made = make_device({.device = device}, clock);
+    ASSERT_FALSE(made.has_value());
+    EXPECT_TRUE(made.error().message.starts_with(std::string("--device ") + device + ": ")) << made.error().message;
+    // No driver, no such device, or one of which there are no plans yet.
+    EXPECT_NE(made.error().code, ErrorCode::invalid_argument);
+  }
+  for (const char* const device : {"cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:99999999999", "cudas"}) {
+    const auto made = make_device({.device = device}, clock);
+    ASSERT_FALSE(made.has_value());
+    EXPECT_EQ(made.error().code, ErrorCode::invalid_argument) << device;
+    EXPECT_NE(made.error().message.find(device), std::string::npos);
+  }
+}
+
 TEST(Devices, OutagesAreReadAndCheckedAgainstThem) {
   const auto faults = parse_faults("kill=3@5s,hang=2@10s+250ms,kill=0@0s+1.5s");
   ASSERT_TRUE(faults.has_value()) << faults.error().message;

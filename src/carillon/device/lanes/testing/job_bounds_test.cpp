@@ -7,7 +7,6 @@
 namespace carillon::device::testing {
 namespace {
 
-using Kind = JobCommand::Kind;
 using std::chrono::milliseconds;
 
 // Three jobs that wait in a lane, or in the queue. Each test breaks one bound.
@@ -20,11 +19,11 @@ struct JobBoundsTest : ::testing::Test {
     for (const std::uint32_t job : {0U, 1U, 2U}) {
       hears(JobCame{{job}, {.remaining = std::chrono::seconds(10 + job)}}, 0);
       if (!admits) continue;
-      bounds->said({of(Kind::admit, job)});
+      bounds->said({of(JobCommand::Kind::admit, job)});
       hears(IterationEnded{.job = {job}, .stopped = true, .iterations = 0}, 0);
     }
   }
-  static JobCommand of(Kind kind, std::uint32_t job) { return {.kind = kind, .job = {job}, .lane = {0}}; }
+  static JobCommand of(JobCommand::Kind kind, std::uint32_t job) { return {.kind = kind, .job = {job}, .lane = {0}}; }
   void hears(const JobEvent& event, int ms) { bounds->heard(event, TimePoint{milliseconds(ms)}); }
   void ran(std::uint32_t job, int until_ms) {
     hears(IterationEnded{.job = {job}, .stopped = true}, until_ms);
@@ -41,51 +40,51 @@ struct JobBoundsTest : ::testing::Test {
 
 TEST_F(JobBoundsTest, FifoOneAtATimeInOrder) {
   under("fifo", false);
-  finds({of(Kind::admit, 1)}, "before one that came first");
+  finds({of(JobCommand::Kind::admit, 1)}, "before one that came first");
   under("fifo", false);
-  EXPECT_EQ(says({of(Kind::admit, 0)}), "");
-  finds({of(Kind::admit, 1)}, "while another is in");
+  EXPECT_EQ(says({of(JobCommand::Kind::admit, 0)}), "");
+  finds({of(JobCommand::Kind::admit, 1)}, "while another is in");
 }
 TEST_F(JobBoundsTest, SrtfTheShortestFirst) {
   under("srtf");
-  finds({of(Kind::grant, 1)}, "less left");
+  finds({of(JobCommand::Kind::grant, 1)}, "less left");
   under("srtf");
-  EXPECT_EQ(says({of(Kind::grant, 0)}), "");
+  EXPECT_EQ(says({of(JobCommand::Kind::grant, 0)}), "");
 }
 TEST_F(JobBoundsTest, TurnsPastOneThatWaitedForTooLong) {
   for (const auto* policy : {"fair", "pack", "best"}) {
     under(policy, false);
     hears(JobWake{}, 9'999);
-    EXPECT_EQ(says({of(Kind::admit, 1)}), "");
+    EXPECT_EQ(says({of(JobCommand::Kind::admit, 1)}), "");
     hears(JobWake{}, 10'001);
     if (std::string(policy) == "best") {
       hears(JobCame{{3}, {}}, 10'001);
-      finds({of(Kind::admit, 3)}, "comes in past");
+      finds({of(JobCommand::Kind::admit, 3)}, "comes in past");
     } else {
-      finds({of(Kind::admit, 2)}, "comes in past");
+      finds({of(JobCommand::Kind::admit, 2)}, "comes in past");
     }
   }
 }
 TEST_F(JobBoundsTest, TwoThatShareGainNoMoreThanTwoQuanta) {
   for (const auto* policy : {"fair", "pack"}) {
     under(policy);
-    EXPECT_EQ(says({of(Kind::grant, 0)}), "");
+    EXPECT_EQ(says({of(JobCommand::Kind::grant, 0)}), "");
     hears(JobWake{}, 99);
     EXPECT_EQ(says({}), "") << policy;
     hears(JobWake{}, 102);
     finds({}, "apart by weight");
     // What it runs on after it was recalled is nobody's fault.
     under(policy);
-    says({of(Kind::grant, 0)});
+    says({of(JobCommand::Kind::grant, 0)});
     hears(JobWake{}, 99);
-    says({of(Kind::recall, 0)});
+    says({of(JobCommand::Kind::recall, 0)});
     ran(0, 500);
-    EXPECT_EQ(says({of(Kind::grant, 1)}), "") << policy;
+    EXPECT_EQ(says({of(JobCommand::Kind::grant, 1)}), "") << policy;
   }
 }
 TEST_F(JobBoundsTest, BestLetsWhoWaitedForTooLongGoFirst) {
   under("best");
-  says({of(Kind::grant, 1)});
+  says({of(JobCommand::Kind::grant, 1)});
   for (int ms = 100; ms <= 10'000; ms += 100) hears(IterationEnded{.job = {1}}, ms);
   EXPECT_EQ(says({}), "");
   hears(JobWake{}, 10'001);
