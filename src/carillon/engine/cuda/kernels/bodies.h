@@ -1,0 +1,515 @@
+#pragma once
+
+// The kernels (params.h says what each computes). T is the type of elements in memory; sums are in float.
+
+#include "carillon/engine/cuda/kernels/kernel.h"
+#include "carillon/engine/cuda/kernels/params.h"
+
+namespace carillon::engine::cuda::kernels {
+
+inline constexpr std::int64_t tile_elements = 2048;
+
+CARILLON_DEVICE std::int64_t in_tiles(std::int64_t count, std::int64_t each) {
+  return (count + each - 1) / each;
+}
+CARILLON_DEVICE std::int64_t least(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+CARILLON_DEVICE std::int64_t product(const std::uint32_t* extents, int rank) {
+  std::int64_t count = 1;
+  for (int i = 0; i < rank; ++i) count *= extents[i];
+  return count;
+}
+CARILLON_DEVICE std::int64_t offset_of(std::uint32_t index, const std::uint32_t* extents,
+                                       const std::int64_t* strides, int rank) {
+  std::int64_t offset = 0;
+  for (int i = rank - 1; i >= 0; --i) {
+    offset += index % extents[i] * strides[i];
+    index /= extents[i];
+  }
+  return offset;
+}
+CARILLON_DEVICE bool dense(const std::uint32_t* extents, const std::int64_t* strides, int rank) {
+  std::int64_t expected = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    if (extents[i] != 1 && strides[i] != expected) return false;
+    expected *= extents[i];
+  }
+  return true;
+}
+CARILLON_DEVICE bool repeated(const std::uint32_t* extents, const std::int64_t* strides, int rank) {
+  for (int i = 0; i < rank; ++i) {
+    if (extents[i] != 1 && strides[i] != 0) return false;
+  }
+  return true;
+}
+template <typename T>
+CARILLON_DEVICE const T* as(const void* at) {
+  return static_cast<const T*>(at);
+}
+template <typename T>
+CARILLON_DEVICE T* as(void* at) {
+  return static_cast<T*>(at);
+}
+
+CARILLON_DEVICE float sigmoid(float x) {
+  return 1.0F / (1.0F + expf(-x));
+}
+
+CARILLON_DEVICE float apply(Op op, float a, float b, float c) {
+  switch (op) {
+    case Op::copy:
+      return a;
+    case Op::neg:
+      return -a;
+    case Op::abs:
+      return fabsf(a);
+    case Op::sqrt:
+      return sqrtf(a);
+    case Op::rsqrt:
+      return 1.0F / sqrtf(a);
+    case Op::exp:
+      return expf(a);
+    case Op::log:
+      return logf(a);
+    case Op::sigmoid:
+      return sigmoid(a);
+    case Op::erf:
+      return erff(a);
+    case Op::floor:
+      return floorf(a);
+    case Op::ceil:
+      return ceilf(a);
+    case Op::reciprocal:
+      return 1.0F / a;
+    case Op::add:
+      return a + b;
+    case Op::sub:
+      return a - b;
+    case Op::mul:
+      return a * b;
+    case Op::div:
+      return a / b;
+    case Op::min:
+      return a < b || a != a ? a : b;
+    case Op::max:
+      return Max{}(a, b);
+    case Op::pow:
+      return powf(a, b);
+    case Op::where:
+      return a != 0.0F ? b : c;
+    case Op::fma:
+      return fmaf(a, b, c);
+  }
+  return a;
+}
+
+CARILLON_DEVICE float activate(Activation activation, float x, float low = 0, float high = 0) {
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return x < 0.0F ? 0.0F : x;
+    case Activation::relu6:
+      return x < 0.0F ? 0.0F : x > 6.0F ? 6.0F : x;
+    case Activation::gelu_erf:
+      return 0.5F * x * (1.0F + erff(x * 0.70710678F));
+    case Activation::gelu_tanh:
+      return 0.5F * x * (1.0F + tanhf(0.79788456F * (x + 0.044715F * x * x * x)));
+    case Activation::swish:
+      return x * sigmoid(x);
+    case Activation::tanh:
+      return tanhf(x);
+    case Activation::clip:
+      return x < low ? low : x > high ? high : x;
+  }
+  return x;
+}
+
+template <typename T>
+struct Elementwise {
+  using Params = ElementwiseParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) {
+    return in_tiles(product(p.extents, p.rank), tile_elements);
+  }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const std::int64_t begin = tile * tile_elements;
+    const std::int64_t n = least(tile_elements, product(p.extents, p.rank) - begin);
+    const int operands = arity(p.op);
+    bool packs = aligned(p.output);
+    bool single[3] = {true, true, true};
+    for (int i = 0; i < operands; ++i) {
+      single[i] = repeated(p.extents, p.strides[i], p.rank);
+      packs = packs && (single[i] || (dense(p.extents, p.strides[i], p.rank) && aligned(p.operands[i])));
+    }
+    each<per_pack<T>>(n, packs, [&](std::int64_t at, auto count) {
+      constexpr int N = decltype(count)::value;
+      Pack<T, N> in[3];
+      for (int i = 0; i < 3; ++i) {
+        if (i >= operands) {
+          for (int j = 0; j < N; ++j) in[i].at[j] = from_float<T>(0.0F);
+        } else if (single[i]) {
+          for (int j = 0; j < N; ++j) in[i].at[j] = *as<T>(p.operands[i]);
+        } else if (N > 1) {
+          in[i] = load<T, N>(as<T>(p.operands[i]) + begin + at);
+        } else {
+          in[i].at[0] = as<T>(p.operands[i])[offset_of(static_cast<std::uint32_t>(begin + at), p.extents,
+                                                       p.strides[i], p.rank)];
+        }
+      }
+      Pack<T, N> out;
+      for (int j = 0; j < N; ++j) {
+        const float y = apply(p.op, to_float(in[0].at[j]), to_float(in[1].at[j]), to_float(in[2].at[j]));
+        out.at[j] = from_float<T>(activate(p.activation, y, p.low, p.high));
+      }
+      store<T, N>(as<T>(p.output) + begin + at, out);
+    });
+  }
+};
+
+// T: an unsigned integer as large as an element.
+template <typename T>
+struct Move {
+  using Params = MoveParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) {
+    return in_tiles(product(p.extents, p.rank), tile_elements);
+  }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const std::int64_t begin = tile * tile_elements;
+    const std::int64_t n = least(tile_elements, product(p.extents, p.rank) - begin);
+    const bool packs = dense(p.extents, p.from, p.rank) && dense(p.extents, p.to, p.rank) &&
+                       aligned(p.input) && aligned(p.output);
+    each<per_pack<T>>(n, packs, [&](std::int64_t at, auto count) {
+      constexpr int N = decltype(count)::value;
+      if constexpr (N > 1) {
+        store<T, N>(as<T>(p.output) + begin + at, load<T, N>(as<T>(p.input) + begin + at));
+      } else {
+        const auto index = static_cast<std::uint32_t>(begin + at);
+        as<T>(p.output)[offset_of(index, p.extents, p.to, p.rank)] =
+            as<T>(p.input)[offset_of(index, p.extents, p.from, p.rank)];
+      }
+    });
+  }
+};
+
+template <typename From, typename To>
+struct Cast {
+  using Params = CastParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) { return in_tiles(p.count, tile_elements); }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const std::int64_t begin = tile * tile_elements;
+    constexpr int both = per_pack<From> < per_pack<To> ? per_pack<From> : per_pack<To>;
+    each<both>(least(tile_elements, p.count - begin), aligned(p.input) && aligned(p.output),
+               [&](std::int64_t at, auto count) {
+                 constexpr int N = decltype(count)::value;
+                 const auto in = load<From, N>(as<From>(p.input) + begin + at);
+                 Pack<To, N> out;
+                 for (int j = 0; j < N; ++j) out.at[j] = from_float<To>(to_float(in.at[j]));
+                 store<To, N>(as<To>(p.output) + begin + at, out);
+               });
+  }
+};
+
+// T: an unsigned integer as large as an element. A tile is up to tile_elements of one index's.
+template <typename T>
+struct Gather {
+  using Params = GatherParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) {
+    return p.outer * p.count * in_tiles(p.inner, tile_elements);
+  }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const std::int64_t parts = in_tiles(p.inner, tile_elements);
+    const std::int64_t row = tile / parts, begin = tile % parts * tile_elements;
+    std::int64_t index = p.indices[row % p.count];
+    if (index < 0) index += p.axis;
+    const bool inside = index >= 0 && index < p.axis;
+    const T* from = as<T>(p.input) + (inside ? (row / p.count * p.axis + index) * p.inner + begin : 0);
+    T* to = as<T>(p.output) + row * p.inner + begin;
+    each<per_pack<T>>(least(tile_elements, p.inner - begin), aligned(from) && aligned(to),
+                      [&](std::int64_t at, auto count) {
+                        constexpr int N = decltype(count)::value;
+                        Pack<T, N> pack{};
+                        if (inside) pack = load<T, N>(from + at);
+                        store<T, N>(to + at, pack);
+                      });
+  }
+};
+
+template <typename T>
+struct Reduce {
+  using Params = ReduceParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) { return product(p.kept, p.kept_rank); }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const T* from =
+        as<T>(p.input) + offset_of(static_cast<std::uint32_t>(tile), p.kept, p.kept_strides, p.kept_rank);
+    const std::int64_t n = product(p.reduced, p.reduced_rank);
+    const bool max = p.reduction == Reduction::max;
+    float total = max ? -INFINITY : 0.0F;
+    each<per_pack<T>>(n, aligned(from) && dense(p.reduced, p.reduced_strides, p.reduced_rank),
+                      [&](std::int64_t at, auto count) {
+                        constexpr int N = decltype(count)::value;
+                        const std::int64_t offset = N > 1
+                                                        ? at
+                                                        : offset_of(static_cast<std::uint32_t>(at), p.reduced,
+                                                                    p.reduced_strides, p.reduced_rank);
+                        const auto in = load<T, N>(from + offset);
+                        for (int j = 0; j < N; ++j) {
+                          const float x = to_float(in.at[j]);
+                          total = max ? Max{}(total, x) : total + x;
+                        }
+                      });
+    total = max ? block_max(total) : block_sum(total);
+    if (p.reduction == Reduction::mean) total /= static_cast<float>(n);
+    if (thread() == 0) as<T>(p.output)[tile] = from_float<T>(total);
+  }
+};
+
+template <typename T>
+struct Softmax {
+  using Params = SoftmaxParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) { return p.columns == 0 ? 0 : p.rows; }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const T* from = as<T>(p.input) + tile * p.columns;
+    T* to = as<T>(p.output) + tile * p.columns;
+    const bool packs = aligned(from) && aligned(to);
+    float largest = -INFINITY;
+    each<per_pack<T>>(p.columns, packs, [&](std::int64_t at, auto count) {
+      const auto in = load<T, decltype(count)::value>(from + at);
+      for (const T x : in.at) largest = Max{}(largest, to_float(x));
+    });
+    largest = block_max(largest);
+    float total = 0;
+    each<per_pack<T>>(p.columns, packs, [&](std::int64_t at, auto count) {
+      const auto in = load<T, decltype(count)::value>(from + at);
+      for (const T x : in.at) total += expf(to_float(x) - largest);
+    });
+    const float factor = 1.0F / block_sum(total);
+    each<per_pack<T>>(p.columns, packs, [&](std::int64_t at, auto count) {
+      auto pack = load<T, decltype(count)::value>(from + at);
+      for (T& x : pack.at) x = from_float<T>(expf(to_float(x) - largest) * factor);
+      store(to + at, pack);
+    });
+  }
+};
+
+template <typename T>
+struct LayerNorm {
+  using Params = LayerNormParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) { return p.columns == 0 ? 0 : p.rows; }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const T* from = as<T>(p.input) + tile * p.columns;
+    const T* residual = p.residual == nullptr ? nullptr : as<T>(p.residual) + tile * p.columns;
+    const T* scale = as<T>(p.scale);
+    const T* bias = as<T>(p.bias);
+    T* to = as<T>(p.output) + tile * p.columns;
+    const bool packs = aligned(from) && aligned(to) && aligned(residual) && aligned(scale) && aligned(bias);
+    // body(x, column, count): x[0 .. count) of the row, in float.
+    const auto row = [&](auto body) {
+      each<per_pack<T>>(p.columns, packs, [&](std::int64_t at, auto count) {
+        constexpr int N = decltype(count)::value;
+        float x[N];
+        const auto in = load<T, N>(from + at);
+        for (int j = 0; j < N; ++j) x[j] = to_float(in.at[j]);
+        if (residual != nullptr) {
+          const auto more = load<T, N>(residual + at);
+          for (int j = 0; j < N; ++j) x[j] += to_float(more.at[j]);
+        }
+        body(x, at, count);
+      });
+    };
+    float total = 0, squares = 0;
+    row([&](const float* x, std::int64_t, auto count) {
+      for (int j = 0; j < decltype(count)::value; ++j) total += x[j];
+    });
+    const float mean = block_sum(total) / static_cast<float>(p.columns);
+    row([&](const float* x, std::int64_t, auto count) {
+      for (int j = 0; j < decltype(count)::value; ++j) squares += (x[j] - mean) * (x[j] - mean);
+    });
+    const float factor = 1.0F / sqrtf(block_sum(squares) / static_cast<float>(p.columns) + p.epsilon);
+    row([&](const float* x, std::int64_t at, auto count) {
+      constexpr int N = decltype(count)::value;
+      auto pack = load<T, N>(scale + at);
+      Pack<T, N> add{};
+      if (bias != nullptr) add = load<T, N>(bias + at);
+      for (int j = 0; j < N; ++j) {
+        pack.at[j] = from_float<T>((x[j] - mean) * factor * to_float(pack.at[j]) + to_float(add.at[j]));
+      }
+      store(to + at, pack);
+    });
+  }
+};
+
+// Calls body(pixel, first channel, count constant) for each output of a tile; `pixel` counts outputs of the
+// image.
+template <typename T, typename Body>
+CARILLON_DEVICE void window_tile(const Window& w, std::int64_t tile, bool packs, Body body) {
+  const std::int64_t all = static_cast<std::int64_t>(w.batch) * w.out_height * w.out_width * w.channels;
+  const std::int64_t begin = tile * tile_elements;
+  each<per_pack<T>>(least(tile_elements, all - begin), packs && w.channels % per_pack<T> == 0,
+                    [&](std::int64_t at, auto count) {
+                      body((begin + at) / w.channels, static_cast<int>((begin + at) % w.channels), count);
+                    });
+}
+// Calls body(tap, offset of the input's pixel) for each tap of output `pixel` that lies in the image.
+template <typename Body>
+CARILLON_DEVICE void taps(const Window& w, std::int64_t pixel, Body body) {
+  const auto column = static_cast<int>(pixel % w.out_width);
+  const auto row = static_cast<int>(pixel / w.out_width % w.out_height);
+  const std::int64_t image = pixel / w.out_width / w.out_height;
+  for (int i = 0; i < w.kernel_h; ++i) {
+    const int y = row * w.stride_h - w.pad_top + i * w.dilation_h;
+    if (y < 0 || y >= w.height) continue;
+    for (int j = 0; j < w.kernel_w; ++j) {
+      const int x = column * w.stride_w - w.pad_left + j * w.dilation_w;
+      if (x < 0 || x >= w.width) continue;
+      body(i * w.kernel_w + j, ((image * w.height + y) * w.width + x) * w.channels);
+    }
+  }
+}
+CARILLON_DEVICE std::int64_t window_tiles(const Window& w) {
+  return in_tiles(static_cast<std::int64_t>(w.batch) * w.out_height * w.out_width * w.channels,
+                  tile_elements);
+}
+
+template <typename T>
+struct Pool {
+  using Params = PoolParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) { return window_tiles(p.window); }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const Window& w = p.window;
+    window_tile<T>(w, tile, aligned(p.input) && aligned(p.output),
+                   [&](std::int64_t pixel, int channel, auto count) {
+                     constexpr int N = decltype(count)::value;
+                     float total[N];
+                     for (float& x : total) x = p.max ? -INFINITY : 0.0F;
+                     int inside = 0;
+                     taps(w, pixel, [&](int, std::int64_t offset) {
+                       const auto in = load<T, N>(as<T>(p.input) + offset + channel);
+                       for (int j = 0; j < N; ++j) {
+                         const float x = to_float(in.at[j]);
+                         total[j] = p.max ? Max{}(total[j], x) : total[j] + x;
+                       }
+                       ++inside;
+                     });
+                     const auto divisor = static_cast<float>(p.max             ? 1
+                                                             : p.count_padding ? w.kernel_h * w.kernel_w
+                                                                               : inside);
+                     Pack<T, N> out;
+                     for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(total[j] / divisor);
+                     store(as<T>(p.output) + pixel * w.channels + channel, out);
+                   });
+  }
+};
+
+template <typename T>
+struct Depthwise {
+  using Params = DepthwiseParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) { return window_tiles(p.window); }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const Window& w = p.window;
+    const bool packs = aligned(p.input) && aligned(p.output) && aligned(p.weights) && aligned(p.bias);
+    window_tile<T>(w, tile, packs, [&](std::int64_t pixel, int channel, auto count) {
+      constexpr int N = decltype(count)::value;
+      float total[N] = {};
+      if (p.bias != nullptr) {
+        const auto bias = load<T, N>(as<T>(p.bias) + channel);
+        for (int j = 0; j < N; ++j) total[j] = to_float(bias.at[j]);
+      }
+      taps(w, pixel, [&](int tap, std::int64_t offset) {
+        const auto in = load<T, N>(as<T>(p.input) + offset + channel);
+        const auto weight =
+            load<T, N>(as<T>(p.weights) + static_cast<std::int64_t>(tap) * w.channels + channel);
+        for (int j = 0; j < N; ++j) total[j] += to_float(in.at[j]) * to_float(weight.at[j]);
+      });
+      Pack<T, N> out;
+      for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(activate(p.activation, total[j]));
+      store(as<T>(p.output) + pixel * w.channels + channel, out);
+    });
+  }
+};
+
+// A tile is one query of one head: its scores lie in shared memory.
+template <typename T>
+struct Attention {
+  using Params = AttentionParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) {
+    return static_cast<std::int64_t>(p.batch) * p.heads * p.queries;
+  }
+  static CARILLON_DEVICE std::int64_t place(const std::int64_t* strides, std::int64_t batch,
+                                            std::int64_t head, std::int64_t position) {
+    return batch * strides[0] + head * strides[1] + position * strides[2];
+  }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const std::int64_t position = tile % p.queries, head = tile / p.queries % p.heads,
+                       batch = tile / p.queries / p.heads;
+    float* scores = shared();
+    float* query = shared() + 512;
+    const T* q = as<T>(p.q) + place(p.q_strides, batch, head, position);
+    for (int d = thread(); d < p.head_size; d += threads()) query[d] = to_float(q[d]) * p.scale;
+    sync();
+    float largest = -INFINITY;
+    for (int key = thread(); key < p.keys; key += threads()) {
+      const T* k = as<T>(p.k) + place(p.k_strides, batch, head, key);
+      float score = 0;
+      int d = 0;
+      if (aligned(k)) {
+        for (; d + per_pack<T> <= p.head_size; d += per_pack<T>) {
+          const auto in = load<T, per_pack<T>>(k + d);
+          for (int j = 0; j < per_pack<T>; ++j) score += query[d + j] * to_float(in.at[j]);
+        }
+      }
+      for (; d < p.head_size; ++d) score += query[d] * to_float(k[d]);
+      if (p.mask != nullptr) score += p.mask[place(p.mask_strides, batch, head, position) + key];
+      scores[key] = score;
+      largest = Max{}(largest, score);
+    }
+    largest = block_max(largest);
+    const bool nothing = largest == -INFINITY;
+    float total = 0;
+    for (int key = thread(); key < p.keys; key += threads()) {
+      scores[key] = nothing ? 0.0F : expf(scores[key] - largest);
+      total += scores[key];
+    }
+    total = block_sum(total);  // after which all threads see all scores
+    T* out = as<T>(p.output) + place(p.out_strides, batch, head, position);
+    for (int d = thread(); d < p.head_size; d += threads()) {
+      float sum = 0;
+      for (int key = 0; key < p.keys; ++key) {
+        sum += scores[key] * to_float(as<T>(p.v)[place(p.v_strides, batch, head, key) + d]);
+      }
+      out[d] = from_float<T>(nothing ? 0.0F : sum / total);
+    }
+    sync();  // the next tile writes the scores
+  }
+};
+
+// X(symbol, kernel): all that there are.
+#define CARILLON_KERNELS_OF(X, type, T) \
+  X(elementwise_##type, Elementwise<T>) \
+  X(reduce_##type, Reduce<T>)           \
+  X(softmax_##type, Softmax<T>)         \
+  X(layer_norm_##type, LayerNorm<T>)    \
+  X(pool_##type, Pool<T>)               \
+  X(depthwise_##type, Depthwise<T>)     \
+  X(attention_##type, Attention<T>)
+#define CARILLON_KERNELS(X)                      \
+  CARILLON_KERNELS_OF(X, f32, float)             \
+  CARILLON_KERNELS_OF(X, f16, Half)              \
+  CARILLON_KERNELS_OF(X, bf16, Bfloat)           \
+  X(move_1, Move<std::uint8_t>)                  \
+  X(move_2, Move<std::uint16_t>)                 \
+  X(move_4, Move<std::uint32_t>)                 \
+  X(move_8, Move<std::uint64_t>)                 \
+  X(gather_1, Gather<std::uint8_t>)              \
+  X(gather_2, Gather<std::uint16_t>)             \
+  X(gather_4, Gather<std::uint32_t>)             \
+  X(gather_8, Gather<std::uint64_t>)             \
+  X(cast_f32_f16, CARILLON_CAST(float, Half))    \
+  X(cast_f32_bf16, CARILLON_CAST(float, Bfloat)) \
+  X(cast_f16_f32, CARILLON_CAST(Half, float))    \
+  X(cast_f16_bf16, CARILLON_CAST(Half, Bfloat))  \
+  X(cast_bf16_f32, CARILLON_CAST(Bfloat, float)) \
+  X(cast_bf16_f16, CARILLON_CAST(Bfloat, Half))
+#define CARILLON_CAST(From, To) Cast<From, To>
+
+}  // namespace carillon::engine::cuda::kernels

@@ -1,0 +1,10 @@
+# Fails if ptxas's report (LOG) has a kernel that spills registers to memory, or has none.
+file(STRINGS ${LOG} lines REGEX "bytes spill stores")
+if(NOT lines)
+  message(FATAL_ERROR "${LOG}: no report of a kernel")
+endif()
+foreach(line ${lines})
+  if(NOT line MATCHES " 0 bytes spill stores, 0 bytes spill loads")
+    message(FATAL_ERROR "${LOG}: a kernel spills: ${line}")
+  endif()
+endforeach()

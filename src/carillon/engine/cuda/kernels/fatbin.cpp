@@ -1,0 +1,11 @@
+#include "fatbin_bytes.h"
+
+#include "carillon/engine/cuda/kernels/kernels.h"
+
+namespace carillon::engine::cuda::kernels {
+
+std::span<const std::byte> fatbin() {
+  return std::as_bytes(std::span(fatbin_bytes));
+}
+
+}  // namespace carillon::engine::cuda::kernels

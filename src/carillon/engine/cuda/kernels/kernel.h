@@ -1,0 +1,162 @@
+#pragma once
+
+// How a kernel is written. A kernel is a struct K with
+//
+//   using Params = ...;                                     one plain struct, given by value, with `stop`
+//   static std::int64_t tiles(const Params&);               pieces of work, each of which writes bytes of its
+//   own static void tile(const Params&, std::int64_t tile);     all of a block's threads do one tile
+//
+// and run<K>(params) is its body: a block takes every grid-th tile and looks at the eviction flag before
+// each. A tile reads nothing that the kernel writes, so a kernel that was stopped is run again, from the
+// start.
+//
+// The same source is compiled by nvcc for devices, and by the host's compiler with one thread a block and one
+// block a grid.
+
+#include <cmath>
+
+#include "carillon/engine/cuda/kernels/number.h"
+
+namespace carillon::engine::cuda::kernels {
+
+inline constexpr int block_threads = 256;
+inline constexpr int shared_floats = 1024;  // of shared()
+
+#ifdef __CUDACC__
+CARILLON_DEVICE int thread() {
+  return static_cast<int>(threadIdx.x);
+}
+CARILLON_DEVICE int threads() {
+  return block_threads;
+}
+CARILLON_DEVICE std::int64_t block() {
+  return blockIdx.x;
+}
+CARILLON_DEVICE std::int64_t blocks() {
+  return gridDim.x;
+}
+CARILLON_DEVICE void sync() {
+  __syncthreads();
+}
+CARILLON_DEVICE float* shared() {
+  __shared__ float floats[shared_floats];
+  return floats;
+}
+// Whether the flag is set: the same answer for all of a block's threads, whatever happens to the flag
+// meanwhile.
+CARILLON_DEVICE bool stopped(const volatile unsigned* stop) {
+  return stop != nullptr && __syncthreads_or(thread() == 0 && *stop != 0) != 0;
+}
+template <typename Combine>
+CARILLON_DEVICE float block_reduce(float value, float none, Combine combine) {
+  __shared__ float parts[block_threads / 32];
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = combine(value, __shfl_xor_sync(0xffffffffU, value, offset));
+  }
+  if (thread() % 32 == 0) parts[thread() / 32] = value;
+  sync();
+  value = none;
+  for (int i = 0; i < block_threads / 32; ++i) value = combine(value, parts[i]);
+  sync();  // the next reduction writes `parts`
+  return value;
+}
+#else
+inline int thread() {
+  return 0;
+}
+inline int threads() {
+  return 1;
+}
+inline std::int64_t block() {
+  return 0;
+}
+inline std::int64_t blocks() {
+  return 1;
+}
+inline void sync() {}
+inline float* shared() {
+  static thread_local float floats[shared_floats];
+  return floats;
+}
+inline bool stopped(const volatile unsigned* stop) {
+  return stop != nullptr && *stop != 0;
+}
+template <typename Combine>
+float block_reduce(float value, float none, Combine combine) {
+  return combine(none, value);
+}
+#endif
+
+struct Sum {
+  CARILLON_DEVICE float operator()(float a, float b) const { return a + b; }
+};
+// A NaN on either side is the result.
+struct Max {
+  CARILLON_DEVICE float operator()(float a, float b) const { return a > b || a != a ? a : b; }
+};
+CARILLON_DEVICE float block_sum(float value) {
+  return block_reduce(value, 0.0F, Sum{});
+}
+CARILLON_DEVICE float block_max(float value) {
+  return block_reduce(value, -INFINITY, Max{});
+}
+
+template <typename K>
+CARILLON_DEVICE void run(const typename K::Params& params) {
+  const std::int64_t tiles = K::tiles(params);
+  for (std::int64_t tile = block(); tile < tiles; tile += blocks()) {
+    if (stopped(params.stop)) return;
+    K::tile(params, tile);
+  }
+}
+
+// N elements that are loaded and stored at once; with N = per_pack<T>, 16 aligned bytes.
+template <typename T>
+inline constexpr int per_pack = static_cast<int>(16 / sizeof(T));
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Pack {
+  T at[N];
+};
+template <typename T, int N>
+CARILLON_DEVICE Pack<T, N> load(const T* from) {
+  Pack<T, N> pack;
+#ifdef __CUDACC__
+  if constexpr (N * sizeof(T) == 16) {
+    const uint4 words = *reinterpret_cast<const uint4*>(from);
+    memcpy(&pack, &words, 16);
+    return pack;
+  }
+#endif
+  memcpy(&pack, from, sizeof pack);
+  return pack;
+}
+template <typename T, int N>
+CARILLON_DEVICE void store(T* to, const Pack<T, N>& pack) {
+#ifdef __CUDACC__
+  if constexpr (N * sizeof(T) == 16) {
+    uint4 words;
+    memcpy(&words, &pack, 16);
+    *reinterpret_cast<uint4*>(to) = words;
+    return;
+  }
+#endif
+  memcpy(to, &pack, sizeof pack);
+}
+CARILLON_DEVICE bool aligned(const void* at) {
+  return reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
+}
+
+// Calls body(offset, count constant) for [0, n): packs where `packs`, and the tail one by one.
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+template <int N, typename Body>
+CARILLON_DEVICE void each(std::int64_t n, bool packs, Body body) {
+  const std::int64_t whole = packs ? n / N : 0;
+  for (std::int64_t i = thread(); i < whole; i += threads()) body(i * N, Count<N>{});
+  for (std::int64_t i = whole * N + thread(); i < n; i += threads()) body(i, Count<1>{});
+}
+
+}  // namespace carillon::engine::cuda::kernels

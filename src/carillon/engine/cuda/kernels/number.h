@@ -1,0 +1,108 @@
+#pragma once
+
+// The types of elements: float, Half (IEEE 754 binary16) and Bfloat, with sums in float. Conversions round to
+// nearest, ties to even, and make every NaN 0x7fff, on the host as on the device.
+
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define CARILLON_DEVICE __device__ __forceinline__
+#else
+#define CARILLON_DEVICE inline
+#endif
+
+namespace carillon::engine::cuda::kernels {
+
+struct Half {
+  std::uint16_t bits;
+};
+struct Bfloat {
+  std::uint16_t bits;
+};
+
+namespace number {
+#ifndef __CUDACC__
+inline std::uint32_t bits_of(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+inline float of_bits(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+#endif
+}  // namespace number
+
+CARILLON_DEVICE float to_float(float value) {
+  return value;
+}
+
+CARILLON_DEVICE float to_float(Half value) {
+#ifdef __CUDACC__
+  return __half2float(__ushort_as_half(value.bits));
+#else
+  const std::uint32_t sign = (value.bits & 0x8000U) << 16;
+  const std::uint32_t exponent = (value.bits >> 10) & 0x1fU;
+  const std::uint32_t mantissa = value.bits & 0x3ffU;
+  if (exponent == 0x1f) return number::of_bits(sign | 0x7f800000U | mantissa << 13);
+  if (exponent != 0) return number::of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float tiny = static_cast<float>(mantissa) * 0x1p-24F;
+  return sign != 0 ? -tiny : tiny;
+#endif
+}
+
+CARILLON_DEVICE float to_float(Bfloat value) {
+#ifdef __CUDACC__
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+#else
+  return number::of_bits(static_cast<std::uint32_t>(value.bits) << 16);
+#endif
+}
+
+template <typename T>
+CARILLON_DEVICE T from_float(float value);
+
+template <>
+CARILLON_DEVICE float from_float<float>(float value) {
+  return value;
+}
+
+template <>
+CARILLON_DEVICE Half from_float<Half>(float value) {
+#ifdef __CUDACC__
+  return {__half_as_ushort(__float2half_rn(value))};
+#else
+  const std::uint32_t bits = number::bits_of(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000U;
+  const std::uint32_t size = bits & 0x7fffffffU;
+  std::uint32_t result = 0;
+  if (size > 0x7f800000U) return {0x7fff};
+  if (size >= 0x47800000U) {
+    result = 0x7c00U;
+  } else if (size >= 0x38800000U) {
+    result = (size - 0x38000000U + 0xfffU + (size >> 13 & 1U)) >> 13;  // a carry goes into the exponent
+  } else {
+    // Adding 0.5 leaves units of 2^-24 as the lowest bit, and the addition does the rounding.
+    result = number::bits_of(number::of_bits(size) + 0.5F) - number::bits_of(0.5F);
+  }
+  return {static_cast<std::uint16_t>(sign | result)};
+#endif
+}
+
+template <>
+CARILLON_DEVICE Bfloat from_float<Bfloat>(float value) {
+#ifdef __CUDACC__
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+#else
+  const std::uint32_t bits = number::bits_of(value);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return {0x7fff};
+  return {static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16)};
+#endif
+}
+
+}  // namespace carillon::engine::cuda::kernels

@@ -1,0 +1,156 @@
+#pragma once
+
+// The parameters of the kernels: what a launch hands over, by value. Pointers are the device's; extents and
+// strides count elements; row-major unless strides say otherwise. No output may overlap an input. `stop`:
+// nullptr, or a word that tells the kernel to end before its next tile when it is not 0.
+
+#include <cstdint>
+
+namespace carillon::engine::cuda::kernels {
+
+inline constexpr int max_rank = 6;
+
+using StopFlag = const volatile unsigned*;
+
+enum class Op : int {  // of operands a, b, c
+  // one operand
+  copy,
+  neg,
+  abs,
+  sqrt,
+  rsqrt,
+  exp,
+  log,
+  sigmoid,
+  erf,
+  floor,
+  ceil,
+  reciprocal,
+  // two
+  add,
+  sub,
+  mul,
+  div,
+  min,
+  max,
+  pow,
+  // three: a != 0 ? b : c, and a * b + c
+  where,
+  fma,
+};
+constexpr int arity(Op op) {
+  return op < Op::add ? 1 : op < Op::where ? 2 : 3;
+}
+
+enum class Activation : int { none, relu, relu6, gelu_erf, gelu_tanh, swish, tanh, clip };
+
+// output = activation(op(operands)), output dense. Adding a bias is Op::add with strides of 0.
+struct ElementwiseParams {
+  Op op;
+  Activation activation;
+  float low, high;  // of Activation::clip
+  int rank;
+  std::uint32_t extents[max_rank];
+  std::int64_t strides[3][max_rank];  // 0: the operand is repeated along that axis
+  const void* operands[3];
+  void* output;
+  StopFlag stop;
+};
+
+// output[i . to] = input[i . from]: transposes, NCHW to NHWC and back, slices, and concatenation into a
+// slice.
+struct MoveParams {
+  int rank;
+  std::uint32_t extents[max_rank];
+  std::int64_t from[max_rank], to[max_rank];  // `to` makes no two elements meet
+  const void* input;
+  void* output;
+  StopFlag stop;
+};
+
+struct CastParams {
+  std::int64_t count;
+  const void* input;
+  void* output;
+  StopFlag stop;
+};
+
+// output[o][i][:] = input[o][indices[i]][:], with `inner` elements in [:]. Indices are i64, negative ones
+// count from the end; one that is out of range gives zeros.
+struct GatherParams {
+  std::int64_t outer, axis, count, inner;
+  const void* input;
+  const std::int64_t* indices;
+  void* output;
+  StopFlag stop;
+};
+
+enum class Reduction : int { sum, mean, max };
+
+// One result for each index of `kept`, dense, over all of `reduced`. A global pool is a mean or max over H
+// and W. Of nothing, the sum is 0, the maximum -infinity and the mean NaN.
+struct ReduceParams {
+  Reduction reduction;
+  int kept_rank, reduced_rank;
+  std::uint32_t kept[max_rank], reduced[max_rank];
+  std::int64_t kept_strides[max_rank], reduced_strides[max_rank];
+  const void* input;
+  void* output;
+  StopFlag stop;
+};
+
+// Over each of `rows` rows of `columns` elements.
+struct SoftmaxParams {
+  std::int64_t rows, columns;
+  const void* input;
+  void* output;
+  StopFlag stop;
+};
+
+// (x - mean) / sqrt(variance + epsilon) * scale + bias of each row of x = input + residual; `residual` and
+// `bias` may be nullptr.
+struct LayerNormParams {
+  std::int64_t rows, columns;
+  float epsilon;
+  const void *input, *residual, *scale, *bias;
+  void* output;
+  StopFlag stop;
+};
+
+// NHWC; what lies outside the image is no part of a maximum, and counts in a mean only where `count_padding`.
+struct Window {
+  std::int32_t batch, height, width, channels, out_height, out_width;
+  std::int32_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+};
+struct PoolParams {
+  Window window;
+  bool max, count_padding;
+  const void* input;
+  void* output;
+  StopFlag stop;
+};
+
+// Weights are [kernel_h][kernel_w][channels]; bias is [channels], or nullptr.
+struct DepthwiseParams {
+  Window window;
+  Activation activation;
+  const void *input, *weights, *bias;
+  void* output;
+  StopFlag stop;
+};
+
+// softmax(q k^T * scale + mask) v. Element (batch, head, position, d) of a tensor is at
+// batch * strides[0] + head * strides[1] + position * strides[2] + d. keys <= 512, head_size <= 128. `mask`
+// (f32, or nullptr) is added, with strides of its batch, head and query. A query that may see no key gives
+// zeros.
+struct AttentionParams {
+  std::int32_t batch, heads, queries, keys, head_size;
+  float scale;
+  std::int64_t q_strides[3], k_strides[3], v_strides[3], out_strides[3], mask_strides[3];
+  const void *q, *k, *v;
+  const float* mask;
+  void* output;
+  StopFlag stop;
+};
+
+}  // namespace carillon::engine::cuda::kernels
