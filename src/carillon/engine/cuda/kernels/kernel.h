@@ -101,13 +101,18 @@ CARILLON_DEVICE float block_max(float value) {
   return block_reduce(value, -INFINITY, Max{});
 }
 
-template <typename K>
-CARILLON_DEVICE void run(const typename K::Params& params) {
+// `stopping`: asked before each tile, with the same answer for all of a block's threads.
+template <typename K, typename Stopping>
+CARILLON_DEVICE void run_until(const typename K::Params& params, Stopping stopping) {
   const std::int64_t tiles = K::tiles(params);
   for (std::int64_t tile = block(); tile < tiles; tile += blocks()) {
-    if (stopped(params.stop)) return;
+    if (stopping()) return;
     K::tile(params, tile);
   }
+}
+template <typename K>
+CARILLON_DEVICE void run(const typename K::Params& params) {
+  run_until<K>(params, [&] { return stopped(params.stop); });
 }
 
 // N elements that are loaded and stored at once; with N = per_pack<T>, 16 aligned bytes.

@@ -142,8 +142,14 @@ void note(const AttentionParams& p, std::size_t in, std::size_t out, Accesses& a
 template <typename K>
 constexpr Kernel kernel_of(std::string_view symbol) {
   using Params = typename K::Params;
-  return {symbol, sizeof(Params), [](const void* p) { return K::tiles(*static_cast<const Params*>(p)); },
+  return {symbol,
+          sizeof(Params),
+          [](const void* p) { return K::tiles(*static_cast<const Params*>(p)); },
           [](const void* p) { kernels::run<K>(*static_cast<const Params*>(p)); },
+          [](const void* p, std::int64_t tiles) {
+            const auto& params = *static_cast<const Params*>(p);
+            kernels::run_until<K>(params, [&] { return tiles-- <= 0 || stopped(params.stop); });
+          },
           [](const void* p, std::vector<Bytes>& reads, std::vector<Bytes>& writes) {
             Accesses accesses(reads, writes);
             note(*static_cast<const Params*>(p), Sizes<K>::in, Sizes<K>::out, accesses);

@@ -26,6 +26,8 @@ struct Kernel {
   std::int64_t (*tiles)(const void* params) = nullptr;
   // Computes on the host, up to the first tile before which `stop` is set.
   void (*run)(const void* params) = nullptr;
+  // As run(), but as if `stop` were set after so many tiles.
+  void (*run_some)(const void* params, std::int64_t tiles) = nullptr;
   // Appends the bytes that a run to the end reads and writes; of strided operands from the first byte to the
   // last. The flag is left out: it may change at any time.
   void (*accesses)(const void* params, std::vector<Bytes>& reads, std::vector<Bytes>& writes) = nullptr;

@@ -83,6 +83,20 @@ void run_kernel(P params, std::vector<T>& output, How... how) {
   EXPECT_TRUE(same()) << "it ran though it was stopped";
   stop = 0;
   kernel.run(&params);
+  const auto whole = output;
+  const std::int64_t tiles = kernel.tiles(&params);
+  for (std::int64_t some = 0; some <= tiles; ++some) {
+    output = before;
+    kernel.run_some(&params, some);
+    if (some == tiles && !output.empty()) {
+      EXPECT_EQ(std::memcmp(whole.data(), output.data(), output.size() * sizeof(T)), 0)
+          << "all tiles, not the whole";
+    }
+    kernel.run(&params);
+    if (output.empty()) continue;
+    ASSERT_EQ(std::memcmp(whole.data(), output.data(), output.size() * sizeof(T)), 0)
+        << "stopped after " << some;
+  }
 }
 
 template <typename T>
