@@ -279,8 +279,8 @@ TYPED_TEST(CudaKernels, WindowsPoolAndConvolve) {
              1,
              1};
     w.pad_top = pick(random, 0, w.kernel_h - 1), w.pad_left = pick(random, 0, w.kernel_w - 1);
-    w.out_height = (w.height + w.pad_top - w.kernel_h) / w.stride_h + 1;
-    w.out_width = (w.width + w.pad_left - w.kernel_w) / w.stride_w + 1;
+    w.out_height = (w.height + w.pad_top + pick(random, 0, w.kernel_h - 1) - w.kernel_h) / w.stride_h + 1;
+    w.out_width = (w.width + w.pad_left + pick(random, 0, w.kernel_w - 1) - w.kernel_w) / w.stride_w + 1;
     const auto channels = static_cast<std::size_t>(w.channels);
     const auto in = numbers<T>(random, static_cast<std::size_t>(w.batch * w.height * w.width) * channels);
     const auto weights = numbers<T>(random, static_cast<std::size_t>(w.kernel_h * w.kernel_w) * channels),
