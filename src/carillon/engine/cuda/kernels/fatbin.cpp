@@ -1,5 +1,4 @@
-#include "fatbin_bytes.h"
-
+#include "carillon/engine/cuda/kernels/fatbin_bytes.h"  // made by the build, of kernels.cu
 #include "carillon/engine/cuda/kernels/kernels.h"
 
 namespace carillon::engine::cuda::kernels {
