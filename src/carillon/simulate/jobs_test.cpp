@@ -489,5 +489,22 @@ TEST(Jobs, EveryPolicyKeepsItsPromisesOnTheFilesInTheTree) {
   }
 }
 
+// Of Table 2.1, also where jobs that need most of the memory come while others run side by side (seed 11).
+TEST(Jobs, BestIsAheadOfTheShortestFirst) {
+  for (const std::uint64_t seed : {1, 11, 13}) {
+    const auto jobs = workload::read_jobs(std::string(CARILLON_SOURCE_DIR) + "/scenarios/salus/table2_1.toml", seed);
+    ASSERT_TRUE(jobs) << jobs.error().message;
+    const auto mean_under = [&](const char* policy) {
+      auto sharing = device::make_job_sharing(policy, job_options(*jobs));
+      const auto figures = run_jobs(*jobs, **sharing);
+      EXPECT_TRUE(figures) << figures.error().message;
+      double sum = 0;
+      for (const JobFigures& f : figures->jobs) sum += to_seconds(f.ended - f.came);
+      return sum / static_cast<double>(figures->jobs.size());
+    };
+    EXPECT_LT(mean_under("best"), mean_under("srtf")) << "seed " << seed;
+  }
+}
+
 }  // namespace
 }  // namespace carillon::simulate

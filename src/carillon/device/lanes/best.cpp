@@ -160,14 +160,7 @@ class Best final : public JobCore {
     choose_first();
     if (first_ == nobody) return;
     judge();
-    merges_ = keeps_out_first();
-    if (merges_) {
-      companions_.clear();
-      candidate_ = nobody;
-      worth_ = std::nullopt;
-    } else if (options().packs) {
-      look_for_companion();
-    }
+    if (options().packs) look_for_companion();
     want_.clear();
     if (probed_ != nobody) {
       want_.push_back(probed_);
@@ -191,16 +184,6 @@ class Best final : public JobCore {
     std::erase_if(companions_, [this](Index index) { return idle(index); });
     if (candidate_ != nobody && idle(candidate_)) candidate_ = nobody;
     if (probed_ != nobody && idle(probed_)) probed_ = nobody;
-  }
-
-  // One that would go before all that are in has room, but for lanes of companions.
-  bool keeps_out_first() const {
-    if (queue().empty() || apart_.empty()) return false;
-    const Job& next = job(queue().top());
-    if (rank(job(first_)) < turn(next)) return false;
-    Bytes lane = next.memory.ephemeral;
-    each_admitted([&](const Job& other) { lane = std::max(lane, other.memory.ephemeral); });
-    return lanes().persistent() + next.memory.persistent + lane <= lanes().capacity();
   }
 
   void choose_first() {
@@ -313,8 +296,7 @@ class Best final : public JobCore {
     // A lane of its own is for running beside others: who waits needs none.
     std::erase_if(apart_, [&](Index index) {
       const Job& waits = job(index);
-      if (merges_ && waits.state == JobState::running) recall(index, out);
-      if (waits.state != JobState::waiting || (is_wanted(index) && !merges_)) return false;
+      if (waits.state != JobState::waiting || is_wanted(index)) return false;
       const auto place = ledger().find_shared({Bytes{}, waits.memory.ephemeral});
       if (!place || place->lane == no_lane) return false;
       if (place->lane != waits.lane) move(index, *place, out);
@@ -397,7 +379,6 @@ class Best final : public JobCore {
   std::uint64_t set_number_ = 0;
   bool standing_ = false;
   std::vector<Index> apart_;  // who was given a lane of its own, and is in it
-  bool merges_ = false;       // all go back into one lane
   std::vector<Index> want_, near_;
 };
 
