@@ -572,11 +572,14 @@ TEST(Broker, TenThousandJobsOneAfterTheOtherLeaveNothing) {
   };
   some(1000);
   ASSERT_TRUE(broker.comes([](const Overview& seen) { return seen.jobs.empty(); }));
-  const std::size_t descriptors = open_descriptors(), memory = resident_kib();
+  const std::size_t descriptors = open_descriptors();
+  [[maybe_unused]] const std::size_t memory = resident_kib();
   some(9000);
   ASSERT_TRUE(broker.comes([](const Overview& seen) { return seen.jobs.empty() && seen.lanes.empty(); }));
   EXPECT_EQ(open_descriptors(), descriptors);
+#if !defined(CARILLON_SANITIZED)  // which keeps what was freed
   EXPECT_LT(resident_kib(), memory + 4096);  // the log of the test has grown
+#endif
   EXPECT_EQ(broker.overview().totals.came, 10'000U);
 }
 

@@ -87,7 +87,8 @@ TEST(Messages, SizesAndTimesAreHeld) {
 // Whatever bytes come: an answer, without a look beyond their end (sanitizers), and never more than a packet's kind.
 TEST(Messages, RandomBytes) {
   Random random(20);
-  const auto good = bytes_of(good_hello());
+  const Hello hello = good_hello();
+  const auto good = bytes_of(hello);
   for (int round = 0; round < 20'000; ++round) {
     std::vector<std::byte> packet(good.begin(), good.end());
     packet.resize(static_cast<std::size_t>(random.below(200)));
