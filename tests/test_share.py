@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from carillon import _shim
+
 
 # A job of as many iterations as it is told; prints what it ran. `STUCK` waits in the middle of its second.
 # Numbers of the page are written whole (native formats): it may be frozen between two bytes.
@@ -200,8 +202,6 @@ def test_a_job_has_its_environment(start):
 ])
 def test_both_ways_to_run_give_the_same_environment(start, given):
     root = Path(__file__).resolve().parent.parent
-    sys.path.insert(0, str(root / "python"))
-    from carillon import _shim
     if _shim.library() is None:
         pytest.skip(f"{_shim.NAME} is not built")
     broker = start()
@@ -253,6 +253,8 @@ def test_the_program_finds_what_pip_installed(start, tmp_path):
     if library is None:
         pytest.skip(f"{_shim.NAME} is not built")
     broker = start()
+    # The tests' own environment finds the checkout's package; the Python that it is made of has none.
+    python = Path(sys.executable).resolve()
     alone = tmp_path / "bin" / "carillon"
     alone.parent.mkdir()
     shutil.copy(broker.program, alone)
@@ -267,14 +269,14 @@ def test_the_program_finds_what_pip_installed(start, tmp_path):
                               text=True, timeout=120, env=clean | more)
 
     installed = {"PYTHONPATH": str(site_packages)}  # as far as the Python can tell
-    nowhere = said("--python", sys.executable)
+    nowhere = said("--python", python)
     assert nowhere.returncode == 1
-    assert "--package" in nowhere.stderr and str(tmp_path) in nowhere.stderr and sys.executable in nowhere.stderr
-    no_library = said("--python", sys.executable, **installed)
+    assert "--package" in nowhere.stderr and str(tmp_path) in nowhere.stderr and str(python) in nowhere.stderr
+    no_library = said("--python", python, **installed)
     assert no_library.returncode == 1
     assert "libcarillon_shim.so" in no_library.stderr and "--shim" in no_library.stderr
     shutil.copy(library, site_packages / "carillon")
-    found = said("--python", sys.executable, **installed)
+    found = said("--python", python, **installed)
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == [str(site_packages / "carillon" / _shim.NAME), str(site_packages / "carillon/_site")]
     no_python = said("--python", tmp_path / "no-python")

@@ -187,6 +187,10 @@ CARILLON_OUT int carillon_wait() {
         after = read_all();
         if (after == After::lost) me.lost = true;
         if (after == After::alone) go_alone("the broker ended and lets its jobs go on"), answer = alone;
+        if (after == After::same && !me.is_ended) {
+          answer = interrupted;  // by what may have come before the wait began
+          break;
+        }
       }
     }
   }

@@ -45,7 +45,7 @@ enum Answer : int {
   hold = 1,         // call carillon_leave_lane() and carillon_wait()
   not_attached = 2,
   ended = 3,        // refused or evicted: carillon_why()
-  interrupted = 4,  // a signal handler ran: call carillon_wait() again
+  interrupted = 4,  // a signal's handler ran, or may have before the wait began: call carillon_wait() again
   nobody = 5,       // no broker, or another version: carillon_why()
   follows = 6,      // another process of this run is its job
   alone = 7         // it goes on without a broker: carillon_why() says why, once
