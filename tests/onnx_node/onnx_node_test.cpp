@@ -69,6 +69,17 @@ class NodeTest : public testing::TestWithParam<Case> {
 };
 class PlainNodeTest : public NodeTest {};
 class CpuNodeTest : public NodeTest {};
+class CudaNodeTest : public NodeTest {
+ protected:
+  // How many of the tests the CUDA engine has to cover: fewer would be kernels that were lost.
+  static constexpr int least_covered = 352;
+  static inline int tried = 0, covered = 0;
+  static void TearDownTestSuite() {
+    if (tried != static_cast<int>(cases_or_none().size())) return;  // some were filtered out
+    EXPECT_GE(covered, least_covered);
+    std::cout << "the CUDA engine covers " << covered << " of " << tried << " tests\n";
+  }
+};
 
 TEST_P(PlainNodeTest, Agrees) {
   static const auto backend = make_plain_backend();
@@ -79,8 +90,21 @@ TEST_P(CpuNodeTest, Agrees) {
   check(*backend);
 }
 
+TEST_P(CudaNodeTest, Agrees) {
+  ++tried;
+  static const auto backend = make_cuda_backend();
+  const auto prepared = prepare(GetParam(), scratch());
+  ASSERT_TRUE(prepared) << prepared.error().message;
+  if (!prepared->left_out.empty()) GTEST_SKIP() << prepared->left_out;
+  const auto ran = run_prepared(*prepared, *backend);
+  if (!ran && ran.error().code == ErrorCode::unsupported) GTEST_SKIP() << ran.error().message;
+  EXPECT_TRUE(ran) << ran.error().message;
+  covered += ran ? 1 : 0;
+}
+
 const auto case_name = [](const auto& info) { return info.param.name; };
 INSTANTIATE_TEST_SUITE_P(plain, PlainNodeTest, testing::ValuesIn(cases_or_none()), case_name);
+INSTANTIATE_TEST_SUITE_P(cuda, CudaNodeTest, testing::ValuesIn(cases_or_none()), case_name);
 INSTANTIATE_TEST_SUITE_P(cpu, CpuNodeTest, testing::ValuesIn(cases_or_none()), case_name);
 
 TEST(NodeSuite, IsInstalled) {

@@ -59,6 +59,8 @@ class Backend {
 // The graph node by node with plain kernels, and the CPU engine.
 std::unique_ptr<Backend> make_plain_backend();
 std::unique_ptr<Backend> make_cpu_backend();
+// The CUDA engine's plans on an emulated device. What they do not cover fails with `unsupported`.
+std::unique_ptr<Backend> make_cuda_backend();
 // The second engine; nullptr where the build has none.
 std::unique_ptr<Backend> make_openvino_backend();
 

@@ -1,0 +1,36 @@
+#include "carillon/engine/cuda/library/library.h"
+
+#include <fmt/format.h>
+
+namespace carillon::engine::cuda {
+
+std::string_view name_of(Number number) {
+  switch (number) {
+    case Number::f32:
+      return "f32";
+    case Number::tf32:
+      return "tf32";
+    case Number::f16:
+      return "f16";
+    case Number::bf16:
+      return "bf16";
+  }
+  return "";
+}
+
+std::string to_text(const Convolution& c) {
+  return fmt::format("conv {} {}x{}x{}x{} {}x{}{}{}{} -> {}{}{}{}", name_of(c.number), c.batch, c.channels, c.height,
+                     c.width, c.kernel_h, c.kernel_w, c.stride_h * c.stride_w > 1 ? fmt::format("/{}", c.stride_h) : "",
+                     c.dilation_h * c.dilation_w > 1 ? fmt::format(" dilated {}", c.dilation_h) : "",
+                     c.groups > 1 ? fmt::format(" {} groups", c.groups) : "", c.filters,
+                     c.residual_pitch != 0 ? " residual" : "", c.bias ? " bias" : "", c.relu ? " relu" : "");
+}
+
+std::string to_text(const Product& p) {
+  constexpr std::string_view epilogues[] = {"", " relu", " gelu", " gelu (tanh)"};
+  return fmt::format("product {} {}x [{}x{}{}] [{}x{}{}]{}{}", name_of(p.number), p.batch, p.rows, p.depth,
+                     p.a.turned ? " turned" : "", p.depth, p.columns, p.b.turned ? " turned" : "",
+                     p.bias ? " bias" : "", epilogues[static_cast<int>(p.epilogue)]);
+}
+
+}  // namespace carillon::engine::cuda

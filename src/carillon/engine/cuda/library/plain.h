@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+
+#include "carillon/engine/cuda/driver/driver.h"
+#include "carillon/engine/cuda/driver/emulated.h"
+#include "carillon/engine/cuda/library/library.h"
+
+namespace carillon::engine::cuda {
+
+// Makes `device` know the library's calls, and our own kernels (kernels/), as kernels of the host. Before any
+// module is loaded.
+void know_kernels(Emulated& device);
+
+// The library of an emulated device that knows them: loops in an order of their own, so that results are near
+// any other library's and not the same. `driver` is that device's table and outlives the library, whose
+// module stays loaded as long as any of its calls lives; made and used with a context current.
+Result<std::unique_ptr<Library>> make_plain_library(const Driver& driver);
+
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,631 @@
+#include "carillon/engine/cuda/plan/builder.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <numeric>
+#include <ranges>
+#include <utility>
+
+#include "carillon/base/assert.h"
+#include "carillon/engine/cuda/kernels/number.h"
+
+namespace carillon::engine::cuda {
+
+namespace {
+
+using graph::DataType;
+
+std::int64_t count(std::span<const std::int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// Whether `strides` are those of a dense tensor whose axes lie in `order`, outermost first.
+bool lies_in(const Lying& tensor, std::span<const std::int64_t> strides) {
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i)
+    if (tensor.shape[i] != 1 && tensor.strides[i] != strides[i]) return false;
+  return true;
+}
+
+// Axes of one index space whose neighbours go on as one, for every operand, joined.
+struct Axes {
+  std::vector<std::int64_t> extents;
+  std::vector<std::vector<std::int64_t>> strides;  // by operand
+
+  void join() {
+    Axes out;
+    out.strides.resize(strides.size());
+    for (std::size_t i = 0; i < extents.size(); ++i) {
+      if (extents[i] == 1) continue;
+      const bool goes_on =
+          !out.extents.empty() && std::ranges::all_of(std::views::iota(0U, strides.size()), [&](std::size_t k) {
+            return out.strides[k].back() == strides[k][i] * extents[i];
+          });
+      if (goes_on) {
+        out.extents.back() *= extents[i];
+        for (std::size_t k = 0; k < strides.size(); ++k) out.strides[k].back() = strides[k][i];
+      } else {
+        out.extents.push_back(extents[i]);
+        for (std::size_t k = 0; k < strides.size(); ++k) out.strides[k].push_back(strides[k][i]);
+      }
+    }
+    *this = std::move(out);
+  }
+};
+
+// How f32 values become bytes of `type`.
+void store(std::span<const float> from, DataType type, std::span<std::byte> to) {
+  const auto as = [&]<typename T>(T*) {
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const T value = kernels::from_float<T>(from[i]);
+      std::memcpy(to.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  };
+  if (type == DataType::f16) return as(static_cast<kernels::Half*>(nullptr));
+  if (type == DataType::bf16) return as(static_cast<kernels::Bfloat*>(nullptr));
+  as(static_cast<float*>(nullptr));
+}
+
+}  // namespace
+
+std::optional<kernels::Type> kernel_type(DataType type) {
+  switch (type) {
+    case DataType::f32:
+      return kernels::Type::f32;
+    case DataType::f16:
+      return kernels::Type::f16;
+    case DataType::bf16:
+      return kernels::Type::bf16;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::uint64_t Weights::place(const graph::SharedTensor& from, const std::string& what, std::size_t bytes,
+                             const std::function<void(std::span<std::byte>)>& make) {
+  const auto [it, is_new] = places_.try_emplace({from.get(), what}, 0);
+  if (!is_new) return it->second;
+  const std::uint64_t at = round_up(bytes_.size(), 256);
+  it->second = at;
+  if (from != nullptr) kept_.push_back(from);
+  bytes_.resize(at + bytes);
+  make(std::span(bytes_).subspan(at, bytes));
+  return at;
+}
+
+std::int64_t Lying::elements() const {
+  return count(shape);
+}
+
+std::vector<std::int64_t> row_major(const Shape& shape) {
+  std::vector<std::int64_t> out(shape.size());
+  std::int64_t step = 1;
+  for (std::size_t i = shape.size(); i-- > 0; step *= shape[i]) out[i] = step;
+  return out;
+}
+
+std::vector<std::int64_t> channels_last(const Shape& shape) {
+  const std::int64_t c = shape[1], h = shape[2], w = shape[3];
+  return {h * w * c, 1, w * c, c};
+}
+
+bool is_row_major(const Lying& tensor) {
+  return lies_in(tensor, row_major(tensor.shape));
+}
+
+std::int64_t pixel_pitch(const Lying& tensor) {
+  const auto& s = tensor.shape;
+  if (s.size() != 4 || (s[1] != 1 && tensor.strides[1] != 1)) return 0;
+  // What the first axis that moves says a pixel takes.
+  std::int64_t pitch = s[1];
+  if (s[3] != 1) {
+    pitch = tensor.strides[3];
+  } else if (s[2] != 1) {
+    pitch = tensor.strides[2];
+  } else if (s[0] != 1) {
+    pitch = tensor.strides[0];
+  }
+  if (pitch < s[1]) return 0;
+  const std::int64_t wanted[] = {s[2] * s[3] * pitch, 1, s[3] * pitch, pitch};
+  return lies_in(tensor, wanted) ? pitch : 0;
+}
+
+Lying transposed(const Lying& tensor, std::span<const std::int64_t> order) {
+  Lying out = tensor;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    out.shape[i] = tensor.shape[static_cast<std::size_t>(order[i])];
+    out.strides[i] = tensor.strides[static_cast<std::size_t>(order[i])];
+  }
+  return out;
+}
+
+std::optional<Lying> reshaped(const Lying& tensor, const Shape& shape) {
+  // Both shapes fall into groups of axes with the same product; each group of the old one has to go on as one.
+  Lying out = tensor;
+  out.shape = shape;
+  out.strides.assign(shape.size(), 0);
+  std::size_t i = 0, j = 0;
+  while (i < tensor.shape.size() || j < shape.size()) {
+    std::int64_t old_count = 1, new_count = 1;
+    const std::size_t i0 = i, j0 = j;
+    if (i < tensor.shape.size()) old_count = tensor.shape[i++];
+    if (j < shape.size()) new_count = shape[j++];
+    while (old_count != new_count) {
+      if (old_count < new_count) {
+        if (i == tensor.shape.size()) return std::nullopt;
+        old_count *= tensor.shape[i++];
+      } else {
+        if (j == shape.size()) return std::nullopt;
+        new_count *= shape[j++];
+      }
+    }
+    std::int64_t step = 0;  // of the group's innermost element
+    std::int64_t expected = 0;
+    for (std::size_t k = i; k-- > i0;) {
+      if (tensor.shape[k] == 1) continue;
+      if (step == 0) {
+        step = tensor.strides[k];
+        if (step == 0 && old_count != tensor.shape[k]) return std::nullopt;
+      } else if (tensor.strides[k] != expected) {
+        return std::nullopt;
+      }
+      expected = tensor.strides[k] * tensor.shape[k];
+    }
+    if (step == 0 && old_count == 1) step = 1;
+    for (std::size_t k = j; k-- > j0; step *= shape[k]) out.strides[k] = step;
+  }
+  return out;
+}
+
+Lying broadcast(const Lying& tensor, const Shape& shape) {
+  Lying out = tensor;
+  const std::size_t front = shape.size() - tensor.shape.size();
+  out.shape = shape;
+  out.strides.assign(shape.size(), 0);
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i)
+    if (tensor.shape[i] != 1) out.strides[front + i] = tensor.strides[i];
+  return out;
+}
+
+Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int64_t count, std::int64_t step) {
+  Lying out = tensor;
+  out.offset += static_cast<std::uint64_t>(first * tensor.strides[axis]) * graph::size_of(tensor.type);
+  out.shape[axis] = count;
+  out.strides[axis] *= step;
+  return out;
+}
+
+Builder::Builder(const graph::Graph& graph, Number number, unsigned processors, Library& library, Weights& weights)
+    : graph_(graph),
+      number_(number),
+      processors_(processors),
+      library_(library),
+      weights_(weights),
+      values_(graph.values.size()) {
+  find_homes();
+  for (const graph::ValueId id : graph.inputs) {
+    const graph::TensorType& type = graph.value(id).type;
+    Lying at = fresh(type.type, type.shape, row_major(type.shape));
+    recipe_.inputs.push_back({.bytes = type.bytes().count});
+    buffers_[static_cast<std::size_t>(at.buffer)].first = 0;
+    buffers_[static_cast<std::size_t>(at.buffer)].last = 0;
+    values_[id.index()] = at;
+  }
+}
+
+DataType Builder::stored(DataType type) const {
+  if (type != DataType::f32) return type;
+  return number_ == Number::f16 ? DataType::f16 : number_ == Number::bf16 ? DataType::bf16 : DataType::f32;
+}
+
+std::optional<Number> Builder::number_of(DataType stored) const {
+  switch (stored) {
+    case DataType::f32:
+      return number_ == Number::tf32 ? Number::tf32 : Number::f32;
+    case DataType::f16:
+      return Number::f16;
+    case DataType::bf16:
+      return Number::bf16;
+    default:
+      return std::nullopt;
+  }
+}
+
+void Builder::enter(const graph::Node& node) {
+  node_ = &node;
+}
+
+std::unexpected<Error> Builder::refuse(const std::string& why) const {
+  std::string operands;
+  for (const graph::ValueId id : node_->inputs) {
+    if (!operands.empty()) operands += ", ";
+    operands += id == graph::no_value ? "none"
+                                      : std::string(graph::onnx_name(type(id).type)) + graph::to_text(type(id).shape);
+  }
+  return fail(ErrorCode::unsupported,
+              "node '" + node_->name + "' (" + node_->op + " of " + operands + "): no CUDA kernel: " + why);
+}
+
+bool Builder::has(std::size_t input) const {
+  return input < node_->inputs.size() && node_->inputs[input] != graph::no_value;
+}
+
+Lying Builder::in(graph::ValueId id) {
+  auto& known = values_[id.index()];
+  const graph::SharedTensor& tensor = constant(id);
+  if (!known && tensor != nullptr) {
+    const graph::TensorType& type = tensor->type();
+    const DataType to = stored(type.type);
+    Lying out{.type = to, .shape = type.shape, .strides = row_major(type.shape)};
+    out.offset = weights_.place(tensor, "as " + std::string(graph::onnx_name(to)),
+                                static_cast<std::size_t>(type.elements()) * graph::size_of(to),
+                                [&](std::span<std::byte> bytes) {
+                                  if (to == type.type)
+                                    std::ranges::copy(tensor->bytes(), bytes.begin());
+                                  else
+                                    store(tensor->as<float>(), to, bytes);
+                                });
+    known = out;
+  }
+  CARILLON_ASSERT(known);
+  // An input of numbers is brought into the recipe's once.
+  const DataType wanted = stored(type(id).type);
+  if (known->type != wanted) {
+    auto converted = as_type(*known, wanted);
+    CARILLON_ASSERT(converted);
+    known = *converted;
+  }
+  return *known;
+}
+
+void Builder::set(graph::ValueId id, Lying tensor) {
+  if (id != graph::no_value) values_[id.index()] = std::move(tensor);
+}
+
+Result<std::vector<std::int64_t>> Builder::integers(std::size_t input) const {
+  const graph::SharedTensor& tensor = constant(node_->inputs[input]);
+  if (tensor == nullptr) return refuse("operand " + std::to_string(input) + " is no constant");
+  std::vector<std::int64_t> out;
+  if (tensor->type().type == DataType::i64)
+    out.assign(tensor->as<std::int64_t>().begin(), tensor->as<std::int64_t>().end());
+  else if (tensor->type().type == DataType::i32)
+    out.assign(tensor->as<std::int32_t>().begin(), tensor->as<std::int32_t>().end());
+  else
+    return refuse("operand " + std::to_string(input) + " is neither int32 nor int64");
+  return out;
+}
+
+Lying Builder::packed(const graph::SharedTensor& from, const std::string& what, const Shape& shape, DataType type,
+                      const std::function<void(std::span<float>)>& values) {
+  Lying out{.type = type, .shape = shape, .strides = row_major(shape)};
+  const auto elements = static_cast<std::size_t>(count(shape));
+  out.offset = weights_.place(from, what + " " + std::string(graph::onnx_name(type)), elements * graph::size_of(type),
+                              [&](std::span<std::byte> bytes) {
+                                std::vector<float> made(elements);
+                                values(made);
+                                store(made, type, bytes);
+                              });
+  return out;
+}
+
+Lying Builder::scalar(float value, DataType type) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return packed(nullptr, "number " + std::to_string(bits), {}, type, [&](std::span<float> to) { to[0] = value; });
+}
+
+Lying Builder::fresh(DataType type, const Shape& shape, std::vector<std::int64_t> strides) {
+  Lying out{.buffer = static_cast<int>(buffers_.size()), .type = type, .shape = shape, .strides = std::move(strides)};
+  buffers_.push_back({.bytes = static_cast<std::uint64_t>(out.elements()) * graph::size_of(type)});
+  return out;
+}
+
+Result<Lying> Builder::dense(const Lying& tensor) {
+  if (is_row_major(tensor)) {
+    Lying out = tensor;
+    out.strides = row_major(tensor.shape);
+    return out;
+  }
+  Lying out = fresh(tensor.type, tensor.shape, row_major(tensor.shape));
+  if (auto moved = move(tensor, out); !moved) return std::unexpected(moved.error());
+  return out;
+}
+
+Result<Lying> Builder::images(const Lying& tensor) {
+  if (pixel_pitch(tensor) != 0) return tensor;
+  Lying out = fresh(tensor.type, tensor.shape, channels_last(tensor.shape));
+  if (auto moved = move(tensor, out); !moved) return std::unexpected(moved.error());
+  return out;
+}
+
+Result<Lying> Builder::as_type(const Lying& tensor, DataType type) {
+  if (tensor.type == type) return tensor;
+  const auto from = kernel_type(tensor.type), to = kernel_type(type);
+  if (!from || !to)
+    return refuse("conversion from " + std::string(graph::onnx_name(tensor.type)) + " to " +
+                  std::string(graph::onnx_name(type)));
+  Lying source = tensor;
+  const bool any_order = is_row_major(tensor) || (pixel_pitch(tensor) == tensor.shape[1] && tensor.shape.size() == 4);
+  if (!any_order) {
+    auto moved = dense(tensor);
+    if (!moved) return moved;
+    source = *moved;
+  }
+  Lying out = fresh(type, source.shape, source.strides);
+  kernels::CastParams params{};
+  params.count = source.elements();
+  if (auto put = kernel(params, kernels::launch(params, *from, *to, processors_),
+                         {{offsetof(kernels::CastParams, input), &source}}, offsetof(kernels::CastParams, output), out);
+      !put)
+    return std::unexpected(put.error());
+  return out;
+}
+
+Result<> Builder::move(const Lying& from, const Lying& to) {
+  // In the order in which the result lies.
+  std::vector<std::size_t> order(to.shape.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return to.shape[i] == 1 ? 0 : to.strides[i]; });
+  Axes axes;
+  axes.strides.resize(2);
+  for (const std::size_t i : order) {
+    axes.extents.push_back(to.shape[i]);
+    axes.strides[0].push_back(from.strides[i]);
+    axes.strides[1].push_back(to.strides[i]);
+  }
+  axes.join();
+  if (axes.extents.size() > kernels::max_rank) return refuse("more than six axes that lie apart");
+  kernels::MoveParams params{};
+  params.rank = static_cast<int>(axes.extents.size());
+  for (std::size_t i = 0; i < axes.extents.size(); ++i) {
+    params.extents[i] = static_cast<std::uint32_t>(axes.extents[i]);
+    params.from[i] = axes.strides[0][i];
+    params.to[i] = axes.strides[1][i];
+  }
+  return kernel(params, kernels::launch(params, graph::size_of(from.type), processors_),
+                {{offsetof(kernels::MoveParams, input), &from}}, offsetof(kernels::MoveParams, output), to);
+}
+
+Result<Lying> Builder::elementwise(Op op, std::initializer_list<Lying> operands, const Shape& shape,
+                                   Activation activation, float low, float high) {
+  const DataType type = operands.begin()->type;
+  const auto known = kernel_type(type);
+  if (!known) return refuse("arithmetic of " + std::string(graph::onnx_name(type)));
+  std::vector<Lying> read;
+  const Lying* whole = nullptr;
+  for (const Lying& operand : operands) {
+    if (operand.type != type) return refuse("operands of different types");
+    if (whole == nullptr && operand.shape == shape) whole = &operand;
+    read.push_back(broadcast(operand, shape));
+  }
+  // As the first whole operand lies, without its gaps.
+  std::vector<std::size_t> order(shape.size());
+  std::iota(order.begin(), order.end(), 0U);
+  if (whole != nullptr)
+    std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) {
+      return shape[i] == 1 ? std::int64_t{0} : whole->strides[i];
+    });
+  std::vector<std::int64_t> strides(shape.size());
+  std::int64_t step = 1;
+  for (std::size_t k = order.size(); k-- > 0; step *= shape[order[k]]) strides[order[k]] = step;
+  Lying out = fresh(type, shape, strides);
+  Axes axes;
+  axes.strides.resize(read.size() + 1);
+  for (const std::size_t i : order) {
+    axes.extents.push_back(shape[i]);
+    for (std::size_t k = 0; k < read.size(); ++k) axes.strides[k].push_back(read[k].strides[i]);
+    axes.strides.back().push_back(strides[i]);
+  }
+  axes.join();
+  if (axes.extents.size() > kernels::max_rank) return refuse("more than six axes that lie apart");
+  kernels::ElementwiseParams params{};
+  params.op = op;
+  params.activation = activation;
+  params.low = low;
+  params.high = high;
+  params.rank = static_cast<int>(axes.extents.size());
+  for (std::size_t i = 0; i < axes.extents.size(); ++i) {
+    params.extents[i] = static_cast<std::uint32_t>(axes.extents[i]);
+    for (std::size_t k = 0; k < read.size(); ++k) params.strides[k][i] = axes.strides[k][i];
+  }
+  std::vector<std::pair<std::size_t, const Lying*>> reads;
+  for (std::size_t k = 0; k < read.size(); ++k)
+    reads.emplace_back(offsetof(kernels::ElementwiseParams, operands) + k * sizeof(void*), &read[k]);
+  if (auto put = append({reinterpret_cast<const std::byte*>(&params), sizeof params},
+                         kernels::launch(params, *known, processors_), reads,
+                         offsetof(kernels::ElementwiseParams, output), out);
+      !put)
+    return std::unexpected(put.error());
+  return out;
+}
+
+Result<Lying> Builder::reduce(kernels::Reduction reduction, const Lying& tensor, std::span<const std::size_t> axes,
+                              const Shape& shape) {
+  const auto known = kernel_type(tensor.type);
+  if (!known) return refuse("a reduction of " + std::string(graph::onnx_name(tensor.type)));
+  Axes kept, reduced;
+  kept.strides.resize(1);
+  reduced.strides.resize(1);
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    Axes& to = std::ranges::find(axes, i) == axes.end() ? kept : reduced;
+    to.extents.push_back(tensor.shape[i]);
+    to.strides[0].push_back(tensor.strides[i]);
+  }
+  kept.join();
+  reduced.join();
+  if (kept.extents.size() > kernels::max_rank || reduced.extents.size() > kernels::max_rank)
+    return refuse("more than six axes that lie apart");
+  kernels::ReduceParams params{};
+  params.reduction = reduction;
+  params.kept_rank = static_cast<int>(kept.extents.size());
+  params.reduced_rank = static_cast<int>(reduced.extents.size());
+  for (std::size_t i = 0; i < kept.extents.size(); ++i) {
+    params.kept[i] = static_cast<std::uint32_t>(kept.extents[i]);
+    params.kept_strides[i] = kept.strides[0][i];
+  }
+  for (std::size_t i = 0; i < reduced.extents.size(); ++i) {
+    params.reduced[i] = static_cast<std::uint32_t>(reduced.extents[i]);
+    params.reduced_strides[i] = reduced.strides[0][i];
+  }
+  Lying out = fresh(tensor.type, shape, row_major(shape));
+  if (auto put = kernel(params, kernels::launch(params, *known, processors_),
+                         {{offsetof(kernels::ReduceParams, input), &tensor}}, offsetof(kernels::ReduceParams, output),
+                         out);
+      !put)
+    return std::unexpected(put.error());
+  return out;
+}
+
+Result<> Builder::convolve(const Convolution& spec, const Lying& x, const Lying& w, const Lying& out,
+                           const Lying* bias, const Lying* residual) {
+  auto call = library_.convolution(spec);
+  if (!call) return refuse(call.error().message);
+  return append(std::move(*call), x, w, out, bias, residual);
+}
+
+Result<> Builder::multiply(const Product& spec, const Lying& a, const Lying& b, const Lying& out, const Lying* bias) {
+  auto call = library_.product(spec);
+  if (!call) return refuse(call.error().message);
+  return append(std::move(*call), a, b, out, bias, nullptr);
+}
+
+Result<> Builder::append(std::span<const std::byte> params, const Result<kernels::Launch>& launch,
+                         std::span<const std::pair<std::size_t, const Lying*>> reads, std::size_t out_at,
+                         const Lying& out) {
+  if (!launch) return refuse(launch.error().message);
+  if (launch->grid == 0) return {};
+  const std::size_t step = recipe_.steps.size();
+  recipe_.steps.push_back({.name = (node_ == nullptr ? "edge" : node_->name) + " " + std::string(launch->kernel->symbol),
+                           .launch = *launch,
+                           .params = {params.begin(), params.end()}});
+  for (const auto& [at, tensor] : reads) {
+    touch(*tensor, step);
+    pointers_.push_back({step, at, *tensor});
+  }
+  touch(out, step);
+  pointers_.push_back({step, out_at, out});
+  return {};
+}
+
+Result<> Builder::append(std::shared_ptr<const Call> call, const Lying& a, const Lying& b, const Lying& out,
+                         const Lying* bias, const Lying* residual) {
+  const std::size_t step = recipe_.steps.size();
+  CallOperands operands{.step = step, .a = a, .b = b, .out = out};
+  for (const Lying* each : {&a, &b, &out, bias, residual})
+    if (each != nullptr) touch(*each, step);
+  if (bias != nullptr) operands.bias = *bias;
+  if (residual != nullptr) operands.residual = *residual;
+  if (call->workspace() != 0) {
+    operands.scratch = fresh(DataType::u8, {static_cast<std::int64_t>(call->workspace())}, {1});
+    touch(*operands.scratch, step);
+  }
+  Step made;
+  made.name = node_->name + " " + std::string(call->name());
+  made.call = std::move(call);
+  recipe_.steps.push_back(std::move(made));
+  calls_.push_back(std::move(operands));
+  return {};
+}
+
+void Builder::touch(const Lying& tensor, std::size_t step) {
+  if (tensor.buffer < 0) return;
+  Buffer& buffer = buffers_[static_cast<std::size_t>(tensor.buffer)];
+  const int at = static_cast<int>(step);
+  buffer.first = buffer.first < 0 ? at : std::min(buffer.first, at);
+  buffer.last = std::max(buffer.last, at);
+}
+
+void Builder::find_homes() {
+  // The last concatenation first: what the earlier ones make, or read, are parts of it.
+  std::vector<bool> is_edge(graph_.values.size(), false);
+  for (const auto ids : {&graph_.inputs, &graph_.outputs})
+    for (const graph::ValueId id : *ids) is_edge[id.index()] = true;
+  for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
+    const graph::Node& node = graph_.nodes[n];
+    if (node.op != "Concat" || node.outputs.empty() || node.outputs[0] == graph::no_value) continue;
+    const graph::TensorType& out = graph_.value(node.outputs[0]).type;
+    if (out.shape.size() != 4 || node.integer("axis", 0) != 1 || !kernel_type(stored(out.type))) continue;
+    Home at{node.outputs[0], 0};
+    if (const auto own = homes_.find(at.whole.value); own != homes_.end()) at = own->second;
+    for (const graph::ValueId id : node.inputs) {
+      if (!graph_.is_constant(id) && !is_edge[id.index()]) homes_.try_emplace(id.value, at);
+      at.channel += graph_.value(id).type.shape[1];
+    }
+  }
+}
+
+std::optional<Lying> Builder::home(graph::ValueId id) {
+  const auto found = homes_.find(id.value);
+  if (found == homes_.end()) return std::nullopt;
+  const graph::ValueId whole = found->second.whole;
+  const auto [it, is_new] = wholes_.try_emplace(whole.value);
+  const graph::TensorType& type = graph_.value(whole).type;
+  if (is_new) it->second = fresh(stored(type.type), type.shape, channels_last(type.shape));
+  return sliced(it->second, 1, found->second.channel, graph_.value(id).type.shape[1]);
+}
+
+std::optional<Lying> Builder::in_place(const graph::Node& node) {
+  std::int64_t first = 0, next = 0;
+  graph::ValueId root = graph::no_value;
+  for (const graph::ValueId id : node.inputs) {
+    const auto found = homes_.find(id.value);
+    if (found == homes_.end()) return std::nullopt;
+    const Home& at = found->second;
+    if (root == graph::no_value) {
+      root = at.whole;
+      first = next = at.channel;
+    }
+    if (at.whole != root || at.channel != next) return std::nullopt;
+    next += graph_.value(id).type.shape[1];
+  }
+  if (root == graph::no_value) return std::nullopt;
+  (void)home(node.inputs[0]);  // it has a buffer from now on
+  return sliced(wholes_.at(root.value), 1, first, next - first);
+}
+
+Place Builder::place(const Lying& tensor, const MemoryPlan& plan) const {
+  if (tensor.buffer < 0) return {Place::Area::weights, tensor.offset};
+  return {Place::Area::workspace, plan.offsets[static_cast<std::size_t>(tensor.buffer)] + tensor.offset};
+}
+
+Result<Recipe> Builder::finish() {
+  node_ = nullptr;
+  static const graph::Node edge{.name = "output", .op = "output"};
+  node_ = &edge;
+  std::vector<Lying> outputs;
+  for (const graph::ValueId id : graph_.outputs) {
+    auto tensor = dense(in(id));
+    if (tensor) tensor = as_type(*tensor, type(id).type);
+    if (!tensor) return std::unexpected(tensor.error());
+    outputs.push_back(*tensor);
+  }
+  const std::size_t steps = recipe_.steps.size();
+  const int last = steps == 0 ? 0 : static_cast<int>(steps) - 1;
+  for (const Lying& output : outputs)
+    if (output.buffer >= 0) {
+      touch(output, static_cast<std::size_t>(last));
+    }
+  std::vector<BufferNeed> needs;
+  for (const Buffer& buffer : buffers_)
+    needs.push_back(buffer.first < 0 ? BufferNeed{} : BufferNeed{round_up(buffer.bytes, 256), buffer.first, buffer.last});
+  const MemoryPlan plan = plan_memory(needs);
+  recipe_.workspace = plan.total;
+  for (const PendingPointer& each : pointers_)
+    recipe_.steps[each.step].pointers.emplace_back(each.at, place(each.tensor, plan));
+  for (const CallOperands& each : calls_) {
+    Step& step = recipe_.steps[each.step];
+    step.a = place(each.a, plan);
+    step.b = place(each.b, plan);
+    step.out = place(each.out, plan);
+    if (each.bias) step.bias = place(*each.bias, plan);
+    if (each.residual) step.residual = place(*each.residual, plan);
+    if (each.scratch) step.scratch = place(*each.scratch, plan);
+  }
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i)
+    recipe_.inputs[i].at = {Place::Area::workspace, plan.offsets[i]};  // the first buffers are theirs
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    recipe_.outputs.push_back({place(outputs[i], plan), type(graph_.outputs[i]).bytes().count});
+  return std::move(recipe_);
+}
+
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,407 @@
+#include "carillon/engine/cuda/plan/cuda_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/assert.h"
+#include "carillon/engine/cuda/plan/recipe.h"
+#include "carillon/engine/pacer.h"
+#include "carillon/graph/effort.h"
+
+namespace carillon::engine::cuda {
+
+namespace {
+
+// The device as plans and states of runs see it; lives as long as any of them.
+class Device {
+ public:
+  Device(const Driver& of, DeviceNumber number) : driver(of), number_(number) {}
+  ~Device() {
+    if (context_ == nullptr) return;
+    if (module_ != nullptr) {
+      const Current current(*this);
+      (void)driver.module_unload(module_);
+    }
+    (void)driver.context_release(number_);
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  Result<> prepare(const void* image) {
+    if (auto kept = check(driver.context_retain(&context_, number_), "its context"); !kept) return kept;
+    const Current current(*this);
+    if (auto loaded = check(driver.module_load(&module_, image), "loading our kernels"); !loaded) return loaded;
+    for (const kernels::Kernel& each : kernels::all()) {
+      Function function = nullptr;
+      const std::string symbol(each.symbol);
+      if (auto found = check(driver.module_function(&function, module_, symbol.c_str()), "kernel " + symbol); !found)
+        return found;
+      functions_.emplace(&each, function);
+    }
+    int processors = 0;
+    if (auto asked = check(driver.device_attribute(&processors, attribute_processors, number_), "its attributes");
+        !asked)
+      return asked;
+    processors_ = static_cast<unsigned>(std::max(1, processors));
+    return {};
+  }
+
+  // The context, for as long as this lives, on this thread.
+  class Current {
+   public:
+    explicit Current(const Device& device) : driver_(device.driver) { (void)driver_.context_push(device.context_); }
+    ~Current() {
+      Context popped = nullptr;
+      (void)driver_.context_pop(&popped);
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    const Driver& driver_;
+  };
+
+  Result<> check(Status status, const std::string& what) const {
+    if (status == done) return {};
+    const bool lost = is_lost(status);
+    return fail(lost ? ErrorCode::unavailable : ErrorCode::internal,
+                "cuda:" + std::to_string(number_) + (lost ? ": the device is lost: " : ": ") + what + ": " +
+                    cuda::name_of(driver, status));
+  }
+
+  Function function(const kernels::Kernel* kernel) const { return functions_.at(kernel); }
+  unsigned processors() const { return processors_; }
+
+  const Driver& driver;
+
+ private:
+  DeviceNumber number_;
+  Context context_ = nullptr;
+  Module module_ = nullptr;
+  std::map<const kernels::Kernel*, Function> functions_;
+  unsigned processors_ = 1;
+};
+
+struct PlanParts {
+  int batch = 1;
+  std::vector<graph::TensorSpec> inputs, outputs;
+  Effort effort;
+  Recipe recipe;
+  std::vector<KernelRange> segments;  // of the recipe's steps
+  std::vector<std::string> names;
+};
+
+Address address(const void* at) {
+  return reinterpret_cast<Address>(at);
+}
+
+class CudaPlan;
+
+// A stream, and the plan's segments as graphs for the memory that the last run had.
+class CudaState final : public RunState {
+ public:
+  CudaState(std::shared_ptr<const Device> device, const CudaPlan& plan) : device_(std::move(device)), plan_(plan) {}
+  ~CudaState() override {
+    const Device::Current current(*device_);
+    drop_graphs();
+    for (const Event event : events_) (void)device_->driver.event_destroy(event);
+    if (stream_ != nullptr) (void)device_->driver.stream_destroy(stream_);
+  }
+
+  Result<> prepare(Address workspace, Address weights);
+  Stream stream() const { return stream_; }
+  GraphExec graph(int segment) const { return graphs_[static_cast<std::size_t>(segment)]; }
+  // Of a segment's begin (0) and end (1).
+  Event event(int which) const { return events_[static_cast<std::size_t>(which)]; }
+
+ private:
+  void drop_graphs() {
+    for (const GraphExec each : graphs_)
+      if (each != nullptr) (void)device_->driver.graph_exec_destroy(each);
+    graphs_.clear();
+  }
+  Result<> capture(KernelRange steps, GraphExec& into);
+
+  std::shared_ptr<const Device> device_;
+  const CudaPlan& plan_;
+  Stream stream_ = nullptr;
+  std::array<Event, 2> events_{};
+  std::vector<GraphExec> graphs_;  // by segment; empty for one without steps
+  Address workspace_ = 0, weights_ = 0;
+};
+
+class CudaPlan final : public Plan {
+ public:
+  CudaPlan(std::shared_ptr<const Device> device, PlanParts parts)
+      : device_(std::move(device)), parts_(std::move(parts)) {}
+  int batch() const override { return parts_.batch; }
+  std::span<const graph::TensorSpec> inputs() const override { return parts_.inputs; }
+  std::span<const graph::TensorSpec> outputs() const override { return parts_.outputs; }
+  Bytes workspace() const override { return {parts_.recipe.workspace}; }
+  Effort effort() const override { return parts_.effort; }
+  int kernels() const override { return static_cast<int>(parts_.segments.size()); }
+  std::string_view kernel_name(int index) const override { return parts_.names[static_cast<std::size_t>(index)]; }
+  std::unique_ptr<RunState> make_state(Team*) const override { return std::make_unique<CudaState>(device_, *this); }
+  Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations, StopSignal* stop,
+               Pacer* pacer) const override;
+
+  const PlanParts& parts() const { return parts_; }
+
+ private:
+  Result<> edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in, Stream stream) const;
+
+  std::shared_ptr<const Device> device_;
+  PlanParts parts_;
+};
+
+Result<> CudaState::prepare(Address workspace, Address weights) {
+  const Driver& driver = device_->driver;
+  if (stream_ == nullptr) {
+    if (auto made = device_->check(driver.stream_create(&stream_, stream_beside_the_default, 0), "a stream"); !made)
+      return made;
+    for (Event& event : events_)
+      if (auto made = device_->check(driver.event_create(&event, 0), "an event"); !made) return made;
+  }
+  if (!graphs_.empty() && workspace_ == workspace && weights_ == weights) return {};
+  drop_graphs();
+  workspace_ = workspace;
+  weights_ = weights;
+  graphs_.resize(plan_.parts().segments.size());
+  for (std::size_t i = 0; i < graphs_.size(); ++i) {
+    const KernelRange steps = plan_.parts().segments[i];
+    if (steps.first == steps.last) continue;
+    if (auto captured = capture(steps, graphs_[i]); !captured) {
+      drop_graphs();
+      return captured;
+    }
+  }
+  return {};
+}
+
+Result<> CudaState::capture(KernelRange steps, GraphExec& into) {
+  const Driver& driver = device_->driver;
+  if (auto begun = device_->check(driver.capture_begin(stream_, capture_of_this_thread), "a capture"); !begun)
+    return begun;
+  Result<> put;
+  std::vector<std::byte> params;
+  for (int i = steps.first; put && i < steps.last; ++i) {
+    const Step& step = plan_.parts().recipe.steps[static_cast<std::size_t>(i)];
+    const auto at = [&](const Place& place) { return place.at(workspace_, weights_); };
+    if (step.call != nullptr) {
+      put = step.call->enqueue(stream_, {.a = at(step.a),
+                                         .b = at(step.b),
+                                         .out = at(step.out),
+                                         .bias = at(step.bias),
+                                         .residual = at(step.residual),
+                                         .workspace = at(step.scratch)});
+      continue;
+    }
+    params = step.params;
+    for (const auto& [where, place] : step.pointers) {
+      const Address value = at(place);
+      std::memcpy(params.data() + where, &value, sizeof value);
+    }
+    void* parameters[] = {params.data()};
+    put = device_->check(driver.launch(device_->function(step.launch.kernel), step.launch.grid, 1, 1, step.launch.block,
+                                       1, 1, 0, stream_, static_cast<void**>(parameters), nullptr),
+                         step.name);
+  }
+  Graph graph = nullptr;
+  auto ended = device_->check(driver.capture_end(stream_, &graph), "the end of a capture");
+  if (put && ended) put = device_->check(driver.graph_instantiate(&into, graph, 0), "a graph");
+  if (graph != nullptr) (void)driver.graph_destroy(graph);
+  return put ? ended : put;
+}
+
+Result<> CudaPlan::edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in, Stream stream) const {
+  const Address workspace = address(binding.workspace), weights = address(binding.weights);
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (edges[i].bytes == 0) continue;
+    const Address here = edges[i].at.at(workspace, weights);
+    const Address there = in ? address(binding.inputs[i]) : address(binding.outputs[i]);
+    if (auto copied = device_->check(
+            device_->driver.copy(in ? here : there, in ? there : here, edges[i].bytes, stream), in ? "an input" : "an output");
+        !copied)
+      return copied;
+  }
+  return {};
+}
+
+Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations, StopSignal* stop,
+                       Pacer* pacer) const {
+  const Device::Current current(*device_);
+  std::unique_ptr<RunState> own;
+  if (binding.state == nullptr) own = make_state(nullptr);
+  auto& state = *static_cast<CudaState*>(binding.state == nullptr ? own.get() : binding.state);
+  const Driver& driver = device_->driver;
+  if (auto prepared = state.prepare(address(binding.workspace), address(binding.weights)); !prepared) return prepared;
+  if (stop != nullptr) stop->next = range.first;
+  const bool single = !durations.empty() || stop != nullptr || pacer != nullptr;
+  const auto finished = [&] { return device_->check(driver.stream_synchronize(state.stream()), "a run"); };
+  if (pacer != nullptr) pacer->begin();
+  for (int i = range.first; i < range.last; ++i) {
+    const auto stopped = [&] { return stop != nullptr && stop->requested(); };
+    if (stopped()) return finished();
+    if (i == 0)
+      if (auto copied = edges(parts_.recipe.inputs, binding, true, state.stream()); !copied) return copied;
+    if (!durations.empty())
+      if (auto marked = device_->check(driver.event_record(state.event(0), state.stream()), "an event"); !marked)
+        return marked;
+    if (state.graph(i) != nullptr)
+      if (auto launched = device_->check(driver.graph_launch(state.graph(i), state.stream()), parts_.names[static_cast<std::size_t>(i)]);
+          !launched)
+        return launched;
+    if (!durations.empty())
+      if (auto marked = device_->check(driver.event_record(state.event(1), state.stream()), "an event"); !marked)
+        return marked;
+    if (i + 1 == kernels())
+      if (auto copied = edges(parts_.recipe.outputs, binding, false, state.stream()); !copied) return copied;
+    if (single)
+      if (auto ran = finished(); !ran) return ran;
+    if (!durations.empty()) {
+      float milliseconds = 0;
+      if (auto measured =
+              device_->check(driver.event_elapsed(&milliseconds, state.event(0), state.event(1)), "an event");
+          !measured)
+        return measured;
+      durations[static_cast<std::size_t>(i)] =
+          std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(milliseconds));
+    }
+    if (stop != nullptr) stop->next = i + 1;
+    if (pacer != nullptr && i + 1 < range.last) pacer->rest(stopped);
+  }
+  auto ran = finished();
+  if (pacer != nullptr) pacer->end([] { return false; });
+  return ran;
+}
+
+class CudaModel final : public CompiledModel {
+ public:
+  const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
+  const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
+  Bytes weights() const override { return {bytes_.size()}; }
+  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    CARILLON_ASSERT(offset <= bytes_.size() && to.size() <= bytes_.size() - offset);
+    if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
+  }
+  std::span<const int> batch_sizes() const override { return batch_sizes_; }
+  std::span<const std::int64_t> lengths() const override { return lengths_; }
+  bool pads() const override { return pads_; }
+  const Plan* plan(int batch, std::int64_t length) const override {
+    const auto found = plans_.find({batch, length});
+    return found == plans_.end() ? nullptr : found->second.get();
+  }
+
+ private:
+  friend class CudaEngine;
+  std::vector<graph::TensorSpec> inputs_, outputs_;
+  std::vector<int> batch_sizes_;
+  std::vector<std::int64_t> lengths_;
+  bool pads_ = false;
+  std::map<std::pair<int, std::int64_t>, std::unique_ptr<CudaPlan>> plans_;  // by batch size and length
+  std::vector<std::byte> bytes_;
+};
+
+class CudaEngine final : public Engine {
+ public:
+  CudaEngine(std::shared_ptr<const Device> device, std::unique_ptr<Library> library, const CudaOptions& options)
+      : device_(std::move(device)), library_(std::move(library)), options_(options) {}
+
+  std::string_view name() const override { return "cuda"; }
+
+  Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
+                                                       const CompileOptions& options) override {
+    const auto& sizes = options.batch_sizes;
+    const std::string named = "model \"" + model.name() + "\"";
+    if (sizes.empty() || sizes.front() < 1 || std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
+      return invalid(named + ": batch sizes must be ascending, distinct and at least 1");
+    if (!model.batched() && sizes != std::vector{1})
+      return invalid(named + " does not batch: its only batch size is 1");
+    if (!model.reference().empty())
+      return fail(ErrorCode::unsupported, named + ": inputs of any size: CUDA plans are of sizes that are known");
+    const Device::Current current(*device_);
+    auto compiled = std::make_shared<CudaModel>();
+    compiled->inputs_ = model.inputs();
+    compiled->outputs_ = model.outputs();
+    compiled->batch_sizes_ = sizes;
+    compiled->lengths_.assign(model.lengths().begin(), model.lengths().end());
+    compiled->pads_ = options.pads;
+    Weights weights;
+    std::vector<std::int64_t> lengths = compiled->lengths_;
+    if (lengths.empty()) lengths.push_back(0);
+    for (const int batch : sizes)
+      for (const std::int64_t length : lengths) {
+        const std::string where = named + " at batch " + std::to_string(batch) +
+                                  (length > 0 ? " and length " + std::to_string(length) : "");
+        auto graph = model.specialize(batch, length);
+        if (!graph) return in_context(where, graph.error());
+        auto parts = make(*graph, options.precision == Precision::bf16 ? Number::bf16 : options_.number, weights);
+        if (!parts) return in_context(where, parts.error());
+        parts->batch = batch;
+        parts->inputs = graph::specs_at(model.inputs(), batch, length);
+        parts->outputs = graph::specs_at(model.outputs(), batch, length);
+        if (auto same = check(*graph, graph->outputs, parts->outputs); !same) return in_context(where, same.error());
+        compiled->plans_.emplace(std::pair(batch, length), std::make_unique<CudaPlan>(device_, std::move(*parts)));
+      }
+    compiled->bytes_ = weights.take();
+    return compiled;
+  }
+
+  Result<> probe() override {
+    const Device::Current current(*device_);
+    return device_->check(device_->driver.context_synchronize(), "a probe");
+  }
+
+ private:
+  // Sizes of memory are by what clients are told: the graph has to agree.
+  static Result<> check(const graph::Graph& graph, std::span<const graph::ValueId> values,
+                        std::span<const graph::TensorSpec> specs) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const graph::TensorType& type = graph.value(values[i]).type;
+      if (type.type == specs[i].type && type.shape == specs[i].shape) continue;
+      return fail(ErrorCode::unsupported, "output '" + specs[i].name + "' is " + graph::to_text(type.shape) +
+                                              " here, and by the model's other sizes it should be " +
+                                              graph::to_text(specs[i].shape));
+    }
+    return {};
+  }
+
+  Result<PlanParts> make(const graph::Graph& graph, Number number, Weights& weights) const {
+    auto recipe = make_recipe(graph, number, device_->processors(), *library_, weights);
+    if (!recipe) return std::unexpected(recipe.error());
+    PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
+    const int steps = static_cast<int>(parts.recipe.steps.size());
+    const int longest = options_.longest_segment > 0 ? options_.longest_segment : std::max(1, steps);
+    for (int first = 0; first < steps || parts.segments.empty(); first += longest) {
+      const KernelRange segment{first, std::min(steps, first + longest)};
+      parts.segments.push_back(segment);
+      std::string name = "copies only";
+      if (segment.last > segment.first) name = parts.recipe.steps[static_cast<std::size_t>(segment.first)].name;
+      if (segment.last > segment.first + 1)
+        name += " to " + parts.recipe.steps[static_cast<std::size_t>(segment.last) - 1].name;
+      parts.names.push_back(std::move(name));
+    }
+    return parts;
+  }
+
+  std::shared_ptr<const Device> device_;
+  std::unique_ptr<Library> library_;
+  CudaOptions options_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> make_cuda_engine(const Driver& driver, DeviceNumber device, const void* image,
+                                                 std::unique_ptr<Library> library, const CudaOptions& options) {
+  auto made = std::make_shared<Device>(driver, device);
+  if (auto prepared = made->prepare(image); !prepared) return std::unexpected(prepared.error());
+  return std::make_unique<CudaEngine>(std::move(made), std::move(library), options);
+}
+
+}  // namespace carillon::engine::cuda

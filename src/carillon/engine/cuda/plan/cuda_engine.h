@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+
+#include "carillon/base/result.h"
+#include "carillon/engine/cuda/driver/driver.h"
+#include "carillon/engine/cuda/library/library.h"
+#include "carillon/engine/engine.h"
+
+namespace carillon::engine::cuda {
+
+struct CudaOptions {
+  // What f32 values are stored as between inputs and outputs, and how products are rounded.
+  Number number = Number::f32;
+  // Kernels and calls in a segment, at most: a plan's runs end between segments only. 0: one segment.
+  int longest_segment = 0;
+};
+
+// The engine of one device. A model's plans are lists of segments, each a CUDA graph that is captured when
+// weights and workspace have their addresses (once, and again where these change), so that a run launches one
+// graph a segment, allocates nothing and looks for nothing. What a plan takes and gives has a place in the
+// workspace, so graphs are never patched: inputs and outputs are copied there and back within the device.
+//
+// compile() fails with `unsupported`, naming node, operator and types, where no kernel covers a node; open
+// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 of
+// CompileOptions stands above `number`.
+//
+// `image`: the kernels, as cuModuleLoadData takes them; `library`: made for the same device. `driver`
+// outlives the engine and all that it compiled. Errors: unavailable, where the device is lost or the image is
+// not for it.
+Result<std::unique_ptr<Engine>> make_cuda_engine(const Driver& driver, DeviceNumber device, const void* image,
+                                                 std::unique_ptr<Library> library, const CudaOptions& options);
+
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,88 @@
+#include "carillon/engine/cuda/plan/lower.h"
+
+#include <algorithm>
+#include <array>
+
+namespace carillon::engine::cuda {
+
+Result<> lower(Builder& builder, const graph::Node& node) {
+  struct Row {
+    std::string_view op;
+    Result<> (*lower)(Builder&, const graph::Node&);
+  };
+  static constexpr std::array rows{
+      Row{"Conv", lower_convolution},
+      Row{"MatMul", lower_matmul},
+      Row{"Gemm", lower_gemm},
+      Row{"MaxPool", lower_pool},
+      Row{"AveragePool", lower_pool},
+      Row{"GlobalAveragePool", lower_reduce},
+      Row{"GlobalMaxPool", lower_reduce},
+      Row{"ReduceMean", lower_reduce},
+      Row{"ReduceSum", lower_reduce},
+      Row{"ReduceMax", lower_reduce},
+      Row{"ReduceMin", lower_reduce},
+      Row{"ReduceL1", lower_reduce},
+      Row{"ReduceL2", lower_reduce},
+      Row{"ReduceSumSquare", lower_reduce},
+      Row{"ReduceLogSum", lower_reduce},
+      Row{"Softmax", lower_softmax},
+      Row{"LogSoftmax", lower_softmax},
+      Row{"LayerNormalization", lower_layer_norm},
+      Row{"BatchNormalization", lower_batch_norm},
+      Row{"Relu", lower_unary},
+      Row{"LeakyRelu", lower_unary},
+      Row{"PRelu", lower_binary},
+      Row{"Clip", lower_unary},
+      Row{"Sigmoid", lower_unary},
+      Row{"Tanh", lower_unary},
+      Row{"Elu", lower_unary},
+      Row{"HardSigmoid", lower_unary},
+      Row{"HardSwish", lower_unary},
+      Row{"Gelu", lower_unary},
+      Row{"Erf", lower_unary},
+      Row{"Exp", lower_unary},
+      Row{"Log", lower_unary},
+      Row{"Sqrt", lower_unary},
+      Row{"Reciprocal", lower_unary},
+      Row{"Neg", lower_unary},
+      Row{"Abs", lower_unary},
+      Row{"Floor", lower_unary},
+      Row{"Ceil", lower_unary},
+      Row{"Add", lower_binary},
+      Row{"Sub", lower_binary},
+      Row{"Mul", lower_binary},
+      Row{"Div", lower_binary},
+      Row{"Pow", lower_binary},
+      Row{"Min", lower_binary},
+      Row{"Max", lower_binary},
+      Row{"Sum", lower_binary},
+      Row{"Mean", lower_binary},
+      Row{"Cast", lower_cast},
+      Row{"Reshape", lower_reshape},
+      Row{"Transpose", lower_transpose},
+      Row{"Slice", lower_slice},
+      Row{"Split", lower_split},
+      Row{"Concat", lower_concat},
+      Row{"Expand", lower_expand},
+      Row{"Gather", lower_gather},
+  };
+  builder.enter(node);
+  if (node.guard >= 0 || node.op == "Merge") return builder.refuse("branches that data decide");
+  const auto row = std::ranges::find(rows, node.op, &Row::op);
+  if (row == rows.end()) return builder.refuse("the operator is not among those that have one");
+  for (const graph::ValueId id : node.outputs)
+    if (id != graph::no_value && id != node.outputs.front() && node.op != "Split")
+      return builder.refuse("more than the first output");
+  return row->lower(builder, node);
+}
+
+Result<Recipe> make_recipe(const graph::Graph& graph, Number number, unsigned processors, Library& library,
+                           Weights& weights) {
+  Builder builder(graph, number, processors, library, weights);
+  for (const graph::Node& node : graph.nodes)
+    if (auto lowered = lower(builder, node); !lowered) return std::unexpected(lowered.error());
+  return builder.finish();
+}
+
+}  // namespace carillon::engine::cuda

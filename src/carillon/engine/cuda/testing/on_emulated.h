@@ -1,0 +1,108 @@
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/bytes.h"
+#include "carillon/engine/cuda/driver/emulated.h"
+#include "carillon/engine/cuda/library/plain.h"
+#include "carillon/engine/cuda/memory/cuda_memory.h"
+#include "carillon/engine/cuda/plan/cuda_engine.h"
+#include "carillon/engine/engine.h"
+#include "carillon/graph/tensor.h"
+
+namespace carillon::engine::cuda::testing {
+
+// An engine on an emulated device, the one of the process; for tests and tools.
+class OnEmulated {
+ public:
+  explicit OnEmulated(EmulatedOptions options = {}) : device_(std::move(options)), driver_(Emulated::table()) {
+    know_kernels(device_);
+    (void)driver_.init(0);
+  }
+  OnEmulated(const OnEmulated&) = delete;
+  OnEmulated& operator=(const OnEmulated&) = delete;
+
+  Emulated& device() { return device_; }
+  const Driver& driver() const { return driver_; }
+
+  Result<std::unique_ptr<Engine>> engine(const CudaOptions& options) const {
+    auto library = make_plain_library(driver_);
+    if (!library) return std::unexpected(library.error());
+    return make_cuda_engine(driver_, 0, "emulated", std::move(*library), options);
+  }
+
+  // The outputs of one run of `plan`, in as many runs as it has segments where `cut`; and what the device
+  // found wrong since it was made.
+  Result<std::vector<std::vector<std::byte>>> run(const CompiledModel& model, const Plan& plan,
+                                                  std::span<const std::span<const std::byte>> inputs, bool cut) {
+    Bytes io{};
+    for (const auto specs : {plan.inputs(), plan.outputs()})
+      for (const graph::TensorSpec& spec : specs)
+        io = io + Bytes{round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256)};
+    auto memory = CudaMemory::make(driver_, 0,
+                                   {.pages = std::max<std::uint64_t>(1, pages_for(model.weights())),
+                                    .io = std::max(io, kib(1)),
+                                    .workspace = std::max(plan.workspace(), kib(1))});
+    if (!memory) return std::unexpected(memory.error());
+    std::uint64_t at = 0;
+    const auto place = [&](const graph::TensorSpec& spec) {
+      std::byte* const to = (*memory)->io(at);
+      at += round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256);
+      return to;
+    };
+    std::vector<const std::byte*> from;
+    for (std::size_t i = 0; i < plan.inputs().size(); ++i) {
+      std::byte* const to = place(plan.inputs()[i]);
+      (*memory)->copy_in(to, inputs[i]);
+      from.push_back(to);
+    }
+    std::vector<std::byte*> to;
+    for (const graph::TensorSpec& spec : plan.outputs()) to.push_back(place(spec));
+    const auto range = (*memory)->reserve(pages_for(model.weights()));
+    if (!range) return std::unexpected(range.error());
+    std::vector<std::uint32_t> pages;
+    for (std::uint32_t page = 0; page < range->pages; ++page) pages.push_back(page);
+    if (auto mapped = (*memory)->map(*range, pages); !mapped) return std::unexpected(mapped.error());
+    std::vector<std::byte> weights(model.weights().count);
+    model.write_weights(0, weights);
+    if (!weights.empty()) (*memory)->copy_in(range->data, weights);
+    std::vector<std::vector<std::byte>> out;
+    Result<> ran;
+    {
+      const auto state = plan.make_state();
+      const Binding binding{.inputs = from,
+                            .outputs = to,
+                            .workspace = (*memory)->workspace(0),
+                            .weights = range->data,
+                            .state = state.get()};
+      if (cut)
+        for (int k = 0; ran && k < plan.kernels(); ++k)
+          for (int again = 0; ran && again < 2; ++again) ran = plan.run({k, k + 1}, binding, {});
+      else
+        ran = plan.run({0, plan.kernels()}, binding, {});
+      for (std::size_t i = 0; ran && i < to.size(); ++i) {
+        const graph::TensorSpec& spec = plan.outputs()[i];
+        out.emplace_back(graph::TensorType{spec.type, spec.shape}.bytes().count);
+        (*memory)->copy_out(out.back(), to[i]);
+      }
+    }
+    (*memory)->unmap(*range, pages);
+    (*memory)->release(*range);
+    if (!ran) return std::unexpected(ran.error());
+    const auto violations = device_.violations();
+    if (!violations.empty()) return fail(ErrorCode::internal, "the device: " + violations.front());
+    return out;
+  }
+
+ private:
+  Emulated device_;
+  Driver driver_;
+};
+
+}  // namespace carillon::engine::cuda::testing
