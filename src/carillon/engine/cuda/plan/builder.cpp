@@ -195,10 +195,9 @@ Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int
   return out;
 }
 
-Builder::Builder(const graph::Graph& graph, Number number, unsigned processors, Library& library, Weights& weights)
+Builder::Builder(const graph::Graph& graph, const RecipeOptions& options, Library& library, Weights& weights)
     : graph_(graph),
-      number_(number),
-      processors_(processors),
+      options_(options),
       library_(library),
       weights_(weights),
       values_(graph.values.size()) {
@@ -215,13 +214,13 @@ Builder::Builder(const graph::Graph& graph, Number number, unsigned processors, 
 
 DataType Builder::stored(DataType type) const {
   if (type != DataType::f32) return type;
-  return number_ == Number::f16 ? DataType::f16 : number_ == Number::bf16 ? DataType::bf16 : DataType::f32;
+  return options_.number == Number::f16 ? DataType::f16 : options_.number == Number::bf16 ? DataType::bf16 : DataType::f32;
 }
 
 std::optional<Number> Builder::number_of(DataType stored) const {
   switch (stored) {
     case DataType::f32:
-      return number_ == Number::tf32 ? Number::tf32 : Number::f32;
+      return options_.number == Number::tf32 ? Number::tf32 : Number::f32;
     case DataType::f16:
       return Number::f16;
     case DataType::bf16:
@@ -354,7 +353,7 @@ Result<Lying> Builder::as_type(const Lying& tensor, DataType type) {
   Lying out = fresh(type, source.shape, source.strides);
   kernels::CastParams params{};
   params.count = source.elements();
-  if (auto put = kernel(params, kernels::launch(params, *from, *to, processors_),
+  if (auto put = kernel(params, kernels::launch(params, *from, *to, options_.processors),
                          {{offsetof(kernels::CastParams, input), &source}}, offsetof(kernels::CastParams, output), out);
       !put)
     return std::unexpected(put.error());
@@ -382,7 +381,7 @@ Result<> Builder::move(const Lying& from, const Lying& to) {
     params.from[i] = axes.strides[0][i];
     params.to[i] = axes.strides[1][i];
   }
-  return kernel(params, kernels::launch(params, graph::size_of(from.type), processors_),
+  return kernel(params, kernels::launch(params, graph::size_of(from.type), options_.processors),
                 {{offsetof(kernels::MoveParams, input), &from}}, offsetof(kernels::MoveParams, output), to);
 }
 
@@ -432,7 +431,7 @@ Result<Lying> Builder::elementwise(Op op, std::initializer_list<Lying> operands,
   for (std::size_t k = 0; k < read.size(); ++k)
     reads.emplace_back(offsetof(kernels::ElementwiseParams, operands) + k * sizeof(void*), &read[k]);
   if (auto put = append({reinterpret_cast<const std::byte*>(&params), sizeof params},
-                         kernels::launch(params, *known, processors_), reads,
+                         kernels::launch(params, *known, options_.processors), reads,
                          offsetof(kernels::ElementwiseParams, output), out);
       !put)
     return std::unexpected(put.error());
@@ -468,7 +467,7 @@ Result<Lying> Builder::reduce(kernels::Reduction reduction, const Lying& tensor,
     params.reduced_strides[i] = reduced.strides[0][i];
   }
   Lying out = fresh(tensor.type, shape, row_major(shape));
-  if (auto put = kernel(params, kernels::launch(params, *known, processors_),
+  if (auto put = kernel(params, kernels::launch(params, *known, options_.processors),
                          {{offsetof(kernels::ReduceParams, input), &tensor}}, offsetof(kernels::ReduceParams, output),
                          out);
       !put)
@@ -605,9 +604,17 @@ Result<Recipe> Builder::finish() {
     if (output.buffer >= 0) {
       touch(output, static_cast<std::size_t>(last));
     }
+  const int longest = options_.longest_segment;
   std::vector<BufferNeed> needs;
-  for (const Buffer& buffer : buffers_)
-    needs.push_back(buffer.first < 0 ? BufferNeed{} : BufferNeed{round_up(buffer.bytes, 256), buffer.first, buffer.last});
+  for (const Buffer& buffer : buffers_) {
+    if (buffer.first < 0) {
+      needs.push_back({});
+      continue;
+    }
+    int until = buffer.last;
+    if (longest > 0 && buffer.first < until / longest * longest) until = std::min(last, (until / longest + 1) * longest - 1);
+    needs.push_back({round_up(buffer.bytes, 256), buffer.first, until});
+  }
   const MemoryPlan plan = plan_memory(needs);
   recipe_.workspace = plan.total;
   for (const PendingPointer& each : pointers_)

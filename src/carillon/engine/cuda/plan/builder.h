@@ -49,12 +49,11 @@ Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int
 // Appends a graph's steps to a recipe. Lowerings (lower.h) call it, one node after the other.
 class Builder {
  public:
-  Builder(const graph::Graph& graph, Number number, unsigned processors, Library& library, Weights& weights);
+  Builder(const graph::Graph& graph, const RecipeOptions& options, Library& library, Weights& weights);
 
   const graph::Graph& graph() const { return graph_; }
-  Number number() const { return number_; }
   Library& library() { return library_; }
-  unsigned processors() const { return processors_; }
+  unsigned processors() const { return options_.processors; }
   // f32 is stored as the recipe's number, all else as itself.
   graph::DataType stored(graph::DataType type) const;
   // The number of values that are stored so; nothing for whole numbers and the like.
@@ -128,8 +127,7 @@ class Builder {
   Place place(const Lying& tensor, const MemoryPlan& plan) const;
 
   const graph::Graph& graph_;
-  Number number_;
-  unsigned processors_;
+  RecipeOptions options_;
   Library& library_;
   Weights& weights_;
   const graph::Node* node_ = nullptr;

@@ -373,7 +373,10 @@ class CudaEngine final : public Engine {
   }
 
   Result<PlanParts> make(const graph::Graph& graph, Number number, Weights& weights) const {
-    auto recipe = make_recipe(graph, number, device_->processors(), *library_, weights);
+    auto recipe = make_recipe(
+        graph,
+        {.number = number, .processors = device_->processors(), .longest_segment = options_.longest_segment},
+        *library_, weights);
     if (!recipe) return std::unexpected(recipe.error());
     PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
     const int steps = static_cast<int>(parts.recipe.steps.size());

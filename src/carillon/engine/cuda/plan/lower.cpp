@@ -77,9 +77,9 @@ Result<> lower(Builder& builder, const graph::Node& node) {
   return row->lower(builder, node);
 }
 
-Result<Recipe> make_recipe(const graph::Graph& graph, Number number, unsigned processors, Library& library,
+Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, Library& library,
                            Weights& weights) {
-  Builder builder(graph, number, processors, library, weights);
+  Builder builder(graph, options, library, weights);
   for (const graph::Node& node : graph.nodes)
     if (auto lowered = lower(builder, node); !lowered) return std::unexpected(lowered.error());
   return builder.finish();

@@ -70,9 +70,15 @@ struct Recipe {
   std::uint64_t workspace = 0;        // bytes
 };
 
-// `number` is what f32 values become between inputs and outputs; other types stay as they are. Errors:
-// `unsupported`, which names the node, its operator and types, and why no kernel covers it.
-Result<Recipe> make_recipe(const graph::Graph& graph, Number number, unsigned processors, Library& library,
+struct RecipeOptions {
+  Number number = Number::f32;  // what f32 values become between inputs and outputs; other types stay
+  unsigned processors = 1;      // of the device
+  // Steps fall into segments of so many, from the first on (0: one segment). A segment may be run again, so
+  // none of its steps writes where what it took from earlier ones lies.
+  int longest_segment = 0;
+};
+// Errors: `unsupported`, which names the node, its operator and types, and why no kernel covers it.
+Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, Library& library,
                            Weights& weights);
 
 }  // namespace carillon::engine::cuda
