@@ -126,6 +126,83 @@ CARILLON_DEVICE float activate(Activation activation, float x, float low = 0, fl
   return x;
 }
 
+// Whole numbers wrap around.
+template <typename T>
+CARILLON_DEVICE T apply_whole(Op op, T a, T b) {
+  using Wrapping = std::uint64_t;
+  const auto x = static_cast<Wrapping>(a), y = static_cast<Wrapping>(b);
+  switch (op) {
+    case Op::neg:
+      return static_cast<T>(0 - x);
+    case Op::abs:
+      return a < 0 ? static_cast<T>(0 - x) : a;
+    case Op::add:
+      return static_cast<T>(x + y);
+    case Op::sub:
+      return static_cast<T>(x - y);
+    case Op::mul:
+      return static_cast<T>(x * y);
+    case Op::div:
+      return b == 0 ? T{0} : b == -1 ? static_cast<T>(0 - x) : static_cast<T>(a / b);
+    case Op::min:
+      return a < b ? a : b;
+    case Op::max:
+      return a < b ? b : a;
+    default:
+      return a;
+  }
+}
+
+template <typename T>
+CARILLON_DEVICE bool compare(Comparison comparison, T a, T b) {
+  switch (comparison) {
+    case Comparison::equal:
+      return a == b;
+    case Comparison::less:
+      return a < b;
+    case Comparison::less_equal:
+      return a <= b;
+    case Comparison::greater:
+      return a > b;
+    case Comparison::greater_equal:
+      return a >= b;
+    case Comparison::logical_and:
+      return a != T{0} && b != T{0};
+    case Comparison::logical_or:
+      return a != T{0} || b != T{0};
+    case Comparison::logical_xor:
+      return (a != T{0}) != (b != T{0});
+  }
+  return false;
+}
+
+// What a value is compared as.
+template <typename T>
+CARILLON_DEVICE auto comparable(T value) {
+  if constexpr (is_bool<T>)
+    return static_cast<int>(value.is);
+  else if constexpr (is_whole<T>)
+    return value;
+  else
+    return to_float(value);
+}
+
+// An operand of an index space: N elements from the at-th on; all the same where it is repeated. N > 1 only
+// where it is dense or repeated.
+template <int N, typename T>
+CARILLON_DEVICE Pack<T, N> operand(const void* from, bool is_single, std::int64_t at, const std::uint32_t* extents,
+                                   const std::int64_t* strides, int rank) {
+  Pack<T, N> out;
+  if (is_single) {
+    for (int j = 0; j < N; ++j) out.at[j] = *as<T>(from);
+  } else if constexpr (N > 1) {
+    out = load<T, N>(as<T>(from) + at);
+  } else {
+    out.at[0] = as<T>(from)[offset_of(static_cast<std::uint32_t>(at), extents, strides, rank)];
+  }
+  return out;
+}
+
 template <typename T>
 struct Elementwise {
   using Params = ElementwiseParams;
@@ -146,22 +223,78 @@ struct Elementwise {
       constexpr int N = decltype(count)::value;
       Pack<T, N> in[3];
       for (int i = 0; i < 3; ++i) {
-        if (i >= operands) {
-          for (int j = 0; j < N; ++j) in[i].at[j] = from_float<T>(0.0F);
-        } else if (single[i]) {
-          for (int j = 0; j < N; ++j) in[i].at[j] = *as<T>(p.operands[i]);
-        } else if (N > 1) {
-          in[i] = load<T, N>(as<T>(p.operands[i]) + begin + at);
+        if (i < operands) {
+          in[i] = operand<N, T>(p.operands[i], single[i], begin + at, p.extents, p.strides[i], p.rank);
         } else {
-          in[i].at[0] = as<T>(p.operands[i])[offset_of(static_cast<std::uint32_t>(begin + at), p.extents,
-                                                       p.strides[i], p.rank)];
+          for (int j = 0; j < N; ++j) in[i].at[j] = T{};
         }
       }
       Pack<T, N> out;
       for (int j = 0; j < N; ++j) {
-        const float y = apply(p.op, to_float(in[0].at[j]), to_float(in[1].at[j]), to_float(in[2].at[j]));
-        out.at[j] = from_float<T>(activate(p.activation, y, p.low, p.high));
+        if constexpr (is_whole<T>) {
+          out.at[j] = apply_whole(p.op, in[0].at[j], in[1].at[j]);
+        } else {
+          const float y = apply(p.op, to_float(in[0].at[j]), to_float(in[1].at[j]), to_float(in[2].at[j]));
+          out.at[j] = from_float<T>(activate(p.activation, y, p.low, p.high));
+        }
       }
+      store<T, N>(as<T>(p.output) + begin + at, out);
+    });
+  }
+};
+
+template <typename T>
+struct Compare {
+  using Params = CompareParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) {
+    return in_tiles(product(p.extents, p.rank), tile_elements);
+  }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const std::int64_t begin = tile * tile_elements;
+    const std::int64_t n = least(tile_elements, product(p.extents, p.rank) - begin);
+    bool packs = aligned(p.output), single[2];
+    for (int i = 0; i < 2; ++i) {
+      single[i] = repeated(p.extents, p.strides[i], p.rank);
+      packs = packs && (single[i] || (dense(p.extents, p.strides[i], p.rank) && aligned(p.operands[i])));
+    }
+    each<per_pack<T>>(n, packs, [&](std::int64_t at, auto count) {
+      constexpr int N = decltype(count)::value;
+      const auto a = operand<N, T>(p.operands[0], single[0], begin + at, p.extents, p.strides[0], p.rank);
+      const auto b = operand<N, T>(p.operands[1], single[1], begin + at, p.extents, p.strides[1], p.rank);
+      Pack<Bool, N> out;
+      for (int j = 0; j < N; ++j) {
+        const bool is = compare(p.comparison, comparable(a.at[j]), comparable(b.at[j]));
+        out.at[j] = {static_cast<std::uint8_t>(is)};
+      }
+      store<Bool, N>(as<Bool>(p.output) + begin + at, out);
+    });
+  }
+};
+
+// T: an unsigned integer as large as an element.
+template <typename T>
+struct Select {
+  using Params = SelectParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) {
+    return in_tiles(product(p.extents, p.rank), tile_elements);
+  }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    const std::int64_t begin = tile * tile_elements;
+    const std::int64_t n = least(tile_elements, product(p.extents, p.rank) - begin);
+    const auto fits = [&](const void* from, const std::int64_t* strides, bool is_single) {
+      return is_single || (dense(p.extents, strides, p.rank) && aligned(from));
+    };
+    const bool one = repeated(p.extents, p.condition_strides, p.rank);
+    const bool single[2] = {repeated(p.extents, p.strides[0], p.rank), repeated(p.extents, p.strides[1], p.rank)};
+    const bool packs = aligned(p.output) && fits(p.condition, p.condition_strides, one) &&
+                       fits(p.operands[0], p.strides[0], single[0]) && fits(p.operands[1], p.strides[1], single[1]);
+    each<per_pack<T>>(n, packs, [&](std::int64_t at, auto count) {
+      constexpr int N = decltype(count)::value;
+      const auto is = operand<N, Bool>(p.condition, one, begin + at, p.extents, p.condition_strides, p.rank);
+      const auto a = operand<N, T>(p.operands[0], single[0], begin + at, p.extents, p.strides[0], p.rank);
+      const auto b = operand<N, T>(p.operands[1], single[1], begin + at, p.extents, p.strides[1], p.rank);
+      Pack<T, N> out;
+      for (int j = 0; j < N; ++j) out.at[j] = is.at[j].is != 0 ? a.at[j] : b.at[j];
       store<T, N>(as<T>(p.output) + begin + at, out);
     });
   }
@@ -204,7 +337,7 @@ struct Cast {
                  constexpr int N = decltype(count)::value;
                  const auto in = load<From, N>(as<From>(p.input) + begin + at);
                  Pack<To, N> out;
-                 for (int j = 0; j < N; ++j) out.at[j] = from_float<To>(to_float(in.at[j]));
+                 for (int j = 0; j < N; ++j) out.at[j] = convert<To>(in.at[j]);
                  store<To, N>(as<To>(p.output) + begin + at, out);
                });
   }
@@ -492,6 +625,13 @@ struct Attention {
   X(pool_##type, Pool<T>)               \
   X(depthwise_##type, Depthwise<T>)     \
   X(attention_##type, Attention<T>)
+#define CARILLON_CASTS(X, type, T)                        \
+  X(cast_i32_##type, CARILLON_CAST(std::int32_t, T))      \
+  X(cast_i64_##type, CARILLON_CAST(std::int64_t, T))      \
+  X(cast_bool_##type, CARILLON_CAST(Bool, T))             \
+  X(cast_##type##_i32, CARILLON_CAST(T, std::int32_t))    \
+  X(cast_##type##_i64, CARILLON_CAST(T, std::int64_t))    \
+  X(cast_##type##_bool, CARILLON_CAST(T, Bool))
 #define CARILLON_KERNELS(X)                      \
   CARILLON_KERNELS_OF(X, f32, float)             \
   CARILLON_KERNELS_OF(X, f16, Half)              \
@@ -504,6 +644,27 @@ struct Attention {
   X(gather_2, Gather<std::uint16_t>)             \
   X(gather_4, Gather<std::uint32_t>)             \
   X(gather_8, Gather<std::uint64_t>)             \
+  X(elementwise_i32, Elementwise<std::int32_t>)  \
+  X(elementwise_i64, Elementwise<std::int64_t>)  \
+  X(compare_f32, Compare<float>)                 \
+  X(compare_f16, Compare<Half>)                  \
+  X(compare_bf16, Compare<Bfloat>)               \
+  X(compare_i32, Compare<std::int32_t>)          \
+  X(compare_i64, Compare<std::int64_t>)          \
+  X(compare_bool, Compare<Bool>)                 \
+  X(select_1, Select<std::uint8_t>)              \
+  X(select_2, Select<std::uint16_t>)             \
+  X(select_4, Select<std::uint32_t>)             \
+  X(select_8, Select<std::uint64_t>)             \
+  CARILLON_CASTS(X, f32, float)                  \
+  CARILLON_CASTS(X, f16, Half)                   \
+  CARILLON_CASTS(X, bf16, Bfloat)                \
+  X(cast_i32_i64, CARILLON_CAST(std::int32_t, std::int64_t)) \
+  X(cast_i64_i32, CARILLON_CAST(std::int64_t, std::int32_t)) \
+  X(cast_i32_bool, CARILLON_CAST(std::int32_t, Bool)) \
+  X(cast_i64_bool, CARILLON_CAST(std::int64_t, Bool)) \
+  X(cast_bool_i32, CARILLON_CAST(Bool, std::int32_t)) \
+  X(cast_bool_i64, CARILLON_CAST(Bool, std::int64_t)) \
   X(cast_f32_f16, CARILLON_CAST(float, Half))    \
   X(cast_f32_bf16, CARILLON_CAST(float, Bfloat)) \
   X(cast_f16_f32, CARILLON_CAST(Half, float))    \

@@ -16,6 +16,10 @@ template <template <typename> typename K, typename T>
 struct Sizes<K<T>> {
   static constexpr std::size_t in = sizeof(T), out = sizeof(T);
 };
+template <typename T>
+struct Sizes<Compare<T>> {
+  static constexpr std::size_t in = sizeof(T), out = sizeof(Bool);
+};
 template <typename From, typename To>
 struct Sizes<Cast<From, To>> {
   static constexpr std::size_t in = sizeof(From), out = sizeof(To);
@@ -76,6 +80,17 @@ void note(const ElementwiseParams& p, std::size_t in, std::size_t out, Accesses&
   for (int i = 0; i < arity(p.op); ++i) {
     accesses.read(p.operands[i], extents, strides_of(p.strides[i], p.rank), in);
   }
+  accesses.write(p.output, product(p.extents, p.rank), out);
+}
+void note(const CompareParams& p, std::size_t in, std::size_t out, Accesses& accesses) {
+  const auto extents = extents_of(p.extents, p.rank);
+  for (int i = 0; i < 2; ++i) accesses.read(p.operands[i], extents, strides_of(p.strides[i], p.rank), in);
+  accesses.write(p.output, product(p.extents, p.rank), out);
+}
+void note(const SelectParams& p, std::size_t in, std::size_t out, Accesses& accesses) {
+  const auto extents = extents_of(p.extents, p.rank);
+  accesses.read(p.condition, extents, strides_of(p.condition_strides, p.rank), sizeof(Bool));
+  for (int i = 0; i < 2; ++i) accesses.read(p.operands[i], extents, strides_of(p.strides[i], p.rank), in);
   accesses.write(p.output, product(p.extents, p.rank), out);
 }
 void note(const MoveParams& p, std::size_t in, std::size_t out, Accesses& accesses) {
@@ -168,6 +183,12 @@ std::string_view name_of(Type type) {
       return "f16";
     case Type::bf16:
       return "bf16";
+    case Type::i32:
+      return "i32";
+    case Type::i64:
+      return "i64";
+    case Type::boolean:
+      return "bool";
   }
   return {};
 }
@@ -235,6 +256,14 @@ const Kernel* find(std::string_view symbol) {
 Result<Launch> launch(const ElementwiseParams& p, Type type, unsigned processors) {
   if (!countable(p.extents, p.rank)) return refuse("elementwise", shape);
   return launch_of(p, typed("elementwise", type), processors);
+}
+Result<Launch> launch(const CompareParams& p, Type type, unsigned processors) {
+  if (!countable(p.extents, p.rank)) return refuse("compare", shape);
+  return launch_of(p, typed("compare", type), processors);
+}
+Result<Launch> launch(const SelectParams& p, std::size_t element_bytes, unsigned processors) {
+  if (!countable(p.extents, p.rank)) return refuse("select", shape);
+  return launch_of(p, "select_" + std::to_string(element_bytes), processors);
 }
 Result<Launch> launch(const ReduceParams& p, Type type, unsigned processors) {
   if (!countable(p.kept, p.kept_rank) || !countable(p.reduced, p.reduced_rank))

@@ -12,7 +12,7 @@
 // emulated device runs it. Everything here is thread-safe.
 namespace carillon::engine::cuda::kernels {
 
-enum class Type { f32, f16, bf16 };
+enum class Type { f32, f16, bf16, i32, i64, boolean };
 
 struct Bytes {
   const void* at = nullptr;
@@ -56,6 +56,8 @@ Result<Launch> launch(const DepthwiseParams& params, Type type, unsigned process
 Result<Launch> launch(const AttentionParams& params, Type type, unsigned processors);
 Result<Launch> launch(const MoveParams& params, std::size_t element_bytes, unsigned processors);
 Result<Launch> launch(const GatherParams& params, std::size_t element_bytes, unsigned processors);
+Result<Launch> launch(const CompareParams& params, Type type, unsigned processors);
+Result<Launch> launch(const SelectParams& params, std::size_t element_bytes, unsigned processors);
 Result<Launch> launch(const CastParams& params, Type from, Type to, unsigned processors);
 
 // The kernels for devices, as cuModuleLoadData takes them. Empty where the build had no nvcc (preset cuda).

@@ -105,4 +105,52 @@ CARILLON_DEVICE Bfloat from_float<Bfloat>(float value) {
 #endif
 }
 
+// A truth value: 0 or 1.
+struct Bool {
+  std::uint8_t is;
+};
+
+template <typename T>
+inline constexpr bool is_whole = false;
+template <>
+inline constexpr bool is_whole<std::int32_t> = true;
+template <>
+inline constexpr bool is_whole<std::int64_t> = true;
+template <typename T>
+inline constexpr bool is_bool = false;
+template <>
+inline constexpr bool is_bool<Bool> = true;
+
+// As ONNX's Cast has it: towards 0, and true is 1; what does not fit becomes something.
+template <typename To, typename From>
+CARILLON_DEVICE To convert(From value) {
+  if constexpr (is_bool<To>) {
+    if constexpr (is_whole<From>)
+      return {static_cast<std::uint8_t>(value != 0)};
+    else if constexpr (is_bool<From>)
+      return value;
+    else
+      return {static_cast<std::uint8_t>(to_float(value) != 0.0F)};
+  } else if constexpr (is_whole<To>) {
+    if constexpr (is_whole<From>) {
+      return static_cast<To>(value);
+    } else if constexpr (is_bool<From>) {
+      return static_cast<To>(value.is);
+    } else {
+      const float real = to_float(value);
+      constexpr float beyond = sizeof(To) == 4 ? 2147483648.0F : 9223372036854775808.0F;
+      constexpr To least = sizeof(To) == 4 ? static_cast<To>(INT32_MIN) : static_cast<To>(INT64_MIN);
+      if (real >= beyond) return static_cast<To>(-(least + 1));
+      return real >= -beyond ? static_cast<To>(real) : least;
+    }
+  } else {
+    if constexpr (is_whole<From>)
+      return from_float<To>(static_cast<float>(value));
+    else if constexpr (is_bool<From>)
+      return from_float<To>(static_cast<float>(value.is));
+    else
+      return from_float<To>(to_float(value));
+  }
+}
+
 }  // namespace carillon::engine::cuda::kernels

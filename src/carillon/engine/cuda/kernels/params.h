@@ -44,7 +44,8 @@ constexpr int arity(Op op) {
 
 enum class Activation : int { none, relu, relu6, gelu_erf, gelu_tanh, swish, tanh, clip };
 
-// output = activation(op(operands)), output dense. Adding a bias is Op::add with strides of 0.
+// output = activation(op(operands)), output dense. Of whole numbers (i32, i64): copy, neg, abs, add, sub, mul,
+// div (towards 0; by 0 it gives 0), min and max, which wrap around, without an activation. Adding a bias is Op::add with strides of 0.
 struct ElementwiseParams {
   Op op;
   Activation activation;
@@ -64,6 +65,30 @@ struct MoveParams {
   std::uint32_t extents[max_rank];
   std::int64_t from[max_rank], to[max_rank];  // `to` makes no two elements meet
   const void* input;
+  void* output;
+  StopFlag stop;
+};
+
+enum class Comparison : int { equal, less, less_equal, greater, greater_equal, logical_and, logical_or, logical_xor };
+
+// output = a ? b, of booleans (bytes of 0 or 1), dense; the logical ones take booleans.
+struct CompareParams {
+  Comparison comparison;
+  int rank;
+  std::uint32_t extents[max_rank];
+  std::int64_t strides[2][max_rank];  // 0: the operand is repeated along that axis
+  const void* operands[2];
+  void* output;
+  StopFlag stop;
+};
+
+// output = condition ? a : b, dense; the condition is of booleans.
+struct SelectParams {
+  int rank;
+  std::uint32_t extents[max_rank];
+  std::int64_t condition_strides[max_rank], strides[2][max_rank];
+  const void* condition;
+  const void* operands[2];
   void* output;
   StopFlag stop;
 };

@@ -76,6 +76,12 @@ std::optional<kernels::Type> kernel_type(DataType type) {
       return kernels::Type::f16;
     case DataType::bf16:
       return kernels::Type::bf16;
+    case DataType::i32:
+      return kernels::Type::i32;
+    case DataType::i64:
+      return kernels::Type::i64;
+    case DataType::boolean:
+      return kernels::Type::boolean;
     default:
       return std::nullopt;
   }
@@ -313,6 +319,13 @@ Lying Builder::scalar(float value, DataType type) {
   return packed(nullptr, "number " + std::to_string(bits), {}, type, [&](std::span<float> to) { to[0] = value; });
 }
 
+Lying Builder::truth(bool value) {
+  Lying out{.type = DataType::boolean};
+  out.offset = weights_.place(nullptr, value ? "true" : "false", 1,
+                              [&](std::span<std::byte> to) { to[0] = value ? std::byte{1} : std::byte{0}; });
+  return out;
+}
+
 Lying Builder::fresh(DataType type, const Shape& shape, std::vector<std::int64_t> strides) {
   Lying out{.buffer = static_cast<int>(buffers_.size()), .type = type, .shape = shape, .strides = std::move(strides)};
   buffers_.push_back({.bytes = static_cast<std::uint64_t>(out.elements()) * graph::size_of(type)});
@@ -389,7 +402,11 @@ Result<Lying> Builder::elementwise(Op op, std::initializer_list<Lying> operands,
                                    Activation activation, float low, float high) {
   const DataType type = operands.begin()->type;
   const auto known = kernel_type(type);
-  if (!known) return refuse("arithmetic of " + std::string(graph::onnx_name(type)));
+  const bool whole_numbers = known == kernels::Type::i32 || known == kernels::Type::i64;
+  constexpr Op of_whole_numbers[] = {Op::copy, Op::neg, Op::abs, Op::add, Op::sub, Op::mul, Op::div, Op::min, Op::max};
+  if (!known || known == kernels::Type::boolean ||
+      (whole_numbers && (activation != Activation::none || std::ranges::find(of_whole_numbers, op) == std::end(of_whole_numbers))))
+    return refuse("arithmetic of " + std::string(graph::onnx_name(type)));
   std::vector<Lying> read;
   const Lying* whole = nullptr;
   for (const Lying& operand : operands) {
@@ -433,6 +450,66 @@ Result<Lying> Builder::elementwise(Op op, std::initializer_list<Lying> operands,
   if (auto put = append({reinterpret_cast<const std::byte*>(&params), sizeof params},
                          kernels::launch(params, *known, options_.processors), reads,
                          offsetof(kernels::ElementwiseParams, output), out);
+      !put)
+    return std::unexpected(put.error());
+  return out;
+}
+
+namespace {
+
+// Operands of one shape, row by row; nothing where they fall into too many axes.
+std::optional<Axes> row_by_row(std::initializer_list<const Lying*> operands, const Shape& shape) {
+  Axes axes;
+  axes.extents = shape;
+  for (const Lying* each : operands) axes.strides.push_back(broadcast(*each, shape).strides);
+  axes.join();
+  if (axes.extents.size() > kernels::max_rank) return std::nullopt;
+  return axes;
+}
+template <typename Params>
+void put_extents(Params& params, const Axes& axes) {
+  params.rank = static_cast<int>(axes.extents.size());
+  for (std::size_t i = 0; i < axes.extents.size(); ++i) params.extents[i] = static_cast<std::uint32_t>(axes.extents[i]);
+}
+void put_strides(std::int64_t* to, const std::vector<std::int64_t>& from) {
+  std::ranges::copy(from, to);
+}
+
+}  // namespace
+
+Result<Lying> Builder::compare(kernels::Comparison comparison, const Lying& a, const Lying& b, const Shape& shape) {
+  const auto known = kernel_type(a.type);
+  if (!known || a.type != b.type) return refuse("a comparison of " + std::string(graph::onnx_name(a.type)));
+  const auto axes = row_by_row({&a, &b}, shape);
+  if (!axes) return refuse("more than six axes that lie apart");
+  using P = kernels::CompareParams;
+  P params{};
+  params.comparison = comparison;
+  put_extents(params, *axes);
+  for (std::size_t k = 0; k < 2; ++k) put_strides(params.strides[k], axes->strides[k]);
+  Lying out = fresh(DataType::boolean, shape, row_major(shape));
+  if (auto put = kernel(params, kernels::launch(params, *known, options_.processors),
+                        {{offsetof(P, operands), &a}, {offsetof(P, operands) + sizeof(void*), &b}}, offsetof(P, output), out);
+      !put)
+    return std::unexpected(put.error());
+  return out;
+}
+
+Result<Lying> Builder::select(const Lying& condition, const Lying& a, const Lying& b, const Shape& shape) {
+  if (a.type != b.type || condition.type != DataType::boolean) return refuse("operands of different types");
+  const auto axes = row_by_row({&condition, &a, &b}, shape);
+  if (!axes) return refuse("more than six axes that lie apart");
+  using P = kernels::SelectParams;
+  P params{};
+  put_extents(params, *axes);
+  put_strides(params.condition_strides, axes->strides[0]);
+  for (std::size_t k = 0; k < 2; ++k) put_strides(params.strides[k], axes->strides[k + 1]);
+  Lying out = fresh(a.type, shape, row_major(shape));
+  if (auto put = kernel(params, kernels::launch(params, graph::size_of(a.type), options_.processors),
+                        {{offsetof(P, condition), &condition},
+                         {offsetof(P, operands), &a},
+                         {offsetof(P, operands) + sizeof(void*), &b}},
+                        offsetof(P, output), out);
       !put)
     return std::unexpected(put.error());
   return out;

@@ -75,6 +75,7 @@ class Builder {
   Lying packed(const graph::SharedTensor& from, const std::string& what, const Shape& shape, graph::DataType type,
                const std::function<void(std::span<float>)>& values);
   Lying scalar(float value, graph::DataType type);
+  Lying truth(bool value);
 
   Lying fresh(graph::DataType type, const Shape& shape, std::vector<std::int64_t> strides);
   // The same tensor, row-major without gaps, or channels last (4 dimensions): itself where it lies so.
@@ -86,6 +87,9 @@ class Builder {
   // activation(op(operands)), broadcast to `shape`, in the order in which the first whole operand lies.
   Result<Lying> elementwise(Op op, std::initializer_list<Lying> operands, const Shape& shape,
                             Activation activation = Activation::none, float low = 0, float high = 0);
+  // Booleans of a comparison, and what a condition (booleans) chooses; broadcast to `shape`, row-major.
+  Result<Lying> compare(kernels::Comparison comparison, const Lying& a, const Lying& b, const Shape& shape);
+  Result<Lying> select(const Lying& condition, const Lying& a, const Lying& b, const Shape& shape);
   Result<Lying> reduce(kernels::Reduction reduction, const Lying& tensor, std::span<const std::size_t> axes,
                        const Shape& shape);
   Result<> convolve(const Convolution& spec, const Lying& x, const Lying& w, const Lying& out, const Lying* bias,

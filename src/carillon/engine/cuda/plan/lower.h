@@ -27,6 +27,8 @@ Result<> lower_batch_norm(Builder& builder, const graph::Node& node);
 
 Result<> lower_unary(Builder& builder, const graph::Node& node);
 Result<> lower_binary(Builder& builder, const graph::Node& node);
+Result<> lower_compare(Builder& builder, const graph::Node& node);
+Result<> lower_where(Builder& builder, const graph::Node& node);
 Result<> lower_cast(Builder& builder, const graph::Node& node);
 
 Result<> lower_reshape(Builder& builder, const graph::Node& node);

@@ -227,11 +227,44 @@ Result<> lower_binary(Builder& builder, const graph::Node& node) {
         return {};
       }
     }
+    if (op == "Mean" && out && !builder.number_of(out->type)) return builder.refuse("a mean of whole numbers");
     if (out && op == "Mean")
       out = builder.elementwise(
           Op::mul, {*out, builder.scalar(1.0F / static_cast<float>(node.inputs.size()), out->type)}, shape);
   }
   if (out) out = apply_post_ops(builder, node, std::move(*out));
+  if (!out) return std::unexpected(out.error());
+  builder.set(node.outputs[0], std::move(*out));
+  return {};
+}
+
+Result<> lower_compare(Builder& builder, const graph::Node& node) {
+  using kernels::Comparison;
+  struct Row {
+    std::string_view op;
+    Comparison comparison;
+  };
+  static constexpr Row rows[] = {
+      {"Equal", Comparison::equal},           {"Less", Comparison::less},
+      {"LessOrEqual", Comparison::less_equal}, {"Greater", Comparison::greater},
+      {"GreaterOrEqual", Comparison::greater_equal}, {"And", Comparison::logical_and},
+      {"Or", Comparison::logical_or},         {"Xor", Comparison::logical_xor},
+      {"Not", Comparison::equal}};
+  const Shape& shape = builder.type(node.outputs[0]).shape;
+  const Lying a = builder.in(node.inputs[0]);
+  const Lying b = node.op == "Not" ? builder.truth(false) : builder.in(node.inputs[1]);
+  for (const Row& row : rows) {
+    if (row.op != node.op) continue;
+    auto out = builder.compare(row.comparison, a, b, shape);
+    if (!out) return std::unexpected(out.error());
+    builder.set(node.outputs[0], std::move(*out));
+  }
+  return {};
+}
+
+Result<> lower_where(Builder& builder, const graph::Node& node) {
+  auto out = builder.select(builder.in(node.inputs[0]), builder.in(node.inputs[1]), builder.in(node.inputs[2]),
+                            builder.type(node.outputs[0]).shape);
   if (!out) return std::unexpected(out.error());
   builder.set(node.outputs[0], std::move(*out));
   return {};
