@@ -1,5 +1,6 @@
-#include "carillon/engine/cuda/testing/on_emulated.h"
 #include "onnx_node/suite.h"
+
+#include "carillon/engine/cuda/testing/on_emulated.h"
 
 namespace carillon::onnx_node {
 namespace {
@@ -8,8 +9,8 @@ namespace cuda = engine::cuda;
 using graph::Tensor;
 using graph::TensorType;
 
-// Plans of the CUDA engine on an emulated device, whole and cut between all their steps: the two give the same
-// bytes, and the device finds nothing wrong.
+// Plans of the CUDA engine on an emulated device, whole and cut between all their steps: the two give the
+// same bytes, and the device finds nothing wrong.
 class CudaBackend : public Backend {
  public:
   std::string_view name() const override { return "cuda"; }

@@ -190,8 +190,8 @@ CARILLON_DEVICE auto comparable(T value) {
 // An operand of an index space: N elements from the at-th on; all the same where it is repeated. N > 1 only
 // where it is dense or repeated.
 template <int N, typename T>
-CARILLON_DEVICE Pack<T, N> operand(const void* from, bool is_single, std::int64_t at, const std::uint32_t* extents,
-                                   const std::int64_t* strides, int rank) {
+CARILLON_DEVICE Pack<T, N> operand(const void* from, bool is_single, std::int64_t at,
+                                   const std::uint32_t* extents, const std::int64_t* strides, int rank) {
   Pack<T, N> out;
   if (is_single) {
     for (int j = 0; j < N; ++j) out.at[j] = *as<T>(from);
@@ -285,9 +285,11 @@ struct Select {
       return is_single || (dense(p.extents, strides, p.rank) && aligned(from));
     };
     const bool one = repeated(p.extents, p.condition_strides, p.rank);
-    const bool single[2] = {repeated(p.extents, p.strides[0], p.rank), repeated(p.extents, p.strides[1], p.rank)};
+    const bool single[2] = {repeated(p.extents, p.strides[0], p.rank),
+                            repeated(p.extents, p.strides[1], p.rank)};
     const bool packs = aligned(p.output) && fits(p.condition, p.condition_strides, one) &&
-                       fits(p.operands[0], p.strides[0], single[0]) && fits(p.operands[1], p.strides[1], single[1]);
+                       fits(p.operands[0], p.strides[0], single[0]) &&
+                       fits(p.operands[1], p.strides[1], single[1]);
     each<per_pack<T>>(n, packs, [&](std::int64_t at, auto count) {
       constexpr int N = decltype(count)::value;
       const auto is = operand<N, Bool>(p.condition, one, begin + at, p.extents, p.condition_strides, p.rank);
@@ -625,51 +627,51 @@ struct Attention {
   X(pool_##type, Pool<T>)               \
   X(depthwise_##type, Depthwise<T>)     \
   X(attention_##type, Attention<T>)
-#define CARILLON_CASTS(X, type, T)                        \
-  X(cast_i32_##type, CARILLON_CAST(std::int32_t, T))      \
-  X(cast_i64_##type, CARILLON_CAST(std::int64_t, T))      \
-  X(cast_bool_##type, CARILLON_CAST(Bool, T))             \
-  X(cast_##type##_i32, CARILLON_CAST(T, std::int32_t))    \
-  X(cast_##type##_i64, CARILLON_CAST(T, std::int64_t))    \
+#define CARILLON_CASTS(X, type, T)                     \
+  X(cast_i32_##type, CARILLON_CAST(std::int32_t, T))   \
+  X(cast_i64_##type, CARILLON_CAST(std::int64_t, T))   \
+  X(cast_bool_##type, CARILLON_CAST(Bool, T))          \
+  X(cast_##type##_i32, CARILLON_CAST(T, std::int32_t)) \
+  X(cast_##type##_i64, CARILLON_CAST(T, std::int64_t)) \
   X(cast_##type##_bool, CARILLON_CAST(T, Bool))
-#define CARILLON_KERNELS(X)                      \
-  CARILLON_KERNELS_OF(X, f32, float)             \
-  CARILLON_KERNELS_OF(X, f16, Half)              \
-  CARILLON_KERNELS_OF(X, bf16, Bfloat)           \
-  X(move_1, Move<std::uint8_t>)                  \
-  X(move_2, Move<std::uint16_t>)                 \
-  X(move_4, Move<std::uint32_t>)                 \
-  X(move_8, Move<std::uint64_t>)                 \
-  X(gather_1, Gather<std::uint8_t>)              \
-  X(gather_2, Gather<std::uint16_t>)             \
-  X(gather_4, Gather<std::uint32_t>)             \
-  X(gather_8, Gather<std::uint64_t>)             \
-  X(elementwise_i32, Elementwise<std::int32_t>)  \
-  X(elementwise_i64, Elementwise<std::int64_t>)  \
-  X(compare_f32, Compare<float>)                 \
-  X(compare_f16, Compare<Half>)                  \
-  X(compare_bf16, Compare<Bfloat>)               \
-  X(compare_i32, Compare<std::int32_t>)          \
-  X(compare_i64, Compare<std::int64_t>)          \
-  X(compare_bool, Compare<Bool>)                 \
-  X(select_1, Select<std::uint8_t>)              \
-  X(select_2, Select<std::uint16_t>)             \
-  X(select_4, Select<std::uint32_t>)             \
-  X(select_8, Select<std::uint64_t>)             \
-  CARILLON_CASTS(X, f32, float)                  \
-  CARILLON_CASTS(X, f16, Half)                   \
-  CARILLON_CASTS(X, bf16, Bfloat)                \
+#define CARILLON_KERNELS(X)                                  \
+  CARILLON_KERNELS_OF(X, f32, float)                         \
+  CARILLON_KERNELS_OF(X, f16, Half)                          \
+  CARILLON_KERNELS_OF(X, bf16, Bfloat)                       \
+  X(move_1, Move<std::uint8_t>)                              \
+  X(move_2, Move<std::uint16_t>)                             \
+  X(move_4, Move<std::uint32_t>)                             \
+  X(move_8, Move<std::uint64_t>)                             \
+  X(gather_1, Gather<std::uint8_t>)                          \
+  X(gather_2, Gather<std::uint16_t>)                         \
+  X(gather_4, Gather<std::uint32_t>)                         \
+  X(gather_8, Gather<std::uint64_t>)                         \
+  X(elementwise_i32, Elementwise<std::int32_t>)              \
+  X(elementwise_i64, Elementwise<std::int64_t>)              \
+  X(compare_f32, Compare<float>)                             \
+  X(compare_f16, Compare<Half>)                              \
+  X(compare_bf16, Compare<Bfloat>)                           \
+  X(compare_i32, Compare<std::int32_t>)                      \
+  X(compare_i64, Compare<std::int64_t>)                      \
+  X(compare_bool, Compare<Bool>)                             \
+  X(select_1, Select<std::uint8_t>)                          \
+  X(select_2, Select<std::uint16_t>)                         \
+  X(select_4, Select<std::uint32_t>)                         \
+  X(select_8, Select<std::uint64_t>)                         \
+  CARILLON_CASTS(X, f32, float)                              \
+  CARILLON_CASTS(X, f16, Half)                               \
+  CARILLON_CASTS(X, bf16, Bfloat)                            \
   X(cast_i32_i64, CARILLON_CAST(std::int32_t, std::int64_t)) \
   X(cast_i64_i32, CARILLON_CAST(std::int64_t, std::int32_t)) \
-  X(cast_i32_bool, CARILLON_CAST(std::int32_t, Bool)) \
-  X(cast_i64_bool, CARILLON_CAST(std::int64_t, Bool)) \
-  X(cast_bool_i32, CARILLON_CAST(Bool, std::int32_t)) \
-  X(cast_bool_i64, CARILLON_CAST(Bool, std::int64_t)) \
-  X(cast_f32_f16, CARILLON_CAST(float, Half))    \
-  X(cast_f32_bf16, CARILLON_CAST(float, Bfloat)) \
-  X(cast_f16_f32, CARILLON_CAST(Half, float))    \
-  X(cast_f16_bf16, CARILLON_CAST(Half, Bfloat))  \
-  X(cast_bf16_f32, CARILLON_CAST(Bfloat, float)) \
+  X(cast_i32_bool, CARILLON_CAST(std::int32_t, Bool))        \
+  X(cast_i64_bool, CARILLON_CAST(std::int64_t, Bool))        \
+  X(cast_bool_i32, CARILLON_CAST(Bool, std::int32_t))        \
+  X(cast_bool_i64, CARILLON_CAST(Bool, std::int64_t))        \
+  X(cast_f32_f16, CARILLON_CAST(float, Half))                \
+  X(cast_f32_bf16, CARILLON_CAST(float, Bfloat))             \
+  X(cast_f16_f32, CARILLON_CAST(Half, float))                \
+  X(cast_f16_bf16, CARILLON_CAST(Half, Bfloat))              \
+  X(cast_bf16_f32, CARILLON_CAST(Bfloat, float))             \
   X(cast_bf16_f16, CARILLON_CAST(Bfloat, Half))
 #define CARILLON_CAST(From, To) Cast<From, To>
 

@@ -28,8 +28,8 @@ struct Kernel {
   void (*run)(const void* params) = nullptr;
   // As run(), but as if `stop` were set after so many tiles.
   void (*run_some)(const void* params, std::int64_t tiles) = nullptr;
-  // Appends the bytes that a run to the end reads and writes; of strided operands from the first byte to the
-  // last. The flag is left out: it may change at any time.
+  // Appends the bytes that a run to the end reads and writes; of strided operands without the gaps
+  // (but where there are very many). The flag is left out: it may change at any time.
   void (*accesses)(const void* params, std::vector<Bytes>& reads, std::vector<Bytes>& writes) = nullptr;
 };
 

@@ -44,8 +44,9 @@ constexpr int arity(Op op) {
 
 enum class Activation : int { none, relu, relu6, gelu_erf, gelu_tanh, swish, tanh, clip };
 
-// output = activation(op(operands)), output dense. Of whole numbers (i32, i64): copy, neg, abs, add, sub, mul,
-// div (towards 0; by 0 it gives 0), min and max, which wrap around, without an activation. Adding a bias is Op::add with strides of 0.
+// output = activation(op(operands)), output dense. Of whole numbers (i32, i64): copy, neg, abs, add, sub,
+// mul, div (towards 0; by 0 it gives 0), min and max, which wrap around, without an activation. Adding a bias
+// is Op::add with strides of 0.
 struct ElementwiseParams {
   Op op;
   Activation activation;
@@ -69,7 +70,16 @@ struct MoveParams {
   StopFlag stop;
 };
 
-enum class Comparison : int { equal, less, less_equal, greater, greater_equal, logical_and, logical_or, logical_xor };
+enum class Comparison : int {
+  equal,
+  less,
+  less_equal,
+  greater,
+  greater_equal,
+  logical_and,
+  logical_or,
+  logical_xor
+};
 
 // output = a ? b, of booleans (bytes of 0 or 1), dense; the logical ones take booleans.
 struct CompareParams {

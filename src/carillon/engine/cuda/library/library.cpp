@@ -19,8 +19,9 @@ std::string_view name_of(Number number) {
 }
 
 std::string to_text(const Convolution& c) {
-  return fmt::format("conv {} {}x{}x{}x{} {}x{}{}{}{} -> {}{}{}{}", name_of(c.number), c.batch, c.channels, c.height,
-                     c.width, c.kernel_h, c.kernel_w, c.stride_h * c.stride_w > 1 ? fmt::format("/{}", c.stride_h) : "",
+  return fmt::format("conv {} {}x{}x{}x{} {}x{}{}{}{} -> {}{}{}{}", name_of(c.number), c.batch, c.channels,
+                     c.height, c.width, c.kernel_h, c.kernel_w,
+                     c.stride_h * c.stride_w > 1 ? fmt::format("/{}", c.stride_h) : "",
                      c.dilation_h * c.dilation_w > 1 ? fmt::format(" dilated {}", c.dilation_h) : "",
                      c.groups > 1 ? fmt::format(" {} groups", c.groups) : "", c.filters,
                      c.residual_pitch != 0 ? " residual" : "", c.bias ? " bias" : "", c.relu ? " relu" : "");

@@ -60,8 +60,8 @@ struct CallPlaces {
 class Call {
  public:
   virtual ~Call() = default;
-  virtual std::string_view name() const = 0;        // of what computes it, for people and profiles
-  virtual std::uint64_t workspace() const = 0;      // bytes; aligned to 256
+  virtual std::string_view name() const = 0;    // of what computes it, for people and profiles
+  virtual std::uint64_t workspace() const = 0;  // bytes; aligned to 256
   // Into a stream, which may be one that is captured. Allocates nothing and waits for nothing.
   virtual Result<> enqueue(Stream stream, const CallPlaces& places) const = 0;
 };

@@ -94,7 +94,8 @@ void multiply(const Product& p, const CallPlaces& at) {
   using kernels::from_float, kernels::to_float;
   const T *a = in<T>(at.a), *b = in<T>(at.b), *bias = in<T>(at.bias);
   T* const out = reinterpret_cast<T*>(at.out);
-  std::vector<float> right(static_cast<std::size_t>(p.depth * p.columns)), sums(static_cast<std::size_t>(p.columns));
+  std::vector<float> right(static_cast<std::size_t>(p.depth * p.columns)),
+      sums(static_cast<std::size_t>(p.columns));
   for (std::int64_t i = 0; i < p.batch; ++i) {
     if (i == 0 || p.b.step != 0)
       for (std::int64_t k = 0; k < p.depth; ++k)
@@ -132,10 +133,12 @@ void spans(std::vector<Span>& to, Address at, std::int64_t count, std::int64_t p
     return;
   }
   for (std::int64_t i = 0; i < count; ++i)
-    to.push_back({at + static_cast<std::uint64_t>(i * pitch) * element, static_cast<std::uint64_t>(length) * element});
+    to.push_back(
+        {at + static_cast<std::uint64_t>(i * pitch) * element, static_cast<std::uint64_t>(length) * element});
 }
 
-void accesses(const Convolution& c, const CallPlaces& at, std::vector<Span>& reads, std::vector<Span>& writes) {
+void accesses(const Convolution& c, const CallPlaces& at, std::vector<Span>& reads,
+              std::vector<Span>& writes) {
   const std::uint64_t size = size_of(c.number);
   const std::int64_t pixels = std::int64_t{c.batch} * c.height * c.width;
   const std::int64_t results = std::int64_t{c.batch} * c.out_height * c.out_width;
@@ -200,8 +203,8 @@ class PlainCall final : public Call {
   Result<> enqueue(Stream stream, const CallPlaces& places) const override {
     Work work{spec_, places};
     void* parameters[] = {&work};
-    const Status status =
-        from_->driver.launch(function_, 1, 1, 1, 1, 1, 1, 0, stream, static_cast<void**>(parameters), nullptr);
+    const Status status = from_->driver.launch(function_, 1, 1, 1, 1, 1, 1, 0, stream,
+                                               static_cast<void**>(parameters), nullptr);
     if (status == done) return {};
     return fail(is_lost(status) ? ErrorCode::unavailable : ErrorCode::internal,
                 name_ + ": " + cuda::name_of(from_->driver, status));
@@ -240,7 +243,8 @@ void know_kernels(Emulated& device) {
                              std::vector<Span>& writes) {
                        std::vector<kernels::Bytes> read, written;
                        each.accesses(launch.parameters[0], read, written);
-                       for (const auto& bytes : read) reads.push_back({reinterpret_cast<Address>(bytes.at), bytes.count});
+                       for (const auto& bytes : read)
+                         reads.push_back({reinterpret_cast<Address>(bytes.at), bytes.count});
                        for (const auto& bytes : written)
                          writes.push_back({reinterpret_cast<Address>(bytes.at), bytes.count});
                      },
@@ -256,10 +260,12 @@ void know_kernels(Emulated& device) {
 
 Result<std::unique_ptr<Library>> make_plain_library(const Driver& driver) {
   auto loaded = std::make_shared<Loaded>(driver);
-  for (const Status status : {driver.module_load(&loaded->module, "emulated"),
-                              driver.module_function(&loaded->convolution, loaded->module, convolution_symbol),
-                              driver.module_function(&loaded->product, loaded->module, product_symbol)})
-    if (status != done) return fail(ErrorCode::unavailable, "the emulated library: " + cuda::name_of(driver, status));
+  for (const Status status :
+       {driver.module_load(&loaded->module, "emulated"),
+        driver.module_function(&loaded->convolution, loaded->module, convolution_symbol),
+        driver.module_function(&loaded->product, loaded->module, product_symbol)})
+    if (status != done)
+      return fail(ErrorCode::unavailable, "the emulated library: " + cuda::name_of(driver, status));
   return std::make_unique<PlainLibrary>(std::move(loaded));
 }
 

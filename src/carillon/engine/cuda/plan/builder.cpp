@@ -37,10 +37,10 @@ struct Axes {
     out.strides.resize(strides.size());
     for (std::size_t i = 0; i < extents.size(); ++i) {
       if (extents[i] == 1) continue;
-      const bool goes_on =
-          !out.extents.empty() && std::ranges::all_of(std::views::iota(0U, strides.size()), [&](std::size_t k) {
-            return out.strides[k].back() == strides[k][i] * extents[i];
-          });
+      const bool goes_on = !out.extents.empty() &&
+                           std::ranges::all_of(std::views::iota(0U, strides.size()), [&](std::size_t k) {
+                             return out.strides[k].back() == strides[k][i] * extents[i];
+                           });
       if (goes_on) {
         out.extents.back() *= extents[i];
         for (std::size_t k = 0; k < strides.size(); ++k) out.strides[k].back() = strides[k][i];
@@ -146,7 +146,8 @@ Lying transposed(const Lying& tensor, std::span<const std::int64_t> order) {
 }
 
 std::optional<Lying> reshaped(const Lying& tensor, const Shape& shape) {
-  // Both shapes fall into groups of axes with the same product; each group of the old one has to go on as one.
+  // Both shapes fall into groups of axes with the same product; each group of the old one has to go on as
+  // one.
   Lying out = tensor;
   out.shape = shape;
   out.strides.assign(shape.size(), 0);
@@ -193,7 +194,8 @@ Lying broadcast(const Lying& tensor, const Shape& shape) {
   return out;
 }
 
-Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int64_t count, std::int64_t step) {
+Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int64_t count,
+             std::int64_t step) {
   Lying out = tensor;
   out.offset += static_cast<std::uint64_t>(first * tensor.strides[axis]) * graph::size_of(tensor.type);
   out.shape[axis] = count;
@@ -202,11 +204,7 @@ Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int
 }
 
 Builder::Builder(const graph::Graph& graph, const RecipeOptions& options, Library& library, Weights& weights)
-    : graph_(graph),
-      options_(options),
-      library_(library),
-      weights_(weights),
-      values_(graph.values.size()) {
+    : graph_(graph), options_(options), library_(library), weights_(weights), values_(graph.values.size()) {
   find_homes();
   for (const graph::ValueId id : graph.inputs) {
     const graph::TensorType& type = graph.value(id).type;
@@ -220,7 +218,9 @@ Builder::Builder(const graph::Graph& graph, const RecipeOptions& options, Librar
 
 DataType Builder::stored(DataType type) const {
   if (type != DataType::f32) return type;
-  return options_.number == Number::f16 ? DataType::f16 : options_.number == Number::bf16 ? DataType::bf16 : DataType::f32;
+  return options_.number == Number::f16    ? DataType::f16
+         : options_.number == Number::bf16 ? DataType::bf16
+                                           : DataType::f32;
 }
 
 std::optional<Number> Builder::number_of(DataType stored) const {
@@ -244,8 +244,9 @@ std::unexpected<Error> Builder::refuse(const std::string& why) const {
   std::string operands;
   for (const graph::ValueId id : node_->inputs) {
     if (!operands.empty()) operands += ", ";
-    operands += id == graph::no_value ? "none"
-                                      : std::string(graph::onnx_name(type(id).type)) + graph::to_text(type(id).shape);
+    operands += id == graph::no_value
+                    ? "none"
+                    : std::string(graph::onnx_name(type(id).type)) + graph::to_text(type(id).shape);
   }
   return fail(ErrorCode::unsupported,
               "node '" + node_->name + "' (" + node_->op + " of " + operands + "): no CUDA kernel: " + why);
@@ -300,12 +301,12 @@ Result<std::vector<std::int64_t>> Builder::integers(std::size_t input) const {
   return out;
 }
 
-Lying Builder::packed(const graph::SharedTensor& from, const std::string& what, const Shape& shape, DataType type,
-                      const std::function<void(std::span<float>)>& values) {
+Lying Builder::packed(const graph::SharedTensor& from, const std::string& what, const Shape& shape,
+                      DataType type, const std::function<void(std::span<float>)>& values) {
   Lying out{.type = type, .shape = shape, .strides = row_major(shape)};
   const auto elements = static_cast<std::size_t>(count(shape));
-  out.offset = weights_.place(from, what + " " + std::string(graph::onnx_name(type)), elements * graph::size_of(type),
-                              [&](std::span<std::byte> bytes) {
+  out.offset = weights_.place(from, what + " " + std::string(graph::onnx_name(type)),
+                              elements * graph::size_of(type), [&](std::span<std::byte> bytes) {
                                 std::vector<float> made(elements);
                                 values(made);
                                 store(made, type, bytes);
@@ -316,7 +317,8 @@ Lying Builder::packed(const graph::SharedTensor& from, const std::string& what, 
 Lying Builder::scalar(float value, DataType type) {
   std::uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof bits);
-  return packed(nullptr, "number " + std::to_string(bits), {}, type, [&](std::span<float> to) { to[0] = value; });
+  return packed(nullptr, "number " + std::to_string(bits), {}, type,
+                [&](std::span<float> to) { to[0] = value; });
 }
 
 Lying Builder::truth(bool value) {
@@ -327,7 +329,10 @@ Lying Builder::truth(bool value) {
 }
 
 Lying Builder::fresh(DataType type, const Shape& shape, std::vector<std::int64_t> strides) {
-  Lying out{.buffer = static_cast<int>(buffers_.size()), .type = type, .shape = shape, .strides = std::move(strides)};
+  Lying out{.buffer = static_cast<int>(buffers_.size()),
+            .type = type,
+            .shape = shape,
+            .strides = std::move(strides)};
   buffers_.push_back({.bytes = static_cast<std::uint64_t>(out.elements()) * graph::size_of(type)});
   return out;
 }
@@ -357,7 +362,8 @@ Result<Lying> Builder::as_type(const Lying& tensor, DataType type) {
     return refuse("conversion from " + std::string(graph::onnx_name(tensor.type)) + " to " +
                   std::string(graph::onnx_name(type)));
   Lying source = tensor;
-  const bool any_order = is_row_major(tensor) || (pixel_pitch(tensor) == tensor.shape[1] && tensor.shape.size() == 4);
+  const bool any_order =
+      is_row_major(tensor) || (pixel_pitch(tensor) == tensor.shape[1] && tensor.shape.size() == 4);
   if (!any_order) {
     auto moved = dense(tensor);
     if (!moved) return moved;
@@ -367,7 +373,8 @@ Result<Lying> Builder::as_type(const Lying& tensor, DataType type) {
   kernels::CastParams params{};
   params.count = source.elements();
   if (auto put = kernel(params, kernels::launch(params, *from, *to, options_.processors),
-                         {{offsetof(kernels::CastParams, input), &source}}, offsetof(kernels::CastParams, output), out);
+                        {{offsetof(kernels::CastParams, input), &source}},
+                        offsetof(kernels::CastParams, output), out);
       !put)
     return std::unexpected(put.error());
   return out;
@@ -377,7 +384,8 @@ Result<> Builder::move(const Lying& from, const Lying& to) {
   // In the order in which the result lies.
   std::vector<std::size_t> order(to.shape.size());
   std::iota(order.begin(), order.end(), 0U);
-  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return to.shape[i] == 1 ? 0 : to.strides[i]; });
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](std::size_t i) { return to.shape[i] == 1 ? 0 : to.strides[i]; });
   Axes axes;
   axes.strides.resize(2);
   for (const std::size_t i : order) {
@@ -403,9 +411,11 @@ Result<Lying> Builder::elementwise(Op op, std::initializer_list<Lying> operands,
   const DataType type = operands.begin()->type;
   const auto known = kernel_type(type);
   const bool whole_numbers = known == kernels::Type::i32 || known == kernels::Type::i64;
-  constexpr Op of_whole_numbers[] = {Op::copy, Op::neg, Op::abs, Op::add, Op::sub, Op::mul, Op::div, Op::min, Op::max};
+  constexpr Op of_whole_numbers[] = {Op::copy, Op::neg, Op::abs, Op::add, Op::sub,
+                                     Op::mul,  Op::div, Op::min, Op::max};
   if (!known || known == kernels::Type::boolean ||
-      (whole_numbers && (activation != Activation::none || std::ranges::find(of_whole_numbers, op) == std::end(of_whole_numbers))))
+      (whole_numbers && (activation != Activation::none ||
+                         std::ranges::find(of_whole_numbers, op) == std::end(of_whole_numbers))))
     return refuse("arithmetic of " + std::string(graph::onnx_name(type)));
   std::vector<Lying> read;
   const Lying* whole = nullptr;
@@ -448,8 +458,8 @@ Result<Lying> Builder::elementwise(Op op, std::initializer_list<Lying> operands,
   for (std::size_t k = 0; k < read.size(); ++k)
     reads.emplace_back(offsetof(kernels::ElementwiseParams, operands) + k * sizeof(void*), &read[k]);
   if (auto put = append({reinterpret_cast<const std::byte*>(&params), sizeof params},
-                         kernels::launch(params, *known, options_.processors), reads,
-                         offsetof(kernels::ElementwiseParams, output), out);
+                        kernels::launch(params, *known, options_.processors), reads,
+                        offsetof(kernels::ElementwiseParams, output), out);
       !put)
     return std::unexpected(put.error());
   return out;
@@ -469,7 +479,8 @@ std::optional<Axes> row_by_row(std::initializer_list<const Lying*> operands, con
 template <typename Params>
 void put_extents(Params& params, const Axes& axes) {
   params.rank = static_cast<int>(axes.extents.size());
-  for (std::size_t i = 0; i < axes.extents.size(); ++i) params.extents[i] = static_cast<std::uint32_t>(axes.extents[i]);
+  for (std::size_t i = 0; i < axes.extents.size(); ++i)
+    params.extents[i] = static_cast<std::uint32_t>(axes.extents[i]);
 }
 void put_strides(std::int64_t* to, const std::vector<std::int64_t>& from) {
   std::ranges::copy(from, to);
@@ -477,7 +488,8 @@ void put_strides(std::int64_t* to, const std::vector<std::int64_t>& from) {
 
 }  // namespace
 
-Result<Lying> Builder::compare(kernels::Comparison comparison, const Lying& a, const Lying& b, const Shape& shape) {
+Result<Lying> Builder::compare(kernels::Comparison comparison, const Lying& a, const Lying& b,
+                               const Shape& shape) {
   const auto known = kernel_type(a.type);
   if (!known || a.type != b.type) return refuse("a comparison of " + std::string(graph::onnx_name(a.type)));
   const auto axes = row_by_row({&a, &b}, shape);
@@ -489,7 +501,8 @@ Result<Lying> Builder::compare(kernels::Comparison comparison, const Lying& a, c
   for (std::size_t k = 0; k < 2; ++k) put_strides(params.strides[k], axes->strides[k]);
   Lying out = fresh(DataType::boolean, shape, row_major(shape));
   if (auto put = kernel(params, kernels::launch(params, *known, options_.processors),
-                        {{offsetof(P, operands), &a}, {offsetof(P, operands) + sizeof(void*), &b}}, offsetof(P, output), out);
+                        {{offsetof(P, operands), &a}, {offsetof(P, operands) + sizeof(void*), &b}},
+                        offsetof(P, output), out);
       !put)
     return std::unexpected(put.error());
   return out;
@@ -515,8 +528,8 @@ Result<Lying> Builder::select(const Lying& condition, const Lying& a, const Lyin
   return out;
 }
 
-Result<Lying> Builder::reduce(kernels::Reduction reduction, const Lying& tensor, std::span<const std::size_t> axes,
-                              const Shape& shape) {
+Result<Lying> Builder::reduce(kernels::Reduction reduction, const Lying& tensor,
+                              std::span<const std::size_t> axes, const Shape& shape) {
   const auto known = kernel_type(tensor.type);
   if (!known) return refuse("a reduction of " + std::string(graph::onnx_name(tensor.type)));
   Axes kept, reduced;
@@ -545,8 +558,8 @@ Result<Lying> Builder::reduce(kernels::Reduction reduction, const Lying& tensor,
   }
   Lying out = fresh(tensor.type, shape, row_major(shape));
   if (auto put = kernel(params, kernels::launch(params, *known, options_.processors),
-                         {{offsetof(kernels::ReduceParams, input), &tensor}}, offsetof(kernels::ReduceParams, output),
-                         out);
+                        {{offsetof(kernels::ReduceParams, input), &tensor}},
+                        offsetof(kernels::ReduceParams, output), out);
       !put)
     return std::unexpected(put.error());
   return out;
@@ -559,7 +572,8 @@ Result<> Builder::convolve(const Convolution& spec, const Lying& x, const Lying&
   return append(std::move(*call), x, w, out, bias, residual);
 }
 
-Result<> Builder::multiply(const Product& spec, const Lying& a, const Lying& b, const Lying& out, const Lying* bias) {
+Result<> Builder::multiply(const Product& spec, const Lying& a, const Lying& b, const Lying& out,
+                           const Lying* bias) {
   auto call = library_.product(spec);
   if (!call) return refuse(call.error().message);
   return append(std::move(*call), a, b, out, bias, nullptr);
@@ -571,9 +585,10 @@ Result<> Builder::append(std::span<const std::byte> params, const Result<kernels
   if (!launch) return refuse(launch.error().message);
   if (launch->grid == 0) return {};
   const std::size_t step = recipe_.steps.size();
-  recipe_.steps.push_back({.name = (node_ == nullptr ? "edge" : node_->name) + " " + std::string(launch->kernel->symbol),
-                           .launch = *launch,
-                           .params = {params.begin(), params.end()}});
+  recipe_.steps.push_back(
+      {.name = (node_ == nullptr ? "edge" : node_->name) + " " + std::string(launch->kernel->symbol),
+       .launch = *launch,
+       .params = {params.begin(), params.end()}});
   for (const auto& [at, tensor] : reads) {
     touch(*tensor, step);
     pointers_.push_back({step, at, *tensor});
@@ -689,7 +704,8 @@ Result<Recipe> Builder::finish() {
       continue;
     }
     int until = buffer.last;
-    if (longest > 0 && buffer.first < until / longest * longest) until = std::min(last, (until / longest + 1) * longest - 1);
+    if (longest > 0 && buffer.first < until / longest * longest)
+      until = std::min(last, (until / longest + 1) * longest - 1);
     needs.push_back({round_up(buffer.bytes, 256), buffer.first, until});
   }
   const MemoryPlan plan = plan_memory(needs);

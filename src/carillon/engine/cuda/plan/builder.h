@@ -12,15 +12,15 @@
 
 namespace carillon::engine::cuda {
 
+using graph::Shape;
 using kernels::Activation;
 using kernels::Op;
-using graph::Shape;
 
-// A tensor as it lies: element i is at `offset` + i . `strides` elements into a buffer. Dimensions of extent 1
-// may have any stride.
+// A tensor as it lies: element i is at `offset` + i . `strides` elements into a buffer. Dimensions of extent
+// 1 may have any stride.
 struct Lying {
-  int buffer = -1;  // of the workspace; -1: the weights
-  std::uint64_t offset = 0;  // bytes
+  int buffer = -1;                              // of the workspace; -1: the weights
+  std::uint64_t offset = 0;                     // bytes
   graph::DataType type = graph::DataType::f32;  // as it is stored
   Shape shape;
   std::vector<std::int64_t> strides;
@@ -44,7 +44,8 @@ std::optional<Lying> reshaped(const Lying& tensor, const Shape& shape);  // noth
 // Repeats what has extent 1 or is missing in front. Requires shapes that ONNX broadcasts.
 Lying broadcast(const Lying& tensor, const Shape& shape);
 // Elements [first, first + count) of an axis, each `step`-th (>= 1).
-Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int64_t count, std::int64_t step = 1);
+Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int64_t count,
+             std::int64_t step = 1);
 
 // Appends a graph's steps to a recipe. Lowerings (lower.h) call it, one node after the other.
 class Builder {
@@ -72,15 +73,15 @@ class Builder {
   // The integers of a constant operand.
   Result<std::vector<std::int64_t>> integers(std::size_t input) const;
   // A constant in `number`'s storage, made of f32 values; the same for the same `what` and `from`.
-  Lying packed(const graph::SharedTensor& from, const std::string& what, const Shape& shape, graph::DataType type,
-               const std::function<void(std::span<float>)>& values);
+  Lying packed(const graph::SharedTensor& from, const std::string& what, const Shape& shape,
+               graph::DataType type, const std::function<void(std::span<float>)>& values);
   Lying scalar(float value, graph::DataType type);
   Lying truth(bool value);
 
   Lying fresh(graph::DataType type, const Shape& shape, std::vector<std::int64_t> strides);
   // The same tensor, row-major without gaps, or channels last (4 dimensions): itself where it lies so.
   Result<Lying> dense(const Lying& tensor);
-  Result<Lying> images(const Lying& tensor);  // pixel_pitch() is not 0
+  Result<Lying> images(const Lying& tensor);                         // pixel_pitch() is not 0
   Result<Lying> as_type(const Lying& tensor, graph::DataType type);  // between numbers
   Result<> move(const Lying& from, const Lying& to);
 
@@ -92,8 +93,8 @@ class Builder {
   Result<Lying> select(const Lying& condition, const Lying& a, const Lying& b, const Shape& shape);
   Result<Lying> reduce(kernels::Reduction reduction, const Lying& tensor, std::span<const std::size_t> axes,
                        const Shape& shape);
-  Result<> convolve(const Convolution& spec, const Lying& x, const Lying& w, const Lying& out, const Lying* bias,
-                    const Lying* residual);
+  Result<> convolve(const Convolution& spec, const Lying& x, const Lying& w, const Lying& out,
+                    const Lying* bias, const Lying* residual);
   Result<> multiply(const Product& spec, const Lying& a, const Lying& b, const Lying& out, const Lying* bias);
 
   // A kernel of our own: reads and `out` are put into `params` as pointers, at these bytes of it.

@@ -2,9 +2,9 @@
 //
 //   carillon_cuda_check MODEL.onnx [--number f32|tf32|f16|bf16] [--batch N] [--segment N] [--cut] [--steps]
 //
-// --cut runs each segment by itself, twice; --segment is the most kernels in one (0: all); --steps lists them.
-// Ends with 1 where the outputs are further apart than the number allows (f32 1e-4, f16 and bf16 3e-2, of the
-// largest element), or the device found a fault.
+// --cut runs each segment by itself, twice; --segment is the most kernels in one (0: all); --steps lists
+// them. Ends with 1 where the outputs are further apart than the number allows (f32 1e-4, f16 and bf16 3e-2,
+// of the largest element), or the device found a fault.
 
 #include <algorithm>
 #include <charconv>
@@ -76,14 +76,16 @@ Result<Arguments> parse(int argc, char** argv) {
 using Values = std::vector<std::vector<std::byte>>;
 
 // The CPU's answers.
-Result<Values> wanted(const graph::Model& model, int batch, const std::vector<std::vector<std::byte>>& inputs) {
+Result<Values> wanted(const graph::Model& model, int batch,
+                      const std::vector<std::vector<std::byte>>& inputs) {
   const auto engine = make_cpu_engine({.threads = 2});
   auto compiled = engine->compile(model, {.batch_sizes = {batch}});
   if (!compiled) return in_context("on the CPU", compiled.error());
   const std::int64_t length = (*compiled)->lengths().empty() ? 0 : (*compiled)->lengths().back();
   const Plan& plan = *(*compiled)->plan(batch, length);
   const auto aligned = [](std::uint64_t bytes) {
-    return graph::Tensor({graph::DataType::u8, {static_cast<std::int64_t>(std::max<std::uint64_t>(1, bytes))}});
+    return graph::Tensor(
+        {graph::DataType::u8, {static_cast<std::int64_t>(std::max<std::uint64_t>(1, bytes))}});
   };
   std::vector<graph::Tensor> kept;
   std::vector<const std::byte*> from;
@@ -94,7 +96,8 @@ Result<Values> wanted(const graph::Model& model, int batch, const std::vector<st
   std::vector<graph::Tensor> room;
   std::vector<std::byte*> to;
   for (const auto& spec : plan.outputs())
-    to.push_back(room.emplace_back(aligned(graph::TensorType{spec.type, spec.shape}.bytes().count)).bytes().data());
+    to.push_back(
+        room.emplace_back(aligned(graph::TensorType{spec.type, spec.shape}.bytes().count)).bytes().data());
   graph::Tensor weights = aligned((*compiled)->weights().count), workspace = aligned(plan.workspace().count);
   (*compiled)->write_weights(0, weights.bytes().first((*compiled)->weights().count));
   const auto state = plan.make_state();
@@ -137,7 +140,8 @@ Result<bool> check(const Arguments& arguments) {
       if (spec.type == graph::DataType::f32)
         for (float& x : tensor.as<float>()) x = static_cast<float>(random.normal());
       else if (spec.type == graph::DataType::i64)
-        for (std::int64_t& x : tensor.as<std::int64_t>()) x = spec.name.find("mask") != std::string::npos ? 1 : static_cast<std::int64_t>(random.below(100));
+        for (std::int64_t& x : tensor.as<std::int64_t>())
+          x = spec.name.find("mask") != std::string::npos ? 1 : static_cast<std::int64_t>(random.below(100));
       inputs.emplace_back(tensor.bytes().begin(), tensor.bytes().end());
     }
     for (const auto& input : inputs) views.emplace_back(input);
@@ -165,11 +169,11 @@ Result<bool> check(const Arguments& arguments) {
     }
     const double allowed = arguments.number == Number::f32 || arguments.number == Number::tf32 ? 1e-4 : 3e-2;
     good = good && worst <= allowed;
-    std::cout << fmt::format("{} {} batch {}: {} segments, workspace {}, weights {}; apart by {:.2e} of the largest "
-                             "element ({:.0e} allowed); {:.1f} s{}\n",
-                             arguments.file, name_of(arguments.number), arguments.batch, plan.kernels(),
-                             to_text(plan.workspace()), to_text((*compiled)->weights()), worst, allowed, took.count(),
-                             good ? "" : "  FAILED");
+    std::cout << fmt::format(
+        "{} {} batch {}: {} segments, workspace {}, weights {}; apart by {:.2e} of the largest "
+        "element ({:.0e} allowed); {:.1f} s{}\n",
+        arguments.file, name_of(arguments.number), arguments.batch, plan.kernels(), to_text(plan.workspace()),
+        to_text((*compiled)->weights()), worst, allowed, took.count(), good ? "" : "  FAILED");
     if (arguments.steps)
       for (int i = 0; i < plan.kernels(); ++i) std::cout << "  " << plan.kernel_name(i) << "\n";
   }

@@ -36,16 +36,19 @@ class Device {
   Result<> prepare(const void* image) {
     if (auto kept = check(driver.context_retain(&context_, number_), "its context"); !kept) return kept;
     const Current current(*this);
-    if (auto loaded = check(driver.module_load(&module_, image), "loading our kernels"); !loaded) return loaded;
+    if (auto loaded = check(driver.module_load(&module_, image), "loading our kernels"); !loaded)
+      return loaded;
     for (const kernels::Kernel& each : kernels::all()) {
       Function function = nullptr;
       const std::string symbol(each.symbol);
-      if (auto found = check(driver.module_function(&function, module_, symbol.c_str()), "kernel " + symbol); !found)
+      if (auto found = check(driver.module_function(&function, module_, symbol.c_str()), "kernel " + symbol);
+          !found)
         return found;
       functions_.emplace(&each, function);
     }
     int processors = 0;
-    if (auto asked = check(driver.device_attribute(&processors, attribute_processors, number_), "its attributes");
+    if (auto asked =
+            check(driver.device_attribute(&processors, attribute_processors, number_), "its attributes");
         !asked)
       return asked;
     processors_ = static_cast<unsigned>(std::max(1, processors));
@@ -55,7 +58,9 @@ class Device {
   // The context, for as long as this lives, on this thread.
   class Current {
    public:
-    explicit Current(const Device& device) : driver_(device.driver) { (void)driver_.context_push(device.context_); }
+    explicit Current(const Device& device) : driver_(device.driver) {
+      (void)driver_.context_push(device.context_);
+    }
     ~Current() {
       Context popped = nullptr;
       (void)driver_.context_pop(&popped);
@@ -106,7 +111,8 @@ class CudaPlan;
 // A stream, and the plan's segments as graphs for the memory that the last run had.
 class CudaState final : public RunState {
  public:
-  CudaState(std::shared_ptr<const Device> device, const CudaPlan& plan) : device_(std::move(device)), plan_(plan) {}
+  CudaState(std::shared_ptr<const Device> device, const CudaPlan& plan)
+      : device_(std::move(device)), plan_(plan) {}
   ~CudaState() override {
     const Device::Current current(*device_);
     drop_graphs();
@@ -146,15 +152,20 @@ class CudaPlan final : public Plan {
   Bytes workspace() const override { return {parts_.recipe.workspace}; }
   Effort effort() const override { return parts_.effort; }
   int kernels() const override { return static_cast<int>(parts_.segments.size()); }
-  std::string_view kernel_name(int index) const override { return parts_.names[static_cast<std::size_t>(index)]; }
-  std::unique_ptr<RunState> make_state(Team*) const override { return std::make_unique<CudaState>(device_, *this); }
+  std::string_view kernel_name(int index) const override {
+    return parts_.names[static_cast<std::size_t>(index)];
+  }
+  std::unique_ptr<RunState> make_state(Team*) const override {
+    return std::make_unique<CudaState>(device_, *this);
+  }
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations, StopSignal* stop,
                Pacer* pacer) const override;
 
   const PlanParts& parts() const { return parts_; }
 
  private:
-  Result<> edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in, Stream stream) const;
+  Result<> edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in,
+                 Stream stream) const;
 
   std::shared_ptr<const Device> device_;
   PlanParts parts_;
@@ -163,7 +174,8 @@ class CudaPlan final : public Plan {
 Result<> CudaState::prepare(Address workspace, Address weights) {
   const Driver& driver = device_->driver;
   if (stream_ == nullptr) {
-    if (auto made = device_->check(driver.stream_create(&stream_, stream_beside_the_default, 0), "a stream"); !made)
+    if (auto made = device_->check(driver.stream_create(&stream_, stream_beside_the_default, 0), "a stream");
+        !made)
       return made;
     for (Event& event : events_)
       if (auto made = device_->check(driver.event_create(&event, 0), "an event"); !made) return made;
@@ -208,9 +220,10 @@ Result<> CudaState::capture(KernelRange steps, GraphExec& into) {
       std::memcpy(params.data() + where, &value, sizeof value);
     }
     void* parameters[] = {params.data()};
-    put = device_->check(driver.launch(device_->function(step.launch.kernel), step.launch.grid, 1, 1, step.launch.block,
-                                       1, 1, 0, stream_, static_cast<void**>(parameters), nullptr),
-                         step.name);
+    put = device_->check(
+        driver.launch(device_->function(step.launch.kernel), step.launch.grid, 1, 1, step.launch.block, 1, 1,
+                      0, stream_, static_cast<void**>(parameters), nullptr),
+        step.name);
   }
   Graph graph = nullptr;
   auto ended = device_->check(driver.capture_end(stream_, &graph), "the end of a capture");
@@ -219,28 +232,31 @@ Result<> CudaState::capture(KernelRange steps, GraphExec& into) {
   return put ? ended : put;
 }
 
-Result<> CudaPlan::edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in, Stream stream) const {
+Result<> CudaPlan::edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in,
+                         Stream stream) const {
   const Address workspace = address(binding.workspace), weights = address(binding.weights);
   for (std::size_t i = 0; i < edges.size(); ++i) {
     if (edges[i].bytes == 0) continue;
     const Address here = edges[i].at.at(workspace, weights);
     const Address there = in ? address(binding.inputs[i]) : address(binding.outputs[i]);
-    if (auto copied = device_->check(
-            device_->driver.copy(in ? here : there, in ? there : here, edges[i].bytes, stream), in ? "an input" : "an output");
+    if (auto copied =
+            device_->check(device_->driver.copy(in ? here : there, in ? there : here, edges[i].bytes, stream),
+                           in ? "an input" : "an output");
         !copied)
       return copied;
   }
   return {};
 }
 
-Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations, StopSignal* stop,
-                       Pacer* pacer) const {
+Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
+                       StopSignal* stop, Pacer* pacer) const {
   const Device::Current current(*device_);
   std::unique_ptr<RunState> own;
   if (binding.state == nullptr) own = make_state(nullptr);
   auto& state = *static_cast<CudaState*>(binding.state == nullptr ? own.get() : binding.state);
   const Driver& driver = device_->driver;
-  if (auto prepared = state.prepare(address(binding.workspace), address(binding.weights)); !prepared) return prepared;
+  if (auto prepared = state.prepare(address(binding.workspace), address(binding.weights)); !prepared)
+    return prepared;
   if (stop != nullptr) stop->next = range.first;
   const bool single = !durations.empty() || stop != nullptr || pacer != nullptr;
   const auto finished = [&] { return device_->check(driver.stream_synchronize(state.stream()), "a run"); };
@@ -251,14 +267,17 @@ Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Dura
     if (i == 0)
       if (auto copied = edges(parts_.recipe.inputs, binding, true, state.stream()); !copied) return copied;
     if (!durations.empty())
-      if (auto marked = device_->check(driver.event_record(state.event(0), state.stream()), "an event"); !marked)
+      if (auto marked = device_->check(driver.event_record(state.event(0), state.stream()), "an event");
+          !marked)
         return marked;
     if (state.graph(i) != nullptr)
-      if (auto launched = device_->check(driver.graph_launch(state.graph(i), state.stream()), parts_.names[static_cast<std::size_t>(i)]);
+      if (auto launched = device_->check(driver.graph_launch(state.graph(i), state.stream()),
+                                         parts_.names[static_cast<std::size_t>(i)]);
           !launched)
         return launched;
     if (!durations.empty())
-      if (auto marked = device_->check(driver.event_record(state.event(1), state.stream()), "an event"); !marked)
+      if (auto marked = device_->check(driver.event_record(state.event(1), state.stream()), "an event");
+          !marked)
         return marked;
     if (i + 1 == kernels())
       if (auto copied = edges(parts_.recipe.outputs, binding, false, state.stream()); !copied) return copied;
@@ -310,7 +329,8 @@ class CudaModel final : public CompiledModel {
 
 class CudaEngine final : public Engine {
  public:
-  CudaEngine(std::shared_ptr<const Device> device, std::unique_ptr<Library> library, const CudaOptions& options)
+  CudaEngine(std::shared_ptr<const Device> device, std::unique_ptr<Library> library,
+             const CudaOptions& options)
       : device_(std::move(device)), library_(std::move(library)), options_(options) {}
 
   std::string_view name() const override { return "cuda"; }
@@ -319,12 +339,14 @@ class CudaEngine final : public Engine {
                                                        const CompileOptions& options) override {
     const auto& sizes = options.batch_sizes;
     const std::string named = "model \"" + model.name() + "\"";
-    if (sizes.empty() || sizes.front() < 1 || std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
+    if (sizes.empty() || sizes.front() < 1 ||
+        std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
       return invalid(named + ": batch sizes must be ascending, distinct and at least 1");
     if (!model.batched() && sizes != std::vector{1})
       return invalid(named + " does not batch: its only batch size is 1");
     if (!model.reference().empty())
-      return fail(ErrorCode::unsupported, named + ": inputs of any size: CUDA plans are of sizes that are known");
+      return fail(ErrorCode::unsupported,
+                  named + ": inputs of any size: CUDA plans are of sizes that are known");
     const Device::Current current(*device_);
     auto compiled = std::make_shared<CudaModel>();
     compiled->inputs_ = model.inputs();
@@ -341,13 +363,16 @@ class CudaEngine final : public Engine {
                                   (length > 0 ? " and length " + std::to_string(length) : "");
         auto graph = model.specialize(batch, length);
         if (!graph) return in_context(where, graph.error());
-        auto parts = make(*graph, options.precision == Precision::bf16 ? Number::bf16 : options_.number, weights);
+        auto parts =
+            make(*graph, options.precision == Precision::bf16 ? Number::bf16 : options_.number, weights);
         if (!parts) return in_context(where, parts.error());
         parts->batch = batch;
         parts->inputs = graph::specs_at(model.inputs(), batch, length);
         parts->outputs = graph::specs_at(model.outputs(), batch, length);
-        if (auto same = check(*graph, graph->outputs, parts->outputs); !same) return in_context(where, same.error());
-        compiled->plans_.emplace(std::pair(batch, length), std::make_unique<CudaPlan>(device_, std::move(*parts)));
+        if (auto same = check(*graph, graph->outputs, parts->outputs); !same)
+          return in_context(where, same.error());
+        compiled->plans_.emplace(std::pair(batch, length),
+                                 std::make_unique<CudaPlan>(device_, std::move(*parts)));
       }
     compiled->bytes_ = weights.take();
     return compiled;
@@ -385,7 +410,8 @@ class CudaEngine final : public Engine {
       const KernelRange segment{first, std::min(steps, first + longest)};
       parts.segments.push_back(segment);
       std::string name = "copies only";
-      if (segment.last > segment.first) name = parts.recipe.steps[static_cast<std::size_t>(segment.first)].name;
+      if (segment.last > segment.first)
+        name = parts.recipe.steps[static_cast<std::size_t>(segment.first)].name;
       if (segment.last > segment.first + 1)
         name += " to " + parts.recipe.steps[static_cast<std::size_t>(segment.last) - 1].name;
       parts.names.push_back(std::move(name));
@@ -401,7 +427,8 @@ class CudaEngine final : public Engine {
 }  // namespace
 
 Result<std::unique_ptr<Engine>> make_cuda_engine(const Driver& driver, DeviceNumber device, const void* image,
-                                                 std::unique_ptr<Library> library, const CudaOptions& options) {
+                                                 std::unique_ptr<Library> library,
+                                                 const CudaOptions& options) {
   auto made = std::make_shared<Device>(driver, device);
   if (auto prepared = made->prepare(image); !prepared) return std::unexpected(prepared.error());
   return std::make_unique<CudaEngine>(std::move(made), std::move(library), options);

@@ -29,6 +29,7 @@ struct CudaOptions {
 // outlives the engine and all that it compiled. Errors: unavailable, where the device is lost or the image is
 // not for it.
 Result<std::unique_ptr<Engine>> make_cuda_engine(const Driver& driver, DeviceNumber device, const void* image,
-                                                 std::unique_ptr<Library> library, const CudaOptions& options);
+                                                 std::unique_ptr<Library> library,
+                                                 const CudaOptions& options);
 
 }  // namespace carillon::engine::cuda

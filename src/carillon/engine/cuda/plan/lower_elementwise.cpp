@@ -10,7 +10,8 @@ namespace {
 // What one operand becomes, step by step: each writes the names of the operators that it is made of.
 class Chain {
  public:
-  Chain(Builder& builder, Lying tensor) : builder_(builder), tensor_(std::move(tensor)), shape_(tensor_.shape) {}
+  Chain(Builder& builder, Lying tensor)
+      : builder_(builder), tensor_(std::move(tensor)), shape_(tensor_.shape) {}
 
   Chain& activate(Activation activation, float low = 0, float high = 0) {
     return put([&] { return builder_.elementwise(Op::copy, {tensor_}, shape_, activation, low, high); });
@@ -20,18 +21,20 @@ class Chain {
   }
   Chain& binary(Op op, float right, Activation activation = Activation::none, float low = 0, float high = 0) {
     return put([&] {
-      return builder_.elementwise(op, {tensor_, builder_.scalar(right, tensor_.type)}, shape_, activation, low, high);
+      return builder_.elementwise(op, {tensor_, builder_.scalar(right, tensor_.type)}, shape_, activation,
+                                  low, high);
     });
   }
   Chain& binary(Op op, const Lying& right) {
     return put([&] { return builder_.elementwise(op, {tensor_, right}, shape_); });
   }
   // scale * x + shift
-  Chain& linear(float scale, float shift, Activation activation = Activation::none, float low = 0, float high = 0) {
+  Chain& linear(float scale, float shift, Activation activation = Activation::none, float low = 0,
+                float high = 0) {
     return put([&] {
       return builder_.elementwise(
-          Op::fma, {tensor_, builder_.scalar(scale, tensor_.type), builder_.scalar(shift, tensor_.type)}, shape_,
-          activation, low, high);
+          Op::fma, {tensor_, builder_.scalar(scale, tensor_.type), builder_.scalar(shift, tensor_.type)},
+          shape_, activation, low, high);
     });
   }
   Chain& leaky(float alpha) {
@@ -39,13 +42,15 @@ class Chain {
     const Lying x = tensor_;
     binary(Op::min, 0.0F).binary(Op::mul, alpha);
     const Lying below = tensor_;
-    return put([&] { return builder_.elementwise(Op::copy, {x}, shape_, Activation::relu); }).binary(Op::add, below);
+    return put([&] { return builder_.elementwise(Op::copy, {x}, shape_, Activation::relu); })
+        .binary(Op::add, below);
   }
   Chain& elu(float alpha) {
     const Lying x = tensor_;
     binary(Op::min, 0.0F).unary(Op::exp).linear(alpha, -alpha);
     const Lying below = tensor_;
-    return put([&] { return builder_.elementwise(Op::copy, {x}, shape_, Activation::relu); }).binary(Op::add, below);
+    return put([&] { return builder_.elementwise(Op::copy, {x}, shape_, Activation::relu); })
+        .binary(Op::add, below);
   }
   Chain& hard_sigmoid(float alpha, float beta) { return linear(alpha, beta, Activation::clip, 0, 1); }
   Chain& hard_swish() {
@@ -168,10 +173,11 @@ Result<> lower_unary(Builder& builder, const graph::Node& node) {
       std::string_view op;
       Op kernel;
     };
-    static constexpr Row rows[] = {{"Sigmoid", Op::sigmoid}, {"Erf", Op::erf},   {"Exp", Op::exp},
-                                   {"Log", Op::log},         {"Sqrt", Op::sqrt}, {"Reciprocal", Op::reciprocal},
-                                   {"Neg", Op::neg},         {"Abs", Op::abs},   {"Floor", Op::floor},
-                                   {"Ceil", Op::ceil}};
+    static constexpr Row rows[] = {{"Sigmoid", Op::sigmoid}, {"Erf", Op::erf},
+                                   {"Exp", Op::exp},         {"Log", Op::log},
+                                   {"Sqrt", Op::sqrt},       {"Reciprocal", Op::reciprocal},
+                                   {"Neg", Op::neg},         {"Abs", Op::abs},
+                                   {"Floor", Op::floor},     {"Ceil", Op::ceil}};
     for (const Row& row : rows)
       if (row.op == op) chain.unary(row.kernel);
   }
@@ -217,8 +223,7 @@ Result<> lower_binary(Builder& builder, const graph::Node& node) {
       }
       // A post-op that the kernel has itself.
       const bool last = i + 1 == node.inputs.size() && op != "Mean";
-      const bool relu =
-          last && !node.post_ops.empty() && node.post_ops[0].kind == graph::PostOp::Kind::relu;
+      const bool relu = last && !node.post_ops.empty() && node.post_ops[0].kind == graph::PostOp::Kind::relu;
       out = builder.elementwise(kernel, {*out, right}, both, relu ? Activation::relu : Activation::none);
       if (last && relu && out) out = apply_post_ops(builder, node, std::move(*out), 1);
       if (last && relu) {
@@ -227,7 +232,8 @@ Result<> lower_binary(Builder& builder, const graph::Node& node) {
         return {};
       }
     }
-    if (op == "Mean" && out && !builder.number_of(out->type)) return builder.refuse("a mean of whole numbers");
+    if (op == "Mean" && out && !builder.number_of(out->type))
+      return builder.refuse("a mean of whole numbers");
     if (out && op == "Mean")
       out = builder.elementwise(
           Op::mul, {*out, builder.scalar(1.0F / static_cast<float>(node.inputs.size()), out->type)}, shape);
@@ -244,12 +250,15 @@ Result<> lower_compare(Builder& builder, const graph::Node& node) {
     std::string_view op;
     Comparison comparison;
   };
-  static constexpr Row rows[] = {
-      {"Equal", Comparison::equal},           {"Less", Comparison::less},
-      {"LessOrEqual", Comparison::less_equal}, {"Greater", Comparison::greater},
-      {"GreaterOrEqual", Comparison::greater_equal}, {"And", Comparison::logical_and},
-      {"Or", Comparison::logical_or},         {"Xor", Comparison::logical_xor},
-      {"Not", Comparison::equal}};
+  static constexpr Row rows[] = {{"Equal", Comparison::equal},
+                                 {"Less", Comparison::less},
+                                 {"LessOrEqual", Comparison::less_equal},
+                                 {"Greater", Comparison::greater},
+                                 {"GreaterOrEqual", Comparison::greater_equal},
+                                 {"And", Comparison::logical_and},
+                                 {"Or", Comparison::logical_or},
+                                 {"Xor", Comparison::logical_xor},
+                                 {"Not", Comparison::equal}};
   const Shape& shape = builder.type(node.outputs[0]).shape;
   const Lying a = builder.in(node.inputs[0]);
   const Lying b = node.op == "Not" ? builder.truth(false) : builder.in(node.inputs[1]);
@@ -263,8 +272,8 @@ Result<> lower_compare(Builder& builder, const graph::Node& node) {
 }
 
 Result<> lower_where(Builder& builder, const graph::Node& node) {
-  auto out = builder.select(builder.in(node.inputs[0]), builder.in(node.inputs[1]), builder.in(node.inputs[2]),
-                            builder.type(node.outputs[0]).shape);
+  auto out = builder.select(builder.in(node.inputs[0]), builder.in(node.inputs[1]),
+                            builder.in(node.inputs[2]), builder.type(node.outputs[0]).shape);
   if (!out) return std::unexpected(out.error());
   builder.set(node.outputs[0], std::move(*out));
   return {};

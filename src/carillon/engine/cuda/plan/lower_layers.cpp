@@ -94,23 +94,32 @@ Result<> lower_depthwise(Builder& builder, const graph::Node& node, const Lying&
   if (!in) return std::unexpected(in.error());
   const graph::SharedTensor& w = builder.constant(node.inputs[1]);
   const std::int64_t channels = in->shape[1];
-  const auto kernel = pair_of(node.integers("kernel_shape"), 1), stride = pair_of(node.integers("strides"), 1),
-             dilation = pair_of(node.integers("dilations"), 1);
+  const auto kernel = pair_of(node.integers("kernel_shape"), 1),
+             stride = pair_of(node.integers("strides"), 1), dilation = pair_of(node.integers("dilations"), 1);
   const std::int64_t taps = w->type().elements() / channels;
-  const Lying weights =
-      builder.packed(w, "depthwise", {taps, channels}, in->type, [&](std::span<float> to) {
-        const auto values = w->as<float>();
-        for (std::int64_t c = 0; c < channels; ++c)
-          for (std::int64_t t = 0; t < taps; ++t)
-            to[static_cast<std::size_t>(t * channels + c)] = values[static_cast<std::size_t>(c * taps + t)];
-      });
+  const Lying weights = builder.packed(w, "depthwise", {taps, channels}, in->type, [&](std::span<float> to) {
+    const auto values = w->as<float>();
+    for (std::int64_t c = 0; c < channels; ++c)
+      for (std::int64_t t = 0; t < taps; ++t)
+        to[static_cast<std::size_t>(t * channels + c)] = values[static_cast<std::size_t>(c * taps + t)];
+  });
   const Pads pads = pads_of(node);
   const auto narrow = [](std::int64_t extent) { return static_cast<std::int32_t>(extent); };
   kernels::DepthwiseParams params{};
-  params.window = {narrow(in->shape[0]), narrow(in->shape[2]), narrow(in->shape[3]), narrow(channels),
-                   narrow(out_shape[2]), narrow(out_shape[3]), kernel[0],            kernel[1],
-                   stride[0],            stride[1],            pads.top,             pads.left,
-                   dilation[0],          dilation[1]};
+  params.window = {narrow(in->shape[0]),
+                   narrow(in->shape[2]),
+                   narrow(in->shape[3]),
+                   narrow(channels),
+                   narrow(out_shape[2]),
+                   narrow(out_shape[3]),
+                   kernel[0],
+                   kernel[1],
+                   stride[0],
+                   stride[1],
+                   pads.top,
+                   pads.left,
+                   dilation[0],
+                   dilation[1]};
   std::size_t fused = 0;
   if (!node.post_ops.empty()) {
     const graph::PostOp& first = node.post_ops[0];
@@ -131,13 +140,13 @@ Result<> lower_depthwise(Builder& builder, const graph::Node& node, const Lying&
   }
   const auto launch = kernels::launch(params, *kernel_type(in->type), builder.processors());
   using P = kernels::DepthwiseParams;
-  const auto put = bias ? builder.kernel(params, launch,
-                                          {{offsetof(P, input), &*in}, {offsetof(P, weights), &weights},
-                                           {offsetof(P, bias), &*bias}},
-                                          offsetof(P, output), out)
-                         : builder.kernel(params, launch,
-                                          {{offsetof(P, input), &*in}, {offsetof(P, weights), &weights}},
-                                          offsetof(P, output), out);
+  const auto put =
+      bias ? builder.kernel(
+                 params, launch,
+                 {{offsetof(P, input), &*in}, {offsetof(P, weights), &weights}, {offsetof(P, bias), &*bias}},
+                 offsetof(P, output), out)
+           : builder.kernel(params, launch, {{offsetof(P, input), &*in}, {offsetof(P, weights), &weights}},
+                            offsetof(P, output), out);
   if (!put) return put;
   if (builder.type(node.outputs[0]).shape.size() == 3) out = without_height(out);
   return set(builder, node, out, fused);
@@ -154,13 +163,15 @@ Result<Matrices> as_matrices(Builder& builder, const Lying& given, const Shape& 
   const std::int64_t rows = given.shape[rank - 2], columns = given.shape[rank - 1];
   shape.push_back(rows);
   shape.push_back(columns);
-  const std::int64_t matrices = std::accumulate(batch.begin(), batch.end(), std::int64_t{1}, std::multiplies<>());
+  const std::int64_t matrices =
+      std::accumulate(batch.begin(), batch.end(), std::int64_t{1}, std::multiplies<>());
   const auto read = [&](const Lying& whole) -> std::optional<Matrices> {
     const auto view = reshaped(broadcast(whole, shape), {matrices, rows, columns});
     if (!view) return std::nullopt;
     Matrices out{*view, {}};
     out.matrix.step = matrices == 1 ? 0 : view->strides[0];
-    const std::int64_t row = rows == 1 ? columns : view->strides[1], column = columns == 1 ? 1 : view->strides[2];
+    const std::int64_t row = rows == 1 ? columns : view->strides[1],
+                       column = columns == 1 ? 1 : view->strides[2];
     if (column == 1 && row >= columns) {
       out.matrix.pitch = row;
       return out;
@@ -188,13 +199,13 @@ Result<Matrices> as_matrices(Builder& builder, const Lying& given, const Shape& 
 bool starts_with_bias(Builder& builder, const graph::Node& node, std::int64_t columns) {
   if (node.post_ops.empty() || node.post_ops[0].kind != graph::PostOp::Kind::add) return false;
   const graph::TensorType& type = builder.type(node.post_ops[0].operand);
-  return builder.constant(node.post_ops[0].operand) != nullptr && type.elements() == columns && !type.shape.empty() &&
-         type.shape.back() == columns;
+  return builder.constant(node.post_ops[0].operand) != nullptr && type.elements() == columns &&
+         !type.shape.empty() && type.shape.back() == columns;
 }
 
 // scale * a b with what follows; `bias` is [columns] or absent.
-Result<> lower_product(Builder& builder, const graph::Node& node, const Lying& a, const Lying& b, const Shape& batch,
-                       float scale, const Lying* bias, const Lying* added) {
+Result<> lower_product(Builder& builder, const graph::Node& node, const Lying& a, const Lying& b,
+                       const Shape& batch, float scale, const Lying* bias, const Lying* added) {
   if (a.type != b.type) return builder.refuse("operands of different types");
   const auto number = builder.number_of(a.type);
   if (!number) return builder.refuse("a product of " + std::string(graph::onnx_name(a.type)));
@@ -235,7 +246,8 @@ Result<> lower_product(Builder& builder, const graph::Node& node, const Lying& a
   }
   const Shape& shape = builder.type(node.outputs[0]).shape;
   Lying out = builder.fresh(a.type, shape, row_major(shape));
-  if (auto put = builder.multiply(spec, left->tensor, right->tensor, out, row ? &*row : nullptr); !put) return put;
+  if (auto put = builder.multiply(spec, left->tensor, right->tensor, out, row ? &*row : nullptr); !put)
+    return put;
   if (added == nullptr) return set(builder, node, out, fused);
   return set(builder, node, builder.elementwise(Op::add, {out, *added}, shape), fused);
 }
@@ -273,8 +285,8 @@ Result<> lower_convolution(Builder& builder, const graph::Node& node) {
     weights = builder.fresh(given->type, given->shape, channels_last(given->shape));
     if (auto moved = builder.move(*given, weights); !moved) return moved;
   }
-  const auto kernel = pair_of(node.integers("kernel_shape"), 1), stride = pair_of(node.integers("strides"), 1),
-             dilation = pair_of(node.integers("dilations"), 1);
+  const auto kernel = pair_of(node.integers("kernel_shape"), 1),
+             stride = pair_of(node.integers("strides"), 1), dilation = pair_of(node.integers("dilations"), 1);
   const Pads pads = pads_of(node);
   const auto narrow = [](std::int64_t extent) { return static_cast<std::int32_t>(extent); };
   Convolution spec{.number = *number,
@@ -324,7 +336,8 @@ Result<> lower_convolution(Builder& builder, const graph::Node& node) {
   if (!out) out = builder.fresh(in->type, out_shape, channels_last(out_shape));
   spec.out_pitch = pixel_pitch(*out);
   if (spec.out_pitch == 0) return builder.refuse("a result that cannot lie channels last");
-  if (auto put = builder.convolve(spec, *in, weights, *out, bias ? &*bias : nullptr, residual ? &*residual : nullptr);
+  if (auto put = builder.convolve(spec, *in, weights, *out, bias ? &*bias : nullptr,
+                                  residual ? &*residual : nullptr);
       !put)
     return put;
   return set(builder, node, line ? without_height(*out) : *out, fused);
@@ -368,8 +381,8 @@ Result<> lower_gemm(Builder& builder, const graph::Node& node) {
       c = *scaled;
     }
   }
-  const bool is_row = c && c->elements() == b.shape[1] && !c->shape.empty() && c->shape.back() == b.shape[1] &&
-                      is_row_major(*c);
+  const bool is_row = c && c->elements() == b.shape[1] && !c->shape.empty() &&
+                      c->shape.back() == b.shape[1] && is_row_major(*c);
   return lower_product(builder, node, a, b, {}, node.real("alpha", 1), is_row ? &*c : nullptr,
                        c && !is_row ? &*c : nullptr);
 }
@@ -389,21 +402,31 @@ Result<> lower_pool(Builder& builder, const graph::Node& node) {
     in = builder.fresh(x->type, x->shape, channels_last(x->shape));
     if (auto moved = builder.move(*x, in); !moved) return moved;
   }
-  const auto kernel = pair_of(node.integers("kernel_shape"), 1), stride = pair_of(node.integers("strides"), 1),
-             dilation = pair_of(node.integers("dilations"), 1);
+  const auto kernel = pair_of(node.integers("kernel_shape"), 1),
+             stride = pair_of(node.integers("strides"), 1), dilation = pair_of(node.integers("dilations"), 1);
   const Pads pads = pads_of(node);
   const auto narrow = [](std::int64_t extent) { return static_cast<std::int32_t>(extent); };
   kernels::PoolParams params{};
-  params.window = {narrow(in.shape[0]),  narrow(in.shape[2]),  narrow(in.shape[3]), narrow(in.shape[1]),
-                   narrow(out_shape[2]), narrow(out_shape[3]), kernel[0],           kernel[1],
-                   stride[0],            stride[1],            pads.top,            pads.left,
-                   dilation[0],          dilation[1]};
+  params.window = {narrow(in.shape[0]),
+                   narrow(in.shape[2]),
+                   narrow(in.shape[3]),
+                   narrow(in.shape[1]),
+                   narrow(out_shape[2]),
+                   narrow(out_shape[3]),
+                   kernel[0],
+                   kernel[1],
+                   stride[0],
+                   stride[1],
+                   pads.top,
+                   pads.left,
+                   dilation[0],
+                   dilation[1]};
   params.max = node.op == "MaxPool";
   params.count_padding = counts;
   Lying out = builder.fresh(in.type, out_shape, channels_last(out_shape));
   if (auto put = builder.kernel(params, kernels::launch(params, *known, builder.processors()),
-                                 {{offsetof(kernels::PoolParams, input), &in}},
-                                 offsetof(kernels::PoolParams, output), out);
+                                {{offsetof(kernels::PoolParams, input), &in}},
+                                offsetof(kernels::PoolParams, output), out);
       !put)
     return put;
   return set(builder, node, line ? without_height(out) : out);
@@ -420,10 +443,12 @@ Result<> lower_reduce(Builder& builder, const graph::Node& node) {
   } else if (builder.has(1)) {
     const auto given = builder.integers(1);
     if (!given) return std::unexpected(given.error());
-    for (const std::int64_t axis : *given) axes.push_back(static_cast<std::size_t>(axis < 0 ? axis + rank : axis));
+    for (const std::int64_t axis : *given)
+      axes.push_back(static_cast<std::size_t>(axis < 0 ? axis + rank : axis));
   }
   if (axes.empty()) {
-    if (node.integer("noop_with_empty_axes", 0) != 0 || global) return builder.refuse("a reduction over no axis");
+    if (node.integer("noop_with_empty_axes", 0) != 0 || global)
+      return builder.refuse("a reduction over no axis");
     for (std::int64_t i = 0; i < rank; ++i) axes.push_back(static_cast<std::size_t>(i));
   }
   const Shape& shape = builder.type(node.outputs[0]).shape;
@@ -497,8 +522,8 @@ Result<> lower_softmax(Builder& builder, const graph::Node& node) {
   params.rows = params.columns == 0 ? 0 : in.elements() / params.columns;
   Lying out = builder.fresh(in.type, rows->shape, row_major(rows->shape));
   if (auto put = builder.kernel(params, kernels::launch(params, *known, builder.processors()),
-                                 {{offsetof(kernels::SoftmaxParams, input), &*rows}},
-                                 offsetof(kernels::SoftmaxParams, output), out);
+                                {{offsetof(kernels::SoftmaxParams, input), &*rows}},
+                                offsetof(kernels::SoftmaxParams, output), out);
       !put)
     return put;
   return set(builder, node, transposed(out, back));
@@ -513,7 +538,8 @@ Result<> lower_layer_norm(Builder& builder, const graph::Node& node) {
   if (axis < 0) axis += static_cast<std::int64_t>(in->shape.size());
   kernels::LayerNormParams params{};
   params.columns = 1;
-  for (std::size_t i = static_cast<std::size_t>(axis); i < in->shape.size(); ++i) params.columns *= in->shape[i];
+  for (std::size_t i = static_cast<std::size_t>(axis); i < in->shape.size(); ++i)
+    params.columns *= in->shape[i];
   params.rows = params.columns == 0 ? 0 : in->elements() / params.columns;
   params.epsilon = node.real("epsilon", 1e-5F);
   const Shape inner(in->shape.begin() + axis, in->shape.end());
@@ -530,9 +556,10 @@ Result<> lower_layer_norm(Builder& builder, const graph::Node& node) {
   Lying out = builder.fresh(in->type, in->shape, row_major(in->shape));
   const auto put =
       rows.size() == 2
-          ? builder.kernel(params, launch,
-                           {{offsetof(P, input), &*in}, {offsetof(P, scale), &rows[0]}, {offsetof(P, bias), &rows[1]}},
-                           offsetof(P, output), out)
+          ? builder.kernel(
+                params, launch,
+                {{offsetof(P, input), &*in}, {offsetof(P, scale), &rows[0]}, {offsetof(P, bias), &rows[1]}},
+                offsetof(P, output), out)
           : builder.kernel(params, launch, {{offsetof(P, input), &*in}, {offsetof(P, scale), &rows[0]}},
                            offsetof(P, output), out);
   if (!put) return put;
@@ -553,8 +580,8 @@ Result<> lower_batch_norm(Builder& builder, const graph::Node& node) {
     known = known && constants[i] != nullptr && constants[i]->type().type == DataType::f32;
   }
   if (known) {
-    const auto scale = constants[0]->as<float>(), shift = constants[1]->as<float>(), mean = constants[2]->as<float>(),
-               variance = constants[3]->as<float>();
+    const auto scale = constants[0]->as<float>(), shift = constants[1]->as<float>(),
+               mean = constants[2]->as<float>(), variance = constants[3]->as<float>();
     const auto factor = [&](std::size_t c) { return scale[c] / std::sqrt(variance[c] + epsilon); };
     const std::string what = "norm " + node.name + " ";
     const Lying a = builder.packed(constants[0], what + "factor", channel, x.type, [&](std::span<float> to) {

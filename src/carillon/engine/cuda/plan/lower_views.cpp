@@ -44,7 +44,8 @@ Result<> lower_slice(Builder& builder, const graph::Node& node) {
   }
   const Shape& shape = builder.type(node.outputs[0]).shape;
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = static_cast<std::size_t>(axes[i] < 0 ? axes[i] + static_cast<std::int64_t>(shape.size()) : axes[i]);
+    const auto axis =
+        static_cast<std::size_t>(axes[i] < 0 ? axes[i] + static_cast<std::int64_t>(shape.size()) : axes[i]);
     const std::int64_t extent = out.shape[axis];
     if (steps[i] < 0) return builder.refuse("a step below 0");
     std::int64_t first = (*starts)[i];
@@ -59,7 +60,8 @@ Result<> lower_slice(Builder& builder, const graph::Node& node) {
 Result<> lower_split(Builder& builder, const graph::Node& node) {
   const Lying in = builder.in(node.inputs[0]);
   const std::int64_t given = node.integer("axis", 0);
-  const auto axis = static_cast<std::size_t>(given < 0 ? given + static_cast<std::int64_t>(in.shape.size()) : given);
+  const auto axis =
+      static_cast<std::size_t>(given < 0 ? given + static_cast<std::int64_t>(in.shape.size()) : given);
   std::int64_t first = 0;
   for (const graph::ValueId id : node.outputs) {
     if (id == graph::no_value) return builder.refuse("a part that nobody names");
@@ -120,15 +122,18 @@ Result<> lower_gather(Builder& builder, const graph::Node& node) {
   kernels::GatherParams params{};
   params.outer = params.inner = 1;
   for (std::size_t i = 0; i < data->shape.size(); ++i)
-    (i < axis ? params.outer : i == axis ? params.axis : params.inner) =
+    (i < axis    ? params.outer
+     : i == axis ? params.axis
+                 : params.inner) =
         i == axis ? data->shape[i] : (i < axis ? params.outer : params.inner) * data->shape[i];
   params.count = indices->elements();
   const Shape& shape = builder.type(node.outputs[0]).shape;
   Lying out = builder.fresh(data->type, shape, row_major(shape));
-  if (auto put = builder.kernel(params, kernels::launch(params, graph::size_of(data->type), builder.processors()),
-                                 {{offsetof(kernels::GatherParams, input), &*data},
-                                  {offsetof(kernels::GatherParams, indices), &*indices}},
-                                 offsetof(kernels::GatherParams, output), out);
+  if (auto put =
+          builder.kernel(params, kernels::launch(params, graph::size_of(data->type), builder.processors()),
+                         {{offsetof(kernels::GatherParams, input), &*data},
+                          {offsetof(kernels::GatherParams, indices), &*indices}},
+                         offsetof(kernels::GatherParams, output), out);
       !put)
     return put;
   builder.set(node.outputs[0], std::move(out));

@@ -1,7 +1,9 @@
-// Plans of the CUDA engine on an emulated device, against the CPU's.
+// Plans of the CUDA engine on an emulated device, against plain kernels.
+#include <algorithm>
 #include <cmath>
-#include <map>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -9,9 +11,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/random.h"
-#include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/cpu/test_support.h"
-#include "carillon/engine/cuda/kernels/number.h"
 #include "carillon/engine/cuda/testing/on_emulated.h"
 #include "carillon/engine/host_stream.h"
 #include "carillon/engine/testing/conformance.h"
@@ -19,23 +19,415 @@
 namespace carillon::engine::cuda {
 namespace {
 
+using engine::testing::Attributes;
 using engine::testing::GraphMaker;
 using engine::testing::MadeModel;
+using engine::testing::random_inputs;
 using engine::testing::random_tensor;
+using engine::testing::reference;
+using engine::testing::window;
+using graph::PostOp;
+using graph::ValueId;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::OnEmulated;
+using V = std::vector<std::int64_t>;
+
+const PostOp relu{.kind = PostOp::Kind::relu};
+PostOp add(ValueId id) {
+  return {.kind = PostOp::Kind::add, .operand = id};
+}
+
+// Appends layers whose weights are random by a seed.
+class Net : public GraphMaker {
+ public:
+  explicit Net(std::uint64_t seed) : random_(seed) {}
+
+  ValueId conv(ValueId x, std::int64_t filters, std::int64_t kernel, std::int64_t stride = 1,
+               std::int64_t groups = 1, std::vector<PostOp> post_ops = {}, bool bias = true) {
+    const graph::Shape in = shape(x);
+    const std::int64_t inner = in[1] / groups, pad = kernel / 2;
+    const auto extent = [&](std::int64_t e) { return (e + 2 * pad - kernel) / stride + 1; };
+    std::vector<ValueId> inputs{
+        x, constant(random_tensor({filters, inner, kernel, kernel}, random_,
+                                  1 / std::sqrt(static_cast<float>(inner * kernel * kernel))))};
+    if (bias) inputs.push_back(constant(random_tensor({filters}, random_)));
+    Attributes attributes = window(kernel, stride, pad);
+    attributes["group"] = groups;
+    return node("Conv", inputs, {in[0], filters, extent(in[2]), extent(in[3])}, attributes,
+                std::move(post_ops));
+  }
+  ValueId pool(const char* op, ValueId x, std::int64_t kernel, std::int64_t stride, std::int64_t pad) {
+    const graph::Shape in = shape(x);
+    const auto extent = [&](std::int64_t e) { return (e + 2 * pad - kernel) / stride + 1; };
+    return node(op, {x}, {in[0], in[1], extent(in[2]), extent(in[3])}, window(kernel, stride, pad));
+  }
+  ValueId same(const char* op, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    return node(op, inputs, shape(inputs[0]), std::move(attributes));
+  }
+  ValueId concat(std::vector<ValueId> inputs, std::int64_t axis) {
+    graph::Shape out = shape(inputs[0]);
+    for (std::size_t i = 1; i < inputs.size(); ++i)
+      out[static_cast<std::size_t>(axis)] += shape(inputs[i])[static_cast<std::size_t>(axis)];
+    return node("Concat", std::move(inputs), out, {{"axis", axis}});
+  }
+  ValueId transpose(ValueId x, V order) {
+    graph::Shape out;
+    for (const std::int64_t i : order) out.push_back(shape(x)[static_cast<std::size_t>(i)]);
+    return node("Transpose", {x}, out, {{"perm", std::move(order)}});
+  }
+  ValueId random_constant(graph::Shape of, float scale = 1) {
+    return constant(random_tensor(of, random_, scale));
+  }
+  ValueId integers(V values) {
+    return constant(std::make_shared<graph::Tensor>(
+        graph::Tensor::of_i64({static_cast<std::int64_t>(values.size())}, values)));
+  }
+  Random& random() { return random_; }
+  engine::testing::Graph finish(std::vector<ValueId> outputs) {
+    g.outputs = std::move(outputs);
+    return std::move(g);
+  }
+
+ private:
+  Random random_;
+};
+
+using Make = std::function<engine::testing::Graph(std::int64_t batch)>;
 
 engine::testing::Graph layers(std::int64_t batch) {
-  GraphMaker m;
-  Random random(5);
+  Net m(5);
   auto x = m.input({batch, 40});
-  for (int layer = 0; layer < 6; ++layer) {
-    x = m.node("MatMul", {x, m.constant(random_tensor({40, 40}, random, 0.2F))}, {batch, 40});
-    x = m.node("Tanh", {x}, {batch, 40});
+  for (int layer = 0; layer < 6; ++layer)
+    x = m.same("Tanh", {m.node("MatMul", {x, m.random_constant({40, 40}, 0.2F)}, {batch, 40})});
+  return m.finish({x});
+}
+
+// As in ResNet: a shortcut that is added before the ReLU.
+engine::testing::Graph residual(std::int64_t batch) {
+  Net m(1);
+  const auto x = m.input({batch, 3, 13, 9});
+  auto y = m.pool("MaxPool", m.conv(x, 16, 3, 2, 1, {relu}), 3, 2, 1);
+  const auto inside = m.conv(y, 16, 3, 1, 1, {relu});
+  y = m.conv(inside, 16, 3, 1, 1, {add(y), relu});
+  const auto pooled = m.node("GlobalAveragePool", {y}, {batch, 16, 1, 1});
+  const auto flat = m.node("Reshape", {pooled}, {batch, 16});
+  return m.finish({m.node("Gemm", {flat, m.random_constant({10, 16}), m.random_constant({10})}, {batch, 10},
+                          {{"transB", std::int64_t{1}}})});
+}
+
+// As in DenseNet: each layer reads all before it.
+engine::testing::Graph dense_block(std::int64_t batch) {
+  Net m(2);
+  std::vector<ValueId> parts{m.conv(m.input({batch, 3, 8, 8}), 8, 3)};
+  for (int layer = 0; layer < 4; ++layer) {
+    const auto whole = parts.size() == 1 ? parts[0] : m.concat(parts, 1);
+    const std::int64_t channels = m.shape(whole)[1];
+    std::vector<ValueId> norm{whole};
+    for (int i = 0; i < 3; ++i) norm.push_back(m.random_constant({channels}));
+    auto variance = random_tensor({channels}, m.random());
+    for (float& each : const_cast<graph::Tensor&>(*variance).as<float>()) each = 0.5F + each * each;
+    norm.push_back(m.constant(std::move(variance)));
+    const auto normed = m.node("BatchNormalization", norm, m.shape(whole), {}, {relu});
+    parts.push_back(m.conv(m.conv(normed, 16, 1, 1, 1, {relu}), 4, 3, 1, 1, {}, false));
   }
-  m.g.outputs = {x};
-  return std::move(m.g);
+  return m.finish({m.node("ReduceMean", {m.concat(parts, 1), m.integers({2, 3})}, {batch, 24},
+                          {{"keepdims", std::int64_t{0}}})});
+}
+
+// As in MobileNet: depthwise between pointwise, up to 6, and a gate of the whole image.
+engine::testing::Graph inverted(std::int64_t batch) {
+  Net m(3);
+  const PostOp six{.kind = PostOp::Kind::clip, .alpha = 0, .beta = 6};
+  const auto x = m.conv(m.input({batch, 4, 10, 12}), 8, 1);
+  auto y = m.conv(x, 24, 1, 1, 1, {six});
+  y = m.conv(y, 24, 3, 1, 24, {six});
+  auto gate =
+      m.node("ReduceMean", {y, m.integers({2, 3})}, {batch, 24, 1, 1}, {{"keepdims", std::int64_t{1}}});
+  gate = m.conv(m.conv(gate, 6, 1, 1, 1, {{.kind = PostOp::Kind::silu}}), 24, 1, 1, 1,
+                {{.kind = PostOp::Kind::sigmoid}});
+  y = m.node("Mul", {y, gate}, m.shape(y));
+  y = m.conv(y, 8, 1, 1, 1, {add(x)});
+  y = m.conv(y, 16, 3, 2, 2, {{.kind = PostOp::Kind::leaky_relu, .alpha = 0.1F}});
+  return m.finish({m.pool("AveragePool", y, 2, 2, 0)});
+}
+
+// As in BERT: attention with a mask, and a feed-forward layer.
+engine::testing::Graph encoder(std::int64_t batch) {
+  Net m(4);
+  const std::int64_t length = 7, heads = 3, size = 8, width = heads * size;
+  const auto x = m.input({batch, length, width});
+  const auto mask = m.input({batch, 1, 1, length});
+  const auto project = [&](ValueId of) {
+    return m.node("MatMul", {of, m.random_constant({width, width}, 0.2F)}, {batch, length, width}, {},
+                  {add(m.random_constant({width}))});
+  };
+  const auto split = [&](ValueId of, V order) {
+    return m.transpose(m.node("Reshape", {of}, {batch, length, heads, size}), std::move(order));
+  };
+  const auto q = split(project(x), {0, 2, 1, 3}), k = split(project(x), {0, 2, 3, 1}),
+             v = split(project(x), {0, 2, 1, 3});
+  const auto scores = m.node("MatMul", {q, k}, {batch, heads, length, length}, {},
+                             {{.kind = PostOp::Kind::linear, .alpha = 0.35F}, add(mask)});
+  const auto weights = m.same("Softmax", {scores}, {{"axis", std::int64_t{-1}}});
+  const auto mixed = m.transpose(m.node("MatMul", {weights, v}, {batch, heads, length, size}), {0, 2, 1, 3});
+  auto y = project(m.node("Reshape", {mixed}, {batch, length, width}));
+  y = m.node("Add", {y, x}, m.shape(x));
+  const auto norm = [&](ValueId of) {
+    return m.node("LayerNormalization", {of, m.random_constant({width}), m.random_constant({width})},
+                  m.shape(of), {{"axis", std::int64_t{-1}}});
+  };
+  y = norm(y);
+  const auto up =
+      m.node("MatMul", {y, m.random_constant({width, 2 * width}, 0.2F)}, {batch, length, 2 * width}, {},
+             {add(m.random_constant({2 * width})), {.kind = PostOp::Kind::gelu_erf}});
+  const auto down = m.node("MatMul", {up, m.random_constant({2 * width, width}, 0.2F)},
+                           {batch, length, width}, {}, {add(m.random_constant({width})), add(y)});
+  return m.finish({norm(down)});
+}
+
+// Views of views: parts, turned, joined along other axes, repeated.
+engine::testing::Graph views(std::int64_t batch) {
+  Net m(6);
+  const auto x = m.input({batch, 6, 5, 4});
+  const auto turned = m.transpose(x, {0, 3, 1, 2});  // batch, 4, 6, 5
+  const auto part = m.node(
+      "Slice", {turned, m.integers({1, 0}), m.integers({4, 6}), m.integers({1, 2}), m.integers({1, 2})},
+      {batch, 3, 3, 5});
+  const auto soft = m.same("Softmax", {part}, {{"axis", std::int64_t{1}}});
+  const auto joined = m.concat({part, soft, part}, 2);  // batch, 3, 9, 5
+  const auto flat = m.node("Reshape", {joined}, {batch, 27, 5});
+  const auto row = m.node("Slice", {flat, m.integers({3}), m.integers({4}), m.integers({1})}, {batch, 1, 5});
+  const auto sum = m.node("Add", {flat, row}, {batch, 27, 5});
+  const auto more = m.node("Max", {sum, m.random_constant({27, 1}), m.random_constant({5})}, {batch, 27, 5});
+  const auto exponent = m.same("LogSoftmax", {more}, {{"axis", std::int64_t{1}}});
+  return m.finish(
+      {m.node("ReduceMax", {exponent, m.integers({1})}, {batch, 5}, {{"keepdims", std::int64_t{0}}}), sum,
+       turned});
+}
+
+double apart(const graph::Tensor& want, const std::vector<std::byte>& got) {
+  const auto wanted = want.as<float>();
+  double most = 1e-6, worst = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    float value = 0;
+    std::memcpy(&value, got.data() + i * sizeof value, sizeof value);
+    most = std::max(most, std::abs(static_cast<double>(wanted[i])));
+    worst =
+        std::isfinite(value) ? std::max(worst, std::abs(static_cast<double>(wanted[i]) - value)) : INFINITY;
+  }
+  return worst / most;
+}
+
+double allowed(Number number) {
+  return number == Number::f32 || number == Number::tf32 ? 1e-4 : 3e-2;
+}
+
+// The plan's outputs near those of plain kernels, whole and in pieces; and the device content.
+void expect_near(OnEmulated& on, const Make& make, Number number, int batch, int longest) {
+  const auto engine = on.engine({.number = number, .longest_segment = longest});
+  ASSERT_TRUE(engine) << engine.error().message;
+  const auto model = (*engine)->compile(MadeModel(make), {.batch_sizes = {batch}});
+  ASSERT_TRUE(model) << model.error().message;
+  const auto graph = make(batch);
+  const auto inputs = random_inputs(graph, 11);
+  const auto values = reference(graph, inputs);
+  std::vector<std::span<const std::byte>> bytes;
+  for (const auto& input : inputs) bytes.emplace_back(input->bytes());
+  const auto got = on.run(**model, *(*model)->plan(batch), bytes, longest > 0);
+  ASSERT_TRUE(got) << got.error().message;
+  for (std::size_t i = 0; i < got->size(); ++i)
+    EXPECT_LE(apart(*values[i], (*got)[i]), allowed(number)) << "output " << i;
+}
+
+TEST(CudaPlan, NetworksGiveWhatPlainKernelsGive) {
+  OnEmulated on;
+  const std::pair<const char*, Make> networks[] = {{"layers", layers},     {"residual", residual},
+                                                   {"dense", dense_block}, {"inverted", inverted},
+                                                   {"encoder", encoder},   {"views", views}};
+  for (const auto& [name, make] : networks)
+    for (const Number number : {Number::f32, Number::tf32, Number::f16, Number::bf16})
+      for (const int batch : {1, 3})
+        for (const int longest : {0, 1, 3}) {
+          SCOPED_TRACE(std::string(name) + " " + std::string(name_of(number)) + " batch " +
+                       std::to_string(batch) + " segments of " + std::to_string(longest));
+          expect_near(on, make, number, batch, longest);
+        }
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// A network of random layers on images.
+engine::testing::Graph random_network(std::uint64_t seed, std::int64_t batch) {
+  Net m(seed);
+  Random& random = m.random();
+  const auto extent = [&] { return static_cast<std::int64_t>(1 + random.below(9)); };
+  std::vector<ValueId> values{m.input({batch, 1 + extent(), 2 + extent(), 2 + extent()})};
+  const auto any = [&] { return values[random.below(values.size())]; };
+  const auto like = [&](ValueId x, std::size_t until) {  // another whose axes from `until` on are the same
+    for (int tries = 0; tries < 8; ++tries) {
+      const ValueId y = any();
+      if (std::equal(m.shape(x).begin() + static_cast<std::ptrdiff_t>(until), m.shape(x).end(),
+                     m.shape(y).begin() + static_cast<std::ptrdiff_t>(until)))
+        return y;
+    }
+    return x;
+  };
+  for (std::uint64_t n = 3 + random.below(9); n > 0; --n) {
+    const ValueId x = any();
+    const graph::Shape s = m.shape(x);
+    switch (random.below(12)) {
+      case 0:
+        values.push_back(m.conv(x, extent(), random.below(2) == 0 ? 1 : 3,
+                                1 + static_cast<std::int64_t>(random.below(2)), 1,
+                                random.below(2) == 0 ? std::vector<PostOp>{relu} : std::vector<PostOp>{}));
+        break;
+      case 1:
+        values.push_back(m.conv(x, s[1], 3, 1, s[1]));
+        break;
+      case 2: {
+        const ValueId first = m.conv(x, extent(), 1);
+        values.push_back(m.conv(x, m.shape(first)[1], 1, 1, 1, {add(first), relu}));
+        break;
+      }
+      case 3:
+        values.push_back(m.concat({x, like(x, 2), x}, 1));
+        break;
+      case 4:
+        values.push_back(m.node("Add", {x, like(x, 1)}, s, {}, {relu}));
+        break;
+      case 5:
+        values.push_back(m.same("Sigmoid", {x}));
+        break;
+      case 6:
+        values.push_back(m.pool(random.below(2) == 0 ? "MaxPool" : "AveragePool", x, 3,
+                                1 + static_cast<std::int64_t>(random.below(2)), 1));
+        break;
+      case 7:
+        values.push_back(m.transpose(x, {0, 2, 3, 1}));
+        break;
+      case 8:
+        values.push_back(m.transpose(m.same("Tanh", {m.transpose(x, {0, 3, 1, 2})}), {0, 2, 3, 1}));
+        break;
+      case 9:
+        values.push_back(m.same("Softmax", {x}, {{"axis", static_cast<std::int64_t>(1 + random.below(3))}}));
+        break;
+      case 10: {
+        const auto gate = m.node("GlobalAveragePool", {x}, {s[0], s[1], 1, 1});
+        values.push_back(m.node("Mul", {x, gate}, s));
+        break;
+      }
+      default: {
+        const auto first = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(s[1])));
+        values.push_back(m.node("Slice", {x, m.integers({first}), m.integers({s[1]}), m.integers({1})},
+                                {s[0], s[1] - first, s[2], s[3]}));
+        break;
+      }
+    }
+  }
+  std::vector<ValueId> outputs{values.back()};
+  if (values.size() > 2) outputs.push_back(values[values.size() / 2]);
+  std::vector<ValueId> made;
+  for (const ValueId id : outputs)
+    if (id != values.front() && std::ranges::find(made, id) == made.end()) made.push_back(id);
+  return m.finish(made);
+}
+
+TEST(CudaPlan, RandomNetworks) {
+  OnEmulated on;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Number number = seed % 3 == 0 ? Number::f16 : Number::f32;
+    expect_near(
+        on, [&](std::int64_t batch) { return random_network(seed, batch); }, number,
+        1 + static_cast<int>(seed % 2), static_cast<int>(seed % 4));
+    if (HasFailure()) break;
+  }
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// The names of what a model's plan runs at batch 1.
+std::vector<std::string> steps_of(OnEmulated& on, const Make& make) {
+  const auto engine = on.engine({.longest_segment = 1});
+  const auto model = (*engine)->compile(MadeModel(make), {.batch_sizes = {1}});
+  EXPECT_TRUE(model) << model.error().message;
+  std::vector<std::string> out;
+  for (int i = 0; model && i < (*model)->plan(1)->kernels(); ++i)
+    out.emplace_back((*model)->plan(1)->kernel_name(i));
+  return out;
+}
+
+TEST(CudaPlan, ConvolutionsWriteIntoTheirSlices) {
+  OnEmulated on;
+  int moves = 0;
+  for (const std::string& step : steps_of(on, dense_block))
+    moves += step.find("carillon_move") != std::string::npos;
+  EXPECT_EQ(moves, 1) << "the input's, and none of a concatenation";
+}
+
+TEST(CudaPlan, WhatFollowsAConvolutionIsInIt) {
+  OnEmulated on;
+  for (const std::string& step : steps_of(on, residual))
+    EXPECT_EQ(step.find("elementwise"), std::string::npos) << step;
+}
+
+TEST(CudaPlan, WhatNoKernelCoversIsNamed) {
+  OnEmulated on;
+  const auto refused = [&](const Make& make) {
+    const auto engine = on.engine({});
+    const auto model = (*engine)->compile(MadeModel(make), {.batch_sizes = {1}});
+    EXPECT_FALSE(model);
+    if (model) return std::string();
+    EXPECT_EQ(model.error().code, ErrorCode::unsupported);
+    return model.error().message;
+  };
+  EXPECT_THAT(refused([](std::int64_t batch) {
+                Net m(1);
+                return m.finish({m.same("Hardmax", {m.input({batch, 4})})});
+              }),
+              AllOf(HasSubstr("Hardmax_0"), HasSubstr("float[1,4]"), HasSubstr("no CUDA kernel"),
+                    HasSubstr("batch 1")));
+  EXPECT_THAT(
+      refused([](std::int64_t batch) {
+        Net m(1);
+        const auto x = m.input({batch, 4});
+        return m.finish({m.node(
+            "Slice", {x, m.integers({3}), m.integers({-5}), m.integers({1}), m.integers({-1})}, {batch, 4})});
+      }),
+      HasSubstr("a step below 0"));
+}
+
+TEST(CudaPlan, RunsMapAndAllocateNothing) {
+  OnEmulated on;
+  const auto engine = on.engine({.longest_segment = 2});
+  const auto model = *(*engine)->compile(MadeModel(layers), {.batch_sizes = {2}});
+  auto memory = *CudaMemory::make(on.driver(), 0, {.pages = 3, .io = mib(1), .workspace = mib(1)});
+  const engine::testing::InMemory in(*model, *model->plan(2), *memory, nullptr, 1);
+  ASSERT_TRUE(model->plan(2)->run({0, model->plan(2)->kernels()}, in.binding(), {}));
+  const std::uint64_t calls = on.device().memory_calls(), used = on.device().memory_used();
+  for (int run = 0; run < 20; ++run)
+    ASSERT_TRUE(model->plan(2)->run({0, model->plan(2)->kernels()}, in.binding(), {}));
+  EXPECT_EQ(on.device().memory_calls(), calls);
+  EXPECT_EQ(on.device().memory_used(), used);
+}
+
+TEST(CudaPlan, ALostDeviceIsNamed) {
+  for (const std::uint64_t after : {5U, 6U, 9U, 13U, 20U}) {
+    SCOPED_TRACE(after);
+    OnEmulated on({.lose_after = after});
+    const auto engine = on.engine({.longest_segment = 1});
+    ASSERT_TRUE(engine);
+    const auto model = *(*engine)->compile(MadeModel(layers), {.batch_sizes = {1}});
+    auto memory = *CudaMemory::make(on.driver(), 0, {.pages = 3, .io = mib(1), .workspace = mib(1)});
+    const engine::testing::InMemory in(*model, *model->plan(1), *memory, nullptr, 1);
+    Result<> ran;
+    for (int run = 0; ran && run < 5; ++run)
+      ran = model->plan(1)->run({0, model->plan(1)->kernels()}, in.binding(), {});
+    ASSERT_FALSE(ran);
+    EXPECT_EQ(ran.error().code, ErrorCode::unavailable);
+    EXPECT_THAT(ran.error().message, HasSubstr("the device is lost"));
+    EXPECT_FALSE((*engine)->probe());
+  }
 }
 
 TEST(CudaPlan, Conforms) {

@@ -21,7 +21,8 @@ namespace carillon::engine::cuda::testing {
 // An engine on an emulated device, the one of the process; for tests and tools.
 class OnEmulated {
  public:
-  explicit OnEmulated(EmulatedOptions options = {}) : device_(std::move(options)), driver_(Emulated::table()) {
+  explicit OnEmulated(EmulatedOptions options = {})
+      : device_(std::move(options)), driver_(Emulated::table()) {
     know_kernels(device_);
     (void)driver_.init(0);
   }
@@ -40,7 +41,8 @@ class OnEmulated {
   // The outputs of one run of `plan`, in as many runs as it has segments where `cut`; and what the device
   // found wrong since it was made.
   Result<std::vector<std::vector<std::byte>>> run(const CompiledModel& model, const Plan& plan,
-                                                  std::span<const std::span<const std::byte>> inputs, bool cut) {
+                                                  std::span<const std::span<const std::byte>> inputs,
+                                                  bool cut) {
     Bytes io{};
     for (const auto specs : {plan.inputs(), plan.outputs()})
       for (const graph::TensorSpec& spec : specs)
