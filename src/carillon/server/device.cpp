@@ -1,7 +1,6 @@
 #include "carillon/server/device.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -13,34 +12,16 @@
 
 #include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/cpu_engine.h"
-#include "carillon/engine/cuda/driver/real.h"
 #include "carillon/engine/emulated/emulated_engine.h"
 #include "carillon/engine/onnxruntime/onnxruntime.h"
 #include "carillon/engine/openvino/openvino.h"
 #include "carillon/engine/second/second_engine.h"
 #include "carillon/profile/profile.h"
+#include "carillon/server/cuda_device.h"
 #include "carillon/worker/placement.h"
 
 namespace carillon::server {
 namespace {
-
-// What keeps the program from using a CUDA device: the machine, as far as that goes, and then the program itself.
-Error why_not_cuda(const std::string& device) {
-  int ordinal = 0;
-  if (const std::size_t colon = device.find(':'); colon != std::string::npos) {
-    const char* const end = device.data() + device.size();
-    const auto [read, error] = std::from_chars(device.data() + colon + 1, end, ordinal);
-    if (error != std::errc() || read != end || ordinal < 0)
-      return {ErrorCode::invalid_argument,
-              "--device: '" + device + "' is not a device: after 'cuda:' comes its number, from 0"};
-  }
-  const auto driver = engine::cuda::open_driver();
-  if (!driver) return {driver.error().code, "--device " + device + ": " + driver.error().message};
-  const auto facts = engine::cuda::find_device(*driver, ordinal);
-  if (!facts) return {facts.error().code, "--device " + device + ": " + facts.error().message};
-  return {ErrorCode::unsupported, "--device " + device + ": it is " + facts->name +
-                                      ", and this version makes no plans for GPUs yet; there are cpu and emulated:PROFILE"};
-}
 
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
@@ -182,11 +163,15 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     // Its plans compute nothing and its weights are never read; and many may share a few cores.
     device.worker.populate = false;
     device.worker.spin = Duration{0};
-  } else if (arguments.device == "cuda" || arguments.device.starts_with("cuda:")) {
-    return std::unexpected(why_not_cuda(arguments.device));
+  } else if (is_cuda(arguments.device)) {
+    auto made = make_cuda_device(arguments.device);
+    if (!made) return std::unexpected(made.error());
+    device.engine = std::move(made->engine);
+    device.description = std::move(made->description);
+    device.worker.make_memory = std::move(made->make_memory);
   } else {
     return invalid("--device: '" + arguments.device +
-                   "' is not a device; there are cpu and emulated:PROFILE");
+                   "' is not a device; there are cpu, emulated:PROFILE, cuda:N and cuda-emulated");
   }
   device.worker.probe = [engine = device.engine] { return engine->probe(); };
   return device;

@@ -49,6 +49,7 @@ Result<PlanLayout> lay_out_plan(const engine::CompiledModel& model, const engine
           place(layout.plan->inputs(), model.inputs(), batch, length, layout.inputs, layout.io_bytes);
       !placed)
     return in_context(what, placed.error());
+  layout.outputs_at = layout.io_bytes;
   if (auto placed =
           place(layout.plan->outputs(), model.outputs(), batch, length, layout.outputs, layout.io_bytes);
       !placed)

@@ -36,6 +36,7 @@ struct PlanLayout {
   std::int64_t length = 0;  // 0: the model has no lengths
   std::vector<TensorPlace> inputs;
   std::vector<TensorPlace> outputs;
+  std::uint64_t outputs_at = 0;  // inputs lie before, outputs from here on
   std::uint64_t io_bytes = 0;
   // Room for a launch's Binding, by stream: touched by its thread only.
   struct Pointers {

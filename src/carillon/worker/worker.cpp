@@ -16,6 +16,7 @@
 #include "carillon/engine/turn_thread.h"
 #include "carillon/worker/alone.h"
 #include "carillon/worker/guarded.h"
+#include "carillon/worker/host_io.h"
 #include "carillon/worker/host_model.h"
 #include "carillon/worker/measuring.h"
 #include "carillon/worker/placement.h"
@@ -49,7 +50,7 @@ constexpr std::uint64_t bit(Executor executor) {
 class WorkerImpl final : public Worker, private Measuring::Subject {
  public:
   WorkerImpl(const Options& options, const Clock& clock, ResultSink& sink,
-             std::unique_ptr<engine::DeviceMemory> memory, std::vector<std::string> notes)
+             std::unique_ptr<engine::DeviceMemory> memory, HostIo io, std::vector<std::string> notes)
       : classes_(options.classes.value_or(device::ClassStreams{.yielding = device::Yielding::turns})),
         workspace_(workspace_of(options)),
         places_(place_executors(usable_cores(), options.exec_threads, options.real_time, options.classes,
@@ -57,6 +58,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
         clock_(clock),
         sink_(sink),
         memory_(std::move(memory)),
+        io_(std::move(io)),
         notes_(std::move(notes)),
         models_(std::make_unique<HostModel[]>(options.max_models)),
         max_models_(options.max_models),
@@ -78,6 +80,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
             clock, [this] { return input_turn(); }, options.spin),
         output_(
             clock, [this] { return output_turn(); }, options.spin) {
+    if (io_.mirrored()) page_.resize(page_size.count);
     out_.reserve(16 + 2 * std::size_t{classes_.count()});
     if (classes_.count() > 1) best_effort_open_.resize(static_cast<std::size_t>(classes_.best_effort));
     results_.reserve(2 * options.queue);
@@ -248,6 +251,8 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   const Clock& clock_;
   ResultSink& sink_;
   std::unique_ptr<engine::DeviceMemory> memory_;
+  HostIo io_;
+  std::vector<std::byte> page_;  // LOAD's: a page of weights on its way to memory that the host cannot reach
   std::vector<std::string> notes_;
 
   std::atomic<bool> sizes_ended_{false};
@@ -725,9 +730,15 @@ void WorkerImpl::copy_weights(const Turn& turn) {
   if (mapped) {
     const std::uint64_t size = host.compiled->weights().count;
     load_busy_ = true;
-    for (std::uint64_t at = 0; at < size; at += page_size.count)
-      host.compiled->write_weights(
-          at, {memory_->access(host.range.data + at), std::min(page_size.count, size - at)});
+    for (std::uint64_t at = 0; at < size; at += page_size.count) {
+      const std::uint64_t bytes = std::min(page_size.count, size - at);
+      if (std::byte* const to = memory_->access(host.range.data + at)) {
+        host.compiled->write_weights(at, {to, bytes});
+      } else {
+        host.compiled->write_weights(at, std::span(page_).first(bytes));
+        memory_->copy_in(host.range.data + at, std::span(page_).first(bytes));
+      }
+    }
     load_busy_ = false;
   } else {
     action.error = mapped.error().message;
@@ -784,8 +795,10 @@ WorkerImpl::Turn WorkerImpl::take_rows(Slot slot, Executor self) {
       gathered.status = ActionStatus::no_memory;
   }
   if (gathered.status == ActionStatus::success) {
-    action.io = memory_->access(memory_->io(action.io_offset));
+    action.io = io_.at(action.io_offset);
     gather(action);
+    for (const InferSlot::Part& part : action.all_parts())
+      io_.in(action.io_offset + part.io, part.layout->outputs_at);
     action.times.input_end = clock_.now();
     gathered.kernels = 0;
     for (const InferSlot::Part& part : action.all_parts()) {
@@ -807,7 +820,12 @@ TimePoint WorkerImpl::output_turn() {
   const Slot slot = turn.work->slot;
   InferSlot& action = infer(slot);
   action.times.output_start = clock_.now();
-  if (!over(action.life)) scatter(action);
+  if (!over(action.life)) {
+    for (const InferSlot::Part& part : action.all_parts())
+      io_.out(action.io_offset + part.io + part.layout->outputs_at,
+              part.layout->io_bytes - part.layout->outputs_at);
+    scatter(action);
+  }
   action.times.output_end = clock_.now();
   drive(device::output_executor, [&](TimePoint now) {
     core_.scattered(slot, now, out_);
@@ -956,8 +974,10 @@ void WorkerImpl::leave_alone(InferSlot& action) {
 }
 
 void WorkerImpl::launch_alone(Exec& exec, InferSlot& action) {
-  if (next_alone(action, clock_.now(), memory_->access(memory_->io(action.alone.offset))))
+  if (next_alone(action, clock_.now(), io_.at(action.alone.offset))) {
+    io_.in(action.alone.offset, alone_layout(action).outputs_at);
     return launch(exec, action, alone_layout(action), action.alone.offset, 0);
+  }
   leave_alone(action);
   next_part(exec, action);
 }
@@ -974,7 +994,12 @@ void WorkerImpl::alone_completed(Exec& exec, InferSlot& action, const engine::Co
     action.bad_rows.resize(action.bad_before);
     return end_run(exec, action, action.kernels_before(), nullptr);
   }
-  end_alone(action, done, memory_->access(memory_->io(action.alone.offset)));
+  // Its outputs to where the part's lie, on the device too: OUTPUT takes them from there.
+  const PlanLayout& alone = alone_layout(action);
+  io_.out(action.alone.offset + alone.outputs_at, alone.io_bytes - alone.outputs_at);
+  end_alone(action, done, io_.at(action.alone.offset));
+  const PlanLayout& whole = *action.now().layout;
+  io_.in(action.io_offset + action.now().io + whole.outputs_at, whole.io_bytes - whole.outputs_at);
   launch_alone(exec, action);
 }
 
@@ -1058,7 +1083,8 @@ Result<> WorkerImpl::between_runs(ModelId id, PlanLayout& layout, graph::Faults&
   else if (!held)
     ran = fail(ErrorCode::unavailable, name + " was unloaded meanwhile");
   else if (!first().call([&] {
-             std::memset(memory_->access(memory_->io(io.offset())), 0, layout.io_bytes);
+             std::memset(io_.at(io.offset()), 0, layout.io_bytes);
+             io_.in(io.offset(), layout.io_bytes);
              act(bind(*execs_.front(), *find(id), layout, io.offset(), workspace.offset(), faults));
            }))
     ran = fail(ErrorCode::unavailable, "the worker stops");
@@ -1108,8 +1134,10 @@ Result<> check(const Options& options) {
   const Bytes slots{options.queue * (sizeof(InferSlot) + sizeof(LoadSlot)) +
                     options.max_models * sizeof(HostModel)};
   const bool by_class = options.classes && options.classes->count() > 1;
-  const Bytes needed =
-      options.page_cache + options.io_cache + options.workspace * (by_class ? 2U : 1U) + slots;
+  // Of a device's own memory the host has the inputs and outputs only.
+  const Bytes needed = options.make_memory ? options.io_cache + slots
+                                           : options.page_cache + options.io_cache +
+                                                 options.workspace * (by_class ? 2U : 1U) + slots;
   if (options.populate && needed > *available)
     return fail(ErrorCode::resource_exhausted,
                 "the worker would take " + to_text(needed) + " (page cache " + to_text(options.page_cache) +
@@ -1130,15 +1158,21 @@ Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock&
                     " are used: whole pages of 16 MiB");
   const bool classes = options.classes && options.classes->count() > 1;
   const Bytes workspace = WorkerImpl::workspace_of(options);
-  auto memory = engine::HostMemory::make(
-      {.pages = count,
-       .io = options.io_cache,
-       .workspace = workspace * (classes ? 2U : 1U),
-       .spare_workspace = workspace * (classes ? static_cast<unsigned>(options.classes->best_effort) : 0U),
-       .populated = options.populate},
-      notes);
+  const engine::HostMemory::Sizes sizes{
+      .pages = count,
+      .io = options.io_cache,
+      .workspace = workspace * (classes ? 2U : 1U),
+      .spare_workspace = workspace * (classes ? static_cast<unsigned>(options.classes->best_effort) : 0U),
+      .populated = options.populate};
+  using Made = Result<std::unique_ptr<engine::DeviceMemory>>;
+  Made memory = options.make_memory
+                    ? options.make_memory(sizes.pages, sizes.io, sizes.workspace + sizes.spare_workspace)
+                    : Made(engine::HostMemory::make(sizes, notes));
   if (!memory) return in_context("worker", memory.error());
-  auto worker = std::make_unique<WorkerImpl>(options, clock, results, std::move(*memory), std::move(notes));
+  auto io = HostIo::make(**memory, notes);
+  if (!io) return in_context("worker", io.error());
+  auto worker = std::make_unique<WorkerImpl>(options, clock, results, std::move(*memory), std::move(*io),
+                                             std::move(notes));
   if (auto started = worker->start(options); !started) return in_context("worker", started.error());
   return worker;
 }

@@ -13,6 +13,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/ids.h"
 #include "carillon/device/class_streams.h"
+#include "carillon/engine/device_memory.h"
 #include "carillon/engine/engine.h"
 #include "carillon/schedule/action.h"
 #include "carillon/worker/row_buffers.h"
@@ -112,6 +113,9 @@ struct Options {
   // Makes the threads that run a stream's kernels beside the stream's own: `threads` with that one. Called on
   // the stream's thread, so that they have its priority and cores. Empty: the stream's runs them alone.
   std::function<Result<std::unique_ptr<engine::Team>>(int threads)> make_team;
+  // Makes the device's memory, of so many pages and such blocks. Empty: the host's own.
+  std::function<Result<std::unique_ptr<engine::DeviceMemory>>(std::uint64_t pages, Bytes io, Bytes workspace)>
+      make_memory;
   // Asks the device whether it answers: called on the EXEC thread; it may fail, throw or hang. Empty: it
   // does.
   std::function<Result<>()> probe;

@@ -67,9 +67,9 @@ class Call {
 };
 
 // Makes calls ready: at load, from one thread, for the context that is current there.
-class Library {
+class MathLibrary {
  public:
-  virtual ~Library() = default;
+  virtual ~MathLibrary() = default;
   // unsupported: it has none for this, and why.
   virtual Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) = 0;
   virtual Result<std::shared_ptr<const Call>> product(const Product& spec) = 0;

@@ -181,13 +181,13 @@ EmulatedKernel emulated(const Run& run) {
 
 // A module that is unloaded with the last that needs it.
 struct Loaded {
-  const Driver& driver;
+  std::shared_ptr<const Driver> driver;
   Module module = nullptr;
   Function convolution = nullptr, product = nullptr;
 
-  explicit Loaded(const Driver& of) : driver(of) {}
+  explicit Loaded(std::shared_ptr<const Driver> of) : driver(std::move(of)) {}
   ~Loaded() {
-    if (module != nullptr) (void)driver.module_unload(module);
+    if (module != nullptr) (void)driver->module_unload(module);
   }
   Loaded(const Loaded&) = delete;
   Loaded& operator=(const Loaded&) = delete;
@@ -203,11 +203,11 @@ class PlainCall final : public Call {
   Result<> enqueue(Stream stream, const CallPlaces& places) const override {
     Work work{spec_, places};
     void* parameters[] = {&work};
-    const Status status = from_->driver.launch(function_, 1, 1, 1, 1, 1, 1, 0, stream,
-                                               static_cast<void**>(parameters), nullptr);
+    const Status status = from_->driver->launch(function_, 1, 1, 1, 1, 1, 1, 0, stream,
+                                                static_cast<void**>(parameters), nullptr);
     if (status == done) return {};
     return fail(is_lost(status) ? ErrorCode::unavailable : ErrorCode::internal,
-                name_ + ": " + cuda::name_of(from_->driver, status));
+                name_ + ": " + cuda::name_of(*from_->driver, status));
   }
 
  private:
@@ -217,7 +217,7 @@ class PlainCall final : public Call {
   std::string name_;
 };
 
-class PlainLibrary final : public Library {
+class PlainLibrary final : public MathLibrary {
  public:
   explicit PlainLibrary(std::shared_ptr<const Loaded> loaded) : loaded_(std::move(loaded)) {}
   Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
@@ -258,8 +258,9 @@ void know_kernels(Emulated& device) {
               }));
 }
 
-Result<std::unique_ptr<Library>> make_plain_library(const Driver& driver) {
-  auto loaded = std::make_shared<Loaded>(driver);
+Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> owned) {
+  const Driver& driver = *owned;
+  auto loaded = std::make_shared<Loaded>(std::move(owned));
   for (const Status status :
        {driver.module_load(&loaded->module, "emulated"),
         driver.module_function(&loaded->convolution, loaded->module, convolution_symbol),

@@ -13,8 +13,8 @@ namespace carillon::engine::cuda {
 void know_kernels(Emulated& device);
 
 // The library of an emulated device that knows them: loops in an order of their own, so that results are near
-// any other library's and not the same. `driver` is that device's table and outlives the library, whose
-// module stays loaded as long as any of its calls lives; made and used with a context current.
-Result<std::unique_ptr<Library>> make_plain_library(const Driver& driver);
+// any other library's and not the same. `driver` is that device's table; the module stays loaded as long as
+// any of the calls lives. Made and used with a context current.
+Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> driver);
 
 }  // namespace carillon::engine::cuda

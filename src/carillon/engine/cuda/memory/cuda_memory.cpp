@@ -42,9 +42,9 @@ Result<> CudaMemory::failed(Status status, const std::string& what) const {
               what + ": " + name_of(driver_, status));
 }
 
-Result<std::unique_ptr<CudaMemory>> CudaMemory::make(const Driver& driver, DeviceNumber device,
-                                                     const Sizes& sizes) {
-  std::unique_ptr<CudaMemory> made(new CudaMemory(driver, device));
+Result<std::unique_ptr<CudaMemory>> CudaMemory::make(std::shared_ptr<const Driver> driver,
+                                                     DeviceNumber device, const Sizes& sizes) {
+  std::unique_ptr<CudaMemory> made(new CudaMemory(std::move(driver), device));
   if (auto ready = made->prepare(sizes); !ready) return std::unexpected(ready.error());
   return made;
 }

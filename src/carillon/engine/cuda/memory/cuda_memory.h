@@ -26,10 +26,15 @@ class CudaMemory final : public DeviceMemory {
     std::uint64_t pages = 1;
     Bytes io, workspace;  // rounded up to whole granules (2 MiB)
   };
-  // `driver` outlives the memory; `device` is of find_device(). Errors: resource_exhausted, with what was
+  // `device` is of find_device(). Errors: resource_exhausted, with what was
   // wanted, what the device has and what others hold of it; unavailable.
-  static Result<std::unique_ptr<CudaMemory>> make(const Driver& driver, DeviceNumber device,
+  static Result<std::unique_ptr<CudaMemory>> make(std::shared_ptr<const Driver> driver, DeviceNumber device,
                                                   const Sizes& sizes);
+  // The same with a driver that outlives the memory.
+  static Result<std::unique_ptr<CudaMemory>> make(const Driver& driver, DeviceNumber device,
+                                                  const Sizes& sizes) {
+    return make(std::shared_ptr<const Driver>(std::shared_ptr<void>(), &driver), device, sizes);
+  }
   ~CudaMemory() override;  // no range is mapped any more
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
@@ -63,7 +68,8 @@ class CudaMemory final : public DeviceMemory {
     std::byte* pinned = nullptr;
   };
 
-  CudaMemory(const Driver& driver, DeviceNumber device) : driver_(driver), device_(device) {}
+  CudaMemory(std::shared_ptr<const Driver> driver, DeviceNumber device)
+      : owned_(std::move(driver)), driver_(*owned_), device_(device) {}
   Result<> prepare(const Sizes& sizes);
   Result<> take(Block& block, std::uint64_t bytes, const char* what);
   void give_back(Block& block);
@@ -71,6 +77,7 @@ class CudaMemory final : public DeviceMemory {
   static std::byte* pointer(Address at) { return reinterpret_cast<std::byte*>(at); }
   static Address address(const std::byte* at) { return reinterpret_cast<Address>(at); }
 
+  std::shared_ptr<const Driver> owned_;
   const Driver& driver_;
   DeviceNumber device_;
   Context context_ = nullptr;

@@ -203,7 +203,8 @@ Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int
   return out;
 }
 
-Builder::Builder(const graph::Graph& graph, const RecipeOptions& options, Library& library, Weights& weights)
+Builder::Builder(const graph::Graph& graph, const RecipeOptions& options, MathLibrary& library,
+                 Weights& weights)
     : graph_(graph), options_(options), library_(library), weights_(weights), values_(graph.values.size()) {
   find_homes();
   for (const graph::ValueId id : graph.inputs) {

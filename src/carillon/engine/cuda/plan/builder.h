@@ -50,10 +50,10 @@ Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int
 // Appends a graph's steps to a recipe. Lowerings (lower.h) call it, one node after the other.
 class Builder {
  public:
-  Builder(const graph::Graph& graph, const RecipeOptions& options, Library& library, Weights& weights);
+  Builder(const graph::Graph& graph, const RecipeOptions& options, MathLibrary& library, Weights& weights);
 
   const graph::Graph& graph() const { return graph_; }
-  Library& library() { return library_; }
+  MathLibrary& library() { return library_; }
   unsigned processors() const { return options_.processors; }
   // f32 is stored as the recipe's number, all else as itself.
   graph::DataType stored(graph::DataType type) const;
@@ -133,7 +133,7 @@ class Builder {
 
   const graph::Graph& graph_;
   RecipeOptions options_;
-  Library& library_;
+  MathLibrary& library_;
   Weights& weights_;
   const graph::Node* node_ = nullptr;
   std::vector<std::optional<Lying>> values_;

@@ -21,7 +21,8 @@ namespace {
 // The device as plans and states of runs see it; lives as long as any of them.
 class Device {
  public:
-  Device(const Driver& of, DeviceNumber number) : driver(of), number_(number) {}
+  Device(std::shared_ptr<const Driver> owned, DeviceNumber number)
+      : driver(*owned), owned_(std::move(owned)), number_(number) {}
   ~Device() {
     if (context_ == nullptr) return;
     if (module_ != nullptr) {
@@ -86,6 +87,7 @@ class Device {
   const Driver& driver;
 
  private:
+  std::shared_ptr<const Driver> owned_;
   DeviceNumber number_;
   Context context_ = nullptr;
   Module module_ = nullptr;
@@ -329,7 +331,7 @@ class CudaModel final : public CompiledModel {
 
 class CudaEngine final : public Engine {
  public:
-  CudaEngine(std::shared_ptr<const Device> device, std::unique_ptr<Library> library,
+  CudaEngine(std::shared_ptr<const Device> device, std::unique_ptr<MathLibrary> library,
              const CudaOptions& options)
       : device_(std::move(device)), library_(std::move(library)), options_(options) {}
 
@@ -420,16 +422,16 @@ class CudaEngine final : public Engine {
   }
 
   std::shared_ptr<const Device> device_;
-  std::unique_ptr<Library> library_;
+  std::unique_ptr<MathLibrary> library_;
   CudaOptions options_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> make_cuda_engine(const Driver& driver, DeviceNumber device, const void* image,
-                                                 std::unique_ptr<Library> library,
+Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> driver, DeviceNumber device,
+                                                 const void* image, std::unique_ptr<MathLibrary> library,
                                                  const CudaOptions& options) {
-  auto made = std::make_shared<Device>(driver, device);
+  auto made = std::make_shared<Device>(std::move(driver), device);
   if (auto prepared = made->prepare(image); !prepared) return std::unexpected(prepared.error());
   return std::make_unique<CudaEngine>(std::move(made), std::move(library), options);
 }

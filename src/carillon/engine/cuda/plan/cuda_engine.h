@@ -25,11 +25,10 @@ struct CudaOptions {
 // models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 of
 // CompileOptions stands above `number`.
 //
-// `image`: the kernels, as cuModuleLoadData takes them; `library`: made for the same device. `driver`
-// outlives the engine and all that it compiled. Errors: unavailable, where the device is lost or the image is
-// not for it.
-Result<std::unique_ptr<Engine>> make_cuda_engine(const Driver& driver, DeviceNumber device, const void* image,
-                                                 std::unique_ptr<Library> library,
+// `image`: the kernels, as cuModuleLoadData takes them; `library`: made for the same device. Errors:
+// unavailable, where the device is lost or the image is not for it.
+Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> driver, DeviceNumber device,
+                                                 const void* image, std::unique_ptr<MathLibrary> library,
                                                  const CudaOptions& options);
 
 }  // namespace carillon::engine::cuda

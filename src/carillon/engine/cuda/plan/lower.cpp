@@ -87,7 +87,7 @@ Result<> lower(Builder& builder, const graph::Node& node) {
   return row->lower(builder, node);
 }
 
-Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, Library& library,
+Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, MathLibrary& library,
                            Weights& weights) {
   Builder builder(graph, options, library, weights);
   for (const graph::Node& node : graph.nodes)

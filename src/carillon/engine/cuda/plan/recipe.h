@@ -78,7 +78,7 @@ struct RecipeOptions {
   int longest_segment = 0;
 };
 // Errors: `unsupported`, which names the node, its operator and types, and why no kernel covers it.
-Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, Library& library,
+Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, MathLibrary& library,
                            Weights& weights);
 
 }  // namespace carillon::engine::cuda

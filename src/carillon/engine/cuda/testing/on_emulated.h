@@ -33,9 +33,10 @@ class OnEmulated {
   const Driver& driver() const { return driver_; }
 
   Result<std::unique_ptr<Engine>> engine(const CudaOptions& options) const {
-    auto library = make_plain_library(driver_);
+    const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &driver_);  // which outlives all
+    auto library = make_plain_library(driver);
     if (!library) return std::unexpected(library.error());
-    return make_cuda_engine(driver_, 0, "emulated", std::move(*library), options);
+    return make_cuda_engine(driver, 0, "emulated", std::move(*library), options);
   }
 
   // The outputs of one run of `plan`, in as many runs as it has segments where `cut`; and what the device

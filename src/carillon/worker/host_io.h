@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/engine/device_memory.h"
+#include "carillon/engine/host/memory.h"
+
+namespace carillon::worker {
+
+// The I/O cache as the host sees it: the device's own bytes, or where the host cannot reach these a mirror of
+// them in its own memory. Rows are gathered here, go to the device with in(), and come back with out();
+// whoever has a piece of the cache calls these for it, from any thread, and they return when it is done.
+// `memory` outlives it.
+class HostIo {
+ public:
+  // Error: the system does not give the mirror's memory.
+  static Result<HostIo> make(engine::DeviceMemory& memory, std::vector<std::string>& notes) {
+    HostIo io(memory);
+    if (memory.access(memory.io(0)) != nullptr) return io;
+    auto mirror = engine::Arena::take(memory.io_size(), "I/O cache on the host", notes);
+    if (!mirror) return std::unexpected(mirror.error());
+    io.mirror_ = std::move(*mirror);
+    return io;
+  }
+
+  std::byte* at(std::uint64_t offset) const {
+    return mirrored() ? mirror_.data() + offset : memory_->access(memory_->io(offset));
+  }
+  void in(std::uint64_t offset, std::uint64_t bytes) const {
+    if (mirrored() && bytes > 0) memory_->copy_in(memory_->io(offset), {at(offset), bytes});
+  }
+  void out(std::uint64_t offset, std::uint64_t bytes) const {
+    if (mirrored() && bytes > 0) memory_->copy_out({at(offset), bytes}, memory_->io(offset));
+  }
+
+  // Whether the host cannot reach the device's memory.
+  bool mirrored() const { return mirror_.data() != nullptr; }
+
+ private:
+  explicit HostIo(engine::DeviceMemory& memory) : memory_(&memory) {}
+
+  engine::DeviceMemory* memory_;
+  engine::Arena mirror_;
+};
+
+}  // namespace carillon::worker
