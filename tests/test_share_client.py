@@ -470,6 +470,32 @@ if __name__ == "__main__":
         assert len(broker.jobs) == 1
 
 
+def test_no_memory_of_a_forked_child_lies_in_the_lane_it_left(tmp_path):
+    """libc maps an arena for a new thread wherever the child's addresses have room."""
+    script = write(tmp_path / "a.py", LOOP + """
+import threading, carillon
+for _ in range(12): iteration()
+assert carillon.counters()["lane_bytes"] > 0
+child = os.fork()
+if child == 0:
+    meet = threading.Barrier(8)  # so that none takes over another's arena
+    def work():
+        meet.wait()
+        for size in (100, 10_000, 50_000): [bytearray(size) for _ in range(100)]
+        meet.wait()
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    os._exit(7)
+assert os.waitpid(child, 0)[1] == 7 << 8
+for _ in range(3): iteration()
+""")
+    with ScriptedBroker(tmp_path / "s", lane=256 << 20, garbage=False) as broker:
+        ended = shared(tmp_path / "s", script)
+        assert ended.returncode == 0, ended.stderr
+        assert len(broker.jobs) == 1
+
+
 def test_workers_of_torchrun_are_one_job(tmp_path):
     script = write(tmp_path / "a.py", LOOP + """
 import torch.distributed as dist

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -680,10 +681,11 @@ TEST(Broker, ChangesThePriorityOfAllThreadsAndDescendants) {
         out.push_back(sched_getscheduler(std::stoi(thread.path().filename())));
     return out;
   };
+  EXPECT_GE(policies().size(), 3U) << "a sanitizer has threads of its own";
   EXPECT_TRUE(set_background(pid, true));
-  EXPECT_EQ(policies(), (std::vector<int>{SCHED_IDLE, SCHED_IDLE, SCHED_IDLE}));
+  EXPECT_THAT(policies(), ::testing::Each(SCHED_IDLE));
   EXPECT_TRUE(set_background(pid, false));
-  EXPECT_EQ(policies(), (std::vector<int>{SCHED_OTHER, SCHED_OTHER, SCHED_OTHER}));
+  EXPECT_THAT(policies(), ::testing::Each(SCHED_OTHER));
   EXPECT_FALSE(set_background(1U << 30, true)) << "nobody has that number";
   over.open();
   over.open();

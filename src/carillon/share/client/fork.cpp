@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "carillon/share/client/client.h"
+#include "carillon/share/client/lane.h"
 
 // A fork within an iteration: whoever of the two goes on, it finds its tensors.
 namespace carillon::share::client {
@@ -55,6 +56,11 @@ void after_fork_in_child() {
   me.lane_bytes = 0;
   me.lane_number = 0;
   me.lane.set_limit(0);
+  // The lane's pages are not the child's. What stays unmapped the kernel would give to libc for its own blocks,
+  // which free() would take for ours.
+  for (const Heap::Block* b = me.lane.first(); b; b = me.lane.after(*b))
+    if (b->state != Heap::State::own)
+      map_lane(std::size_t{b->start} * page_bytes, (std::size_t{b->start} + b->pages) * page_bytes);
   // Its parent may be killed while it stands still. Loaders are forked before their parent says hello.
   if (me.prepared) prctl(PR_SET_PDEATHSIG, SIGCONT);
   me.in_lane = me.attached = me.is_ended = me.is_alone = false;
