@@ -72,14 +72,14 @@ Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int th
 
 // One for each file, and one without, so that all devices of the process share them. `problem`: what is wrong
 // with the file, told once.
-std::shared_ptr<engine::cpu::KernelChoices> choices_of(const std::string& file, std::string& problem) {
+std::shared_ptr<engine::KernelChoices> choices_of(const std::string& file, std::string& problem) {
   static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<engine::cpu::KernelChoices>> made;
+  static std::map<std::string, std::shared_ptr<engine::KernelChoices>> made;
   const std::lock_guard lock(mutex);
   auto& choices = made[file];
   if (choices == nullptr)
-    choices = file.empty() ? std::make_shared<engine::cpu::KernelChoices>()
-                           : std::make_shared<engine::cpu::KernelChoices>(file, &problem);
+    choices = file.empty() ? std::make_shared<engine::KernelChoices>()
+                           : std::make_shared<engine::KernelChoices>(file, engine::cpu::choices_header(), &problem);
   if (!problem.empty()) {
     problem += "; it is not heeded, and written anew";
   } else if (!file.empty()) {

@@ -1,12 +1,8 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,46 +11,13 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/engine/kernel_choices.h"
 
 // Which of several ways that are equally right a kernel takes: what was measured once is kept.
 namespace carillon::engine::cpu {
 
-// Names of ways, by what decides how long they take: operator, shapes, types, layouts, attributes, what is
-// fused, number of parts. Of one machine; shared by all models of a process, and with a file by all processes
-// that name it. A choice only says which of the right ways is taken, so a wrong one costs time and nothing
-// else. From any thread.
-class KernelChoices {
- public:
-  static constexpr std::size_t most = 16384;  // any more are measured and not kept
-  static constexpr std::size_t longest_key = 1024, longest_name = 64;
-  static constexpr std::uintmax_t largest_file = 8 << 20;
-
-  // In memory alone.
-  KernelChoices() = default;
-  // What `file` has; it need not exist. Nothing of one that is damaged, too large or another machine's, which
-  // `problem` then says; save() replaces it.
-  explicit KernelChoices(std::filesystem::path file, std::string* problem = nullptr);
-
-  std::optional<std::string> find(const std::string& key) const;
-  void keep(const std::string& key, const std::string& name);
-  std::size_t size() const;
-  // How many were kept since the object was made: each is one that was measured.
-  std::uint64_t measured() const;
-  // Writes the file anew, where there is one and something was kept since; whole or not at all.
-  Result<> save();
-
-  // What a file must begin with: format, processor, instruction set, oneDNN.
-  static std::string header();
-
- private:
-  Result<> read();
-
-  std::filesystem::path file_;
-  std::mutex saving_;         // held while the file is written
-  mutable std::mutex mutex_;  // of what follows
-  std::map<std::string, std::string> names_;
-  std::uint64_t measured_ = 0, saved_ = 0;
-};
+// What begins a file of choices of the CPU's kernels: format, processor, instruction set, oneDNN.
+std::string choices_header();
 
 // One way to run a kernel.
 struct Candidate {

@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using cpu::Candidate;
 using cpu::Chooser;
-using cpu::KernelChoices;
+using cpu::choices_header;
 using testing::Buffers;
 using testing::GraphMaker;
 using testing::MadeModel;
@@ -123,12 +123,12 @@ class ChoicesFile : public ::testing::Test {
 
 TEST_F(ChoicesFile, IsReadAsItWasWritten) {
   std::string problem;
-  KernelChoices one(file_, &problem);
+  KernelChoices one(file_, choices_header(), &problem);
   EXPECT_EQ(problem, "");
   one.keep("a b", "x:y");
   one.keep("c", "rule");
   ASSERT_TRUE(one.save());
-  KernelChoices two(file_, &problem);
+  KernelChoices two(file_, choices_header(), &problem);
   EXPECT_EQ(problem, "");
   EXPECT_EQ(two.size(), 2U);
   EXPECT_EQ(two.find("a b"), "x:y");
@@ -138,7 +138,7 @@ TEST_F(ChoicesFile, IsReadAsItWasWritten) {
 }
 
 TEST_F(ChoicesFile, ThatIsDamagedSaysNothing) {
-  const std::string head = KernelChoices::header() + "\n";
+  const std::string head = choices_header() + "\n";
   std::string many = head;
   for (std::size_t i = 0; i <= KernelChoices::most; ++i) many += std::to_string(i) + "\trule\n";
   const struct {
@@ -163,7 +163,7 @@ TEST_F(ChoicesFile, ThatIsDamagedSaysNothing) {
   for (const auto& [text, want] : rows) {
     write(text);
     std::string problem;
-    KernelChoices choices(file_, &problem);
+    KernelChoices choices(file_, choices_header(), &problem);
     EXPECT_EQ(choices.size(), 0U) << want;
     EXPECT_NE(problem.find(want), std::string::npos) << problem;
     EXPECT_NE(problem.find(file_.string()), std::string::npos) << problem;
@@ -270,7 +270,7 @@ TEST(Candidates, AreAllRight) {
   std::set<std::string> seen;
   // First the keys that are asked for.
   std::filesystem::remove(file);
-  const auto asked = std::make_shared<KernelChoices>(file);
+  const auto asked = std::make_shared<KernelChoices>(file, choices_header());
   ASSERT_TRUE(make_cpu_engine({.threads = 1, .choose_for = 2s, .choices = asked})
                   ->compile(model, {.batch_sizes = {1, 3}}));
   ASSERT_TRUE(asked->save());
@@ -286,7 +286,7 @@ TEST(Candidates, AreAllRight) {
         text += line + "\n";
       }
       std::ofstream(file) << text;
-      const auto choices = std::make_shared<KernelChoices>(file);
+      const auto choices = std::make_shared<KernelChoices>(file, choices_header());
       EXPECT_GT(choices->size(), 3U);
       const auto compiled = make_cpu_engine({.threads = 1, .choose_for = 1us, .choices = choices})
                                 ->compile(model, {.batch_sizes = {1, 3}});

@@ -7,9 +7,7 @@
 
 namespace carillon::engine {
 
-namespace cpu {
-class KernelChoices;  // cpu/candidates.h
-}
+class KernelChoices;
 
 struct CpuOptions {
   int threads = 0;  // that kernels are made for; 0: as many as this process may use
@@ -18,7 +16,7 @@ struct CpuOptions {
   Duration choose_for{0};
   // Where choices are kept, so that each is measured once; nullptr: in the engine's own memory. Kept choices
   // are heeded only where `choose_for` is not 0.
-  std::shared_ptr<cpu::KernelChoices> choices{};
+  std::shared_ptr<KernelChoices> choices{};
 };
 
 // The engine that runs on this machine's cores, by oneDNN where it has a good kernel, by plain code

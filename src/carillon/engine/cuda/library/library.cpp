@@ -34,4 +34,16 @@ std::string to_text(const Product& p) {
                      p.bias ? " bias" : "", epilogues[static_cast<int>(p.epilogue)]);
 }
 
+std::string identity(const Convolution& c) {
+  return fmt::format(
+      "{} out {}x{} strides {}x{} dilations {}x{} pads {} {} {} {} pitches {} {} {} aligned {}", to_text(c),
+      c.out_height, c.out_width, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left,
+      c.pad_bottom, c.pad_right, c.in_pitch, c.out_pitch, c.residual_pitch, c.alignment);
+}
+
+std::string identity(const Product& p) {
+  return fmt::format("{} scale {} pitches {} {} steps {} {} aligned {}", to_text(p), p.scale, p.a.pitch,
+                     p.b.pitch, p.a.step, p.b.step, p.alignment);
+}
+
 }  // namespace carillon::engine::cuda

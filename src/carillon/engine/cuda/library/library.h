@@ -30,6 +30,7 @@ struct Convolution {
   std::int32_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
   std::int64_t in_pitch = 1, out_pitch = 1, residual_pitch = 0;  // residual: 0 where there is none
   bool bias = false, relu = false;
+  std::int32_t alignment = 16;  // bytes: of the addresses of x, y and residual; a power of two, at most 16
 };
 
 enum class Epilogue : std::uint8_t { none, relu, gelu_erf, gelu_tanh };
@@ -49,6 +50,7 @@ struct Product {
   float scale = 1;
   bool bias = false;
   Epilogue epilogue = Epilogue::none;
+  std::int32_t alignment = 16;  // bytes: of each matrix's address; a power of two, at most 16
 };
 
 // Of a convolution x, w; of a product a, b. 0 where there is none.
@@ -73,10 +75,16 @@ class MathLibrary {
   // unsupported: it has none for this, and why.
   virtual Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) = 0;
   virtual Result<std::shared_ptr<const Call>> product(const Product& spec) = 0;
+  // Whether it computes this with its bias, residual and epilogue; else it is asked for less.
+  virtual bool fuses(const Convolution& /*spec*/) { return true; }
+  virtual bool fuses(const Product& /*spec*/) { return true; }
 };
 
 // "conv f16 8x64x56x56 3x3 -> 64 relu": for errors and tables.
 std::string to_text(const Convolution& spec);
 std::string to_text(const Product& spec);
+// The same with all that makes a difference: two specs are alike if these are.
+std::string identity(const Convolution& spec);
+std::string identity(const Product& spec);
 
 }  // namespace carillon::engine::cuda

@@ -1,6 +1,7 @@
 #include "carillon/engine/cuda/plan/builder.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <numeric>
@@ -566,15 +567,32 @@ Result<Lying> Builder::reduce(kernels::Reduction reduction, const Lying& tensor,
   return out;
 }
 
-Result<> Builder::convolve(const Convolution& spec, const Lying& x, const Lying& w, const Lying& out,
+namespace {
+
+// Of an address that is aligned to 256, and these bytes further.
+std::int32_t alignment_of(std::initializer_list<std::uint64_t> offsets) {
+  std::uint64_t all = 16;
+  for (const std::uint64_t each : offsets) all |= each;
+  return static_cast<std::int32_t>(std::uint64_t{1} << std::countr_zero(all));
+}
+
+}  // namespace
+
+Result<> Builder::convolve(Convolution spec, const Lying& x, const Lying& w, const Lying& out,
                            const Lying* bias, const Lying* residual) {
+  spec.alignment = alignment_of({x.offset, out.offset, residual == nullptr ? 0 : residual->offset});
   auto call = library_.convolution(spec);
   if (!call) return refuse(call.error().message);
   return append(std::move(*call), x, w, out, bias, residual);
 }
 
-Result<> Builder::multiply(const Product& spec, const Lying& a, const Lying& b, const Lying& out,
+Result<> Builder::multiply(Product spec, const Lying& a, const Lying& b, const Lying& out,
                            const Lying* bias) {
+  const std::uint64_t size = size_of(spec.number);
+  spec.alignment =
+      alignment_of({a.offset, b.offset, out.offset, static_cast<std::uint64_t>(spec.a.step) * size,
+                    static_cast<std::uint64_t>(spec.b.step) * size,
+                    static_cast<std::uint64_t>(spec.rows * spec.columns) * size * (spec.batch > 1)});
   auto call = library_.product(spec);
   if (!call) return refuse(call.error().message);
   return append(std::move(*call), a, b, out, bias, nullptr);

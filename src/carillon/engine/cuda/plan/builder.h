@@ -93,9 +93,9 @@ class Builder {
   Result<Lying> select(const Lying& condition, const Lying& a, const Lying& b, const Shape& shape);
   Result<Lying> reduce(kernels::Reduction reduction, const Lying& tensor, std::span<const std::size_t> axes,
                        const Shape& shape);
-  Result<> convolve(const Convolution& spec, const Lying& x, const Lying& w, const Lying& out,
+  Result<> convolve(Convolution spec, const Lying& x, const Lying& w, const Lying& out,
                     const Lying* bias, const Lying* residual);
-  Result<> multiply(const Product& spec, const Lying& a, const Lying& b, const Lying& out, const Lying* bias);
+  Result<> multiply(Product spec, const Lying& a, const Lying& b, const Lying& out, const Lying* bias);
 
   // A kernel of our own: reads and `out` are put into `params` as pointers, at these bytes of it.
   template <typename Params>

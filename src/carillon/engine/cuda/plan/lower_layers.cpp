@@ -242,6 +242,7 @@ Result<> lower_product(Builder& builder, const graph::Node& node, const Lying& a
                     : activation == Activation::gelu_erf  ? Epilogue::gelu_erf
                     : activation == Activation::gelu_tanh ? Epilogue::gelu_tanh
                                                           : Epilogue::none;
+    if (spec.epilogue != Epilogue::none && !builder.library().fuses(spec)) spec.epilogue = Epilogue::none;
     if (spec.epilogue != Epilogue::none) ++fused;
   }
   const Shape& shape = builder.type(node.outputs[0]).shape;
@@ -309,30 +310,43 @@ Result<> lower_convolution(Builder& builder, const graph::Node& node) {
                    .pad_bottom = pads.bottom,
                    .pad_right = pads.right,
                    .in_pitch = pixel_pitch(*in)};
-  std::optional<Lying> bias, residual;
+  std::optional<Lying> bias, residual, added;
   if (builder.has(2)) {
     auto given = builder.dense(builder.in(node.inputs[2]));
     if (!given) return std::unexpected(given.error());
     bias = *given;
     spec.bias = true;
+    spec.out_pitch = spec.filters;
+    if (!builder.library().fuses(spec)) {
+      added = *std::exchange(bias, std::nullopt);
+      spec.bias = false;
+    }
   }
   std::size_t fused = 0;
-  if (starts_with_residual(builder, node)) {
+  if (!added && starts_with_residual(builder, node)) {
     const auto seen = as_images(builder.in(node.post_ops[0].operand));
     auto given = builder.images(*seen);
     if (!given) return std::unexpected(given.error());
     if (given->type == in->type) {
       residual = *given;
       spec.residual_pitch = pixel_pitch(*given);
-      ++fused;
+      spec.out_pitch = spec.filters;
+      if (builder.library().fuses(spec)) {
+        ++fused;
+      } else {
+        residual.reset();
+        spec.residual_pitch = 0;
+      }
     }
   }
-  if (activation_of(node, fused) == Activation::relu) {
+  if (!added && activation_of(node, fused) == Activation::relu) {
     spec.relu = true;
-    ++fused;
+    spec.out_pitch = spec.filters;
+    spec.relu = builder.library().fuses(spec);
+    if (spec.relu) ++fused;
   }
   std::optional<Lying> out;
-  if (!line && fused == node.post_ops.size()) out = builder.home(node.outputs[0]);
+  if (!line && !added && fused == node.post_ops.size()) out = builder.home(node.outputs[0]);
   if (!out) out = builder.fresh(in->type, out_shape, channels_last(out_shape));
   spec.out_pitch = pixel_pitch(*out);
   if (spec.out_pitch == 0) return builder.refuse("a result that cannot lie channels last");
@@ -340,6 +354,12 @@ Result<> lower_convolution(Builder& builder, const graph::Node& node) {
                                   residual ? &*residual : nullptr);
       !put)
     return put;
+  if (added) {
+    const auto row = reshaped(*added, {1, spec.filters, 1, 1});
+    auto sum = builder.elementwise(Op::add, {*out, *row}, out_shape);
+    if (!sum) return std::unexpected(sum.error());
+    out = *sum;
+  }
   return set(builder, node, line ? without_height(*out) : *out, fused);
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -342,6 +343,47 @@ TEST(CudaPlan, RandomNetworks) {
         on, [&](std::int64_t batch) { return random_network(seed, batch); }, number,
         1 + static_cast<int>(seed % 2), static_cast<int>(seed % 4));
     if (HasFailure()) break;
+  }
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// A library that fuses some things only, and fails where it is asked for others. Bits: bias, residual, ReLU,
+// of convolutions; epilogues of products.
+class Sparse final : public MathLibrary {
+ public:
+  Sparse(std::unique_ptr<MathLibrary> of, unsigned knows) : of_(std::move(of)), knows_(knows) {}
+  Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
+    if (!fuses(spec)) return fail(ErrorCode::unsupported, "it does not fuse " + to_text(spec));
+    return of_->convolution(spec);
+  }
+  Result<std::shared_ptr<const Call>> product(const Product& spec) override {
+    if (!fuses(spec)) return fail(ErrorCode::unsupported, "it does not fuse " + to_text(spec));
+    return of_->product(spec);
+  }
+  bool fuses(const Convolution& spec) override {
+    return (!spec.bias || has(1)) && (spec.residual_pitch == 0 || has(2)) && (!spec.relu || has(4));
+  }
+  bool fuses(const Product& spec) override { return spec.epilogue == Epilogue::none || has(8); }
+
+ private:
+  bool has(unsigned bit) const { return (knows_ & bit) != 0; }
+  std::unique_ptr<MathLibrary> of_;
+  unsigned knows_;
+};
+
+TEST(CudaPlan, WhatTheLibraryDoesNotFuseKernelsDo) {
+  OnEmulated on;
+  for (unsigned knows = 0; knows < 16; ++knows) {
+    SCOPED_TRACE(fmt::format("bits {:04b}", knows));
+    on.wrap = [knows](std::unique_ptr<MathLibrary> of) {
+      return std::make_unique<Sparse>(std::move(of), knows);
+    };
+    for (const Make& make : {Make(residual), Make(dense_block), Make(inverted), Make(encoder)})
+      expect_near(on, make, Number::f32, 2, 0);
+    for (std::uint64_t seed = 0; seed < 20; ++seed)
+      expect_near(
+          on, [&](std::int64_t batch) { return random_network(seed * 16 + knows, batch); }, Number::f32, 1,
+          1);
   }
   EXPECT_EQ(on.device().left_behind(), "");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,8 +37,11 @@ class OnEmulated {
     const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &driver_);  // which outlives all
     auto library = make_plain_library(driver);
     if (!library) return std::unexpected(library.error());
+    if (wrap) *library = wrap(std::move(*library));
     return make_cuda_engine(driver, 0, "emulated", std::move(*library), options);
   }
+  // What stands before the library of engines to come.
+  std::function<std::unique_ptr<MathLibrary>(std::unique_ptr<MathLibrary>)> wrap;
 
   // The outputs of one run of `plan`, in as many runs as it has segments where `cut`; and what the device
   // found wrong since it was made.

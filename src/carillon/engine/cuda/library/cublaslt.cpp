@@ -1,0 +1,224 @@
+#include "carillon/engine/cuda/library/cublaslt.h"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace carillon::engine::cuda {
+
+namespace blas {
+
+Result<Api> find_api(const Library& library) {
+  Api api;
+  std::string missing;
+  const auto find = [&](const char* symbol, auto& member) {
+    member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(library.symbol(symbol));
+    if (member == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(symbol);
+  };
+#define CARILLON_CUBLASLT_FIND(member, symbol, result, arguments) find(#symbol, api.member);
+  CARILLON_CUBLASLT_FUNCTIONS(CARILLON_CUBLASLT_FIND)
+#undef CARILLON_CUBLASLT_FIND
+  if (missing.empty()) return api;
+  return fail(ErrorCode::unavailable,
+              library.path() + " is not cuBLASLt as CUDA 13 has it: it has no " + missing);
+}
+
+}  // namespace blas
+
+namespace {
+
+constexpr std::uint64_t workspace_limit = std::uint64_t{32} << 20;  // what NVIDIA advises for Hopper
+constexpr int ways_asked_for = 16;
+
+struct Blas {
+  blas::Api api;
+  blas::Handle handle = nullptr;
+  explicit Blas(const blas::Api& of) : api(of) {}
+  ~Blas() {
+    if (handle != nullptr) (void)api.destroy(handle);
+  }
+  Blas(const Blas&) = delete;
+  Blas& operator=(const Blas&) = delete;
+};
+
+int type_of(Number number) {
+  return number == Number::f16 ? blas::type_f16 : number == Number::bf16 ? blas::type_bf16 : blas::type_f32;
+}
+
+// A product as cuBLASLt, whose matrices lie by columns, sees it: out' = b' a', each of ours read as its
+// turned.
+class Shaped {
+ public:
+  Shaped(std::shared_ptr<const Blas> blas, const Product& p) : blas_(std::move(blas)) {
+    const blas::Api& api = blas_->api;
+    keep(api.operation_create(&operation_, p.number == Number::tf32 ? blas::compute_tf32 : blas::compute_f32,
+                              blas::type_f32));
+    const std::int32_t turned = blas::turned;
+    if (p.b.turned) operation(blas::operation_turns_a, turned);
+    if (p.a.turned) operation(blas::operation_turns_b, turned);
+    std::uint32_t epilogue = p.epilogue == Epilogue::relu        ? blas::epilogue_relu
+                             : p.epilogue == Epilogue::gelu_tanh ? blas::epilogue_gelu
+                                                                 : 0;
+    if (p.bias) epilogue |= blas::epilogue_bias;
+    if (epilogue != 0) operation(blas::operation_epilogue, epilogue);
+    const void* const somewhere =
+        reinterpret_cast<void*>(std::uintptr_t{256});  // engines depend on how it is aligned
+    if (p.bias) operation(blas::operation_bias, somewhere);
+    layout(a_, p, p.b, p.b.turned ? p.depth : p.columns, p.b.turned ? p.columns : p.depth);
+    layout(b_, p, p.a, p.a.turned ? p.rows : p.depth, p.a.turned ? p.depth : p.rows);
+    layout(out_, p, {.pitch = p.columns, .step = p.rows * p.columns}, p.columns, p.rows);
+  }
+  ~Shaped() {
+    const blas::Api& api = blas_->api;
+    for (const blas::Layout each : {a_, b_, out_})
+      if (each != nullptr) (void)api.layout_destroy(each);
+    if (operation_ != nullptr) (void)api.operation_destroy(operation_);
+  }
+  Shaped(const Shaped&) = delete;
+  Shaped& operator=(const Shaped&) = delete;
+
+  blas::Status status() const { return status_; }
+  const Blas& blas() const { return *blas_; }
+
+  blas::Status find(const Product& p, std::span<blas::Found> into, int& count) {
+    const blas::Api& api = blas_->api;
+    blas::Preference preference = nullptr;
+    keep(api.preference_create(&preference));
+    const auto prefer = [&](int attribute, auto value) {
+      if (status_ == 0) keep(api.preference_set(preference, attribute, &value, sizeof value));
+    };
+    prefer(blas::most_workspace, workspace_limit);
+    prefer(blas::reductions, std::uint32_t{blas::reduces_in_f32});
+    for (const int which : {blas::alignment_a, blas::alignment_b, blas::alignment_c, blas::alignment_d})
+      prefer(which, static_cast<std::uint32_t>(p.alignment));
+    if (status_ == 0)
+      keep(api.heuristic(blas_->handle, operation_, a_, b_, out_, out_, preference,
+                         static_cast<int>(into.size()), into.data(), &count));
+    if (preference != nullptr) (void)api.preference_destroy(preference);
+    return status_;
+  }
+
+  // One thread at a time: the place of a bias is part of what is described.
+  blas::Status multiply(const Product& p, const blas::Found& way, Stream stream, const CallPlaces& at) const {
+    const std::scoped_lock turn(turn_);
+    const blas::Api& api = blas_->api;
+    if (p.bias) {
+      const void* const bias = reinterpret_cast<const void*>(at.bias);
+      if (const auto set = api.operation_set(operation_, blas::operation_bias, &bias, sizeof bias); set != 0)
+        return set;
+    }
+    const float beta = 0;
+    void* const out = reinterpret_cast<void*>(at.out);
+    return api.multiply(blas_->handle, operation_, &p.scale, reinterpret_cast<const void*>(at.b), a_,
+                        reinterpret_cast<const void*>(at.a), b_, &beta, out, out_, out, out_, &way.algorithm,
+                        reinterpret_cast<void*>(at.workspace), way.workspace, stream);
+  }
+
+ private:
+  void keep(blas::Status status) {
+    if (status_ == 0) status_ = status;
+  }
+  template <typename T>
+  void operation(int attribute, const T& value) {
+    if (status_ == 0) keep(blas_->api.operation_set(operation_, attribute, &value, sizeof value));
+  }
+  void layout(blas::Layout& to, const Product& p, const Product::Matrix& m, std::int64_t rows,
+              std::int64_t columns) {
+    if (status_ != 0) return;
+    const blas::Api& api = blas_->api;
+    keep(api.layout_create(&to, type_of(p.number), static_cast<std::uint64_t>(rows),
+                           static_cast<std::uint64_t>(columns), m.pitch));
+    const auto batch = static_cast<std::int32_t>(p.batch);
+    if (status_ == 0 && p.batch > 1) {
+      keep(api.layout_set(to, blas::layout_batch, &batch, sizeof batch));
+      keep(api.layout_set(to, blas::layout_step, &m.step, sizeof m.step));
+    }
+  }
+
+  std::shared_ptr<const Blas> blas_;
+  blas::Operation operation_ = nullptr;
+  blas::Layout a_ = nullptr, b_ = nullptr, out_ = nullptr;
+  blas::Status status_ = 0;
+  mutable std::mutex turn_;
+};
+
+Error why(const Blas& blas, const std::string& what, blas::Status status, ErrorCode code) {
+  return {code, what + ": cuBLASLt: " + blas.api.status_name(status)};
+}
+
+class CublasLtCall final : public Call {
+ public:
+  CublasLtCall(std::shared_ptr<const Shaped> shaped, const Product& spec, const blas::Found& way,
+               std::string name)
+      : shaped_(std::move(shaped)), spec_(spec), way_(way), name_(std::move(name)) {}
+  std::string_view name() const override { return name_; }
+  std::uint64_t workspace() const override { return way_.workspace; }
+  Result<> enqueue(Stream stream, const CallPlaces& places) const override {
+    if (const auto status = shaped_->multiply(spec_, way_, stream, places); status != 0)
+      return std::unexpected(why(shaped_->blas(), name_, status, ErrorCode::internal));
+    return {};
+  }
+
+ private:
+  std::shared_ptr<const Shaped> shaped_;
+  Product spec_;
+  blas::Found way_;
+  std::string name_;
+};
+
+class CublasLt final : public Ways {
+ public:
+  explicit CublasLt(std::shared_ptr<const Blas> blas) : blas_(std::move(blas)) {
+    const std::size_t version = blas_->api.version();
+    version_ = fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  }
+  std::string_view version() const override { return version_; }
+  Result<std::vector<Way>> of(const Convolution&) override {
+    return fail(ErrorCode::unsupported, "cuBLASLt has no convolutions");
+  }
+  Result<std::vector<Way>> of(const Product& spec) override {
+    const std::string text = to_text(spec);
+    if (spec.epilogue == Epilogue::gelu_erf)
+      return fail(ErrorCode::unsupported, text + ": cuBLASLt has no GELU by erf");
+    auto shaped = std::make_shared<Shaped>(blas_, spec);
+    std::array<blas::Found, ways_asked_for> found{};
+    int count = 0;
+    if (const auto status = shaped->find(spec, found, count); status != 0)
+      return std::unexpected(why(*blas_, text, status, ErrorCode::unsupported));
+    std::vector<Way> ways;
+    for (int i = 0; i < std::min(count, ways_asked_for); ++i) {
+      const blas::Found& way = found[static_cast<std::size_t>(i)];
+      if (way.state != 0) continue;
+      std::string key = "algorithm";
+      for (const std::uint64_t word : way.algorithm.data) key += fmt::format(" {:x}", word);
+      ways.push_back({key,
+                      [shaped, spec, way, name = fmt::format("{} by cuBLASLt's way {}", text, i)]()
+                          -> Result<std::shared_ptr<const Call>> {
+                        return std::make_shared<CublasLtCall>(shaped, spec, way, name);
+                      }});
+    }
+    if (ways.empty()) return fail(ErrorCode::unsupported, text + ": cuBLASLt has no algorithm for it");
+    return ways;
+  }
+
+ private:
+  std::shared_ptr<const Blas> blas_;
+  std::string version_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Ways>> make_cublaslt(const blas::Api& api) {
+  auto made = std::make_shared<Blas>(api);
+  if (const auto status = api.create(&made->handle); status != 0) {
+    made->handle = nullptr;
+    return std::unexpected(why(*made, "cuBLASLt does not start", status, ErrorCode::unavailable));
+  }
+  return std::make_unique<CublasLt>(std::move(made));
+}
+
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,465 @@
+#include "carillon/engine/cuda/library/cudnn.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "carillon/engine/cuda/library/cudnn_api.h"
+
+namespace carillon::engine::cuda {
+
+namespace dnn {
+
+Result<Api> find_api(const Library& library) {
+  Api api;
+  std::string missing;
+  const auto find = [&](const char* symbol, auto& member) {
+    member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(library.symbol(symbol));
+    if (member == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(symbol);
+  };
+#define CARILLON_CUDNN_FIND(member, symbol, result, arguments) find(#symbol, api.member);
+  CARILLON_CUDNN_FUNCTIONS(CARILLON_CUDNN_FIND)
+#undef CARILLON_CUDNN_FIND
+  if (!missing.empty())
+    return fail(ErrorCode::unavailable,
+                library.path() + " is no cuDNN of 9.8 or newer: it has no " + missing);
+  if (const std::size_t version = api.version(); version < least_version)
+    return fail(ErrorCode::unavailable, fmt::format("{} is cuDNN {}.{}.{}: 9.8 is the least", library.path(),
+                                                    version / 10000, version / 100 % 100, version % 100));
+  return api;
+}
+
+}  // namespace dnn
+
+namespace {
+
+using dnn::Api;
+namespace attribute = dnn::attribute;
+namespace kind = dnn::kind;
+namespace type = dnn::type;
+namespace value = dnn::value;
+
+constexpr std::int64_t most_ways = 64, most_notes = 16, most_knobs = 32;
+constexpr std::uint64_t most_workspace = std::uint64_t{256} << 20;
+
+class Part {
+ public:
+  Part(const Api& api, int of) : api_(&api) {
+    if (api.create_descriptor(of, &descriptor_) != 0) descriptor_ = nullptr;
+  }
+  ~Part() {
+    if (descriptor_ != nullptr) (void)api_->destroy_descriptor(descriptor_);
+  }
+  Part(Part&& from) noexcept : api_(from.api_), descriptor_(std::exchange(from.descriptor_, nullptr)) {}
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+  Part& operator=(Part&& from) noexcept {
+    std::swap(api_, from.api_);
+    std::swap(descriptor_, from.descriptor_);
+    return *this;
+  }
+
+  dnn::Descriptor get() const { return descriptor_; }
+
+ private:
+  const Api* api_;
+  dnn::Descriptor descriptor_ = nullptr;
+};
+
+// cuDNN, a device, and one thread at a time at the handle.
+struct Session {
+  Api api;
+  dnn::Handle handle = nullptr;  // nullptr: of a described device
+  std::unique_ptr<Part> device;
+  std::mutex turn;
+
+  explicit Session(const Api& of) : api(of) {}
+  ~Session() {
+    if (handle != nullptr) (void)api.destroy(handle);
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  std::string why(dnn::Status status) const {
+    std::array<char, 512> last{};
+    api.last_error(last.data(), last.size() - 1);
+    const std::string_view said(last.data());
+    return fmt::format("{}{}{}", api.error_text(status), said.empty() ? "" : ": ", said);
+  }
+};
+
+// Descriptors that are set up one after the other; the first that fails is told at the end.
+class Maker {
+ public:
+  explicit Maker(const Session& session) : session_(session) {}
+
+  Part part(int of) { return {session_.api, of}; }
+  template <typename T>
+  void set(const Part& part, int which, int of, std::span<const T> values) {
+    if (wrong_ == 0)
+      wrong_ =
+          session_.api.set(part.get(), which, of, static_cast<std::int64_t>(values.size()), values.data());
+  }
+  template <typename T>
+  void set(const Part& part, int which, int of, const T& one) {
+    set(part, which, of, std::span<const T>(&one, 1));
+  }
+  void finish(const Part& part) {
+    if (wrong_ == 0) wrong_ = session_.api.finalize(part.get());
+  }
+  Result<> result(const std::string& what) const {
+    if (wrong_ == 0) return {};
+    return fail(ErrorCode::unsupported, what + ": cuDNN: " + session_.why(wrong_));
+  }
+
+ private:
+  const Session& session_;
+  dnn::Status wrong_ = 0;
+};
+
+int data_type(Number number) {
+  return number == Number::f16    ? value::data_f16
+         : number == Number::bf16 ? value::data_bf16
+                                  : value::data_f32;
+}
+
+// What is where in a variant pack.
+enum Id : std::int64_t { id_x = 1, id_w, id_residual, id_bias, id_out, id_inner };
+
+struct Problem {
+  std::shared_ptr<Session> session;
+  std::vector<Part> parts;  // the graph is the last
+  std::vector<std::int64_t> ids;
+  dnn::Descriptor graph() const { return parts.back().get(); }
+};
+
+Part tensor(Maker& maker, std::int64_t id, int of, std::array<std::int64_t, 4> dimensions,
+            std::array<std::int64_t, 4> strides, std::int64_t alignment, bool inner) {
+  Part made = maker.part(kind::tensor);
+  maker.set(made, attribute::tensor_type, type::data_type, of);
+  maker.set(made, attribute::tensor_dimensions, type::int64, std::span<const std::int64_t>(dimensions));
+  maker.set(made, attribute::tensor_strides, type::int64, std::span<const std::int64_t>(strides));
+  maker.set(made, attribute::tensor_id, type::int64, id);
+  maker.set(made, attribute::tensor_alignment, type::int64, alignment);
+  if (inner) maker.set(made, attribute::tensor_virtual, type::boolean, true);
+  maker.finish(made);
+  return made;
+}
+
+Result<std::shared_ptr<const Problem>> describe(const std::shared_ptr<Session>& session,
+                                                const Convolution& c) {
+  auto problem = std::make_shared<Problem>();
+  problem->session = session;
+  Maker maker(*session);
+  const int of = data_type(c.number);
+  std::vector<Part>& parts = problem->parts;
+  parts.reserve(16);
+  const auto keep = [&](Part part) {
+    parts.push_back(std::move(part));
+    return parts.back().get();
+  };
+  const auto image = [&](std::int64_t id, std::int64_t channels, std::int64_t height, std::int64_t width,
+                         std::int64_t pitch, bool inner) {
+    const std::int64_t element = inner ? 4 : static_cast<std::int64_t>(size_of(c.number));
+    return keep(tensor(maker, id, inner ? value::data_f32 : of, {c.batch, channels, height, width},
+                       {height * width * pitch, 1, width * pitch, pitch}, inner ? element : c.alignment,
+                       inner));
+  };
+  const auto result = [&](std::int64_t id, bool last) {
+    return image(last ? id_out : id, c.filters, c.out_height, c.out_width, last ? c.out_pitch : c.filters,
+                 !last);
+  };
+  const bool residual = c.residual_pitch != 0;
+  std::int64_t inner = id_inner;
+  const std::int64_t channels = c.channels / c.groups;
+
+  const auto x = image(id_x, c.channels, c.height, c.width, c.in_pitch, false);
+  const auto w =
+      keep(tensor(maker, id_w, of, {c.filters, channels, c.kernel_h, c.kernel_w},
+                  {c.kernel_h * c.kernel_w * channels, 1, c.kernel_w * channels, channels}, 16, false));
+  dnn::Descriptor now = result(inner++, !residual && !c.bias && !c.relu);
+
+  Part how = maker.part(kind::convolution);
+  const std::array<std::int64_t, 2> strides{c.stride_h, c.stride_w}, dilations{c.dilation_h, c.dilation_w},
+      before{c.pad_top, c.pad_left}, after{c.pad_bottom, c.pad_right};
+  maker.set(how, attribute::convolution_dims, type::int64, std::int64_t{2});
+  maker.set(how, attribute::convolution_type, type::data_type, int{value::data_f32});
+  maker.set(how, attribute::convolution_mode, type::convolution_mode, int{value::cross_correlation});
+  maker.set(how, attribute::convolution_strides, type::int64, std::span<const std::int64_t>(strides));
+  maker.set(how, attribute::convolution_dilations, type::int64, std::span<const std::int64_t>(dilations));
+  maker.set(how, attribute::convolution_pre, type::int64, std::span<const std::int64_t>(before));
+  maker.set(how, attribute::convolution_post, type::int64, std::span<const std::int64_t>(after));
+  maker.finish(how);
+  const auto convolution = keep(std::move(how));
+
+  std::vector<dnn::Descriptor> operations;
+  Part convolve = maker.part(kind::convolve);
+  maker.set(convolve, attribute::convolve_how, type::descriptor, convolution);
+  maker.set(convolve, attribute::convolve_x, type::descriptor, x);
+  maker.set(convolve, attribute::convolve_w, type::descriptor, w);
+  maker.set(convolve, attribute::convolve_y, type::descriptor, now);
+  maker.set(convolve, attribute::convolve_alpha, type::float32, 1.0F);
+  maker.set(convolve, attribute::convolve_beta, type::float32, 0.0F);
+  maker.finish(convolve);
+  operations.push_back(keep(std::move(convolve)));
+  problem->ids = {id_x, id_w, id_out};
+
+  const auto apply = [&](int mode, dnn::Descriptor with, bool last) {
+    Part does = maker.part(kind::pointwise);
+    maker.set(does, attribute::pointwise_mode, type::pointwise_mode, mode);
+    maker.set(does, attribute::pointwise_precision, type::data_type, int{value::data_f32});
+    maker.finish(does);
+    const auto kept = keep(std::move(does));
+    const auto out = result(inner++, last);
+    Part applied = maker.part(kind::apply);
+    maker.set(applied, attribute::apply_how, type::descriptor, kept);
+    maker.set(applied, attribute::apply_x, type::descriptor, now);
+    if (with != nullptr) maker.set(applied, attribute::apply_b, type::descriptor, with);
+    maker.set(applied, attribute::apply_y, type::descriptor, out);
+    maker.finish(applied);
+    operations.push_back(keep(std::move(applied)));
+    now = out;
+  };
+  if (residual) {
+    const auto other = image(id_residual, c.filters, c.out_height, c.out_width, c.residual_pitch, false);
+    problem->ids.push_back(id_residual);
+    apply(value::pointwise_add, other, !c.bias && !c.relu);
+  }
+  if (c.bias) {
+    const auto bias = keep(
+        tensor(maker, id_bias, of, {1, c.filters, 1, 1}, {c.filters, 1, c.filters, c.filters}, 16, false));
+    problem->ids.push_back(id_bias);
+    apply(value::pointwise_add, bias, !c.relu);
+  }
+  if (c.relu) apply(value::pointwise_relu, nullptr, true);
+
+  Part graph = maker.part(kind::graph);
+  maker.set(graph, attribute::graph_operations, type::descriptor,
+            std::span<const dnn::Descriptor>(operations));
+  if (session->handle != nullptr) maker.set(graph, attribute::graph_handle, type::handle, session->handle);
+  maker.finish(graph);
+  keep(std::move(graph));
+  if (auto made = maker.result(to_text(c)); !made) return std::unexpected(made.error());
+  return problem;
+}
+
+template <typename T>
+std::vector<T> values(const Api& api, const Part& of, int which, int as, std::int64_t most) {
+  std::vector<T> out(static_cast<std::size_t>(most));
+  std::int64_t count = 0;
+  if (api.get(of.get(), which, as, most, &count, out.data()) != 0) count = 0;
+  out.resize(static_cast<std::size_t>(std::clamp<std::int64_t>(count, 0, most)));
+  return out;
+}
+
+std::vector<Part> several(const Api& api, int of, std::int64_t count) {
+  std::vector<Part> out;
+  out.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) out.emplace_back(api, of);
+  return out;
+}
+
+std::vector<Part> parts_of(const Api& api, const Part& of, int which, int as, std::int64_t most) {
+  std::vector<Part> out = several(api, as, most);
+  std::vector<dnn::Descriptor> raw;
+  for (const Part& each : out) raw.push_back(each.get());
+  std::int64_t count = 0;
+  if (api.get(of.get(), which, type::descriptor, most, &count, raw.data()) != 0) count = 0;
+  out.erase(out.begin() + std::clamp<std::int64_t>(count, 0, most), out.end());
+  return out;
+}
+
+bool allowed(Number number, const std::vector<int>& numerical, const std::vector<int>& behavior) {
+  const auto has = [](const std::vector<int>& notes, std::initializer_list<int> any) {
+    return std::ranges::find_first_of(notes, any) != notes.end();
+  };
+  if (has(behavior, {value::compiles, value::reorders_filter, value::reorders_bias})) return false;
+  // Winograd's tiles of 6 and more, and Fourier transforms, lose digits that f32 is asked for.
+  if (has(numerical, {value::nondeterministic, value::reduced_sums, value::down_converts, value::fft,
+                      value::winograd_6, value::winograd_13}))
+    return false;
+  if (number == Number::f32) return !has(numerical, {value::tensor_core});
+  return number == Number::tf32 || !has(numerical, {value::winograd});
+}
+
+class CudnnCall final : public Call {
+ public:
+  CudnnCall(std::shared_ptr<const Problem> problem, Part plan, std::string name, std::uint64_t workspace)
+      : problem_(std::move(problem)), plan_(std::move(plan)), name_(std::move(name)), workspace_(workspace) {}
+  std::string_view name() const override { return name_; }
+  std::uint64_t workspace() const override { return workspace_; }
+  Result<> enqueue(Stream stream, const CallPlaces& at) const override {
+    Session& session = *problem_->session;
+    if (session.handle == nullptr)
+      return fail(ErrorCode::internal, name_ + ": it is for a device that was only described");
+    Maker maker(session);
+    std::vector<void*> pointers;
+    for (const std::int64_t id : problem_->ids) {
+      const Address address = id == id_x      ? at.a
+                              : id == id_w    ? at.b
+                              : id == id_out  ? at.out
+                              : id == id_bias ? at.bias
+                                              : at.residual;
+      pointers.push_back(reinterpret_cast<void*>(address));
+    }
+    const Part pack = maker.part(kind::variant_pack);
+    maker.set(pack, attribute::pack_ids, type::int64, std::span<const std::int64_t>(problem_->ids));
+    maker.set(pack, attribute::pack_pointers, type::pointer, std::span<void* const>(pointers));
+    maker.set(pack, attribute::pack_workspace, type::pointer, reinterpret_cast<void*>(at.workspace));
+    maker.finish(pack);
+    if (auto made = maker.result(name_); !made) return fail(ErrorCode::internal, made.error().message);
+    const std::scoped_lock turn(session.turn);
+    dnn::Status status = session.api.set_stream(session.handle, stream);
+    if (status == 0) status = session.api.execute(session.handle, plan_.get(), pack.get());
+    if (status == 0) return {};
+    return fail(ErrorCode::internal, name_ + ": cuDNN: " + session.why(status));
+  }
+
+ private:
+  std::shared_ptr<const Problem> problem_;
+  Part plan_;
+  std::string name_;
+  std::uint64_t workspace_;
+};
+
+class Cudnn final : public Ways {
+ public:
+  explicit Cudnn(std::shared_ptr<Session> session) : session_(std::move(session)) {
+    const std::size_t version = session_->api.version();
+    version_ = fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  }
+  std::string_view version() const override { return version_; }
+
+  Result<std::vector<Way>> of(const Product&) override {
+    return fail(ErrorCode::unsupported, "cuDNN is asked for convolutions only");
+  }
+
+  Result<std::vector<Way>> of(const Convolution& spec) override {
+    auto problem = describe(session_, spec);
+    if (!problem) return std::unexpected(problem.error());
+    std::vector<Way> ways;
+    std::set<std::string> known;
+    std::size_t seen = 0;
+    std::string wrong;
+    for (const int mode : {value::by_a, value::by_fallback}) {
+      Maker maker(*session_);
+      Part heuristics = maker.part(kind::heuristics);
+      maker.set(heuristics, attribute::heuristics_graph, type::descriptor, (*problem)->graph());
+      maker.set(heuristics, attribute::heuristics_mode, type::heuristics_mode, mode);
+      if (session_->device)
+        maker.set(heuristics, attribute::heuristics_device, type::descriptor, session_->device->get());
+      maker.finish(heuristics);
+      if (auto asked = maker.result(to_text(spec)); !asked) {
+        wrong = asked.error().message;
+        continue;
+      }
+      auto configs = std::make_shared<std::vector<Part>>(
+          parts_of(session_->api, heuristics, attribute::heuristics_results, kind::engine_config, most_ways));
+      for (std::size_t i = 0; i < configs->size(); ++i) {
+        ++seen;
+        auto key = key_of((*configs)[i], spec.number);
+        if (!key || !known.insert(*key).second) continue;
+        ways.push_back({*key, [this, problem = *problem, configs, i, key = *key, spec] {
+                          return plan(problem, (*configs)[i], fmt::format("{} by {}", to_text(spec), key));
+                        }});
+      }
+    }
+    if (!ways.empty()) return ways;
+    return fail(
+        ErrorCode::unsupported,
+        seen == 0 ? (wrong.empty() ? to_text(spec) + ": cuDNN knows no engine for it" : wrong)
+                  : fmt::format("{}: cuDNN knows {} engines for it, of which none is compiled, deterministic "
+                                "and as exact as {} is to be",
+                                to_text(spec), seen, name_of(spec.number)));
+  }
+
+ private:
+  // "engine 37 (2=0 5=1)": its number and knobs; nothing where it is not to be used.
+  std::optional<std::string> key_of(const Part& config, Number number) const {
+    const Api& api = session_->api;
+    std::vector<Part> engines = parts_of(api, config, attribute::config_engine, kind::engine, 1);
+    if (engines.empty()) return std::nullopt;
+    const auto index = values<std::int64_t>(api, engines.front(), attribute::engine_index, type::int64, 1);
+    if (index.empty() ||
+        !allowed(
+            number,
+            values<int>(api, engines.front(), attribute::engine_numerical, type::numerical_note, most_notes),
+            values<int>(api, engines.front(), attribute::engine_behavior, type::behavior_note, most_notes)))
+      return std::nullopt;
+    std::vector<std::string> knobs;
+    for (const Part& knob : parts_of(api, config, attribute::config_knobs, kind::knob_choice, most_knobs)) {
+      const auto which = values<int>(api, knob, attribute::knob_type, type::knob_type, 1);
+      const auto set = values<std::int64_t>(api, knob, attribute::knob_value, type::int64, 1);
+      if (!which.empty() && !set.empty()) knobs.push_back(fmt::format("{}={}", which.front(), set.front()));
+    }
+    std::ranges::sort(knobs);
+    return fmt::format("engine {} ({})", index.front(), fmt::join(knobs, " "));
+  }
+
+  Result<std::shared_ptr<const Call>> plan(const std::shared_ptr<const Problem>& problem, const Part& config,
+                                           const std::string& name) const {
+    Maker maker(*session_);
+    Part made = maker.part(kind::plan);
+    if (session_->handle != nullptr) maker.set(made, attribute::plan_handle, type::handle, session_->handle);
+    maker.set(made, attribute::plan_config, type::descriptor, config.get());
+    maker.finish(made);
+    if (auto finished = maker.result(name); !finished) return std::unexpected(finished.error());
+    const auto workspace =
+        values<std::int64_t>(session_->api, made, attribute::plan_workspace, type::int64, 1);
+    if (workspace.empty() || workspace.front() < 0 ||
+        static_cast<std::uint64_t>(workspace.front()) > most_workspace)
+      return fail(ErrorCode::unsupported,
+                  fmt::format("{}: it wants a workspace above {} MiB", name, most_workspace >> 20));
+    return std::make_shared<CudnnCall>(problem, std::move(made), name,
+                                       static_cast<std::uint64_t>(workspace.front()));
+  }
+
+  std::shared_ptr<Session> session_;
+  std::string version_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Ways>> make_cudnn(const Library& library) {
+  auto api = dnn::find_api(library);
+  if (!api) return std::unexpected(api.error());
+  auto session = std::make_shared<Session>(*api);
+  if (const dnn::Status status = api->create(&session->handle); status != 0) {
+    session->handle = nullptr;
+    return fail(ErrorCode::unavailable, library.path() + " does not start: " + session->why(status));
+  }
+  return std::make_unique<Cudnn>(std::move(session));
+}
+
+Result<std::unique_ptr<Ways>> make_described_cudnn(const Library& library, const std::string& json) {
+  auto api = dnn::find_api(library);
+  if (!api) return std::unexpected(api.error());
+  auto session = std::make_shared<Session>(*api);
+  Maker maker(*session);
+  session->device = std::make_unique<Part>(session->api, kind::device);
+  maker.set(*session->device, attribute::device_json, type::character, std::span<const char>(json));
+  maker.finish(*session->device);
+  if (auto made = maker.result("a device's description"); !made) return invalid(made.error().message);
+  return std::make_unique<Cudnn>(std::move(session));
+}
+
+std::string h100_description() {
+  return R"({"cudaDeviceId":0,"deviceVer":900,"driverVer":13000,"deviceName":"NVIDIA H100 80GB HBM3",)"
+         R"("maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)"
+         R"("multiProcessorCount":132,"warpSize":32,"maxSharedMemoryPerBlock":49152,)"
+         R"("maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,)"
+         R"("maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,)"
+         R"("supportCoopLaunch":1,"totalGlobalMem":85017493504,"smClockRateKHz":1980000,)"
+         R"("memClockRateKHz":2619000,"l2CacheSize":52428800})";
+}
+
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,536 @@
+#include "carillon/engine/cuda/library/library.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/engine/cuda/library/cublaslt.h"
+#include "carillon/engine/cuda/library/cudnn.h"
+#include "carillon/engine/cuda/library/cudnn_api.h"
+#include "carillon/engine/cuda/library/measured.h"
+#include "carillon/engine/cuda/testing/on_emulated.h"
+
+namespace carillon::engine::cuda {
+namespace {
+
+// --- cuBLASLt, computed here by what its documentation says of its descriptors: matrices by columns.
+
+struct FakeLayout {
+  std::uint64_t rows = 0, columns = 0;
+  std::int64_t pitch = 0, step = 0;
+  std::int32_t batch = 1;
+};
+struct FakeOperation {
+  std::int32_t turns_a = 0, turns_b = 0;
+  std::uint32_t epilogue = 1;
+  const float* bias = nullptr;
+};
+std::set<void*>& alive() {
+  static std::set<void*> made;
+  return made;
+}
+template <typename T>
+blas::Status make(void** out, T made) {
+  *out = new T(made);
+  alive().insert(*out);
+  return 0;
+}
+template <typename T>
+blas::Status drop(void* made) {
+  if (alive().erase(made) == 0) return 7;
+  delete static_cast<T*>(made);
+  return 0;
+}
+
+float element(const float* matrix, const FakeLayout& layout, bool turned, std::int64_t i, std::int64_t row,
+              std::int64_t column) {
+  if (turned) std::swap(row, column);
+  EXPECT_TRUE(row < static_cast<std::int64_t>(layout.rows) &&
+              column < static_cast<std::int64_t>(layout.columns));
+  return matrix[i * layout.step + column * layout.pitch + row];
+}
+
+blas::Status multiply(blas::Handle, blas::Operation operation, const void* alpha, const void* a,
+                      blas::Layout a_layout, const void* b, blas::Layout b_layout, const void* beta,
+                      const void*, blas::Layout, void* d, blas::Layout d_layout,
+                      const blas::Algorithm* algorithm, void*, std::size_t, Stream) {
+  const auto& op = *static_cast<const FakeOperation*>(operation);
+  const auto &la = *static_cast<const FakeLayout*>(a_layout), &lb = *static_cast<const FakeLayout*>(b_layout),
+             &ld = *static_cast<const FakeLayout*>(d_layout);
+  if (algorithm->data[0] != 42 || *static_cast<const float*>(beta) != 0) return 7;
+  const auto m = static_cast<std::int64_t>(ld.rows), n = static_cast<std::int64_t>(ld.columns),
+             k = static_cast<std::int64_t>(op.turns_a != 0 ? la.rows : la.columns);
+  for (std::int64_t i = 0; i < ld.batch; ++i)
+    for (std::int64_t column = 0; column < n; ++column)
+      for (std::int64_t row = 0; row < m; ++row) {
+        float sum = 0;
+        for (std::int64_t s = 0; s < k; ++s)
+          sum += element(static_cast<const float*>(a), la, op.turns_a != 0, i, row, s) *
+                 element(static_cast<const float*>(b), lb, op.turns_b != 0, i, s, column);
+        sum *= *static_cast<const float*>(alpha);
+        if ((op.epilogue & 4U) != 0) sum += op.bias[row];
+        if ((op.epilogue & 2U) != 0) sum = std::max(sum, 0.0F);
+        if ((op.epilogue & 32U) != 0)
+          sum = 0.5F * sum * (1 + std::tanh(0.7978845608F * (sum + 0.044715F * sum * sum * sum)));
+        static_cast<float*>(d)[i * ld.step + column * ld.pitch + row] = sum;
+      }
+  return 0;
+}
+
+std::map<int, std::uint32_t>& preferred() {
+  static std::map<int, std::uint32_t> values;
+  return values;
+}
+
+blas::Api fake_blas() {
+  blas::Api api;
+  api.version = []() -> std::size_t { return 130100; };
+  api.status_name = [](blas::Status status) {
+    return status == 1 ? "CUBLAS_STATUS_NOT_INITIALIZED" : "CUBLAS_STATUS_INVALID_VALUE";
+  };
+  api.create = [](blas::Handle* out) { return make(out, 0); };
+  api.destroy = drop<int>;
+  api.operation_create = [](blas::Operation* out, int, int) { return make(out, FakeOperation{}); };
+  api.operation_destroy = drop<FakeOperation>;
+  api.operation_set = [](blas::Operation operation, int attribute, const void* value,
+                         std::size_t bytes) -> blas::Status {
+    auto& op = *static_cast<FakeOperation*>(operation);
+    const auto put = [&](auto& to) { return bytes == sizeof to ? (std::memcpy(&to, value, bytes), 0) : 7; };
+    return attribute == 3   ? put(op.turns_a)
+           : attribute == 4 ? put(op.turns_b)
+           : attribute == 7 ? put(op.epilogue)
+           : attribute == 8 ? put(op.bias)
+                            : 7;
+  };
+  api.layout_create = [](blas::Layout* out, int, std::uint64_t rows, std::uint64_t columns,
+                         std::int64_t pitch) {
+    return pitch < static_cast<std::int64_t>(rows) ? 7 : make(out, FakeLayout{rows, columns, pitch});
+  };
+  api.layout_destroy = drop<FakeLayout>;
+  api.layout_set = [](blas::Layout layout, int attribute, const void* value,
+                      std::size_t bytes) -> blas::Status {
+    auto& to = *static_cast<FakeLayout*>(layout);
+    const auto put = [&](auto& field) {
+      return bytes == sizeof field ? (std::memcpy(&field, value, bytes), 0) : 7;
+    };
+    return attribute == 5 ? put(to.batch) : attribute == 6 ? put(to.step) : 7;
+  };
+  api.preference_create = [](blas::Preference* out) { return make(out, char{}); };
+  api.preference_destroy = drop<char>;
+  api.preference_set = [](blas::Preference, int attribute, const void* value, std::size_t) {
+    std::memcpy(&preferred()[attribute], value, sizeof(std::uint32_t));
+    return 0;
+  };
+  api.heuristic = [](blas::Handle, blas::Operation, blas::Layout, blas::Layout, blas::Layout, blas::Layout,
+                     blas::Preference, int, blas::Found* found, int* count) {
+    found[0].state = 7;  // one that is none
+    found[1].algorithm.data[0] = 42;
+    found[2].algorithm.data[0] = 43;
+    *count = 3;
+    return 0;
+  };
+  api.multiply = multiply;
+  return api;
+}
+
+TEST(CublasLt, SeesOurProductsByColumns) {
+  auto made = make_cublaslt(fake_blas());
+  ASSERT_TRUE(made);
+  EXPECT_EQ((*made)->version(), "cuBLASLt 13.1.0");
+  Random random(7);
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto upto = [&](std::int64_t most) {
+      return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(most)));
+    };
+    Product p{.batch = 1 + upto(3), .rows = 1 + upto(6), .columns = 1 + upto(6), .depth = 1 + upto(6)};
+    const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
+      Product::Matrix m{.turned = upto(2) == 1};
+      m.pitch = (m.turned ? rows : columns) + upto(3);
+      m.step = upto(4) == 0 ? 0 : (m.turned ? columns : rows) * m.pitch + upto(3);
+      return m;
+    };
+    p.a = matrix(p.rows, p.depth);
+    p.b = matrix(p.depth, p.columns);
+    p.scale = upto(2) == 1 ? 0.5F : 1;
+    p.bias = upto(2) == 1;
+    p.epilogue =
+        std::array{Epilogue::none, Epilogue::relu, Epilogue::gelu_tanh}[static_cast<std::size_t>(upto(3))];
+    p.alignment = 4;
+    SCOPED_TRACE(identity(p));
+    const CallBytes bytes = bytes_of(p);
+    const auto filled = [&](std::uint64_t count) {
+      std::vector<float> out(count / sizeof(float));
+      for (float& each : out) each = static_cast<float>(random.below(2000)) / 1000.0F - 1;
+      return out;
+    };
+    const auto a = filled(bytes.a), b = filled(bytes.b), bias = filled(bytes.bias);
+    std::vector<float> out(bytes.out / sizeof(float), NAN);
+    const auto ways = (*made)->of(p);
+    ASSERT_TRUE(ways);
+    ASSERT_EQ(ways->size(), 2U);
+    EXPECT_NE((*ways)[0].key, (*ways)[1].key);
+    const auto call = (*ways)[0].make();
+    ASSERT_TRUE(call);
+    const auto at = [](const std::vector<float>& values) { return reinterpret_cast<Address>(values.data()); };
+    ASSERT_TRUE((*call)->enqueue(nullptr, {.a = at(a), .b = at(b), .out = at(out), .bias = at(bias)}));
+    EXPECT_EQ(preferred().at(blas::alignment_a), 4U);
+    EXPECT_EQ(preferred().at(blas::reductions), 2U) << "sums in place come in any order";
+    for (std::int64_t i = 0; i < p.batch; ++i)
+      for (std::int64_t r = 0; r < p.rows; ++r)
+        for (std::int64_t c = 0; c < p.columns; ++c) {
+          double sum = 0;
+          for (std::int64_t k = 0; k < p.depth; ++k)
+            sum += double{a[static_cast<std::size_t>(i * p.a.step +
+                                                     (p.a.turned ? k * p.a.pitch + r : r * p.a.pitch + k))]} *
+                   b[static_cast<std::size_t>(i * p.b.step +
+                                              (p.b.turned ? c * p.b.pitch + k : k * p.b.pitch + c))];
+          sum = sum * p.scale + (p.bias ? bias[static_cast<std::size_t>(c)] : 0);
+          if (p.epilogue == Epilogue::relu) sum = std::max(sum, 0.0);
+          if (p.epilogue == Epilogue::gelu_tanh)
+            sum = 0.5 * sum * (1 + std::tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
+          ASSERT_NEAR(out[static_cast<std::size_t>((i * p.rows + r) * p.columns + c)], sum, 1e-5);
+        }
+  }
+  made->reset();
+  EXPECT_TRUE(alive().empty()) << "descriptors are left";
+}
+
+TEST(CublasLt, SaysWhatItCannot) {
+  auto api = fake_blas();
+  api.create = [](blas::Handle*) { return 1; };
+  const auto dead = make_cublaslt(api);
+  ASSERT_FALSE(dead);
+  EXPECT_EQ(dead.error().code, ErrorCode::unavailable);
+  EXPECT_EQ(dead.error().message, "cuBLASLt does not start: cuBLASLt: CUBLAS_STATUS_NOT_INITIALIZED");
+  api = fake_blas();
+  api.heuristic = [](blas::Handle, blas::Operation, blas::Layout, blas::Layout, blas::Layout, blas::Layout,
+                     blas::Preference, int, blas::Found*, int* count) { return *count = 0, 0; };
+  auto made = make_cublaslt(api);
+  ASSERT_TRUE(made);
+  const Product some{.rows = 2, .columns = 3, .depth = 4, .a = {.pitch = 4}, .b = {.pitch = 3}};
+  EXPECT_NE((*made)->of(some).error().message.find("no algorithm"), std::string::npos);
+  Product erf = some;
+  erf.epilogue = Epilogue::gelu_erf;
+  EXPECT_NE((*made)->of(erf).error().message.find("no GELU by erf"), std::string::npos);
+  EXPECT_EQ((*made)->of(Convolution{}).error().code, ErrorCode::unsupported);
+  Product narrow = some;
+  narrow.a.pitch = 1;  // less than a row
+  EXPECT_NE((*made)->of(narrow).error().message.find("CUBLAS_STATUS_INVALID_VALUE"), std::string::npos);
+  made->reset();
+  EXPECT_TRUE(alive().empty());
+}
+
+// --- which way is taken
+
+class NamedCall final : public Call {
+ public:
+  explicit NamedCall(std::string name) : name_(std::move(name)) {}
+  std::string_view name() const override { return name_; }
+  std::uint64_t workspace() const override { return 0; }
+  Result<> enqueue(Stream, const CallPlaces&) const override { return {}; }
+
+ private:
+  std::string name_;
+};
+
+// Ways by name; "-" before one: it cannot be made ready.
+class NamedWays final : public Ways {
+ public:
+  explicit NamedWays(std::vector<std::string> names) : names_(std::move(names)) {}
+  std::string_view version() const override { return "a library"; }
+  Result<std::vector<Way>> of(const Convolution&) override { return ways(); }
+  Result<std::vector<Way>> of(const Product&) override { return ways(); }
+
+ private:
+  Result<std::vector<Way>> ways() const {
+    if (names_.empty()) return fail(ErrorCode::unsupported, "nothing");
+    std::vector<Way> out;
+    for (const std::string& name : names_)
+      out.push_back({name, [name]() -> Result<std::shared_ptr<const Call>> {
+                       if (name.starts_with('-'))
+                         return fail(ErrorCode::unsupported, name + " cannot be made");
+                       return std::make_shared<NamedCall>(name);
+                     }});
+    return out;
+  }
+  std::vector<std::string> names_;
+};
+
+struct Choice {
+  std::string what;
+  std::vector<std::string> ways;
+  std::map<std::string, int> times;  // microseconds; -1: the timer fails, -2: the device is lost
+  std::string kept;                  // before
+  std::string chosen, kept_after;
+};
+
+TEST(MeasuredLibrary, TakesTheFastestAndKeepsIt) {
+  const Choice rows[] = {
+      {"the fastest", {"a", "b", "c"}, {{"a", 3}, {"b", 1}, {"c", 2}}, "", "b", "b"},
+      {"the first of equals", {"a", "b"}, {{"a", 1}, {"b", 1}}, "", "a", "a"},
+      {"what was kept, unmeasured", {"a", "b"}, {{"a", -2}, {"b", -2}}, "b", "b", "b"},
+      {"what is no way any more is measured anew", {"a", "b"}, {{"a", 2}, {"b", 1}}, "gone", "b", "b"},
+      {"kept, but it cannot be made", {"a", "-b"}, {{"a", 2}}, "-b", "a", "a"},
+      {"none can be measured: the first, which is not kept",
+       {"-a", "b", "c"},
+       {{"b", -1}, {"c", -1}},
+       "",
+       "b",
+       ""},
+      {"one can be measured", {"a", "b"}, {{"a", -1}, {"b", 5}}, "", "b", "b"},
+      {"no more than three are measured",
+       {"a", "b", "c", "d"},
+       {{"a", 3}, {"b", 2}, {"c", 2}, {"d", 1}},
+       "",
+       "b",
+       "b"},
+      {"none can be made", {"-a", "-b"}, {}, "", "error: -b cannot be made", ""},
+      {"there are none", {}, {}, "", "error: nothing", ""},
+      {"the device is lost", {"a", "b"}, {{"a", 1}, {"b", -2}}, "", "error: lost", ""},
+  };
+  const Convolution spec{.channels = 3, .filters = 5};
+  for (const Choice& row : rows) {
+    SCOPED_TRACE(row.what);
+    auto choices = std::make_shared<KernelChoices>();
+    if (!row.kept.empty()) choices->keep(identity(spec), row.kept);
+    int asked = 0;
+    const auto library = make_measured_library(
+        std::make_unique<NamedWays>(row.ways), std::make_unique<NamedWays>(row.ways), choices,
+        {.most_measured = 3, .timer = [&](const Call& call, const CallBytes&) -> Result<Duration> {
+           ++asked;
+           const int time = row.times.at(std::string(call.name()));
+           if (time == -2) return fail(ErrorCode::unavailable, "lost");
+           if (time < 0) return fail(ErrorCode::internal, "no room");
+           return std::chrono::microseconds(time);
+         }});
+    const auto call = library->convolution(spec);
+    EXPECT_EQ(call ? std::string((*call)->name()) : "error: " + call.error().message, row.chosen);
+    EXPECT_EQ(choices->find(identity(spec)).value_or(""), row.kept_after);
+    const int before = asked;
+    const auto again = library->convolution(spec);
+    EXPECT_EQ(asked, before) << "it is asked for once";
+    if (call) {
+      ASSERT_TRUE(again);
+      EXPECT_EQ(call->get(), again->get());
+    }
+    EXPECT_EQ(library->fuses(spec),
+              std::ranges::any_of(row.ways, [](const std::string& way) { return way[0] != '-'; }));
+  }
+}
+
+TEST(MeasuredLibrary, TellsWhatIsUnlikeApart) {
+  std::set<std::string> known;
+  const Convolution some{.batch = 2, .channels = 8, .height = 6, .width = 5, .filters = 4};
+  const auto one_more = [&](auto change) {
+    Convolution other = some;
+    change(other);
+    EXPECT_TRUE(known.insert(identity(other)).second) << identity(other);
+  };
+  one_more([](auto&) {});
+  for (const auto field :
+       {&Convolution::batch, &Convolution::channels, &Convolution::height, &Convolution::width,
+        &Convolution::filters, &Convolution::kernel_h, &Convolution::kernel_w, &Convolution::out_height,
+        &Convolution::out_width, &Convolution::stride_h, &Convolution::stride_w, &Convolution::dilation_h,
+        &Convolution::dilation_w, &Convolution::groups, &Convolution::pad_top, &Convolution::pad_left,
+        &Convolution::pad_bottom, &Convolution::pad_right, &Convolution::alignment})
+    one_more([&](auto& c) { c.*field += 7; });
+  for (const auto field : {&Convolution::in_pitch, &Convolution::out_pitch, &Convolution::residual_pitch})
+    one_more([&](auto& c) { c.*field += 7; });
+  one_more([](auto& c) { c.bias = true; });
+  one_more([](auto& c) { c.relu = true; });
+  one_more([](auto& c) { c.number = Number::tf32; });
+  const auto product = [&](auto change) {
+    Product other{.rows = 3};
+    change(other);
+    EXPECT_TRUE(known.insert(identity(other)).second) << identity(other);
+  };
+  product([](auto&) {});
+  for (const auto field : {&Product::batch, &Product::rows, &Product::columns, &Product::depth})
+    product([&](auto& p) { p.*field += 7; });
+  for (const auto matrix : {&Product::a, &Product::b}) {
+    product([&](auto& p) { (p.*matrix).turned = true; });
+    product([&](auto& p) { (p.*matrix).pitch = 9; });
+    product([&](auto& p) { (p.*matrix).step = 9; });
+  }
+  product([](auto& p) { p.bias = true; });
+  product([](auto& p) { p.alignment = 2; });
+  product([](auto& p) { p.scale = 0.125F; });
+  product([](auto& p) { p.number = Number::bf16; });
+  for (const Epilogue each : {Epilogue::relu, Epilogue::gelu_erf, Epilogue::gelu_tanh})
+    product([&](auto& p) { p.epilogue = each; });
+}
+
+TEST(MeasuredLibrary, TimesOnTheDevice) {
+  testing::OnEmulated on({.memory = std::uint64_t{64} << 20});
+  const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &on.driver());
+  Context context = nullptr;
+  ASSERT_EQ(driver->context_retain(&context, 0), done);
+  ASSERT_EQ(driver->context_push(context), done);
+  {
+    auto library = make_plain_library(driver);
+    ASSERT_TRUE(library);
+    const Convolution spec{.channels = 4,
+                           .height = 5,
+                           .width = 5,
+                           .filters = 3,
+                           .kernel_h = 3,
+                           .kernel_w = 3,
+                           .out_height = 3,
+                           .out_width = 3,
+                           .in_pitch = 4,
+                           .out_pitch = 3,
+                           .bias = true};
+    const auto call = (*library)->convolution(spec);
+    ASSERT_TRUE(call);
+    const CallTimer timer = time_on(driver, 0);
+    const auto took = timer(**call, bytes_of(spec));
+    ASSERT_TRUE(took) << took.error().message;
+    EXPECT_GT(*took, Duration{0});
+    EXPECT_TRUE(on.device().violations().empty()) << on.device().violations().front();
+    CallBytes much = bytes_of(spec);
+    much.a = std::uint64_t{1} << 30;
+    const auto full = timer(**call, much);
+    ASSERT_FALSE(full);
+    EXPECT_EQ(full.error().code, ErrorCode::internal);
+    EXPECT_NE(full.error().message.find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos)
+        << full.error().message;
+  }
+  Context popped = nullptr;
+  EXPECT_EQ(driver->context_pop(&popped), done);
+  EXPECT_EQ(driver->context_release(0), done);
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// --- cuDNN, where it is
+
+std::vector<std::filesystem::path> site_packages() {
+  auto sites = known_site_packages();
+  sites.emplace_back(CARILLON_CUDA_PACKAGES);
+  return sites;
+}
+
+#define CARILLON_NEEDS_CUDNN(library)                            \
+  const auto library = open_library(cudnn, {}, site_packages()); \
+  if (!library) GTEST_SKIP() << "tools/setup --with-cuda installs it: " << library.error().message
+
+Convolution of_resnet(Number number, bool residual, bool bias, bool relu) {
+  return {.number = number,
+          .batch = 8,
+          .channels = 64,
+          .height = 56,
+          .width = 56,
+          .filters = 64,
+          .kernel_h = 3,
+          .kernel_w = 3,
+          .out_height = 56,
+          .out_width = 56,
+          .pad_top = 1,
+          .pad_left = 1,
+          .pad_bottom = 1,
+          .pad_right = 1,
+          .in_pitch = 64,
+          .out_pitch = 64,
+          .residual_pitch = residual ? 64 : 0,
+          .bias = bias,
+          .relu = relu};
+}
+
+TEST(Cudnn, PlansForADeviceThatIsOnlyDescribed) {
+  CARILLON_NEEDS_CUDNN(library);
+  auto ways = make_described_cudnn(*library, h100_description());
+  ASSERT_TRUE(ways) << ways.error().message;
+  EXPECT_TRUE((*ways)->version().starts_with("cuDNN 9.")) << (*ways)->version();
+  std::map<Number, std::size_t> known;
+  for (const Number number : {Number::f32, Number::tf32, Number::f16, Number::bf16})
+    for (const int fused : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      const Convolution spec = of_resnet(number, (fused & 1) != 0, (fused & 2) != 0, (fused & 4) != 0);
+      SCOPED_TRACE(identity(spec));
+      const auto found = (*ways)->of(spec), again = (*ways)->of(spec);
+      // It knows residual and ReLU only beside a bias; the planner asks for less then.
+      if (!found && fused != 0 && !spec.bias) continue;
+      ASSERT_TRUE(found) << found.error().message;
+      ASSERT_TRUE(again);
+      std::set<std::string> keys;
+      for (std::size_t i = 0; i < found->size(); ++i) {
+        EXPECT_TRUE(keys.insert((*found)[i].key).second) << "twice: " << (*found)[i].key;
+        EXPECT_EQ((*found)[i].key, (*again)[i].key);
+      }
+      const auto call = found->front().make();
+      ASSERT_TRUE(call) << call.error().message;
+      EXPECT_EQ((*call)->enqueue(nullptr, {}).error().code, ErrorCode::internal) << "there is no such device";
+      known[number] += found->size();
+    }
+  EXPECT_LT(known[Number::f32], known[Number::tf32]) << "tensor cores round f32 to tf32";
+}
+
+TEST(Cudnn, PlansForOddShapes) {
+  CARILLON_NEEDS_CUDNN(library);
+  auto ways = make_described_cudnn(*library, h100_description());
+  ASSERT_TRUE(ways);
+  const auto changed = [](auto change) {
+    Convolution c = of_resnet(Number::f16, false, true, true);
+    change(c);
+    return c;
+  };
+  const std::pair<const char*, Convolution> rows[] = {
+      {"a slice of a wider image", changed([](auto& c) { c.out_pitch = 256, c.in_pitch = 96; })},
+      {"at two bytes", changed([](auto& c) { c.alignment = 2; })},
+      {"three channels", changed([](auto& c) { c.channels = 3, c.in_pitch = 3; })},
+      {"padded on one side",
+       changed([](auto& c) { c.pad_top = c.pad_left = 0, c.out_height = c.out_width = 55; })},
+      {"strided", changed([](auto& c) { c.stride_h = c.stride_w = 2, c.out_height = c.out_width = 28; })},
+      {"dilated", changed([](auto& c) { c.dilation_h = c.dilation_w = 2, c.out_height = c.out_width = 54; })},
+      {"in groups", changed([](auto& c) { c.groups = 4; })},
+      {"one pixel", changed([](auto& c) {
+         c.height = c.width = c.kernel_h = c.kernel_w = c.out_height = c.out_width = 1,
+         c.pad_top = c.pad_left = c.pad_bottom = c.pad_right = 0;
+       })},
+  };
+  for (const auto& [what, spec] : rows) {
+    SCOPED_TRACE(what);
+    const auto found = (*ways)->of(spec);
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_TRUE(std::ranges::any_of(*found, [](const Way& way) { return way.make().has_value(); }));
+  }
+}
+
+TEST(Cudnn, RefusesWhatIsNoDeviceOrNoConvolution) {
+  CARILLON_NEEDS_CUDNN(library);
+  for (const std::string text : {"", "{}", "not json", "[1,2]"}) {
+    const auto ways = make_described_cudnn(*library, text);
+    ASSERT_FALSE(ways) << text;
+    EXPECT_EQ(ways.error().code, ErrorCode::invalid_argument);
+  }
+  auto ways = make_described_cudnn(*library, h100_description());
+  ASSERT_TRUE(ways);
+  Convolution wrong = of_resnet(Number::f16, false, false, false);
+  wrong.out_height = 57;  // the image has 56 lines
+  const auto found = (*ways)->of(wrong);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::unsupported);
+  EXPECT_NE(found.error().message.find("conv f16 8x64x56x56"), std::string::npos) << found.error().message;
+}
+
+TEST(Cudnn, ALibraryThatIsAnotherIsNamed) {
+  const auto stub = open_library({"libcarillon_cuda_stub_whole.so", ""}, CARILLON_CUDA_STUBS, {});
+  ASSERT_TRUE(stub) << stub.error().message;
+  for (const Error& error : {dnn::find_api(*stub).error(), blas::find_api(*stub).error()}) {
+    EXPECT_EQ(error.code, ErrorCode::unavailable);
+    EXPECT_NE(error.message.find("libcarillon_cuda_stub_whole.so"), std::string::npos) << error.message;
+  }
+  EXPECT_NE(dnn::find_api(*stub).error().message.find("cudnnBackendExecute"), std::string::npos);
+  EXPECT_NE(blas::find_api(*stub).error().message.find("cublasLtMatmul"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace carillon::engine::cuda

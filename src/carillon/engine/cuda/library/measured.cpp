@@ -1,0 +1,254 @@
+#include "carillon/engine/cuda/library/measured.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace carillon::engine::cuda {
+
+namespace {
+
+constexpr std::uint64_t round_to(std::uint64_t bytes, std::uint64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+Error told(const Driver& driver, Status status, const std::string& what) {
+  return {is_lost(status) ? ErrorCode::unavailable : ErrorCode::internal,
+          what + ": " + cuda::name_of(driver, status)};
+}
+
+// Memory of the device for as long as it lives.
+class Scratch {
+ public:
+  Scratch(const Driver& driver, DeviceNumber device) : driver_(driver), device_(device) {}
+  ~Scratch() {
+    if (mapped_) (void)driver_.unmap(at_, bytes_);
+    if (memory_ != 0) (void)driver_.release(memory_);
+    if (at_ != 0) (void)driver_.unreserve(at_, bytes_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  Status take(std::uint64_t bytes) {
+    Properties properties;
+    properties.location.id = device_;
+    std::size_t unit = 0;
+    if (const Status status = driver_.granularity(&unit, &properties, smallest_granularity); status != done)
+      return status;
+    bytes_ = round_to(std::max<std::uint64_t>(bytes, 1), std::max<std::size_t>(unit, 1));
+    if (const Status status = driver_.reserve(&at_, bytes_, 0, 0, 0); status != done) return status;
+    if (const Status status = driver_.create(&memory_, bytes_, &properties, 0); status != done) return status;
+    if (const Status status = driver_.map(at_, bytes_, 0, memory_, 0); status != done) return status;
+    mapped_ = true;
+    Access access;
+    access.location.id = device_;
+    return driver_.set_access(at_, bytes_, &access, 1);
+  }
+  Address at() const { return at_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  const Driver& driver_;
+  DeviceNumber device_;
+  Address at_ = 0;
+  Handle memory_ = 0;
+  std::uint64_t bytes_ = 0;
+  bool mapped_ = false;
+};
+
+// A stream, two events and a graph, for one measurement.
+class Trial {
+ public:
+  explicit Trial(const Driver& driver) : driver_(driver) {}
+  ~Trial() {
+    if (executable_ != nullptr) (void)driver_.graph_exec_destroy(executable_);
+    for (const Event event : events_)
+      if (event != nullptr) (void)driver_.event_destroy(event);
+    if (stream_ != nullptr) (void)driver_.stream_destroy(stream_);
+  }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+  Result<Duration> run(const Call& call, const CallPlaces& places, const Scratch& scratch) {
+    const std::string what(call.name());
+    for (const Status status :
+         {driver_.stream_create(&stream_, stream_beside_the_default, 0), driver_.event_create(&events_[0], 0),
+          driver_.event_create(&events_[1], 0), driver_.fill(scratch.at(), 0, scratch.bytes(), stream_)})
+      if (status != done) return std::unexpected(told(driver_, status, what));
+    if (const Status status = driver_.capture_begin(stream_, capture_of_this_thread); status != done)
+      return std::unexpected(told(driver_, status, what));
+    Result<> put;
+    for (int i = 0; put && i < timer_repeats; ++i) put = call.enqueue(stream_, places);
+    Graph graph = nullptr;
+    Status status = driver_.capture_end(stream_, &graph);
+    if (put && status == done) status = driver_.graph_instantiate(&executable_, graph, 0);
+    if (graph != nullptr) (void)driver_.graph_destroy(graph);
+    if (!put) return std::unexpected(put.error());
+    if (status != done) return std::unexpected(told(driver_, status, what));
+    std::optional<Duration> least;
+    for (int i = 0; i < 4; ++i) {
+      float milliseconds = 0;
+      for (const auto& step :
+           {std::function<Status()>([&] { return driver_.event_record(events_[0], stream_); }),
+            std::function<Status()>([&] { return driver_.graph_launch(executable_, stream_); }),
+            std::function<Status()>([&] { return driver_.event_record(events_[1], stream_); }),
+            std::function<Status()>([&] { return driver_.stream_synchronize(stream_); }),
+            std::function<Status()>(
+                [&] { return driver_.event_elapsed(&milliseconds, events_[0], events_[1]); })})
+        if (const Status failed = step(); failed != done) return std::unexpected(told(driver_, failed, what));
+      const auto took =
+          std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(milliseconds));
+      if (i > 0 && (!least || took < *least)) least = took;
+    }
+    return *least / timer_repeats;
+  }
+
+ private:
+  const Driver& driver_;
+  Stream stream_ = nullptr;
+  std::array<Event, 2> events_{};
+  GraphExec executable_ = nullptr;
+};
+
+class MeasuredLibrary final : public MathLibrary {
+ public:
+  MeasuredLibrary(std::unique_ptr<Ways> convolutions, std::unique_ptr<Ways> products,
+                  std::shared_ptr<KernelChoices> choices, MeasuredOptions options)
+      : convolutions_(std::move(convolutions)),
+        products_(std::move(products)),
+        choices_(std::move(choices)),
+        options_(std::move(options)) {}
+
+  Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
+    return choose(*convolutions_, spec);
+  }
+  Result<std::shared_ptr<const Call>> product(const Product& spec) override {
+    return choose(*products_, spec);
+  }
+  bool fuses(const Convolution& spec) override { return has_any(*convolutions_, spec); }
+  bool fuses(const Product& spec) override { return has_any(*products_, spec); }
+
+ private:
+  template <typename Spec>
+  Result<std::shared_ptr<const Call>> choose(Ways& of, const Spec& spec) {
+    const auto [it, is_new] = made_.try_emplace(identity(spec), Result<std::shared_ptr<const Call>>{});
+    if (is_new) it->second = find(of, spec, it->first);
+    return it->second;
+  }
+
+  template <typename Spec>
+  bool has_any(Ways& of, const Spec& spec) {
+    const auto [it, is_new] = any_.try_emplace(identity(spec), false);
+    if (!is_new) return it->second;
+    const auto ways = of.of(spec);
+    it->second = ways && std::ranges::any_of(*ways, [](const Way& way) { return way.make().has_value(); });
+    return it->second;
+  }
+
+  template <typename Spec>
+  Result<std::shared_ptr<const Call>> find(Ways& of, const Spec& spec, const std::string& key) {
+    auto ways = of.of(spec);
+    if (!ways) return std::unexpected(ways.error());
+    if (const auto kept = choices_->find(key))
+      for (const Way& way : *ways)
+        if (way.key == *kept)
+          if (auto call = way.make()) return call;
+    Result<std::shared_ptr<const Call>> best =
+        fail(ErrorCode::unsupported,
+             to_text(spec) + ": " + std::string(of.version()) + " has no way to compute it");
+    std::optional<Duration> least;
+    std::string chosen;
+    int measured = 0;
+    for (const Way& way : *ways) {
+      if (measured == options_.most_measured) break;
+      auto call = way.make();
+      if (!call) {
+        if (!best) best = call;
+        continue;
+      }
+      if (!options_.timer) return call;
+      ++measured;
+      const auto took = options_.timer(**call, bytes_of(spec));
+      if (!took && took.error().code == ErrorCode::unavailable) return std::unexpected(took.error());
+      if (!least && (!best || took)) best = call;  // the first that can be made, till one is measured
+      if (!took || (least && *took >= *least)) continue;
+      least = *took;
+      best = call;
+      chosen = way.key;
+    }
+    if (least) choices_->keep(key, chosen);
+    return best;
+  }
+
+  std::unique_ptr<Ways> convolutions_, products_;
+  std::shared_ptr<KernelChoices> choices_;
+  MeasuredOptions options_;
+  std::map<std::string, Result<std::shared_ptr<const Call>>> made_;  // by identity
+  std::map<std::string, bool> any_;                                  // by identity: whether there is a way
+};
+
+}  // namespace
+
+CallBytes bytes_of(const Convolution& c) {
+  const std::uint64_t size = size_of(c.number);
+  const auto image = [&](std::int64_t height, std::int64_t width, std::int64_t pitch) {
+    return static_cast<std::uint64_t>(c.batch * height * width * pitch) * size;
+  };
+  return {.a = image(c.height, c.width, c.in_pitch),
+          .b = static_cast<std::uint64_t>(std::int64_t{c.filters} * c.kernel_h * c.kernel_w *
+                                          (c.channels / c.groups)) *
+               size,
+          .out = image(c.out_height, c.out_width, c.out_pitch),
+          .bias = c.bias ? static_cast<std::uint64_t>(c.filters) * size : 0,
+          .residual = image(c.out_height, c.out_width, c.residual_pitch)};
+}
+
+CallBytes bytes_of(const Product& p) {
+  const std::uint64_t size = size_of(p.number);
+  const auto matrix = [&](const Product::Matrix& m, std::int64_t rows, std::int64_t columns) {
+    return static_cast<std::uint64_t>((p.batch - 1) * m.step + (m.turned ? columns : rows) * m.pitch) * size;
+  };
+  return {.a = matrix(p.a, p.rows, p.depth),
+          .b = matrix(p.b, p.depth, p.columns),
+          .out = static_cast<std::uint64_t>(p.batch * p.rows * p.columns) * size,
+          .bias = p.bias ? static_cast<std::uint64_t>(p.columns) * size : 0};
+}
+
+CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device) {
+  return [driver = std::move(driver), device](const Call& call, const CallBytes& bytes) -> Result<Duration> {
+    std::uint64_t all = 0;
+    CallPlaces places;
+    const auto place = [&](std::uint64_t wanted, Address& to) {
+      if (wanted == 0) return;
+      to = all;
+      all += round_to(wanted, 256);
+    };
+    place(bytes.a, places.a), place(bytes.b, places.b), place(bytes.out, places.out),
+        place(bytes.bias, places.bias);
+    place(bytes.residual, places.residual), place(call.workspace(), places.workspace);
+    Scratch scratch(*driver, device);
+    if (const Status status = scratch.take(all); status != done)
+      return std::unexpected(told(*driver, status, fmt::format("{} bytes to measure {}", all, call.name())));
+    if (bytes.a != 0) places.a += scratch.at();
+    if (bytes.b != 0) places.b += scratch.at();
+    if (bytes.out != 0) places.out += scratch.at();
+    if (bytes.bias != 0) places.bias += scratch.at();
+    if (bytes.residual != 0) places.residual += scratch.at();
+    if (call.workspace() != 0) places.workspace += scratch.at();
+    return Trial(*driver).run(call, places, scratch);
+  };
+}
+
+std::unique_ptr<MathLibrary> make_measured_library(std::unique_ptr<Ways> convolutions,
+                                                   std::unique_ptr<Ways> products,
+                                                   std::shared_ptr<KernelChoices> choices,
+                                                   const MeasuredOptions& options) {
+  return std::make_unique<MeasuredLibrary>(std::move(convolutions), std::move(products), std::move(choices),
+                                           options);
+}
+
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/engine/cuda/library/way.h"
+#include "carillon/engine/kernel_choices.h"
+
+namespace carillon::engine::cuda {
+
+// The bytes at each of a call's places.
+struct CallBytes {
+  std::uint64_t a = 0, b = 0, out = 0, bias = 0, residual = 0;
+};
+CallBytes bytes_of(const Convolution& spec);
+CallBytes bytes_of(const Product& spec);
+
+// How long a call takes, on a device that does nothing else.
+using CallTimer = std::function<Result<Duration>(const Call& call, const CallBytes& bytes)>;
+
+// A timer on the device whose context is current where it is asked: memory for what the call takes and gives
+// for as long as that, a graph of `repeats` of it, launched four times, of which the first warms up and the
+// least of the others counts. Fails where there is no memory for it, where the call cannot be captured or the
+// device is lost.
+inline constexpr int timer_repeats = 8;
+CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device);
+
+// Of the ways that `convolutions` and `products` know: as `choices` has it; else the fastest of the first
+// `most_measured`, which `choices` is told; else, where none could be measured, the first that can be made
+// ready, which is not kept. Calls for the same work are the same call.
+//
+// Libraries put the likely ones first: measuring further ones costs every load for what it seldom finds.
+struct MeasuredOptions {
+  int most_measured = 12;
+  CallTimer timer{};  // none: nothing is measured
+};
+std::unique_ptr<MathLibrary> make_measured_library(std::unique_ptr<Ways> convolutions,
+                                                   std::unique_ptr<Ways> products,
+                                                   std::shared_ptr<KernelChoices> choices,
+                                                   const MeasuredOptions& options);
+
+}  // namespace carillon::engine::cuda
