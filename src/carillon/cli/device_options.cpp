@@ -27,15 +27,27 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
       ->transform(CLI::CheckedTransformer(places).description("apart or inside"))
       ->default_str("apart");
   command
-      .add_option("--choose-kernels", arguments.choose_kernels,
-                  "Seconds for which the kernels of a model are measured while it is loaded, all batch sizes "
-                  "together, where there are several ways to run them, such as 1; 0: fixed rules decide, and a "
-                  "model is run in the same way every time")
+      .add_option(
+          "--choose-kernels", arguments.choose_kernels,
+          "Seconds for which the kernels of a model are measured while it is loaded, all batch sizes "
+          "together, where there are several ways to run them, such as 1; 0: fixed rules decide, and a "
+          "model is run in the same way every time")
       ->check(CLI::Range(0.0, 600.0))
       ->capture_default_str();
   command.add_option("--kernel-choices", arguments.kernel_choices,
                      "File that keeps what was chosen, so that the next start measures nothing again; made "
                      "where it is missing, replaced where it is damaged or another machine's");
+  command.add_option(
+      "--cuda-libraries", arguments.cuda_libraries,
+      "Folder of NVIDIA's libraries (libcudnn.so.9, libcublasLt.so.13); without it: where the loader "
+      "finds them, then packages of the virtual environment and of CARILLON_SITE_PACKAGES");
+  command
+      .add_option(
+          "--cuda-number", arguments.cuda_number,
+          "What f32 values are stored as on cuda devices, between a model's inputs and outputs: f32, tf32 "
+          "(f32 whose products may be rounded), f16 or bf16; a model's parameter precision stands above it")
+      ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
+      ->capture_default_str();
   command.add_flag(
       "--real-time", arguments.real_time,
       "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");
@@ -45,18 +57,22 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
 
 void add_device_options(CLI::App& command, server::DeviceArguments& arguments) {
   command
-      .add_option("--device", arguments.device,
-                  "cpu, or emulated:FILE: time passes by a profile file and outputs are zeros")
+      .add_option(
+          "--device", arguments.device,
+          "cpu, cuda or cuda:N, emulated:FILE: time passes by a profile file and outputs are zeros, or "
+          "cuda-emulated: a CUDA device in this process, whose kernels the host computes")
       ->capture_default_str();
   add_memory_options(command, arguments);
 }
 
 void add_devices_options(CLI::App& command, server::DevicesArguments& arguments) {
   command
-      .add_option("--device", arguments.devices,
-                  "cpu (the default), or emulated:FILE: time passes by a profile file and outputs are zeros; "
-                  "emulated:FILE*N: N of these. May be given several times: one worker each, numbered from 0 "
-                  "in the order given")
+      .add_option(
+          "--device", arguments.devices,
+          "cpu (the default); cuda or cuda:N, an NVIDIA GPU; emulated:FILE: time passes by a profile file "
+          "and outputs are zeros; emulated:FILE*N: N of these; cuda-emulated: a CUDA device in this process, "
+          "whose kernels the host computes. May be given several times: one worker each, numbered from 0 "
+          "in the order given")
       ->allow_extra_args(false);
   command
       .add_option(

@@ -78,14 +78,16 @@ std::shared_ptr<engine::KernelChoices> choices_of(const std::string& file, std::
   const std::lock_guard lock(mutex);
   auto& choices = made[file];
   if (choices == nullptr)
-    choices = file.empty() ? std::make_shared<engine::KernelChoices>()
-                           : std::make_shared<engine::KernelChoices>(file, engine::cpu::choices_header(), &problem);
+    choices = file.empty()
+                  ? std::make_shared<engine::KernelChoices>()
+                  : std::make_shared<engine::KernelChoices>(file, engine::cpu::choices_header(), &problem);
   if (!problem.empty()) {
     problem += "; it is not heeded, and written anew";
   } else if (!file.empty()) {
     const auto folder = std::filesystem::absolute(file).parent_path();
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
-      problem = "kernel choices " + file + ": " + folder.string() + " cannot be written to: they are not kept";
+      problem =
+          "kernel choices " + file + ": " + folder.string() + " cannot be written to: they are not kept";
   }
   return choices;
 }
@@ -164,8 +166,15 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     device.worker.populate = false;
     device.worker.spin = Duration{0};
   } else if (is_cuda(arguments.device)) {
-    auto made = make_cuda_device(arguments.device);
+    auto made = make_cuda_device({.device = arguments.device,
+                                  .libraries = arguments.cuda_libraries,
+                                  .number = arguments.cuda_number,
+                                  .choices = arguments.kernel_choices});
     if (!made) return std::unexpected(made.error());
+    device.notice = std::move(made->notice);
+    // The device's memory is not shared with the host: what nobody else has of it is for weights, but for a
+    // quarter.
+    if (arguments.page_cache.empty() && made->free) device.worker.page_cache = Bytes{made->free->count / 4 * 3 / page_size.count * page_size.count};
     device.engine = std::move(made->engine);
     device.description = std::move(made->description);
     device.worker.make_memory = std::move(made->make_memory);

@@ -27,6 +27,10 @@ struct DeviceArguments {
   // run them, and the file that keeps what was chosen (empty: this process's memory). 0: rules alone decide.
   double choose_kernels = 0;
   std::string kernel_choices;
+  // Of cuda devices: where NVIDIA's libraries are (empty: where the loader and Pythons have them), and what f32 is
+  // stored as between a model's inputs and outputs: f32, tf32, f16 or bf16.
+  std::string cuda_libraries;
+  std::string cuda_number = "f32";
   // Models of other engines are each in a process of their own; else in the server's.
   bool second_engine_apart = true;
   // After how long a device that reports nothing counts as one that hangs, at the least; 0: never. Runs in

@@ -293,8 +293,13 @@ bool allowed(Number number, const std::vector<int>& numerical, const std::vector
 
 class CudnnCall final : public Call {
  public:
-  CudnnCall(std::shared_ptr<const Problem> problem, Part plan, std::string name, std::uint64_t workspace)
-      : problem_(std::move(problem)), plan_(std::move(plan)), name_(std::move(name)), workspace_(workspace) {}
+  CudnnCall(std::shared_ptr<const Problem> problem, std::shared_ptr<const Part> config, Part plan,
+            std::string name, std::uint64_t workspace)
+      : problem_(std::move(problem)),
+        config_(std::move(config)),
+        plan_(std::move(plan)),
+        name_(std::move(name)),
+        workspace_(workspace) {}
   std::string_view name() const override { return name_; }
   std::uint64_t workspace() const override { return workspace_; }
   Result<> enqueue(Stream stream, const CallPlaces& at) const override {
@@ -325,7 +330,9 @@ class CudnnCall final : public Call {
   }
 
  private:
+  // cuDNN does not say that a plan has copies of what it was made of, so these stay.
   std::shared_ptr<const Problem> problem_;
+  std::shared_ptr<const Part> config_;
   Part plan_;
   std::string name_;
   std::uint64_t workspace_;
@@ -362,14 +369,15 @@ class Cudnn final : public Ways {
         wrong = asked.error().message;
         continue;
       }
-      auto configs = std::make_shared<std::vector<Part>>(
-          parts_of(session_->api, heuristics, attribute::heuristics_results, kind::engine_config, most_ways));
-      for (std::size_t i = 0; i < configs->size(); ++i) {
+      for (Part& each : parts_of(session_->api, heuristics, attribute::heuristics_results,
+                                 kind::engine_config, most_ways)) {
         ++seen;
-        auto key = key_of((*configs)[i], spec.number);
+        auto config = std::make_shared<const Part>(std::move(each));
+        auto key = key_of(*config, spec.number);
         if (!key || !known.insert(*key).second) continue;
-        ways.push_back({*key, [this, problem = *problem, configs, i, key = *key, spec] {
-                          return plan(problem, (*configs)[i], fmt::format("{} by {}", to_text(spec), key));
+        ways.push_back({*key, [session = session_, problem = *problem, config,
+                               name = fmt::format("{} by {}", to_text(spec), *key)] {
+                          return plan(session, problem, config, name);
                         }});
       }
     }
@@ -405,21 +413,23 @@ class Cudnn final : public Ways {
     return fmt::format("engine {} ({})", index.front(), fmt::join(knobs, " "));
   }
 
-  Result<std::shared_ptr<const Call>> plan(const std::shared_ptr<const Problem>& problem, const Part& config,
-                                           const std::string& name) const {
-    Maker maker(*session_);
+  static Result<std::shared_ptr<const Call>> plan(const std::shared_ptr<Session>& session,
+                                                  const std::shared_ptr<const Problem>& problem,
+                                                  const std::shared_ptr<const Part>& config,
+                                                  const std::string& name) {
+    Maker maker(*session);
     Part made = maker.part(kind::plan);
-    if (session_->handle != nullptr) maker.set(made, attribute::plan_handle, type::handle, session_->handle);
-    maker.set(made, attribute::plan_config, type::descriptor, config.get());
+    if (session->handle != nullptr) maker.set(made, attribute::plan_handle, type::handle, session->handle);
+    maker.set(made, attribute::plan_config, type::descriptor, config->get());
     maker.finish(made);
     if (auto finished = maker.result(name); !finished) return std::unexpected(finished.error());
     const auto workspace =
-        values<std::int64_t>(session_->api, made, attribute::plan_workspace, type::int64, 1);
+        values<std::int64_t>(session->api, made, attribute::plan_workspace, type::int64, 1);
     if (workspace.empty() || workspace.front() < 0 ||
         static_cast<std::uint64_t>(workspace.front()) > most_workspace)
       return fail(ErrorCode::unsupported,
                   fmt::format("{}: it wants a workspace above {} MiB", name, most_workspace >> 20));
-    return std::make_shared<CudnnCall>(problem, std::move(made), name,
+    return std::make_shared<CudnnCall>(problem, config, std::move(made), name,
                                        static_cast<std::uint64_t>(workspace.front()));
   }
 
@@ -429,21 +439,17 @@ class Cudnn final : public Ways {
 
 }  // namespace
 
-Result<std::unique_ptr<Ways>> make_cudnn(const Library& library) {
-  auto api = dnn::find_api(library);
-  if (!api) return std::unexpected(api.error());
-  auto session = std::make_shared<Session>(*api);
-  if (const dnn::Status status = api->create(&session->handle); status != 0) {
+Result<std::unique_ptr<Ways>> make_cudnn(const dnn::Api& api) {
+  auto session = std::make_shared<Session>(api);
+  if (const dnn::Status status = api.create(&session->handle); status != 0) {
     session->handle = nullptr;
-    return fail(ErrorCode::unavailable, library.path() + " does not start: " + session->why(status));
+    return fail(ErrorCode::unavailable, "cuDNN does not start: " + session->why(status));
   }
   return std::make_unique<Cudnn>(std::move(session));
 }
 
-Result<std::unique_ptr<Ways>> make_described_cudnn(const Library& library, const std::string& json) {
-  auto api = dnn::find_api(library);
-  if (!api) return std::unexpected(api.error());
-  auto session = std::make_shared<Session>(*api);
+Result<std::unique_ptr<Ways>> make_described_cudnn(const dnn::Api& api, const std::string& json) {
+  auto session = std::make_shared<Session>(api);
   Maker maker(*session);
   session->device = std::make_unique<Part>(session->api, kind::device);
   maker.set(*session->device, attribute::device_json, type::character, std::span<const char>(json));

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "carillon/base/result.h"
-#include "carillon/engine/cuda/driver/real.h"
+#include "carillon/engine/cuda/library/cudnn_api.h"
 #include "carillon/engine/cuda/library/way.h"
 
 // Convolutions by cuDNN's graph API: convolution, + residual, + bias, ReLU, in this order, which its compiled
@@ -14,13 +14,12 @@
 // Not thread-safe but for its calls, which take turns.
 namespace carillon::engine::cuda {
 
-// For the device whose context is current here. Errors: unavailable (dnn::find_api; cuDNN does not start,
-// with its words).
-Result<std::unique_ptr<Ways>> make_cudnn(const Library& library);
+// For the device whose context is current here. Errors: unavailable (cuDNN does not start, with its words).
+Result<std::unique_ptr<Ways>> make_cudnn(const dnn::Api& api);
 
 // For a device that need not be there, by its description: cuDNN's own JSON of its properties. Its calls
-// cannot be enqueued. Errors: as above, and invalid_argument for what cuDNN does not take as a description.
-Result<std::unique_ptr<Ways>> make_described_cudnn(const Library& library, const std::string& json);
+// cannot be enqueued. Errors: invalid_argument for what cuDNN does not take as a description.
+Result<std::unique_ptr<Ways>> make_described_cudnn(const dnn::Api& api, const std::string& json);
 
 // What cuDNN takes for an H100 (SXM), from the device's published properties.
 std::string h100_description();

@@ -78,6 +78,8 @@ class MathLibrary {
   // Whether it computes this with its bias, residual and epilogue; else it is asked for less.
   virtual bool fuses(const Convolution& /*spec*/) { return true; }
   virtual bool fuses(const Product& /*spec*/) { return true; }
+  // A model's plans are made: what was found out about its calls can be put away.
+  virtual void compiled() {}
 };
 
 // "conv f16 8x64x56x56 3x3 -> 64 relu": for errors and tables.

@@ -18,130 +18,13 @@
 #include "carillon/engine/cuda/library/cudnn.h"
 #include "carillon/engine/cuda/library/cudnn_api.h"
 #include "carillon/engine/cuda/library/measured.h"
+#include "carillon/engine/cuda/testing/fake_libraries.h"
 #include "carillon/engine/cuda/testing/on_emulated.h"
 
 namespace carillon::engine::cuda {
 namespace {
 
-// --- cuBLASLt, computed here by what its documentation says of its descriptors: matrices by columns.
-
-struct FakeLayout {
-  std::uint64_t rows = 0, columns = 0;
-  std::int64_t pitch = 0, step = 0;
-  std::int32_t batch = 1;
-};
-struct FakeOperation {
-  std::int32_t turns_a = 0, turns_b = 0;
-  std::uint32_t epilogue = 1;
-  const float* bias = nullptr;
-};
-std::set<void*>& alive() {
-  static std::set<void*> made;
-  return made;
-}
-template <typename T>
-blas::Status make(void** out, T made) {
-  *out = new T(made);
-  alive().insert(*out);
-  return 0;
-}
-template <typename T>
-blas::Status drop(void* made) {
-  if (alive().erase(made) == 0) return 7;
-  delete static_cast<T*>(made);
-  return 0;
-}
-
-float element(const float* matrix, const FakeLayout& layout, bool turned, std::int64_t i, std::int64_t row,
-              std::int64_t column) {
-  if (turned) std::swap(row, column);
-  EXPECT_TRUE(row < static_cast<std::int64_t>(layout.rows) &&
-              column < static_cast<std::int64_t>(layout.columns));
-  return matrix[i * layout.step + column * layout.pitch + row];
-}
-
-blas::Status multiply(blas::Handle, blas::Operation operation, const void* alpha, const void* a,
-                      blas::Layout a_layout, const void* b, blas::Layout b_layout, const void* beta,
-                      const void*, blas::Layout, void* d, blas::Layout d_layout,
-                      const blas::Algorithm* algorithm, void*, std::size_t, Stream) {
-  const auto& op = *static_cast<const FakeOperation*>(operation);
-  const auto &la = *static_cast<const FakeLayout*>(a_layout), &lb = *static_cast<const FakeLayout*>(b_layout),
-             &ld = *static_cast<const FakeLayout*>(d_layout);
-  if (algorithm->data[0] != 42 || *static_cast<const float*>(beta) != 0) return 7;
-  const auto m = static_cast<std::int64_t>(ld.rows), n = static_cast<std::int64_t>(ld.columns),
-             k = static_cast<std::int64_t>(op.turns_a != 0 ? la.rows : la.columns);
-  for (std::int64_t i = 0; i < ld.batch; ++i)
-    for (std::int64_t column = 0; column < n; ++column)
-      for (std::int64_t row = 0; row < m; ++row) {
-        float sum = 0;
-        for (std::int64_t s = 0; s < k; ++s)
-          sum += element(static_cast<const float*>(a), la, op.turns_a != 0, i, row, s) *
-                 element(static_cast<const float*>(b), lb, op.turns_b != 0, i, s, column);
-        sum *= *static_cast<const float*>(alpha);
-        if ((op.epilogue & 4U) != 0) sum += op.bias[row];
-        if ((op.epilogue & 2U) != 0) sum = std::max(sum, 0.0F);
-        if ((op.epilogue & 32U) != 0)
-          sum = 0.5F * sum * (1 + std::tanh(0.7978845608F * (sum + 0.044715F * sum * sum * sum)));
-        static_cast<float*>(d)[i * ld.step + column * ld.pitch + row] = sum;
-      }
-  return 0;
-}
-
-std::map<int, std::uint32_t>& preferred() {
-  static std::map<int, std::uint32_t> values;
-  return values;
-}
-
-blas::Api fake_blas() {
-  blas::Api api;
-  api.version = []() -> std::size_t { return 130100; };
-  api.status_name = [](blas::Status status) {
-    return status == 1 ? "CUBLAS_STATUS_NOT_INITIALIZED" : "CUBLAS_STATUS_INVALID_VALUE";
-  };
-  api.create = [](blas::Handle* out) { return make(out, 0); };
-  api.destroy = drop<int>;
-  api.operation_create = [](blas::Operation* out, int, int) { return make(out, FakeOperation{}); };
-  api.operation_destroy = drop<FakeOperation>;
-  api.operation_set = [](blas::Operation operation, int attribute, const void* value,
-                         std::size_t bytes) -> blas::Status {
-    auto& op = *static_cast<FakeOperation*>(operation);
-    const auto put = [&](auto& to) { return bytes == sizeof to ? (std::memcpy(&to, value, bytes), 0) : 7; };
-    return attribute == 3   ? put(op.turns_a)
-           : attribute == 4 ? put(op.turns_b)
-           : attribute == 7 ? put(op.epilogue)
-           : attribute == 8 ? put(op.bias)
-                            : 7;
-  };
-  api.layout_create = [](blas::Layout* out, int, std::uint64_t rows, std::uint64_t columns,
-                         std::int64_t pitch) {
-    return pitch < static_cast<std::int64_t>(rows) ? 7 : make(out, FakeLayout{rows, columns, pitch});
-  };
-  api.layout_destroy = drop<FakeLayout>;
-  api.layout_set = [](blas::Layout layout, int attribute, const void* value,
-                      std::size_t bytes) -> blas::Status {
-    auto& to = *static_cast<FakeLayout*>(layout);
-    const auto put = [&](auto& field) {
-      return bytes == sizeof field ? (std::memcpy(&field, value, bytes), 0) : 7;
-    };
-    return attribute == 5 ? put(to.batch) : attribute == 6 ? put(to.step) : 7;
-  };
-  api.preference_create = [](blas::Preference* out) { return make(out, char{}); };
-  api.preference_destroy = drop<char>;
-  api.preference_set = [](blas::Preference, int attribute, const void* value, std::size_t) {
-    std::memcpy(&preferred()[attribute], value, sizeof(std::uint32_t));
-    return 0;
-  };
-  api.heuristic = [](blas::Handle, blas::Operation, blas::Layout, blas::Layout, blas::Layout, blas::Layout,
-                     blas::Preference, int, blas::Found* found, int* count) {
-    found[0].state = 7;  // one that is none
-    found[1].algorithm.data[0] = 42;
-    found[2].algorithm.data[0] = 43;
-    *count = 3;
-    return 0;
-  };
-  api.multiply = multiply;
-  return api;
-}
+using testing::fake_blas;
 
 TEST(CublasLt, SeesOurProductsByColumns) {
   auto made = make_cublaslt(fake_blas());
@@ -183,8 +66,8 @@ TEST(CublasLt, SeesOurProductsByColumns) {
     ASSERT_TRUE(call);
     const auto at = [](const std::vector<float>& values) { return reinterpret_cast<Address>(values.data()); };
     ASSERT_TRUE((*call)->enqueue(nullptr, {.a = at(a), .b = at(b), .out = at(out), .bias = at(bias)}));
-    EXPECT_EQ(preferred().at(blas::alignment_a), 4U);
-    EXPECT_EQ(preferred().at(blas::reductions), 2U) << "sums in place come in any order";
+    EXPECT_EQ(testing::preferred().at(blas::alignment_a), 4U);
+    EXPECT_EQ(testing::preferred().at(blas::reductions), 2U) << "sums in place come in any order";
     for (std::int64_t i = 0; i < p.batch; ++i)
       for (std::int64_t r = 0; r < p.rows; ++r)
         for (std::int64_t c = 0; c < p.columns; ++c) {
@@ -202,7 +85,7 @@ TEST(CublasLt, SeesOurProductsByColumns) {
         }
   }
   made->reset();
-  EXPECT_TRUE(alive().empty()) << "descriptors are left";
+  EXPECT_TRUE(testing::alive().empty()) << "descriptors are left";
 }
 
 TEST(CublasLt, SaysWhatItCannot) {
@@ -227,7 +110,7 @@ TEST(CublasLt, SaysWhatItCannot) {
   narrow.a.pitch = 1;  // less than a row
   EXPECT_NE((*made)->of(narrow).error().message.find("CUBLAS_STATUS_INVALID_VALUE"), std::string::npos);
   made->reset();
-  EXPECT_TRUE(alive().empty());
+  EXPECT_TRUE(testing::alive().empty());
 }
 
 // --- which way is taken
@@ -419,9 +302,11 @@ std::vector<std::filesystem::path> site_packages() {
   return sites;
 }
 
-#define CARILLON_NEEDS_CUDNN(library)                            \
-  const auto library = open_library(cudnn, {}, site_packages()); \
-  if (!library) GTEST_SKIP() << "tools/setup --with-cuda installs it: " << library.error().message
+#define CARILLON_NEEDS_CUDNN(api)                                                                 \
+  const auto opened = open_library(cudnn, {}, site_packages());                                   \
+  if (!opened) GTEST_SKIP() << "tools/setup --with-cuda installs it: " << opened.error().message; \
+  const auto api = dnn::find_api(*opened);                                                        \
+  ASSERT_TRUE(api) << api.error().message
 
 Convolution of_resnet(Number number, bool residual, bool bias, bool relu) {
   return {.number = number,
@@ -446,8 +331,8 @@ Convolution of_resnet(Number number, bool residual, bool bias, bool relu) {
 }
 
 TEST(Cudnn, PlansForADeviceThatIsOnlyDescribed) {
-  CARILLON_NEEDS_CUDNN(library);
-  auto ways = make_described_cudnn(*library, h100_description());
+  CARILLON_NEEDS_CUDNN(api);
+  auto ways = make_described_cudnn(*api, h100_description());
   ASSERT_TRUE(ways) << ways.error().message;
   EXPECT_TRUE((*ways)->version().starts_with("cuDNN 9.")) << (*ways)->version();
   std::map<Number, std::size_t> known;
@@ -474,8 +359,8 @@ TEST(Cudnn, PlansForADeviceThatIsOnlyDescribed) {
 }
 
 TEST(Cudnn, PlansForOddShapes) {
-  CARILLON_NEEDS_CUDNN(library);
-  auto ways = make_described_cudnn(*library, h100_description());
+  CARILLON_NEEDS_CUDNN(api);
+  auto ways = make_described_cudnn(*api, h100_description());
   ASSERT_TRUE(ways);
   const auto changed = [](auto change) {
     Convolution c = of_resnet(Number::f16, false, true, true);
@@ -505,13 +390,13 @@ TEST(Cudnn, PlansForOddShapes) {
 }
 
 TEST(Cudnn, RefusesWhatIsNoDeviceOrNoConvolution) {
-  CARILLON_NEEDS_CUDNN(library);
+  CARILLON_NEEDS_CUDNN(api);
   for (const std::string text : {"", "{}", "not json", "[1,2]"}) {
-    const auto ways = make_described_cudnn(*library, text);
+    const auto ways = make_described_cudnn(*api, text);
     ASSERT_FALSE(ways) << text;
     EXPECT_EQ(ways.error().code, ErrorCode::invalid_argument);
   }
-  auto ways = make_described_cudnn(*library, h100_description());
+  auto ways = make_described_cudnn(*api, h100_description());
   ASSERT_TRUE(ways);
   Convolution wrong = of_resnet(Number::f16, false, false, false);
   wrong.out_height = 57;  // the image has 56 lines

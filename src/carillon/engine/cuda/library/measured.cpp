@@ -68,7 +68,9 @@ class Trial {
     if (executable_ != nullptr) (void)driver_.graph_exec_destroy(executable_);
     for (const Event event : events_)
       if (event != nullptr) (void)driver_.event_destroy(event);
-    if (stream_ != nullptr) (void)driver_.stream_destroy(stream_);
+    if (stream_ == nullptr) return;
+    (void)driver_.stream_synchronize(stream_);  // a trial that failed may have left work
+    (void)driver_.stream_destroy(stream_);
   }
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -131,6 +133,7 @@ class MeasuredLibrary final : public MathLibrary {
   }
   bool fuses(const Convolution& spec) override { return has_any(*convolutions_, spec); }
   bool fuses(const Product& spec) override { return has_any(*products_, spec); }
+  void compiled() override { (void)choices_->save(); }  // what cannot be kept is measured again
 
  private:
   template <typename Spec>

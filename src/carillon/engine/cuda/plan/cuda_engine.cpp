@@ -376,6 +376,7 @@ class CudaEngine final : public Engine {
         compiled->plans_.emplace(std::pair(batch, length),
                                  std::make_unique<CudaPlan>(device_, std::move(*parts)));
       }
+    library_->compiled();
     compiled->bytes_ = weights.take();
     return compiled;
   }

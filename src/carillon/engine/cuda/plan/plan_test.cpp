@@ -13,6 +13,10 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/random.h"
 #include "carillon/engine/cpu/test_support.h"
+#include "carillon/engine/cuda/library/cublaslt.h"
+#include "carillon/engine/cuda/library/cudnn.h"
+#include "carillon/engine/cuda/library/measured.h"
+#include "carillon/engine/cuda/testing/fake_libraries.h"
 #include "carillon/engine/cuda/testing/on_emulated.h"
 #include "carillon/engine/host_stream.h"
 #include "carillon/engine/testing/conformance.h"
@@ -385,6 +389,53 @@ TEST(CudaPlan, WhatTheLibraryDoesNotFuseKernelsDo) {
           on, [&](std::int64_t batch) { return random_network(seed * 16 + knows, batch); }, Number::f32, 1,
           1);
   }
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// As on a GPU, but for who computes: ways of cuDNN and cuBLASLt, measured on the device. Stand-ins read what
+// they are told and give it to the plain library.
+class ByStandIns final : public MathLibrary {
+ public:
+  ByStandIns(std::unique_ptr<MathLibrary> plain, std::shared_ptr<const Driver> driver,
+             std::shared_ptr<KernelChoices> kept)
+      : plain_(std::move(plain)) {
+    testing::computing() = plain_.get();
+    auto cudnn = make_cudnn(testing::fake_dnn());
+    auto cublaslt = make_cublaslt(testing::fake_blas());
+    measured_ = make_measured_library(std::move(*cudnn), std::move(*cublaslt), std::move(kept),
+                                      {.timer = time_on(std::move(driver), 0)});
+  }
+  ~ByStandIns() override { testing::computing() = nullptr; }
+  Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
+    return measured_->convolution(spec);
+  }
+  Result<std::shared_ptr<const Call>> product(const Product& spec) override {
+    return measured_->product(spec);
+  }
+  bool fuses(const Convolution& spec) override { return measured_->fuses(spec); }
+  bool fuses(const Product& spec) override { return measured_->fuses(spec); }
+
+ private:
+  std::unique_ptr<MathLibrary> plain_, measured_;
+};
+
+TEST(CudaPlan, WhatLibrariesAreToldGivesTheSame) {
+  OnEmulated on;
+  const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &on.driver());
+  auto kept = std::make_shared<KernelChoices>();
+  on.wrap = [&](std::unique_ptr<MathLibrary> plain) {
+    return std::make_unique<ByStandIns>(std::move(plain), driver, kept);
+  };
+  for (const Number number : {Number::f32, Number::tf32, Number::f16, Number::bf16}) {
+    SCOPED_TRACE(name_of(number));
+    for (const Make& make : {Make(residual), Make(dense_block), Make(inverted), Make(encoder)})
+      expect_near(on, make, number, 2, 2);
+    for (std::uint64_t seed = 0; seed < 60; ++seed)
+      expect_near(
+          on, [&](std::int64_t batch) { return random_network(seed, batch); }, number, 1, 1);
+  }
+  EXPECT_GT(kept->measured(), 20U);
+  EXPECT_TRUE(testing::alive().empty()) << "descriptors are left";
   EXPECT_EQ(on.device().left_behind(), "");
 }
 

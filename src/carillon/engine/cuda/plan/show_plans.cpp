@@ -250,7 +250,9 @@ Result<bool> run(const Arguments& arguments) {
     if (!(text << in.rdbuf())) return invalid(arguments.described + ": cannot be read");
     described = text.str();
   }
-  auto ways = make_described_cudnn(*library, described);
+  const auto api = dnn::find_api(*library);
+  if (!api) return std::unexpected(api.error());
+  auto ways = make_described_cudnn(*api, described);
   if (!ways) return std::unexpected(ways.error());
   std::cout << "# Plans by " << (*ways)->version() << "\n";
   nlohmann::ordered_json tables = nlohmann::ordered_json::array();
