@@ -95,6 +95,7 @@ struct Work {
   std::vector<Span> reads, writes;
   std::function<void()> run;
   std::function<Duration(unsigned processors)> takes;
+  Module module = nullptr;  // a kernel's
   enum class On : std::uint8_t { kernels, bus_in, bus_out } on{};
 };
 
@@ -105,6 +106,13 @@ struct Node {
 
 struct GraphState {
   std::vector<Node> nodes;
+};
+
+// Launches of one executable graph come one after the other, in whichever streams.
+struct Executable {
+  GraphState graph;
+  Before before;
+  Duration free_at{0};
 };
 
 struct Capture {
@@ -133,7 +141,7 @@ struct StreamState {
 };
 
 struct EventState {
-  bool recorded = false;
+  bool recorded = false, timed = true;
   Before before;
   Duration at{0};
   std::uint64_t capture = 0;
@@ -159,9 +167,9 @@ struct Emulated::State {
   std::map<GreenContext, std::shared_ptr<Partition>> greens;
   std::map<Resources, unsigned> resources;
   std::set<Module> modules;
-  std::map<Function, std::string> functions;
+  std::map<Function, std::pair<std::string, Module>> functions;  // of modules that are loaded
   std::map<Graph, GraphState> graphs;
-  std::map<GraphExec, GraphState> executables;
+  std::map<GraphExec, Executable> executables;
   std::map<std::uint64_t, Capture> captures;
   std::map<std::string, EmulatedKernel, std::less<>> kernels;
   std::shared_ptr<Partition> whole = std::make_shared<Partition>();
@@ -609,7 +617,7 @@ struct EmulatedFunctions {
       Mapping& mapping = s().mappings.at(each);
       if (const auto work = s().outstanding(*mapping.memory, 0, mapping.bytes))
         s().wrong(fmt::format("memory was unmapped that {} may use still", *work));
-      --mapping.memory->mappings;
+      --mapping.memory->mappings;  // what it holds stays, wherever it is mapped next
       s().mappings.erase(each);
     }
     mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
@@ -659,6 +667,11 @@ struct EmulatedFunctions {
     return done;
   }
   static Status host_address(Address* out, void* host, unsigned) {
+    const auto held = hold();
+    if (!pinned(host, 1)) {
+      s().wrong("the device's address was asked of memory of the host that is not pinned");
+      return invalid_value;
+    }
     *out = address(host);
     return done;
   }
@@ -722,13 +735,15 @@ struct EmulatedFunctions {
                        void** parameters, void** extra) {
     const auto held = hold();
     const auto found = s().functions.find(function);
+    if (found == s().functions.end()) s().wrong("a kernel was launched that there is not, or not any more");
     if (found == s().functions.end() || extra != nullptr) return invalid_handle;
+    const std::string& symbol = found->second.first;
     const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
     if (grid_x == 0 || grid_y == 0 || grid_z == 0 || threads == 0 || threads > 1024) {
-      s().wrong(found->second + " was launched with a grid or blocks that there cannot be");
+      s().wrong(symbol + " was launched with a grid or blocks that there cannot be");
       return invalid_value;
     }
-    const EmulatedKernel& kernel = s().kernels.find(found->second)->second;
+    const EmulatedKernel& kernel = s().kernels.find(symbol)->second;
     auto copies = std::make_shared<std::vector<std::vector<std::byte>>>();
     for (std::size_t i = 0; i < kernel.parameter_bytes.size(); ++i) {
       const auto* const from = static_cast<const std::byte*>(parameters[i]);
@@ -744,8 +759,13 @@ struct EmulatedFunctions {
                                          .shared_bytes = shared_bytes,
                                          .processors = processors});
     };
-    Work work{
-        .what = found->second, .reads = {}, .writes = {}, .run = {}, .takes = {}, .on = Work::On::kernels};
+    Work work{.what = symbol,
+              .reads = {},
+              .writes = {},
+              .run = {},
+              .takes = {},
+              .module = found->second.second,
+              .on = Work::On::kernels};
     with(0, [&](const EmulatedKernel::Launch& as) { kernel.accesses(as, work.reads, work.writes); });
     work.run = [with, &kernel] { with(0, [&](const EmulatedKernel::Launch& as) { kernel.run(as); }); };
     work.takes = [with, &kernel](unsigned processors) {
@@ -784,6 +804,10 @@ struct EmulatedFunctions {
     if (found == nullptr) return invalid_handle;
     if (!has(s().host_knows, found->number, found->sequence) && found->sequence > 0)
       s().wrong("a stream was destroyed with work in it that nobody waited for");
+    if (found->capture != 0) {
+      s().wrong("a stream was destroyed while it was captured");
+      s().captures.at(found->capture).broken = true;
+    }
     s().streams.erase(stream);
     return done;
   }
@@ -843,12 +867,12 @@ struct EmulatedFunctions {
     waits->free_at = std::max(waits->free_at, of.at);
     return done;
   }
-  static Status event_create(Event* out, unsigned) {
+  static Status event_create(Event* out, unsigned flags) {
     const auto held = hold();
     if (const auto status = s().gone()) return *status;
     if (!s().in_context()) return invalid_context;
     *out = s().fresh<Event>();
-    s().events.emplace(*out, EventState{});
+    s().events.emplace(*out, EventState{.timed = (flags & event_without_time) == 0});
     return done;
   }
   static Status event_record(Event event, Stream stream) {
@@ -858,11 +882,17 @@ struct EmulatedFunctions {
     const auto found = s().events.find(event);
     if (of == nullptr || found == s().events.end()) return invalid_handle;
     if (of->capture != 0) {
-      found->second = {.recorded = false, .before = {}, .at = {}, .capture = of->capture, .tips = of->tips};
+      found->second = {.recorded = false,
+                       .timed = found->second.timed,
+                       .before = {},
+                       .at = {},
+                       .capture = of->capture,
+                       .tips = of->tips};
       return done;
     }
     join(of->before, s().host_knows);
     found->second = {.recorded = true,
+                     .timed = found->second.timed,
                      .before = of->before,
                      .at = std::max(of->free_at, s().now),
                      .capture = 0,
@@ -897,6 +927,10 @@ struct EmulatedFunctions {
     const auto a = s().events.find(start), b = s().events.find(end);
     if (a == s().events.end() || b == s().events.end() || !a->second.recorded || !b->second.recorded)
       return invalid_handle;
+    if (!a->second.timed || !b->second.timed) {
+      s().wrong("the time was asked of an event that was made without");
+      return invalid_handle;
+    }
     if (s().now < std::max(a->second.at, b->second.at)) return not_ready;
     *milliseconds = static_cast<float>(to_ms(b->second.at - a->second.at));
     return done;
@@ -918,16 +952,22 @@ struct EmulatedFunctions {
   }
   static Status module_unload(Module module) {
     const auto held = hold();
-    if (s().modules.erase(module) == 1) return done;
-    s().wrong("a module was unloaded that there is not");
-    return invalid_handle;
+    if (s().modules.erase(module) == 0) {
+      s().wrong("a module was unloaded that there is not");
+      return invalid_handle;
+    }
+    std::erase_if(s().functions, [&](const auto& each) { return each.second.second == module; });
+    const auto waits =
+        std::ranges::find_if(s().waiting, [&](const Waiting& each) { return each.work.module == module; });
+    if (waits != s().waiting.end()) s().wrong("a module was unloaded under work of " + waits->work.what);
+    return done;
   }
   static Status module_function(Function* out, Module module, const char* name) {
     const auto held = hold();
     if (!s().modules.contains(module)) return invalid_handle;
     if (!s().kernels.contains(std::string_view(name))) return not_found;
     *out = s().fresh<Function>();
-    s().functions.emplace(*out, name);
+    s().functions.emplace(*out, std::pair(name, module));
     return done;
   }
 
@@ -948,8 +988,11 @@ struct EmulatedFunctions {
     const auto held = hold();
     StreamState* const found = stream_of(stream);
     if (found == nullptr || found->capture == 0) return invalid_handle;
+    if (s().captures.at(found->capture).origin != stream) {
+      s().wrong("a capture was ended in a stream that it had forked to");
+      return capture_unmatched;
+    }
     Capture capture = std::move(s().captures.at(found->capture));
-    if (capture.origin != stream) return invalid_handle;
     s().captures.erase(found->capture);
     // Forked streams have joined where whatever they did last is before what comes next in the first one.
     const auto before = State::all_before(capture.graph);
@@ -986,7 +1029,7 @@ struct EmulatedFunctions {
     if (found == s().graphs.end()) return invalid_handle;
     s().check_order(found->second);
     *out = s().fresh<GraphExec>();
-    s().executables.emplace(*out, found->second);
+    s().executables.emplace(*out, Executable{.graph = found->second, .before = {}});
     return done;
   }
   static Status graph_launch(GraphExec graph, Stream stream) {
@@ -1000,15 +1043,33 @@ struct EmulatedFunctions {
       s().breaks_capture(in, "cuGraphLaunch");
       return capture_unsupported;
     }
+    Executable& executable = found->second;
+    for (const Node& node : executable.graph.nodes)
+      if (node.work.module != nullptr && !s().modules.contains(node.work.module)) {
+        s().wrong("a graph was launched with " + node.work.what + " of a module that is unloaded");
+        return invalid_handle;
+      }
     s().now += s().options.enqueue;
+    join(in->before, executable.before);
+    in->free_at = std::max(in->free_at, executable.free_at);
     // In the order of the capture, which is one that the graph allows; its own order was looked at once.
-    for (const Node& node : found->second.nodes)
+    for (const Node& node : executable.graph.nodes)
       if (const Status status = s().launch(*in, node.work); status != done) return status;
+    executable.before = in->before;
+    executable.free_at = in->free_at;
     return done;
   }
   static Status graph_exec_destroy(GraphExec graph) {
     const auto held = hold();
-    return s().executables.erase(graph) == 1 ? done : invalid_handle;
+    const auto found = s().executables.find(graph);
+    if (found == s().executables.end()) return invalid_handle;
+    for (const auto& [stream, sequence] : found->second.before)
+      if (!has(s().host_knows, stream, sequence)) {
+        s().wrong("a graph was destroyed that nobody waited for");
+        break;
+      }
+    s().executables.erase(found);
+    return done;
   }
 
   // --- green contexts
@@ -1067,7 +1128,13 @@ struct EmulatedFunctions {
   }
   static Status green_destroy(GreenContext context) {
     const auto held = hold();
-    return s().greens.erase(context) == 1 ? done : invalid_handle;
+    const auto found = s().greens.find(context);
+    if (found == s().greens.end()) return invalid_handle;
+    if (std::ranges::any_of(s().streams,
+                            [&](const auto& each) { return each.second.partition == found->second; }))
+      s().wrong("a green context was destroyed before its streams");
+    s().greens.erase(found);
+    return done;
   }
   static Status green_stream(Stream* out, GreenContext context, unsigned flags, int) {
     const auto held = hold();
@@ -1082,6 +1149,7 @@ struct EmulatedFunctions {
         {done, "CUDA_SUCCESS"},
         {invalid_value, "CUDA_ERROR_INVALID_VALUE"},
         {out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {not_initialized, "CUDA_ERROR_NOT_INITIALIZED"},
         {no_device, "CUDA_ERROR_NO_DEVICE"},
         {invalid_device, "CUDA_ERROR_INVALID_DEVICE"},
         {invalid_context, "CUDA_ERROR_INVALID_CONTEXT"},
@@ -1089,8 +1157,11 @@ struct EmulatedFunctions {
         {invalid_handle, "CUDA_ERROR_INVALID_HANDLE"},
         {not_found, "CUDA_ERROR_NOT_FOUND"},
         {not_ready, "CUDA_ERROR_NOT_READY"},
+        {launch_failed, "CUDA_ERROR_LAUNCH_FAILED"},
+        {not_supported, "CUDA_ERROR_NOT_SUPPORTED"},
         {capture_unsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
         {capture_invalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
+        {capture_unmatched, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED"},
         {capture_unjoined, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"}};
     const auto found = names.find(status);
     if (found == names.end()) return invalid_value;
@@ -1169,6 +1240,7 @@ std::string Emulated::left_behind() const {
   count(state_->modules.size(), "module");
   count(state_->graphs.size(), "graph");
   count(state_->executables.size(), "graph that can be launched");
+  count(state_->captures.size(), "capture that nobody ended");
   count(state_->greens.size(), "green context");
   count(static_cast<std::size_t>(std::max(0, state_->contexts)), "context");
   count(state_->waiting.size(), "piece of work that nobody waited for");

@@ -260,16 +260,93 @@ TEST(CudaEmulated, FindsWhatAGpuWouldNotForgive) {
          b.ok(b.d.capture_end(b.streams[0], &graph));
          b.ok(b.d.graph_instantiate(&executable, graph, 0));
        }},
-      {"a graph launched beside its own last launch", "nothing orders it",
+      {"two graphs of one capture, beside each other", "nothing orders it",
        [](Bench& b) {
          Graph graph = nullptr;
-         GraphExec executable = nullptr;
+         GraphExec one = nullptr, other = nullptr;
          b.ok(b.d.capture_begin(b.streams[0], capture_of_this_thread));
          b.fill(0, b.base);
          b.ok(b.d.capture_end(b.streams[0], &graph));
-         b.ok(b.d.graph_instantiate(&executable, graph, 0));
-         b.ok(b.d.graph_launch(executable, b.streams[0]));
-         b.ok(b.d.graph_launch(executable, b.streams[1]));
+         b.ok(b.d.graph_instantiate(&one, graph, 0));
+         b.ok(b.d.graph_instantiate(&other, graph, 0));
+         b.ok(b.d.graph_launch(one, b.streams[0]));
+         b.ok(b.d.graph_launch(other, b.streams[1]));
+       }},
+      {"a graph destroyed under its own work", "a graph was destroyed that nobody waited for",
+       [](Bench& b) {
+         Graph graph = nullptr;
+         GraphExec one = nullptr;
+         b.ok(b.d.capture_begin(b.streams[0], capture_of_this_thread));
+         b.fill(0, b.base);
+         b.ok(b.d.capture_end(b.streams[0], &graph));
+         b.ok(b.d.graph_instantiate(&one, graph, 0));
+         b.ok(b.d.graph_launch(one, b.streams[0]));
+         b.ok(b.d.graph_exec_destroy(one));
+       }},
+      {"a kernel of a module that is gone", "or not any more",
+       [](Bench& b) {
+         b.fill(0, b.base);
+         b.ok(b.d.module_unload(b.module));
+         EXPECT_EQ(b.run(0, b.base + page, b.base), invalid_handle);
+       }},
+      {"a module unloaded under its kernel", "under work of scale",
+       [](Bench& b) {
+         b.fill(0, b.base);
+         b.ok(b.run(0, b.base + page, b.base));
+         b.ok(b.d.module_unload(b.module));
+       }},
+      {"a graph of a module that is gone", "of a module that is unloaded",
+       [](Bench& b) {
+         Graph graph = nullptr;
+         GraphExec one = nullptr;
+         b.fill(0, b.base);
+         b.ok(b.d.capture_begin(b.streams[0], capture_of_this_thread));
+         b.ok(b.run(0, b.base + page, b.base));
+         b.ok(b.d.capture_end(b.streams[0], &graph));
+         b.ok(b.d.graph_instantiate(&one, graph, 0));
+         b.ok(b.d.module_unload(b.module));
+         EXPECT_EQ(b.d.graph_launch(one, b.streams[0]), invalid_handle);
+       }},
+      {"the time of an event that has none", "made without",
+       [](Bench& b) {
+         float milliseconds = 0;
+         b.ok(b.d.event_record(b.events[0], b.streams[0]));
+         b.ok(b.d.event_record(b.events[1], b.streams[0]));
+         EXPECT_EQ(b.d.event_elapsed(&milliseconds, b.events[0], b.events[1]), invalid_handle);
+       }},
+      {"a capture ended where it was not begun", "that it had forked to",
+       [](Bench& b) {
+         Graph graph = nullptr;
+         b.ok(b.d.capture_begin(b.streams[0], capture_of_this_thread));
+         b.ok(b.d.event_record(b.events[0], b.streams[0]));
+         b.ok(b.d.stream_wait(b.streams[1], b.events[0], 0));
+         EXPECT_EQ(b.d.capture_end(b.streams[1], &graph), capture_unmatched);
+         EXPECT_EQ(b.d.capture_end(b.streams[0], &graph), done) << "it goes on";
+       }},
+      {"a stream destroyed in its capture", "while it was captured",
+       [](Bench& b) {
+         Stream stream = nullptr;
+         b.ok(b.d.stream_create(&stream, stream_beside_the_default, 0));
+         b.ok(b.d.capture_begin(stream, capture_of_this_thread));
+         b.ok(b.d.stream_destroy(stream));
+       }},
+      {"a green context destroyed before its streams", "before its streams",
+       [](Bench& b) {
+         Processors all;
+         Resources described = nullptr;
+         GreenContext green = nullptr;
+         Stream stream = nullptr;
+         b.ok(b.d.processors(0, &all, of_processors));
+         b.ok(b.d.describe(&described, &all, 1));
+         b.ok(b.d.green_create(&green, described, 0, green_default_stream));
+         b.ok(b.d.green_stream(&stream, green, stream_beside_the_default, 0));
+         b.ok(b.d.green_destroy(green));
+       }},
+      {"the address of memory that is not pinned", "that is not pinned",
+       [](Bench& b) {
+         int here = 0;
+         Address there = 0;
+         EXPECT_EQ(b.d.host_address(&there, &here, 0), invalid_value);
        }},
       {"blocks that are too large", "there cannot be",
        [](Bench& b) {
@@ -330,6 +407,13 @@ TEST(CudaEmulated, NamesWhatIsLeftBehind) {
          Context c = nullptr;
          b.ok(b.d.context_retain(&c, 0));
        }},
+      {"1 capture that nobody ended",
+       [](Bench& b) {
+         Stream stream = nullptr;
+         b.ok(b.d.stream_create(&stream, stream_beside_the_default, 0));
+         b.ok(b.d.capture_begin(stream, capture_of_this_thread));
+         b.ok(b.d.stream_destroy(stream));
+       }},
       {"1 graph",
        [](Bench& b) {
          Graph graph = nullptr;
@@ -341,7 +425,7 @@ TEST(CudaEmulated, NamesWhatIsLeftBehind) {
     SCOPED_TRACE(leak.says);
     Bench b;
     leak.makes(b);
-    b.clean();
+    b.clean();  // which waits for all streams that there are
     EXPECT_EQ(b.device.left_behind(), leak.says);
   }
 }
@@ -461,6 +545,7 @@ Ran random_program(std::uint64_t seed, bool forget = false) {
   std::vector<Last> writer(tensors);
   std::vector<std::vector<Last>> readers(tensors);
   std::vector<Event> made;
+  Last scratch;  // of the tensor that graphs alone write
   const auto before = [&](int stream, const Last& last) {
     if (last.stream >= 0 && last.stream != stream && !forget)
       b.ok(b.d.stream_wait(b.streams[stream], last.event, 0));
@@ -492,18 +577,38 @@ Ran random_program(std::uint64_t seed, bool forget = false) {
     before(stream, writer[to]);
     for (const Last& reader : readers[to]) before(stream, reader);
     if (random.below(6) == 0) {
+      // A few kernels on this tensor, beside them one on a tensor that nobody else has; launched once or
+      // twice, in two streams: launches of one graph come one after the other.
       Graph graph = nullptr;
       GraphExec executable = nullptr;
+      const int beside = (stream + 1) % 3, again = static_cast<int>(random.below(3));
+      const std::uint64_t more = random.below(3);
       b.ok(b.d.capture_begin(b.streams[stream], capture_of_this_thread));
       b.ok(b.run(stream, tensor(to), tensor(from), numbers, factor));
+      const Last begun = after(stream);
+      b.ok(b.d.stream_wait(b.streams[beside], begun.event, 0));
+      for (std::uint64_t i = 0; i < more; ++i) b.ok(b.run(stream, tensor(to), tensor(to), numbers, 2));
+      b.ok(b.d.fill(tensor(tensors), 1, 4 * numbers, b.streams[beside]));
+      b.ok(b.d.stream_wait(b.streams[stream], after(beside).event, 0));
       b.ok(b.d.capture_end(b.streams[stream], &graph));
       b.ok(b.d.graph_instantiate(&executable, graph, 0));
+      if (scratch.stream >= 0) b.ok(b.d.stream_wait(b.streams[stream], scratch.event, 0));
       b.ok(b.d.graph_launch(executable, b.streams[stream]));
+      scratch = after(stream);
+      expected[to] = expected[from] * factor + 1;
+      for (std::uint64_t i = 0; i < more; ++i) expected[to] = expected[to] * 2 + 1;
+      if (again != stream) {
+        b.ok(b.d.graph_launch(executable, b.streams[again]));
+        scratch = after(again);
+      }
       graphs.push_back(graph);
       executables.push_back(executable);
-    } else {
-      b.ok(b.run(stream, tensor(to), tensor(from), numbers, factor));
+      writer[to] = scratch;
+      readers[to].clear();
+      readers[from].push_back(scratch);
+      continue;
     }
+    b.ok(b.run(stream, tensor(to), tensor(from), numbers, factor));
     expected[to] = expected[from] * factor + 1;
     const Last last = after(stream);
     writer[to] = last;
