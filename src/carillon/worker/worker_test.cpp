@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
 #include <gtest/gtest.h>
 
+#include "carillon/engine/cuda/driver/emulated.h"
+#include "carillon/engine/cuda/memory/cuda_memory.h"
 #include "carillon/worker/fake_model.h"
 
 namespace carillon::worker {
@@ -41,9 +44,28 @@ class SharedClock final : public Clock {
   std::atomic<Duration::rep> now_{0};
 };
 
-class WorkerTest : public ::testing::Test {
+// Whose memory a worker's models are in: the host's, or a CUDA device's, which the host reaches by copies
+// alone.
+enum class Whose { host, cuda };
+
+class WorkerTest : public ::testing::TestWithParam<Whose> {
  protected:
-  void start(const Options& options) {
+  ~WorkerTest() override {
+    worker_.reset();
+    if (!device_) return;
+    EXPECT_EQ(device_->left_behind(), "");
+    // What models write here by themselves is no work of the device.
+    for (const std::string& violation : device_->violations())
+      EXPECT_NE(violation.find("reads bytes that nothing has written"), std::string::npos) << violation;
+  }
+  void start(Options options) {
+    if (GetParam() == Whose::cuda) {
+      if (!device_) device_.emplace(engine::cuda::EmulatedOptions{.memory = gib(80).count});
+      options.make_memory = [this](std::uint64_t pages, Bytes io,
+                                   Bytes workspace) -> Result<std::unique_ptr<engine::DeviceMemory>> {
+        return engine::cuda::CudaMemory::make(driver_, 0, {.pages = pages, .io = io, .workspace = workspace});
+      };
+    }
     auto made = make_worker(options, clock_, results_);
     ASSERT_TRUE(made) << made.error().message;
     worker_ = std::move(*made);
@@ -74,6 +96,8 @@ class WorkerTest : public ::testing::Test {
     return results_.wait(id);
   }
 
+  const engine::cuda::Driver driver_ = engine::cuda::Emulated::table();
+  std::optional<engine::cuda::Emulated> device_;
   SteadyClock clock_;
   SharedClock shared_clock_;
   Results results_;
@@ -83,7 +107,7 @@ class WorkerTest : public ::testing::Test {
   std::uint64_t next_action_ = 1000;
 };
 
-TEST_F(WorkerTest, LoadsInfersAndUnloads) {
+TEST_P(WorkerTest, LoadsInfersAndUnloads) {
   start(small());
   const ModelId model = add({.weights = page_size.count + 100, .width = 5, .constant = 2.5F});
   EXPECT_EQ(worker_->total_pages(), 4U);
@@ -115,7 +139,7 @@ TEST_F(WorkerTest, LoadsInfersAndUnloads) {
   EXPECT_TRUE(batch.untouched());
 }
 
-TEST_F(WorkerTest, PadsRowsToTheLongestAndCutsTheAnswers) {
+TEST_P(WorkerTest, PadsRowsToTheLongestAndCutsTheAnswers) {
   start(small());
   const ModelId model = add({.lengths = {4, 8, 16}, .pads = true});
   ASSERT_EQ(load(model).status, ActionStatus::success);
@@ -135,7 +159,7 @@ TEST_F(WorkerTest, PadsRowsToTheLongestAndCutsTheAnswers) {
   EXPECT_EQ(infer(Batch(Lengths{4, 0}), model).error, "row 1 does not say its length");
 }
 
-TEST_F(WorkerTest, RowsThatMustNotBePaddedRunByLength) {
+TEST_P(WorkerTest, RowsThatMustNotBePaddedRunByLength) {
   start(small());
   const ModelId model = add({.lengths = {4, 8, 16}});
   ASSERT_EQ(load(model).status, ActionStatus::success);
@@ -159,7 +183,7 @@ TEST_F(WorkerTest, RowsThatMustNotBePaddedRunByLength) {
 }
 
 // Plans of an open model come and go while it serves.
-TEST_F(WorkerTest, RowsOfAnOpenModelRunAtTheirSize) {
+TEST_P(WorkerTest, RowsOfAnOpenModelRunAtTheirSize) {
   start(small());
   const ModelId model = add({.reference = 4});
   ASSERT_EQ(load(model).status, ActionStatus::success);
@@ -194,7 +218,7 @@ TEST_F(WorkerTest, RowsOfAnOpenModelRunAtTheirSize) {
   EXPECT_EQ(models_[0]->plans, 3) << "those of the reference";
 }
 
-TEST_F(WorkerTest, ASizeStaysForTheRunsThatHaveIt) {
+TEST_P(WorkerTest, ASizeStaysForTheRunsThatHaveIt) {
   start(small());
   Gate gate;
   const ModelId model = add({.reference = 4}, [&]() -> Result<> {
@@ -216,7 +240,7 @@ TEST_F(WorkerTest, ASizeStaysForTheRunsThatHaveIt) {
   EXPECT_EQ(models_[0]->plans, 4) << "the other has gone when the next came";
 }
 
-TEST_F(WorkerTest, TakesAModelBack) {
+TEST_P(WorkerTest, TakesAModelBack) {
   start(small());
   add({});
   const ModelId first = add({.lengths = {4, 8}, .pads = true});
@@ -231,7 +255,7 @@ TEST_F(WorkerTest, TakesAModelBack) {
   EXPECT_TRUE(batch.untouched() == false);
 }
 
-TEST_F(WorkerTest, RefusesASizeThatDoesNotFit) {
+TEST_P(WorkerTest, RefusesASizeThatDoesNotFit) {
   start(small());
   const ModelId model = add({.reference = 4});
   const std::vector<int> one{1};
@@ -242,7 +266,7 @@ TEST_F(WorkerTest, RefusesASizeThatDoesNotFit) {
   EXPECT_EQ(models_[0]->plans, 3);
 }
 
-TEST_F(WorkerTest, MeasuresAtEachLength) {
+TEST_P(WorkerTest, MeasuresAtEachLength) {
   start(small());
   const ModelId model = add({.lengths = {4, 8}, .pads = true});
   const auto measured = worker_->measure_exec(model, 2, 3, 8);
@@ -254,7 +278,7 @@ TEST_F(WorkerTest, MeasuresAtEachLength) {
   EXPECT_EQ(between.error().message, "model 0 has no plan for a batch of 2 at length 5");
 }
 
-TEST_F(WorkerTest, RefusesWhatCannotStartInItsWindow) {
+TEST_P(WorkerTest, RefusesWhatCannotStartInItsWindow) {
   start(small());
   const ModelId model = add({});
   const TimePoint now = clock_.now();
@@ -273,7 +297,7 @@ TEST_F(WorkerTest, RefusesWhatCannotStartInItsWindow) {
 }
 
 // The window closes while another EXEC runs, after INPUT: nothing runs late, and the I/O memory comes back.
-TEST_F(WorkerTest, AnOverrunMakesTheNextTooLate) {
+TEST_P(WorkerTest, AnOverrunMakesTheNextTooLate) {
   SharedClock& clock = shared_clock_;
   clock.set(1ms);
   auto made = make_worker(small(), clock, results_);
@@ -306,7 +330,7 @@ TEST_F(WorkerTest, AnOverrunMakesTheNextTooLate) {
   EXPECT_TRUE(last.answered(1));
 }
 
-TEST_F(WorkerTest, EachRefusalReturnsItsIoMemory) {
+TEST_P(WorkerTest, EachRefusalReturnsItsIoMemory) {
   start(small());
   const ModelId failing =
       add({.width = 8000, .batches = {1}}, [] { return fail(ErrorCode::internal, "the kernel broke"); });
@@ -325,7 +349,7 @@ TEST_F(WorkerTest, EachRefusalReturnsItsIoMemory) {
   EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
 }
 
-TEST_F(WorkerTest, LoadFailsWithoutPages) {
+TEST_P(WorkerTest, LoadFailsWithoutPages) {
   start(small(2));
   const ModelId a = add({.weights = page_size.count}), b = add({.weights = 2 * page_size.count});
   EXPECT_EQ(load(a).status, ActionStatus::success);
@@ -340,7 +364,7 @@ TEST_F(WorkerTest, LoadFailsWithoutPages) {
   EXPECT_EQ(infer(batch, a).status, ActionStatus::not_loaded);
 }
 
-TEST_F(WorkerTest, SaysWhatIsWrongWithAnAction) {
+TEST_P(WorkerTest, SaysWhatIsWrongWithAnAction) {
   start(small());
   const ModelId model = add({});
   ASSERT_EQ(load(model).status, ActionStatus::success);
@@ -371,7 +395,7 @@ TEST_F(WorkerTest, SaysWhatIsWrongWithAnAction) {
   EXPECT_TRUE(batch.untouched());
 }
 
-TEST_F(WorkerTest, AModelWithoutWeightsNeedsNoLoad) {
+TEST_P(WorkerTest, AModelWithoutWeightsNeedsNoLoad) {
   start(small());
   const ModelId model = add({.weights = 0});
   const Batch batch(3, 2);
@@ -407,7 +431,7 @@ class BadRows : public WorkerTest {
   int runs_ = 0;
 };
 
-TEST_F(BadRows, ThatTheEngineTellsCostTheOthersNothing) {
+TEST_P(BadRows, ThatTheEngineTellsCostTheOthersNothing) {
   start(small());
   const ModelId model = load_counted({.bad = 2000.0F});
   const Batch batch(3, 4);
@@ -421,7 +445,7 @@ TEST_F(BadRows, ThatTheEngineTellsCostTheOthersNothing) {
   EXPECT_TRUE(next.answered(1));
 }
 
-TEST_F(BadRows, ThatItCannotTellMakeEachRowRunAlone) {
+TEST_P(BadRows, ThatItCannotTellMakeEachRowRunAlone) {
   start(small());
   const ModelId model = load_counted({.bad = 2000.0F, .tells_rows = false});
   const Batch batch(3, 4);
@@ -431,7 +455,7 @@ TEST_F(BadRows, ThatItCannotTellMakeEachRowRunAlone) {
   EXPECT_EQ(runs_, 1 + 4);
 }
 
-TEST_F(BadRows, FillTheLeastBatchWhereThereIsNoneOfOne) {
+TEST_P(BadRows, FillTheLeastBatchWhereThereIsNoneOfOne) {
   start(small());
   const ModelId model = add({.batches = {2, 4}, .bad = 2000.0F, .tells_rows = false});
   ASSERT_EQ(load(model).status, ActionStatus::success);
@@ -439,7 +463,7 @@ TEST_F(BadRows, FillTheLeastBatchWhereThereIsNoneOfOne) {
   expect_one_bad(batch, infer(batch, model), "bad at batch 2");
 }
 
-TEST_F(BadRows, AreFoundAmongLengths) {
+TEST_P(BadRows, AreFoundAmongLengths) {
   for (const bool tells : {true, false}) {
     start(small());
     next_model_ = 0;
@@ -451,7 +475,7 @@ TEST_F(BadRows, AreFoundAmongLengths) {
   }
 }
 
-TEST_F(BadRows, OneAlone) {
+TEST_P(BadRows, OneAlone) {
   for (const bool tells : {true, false}) {
     start(small());
     next_model_ = 0;
@@ -468,7 +492,7 @@ TEST_F(BadRows, OneAlone) {
   }
 }
 
-TEST_F(BadRows, RunAloneOnlyWhereThereIsTime) {
+TEST_P(BadRows, RunAloneOnlyWhereThereIsTime) {
   start(small());
   const ModelId model = add({.bad = 2000.0F, .tells_rows = false});
   ASSERT_EQ(load(model).status, ActionStatus::success);
@@ -487,7 +511,7 @@ TEST_F(BadRows, RunAloneOnlyWhereThereIsTime) {
   EXPECT_EQ(batch.t[3], batch.s[3]);
 }
 
-TEST_F(BadRows, AFailureOfAnotherKindFailsAll) {
+TEST_P(BadRows, AFailureOfAnotherKindFailsAll) {
   start(small());
   int runs = 0;
   const ModelId model = add({.bad = 2000.0F, .tells_rows = false}, [&]() -> Result<> {
@@ -502,7 +526,7 @@ TEST_F(BadRows, AFailureOfAnotherKindFailsAll) {
   EXPECT_TRUE(batch.untouched());
 }
 
-TEST_F(WorkerTest, AStopEndsAnInferBeforeItsNextKernelOrItsFirst) {
+TEST_P(WorkerTest, AStopEndsAnInferBeforeItsNextKernelOrItsFirst) {
   start(small());
   Gate gate;
   const ModelId model = add({}, [&]() -> Result<> {
@@ -530,7 +554,7 @@ TEST_F(WorkerTest, AStopEndsAnInferBeforeItsNextKernelOrItsFirst) {
   EXPECT_EQ(unload(model).status, ActionStatus::success) << "a stopped EXEC holds nothing";
 }
 
-TEST_F(WorkerTest, StopsRaceWithWhatTheyStop) {
+TEST_P(WorkerTest, StopsRaceWithWhatTheyStop) {
   start(small());
   const ModelId model = add({});
   ASSERT_EQ(load(model).status, ActionStatus::success);
@@ -547,7 +571,7 @@ TEST_F(WorkerTest, StopsRaceWithWhatTheyStop) {
   EXPECT_GT(stopped, 0);
 }
 
-TEST_F(WorkerTest, UnloadWaitsForItsOwnExecAndHoldsUpNoOther) {
+TEST_P(WorkerTest, UnloadWaitsForItsOwnExecAndHoldsUpNoOther) {
   start(small());
   Gate gate;
   const ModelId busy = add({.weights = page_size.count}, [&]() -> Result<> {
@@ -575,7 +599,7 @@ TEST_F(WorkerTest, UnloadWaitsForItsOwnExecAndHoldsUpNoOther) {
   EXPECT_EQ(infer(third, busy).status, ActionStatus::success);
 }
 
-TEST_F(WorkerTest, AnExecThatStartsAfterUnloadIsRefused) {
+TEST_P(WorkerTest, AnExecThatStartsAfterUnloadIsRefused) {
   start(small());
   Gate gate;
   const ModelId busy = add({}, [&]() -> Result<> {
@@ -597,7 +621,7 @@ TEST_F(WorkerTest, AnExecThatStartsAfterUnloadIsRefused) {
   EXPECT_TRUE(second.untouched());
 }
 
-TEST_F(WorkerTest, AFullQueueTakesNoMore) {
+TEST_P(WorkerTest, AFullQueueTakesNoMore) {
   Options options = small();
   options.queue = 2;
   start(options);
@@ -626,7 +650,7 @@ TEST_F(WorkerTest, AFullQueueTakesNoMore) {
   EXPECT_FALSE(results_.find({3}) || results_.find({6}) || results_.find({7}));
 }
 
-TEST_F(WorkerTest, TheEndAnswersEverything) {
+TEST_P(WorkerTest, TheEndAnswersEverything) {
   start(small());
   Gate gate;
   const ModelId model = add({}, [&]() -> Result<> {
@@ -658,7 +682,7 @@ TEST_F(WorkerTest, TheEndAnswersEverything) {
 }
 
 // One result holds OUTPUT up while a second batch runs to its end behind it: its outputs are still delivered.
-TEST_F(WorkerTest, TheEndDeliversWhatHasRun) {
+TEST_P(WorkerTest, TheEndDeliversWhatHasRun) {
   struct Holder final : ResultSink {
     void on_result(const ActionResult& result) override {
       if (result.id == ActionId{1}) held.pass();
@@ -696,7 +720,7 @@ TEST_F(WorkerTest, TheEndDeliversWhatHasRun) {
   }
 }
 
-TEST_F(WorkerTest, AResultMaySubmitTheNext) {
+TEST_P(WorkerTest, AResultMaySubmitTheNext) {
   struct Chain final : ResultSink {
     void on_result(const ActionResult& result) override {
       const ActionId next{result.id.value + 1};
@@ -729,7 +753,7 @@ TEST_F(WorkerTest, AResultMaySubmitTheNext) {
   EXPECT_TRUE(batch.answered(1));
 }
 
-TEST_F(WorkerTest, Measures) {
+TEST_P(WorkerTest, Measures) {
   start(small(2));
   const ModelId model = add({.weights = 2 * page_size.count});
   const ModelId other = add({.weights = 1});
@@ -764,7 +788,7 @@ TEST_F(WorkerTest, Measures) {
   }
 }
 
-TEST_F(WorkerTest, AFailedMeasurementLeavesNothingBehind) {
+TEST_P(WorkerTest, AFailedMeasurementLeavesNothingBehind) {
   start(small());
   const ModelId model = add({.width = 8000, .batches = {1}}, [] { return invalid("bad index"); });
   for (int i = 0; i < 2; ++i) {
@@ -775,7 +799,7 @@ TEST_F(WorkerTest, AFailedMeasurementLeavesNothingBehind) {
   EXPECT_EQ(worker_->free_pages(), 4U);
 }
 
-TEST_F(WorkerTest, RefusesModelsThatDoNotFit) {
+TEST_P(WorkerTest, RefusesModelsThatDoNotFit) {
   Options options = small();
   options.max_models = 1;
   start(options);
@@ -789,7 +813,7 @@ TEST_F(WorkerTest, RefusesModelsThatDoNotFit) {
       {0,
        {.batches = {1, 2}, .workspace = kib(65)},
        "batch 1 needs 65.0 KiB of workspace, and the worker has 64.0"},
-      {0, {.width = 5000, .batches = {1, 2}}, "batch 2 needs 78"},
+      {0, {.width = 500'000, .batches = {2}}, "batch 2 needs 7.6"},
       {0, {.batches = {1, 129}}, "batch 129 is out of range"},
       {0, {.batches = {0}}, "batch 0 is out of range"},
       {0, {.batches = {}}, "no plan for any batch size"},
@@ -809,7 +833,7 @@ TEST_F(WorkerTest, RefusesModelsThatDoNotFit) {
   EXPECT_EQ(second.error().code, ErrorCode::resource_exhausted);
 }
 
-TEST_F(WorkerTest, RefusesAbsurdOptions) {
+TEST_P(WorkerTest, RefusesAbsurdOptions) {
   const struct {
     Options options;
     const char* want;
@@ -831,7 +855,7 @@ TEST_F(WorkerTest, RefusesAbsurdOptions) {
   }
 }
 
-TEST_F(WorkerTest, GoesOnWithoutWhatItCannotHave) {
+TEST_P(WorkerTest, GoesOnWithoutWhatItCannotHave) {
   Options options = small();
   options.real_time = true;  // granted or refused: either way it serves
   options.page_cache = options.page_cache + Bytes{1};
@@ -848,7 +872,7 @@ TEST_F(WorkerTest, GoesOnWithoutWhatItCannotHave) {
 
 // --- Lives
 
-TEST_F(WorkerTest, ALifeThatEndsWhileARunHangsIsForgotten) {
+TEST_P(WorkerTest, ALifeThatEndsWhileARunHangsIsForgotten) {
   start(small());
   Gate gate;
   const ModelId model = add({.weights = page_size.count}, [&]() -> Result<> {
@@ -886,7 +910,7 @@ TEST_F(WorkerTest, ALifeThatEndsWhileARunHangsIsForgotten) {
 }
 
 // Else nothing but its own bound ends what a model's process runs, and the device waits for it.
-TEST_F(WorkerTest, ALifeThatEndsGivesUpTheRunThatHangs) {
+TEST_P(WorkerTest, ALifeThatEndsGivesUpTheRunThatHangs) {
   start(small());
   Gate gate;
   std::atomic<int> given_up{0};
@@ -912,7 +936,7 @@ TEST_F(WorkerTest, ALifeThatEndsGivesUpTheRunThatHangs) {
   EXPECT_FALSE(worker_->busy());
 }
 
-TEST_F(WorkerTest, AnErrorOfTheDeviceIsToldFromOneOfTheRun) {
+TEST_P(WorkerTest, AnErrorOfTheDeviceIsToldFromOneOfTheRun) {
   start(small());
   enum class Fault { none, own, device, thrown } fault = Fault::none;
   const ModelId model = add({}, [&]() -> Result<> {
@@ -947,7 +971,7 @@ TEST_F(WorkerTest, AnErrorOfTheDeviceIsToldFromOneOfTheRun) {
   }
 }
 
-TEST_F(WorkerTest, AProbeSaysWhatIsWrong) {
+TEST_P(WorkerTest, AProbeSaysWhatIsWrong) {
   Options options = small();
   int asked = 0;
   options.probe = [&]() -> Result<> {
@@ -968,7 +992,7 @@ TEST_F(WorkerTest, AProbeSaysWhatIsWrong) {
   EXPECT_EQ(worker_->free_pages(), worker_->total_pages());
 }
 
-TEST_F(WorkerTest, MemoryMayBeAddressesOnly) {
+TEST_P(WorkerTest, MemoryMayBeAddressesOnly) {
   Options options = small();
   options.page_cache = gib(64);
   options.populate = false;
@@ -979,6 +1003,12 @@ TEST_F(WorkerTest, MemoryMayBeAddressesOnly) {
   EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
   EXPECT_TRUE(batch.answered(1));
 }
+
+const auto by_memory = [](const ::testing::TestParamInfo<Whose>& info) {
+  return info.param == Whose::host ? "Host" : "Cuda";
+};
+INSTANTIATE_TEST_SUITE_P(Memory, WorkerTest, ::testing::Values(Whose::host, Whose::cuda), by_memory);
+INSTANTIATE_TEST_SUITE_P(Memory, BadRows, ::testing::Values(Whose::host, Whose::cuda), by_memory);
 
 }  // namespace
 }  // namespace carillon::worker
