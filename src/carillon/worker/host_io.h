@@ -9,6 +9,7 @@
 #include "carillon/base/result.h"
 #include "carillon/engine/device_memory.h"
 #include "carillon/engine/host/memory.h"
+#include "carillon/worker/host_model.h"
 
 namespace carillon::worker {
 
@@ -36,6 +37,13 @@ class HostIo {
   }
   void out(std::uint64_t offset, std::uint64_t bytes) const {
     if (mirrored() && bytes > 0) memory_->copy_out({at(offset), bytes}, memory_->io(offset));
+  }
+
+  // What a run at `offset` gives, each tensor by itself: nobody writes what lies between them.
+  void outputs(std::uint64_t offset, const PlanLayout& layout) const {
+    if (!mirrored()) return;
+    for (const TensorPlace& place : layout.outputs)
+      out(offset + place.offset, place.row_bytes * static_cast<std::uint64_t>(layout.batch));
   }
 
   // Whether the host cannot reach the device's memory.

@@ -822,8 +822,7 @@ TimePoint WorkerImpl::output_turn() {
   action.times.output_start = clock_.now();
   if (!over(action.life)) {
     for (const InferSlot::Part& part : action.all_parts())
-      io_.out(action.io_offset + part.io + part.layout->outputs_at,
-              part.layout->io_bytes - part.layout->outputs_at);
+      io_.outputs(action.io_offset + part.io, *part.layout);
     scatter(action);
   }
   action.times.output_end = clock_.now();
@@ -996,7 +995,7 @@ void WorkerImpl::alone_completed(Exec& exec, InferSlot& action, const engine::Co
   }
   // Its outputs to where the part's lie, on the device too: OUTPUT takes them from there.
   const PlanLayout& alone = alone_layout(action);
-  io_.out(action.alone.offset + alone.outputs_at, alone.io_bytes - alone.outputs_at);
+  io_.outputs(action.alone.offset, alone);
   end_alone(action, done, io_.at(action.alone.offset));
   const PlanLayout& whole = *action.now().layout;
   io_.in(action.io_offset + action.now().io + whole.outputs_at, whole.io_bytes - whole.outputs_at);

@@ -318,6 +318,7 @@ struct Emulated::State {
   Status launch(StreamState& stream, Work work) {
     if (options.lose_after > 0 && launched >= options.lose_after) {
       lost = uncorrectable_memory;
+      give_up();
       return lost;
     }
     ++launched;
@@ -328,6 +329,15 @@ struct Emulated::State {
     stream.free_at = run_for(work, stream, std::max(stream.free_at, now));
     waiting.push_back({stream.number, stream.sequence, std::move(work)});
     return done;
+  }
+
+  // No work goes on in a device that is lost: whatever is taken from it now is taken from nobody.
+  void give_up() {
+    waiting.clear();
+    for (const auto& [handle, stream] : streams) {
+      join(host_knows, stream.before);
+      host_knows[stream.number] = stream.sequence;
+    }
   }
 
   // The host knows that this is done, at that time: what is ordered before it is.
