@@ -88,10 +88,10 @@ void print(const Json& result) {
 }
 
 Result<> run(const Options& options) {
-  auto choices = std::make_shared<engine::cpu::KernelChoices>();
+  auto choices = std::make_shared<engine::KernelChoices>();
   if (!options.choices.empty()) {
     std::string problem;
-    choices = std::make_shared<engine::cpu::KernelChoices>(options.choices, &problem);
+    choices = std::make_shared<engine::KernelChoices>(options.choices, &problem);
     if (!problem.empty()) std::fprintf(stderr, "%s\n", problem.c_str());
   }
   const SteadyClock clock;
