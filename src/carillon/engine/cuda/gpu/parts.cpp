@@ -1,0 +1,346 @@
+#include "carillon/engine/cuda/gpu/parts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "carillon/engine/cpu/cpu_engine.h"
+
+namespace carillon::engine::cuda::gpu {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// Quantiles of measurements, which it sorts.
+Json quantiles(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto at = [&](double q) {
+    return values[std::min(values.size() - 1,
+                           static_cast<std::size_t>(q * static_cast<double>(values.size())))];
+  };
+  return {{"count", values.size()},
+          {"least", values.front()},
+          {"p50", at(0.5)},
+          {"p99", at(0.99)},
+          {"p99.99", at(0.9999)},
+          {"most", values.back()},
+          {"mean", std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size())}};
+}
+
+// Calls one after the other; the first that fails is told.
+class Calls {
+ public:
+  explicit Calls(const Driver& driver) : driver_(driver) {}
+  bool operator()(Status status, const char* what) {
+    if (status != done && error_.empty()) {
+      error_ = std::string(what) + ": " + name_of(driver_, status);
+      lost_ = is_lost(status);
+    }
+    return status == done;
+  }
+  Result<> result() const {
+    if (error_.empty()) return {};
+    return fail(lost_ ? ErrorCode::unavailable : ErrorCode::internal, error_);
+  }
+
+ private:
+  const Driver& driver_;
+  std::string error_;
+  bool lost_ = false;
+};
+
+class Current {
+ public:
+  explicit Current(const Rig& rig) : rig_(rig) {
+    if (rig_.driver->context_retain(&context_, rig_.device) == done)
+      (void)rig_.driver->context_push(context_);
+  }
+  ~Current() {
+    Context popped = nullptr;
+    if (context_ == nullptr) return;
+    (void)rig_.driver->context_pop(&popped);
+    (void)rig_.driver->context_release(rig_.device);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  const Rig& rig_;
+  Context context_ = nullptr;
+};
+
+// Sizes that green contexts can have, as the driver rounds what is asked for.
+Json parts_of_processors(const Rig& rig, Calls& call) {
+  Processors all;
+  Json out{{"sizes", Json::array()}};
+  if (!call(rig.driver->processors(rig.device, &all, of_processors), "cuDeviceGetDevResource")) return out;
+  out["count"] = all.count;
+  out["least"] = all.least;
+  out["alignment"] = all.alignment;
+  for (unsigned wanted = 1; wanted <= all.count; wanted += std::max(1U, all.least / 2)) {
+    Processors part, rest;
+    unsigned groups = 1;
+    if (rig.driver->split_processors(&part, &groups, &all, &rest, 0, wanted) != done || groups != 1) continue;
+    if (out["sizes"].empty() || out["sizes"].back()["got"] != part.count)
+      out["sizes"].push_back(
+          {{"wanted", wanted}, {"got", part.count}, {"left", rest.type == 0 ? 0U : rest.count}});
+  }
+  return out;
+}
+
+// Times of pages of 16 MiB.
+Json times_of_memory(const Rig& rig, Calls& call) {
+  constexpr std::size_t count = 32;
+  const std::uint64_t bytes = page_size.count;
+  const Driver& d = *rig.driver;
+  Properties properties;
+  properties.location.id = rig.device;
+  Access access;
+  access.location.id = rig.device;
+  std::size_t unit = 0;
+  call(d.granularity(&unit, &properties, smallest_granularity), "cuMemGetAllocationGranularity");
+  Address base = 0;
+  std::vector<double> create, map, give_access, unmap;
+  std::vector<Handle> handles;
+  if (call(d.reserve(&base, count * bytes, 0, 0, 0), "cuMemAddressReserve")) {
+    for (std::size_t i = 0; i < count; ++i) {
+      Handle handle = 0;
+      auto start = Clock::now();
+      if (!call(d.create(&handle, bytes, &properties, 0), "cuMemCreate")) break;
+      create.push_back(since(start));
+      handles.push_back(handle);
+      start = Clock::now();
+      if (!call(d.map(base + i * bytes, bytes, 0, handle, 0), "cuMemMap")) break;
+      map.push_back(since(start));
+    }
+    auto start = Clock::now();
+    if (map.size() == count && call(d.set_access(base, count * bytes, &access, 1), "cuMemSetAccess"))
+      give_access.push_back(since(start));
+    for (std::size_t i = 0; i < map.size(); ++i) {
+      start = Clock::now();
+      call(d.unmap(base + i * bytes, bytes), "cuMemUnmap");
+      unmap.push_back(since(start));
+    }
+    for (const Handle handle : handles) (void)d.release(handle);
+    (void)d.unreserve(base, count * bytes);
+  }
+  Json out{{"granularity_bytes", unit}, {"page_bytes", bytes}};
+  for (const auto& [name, values] :
+       {std::pair("create", &create), std::pair("map", &map), std::pair("access_of_32_at_once", &give_access),
+        std::pair("unmap", &unmap)})
+    if (!values->empty()) out[name] = quantiles(*values);
+  return out;
+}
+
+// Bytes a second of one copy of 256 MiB of pinned memory, by events.
+Json rate_of_copies(const Rig& rig, Calls& call) {
+  constexpr std::uint64_t bytes = std::uint64_t{256} << 20;
+  const Driver& d = *rig.driver;
+  auto memory = CudaMemory::make(rig.driver, rig.device, {.pages = 1, .io = {bytes}, .workspace = kib(1)});
+  if (!memory) return {{"error", memory.error().message}};
+  const auto device = reinterpret_cast<Address>((*memory)->io(0));
+  void* host = nullptr;
+  Stream stream = nullptr;
+  Event from = nullptr, to = nullptr;
+  Json out;
+  if (call(d.host_allocate(&host, bytes, 0), "cuMemHostAlloc") &&
+      call(d.stream_create(&stream, stream_beside_the_default, 0), "a stream") &&
+      call(d.event_create(&from, 0), "an event") && call(d.event_create(&to, 0), "an event")) {
+    std::memset(host, 1, bytes);
+    for (const bool in : {true, false}) {
+      std::vector<double> rates;
+      for (int i = 0; i < 8; ++i) {
+        float milliseconds = 0;
+        call(d.event_record(from, stream), "an event");
+        call(in ? d.copy_in(device, host, bytes, stream) : d.copy_out(host, device, bytes, stream), "a copy");
+        call(d.event_record(to, stream), "an event");
+        call(d.stream_synchronize(stream), "a copy");
+        if (call(d.event_elapsed(&milliseconds, from, to), "an event") && i > 0)
+          rates.push_back(static_cast<double>(bytes) / milliseconds / 1e6);
+      }
+      if (!rates.empty()) out[in ? "host_to_device_gb_per_s" : "device_to_host_gb_per_s"] = quantiles(rates);
+    }
+  }
+  if (from != nullptr) (void)d.event_destroy(from);
+  if (to != nullptr) (void)d.event_destroy(to);
+  if (stream != nullptr) (void)d.stream_destroy(stream);
+  if (host != nullptr) (void)d.host_free(host);
+  return out;
+}
+
+// The CPU's answers to the same inputs.
+Result<std::vector<graph::Tensor>> by_cpu(const Loaded& loaded, int batch) {
+  const auto engine = make_cpu_engine({});
+  auto compiled = engine->compile(loaded.model(), {.batch_sizes = {batch}});
+  if (!compiled) return in_context("on the CPU", compiled.error());
+  const Plan& plan =
+      *(*compiled)->plan(batch, (*compiled)->lengths().empty() ? 0 : (*compiled)->lengths().back());
+  const auto room = [](std::uint64_t bytes) {
+    return graph::Tensor(
+        {graph::DataType::u8, {static_cast<std::int64_t>(std::max<std::uint64_t>(1, bytes))}});
+  };
+  std::vector<const std::byte*> from;
+  for (const graph::Tensor& input : loaded.inputs()) from.push_back(input.bytes().data());
+  std::vector<graph::Tensor> outputs;
+  for (const auto& spec : plan.outputs()) outputs.emplace_back(graph::TensorType{spec.type, spec.shape});
+  std::vector<std::byte*> to;
+  for (graph::Tensor& output : outputs) to.push_back(output.bytes().data());
+  graph::Tensor weights = room((*compiled)->weights().count), workspace = room(plan.workspace().count);
+  (*compiled)->write_weights(0, weights.bytes().first((*compiled)->weights().count));
+  const auto state = plan.make_state();
+  if (auto ran = plan.run({0, plan.kernels()},
+                          {.inputs = from,
+                           .outputs = to,
+                           .workspace = workspace.bytes().data(),
+                           .weights = weights.bytes().data(),
+                           .state = state.get()},
+                          {});
+      !ran)
+    return in_context("on the CPU", ran.error());
+  return outputs;
+}
+
+// How far apart, of the largest element; infinity for other than equal whole numbers.
+double apart(const graph::Tensor& want, const graph::Tensor& got) {
+  if (want.type().type != graph::DataType::f32)
+    return std::ranges::equal(want.bytes(), got.bytes()) ? 0 : INFINITY;
+  double most = 1e-30, worst = 0;
+  const auto a = want.as<float>(), b = got.as<float>();
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(a[i])));
+    worst = std::isfinite(b[i]) ? std::max(worst, std::abs(static_cast<double>(a[i]) - b[i])) : INFINITY;
+  }
+  return worst / most;
+}
+
+Json described(const Rig& rig, const std::string& file, int batch) {
+  return {{"device", rig.name}, {"libraries", rig.libraries}, {"model", file}, {"batch", batch}};
+}
+
+}  // namespace
+
+Result<Json> facts(const Rig& rig) {
+  const Current current(rig);
+  const Driver& d = *rig.driver;
+  Calls call(d);
+  Json out{{"device", rig.name}, {"libraries", rig.libraries}};
+  int version = 0;
+  call(d.driver_version(&version), "cuDriverGetVersion");
+  out["driver"] = version;
+  std::size_t memory = 0;
+  call(d.device_memory(&memory, rig.device), "cuDeviceTotalMem");
+  out["memory_bytes"] = memory;
+  for (const auto& [name, which] :
+       {std::pair("compute_major", attribute_major), std::pair("compute_minor", attribute_minor),
+        std::pair("processors", attribute_processors), std::pair("clock_khz", attribute_clock_khz),
+        std::pair("bus_bits", attribute_bus_bits), std::pair("l2_bytes", attribute_l2_bytes)}) {
+    int value = 0;
+    if (call(d.device_attribute(&value, which, rig.device), name)) out[name] = value;
+  }
+  out["parts"] = parts_of_processors(rig, call);
+  out["memory"] = times_of_memory(rig, call);
+  out["copies"] = rate_of_copies(rig, call);
+  if (auto done = call.result(); !done) return std::unexpected(done.error());
+  return out;
+}
+
+Result<Json> agree(const Rig& rig, const std::string& file, int batch, Number number, bool cut) {
+  auto loaded = Loaded::make(rig, file, batch);
+  if (!loaded) return std::unexpected(loaded.error());
+  const auto want = by_cpu(*loaded, batch);
+  if (!want) return std::unexpected(want.error());
+  const Plan& plan = loaded->plan();
+  const auto start = Clock::now();
+  Result<> ran;
+  if (cut)
+    for (int k = 0; ran && k < plan.kernels(); ++k)
+      for (int again = 0; ran && again < 2; ++again) ran = plan.run({k, k + 1}, loaded->binding(), {});
+  else
+    ran = plan.run({0, plan.kernels()}, loaded->binding(), {});
+  if (!ran) return std::unexpected(ran.error());
+  const double took = since(start);
+  double worst = 0;
+  const auto got = loaded->outputs();
+  for (std::size_t i = 0; i < got.size(); ++i) worst = std::max(worst, apart((*want)[i], got[i]));
+  // On a GPU, tf32 rounds; here it does not.
+  const bool exact = number == Number::f32 || (number == Number::tf32 && rig.emulated != nullptr);
+  const double allowed = exact ? 1e-4 : 3e-2;
+  Json out = described(rig, file, batch);
+  out["number"] = name_of(number);
+  out["segments"] = plan.kernels();
+  out["cut"] = cut;
+  out["workspace_bytes"] = plan.workspace().count;
+  out["weights_bytes"] = loaded->compiled().weights().count;
+  out["took_us"] = took;
+  out["apart"] = worst;
+  out["allowed"] = allowed;
+  out["agrees"] = worst <= allowed;
+  return out;
+}
+
+Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs) {
+  auto loaded = Loaded::make(rig, file, batch);
+  if (!loaded) return std::unexpected(loaded.error());
+  const Plan& plan = loaded->plan();
+  const KernelRange all{0, plan.kernels()};
+  for (int i = 0; i < 20; ++i)
+    if (auto ran = plan.run(all, loaded->binding(), {}); !ran) return std::unexpected(ran.error());
+  std::vector<double> took;
+  took.reserve(static_cast<std::size_t>(runs));
+  const auto start = Clock::now();
+  for (int i = 0; i < runs; ++i) {
+    const auto began = Clock::now();
+    if (auto ran = plan.run(all, loaded->binding(), {}); !ran) return std::unexpected(ran.error());
+    took.push_back(since(began));
+  }
+  const double whole = since(start);
+  // Of the device alone, by events around each segment.
+  std::vector<double> on_device;
+  std::vector<Duration> durations(static_cast<std::size_t>(plan.kernels()));
+  for (int i = 0; i < std::min(runs, 50); ++i) {
+    if (auto ran = plan.run(all, loaded->binding(), durations); !ran) return std::unexpected(ran.error());
+    on_device.push_back(to_seconds(std::accumulate(durations.begin(), durations.end(), Duration{0})) * 1e6);
+  }
+  Json out = described(rig, file, batch);
+  out["segments"] = plan.kernels();
+  out["run"] = quantiles(took);
+  out["on_device"] = quantiles(on_device);
+  out["per_second"] = static_cast<double>(batch) * runs / whole * 1e6;
+  return out;
+}
+
+Result<Json> load(const Rig& rig, const std::string& file, int times) {
+  auto loaded = Loaded::make(rig, file, 1);
+  if (!loaded) return std::unexpected(loaded.error());
+  const std::uint64_t bytes = loaded->compiled().weights().count;
+  if (bytes == 0) return invalid(file + ": it has no weights");
+  std::vector<std::byte> weights(bytes);
+  loaded->compiled().write_weights(0, weights);
+  std::vector<double> rates;
+  for (int i = 0; i < times; ++i) {
+    const auto start = Clock::now();
+    loaded->memory().copy_in(loaded->range().data, weights);
+    rates.push_back(static_cast<double>(bytes) / since(start) / 1e3);
+  }
+  const Current current(rig);
+  Calls call(*rig.driver);
+  Json out = described(rig, file, 1);
+  out["bytes"] = bytes;
+  out["load_gb_per_s"] = quantiles(rates);
+  out["bus"] = rate_of_copies(rig, call);
+  if (auto done = call.result(); !done) return std::unexpected(done.error());
+  return out;
+}
+
+}  // namespace carillon::engine::cuda::gpu

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "carillon/engine/cuda/gpu/rig.h"
+
+// What is measured and checked on a device, each as a JSON object. Times are in microseconds.
+namespace carillon::engine::cuda::gpu {
+
+using Json = nlohmann::ordered_json;
+
+// What the device is, the parts that its processors can be divided into, how long memory and launches take,
+// and the rate of copies.
+Result<Json> facts(const Rig& rig);
+// Outputs beside the CPU's, whole and, `cut`, each segment by itself and twice. "agrees" is false where they
+// are further apart than the number allows (f32, tf32 without its rounding 1e-4; else 3e-2, of the largest
+// element).
+Result<Json> agree(const Rig& rig, const std::string& file, int batch, Number number, bool cut);
+// `runs` runs, one after the other.
+Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs);
+// Weights from the host, as a LOAD copies them; and of the same bytes, pinned, what the bus gives.
+Result<Json> load(const Rig& rig, const std::string& file, int times);
+
+}  // namespace carillon::engine::cuda::gpu

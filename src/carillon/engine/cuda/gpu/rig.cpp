@@ -1,0 +1,129 @@
+#include "carillon/engine/cuda/gpu/rig.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <utility>
+
+#include "carillon/base/random.h"
+#include "carillon/engine/cuda/library/plain.h"
+
+namespace carillon::engine::cuda::gpu {
+
+Result<Rig> make_rig(const std::string& device, OpenOptions options) {
+  Rig rig;
+  if (device == "cuda-emulated") {
+    struct Owned {
+      std::shared_ptr<Emulated> device;
+      Driver table;
+    };
+    auto owned = std::make_shared<Owned>(Owned{
+        std::make_shared<Emulated>(EmulatedOptions{.memory = std::uint64_t{80} << 30}), Emulated::table()});
+    rig.emulated = owned->device;
+    know_kernels(*rig.emulated);
+    rig.driver = std::shared_ptr<const Driver>(owned, &owned->table);
+    (void)rig.driver->init(0);
+    rig.name = "emulated";
+    rig.libraries = "plain kernels";
+    auto library = make_plain_library(rig.driver);
+    if (!library) return std::unexpected(library.error());
+    auto engine = make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine);
+    if (!engine) return std::unexpected(engine.error());
+    rig.engine = std::move(*engine);
+    return rig;
+  }
+  if (device != "cuda") {
+    const std::string_view number = std::string_view(device).substr(std::min<std::size_t>(device.size(), 5));
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), options.ordinal);
+    if (!device.starts_with("cuda:") || error != std::errc{} || end != number.data() + number.size() ||
+        options.ordinal < 0)
+      return invalid("'" + device + "' is not a device: there are cuda, cuda:N and cuda-emulated");
+  }
+  auto opened = open_device(options);
+  if (!opened) return std::unexpected(opened.error());
+  rig.driver = opened->driver;
+  rig.device = opened->facts.device;
+  rig.name = opened->facts.name;
+  rig.libraries = opened->libraries;
+  rig.engine = std::move(opened->engine);
+  return rig;
+}
+
+Result<Loaded> Loaded::make(const Rig& rig, const std::string& file, int batch) {
+  Loaded out;
+  auto model = graph::import_onnx(file, {.lengths = {128}});
+  if (!model) model = graph::import_onnx(file, {});
+  if (!model) return std::unexpected(model.error());
+  out.model_ = *model;
+  auto compiled = rig.engine->compile(**model, {.batch_sizes = {batch}});
+  if (!compiled) return std::unexpected(compiled.error());
+  out.compiled_ = *compiled;
+  out.plan_ = (*compiled)->plan(batch, (*compiled)->lengths().empty() ? 0 : (*compiled)->lengths().back());
+  const Plan& plan = *out.plan_;
+  const auto bytes = [](const graph::TensorSpec& spec) {
+    return round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256);
+  };
+  Bytes io{};
+  for (const auto specs : {plan.inputs(), plan.outputs()})
+    for (const graph::TensorSpec& spec : specs) io = io + Bytes{bytes(spec)};
+  const std::uint64_t pages = pages_for((*compiled)->weights());
+  auto memory = CudaMemory::make(rig.driver, rig.device,
+                                 {.pages = std::max<std::uint64_t>(1, pages),
+                                  .io = std::max(io, kib(1)),
+                                  .workspace = std::max(plan.workspace(), kib(1))});
+  if (!memory) return std::unexpected(memory.error());
+  out.memory_ = std::move(*memory);
+  std::uint64_t at = 0;
+  Random random(7);
+  for (const graph::TensorSpec& spec : plan.inputs()) {
+    graph::Tensor& tensor = out.inputs_.emplace_back(graph::TensorType{spec.type, spec.shape});
+    if (spec.type == graph::DataType::f32)
+      for (float& x : tensor.as<float>()) x = static_cast<float>(random.normal());
+    else if (spec.type == graph::DataType::i64)
+      for (std::int64_t& x : tensor.as<std::int64_t>())
+        x = spec.name.find("mask") != std::string::npos ? 1 : static_cast<std::int64_t>(random.below(100));
+    out.memory_->copy_in(out.memory_->io(at), tensor.bytes());
+    out.from_.push_back(out.memory_->io(at));
+    at += bytes(spec);
+  }
+  for (const graph::TensorSpec& spec : plan.outputs()) {
+    out.to_.push_back(out.memory_->io(at));
+    at += bytes(spec);
+  }
+  const auto range = out.memory_->reserve(pages);
+  if (!range) return std::unexpected(range.error());
+  out.range_ = *range;
+  std::vector<std::uint32_t> mine(pages);
+  std::iota(mine.begin(), mine.end(), 0U);
+  if (auto mapped = out.memory_->map(*range, mine); !mapped) return std::unexpected(mapped.error());
+  out.pages_ = std::move(mine);
+  std::vector<std::byte> weights((*compiled)->weights().count);
+  (*compiled)->write_weights(0, weights);
+  if (!weights.empty()) out.memory_->copy_in(range->data, weights);
+  out.state_ = plan.make_state();
+  out.binding_ = {.inputs = out.from_,
+                  .outputs = out.to_,
+                  .workspace = out.memory_->workspace(0),
+                  .weights = range->data,
+                  .state = out.state_.get()};
+  return out;
+}
+
+Loaded::~Loaded() {
+  state_.reset();
+  if (memory_ == nullptr) return;
+  if (!pages_.empty()) memory_->unmap(range_, pages_);
+  memory_->release(range_);
+}
+
+std::vector<graph::Tensor> Loaded::outputs() const {
+  std::vector<graph::Tensor> out;
+  for (std::size_t i = 0; i < to_.size(); ++i) {
+    const graph::TensorSpec& spec = plan_->outputs()[i];
+    graph::Tensor& tensor = out.emplace_back(graph::TensorType{spec.type, spec.shape});
+    memory_->copy_out(tensor.bytes(), to_[i]);
+  }
+  return out;
+}
+
+}  // namespace carillon::engine::cuda::gpu

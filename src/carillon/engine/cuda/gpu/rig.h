@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/engine/cuda/driver/emulated.h"
+#include "carillon/engine/cuda/memory/cuda_memory.h"
+#include "carillon/engine/cuda/open.h"
+#include "carillon/engine/engine.h"
+#include "carillon/graph/model.h"
+#include "carillon/graph/tensor.h"
+
+// A device to measure on, and a model that is loaded there.
+namespace carillon::engine::cuda::gpu {
+
+struct Rig {
+  std::shared_ptr<Emulated> emulated;  // where it is one; outlives the rest
+  std::shared_ptr<const Driver> driver;
+  DeviceNumber device = 0;
+  std::string name, libraries;
+  std::unique_ptr<Engine> engine;
+};
+
+// `device`: cuda, cuda:N or cuda-emulated. Errors: as of open_device().
+Result<Rig> make_rig(const std::string& device, OpenOptions options);
+
+// A model's one plan, with memory on the device for it alone and inputs that are random by a seed.
+class Loaded {
+ public:
+  // From a file, at its greatest length; 128 where it may have any.
+  static Result<Loaded> make(const Rig& rig, const std::string& file, int batch);
+  Loaded(Loaded&&) = default;
+  ~Loaded();
+
+  const graph::Model& model() const { return *model_; }
+  const CompiledModel& compiled() const { return *compiled_; }
+  const Plan& plan() const { return *plan_; }
+  DeviceMemory& memory() const { return *memory_; }
+  const WeightRange& range() const { return range_; }
+  const Binding& binding() const { return binding_; }
+  const std::vector<graph::Tensor>& inputs() const { return inputs_; }
+  // What the last run gave, from the device.
+  std::vector<graph::Tensor> outputs() const;
+
+ private:
+  Loaded() = default;
+  std::shared_ptr<const graph::Model> model_;
+  std::shared_ptr<const CompiledModel> compiled_;
+  const Plan* plan_ = nullptr;
+  std::unique_ptr<CudaMemory> memory_;
+  WeightRange range_;
+  std::vector<std::uint32_t> pages_;
+  std::vector<graph::Tensor> inputs_;
+  std::vector<const std::byte*> from_;
+  std::vector<std::byte*> to_;
+  std::unique_ptr<RunState> state_;
+  Binding binding_;
+};
+
+}  // namespace carillon::engine::cuda::gpu

@@ -1,0 +1,98 @@
+#include "carillon/engine/cuda/open.h"
+
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "carillon/engine/cuda/kernels/kernels.h"
+#include "carillon/engine/cuda/library/cublaslt.h"
+#include "carillon/engine/cuda/library/cudnn.h"
+#include "carillon/engine/cuda/library/measured.h"
+#include "carillon/engine/kernel_choices.h"
+
+namespace carillon::engine::cuda {
+
+namespace {
+
+// A device's primary context, current on this thread, for as long as it lives.
+class Current {
+ public:
+  Current(const Driver& driver, DeviceNumber device) : driver_(driver), device_(device) {
+    status_ = driver.context_retain(&context_, device);
+    if (status_ == done) status_ = driver.context_push(context_);
+  }
+  ~Current() {
+    Context popped = nullptr;
+    if (status_ == done) (void)driver_.context_pop(&popped);
+    if (context_ != nullptr) (void)driver_.context_release(device_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  Status status() const { return status_; }
+
+ private:
+  const Driver& driver_;
+  DeviceNumber device_;
+  Context context_ = nullptr;
+  Status status_;
+};
+
+}  // namespace
+
+Result<OpenedDevice> open_device(const OpenOptions& options) {
+  auto opened = open_driver(options.driver);
+  if (!opened) return std::unexpected(opened.error());
+  OpenedDevice device;
+  device.driver = std::make_shared<const Driver>(*opened);
+  const Driver& driver = *device.driver;
+  auto facts = find_device(driver, options.ordinal);
+  if (!facts) return std::unexpected(facts.error());
+  device.facts = *facts;
+  const std::span<const std::byte> image = kernels::fatbin();
+  if (image.empty())
+    return fail(ErrorCode::unsupported,
+                "it is " + facts->name +
+                    ", and this program was built without kernels for GPUs: build it with "
+                    "`cmake --preset cuda`, which needs nvcc 13");
+  const auto sites = known_site_packages();
+  const auto dnn_library = open_library(cudnn, options.libraries, sites);
+  if (!dnn_library) return std::unexpected(dnn_library.error());
+  const auto blas_library = open_library(cublaslt, options.libraries, sites);
+  if (!blas_library) return std::unexpected(blas_library.error());
+  const auto dnn = dnn::find_api(*dnn_library);
+  if (!dnn) return std::unexpected(dnn.error());
+  const auto blas = blas::find_api(*blas_library);
+  if (!blas) return std::unexpected(blas.error());
+  const Current current(driver, facts->device);
+  if (current.status() != done)
+    return fail(ErrorCode::unavailable,
+                facts->name + " cannot be used: " + name_of(driver, current.status()));
+  auto convolutions = make_cudnn(*dnn);
+  if (!convolutions) return std::unexpected(convolutions.error());
+  auto products = make_cublaslt(*blas);
+  if (!products) return std::unexpected(products.error());
+
+  std::size_t left = 0, all = 0;
+  if (driver.memory_info(&left, &all) == done) device.free = Bytes{left};
+  device.libraries = fmt::format("{} and {}", (*convolutions)->version(), (*products)->version());
+  int version = 0;
+  (void)driver.driver_version(&version);
+  const std::string header =
+      fmt::format("carillon kernel choices 1; {}; {}.{}; {} processors; driver {}; {}", facts->name,
+                  facts->major, facts->minor, facts->processors, version, device.libraries);
+  auto choices = options.choices.empty() ? std::make_shared<KernelChoices>()
+                                         : std::make_shared<KernelChoices>(
+                                               fmt::format("{}.cuda-{}", options.choices, options.ordinal),
+                                               header, &device.notice);
+  if (!device.notice.empty()) device.notice += "; it is not heeded, and written anew";
+  auto library = make_measured_library(std::move(*convolutions), std::move(*products), std::move(choices),
+                                       {.timer = time_on(device.driver, facts->device)});
+  auto engine =
+      make_cuda_engine(device.driver, facts->device, image.data(), std::move(library), options.engine);
+  if (!engine) return std::unexpected(engine.error());
+  device.engine = std::move(*engine);
+  return device;
+}
+
+}  // namespace carillon::engine::cuda
