@@ -91,7 +91,7 @@ Result<> run(const Options& options) {
   auto choices = std::make_shared<engine::KernelChoices>();
   if (!options.choices.empty()) {
     std::string problem;
-    choices = std::make_shared<engine::KernelChoices>(options.choices, &problem);
+    choices = std::make_shared<engine::KernelChoices>(options.choices, engine::cpu::choices_header(), &problem);
     if (!problem.empty()) std::fprintf(stderr, "%s\n", problem.c_str());
   }
   const SteadyClock clock;
