@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -164,8 +166,16 @@ struct Total {
   double operations = 0, bytes = 0, microseconds = 0;
 };
 
-Result<nlohmann::ordered_json> show(const graph::Model& model, int batch, Number number, Ways& cudnn,
-                                    bool& all_built) {
+// Of a repository's file its model's name there, else the file.
+std::string name_of_file(const std::string& file) {
+  const std::filesystem::path path(file);
+  return path.filename() == "model.onnx" && path.parent_path().has_parent_path()
+             ? path.parent_path().parent_path().filename().string()
+             : file;
+}
+
+Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string& name, int batch,
+                                    Number number, Ways& cudnn, bool& all_built) {
   auto graph = model.specialize(batch, model.lengths().empty() ? 0 : model.lengths().back());
   if (!graph) return std::unexpected(graph.error());
   Planner planner(cudnn);
@@ -219,7 +229,7 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, int batch, Number
     steps.push_back(std::move(row));
   }
   all_built = all_built && built == convolutions;
-  std::cout << fmt::format("\n## {} {} batch {}: {} steps, {} of {} convolutions planned\n\n", model.name(),
+  std::cout << fmt::format("\n## {} {} batch {}: {} steps, {} of {} convolutions planned\n\n", name,
                            name_of(number), batch, recipe->steps.size(), built, convolutions)
             << "| what | steps | MFLOP | MB | least us |\n|---|---:|---:|---:|---:|\n";
   for (const auto& [kind, total] : totals)
@@ -230,12 +240,14 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, int batch, Number
   for (const auto& row : steps)
     if (row.contains("ways") && row["ways"] == 0)
       std::cout << fmt::format("no plan: {}\n", row["way"].get<std::string>());
-  return nlohmann::ordered_json{{"model", model.name()},
+  return nlohmann::ordered_json{{"model", name},
                                 {"number", name_of(number)},
                                 {"batch", batch},
                                 {"workspace_bytes", recipe->workspace},
                                 {"convolutions", convolutions},
                                 {"planned", built},
+                                {"operations", all.operations},
+                                {"bytes", all.bytes},
                                 {"least_us", all.microseconds},
                                 {"steps", std::move(steps)}};
 }
@@ -263,11 +275,21 @@ Result<bool> run(const Arguments& arguments) {
     if (!model) return std::unexpected(model.error());
     for (const Number number : arguments.numbers)
       for (const int batch : arguments.batches) {
-        auto table = show(**model, (*model)->batched() ? batch : 1, number, **ways, all_built);
+        auto table =
+            show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number, **ways, all_built);
         if (!table) return in_context(file, table.error());
         tables.push_back(std::move(*table));
       }
   }
+  std::cout
+      << "\n## Summary\n\n| model | number | batch | steps | convolutions planned | GFLOP | MB | least us |\n"
+         "|---|---|---:|---:|---:|---:|---:|---:|\n";
+  for (const auto& table : tables)
+    std::cout << fmt::format("| {} | {} | {} | {} | {} of {} | {:.2f} | {:.1f} | {:.0f} |\n",
+                             table["model"].get<std::string>(), table["number"].get<std::string>(),
+                             table["batch"].get<int>(), table["steps"].size(), table["planned"].get<int>(),
+                             table["convolutions"].get<int>(), table["operations"].get<double>() / 1e9,
+                             table["bytes"].get<double>() / 1e6, table["least_us"].get<double>());
   if (!arguments.json.empty() && !(std::ofstream(arguments.json) << tables.dump(1) << "\n"))
     return invalid(arguments.json + ": cannot be written");
   return all_built;
