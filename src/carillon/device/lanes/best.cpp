@@ -94,13 +94,20 @@ class Best final : public JobCore {
     admit_again();
     return true;
   }
-  void granted(Job& job) override { watch(job); }
+  void granted(Job& job) override {
+    job.had = attained(job);
+    watch(job);
+  }
+  void resumed(Job& job) override { watch(job); }
+  Duration turn_of_overdue() const {
+    return std::max(Duration{1'000'000}, options().longest_wait / options().catch_up);
+  }
   // The next time at which its place among the others changes by itself.
   void watch(Job& job) {
     const Index index = *find(job.id);
-    if (job.overdue)
-      time_running(index, saturating_add(time(), std::max(Duration{1'000'000},
-                                                          options().longest_wait / options().catch_up)));
+    if (job.overdue)  // in time of the device: nobody has his turn while he is frozen
+      time_running(
+          index, saturating_add(time(), std::max(Duration{0}, turn_of_overdue() + job.had - attained(job))));
     else if (!counts_as_known(job))
       time_running(index, saturating_add(time(), class_end(attained(job)) - attained(job)));
     else

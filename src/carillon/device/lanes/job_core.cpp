@@ -487,6 +487,7 @@ void JobCore::thaw(Index index, JobCommands& out) {
   time_running(index, TimePoint::max());
   out.push_back({.kind = JobCommand::Kind::thaw, .job = job.id});
   touch(job.lane);
+  if (job.state == JobState::running) resumed(job);
 }
 
 void JobCore::hangs(Index index, JobCommands& out) {

@@ -41,6 +41,7 @@ class JobCore : public JobSharing {
     bool frozen = false;
     bool hanging = false;
     bool overdue = false;       // it waited for too long (best)
+    Duration had{0};            // what it had attained when it was granted (best)
     bool idle = false;          // starting, and told so: it waits for something else than the device
     bool knows_memory = false;  // it said what it needs
     LaneId lane = no_lane;
@@ -90,6 +91,7 @@ class JobCore : public JobSharing {
   virtual void became_ready(Job&) {}  // for its first iteration, or after it was idle
   virtual void changed_lanes(Job&) {}
   virtual void granted(Job&) {}
+  virtual void resumed(Job&) {}  // it runs on after it was frozen: what it was timed for is forgotten
   virtual void ended_iterations(Job&, const IterationEnded&) {}
   virtual void left(Index) {}  // it is about to be gone
   virtual TimePoint waiting_timer(const Job&) const { return TimePoint::max(); }

@@ -562,6 +562,15 @@ TEST_P(JobWorlds, PromisesHold) {
   }
 }
 
+// Whoever had waited for too long kept its turn for ever where it was frozen in it.
+TEST(JobWorldsFound, ATurnEndsThoughTheDeviceWasWantedInIt) {
+  for (const std::uint64_t seed : {155454, 202258, 273491, 307691, 421353, 438782, 455439}) {
+    const RandomWorld world = random_world(seed, "best");
+    EXPECT_EQ(run_world(world.jobs, world.options, TimePoint{hours(20)}).broken, std::nullopt)
+        << "seed " << seed;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, JobWorlds, ::testing::Values("fifo", "srtf", "pack", "fair", "best"),
                          [](const auto& policy) { return policy.param; });
 
