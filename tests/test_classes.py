@@ -49,10 +49,11 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=["clockwork", "symphony"])
+@pytest.fixture(scope="module", params=["clockwork cpu", "symphony cpu", "clockwork cuda-emulated"])
 def server(request, program, models, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "server.log"
-    with serving(program, models, log, "--scheduler", request.param, "--default-deadline", "20000") as running:
+    scheduler, device = request.param.split()
+    with serving(program, models, log, "--scheduler", scheduler, "--device", device, "--default-deadline", "20000") as running:
         running.log = log
         yield running
 

@@ -123,10 +123,15 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   device.worker.exec_threads = threads;
   device.worker.real_time = arguments.real_time;
 
-  if (arguments.classes && arguments.device == "cpu") {
-    auto classes = classes_of(arguments, threads);
+  if (arguments.classes && (arguments.device == "cpu" || is_cuda(arguments.device))) {
+    DeviceArguments wanted = arguments;
+    // A GPU's stream is for all of its processors: one for best effort leaves none of them idle.
+    if (is_cuda(arguments.device) && wanted.best_effort_streams == 0) wanted.best_effort_streams = 1;
+    auto classes = classes_of(wanted, threads);
     if (!classes) return std::unexpected(classes.error());
     device.worker.classes = *classes;
+    // The host's threads only launch: who waits for a processor there keeps the device waiting.
+    if (is_cuda(arguments.device)) device.worker.best_effort_idle = false;
   }
 
   static constexpr std::string_view emulated = "emulated:";
@@ -174,7 +179,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     device.notice = std::move(made->notice);
     // The device's memory is not shared with the host: what nobody else has of it is for weights, but for a
     // quarter.
-    if (arguments.page_cache.empty() && made->free) device.worker.page_cache = Bytes{made->free->count / 4 * 3 / page_size.count * page_size.count};
+    if (arguments.page_cache.empty() && made->free)
+      device.worker.page_cache = Bytes{made->free->count / 4 * 3 / page_size.count * page_size.count};
     device.engine = std::move(made->engine);
     device.description = std::move(made->description);
     device.worker.make_memory = std::move(made->make_memory);

@@ -93,8 +93,8 @@ class Builder {
   Result<Lying> select(const Lying& condition, const Lying& a, const Lying& b, const Shape& shape);
   Result<Lying> reduce(kernels::Reduction reduction, const Lying& tensor, std::span<const std::size_t> axes,
                        const Shape& shape);
-  Result<> convolve(Convolution spec, const Lying& x, const Lying& w, const Lying& out,
-                    const Lying* bias, const Lying* residual);
+  Result<> convolve(Convolution spec, const Lying& x, const Lying& w, const Lying& out, const Lying* bias,
+                    const Lying* residual);
   Result<> multiply(Product spec, const Lying& a, const Lying& b, const Lying& out, const Lying* bias);
 
   // A kernel of our own: reads and `out` are put into `params` as pointers, at these bytes of it.

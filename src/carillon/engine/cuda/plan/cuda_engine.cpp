@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cuda/memory/scratch.h"
 #include "carillon/engine/cuda/plan/recipe.h"
 #include "carillon/engine/pacer.h"
 #include "carillon/graph/effort.h"
@@ -83,6 +84,7 @@ class Device {
 
   Function function(const kernels::Kernel* kernel) const { return functions_.at(kernel); }
   unsigned processors() const { return processors_; }
+  DeviceNumber number() const { return number_; }
 
   const Driver& driver;
 
@@ -102,6 +104,8 @@ struct PlanParts {
   Recipe recipe;
   std::vector<KernelRange> segments;  // of the recipe's steps
   std::vector<std::string> names;
+
+  void divide(std::vector<KernelRange> into);
 };
 
 Address address(const void* at) {
@@ -172,6 +176,44 @@ class CudaPlan final : public Plan {
   std::shared_ptr<const Device> device_;
   PlanParts parts_;
 };
+
+void PlanParts::divide(std::vector<KernelRange> into) {
+  segments = std::move(into);
+  names.clear();
+  for (const KernelRange& segment : segments) {
+    std::string name = "copies only";
+    if (segment.last > segment.first) name = recipe.steps[static_cast<std::size_t>(segment.first)].name;
+    if (segment.last > segment.first + 1)
+      name += " to " + recipe.steps[static_cast<std::size_t>(segment.last) - 1].name;
+    names.push_back(std::move(name));
+  }
+}
+
+// So many steps in each.
+std::vector<KernelRange> by_count(int steps, int longest) {
+  if (longest <= 0) longest = std::max(1, steps);
+  std::vector<KernelRange> segments;
+  for (int first = 0; first < steps || segments.empty(); first += longest)
+    segments.push_back({first, std::min(steps, first + longest)});
+  return segments;
+}
+
+// As many steps in each as take no longer than `bound`, and one at least.
+std::vector<KernelRange> by_time(std::span<const Duration> steps, Duration bound) {
+  std::vector<KernelRange> segments;
+  Duration sum{0};
+  for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
+    const Duration step = steps[static_cast<std::size_t>(i)];
+    if (segments.empty() || sum + step > bound) {
+      segments.push_back({i, i});
+      sum = Duration{0};
+    }
+    sum += step;
+    segments.back().last = i + 1;
+  }
+  if (segments.empty()) segments.push_back({0, 0});
+  return segments;
+}
 
 Result<> CudaState::prepare(Address workspace, Address weights) {
   const Driver& driver = device_->driver;
@@ -365,9 +407,23 @@ class CudaEngine final : public Engine {
                                   (length > 0 ? " and length " + std::to_string(length) : "");
         auto graph = model.specialize(batch, length);
         if (!graph) return in_context(where, graph.error());
-        auto parts =
-            make(*graph, options.precision == Precision::bf16 ? Number::bf16 : options_.number, weights);
+        const Number number = options.precision == Precision::bf16 ? Number::bf16 : options_.number;
+        std::vector<KernelRange> segments;
+        if (options.stop_cost) {
+          // Once with each step by itself, to measure, and once as that divides them.
+          auto single = make(*graph, {.number = number, .longest_segment = 1}, weights);
+          if (!single) return in_context(where, single.error());
+          auto measured = measure(std::move(*single), weights.bytes().size());
+          if (!measured) return in_context(where, measured.error());
+          segments = std::move(*measured);
+        }
+        RecipeOptions made_with{.number = number, .longest_segment = options_.longest_segment};
+        for (const KernelRange& segment : segments) made_with.segment_ends.push_back(segment.last);
+        auto parts = make(*graph, std::move(made_with), weights);
         if (!parts) return in_context(where, parts.error());
+        if (segments.empty())
+          segments = by_count(static_cast<int>(parts->recipe.steps.size()), options_.longest_segment);
+        parts->divide(std::move(segments));
         parts->batch = batch;
         parts->inputs = graph::specs_at(model.inputs(), batch, length);
         parts->outputs = graph::specs_at(model.outputs(), batch, length);
@@ -400,26 +456,65 @@ class CudaEngine final : public Engine {
     return {};
   }
 
-  Result<PlanParts> make(const graph::Graph& graph, Number number, Weights& weights) const {
-    auto recipe = make_recipe(
-        graph,
-        {.number = number, .processors = device_->processors(), .longest_segment = options_.longest_segment},
-        *library_, weights);
+  Result<PlanParts> make(const graph::Graph& graph, RecipeOptions options, Weights& weights) const {
+    options.processors = device_->processors();
+    auto recipe = make_recipe(graph, options, *library_, weights);
     if (!recipe) return std::unexpected(recipe.error());
-    PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
-    const int steps = static_cast<int>(parts.recipe.steps.size());
-    const int longest = options_.longest_segment > 0 ? options_.longest_segment : std::max(1, steps);
-    for (int first = 0; first < steps || parts.segments.empty(); first += longest) {
-      const KernelRange segment{first, std::min(steps, first + longest)};
-      parts.segments.push_back(segment);
-      std::string name = "copies only";
-      if (segment.last > segment.first)
-        name = parts.recipe.steps[static_cast<std::size_t>(segment.first)].name;
-      if (segment.last > segment.first + 1)
-        name += " to " + parts.recipe.steps[static_cast<std::size_t>(segment.last) - 1].name;
-      parts.names.push_back(std::move(name));
+    return PlanParts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
+  }
+
+  // Runs the steps one by one, in memory that holds zeros; gives the segments that they fall into by `bound`,
+  // or each by itself where there is no memory.
+  Result<std::vector<KernelRange>> measure(PlanParts parts, std::uint64_t weights) const {
+    const int count = static_cast<int>(parts.recipe.steps.size());
+    const std::vector<KernelRange> singles = by_count(count, 1);
+    parts.divide(singles);
+    const CudaPlan plan(device_, std::move(parts));
+    constexpr int rounds = 5;
+    const auto steps = static_cast<std::size_t>(plan.kernels());  // at least one
+    std::uint64_t bytes = 0;
+    const auto place = [&](std::uint64_t wanted) {
+      const std::uint64_t at = bytes;
+      bytes += round_up(std::max<std::uint64_t>(wanted, 1), 256);
+      return at;
+    };
+    const std::uint64_t weights_at = place(weights), workspace_at = place(plan.workspace().count);
+    std::vector<std::uint64_t> inputs, outputs;
+    for (const auto& edge : plan.parts().recipe.inputs) inputs.push_back(place(edge.bytes));
+    for (const auto& edge : plan.parts().recipe.outputs) outputs.push_back(place(edge.bytes));
+    Scratch scratch(device_->driver, device_->number());
+    const Status taken = scratch.take(bytes);
+    if (is_lost(taken)) return std::unexpected(device_->check(taken, "memory to measure in").error());
+    if (taken != done) return singles;
+    const auto at = [&](std::uint64_t offset) { return reinterpret_cast<std::byte*>(scratch.at() + offset); };
+    std::vector<const std::byte*> from;
+    std::vector<std::byte*> to;
+    for (const std::uint64_t each : inputs) from.push_back(at(each));
+    for (const std::uint64_t each : outputs) to.push_back(at(each));
+    const auto state = plan.make_state(nullptr);
+    Stream stream = nullptr;
+    if (auto made =
+            device_->check(device_->driver.stream_create(&stream, stream_beside_the_default, 0), "a stream");
+        !made)
+      return std::unexpected(made.error());
+    Status cleared = device_->driver.fill(scratch.at(), 0, scratch.bytes(), stream);
+    if (cleared == done) cleared = device_->driver.stream_synchronize(stream);
+    (void)device_->driver.stream_destroy(stream);
+    if (auto filled = device_->check(cleared, "clearing memory"); !filled)
+      return std::unexpected(filled.error());
+    std::vector<Duration> least(steps, Duration::max()), now(steps);
+    for (int round = 0; round < rounds; ++round) {
+      const Binding binding{.inputs = from,
+                            .outputs = to,
+                            .workspace = at(workspace_at),
+                            .weights = at(weights_at),
+                            .state = state.get()};
+      if (auto ran = plan.run({0, plan.kernels()}, binding, now, nullptr, nullptr); !ran)
+        return std::unexpected(ran.error());
+      for (std::size_t i = 0; i < steps; ++i) least[i] = std::min(least[i], now[i]);
     }
-    return parts;
+    if (count == 0) return singles;
+    return by_time(least, options_.bound);
   }
 
   std::shared_ptr<const Device> device_;

@@ -14,12 +14,20 @@ struct CudaOptions {
   Number number = Number::f32;
   // Kernels and calls in a segment, at most: a plan's runs end between segments only. 0: one segment.
   int longest_segment = 0;
+  // How long a segment of a plan that is to be stopped soon (CompileOptions::stop_cost) may take, unless it
+  // is one kernel alone. A segment costs a launch of a graph, some microseconds: 25 us is what REEF's resets
+  // take, too.
+  Duration bound = std::chrono::microseconds{25};
 };
 
 // The engine of one device. A model's plans are lists of segments, each a CUDA graph that is captured when
 // weights and workspace have their addresses (once, and again where these change), so that a run launches one
 // graph a segment, allocates nothing and looks for nothing. What a plan takes and gives has a place in the
 // workspace, so graphs are never patched: inputs and outputs are copied there and back within the device.
+//
+// With CompileOptions::stop_cost the kernels of each plan are measured on the device, which takes memory for
+// weights and workspace meanwhile, and fall into segments of `bound`; where there is no memory for that, each
+// is a segment.
 //
 // compile() fails with `unsupported`, naming node, operator and types, where no kernel covers a node; open
 // models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 of

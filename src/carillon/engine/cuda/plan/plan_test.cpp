@@ -258,6 +258,40 @@ std::vector<std::string> steps_of(OnEmulated& on, const Make& make) {
   return out;
 }
 
+// Kernels of the emulated device take 3 us each.
+TEST(CudaPlan, WhatIsToBeStoppedSoonFallsIntoSegmentsOfTheBound) {
+  for (const int kernels_in_bound : {1, 2, 5}) {
+    SCOPED_TRACE(kernels_in_bound);
+    OnEmulated on({.kernel = std::chrono::microseconds{3}, .enqueue = Duration{0}});
+    const auto engine = on.engine({.bound = std::chrono::microseconds{3 * kernels_in_bound + 1}});
+    for (const Make& make : {Make(residual), Make(dense_block), Make(encoder)}) {
+      const auto whole = (*engine)->compile(MadeModel(make), {.batch_sizes = {1, 2}});
+      const auto divided = (*engine)->compile(MadeModel(make), {.batch_sizes = {1, 2}, .stop_cost = 0.02});
+      ASSERT_TRUE(whole && divided);
+      const int steps = static_cast<int>(steps_of(on, make).size());
+      EXPECT_EQ((*whole)->plan(2)->kernels(), 1);
+      EXPECT_EQ((*divided)->plan(1)->kernels(), (steps + kernels_in_bound - 1) / kernels_in_bound);
+      const auto graph = make(2);
+      const auto inputs = random_inputs(graph, 11);
+      const auto values = reference(graph, inputs);
+      std::vector<std::span<const std::byte>> bytes;
+      for (const auto& input : inputs) bytes.emplace_back(input->bytes());
+      const auto got = on.run(**divided, *(*divided)->plan(2), bytes, true);
+      ASSERT_TRUE(got) << got.error().message;
+      for (std::size_t i = 0; i < got->size(); ++i) EXPECT_LE(apart(*values[i], (*got)[i]), 1e-4);
+    }
+    EXPECT_THAT(on.device().violations(), IsEmpty());
+  }
+}
+
+TEST(CudaPlan, WithoutMemoryToMeasureInEachKernelIsASegment) {
+  OnEmulated on({.fail_create = 1});
+  const auto engine = on.engine({});
+  const auto divided = (*engine)->compile(MadeModel(residual), {.batch_sizes = {1}, .stop_cost = 0.02});
+  ASSERT_TRUE(divided) << divided.error().message;
+  EXPECT_EQ((*divided)->plan(1)->kernels(), static_cast<int>(steps_of(on, residual).size()));
+}
+
 TEST(CudaPlan, ConvolutionsWriteIntoTheirSlices) {
   OnEmulated on;
   int moves = 0;

@@ -193,8 +193,8 @@ struct FakePart {
   }
   template <typename T>
   T one(int attribute) const {
-    const auto values = all<T>(attribute);
-    return values.empty() ? T{} : values[0];
+    const auto found = all<T>(attribute);
+    return found.empty() ? T{} : found[0];
   }
   const FakePart* part(int attribute) const { return one<const FakePart*>(attribute); }
   template <typename T>
