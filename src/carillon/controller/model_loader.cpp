@@ -35,6 +35,7 @@ class SmallerBatches final : public engine::CompiledModel {
   void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
     whole_->write_weights(offset, to);
   }
+  std::span<const std::byte> packed() const override { return whole_->packed(); }
   std::span<const int> batch_sizes() const override { return sizes_; }
   std::span<const std::int64_t> lengths() const override { return whole_->lengths(); }
   bool pads() const override { return whole_->pads(); }

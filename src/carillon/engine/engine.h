@@ -200,6 +200,9 @@ class CompiledModel {
   // Copies bytes [offset, offset + to.size()) of the weights, in the layout that the kernels want, to `to`.
   // What LOAD does, page by page; needs offset + to.size() <= weights(). Safe from any thread.
   virtual void write_weights(std::uint64_t offset, std::span<std::byte> to) const = 0;
+  // The same bytes, all of them, where they lie in one piece in memory that devices copy from at the bus's rate;
+  // empty where they do not. As long as this lives.
+  virtual std::span<const std::byte> packed() const { return {}; }
   virtual std::span<const int> batch_sizes() const = 0;
   // What length_dimension in inputs() and outputs() may be, ascending; empty where nothing varies.
   virtual std::span<const std::int64_t> lengths() const { return {}; }

@@ -48,6 +48,7 @@ class Watched final : public engine::CompiledModel {
   void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
     inner_->write_weights(offset, to);
   }
+  std::span<const std::byte> packed() const override { return inner_->packed(); }
   std::span<const int> batch_sizes() const override { return inner_->batch_sizes(); }
   const engine::Plan* plan(int batch, std::int64_t) const override {
     for (const auto& plan : plans_)

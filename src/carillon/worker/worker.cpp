@@ -730,7 +730,10 @@ void WorkerImpl::copy_weights(const Turn& turn) {
   if (mapped) {
     const std::uint64_t size = host.compiled->weights().count;
     load_busy_ = true;
-    for (std::uint64_t at = 0; at < size; at += page_size.count) {
+    const auto packed = host.compiled->packed();
+    const bool direct = !packed.empty() && memory_->access(host.range.data) == nullptr;
+    if (direct) memory_->copy_in(host.range.data, packed);
+    for (std::uint64_t at = 0; at < size && !direct; at += page_size.count) {
       const std::uint64_t bytes = std::min(page_size.count, size - at);
       if (std::byte* const to = memory_->access(host.range.data + at)) {
         host.compiled->write_weights(at, {to, bytes});

@@ -342,12 +342,6 @@ TEST(CudaEmulated, FindsWhatAGpuWouldNotForgive) {
          b.ok(b.d.green_stream(&stream, green, stream_beside_the_default, 0));
          b.ok(b.d.green_destroy(green));
        }},
-      {"the address of memory that is not pinned", "that is not pinned",
-       [](Bench& b) {
-         int here = 0;
-         Address there = 0;
-         EXPECT_EQ(b.d.host_address(&there, &here, 0), invalid_value);
-       }},
       {"blocks that are too large", "there cannot be",
        [](Bench& b) {
          Address at = b.base;

@@ -16,7 +16,8 @@ namespace carillon::engine::cuda {
 // A CUDA device's memory, taken once: pages of 16 MiB, each a piece of physical memory of its own
 // (cuMemCreate), which are mapped behind the addresses of whatever model is loaded, and a block each for
 // inputs and outputs and for workspaces. The host reaches none of it (access()); what copy_in() and
-// copy_out() move goes by way of pinned memory, in pieces, each way by a stream of its own.
+// copy_out() move goes by way of pinned memory, in pieces, each way by a stream of its own; what lies in
+// pinned memory itself (cuMemHostAlloc) goes in as one copy.
 //
 // Thread-safe as DeviceMemory says. A call whose driver answers that the device is lost fails with
 // `unavailable`; copies, which cannot fail, then leave `to` as it was, and lost() is true from then on.
@@ -73,6 +74,7 @@ class CudaMemory final : public DeviceMemory {
   Result<> prepare(const Sizes& sizes);
   Result<> take(Block& block, std::uint64_t bytes, const char* what);
   void give_back(Block& block);
+  bool is_pinned(std::span<const std::byte> bytes) const;
   Result<> failed(Status status, const std::string& what) const;
   static std::byte* pointer(Address at) { return reinterpret_cast<std::byte*>(at); }
   static Address address(const std::byte* at) { return reinterpret_cast<Address>(at); }

@@ -38,6 +38,39 @@ void expect_clean(const Emulated& device) {
   EXPECT_EQ(device.left_behind(), "");
 }
 
+TEST(CudaMemory, WhatIsPinnedGoesInAsOneCopy) {
+  const Emulated device(
+      {.bytes_per_second = 1e9, .copy = std::chrono::milliseconds{1}, .enqueue = Duration{0}});
+  {
+    const auto memory = memory_of(1, mib(8));
+    const auto sent = bytes_of(1, 5 << 20);
+    Context context = nullptr;
+    void* pinned = nullptr;
+    ASSERT_EQ(table.context_retain(&context, 0), done);
+    ASSERT_EQ(table.context_push(context), done);
+    ASSERT_EQ(table.host_allocate(&pinned, sent.size(), host_is_mapped), done);
+    std::memcpy(pinned, sent.data(), sent.size());
+    const std::span<const std::byte> from(static_cast<const std::byte*>(pinned), sent.size());
+    const auto took = [&](std::span<const std::byte> bytes) {
+      const Duration start = device.now();
+      memory->copy_in(memory->io(0), bytes);
+      std::vector<std::byte> back(bytes.size());
+      const Duration end = device.now();
+      memory->copy_out(back, memory->io(0));
+      EXPECT_TRUE(std::ranges::equal(back, bytes));
+      return to_ms(end - start);
+    };
+    const double bus = static_cast<double>(sent.size()) / 1e6;
+    EXPECT_NEAR(took(from), bus + 1, 1e-3);
+    EXPECT_NEAR(took(sent), bus + 5, 1e-3) << "by way of a piece of 1 MiB";
+    EXPECT_NEAR(took(from.subspan(7, sent.size() - 7)), bus + 1, 1e-2) << "any part of it";
+    EXPECT_EQ(table.host_free(pinned), done);
+    EXPECT_EQ(table.context_pop(&context), done);
+    EXPECT_EQ(table.context_release(0), done);
+  }
+  expect_clean(device);
+}
+
 TEST(CudaMemory, BlocksHoldWhatIsCopiedThere) {
   const Emulated device;
   {

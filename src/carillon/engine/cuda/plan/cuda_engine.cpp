@@ -344,14 +344,67 @@ Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Dura
   return ran;
 }
 
+// Bytes in pinned memory of the host, which the device copies from at the bus's rate; in the host's own where
+// the driver gives none.
+class PinnedBytes {
+ public:
+  PinnedBytes() = default;
+  PinnedBytes(std::shared_ptr<const Device> device, std::vector<std::byte> from)
+      : device_(std::move(device)) {
+    const Device::Current current(*device_);
+    if (!from.empty() && device_->driver.host_allocate(&pinned_, from.size(), host_is_mapped) == done) {
+      std::memcpy(pinned_, from.data(), from.size());
+      size_ = from.size();
+    } else {
+      pinned_ = nullptr;
+      own_ = std::move(from);
+    }
+  }
+  ~PinnedBytes() {
+    if (pinned_ == nullptr) return;
+    const Device::Current current(*device_);
+    (void)device_->driver.host_free(pinned_);
+  }
+  PinnedBytes(PinnedBytes&& from) noexcept
+      : device_(std::move(from.device_)),
+        pinned_(std::exchange(from.pinned_, nullptr)),
+        size_(from.size_),
+        own_(std::move(from.own_)) {}
+  PinnedBytes& operator=(PinnedBytes&& from) noexcept {
+    std::swap(device_, from.device_);
+    std::swap(pinned_, from.pinned_);
+    std::swap(size_, from.size_);
+    std::swap(own_, from.own_);
+    return *this;
+  }
+  PinnedBytes(const PinnedBytes&) = delete;
+  PinnedBytes& operator=(const PinnedBytes&) = delete;
+
+  bool are_pinned() const { return pinned_ != nullptr; }
+  std::span<const std::byte> bytes() const {
+    return pinned_ == nullptr ? std::span<const std::byte>(own_)
+                              : std::span(static_cast<const std::byte*>(pinned_), size_);
+  }
+
+ private:
+  std::shared_ptr<const Device> device_;
+  void* pinned_ = nullptr;
+  std::size_t size_ = 0;
+  std::vector<std::byte> own_;
+};
+
 class CudaModel final : public CompiledModel {
  public:
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
-  Bytes weights() const override { return {bytes_.size()}; }
+  Bytes weights() const override { return {bytes_.bytes().size()}; }
+  std::span<const std::byte> packed() const override {
+    return bytes_.are_pinned() ? bytes_.bytes() : std::span<const std::byte>();
+  }
   void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
-    CARILLON_ASSERT(offset <= bytes_.size() && to.size() <= bytes_.size() - offset);
-    if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
+    const auto bytes = bytes_.bytes();
+    CARILLON_ASSERT(offset <= bytes.size() && to.size() <= bytes.size() - offset);
+    if (!to.empty()) std::memcpy(to.data(), bytes.data() + offset, to.size());
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
@@ -368,7 +421,7 @@ class CudaModel final : public CompiledModel {
   std::vector<std::int64_t> lengths_;
   bool pads_ = false;
   std::map<std::pair<int, std::int64_t>, std::unique_ptr<CudaPlan>> plans_;  // by batch size and length
-  std::vector<std::byte> bytes_;
+  PinnedBytes bytes_;
 };
 
 class CudaEngine final : public Engine {
@@ -433,7 +486,7 @@ class CudaEngine final : public Engine {
                                  std::make_unique<CudaPlan>(device_, std::move(*parts)));
       }
     library_->compiled();
-    compiled->bytes_ = weights.take();
+    compiled->bytes_ = PinnedBytes(device_, weights.take());
     return compiled;
   }
 

@@ -29,6 +29,8 @@ struct CudaOptions {
 // weights and workspace meanwhile, and fall into segments of `bound`; where there is no memory for that, each
 // is a segment.
 //
+// A model's weights are kept in pinned memory of the host, so that a LOAD is one copy at the bus's rate.
+//
 // compile() fails with `unsupported`, naming node, operator and types, where no kernel covers a node; open
 // models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 of
 // CompileOptions stands above `number`.

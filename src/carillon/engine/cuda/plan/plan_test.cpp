@@ -284,6 +284,21 @@ TEST(CudaPlan, WhatIsToBeStoppedSoonFallsIntoSegmentsOfTheBound) {
   }
 }
 
+TEST(CudaPlan, WeightsLieInPinnedMemory) {
+  OnEmulated on;
+  {
+    const auto engine = on.engine({});
+    const auto model = (*engine)->compile(MadeModel(residual), {.batch_sizes = {1, 2}});
+    ASSERT_TRUE(model);
+    std::vector<std::byte> written((*model)->weights().count);
+    (*model)->write_weights(0, written);
+    EXPECT_TRUE(std::ranges::equal((*model)->packed(), written));
+    Address there = 0;
+    EXPECT_EQ(on.driver().host_address(&there, const_cast<std::byte*>((*model)->packed().data()), 0), done);
+  }
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
 TEST(CudaPlan, WithoutMemoryToMeasureInEachKernelIsASegment) {
   OnEmulated on({.fail_create = 1});
   const auto engine = on.engine({});
