@@ -30,8 +30,8 @@
 #include "carillon/cli/signals.h"
 #include "carillon/cli/train.h"
 #include "carillon/controller/controller.h"
-#include "carillon/frontend/access_log.h"
 #include "carillon/engine/host/memory.h"
+#include "carillon/frontend/access_log.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
 #include "carillon/repository/repository.h"
@@ -328,8 +328,9 @@ std::optional<DeviceId> cpu_of(const Arguments& arguments) {
 }
 
 // Null where nobody trains here. What scripts have is taken out of the page cache of the CPU, `lent`.
-Result<std::unique_ptr<Training>> start_training(const TrainArguments& arguments, std::optional<DeviceId> lent,
-                                                 server::DeviceGroup& group, const Clock& clock) {
+Result<std::unique_ptr<Training>> start_training(const TrainArguments& arguments,
+                                                 std::optional<DeviceId> lent, server::DeviceGroup& group,
+                                                 const Clock& clock) {
   if (arguments.socket.empty()) return nullptr;
   Bytes& page_cache = group.devices[lent->index()].worker.page_cache;
   const auto memory = Training::memory_of(arguments, page_cache, page_size);
@@ -337,8 +338,9 @@ Result<std::unique_ptr<Training>> start_training(const TrainArguments& arguments
   page_cache = Bytes{(page_cache.count - memory->count) / page_size.count * page_size.count};
   auto training = Training::start(arguments, *memory, clock);
   if (training)
-    spdlog::info("training: scripts share {} at {}, by {}, while no request wants the CPU; {} are left for weights",
-                 to_text(*memory), arguments.socket, arguments.policy, to_text(page_cache));
+    spdlog::info(
+        "training: scripts share {} at {}, by {}, while no request wants the CPU; {} are left for weights",
+        to_text(*memory), arguments.socket, arguments.policy, to_text(page_cache));
   return training;
 }
 
@@ -351,8 +353,9 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
                      "--plan goes with neither --record nor --profile: each workload has a scheduler "
                      "of its own, and is measured at its share"});
   if (!arguments.train.socket.empty())
-    return complain(exit_usage, {ErrorCode::invalid_argument,
-                                 "--plan does not go with --train: the plan's shares of the device are all taken"});
+    return complain(exit_usage,
+                    {ErrorCode::invalid_argument,
+                     "--plan does not go with --train: the plan's shares of the device are all taken"});
   const server::DeviceArguments& wanted = arguments.devices.each;
   if (arguments.stop_cost || wanted.best_effort_streams > 0 || wanted.real_time_threads > 0)
     return complain(exit_usage,
@@ -465,14 +468,23 @@ int run(Arguments& arguments) {
                     {ErrorCode::invalid_argument, "--train lends the CPU, but there is no --device cpu"});
   auto group = server::make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
-  auto training = start_training(arguments.train, lent, *group, clock);  // outlives the controller, which tells it
+  auto training =
+      start_training(arguments.train, lent, *group, clock);  // outlives the controller, which tells it
   if (!training) return complain(exit_usage, training.error());
   if (*training) {
-    options.core.on_leisure = [to = training->get(), lent = *lent](DeviceId device, std::optional<TimePoint> free_until) {
+    options.core.on_leisure = [to = training->get(), lent = *lent](DeviceId device,
+                                                                   std::optional<TimePoint> free_until) {
       if (device == lent) to->leisure(free_until);
     };
     doors->more_metrics = [to = training->get()] { return to->metrics(); };
   }
+  std::vector<std::pair<std::string, std::shared_ptr<const engine::cuda::Nvml>>> gpus;
+  for (const server::Device& device : group->devices)
+    if (device.nvml) gpus.emplace_back(device.gpu_uuid, device.nvml);
+  if (!gpus.empty())
+    doors->more_metrics = [before = doors->more_metrics, gpus] {
+      return (before ? before() : std::string()) + server::gpu_metrics(gpus);
+    };
   Bytes needed = beside_caches();
   for (const server::Device& device : group->devices)
     needed = needed + device.worker.page_cache + device.worker.io_cache +

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "carillon/engine/cuda/driver/emulated.h"
+#include "carillon/engine/cuda/driver/nvml.h"
 #include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/memory/cuda_memory.h"
 #include "carillon/engine/cuda/open.h"
@@ -79,6 +80,8 @@ Result<CudaDevice> make_emulated(const std::string& name, cuda::Number number) {
   return CudaDevice{.engine = std::move(*engine),
                     .description = name + ": a CUDA device in this process, whose kernels the host computes",
                     .notice = {},
+                    .uuid = {},
+                    .nvml = {},
                     .free = {},
                     .make_memory = maker_of_memory(*driver, 0)};
 }
@@ -91,10 +94,18 @@ Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::
                                    .choices = arguments.choices,
                                    .engine = {.number = number}});
   if (!opened) return std::unexpected(opened.error());
+  cuda::Uuid raw;
+  std::string uuid, notice = std::move(opened->notice);
+  if (opened->driver->device_uuid(&raw, opened->facts.device) == cuda::done) uuid = cuda::to_text(raw);
+  auto nvml = cuda::Nvml::open();
+  if (!nvml)
+    notice += (notice.empty() ? "" : "; ") + ("there will be no metrics of the GPU: " + nvml.error().message);
   return CudaDevice{.engine = std::move(opened->engine),
                     .description = fmt::format("{}: {}, {} with {}", arguments.device, opened->facts.name,
                                                cuda::name_of(number), opened->libraries),
-                    .notice = std::move(opened->notice),
+                    .notice = std::move(notice),
+                    .uuid = std::move(uuid),
+                    .nvml = nvml ? *nvml : nullptr,
                     .free = opened->free,
                     .make_memory = maker_of_memory(opened->driver, opened->facts.device)};
 }

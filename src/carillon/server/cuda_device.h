@@ -10,13 +10,21 @@
 #include "carillon/engine/device_memory.h"
 #include "carillon/engine/engine.h"
 
+namespace carillon::engine::cuda {
+class Nvml;  // cuda/driver/nvml.h
+}
+
 namespace carillon::server {
 
 // A CUDA device that this program can serve from.
 struct CudaDevice {
   std::shared_ptr<engine::Engine> engine;
   std::string description;
-  std::string notice;         // what whoever runs it should know; empty: nothing
+  std::string notice;  // what whoever runs it should know; empty: nothing
+  // What the GPU is known by to NVIDIA's management library, and that; nothing for others than GPUs, or where
+  // there is none.
+  std::string uuid;
+  std::shared_ptr<const engine::cuda::Nvml> nvml;
   std::optional<Bytes> free;  // memory of the device that nobody has; nothing where it is the host's
   // Of so many pages and such blocks; may outlive the rest.
   std::function<Result<std::unique_ptr<engine::DeviceMemory>>(std::uint64_t pages, Bytes io, Bytes workspace)>

@@ -12,6 +12,7 @@
 
 #include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/engine/cuda/driver/nvml.h"
 #include "carillon/engine/emulated/emulated_engine.h"
 #include "carillon/engine/onnxruntime/onnxruntime.h"
 #include "carillon/engine/openvino/openvino.h"
@@ -93,6 +94,14 @@ std::shared_ptr<engine::KernelChoices> choices_of(const std::string& file, std::
 }
 
 }  // namespace
+
+std::string gpu_metrics(
+    std::span<const std::pair<std::string, std::shared_ptr<const engine::cuda::Nvml>>> gpus) {
+  std::vector<std::pair<std::string, engine::cuda::GpuFigures>> told;
+  for (const auto& [uuid, nvml] : gpus)
+    if (auto figures = nvml->look(uuid)) told.emplace_back(uuid, *figures);
+  return engine::cuda::metrics_text(told);
+}
 
 std::vector<engine::ReadingEngine*> others_of(const Device& device) {
   std::vector<engine::ReadingEngine*> out;
@@ -177,6 +186,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
                                   .choices = arguments.kernel_choices});
     if (!made) return std::unexpected(made.error());
     device.notice = std::move(made->notice);
+    device.gpu_uuid = std::move(made->uuid);
+    device.nvml = std::move(made->nvml);
     // The device's memory is not shared with the host: what nobody else has of it is for weights, but for a
     // quarter.
     if (arguments.page_cache.empty() && made->free)

@@ -2,7 +2,9 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "carillon/base/clock.h"
@@ -12,6 +14,10 @@
 #include "carillon/engine/engine.h"
 #include "carillon/engine/reading_engine.h"
 #include "carillon/worker/worker.h"
+
+namespace carillon::engine::cuda {
+class Nvml;  // cuda/driver/nvml.h
+}
 
 namespace carillon::server {
 
@@ -27,8 +33,8 @@ struct DeviceArguments {
   // run them, and the file that keeps what was chosen (empty: this process's memory). 0: rules alone decide.
   double choose_kernels = 0;
   std::string kernel_choices;
-  // Of cuda devices: where NVIDIA's libraries are (empty: where the loader and Pythons have them), and what f32 is
-  // stored as between a model's inputs and outputs: f32, tf32, f16 or bf16.
+  // Of cuda devices: where NVIDIA's libraries are (empty: where the loader and Pythons have them), and what
+  // f32 is stored as between a model's inputs and outputs: f32, tf32, f16 or bf16.
   std::string cuda_libraries;
   std::string cuda_number = "f32";
   // Models of other engines are each in a process of their own; else in the server's.
@@ -52,8 +58,14 @@ struct Device {
   std::shared_ptr<engine::Breaker> breaker;  // of an emulated one; else null
   worker::Options worker;
   std::string description;  // "cpu: AMD EPYC, 2 threads"
-  std::string notice;       // what whoever runs it should know; empty: nothing
+  std::string gpu_uuid;     // of a GPU whose figures `nvml` tells; else empty
+  std::shared_ptr<const engine::cuda::Nvml> nvml;
+  std::string notice;  // what whoever runs it should know; empty: nothing
 };
+
+// What GPUs are doing, as metrics in Prometheus' format; from any thread.
+std::string gpu_metrics(
+    std::span<const std::pair<std::string, std::shared_ptr<const engine::cuda::Nvml>>> gpus);
 
 // Those of `device`, as whoever loads models wants them.
 std::vector<engine::ReadingEngine*> others_of(const Device& device);
