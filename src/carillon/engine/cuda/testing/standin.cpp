@@ -1,0 +1,64 @@
+// libcuda.so.1, libcudnn.so.9 and libcublasLt.so.13 in one: an emulated device, and stand-ins for the
+// libraries that give what they are told to plain kernels. For rehearsals of what else takes a GPU; x86-64
+// only.
+#include "carillon/engine/cuda/driver/emulated.h"
+#include "carillon/engine/cuda/library/plain.h"
+#include "carillon/engine/cuda/testing/fake_libraries.h"
+
+// A function that jumps to where its slot says.
+#define CARILLON_EXPORT(symbol)                                                                    \
+  extern "C" {                                                                                     \
+  __attribute__((visibility("hidden"))) void* slot_##symbol = nullptr;                             \
+  }                                                                                                \
+  asm(".text\n.globl " #symbol "\n.type " #symbol ",@function\n" #symbol ":\n  movq slot_" #symbol \
+      "(%rip), %rax\n  jmp *%rax\n");
+
+#define CARILLON_EXPORT_DRIVER(member, symbol, arguments) CARILLON_EXPORT(symbol)
+CARILLON_CUDA_DRIVER(CARILLON_EXPORT_DRIVER)
+#define CARILLON_EXPORT_LIBRARY(member, symbol, result, arguments) CARILLON_EXPORT(symbol)
+CARILLON_CUDNN_FUNCTIONS(CARILLON_EXPORT_LIBRARY)
+CARILLON_CUBLASLT_FUNCTIONS(CARILLON_EXPORT_LIBRARY)
+
+namespace carillon::engine::cuda {
+namespace {
+
+struct StandIn {
+  Emulated device{{.name = "stand-in GPU", .memory = std::uint64_t{16} << 30}};
+  Driver table = Emulated::table();
+  std::unique_ptr<MathLibrary> plain;
+};
+StandIn* the_one = nullptr;
+
+// The plain library wants a context, which the program has when it asks for cuDNN's handle.
+dnn::Status create_dnn(dnn::Handle* out) {
+  if (the_one->plain == nullptr) {
+    auto made = make_plain_library(std::shared_ptr<const Driver>(std::shared_ptr<void>(), &the_one->table));
+    if (!made) return 1;
+    the_one->plain = std::move(*made);
+    testing::computing() = the_one->plain.get();
+  }
+  return testing::fake_dnn().create(out);
+}
+
+template <typename F>
+void put(void*& slot, F function) {
+  static_assert(sizeof slot == sizeof function);
+  std::memcpy(&slot, &function, sizeof slot);
+}
+
+__attribute__((constructor)) void fill_slots() {
+  the_one = new StandIn;  // for as long as the process
+  know_kernels(the_one->device);
+#define CARILLON_FILL(member, symbol, arguments) put(slot_##symbol, the_one->table.member);
+  CARILLON_CUDA_DRIVER(CARILLON_FILL)
+  dnn::Api cudnn = testing::fake_dnn();
+  cudnn.create = create_dnn;
+  const blas::Api cublaslt = testing::fake_blas();
+#define CARILLON_FILL_DNN(member, symbol, result, arguments) put(slot_##symbol, cudnn.member);
+  CARILLON_CUDNN_FUNCTIONS(CARILLON_FILL_DNN)
+#define CARILLON_FILL_BLAS(member, symbol, result, arguments) put(slot_##symbol, cublaslt.member);
+  CARILLON_CUBLASLT_FUNCTIONS(CARILLON_FILL_BLAS)
+}
+
+}  // namespace
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,102 @@
+"""The whole way to a GPU on stand-ins: a driver, cuDNN and cuBLASLt that compute on the host. For programs that have
+kernels for GPUs (preset cuda): CARILLON_PROGRAM=build/cuda/carillon pytest tests/test_cuda_standin.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import tritonclient.http as http_client
+
+from loopback import serving
+from test_cuda_emulated import TINY, inputs_of
+
+
+@pytest.fixture(scope="module")
+def standin(program):
+    folder = program.parent / "cuda_standin"
+    if not (folder / "libcuda.so.1").exists():
+        pytest.skip("the stand-ins are not built")
+    said = gpu(program, folder, "facts")
+    if "built without kernels for GPUs" in said.stderr:
+        pytest.skip("this program was built without kernels for GPUs: preset cuda builds them")
+    assert said.returncode == 0, said.stderr
+    return folder
+
+
+def gpu(program, driver, *arguments, libraries=None):
+    return subprocess.run([str(program.parent / "carillon_gpu"), *arguments, "--device", "cuda:0", "--cuda-libraries",
+                           str(libraries or driver)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "LD_LIBRARY_PATH": str(driver)})
+
+
+def test_serves_and_agrees_with_onnxruntime(program, standin, tiny_models, tmp_path):
+    import onnxruntime
+    choices = tmp_path / "choices"
+    options = ["--device", "cuda:0", "--cuda-libraries", str(standin), "--io-cache", "16MiB", "--workspace", "16MiB",
+               "--kernel-choices", str(choices)]
+    for start in range(2):
+        log = tmp_path / f"server{start}.log"
+        with serving(program, tiny_models, log, *options, environment={"LD_LIBRARY_PATH": str(standin)}) as running:
+            with http_client.InferenceServerClient(running.http) as client:
+                for name in TINY:
+                    session = onnxruntime.InferenceSession(str(tiny_models / name / "1" / "model.onnx"),
+                                                           providers=["CPUExecutionProvider"])
+                    given = inputs_of(session, 3)
+                    inputs = []
+                    for tensor, array in given.items():
+                        inputs.append(http_client.InferInput(tensor, array.shape,
+                                                             "FP32" if array.dtype == np.float32 else "INT64"))
+                        inputs[-1].set_data_from_numpy(array)
+                    answer = client.infer(name, inputs)
+                    for spec, want in zip(session.get_outputs(), session.run(None, given)):
+                        got = answer.as_numpy(spec.name)
+                        assert np.max(np.abs(got - want)) <= 1e-4 * max(1e-6, float(np.max(np.abs(want))))
+        said = log.read_text()
+        assert "stand-in GPU, f32 with cuDNN 9.19.0 and cuBLASLt 13.1.0" in said
+        assert "no metrics of the GPU" in said  # there is no management library
+        kept = (tmp_path / "choices.cuda-0").read_text()
+        assert kept.startswith("carillon kernel choices 1; stand-in GPU; 9.0;") and kept.count("\n") > 10
+        if start == 1:
+            assert kept == before, "the second start measured anew"
+        before = kept
+
+
+def test_choices_of_another_gpu_are_replaced(program, standin, tiny_models, tmp_path):
+    file = tmp_path / "choices.cuda-0"
+    model = str(tiny_models / "tiny_cnn/1/model.onnx")
+    for wrong in ("carillon kernel choices 1; another GPU\na\tb\n", "", "\0\1\2", "x" * 1000):
+        file.write_text(wrong)
+        done = gpu(program, standin, "agree", model, "--kernel-choices", str(tmp_path / "choices"))
+        assert done.returncode == 0 and json.loads(done.stdout)["agrees"], done.stderr
+        assert file.read_text().startswith("carillon kernel choices 1; stand-in GPU;")
+
+
+def test_a_choice_that_there_is_not_is_measured_anew(program, standin, tiny_models, tmp_path):
+    file = tmp_path / "choices.cuda-0"
+    model = str(tiny_models / "tiny_cnn/1/model.onnx")
+    assert gpu(program, standin, "agree", model, "--kernel-choices", str(tmp_path / "choices")).returncode == 0
+    first = file.read_text()
+    file.write_text(first.replace("engine ", "engine 9").replace("algorithm 2a", "algorithm ff"))
+    assert gpu(program, standin, "agree", model, "--kernel-choices", str(tmp_path / "choices")).returncode == 0
+    assert file.read_text() == first
+
+
+def test_what_is_missing_is_named(program, standin, tiny_models, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    said = gpu(program, standin, "facts", libraries=empty)
+    assert said.returncode == 2 and "libcudnn.so.9 was not found" in said.stderr and str(empty) in said.stderr
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(standin.parent / "cuda_stubs" / "libcarillon_cuda_stub_whole.so", other / "libcudnn.so.9")
+    shutil.copy(standin / "libcuda.so.1", other / "libcublasLt.so.13")
+    said = gpu(program, standin, "facts", libraries=other)
+    assert said.returncode == 2 and "is no cuDNN of 9.8 or newer" in said.stderr, said.stderr
+    said = subprocess.run([str(program.parent / "carillon_gpu"), "facts", "--device", "cuda:3", "--cuda-libraries", str(standin)],
+                          capture_output=True, text=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(standin)})
+    assert said.returncode == 2 and "there is no device cuda:3: there are cuda:0 to cuda:0" in said.stderr, said.stderr
