@@ -151,15 +151,15 @@ TEST(DeviceCore, BestEffortLeavesAQuarterOfTheIoCache) {
       d.no_room(slots.back());
     return there;
   };
-  EXPECT_TRUE(takes(1, Class::best_effort, 60 * 1024)) << "one may have what it needs";
+  EXPECT_TRUE(takes(1, Class::best_effort, std::uint64_t{60} * 1024)) << "one may have what it needs";
   EXPECT_FALSE(takes(2, Class::best_effort, 4096));
   EXPECT_TRUE(takes(3, Class::real_time, 4096));
   d.ended(slots[0], 1);
   d.scattered(slots[0]);
-  EXPECT_TRUE(takes(4, Class::best_effort, 40 * 1024));
-  EXPECT_FALSE(takes(5, Class::best_effort, 8 * 1024)) << "12 KiB would be left";
-  EXPECT_TRUE(takes(6, Class::best_effort, 4 * 1024));
-  EXPECT_TRUE(takes(7, Class::normal, 12 * 1024));
+  EXPECT_TRUE(takes(4, Class::best_effort, std::uint64_t{40} * 1024));
+  EXPECT_FALSE(takes(5, Class::best_effort, std::uint64_t{8} * 1024)) << "12 KiB would be left";
+  EXPECT_TRUE(takes(6, Class::best_effort, std::uint64_t{4} * 1024));
+  EXPECT_TRUE(takes(7, Class::normal, std::uint64_t{12} * 1024));
 }
 
 TEST(DeviceCore, AnInferGoesThroughItsSteps) {

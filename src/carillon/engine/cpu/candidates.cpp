@@ -51,8 +51,8 @@ std::size_t fastest(std::span<const Candidate> candidates, Duration slice, const
       std::function<void()> run = candidates[i].prepare();
       run();  // makes what is made at first, touches its memory
       ready.push_back({i, std::move(run), Duration::max()});
-    } catch (const dnnl::error&) {
-    } catch (const std::bad_alloc&) {
+    } catch (const dnnl::error&) {     // NOLINT(bugprone-empty-catch): then it is none
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): likewise
     }
     // Without the rule's there is nothing to compare with.
     if (ready.empty()) return 0;

@@ -285,7 +285,7 @@ class HostedModel {
              (pause ? "; it is started again in " + std::to_string(*pause / std::chrono::milliseconds{1}) +
                           " ms"
                     : "; it is not started again, as it ended too often, until the model is loaded anew"));
-        if (!pause || !wait(-1, *pause)) return;
+        if (!pause || !wait(-1, pause)) return;
         again = start_again();
         if (!again.empty()) how = again;
         what = "it could not be started again: ";

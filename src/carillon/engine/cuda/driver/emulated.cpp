@@ -630,7 +630,7 @@ struct EmulatedFunctions {
       --mapping.memory->mappings;  // what it holds stays, wherever it is mapped next
       s().mappings.erase(each);
     }
-    mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    (void)mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     return done;
   }
   static Status set_access(Address at, std::size_t bytes, const Access* what, std::size_t count) {

@@ -33,9 +33,9 @@ class Bench {
                const auto [to, from, n, factor] = scale_of(as);
                for (std::uint32_t i = 0; i < n; ++i) {
                  std::uint32_t value = 0;
-                 std::memcpy(&value, reinterpret_cast<void*>(from + 4 * i), 4);
+                 std::memcpy(&value, reinterpret_cast<void*>(from + Address{4} * i), 4);
                  value = value * factor + 1;
-                 std::memcpy(reinterpret_cast<void*>(to + 4 * i), &value, 4);
+                 std::memcpy(reinterpret_cast<void*>(to + Address{4} * i), &value, 4);
                }
              },
          .accesses =

@@ -183,9 +183,9 @@ Result<std::shared_ptr<const Problem>> describe(const std::shared_ptr<Session>& 
   const std::int64_t channels = c.channels / c.groups;
 
   const auto x = image(id_x, c.channels, c.height, c.width, c.in_pitch, false);
-  const auto w =
-      keep(tensor(maker, id_w, of, {c.filters, channels, c.kernel_h, c.kernel_w},
-                  {c.kernel_h * c.kernel_w * channels, 1, c.kernel_w * channels, channels}, 16, false));
+  const auto w = keep(tensor(
+      maker, id_w, of, {c.filters, channels, c.kernel_h, c.kernel_w},
+      {std::int64_t{c.kernel_h} * c.kernel_w * channels, 1, c.kernel_w * channels, channels}, 16, false));
   dnn::Descriptor now = result(inner++, !residual && !c.bias && !c.relu);
 
   Part how = maker.part(kind::convolution);

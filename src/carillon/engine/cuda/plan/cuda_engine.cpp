@@ -520,7 +520,7 @@ class CudaEngine final : public Engine {
   // or each by itself where there is no memory.
   Result<std::vector<KernelRange>> measure(PlanParts parts, std::uint64_t weights) const {
     const int count = static_cast<int>(parts.recipe.steps.size());
-    const std::vector<KernelRange> singles = by_count(count, 1);
+    std::vector<KernelRange> singles = by_count(count, 1);
     parts.divide(singles);
     const CudaPlan plan(device_, std::move(parts));
     constexpr int rounds = 5;

@@ -38,7 +38,7 @@ inline std::set<void*>& alive() {
 }
 template <typename T>
 blas::Status make(void** out, T made) {
-  *out = new T(made);
+  *out = new T(std::move(made));
   alive().insert(*out);
   return 0;
 }
@@ -198,8 +198,8 @@ struct FakePart {
   const FakePart* part(int attribute) const { return one<const FakePart*>(attribute); }
   template <typename T>
   void put(int attribute, const T& value) {
-    values[attribute].resize(sizeof value);
-    std::memcpy(values[attribute].data(), &value, sizeof value);
+    values[attribute].resize(sizeof value);  // NOLINT(bugprone-sizeof-expression): a pointer is a value here
+    std::memcpy(values[attribute].data(), &value, sizeof value);  // NOLINT(bugprone-sizeof-expression)
   }
 };
 

@@ -67,7 +67,7 @@ class Net : public GraphMaker {
     for (const std::int64_t i : order) out.push_back(shape(x)[static_cast<std::size_t>(i)]);
     return node("Transpose", {x}, out, {{"perm", std::move(order)}});
   }
-  ValueId random_constant(graph::Shape of, float scale = 1) {
+  ValueId random_constant(const graph::Shape& of, float scale = 1) {
     return constant(random_tensor(of, random_, scale));
   }
   ValueId integers(V values) {
