@@ -7,6 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/engine/cuda/driver/emulated.h"
+#include "carillon/engine/cuda/library/plain.h"
+#include "carillon/engine/cuda/plan/cuda_engine.h"
+#include "carillon/engine/cuda/testing/networks.h"
 #include "carillon/worker/fake_model.h"
 
 namespace {
@@ -202,6 +206,69 @@ TEST(WorkerAllocation, NorDoStreamsByClass) {
   counting = false;
   EXPECT_EQ(elsewhere.exchange(0), 0U);
   EXPECT_EQ(counter.count(ActionStatus::success), sent);
+}
+
+// A run of a CUDA plan, with a driver that answers at once and so allocates nothing itself.
+TEST(WorkerAllocation, NorDoesARunOfACudaPlan) {
+  namespace cuda = engine::cuda;
+  static bool quick;
+  static cuda::Driver emulated;
+  quick = false;
+  emulated = cuda::Emulated::table();
+  cuda::Driver table = emulated;
+  table.context_push = [](cuda::Context context) {
+    return quick ? cuda::done : emulated.context_push(context);
+  };
+  table.context_pop = [](cuda::Context* out) { return quick ? cuda::done : emulated.context_pop(out); };
+  table.copy = [](cuda::Address to, cuda::Address from, std::size_t bytes, cuda::Stream stream) {
+    return quick ? cuda::done : emulated.copy(to, from, bytes, stream);
+  };
+  table.graph_launch = [](cuda::GraphExec graph, cuda::Stream stream) {
+    return quick ? cuda::done : emulated.graph_launch(graph, stream);
+  };
+  table.stream_synchronize = [](cuda::Stream stream) {
+    return quick ? cuda::done : emulated.stream_synchronize(stream);
+  };
+  cuda::Emulated device;
+  cuda::know_kernels(device);
+  const std::shared_ptr<const cuda::Driver> driver(std::shared_ptr<void>(), &table);
+  auto library = cuda::make_plain_library(driver);
+  ASSERT_TRUE(library);
+  const auto made =
+      cuda::make_cuda_engine(driver, 0, "emulated", std::move(*library), {.longest_segment = 3});
+  ASSERT_TRUE(made);
+  const auto model =
+      (*made)->compile(engine::testing::MadeModel(cuda::testing::networks::residual), {.batch_sizes = {2}});
+  ASSERT_TRUE(model) << model.error().message;
+  const engine::Plan& plan = *(*model)->plan(2);
+  ASSERT_GT(plan.kernels(), 1);
+  // Nothing lies there: what matters is what is asked of the driver.
+  std::byte somewhere{};
+  const std::byte* const inputs[] = {&somewhere};
+  std::byte* const outputs[] = {&somewhere};
+  const auto state = plan.make_state(nullptr);
+  const engine::Binding binding{.inputs = inputs,
+                                .outputs = outputs,
+                                .workspace = &somewhere,
+                                .weights = &somewhere,
+                                .state = state.get()};
+  const engine::KernelRange all{0, plan.kernels()};
+  ASSERT_TRUE(plan.run(all, binding, {})) << "the first captures";
+  quick = true;
+  engine::StopSignal stop;
+  is_test_thread = false;
+  elsewhere = 0;
+  counting = true;
+  bool ran = true;
+  for (int i = 0; i < 100; ++i) {
+    stop.run = static_cast<std::uint64_t>(i) + 1;
+    ran = ran && plan.run(all, binding, {}).has_value() && plan.run(all, binding, {}, &stop).has_value();
+  }
+  counting = false;
+  is_test_thread = true;
+  quick = false;
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(elsewhere.exchange(0), 0U);
 }
 
 }  // namespace
