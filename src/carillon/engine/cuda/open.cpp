@@ -87,7 +87,8 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
                                                header, &device.notice);
   if (!device.notice.empty()) device.notice += "; it is not heeded, and written anew";
   auto library = make_measured_library(std::move(*convolutions), std::move(*products), std::move(choices),
-                                       {.timer = time_on(device.driver, facts->device)});
+                                       {.timer = time_on(device.driver, facts->device),
+                                        .first_launch = first_launch_on(device.driver, facts->device)});
   auto engine =
       make_cuda_engine(device.driver, facts->device, image.data(), std::move(library), options.engine);
   if (!engine) return std::unexpected(engine.error());

@@ -163,6 +163,9 @@ TEST(MeasuredLibrary, TakesTheFastestAndKeepsIt) {
       {"the first of equals", {"a", "b"}, {{"a", 1}, {"b", 1}}, "", "a", "a"},
       {"what was kept, unmeasured", {"a", "b"}, {{"a", -2}, {"b", -2}}, "b", "b", "b"},
       {"what is no way any more is measured anew", {"a", "b"}, {{"a", 2}, {"b", 1}}, "gone", "b", "b"},
+      {"kept, but its first launch fails", {"a", "b!"}, {{"a", 2}, {"b!", 3}}, "b!", "a", "a"},
+      {"kept, and there is no memory to try it in", {"a", "full"}, {{"a", 2}}, "full", "full", "full"},
+      {"kept, but the device is lost", {"a", "lost"}, {{"a", 2}}, "lost", "error: lost", "lost"},
       {"kept, but it cannot be made", {"a", "-b"}, {{"a", 2}}, "-b", "a", "a"},
       {"none can be measured: the first, which is not kept",
        {"-a", "b", "c"},
@@ -189,12 +192,19 @@ TEST(MeasuredLibrary, TakesTheFastestAndKeepsIt) {
     int asked = 0;
     const auto library = make_measured_library(
         std::make_unique<NamedWays>(row.ways), std::make_unique<NamedWays>(row.ways), choices,
-        {.most_measured = 3, .timer = [&](const Call& call, const CallBytes&) -> Result<Duration> {
+        {.most_measured = 3,
+         .timer = [&](const Call& call, const CallBytes&) -> Result<Duration> {
            ++asked;
            const int time = row.times.at(std::string(call.name()));
            if (time == -2) return fail(ErrorCode::unavailable, "lost");
            if (time < 0) return fail(ErrorCode::internal, "no room");
            return std::chrono::microseconds(time);
+         },
+         .first_launch = [](const Call& call, const CallBytes&) -> Result<> {
+           if (call.name() == "lost") return fail(ErrorCode::unavailable, "lost");
+           if (call.name() == "full") return fail(ErrorCode::resource_exhausted, "no memory");
+           if (call.name().ends_with('!')) return fail(ErrorCode::internal, "it cannot be launched");
+           return {};
          }});
     const auto call = library->convolution(spec);
     EXPECT_EQ(call ? std::string((*call)->name()) : "error: " + call.error().message, row.chosen);
@@ -284,7 +294,7 @@ TEST(MeasuredLibrary, TimesOnTheDevice) {
     much.a = std::uint64_t{1} << 30;
     const auto full = timer(**call, much);
     ASSERT_FALSE(full);
-    EXPECT_EQ(full.error().code, ErrorCode::internal);
+    EXPECT_EQ(full.error().code, ErrorCode::resource_exhausted);
     EXPECT_NE(full.error().message.find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos)
         << full.error().message;
   }

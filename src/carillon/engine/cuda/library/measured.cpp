@@ -16,8 +16,10 @@ namespace carillon::engine::cuda {
 namespace {
 
 Error told(const Driver& driver, Status status, const std::string& what) {
-  return {is_lost(status) ? ErrorCode::unavailable : ErrorCode::internal,
-          what + ": " + cuda::name_of(driver, status)};
+  const ErrorCode code = is_lost(status)           ? ErrorCode::unavailable
+                         : status == out_of_memory ? ErrorCode::resource_exhausted
+                                                   : ErrorCode::internal;
+  return {code, what + ": " + cuda::name_of(driver, status)};
 }
 
 // A stream, two events and a graph, for one measurement.
@@ -35,11 +37,22 @@ class Trial {
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  Result<Duration> run(const Call& call, const CallPlaces& places, const Scratch& scratch) {
+  // Not captured.
+  Result<> launch_first(const Call& call, const CallPlaces& places, const Scratch& scratch) {
     const std::string what(call.name());
-    for (const Status status :
-         {driver_.stream_create(&stream_, stream_beside_the_default, 0), driver_.event_create(&events_[0], 0),
-          driver_.event_create(&events_[1], 0), driver_.fill(scratch.at(), 0, scratch.bytes(), stream_)})
+    for (const Status status : {driver_.stream_create(&stream_, stream_beside_the_default, 0),
+                                driver_.fill(scratch.at(), 0, scratch.bytes(), stream_)})
+      if (status != done) return std::unexpected(told(driver_, status, what));
+    if (auto put = call.enqueue(stream_, places); !put) return put;
+    if (const Status status = driver_.stream_synchronize(stream_); status != done)
+      return std::unexpected(told(driver_, status, what));
+    return {};
+  }
+
+  // After launch_first().
+  Result<Duration> run(const Call& call, const CallPlaces& places) {
+    const std::string what(call.name());
+    for (const Status status : {driver_.event_create(&events_[0], 0), driver_.event_create(&events_[1], 0)})
       if (status != done) return std::unexpected(told(driver_, status, what));
     if (const Status status = driver_.capture_begin(stream_, capture_of_this_thread); status != done)
       return std::unexpected(told(driver_, status, what));
@@ -119,7 +132,13 @@ class MeasuredLibrary final : public MathLibrary {
     if (const auto kept = choices_->find(key))
       for (const Way& way : *ways)
         if (way.key == *kept)
-          if (auto call = way.make()) return call;
+          if (auto call = way.make()) {
+            const auto launched =
+                options_.first_launch ? options_.first_launch(**call, bytes_of(spec)) : Result<>();
+            // Where there is no memory to try it in, it is believed.
+            if (launched || launched.error().code == ErrorCode::resource_exhausted) return call;
+            if (launched.error().code == ErrorCode::unavailable) return std::unexpected(launched.error());
+          }
     Result<std::shared_ptr<const Call>> best =
         fail(ErrorCode::unsupported,
              to_text(spec) + ": " + std::string(of.version()) + " has no way to compute it");
@@ -181,28 +200,47 @@ CallBytes bytes_of(const Product& p) {
           .bias = p.bias ? static_cast<std::uint64_t>(p.columns) * size : 0};
 }
 
+namespace {
+
+// Calls does(trial, places) with the call launched once.
+template <typename Does>
+auto with_trial(const Driver& driver, DeviceNumber device, const Call& call, const CallBytes& bytes,
+                const Does& does) -> decltype(does(std::declval<Trial&>(), CallPlaces{})) {
+  std::uint64_t all = 0;
+  CallPlaces places;
+  const std::pair<std::uint64_t, Address*> each[] = {{bytes.a, &places.a},
+                                                     {bytes.b, &places.b},
+                                                     {bytes.out, &places.out},
+                                                     {bytes.bias, &places.bias},
+                                                     {bytes.residual, &places.residual},
+                                                     {call.workspace(), &places.workspace}};
+  for (const auto& [wanted, to] : each) {
+    *to = all;
+    all += round_up(wanted, 256);
+  }
+  Scratch scratch(driver, device);
+  if (const Status status = scratch.take(all); status != done)
+    return std::unexpected(told(driver, status, fmt::format("{} bytes to measure {}", all, call.name())));
+  for (const auto& [wanted, to] : each) *to = wanted == 0 ? 0 : *to + scratch.at();
+  Trial trial(driver);
+  if (auto launched = trial.launch_first(call, places, scratch); !launched)
+    return std::unexpected(launched.error());
+  return does(trial, places);
+}
+
+}  // namespace
+
 CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device) {
-  return [driver = std::move(driver), device](const Call& call, const CallBytes& bytes) -> Result<Duration> {
-    std::uint64_t all = 0;
-    CallPlaces places;
-    const auto place = [&](std::uint64_t wanted, Address& to) {
-      if (wanted == 0) return;
-      to = all;
-      all += round_up(wanted, 256);
-    };
-    place(bytes.a, places.a), place(bytes.b, places.b), place(bytes.out, places.out),
-        place(bytes.bias, places.bias);
-    place(bytes.residual, places.residual), place(call.workspace(), places.workspace);
-    Scratch scratch(*driver, device);
-    if (const Status status = scratch.take(all); status != done)
-      return std::unexpected(told(*driver, status, fmt::format("{} bytes to measure {}", all, call.name())));
-    if (bytes.a != 0) places.a += scratch.at();
-    if (bytes.b != 0) places.b += scratch.at();
-    if (bytes.out != 0) places.out += scratch.at();
-    if (bytes.bias != 0) places.bias += scratch.at();
-    if (bytes.residual != 0) places.residual += scratch.at();
-    if (call.workspace() != 0) places.workspace += scratch.at();
-    return Trial(*driver).run(call, places, scratch);
+  return [driver = std::move(driver), device](const Call& call, const CallBytes& bytes) {
+    return with_trial(*driver, device, call, bytes,
+                      [&](Trial& trial, const CallPlaces& places) { return trial.run(call, places); });
+  };
+}
+
+std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch_on(
+    std::shared_ptr<const Driver> driver, DeviceNumber device) {
+  return [driver = std::move(driver), device](const Call& call, const CallBytes& bytes) {
+    return with_trial(*driver, device, call, bytes, [](Trial&, const CallPlaces&) { return Result<>(); });
   };
 }
 

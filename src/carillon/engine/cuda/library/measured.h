@@ -27,8 +27,13 @@ using CallTimer = std::function<Result<Duration>(const Call& call, const CallByt
 // for as long as that, a graph of `repeats` of it, launched four times, of which the first warms up and the
 // least of the others counts. Fails where there is no memory for it, where the call cannot be captured or the
 // device is lost.
+// It is launched once outside of a capture before: drivers load kernels when they are first launched, which a
+// capture may not allow.
 inline constexpr int timer_repeats = 8;
 CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device);
+// That first launch alone, for calls whose choice was kept.
+std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch_on(
+    std::shared_ptr<const Driver> driver, DeviceNumber device);
 
 // Of the ways that `convolutions` and `products` know: as `choices` has it; else the fastest of the first
 // `most_measured`, which `choices` is told; else, where none could be measured, the first that can be made
@@ -38,6 +43,8 @@ CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device);
 struct MeasuredOptions {
   int most_measured = 12;
   CallTimer timer{};  // none: nothing is measured
+  // Before a call whose choice was kept is given out; where it fails, all are measured anew. None: nothing.
+  std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch{};
 };
 std::unique_ptr<MathLibrary> make_measured_library(std::unique_ptr<Ways> convolutions,
                                                    std::unique_ptr<Ways> products,

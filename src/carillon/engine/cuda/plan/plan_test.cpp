@@ -204,14 +204,15 @@ TEST(CudaPlan, WhatTheLibraryDoesNotFuseKernelsDo) {
 // they are told and give it to the plain library.
 class ByStandIns final : public MathLibrary {
  public:
-  ByStandIns(std::unique_ptr<MathLibrary> plain, std::shared_ptr<const Driver> driver,
+  ByStandIns(std::unique_ptr<MathLibrary> plain, const std::shared_ptr<const Driver>& driver,
              std::shared_ptr<KernelChoices> kept)
       : plain_(std::move(plain)) {
     testing::computing() = plain_.get();
     auto cudnn = make_cudnn(testing::fake_dnn());
     auto cublaslt = make_cublaslt(testing::fake_blas());
-    measured_ = make_measured_library(std::move(*cudnn), std::move(*cublaslt), std::move(kept),
-                                      {.timer = time_on(std::move(driver), 0)});
+    measured_ =
+        make_measured_library(std::move(*cudnn), std::move(*cublaslt), std::move(kept),
+                              {.timer = time_on(driver, 0), .first_launch = first_launch_on(driver, 0)});
   }
   ~ByStandIns() override { testing::computing() = nullptr; }
   Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
