@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import numpy as np
@@ -84,3 +85,13 @@ def test_what_cannot_be_is_named(program, tiny_models, tmp_path, devices, says):
                          capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert run.returncode == 2, run.stderr
     assert says in run.stderr
+
+
+def test_profile_measures_there(program, tiny_models, tmp_path):
+    out = tmp_path / "profile.json"
+    run = subprocess.run([str(program), "profile", "--models", str(tiny_models), "--only", "tiny_mlp", "--device", "cuda-emulated",
+                          "--page-cache", "32MiB", "--io-cache", "16MiB", "--workspace", "16MiB", "--repeats", "3", "--out",
+                          str(out)], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    (model,) = json.loads(out.read_text())["models"]
+    assert model["name"] == "tiny_mlp" and all(row["p50_ms"] > 0 for row in model["batches"]) and len(model["batches"]) > 2

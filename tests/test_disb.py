@@ -293,6 +293,17 @@ def test_live_under_every_scheduler(program, live_models):
     assert by_name["sequential"]["live"]["paused_runs"] == by_name["streams"]["live"]["paused_runs"] == 0
 
 
+def test_live_on_an_emulated_cuda_device(program, live_models):
+    """Real-time requests run before best effort, which goes on after its segment; each is answered once."""
+    told = live(program, live_models, "A", "--device", "cuda-emulated", "--scheduler", "reef", "--scheduler", "sequential")
+    for run in told["runs"]:
+        assert_counts_add_up(run)
+        assert run["rt"]["answered"] > 0 and run["be"]["answered"] > 0
+        assert run["live"]["device"].startswith("cuda-emulated: ")
+    none = subprocess.run([str(program), "disb", "A", "--device", "gpu"], capture_output=True, text=True, timeout=60)
+    assert none.returncode != 0 and "'gpu' is not cpu, cuda, cuda:N or cuda-emulated" in none.stderr
+
+
 @pytest.mark.parametrize("name", ["B", "B220", "C", "D", "E", "REAL"])
 def test_live_workloads_that_come_with_it(program, live_models, name):
     # On a fast machine models as tiny as these could do REAL more than a thousand times.

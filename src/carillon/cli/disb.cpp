@@ -7,6 +7,7 @@
 #include "carillon/cli/commands.h"
 #include "carillon/cli/disb/arguments.h"
 #include "carillon/cli/seed_option.h"
+#include "carillon/server/cuda_device.h"
 
 namespace carillon::cli {
 namespace {
@@ -71,6 +72,25 @@ void add_live_options(CLI::App& command, DisbArguments& arguments, CLI::Option& 
                       "run")
           ->capture_default_str());
   own(command
+          .add_option("--device", arguments.device.device,
+                      "cpu; cuda or cuda:N, an NVIDIA GPU (docs/cuda.md); cuda-emulated: a CUDA device in "
+                      "this process")
+          ->check([](const std::string& device) {
+            return device == "cpu" || server::is_cuda(device)
+                       ? std::string()
+                       : "'" + device + "' is not cpu, cuda, cuda:N or cuda-emulated";
+          })
+          ->capture_default_str());
+  own(command.add_option("--cuda-libraries", arguments.device.cuda_libraries,
+                         "Folder of NVIDIA's libraries"));
+  own(command.add_option("--kernel-choices", arguments.device.kernel_choices,
+                         "File beside which choices of library calls are kept, of cuda devices"));
+  own(command
+          .add_option("--cuda-number", arguments.device.cuda_number,
+                      "What f32 values are stored as on cuda devices: f32, tf32, f16 or bf16")
+          ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
+          ->capture_default_str());
+  own(command
           .add_option("--warm-up", arguments.warm_up_s,
                       "Seconds of the workload under each scheduler before those that count")
           ->check(CLI::Range(0.0, 3600.0))
@@ -117,7 +137,7 @@ void add_disb(CLI::App& program, int& status) {
   auto arguments = std::make_shared<DisbArguments>();
   CLI::App& command = *program.add_subcommand("disb",
                                               "Runs a workload of DISB, real-time and best-effort requests, "
-                                              "on this machine's CPU or a simulated device");
+                                              "on this machine's CPU, a GPU or a simulated device");
   command
       .add_option("WORKLOAD", arguments->workload,
                   "A, B, B220, C, D, E or REAL, or a file in DISB's format (scenarios/disb/README.md)")

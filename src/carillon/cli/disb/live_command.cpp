@@ -16,6 +16,7 @@
 #include "carillon/cli/disb/arguments.h"
 #include "carillon/cli/disb/live.h"
 #include "carillon/device/class_streams.h"
+#include "carillon/server/cuda_device.h"
 #include "carillon/worker/placement.h"
 
 namespace carillon::cli {
@@ -190,7 +191,7 @@ class LiveCommand {
     auto cast = cast_of(workload_, table_, arguments_.models);
     if (!cast) return std::unexpected(cast.error());
     cast_ = std::move(*cast);
-    auto models = compile_local_models(arguments_.models, cast_.names, *device_.engine, arguments_.stop_cost,
+    auto models = compile_local_models(arguments_.models, cast_.names, *device_.engine, stop_costs(),
                                        [this](const std::string& name) {
                                          progress_.say("compiling " + name);
                                          return live_interrupted == 0;
@@ -198,6 +199,17 @@ class LiveCommand {
     if (!models) return std::unexpected(models.error());
     models_ = std::move(*models);
     return {};
+  }
+
+  // Of each model. On a GPU it costs a launch a segment to be stopped soon: models that only real-time
+  // clients ask for are not.
+  std::vector<std::optional<double>> stop_costs() const {
+    std::vector<std::optional<double>> costs(cast_.names.size(), arguments_.stop_cost);
+    if (!server::is_cuda(arguments_.device.device)) return costs;
+    std::ranges::fill(costs, std::nullopt);
+    for (std::size_t i = 0; i < workload_.clients.size(); ++i)
+      if (workload_.clients[i].cls == Class::best_effort) costs[cast_.model_of[i]] = arguments_.stop_cost;
+    return costs;
   }
 
   worker::Options options_for(const LivePolicy& policy) const {

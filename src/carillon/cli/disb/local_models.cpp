@@ -13,7 +13,7 @@ namespace carillon::cli {
 namespace {
 
 Result<LocalModel> compile_local(const repository::RepositoryEntry& entry, engine::Engine& engine,
-                                 double stop_cost) {
+                                 std::optional<double> stop_cost) {
   if (!entry.config) return std::unexpected(entry.config.error());
   repository::ModelConfig config = *entry.config;
   graph::ImportOptions options{
@@ -55,11 +55,13 @@ std::vector<graph::Tensor> row_tensors(std::span<const graph::TensorSpec> specs)
 
 Result<std::vector<LocalModel>> compile_local_models(
     const std::filesystem::path& directory, std::span<const std::string> names, engine::Engine& engine,
-    double stop_cost, const std::function<bool(const std::string& name)>& tell) {
+    std::span<const std::optional<double>> stop_costs,
+    const std::function<bool(const std::string& name)>& tell) {
   const auto entries = repository::read_repository(directory);
   if (!entries) return std::unexpected(entries.error());
   std::vector<LocalModel> models;
-  for (const std::string& name : names) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string& name = names[i];
     const auto entry = std::ranges::find(*entries, name, &repository::RepositoryEntry::name);
     if (entry == entries->end())
       return fail(ErrorCode::not_found, "there is no model '" + name + "' in " + directory.string() +
@@ -68,7 +70,7 @@ Result<std::vector<LocalModel>> compile_local_models(
                                             directory.string() + " --models " + name);
     if (!tell(name)) return fail(ErrorCode::cancelled, "interrupted while models were compiled");
     try {
-      auto model = compile_local(*entry, engine, stop_cost);
+      auto model = compile_local(*entry, engine, stop_costs[i]);
       if (!model) return in_context("model " + name, model.error());
       models.push_back(std::move(*model));
     } catch (const std::exception& error) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,12 +24,14 @@ struct LocalModel {
   const engine::Plan& plan() const { return *compiled->plan(1, length); }
 };
 
-// Compiles `names` of the repository at `directory`, in that order, so that their runs may be stopped inside
-// kernels at `stop_cost` of a run's time (engine::CompileOptions). `tell` hears, before each, which is
-// next; false ends it all (cancelled). Other errors name the model, and how to make a sample that is missing.
+// Compiles `names` of the repository at `directory`, in that order, each so that its runs may be stopped
+// inside kernels at its one of `stop_costs` of a run's time (engine::CompileOptions). `tell` hears, before
+// each, which is next; false ends it all (cancelled). Other errors name the model, and how to make a sample
+// that is missing.
 Result<std::vector<LocalModel>> compile_local_models(
     const std::filesystem::path& directory, std::span<const std::string> names, engine::Engine& engine,
-    double stop_cost, const std::function<bool(const std::string& name)>& tell);
+    std::span<const std::optional<double>> stop_costs,
+    const std::function<bool(const std::string& name)>& tell);
 
 // A model's tensors for one row, for one request at a time. Inputs are random: floats from a normal
 // distribution, whole numbers 0 or 1, which are valid as tokens and masks.
