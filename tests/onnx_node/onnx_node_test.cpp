@@ -49,6 +49,7 @@ Result<std::vector<std::unique_ptr<Backend>>> all_backends() {
   backends.push_back(make_openvino_backend());
   if (backends.back() == nullptr)
     return fail(ErrorCode::unavailable, "OpenVINO is not there; tools/setup installs it");
+  backends.push_back(make_cuda_backend());
   return backends;
 }
 
