@@ -119,7 +119,7 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
   for (const LoadTarget& target : targets) {
     const engine::CompileOptions options{
         .batch_sizes = out.config.batch_sizes,
-        .precision = out.config.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
+        .precision = engine::precision_of(out.config.precision),
         .pads = out.config.padding,
         .name = out.config.name,
         .one_thread = best_effort,

@@ -22,8 +22,19 @@ namespace carillon::engine {
 
 enum class Precision : std::uint8_t {
   f32,
-  bf16
-};  // of the heavy kernels; inputs and outputs keep the model's types
+  bf16,
+  f16  // of devices that have it: GPUs
+};     // of the heavy kernels; inputs and outputs keep the model's types
+// Of a config's parameter: f32, bf16 or f16.
+constexpr Precision precision_of(std::string_view name) {
+  return name == "bf16" ? Precision::bf16 : name == "f16" ? Precision::f16 : Precision::f32;
+}
+// Of an engine without f16, by its name.
+inline Result<> has_precision(Precision precision, std::string_view engine) {
+  if (precision != Precision::f16) return {};
+  return fail(ErrorCode::unsupported,
+              "precision f16 is to be had on GPUs alone (--device cuda), not of " + std::string(engine));
+}
 
 struct CompileOptions {
   std::vector<int> batch_sizes{1, 2, 4, 8,
@@ -200,8 +211,8 @@ class CompiledModel {
   // Copies bytes [offset, offset + to.size()) of the weights, in the layout that the kernels want, to `to`.
   // What LOAD does, page by page; needs offset + to.size() <= weights(). Safe from any thread.
   virtual void write_weights(std::uint64_t offset, std::span<std::byte> to) const = 0;
-  // The same bytes, all of them, where they lie in one piece in memory that devices copy from at the bus's rate;
-  // empty where they do not. As long as this lives.
+  // The same bytes, all of them, where they lie in one piece in memory that devices copy from at the bus's
+  // rate; empty where they do not. As long as this lives.
   virtual std::span<const std::byte> packed() const { return {}; }
   virtual std::span<const int> batch_sizes() const = 0;
   // What length_dimension in inputs() and outputs() may be, ascending; empty where nothing varies.

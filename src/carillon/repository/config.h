@@ -44,7 +44,7 @@ struct ModelConfig {
   std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
   std::optional<Duration> slo;   // parameter slo_ms
   std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
-  std::string precision = "f32";       // parameter precision: f32, bf16
+  std::string precision = "f32";       // parameter precision: f32, bf16, f16
   // Parameter engine: carillon, openvino, onnxruntime; empty: ours, or another where ours cannot. Of a model
   // that is loaded it is also which other runs it.
   std::string engine;

@@ -278,8 +278,8 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
         return invalid("parameter class is '" + text + "'; it is normal, real_time or best_effort");
       config.model_class = text;
     } else if (key == "precision") {
-      if (text != "f32" && text != "bf16")
-        return invalid("parameter precision is '" + text + "'; it is f32 or bf16");
+      if (text != "f32" && text != "bf16" && text != "f16")
+        return invalid("parameter precision is '" + text + "'; it is f32, bf16 or (on GPUs) f16");
       config.precision = text;
     } else if (key == "engine") {
       if (text != "carillon" && text != "openvino" && text != "onnxruntime")

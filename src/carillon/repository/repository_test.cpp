@@ -177,7 +177,7 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
       {"parameters { key: \"class\" value { string_value: \"rt\" } }", ErrorCode::invalid_argument,
        "parameter class is 'rt'; it is normal, real_time or best_effort"},
       {"parameters { key: \"precision\" value { string_value: \"fp16\" } }", ErrorCode::invalid_argument,
-       "parameter precision is 'fp16'; it is f32 or bf16"},
+       "parameter precision is 'fp16'; it is f32, bf16 or (on GPUs) f16"},
       {"parameters { key: \"lengths\" value { string_value: \"\" } }", ErrorCode::invalid_argument,
        "parameter lengths is '': '' does not start with such an extent"},
       {"parameters { key: \"lengths\" value { string_value: \"16,8\" } }", ErrorCode::invalid_argument,

@@ -32,7 +32,7 @@ Result<LocalModel> compile_local(const repository::RepositoryEntry& entry, engin
   auto compiled = engine.compile(
       **model,
       {.batch_sizes = {1},
-       .precision = completed->precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32,
+       .precision = engine::precision_of(completed->precision),
        .pads = completed->padding,
        .stop_cost = stop_cost});
   if (!compiled) return std::unexpected(compiled.error());

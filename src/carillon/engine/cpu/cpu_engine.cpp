@@ -161,8 +161,7 @@ class PlanMaker {
     Ways ways;
     if (wanted.selector != nullptr && precision_ == Precision::f32) {
       Result<Ways> selected = wanted.selector->select(
-          graph, threads_,
-          [&](WeightStore& store, const Ways& tried) { return in_ways(store, tried, {}); });
+          graph, threads_, [&](WeightStore& store, const Ways& tried) { return in_ways(store, tried, {}); });
       if (!selected) return std::unexpected(selected.error());
       ways = *selected;
     }
@@ -324,7 +323,7 @@ class CpuModel final : public CompiledModel {
   std::shared_ptr<const graph::Model> source_;
   std::optional<PlanMaker> maker_;
   std::unique_ptr<WeightStore> store_;
-  std::string way_;  // see WaySelector
+  std::string way_;                              // see WaySelector
   std::vector<std::unique_ptr<CpuPlan>> plans_;  // by batch size, then length
   HostBlock block_;
 };
@@ -370,6 +369,8 @@ class CpuEngine final : public Engine {
 
  private:
   static Result<> check(const graph::Model& model, const CompileOptions& options) {
+    if (auto has = has_precision(options.precision, "the CPU's engine"); !has)
+      return in_context("model \"" + model.name() + "\"", has.error());
     const auto& sizes = options.batch_sizes;
     if (sizes.empty() || sizes.front() < 1 ||
         std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())

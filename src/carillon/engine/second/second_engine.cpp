@@ -413,6 +413,8 @@ class SecondEngine final : public ReadingEngine {
     const auto source = std::dynamic_pointer_cast<const FileModel>(model.weak_from_this().lock());
     if (source == nullptr)
       return fail(ErrorCode::unsupported, title() + " compiles only models that it has read itself");
+    if (auto has = has_precision(options.precision, title()); !has)
+      return in_context("model \"" + model.name() + "\"", has.error());
     const auto& sizes = options.batch_sizes;
     if (sizes.empty() || sizes.front() < 1 ||
         std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())

@@ -460,7 +460,9 @@ class CudaEngine final : public Engine {
                                   (length > 0 ? " and length " + std::to_string(length) : "");
         auto graph = model.specialize(batch, length);
         if (!graph) return in_context(where, graph.error());
-        const Number number = options.precision == Precision::bf16 ? Number::bf16 : options_.number;
+        const Number number = options.precision == Precision::bf16  ? Number::bf16
+                              : options.precision == Precision::f16 ? Number::f16
+                                                                    : options_.number;
         std::vector<KernelRange> segments;
         if (options.stop_cost) {
           // Once with each step by itself, to measure, and once as that divides them.

@@ -32,7 +32,7 @@ struct CudaOptions {
 // A model's weights are kept in pinned memory of the host, so that a LOAD is one copy at the bus's rate.
 //
 // compile() fails with `unsupported`, naming node, operator and types, where no kernel covers a node; open
-// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 of
+// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 and f16 of
 // CompileOptions stands above `number`.
 //
 // `image`: the kernels, as cuModuleLoadData takes them; `library`: made for the same device. Errors:

@@ -12,6 +12,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/random.h"
+#include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/cpu/test_support.h"
 #include "carillon/engine/cuda/library/cublaslt.h"
 #include "carillon/engine/cuda/library/cudnn.h"
@@ -283,6 +284,25 @@ TEST(CudaPlan, WhatIsToBeStoppedSoonFallsIntoSegmentsOfTheBound) {
     }
     EXPECT_THAT(on.device().violations(), IsEmpty());
   }
+}
+
+TEST(CudaPlan, AModelsPrecisionStandsAboveTheDevices) {
+  OnEmulated on;
+  const auto engine = on.engine({.longest_segment = 1});
+  for (const auto& [precision, says] :
+       {std::pair(Precision::f16, "_f16"), std::pair(Precision::bf16, "_bf16")}) {
+    const auto model = (*engine)->compile(MadeModel(residual), {.batch_sizes = {1}, .precision = precision});
+    ASSERT_TRUE(model) << model.error().message;
+    int steps = 0;
+    for (int i = 0; i < (*model)->plan(1)->kernels(); ++i)
+      steps += (*model)->plan(1)->kernel_name(i).find(says) != std::string_view::npos ? 1 : 0;
+    EXPECT_GT(steps, 1) << says;
+  }
+  const auto cpu = make_cpu_engine({.threads = 1});
+  const auto none = cpu->compile(MadeModel(residual), {.batch_sizes = {1}, .precision = Precision::f16});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(none.error().message, HasSubstr("precision f16 is to be had on GPUs alone"));
 }
 
 TEST(CudaPlan, WeightsLieInPinnedMemory) {
