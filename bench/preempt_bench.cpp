@@ -335,11 +335,12 @@ class Bench {
  private:
   Result<Json> of_victim(const std::string& victim) {
     const std::vector<std::string> names{victim, options_.real_time};
-    auto models = cli::compile_local_models(options_.models, names, *engine_, options_.stop_cost,
-                                            [](const std::string& name) {
-                                              std::fprintf(stderr, "compiling %s\n", name.c_str());
-                                              return true;
-                                            });
+    const std::vector<std::optional<double>> stop_costs(names.size(), options_.stop_cost);
+    auto models =
+        cli::compile_local_models(options_.models, names, *engine_, stop_costs, [](const std::string& name) {
+          std::fprintf(stderr, "compiling %s\n", name.c_str());
+          return true;
+        });
     if (!models) return std::unexpected(models.error());
     std::vector<Series> series(wanted_.size());
     Duration alone{0};
