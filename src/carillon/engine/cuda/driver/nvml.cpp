@@ -1,10 +1,11 @@
 #include "carillon/engine/cuda/driver/nvml.h"
 
-#include <cstring>
-#include <functional>
+#include <utility>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+
+#include "carillon/engine/cuda/driver/symbols.h"
 
 namespace carillon::engine::cuda {
 
@@ -54,17 +55,11 @@ Result<std::shared_ptr<const Nvml>> Nvml::open(const std::string& library) {
     return fail(ErrorCode::unavailable, said == nullptr ? path + " cannot be loaded" : std::string(said));
   }
   auto table = std::make_unique<Table>();
-  std::string missing;
-  const auto find = [&](const char* symbol, auto& member) {
-    void* const found = dlsym(handle, symbol);
-    static_assert(sizeof found == sizeof member);
-    std::memcpy(&member, &found, sizeof found);
-    if (found == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(symbol);
-  };
+  Symbols find([handle](const char* name) { return dlsym(handle, name); });
 #define CARILLON_NVML_FIND(member, symbol, result, arguments) find(#symbol, table->member);
   CARILLON_NVML(CARILLON_NVML_FIND)
 #undef CARILLON_NVML_FIND
-  if (!missing.empty()) return fail(ErrorCode::unavailable, path + " has no " + missing);
+  if (!find.missing().empty()) return fail(ErrorCode::unavailable, path + " has no " + find.missing());
   if (const NvmlStatus status = table->init(); status != 0)
     return fail(ErrorCode::unavailable, path + " does not start: " + table->error_text(status));
   return std::shared_ptr<const Nvml>(new Nvml(std::move(table)));

@@ -7,18 +7,12 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
+#include "carillon/engine/cuda/driver/symbols.h"
+
 namespace carillon::engine::cuda {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <typename F>
-bool find_in(void* library, const char* symbol, F& to) {
-  void* const found = dlsym(library, symbol);
-  static_assert(sizeof found == sizeof to);
-  std::memcpy(&to, &found, sizeof to);
-  return found != nullptr;
-}
 
 std::string version_of(int number) {
   return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
@@ -49,7 +43,9 @@ Result<Driver> open_driver(const std::string& library) {
             "on the machine, or given to the container",
             last_of_loader()));
   Driver driver;
-  if (find_in(handle, "cuDriverGetVersion", driver.driver_version)) {
+  Symbols find([handle](const char* name) { return dlsym(handle, name); });
+  find("cuDriverGetVersion", driver.driver_version);
+  if (driver.driver_version != nullptr) {
     int version = 0;
     if (driver.driver_version(&version) == done && version < least_driver)
       return fail(
@@ -58,15 +54,13 @@ Result<Driver> open_driver(const std::string& library) {
               "the CUDA driver {} is too old: it supports CUDA {}, and {} is needed (release 580 or newer)",
               path, version_of(version), version_of(least_driver)));
   }
-  std::string missing;
-#define CARILLON_CUDA_FIND(member, symbol, arguments) \
-  if (!find_in(handle, #symbol, driver.member))       \
-    missing += (missing.empty() ? "" : ", ") + std::string(#symbol);
+  Symbols all([handle](const char* name) { return dlsym(handle, name); });
+#define CARILLON_CUDA_FIND(member, symbol, arguments) all(#symbol, driver.member);
   CARILLON_CUDA_DRIVER(CARILLON_CUDA_FIND)
 #undef CARILLON_CUDA_FIND
-  if (!missing.empty())
+  if (!all.missing().empty())
     return fail(ErrorCode::unavailable, fmt::format("{} is no CUDA driver of {} or newer: it has no {}", path,
-                                                    version_of(least_driver), missing));
+                                                    version_of(least_driver), all.missing()));
   if (const Status status = driver.init(0); status != done)
     return fail(ErrorCode::unavailable,
                 fmt::format("the CUDA driver {} does not start: {}", path, name_of(driver, status)));

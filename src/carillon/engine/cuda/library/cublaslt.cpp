@@ -8,23 +8,21 @@
 
 #include <fmt/format.h>
 
+#include "carillon/engine/cuda/driver/symbols.h"
+
 namespace carillon::engine::cuda {
 
 namespace blas {
 
 Result<Api> find_api(const Library& library) {
   Api api;
-  std::string missing;
-  const auto find = [&](const char* symbol, auto& member) {
-    member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(library.symbol(symbol));
-    if (member == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(symbol);
-  };
+  Symbols find([&](const char* name) { return library.symbol(name); });
 #define CARILLON_CUBLASLT_FIND(member, symbol, result, arguments) find(#symbol, api.member);
   CARILLON_CUBLASLT_FUNCTIONS(CARILLON_CUBLASLT_FIND)
 #undef CARILLON_CUBLASLT_FIND
-  if (missing.empty()) return api;
+  if (find.missing().empty()) return api;
   return fail(ErrorCode::unavailable,
-              library.path() + " is not cuBLASLt as CUDA 13 has it: it has no " + missing);
+              library.path() + " is not cuBLASLt as CUDA 13 has it: it has no " + find.missing());
 }
 
 }  // namespace blas

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "carillon/engine/cuda/driver/symbols.h"
 #include "carillon/engine/cuda/library/cudnn_api.h"
 
 namespace carillon::engine::cuda {
@@ -21,17 +22,13 @@ namespace dnn {
 
 Result<Api> find_api(const Library& library) {
   Api api;
-  std::string missing;
-  const auto find = [&](const char* symbol, auto& member) {
-    member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(library.symbol(symbol));
-    if (member == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(symbol);
-  };
+  Symbols find([&](const char* name) { return library.symbol(name); });
 #define CARILLON_CUDNN_FIND(member, symbol, result, arguments) find(#symbol, api.member);
   CARILLON_CUDNN_FUNCTIONS(CARILLON_CUDNN_FIND)
 #undef CARILLON_CUDNN_FIND
-  if (!missing.empty())
+  if (!find.missing().empty())
     return fail(ErrorCode::unavailable,
-                library.path() + " is no cuDNN of 9.8 or newer: it has no " + missing);
+                library.path() + " is no cuDNN of 9.8 or newer: it has no " + find.missing());
   if (const std::size_t version = api.version(); version < least_version)
     return fail(ErrorCode::unavailable, fmt::format("{} is cuDNN {}.{}.{}: 9.8 is the least", library.path(),
                                                     version / 10000, version / 100 % 100, version % 100));
