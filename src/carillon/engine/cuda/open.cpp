@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/kernels/kernels.h"
 #include "carillon/engine/cuda/library/cublaslt.h"
 #include "carillon/engine/cuda/library/cudnn.h"
@@ -12,33 +13,6 @@
 #include "carillon/engine/kernel_choices.h"
 
 namespace carillon::engine::cuda {
-
-namespace {
-
-// A device's primary context, current on this thread, for as long as it lives.
-class Current {
- public:
-  Current(const Driver& driver, DeviceNumber device) : driver_(driver), device_(device) {
-    status_ = driver.context_retain(&context_, device);
-    if (status_ == done) status_ = driver.context_push(context_);
-  }
-  ~Current() {
-    Context popped = nullptr;
-    if (status_ == done) (void)driver_.context_pop(&popped);
-    if (context_ != nullptr) (void)driver_.context_release(device_);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-  Status status() const { return status_; }
-
- private:
-  const Driver& driver_;
-  DeviceNumber device_;
-  Context context_ = nullptr;
-  Status status_;
-};
-
-}  // namespace
 
 Result<OpenedDevice> open_device(const OpenOptions& options) {
   auto opened = open_driver(options.driver);
@@ -64,7 +38,7 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
   if (!dnn) return std::unexpected(dnn.error());
   const auto blas = blas::find_api(*blas_library);
   if (!blas) return std::unexpected(blas.error());
-  const Current current(driver, facts->device);
+  const InPrimaryContext current(driver, facts->device);
   if (current.status() != done)
     return fail(ErrorCode::unavailable,
                 facts->name + " cannot be used: " + name_of(driver, current.status()));

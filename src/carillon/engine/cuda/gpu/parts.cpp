@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/engine/cuda/driver/context.h"
 
 namespace carillon::engine::cuda::gpu {
 
@@ -58,26 +59,6 @@ class Calls {
   const Driver& driver_;
   std::string error_;
   bool lost_ = false;
-};
-
-class Current {
- public:
-  explicit Current(const Rig& rig) : rig_(rig) {
-    if (rig_.driver->context_retain(&context_, rig_.device) == done)
-      (void)rig_.driver->context_push(context_);
-  }
-  ~Current() {
-    Context popped = nullptr;
-    if (context_ == nullptr) return;
-    (void)rig_.driver->context_pop(&popped);
-    (void)rig_.driver->context_release(rig_.device);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-
- private:
-  const Rig& rig_;
-  Context context_ = nullptr;
 };
 
 // Sizes that green contexts can have, as the driver rounds what is asked for.
@@ -231,7 +212,7 @@ Json described(const Rig& rig, const std::string& file, int batch) {
 }  // namespace
 
 Result<Json> facts(const Rig& rig) {
-  const Current current(rig);
+  const InPrimaryContext current(*rig.driver, rig.device);
   const Driver& d = *rig.driver;
   Calls call(d);
   Json out{{"device", rig.name}, {"libraries", rig.libraries}};
@@ -338,7 +319,7 @@ Result<Json> load(const Rig& rig, const std::string& file, int times) {
     loaded->memory().copy_in(loaded->range().data, weights);
     rates.push_back(static_cast<double>(bytes) / since(start) / 1e3);
   }
-  const Current current(rig);
+  const InPrimaryContext current(*rig.driver, rig.device);
   Calls call(*rig.driver);
   Json out = described(rig, file, 1);
   out["bytes"] = bytes;

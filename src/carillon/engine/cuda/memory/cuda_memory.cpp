@@ -7,26 +7,13 @@
 #include <fmt/core.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cuda/driver/context.h"
 
 namespace carillon::engine::cuda {
 namespace {
 
 // What goes through pinned memory at a time: long beside what a copy takes to begin, short beside a page.
 constexpr std::uint64_t piece = std::uint64_t{1} << 20;
-
-class InContext {
- public:
-  InContext(const Driver& driver, Context context) : driver_(driver) { driver_.context_push(context); }
-  ~InContext() {
-    Context before = nullptr;
-    driver_.context_pop(&before);
-  }
-  InContext(const InContext&) = delete;
-  InContext& operator=(const InContext&) = delete;
-
- private:
-  const Driver& driver_;
-};
 
 Properties on(DeviceNumber device) {
   Properties out;

@@ -715,17 +715,13 @@ Result<Recipe> Builder::finish() {
     if (output.buffer >= 0) {
       touch(output, static_cast<std::size_t>(last));
     }
-  // The first step of the segment that a step is in, and its last.
-  const auto segment_of = [&](int step) -> std::pair<int, int> {
-    if (!options_.segment_ends.empty()) {
-      const auto end = std::ranges::upper_bound(options_.segment_ends, step);
-      return {end == options_.segment_ends.begin() ? 0 : *std::prev(end),
-              end == options_.segment_ends.end() ? last : *end - 1};
-    }
-    const int longest = options_.longest_segment;
-    if (longest <= 0) return {0, last};
-    return {step / longest * longest, std::min(last, (step / longest + 1) * longest - 1)};
-  };
+  std::vector<int>& ends = recipe_.segment_ends;
+  ends = options_.segment_ends;
+  if (ends.empty()) {
+    const int all = static_cast<int>(steps), longest = options_.longest_segment;
+    for (int end = longest; longest > 0 && end < all; end += longest) ends.push_back(end);
+    ends.push_back(all);
+  }
   std::vector<BufferNeed> needs;
   for (const Buffer& buffer : buffers_) {
     if (buffer.first < 0) {
@@ -733,7 +729,8 @@ Result<Recipe> Builder::finish() {
       continue;
     }
     int until = buffer.last;
-    if (const auto [first_of, last_of] = segment_of(until); buffer.first < first_of) until = last_of;
+    const auto end = std::ranges::upper_bound(ends, until);  // of the segment that reads it last
+    if (end != ends.begin() && buffer.first < *std::prev(end)) until = *end - 1;
     needs.push_back({round_up(buffer.bytes, 256), buffer.first, until});
   }
   const MemoryPlan plan = plan_memory(needs);

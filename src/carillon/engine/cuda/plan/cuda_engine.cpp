@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/memory/scratch.h"
 #include "carillon/engine/cuda/plan/recipe.h"
 #include "carillon/engine/pacer.h"
@@ -57,21 +58,10 @@ class Device {
     return {};
   }
 
-  // The context, for as long as this lives, on this thread.
-  class Current {
+  // This device's context, current on this thread.
+  class Current : public InContext {
    public:
-    explicit Current(const Device& device) : driver_(device.driver) {
-      (void)driver_.context_push(device.context_);
-    }
-    ~Current() {
-      Context popped = nullptr;
-      (void)driver_.context_pop(&popped);
-    }
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
-
-   private:
-    const Driver& driver_;
+    explicit Current(const Device& device) : InContext(device.driver, device.context_) {}
   };
 
   Result<> check(Status status, const std::string& what) const {
@@ -102,10 +92,9 @@ struct PlanParts {
   std::vector<graph::TensorSpec> inputs, outputs;
   Effort effort;
   Recipe recipe;
-  std::vector<KernelRange> segments;  // of the recipe's steps
+  // By segment of the recipe.
+  std::vector<KernelRange> segments;
   std::vector<std::string> names;
-
-  void divide(std::vector<KernelRange> into);
 };
 
 Address address(const void* at) {
@@ -177,42 +166,19 @@ class CudaPlan final : public Plan {
   PlanParts parts_;
 };
 
-void PlanParts::divide(std::vector<KernelRange> into) {
-  segments = std::move(into);
-  names.clear();
-  for (const KernelRange& segment : segments) {
-    std::string name = "copies only";
-    if (segment.last > segment.first) name = recipe.steps[static_cast<std::size_t>(segment.first)].name;
-    if (segment.last > segment.first + 1)
-      name += " to " + recipe.steps[static_cast<std::size_t>(segment.last) - 1].name;
-    names.push_back(std::move(name));
-  }
-}
-
-// So many steps in each.
-std::vector<KernelRange> by_count(int steps, int longest) {
-  if (longest <= 0) longest = std::max(1, steps);
-  std::vector<KernelRange> segments;
-  for (int first = 0; first < steps || segments.empty(); first += longest)
-    segments.push_back({first, std::min(steps, first + longest)});
-  return segments;
-}
-
-// As many steps in each as take no longer than `bound`, and one at least.
-std::vector<KernelRange> by_time(std::span<const Duration> steps, Duration bound) {
-  std::vector<KernelRange> segments;
+// The steps after those of each segment, where each takes no longer than `bound`, or is one step.
+std::vector<int> by_time(std::span<const Duration> steps, Duration bound) {
+  std::vector<int> ends;
   Duration sum{0};
-  for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
-    const Duration step = steps[static_cast<std::size_t>(i)];
-    if (segments.empty() || sum + step > bound) {
-      segments.push_back({i, i});
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (i > 0 && sum + steps[i] > bound) {
+      ends.push_back(static_cast<int>(i));
       sum = Duration{0};
     }
-    sum += step;
-    segments.back().last = i + 1;
+    sum += steps[i];
   }
-  if (segments.empty()) segments.push_back({0, 0});
-  return segments;
+  ends.push_back(static_cast<int>(steps.size()));
+  return ends;
 }
 
 Result<> CudaState::prepare(Address workspace, Address weights) {
@@ -344,67 +310,31 @@ Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Dura
   return ran;
 }
 
-// Bytes in pinned memory of the host, which the device copies from at the bus's rate; in the host's own where
-// the driver gives none.
-class PinnedBytes {
- public:
-  PinnedBytes() = default;
-  PinnedBytes(std::shared_ptr<const Device> device, std::vector<std::byte> from)
-      : device_(std::move(device)) {
-    const Device::Current current(*device_);
-    if (!from.empty() && device_->driver.host_allocate(&pinned_, from.size(), host_is_mapped) == done) {
-      std::memcpy(pinned_, from.data(), from.size());
-      size_ = from.size();
-    } else {
-      pinned_ = nullptr;
-      own_ = std::move(from);
-    }
-  }
-  ~PinnedBytes() {
-    if (pinned_ == nullptr) return;
-    const Device::Current current(*device_);
-    (void)device_->driver.host_free(pinned_);
-  }
-  PinnedBytes(PinnedBytes&& from) noexcept
-      : device_(std::move(from.device_)),
-        pinned_(std::exchange(from.pinned_, nullptr)),
-        size_(from.size_),
-        own_(std::move(from.own_)) {}
-  PinnedBytes& operator=(PinnedBytes&& from) noexcept {
-    std::swap(device_, from.device_);
-    std::swap(pinned_, from.pinned_);
-    std::swap(size_, from.size_);
-    std::swap(own_, from.own_);
-    return *this;
-  }
-  PinnedBytes(const PinnedBytes&) = delete;
-  PinnedBytes& operator=(const PinnedBytes&) = delete;
-
-  bool are_pinned() const { return pinned_ != nullptr; }
-  std::span<const std::byte> bytes() const {
-    return pinned_ == nullptr ? std::span<const std::byte>(own_)
-                              : std::span(static_cast<const std::byte*>(pinned_), size_);
-  }
-
- private:
-  std::shared_ptr<const Device> device_;
-  void* pinned_ = nullptr;
-  std::size_t size_ = 0;
-  std::vector<std::byte> own_;
-};
+// A copy in pinned memory of the host, which the device copies from at the bus's rate; null where the driver
+// gives none.
+std::shared_ptr<const std::byte> pinned_copy(const std::shared_ptr<const Device>& device,
+                                             std::span<const std::byte> of) {
+  const Device::Current current(*device);
+  void* pinned = nullptr;
+  if (of.empty() || device->driver.host_allocate(&pinned, of.size(), host_is_mapped) != done) return nullptr;
+  std::memcpy(pinned, of.data(), of.size());
+  return {static_cast<const std::byte*>(pinned), [device, pinned](const std::byte*) {
+            const Device::Current freeing(*device);
+            (void)device->driver.host_free(pinned);
+          }};
+}
 
 class CudaModel final : public CompiledModel {
  public:
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
-  Bytes weights() const override { return {bytes_.bytes().size()}; }
+  Bytes weights() const override { return {bytes_.size()}; }
   std::span<const std::byte> packed() const override {
-    return bytes_.are_pinned() ? bytes_.bytes() : std::span<const std::byte>();
+    return pinned_ ? bytes_ : std::span<const std::byte>();
   }
   void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
-    const auto bytes = bytes_.bytes();
-    CARILLON_ASSERT(offset <= bytes.size() && to.size() <= bytes.size() - offset);
-    if (!to.empty()) std::memcpy(to.data(), bytes.data() + offset, to.size());
+    CARILLON_ASSERT(offset <= bytes_.size() && to.size() <= bytes_.size() - offset);
+    if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
@@ -421,7 +351,10 @@ class CudaModel final : public CompiledModel {
   std::vector<std::int64_t> lengths_;
   bool pads_ = false;
   std::map<std::pair<int, std::int64_t>, std::unique_ptr<CudaPlan>> plans_;  // by batch size and length
-  PinnedBytes bytes_;
+  // The weights: in pinned memory, else in the host's own.
+  std::shared_ptr<const std::byte> pinned_;
+  std::vector<std::byte> own_;
+  std::span<const std::byte> bytes_;
 };
 
 class CudaEngine final : public Engine {
@@ -463,22 +396,18 @@ class CudaEngine final : public Engine {
         const Number number = options.precision == Precision::bf16  ? Number::bf16
                               : options.precision == Precision::f16 ? Number::f16
                                                                     : options_.number;
-        std::vector<KernelRange> segments;
+        RecipeOptions made_with{.number = number, .longest_segment = options_.longest_segment};
         if (options.stop_cost) {
           // Once with each step by itself, to measure, and once as that divides them.
-          auto single = make(*graph, {.number = number, .longest_segment = 1}, weights);
+          made_with.longest_segment = 1;
+          auto single = make(*graph, made_with, weights);
           if (!single) return in_context(where, single.error());
           auto measured = measure(std::move(*single), weights.bytes().size());
           if (!measured) return in_context(where, measured.error());
-          segments = std::move(*measured);
+          made_with.segment_ends = std::move(*measured);
         }
-        RecipeOptions made_with{.number = number, .longest_segment = options_.longest_segment};
-        for (const KernelRange& segment : segments) made_with.segment_ends.push_back(segment.last);
-        auto parts = make(*graph, std::move(made_with), weights);
+        auto parts = make(*graph, made_with, weights);
         if (!parts) return in_context(where, parts.error());
-        if (segments.empty())
-          segments = by_count(static_cast<int>(parts->recipe.steps.size()), options_.longest_segment);
-        parts->divide(std::move(segments));
         parts->batch = batch;
         parts->inputs = graph::specs_at(model.inputs(), batch, length);
         parts->outputs = graph::specs_at(model.outputs(), batch, length);
@@ -488,7 +417,10 @@ class CudaEngine final : public Engine {
                                  std::make_unique<CudaPlan>(device_, std::move(*parts)));
       }
     library_->compiled();
-    compiled->bytes_ = PinnedBytes(device_, weights.take());
+    compiled->pinned_ = pinned_copy(device_, weights.bytes());
+    if (compiled->pinned_ == nullptr) compiled->own_ = weights.take();
+    compiled->bytes_ = compiled->pinned_ ? std::span(compiled->pinned_.get(), weights.bytes().size())
+                                         : std::span<const std::byte>(compiled->own_);
     return compiled;
   }
 
@@ -515,18 +447,27 @@ class CudaEngine final : public Engine {
     options.processors = device_->processors();
     auto recipe = make_recipe(graph, options, *library_, weights);
     if (!recipe) return std::unexpected(recipe.error());
-    return PlanParts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
+    PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
+    const std::vector<Step>& steps = parts.recipe.steps;
+    for (int first = 0; const int end : parts.recipe.segment_ends) {
+      std::string name = "copies only";
+      if (end > first) name = steps[static_cast<std::size_t>(first)].name;
+      if (end > first + 1) name += " to " + steps[static_cast<std::size_t>(end) - 1].name;
+      parts.segments.push_back({first, end});
+      parts.names.push_back(std::move(name));
+      first = end;
+    }
+    return parts;
   }
 
-  // Runs the steps one by one, in memory that holds zeros; gives the segments that they fall into by `bound`,
-  // or each by itself where there is no memory.
-  Result<std::vector<KernelRange>> measure(PlanParts parts, std::uint64_t weights) const {
-    const int count = static_cast<int>(parts.recipe.steps.size());
-    std::vector<KernelRange> singles = by_count(count, 1);
-    parts.divide(singles);
+  // Runs a plan of single steps in memory that holds zeros; gives the ends of the segments that they fall
+  // into by `bound`, or those that they have where there is no memory.
+  Result<std::vector<int>> measure(PlanParts parts, std::uint64_t weights) const {
+    std::vector<int> singles = parts.recipe.segment_ends;
+    if (parts.recipe.steps.empty()) return singles;
     const CudaPlan plan(device_, std::move(parts));
     constexpr int rounds = 5;
-    const auto steps = static_cast<std::size_t>(plan.kernels());  // at least one
+    const auto steps = static_cast<std::size_t>(plan.kernels());
     std::uint64_t bytes = 0;
     const auto place = [&](std::uint64_t wanted) {
       const std::uint64_t at = bytes;
@@ -568,7 +509,6 @@ class CudaEngine final : public Engine {
         return std::unexpected(ran.error());
       for (std::size_t i = 0; i < steps; ++i) least[i] = std::min(least[i], now[i]);
     }
-    if (count == 0) return singles;
     return by_time(least, options_.bound);
   }
 

@@ -66,6 +66,7 @@ struct Recipe {
     std::uint64_t bytes = 0;
   };
   std::vector<Step> steps;
+  std::vector<int> segment_ends;      // the step after each segment's last, ascending; one at least
   std::vector<Edge> inputs, outputs;  // in the graph's order
   std::uint64_t workspace = 0;        // bytes
 };
@@ -76,8 +77,7 @@ struct RecipeOptions {
   // Steps fall into segments of so many, from the first on (0: one segment). A segment may be run again, so
   // none of its steps writes where what it took from earlier ones lies.
   int longest_segment = 0;
-  std::vector<int>
-      segment_ends{};  // instead: the step after each segment's last, ascending, the last of all included
+  std::vector<int> segment_ends{};  // instead, as in Recipe
 };
 // Errors: `unsupported`, which names the node, its operator and types, and why no kernel covers it.
 Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, MathLibrary& library,
