@@ -24,6 +24,7 @@
 #include "carillon/cli/commands.h"
 #include "carillon/cli/service_manager.h"
 #include "carillon/cli/signals.h"
+#include "carillon/engine/cuda/driver/real.h"
 #include "carillon/engine/host/memory.h"
 #include "carillon/frontend/http_server.h"
 #include "carillon/share/broker.h"
@@ -126,7 +127,7 @@ int complain_of_share(int status, const Error& error) {
 }
 
 Result<share::BrokerOptions> broker_options(const ShareArguments& arguments) {
-  const auto cuda = share::cuda::device_in(arguments.device);
+  const auto cuda = engine::cuda::device_in(arguments.device);
   if (!cuda && arguments.device != "cpu")
     return invalid("--device is '" + arguments.device + "', but should be cpu, cuda or cuda:N");
   share::BrokerOptions options;

@@ -24,8 +24,13 @@ KernelChoices::KernelChoices(std::filesystem::path file, std::string header, std
     : file_(std::move(file)), header_(std::move(header)) {
   if (auto done = read(); !done) {
     names_.clear();
-    if (problem != nullptr) *problem = done.error().message;
+    if (problem != nullptr) *problem = done.error().message + "; it is not heeded, and written anew";
+    return;
   }
+  const auto folder = std::filesystem::absolute(file_).parent_path();
+  if (problem != nullptr && ::access(folder.c_str(), W_OK | X_OK) != 0)
+    *problem = "kernel choices " + file_.string() + ": " + folder.string() +
+               " cannot be written to: they are not kept";
 }
 
 Result<> KernelChoices::read() {

@@ -24,8 +24,8 @@ class KernelChoices {
   // In memory alone.
   KernelChoices() = default;
   // What `file` has; it need not exist. `header`, its first line, says what the choices are of: format,
-  // device, libraries. Nothing of one that is damaged, too large or another's, which `problem` then says;
-  // save() replaces it.
+  // device, libraries. Nothing of one that is damaged, too large or another's, which save() replaces.
+  // `problem` says so then, or that nothing can be written where it is.
   KernelChoices(std::filesystem::path file, std::string header, std::string* problem = nullptr);
 
   std::optional<std::string> find(const std::string& key) const;

@@ -1,14 +1,12 @@
 #include "carillon/server/cuda_device.h"
 
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/driver/nvml.h"
 #include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/memory/cuda_memory.h"
@@ -24,44 +22,22 @@ namespace cuda = engine::cuda;
 constexpr std::string_view emulated_name = "cuda-emulated";
 
 // The emulated device of the process, for as long as anything of it lives.
-class EmulatedHost {
+class TheEmulated : public cuda::EmulatedHost {
  public:
-  EmulatedHost() : device_({.memory = std::uint64_t{80} << 30}), driver_(cuda::Emulated::table()) {
-    cuda::know_kernels(device_);
-    (void)driver_.init(0);
-  }
-  ~EmulatedHost() { there_ = false; }
-  EmulatedHost(const EmulatedHost&) = delete;
-  EmulatedHost& operator=(const EmulatedHost&) = delete;
+  TheEmulated() : EmulatedHost({.memory = std::uint64_t{80} << 30}) {}
+  ~TheEmulated() { there_ = false; }
+  TheEmulated(const TheEmulated&) = delete;
+  TheEmulated& operator=(const TheEmulated&) = delete;
 
   static Result<std::shared_ptr<const cuda::Driver>> make() {
     if (there_.exchange(true)) return invalid("there is one such device a process");
-    auto host = std::make_shared<EmulatedHost>();
-    return std::shared_ptr<const cuda::Driver>(host, &host->driver_);
+    auto host = std::make_shared<TheEmulated>();
+    return std::shared_ptr<const cuda::Driver>(host, &host->driver);
   }
 
  private:
   static inline std::atomic<bool> there_{false};
-  cuda::Emulated device_;
-  cuda::Driver driver_;
 };
-
-Result<int> ordinal_of(const std::string& device) {
-  int ordinal = 0;
-  if (const std::size_t colon = device.find(':'); colon != std::string::npos) {
-    const char* const end = device.data() + device.size();
-    const auto [read, error] = std::from_chars(device.data() + colon + 1, end, ordinal);
-    if (error != std::errc() || read != end || ordinal < 0)
-      return invalid("'" + device + "' is not a device: after 'cuda:' comes its number, from 0");
-  }
-  return ordinal;
-}
-
-Result<cuda::Number> number_of(const std::string& name) {
-  for (const auto each : {cuda::Number::f32, cuda::Number::tf32, cuda::Number::f16, cuda::Number::bf16})
-    if (name == cuda::name_of(each)) return each;
-  return invalid("--cuda-number '" + name + "' is not f32, tf32, f16 or bf16");
-}
 
 auto maker_of_memory(const std::shared_ptr<const cuda::Driver>& driver, cuda::DeviceNumber device) {
   return [driver, device](std::uint64_t pages, Bytes io,
@@ -71,7 +47,7 @@ auto maker_of_memory(const std::shared_ptr<const cuda::Driver>& driver, cuda::De
 }
 
 Result<CudaDevice> make_emulated(const std::string& name, cuda::Number number) {
-  auto driver = EmulatedHost::make();
+  auto driver = TheEmulated::make();
   if (!driver) return std::unexpected(driver.error());
   auto library = cuda::make_plain_library(*driver);
   if (!library) return std::unexpected(library.error());
@@ -118,14 +94,16 @@ bool is_cuda(const std::string& device) {
 
 Result<CudaDevice> make_cuda_device(const CudaArguments& arguments) {
   const std::string where = "--device " + arguments.device;
-  const auto number = number_of(arguments.number);
-  if (!number) return std::unexpected(number.error());
+  const auto number = cuda::number_named(arguments.number);
+  if (!number) return invalid("--cuda-number '" + arguments.number + "' is not f32, tf32, f16 or bf16");
   if (arguments.device == emulated_name) {
     auto made = make_emulated(arguments.device, *number);
     return made ? std::move(made) : in_context(where, made.error());
   }
-  const auto ordinal = ordinal_of(arguments.device);
-  if (!ordinal) return in_context(where, ordinal.error());
+  const auto ordinal = cuda::device_in(arguments.device);
+  if (!ordinal)
+    return invalid(where + ": '" + arguments.device +
+                   "' is not a device: after 'cuda:' comes its number, from 0");
   auto made = make_real(arguments, *ordinal, *number);
   return made ? std::move(made) : in_context(where, made.error());
 }

@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <thread>
-
-#include <unistd.h>
 
 #include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/cpu_engine.h"
@@ -82,14 +79,6 @@ std::shared_ptr<engine::KernelChoices> choices_of(const std::string& file, std::
     choices = file.empty()
                   ? std::make_shared<engine::KernelChoices>()
                   : std::make_shared<engine::KernelChoices>(file, engine::cpu::choices_header(), &problem);
-  if (!problem.empty()) {
-    problem += "; it is not heeded, and written anew";
-  } else if (!file.empty()) {
-    const auto folder = std::filesystem::absolute(file).parent_path();
-    if (::access(folder.c_str(), W_OK | X_OK) != 0)
-      problem =
-          "kernel choices " + file + ": " + folder.string() + " cannot be written to: they are not kept";
-  }
   return choices;
 }
 

@@ -34,7 +34,7 @@
 namespace carillon::share {
 namespace {
 
-constexpr std::size_t listing_piece = 32 * 1024;
+constexpr std::size_t listing_piece = std::size_t{32} * 1024;
 constexpr int packets_a_turn = 16;  // of one client, before others have theirs
 constexpr int most_accepts = 64;    // likewise of those that come
 

@@ -59,7 +59,6 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
                                          : std::make_shared<KernelChoices>(
                                                fmt::format("{}.cuda-{}", options.choices, options.ordinal),
                                                header, &device.notice);
-  if (!device.notice.empty()) device.notice += "; it is not heeded, and written anew";
   auto library = make_measured_library(std::move(*convolutions), std::move(*products), std::move(choices),
                                        {.timer = time_on(device.driver, facts->device),
                                         .first_launch = first_launch_on(device.driver, facts->device)});

@@ -1,7 +1,6 @@
 #include "carillon/share/cuda/lanes.h"
 
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -152,16 +151,6 @@ Result<std::shared_ptr<LaneSource>> open_lanes(int ordinal, Bytes piece,
   if (granularity == 0) return fail(ErrorCode::internal, gpu->name + ": its memory's granularity is 0");
   gpu->piece = Bytes{round_up(std::max<std::uint64_t>(piece.count, 1), granularity)};
   return std::make_shared<CudaLanes>(std::move(gpu));
-}
-
-std::optional<int> device_in(std::string_view text) {
-  if (text == "cuda") return 0;
-  if (!text.starts_with("cuda:")) return std::nullopt;
-  text.remove_prefix(5);
-  int out = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  if (error != std::errc{} || end != text.data() + text.size() || out < 0) return std::nullopt;
-  return out;
 }
 
 }  // namespace carillon::share::cuda

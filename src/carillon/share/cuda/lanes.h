@@ -25,7 +25,4 @@ inline constexpr Bytes usual_piece = mib(32);
 Result<std::shared_ptr<LaneSource>> open_lanes(int ordinal, Bytes piece = usual_piece,
                                                const std::optional<Driver>& driver = {});
 
-// "cuda" and "cuda:3"; anything else is none.
-std::optional<int> device_in(std::string_view text);
-
 }  // namespace carillon::share::cuda

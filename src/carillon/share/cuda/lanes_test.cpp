@@ -14,7 +14,7 @@ namespace {
 using testing::FakeDriver;
 using testing::FakeDriverOptions;
 
-constexpr Bytes small_granule{64 * 1024};
+constexpr Bytes small_granule = kib(64);
 
 std::string refusal_of(FakeDriverOptions options, int ordinal = 0) {
   FakeDriver::here().reset(options);
@@ -105,14 +105,6 @@ TEST(CudaLanes, GetAContextWhereTheDriverWantsOne) {
     EXPECT_EQ(fake.left_behind(), "2 handles, 1 contexts");
   }
   EXPECT_EQ(fake.left_behind(), "");
-}
-
-TEST(CudaLanes, DevicesAreNamedAsTorchDoes) {
-  EXPECT_EQ(device_in("cuda"), 0);
-  EXPECT_EQ(device_in("cuda:0"), 0);
-  EXPECT_EQ(device_in("cuda:12"), 12);
-  for (const char* text : {"", "cpu", "cuda:", "cuda:-1", "cuda:1 ", "cuda:x", "cuda:99999999999", "CUDA"})
-    EXPECT_EQ(device_in(text), std::nullopt) << text;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "carillon/engine/cuda/driver/real.h"
 
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
@@ -106,6 +107,16 @@ Result<DeviceFacts> find_device(const Driver& driver, int ordinal) {
                 fmt::format("cuda:{}, {}, cannot map memory page by page (virtual memory management)",
                             ordinal, facts.name));
   return facts;
+}
+
+std::optional<int> device_in(std::string_view text) {
+  if (text == "cuda") return 0;
+  if (!text.starts_with("cuda:")) return std::nullopt;
+  text.remove_prefix(5);
+  int out = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error != std::errc{} || end != text.data() + text.size() || out < 0) return std::nullopt;
+  return out;
 }
 
 void* Library::symbol(const char* name) const {

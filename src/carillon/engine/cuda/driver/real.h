@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,8 @@ struct DeviceFacts {
   std::uint64_t memory = 0;  // bytes
 };
 Result<DeviceFacts> find_device(const Driver& driver, int ordinal);
+// Its number by its name: "cuda" is 0, "cuda:3" is 3; anything else is none.
+std::optional<int> device_in(std::string_view text);
 
 // A shared library of NVIDIA's, as PyPI packages it.
 struct LibraryName {

@@ -96,6 +96,14 @@ TEST(CudaReal, DevicesThatCannotBeUsedSayWhy) {
   EXPECT_EQ(found->memory, std::uint64_t{1} << 32);
 }
 
+TEST(CudaReal, DevicesAreNamedAsTorchDoes) {
+  EXPECT_EQ(device_in("cuda"), 0);
+  EXPECT_EQ(device_in("cuda:0"), 0);
+  EXPECT_EQ(device_in("cuda:12"), 12);
+  for (const char* text : {"", "cpu", "cuda:", "cuda:-1", "cuda:1 ", "cuda:x", "cuda:99999999999", "CUDA"})
+    EXPECT_EQ(device_in(text), std::nullopt) << text;
+}
+
 class LibrariesTest : public ::testing::Test {
  protected:
   LibrariesTest() {

@@ -1,7 +1,6 @@
 #include "carillon/engine/cuda/gpu/rig.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <utility>
 
@@ -13,16 +12,9 @@ namespace carillon::engine::cuda::gpu {
 Result<Rig> make_rig(const std::string& device, OpenOptions options) {
   Rig rig;
   if (device == "cuda-emulated") {
-    struct Owned {
-      std::shared_ptr<Emulated> device;
-      Driver table;
-    };
-    auto owned = std::make_shared<Owned>(Owned{
-        std::make_shared<Emulated>(EmulatedOptions{.memory = std::uint64_t{80} << 30}), Emulated::table()});
-    rig.emulated = owned->device;
-    know_kernels(*rig.emulated);
-    rig.driver = std::shared_ptr<const Driver>(owned, &owned->table);
-    (void)rig.driver->init(0);
+    const auto host = std::make_shared<EmulatedHost>(EmulatedOptions{.memory = std::uint64_t{80} << 30});
+    rig.emulated = std::shared_ptr<Emulated>(host, &host->device);
+    rig.driver = std::shared_ptr<const Driver>(host, &host->driver);
     rig.name = "emulated";
     rig.libraries = "plain kernels";
     auto library = make_plain_library(rig.driver);
@@ -32,13 +24,9 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
     rig.engine = std::move(*engine);
     return rig;
   }
-  if (device != "cuda") {
-    const std::string_view number = std::string_view(device).substr(std::min<std::size_t>(device.size(), 5));
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), options.ordinal);
-    if (!device.starts_with("cuda:") || error != std::errc{} || end != number.data() + number.size() ||
-        options.ordinal < 0)
-      return invalid("'" + device + "' is not a device: there are cuda, cuda:N and cuda-emulated");
-  }
+  const auto ordinal = device_in(device);
+  if (!ordinal) return invalid("'" + device + "' is not a device: there are cuda, cuda:N and cuda-emulated");
+  options.ordinal = *ordinal;
   auto opened = open_device(options);
   if (!opened) return std::unexpected(opened.error());
   rig.driver = opened->driver;

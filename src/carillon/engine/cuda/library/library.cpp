@@ -18,6 +18,12 @@ std::string_view name_of(Number number) {
   return "";
 }
 
+std::optional<Number> number_named(std::string_view name) {
+  for (const Number each : {Number::f32, Number::tf32, Number::f16, Number::bf16})
+    if (name == name_of(each)) return each;
+  return std::nullopt;
+}
+
 std::string to_text(const Convolution& c) {
   return fmt::format("conv {} {}x{}x{}x{} {}x{}{}{}{} -> {}{}{}{}", name_of(c.number), c.batch, c.channels,
                      c.height, c.width, c.kernel_h, c.kernel_w,

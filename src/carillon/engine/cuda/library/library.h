@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@ constexpr std::uint64_t size_of(Number number) {
   return number == Number::f16 || number == Number::bf16 ? 2 : 4;
 }
 std::string_view name_of(Number number);
+std::optional<Number> number_named(std::string_view name);
 
 // y = relu?(x * w + residual? + bias?), rounded once. Images are NHWC, with pitches: elements from a pixel to
 // the next, at least its channels, rows and images without gaps between; weights are

@@ -54,7 +54,7 @@ void convolve(const Convolution& c, const CallPlaces& at) {
   T* const y = reinterpret_cast<T*>(at.out);
   const std::int64_t inner = c.channels / c.groups, outer = c.filters / c.groups;
   // Weights as [tap][channel][filter of the group], so that the innermost loop is over filters.
-  std::vector<float> turned(static_cast<std::size_t>(c.filters * c.kernel_h * c.kernel_w * inner));
+  std::vector<float> turned(static_cast<std::size_t>(inner * c.filters * c.kernel_h * c.kernel_w));
   const std::int64_t taps = std::int64_t{c.kernel_h} * c.kernel_w;
   for (std::int64_t f = 0; f < c.filters; ++f)
     for (std::int64_t t = 0; t < taps; ++t)
@@ -256,6 +256,11 @@ void know_kernels(Emulated& device) {
   device.know(product_symbol, emulated<ProductWork>([](const ProductWork& work) {
                 dispatch(work.spec.number, [&](auto t) { multiply<decltype(t)>(work.spec, work.at); });
               }));
+}
+
+EmulatedHost::EmulatedHost(EmulatedOptions options) : device(std::move(options)), driver(Emulated::table()) {
+  know_kernels(device);
+  (void)driver.init(0);
 }
 
 Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> owned) {

@@ -12,6 +12,13 @@ namespace carillon::engine::cuda {
 // module is loaded.
 void know_kernels(Emulated& device);
 
+// An emulated device that knows them, and its driver, which was started.
+struct EmulatedHost {
+  explicit EmulatedHost(EmulatedOptions options = {});
+  Emulated device;
+  Driver driver;
+};
+
 // The library of an emulated device that knows them: loops in an order of their own, so that results are near
 // any other library's and not the same. `driver` is that device's table; the module stays loaded as long as
 // any of the calls lives. Made and used with a context current.

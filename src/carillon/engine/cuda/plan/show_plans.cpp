@@ -54,11 +54,9 @@ Result<Arguments> parse(int argc, char** argv) {
     const auto next = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
     if (text == "--number") {
       const std::string value = next();
-      const std::size_t before = out.numbers.size();
-      for (const Number each : {Number::f32, Number::tf32, Number::f16, Number::bf16})
-        if (value == name_of(each)) out.numbers.push_back(each);
-      if (out.numbers.size() == before)
-        return invalid(fmt::format("--number is f32, tf32, f16 or bf16, not '{}'", value));
+      const auto number = number_named(value);
+      if (!number) return invalid(fmt::format("--number is f32, tf32, f16 or bf16, not '{}'", value));
+      out.numbers.push_back(*number);
     } else if (text == "--batch") {
       const std::string value = next();
       int batch = 0;

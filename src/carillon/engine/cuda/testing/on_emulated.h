@@ -22,19 +22,13 @@ namespace carillon::engine::cuda::testing {
 // An engine on an emulated device, the one of the process; for tests and tools.
 class OnEmulated {
  public:
-  explicit OnEmulated(EmulatedOptions options = {})
-      : device_(std::move(options)), driver_(Emulated::table()) {
-    know_kernels(device_);
-    (void)driver_.init(0);
-  }
-  OnEmulated(const OnEmulated&) = delete;
-  OnEmulated& operator=(const OnEmulated&) = delete;
+  explicit OnEmulated(EmulatedOptions options = {}) : host_(std::move(options)) {}
 
-  Emulated& device() { return device_; }
-  const Driver& driver() const { return driver_; }
+  Emulated& device() { return host_.device; }
+  const Driver& driver() const { return host_.driver; }
 
   Result<std::unique_ptr<Engine>> engine(const CudaOptions& options) const {
-    const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &driver_);  // which outlives all
+    const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &host_.driver);  // which outlives all
     auto library = make_plain_library(driver);
     if (!library) return std::unexpected(library.error());
     if (wrap) *library = wrap(std::move(*library));
@@ -52,7 +46,7 @@ class OnEmulated {
     for (const auto specs : {plan.inputs(), plan.outputs()})
       for (const graph::TensorSpec& spec : specs)
         io = io + Bytes{round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256)};
-    auto memory = CudaMemory::make(driver_, 0,
+    auto memory = CudaMemory::make(driver(), 0,
                                    {.pages = std::max<std::uint64_t>(1, pages_for(model.weights())),
                                     .io = std::max(io, kib(1)),
                                     .workspace = std::max(plan.workspace(), kib(1))});
@@ -102,14 +96,13 @@ class OnEmulated {
     (*memory)->unmap(*range, pages);
     (*memory)->release(*range);
     if (!ran) return std::unexpected(ran.error());
-    const auto violations = device_.violations();
+    const auto violations = device().violations();
     if (!violations.empty()) return fail(ErrorCode::internal, "the device: " + violations.front());
     return out;
   }
 
  private:
-  Emulated device_;
-  Driver driver_;
+  EmulatedHost host_;
 };
 
 }  // namespace carillon::engine::cuda::testing

@@ -28,7 +28,7 @@ using ::testing::IsEmpty;
 
 using Entered = Lanes::Entered;
 
-constexpr std::size_t granule = 64 * 1024, piece = 4 * granule;
+constexpr std::size_t granule = std::size_t{64} * 1024, piece = 4 * granule;
 
 FakeDriver& fake() {
   return FakeDriver::here();
@@ -128,7 +128,7 @@ struct CudaJobLanes : ::testing::Test {
     const std::vector<LiveRange> none;
     ASSERT_TRUE(other.leave(nullptr, &none));
   }
-  bool leave(std::vector<LiveRange> live) {
+  bool leave(const std::vector<LiveRange>& live) {
     job->iteration_ended();
     return job->leave(nullptr, &live);
   }

@@ -35,7 +35,7 @@ using share::cuda::testing::FakeDriver;
 using share::testing::Child;
 using share::testing::Gate;
 
-constexpr std::size_t grain = 64 * 1024, part = 4 * grain;
+constexpr std::size_t grain = std::size_t{64} * 1024, part = 4 * grain;
 
 // A job: the protocol, and its memory on the device.
 class CudaJob {

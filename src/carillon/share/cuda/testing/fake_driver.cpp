@@ -406,7 +406,7 @@ struct FakeFunctions {
     }
     if (s().outstanding_on({at, bytes})) s().wrong("memory was unmapped under work on it");
     for (const Address each : whole) s().mappings.erase(each);
-    mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    (void)mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     return done;
   }
   static Status set_access(Address at, std::size_t bytes, const Access* what, std::size_t count) {

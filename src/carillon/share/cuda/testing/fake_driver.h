@@ -26,7 +26,7 @@
 namespace carillon::share::cuda::testing {
 
 struct FakeDriverOptions {
-  std::size_t granularity = 64 * 1024;  // a GPU's is 2 MiB
+  std::size_t granularity = std::size_t{64} * 1024;  // a GPU's is 2 MiB
   std::size_t memory = std::size_t{1} << 32;
   bool memory_needs_context = false;  // physical memory is made in a context only
   bool virtual_memory = true;         // the device can do it

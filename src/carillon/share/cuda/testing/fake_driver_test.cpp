@@ -14,7 +14,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr std::size_t granule = 64 * 1024;
+constexpr std::size_t granule = std::size_t{64} * 1024;
 
 struct FakeDriverRules : ::testing::Test {
   FakeDriver& fake = FakeDriver::here();
