@@ -1,6 +1,7 @@
 #include "carillon/device/core.h"
 
 #include <algorithm>
+#include <chrono>
 #include <tuple>
 #include <utility>
 
@@ -291,10 +292,15 @@ Slot Core::submit(const InferAction& infer, TimePoint now, Commands& out) {
   action.share = infer.share;
   action.state = State::input_queued;
   infers_by_id_.try_insert(infer.id.value, slot);
+  streams_[infer.stream].used = now;
   if (Stream& stream = streams_[infer.stream]; stream.place.gathers) {
     action.state = State::exec_queued;
     stream.queue.push(entry(slot));
-    if (stream.running != no_slot || stream.queue.front().slot != slot) return slot;
+    if (stream.queue.front().slot != slot) return slot;
+    if (stream.running != no_slot) {
+      if (stream.place.ahead && stream.ahead == no_slot) wake(executor(slot), out);
+      return slot;
+    }
     // Whoever submits has the way cleared, while the stream's own thread wakes.
     if (infer.window.contains(now)) make_way(stream, action.units, out);
     wake(executor(slot), out);
@@ -361,23 +367,34 @@ void Core::gathered(Slot slot, const Gathered& result, TimePoint now, Commands& 
   Action& action = actions_[slot];
   CARILLON_ASSERT(action.state == State::gathering && result.kernels >= 1);
   if (streams_[action.stream].running == slot) return own_gathered(slot, result, now, out);
+  if (streams_[action.stream].ahead == slot) return ahead_gathered(slot, result, out);
   --gathering_;
   --in_hand_;
   if (input_.size() > 0) wake(input_executor, out);
-  if (give_back_orphan(slot)) return;
-  if (action.wanted == After::drop) return report(slot, ActionStatus::stopped, out);
-  if (result.status != ActionStatus::success) return report(slot, result.status, out, Failure::executor);
+  if (!take_result(slot, result, out)) return;
+  Stream& stream = streams_[action.stream];
+  stream.queue.push(entry(slot));
+  if (stream.queue.front().slot != slot) return;
+  if (stream.running == no_slot || (stream.place.ahead && stream.ahead == no_slot))
+    wake(executor(slot), out);
+  if (stream.running != no_slot) yield_to_first(stream, out);
+}
+
+// Whether the action goes on.
+bool Core::take_result(Slot slot, const Gathered& result, Commands& out) {
+  Action& action = actions_[slot];
+  if (give_back_orphan(slot)) return false;
+  if (action.wanted == After::drop || result.status != ActionStatus::success) {
+    const bool dropped = action.wanted == After::drop;
+    report(slot, dropped ? ActionStatus::stopped : result.status, out,
+           dropped ? Failure::none : Failure::executor);
+    return false;
+  }
   action.gathered = true;
   action.kernels = result.kernels;
   action.workspace_bytes = result.workspace;
   action.state = State::exec_queued;
-  Stream& stream = streams_[action.stream];
-  stream.queue.push(entry(slot));
-  if (stream.queue.front().slot != slot) return;
-  if (stream.running == no_slot)
-    wake(executor(slot), out);
-  else
-    yield_to_first(stream, out);
+  return true;
 }
 
 // A stream's own: the run begins in the same call.
@@ -387,17 +404,7 @@ void Core::own_gathered(Slot slot, const Gathered& result, TimePoint now, Comman
   const Executor executor = this->executor(slot);
   stream.running = no_slot;
   --in_hand_;
-  if (give_back_orphan(slot)) return look_again(stream, executor, out);
-  if (action.wanted == After::drop || result.status != ActionStatus::success) {
-    const bool dropped = action.wanted == After::drop;
-    report(slot, dropped ? ActionStatus::stopped : result.status, out,
-           dropped ? Failure::none : Failure::executor);
-    return look_again(stream, executor, out);
-  }
-  action.gathered = true;
-  action.kernels = result.kernels;
-  action.workspace_bytes = result.workspace;
-  action.state = State::exec_queued;
+  if (!take_result(slot, result, out)) return look_again(stream, executor, out);
   if (!loaded(action.model)) {
     report(slot, ActionStatus::not_loaded, out);
     return look_again(stream, executor, out);
@@ -416,8 +423,14 @@ void Core::look_again(const Stream& stream, Executor executor, Commands& out) {
 }
 
 bool Core::take_workspace(Action& action) {
-  if (action.workspace_bytes == 0 || action.workspace.there()) return true;
-  action.workspace = streams_[action.stream].workspace.allocate(action.workspace_bytes);
+  if (action.workspace.there()) return true;
+  Stream& stream = streams_[action.stream];
+  stream.largest = std::max(stream.largest, action.workspace_bytes);
+  // Enough for what may run behind it.
+  if (stream.place.ahead && action.kernels == 1 && stream.largest > 0)
+    action.workspace = stream.workspace.allocate(stream.largest);
+  if (action.workspace.there() || action.workspace_bytes == 0) return true;
+  action.workspace = stream.workspace.allocate(action.workspace_bytes);
   return action.workspace.there();
 }
 
@@ -541,11 +554,74 @@ void Core::end_use(Action& action, Commands& out) {
   if (model.uses == 0) settle(model, out);
 }
 
+// Both are one kernel, and the workspace of the first is enough.
+bool Core::fits_behind(const Action& next, const Action& run) const {
+  return run.kernels == 1 && next.kernels == 1 &&
+         next.workspace_bytes <= run.workspace.count * RangeLedger::granule;
+}
+
+TimePoint Core::committed(Slot slot, TimePoint end, TimePoint now, Commands& out) {
+  Stream& stream = streams_[actions_[slot].stream];
+  CARILLON_ASSERT(stream.place.ahead && stream.running == slot);
+  const Action& run = actions_[slot];
+  if (stream.ahead != no_slot || stream.queue.size() == 0 || run.kernels != 1 || run.orphaned)
+    return TimePoint::max();
+  const Entry first = stream.queue.front();
+  Action& next = actions_[first.slot];
+  if (first.window.earliest > now) return first.window.earliest;
+  // What would be refused waits for its own turn.
+  if (first.window.latest < end || next.begun || next.wanted || !known(next.model) || !loaded(next.model) ||
+      in_the_way(stream, next.units, now))
+    return TimePoint::max();
+  for (const Stream& other : streams_)
+    if (other.place.rank < stream.place.rank && other.used > now - std::chrono::seconds{1})
+      return TimePoint::max();
+  if (next.gathered) {
+    if (!fits_behind(next, run)) return TimePoint::max();
+    stream.queue.remove(first.slot);
+    launch_ahead(stream, first.slot, out);
+  } else {
+    stream.queue.remove(first.slot);
+    stream.ahead = first.slot;
+    next.state = State::gathering;
+    ++in_hand_;
+    out.push_back({.kind = Kind::gather, .executor = executor(first.slot), .slot = first.slot});
+  }
+  return TimePoint::max();
+}
+
+void Core::launch_ahead(Stream& stream, Slot slot, Commands& out) {
+  Action& action = actions_[slot];
+  stream.ahead = slot;
+  action.state = State::running;
+  action.begun = true;
+  action.ending = false;
+  ++models_[action.model.index()].uses;
+  ++in_hand_;
+  out.push_back({.kind = Kind::launch, .executor = executor(slot), .slot = slot, .kernel = 0});
+  if (streams_.size() > 1) make_way(stream, action.units, out);
+}
+
+void Core::ahead_gathered(Slot slot, const Gathered& result, Commands& out) {
+  Action& action = actions_[slot];
+  Stream& stream = streams_[action.stream];
+  stream.ahead = no_slot;
+  --in_hand_;
+  if (!take_result(slot, result, out)) return;
+  if (loaded(action.model) && fits_behind(action, actions_[stream.running]))
+    return launch_ahead(stream, slot, out);
+  stream.queue.push(entry(slot));
+}
+
 void Core::ended(Slot slot, int next, bool failed, TimePoint, Commands& out) {
   Action& action = actions_[slot];
   Stream& stream = streams_[action.stream];
   CARILLON_ASSERT(stream.running == slot && next <= action.kernels);
-  stream.running = no_slot;
+  stream.running = std::exchange(stream.ahead, no_slot);
+  // Behind it runs what has its workspace from now on.
+  if (stream.running != no_slot && actions_[stream.running].state == State::running &&
+      !actions_[stream.running].orphaned)
+    std::swap(actions_[stream.running].workspace, action.workspace);
   --in_hand_;
   const Executor executor = this->executor(slot);
   if (!give_back_orphan(slot)) {
@@ -569,7 +645,9 @@ void Core::ended(Slot slot, int next, bool failed, TimePoint, Commands& out) {
       }
     }
   }
-  look_again(stream, executor, out);
+  if (stream.running == no_slot) return look_again(stream, executor, out);
+  yield_to_first(stream, out);  // where it was told to before
+  if (stream.queue.size() > 0) wake(executor, out);
 }
 
 TimePoint Core::turn_output(TimePoint now, Commands& out) {

@@ -40,6 +40,8 @@ struct StreamPlace {
   std::uint64_t units = 0;  // a bit each; 0: in nobody's way
   // It does INPUT for its own runs as they begin, and what is in their way is ended as they are submitted.
   bool gathers = false;
+  // The device takes a second run while the first runs, and begins it as that ends: see Core::committed().
+  bool ahead = false;
 };
 
 struct Limits {
@@ -145,6 +147,13 @@ class Core {
     std::uint64_t workspace = 0;
   };
   void gathered(Slot slot, const Gathered& result, TimePoint now, Commands& out);
+  // EXEC, of streams with StreamPlace::ahead: all of what the stream runs is with the device, which will have
+  // ended it by about `end`. What is next in the stream is launched behind it, where its window is open now and
+  // still will be at `end`, nothing is in its way, both are runs of one kernel, which cannot end early, and the
+  // second has room in the first one's workspace, which it then has. No stream that goes first was used for a
+  // second: what it gets would have to wait for both. Returns as turn(): when to call it again. A run that
+  // begins so begins as late as `end` was wrong.
+  TimePoint committed(Slot slot, TimePoint end, TimePoint now, Commands& out);
   // EXEC: the run ended before kernel `next` (as many as it has: all ran), or it failed.
   void ended(Slot slot, int next, bool failed, TimePoint now, Commands& out);
   void scattered(Slot slot, TimePoint now, Commands& out);
@@ -162,7 +171,9 @@ class Core {
   // Within all streams' workspaces, one after the other.
   std::uint64_t workspace_offset(Slot slot) const {
     const Action& action = actions_[slot];
-    return action.stream * limits_.workspace.count + action.workspace.offset();
+    const Stream& stream = streams_[action.stream];
+    const Slot holder = stream.ahead == slot ? stream.running : slot;
+    return action.stream * limits_.workspace.count + actions_[holder].workspace.offset();
   }
   // It is to be ended early for good.
   bool dropped(Slot slot) const { return actions_[slot].wanted == After::drop; }
@@ -281,9 +292,12 @@ class Core {
     WindowQueue queue;
     RangeLedger workspace;
     Slot running = no_slot;  // or has its rows gathered for it
+    Slot ahead = no_slot;    // is launched behind that
     bool starved = false;    // what is first has no room for its workspace
     bool held = false;       // what is first finds another stream in its way
     StreamPlace place;
+    TimePoint used = TimePoint::min();  // when an INFER was last submitted
+    std::uint64_t largest = 0;          // workspace that a run of it needed
   };
 
   std::vector<Slot>& free_of(ActionKind kind) { return free_[kind == ActionKind::infer ? 0 : 1]; }
@@ -308,9 +322,13 @@ class Core {
   TimePoint turn_stream(Executor executor, TimePoint now, Commands& out);
   void begin_gather(Slot slot, Commands& out);
   bool take_workspace(Action& action);
+  bool take_result(Slot slot, const Gathered& result, Commands& out);
   void own_gathered(Slot slot, const Gathered& result, TimePoint now, Commands& out);
   void look_again(const Stream& stream, Executor executor, Commands& out);
   void launch(Executor executor, Slot slot, Commands& out);
+  bool fits_behind(const Action& next, const Action& run) const;
+  void launch_ahead(Stream& stream, Slot slot, Commands& out);
+  void ahead_gathered(Slot slot, const Gathered& result, Commands& out);
   void end_early(Slot slot, Commands& out);
   void yield_to_first(Stream& stream, Commands& out);
   TimePoint begin_next(Executor executor, TimePoint now, Commands& out);

@@ -17,6 +17,7 @@
 #include "carillon/engine/pacer.h"
 #include "carillon/graph/faults.h"
 #include "carillon/graph/model.h"
+#include "carillon/workload/request.h"
 
 namespace carillon::engine {
 
@@ -55,6 +56,10 @@ struct CompileOptions {
   // Where `stop_cost` is given: no part is made shorter than this, at least 1 us. To stop yet sooner costs
   // more than it is worth: with parts of 12 us runs took 2 to 7% longer than with 24.
   Duration least_part = std::chrono::microseconds{18};
+  // For real-time runs on devices that can be divided: each plan uses the least part of the device that costs it
+  // at most this share of its time, in [0, 1], by what is measured, so that others run beside it. Nothing: all
+  // of the device.
+  std::optional<double> room_cost{};
 };
 
 // Kernels [first, last) of a plan.
@@ -122,6 +127,7 @@ struct TeamOptions {
   // Where the helpers run: the i-th (from 1) on cores[i % size] alone. Where the caller runs is its own
   // affair. Empty: where the thread that makes the team may run.
   std::vector<int> cores{};
+  Class cls = Class::normal;  // of the runs that it is for
 };
 class Team {
  public:
@@ -177,6 +183,8 @@ class Plan {
   }
   // About what it takes of the host's memory, beside the weights that it shares with others.
   virtual Bytes memory() const { return {}; }
+  // Whether a run needs all of the device; false where runs of other streams go on beside it.
+  virtual bool whole_device() const { return true; }
   virtual int kernels() const = 0;
   virtual std::string_view kernel_name(int index) const = 0;  // "<node> <implementation>"
   // Into how many parts the kernel is divided, between which a run may stop; 1: it is not.
@@ -243,6 +251,9 @@ class CompiledModel {
   }
 };
 
+class Stream;
+struct StreamOptions;
+
 // Turns graphs into plans. Used from one thread at a time while compiling.
 class Engine {
  public:
@@ -250,6 +261,9 @@ class Engine {
   virtual std::string_view name() const = 0;
   virtual Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
                                                                const CompileOptions& options) = 0;
+  // A stream of the device's own, for launches of its plans with states of a team for that class; nullptr
+  // where plans run on threads of the host (HostStream).
+  virtual std::unique_ptr<Stream> make_stream(const StreamOptions&);
   // Threads for one stream's kernels; nullptr where the engine has no use for them. They have the calling
   // thread's priority. Fails where the system gives no thread.
   virtual Result<std::unique_ptr<Team>> make_team(const TeamOptions&) { return nullptr; }

@@ -10,6 +10,10 @@
 
 namespace carillon::engine {
 
+std::unique_ptr<Stream> Engine::make_stream(const StreamOptions&) {
+  return nullptr;
+}
+
 HostStream::HostStream(const Clock& clock, HostStreamOptions options)
     : options_(std::move(options)),
       thread_(

@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
+#include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/engine/engine.h"
+#include "carillon/workload/request.h"
 
 namespace carillon::engine {
 
@@ -17,6 +20,15 @@ struct Launch {
   KernelRange kernels;
   Binding binding;
   double share = 1;  // of the time of the stream's compute units, in (0, 1]
+};
+
+struct StreamOptions {
+  const Clock& clock;
+  std::string name;     // of its thread, where it has one
+  Duration spin;        // see TurnThread
+  Class cls{};          // whose runs it is for; normal ones' also for all where there is no other
+  // Real-time runs may have a part of the device alone, and best-effort ones then the rest.
+  bool parts = false;
 };
 
 // How a launch ended.
@@ -36,6 +48,10 @@ class Stream {
     virtual ~Client() = default;
     // Called on the stream's thread, and may launch: the next begins without a hand-over between threads.
     virtual void completed(const Completion& completion) = 0;
+    // From streams that can have two runs with the device: nothing ends `run` early any more, and it is
+    // expected to end at `end`. The client may launch what begins then: once. Returns when it wants to be
+    // asked again; max() for not before wake().
+    virtual TimePoint committed(std::uint64_t /*run*/, TimePoint /*end*/) { return TimePoint::max(); }
     // The stream has nothing to run; the client may launch. Returns when it wants to be asked again; max()
     // for not before wake().
     virtual TimePoint idle() = 0;
@@ -45,7 +61,7 @@ class Stream {
   virtual ~Stream() = default;
   virtual Result<> start(Client& client) = 0;
 
-  // From the client's calls only, and not before the last has completed.
+  // From the client's calls only, and not before the last has completed, or is committed.
   virtual void launch(const Launch& launch) = 0;
   // Ends that run before its next kernel; no effect where it does not run.
   virtual void evict(std::uint64_t run) = 0;

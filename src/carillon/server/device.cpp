@@ -125,9 +125,14 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     DeviceArguments wanted = arguments;
     // A GPU's stream is for all of its processors: one for best effort leaves none of them idle.
     if (is_cuda(arguments.device) && wanted.best_effort_streams == 0) wanted.best_effort_streams = 1;
+    if (is_cuda(arguments.device) && wanted.real_time_threads != 0)
+      return invalid(
+          "--real-time-threads: of cpu devices only; on a GPU what real-time runs leave to others is measured");
     auto classes = classes_of(wanted, threads);
     if (!classes) return std::unexpected(classes.error());
     device.worker.classes = *classes;
+    // A GPU's streams have all of it, but where it is divided: what real-time runs use, and what they leave.
+    if (is_cuda(arguments.device)) device.worker.classes->units = 2;
     // The host's threads only launch: who waits for a processor there keeps the device waiting.
     if (is_cuda(arguments.device)) device.worker.best_effort_idle = false;
   }
@@ -144,8 +149,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
                                                                  .module = {},
                                                                  .apart = arguments.second_engine_apart,
                                                                  .processes = processes_of(arguments)}));
-    device.worker.make_team = [engine = device.engine](int wanted) {
-      return engine->make_team({.threads = wanted});
+    device.worker.make_team = [engine = device.engine](const engine::TeamOptions& wanted) {
+      return engine->make_team(wanted);
     };
     device.description = "cpu: " + cpu_name() + ", " + std::to_string(threads) + " threads";
   } else if (arguments.device.starts_with(emulated)) {
@@ -182,6 +187,12 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     if (arguments.page_cache.empty() && made->free)
       device.worker.page_cache = Bytes{made->free->count / 4 * 3 / page_size.count * page_size.count};
     device.engine = std::move(made->engine);
+    device.worker.make_team = [engine = device.engine](const engine::TeamOptions& wanted) {
+      return engine->make_team(wanted);
+    };
+    device.worker.make_stream = [engine = device.engine](const engine::StreamOptions& wanted) {
+      return engine->make_stream(wanted);
+    };
     device.description = std::move(made->description);
     device.worker.make_memory = std::move(made->make_memory);
   } else {

@@ -38,7 +38,7 @@ Options options(Yielding yielding, int cores = 2) {
 class Served {
  public:
   explicit Served(Options options) : engine_(engine::make_cpu_engine({.threads = options.exec_threads})) {
-    options.make_team = [this](int threads) { return engine_->make_team({.threads = threads}); };
+    options.make_team = [this](const engine::TeamOptions& wanted) { return engine_->make_team(wanted); };
     auto made = make_worker(options, clock, results);
     EXPECT_TRUE(made) << made.error().message;
     worker = std::move(*made);

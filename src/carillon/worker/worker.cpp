@@ -70,7 +70,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
                .queue = options.queue,
                .reserved = options.queue,
                .streams = classes_.count(),
-               .places = places_of(classes_)}),
+               .places = places_of(classes_, options.make_stream != nullptr)}),
         infers_(std::make_unique<InferSlot[]>(options.queue)),
         loads_(std::make_unique<LoadSlot[]>(options.queue)),
         measuring_(*this, *this, clock, options.share),
@@ -141,6 +141,9 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     Exec(WorkerImpl& of, std::uint8_t number)
         : worker(of), index(number), executor(static_cast<Executor>(device::first_stream + number)) {}
     TimePoint idle() override { return worker.idle(*this); }
+    TimePoint committed(std::uint64_t /*run*/, TimePoint end) override {
+      return worker.committed(*this, end);
+    }
     void completed(const engine::Completion& completion) override { worker.completed(*this, completion); }
 
     WorkerImpl& worker;
@@ -149,10 +152,13 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     std::string name;
     int threads = 1;
     pthread_t runner{};   // best effort: the thread that runs it
+    bool on_device = false;  // the stream is the device's own
     bool raises = false;  // best effort: the thread that runs it may have normal priority for a while
     std::unique_ptr<engine::Team> team;  // helps the stream's thread; nullptr: nobody does
     std::unique_ptr<engine::Stream> stream;
+    Class cls = Class::normal;       // whose runs it is for
     Slot running = device::no_slot;  // the stream's thread's
+    Slot ahead = device::no_slot;    // likewise: it is with the device, behind that
   };
 
   // How long real-time runs took so far. Written by their stream's thread; whoever asks just as one ends may
@@ -212,14 +218,19 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   Turn take_rows(Slot slot, Executor self);
 
   // Of a stream.
-  static std::vector<device::StreamPlace> places_of(const device::ClassStreams& classes);
+  static std::vector<device::StreamPlace> places_of(const device::ClassStreams& classes, bool on_device);
   engine::Stream& first() { return *execs_.front()->stream; }
   Exec& exec(Executor executor) { return *execs_[static_cast<std::size_t>(executor - device::first_stream)]; }
   std::uint8_t stream_of(Class cls);
+  // Real-time runs may leave room, where what makes way does so inside its kernels.
+  bool parts() const { return classes_.yielding == device::Yielding::inside; }
+  std::uint64_t units_of(const InferCommand& command, std::uint8_t stream);
   bool others_run() const;
   void make_streams(const Options& options);
   Result<> start_stream(Exec& exec, const Options& options);
   TimePoint idle(Exec& exec);
+  TimePoint committed(Exec& exec, TimePoint end);
+  void begins(Exec& exec);
   void completed(Exec& exec, const engine::Completion& completion);
   engine::Binding bind(const Exec& exec, const HostModel& host, PlanLayout& layout, std::uint64_t io,
                        std::uint64_t workspace, graph::Faults& faults) const;
@@ -425,8 +436,13 @@ Result<> WorkerImpl::start(const Options& options) {
   return {};
 }
 
-std::vector<device::StreamPlace> WorkerImpl::places_of(const device::ClassStreams& classes) {
+std::vector<device::StreamPlace> WorkerImpl::places_of(const device::ClassStreams& classes, bool on_device) {
   std::vector<device::StreamPlace> places = classes.places();
+  for (std::size_t i = 0; on_device && i < places.size(); ++i)
+    if (i < device::ClassStreams::first_best_effort)
+      places[i].ahead = true;
+    else if (classes.units > 1)
+      places[i].units = places[device::ClassStreams::normal].units & ~std::uint64_t{1};  // see units_of()
   // One hand-over between threads less.
   if (classes.count() > 1) places[device::ClassStreams::real_time].gathers = true;
   return places;
@@ -479,17 +495,26 @@ void WorkerImpl::make_streams(const Options& options) {
       stream.evicted = [this] { execs_[device::ClassStreams::real_time]->stream->help(); };
     }
     stream.name = exec.name;
-    exec.stream = std::make_unique<engine::HostStream>(clock_, std::move(stream));
+    if (i >= device::ClassStreams::first_best_effort)
+      exec.cls = Class::best_effort;
+    else if (i == device::ClassStreams::real_time && classes_.count() > 1)
+      exec.cls = Class::real_time;
+    if (options.make_stream)
+      exec.stream = options.make_stream(
+          {.clock = clock_, .name = exec.name, .spin = options.spin, .cls = exec.cls, .parts = parts()});
+    exec.on_device = exec.stream != nullptr;
+    if (!exec.on_device) exec.stream = std::make_unique<engine::HostStream>(clock_, std::move(stream));
   }
 }
 
 Result<> WorkerImpl::start_stream(Exec& exec, const Options& options) {
   if (auto started = exec.stream->start(exec); !started) return started;
-  if (exec.index < device::ClassStreams::first_best_effort)
+  if (exec.index < device::ClassStreams::first_best_effort && !exec.on_device)
     exec.stream->call([&] { apply(exec.index == 0 ? places_.exec : places_.urgent, exec.name, notes_); });
   if (!options.make_team) return {};
   Result<std::unique_ptr<engine::Team>> team = nullptr;
-  exec.stream->call([&] { team = options.make_team(exec.threads); });
+  exec.stream->call(
+      [&] { team = options.make_team({.threads = exec.threads, .cores = {}, .cls = exec.cls}); });
   if (!team) return std::unexpected(team.error());
   exec.team = std::move(*team);
   return {};
@@ -506,6 +531,18 @@ std::uint8_t WorkerImpl::stream_of(Class cls) {
   if (cls != Class::best_effort || classes_.count() == 1) return classes_.stream_of(cls);
   const auto fewest = std::ranges::min_element(best_effort_open_);
   return classes_.stream_of(cls, static_cast<int>(fewest - best_effort_open_.begin()));
+}
+
+// Of a real-time run on a stream that is the device's own; 0: all of the stream's. One that leaves room for
+// others is in the way of none that goes on there: the second unit stands for what it leaves.
+std::uint64_t WorkerImpl::units_of(const InferCommand& command, std::uint8_t stream) {
+  if (classes_.count() == 1 || stream != device::ClassStreams::real_time || !execs_[stream]->on_device ||
+      !parts())
+    return 0;
+  const HostModel* const host = find(command.model);
+  const engine::Plan* const plan =
+      host == nullptr || !host->compiled->lengths().empty() ? nullptr : host->compiled->plan(command.batch);
+  return plan == nullptr || plan->whole_device() ? 0 : 1;
 }
 
 // Who hands over to another stops before it.
@@ -681,7 +718,12 @@ bool WorkerImpl::submit(const InferCommand& command) {
     if (command.cls == Class::real_time && classes_.count() == 1) window.earliest = TimePoint::min();
     const Slot slot = core_.submit(
         device::InferAction{
-            .id = command.id, .model = command.model, .window = window, .cls = command.cls, .stream = stream},
+            .id = command.id,
+            .model = command.model,
+            .window = window,
+            .cls = command.cls,
+            .stream = stream,
+            .units = units_of(command, stream)},
         now, out_);
     taken = slot != device::no_slot;
     if (!taken) return TimePoint::max();
@@ -848,19 +890,40 @@ TimePoint WorkerImpl::idle(Exec& exec) {
     if (!turn.work) return TimePoint::min();
   }
   exec.running = turn.work->slot;
-  if (exec.index == device::ClassStreams::real_time) real_time_.began(clock_.now());
+  begins(exec);
   InferSlot& action = infer(exec.running);
-  const TimePoint now = clock_.now();
-  if (action.times.exec_start == TimePoint{})
-    action.times.exec_start = now;
-  else
-    action.times.paused += now - action.times.exec_end;  // it resumes
-  action.segment = {now, real_time_.so_far(now)};
   // The part that the kernel is of.
   int first = turn.work->kernel;
   for (action.part = 0; first >= action.now().kernels(); ++action.part) first -= action.now().kernels();
   launch_part(exec, action, first);
   return TimePoint::min();
+}
+
+// What the stream runs has the device from now on.
+void WorkerImpl::begins(Exec& exec) {
+  const TimePoint now = clock_.now();
+  if (exec.index == device::ClassStreams::real_time) real_time_.began(now);
+  InferSlot& action = infer(exec.running);
+  if (action.times.exec_start == TimePoint{})
+    action.times.exec_start = now;
+  else
+    action.times.paused += now - action.times.exec_end;  // it resumes
+  action.segment = {now, real_time_.so_far(now)};
+}
+
+// What runs is sure to end: what is next may be behind it on the device, so that there is no gap between them.
+TimePoint WorkerImpl::committed(Exec& exec, TimePoint end) {
+  Turn turn = drive(exec.executor, [&](TimePoint now) {
+    return ending_ ? TimePoint::max() : core_.committed(exec.running, end, now, out_);
+  });
+  if (turn.work && turn.work->kind == Command::Kind::gather)
+    turn = take_rows(turn.work->slot, exec.executor);
+  if (!turn.work) return turn.next;
+  exec.ahead = turn.work->slot;
+  InferSlot& action = infer(exec.ahead);
+  action.part = 0;
+  launch_part(exec, action, 0);
+  return TimePoint::max();
 }
 
 // Of a run whose operands begin at `io` and `workspace`; good until the next of that layout.
@@ -944,7 +1007,8 @@ void WorkerImpl::end_run(Exec& exec, InferSlot& action, int next, const Error* e
                                       now - action.segment.start);
   else if (exec.index == device::ClassStreams::real_time)
     real_time_.ended(now);
-  const Slot slot = std::exchange(exec.running, device::no_slot);
+  const Slot slot = std::exchange(exec.running, std::exchange(exec.ahead, device::no_slot));
+  if (exec.running != device::no_slot) begins(exec);
   drive(exec.executor, [&](TimePoint at) {
     core_.ended(slot, next, error != nullptr, at, out_);
     return TimePoint::max();

@@ -15,6 +15,7 @@
 #include "carillon/device/class_streams.h"
 #include "carillon/engine/device_memory.h"
 #include "carillon/engine/engine.h"
+#include "carillon/engine/stream.h"
 #include "carillon/schedule/action.h"
 #include "carillon/worker/row_buffers.h"
 
@@ -110,9 +111,11 @@ struct Options {
   // At the lowest priority there is (SCHED_IDLE): whoever else wakes up has the core within microseconds,
   // and not after what is left of a time slice.
   bool best_effort_idle = true;
-  // Makes the threads that run a stream's kernels beside the stream's own: `threads` with that one. Called on
-  // the stream's thread, so that they have its priority and cores. Empty: the stream's runs them alone.
-  std::function<Result<std::unique_ptr<engine::Team>>(int threads)> make_team;
+  // Makes the threads that run a stream's kernels beside the stream's own. Called on the stream's thread, so
+  // that they have its priority and cores. Empty: the stream's runs them alone.
+  std::function<Result<std::unique_ptr<engine::Team>>(const engine::TeamOptions&)> make_team;
+  // Makes a stream that is the device's own; nullptr, or empty: one whose thread runs the plans.
+  std::function<std::unique_ptr<engine::Stream>(const engine::StreamOptions&)> make_stream;
   // Makes the device's memory, of so many pages and such blocks. Empty: the host's own.
   std::function<Result<std::unique_ptr<engine::DeviceMemory>>(std::uint64_t pages, Bytes io, Bytes workspace)>
       make_memory;

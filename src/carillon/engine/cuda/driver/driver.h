@@ -116,6 +116,7 @@ inline constexpr int capture_of_this_thread = 1;          // CU_STREAM_CAPTURE_M
   X(fill, cuMemsetD8Async, (Address to, unsigned char value, std::size_t bytes, Stream stream))             \
   X(write_value, cuStreamWriteValue32_v2, (Stream stream, Address at, std::uint32_t value, unsigned flags)) \
   X(stream_create, cuStreamCreateWithPriority, (Stream * out, unsigned flags, int priority))                \
+  X(priority_range, cuCtxGetStreamPriorityRange, (int* least, int* greatest))                               \
   X(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                                    \
   X(stream_query, cuStreamQuery, (Stream stream))                                                           \
   X(stream_synchronize, cuStreamSynchronize, (Stream stream))                                               \

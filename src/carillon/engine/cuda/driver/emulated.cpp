@@ -801,6 +801,13 @@ struct EmulatedFunctions {
     if (!s().in_context()) return invalid_context;
     return make_stream(out, flags, s().whole);
   }
+  // As on GPUs: numerically, the greatest is the least.
+  static Status priority_range(int* least, int* greatest) {
+    if (!s().in_context()) return invalid_context;
+    *least = 0;
+    *greatest = -5;
+    return done;
+  }
   static StreamState* stream_of(Stream stream) {
     const auto found = s().streams.find(stream);
     return found == s().streams.end() ? nullptr : &found->second;

@@ -618,6 +618,15 @@ struct Attention {
   }
 };
 
+template <typename T>
+struct Mark {
+  using Params = MarkParams;
+  static CARILLON_DEVICE std::int64_t tiles(const Params&) { return 1; }
+  static CARILLON_DEVICE void tile(const Params& p, std::int64_t) {
+    if (thread() == 0) *static_cast<volatile T*>(p.output) = p.value;
+  }
+};
+
 // X(symbol, kernel): all that there are.
 #define CARILLON_KERNELS_OF(X, type, T) \
   X(elementwise_##type, Elementwise<T>) \
@@ -658,6 +667,7 @@ struct Attention {
   X(select_2, Select<std::uint16_t>)                         \
   X(select_4, Select<std::uint32_t>)                         \
   X(select_8, Select<std::uint64_t>)                         \
+  X(mark, Mark<unsigned>)                                    \
   CARILLON_CASTS(X, f32, float)                              \
   CARILLON_CASTS(X, f16, Half)                               \
   CARILLON_CASTS(X, bf16, Bfloat)                            \

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <string>
 
@@ -174,11 +175,16 @@ void note(const AttentionParams& p, std::size_t in, std::size_t out, Accesses& a
   tensor(p.queries, p.head_size, p.out_strides, [&](auto e, auto s) { accesses.write(p.output, e, s, out); });
 }
 
+void note(const MarkParams& p, std::size_t, std::size_t out, Accesses& accesses) {
+  accesses.write(p.output, 1, out);
+}
+
 template <typename K>
 constexpr Kernel kernel_of(std::string_view symbol) {
   using Params = typename K::Params;
   return {symbol,
           sizeof(Params),
+          offsetof(Params, stop),
           [](const void* p) { return K::tiles(*static_cast<const Params*>(p)); },
           [](const void* p) { kernels::run<K>(*static_cast<const Params*>(p)); },
           [](const void* p, std::int64_t tiles) {
@@ -328,6 +334,9 @@ Result<Launch> launch(const GatherParams& p, std::size_t element_bytes, unsigned
 Result<Launch> launch(const CastParams& p, Type from, Type to, unsigned processors) {
   if (!countable({p.count})) return refuse("cast", shape);
   return launch_of(p, "cast_" + std::string(name_of(from)) + "_" + std::string(name_of(to)), processors);
+}
+Result<Launch> launch(const MarkParams& p) {
+  return launch_of(p, "mark", 1);
 }
 
 }  // namespace carillon::engine::cuda::kernels

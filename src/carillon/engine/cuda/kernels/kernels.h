@@ -23,6 +23,7 @@ struct Bytes {
 struct Kernel {
   std::string_view symbol;  // in fatbin(): carillon_softmax_f16
   std::size_t parameter_bytes = 0;
+  std::size_t stop_at = 0;  // where in `params` the flag's address lies
   std::int64_t (*tiles)(const void* params) = nullptr;
   // Computes on the host, up to the first tile before which `stop` is set.
   void (*run)(const void* params) = nullptr;
@@ -59,6 +60,7 @@ Result<Launch> launch(const GatherParams& params, std::size_t element_bytes, uns
 Result<Launch> launch(const CompareParams& params, Type type, unsigned processors);
 Result<Launch> launch(const SelectParams& params, std::size_t element_bytes, unsigned processors);
 Result<Launch> launch(const CastParams& params, Type from, Type to, unsigned processors);
+Result<Launch> launch(const MarkParams& params);
 
 // The kernels for devices, as cuModuleLoadData takes them. Empty where the build had no nvcc (preset cuda).
 std::span<const std::byte> fatbin();

@@ -188,4 +188,11 @@ struct AttentionParams {
   StopFlag stop;
 };
 
+// One word: output = value, unless `stop` is set before.
+struct MarkParams {
+  unsigned value;
+  unsigned* output;
+  StopFlag stop;
+};
+
 }  // namespace carillon::engine::cuda::kernels

@@ -14,10 +14,15 @@ struct CudaOptions {
   Number number = Number::f32;
   // Kernels and calls in a segment, at most: a plan's runs end between segments only. 0: one segment.
   int longest_segment = 0;
-  // How long a segment of a plan that is to be stopped soon (CompileOptions::stop_cost) may take, unless it
-  // is one kernel alone. A segment costs a launch of a graph, some microseconds: 25 us is what REEF's resets
-  // take, too.
+  // How long a run that is to be stopped soon (CompileOptions::stop_cost) may go on once it is told to end,
+  // unless one kernel alone takes longer: so much of it is with the device. 25 us is what REEF's resets take,
+  // too.
   Duration bound = std::chrono::microseconds{25};
+  // A plan with a longer kernel is none that can be stopped soon: the model is served at smaller batch sizes,
+  // or refused. Four times the bound: a tenth of what a real-time run of a millisecond takes.
+  Duration longest_kernel = std::chrono::microseconds{100};
+  // The device is divided (Splits), so that real-time runs leave room for others.
+  bool splits = true;
 };
 
 // The engine of one device. A model's plans are lists of segments, each a CUDA graph that is captured when
@@ -26,8 +31,14 @@ struct CudaOptions {
 // workspace, so graphs are never patched: inputs and outputs are copied there and back within the device.
 //
 // With CompileOptions::stop_cost the kernels of each plan are measured on the device, which takes memory for
-// weights and workspace meanwhile, and fall into segments of `bound`; where there is no memory for that, each
-// is a segment.
+// weights and workspace meanwhile, and fall into segments of half of `bound`, so that one is there when another
+// ends; where there is no memory for that, each is a segment. Batch sizes with a kernel above `longest_kernel`
+// are left out of the model, and where all are, it is refused (`unsupported`, which names the kernel).
+//
+// With CompileOptions::room_cost each plan is measured in parts of the device, likewise; where there is no
+// memory for that, it uses all of it.
+//
+// Its streams (Engine::make_stream) are those of Streams, its teams Lanes.
 //
 // A model's weights are kept in pinned memory of the host, so that a LOAD is one copy at the bus's rate.
 //

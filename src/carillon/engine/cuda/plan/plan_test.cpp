@@ -264,8 +264,12 @@ std::vector<std::string> steps_of(OnEmulated& on, const Make& make) {
 TEST(CudaPlan, WhatIsToBeStoppedSoonFallsIntoSegmentsOfTheBound) {
   for (const int kernels_in_bound : {1, 2, 5}) {
     SCOPED_TRACE(kernels_in_bound);
-    OnEmulated on({.kernel = std::chrono::microseconds{3}, .enqueue = Duration{0}});
-    const auto engine = on.engine({.bound = std::chrono::microseconds{3 * kernels_in_bound + 1}});
+    OnEmulated on({.bytes_per_second = 1e18,
+                   .copy = Duration{0},
+                   .kernel = std::chrono::microseconds{3},
+                   .enqueue = Duration{0}});
+    // Two segments fit the bound.
+    const auto engine = on.engine({.bound = 2 * std::chrono::microseconds{3 * kernels_in_bound + 1}});
     for (const Make& make : {Make(residual), Make(dense_block), Make(encoder)}) {
       const auto whole = (*engine)->compile(MadeModel(make), {.batch_sizes = {1, 2}});
       const auto divided = (*engine)->compile(MadeModel(make), {.batch_sizes = {1, 2}, .stop_cost = 0.02});

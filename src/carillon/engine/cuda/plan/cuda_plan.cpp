@@ -1,0 +1,183 @@
+#include "carillon/engine/cuda/plan/cuda_plan.h"
+
+#include <cstring>
+#include <utility>
+
+#include "carillon/engine/pacer.h"
+
+namespace carillon::engine::cuda {
+
+CudaState::CudaState(std::shared_ptr<const Device> device, const CudaPlan& plan, Lane* lane)
+    : device_(std::move(device)), plan_(plan), lane_(lane) {}
+
+CudaState::~CudaState() {
+  const Device::Current current(*device_);
+  drop_graphs();
+  for (const Event event : events_)
+    if (event != nullptr) (void)device_->driver.event_destroy(event);
+}
+
+void CudaState::drop_graphs() {
+  for (const auto& [part, graphs] : by_part_)
+    for (const GraphExec each : graphs)
+      if (each != nullptr) (void)device_->driver.graph_exec_destroy(each);
+  by_part_.clear();
+  graphs_ = nullptr;
+}
+
+Result<> CudaState::prepare(Address workspace, Address weights, const Part& part) {
+  const Driver& driver = device_->driver;
+  if (lane_ == nullptr) {
+    auto made = Lane::make(device_, Class::normal);
+    if (!made) return std::unexpected(made.error());
+    own_ = std::move(*made);
+    lane_ = own_.get();
+  }
+  for (Event& event : events_)
+    if (event == nullptr)
+      if (auto made = device_->check(driver.event_create(&event, 0), "an event"); !made) return made;
+  const auto stream = lane_->stream(part);
+  if (!stream) return std::unexpected(stream.error());
+  stream_ = *stream;
+  if (workspace_ != workspace || weights_ != weights) drop_graphs();
+  workspace_ = workspace;
+  weights_ = weights;
+  Graphs& graphs = by_part_[part];
+  if (graphs.empty()) {
+    graphs.resize(plan_.parts().segments.size());
+    for (std::size_t i = 0; i < graphs.size(); ++i)
+      if (auto captured = capture(static_cast<int>(i), graphs[i]); !captured) {
+        drop_graphs();
+        return captured;
+      }
+  }
+  graphs_ = &graphs;
+  return {};
+}
+
+Result<> CudaState::capture(int segment, GraphExec& into) {
+  const Driver& driver = device_->driver;
+  const KernelRange steps = plan_.parts().segments[static_cast<std::size_t>(segment)];
+  const bool marks = plan_.divided() && lane_->ends_early();
+  if (steps.first == steps.last && !marks) return {};
+  if (auto begun = device_->check(driver.capture_begin(stream_, capture_of_this_thread), "a capture"); !begun)
+    return begun;
+  Result<> put;
+  std::vector<std::byte> params;
+  for (int i = steps.first; put && i < steps.last; ++i) {
+    const Step& step = plan_.parts().recipe.steps[static_cast<std::size_t>(i)];
+    const auto at = [&](const Place& place) { return place.at(workspace_, weights_); };
+    if (step.call != nullptr) {
+      put = step.call->enqueue(stream_, {.a = at(step.a),
+                                         .b = at(step.b),
+                                         .out = at(step.out),
+                                         .bias = at(step.bias),
+                                         .residual = at(step.residual),
+                                         .workspace = at(step.scratch)});
+      continue;
+    }
+    params = step.params;
+    for (const auto& [where, place] : step.pointers) {
+      const Address value = at(place);
+      std::memcpy(params.data() + where, &value, sizeof value);
+    }
+    if (const Address flag = lane_->flag(); marks)
+      std::memcpy(params.data() + step.launch.kernel->stop_at, &flag, sizeof flag);
+    put = device_->launch(step.launch, params.data(), stream_, step.name);
+  }
+  if (put && marks) put = mark(segment);
+  Graph graph = nullptr;
+  auto ended = device_->check(driver.capture_end(stream_, &graph), "the end of a capture");
+  if (put && ended) put = device_->check(driver.graph_instantiate(&into, graph, 0), "a graph");
+  if (graph != nullptr) (void)driver.graph_destroy(graph);
+  return put ? ended : put;
+}
+
+// That so many segments have run, where the flag is not set.
+Result<> CudaState::mark(int segment) const {
+  kernels::MarkParams params{.value = static_cast<unsigned>(segment) + 1,
+                             .output = reinterpret_cast<unsigned*>(lane_->mark()),
+                             .stop = reinterpret_cast<kernels::StopFlag>(lane_->flag())};
+  const auto launch = kernels::launch(params);
+  if (!launch) return std::unexpected(launch.error());
+  return device_->launch(*launch, &params, stream_, "the end of a segment");
+}
+
+Result<> CudaPlan::copy_edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in,
+                              Stream stream) const {
+  const Address workspace = address(binding.workspace), weights = address(binding.weights);
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (edges[i].bytes == 0) continue;
+    const Address here = edges[i].at.at(workspace, weights);
+    const Address there = in ? address(binding.inputs[i]) : address(binding.outputs[i]);
+    if (auto copied =
+            device_->check(device_->driver.copy(in ? here : there, in ? there : here, edges[i].bytes, stream),
+                           in ? "an input" : "an output");
+        !copied)
+      return copied;
+  }
+  return {};
+}
+
+Result<> CudaPlan::enqueue(int segment, const Binding& binding, const CudaState& state) const {
+  const Stream stream = state.stream();
+  if (segment == 0)
+    if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, stream); !copied) return copied;
+  if (state.graph(segment) != nullptr)
+    if (auto launched = device_->check(device_->driver.graph_launch(state.graph(segment), stream),
+                                       parts_.names[static_cast<std::size_t>(segment)]);
+        !launched)
+      return launched;
+  if (segment + 1 == kernels()) return copy_edges(parts_.recipe.outputs, binding, false, stream);
+  return {};
+}
+
+Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
+                       StopSignal* stop, Pacer* pacer) const {
+  const Device::Current current(*device_);
+  std::unique_ptr<RunState> own;
+  if (binding.state == nullptr) own = make_state(nullptr);
+  auto& state = *static_cast<CudaState*>(binding.state == nullptr ? own.get() : binding.state);
+  const Driver& driver = device_->driver;
+  if (auto prepared =
+          state.prepare(address(binding.workspace), address(binding.weights), {.pair = parts_.pair});
+      !prepared)
+    return prepared;
+  if (divided() && state.lane().ends_early())
+    if (auto begun = state.lane().begin(state.stream(), static_cast<std::uint32_t>(range.first)); !begun)
+      return begun;
+  if (stop != nullptr) stop->next = range.first;
+  const bool single = !durations.empty() || stop != nullptr || pacer != nullptr;
+  const auto finished = [&] { return device_->check(driver.stream_synchronize(state.stream()), "a run"); };
+  const auto record = [&](int which) {
+    return durations.empty()
+               ? Result<>{}
+               : device_->check(driver.event_record(state.event(which), state.stream()), "an event");
+  };
+  if (pacer != nullptr) pacer->begin();
+  for (int i = range.first; i < range.last; ++i) {
+    const auto stopped = [&] { return stop != nullptr && stop->requested(); };
+    if (stopped()) return finished();
+    if (auto marked = record(0); !marked) return marked;
+    if (auto put = enqueue(i, binding, state); !put) return put;
+    if (auto marked = record(1); !marked) return marked;
+    if (single)
+      if (auto ran = finished(); !ran) return ran;
+    if (!durations.empty()) {
+      float milliseconds = 0;
+      if (auto measured =
+              device_->check(driver.event_elapsed(&milliseconds, state.event(0), state.event(1)), "an event");
+          !measured)
+        return measured;
+      durations[static_cast<std::size_t>(i)] =
+          std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(milliseconds));
+    }
+    if (stop != nullptr) stop->next = i + 1;
+    if (pacer != nullptr && i + 1 < range.last) pacer->rest(stopped);
+  }
+  auto ran = finished();
+  if (pacer != nullptr) pacer->end([] { return false; });
+  return ran;
+}
+
+}  // namespace carillon::engine::cuda

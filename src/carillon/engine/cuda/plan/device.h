@@ -1,0 +1,101 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "carillon/base/result.h"
+#include "carillon/engine/cuda/driver/context.h"
+#include "carillon/engine/cuda/driver/driver.h"
+#include "carillon/engine/cuda/kernels/kernels.h"
+#include "carillon/engine/cuda/stream/splits.h"
+
+namespace carillon::engine::cuda {
+
+// The device as plans and states of runs see it; lives as long as any of them.
+class Device {
+ public:
+  Device(std::shared_ptr<const Driver> owned, DeviceNumber number)
+      : driver(*owned), owned_(std::move(owned)), number_(number) {}
+  ~Device() {
+    if (context_ == nullptr) return;
+    {
+      const Current current(*this);
+      splits_.reset();
+      if (module_ != nullptr) (void)driver.module_unload(module_);
+    }
+    (void)driver.context_release(number_);
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // `splits`: whether the device is divided, too (Splits).
+  Result<> prepare(const void* image, bool splits) {
+    if (auto kept = check(driver.context_retain(&context_, number_), "its context"); !kept) return kept;
+    const Current current(*this);
+    if (auto loaded = check(driver.module_load(&module_, image), "loading our kernels"); !loaded)
+      return loaded;
+    for (const kernels::Kernel& each : kernels::all()) {
+      Function function = nullptr;
+      const std::string symbol(each.symbol);
+      if (auto found = check(driver.module_function(&function, module_, symbol.c_str()), "kernel " + symbol);
+          !found)
+        return found;
+      functions_.emplace(&each, function);
+    }
+    int processors = 0;
+    if (auto asked =
+            check(driver.device_attribute(&processors, attribute_processors, number_), "its attributes");
+        !asked)
+      return asked;
+    processors_ = static_cast<unsigned>(std::max(1, processors));
+    if (splits) splits_.emplace(driver, number_);
+    return {};
+  }
+
+  // This device's context, current on this thread.
+  class Current : public InContext {
+   public:
+    explicit Current(const Device& device) : InContext(device.driver, device.context_) {}
+  };
+
+  Result<> check(Status status, const std::string& what) const {
+    if (status == done) return {};
+    const bool lost = is_lost(status);
+    return fail(lost ? ErrorCode::unavailable : ErrorCode::internal,
+                "cuda:" + std::to_string(number_) + (lost ? ": the device is lost: " : ": ") + what + ": " +
+                    cuda::name_of(driver, status));
+  }
+
+  // `params`: of the kernel's, copied.
+  Result<> launch(const kernels::Launch& launch, void* params, Stream stream, const std::string& what) const {
+    void* parameters[] = {params};
+    return check(driver.launch(functions_.at(launch.kernel), launch.grid, 1, 1, launch.block, 1, 1, 0, stream,
+                               static_cast<void**>(parameters), nullptr),
+                 what);
+  }
+  // Which there are none of where it is not divided.
+  const Splits* splits() const { return splits_ ? &*splits_ : nullptr; }
+  unsigned processors() const { return processors_; }
+  DeviceNumber number() const { return number_; }
+
+  const Driver& driver;
+
+ private:
+  std::shared_ptr<const Driver> owned_;
+  DeviceNumber number_;
+  Context context_ = nullptr;
+  Module module_ = nullptr;
+  std::map<const kernels::Kernel*, Function> functions_;
+  unsigned processors_ = 1;
+  std::optional<Splits> splits_;
+};
+
+inline Address address(const void* at) {
+  return reinterpret_cast<Address>(at);
+}
+
+}  // namespace carillon::engine::cuda

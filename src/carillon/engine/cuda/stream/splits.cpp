@@ -1,0 +1,78 @@
+#include "carillon/engine/cuda/stream/splits.h"
+
+#include <cmath>
+#include <cstdlib>
+
+namespace carillon::engine::cuda {
+
+Splits::Splits(const Driver& driver, DeviceNumber device) : driver_(driver), device_(device) {
+  Processors whole;
+  if (driver.processors(device, &whole, of_processors) != done || whole.count == 0) return;
+  unsigned count = 0;
+  if (driver.split_processors(nullptr, &count, &whole, nullptr, 0, 1) != done || count < 2) return;
+  // Once, for all pairs: parts of two splits may share processors.
+  std::vector<Processors> groups(count);
+  Processors left;
+  if (driver.split_processors(groups.data(), &count, &whole, &left, 0, 1) != done || count < 2) return;
+  groups.resize(count);
+  const std::size_t parts = groups.size();
+  if (left.count > 0) groups.push_back(left);  // less than a group: always of the rest
+  if (!make(groups, 0, groups.size(), all_)) return;
+  for (std::size_t k = 1; k < parts; ++k) {
+    Pair pair;
+    const bool made =
+        make(groups, 0, k, pair.first) && make(groups, k, groups.size(), pair.rest);
+    pairs_.push_back(pair);
+    if (made) continue;
+    for (const Half* each : {&pair.first, &pair.rest})
+      if (each->context != nullptr) (void)driver_.green_destroy(each->context);
+    pairs_.pop_back();
+    return;
+  }
+}
+
+Splits::~Splits() {
+  for (const Pair& pair : pairs_)
+    for (const Half* each : {&pair.first, &pair.rest}) (void)driver_.green_destroy(each->context);
+  if (all_.context != nullptr) (void)driver_.green_destroy(all_.context);
+}
+
+bool Splits::make(std::vector<Processors>& groups, std::size_t from, std::size_t to, Half& into) const {
+  Resources described = nullptr;
+  if (driver_.describe(&described, groups.data() + from, static_cast<unsigned>(to - from)) != done)
+    return false;
+  if (driver_.green_create(&into.context, described, device_, green_default_stream) != done) return false;
+  for (std::size_t i = from; i < to; ++i) into.processors += groups[i].count;
+  return true;
+}
+
+const Splits::Half* Splits::half(const Part& part) const {
+  if (part.pair == 0) return &all_;
+  if (part.pair < 0 || part.pair > count()) return nullptr;
+  const Pair& pair = pairs_[static_cast<std::size_t>(part.pair) - 1];
+  return part.rest ? &pair.rest : &pair.first;
+}
+unsigned Splits::processors(const Part& part) const {
+  const Half* const found = half(part);
+  return found == nullptr ? 0 : found->processors;
+}
+GreenContext Splits::context(const Part& part) const {
+  const Half* const found = half(part);
+  return found == nullptr ? nullptr : found->context;
+}
+
+int Splits::nearest(double share) const {
+  int best = 0;
+  double least = 2;
+  for (int k = 1; k <= count(); ++k) {
+    const double apart =
+        std::abs(static_cast<double>(processors({k, false})) / all_.processors - share);
+    if (apart < least) {
+      best = k;
+      least = apart;
+    }
+  }
+  return best;
+}
+
+}  // namespace carillon::engine::cuda

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <vector>
+
+#include "carillon/engine/cuda/driver/driver.h"
+
+namespace carillon::engine::cuda {
+
+// A part of a device's processors: of pair `pair`, from 1 on, the first part or the rest; of pair 0 all.
+struct Part {
+  int pair = 0;
+  bool rest = false;
+
+  friend auto operator<=>(const Part&, const Part&) = default;
+};
+
+// The processors of a device in two parts, in each way that the driver allows: pair k has the first k groups,
+// and the rest. A group is the least that can be parted off: 8 processors of an H100. Green contexts, made
+// once: those of one pair run beside each other, and all of one device share its caches and its memory's
+// bandwidth. Does not change once it is made; used with the device's context current.
+class Splits {
+ public:
+  // None (count() is 0) where the device cannot be divided: then all() is nullptr.
+  Splits(const Driver& driver, DeviceNumber device);
+  ~Splits();
+  Splits(const Splits&) = delete;
+  Splits& operator=(const Splits&) = delete;
+
+  int count() const { return static_cast<int>(pairs_.size()); }  // pairs
+  unsigned processors(const Part& part) const;                   // 0: there is no such part
+  GreenContext context(const Part& part) const;                  // nullptr likewise
+  // The pair whose first part is nearest to that share of the processors, in (0, 1); 0 where there is none.
+  int nearest(double share) const;
+
+ private:
+  struct Half {
+    GreenContext context = nullptr;
+    unsigned processors = 0;
+  };
+  struct Pair {
+    Half first, rest;
+  };
+  bool make(std::vector<Processors>& groups, std::size_t from, std::size_t to, Half& into) const;
+  const Half* half(const Part& part) const;
+
+  const Driver& driver_;
+  DeviceNumber device_;
+  Half all_;
+  std::vector<Pair> pairs_;
+};
+
+}  // namespace carillon::engine::cuda
