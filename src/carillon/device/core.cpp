@@ -562,9 +562,9 @@ bool Core::fits_behind(const Action& next, const Action& run) const {
 
 TimePoint Core::committed(Slot slot, TimePoint end, TimePoint now, Commands& out) {
   Stream& stream = streams_[actions_[slot].stream];
-  CARILLON_ASSERT(stream.place.ahead && stream.running == slot);
+  CARILLON_ASSERT(stream.running == slot);
   const Action& run = actions_[slot];
-  if (stream.ahead != no_slot || stream.queue.size() == 0 || run.kernels != 1 || run.orphaned)
+  if (!stream.place.ahead || stream.ahead != no_slot || stream.queue.size() == 0 || run.kernels != 1 || run.orphaned)
     return TimePoint::max();
   const Entry first = stream.queue.front();
   Action& next = actions_[first.slot];

@@ -88,7 +88,7 @@ struct Request {
 enum class Plan { whole, lost, full, slow };
 
 struct Outcome {
-  int succeeded = 0, failed = 0, lost = 0, refused = 0;
+  int succeeded = 0, failed = 0, lost = 0, refused = 0, preempted = 0;
   std::vector<std::string> wrong;
 };
 
@@ -102,7 +102,9 @@ Outcome serve(std::uint64_t seed, Plan plan) {
   if (plan == Plan::slow) options.slow_copies = 1000;
   OnEmulated on(options);
   {
-    const auto engine = on.engine({.longest_segment = static_cast<int>(random.below(4))});
+    const auto engine = on.engine({.longest_segment = static_cast<int>(random.below(4)),
+                                   .bound = std::chrono::microseconds{1 + random.below(40)},
+                                   .longest_kernel = std::chrono::seconds{1}});  // copies are slow in some
     if (!engine) {
       ++out.refused;
       return out;
@@ -110,16 +112,26 @@ Outcome serve(std::uint64_t seed, Plan plan) {
     SteadyClock clock;
     Results results;
     // Fewer pages than models, each of which has one: LOADs fail, and models make room for each other.
-    const std::uint64_t models = 2 + random.below(2), pages = 1 + random.below(models);
+    std::uint64_t models = 2 + random.below(2);
+    const std::uint64_t pages = 1 + random.below(models);
+    // One stream for all, or one of each class; whoever makes way does so in one of these ways.
+    std::optional<device::ClassStreams> classes;
+    constexpr device::Yielding ways[] = {device::Yielding::inside, device::Yielding::boundaries,
+                                         device::Yielding::none, device::Yielding::turns};
+    if (random.below(3) > 0) classes = {.yielding = ways[random.below(4)], .units = 2, .best_effort = 1};
     auto worker =
         make_worker({.page_cache = page_size * pages,
                      .io_cache = mib(1),
                      .workspace = mib(1),
-                     .exec_threads = 1,
+                     .exec_threads = 2,
                      .queue = 64,
                      .max_models = 8,
                      .populate = false,
-                     .spin = Duration{0},
+                     .classes = classes,
+                     .best_effort_idle = false,
+                     .make_team = [&](const engine::TeamOptions& of) { return (*engine)->make_team(of); },
+                     .make_stream =
+                         [&](const engine::StreamOptions& of) { return (*engine)->make_stream(of); },
                      .make_memory = [&](std::uint64_t count, Bytes io,
                                         Bytes workspace) -> Result<std::unique_ptr<engine::DeviceMemory>> {
                        return engine::cuda::CudaMemory::make(
@@ -133,11 +145,16 @@ Outcome serve(std::uint64_t seed, Plan plan) {
       std::vector<std::size_t> kinds;
       for (std::uint64_t i = 0; i < models; ++i) {
         kinds.push_back(random.below(6));
-        auto compiled =
-            (*engine)->compile(engine::testing::MadeModel(known(kinds.back()).make), {.batch_sizes = {1, 2}});
-        if (!compiled) {
-          wrong("not compiled: " + compiled.error().message);
-          return out;
+        engine::CompileOptions wanted{.batch_sizes = {1, 2}};
+        // Measured, which takes the host long.
+        if (random.below(8) == 0 && plan != Plan::lost) wanted.stop_cost = 0.02;
+        if (random.below(8) == 0 && plan != Plan::lost) wanted.room_cost = 0.02;
+        auto compiled = (*engine)->compile(engine::testing::MadeModel(known(kinds.back()).make), wanted);
+        if (!compiled) {  // what is measured may lose the device, too
+          ++out.refused;
+          if (plan != Plan::lost) wrong("not compiled: " + compiled.error().message);
+          models = i;
+          break;
         }
         if (auto added = (*worker)->add_model({static_cast<std::uint32_t>(i)}, *compiled); !added)
           wrong("not added: " + added.error().message);
@@ -145,7 +162,7 @@ Outcome serve(std::uint64_t seed, Plan plan) {
       std::vector<std::unique_ptr<Request>> requests;
       std::uint64_t next = 0;
       constexpr Window any_time{TimePoint::min(), TimePoint::max()};
-      for (std::uint64_t steps = 10 + random.below(25); steps > 0; --steps) {
+      for (std::uint64_t steps = 10 + random.below(25); steps > 0 && models > 0; --steps) {
         const ModelId model{static_cast<std::uint32_t>(random.below(models))};
         const ActionId id{next++};
         switch (random.below(8)) {
@@ -161,7 +178,9 @@ Outcome serve(std::uint64_t seed, Plan plan) {
                 std::make_unique<Request>(kinds[model.index()], id, 1 + static_cast<int>(random.below(2))));
             InferCommand command = requests.back()->command();
             command.model = model;
+            command.cls = static_cast<Class>(random.below(3));
             (void)(*worker)->submit(command);
+            if (random.below(4) == 0) (*worker)->preempt(id, TimePoint::max());
             break;
           }
         }
@@ -171,6 +190,7 @@ Outcome serve(std::uint64_t seed, Plan plan) {
       if (results.doubles() > 0) wrong("an action was answered twice");
       for (const auto& request : requests) {
         const ActionResult done = results.wait(request->id);
+        out.preempted += done.times.preemptions > 0 ? 1 : 0;
         if (done.status == ActionStatus::success) {
           ++out.succeeded;
           if (const double apart = request->apart(); apart > 1e-4 && plan != Plan::lost)
@@ -200,12 +220,100 @@ TEST(CudaServing, BreaksNoRuleOfTheDevice) {
     const Outcome one = serve(seed, plan);
     ASSERT_THAT(one.wrong, ::testing::IsEmpty()) << "seed " << seed;
     all.succeeded += one.succeeded;
+    all.preempted += one.preempted;
     lost += one.lost > 0 ? 1 : 0;
     refused += one.refused;
   }
   EXPECT_GT(all.succeeded, 4000);
   EXPECT_GT(lost, 20) << "devices that were lost under requests";
   EXPECT_GT(refused, 20) << "that were full from the start";
+  EXPECT_GT(all.preempted, 100) << "runs that made way";
+}
+
+// Best-effort runs of one model without an end, and real-time runs of another that leave room, or do not.
+struct Beside {
+  int padded = 0, preempted = 0;
+  std::vector<std::string> wrong;
+};
+Beside beside(std::uint64_t seed, bool room) {
+  Random random(seed);
+  Beside out;
+  OnEmulated on({.memory = gib(1).count});
+  {
+    const auto engine = on.engine({.bound = std::chrono::microseconds{4 + random.below(20)}});
+    SteadyClock clock;
+    Results results;
+    auto worker = make_worker(
+        {.page_cache = page_size * 2,
+         .io_cache = mib(1),
+         .workspace = mib(1),
+         .exec_threads = 2,
+         .queue = 256,
+         .max_models = 2,
+         .populate = false,
+         .classes = device::ClassStreams{.units = 2, .best_effort = 1},
+         .best_effort_idle = false,
+         .make_team = [&](const engine::TeamOptions& of) { return (*engine)->make_team(of); },
+         .make_stream = [&](const engine::StreamOptions& of) { return (*engine)->make_stream(of); },
+         .make_memory = [&](std::uint64_t count, Bytes io,
+                            Bytes workspace) -> Result<std::unique_ptr<engine::DeviceMemory>> {
+           return engine::cuda::CudaMemory::make(on.driver(), 0,
+                                                 {.pages = count, .io = io, .workspace = workspace});
+         }},
+        clock, results);
+    const std::size_t kinds[] = {4, 1};  // an encoder, best effort, and a residual network
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      engine::CompileOptions wanted{.batch_sizes = {1, 2}};
+      if (i == 0) wanted.stop_cost = 0.02;
+      if (i == 1 && room) wanted.room_cost = 0.02;
+      const auto compiled = (*engine)->compile(engine::testing::MadeModel(known(kinds[i]).make), wanted);
+      if (!compiled || !(*worker)->add_model({i}, *compiled)) {
+        out.wrong.emplace_back("not compiled, or not added");
+        return out;
+      }
+      (void)(*worker)->submit(LoadCommand{{i}, {i}, {TimePoint::min(), TimePoint::max()}});
+    }
+    results.wait_count(2);
+    std::vector<std::unique_ptr<Request>> requests;
+    for (std::uint64_t i = 0; i < 60; ++i) {
+      const std::uint32_t model = random.below(3) == 0 ? 1 : 0;
+      requests.push_back(
+          std::make_unique<Request>(kinds[model], ActionId{2 + i}, 1 + static_cast<int>(random.below(2))));
+      InferCommand command = requests.back()->command();
+      command.model = {model};
+      command.cls = model == 1 ? Class::real_time : Class::best_effort;
+      (void)(*worker)->submit(command);
+      if (random.below(3) == 0) results.wait(requests[random.below(requests.size())]->id);
+    }
+    for (const auto& request : requests) {
+      const ActionResult done = results.wait(request->id);
+      if (done.status != ActionStatus::success) out.wrong.push_back("failed: " + done.error);
+      if (const double apart = request->apart(); apart > 1e-4)
+        out.wrong.push_back("outputs are " + std::to_string(apart) + " from what they should be");
+      out.padded += done.times.padded > Duration{0} ? 1 : 0;
+      out.preempted += done.times.preemptions;
+    }
+    if (results.doubles() > 0) out.wrong.emplace_back("an action was answered twice");
+  }
+  for (const std::string& violation : on.device().violations()) out.wrong.push_back(violation);
+  if (const std::string left = on.device().left_behind(); !left.empty()) out.wrong.push_back(left);
+  return out;
+}
+
+TEST(CudaServing, RealTimeRunsLeaveRoomForBestEffort) {
+  for (const bool room : {false, true}) {
+    SCOPED_TRACE(room);
+    Beside all;
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      const Beside one = beside(seed, room);
+      ASSERT_THAT(one.wrong, ::testing::IsEmpty()) << "seed " << seed;
+      all.padded += one.padded;
+      all.preempted += one.preempted;
+    }
+    // With room nobody makes way; without, nobody goes on beside.
+    EXPECT_EQ(all.preempted > 0, !room) << all.preempted;
+    EXPECT_EQ(all.padded > 20, room) << all.padded;
+  }
 }
 
 }  // namespace

@@ -252,9 +252,9 @@ TimePoint Streams::One::turn() {
   const TimePoint now = shared_->clock.now();
   if (!current_ && (news_.exchange(false) || now >= ask_at_)) {
     ask_at_ = client_->idle();
-    if (ask_at_ == TimePoint::min()) news_.store(true);
+    if (current_) ask_at_ = TimePoint::min();  // for what is behind it
   }
-  if (!current_) return news_.load() ? TimePoint::min() : ask_at_;
+  if (!current_) return ask_at_;
   advance();
   // Who spins has a core for it; else others have it in between.
   if (!current_ || shared_->spin > Duration{0}) return TimePoint::min();

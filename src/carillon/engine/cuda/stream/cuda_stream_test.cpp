@@ -1,0 +1,297 @@
+#include "carillon/engine/cuda/stream/cuda_stream.h"
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/engine/cuda/stream/splits.h"
+#include "carillon/engine/cuda/testing/networks.h"
+#include "carillon/engine/cuda/testing/on_emulated.h"
+
+namespace carillon::engine::cuda {
+namespace {
+
+using ::testing::IsEmpty;
+using testing::OnEmulated;
+namespace networks = testing::networks;
+using namespace std::chrono_literals;
+
+// A model on an emulated device, memory for its runs, and a stream of a class with a lane of its own; who
+// launches does as the test says.
+class Streaming : public engine::Stream::Client {
+ public:
+  Streaming(OnEmulated& on, const CudaOptions& options, Class cls, const CompileOptions& how)
+      : engine_(std::move(*on.engine(options))),
+        model_(std::move(*engine_->compile(engine::testing::MadeModel(networks::encoder), how))) {
+    lane_ = std::move(*engine_->make_team({.cls = cls}));
+    state_ = plan().make_state(lane_.get());
+    const auto graph = networks::encoder(1);
+    inputs_ = engine::testing::random_inputs(graph, 11);
+    expected_ = engine::testing::reference(graph, inputs_);
+    std::uint64_t io = 0;
+    const auto place = [&](const graph::TensorSpec& spec) {
+      return std::exchange(io, io + round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256));
+    };
+    std::vector<std::uint64_t> in, out;
+    for (const auto& spec : plan().inputs()) in.push_back(place(spec));
+    for (const auto& spec : plan().outputs()) out.push_back(place(spec));
+    memory_ = std::move(*CudaMemory::make(
+        on.driver(), 0,
+        {.pages = pages_for(model_->weights()), .io = Bytes{io}, .workspace = plan().workspace()}));
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      from_.push_back(memory_->io(in[i]));
+      memory_->copy_in(memory_->io(in[i]), inputs_[i]->bytes());
+    }
+    for (const std::uint64_t at : out) to_.push_back(memory_->io(at));
+    range_ = *memory_->reserve(pages_for(model_->weights()));
+    for (std::uint32_t page = 0; page < range_.pages; ++page) pages_.push_back(page);
+    (void)memory_->map(range_, pages_);
+    memory_->copy_in(range_.data, model_->packed());
+    stream_ = engine_->make_stream({.clock = clock_, .name = "test", .spin = 50us, .cls = cls, .parts = true});
+    const auto started = stream_->start(*this);
+    EXPECT_TRUE(started);
+  }
+  ~Streaming() override {
+    stream_->stop();
+    memory_->unmap(range_, pages_);
+    memory_->release(range_);
+  }
+
+  const Plan& plan() const { return *model_->plan(1); }
+  engine::Stream& stream() { return *stream_; }
+
+  // --- For the test's thread
+  std::unique_lock<std::recursive_mutex> hold() { return std::unique_lock(mutex_); }
+  std::uint64_t launch(int first = 0) {
+    const std::lock_guard lock(mutex_);
+    wanted_.push_back({.run = ++runs_,
+                       .plan = &plan(),
+                       .kernels = {first, plan().kernels()},
+                       .binding = {.inputs = from_,
+                                   .outputs = to_,
+                                   .workspace = memory_->workspace(0),
+                                   .weights = range_.data,
+                                   .state = state_.get()}});
+    const std::uint64_t run = runs_;
+    stream_->wake();
+    return run;
+  }
+  Completion wait(std::uint64_t run) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_.size() >= run; });
+    return done_[run - 1];
+  }
+  // On the stream's thread, with the last run's number, again and again while it runs.
+  void at_each_turn(std::function<void(std::uint64_t run)> what) {
+    const std::lock_guard lock(mutex_);
+    hook_ = std::move(what);
+  }
+  double apart() {
+    double worst = 0;
+    for (std::size_t i = 0; i < to_.size(); ++i) {
+      std::vector<std::byte> got(expected_[i]->bytes().size());
+      memory_->copy_out(got, to_[i]);
+      worst = std::max(worst, networks::apart(*expected_[i], got));
+    }
+    return worst;
+  }
+  // Of the stream's thread: how the device's time was when that run was completed; how many were launched while
+  // another was on the device.
+  Duration ended_at(std::uint64_t run) {
+    const std::lock_guard lock(mutex_);
+    return ended_[run - 1];
+  }
+  int ahead() {
+    const std::lock_guard lock(mutex_);
+    return ahead_;
+  }
+  std::function<Duration()> device_time = [] { return Duration{0}; };
+
+ private:
+  TimePoint idle() override {
+    next(false);
+    return TimePoint::max();
+  }
+  TimePoint committed(std::uint64_t, TimePoint) override {
+    next(true);
+    return TimePoint::max();
+  }
+  void next(bool behind) {
+    const std::lock_guard lock(mutex_);
+    if (wanted_.empty()) return;
+    in_client_ = true;
+    stream_->launch(wanted_.front());
+    in_client_ = false;
+    ++launched_;
+    wanted_.erase(wanted_.begin());
+    ahead_ += behind ? 1 : 0;
+  }
+  void completed(const Completion& completion) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(completion.run, done_.size() + 1) << "in order";
+    done_.push_back(completion);
+    ended_.push_back(device_time());
+    changed_.notify_all();
+  }
+
+  // The stream asks for the time in each of its turns.
+  class Asked final : public Clock {
+   public:
+    explicit Asked(Streaming& by) : by_(by) {}
+    TimePoint now() const override {
+      by_.asked();
+      return steady_.now();
+    }
+
+   private:
+    Streaming& by_;
+    SteadyClock steady_;
+  };
+  void asked() {
+    const std::unique_lock lock(mutex_, std::try_to_lock);  // others may ask, too
+    if (lock && hook_ && !in_client_ && launched_ > done_.size()) hook_(launched_);
+  }
+
+  Asked clock_{*this};
+  std::function<void(std::uint64_t)> hook_;
+  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<const CompiledModel> model_;
+  std::unique_ptr<CudaMemory> memory_;
+  std::unique_ptr<Team> lane_;
+  std::unique_ptr<RunState> state_;
+  engine::testing::Buffers inputs_, expected_;
+  std::vector<const std::byte*> from_;
+  std::vector<std::byte*> to_;
+  WeightRange range_;
+  std::vector<std::uint32_t> pages_;
+
+  std::recursive_mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<Launch> wanted_;
+  std::vector<Completion> done_;
+  std::vector<Duration> ended_;
+  std::uint64_t runs_ = 0;
+  std::uint64_t launched_ = 0;  // with the stream
+  int ahead_ = 0;
+  bool in_client_ = false;
+  std::unique_ptr<engine::Stream> stream_;
+};
+
+// Whoever evicts has the device again after the bound, whatever is left of the run; and the run goes on where it
+// stopped. Kernels take 20 us.
+TEST(CudaStream, NoMoreIsWithTheDeviceThanTheBound) {
+  OnEmulated on(
+      {.memory = gib(1).count, .bytes_per_second = 1e18, .copy = Duration{0}, .kernel = 20us});
+  {
+    constexpr Duration bound = 50us;
+    Streaming s(on, {.bound = bound}, Class::best_effort, {.batch_sizes = {1}, .stop_cost = 0.02});
+    s.device_time = [&] { return on.device().now(); };
+    ASSERT_GT(s.plan().kernels(), 8) << "or the bound is none";
+    Random random(3);
+    int evicted = 0;
+    Duration most{0};
+    std::uint64_t run = 0;
+    for (int trial = 0; trial < 60; ++trial) {
+      for (int first = 0; first < s.plan().kernels();) {
+        const Duration until = on.device().now() + Duration{random.below(600'000)};
+        Duration told{0};
+        s.at_each_turn([&](std::uint64_t running) {
+          if (told > Duration{0} || on.device().now() < until) return;
+          told = on.device().now();
+          s.stream().evict(running);
+        });
+        run = s.launch(first);
+        const Completion done = s.wait(run);
+        ASSERT_TRUE(done.result) << done.result.error().message;
+        ASSERT_GE(done.next, first);
+        if (done.next < s.plan().kernels()) {
+          ++evicted;
+          most = std::max(most, s.ended_at(run) - told);
+        }
+        first = done.next;
+      }
+      ASSERT_LE(s.apart(), 1e-4) << "trial " << trial;
+    }
+    EXPECT_GT(evicted, 30);
+    EXPECT_LE(most, bound + 10us);  // the host's own time: what it enqueues and asks
+  }
+  EXPECT_THAT(on.device().violations(), IsEmpty());
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+TEST(CudaStream, WhatIsNextIsBehindAWholePlan) {
+  OnEmulated on({.memory = gib(1).count});
+  {
+    Streaming s(on, {}, Class::normal, {.batch_sizes = {1}});
+    for (int i = 0; i < 3; ++i) (void)s.wait(s.launch());  // one that was captured, and one that was timed
+    std::uint64_t last = 0;
+    {
+      const auto held = s.hold();  // all of them are there before the first begins
+      for (int i = 0; i < 50; ++i) last = s.launch();
+    }
+    for (std::uint64_t run = 1; run <= last; ++run) {
+      const Completion done = s.wait(run);
+      ASSERT_TRUE(done.result) << done.result.error().message;
+      EXPECT_EQ(done.next, s.plan().kernels());
+    }
+    EXPECT_EQ(s.ahead(), 49);
+    EXPECT_LE(s.apart(), 1e-4);
+  }
+  EXPECT_THAT(on.device().violations(), IsEmpty());
+}
+
+TEST(CudaStream, ALostDeviceIsToldOfOnceARun) {
+  for (std::uint64_t after = 1; after < 60; after += 3) {
+    OnEmulated on({.memory = gib(1).count, .lose_after = 100 + after});
+    Streaming s(on, {}, Class::normal, {.batch_sizes = {1}});
+    std::uint64_t last = 0;
+    for (int i = 0; i < 20; ++i) last = s.launch();
+    bool lost = false;
+    for (std::uint64_t run = 1; run <= last; ++run) {
+      const Completion done = s.wait(run);
+      lost = lost || !done.result;
+      if (!done.result) {
+        EXPECT_EQ(done.result.error().code, ErrorCode::unavailable);
+      }
+      EXPECT_TRUE(!lost || !done.result) << "nothing succeeds after it";
+    }
+    EXPECT_TRUE(lost);
+  }
+}
+
+TEST(CudaSplits, PairsAreEightProcessorsApart) {
+  OnEmulated on;
+  const Driver& driver = on.driver();
+  {
+    const InPrimaryContext current(driver, 0);
+    const Splits splits(driver, 0);
+    EXPECT_EQ(splits.count(), 15) << "132 = 16 * 8 + 4";
+    EXPECT_EQ(splits.processors({}), 132U);
+    for (int pair = 1; pair <= splits.count(); ++pair) {
+      EXPECT_EQ(splits.processors({pair, false}), 8U * static_cast<unsigned>(pair));
+      EXPECT_EQ(splits.processors({pair, true}), 132U - 8U * static_cast<unsigned>(pair));
+    }
+    EXPECT_EQ(splits.context({16, false}), nullptr);
+    EXPECT_EQ(splits.nearest(0.3), 5);
+    EXPECT_EQ(splits.nearest(0.0), 1);
+    EXPECT_EQ(splits.nearest(1.0), 15);
+  }
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+TEST(CudaSplits, ADeviceThatCannotBeDividedIsWhole) {
+  OnEmulated on({.processors = 8});
+  const InPrimaryContext current(on.driver(), 0);
+  const Splits splits(on.driver(), 0);
+  EXPECT_EQ(splits.count(), 0);
+  EXPECT_EQ(splits.nearest(0.5), 0);
+}
+
+}  // namespace
+}  // namespace carillon::engine::cuda
