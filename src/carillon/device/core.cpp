@@ -498,7 +498,8 @@ TimePoint Core::begin_next(Executor executor, TimePoint now, Commands& out) {
 bool Core::in_the_way(const Stream& stream, std::uint64_t units, TimePoint now) const {
   for (const Stream& other : streams_) {
     if (other.place.rank >= stream.place.rank) continue;
-    if (other.running != no_slot && (actions_[other.running].units & units) != 0) return true;
+    for (const Slot runs : {other.running, other.ahead})
+      if (runs != no_slot && (actions_[runs].units & units) != 0) return true;
     if (other.running != no_slot || other.starved || other.held || other.queue.size() == 0) continue;
     const Entry& first = other.queue.front();
     if (first.window.contains(now) && (actions_[first.slot].units & units) != 0) return true;
@@ -586,6 +587,7 @@ TimePoint Core::committed(Slot slot, TimePoint end, TimePoint now, Commands& out
     next.state = State::gathering;
     ++in_hand_;
     out.push_back({.kind = Kind::gather, .executor = executor(first.slot), .slot = first.slot});
+    make_way(stream, next.units, out);
   }
   return TimePoint::max();
 }

@@ -70,6 +70,10 @@ class Driven {
     core.unmapped(slot, now, out);
     settle(slot);
   }
+  void committed(Slot slot, TimePoint end) {
+    core.committed(slot, end, now, out);
+    settle(slot);
+  }
   void evict(std::uint64_t id, After after, TimePoint order = {}) {
     core.evict({id}, after, order, now, out);
     settle(0);
@@ -826,6 +830,76 @@ TEST(DeviceCore, WhatIsStoppedOrUnloadedWhileItsStreamGathersNeverRuns) {
   d.unload(12, 0);
   d.gathered(unloaded);
   EXPECT_EQ(d.reported(11), "not_loaded");
+}
+
+Limits behind(StreamPlace first = {.rank = 1, .units = 1, .ahead = true}) {
+  Limits made = limits();
+  made.streams = 2;
+  made.places = {first, {.rank = 0, .units = 1, .ahead = true}};
+  return made;
+}
+
+// What is next begins as the first ends: the device has it already, and it has the first one's workspace.
+TEST(DeviceCore, WhatIsNextIsLaunchedBehindARunThatIsCommitted) {
+  Driven d(behind());
+  d.bring(1, 0);
+  const Slot first = d.ready(10, 0, open_window, 1, 8000);
+  ASSERT_TRUE(d.take(Kind::launch, 10));
+  const Slot second = d.ready(11, 0, open_window, 1, 4000);
+  EXPECT_FALSE(d.take(Kind::launch, 11)) << "nobody said that the first is committed";
+  d.committed(first, at(1ms));
+  ASSERT_TRUE(d.take(Kind::launch, 11));
+  EXPECT_EQ(d.core.workspace_offset(second), d.core.workspace_offset(first));
+  d.ready(12, 0, open_window, 1);
+  d.committed(first, at(1ms));
+  EXPECT_FALSE(d.take(Kind::launch, 12)) << "one is behind it already";
+  d.ended(first, 1);
+  EXPECT_EQ(d.core.running(stream0), second);
+  d.committed(second, at(2ms));
+  EXPECT_TRUE(d.take(Kind::launch, 12));
+  d.ended(second, 1);
+  EXPECT_EQ(d.reported(10), "");
+  EXPECT_TRUE(d.take(Kind::scatter, 10));
+}
+
+TEST(DeviceCore, NothingIsLaunchedBehindARunThatCouldNotBeginThen) {
+  struct Case {
+    const char* why;
+    Window window;
+    int kernels;
+    std::uint64_t workspace;
+    std::uint32_t model;
+  };
+  for (const Case& each : {Case{"its window closes before", {TimePoint::min(), at(999us)}, 1, 0, 0},
+                           Case{"its window is not open yet", {at(1us), TimePoint::max()}, 1, 0, 0},
+                           Case{"it can end early", open_window, 2, 0, 0},
+                           Case{"the first has less room", open_window, 1, 9000, 0},
+                           Case{"its model is not there", open_window, 1, 0, 1}}) {
+    SCOPED_TRACE(each.why);
+    Driven d(behind());
+    d.bring(1, 0);
+    const Slot first = d.ready(10, 0, open_window, 1, 8000);
+    ASSERT_TRUE(d.take(Kind::launch, 10));
+    d.ready(11, each.model, each.window, each.kernels, each.workspace);
+    d.committed(first, at(1ms));
+    EXPECT_FALSE(d.take(Kind::launch, 11));
+  }
+  for (const bool urgent : {false, true}) {
+    SCOPED_TRACE(urgent);
+    Driven d(behind());
+    d.streams = 2;
+    d.bring(1, 0);
+    if (urgent) d.ready(9, 0, {at(1h), TimePoint::max()}, 1, 0, 1);  // not now; but such work there is
+    const Slot first = d.ready(10, 0, open_window, 1);
+    ASSERT_TRUE(d.take(Kind::launch, 10));
+    d.ready(11, 0, open_window, 1);
+    d.committed(first, at(1ms));
+    EXPECT_EQ(d.take(Kind::launch, 11), !urgent) << "what goes first would wait for both";
+    if (!urgent) continue;
+    d.now = at(2s);
+    d.committed(first, at(2001ms));
+    EXPECT_TRUE(d.take(Kind::launch, 11)) << "none came for a second";
+  }
 }
 
 TEST(DeviceCore, IsBoundedByKind) {

@@ -271,7 +271,8 @@ void Streams::One::advance() {
   }
   push(*current_);
   if (ahead_) push(*ahead_);
-  const bool whole = current_->plan->kernels() == 1 && current_->state->last > Duration{0};
+  const bool whole =
+      current_->plan->kernels() == 1 && !current_->plan->divided() && current_->state->last > Duration{0};
   if (!ahead_ && whole && current_->all_there() && !current_->disturbed && current_->result) {
     const TimePoint now = shared_->clock.now();
     if (news_.exchange(false) || now >= ask_at_) {
