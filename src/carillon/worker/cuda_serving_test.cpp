@@ -104,7 +104,8 @@ Outcome serve(std::uint64_t seed, Plan plan) {
   {
     const auto engine = on.engine({.longest_segment = static_cast<int>(random.below(4)),
                                    .bound = std::chrono::microseconds{1 + random.below(40)},
-                                   .longest_kernel = std::chrono::seconds{1}});  // copies are slow in some
+                                   .longest_kernel = std::chrono::seconds{1},
+                                   .gate = random.below(2) == 0 ? "gate" : nullptr});  // copies are slow in some
     if (!engine) {
       ++out.refused;
       return out;
@@ -240,7 +241,8 @@ Beside beside(std::uint64_t seed, bool room) {
   Beside out;
   OnEmulated on({.memory = gib(1).count});
   {
-    const auto engine = on.engine({.bound = std::chrono::microseconds{4 + random.below(20)}});
+    const auto engine = on.engine({.bound = std::chrono::microseconds{4 + random.below(20)},
+                                   .gate = seed % 2 == 0 ? "gate" : nullptr});
     SteadyClock clock;
     Results results;
     auto worker = make_worker(

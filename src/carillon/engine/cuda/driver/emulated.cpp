@@ -102,6 +102,11 @@ struct Work {
 struct Node {
   Work work;
   std::vector<std::size_t> after;  // nodes of the graph
+  GraphNode name = nullptr;
+  // A conditional node's: no work of its own.
+  Graph body = nullptr;
+  std::shared_ptr<unsigned> condition{};
+  Context context = nullptr;  // that it, or its kernel, is of
 };
 
 struct GraphState {
@@ -119,6 +124,8 @@ struct Capture {
   std::uint64_t id = 0;
   Stream origin = nullptr;
   GraphState graph;
+  std::optional<Graph> into{};           // a graph that was there, and gets the nodes
+  std::vector<std::size_t> after{};      // nodes of that
   std::set<Stream> forked;  // and not joined
   bool broken = false;
 };
@@ -171,10 +178,17 @@ struct Emulated::State {
   std::map<Graph, GraphState> graphs;
   std::map<GraphExec, Executable> executables;
   std::map<std::uint64_t, Capture> captures;
+  struct ConditionState {
+    std::shared_ptr<unsigned> value;
+    Context context;
+  };
+  std::map<Condition, ConditionState> conditions;
+  std::map<Context, std::shared_ptr<Partition>> green_contexts;  // as contexts
   std::map<std::string, EmulatedKernel, std::less<>> kernels;
   std::shared_ptr<Partition> whole = std::make_shared<Partition>();
   std::vector<std::string> violations;
   std::deque<Waiting> waiting;  // in the order of their launches
+  std::deque<Graph> bodies;  // of conditional nodes, as their arrays
   Before host_knows;
   Duration now{0}, bus_in{0}, bus_out{0}, busy{0};
   std::uintptr_t next = 0x100;
@@ -380,6 +394,45 @@ struct Emulated::State {
         before[i].insert(before[parent].begin(), before[parent].end());
       }
     return before;
+  }
+  // With what is in the bodies in the place of conditional nodes, and done where the condition holds.
+  GraphState flat(const GraphState& graph) const {
+    GraphState out;
+    std::vector<std::vector<std::size_t>> ends(graph.nodes.size());  // of each node, in `out`
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      const Node& node = graph.nodes[i];
+      std::vector<std::size_t> after;
+      for (const std::size_t parent : node.after)
+        after.insert(after.end(), ends[parent].begin(), ends[parent].end());
+      if (node.body == nullptr) {
+        Node copy = node;
+        copy.after = std::move(after);
+        out.nodes.push_back(std::move(copy));
+        ends[i] = {out.nodes.size() - 1};
+        continue;
+      }
+      const GraphState body = flat(graphs.at(node.body));
+      const std::size_t offset = out.nodes.size();
+      for (Node inner : body.nodes) {
+        for (std::size_t& parent : inner.after) parent += offset;
+        if (inner.after.empty()) inner.after = after;
+        inner.work.run = [run = inner.work.run, condition = node.condition] {
+          if (*condition != 0) run();
+        };
+        out.nodes.push_back(std::move(inner));
+        ends[i].push_back(out.nodes.size() - 1);
+      }
+      if (body.nodes.empty()) ends[i] = after;
+    }
+    return out;
+  }
+  void drop_graph(Graph graph) {
+    const auto found = graphs.find(graph);
+    if (found == graphs.end()) return;
+    const GraphState dropped = std::move(found->second);
+    graphs.erase(found);
+    for (const Node& node : dropped.nodes)
+      if (node.body != nullptr) drop_graph(node.body);
   }
   void check_order(const GraphState& graph) {
     const auto before = all_before(graph);
@@ -1028,22 +1081,126 @@ struct EmulatedFunctions {
       s().wrong("a capture ended before a stream that it had forked to was joined");
       return capture_unjoined;
     }
-    *out = s().fresh<Graph>();
-    s().graphs.emplace(*out, std::move(capture.graph));
+    for (Node& node : capture.graph.nodes) {
+      node.name = s().fresh<GraphNode>();
+      for (const auto& [context, partition] : s().green_contexts)
+        if (partition == found->partition) node.context = context;
+      if (node.context == nullptr) node.context = &s().contexts;
+    }
+    if (!capture.into) {
+      *out = s().fresh<Graph>();
+      s().graphs.emplace(*out, std::move(capture.graph));
+      return done;
+    }
+    GraphState& into = s().graphs.at(*capture.into);
+    const std::size_t offset = into.nodes.size();
+    for (Node& node : capture.graph.nodes) {
+      for (std::size_t& parent : node.after) parent += offset;
+      if (node.after.empty()) node.after = capture.after;
+      into.nodes.push_back(std::move(node));
+    }
+    *out = *capture.into;
     return done;
   }
   static Status graph_destroy(Graph graph) {
     const auto held = hold();
-    return s().graphs.erase(graph) == 1 ? done : invalid_handle;
+    if (!s().graphs.contains(graph)) return invalid_handle;
+    s().drop_graph(graph);
+    return done;
+  }
+  static Status graph_create(Graph* out, unsigned) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    *out = s().fresh<Graph>();
+    s().graphs.emplace(*out, GraphState{});
+    return done;
+  }
+  static Status graph_nodes(Graph graph, GraphNode* out, std::size_t* count) {
+    const auto held = hold();
+    const auto found = s().graphs.find(graph);
+    if (found == s().graphs.end()) return invalid_handle;
+    const auto& nodes = found->second.nodes;
+    if (out == nullptr) {
+      *count = nodes.size();
+      return done;
+    }
+    *count = std::min(*count, nodes.size());
+    for (std::size_t i = 0; i < *count; ++i) out[i] = nodes[i].name;
+    return done;
+  }
+  // Where nodes of those names stand; nothing where one is none of the graph's.
+  static std::optional<std::vector<std::size_t>> places_of(const GraphState& graph, const GraphNode* names,
+                                                           std::size_t count) {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto found = std::ranges::find(graph.nodes, names[i], &Node::name);
+      if (found == graph.nodes.end()) return std::nullopt;
+      out.push_back(static_cast<std::size_t>(found - graph.nodes.begin()));
+    }
+    return out;
+  }
+  static Status condition_create(Condition* out, Graph graph, Context context, unsigned value,
+                                 unsigned flags) {
+    const auto held = hold();
+    if (!s().graphs.contains(graph) || flags > condition_default) return invalid_value;
+    *out = s().next++;
+    s().conditions.emplace(*out, State::ConditionState{std::make_shared<unsigned>(value), context});
+    return done;
+  }
+  static Status graph_add(GraphNode* out, Graph graph, const GraphNode* after, const void* edges,
+                          std::size_t count, ConditionalNode* node) {
+    const auto held = hold();
+    const auto found = s().graphs.find(graph);
+    const auto condition = s().conditions.find(node->condition);
+    if (found == s().graphs.end() || condition == s().conditions.end() || edges != nullptr ||
+        node->kind != 13 || node->type != 0 || node->size != 1)
+      return invalid_value;
+    auto places = places_of(found->second, after, count);
+    if (!places) return invalid_value;
+    if (condition->second.context != node->context)
+      s().wrong("a conditional node is of another context than its condition");
+    const auto body = s().fresh<Graph>();
+    s().graphs.emplace(body, GraphState{});
+    *out = s().fresh<GraphNode>();
+    s().graphs.at(graph).nodes.push_back(Node{.work = {},
+                                              .after = std::move(*places),
+                                              .name = *out,
+                                              .body = body,
+                                              .condition = condition->second.value,
+                                              .context = node->context});
+    // As the driver's, the array lives as long as the node.
+    s().bodies.push_back(body);
+    node->bodies = &s().bodies.back();
+    return done;
+  }
+  static Status capture_begin_in(Stream stream, Graph graph, const GraphNode* after, const void* edges,
+                                 std::size_t count, int mode) {
+    const auto held = hold();
+    const auto found = s().graphs.find(graph);
+    if (found == s().graphs.end() || edges != nullptr) return invalid_value;
+    auto places = places_of(found->second, after, count);
+    if (!places) return invalid_value;
+    if (const Status status = capture_begin(stream, mode); status != done) return status;
+    Capture& capture = s().captures.at(stream_of(stream)->capture);
+    capture.into = graph;
+    capture.after = std::move(*places);
+    return done;
   }
   static Status graph_instantiate(GraphExec* out, Graph graph, unsigned long long) {
     const auto held = hold();
     if (const auto status = s().gone()) return *status;
     const auto found = s().graphs.find(graph);
     if (found == s().graphs.end()) return invalid_handle;
-    s().check_order(found->second);
+    for (const Node& node : found->second.nodes)
+      if (node.body != nullptr)
+        for (const Node& inner : s().graphs.at(node.body).nodes)
+          if (inner.context != node.context)
+            s().wrong("the body of a conditional node has work of another context than the node: " +
+                      inner.work.what);
+    GraphState flat = s().flat(found->second);
+    s().check_order(flat);
     *out = s().fresh<GraphExec>();
-    s().executables.emplace(*out, Executable{.graph = found->second, .before = {}});
+    s().executables.emplace(*out, Executable{.graph = std::move(flat), .before = {}});
     return done;
   }
   static Status graph_launch(GraphExec graph, Stream stream) {
@@ -1140,6 +1297,19 @@ struct EmulatedFunctions {
     s().greens.emplace(*out, std::move(partition));
     return done;
   }
+  static Status green_as_context(Context* out, GreenContext context) {
+    const auto held = hold();
+    const auto found = s().greens.find(context);
+    if (found == s().greens.end()) return invalid_handle;
+    for (const auto& [known, partition] : s().green_contexts)
+      if (partition == found->second) {
+        *out = known;
+        return done;
+      }
+    *out = s().fresh<Context>();
+    s().green_contexts.emplace(*out, found->second);
+    return done;
+  }
   static Status green_destroy(GreenContext context) {
     const auto held = hold();
     const auto found = s().greens.find(context);
@@ -1147,6 +1317,7 @@ struct EmulatedFunctions {
     if (std::ranges::any_of(s().streams,
                             [&](const auto& each) { return each.second.partition == found->second; }))
       s().wrong("a green context was destroyed before its streams");
+    std::erase_if(s().green_contexts, [&](const auto& each) { return each.second == found->second; });
     s().greens.erase(found);
     return done;
   }
@@ -1208,6 +1379,15 @@ Driver Emulated::table() {
 void Emulated::know(std::string name, EmulatedKernel kernel) {
   const std::lock_guard held(state_->mutex);
   state_->kernels.insert_or_assign(std::move(name), std::move(kernel));
+}
+
+void Emulated::set_condition(Condition condition, unsigned value) {
+  const std::lock_guard held(state_->mutex);
+  const auto found = state_->conditions.find(condition);
+  if (found == state_->conditions.end())
+    state_->wrong("a kernel set a condition that there is not");
+  else
+    *found->second.value = value;
 }
 
 Duration Emulated::now() const {

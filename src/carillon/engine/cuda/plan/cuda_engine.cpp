@@ -362,7 +362,7 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> d
                                                  const void* image, std::unique_ptr<MathLibrary> library,
                                                  const CudaOptions& options) {
   auto made = std::make_shared<Device>(std::move(driver), device);
-  if (auto prepared = made->prepare(image, options.splits); !prepared) return std::unexpected(prepared.error());
+  if (auto prepared = made->prepare(image, options.gate, options.splits); !prepared) return std::unexpected(prepared.error());
   return std::make_unique<CudaEngine>(std::move(made), std::move(library), options);
 }
 

@@ -21,6 +21,9 @@ struct CudaOptions {
   // A plan with a longer kernel is none that can be stopped soon: the model is served at smaller batch sizes,
   // or refused. Four times the bound: a tenth of what a real-time run of a millisecond takes.
   Duration longest_kernel = std::chrono::microseconds{100};
+  // The module of carillon_gate (kernels::gate()): segments of what is to be stopped soon do not begin once it is
+  // told to end. nullptr: those that are with the device run, and kernels of ours in them end.
+  const void* gate = nullptr;
   // The device is divided (Splits), so that real-time runs leave room for others.
   bool splits = true;
 };

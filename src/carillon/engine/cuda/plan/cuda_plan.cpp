@@ -46,7 +46,7 @@ Result<> CudaState::prepare(Address workspace, Address weights, const Part& part
   if (graphs.empty()) {
     graphs.resize(plan_.parts().segments.size());
     for (std::size_t i = 0; i < graphs.size(); ++i)
-      if (auto captured = capture(static_cast<int>(i), graphs[i]); !captured) {
+      if (auto captured = capture(static_cast<int>(i), part, graphs[i]); !captured) {
         drop_graphs();
         return captured;
       }
@@ -55,25 +55,74 @@ Result<> CudaState::prepare(Address workspace, Address weights, const Part& part
   return {};
 }
 
-Result<> CudaState::capture(int segment, GraphExec& into) {
+Result<> CudaState::capture(int segment, const Part& part, GraphExec& into) {
   const Driver& driver = device_->driver;
   const KernelRange steps = plan_.parts().segments[static_cast<std::size_t>(segment)];
-  const bool marks = plan_.divided() && lane_->ends_early();
-  if (steps.first == steps.last && !marks) return {};
-  if (auto begun = device_->check(driver.capture_begin(stream_, capture_of_this_thread), "a capture"); !begun)
+  const bool ends_early = plan_.divided() && lane_->ends_early();
+  if (steps.first == steps.last && !ends_early) return {};
+  Graph graph = nullptr;
+  auto put = ends_early && device_->has_gate() ? capture_gated(segment, part, graph)
+                                               : capture_steps(segment, ends_early, nullptr, graph);
+  if (put) put = device_->check(driver.graph_instantiate(&into, graph, 0), "a graph");
+  if (graph != nullptr) (void)driver.graph_destroy(graph);
+  return put;
+}
+
+// Into a graph that is there, or one of its own.
+Result<> CudaState::capture_steps(int segment, bool ends_early, Graph into, Graph& out) const {
+  const Driver& driver = device_->driver;
+  const Status begun =
+      into == nullptr ? driver.capture_begin(stream_, capture_of_this_thread)
+                      : driver.capture_begin_in(stream_, into, nullptr, nullptr, 0, capture_of_this_thread);
+  if (auto checked = device_->check(begun, "a capture"); !checked) return checked;
+  auto put = put_steps(segment, ends_early);
+  const auto ended = device_->check(driver.capture_end(stream_, &out), "the end of a capture");
+  return put ? ended : put;
+}
+
+// A segment that does not begin once the flag is set: a kernel that looks at it, and a node for the rest.
+Result<> CudaState::capture_gated(int segment, const Part& part, Graph& out) const {
+  const Driver& driver = device_->driver;
+  const auto context = device_->context(part);
+  if (!context) return std::unexpected(context.error());
+  if (auto made = device_->check(driver.graph_create(&out, 0), "a graph"); !made) return made;
+  ConditionalNode node{.context = *context};
+  if (auto made = device_->check(driver.condition_create(&node.condition, out, *context, 0, condition_default),
+                                 "a condition");
+      !made)
+    return made;
+  if (auto begun = device_->check(
+          driver.capture_begin_in(stream_, out, nullptr, nullptr, 0, capture_of_this_thread), "a capture");
+      !begun)
     return begun;
-  Result<> put;
+  const auto gate = device_->launch_gate(node.condition, lane_->flag(), stream_);
+  Graph same = nullptr;
+  const auto ended = device_->check(driver.capture_end(stream_, &same), "the end of a capture");
+  if (!gate || !ended) return gate ? ended : gate;
+  GraphNode first = nullptr, added = nullptr;
+  std::size_t count = 1;
+  if (auto found = device_->check(driver.graph_nodes(out, &first, &count), "a graph's nodes"); !found)
+    return found;
+  if (auto put = device_->check(driver.graph_add(&added, out, &first, nullptr, 1, &node), "a gate"); !put)
+    return put;
+  return capture_steps(segment, true, node.bodies[0], same);
+}
+
+Result<> CudaState::put_steps(int segment, bool ends_early) const {
+  const KernelRange steps = plan_.parts().segments[static_cast<std::size_t>(segment)];
   std::vector<std::byte> params;
-  for (int i = steps.first; put && i < steps.last; ++i) {
+  for (int i = steps.first; i < steps.last; ++i) {
     const Step& step = plan_.parts().recipe.steps[static_cast<std::size_t>(i)];
     const auto at = [&](const Place& place) { return place.at(workspace_, weights_); };
     if (step.call != nullptr) {
-      put = step.call->enqueue(stream_, {.a = at(step.a),
-                                         .b = at(step.b),
-                                         .out = at(step.out),
-                                         .bias = at(step.bias),
-                                         .residual = at(step.residual),
-                                         .workspace = at(step.scratch)});
+      if (auto put = step.call->enqueue(stream_, {.a = at(step.a),
+                                                  .b = at(step.b),
+                                                  .out = at(step.out),
+                                                  .bias = at(step.bias),
+                                                  .residual = at(step.residual),
+                                                  .workspace = at(step.scratch)});
+          !put)
+        return put;
       continue;
     }
     params = step.params;
@@ -81,16 +130,11 @@ Result<> CudaState::capture(int segment, GraphExec& into) {
       const Address value = at(place);
       std::memcpy(params.data() + where, &value, sizeof value);
     }
-    if (const Address flag = lane_->flag(); marks)
+    if (const Address flag = lane_->flag(); ends_early)
       std::memcpy(params.data() + step.launch.kernel->stop_at, &flag, sizeof flag);
-    put = device_->launch(step.launch, params.data(), stream_, step.name);
+    if (auto put = device_->launch(step.launch, params.data(), stream_, step.name); !put) return put;
   }
-  if (put && marks) put = mark(segment);
-  Graph graph = nullptr;
-  auto ended = device_->check(driver.capture_end(stream_, &graph), "the end of a capture");
-  if (put && ended) put = device_->check(driver.graph_instantiate(&into, graph, 0), "a graph");
-  if (graph != nullptr) (void)driver.graph_destroy(graph);
-  return put ? ended : put;
+  return ends_early ? mark(segment) : Result<>{};
 }
 
 // That so many segments have run, where the flag is not set.

@@ -60,7 +60,10 @@ class CudaState final : public RunState {
  private:
   using Graphs = std::vector<GraphExec>;  // by segment; nullptr for one without steps
   void drop_graphs();
-  Result<> capture(int segment, GraphExec& into);
+  Result<> capture(int segment, const Part& part, GraphExec& into);
+  Result<> capture_steps(int segment, bool ends_early, Graph into, Graph& out) const;
+  Result<> capture_gated(int segment, const Part& part, Graph& out) const;
+  Result<> put_steps(int segment, bool ends_early) const;
   Result<> mark(int segment) const;
 
   std::shared_ptr<const Device> device_;
