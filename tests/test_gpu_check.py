@@ -70,6 +70,19 @@ def test_speed_and_load_are_told_in_numbers(gpu, tiny_models):
     assert load["bus"]["host_to_device_gb_per_s"]["p50"] == pytest.approx(55, rel=0.01)
 
 
+@pytest.mark.parametrize("how", ["bound", "flag", "gate", "parts"])
+def test_preemption_is_told_apart_by_what_ends_best_effort(gpu, tiny_models, how):
+    files = [str(tiny_models / f"{name}/1/model.onnx") for name in ("tiny_mlp", "tiny_encoder")]
+    stop = ["--parts"] if how == "parts" else ["--whole", "--stop", how]
+    done = gpu("preempt", *files, "--device", "cuda-emulated", "--times", "20", *stop)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["leaves_room"] == (how == "parts")
+    assert told["alone_us"]["count"] == 19 and told["longer_us"]["count"] == 20
+    assert told["best_effort_segments"] > 1
+    assert (told["evicted"] <= 1) == (how == "parts"), "beside it nobody is evicted"
+
+
 @pytest.mark.parametrize("arguments, says", [
     (["facts", "--device", "cuda:x"], "'cuda:x' is not a device"),
     (["facts", "--device", "gpu"], "'gpu' is not a device"),

@@ -366,7 +366,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
   if (!devices) return complain(exit_usage, devices.error());
   if (devices->size() != 1 || !arguments.devices.faults.empty())
     return complain(exit_usage, {ErrorCode::invalid_argument,
-                                 "--plan serves one device of the plan: give it one --device, cpu, and no "
+                                 "--plan serves one device of the plan: give it one --device, cpu or cuda, and no "
                                  "--emulated-faults"});
   server::PlannedOptions planned{
       .models = arguments.models,

@@ -46,12 +46,12 @@ auto maker_of_memory(const std::shared_ptr<const cuda::Driver>& driver, cuda::De
   };
 }
 
-Result<CudaDevice> make_emulated(const std::string& name, cuda::Number number) {
+Result<CudaDevice> make_emulated(const std::string& name, cuda::Number number, const cuda::Share& share) {
   auto driver = TheEmulated::make();
   if (!driver) return std::unexpected(driver.error());
   auto library = cuda::make_plain_library(*driver);
   if (!library) return std::unexpected(library.error());
-  auto engine = cuda::make_cuda_engine(*driver, 0, "emulated", std::move(*library), {.number = number});
+  auto engine = cuda::make_cuda_engine(*driver, 0, "emulated", std::move(*library), {.number = number, .share = share});
   if (!engine) return std::unexpected(engine.error());
   return CudaDevice{.engine = std::move(*engine),
                     .description = name + ": a CUDA device in this process, whose kernels the host computes",
@@ -68,7 +68,7 @@ Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::
                                    .ordinal = ordinal,
                                    .libraries = arguments.libraries,
                                    .choices = arguments.choices,
-                                   .engine = {.number = number}});
+                                   .engine = {.number = number, .share = arguments.share}});
   if (!opened) return std::unexpected(opened.error());
   cuda::Uuid raw;
   std::string uuid, notice = std::move(opened->notice);
@@ -97,7 +97,7 @@ Result<CudaDevice> make_cuda_device(const CudaArguments& arguments) {
   const auto number = cuda::number_named(arguments.number);
   if (!number) return invalid("--cuda-number '" + arguments.number + "' is not f32, tf32, f16 or bf16");
   if (arguments.device == emulated_name) {
-    auto made = make_emulated(arguments.device, *number);
+    auto made = make_emulated(arguments.device, *number, arguments.share);
     return made ? std::move(made) : in_context(where, made.error());
   }
   const auto ordinal = cuda::device_in(arguments.device);

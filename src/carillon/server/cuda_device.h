@@ -8,6 +8,7 @@
 #include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
 #include "carillon/engine/device_memory.h"
+#include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/engine.h"
 
 namespace carillon::engine::cuda {
@@ -40,6 +41,7 @@ struct CudaArguments {
       libraries;  // the folder of NVIDIA's libraries; empty: as engine::cuda::open_library looks for them
   std::string number = "f32";  // f32, tf32, f16, bf16: engine::cuda::Number
   std::string choices;         // the file beside which this device's choices of kernels are kept; empty: none
+  engine::cuda::Share share{};  // of the device
   std::string driver;          // the driver's library in the place of libcuda.so.1; empty: that
 };
 

@@ -177,7 +177,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     auto made = make_cuda_device({.device = arguments.device,
                                   .libraries = arguments.cuda_libraries,
                                   .number = arguments.cuda_number,
-                                  .choices = arguments.kernel_choices});
+                                  .choices = arguments.kernel_choices,
+                                  .share = arguments.cuda_share});
     if (!made) return std::unexpected(made.error());
     device.notice = std::move(made->notice);
     device.gpu_uuid = std::move(made->uuid);
@@ -203,9 +204,15 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   return device;
 }
 
-Result<Device> make_share(const DeviceArguments& arguments, double share_pct, const Clock& clock) {
+Result<Device> make_share(const DeviceArguments& arguments, double from_pct, double share_pct,
+                          const Clock& clock) {
   const double cores = share_pct / 100 * threads_of(arguments);
   DeviceArguments own = arguments;
+  if (is_cuda(arguments.device)) {
+    // Plans' sums are of decimal numbers.
+    own.cuda_share = {.from = from_pct / 100, .to = std::min(1.0, (from_pct + share_pct) / 100 + 1e-9)};
+    return make_device(own, clock);
+  }
   own.threads = std::max(1, static_cast<int>(std::ceil(cores - 1e-9)));
   auto device = make_device(own, clock);
   if (device) device->worker.share = std::min(1.0, cores / own.threads);

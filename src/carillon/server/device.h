@@ -10,6 +10,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/emulated/breaker.h"
 #include "carillon/engine/engine.h"
 #include "carillon/engine/reading_engine.h"
@@ -37,6 +38,7 @@ struct DeviceArguments {
   // f32 is stored as between a model's inputs and outputs: f32, tf32, f16 or bf16.
   std::string cuda_libraries;
   std::string cuda_number = "f32";
+  engine::cuda::Share cuda_share{};  // of the device
   // Models of other engines are each in a process of their own; else in the server's.
   bool second_engine_apart = true;
   // After how long a device that reports nothing counts as one that hangs, at the least; 0: never. Runs in
@@ -76,8 +78,9 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
 // What a worker takes of memory, for people: all streams' workspaces, not one of them.
 std::string memory_text(const worker::Options& worker);
 
-// `share_pct` in (0, 100] percent of that device: as many threads as it needs, held to their part of the
-// share.
-Result<Device> make_share(const DeviceArguments& arguments, double share_pct, const Clock& clock);
+// `share_pct` in (0, 100] percent of that device, behind the first `from_pct`. Of the CPU as many threads as it
+// needs, held to their part of the share, whichever they are; of a GPU those of its processors.
+Result<Device> make_share(const DeviceArguments& arguments, double from_pct, double share_pct,
+                          const Clock& clock);
 
 }  // namespace carillon::server

@@ -9,6 +9,7 @@
 #include "carillon/repository/config.h"
 #include "carillon/repository/repository.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/server/cuda_device.h"
 
 namespace carillon::server {
 namespace {
@@ -41,12 +42,13 @@ Result<> limit_batches(const provision::ServedWorkload& workload, repository::Mo
   return {};
 }
 
-// One controller with one model at `share_pct` of the device.
+// One controller with one model at `share_pct` of the device, behind the first `from_pct`.
 Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions& options,
                                                            const repository::RepositoryEntry& entry,
                                                            const provision::ServedWorkload& workload,
-                                                           double share_pct, const Clock& clock) {
-  auto device = make_share(options.device, share_pct, clock);
+                                                           double from_pct, double share_pct,
+                                                           const Clock& clock) {
+  auto device = make_share(options.device, from_pct, share_pct, clock);
   if (!device) return std::unexpected(device.error());
   const repository::ModelVersion& version = entry.versions.back();
   device->worker.page_cache = pages_for(version.file, device->worker.page_cache);
@@ -91,8 +93,8 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
 
 Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions& options,
                                                             const Clock& clock) {
-  if (options.device.device != "cpu")
-    return invalid("--plan: shares are of the CPU device; --device " + options.device.device +
+  if (options.device.device != "cpu" && !is_cuda(options.device.device))
+    return invalid("--plan: shares are of the CPU, or of a CUDA device; --device " + options.device.device +
                    " cannot be divided");
   const auto device = provision::read_served_device(options.plan, options.number);
   if (!device) return in_context("--plan", device.error());
@@ -119,6 +121,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
         entry.config ? "the plan has no workload of it on this device" : entry.config.error().message;
     server->workloads_->add_unready(std::move(view));
   }
+  double from_pct = 0;
   for (const provision::ServedWorkload& workload : device->workloads) {
     const std::string context = "--plan: workload '" + workload.id + "'";
     const auto entry = std::ranges::find(*entries, workload.model, &repository::RepositoryEntry::name);
@@ -129,12 +132,14 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
     if (!entry->config->steps.empty())
       return invalid(context + ": '" + workload.model +
                      "' is an ensemble, which has no share; plan its steps' models");
-    auto serving = start_lane(options, *entry, workload, workload.share_pct, clock);
+    auto serving = start_lane(options, *entry, workload, from_pct, workload.share_pct, clock);
     if (!serving) return in_context(context, serving.error());
     std::vector<controller::Controller*> own{serving->get()};
     std::unique_ptr<controller::Controller> standby;
     if (options.standbys && workload.standby_share_pct > 0) {
-      auto made = start_lane(options, *entry, workload, workload.standby_share_pct, clock);
+      // Its own, and of what nobody has, or of others'.
+      const double more_from = std::min(from_pct, 100 - workload.standby_share_pct);
+      auto made = start_lane(options, *entry, workload, more_from, workload.standby_share_pct, clock);
       if (!made) return in_context(context + ", its standby", made.error());
       standby = std::move(*made);
       own.push_back(standby.get());
@@ -146,6 +151,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
     server->workloads_->add(spec, std::move(*serving), std::move(standby));
     server->controllers_.insert(server->controllers_.end(), own.begin(), own.end());
     ++server->count_;
+    from_pct += workload.share_pct;
   }
   server->add_ensembles(*entries);
   server->ensembles_ = std::make_unique<controller::Ensembles>(

@@ -175,7 +175,7 @@ class CpuProbe final : public InterferenceProbe {
       if (!whole) return std::unexpected(whole.error());
       description_ = whole->description;
     }
-    auto device = make_share(options_.device, share_pct, clock_);
+    auto device = make_share(options_.device, 0, share_pct, clock_);
     if (!device) return std::unexpected(device.error());
     auto lane = std::make_unique<Lane>();
     lane->engine = std::move(device->engine);

@@ -62,8 +62,9 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
   auto library = make_measured_library(std::move(*convolutions), std::move(*products), std::move(choices),
                                        {.timer = time_on(device.driver, facts->device),
                                         .first_launch = first_launch_on(device.driver, facts->device)});
-  auto engine =
-      make_cuda_engine(device.driver, facts->device, image.data(), std::move(library), options.engine);
+  CudaOptions wanted = options.engine;
+  if (options.gate) wanted.gate = kernels::gate().data();
+  auto engine = make_cuda_engine(device.driver, facts->device, image.data(), std::move(library), wanted);
   if (!engine) return std::unexpected(engine.error());
   device.engine = std::move(*engine);
   return device;

@@ -16,6 +16,7 @@ struct OpenOptions {
   std::string libraries;  // the folder of NVIDIA's libraries; empty: as open_library() looks for them
   std::string
       choices;  // choices of library calls are kept in the file FILE.cuda-N beside this one; empty: nowhere
+  bool gate = false;  // segments that are to be stopped soon have gates (CudaOptions::gate)
   CudaOptions engine;
 };
 

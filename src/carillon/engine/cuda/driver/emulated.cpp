@@ -133,7 +133,7 @@ struct Capture {
 // A context, or a green one: its kernels run one after the other.
 struct Partition {
   unsigned processors = 0;
-  Duration free_at{0}, busy{0};
+  Duration free_at{0};
 };
 
 struct StreamState {
@@ -188,6 +188,7 @@ struct Emulated::State {
   std::shared_ptr<Partition> whole = std::make_shared<Partition>();
   std::vector<std::string> violations;
   std::deque<Waiting> waiting;  // in the order of their launches
+  std::map<unsigned, Duration> busy_by_processors;
   std::deque<Graph> bodies;  // of conditional nodes, as their arrays
   Before host_knows;
   Duration now{0}, bus_in{0}, bus_out{0}, busy{0};
@@ -297,7 +298,7 @@ struct Emulated::State {
     const Duration start = std::max(ready, engine);
     engine = start + takes;
     if (work.on == Work::On::kernels) {
-      stream.partition->busy += takes;
+      busy_by_processors[stream.partition->processors] += takes;
       busy += takes;
     }
     return engine;
@@ -1401,6 +1402,11 @@ void Emulated::pass(Duration while_) {
 Duration Emulated::busy() const {
   const std::lock_guard held(state_->mutex);
   return state_->busy;
+}
+Duration Emulated::busy(unsigned processors) const {
+  const std::lock_guard held(state_->mutex);
+  const auto found = state_->busy_by_processors.find(processors);
+  return found == state_->busy_by_processors.end() ? Duration{0} : found->second;
 }
 std::uint64_t Emulated::launched() const {
   const std::lock_guard held(state_->mutex);

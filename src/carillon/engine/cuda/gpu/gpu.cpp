@@ -20,12 +20,13 @@ int run(int argc, char** argv) {
       "  carillon_gpu facts --device cuda:0\n"
       "  carillon_gpu agree resnet50/1/model.onnx --number f16 --cut --segment 4\n"
       "  carillon_gpu speed resnet50/1/model.onnx --number f16 --batch 8 --runs 2000\n"
-      "  carillon_gpu load vgg16/1/model.onnx"};
+      "  carillon_gpu load vgg16/1/model.onnx\n"
+      "  carillon_gpu preempt resnet50/1/model.onnx vgg19/1/model.onnx --number f16 --stop gate"};
   app.require_subcommand(1);
   std::string device = "cuda", file;
   OpenOptions options;
   int batch = 1, runs = 1000, times = 20;
-  bool cut = false;
+  bool cut = false, whole = false;
   static const std::map<std::string, Number> numbers{
       {"f32", Number::f32}, {"tf32", Number::tf32}, {"f16", Number::f16}, {"bf16", Number::bf16}};
   std::function<Result<Json>(const Rig&)> part;
@@ -70,7 +71,25 @@ int run(int argc, char** argv) {
       ->add_option("--times", times, "How often")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
+  std::string other, stop = "flag";
+  CLI::App* const preempts =
+      add("preempt", "How much longer real-time runs take where best-effort ones have the device", true,
+          [&](const Rig& rig) { return preempt(rig, file, other, times); });
+  preempts->add_option("OTHER", other, "ONNX file of the best-effort model")->required();
+  preempts->add_option("--times", times, "How many real-time runs")
+      ->check(CLI::Range(2, 1'000'000))
+      ->capture_default_str();
+  preempts
+      ->add_option("--stop", stop,
+                   "What ends best-effort work that is with the device: bound, nothing, so that it runs; flag, "
+                   "kernels of ours look at one; gate, no further segment begins, either")
+      ->check(CLI::IsMember({"bound", "flag", "gate"}))
+      ->capture_default_str();
+  preempts->add_flag("--whole,!--parts", whole, "Real-time runs have all of the device");
   CLI11_PARSE(app, argc, argv);
+  options.engine.flag = stop != "bound";
+  options.gate = stop == "gate";
+  options.engine.splits = !whole;
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const auto tell = [](const Error& error) {
     std::cerr << "carillon_gpu: " << error.message << '\n';

@@ -15,15 +15,7 @@
 
 namespace carillon::engine::cuda::gpu {
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
-// Quantiles of measurements, which it sorts.
+// Which it sorts.
 Json quantiles(std::vector<double> values) {
   std::ranges::sort(values);
   const auto at = [&](double q) {
@@ -37,6 +29,14 @@ Json quantiles(std::vector<double> values) {
           {"p99.99", at(0.9999)},
           {"most", values.back()},
           {"mean", std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size())}};
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
 // Calls one after the other; the first that fails is told.

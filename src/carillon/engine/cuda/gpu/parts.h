@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include <nlohmann/json.hpp>
 
 #include "carillon/engine/cuda/gpu/rig.h"
@@ -8,6 +11,9 @@
 namespace carillon::engine::cuda::gpu {
 
 using Json = nlohmann::ordered_json;
+
+// Quantiles of measurements; one at least.
+Json quantiles(std::vector<double> values);
 
 // What the device is, the parts that its processors can be divided into, how long memory and launches take,
 // and the rate of copies.
@@ -20,5 +26,10 @@ Result<Json> agree(const Rig& rig, const std::string& file, int batch, Number nu
 Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs);
 // Weights from the host, as a LOAD copies them; and of the same bytes, pinned, what the bus gives.
 Result<Json> load(const Rig& rig, const std::string& file, int times);
+
+// `times` real-time runs of one model that come while best-effort runs of another have the device, which are made
+// to end: how much longer than alone each takes, from its request on; the best-effort work that was lost and had
+// to run again; and what part of the device the real-time model was given.
+Result<Json> preempt(const Rig& rig, const std::string& urgent, const std::string& patient, int times);
 
 }  // namespace carillon::engine::cuda::gpu

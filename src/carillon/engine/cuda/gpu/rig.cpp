@@ -19,6 +19,7 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
     rig.libraries = "plain kernels";
     auto library = make_plain_library(rig.driver);
     if (!library) return std::unexpected(library.error());
+    if (options.gate) options.engine.gate = "gate";
     auto engine = make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine);
     if (!engine) return std::unexpected(engine.error());
     rig.engine = std::move(*engine);
@@ -37,13 +38,16 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
   return rig;
 }
 
-Result<Loaded> Loaded::make(const Rig& rig, const std::string& file, int batch) {
+Result<Loaded> Loaded::make(const Rig& rig, const std::string& file, int batch, Class cls) {
   Loaded out;
   auto model = graph::import_onnx(file, {.lengths = {128}});
   if (!model) model = graph::import_onnx(file, {});
   if (!model) return std::unexpected(model.error());
   out.model_ = *model;
-  auto compiled = rig.engine->compile(**model, {.batch_sizes = {batch}});
+  CompileOptions wanted{.batch_sizes = {batch}};
+  if (cls == Class::best_effort) wanted.stop_cost = 0.02;
+  if (cls == Class::real_time) wanted.room_cost = 0.02;
+  auto compiled = rig.engine->compile(**model, wanted);
   if (!compiled) return std::unexpected(compiled.error());
   out.compiled_ = *compiled;
   out.plan_ = (*compiled)->plan(batch, (*compiled)->lengths().empty() ? 0 : (*compiled)->lengths().back());
@@ -88,7 +92,10 @@ Result<Loaded> Loaded::make(const Rig& rig, const std::string& file, int batch) 
   std::vector<std::byte> weights((*compiled)->weights().count);
   (*compiled)->write_weights(0, weights);
   if (!weights.empty()) out.memory_->copy_in(range->data, weights);
-  out.state_ = plan.make_state();
+  auto team = rig.engine->make_team({.cls = cls});
+  if (!team) return std::unexpected(team.error());
+  out.team_ = std::move(*team);
+  out.state_ = plan.make_state(out.team_.get());
   out.binding_ = {.inputs = out.from_,
                   .outputs = out.to_,
                   .workspace = out.memory_->workspace(0),
@@ -99,6 +106,7 @@ Result<Loaded> Loaded::make(const Rig& rig, const std::string& file, int batch) 
 
 Loaded::~Loaded() {
   state_.reset();
+  team_.reset();
   if (memory_ == nullptr) return;
   if (!pages_.empty()) memory_->unmap(range_, pages_);
   memory_->release(range_);

@@ -29,8 +29,9 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options);
 // A model's one plan, with memory on the device for it alone and inputs that are random by a seed.
 class Loaded {
  public:
-  // From a file, at its greatest length; 128 where it may have any.
-  static Result<Loaded> make(const Rig& rig, const std::string& file, int batch);
+  // From a file, at its greatest length; 128 where it may have any. Compiled as a model of that class is, and
+  // bound to a lane of it.
+  static Result<Loaded> make(const Rig& rig, const std::string& file, int batch, Class cls = Class::normal);
   Loaded(Loaded&&) = default;
   ~Loaded();
 
@@ -55,6 +56,7 @@ class Loaded {
   std::vector<graph::Tensor> inputs_;
   std::vector<const std::byte*> from_;
   std::vector<std::byte*> to_;
+  std::unique_ptr<Team> team_;
   std::unique_ptr<RunState> state_;
   Binding binding_;
 };

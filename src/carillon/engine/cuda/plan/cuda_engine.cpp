@@ -174,7 +174,7 @@ class CudaEngine final : public Engine {
     return streams_.make(options);
   }
   Result<std::unique_ptr<Team>> make_team(const TeamOptions& options) override {
-    return Lane::make(device_, options.cls);
+    return Lane::make(device_, options.cls, options.cls == Class::best_effort && options_.flag);
   }
 
   Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
@@ -362,7 +362,7 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> d
                                                  const void* image, std::unique_ptr<MathLibrary> library,
                                                  const CudaOptions& options) {
   auto made = std::make_shared<Device>(std::move(driver), device);
-  if (auto prepared = made->prepare(image, options.gate, options.splits); !prepared) return std::unexpected(prepared.error());
+  if (auto prepared = made->prepare(image, options.gate, options.splits, options.share); !prepared) return std::unexpected(prepared.error());
   return std::make_unique<CudaEngine>(std::move(made), std::move(library), options);
 }
 

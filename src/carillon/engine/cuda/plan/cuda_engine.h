@@ -5,6 +5,7 @@
 #include "carillon/base/result.h"
 #include "carillon/engine/cuda/driver/driver.h"
 #include "carillon/engine/cuda/library/library.h"
+#include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/engine.h"
 
 namespace carillon::engine::cuda {
@@ -21,11 +22,16 @@ struct CudaOptions {
   // A plan with a longer kernel is none that can be stopped soon: the model is served at smaller batch sizes,
   // or refused. Four times the bound: a tenth of what a real-time run of a millisecond takes.
   Duration longest_kernel = std::chrono::microseconds{100};
+  // Kernels of ours look at a flag before each tile, and end where the run is told to.
+  bool flag = true;
   // The module of carillon_gate (kernels::gate()): segments of what is to be stopped soon do not begin once it is
-  // told to end. nullptr: those that are with the device run, and kernels of ours in them end.
+  // told to end. nullptr, or no `flag`: those that are with the device run.
   const void* gate = nullptr;
   // The device is divided (Splits), so that real-time runs leave room for others.
   bool splits = true;
+  // What runs has this part of the device alone, and what compiling measures is measured there, but for library
+  // calls' ways.
+  Share share{};
 };
 
 // The engine of one device. A model's plans are lists of segments, each a CUDA graph that is captured when

@@ -28,7 +28,7 @@ void CudaState::drop_graphs() {
 Result<> CudaState::prepare(Address workspace, Address weights, const Part& part) {
   const Driver& driver = device_->driver;
   if (lane_ == nullptr) {
-    auto made = Lane::make(device_, Class::normal);
+    auto made = Lane::make(device_, Class::normal, false);
     if (!made) return std::unexpected(made.error());
     own_ = std::move(*made);
     lane_ = own_.get();

@@ -35,7 +35,7 @@ class Device {
 
   // `gate`: the module of carillon_gate, or nullptr; one that does not load is none. `splits`: whether the device
   // is divided, too (Splits).
-  Result<> prepare(const void* image, const void* gate, bool splits) {
+  Result<> prepare(const void* image, const void* gate, bool splits, const Share& share = {}) {
     if (auto kept = check(driver.context_retain(&context_, number_), "its context"); !kept) return kept;
     const Current current(*this);
     if (auto loaded = check(driver.module_load(&module_, image), "loading our kernels"); !loaded)
@@ -54,7 +54,9 @@ class Device {
         !asked)
       return asked;
     processors_ = static_cast<unsigned>(std::max(1, processors));
-    if (splits) splits_.emplace(driver, number_);
+    if (splits || !share.whole()) splits_.emplace(driver, number_, share);
+    if (!share.whole() && splits_->context({}) == nullptr)
+      return fail(ErrorCode::unsupported, "cuda:" + std::to_string(number_) + " cannot be divided");
     if (gate != nullptr && driver.module_load(&gate_module_, gate) == done)
       (void)driver.module_function(&gate_, gate_module_, "carillon_gate");
     return {};

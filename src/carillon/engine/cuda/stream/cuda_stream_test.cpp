@@ -285,6 +285,42 @@ TEST(CudaSplits, PairsAreEightProcessorsApart) {
   EXPECT_EQ(on.device().left_behind(), "");
 }
 
+TEST(CudaSplits, SharesThatDoNotMeetHaveNoProcessorInCommon) {
+  OnEmulated on;
+  const InPrimaryContext current(on.driver(), 0);
+  unsigned sum = 0;
+  const double edges[] = {0, 0.2, 0.5, 0.52, 1};
+  for (std::size_t i = 0; i + 1 < std::size(edges); ++i) {
+    const Splits splits(on.driver(), 0, {.from = edges[i], .to = edges[i + 1]});
+    EXPECT_NE(splits.context({}), nullptr);
+    EXPECT_EQ(splits.count(), 0) << "none within a share";
+    EXPECT_EQ(splits.processors({}) % 8, 0U);
+    sum += splits.processors({});
+  }
+  EXPECT_EQ(sum, 8U * 16 + 8) << "0.02 is less than a group, and has one, which is another's, too";
+  const Splits little(on.driver(), 0, {.from = 0.999, .to = 1});
+  EXPECT_EQ(little.processors({}), 8U);
+}
+
+TEST(CudaSplits, AnEngineOfAShareRunsInIt) {
+  OnEmulated on;
+  for (const double share : {0.25, 0.5}) {
+    const auto engine = on.engine({.share = {.from = 0, .to = share}});
+    ASSERT_TRUE(engine);
+    const auto model = (*engine)->compile(engine::testing::MadeModel(networks::residual), {.batch_sizes = {1}});
+    ASSERT_TRUE(model);
+    const auto graph = networks::residual(1);
+    const auto inputs = engine::testing::random_inputs(graph, 11);
+    std::vector<std::span<const std::byte>> bytes;
+    for (const auto& input : inputs) bytes.emplace_back(input->bytes());
+    const auto got = on.run(**model, *(*model)->plan(1), bytes, false);
+    ASSERT_TRUE(got) << got.error().message;
+    EXPECT_GT(on.device().busy(static_cast<unsigned>(share * 128)), Duration{0}) << "in that many processors";
+  }
+  const OnEmulated small({.processors = 8});
+  EXPECT_FALSE(small.engine({.share = {.from = 0, .to = 0.5}})) << "it cannot be divided";
+}
+
 TEST(CudaSplits, ADeviceThatCannotBeDividedIsWhole) {
   OnEmulated on({.processors = 8});
   const InPrimaryContext current(on.driver(), 0);

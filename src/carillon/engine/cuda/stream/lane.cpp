@@ -8,10 +8,10 @@ namespace carillon::engine::cuda {
 
 Lane::Lane(std::shared_ptr<const Device> device, Class cls) : device_(std::move(device)), cls_(cls) {}
 
-Result<std::unique_ptr<Lane>> Lane::make(std::shared_ptr<const Device> device, Class cls) {
+Result<std::unique_ptr<Lane>> Lane::make(std::shared_ptr<const Device> device, Class cls, bool ends_early) {
   const Device::Current current(*device);
   std::unique_ptr<Lane> lane(new Lane(std::move(device), cls));
-  if (cls == Class::best_effort)
+  if (ends_early)
     if (auto made = lane->make_words(); !made) return std::unexpected(made.error());
   return lane;
 }

@@ -15,7 +15,7 @@
 namespace carillon::engine::cuda {
 
 // What a stream of EXEC is on the device: CUDA streams of one priority, one in each part of the device that its
-// runs use. Best-effort ones have two words more, by which what runs is told to end soon, and tells how far it
+// runs use. It may have two words more, by which what runs is told to end soon, and tells how far it
 // came:
 //
 //  - the flag, in the device's memory: kernels of ours look at it before each of their tiles;
@@ -25,7 +25,8 @@ namespace carillon::engine::cuda {
 // Used by one thread at a time, with the device's context current.
 class Lane final : public Team {
  public:
-  static Result<std::unique_ptr<Lane>> make(std::shared_ptr<const Device> device, Class cls);
+  // `ends_early`: with those words.
+  static Result<std::unique_ptr<Lane>> make(std::shared_ptr<const Device> device, Class cls, bool ends_early);
   ~Lane() override;
   int width() const override { return 1; }
 

@@ -1,22 +1,63 @@
 #include "carillon/engine/cuda/stream/splits.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
 
 namespace carillon::engine::cuda {
 
-Splits::Splits(const Driver& driver, DeviceNumber device) : driver_(driver), device_(device) {
-  Processors whole;
-  if (driver.processors(device, &whole, of_processors) != done || whole.count == 0) return;
+namespace {
+
+struct Groups {
+  std::vector<Processors> whole;
+  std::optional<Processors> left;  // less than a group
+};
+
+Groups split(const Driver& driver, DeviceNumber device) {
+  Groups out;
+  Processors whole, left;
+  if (driver.processors(device, &whole, of_processors) != done || whole.count == 0) return out;
   unsigned count = 0;
-  if (driver.split_processors(nullptr, &count, &whole, nullptr, 0, 1) != done || count < 2) return;
-  // Once, for all pairs: parts of two splits may share processors.
-  std::vector<Processors> groups(count);
-  Processors left;
-  if (driver.split_processors(groups.data(), &count, &whole, &left, 0, 1) != done || count < 2) return;
-  groups.resize(count);
+  if (driver.split_processors(nullptr, &count, &whole, nullptr, 0, 1) != done || count < 2) return out;
+  out.whole.resize(count);
+  if (driver.split_processors(out.whole.data(), &count, &whole, &left, 0, 1) != done || count < 2) return {};
+  out.whole.resize(count);
+  if (left.count > 0) out.left = left;
+  return out;
+}
+
+// A driver's devices stay as they are.
+Groups groups_of(const Driver& driver, DeviceNumber device) {
+  static std::mutex mutex;
+  static std::map<std::tuple<void*, DeviceNumber, unsigned>, Groups> known;
+  const std::lock_guard lock(mutex);
+  Processors whole;
+  if (driver.processors(device, &whole, of_processors) != done) return {};
+  auto& groups = known[{reinterpret_cast<void*>(driver.split_processors), device, whole.count}];
+  if (groups.whole.empty()) groups = split(driver, device);
+  return groups;
+}
+
+}  // namespace
+
+Splits::Splits(const Driver& driver, DeviceNumber device, const Share& share)
+    : driver_(driver), device_(device) {
+  auto [groups, left] = groups_of(driver, device);
   const std::size_t parts = groups.size();
-  if (left.count > 0) groups.push_back(left);  // less than a group: always of the rest
+  if (parts < 2) return;
+  if (!share.whole()) {
+    const auto at = [&](double part) {
+      return static_cast<std::size_t>(std::lround(part * static_cast<double>(parts)));
+    };
+    const std::size_t first = std::min(at(share.from), parts - 1);
+    (void)make(groups, first, std::clamp(at(share.to), first + 1, parts), all_);
+    return;
+  }
+  if (left) groups.push_back(*left);  // always of the rest
   if (!make(groups, 0, groups.size(), all_)) return;
   for (std::size_t k = 1; k < parts; ++k) {
     Pair pair;

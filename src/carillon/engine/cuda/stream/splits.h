@@ -14,14 +14,24 @@ struct Part {
   friend auto operator<=>(const Part&, const Part&) = default;
 };
 
+// Of a device's processors: from that part of them on, up to that; 0 <= from < to <= 1.
+struct Share {
+  double from = 0, to = 1;
+  bool whole() const { return from <= 0 && to >= 1; }
+};
+
 // The processors of a device in two parts, in each way that the driver allows: pair k has the first k groups,
 // and the rest. A group is the least that can be parted off: 8 processors of an H100. Green contexts, made
 // once: those of one pair run beside each other, and all of one device share its caches and its memory's
 // bandwidth. Does not change once it is made; used with the device's context current.
+//
+// Of a share of the device there are no pairs, and all() is that: whole groups, one at least, the nearest to it.
+// Shares that do not meet have no group in common but where one would have none; the process asks for a
+// device's groups once, as groups of two splits may share processors.
 class Splits {
  public:
-  // None (count() is 0) where the device cannot be divided: then all() is nullptr.
-  Splits(const Driver& driver, DeviceNumber device);
+  // None (count() is 0) where the device cannot be divided: then context({}) is nullptr.
+  Splits(const Driver& driver, DeviceNumber device, const Share& share = {});
   ~Splits();
   Splits(const Splits&) = delete;
   Splits& operator=(const Splits&) = delete;
