@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -361,7 +362,9 @@ class CudaEngine final : public Engine {
  public:
   CudaEngine(std::shared_ptr<const Device> device, std::unique_ptr<MathLibrary> library,
              const CudaOptions& options)
-      : device_(std::move(device)), library_(std::move(library)), options_(options) {}
+      : device_(std::move(device)), library_(std::move(library)), options_(options) {
+    if (options_.choices == nullptr) options_.choices = std::make_shared<KernelChoices>();
+  }
 
   std::string_view name() const override { return "cuda"; }
 
@@ -397,6 +400,8 @@ class CudaEngine final : public Engine {
                               : options.precision == Precision::f16 ? Number::f16
                                                                     : options_.number;
         RecipeOptions made_with{.number = number, .longest_segment = options_.longest_segment};
+        if (auto chosen = choose_attention(*graph, made_with, weights); !chosen)
+          return in_context(where, chosen.error());
         if (options.stop_cost) {
           // Once with each step by itself, to measure, and once as that divides them.
           made_with.longest_segment = 1;
@@ -460,14 +465,80 @@ class CudaEngine final : public Engine {
     return parts;
   }
 
-  // Runs a plan of single steps in memory that holds zeros; gives the ends of the segments that they fall
-  // into by `bound`, or those that they have where there is no memory.
+  // Runs a plan of single steps; gives the ends of the segments that they fall into by `bound`, or those that
+  // they have where there is no memory.
   Result<std::vector<int>> measure(PlanParts parts, std::uint64_t weights) const {
     std::vector<int> singles = parts.recipe.segment_ends;
     if (parts.recipe.steps.empty()) return singles;
+    std::vector<int> all(singles.size());
+    std::iota(all.begin(), all.end(), 0);
+    const auto least = times(std::move(parts), weights, all);
+    if (!least) return std::unexpected(least.error());
+    return least->empty() ? singles : by_time(*least, options_.bound);
+  }
+
+  // Has RecipeOptions::one_kernel say what is to be one kernel, which takes measuring where it is not known.
+  Result<> choose_attention(const graph::Graph& graph, RecipeOptions& with, Weights& weights) const {
+    static constexpr std::string_view as_calls = "calls", as_kernel = "kernel";
+    with.one_kernel = nullptr;
+    if (options_.attention == AttentionWay::calls) return {};
+    RecipeOptions ways[] = {with, with};
+    ways[1].one_kernel = [](const std::string&) { return true; };
+    if (options_.attention == AttentionWay::kernel) {
+      with.one_kernel = ways[1].one_kernel;
+      return {};
+    }
+    with.one_kernel = [choices = options_.choices](const std::string& key) {
+      return choices->find(key) == as_kernel;
+    };
+    // By way and key: each attention that is not known, a segment of its own.
+    std::vector<Recipe::Attention> unknown;
+    std::map<std::string, Duration> took[2];
+    for (const std::size_t way : {1U, 0U}) {
+      ways[way].longest_segment = 0;
+      auto parts = make(graph, ways[way], weights);
+      if (!parts) return std::unexpected(parts.error());
+      unknown.clear();
+      std::vector<int> ends;
+      std::vector<int> measured;
+      for (const Recipe::Attention& each : parts->recipe.attentions) {
+        const auto kept = options_.choices->find(each.key);
+        if (kept == as_calls || kept == as_kernel || each.first == each.last ||
+            std::ranges::find(unknown, each.key, &Recipe::Attention::key) != unknown.end())
+          continue;
+        if (each.first > (ends.empty() ? 0 : ends.back())) ends.push_back(each.first);
+        measured.push_back(static_cast<int>(ends.size()));
+        ends.push_back(each.last);
+        unknown.push_back(each);
+      }
+      if (unknown.empty()) return {};
+      const int steps = static_cast<int>(parts->recipe.steps.size());
+      if (ends.back() < steps) ends.push_back(steps);
+      ways[way].segment_ends = std::move(ends);
+      auto divided = make(graph, ways[way], weights);
+      if (!divided) return std::unexpected(divided.error());
+      auto least = times(std::move(*divided), weights.bytes().size(), measured);
+      if (!least) return std::unexpected(least.error());
+      if (least->empty()) return {};
+      for (std::size_t i = 0; i < unknown.size(); ++i) took[way].emplace(unknown[i].key, (*least)[i]);
+    }
+    for (const Recipe::Attention& each : unknown) {
+      const auto by_kernel = took[1].find(each.key);
+      if (by_kernel == took[1].end()) continue;
+      const AttentionTimes told{each.node, each.key, took[0].at(each.key), by_kernel->second};
+      options_.choices->keep(told.key, std::string(told.kernel < told.calls ? as_kernel : as_calls));
+      if (options_.told) options_.told(told);
+    }
+    return {};
+  }
+
+  // The least of five times of each of these segments of a plan, by itself, in memory that holds zeros;
+  // nothing where there is none.
+  Result<std::vector<Duration>> times(PlanParts parts, std::uint64_t weights,
+                                      const std::vector<int>& of) const {
     const CudaPlan plan(device_, std::move(parts));
     constexpr int rounds = 5;
-    const auto steps = static_cast<std::size_t>(plan.kernels());
+    const auto segments = static_cast<std::size_t>(plan.kernels());
     std::uint64_t bytes = 0;
     const auto place = [&](std::uint64_t wanted) {
       const std::uint64_t at = bytes;
@@ -481,7 +552,7 @@ class CudaEngine final : public Engine {
     Scratch scratch(device_->driver, device_->number());
     const Status taken = scratch.take(bytes);
     if (is_lost(taken)) return std::unexpected(device_->check(taken, "memory to measure in").error());
-    if (taken != done) return singles;
+    if (taken != done) return std::vector<Duration>();
     const auto at = [&](std::uint64_t offset) { return reinterpret_cast<std::byte*>(scratch.at() + offset); };
     std::vector<const std::byte*> from;
     std::vector<std::byte*> to;
@@ -498,18 +569,20 @@ class CudaEngine final : public Engine {
     (void)device_->driver.stream_destroy(stream);
     if (auto filled = device_->check(cleared, "clearing memory"); !filled)
       return std::unexpected(filled.error());
-    std::vector<Duration> least(steps, Duration::max()), now(steps);
+    std::vector<Duration> least(of.size(), Duration::max()), now(segments);
     for (int round = 0; round < rounds; ++round) {
       const Binding binding{.inputs = from,
                             .outputs = to,
                             .workspace = at(workspace_at),
                             .weights = at(weights_at),
                             .state = state.get()};
-      if (auto ran = plan.run({0, plan.kernels()}, binding, now, nullptr, nullptr); !ran)
-        return std::unexpected(ran.error());
-      for (std::size_t i = 0; i < steps; ++i) least[i] = std::min(least[i], now[i]);
+      for (std::size_t i = 0; i < of.size(); ++i) {
+        if (auto ran = plan.run({of[i], of[i] + 1}, binding, now, nullptr, nullptr); !ran)
+          return std::unexpected(ran.error());
+        least[i] = std::min(least[i], now[static_cast<std::size_t>(of[i])]);
+      }
     }
-    return by_time(least, options_.bound);
+    return least;
   }
 
   std::shared_ptr<const Device> device_;
