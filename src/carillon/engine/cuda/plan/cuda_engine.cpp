@@ -13,6 +13,7 @@
 #include "carillon/base/assert.h"
 #include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/memory/scratch.h"
+#include "carillon/engine/cuda/plan/attention.h"
 #include "carillon/engine/cuda/plan/recipe.h"
 #include "carillon/engine/pacer.h"
 #include "carillon/graph/effort.h"
@@ -481,7 +482,7 @@ class CudaEngine final : public Engine {
   Result<> choose_attention(const graph::Graph& graph, RecipeOptions& with, Weights& weights) const {
     static constexpr std::string_view as_calls = "calls", as_kernel = "kernel";
     with.one_kernel = nullptr;
-    if (options_.attention == AttentionWay::calls) return {};
+    if (options_.attention == AttentionWay::calls || find_attention(graph).empty()) return {};
     RecipeOptions ways[] = {with, with};
     ways[1].one_kernel = [](const std::string&) { return true; };
     if (options_.attention == AttentionWay::kernel) {
