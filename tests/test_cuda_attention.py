@@ -29,7 +29,7 @@ class Heads(torch.nn.Module):
         return x[:, :, None].expand(-1, -1, 2, -1, -1).reshape(x.shape[0], 4, x.shape[2], 16)
 
     def forward(self, x, y, mask=None):
-        mask = None if mask is None else (mask > -0.5)[:, None, None, :]
+        mask = None if mask is None else (mask > 0)[:, None, None, :]
         out = F.scaled_dot_product_attention(self.split(self.q(x), 4), self.split(self.k(y), self.groups),
                                              self.split(self.v(y), self.groups), attn_mask=mask,
                                              is_causal=self.form == "causal")

@@ -565,10 +565,11 @@ struct Depthwise {
 };
 
 // The index of a tile among all of `outer`, as offsets by some strides.
-CARILLON_DEVICE std::int64_t outer_offset(const AttentionParams& p, std::int64_t index,
+CARILLON_DEVICE std::int64_t outer_offset(const AttentionParams& p, std::uint32_t index,
                                           const std::int64_t* strides) {
-  return index / p.outer[2] / p.outer[1] * strides[0] + index / p.outer[2] % p.outer[1] * strides[1] +
-         index % p.outer[2] * strides[2];
+  const auto middle = static_cast<std::uint32_t>(p.outer[1]), inner = static_cast<std::uint32_t>(p.outer[2]);
+  const std::uint32_t front = index / inner;
+  return front / middle * strides[0] + front % middle * strides[1] + index % inner * strides[2];
 }
 CARILLON_DEVICE std::int64_t outer_count(const AttentionParams& p) {
   return static_cast<std::int64_t>(p.outer[0]) * p.outer[1] * p.outer[2];
@@ -580,7 +581,8 @@ struct Attention {
   using Params = AttentionParams;
   static CARILLON_DEVICE std::int64_t tiles(const Params& p) { return outer_count(p) * p.queries; }
   static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
-    const std::int64_t position = tile % p.queries, outer = tile / p.queries;
+    const auto index = static_cast<std::uint32_t>(tile), queries = static_cast<std::uint32_t>(p.queries);
+    const std::uint32_t position = index % queries, outer = index / queries;
     float* scores = shared();
     float* query = shared() + 512;
     const T* q = as<T>(p.q) + outer_offset(p, outer, p.q_strides) + position * p.q_strides[3];
@@ -596,11 +598,13 @@ struct Attention {
       float score = 0;
       int d = 0;
       if (aligned(k)) {
+        CARILLON_UNROLL_TWICE
         for (; d + per_pack<T> <= p.head_size; d += per_pack<T>) {
           const auto in = load<T, per_pack<T>>(k + d);
           for (int j = 0; j < per_pack<T>; ++j) score += query[d + j] * to_float(in.at[j]);
         }
       }
+      CARILLON_NO_UNROLL
       for (; d < p.head_size; ++d) score += query[d] * to_float(k[d]);
       if (mask != nullptr) score += to_float(mask[key * p.mask_strides[4]]);
       scores[key] = score;
@@ -658,7 +662,7 @@ struct TensorAttention {
 
   static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
     const std::int64_t groups = in_tiles(p.queries, tile_queries(p));
-    const std::int64_t outer = tile / groups;
+    const auto outer = static_cast<std::uint32_t>(tile / groups);
     const auto first_of = [&](int warp) {
       return static_cast<int>(tile % groups) * tile_queries(p) + warp / p.key_warps * rows;
     };
@@ -686,7 +690,8 @@ struct TensorAttention {
   static CARILLON_DEVICE float base_of(float largest) { return largest == -INFINITY ? 0.0F : largest; }
 
   // Sums over the keys that are this warp's: every key_warps-th step from `part` on.
-  static CARILLON_DEVICE void attend(const Params& p, std::int64_t outer, int first, int part, State& state) {
+  static CARILLON_DEVICE void attend(const Params& p, std::uint32_t outer, int first, int part,
+                                     State& state) {
     each_lane([&](int lane) {
       CARILLON_UNROLL
       for (int i = 0; i < Wide / 8; ++i) state.out[i][lane] = {};
@@ -875,7 +880,7 @@ struct TensorAttention {
     });
   }
 
-  static CARILLON_DEVICE void put(const Params& p, std::int64_t outer, int first, State& state) {
+  static CARILLON_DEVICE void put(const Params& p, std::uint32_t outer, int first, State& state) {
     if (first >= p.queries) return;
     CARILLON_UNROLL
     for (int r = 0; r < 2; ++r) {

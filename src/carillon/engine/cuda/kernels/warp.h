@@ -12,10 +12,12 @@ inline constexpr int warp_lanes = 32, block_warps = block_threads / warp_lanes;
 
 #ifdef __CUDACC__
 #define CARILLON_UNROLL _Pragma("unroll")
+#define CARILLON_UNROLL_TWICE _Pragma("unroll 2")  // more takes too many registers
 #define CARILLON_NO_UNROLL _Pragma("unroll 1")
 inline constexpr int lanes_here = 1, warps_here = 1;
 #else
 #define CARILLON_UNROLL
+#define CARILLON_UNROLL_TWICE
 #define CARILLON_NO_UNROLL
 inline constexpr int lanes_here = warp_lanes, warps_here = block_warps;
 #endif
