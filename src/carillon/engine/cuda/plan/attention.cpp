@@ -41,9 +41,15 @@ class Finder {
 
   std::vector<Attention> all() const {
     std::vector<Attention> out;
-    for (std::size_t n = 0; n < graph_.nodes.size(); ++n)
-      if (graph_.nodes[n].op == "Softmax")
-        if (auto found = around(n)) out.push_back(std::move(*found));
+    std::vector<bool> taken(graph_.nodes.size(), false);
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (graph_.nodes[n].op != "Softmax") continue;
+      auto found = around(n);
+      if (!found || std::ranges::any_of(found->nodes, [&](std::size_t node) { return taken[node]; }))
+        continue;
+      for (const std::size_t node : found->nodes) taken[node] = true;
+      out.push_back(std::move(*found));
+    }
     return out;
   }
 

@@ -281,6 +281,25 @@ TEST(CudaAttention, WhatIsNoneIsLeftAlone) {
   }
 }
 
+// The product that ends the one makes the scores of the other.
+TEST(CudaAttention, OfTwoThatShareANodeTheFirstIsTaken) {
+  OnEmulated on;
+  const Make make = [](std::int64_t batch) {
+    Net m(8);
+    const auto q = m.input({batch, 5, 16}), k = m.input({batch, 16, 7}), v = m.input({batch, 7, 16}),
+               w = m.input({batch, 16, 16});
+    const auto first = m.same("Softmax", {m.node("MatMul", {q, k}, {batch, 5, 7})});
+    const auto second = m.same("Softmax", {m.node("MatMul", {first, v}, {batch, 5, 16})});
+    return m.finish({m.node("MatMul", {second, w}, {batch, 5, 16})});
+  };
+  const auto found = find_attention(make(2));
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0].nodes, ::testing::ElementsAre(0, 1, 2));
+  const auto outcome = run_form(on, make, Number::f32, 2, {AttentionWay::kernel, 1});
+  EXPECT_LE(outcome.apart, 1e-4);
+  EXPECT_EQ(outcome.kernels, 1);
+}
+
 // Keys that lie innermost are moved first, and the move is the attention's.
 TEST(CudaAttention, KeysThatLieOtherwiseAreMoved) {
   OnEmulated on;
