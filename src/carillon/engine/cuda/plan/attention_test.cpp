@@ -28,7 +28,6 @@ using graph::ValueId;
 using ::testing::HasSubstr;
 using testing::OnEmulated;
 using namespace testing::networks;
-using V = std::vector<std::int64_t>;
 
 // What makes one attention of many; each field a way in which exporters, or faults, differ.
 struct Form {
@@ -43,7 +42,16 @@ struct Form {
   bool turned = true;         // [batch, queries, heads * head] at the end
   std::vector<PostOp> after;  // of the product with the values
   // And what makes it none that one kernel could compute.
-  enum class Fault { none, weights_used, scores_used, other_axis, mask_scaled, two_masks, weak_fill } fault{};
+  enum class Fault {
+    none,
+    weights_used,
+    weights_read,
+    scores_used,
+    other_axis,
+    mask_scaled,
+    two_masks,
+    weak_fill
+  } fault{};
 };
 
 class AttentionNet : public Net {
@@ -83,6 +91,7 @@ class AttentionNet : public Net {
     const std::int64_t axis = f_.fault == Form::Fault::other_axis ? -2 : -1;
     ValueId weights = same("Softmax", {scores}, {{"axis", axis}});
     if (f_.fault == Form::Fault::weights_used) extra_.push_back(weights);
+    if (f_.fault == Form::Fault::weights_read) extra_.push_back(same("Tanh", {weights}));
     if (f_.guarded) {
       const ValueId is_nan = node("IsNaN", {weights}, shape);
       g.value(is_nan).type.type = DataType::boolean;
@@ -256,8 +265,8 @@ TEST(CudaAttention, RandomFormsGiveTheSameBothWays) {
 TEST(CudaAttention, WhatIsNoneIsLeftAlone) {
   using Fault = Form::Fault;
   OnEmulated on;
-  for (const Fault fault : {Fault::none, Fault::weights_used, Fault::scores_used, Fault::other_axis,
-                            Fault::mask_scaled, Fault::two_masks, Fault::weak_fill}) {
+  for (const Fault fault : {Fault::none, Fault::weights_used, Fault::weights_read, Fault::scores_used,
+                            Fault::other_axis, Fault::mask_scaled, Fault::two_masks, Fault::weak_fill}) {
     SCOPED_TRACE(static_cast<int>(fault));
     Form form;
     form.mask = fault == Fault::weak_fill ? Form::Mask::where_hides : Form::Mask::add;
