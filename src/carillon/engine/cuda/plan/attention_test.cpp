@@ -295,9 +295,9 @@ TEST(CudaAttention, OfTwoThatShareANodeTheFirstIsTaken) {
   OnEmulated on;
   const Make make = [](std::int64_t batch) {
     Net m(8);
-    const auto q = m.input({batch, 5, 16}), k = m.input({batch, 16, 7}), v = m.input({batch, 7, 16}),
+    const auto q = m.input({batch, 5, 16}), k = m.input({batch, 16, 16}), v = m.input({batch, 16, 16}),
                w = m.input({batch, 16, 16});
-    const auto first = m.same("Softmax", {m.node("MatMul", {q, k}, {batch, 5, 7})});
+    const auto first = m.same("Softmax", {m.node("MatMul", {q, k}, {batch, 5, 16})});
     const auto second = m.same("Softmax", {m.node("MatMul", {first, v}, {batch, 5, 16})});
     return m.finish({m.node("MatMul", {second, w}, {batch, 5, 16})});
   };
