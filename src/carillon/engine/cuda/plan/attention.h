@@ -20,9 +20,9 @@ struct Attention {
   graph::ValueId q, k, v;           // [.., queries, head], [.., head, keys], [.., keys, head]
   float scale = 1;
   graph::ValueId mask = graph::no_value;  // added to the scores
-  graph::ValueId condition =
-      graph::no_value;  // or: scores are `hidden`, a number that hides them, where it is
-  bool hides = true;    //   this
+  // Or: scores are `hidden`, a number that hides them, where this is `hides`.
+  graph::ValueId condition = graph::no_value;
+  bool hides = true;
   float hidden = 0;
 
   // Where all of its nodes can be lowered.
