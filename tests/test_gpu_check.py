@@ -83,6 +83,25 @@ def test_preemption_is_told_apart_by_what_ends_best_effort(gpu, tiny_models, how
     assert (told["evicted"] <= 1) == (how == "parts"), "beside it nobody is evicted"
 
 
+def test_both_ways_of_attention_are_measured(program, tiny_models, tmp_path):
+    done, result = gpu_check(tmp_path, "--device", "cuda-emulated", "--build", str(program.parent), "--models", str(tiny_models),
+                             "--part", "attention", "--model", "tiny_encoder", "--runs", "3")
+    assert done.returncode == 0, done.stderr
+    steps = {s["step"]: s["result"] for s in result["steps"]}
+    for batch in (1, 8, 32):
+        attentions = steps[f"tiny_encoder f16 batch {batch}"]["attentions"]
+        assert len(attentions) == 1 and "attention f16" in attentions[0]["key"], "both layers' are alike"
+        # A kernel of the emulated device takes 3 us, whatever it does.
+        assert attentions[0]["kernel_us"] < attentions[0]["calls_us"] and attentions[0]["taken"] == "kernel"
+        calls, kernel = (steps[f"tiny_encoder f16 batch {batch} by {way}"] for way in ("calls", "one kernel"))
+        assert kernel["on_device"]["p50"] < calls["on_device"]["p50"]
+
+
+def test_a_model_without_attention_is_told_so(gpu, tiny_models):
+    done = gpu("attention", str(tiny_models / "tiny_cnn/1/model.onnx"), "--device", "cuda-emulated")
+    assert done.returncode == 2 and "no attention that one kernel could compute" in done.stderr
+
+
 @pytest.mark.parametrize("arguments, says", [
     (["facts", "--device", "cuda:x"], "'cuda:x' is not a device"),
     (["facts", "--device", "gpu"], "'gpu' is not a device"),

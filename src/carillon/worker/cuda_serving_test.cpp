@@ -102,10 +102,13 @@ Outcome serve(std::uint64_t seed, Plan plan) {
   if (plan == Plan::slow) options.slow_copies = 1000;
   OnEmulated on(options);
   {
+    // No attention is measured when models are compiled, which no device disturbs then.
     const auto engine = on.engine({.longest_segment = static_cast<int>(random.below(4)),
                                    .bound = std::chrono::microseconds{1 + random.below(40)},
-                                   .longest_kernel = std::chrono::seconds{1},
-                                   .gate = random.below(2) == 0 ? "gate" : nullptr});  // copies are slow in some
+                                   .longest_kernel = std::chrono::seconds{1},  // copies are slow in some
+                                   .gate = random.below(2) == 0 ? "gate" : nullptr,
+                                   .attention = seed % 2 == 0 ? engine::cuda::AttentionWay::calls
+                                                              : engine::cuda::AttentionWay::kernel});
     if (!engine) {
       ++out.refused;
       return out;

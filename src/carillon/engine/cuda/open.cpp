@@ -59,12 +59,14 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
                                          : std::make_shared<KernelChoices>(
                                                fmt::format("{}.cuda-{}", options.choices, options.ordinal),
                                                header, &device.notice);
+  CudaOptions engine_options = options.engine;
+  if (engine_options.choices == nullptr) engine_options.choices = choices;
   auto library = make_measured_library(std::move(*convolutions), std::move(*products), std::move(choices),
                                        {.timer = time_on(device.driver, facts->device),
                                         .first_launch = first_launch_on(device.driver, facts->device)});
-  CudaOptions wanted = options.engine;
-  if (options.gate) wanted.gate = kernels::gate().data();
-  auto engine = make_cuda_engine(device.driver, facts->device, image.data(), std::move(library), wanted);
+  if (options.gate) engine_options.gate = kernels::gate().data();
+  auto engine =
+      make_cuda_engine(device.driver, facts->device, image.data(), std::move(library), engine_options);
   if (!engine) return std::unexpected(engine.error());
   device.engine = std::move(*engine);
   return device;

@@ -5,7 +5,10 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -20,6 +23,7 @@ int run(int argc, char** argv) {
       "  carillon_gpu facts --device cuda:0\n"
       "  carillon_gpu agree resnet50/1/model.onnx --number f16 --cut --segment 4\n"
       "  carillon_gpu speed resnet50/1/model.onnx --number f16 --batch 8 --runs 2000\n"
+      "  carillon_gpu attention distilbert/1/model.onnx --number f16 --batch 8\n"
       "  carillon_gpu load vgg16/1/model.onnx\n"
       "  carillon_gpu preempt resnet50/1/model.onnx vgg19/1/model.onnx --number f16 --stop gate"};
   app.require_subcommand(1);
@@ -29,6 +33,9 @@ int run(int argc, char** argv) {
   bool cut = false, whole = false;
   static const std::map<std::string, Number> numbers{
       {"f32", Number::f32}, {"tf32", Number::tf32}, {"f16", Number::f16}, {"bf16", Number::bf16}};
+  static const std::map<std::string, AttentionWay> ways{
+      {"faster", AttentionWay::faster}, {"calls", AttentionWay::calls}, {"kernel", AttentionWay::kernel}};
+  std::vector<AttentionTimes> told;
   std::function<Result<Json>(const Rig&)> part;
   const auto add = [&](const char* name, const char* what, bool takes_model,
                        std::function<Result<Json>(const Rig&)> does) {
@@ -50,6 +57,12 @@ int run(int argc, char** argv) {
           ->check(CLI::Range(0, 4096))
           ->capture_default_str();
     }
+    if (takes_model && std::string_view(name) != "attention")
+      command
+          ->add_option("--attention", options.engine.attention,
+                       "Attention by calls, by one kernel, or by the faster: faster, calls or kernel")
+          ->transform(CLI::CheckedTransformer(ways).description("faster, calls or kernel"))
+          ->default_str("faster");
     command->callback([&part, does = std::move(does)] { part = does; });
     return command;
   };
@@ -66,6 +79,10 @@ int run(int argc, char** argv) {
       add("speed", "How long runs take", true, [&](const Rig& rig) { return speed(rig, file, batch, runs); });
   fast->add_option("--runs", runs, "How many")->check(CLI::Range(1, 10'000'000))->capture_default_str();
   with_batch(fast);
+  CLI::App* const attends =
+      add("attention", "How long each attention takes by calls and by one kernel", true,
+          [&](const Rig& rig) { return attention(rig, file, batch, options.engine.number, told); });
+  with_batch(attends);
   add("load", "The rate of a LOAD's copy beside the bus's", true,
       [&](const Rig& rig) { return load(rig, file, times); })
       ->add_option("--times", times, "How often")
@@ -95,6 +112,10 @@ int run(int argc, char** argv) {
     std::cerr << "carillon_gpu: " << error.message << '\n';
     return 2;
   };
+  if (attends->parsed()) {
+    options.engine.choices = std::make_shared<KernelChoices>();  // nothing that was kept: all is measured
+    options.engine.told = [&told](const AttentionTimes& each) { told.push_back(each); };
+  }
   auto rig = make_rig(device, options);
   if (!rig) return tell(rig.error());
   const auto done = part(*rig);

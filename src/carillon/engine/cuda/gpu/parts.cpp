@@ -301,6 +301,23 @@ Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs)
   return out;
 }
 
+Result<Json> attention(const Rig& rig, const std::string& file, int batch, Number number,
+                       const std::vector<AttentionTimes>& told) {
+  const auto loaded = Loaded::make(rig, file, batch);
+  if (!loaded) return std::unexpected(loaded.error());
+  if (told.empty()) return invalid(file + ": it has no attention that one kernel could compute");
+  Json out = described(rig, file, batch);
+  out["number"] = name_of(number);
+  out["attentions"] = Json::array();
+  for (const AttentionTimes& each : told)
+    out["attentions"].push_back({{"node", each.node},
+                                 {"key", each.key},
+                                 {"calls_us", to_seconds(each.calls) * 1e6},
+                                 {"kernel_us", to_seconds(each.kernel) * 1e6},
+                                 {"taken", each.kernel < each.calls ? "kernel" : "calls"}});
+  return out;
+}
+
 Result<Json> load(const Rig& rig, const std::string& file, int times) {
   auto loaded = Loaded::make(rig, file, 1);
   if (!loaded) return std::unexpected(loaded.error());

@@ -24,6 +24,10 @@ Result<Json> facts(const Rig& rig);
 Result<Json> agree(const Rig& rig, const std::string& file, int batch, Number number, bool cut);
 // `runs` runs, one after the other.
 Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs);
+// What was measured of each attention of the model when it was compiled, by its nodes' calls and by one
+// kernel: `told` is filled meanwhile, by the rig's engine.
+Result<Json> attention(const Rig& rig, const std::string& file, int batch, Number number,
+                       const std::vector<AttentionTimes>& told);
 // Weights from the host, as a LOAD copies them; and of the same bytes, pinned, what the bus gives.
 Result<Json> load(const Rig& rig, const std::string& file, int times);
 

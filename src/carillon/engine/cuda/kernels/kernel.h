@@ -42,6 +42,11 @@ CARILLON_DEVICE float* shared() {
   __shared__ float floats[shared_floats];
   return floats;
 }
+template <int Floats>
+CARILLON_DEVICE float* shared_of() {
+  __shared__ float floats[Floats];
+  return floats;
+}
 // Whether the flag is set: the same answer for all of a block's threads, whatever happens to the flag
 // meanwhile.
 CARILLON_DEVICE bool stopped(const volatile unsigned* stop) {
@@ -76,6 +81,11 @@ inline std::int64_t blocks() {
 inline void sync() {}
 inline float* shared() {
   static thread_local float floats[shared_floats];
+  return floats;
+}
+template <int Floats>
+float* shared_of() {
+  static thread_local float floats[Floats];
   return floats;
 }
 inline bool stopped(const volatile unsigned* stop) {

@@ -22,6 +22,10 @@ template <typename T>
 struct Sizes<Compare<T>> {
   static constexpr std::size_t in = sizeof(T), out = sizeof(Bool);
 };
+template <typename T, int Wide>
+struct Sizes<TensorAttention<T, Wide>> {
+  static constexpr std::size_t in = sizeof(T), out = sizeof(T);
+};
 template <typename From, typename To>
 struct Sizes<Cast<From, To>> {
   static constexpr std::size_t in = sizeof(From), out = sizeof(To);
@@ -159,20 +163,19 @@ void note(const DepthwiseParams& p, std::size_t in, std::size_t out, Accesses& a
   accesses.write(p.output, outputs_of(w), out);
 }
 void note(const AttentionParams& p, std::size_t in, std::size_t out, Accesses& accesses) {
-  // A tensor's extents, with its strides and the innermost one of 1.
-  const auto tensor = [&](std::int64_t positions, std::int64_t inner, const std::int64_t* strides, auto put) {
-    put(std::array<std::int64_t, 4>{p.batch, p.heads, positions, inner},
-        std::array<std::int64_t, 4>{strides[0], strides[1], strides[2], 1});
+  const auto tensor = [&](std::int64_t positions, const std::int64_t* strides, auto put) {
+    put(std::array<std::int64_t, 5>{p.outer[0], p.outer[1], p.outer[2], positions, p.head_size},
+        std::array<std::int64_t, 5>{strides[0], strides[1], strides[2], strides[3], 1});
   };
-  const auto reads = [&](const void* at, std::int64_t positions, std::int64_t inner,
-                         const std::int64_t* strides, std::size_t size) {
-    tensor(positions, inner, strides, [&](auto e, auto s) { accesses.read(at, e, s, size); });
+  const auto reads = [&](const void* at, std::int64_t positions, const std::int64_t* strides) {
+    tensor(positions, strides, [&](auto e, auto s) { accesses.read(at, e, s, in); });
   };
-  reads(p.q, p.queries, p.head_size, p.q_strides, in);
-  reads(p.k, p.keys, p.head_size, p.k_strides, in);
-  reads(p.v, p.keys, p.head_size, p.v_strides, in);
-  reads(p.mask, p.queries, p.keys, p.mask_strides, sizeof(float));
-  tensor(p.queries, p.head_size, p.out_strides, [&](auto e, auto s) { accesses.write(p.output, e, s, out); });
+  reads(p.q, p.queries, p.q_strides);
+  reads(p.k, p.keys, p.k_strides);
+  reads(p.v, p.keys, p.v_strides);
+  accesses.read(p.mask, std::array<std::int64_t, 5>{p.outer[0], p.outer[1], p.outer[2], p.queries, p.keys},
+                p.mask_strides, in);
+  tensor(p.queries, p.out_strides, [&](auto e, auto s) { accesses.write(p.output, e, s, out); });
 }
 
 void note(const MarkParams& p, std::size_t, std::size_t out, Accesses& accesses) {
@@ -314,12 +317,46 @@ Result<Launch> launch(const DepthwiseParams& p, Type type, unsigned processors) 
     return refuse("depthwise", "a window with extents and steps, and fewer than 2^31 elements");
   return launch_of(p, typed("depthwise", type), processors);
 }
-Result<Launch> launch(const AttentionParams& p, Type type, unsigned processors) {
-  if (!countable({p.batch, p.heads, p.queries, p.head_size}) || p.keys < 0 || p.keys > 512 ||
-      p.head_size > 128) {
-    return refuse("attention", "at most 512 keys and heads of at most 128");
+AttentionBy attention_by(const AttentionParams& p, Type type) {
+  if (!countable({p.outer[0], p.outer[1], p.outer[2], p.queries, p.head_size}) ||
+      !countable({p.outer[0], p.outer[1], p.outer[2], p.keys, p.head_size}) || p.head_size > 128)
+    return AttentionBy::nothing;
+  bool whole =
+      (type == Type::f16 || type == Type::bf16) && p.head_size % 8 == 0 && p.keys >= 1 && p.keys <= 65536;
+  for (const auto* strides : {&p.q_strides, &p.k_strides, &p.v_strides, &p.out_strides})
+    for (const std::int64_t stride : *strides) whole = whole && stride % 8 == 0;
+  if (whole) return AttentionBy::tensor_cores;
+  const bool real = type == Type::f32 || type == Type::f16 || type == Type::bf16;
+  return real && p.keys <= 512 ? AttentionBy::elements : AttentionBy::nothing;
+}
+std::int32_t key_warps(const AttentionParams& p, unsigned processors) {
+  constexpr int rows = 16, step = 32;  // of TensorAttention
+  const std::int64_t outer = std::int64_t{p.outer[0]} * p.outer[1] * p.outer[2];
+  std::int32_t warps = 1;
+  while (warps < block_warps && warps * step < p.keys) {
+    const std::int64_t queries = rows * (block_warps / warps);
+    const bool idle_warps = queries >= 2 * std::int64_t{p.queries};
+    const bool idle_processors = outer * ((p.queries + queries - 1) / queries) < 2 * std::int64_t{processors};
+    if (!idle_warps && !idle_processors) break;
+    warps *= 2;
   }
-  return launch_of(p, typed("attention", type), processors);
+  return warps;
+}
+Result<Launch> launch(const AttentionParams& p, Type type, unsigned processors) {
+  switch (attention_by(p, type)) {
+    case AttentionBy::tensor_cores: {
+      if (p.key_warps != 1 && p.key_warps != 2 && p.key_warps != 4 && p.key_warps != 8)
+        return refuse("attention", "1, 2, 4 or 8 warps that share the keys");
+      const int wide = std::max(1, (p.head_size + 31) / 32) * 32;
+      return launch_of(p, typed("attention_" + std::to_string(wide), type), processors);
+    }
+    case AttentionBy::elements:
+      return launch_of(p, typed("attention", type), processors);
+    case AttentionBy::nothing:
+      break;
+  }
+  return refuse("attention",
+                "heads of at most 128, and at most 512 keys, or 65,536 of heads of whole 16 bytes");
 }
 Result<Launch> launch(const MoveParams& p, std::size_t element_bytes, unsigned processors) {
   if (!countable(p.extents, p.rank)) return refuse("move", shape);

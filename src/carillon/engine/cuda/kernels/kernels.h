@@ -47,7 +47,7 @@ struct Launch {
 
 // How to launch on a device of so many multiprocessors. Refused (invalid_argument): ranks beyond max_rank,
 // tensors of 2^31 elements and more, negative sizes, elements of other sizes than 1, 2, 4, 8, casts from a
-// type to itself, attention beyond 512 keys or heads beyond 128, windows without extent.
+// type to itself, attention that has no kernel (attention_by), windows without extent.
 Result<Launch> launch(const ElementwiseParams& params, Type type, unsigned processors);
 Result<Launch> launch(const ReduceParams& params, Type type, unsigned processors);
 Result<Launch> launch(const SoftmaxParams& params, Type type, unsigned processors);
@@ -61,6 +61,16 @@ Result<Launch> launch(const CompareParams& params, Type type, unsigned processor
 Result<Launch> launch(const SelectParams& params, std::size_t element_bytes, unsigned processors);
 Result<Launch> launch(const CastParams& params, Type from, Type to, unsigned processors);
 Result<Launch> launch(const MarkParams& params);
+
+// What computes attention of these extents and strides: tensor cores (f16 and bf16, heads of a multiple of 8
+// up to 128, 1 to 65,536 keys, all strides of whole 16 bytes: the tensors' addresses have to be, too), one
+// thread an element (heads up to 128, at most 512 keys), or nothing.
+enum class AttentionBy { nothing, elements, tensor_cores };
+AttentionBy attention_by(const AttentionParams& params, Type type);
+// How many warps share the keys, so that a device of so many multiprocessors has enough to do.
+std::int32_t key_warps(const AttentionParams& params, unsigned processors);
+// Of the kernels for attention; to be raised when they change, since choices that were measured are kept.
+inline constexpr int attention_version = 1;
 
 // The kernels for devices, as cuModuleLoadData takes them. Empty where the build had no nvcc (preset cuda).
 std::span<const std::byte> fatbin();

@@ -1,5 +1,6 @@
 #include "carillon/engine/cuda/kernels/kernels.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/engine/cuda/kernels/number.h"
+#include "carillon/engine/cuda/kernels/warp.h"
 
 namespace carillon::engine::cuda::kernels {
 namespace {
@@ -317,60 +319,175 @@ TYPED_TEST(CudaKernels, WindowsPoolAndConvolve) {
   }
 }
 
-TYPED_TEST(CudaKernels, AttentionWithAMask) {
+// Attention of random extents, layouts and masks; `like` is made what it is, for T.
+template <typename T>
+struct AttentionCase {
+  AttentionParams p{};
+  std::vector<T> q, k, v, mask, out;
+
+  // Axes [outer 0, 1, 2, position, element] in a random order of the first four, or as they come.
+  std::vector<T> tensor(std::mt19937& random, int positions, std::int64_t (&strides)[4], int shared_axes) {
+    int order[] = {0, 1, 2, 3};
+    if (pick(random, 0, 1) != 0) std::shuffle(std::begin(order), std::end(order), random);
+    const int extents[] = {p.outer[0], p.outer[1], p.outer[2], positions};
+    std::int64_t step = p.head_size;
+    for (int i = 3; i >= 0; --i) {
+      const bool is_shared = order[i] < 3 && (shared_axes >> order[i] & 1) != 0;
+      strides[order[i]] = is_shared ? 0 : step;
+      if (!is_shared) step *= extents[order[i]];
+    }
+    return numbers<T>(random, static_cast<std::size_t>(step));
+  }
+  AttentionCase(std::mt19937& random, int queries, int keys, int head_size, bool masked) {
+    for (auto& extent : p.outer) extent = pick(random, 1, 2);
+    p.queries = queries, p.keys = keys, p.head_size = head_size;
+    p.scale = static_cast<float>(pick(random, 1, 8)) / 16.0F;
+    const int shared_axes = pick(random, 0, 2) == 0 ? pick(random, 1, 7) : 0;  // of keys and values
+    q = tensor(random, queries, p.q_strides, 0);
+    k = tensor(random, keys, p.k_strides, shared_axes);
+    v = tensor(random, keys, p.v_strides, shared_axes);
+    out = tensor(random, queries, p.out_strides, 0);
+    if (masked) {
+      const int extents[] = {p.outer[0], p.outer[1], p.outer[2], queries, keys};
+      std::int64_t step = 1;
+      for (int i = 4; i >= 0; --i) {
+        const bool repeated = pick(random, 0, 2) == 0;
+        p.mask_strides[i] = repeated ? 0 : step;
+        if (!repeated) step *= extents[i];
+      }
+      mask = numbers<T>(random, static_cast<std::size_t>(step));
+      for (T& each : mask)
+        if (pick(random, 0, 3) == 0) each = from_float<T>(pick(random, 0, 1) == 0 ? -INFINITY : -20.0F);
+    }
+    p.q = q.data(), p.k = k.data(), p.v = v.data(), p.output = out.data();
+    p.mask = masked ? mask.data() : nullptr;
+  }
+  std::vector<double> want() const {
+    std::vector<double> result(out.size());
+    for (std::int64_t a = 0; a < p.outer[0]; ++a)
+      for (std::int64_t b = 0; b < p.outer[1]; ++b)
+        for (std::int64_t c = 0; c < p.outer[2]; ++c)
+          for (std::int64_t s = 0; s < p.queries; ++s) {
+            const auto at = [&](const std::int64_t* strides, std::int64_t position) {
+              return static_cast<std::size_t>(a * strides[0] + b * strides[1] + c * strides[2] +
+                                              position * strides[3]);
+            };
+            std::vector<double> scores;
+            for (std::int64_t t = 0; t < p.keys; ++t) {
+              double score = 0;
+              for (std::size_t x = 0; x < static_cast<std::size_t>(p.head_size); ++x)
+                score += d(q[at(p.q_strides, s) + x]) * d(k[at(p.k_strides, t) + x]);
+              score *= static_cast<double>(p.scale);
+              if (!mask.empty())
+                score += d(mask[at(p.mask_strides, s) + static_cast<std::size_t>(t * p.mask_strides[4])]);
+              scores.push_back(score);
+            }
+            const double largest = *std::ranges::max_element(scores);
+            double total = 0;
+            std::vector<double> sum(static_cast<std::size_t>(p.head_size));
+            for (std::int64_t t = 0; t < p.keys && largest > -INFINITY; ++t) {
+              const double weight = std::exp(scores[static_cast<std::size_t>(t)] - largest);
+              total += weight;
+              for (std::size_t x = 0; x < sum.size(); ++x) sum[x] += weight * d(v[at(p.v_strides, t) + x]);
+            }
+            for (std::size_t x = 0; x < sum.size(); ++x)
+              result[at(p.out_strides, s) + x] = total == 0 ? 0 : sum[x] / total;
+          }
+    return result;
+  }
+};
+
+TYPED_TEST(CudaKernels, AttentionByElements) {
   using T = TypeParam;
   auto random = generator(4);
-  for (int trial = 0; trial < 12; ++trial) {
-    const int b = pick(random, 1, 2), h = pick(random, 1, 3), q = pick(random, 1, 5),
-              k = trial == 0 ? 512 : pick(random, 1, 20);
-    const int e = trial == 0 ? 128 : trial % 2 == 0 ? 16 : pick(random, 1, 9);
-    const auto size = [&](int n) { return static_cast<std::size_t>(b * h * n * e); };
-    const auto queries = numbers<T>(random, size(q)), keys = numbers<T>(random, size(k)),
-               values = numbers<T>(random, size(k));
-    auto mask = numbers<float>(random, static_cast<std::size_t>(b * k));
-    if (trial % 3 == 2)
-      std::fill(mask.begin(), mask.begin() + k, -INFINITY);  // the first of the batch sees nothing
-    std::vector<T> out(size(q));
-    // Positions before heads, as a projection leaves them.
-    const auto place = [&](int n, int i, int j, int s) {
-      return static_cast<std::size_t>(((i * n + s) * h + j) * e);
-    };
-    AttentionParams p{b,
-                      h,
-                      q,
-                      k,
-                      e,
-                      0.25F,
-                      {q * h * e, e, h * e},
-                      {k * h * e, e, h * e},
-                      {k * h * e, e, h * e},
-                      {q * h * e, e, h * e},
-                      {k, 0, 0},
-                      queries.data(),
-                      keys.data(),
-                      values.data(),
-                      mask.data(),
-                      out.data(),
-                      nullptr};
-    run_kernel(p, out, Traits<T>::type);
-    std::vector<double> want(out.size());
-    for (int i = 0; i < b; ++i)
-      for (int j = 0; j < h; ++j)
-        for (int s = 0; s < q; ++s) {
-          double total = 0;
-          std::vector<double> sum(static_cast<std::size_t>(e));
-          for (int t = 0; t < k; ++t) {
-            double score = 0;
-            for (int x = 0; x < e; ++x)
-              score += d(queries[place(q, i, j, s) + x]) * d(keys[place(k, i, j, t) + x]);
-            const double weight = std::exp(score * 0.25 + d(mask[static_cast<std::size_t>(i * k + t)]));
-            total += weight;
-            for (int x = 0; x < e; ++x) sum[x] += weight * d(values[place(k, i, j, t) + x]);
-          }
-          for (int x = 0; x < e; ++x) want[place(q, i, j, s) + x] = total == 0 ? 0 : sum[x] / total;
-        }
-    expect_near(out, want, "attention");
+  for (int trial = 0; trial < 40; ++trial) {
+    SCOPED_TRACE(trial);
+    const int head = trial == 0 ? 127 : 2 * pick(random, 0, 4) + 1;  // which tensor cores do not take
+    AttentionCase<T> each(random, pick(random, 1, 5), trial == 0 ? 512 : pick(random, 1, 20), head,
+                          trial % 2 == 1);
+    ASSERT_EQ(attention_by(each.p, Traits<T>::type), AttentionBy::elements);
+    const auto want = each.want();
+    run_kernel(each.p, each.out, Traits<T>::type);
+    expect_near(each.out, want, "attention");
   }
+}
+
+template <typename T>
+class CudaTensorCores : public testing::Test {};
+using TensorCoreTypes = testing::Types<Half, Bfloat>;
+TYPED_TEST_SUITE(CudaTensorCores, TensorCoreTypes);
+
+// The one way computes by PTX's tables, the other by what each lane fetches of others.
+TYPED_TEST(CudaTensorCores, BothProductsOfFragmentsAreThatOfTheirMatrices) {
+  using T = TypeParam;
+  auto random = generator(6);
+  const auto left = numbers<T>(random, 16 * 16), right = numbers<T>(random, 16 * 8);
+  Lanes<FragmentA> a;
+  Lanes<FragmentB> b;
+  // As PTX numbers elements: a_i at row group (+ 8 for i = 2, 3, 6, 7), column pair + i % 2 (+ 8 from i = 4
+  // on).
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto at = [&](int row, int column) {
+      return left[static_cast<std::size_t>(row * 16 + column)].bits;
+    };
+    const auto of_right = [&](int row, int column) {
+      return right[static_cast<std::size_t>(row * 8 + column)].bits;
+    };
+    for (int i = 0; i < 8; i += 2) {
+      const int row = lane / 4 + (i / 2 % 2 == 1 ? 8 : 0), column = lane % 4 * 2 + (i >= 4 ? 8 : 0);
+      a[lane].at[i / 2] = at(row, column) | static_cast<std::uint32_t>(at(row, column + 1)) << 16;
+    }
+    for (int i = 0; i < 4; i += 2) {
+      const int row = lane % 4 * 2 + (i >= 2 ? 8 : 0), column = lane / 4;
+      b[lane].at[i / 2] = of_right(row, column) | static_cast<std::uint32_t>(of_right(row + 1, column)) << 16;
+    }
+  }
+  Lanes<FragmentC> c{}, by_words{};
+  multiply_add<T>(a, b, c);
+  multiply_add_by_words<T>(a, b, by_words);
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + (i >= 2 ? 8 : 0), column = lane % 4 * 2 + i % 2;
+      double want = 0;
+      for (int k = 0; k < 16; ++k)
+        want += d(left[static_cast<std::size_t>(row * 16 + k)]) *
+                d(right[static_cast<std::size_t>(k * 8 + column)]);
+      ASSERT_NEAR(c[lane].at[i], want, 1e-4) << lane << " " << i;
+      ASSERT_NEAR(by_words[lane].at[i], want, 1e-4) << lane << " " << i;
+    }
+}
+
+TYPED_TEST(CudaTensorCores, Attention) {
+  using T = TypeParam;
+  auto random = generator(7);
+  for (int trial = 0; trial < 160; ++trial) {
+    const int head = 8 * (trial % 16 + 1);
+    const int keys = trial % 3 == 0 ? pick(random, 1, 9) : pick(random, 1, 150);
+    AttentionCase<T> each(random, pick(random, 1, trial % 5 == 0 ? 140 : 40), keys, head, trial % 2 == 1);
+    each.p.key_warps = 1 << pick(random, 0, 3);
+    SCOPED_TRACE(testing::Message() << "trial " << trial << " head " << head << " queries " << each.p.queries
+                                    << " keys " << keys << " warps " << each.p.key_warps);
+    ASSERT_EQ(attention_by(each.p, Traits<T>::type), AttentionBy::tensor_cores);
+    const auto want = each.want();
+    run_kernel(each.p, each.out, Traits<T>::type);
+    if (this->HasFatalFailure()) return;
+    // Weights are rounded to T before they are multiplied by values of up to 2.
+    for (std::size_t i = 0; i < want.size(); ++i)
+      ASSERT_NEAR(d(each.out[i]), want[i], 3 * Traits<T>::tolerance) << "at " << i;
+  }
+}
+
+TEST(CudaTensorAttention, SharesKeysWhereADeviceWouldBeIdle) {
+  const auto shared_by = [](int outer, int queries, int keys, unsigned processors) {
+    AttentionParams p{};
+    p.outer[0] = outer, p.outer[1] = p.outer[2] = 1;
+    p.queries = queries, p.keys = keys, p.head_size = 64;
+    return key_warps(p, processors);
+  };
+  EXPECT_EQ(shared_by(12, 128, 128, 132), 4);   // DistilBERT at batch 1: a step of keys for each warp
+  EXPECT_EQ(shared_by(384, 128, 128, 132), 1);  // and at batch 32
+  EXPECT_EQ(shared_by(384, 1, 4096, 132), 8);   // one query: the other warps would have none
+  EXPECT_EQ(shared_by(1, 128, 16, 132), 1);
 }
 
 TEST(CudaMoves, TransposeGatherAndCast) {
@@ -424,9 +541,17 @@ TEST(CudaLaunches, WhatDoesNotFitIsRefused) {
   EXPECT_FALSE(launch(SoftmaxParams{-1, 2, nullptr, nullptr, nullptr}, Type::f32, 8).has_value());
   EXPECT_FALSE(launch(SoftmaxParams{1, 2, nullptr, nullptr, nullptr}, Type::f32, 0).has_value());
   EXPECT_FALSE(launch(PoolParams{}, Type::f32, 8).has_value());
-  AttentionParams attention{};
-  attention.keys = 513;
+  AttentionParams attention{.outer = {1, 1, 1}, .queries = 1, .keys = 513, .head_size = 64, .key_warps = 1};
   EXPECT_FALSE(launch(attention, Type::f32, 8).has_value());
+  EXPECT_EQ(launch(attention, Type::f16, 8)->kernel->symbol, "carillon_attention_64_f16");
+  attention.key_warps = 3;
+  EXPECT_FALSE(launch(attention, Type::f16, 8).has_value());
+  attention.key_warps = 1, attention.head_size = 136;
+  EXPECT_FALSE(launch(attention, Type::f16, 8).has_value());
+  attention.head_size = 64, attention.v_strides[3] = 4;
+  EXPECT_FALSE(launch(attention, Type::f16, 8).has_value());
+  attention.keys = 512;
+  EXPECT_EQ(launch(attention, Type::f16, 8)->kernel->symbol, "carillon_attention_f16");
   EXPECT_EQ(find("carillon_softmax"), nullptr);
 }
 

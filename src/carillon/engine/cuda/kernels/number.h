@@ -17,9 +17,11 @@
 namespace carillon::engine::cuda::kernels {
 
 struct Half {
+  static constexpr bool is_ieee = true;
   std::uint16_t bits;
 };
 struct Bfloat {
+  static constexpr bool is_ieee = false;
   std::uint16_t bits;
 };
 

@@ -174,16 +174,19 @@ struct DepthwiseParams {
   StopFlag stop;
 };
 
-// softmax(q k^T * scale + mask) v. Element (batch, head, position, d) of a tensor is at
-// batch * strides[0] + head * strides[1] + position * strides[2] + d. keys <= 512, head_size <= 128. `mask`
-// (f32, or nullptr) is added, with strides of its batch, head and query. A query that may see no key gives
-// zeros.
+// softmax(q k^T * scale + mask) v, for each index of `outer`: batch, heads and the like. An element of a
+// tensor is at the sum of its indices times strides: of the three outer axes, of the position, and 1 of the
+// element of a head (of the mask: of the query and of the key). Strides of 0 repeat: keys and values that
+// several heads share, masks of any shape that broadcasts. `mask` (of T; or nullptr) is added. A query that
+// may see no key gives zeros.
 struct AttentionParams {
-  std::int32_t batch, heads, queries, keys, head_size;
+  std::int32_t outer[3];
+  std::int32_t queries, keys, head_size;
+  // By tensor cores alone: how many warps share the keys of a tile, 1, 2, 4 or 8 (key_warps()).
+  std::int32_t key_warps;
   float scale;
-  std::int64_t q_strides[3], k_strides[3], v_strides[3], out_strides[3], mask_strides[3];
-  const void *q, *k, *v;
-  const float* mask;
+  std::int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], mask_strides[5];
+  const void *q, *k, *v, *mask;
   void* output;
   StopFlag stop;
 };

@@ -55,6 +55,11 @@ class Builder {
   const graph::Graph& graph() const { return graph_; }
   MathLibrary& library() { return library_; }
   unsigned processors() const { return options_.processors; }
+  bool wants_one_kernel(const std::string& key) const {
+    return options_.one_kernel && options_.one_kernel(key);
+  }
+  int steps() const { return static_cast<int>(recipe_.steps.size()); }
+  void tell(Recipe::Attention attention) { recipe_.attentions.push_back(std::move(attention)); }
   // f32 is stored as the recipe's number, all else as itself.
   graph::DataType stored(graph::DataType type) const;
   // The number of values that are stored so; nothing for whole numbers and the like.

@@ -15,6 +15,7 @@
 #include "carillon/base/assert.h"
 #include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/memory/scratch.h"
+#include "carillon/engine/cuda/plan/attention.h"
 #include "carillon/engine/cuda/plan/cuda_plan.h"
 #include "carillon/engine/cuda/plan/recipe.h"
 #include "carillon/engine/cuda/stream/cuda_stream.h"
@@ -51,11 +52,17 @@ class Bench {
   static Result<std::optional<Bench>> make(const std::shared_ptr<const Device>& device, const Recipe& recipe,
                                            std::uint64_t weights);
 
-  // The least time of each segment in five runs.
+  // The least of five times of each segment, in runs of all of them.
   Result<std::vector<Duration>> least(const CudaPlan& plan) const {
+    std::vector<int> all(static_cast<std::size_t>(plan.kernels()));
+    std::iota(all.begin(), all.end(), 0);
+    return least(plan, all);
+  }
+  // Likewise of each of these.
+  Result<std::vector<Duration>> least(const CudaPlan& plan, const std::vector<int>& of) const {
     constexpr int rounds = 5;
-    const auto count = static_cast<std::size_t>(plan.kernels());
-    std::vector<Duration> least(count, Duration::max()), now(count);
+    std::vector<Duration> least(of.size(), Duration::max()),
+        now(static_cast<std::size_t>(plan.kernels()));
     const auto state = plan.make_state(nullptr);
     for (int round = 0; round < rounds; ++round) {
       const Binding binding{.inputs = from_,
@@ -63,9 +70,11 @@ class Bench {
                             .workspace = at(workspace_),
                             .weights = at(weights_),
                             .state = state.get()};
-      if (auto ran = plan.run({0, plan.kernels()}, binding, now, nullptr, nullptr); !ran)
-        return std::unexpected(ran.error());
-      for (std::size_t i = 0; i < count; ++i) least[i] = std::min(least[i], now[i]);
+      for (std::size_t i = 0; i < of.size(); ++i) {
+        if (auto ran = plan.run({of[i], of[i] + 1}, binding, now, nullptr, nullptr); !ran)
+          return std::unexpected(ran.error());
+        least[i] = std::min(least[i], now[static_cast<std::size_t>(of[i])]);
+      }
     }
     return least;
   }
@@ -167,7 +176,9 @@ class CudaEngine final : public Engine {
       : device_(std::move(device)),
         library_(std::move(library)),
         options_(options),
-        streams_(device_, options.bound) {}
+        streams_(device_, options.bound) {
+    if (options_.choices == nullptr) options_.choices = std::make_shared<KernelChoices>();
+  }
 
   std::string_view name() const override { return "cuda"; }
   std::unique_ptr<engine::Stream> make_stream(const StreamOptions& options) override {
@@ -271,6 +282,8 @@ class CudaEngine final : public Engine {
                           : options.precision == Precision::f16 ? Number::f16
                                                                 : options_.number;
     RecipeOptions made_with{.number = number, .longest_segment = options_.longest_segment};
+    if (auto chosen = choose_attention(*graph, made_with, weights); !chosen)
+      return std::unexpected(chosen.error());
     std::vector<Duration> takes;
     if (options.stop_cost) {
       // Once with each step by itself, to measure, and once as that divides them.
@@ -348,6 +361,63 @@ class CudaEngine final : public Engine {
         low = middle + 1;
     }
     return low > splits->count() ? 0 : low;
+  }
+
+  // Has RecipeOptions::one_kernel say what is to be one kernel, which takes measuring where it is not known.
+  Result<> choose_attention(const graph::Graph& graph, RecipeOptions& with, Weights& weights) const {
+    static constexpr std::string_view as_calls = "calls", as_kernel = "kernel";
+    with.one_kernel = nullptr;
+    if (options_.attention == AttentionWay::calls || find_attention(graph).empty()) return {};
+    RecipeOptions ways[] = {with, with};
+    ways[1].one_kernel = [](const std::string&) { return true; };
+    if (options_.attention == AttentionWay::kernel) {
+      with.one_kernel = ways[1].one_kernel;
+      return {};
+    }
+    with.one_kernel = [choices = options_.choices](const std::string& key) {
+      return choices->find(key) == as_kernel;
+    };
+    // By way and key: each attention that is not known, a segment of its own.
+    std::vector<Recipe::Attention> unknown;
+    std::map<std::string, Duration> took[2];
+    for (const std::size_t way : {1U, 0U}) {
+      ways[way].longest_segment = 0;
+      auto parts = make(graph, ways[way], weights);
+      if (!parts) return std::unexpected(parts.error());
+      unknown.clear();
+      std::vector<int> ends;
+      std::vector<int> measured;
+      for (const Recipe::Attention& each : parts->recipe.attentions) {
+        const auto kept = options_.choices->find(each.key);
+        if (kept == as_calls || kept == as_kernel || each.first == each.last ||
+            std::ranges::find(unknown, each.key, &Recipe::Attention::key) != unknown.end())
+          continue;
+        if (each.first > (ends.empty() ? 0 : ends.back())) ends.push_back(each.first);
+        measured.push_back(static_cast<int>(ends.size()));
+        ends.push_back(each.last);
+        unknown.push_back(each);
+      }
+      if (unknown.empty()) return {};
+      const int steps = static_cast<int>(parts->recipe.steps.size());
+      if (ends.back() < steps) ends.push_back(steps);
+      ways[way].segment_ends = std::move(ends);
+      auto divided = make(graph, ways[way], weights);
+      if (!divided) return std::unexpected(divided.error());
+      const auto bench = Bench::make(device_, divided->recipe, weights.bytes().size());
+      if (!bench) return std::unexpected(bench.error());
+      if (!*bench) return {};
+      auto least = (*bench)->least(CudaPlan(device_, std::move(*divided)), measured);
+      if (!least) return std::unexpected(least.error());
+      for (std::size_t i = 0; i < unknown.size(); ++i) took[way].emplace(unknown[i].key, (*least)[i]);
+    }
+    for (const Recipe::Attention& each : unknown) {
+      const auto by_kernel = took[1].find(each.key);
+      if (by_kernel == took[1].end()) continue;
+      const AttentionTimes told{each.node, each.key, took[0].at(each.key), by_kernel->second};
+      options_.choices->keep(told.key, std::string(told.kernel < told.calls ? as_kernel : as_calls));
+      if (options_.told) options_.told(told);
+    }
+    return {};
   }
 
   std::shared_ptr<const Device> device_;

@@ -1,14 +1,27 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "carillon/base/result.h"
 #include "carillon/engine/cuda/driver/driver.h"
 #include "carillon/engine/cuda/library/library.h"
 #include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/engine.h"
+#include "carillon/engine/kernel_choices.h"
 
 namespace carillon::engine::cuda {
+
+// How attention is computed where one kernel of ours can: by calls and kernels of its nodes, by that one, or
+// by the faster of both on the device.
+enum class AttentionWay : std::uint8_t { faster, calls, kernel };
+// What was measured of one attention, by its key (shape, layout, number, version of the kernel).
+struct AttentionTimes {
+  std::string node, key;
+  Duration calls{0}, kernel{0};
+};
 
 struct CudaOptions {
   // What f32 values are stored as between inputs and outputs, and how products are rounded.
@@ -32,6 +45,10 @@ struct CudaOptions {
   // What runs has this part of the device alone, and what compiling measures is measured there, but for library
   // calls' ways.
   Share share{};
+  AttentionWay attention = AttentionWay::faster;
+  // Where the faster way is kept, by key; none: in the engine alone.
+  std::shared_ptr<KernelChoices> choices{};
+  std::function<void(const AttentionTimes&)> told{};  // of each measurement
 };
 
 // The engine of one device. A model's plans are lists of segments, each a CUDA graph that is captured when
@@ -49,11 +66,15 @@ struct CudaOptions {
 //
 // Its streams (Engine::make_stream) are those of Streams, its teams Lanes.
 //
+// With AttentionWay::faster each attention that one kernel could compute, and of which no choice is kept, is
+// measured both ways when its model is compiled, as segments of the plan that it is in; without memory for
+// that it is its nodes' calls.
+//
 // A model's weights are kept in pinned memory of the host, so that a LOAD is one copy at the bus's rate.
 //
 // compile() fails with `unsupported`, naming node, operator and types, where no kernel covers a node; open
-// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 and f16 of
-// CompileOptions stands above `number`.
+// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 and
+// f16 of CompileOptions stands above `number`.
 //
 // `image`: the kernels, as cuModuleLoadData takes them; `library`: made for the same device. Errors:
 // unavailable, where the device is lost or the image is not for it.

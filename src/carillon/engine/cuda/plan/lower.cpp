@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "carillon/engine/cuda/plan/attention.h"
+
 namespace carillon::engine::cuda {
 
 Result<> lower(Builder& builder, const graph::Node& node) {
@@ -67,6 +69,7 @@ Result<> lower(Builder& builder, const graph::Node& node) {
       Row{"Or", lower_compare},
       Row{"Xor", lower_compare},
       Row{"Not", lower_compare},
+      Row{"IsNaN", lower_compare},
       Row{"Where", lower_where},
       Row{"Cast", lower_cast},
       Row{"Reshape", lower_reshape},
@@ -90,8 +93,18 @@ Result<> lower(Builder& builder, const graph::Node& node) {
 Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, MathLibrary& library,
                            Weights& weights) {
   Builder builder(graph, options, library, weights);
-  for (const graph::Node& node : graph.nodes)
-    if (auto lowered = lower(builder, node); !lowered) return std::unexpected(lowered.error());
+  // The nodes of an attention are lowered together, where the last of them stands.
+  const std::vector<Attention> attentions = find_attention(graph);
+  std::vector<const Attention*> part_of(graph.nodes.size(), nullptr);
+  for (const Attention& each : attentions)
+    for (const auto* nodes : {&each.nodes, &each.turned})
+      for (const std::size_t n : *nodes) part_of[n] = &each;
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Attention* const whole = part_of[n];
+    if (whole != nullptr && whole->last() != n) continue;
+    const auto lowered = whole == nullptr ? lower(builder, graph.nodes[n]) : lower_attention(builder, *whole);
+    if (!lowered) return std::unexpected(lowered.error());
+  }
   return builder.finish();
 }
 

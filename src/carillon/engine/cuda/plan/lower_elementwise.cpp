@@ -258,13 +258,18 @@ Result<> lower_compare(Builder& builder, const graph::Node& node) {
                                  {"And", Comparison::logical_and},
                                  {"Or", Comparison::logical_or},
                                  {"Xor", Comparison::logical_xor},
-                                 {"Not", Comparison::equal}};
+                                 {"Not", Comparison::equal},
+                                 {"IsNaN", Comparison::equal}};
   const Shape& shape = builder.type(node.outputs[0]).shape;
   const Lying a = builder.in(node.inputs[0]);
-  const Lying b = node.op == "Not" ? builder.truth(false) : builder.in(node.inputs[1]);
+  const Lying b = node.op == "Not"     ? builder.truth(false)
+                  : node.op == "IsNaN" ? a  // a number equals itself
+                                       : builder.in(node.inputs[1]);
+  const bool is_nan = node.op == "IsNaN";
   for (const Row& row : rows) {
     if (row.op != node.op) continue;
     auto out = builder.compare(row.comparison, a, b, shape);
+    if (out && is_nan) out = builder.compare(Comparison::equal, *out, builder.truth(false), shape);
     if (!out) return std::unexpected(out.error());
     builder.set(node.outputs[0], std::move(*out));
   }

@@ -65,7 +65,14 @@ struct Recipe {
     Place at;  // dense and row-major, in the graph's type
     std::uint64_t bytes = 0;
   };
+  // Attention that one kernel could compute: steps [first, last) do, which one of them is where `one_kernel`.
+  struct Attention {
+    std::string node, key;
+    int first = 0, last = 0;
+    bool one_kernel = false;
+  };
   std::vector<Step> steps;
+  std::vector<Attention> attentions;  // in the order of their steps
   std::vector<int> segment_ends;      // the step after each segment's last, ascending; one at least
   std::vector<Edge> inputs, outputs;  // in the graph's order
   std::uint64_t workspace = 0;        // bytes
@@ -78,6 +85,8 @@ struct RecipeOptions {
   // none of its steps writes where what it took from earlier ones lies.
   int longest_segment = 0;
   std::vector<int> segment_ends{};  // instead, as in Recipe
+  // Whether attention of this key is to be one kernel, where there is one; none: never.
+  std::function<bool(const std::string& key)> one_kernel{};
 };
 // Errors: `unsupported`, which names the node, its operator and types, and why no kernel covers it.
 Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, MathLibrary& library,

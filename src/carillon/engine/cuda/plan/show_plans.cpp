@@ -1,15 +1,19 @@
 // What the plans of models are made of on a GPU that need not be there.
 //
 //   carillon_cuda_tables MODEL.onnx ... [--number f32|tf32|f16|bf16]... [--batch N]... [--json FILE]
-//                        [--cudnn-folder FOLDER] [--described FILE]
+//                        [--cudnn-folder FOLDER] [--described FILE] [--attention calls|kernel]
 //
 // Per model, number and batch size: what computes each step, its operations and bytes, and the least time
 // that the device's arithmetic and memory allow. Convolutions are planned by cuDNN for the device of
 // --described (cuDNN's JSON of a device's properties; without it an H100), the plans are built and
 // serialised, and not run; cuBLASLt makes no plans without a device, so of products the work is told alone.
+// Attention that one kernel could compute is its nodes' calls, or with --attention kernel that: which is
+// faster is measured on a device.
+//
 // Ends with 1 where cuDNN has no plan for a convolution.
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -33,6 +37,8 @@
 namespace carillon::engine::cuda {
 namespace {
 
+using namespace std::string_view_literals;
+
 // An H100 SXM's, as published, dense: terabytes a second, and tera-operations a second by number.
 constexpr double memory_tbs = 3.35;
 constexpr double peak(Number number) {
@@ -45,6 +51,7 @@ struct Arguments {
   std::vector<Number> numbers;
   std::vector<int> batches;
   std::string json, folder, described;
+  bool attention_by_kernel = false;
 };
 
 Result<Arguments> parse(int argc, char** argv) {
@@ -68,6 +75,11 @@ Result<Arguments> parse(int argc, char** argv) {
       out.json = next();
     } else if (text == "--cudnn-folder") {
       out.folder = next();
+    } else if (text == "--attention") {
+      const std::string value = next();
+      if (value != "calls" && value != "kernel")
+        return invalid(fmt::format("--attention is calls or kernel, not '{}'", value));
+      out.attention_by_kernel = value == "kernel";
     } else if (text == "--described") {
       out.described = next();
     } else if (text.starts_with("--")) {
@@ -173,17 +185,20 @@ std::string name_of_file(const std::string& file) {
 }
 
 Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string& name, int batch,
-                                    Number number, Ways& cudnn, bool& all_built) {
+                                    Number number, bool attention_by_kernel, Ways& cudnn, bool& all_built) {
   auto graph = model.specialize(batch, model.lengths().empty() ? 0 : model.lengths().back());
   if (!graph) return std::unexpected(graph.error());
   Planner planner(cudnn);
   Weights weights;
-  auto recipe = make_recipe(*graph, {.number = number, .processors = 132}, planner, weights);
+  RecipeOptions options{.number = number, .processors = 132};
+  options.one_kernel = [&](const std::string&) { return attention_by_kernel; };
+  auto recipe = make_recipe(*graph, options, planner, weights);
   if (!recipe) return std::unexpected(recipe.error());
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   std::map<std::string, Total> totals;
   Total all;
   int convolutions = 0, built = 0;
+  int number_of_step = 0;
   for (const Step& step : recipe->steps) {
     Work work;
     std::string kind;
@@ -207,6 +222,14 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
       for (const auto* each : {&reads, &writes})
         for (const auto& bytes : *each) work.bytes += static_cast<double>(bytes.count);
       work.what = std::string(step.launch.kernel->symbol);
+      if (work.what.starts_with("carillon_attention")) {
+        kernels::AttentionParams p;
+        std::memcpy(&p, params.data(), sizeof p);
+        work.operations = 4.0 * p.outer[0] * p.outer[1] * p.outer[2] * p.queries * p.keys * p.head_size;
+        // attention_64_f16 is by tensor cores, attention_f16 is not.
+        if (std::isdigit(static_cast<unsigned char>(work.what["carillon_attention_"sv.size()])) != 0)
+          tera = peak(number);
+      }
       work.way = fmt::format("own kernel, {} blocks of {}", step.launch.grid, step.launch.block);
       kind = work.what;
     }
@@ -224,6 +247,10 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
                                {"workspace_bytes", work.workspace},
                                {"least_us", least}};
     if (kind.starts_with("conv")) row["ways"] = work.ways;
+    for (const Recipe::Attention& each : recipe->attentions)
+      if (number_of_step >= each.first && number_of_step < each.last)
+        row["attention"] = each.one_kernel ? "kernel" : "calls";
+    ++number_of_step;
     steps.push_back(std::move(row));
   }
   all_built = all_built && built == convolutions;
@@ -235,6 +262,9 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
                              total.operations / 1e6, total.bytes / 1e6, total.microseconds);
   std::cout << fmt::format("| all | {} | {:.1f} | {:.2f} | {:.1f} |\n", all.steps, all.operations / 1e6,
                            all.bytes / 1e6, all.microseconds);
+  if (!recipe->attentions.empty())
+    std::cout << fmt::format("{} attentions that one kernel could compute, by {}\n",
+                             recipe->attentions.size(), attention_by_kernel ? "that" : "calls");
   for (const auto& row : steps)
     if (row.contains("ways") && row["ways"] == 0)
       std::cout << fmt::format("no plan: {}\n", row["way"].get<std::string>());
@@ -273,8 +303,8 @@ Result<bool> run(const Arguments& arguments) {
     if (!model) return std::unexpected(model.error());
     for (const Number number : arguments.numbers)
       for (const int batch : arguments.batches) {
-        auto table =
-            show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number, **ways, all_built);
+        auto table = show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number,
+                          arguments.attention_by_kernel, **ways, all_built);
         if (!table) return in_context(file, table.error());
         tables.push_back(std::move(*table));
       }
