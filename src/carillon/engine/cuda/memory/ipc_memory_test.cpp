@@ -156,8 +156,8 @@ TEST(IpcMemory, OfAnotherProcess) {
   ASSERT_EQ(waitpid(child, &ended, 0), child);
   EXPECT_EQ(ended, 0);
   ASSERT_TRUE((*memory)->read(0, bytes)) << "the memory outlives its process";
-  EXPECT_FALSE(importer()->open(handle)) << "but is not opened any more";
   memory->reset();
+  EXPECT_FALSE(importer()->open(handle)) << "but is not opened any more";
   for (const int each : {told[0], told[1], go[0], go[1]}) close(each);
   EXPECT_THAT(device.violations(), IsEmpty());
   EXPECT_EQ(device.left_behind(), "");
