@@ -251,3 +251,54 @@ def test_a_client_that_ends(server, client, module, driver):
     client.unregister_cuda_shared_memory("left")
     with pytest.raises(InferenceServerException, match="CUDA_ERROR_"):
         client.register_cuda_shared_memory("left", handle, 0, 256)
+
+
+KEYS = """
+[[key]]
+name = "owner"
+secret = "owner-secret-0123456789"
+roles = ["infer", "admin"]
+[[key]]
+name = "friend"
+secret = "friend-secret-0123456789"
+regions = ["cam-*"]
+[[key]]
+name = "stranger"
+secret = "stranger-secret-0123456789"
+"""
+
+
+def test_a_region_is_for_the_key_that_registered_it(program, tiny_models, lender, module, tmp_path):
+    if REAL:
+        pytest.skip("it is the same with a real driver")
+    keys = tmp_path / "keys.toml"
+    keys.write_text(KEYS)
+    keys.chmod(0o600)
+    values = np.full([1, 64], 0.25, np.float32)
+    with serving(program, tiny_models, tmp_path / "log", "--device", "cuda-emulated", "--io-cache", "16MiB", "--workspace",
+                 "16MiB", "--keys", str(keys)) as server, \
+            module.InferenceServerClient(server.http if module is http_client else server.grpc) as client, \
+            lender.take(256) as memory:
+        def key(name: str) -> dict[str, str]:
+            return {"authorization": f"Bearer {name}-secret-0123456789"}
+
+        memory.put(values)
+        for region in ("mine", "cam-1"):
+            with pytest.raises(InferenceServerException, match="role 'admin'"):
+                client.register_cuda_shared_memory(region, memory.raw_handle, 0, 256, headers=key("friend"))
+            client.register_cuda_shared_memory(region, memory.raw_handle, 0, 256, headers=key("owner"))
+        for region, name, may in (("mine", "owner", True), ("cam-1", "owner", True), ("cam-1", "friend", True),
+                                  ("mine", "friend", False), ("mine", "stranger", False), ("cam-1", "stranger", False)):
+            def infer(region=region, name=name):
+                return client.infer("tiny_mlp", [in_region(module, region, 1)], timeout=MINUTE, headers=key(name))
+
+            if may:
+                assert infer().as_numpy("output") is not None
+            else:
+                with pytest.raises(InferenceServerException, match=f"'{region}' is registered that key '{name}' may name"):
+                    infer()
+        for call in (lambda: client.unregister_cuda_shared_memory(headers=key("friend")),
+                     lambda: client.get_cuda_shared_memory_status(headers=key("stranger"))):
+            with pytest.raises(InferenceServerException, match="role 'admin'"):
+                call()
+        client.unregister_cuda_shared_memory(headers=key("owner"))

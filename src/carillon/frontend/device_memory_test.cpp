@@ -636,15 +636,39 @@ TEST_F(DeviceDoors, AClientThatGoesIsNotWaitedFor) {
     c.send("POST", "/v2/models/pair/infer", over_http(0, 12));
     watch->wait_for(1);
   }
-  while (http->connections() > 0) std::this_thread::yield();
   service.hold(true);
   watch->hold(false);
-  // It is brought to the service as one that is cancelled already, and its region let go.
+  // It is cancelled, before or after it is the service's, and its region let go.
   EXPECT_EQ(TestClient(http->port()).ask("POST", at("unregister")).result_int(), 200U);
   service.wait_for_cancelled(1);
+  while (http->connections() > 0) std::this_thread::yield();
   while (commons.bodies->used() > 0) std::this_thread::yield();
   while (device.left_behind().find("loan") != std::string::npos) std::this_thread::yield();
   EXPECT_EQ(loan.get(12, 12), std::string(12, '\0'));
+}
+
+// One that goes before its copy has begun is not brought at all.
+TEST_F(DeviceDoors, AClientThatGoesBeforeItsCopy) {
+  Loan loan(64);
+  lend(loan, 64);
+  watch->hold(true);
+  std::vector<std::thread> callers;
+  for (int i = 1; i <= 2; ++i) {
+    callers.emplace_back([&] { EXPECT_EQ(infer(over_http(0, 12)), 200U); });
+    watch->wait_for(i);
+  }
+  const auto before = http->connections();
+  {
+    TestClient c(http->port());
+    c.send("POST", "/v2/models/pair/infer", over_http(0, 12));
+    while (commons.bodies->used() == 0) std::this_thread::yield();
+  }
+  watch->hold(false);
+  for (auto& each : callers) each.join();
+  EXPECT_GE(before, 2U);
+  while (http->connections() > 0) std::this_thread::yield();
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+  EXPECT_EQ(service.held(), 0U);
 }
 
 TEST_F(DeviceDoors, StopsWhileCopiesAreUnderWay) {

@@ -150,10 +150,11 @@ std::variant<HttpReply, Deferred> submit_fetched(controller::Service& service, c
                                                  Ready ready) {
   const auto open = std::make_shared<OpenFetch>();
   WorkPool::Work work = [&service, &commons, open, ready = std::move(ready)]() mutable {
-    if (open->cancelled) return;  // nobody waits for a reply
     std::optional<HttpReply> wrong;
     try {
-      if (const auto fetched = fetch_inputs(ready.view->config, ready.request); !fetched)
+      if (open->cancelled)
+        wrong = error_reply(499, "the client has gone");  // its connection ends with a reply all the same
+      else if (const auto fetched = fetch_inputs(ready.view->config, ready.request); !fetched)
         wrong = error_reply(fetched.error());
     } catch (const std::exception& thrown) {
       wrong = thrown_reply(thrown);
