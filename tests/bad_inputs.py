@@ -121,7 +121,7 @@ def cuda_orders(handle: str, size: int) -> dict[str, Bad]:
             ("raw_handle", {"b64": handle[:-4]}, "bytes"),
             ("raw_handle", {"b64": "A" * 86 + "=="}, "CUDA_ERROR_"),
             ("raw_handle", {"b64": "/" * 86 + "=="}, ""),
-            ("raw_handle", {"b64": LONG}, "base64"),
+            ("raw_handle", {"b64": "A" * 4096}, "base64"),
             ("device_id", None, "device_id"),
             ("device_id", "0", "device_id"),
             ("device_id", -1, "device_id"),

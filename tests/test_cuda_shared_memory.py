@@ -117,6 +117,7 @@ def test_inputs_and_outputs_on_the_device(server, client, module, lender):
         client.infer("tiny_mlp", [in_region(module, "in", 3, 128)], outputs=[output], timeout=MINUTE)
         np.testing.assert_array_equal(memory.get(np.float32, wanted.shape, 8192 - wanted.nbytes), wanted)
         with pytest.raises(InferenceServerException, match="shared_memory_byte_size gives it only 4"):
+            output = module.InferRequestedOutput("output")  # it would keep an offset for one of 0
             output.set_shared_memory("out", 4)
             client.infer("tiny_mlp", [in_region(module, "in", 3, 128)], outputs=[output], timeout=MINUTE)
 
@@ -170,7 +171,7 @@ def test_each_bad_order(server, lender):
     """What no client of Triton's writes, over HTTP."""
     with lender.take(64) as memory:
         bad = bad_inputs.cuda_orders(memory.raw_handle.decode(), 64)
-    wrong = {name: fault for name, each in bad.items() if (fault := bad_inputs.fault_over_http(server.http, each))}
+        wrong = {name: fault for name, each in bad.items() if (fault := bad_inputs.fault_over_http(server.http, each))}
     assert not wrong, "\n".join(f"{name}: {fault}" for name, fault in wrong.items())
     status, _, answer = ask(server.http, post(bad_inputs.body()))
     assert status == 200, answer

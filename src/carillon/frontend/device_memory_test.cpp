@@ -704,7 +704,10 @@ TEST_F(FewCopies, WhatFindsNoPlaceIsRefused) {
   watch->hold(true);
   std::vector<std::thread> callers;
   for (int i = 1; i <= 2; ++i) {  // one for each thread
-    callers.emplace_back([&] { EXPECT_EQ(infer(over_http(0, 12)), 200U); });
+    callers.emplace_back([&] {
+      const unsigned status = infer(over_http(0, 12));
+      EXPECT_TRUE(status == 200U || status == 503U) << "its answer wants a place, too";
+    });
     watch->wait_for(i);
   }
   // A third waits in the queue; it is there once one more finds no place.
