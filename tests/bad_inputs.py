@@ -102,6 +102,54 @@ def register(key: object, size: object, offset: object = 0, name: str = "bad") -
     )
 
 
+def cuda_orders(handle: str, size: int) -> dict[str, Bad]:
+    """Orders to register memory on a device, of which `handle` (in base64) opens `size` bytes."""
+    good = {"raw_handle": {"b64": handle}, "device_id": 0, "byte_size": size}
+    path = "/v2/cudasharedmemory/region/bad/register"
+    cases = {
+        f"{member} = {value!r:.40}": Bad(post(json.dumps(good | {member: value}).encode(), path), (400,), words)
+        for member, value, words in (
+            ("raw_handle", None, "raw_handle"),
+            ("raw_handle", handle, "raw_handle"),
+            ("raw_handle", {}, "b64"),
+            ("raw_handle", {"b64": None}, "b64"),
+            ("raw_handle", {"b64": [handle]}, "b64"),
+            ("raw_handle", {"b64": "!" * 88}, "base64"),
+            ("raw_handle", {"b64": "\0" * 88}, "base64"),
+            ("raw_handle", {"b64": handle[:-1]}, "base64"),
+            ("raw_handle", {"b64": handle + "===="}, "base64"),
+            ("raw_handle", {"b64": handle[:-4]}, "bytes"),
+            ("raw_handle", {"b64": "A" * 86 + "=="}, "CUDA_ERROR_"),
+            ("raw_handle", {"b64": "/" * 86 + "=="}, ""),
+            ("raw_handle", {"b64": "A" * 4096}, "base64"),
+            ("device_id", None, "device_id"),
+            ("device_id", "0", "device_id"),
+            ("device_id", -1, "device_id"),
+            ("device_id", 999, "device_id 999"),
+            ("device_id", 2**63, "device_id"),
+            ("device_id", -(2**63), "device_id"),
+            ("device_id", 1e3, "device_id"),
+            ("byte_size", None, "byte_size"),
+            ("byte_size", "many", "byte_size"),
+            ("byte_size", 0, "byte size"),
+            ("byte_size", -1, "byte_size"),
+            ("byte_size", 2**64 - 1, "byte size"),
+            ("byte_size", 2**64, "byte_size"),
+            ("byte_size", 0.5, "byte_size"),
+        )
+    }
+    for member in good:
+        cases[f"no {member}"] = Bad(
+            post(json.dumps({name: value for name, value in good.items() if name != member}).encode(), path),
+            (400,),
+            member,
+        )
+    for what, data in (("nothing", b""), ("no JSON", b"{"), ("a list", b"[]"), ("not UTF-8", b'{"raw_handle":"\xff"}')):
+        cases[what] = Bad(post(data, path), (400,))
+    cases["a long name"] = Bad(post(json.dumps(good).encode(), path.replace("bad", "n" * 300)), (400,), "300 bytes")
+    return cases
+
+
 def head(first: str, *lines: str) -> bytes:
     return "\r\n".join([first, "Host: t", *lines, "", ""]).encode()
 

@@ -424,7 +424,8 @@ def test_orders_need_the_role(keyed):
     orders = (("/v2/repository/models/tiny_cnn/unload", b"{}"), ("/v2/repository/models/tiny_cnn/load", b"{}"),
               ("/v2/logging", b'{"log_info":true}'), ("/v2/trace/setting", b"{}"),
               ("/v2/systemsharedmemory/region/r/register", b'{"key":"/none","byte_size":1}'),
-              ("/v2/systemsharedmemory/unregister", b""), ("/v2/logging", None), ("/v2/systemsharedmemory/status", None))
+              ("/v2/systemsharedmemory/unregister", b""), ("/v2/cudasharedmemory/region/r/register", b"{}"),
+              ("/v2/cudasharedmemory/unregister", b""), ("/v2/cudasharedmemory/status", None), ("/v2/logging", None), ("/v2/systemsharedmemory/status", None))
     for path, body in orders:
         assert fetch(server.http, path, SECRETS["team"], body)[0] == 403, path
     for path, body in orders:
@@ -435,7 +436,10 @@ def test_orders_need_the_role(keyed):
                      lambda: client.update_log_settings({"log_info": True}, headers=key),
                      lambda: client.update_trace_settings(headers=key),
                      lambda: client.register_system_shared_memory("r", "/none", 1, headers=key),
-                     lambda: client.get_system_shared_memory_status(headers=key)):
+                     lambda: client.get_system_shared_memory_status(headers=key),
+                     lambda: client.register_cuda_shared_memory("r", b"", 0, 1, headers=key),
+                     lambda: client.unregister_cuda_shared_memory(headers=key),
+                     lambda: client.get_cuda_shared_memory_status(headers=key)):
             assert code_of(call) == "StatusCode.PERMISSION_DENIED"
         client.load_model(MODEL, headers=bearer(SECRETS["boss"]))
         client.update_log_settings({"log_info": True}, headers=bearer(SECRETS["boss"]))
@@ -627,7 +631,8 @@ def test_the_admin_port_alone_takes_orders(program, tiny_models, tmp_path):
             client.infer(MODEL, [input_of(http_client)], timeout=MINUTE)
         with grpc_client.InferenceServerClient(server.grpc) as client:
             for call in (lambda: client.unload_model("tiny_cnn"), client.get_log_settings,
-                         client.get_system_shared_memory_status):
+                         client.get_system_shared_memory_status, client.get_cuda_shared_memory_status,
+                         lambda: client.register_cuda_shared_memory("r", b"", 0, 1)):
                 with pytest.raises(InferenceServerException, match=re.escape(f"admin port, {admin}")) as refused:
                     call()
                 assert refused.value.status() == "StatusCode.PERMISSION_DENIED"

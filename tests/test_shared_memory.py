@@ -139,7 +139,7 @@ def test_an_object_that_is_cut_costs_its_owner_an_error(client, module):
         assert client.is_server_live()
 
 
-def test_cuda_shared_memory_is_refused(client, module):
+def test_cuda_shared_memory_is_refused_without_a_device(client, module):
     status = client.get_cuda_shared_memory_status()
     assert status == [] if isinstance(status, list) else len(status.regions) == 0
     with pytest.raises(InferenceServerException, match="system shared memory"):

@@ -481,6 +481,8 @@ int run(Arguments& arguments) {
   std::vector<std::pair<std::string, std::shared_ptr<const engine::cuda::Nvml>>> gpus;
   for (const server::Device& device : group->devices)
     if (device.nvml) gpus.emplace_back(device.gpu_uuid, device.nvml);
+  for (const server::Device& device : group->devices)
+    if (device.importer) doors->importers.emplace(device.ordinal, device.importer);
   if (!gpus.empty())
     doors->more_metrics = [before = doors->more_metrics, gpus] {
       return (before ? before() : std::string()) + server::gpu_metrics(gpus);

@@ -12,6 +12,9 @@ int threads_of(const CommonsOptions& options) {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency() / 4), 1, 4);
 }
 
+// One for each direction of a bus.
+constexpr int copying_threads = 2;
+
 }  // namespace
 
 Commons::Commons(const CommonsOptions& with)
@@ -19,10 +22,17 @@ Commons::Commons(const CommonsOptions& with)
       bodies(std::make_shared<ByteBudget>(with.inflight, with.max_body)),
       guard(with.guard ? with.guard : std::make_shared<Guard>()),
       access_log(with.access_log),
-      regions(with.regions),
+      regions(with.regions, with.importers),
       log_settings(with.log_control),
       unheeded(with.log),
-      heavy(threads_of(with), with.heavy_queue) {}
+      heavy(threads_of(with), with.heavy_queue),
+      copies(with.importers.empty()
+                 ? nullptr
+                 : std::make_unique<WorkPool>(copying_threads, with.copies_queue, "carillon-copy")) {}
+
+Error too_many_copies() {
+  return {ErrorCode::resource_exhausted, "too many requests wait for copies from and to devices"};
+}
 
 Result<> server_ready(const controller::Service& service, const Commons& commons) {
   if (commons.draining) return fail(ErrorCode::unavailable, "the server is going away");

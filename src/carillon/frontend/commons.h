@@ -24,13 +24,17 @@ struct CommonsOptions {
   bool strict_readiness = true;
   int heavy_threads = 0;  // 0: a quarter of the processors, 1 to 4
   std::size_t heavy_queue = 64;
-  std::size_t regions = 1024;             // of shared memory; each takes a descriptor
+  // Requests and answers that may wait for copies from and to devices; as many as may be open, so that an
+  // answer that is there is not refused for want of a place.
+  std::size_t copies_queue = std::size_t{1} << 16;
+  std::size_t regions = 1024;             // of shared memory; each may take a descriptor
+  MemoryImporters importers;              // devices on which regions may lie; empty: none
   std::shared_ptr<Guard> guard;           // null: everybody may do everything
   std::shared_ptr<AccessLog> access_log;  // null: none
   double trace_share = 0;                 // of requests that are in no trace: so many begin one
   ServerFacts facts;
   Log log;
-  LogControl log_control;  // without it there are no log settings
+  LogControl log_control;                     // without it there are no log settings
   std::function<std::string()> more_metrics;  // see Options of frontend.h
 };
 
@@ -48,12 +52,18 @@ struct Commons {
   UnheededParameters unheeded;
   // Set once the server is told to stop: requests that come later are refused, and it is not ready.
   std::atomic<bool> draining = false;
-  WorkPool heavy;  // ends first: its work uses the rest
+  WorkPool heavy;
+  // Waits for devices: opens regions there, copies, closes them. Null where there are none. It ends first:
+  // its work uses the rest.
+  const std::unique_ptr<WorkPool> copies;
 
   void log(const std::string& text) const {
     if (options.log) options.log(text);
   }
 };
+
+// Where `Commons::copies` takes no more.
+Error too_many_copies();
 
 // Whether the server can be sent requests: it serves, is not going away, and (strict readiness, as Triton has
 // it) every model that it was given can be served. A repository without models is not ready either: unlike

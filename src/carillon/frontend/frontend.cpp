@@ -25,6 +25,7 @@ class Doors final : public Frontend {
                   .strict_readiness = options.strict_readiness,
                   .regions = std::min<std::size_t>(CommonsOptions{}.regions,
                                                    static_cast<std::size_t>(raise_descriptor_limit() / 8)),
+                  .importers = options.importers,
                   .guard = options.guard,
                   .access_log = options.access_log,
                   .trace_share = options.trace_share,

@@ -55,6 +55,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   // As the last that is done here: the call may have ended when it returns.
   void Finish(const grpc::Status& status) {
     code_ = status.error_code();
+    request_ = {};  // whose answer is there uses no region any more
     ServerUnaryReactor::Finish(status);
   }
 
@@ -93,8 +94,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   }
 
   void read(RawMessage& raw, std::size_t limit) {
-    const auto open = open_;
-    auto& service = door_.service;
+    const auto& service = door_.service;
     try {
       inference::ModelInferRequest message;
       if (const auto done = read_message(raw, limit, &room_, message); !done.ok()) {
@@ -117,6 +117,28 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     } catch (const std::bad_alloc&) {
       return Finish(status_of(no_memory()));
     }
+    if (!request_.fetches.empty()) return fetch();
+    submit();
+  }
+
+  // Inputs that lie on a device, on a thread that may wait for it.
+  void fetch() {
+    WorkPool::Work work = [this] {
+      if (open_->cancelled) return Finish({grpc::StatusCode::CANCELLED, "the client has gone"});
+      try {
+        if (const auto fetched = fetch_inputs(view_->config, request_); !fetched)
+          return Finish(status_of(fetched.error()));
+      } catch (const std::bad_alloc&) {
+        return Finish(status_of(no_memory()));
+      }
+      submit();
+    };
+    if (!door_.commons.copies->post(std::move(work))) refuse_full(too_many_copies().message);
+  }
+
+  void submit() {
+    const auto open = open_;
+    auto& service = door_.service;
     for (const std::string& name : request_.unheeded) door_.commons.unheeded.tell(name);
     if (caller_) request_.call->key = caller_->key.name;
     request_.call->trace = trace_;
@@ -125,7 +147,8 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       record_->facts = facts_of(*view_, request_.id, arrival_, request_.call->deadline);
     }
     const auto ticket = service.submit(std::move(request_.call), [this](controller::InferAnswer answer) {
-      door_.answers.post([this, answer = std::move(answer)]() mutable { send(std::move(answer)); });
+      send_on(door_, shares_on_device(request_), std::move(answer),
+              [this](controller::InferAnswer given) { send(std::move(given)); });
     });
     // The call may have ended: only what is shared is touched from here on.
     open->ticket = ticket;
@@ -190,6 +213,16 @@ TimePoint call_deadline(const controller::Service& service, const grpc::Callback
   const auto left = deadline - std::chrono::system_clock::now();
   if (left > longest_timeout) return saturating_add(arrival, longest_timeout);
   return saturating_add(service.now(), std::chrono::duration_cast<Duration>(left));
+}
+
+void send_on(InferDoor& door, bool waits, controller::InferAnswer answer,
+             std::move_only_function<void(controller::InferAnswer)> send) {
+  std::move_only_function<void()> work = [send = std::move(send), answer = std::move(answer)]() mutable {
+    send(std::move(answer));
+  };
+  if (!waits) return door.answers.post(std::move(work));
+  if (door.commons.copies->post(std::move(work))) return;
+  door.answers.post(std::move(work));
 }
 
 Error no_memory() {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 
 #include "carillon/base/result.h"
 #include "carillon/controller/service.h"
@@ -34,6 +35,11 @@ grpc::Status status_of(const Error& error);
 // The call's own deadline on the service's timeline, TimePoint::max() for none.
 TimePoint call_deadline(const controller::Service& service, const grpc::CallbackServerContext& context,
                         TimePoint arrival);
+
+// Has `send` called with `answer`, soon and on another thread: that of the answers, or, where it `waits` for
+// a device, one that may, as long as these take any more.
+void send_on(InferDoor& door, bool waits, controller::InferAnswer answer,
+             std::move_only_function<void(controller::InferAnswer)> send);
 
 // Where there is no memory for a request.
 Error no_memory();

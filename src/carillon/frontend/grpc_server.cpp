@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <expected>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <type_traits>
@@ -86,6 +88,29 @@ class OrderReactor final : public ServerUnaryReactor {
   int code_ = grpc::StatusCode::OK;
 };
 
+// A call whose answer somebody else makes, and which nothing cancels. Deletes itself when gRPC is done with
+// it.
+class WaitingReactor final : public ServerUnaryReactor {
+ public:
+  WaitingReactor(InferDoor& door, const grpc::ByteBuffer& answer, std::unique_ptr<AccessRecord> record)
+      : door_(door), answer_(answer), record_(std::move(record)) {
+    door_.open.fetch_add(1);
+  }
+  ~WaitingReactor() override { door_.open.fetch_sub(1); }
+
+  // Once; the reactor may be gone behind it.
+  void end(const grpc::Status& status) {
+    end_record(door_.commons, std::move(record_), status.error_code(), answer_.Length());
+    Finish(status);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  InferDoor& door_;
+  const grpc::ByteBuffer& answer_;
+  std::unique_ptr<AccessRecord> record_;
+};
+
 // The model that a request names, where it names one.
 template <typename Request>
 std::string_view model_named(const Request& request) {
@@ -121,22 +146,38 @@ class AnsweringService : public RawService {
     add_unary(path(method), [this, need, name = path(method), answer = std::move(answer)](
                                 CallbackServerContext* context, RawMessage& message, grpc::ByteBuffer& out) {
       auto record = recorded(door_, *context, name, message);
-      const auto status = [&]() -> grpc::Status {
-        const auto caller = admit_grpc(*door_.commons.guard, *context, need, door_.service.now());
-        if (!caller) return refuse_call(*context, caller.error());
-        if (record && *caller) record->key = (*caller)->key.name;
-        Request request;
-        if (auto read = read_message(message, door_.max_body, nullptr, request); !read.ok()) return read;
-        if (const auto wrong = check_named(caller->get(), model_named(request)))
-          return refuse_call(*context, *wrong);
-        const Result<Response> response = answer(request, caller->get());
-        if (!response) return status_of(response.error());
-        write_message(*response, out);
-        return grpc::Status::OK;
-      }();
+      Request request;
+      const auto caller = begin(*context, message, need, record.get(), request);
+      const grpc::Status status = caller ? respond(answer, request, caller->get(), out) : caller.error();
       end_record(door_.commons, std::move(record), status.error_code(), out.Length());
       return finish(context, status);
     });
+  }
+
+  // One that may have to wait for a device.
+  template <typename Request, typename Response>
+  void add_waiting(const char* method, Need need, Answer<Request, Response> answer) {
+    add_unary(path(method),
+              [this, need, name = path(method), answer = std::move(answer)](
+                  CallbackServerContext* context, RawMessage& message,
+                  grpc::ByteBuffer& out) -> ServerUnaryReactor* {
+                auto record = recorded(door_, *context, name, message);
+                auto request = std::make_shared<Request>();
+                auto caller = begin(*context, message, need, record.get(), *request);
+                WorkPool* const copies = door_.commons.copies.get();
+                if (!caller || copies == nullptr) {
+                  const grpc::Status status =
+                      caller ? respond(answer, *request, caller->get(), out) : caller.error();
+                  end_record(door_.commons, std::move(record), status.error_code(), out.Length());
+                  return finish(context, status);
+                }
+                auto* const reactor = new WaitingReactor(door_, out, std::move(record));
+                if (!copies->post([reactor, answer, request, caller = std::move(*caller), &out] {
+                      reactor->end(respond(answer, *request, caller.get(), out));
+                    }))
+                  reactor->end(status_of(too_many_copies()));
+                return reactor;
+              });
   }
 
   // Of a call that has just come: it joins its trace.
@@ -149,6 +190,30 @@ class AnsweringService : public RawService {
   InferDoor& door_;
 
  private:
+  // Reads the request of a call that may be made, and says whose it is; or the status that refuses it.
+  template <typename Request>
+  std::expected<std::shared_ptr<Caller>, grpc::Status> begin(CallbackServerContext& context,
+                                                             RawMessage& message, Need need,
+                                                             AccessRecord* record, Request& request) {
+    auto caller = admit_grpc(*door_.commons.guard, context, need, door_.service.now());
+    if (!caller) return std::unexpected(refuse_call(context, caller.error()));
+    if (record != nullptr && *caller) record->key = (*caller)->key.name;
+    if (auto read = read_message(message, door_.max_body, nullptr, request); !read.ok())
+      return std::unexpected(read);
+    if (const auto wrong = check_named(caller->get(), model_named(request)))
+      return std::unexpected(refuse_call(context, *wrong));
+    return std::move(*caller);
+  }
+
+  template <typename Request, typename Response>
+  static grpc::Status respond(const Answer<Request, Response>& answer, const Request& request,
+                              const Caller* caller, grpc::ByteBuffer& out) {
+    const Result<Response> response = answer(request, caller);
+    if (!response) return status_of(response.error());
+    write_message(*response, out);
+    return grpc::Status::OK;
+  }
+
   const std::string name_;
 };
 
@@ -273,21 +338,30 @@ class InferenceService final : public AnsweringService {
             regions.remove(request.name());
           return SystemSharedMemoryUnregisterResponse();
         });
-    // There is never a region of this kind: clients ask, and unregister, before they choose the other.
     add<CudaSharedMemoryStatusRequest, CudaSharedMemoryStatusResponse>(
-        "CudaSharedMemoryStatus", Need::reading,
-        [](const auto& request, auto) -> Result<CudaSharedMemoryStatusResponse> {
-          if (!request.name().empty()) return std::unexpected(no_cuda_region(request.name()));
-          return CudaSharedMemoryStatusResponse();
+        "CudaSharedMemoryStatus", Need::admin,
+        [&regions](const auto& request, auto) { return device_memory_status(regions, request.name()); });
+    add_waiting<CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse>(
+        "CudaSharedMemoryRegister", Need::admin,
+        [&regions](const auto& request, const Caller* caller) -> Result<CudaSharedMemoryRegisterResponse> {
+          if (auto added =
+                  regions.add_on_device({.name = request.name(),
+                                         .device = request.device_id(),
+                                         .byte_size = request.byte_size(),
+                                         .owner = caller != nullptr ? caller->key.name : std::string()},
+                                        std::as_bytes(std::span(request.raw_handle())));
+              !added)
+            return std::unexpected(std::move(added.error()));
+          return CudaSharedMemoryRegisterResponse();
         });
-    add<CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse>(
-        "CudaSharedMemoryRegister", Need::reading,
-        [](const auto&, auto) -> Result<CudaSharedMemoryRegisterResponse> {
-          return std::unexpected(no_cuda());
+    add_waiting<CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse>(
+        "CudaSharedMemoryUnregister", Need::admin, [&regions](const auto& request, auto) {
+          if (request.name().empty())
+            regions.remove_all(RegionKind::device);
+          else
+            regions.remove(request.name(), RegionKind::device);
+          return CudaSharedMemoryUnregisterResponse();
         });
-    add<CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse>(
-        "CudaSharedMemoryUnregister", Need::reading,
-        [](const auto&, auto) { return CudaSharedMemoryUnregisterResponse(); });
   }
 };
 

@@ -188,8 +188,7 @@ class InferStream final : public RawService::StreamReactor {
 
   bool read_elsewhere(const Held& exchange) {
     WorkPool::Work work = [this, exchange] {
-      (void)read(exchange, door_.max_body);
-      read_on();
+      if (!read(exchange, door_.max_body)) read_on();
     };
     if (door_.commons.heavy.post(std::move(work))) return true;
     refuse(exchange, {ErrorCode::resource_exhausted, "too many large messages wait to be read"});
@@ -215,7 +214,28 @@ class InferStream final : public RawService::StreamReactor {
       refuse(exchange, no_memory());
       return false;
     }
+    if (!exchange->request.fetches.empty()) return fetch(exchange);
     submit(exchange);
+    return false;
+  }
+
+  // Inputs that lie on a device, on a thread that may wait for it. True: as begin().
+  bool fetch(const Held& exchange) {
+    WorkPool::Work work = [this, exchange] {
+      Result<> fetched;
+      try {
+        fetched = fetch_inputs(exchange->view->config, exchange->request);
+      } catch (const std::bad_alloc&) {
+        fetched = std::unexpected(no_memory());
+      }
+      if (fetched)
+        submit(exchange);
+      else
+        refuse(exchange, fetched.error());
+      read_on();
+    };
+    if (door_.commons.copies->post(std::move(work))) return true;
+    refuse(exchange, too_many_copies());
     return false;
   }
 
@@ -254,9 +274,8 @@ class InferStream final : public RawService::StreamReactor {
     }
     const auto ticket = door_.service.submit(
         std::move(exchange->request.call), [this, exchange](controller::InferAnswer answer) mutable {
-          door_.answers.post([this, exchange = exchange, answer = std::move(answer)]() mutable {
-            send(exchange, std::move(answer));
-          });
+          send_on(door_, shares_on_device(exchange->request), std::move(answer),
+                  [this, exchange](controller::InferAnswer given) { send(exchange, std::move(given)); });
         });
     // It may be answered by now, but the stream stays: it is being read.
     std::unique_lock lock(mutex_);
@@ -349,6 +368,7 @@ class InferStream final : public RawService::StreamReactor {
   }
 
   void post(const Held& exchange, inference::ModelStreamInferResponse& response) {
+    exchange->request = {};  // whose answer is there uses no region any more
     mark_final(response, !exchange->then);
     write_message(response, exchange->answer);
     std::unique_lock lock(mutex_);

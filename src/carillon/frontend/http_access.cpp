@@ -17,10 +17,6 @@ Need need_of(Endpoint endpoint) {
     case Endpoint::model_config:
     case Endpoint::model_statistics:
     case Endpoint::repository_index:
-    // There is nothing of CUDA's to protect, and clients ask before they choose another kind.
-    case Endpoint::cuda_memory_status:
-    case Endpoint::cuda_memory_register:
-    case Endpoint::cuda_memory_unregister:
     case Endpoint::not_implemented:
       return Need::reading;
     case Endpoint::infer:
@@ -32,6 +28,9 @@ Need need_of(Endpoint endpoint) {
     case Endpoint::system_memory_status:
     case Endpoint::system_memory_register:
     case Endpoint::system_memory_unregister:
+    case Endpoint::cuda_memory_status:
+    case Endpoint::cuda_memory_register:
+    case Endpoint::cuda_memory_unregister:
     case Endpoint::logging:
     case Endpoint::trace_setting:
     case Endpoint::device_trace:

@@ -1,12 +1,18 @@
 #include "carillon/frontend/http_api.h"
 
+#include <atomic>
 #include <charconv>
+#include <limits>
+#include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "grpc_service.pb.h"
 #include "model_config.pb.h"
 #include <nlohmann/json.hpp>
+#include <openssl/evp.h>
 
 #include "carillon/frontend/admin_page.h"
 #include "carillon/frontend/admin_status.h"
@@ -75,6 +81,155 @@ HttpReply answer_reply(const controller::ModelView& model, const InferRequest& r
   return reply;
 }
 
+HttpReply made(ReplyMaker& make) {
+  try {
+    return make();
+  } catch (const std::exception& thrown) {
+    return thrown_reply(thrown);
+  }
+}
+
+// A reply whose maker may have to wait for a device: not on the threads of connections.
+std::variant<HttpReply, Deferred> waiting(const Commons& commons, Deliver deliver, ReplyMaker make) {
+  if (commons.copies == nullptr) return make();
+  WorkPool::Work work = [deliver = std::move(deliver), make = std::move(make)]() mutable {
+    deliver([reply = made(make)]() mutable { return std::move(reply); });
+  };
+  if (!commons.copies->post(std::move(work))) return full_reply(too_many_copies().message);
+  return Deferred{.cancel = [] {}};
+}
+
+// Delivers what is made of an answer by a maker that waits for a device.
+Deliver waiting_first(WorkPool& copies, Deliver deliver) {
+  return [&copies, deliver = std::make_shared<Deliver>(std::move(deliver))](ReplyMaker make) {
+    WorkPool::Work work = [deliver, make = std::move(make)]() mutable {
+      HttpReply reply = made(make);
+      make = {};  // whose answer is there uses no region any more
+      (*deliver)([reply = std::move(reply)]() mutable { return std::move(reply); });
+    };
+    if (!copies.post(std::move(work))) (*deliver)([] { return full_reply(too_many_copies().message); });
+  };
+}
+
+// A request that is parsed, on its way to the service.
+struct Ready {
+  std::shared_ptr<const controller::ModelView> view;
+  InferRequest request;
+  Reservation room;
+  std::unique_ptr<InferFacts> facts;  // null: there is no access log
+  Deliver deliver;
+};
+
+std::uint64_t submit(controller::Service& service, const Commons& commons, Ready ready) {
+  if (shares_on_device(ready.request))
+    ready.deliver = waiting_first(*commons.copies, std::move(ready.deliver));
+  auto call = std::move(ready.request.call);
+  return service.submit(std::move(call), [ready = std::move(ready)](controller::InferAnswer answer) mutable {
+    if (ready.facts) add_answer(*ready.facts, answer);
+    Deliver deliver = std::move(ready.deliver);
+    deliver([ready = std::move(ready), answer = std::move(answer)]() mutable {
+      const std::uint64_t number = answer.number;
+      auto reply = answer_reply(*ready.view, ready.request, std::move(answer));
+      if (number != 0) reply.headers.emplace_back(number_key, std::to_string(number));
+      ready.room.shrink_to(0);
+      reply.facts = std::move(ready.facts);
+      return reply;
+    });
+  });
+}
+
+// What the way of a request and its cancelling share; whoever comes second finds what the first has left.
+struct OpenFetch {
+  static constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  std::atomic<std::uint64_t> ticket = none;
+  std::atomic<bool> cancelled = false;
+};
+
+// Brings the inputs that lie on devices first, on a thread that may wait for these.
+std::variant<HttpReply, Deferred> submit_fetched(controller::Service& service, const Commons& commons,
+                                                 Ready ready) {
+  const auto open = std::make_shared<OpenFetch>();
+  WorkPool::Work work = [&service, &commons, open, ready = std::move(ready)]() mutable {
+    std::optional<HttpReply> wrong;
+    try {
+      if (open->cancelled)
+        wrong = error_reply(499, "the client has gone");  // its connection ends with a reply all the same
+      else if (const auto fetched = fetch_inputs(ready.view->config, ready.request); !fetched)
+        wrong = error_reply(fetched.error());
+    } catch (const std::exception& thrown) {
+      wrong = thrown_reply(thrown);
+    }
+    if (wrong) {
+      ready.request = {};
+      return ready.deliver([reply = *std::move(wrong)]() mutable { return std::move(reply); });
+    }
+    const std::uint64_t ticket = submit(service, commons, std::move(ready));
+    open->ticket = ticket;
+    if (open->cancelled) service.cancel(ticket);
+  };
+  if (!commons.copies->post(std::move(work))) return full_reply(too_many_copies().message);
+  return Deferred{.cancel = [&service, open] {
+    open->cancelled = true;
+    if (const std::uint64_t ticket = open->ticket; ticket != OpenFetch::none) service.cancel(ticket);
+  }};
+}
+
+// The bytes that `text` stands for in base64, with or without line breaks; none where it is something else.
+std::optional<std::vector<std::byte>> from_base64(std::string text) {
+  std::erase_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' ' || c == '\t'; });
+  const std::size_t end = text.find_last_not_of('=');
+  const std::size_t letters = end == std::string::npos ? 0 : end + 1;
+  const std::size_t padding = text.size() - letters;
+  if (text.size() % 4 != 0 || padding > 2 || text.find('=') < letters) return std::nullopt;
+  std::vector<std::byte> bytes(text.size() / 4 * 3);
+  // It takes some letters for an end, and then finds less.
+  const int found = text.empty() ? 0
+                                 : EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
+                                                   reinterpret_cast<const unsigned char*>(text.data()),
+                                                   static_cast<int>(text.size()));
+  if (found < 0 || static_cast<std::size_t>(found) != bytes.size()) return std::nullopt;
+  bytes.resize(bytes.size() - padding);
+  return bytes;
+}
+
+// A member of a JSON object that must be a whole number of bytes.
+Result<std::uint64_t> bytes_in(const nlohmann::json& body, const char* member) {
+  const auto it = body.find(member);
+  if (it == body.end() || !it->is_number_unsigned())
+    return invalid("\"" + std::string(member) + "\" must be a whole number of bytes");
+  return it->get<std::uint64_t>();
+}
+
+// What an order to register memory on a device has in its body.
+struct DeviceOrder {
+  DeviceRegionInfo region;
+  std::vector<std::byte> handle;
+};
+Result<DeviceOrder> device_order(const std::string& name, const HttpRequest& request) {
+  const auto body = object_body(request, R"({"raw_handle":{"b64":"..."},"device_id":0,"byte_size":64})");
+  if (!body) return std::unexpected(body.error());
+  const auto raw = body->find("raw_handle");
+  if (raw == body->end() || !raw->is_object())
+    return invalid("\"raw_handle\" must be an object: {\"b64\": the handle in base64}");
+  const auto text = raw->find("b64");
+  constexpr std::size_t longest = 1024;  // of 88 letters
+  std::optional<std::vector<std::byte>> handle;
+  if (text != raw->end() && text->is_string() && text->get_ref<const std::string&>().size() <= longest)
+    handle = from_base64(text->get<std::string>());
+  if (!handle) return invalid("\"b64\" of \"raw_handle\" must be text: a cudaIpcMemHandle_t in base64");
+  const auto device = body->find("device_id");
+  if (device == body->end() || !device->is_number_integer() ||
+      (device->is_number_unsigned() && !std::in_range<std::int64_t>(device->get<std::uint64_t>())))
+    return invalid("\"device_id\" must be the whole number of a CUDA device");
+  const auto size = bytes_in(*body, "byte_size");
+  if (!size) return std::unexpected(size.error());
+  return DeviceOrder{.region = {.name = name,
+                                .device = device->get<std::int64_t>(),
+                                .byte_size = *size,
+                                .owner = request.caller ? request.caller->key.name : std::string()},
+                     .handle = *std::move(handle)};
+}
+
 }  // namespace
 
 std::expected<std::shared_ptr<Caller>, HttpReply> HttpApi::admit(const HttpHead& head) {
@@ -124,12 +279,17 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
         commons_.regions.remove(route->region);
       return HttpReply{};
     case Endpoint::cuda_memory_status:
-      if (!route->region.empty()) return error_reply(no_cuda_region(route->region));
-      return HttpReply{.body = "[]"};
+      return json_reply(device_memory_status(commons_.regions, route->region));
     case Endpoint::cuda_memory_register:
-      return error_reply(no_cuda());
+      return register_on_device(route->region, request, std::move(deliver));
     case Endpoint::cuda_memory_unregister:
-      return HttpReply{};
+      return waiting(commons_, std::move(deliver), [&regions = commons_.regions, region = route->region] {
+        if (region.empty())
+          regions.remove_all(RegionKind::device);
+        else
+          regions.remove(region, RegionKind::device);
+        return HttpReply{};
+      });
     case Endpoint::logging:
       return log_settings_reply(commons_.log_settings, request);
     case Endpoint::trace_setting:
@@ -237,6 +397,19 @@ HttpReply HttpApi::register_region(const std::string& name, const HttpRequest& r
   return {};
 }
 
+std::variant<HttpReply, Deferred> HttpApi::register_on_device(const std::string& name,
+                                                              const HttpRequest& request, Deliver deliver) {
+  SharedMemory& regions = commons_.regions;
+  // Clients try this kind first, and go by what they are told: whatever else is wrong comes later.
+  if (!regions.has_devices()) return error_reply(regions.add_on_device({.name = name}, {}).error());
+  auto order = device_order(name, request);
+  if (!order) return error_reply(order.error());
+  return waiting(commons_, std::move(deliver), [&regions, order = *std::move(order)]() mutable {
+    const auto added = regions.add_on_device(std::move(order.region), order.handle);
+    return added ? HttpReply{} : error_reply(added.error());
+  });
+}
+
 std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::string_view version,
                                                  HttpRequest& request, Deliver deliver) {
   const TimePoint arrival = service_.now() - request.waited;
@@ -261,27 +434,19 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
   for (const std::string& name : parsed->unheeded) commons_.unheeded.tell(name);
   request.body = {};  // all that matters of it is in the call
 
-  auto call = std::move(parsed->call);
-  if (request.caller) call->key = request.caller->key.name;
-  call->trace = request.trace;
-  std::unique_ptr<InferFacts> facts;
+  controller::InferCall& call = *parsed->call;
+  if (request.caller) call.key = request.caller->key.name;
+  call.trace = request.trace;
+  Ready ready{.view = std::move(*view),
+              .request = std::move(*parsed),
+              .room = std::move(request.room),
+              .facts = {},
+              .deliver = std::move(deliver)};
   if (commons_.access_log)
-    facts = std::make_unique<InferFacts>(facts_of(**view, parsed->id, call->arrival, call->deadline));
-  const std::uint64_t ticket = service_.submit(
-      std::move(call),
-      [view = std::move(*view), parsed = std::move(*parsed), room = std::move(request.room),
-       facts = std::move(facts), deliver = std::move(deliver)](controller::InferAnswer answer) mutable {
-        if (facts) add_answer(*facts, answer);
-        deliver([view = std::move(view), parsed = std::move(parsed), room = std::move(room),
-                 facts = std::move(facts), answer = std::move(answer)]() mutable {
-          const std::uint64_t number = answer.number;
-          auto reply = answer_reply(*view, parsed, std::move(answer));
-          if (number != 0) reply.headers.emplace_back(number_key, std::to_string(number));
-          room.shrink_to(0);
-          reply.facts = std::move(facts);
-          return reply;
-        });
-      });
+    ready.facts =
+        std::make_unique<InferFacts>(facts_of(*ready.view, ready.request.id, call.arrival, call.deadline));
+  if (!ready.request.fetches.empty()) return submit_fetched(service_, commons_, std::move(ready));
+  const std::uint64_t ticket = submit(service_, commons_, std::move(ready));
   return Deferred{.cancel = [this, ticket] { service_.cancel(ticket); }};
 }
 

@@ -36,6 +36,8 @@ class HttpApi final : public HttpHandler {
   HttpReply page(const HttpRequest& request) const;
   HttpReply watched(const HttpRequest& request, bool timeline) const;
   HttpReply register_region(const std::string& region, const HttpRequest& request);
+  std::variant<HttpReply, Deferred> register_on_device(const std::string& region, const HttpRequest& request,
+                                                       Deliver deliver);
 
   controller::Service& service_;
   Commons& commons_;

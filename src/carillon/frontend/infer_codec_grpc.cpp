@@ -152,7 +152,8 @@ Result<std::optional<SharedPart>> shared_part(const std::string& place, const au
 }
 
 Result<> read_inputs(const repository::ModelConfig& config, const inference::ModelInferRequest& message,
-                     const Surroundings& around, controller::InferCall& call) {
+                     const Surroundings& around, InferRequest& request) {
+  controller::InferCall& call = *request.call;
   const int raw = message.raw_input_contents_size();
   int taken = 0;  // of the raw entries
   InputCheck check(config, message.ByteSizeLong());
@@ -170,7 +171,7 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
     if (*part) {
       if (!filled_fields(input.contents()).empty())
         return invalid(where + " has typed contents beside shared_memory_region; give one of them");
-      bytes = take_shared(config, *slot, **part, around.room, call);
+      bytes = take_shared(config, *slot, **part, around.room, request);
     } else if (raw > 0) {
       if (!filled_fields(input.contents()).empty())
         return invalid(where + " has typed contents beside raw_input_contents; give one of them");
@@ -214,7 +215,7 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
     if (!value) return std::unexpected(value.error());
     if (auto set = scheduling.set(name, *value); !set) return std::unexpected(std::move(set.error()));
   }
-  if (auto read = read_inputs(model.config, message, around, *request.call); !read)
+  if (auto read = read_inputs(model.config, message, around, request); !read)
     return std::unexpected(std::move(read.error()));
 
   for (const auto& input : message.inputs())

@@ -406,7 +406,7 @@ class RequestReader {
                      (data ? "\"data\"" : "binary_data_size") + "; give one of them");
     Result<std::vector<std::byte>> bytes;
     if (shared) {
-      bytes = take_shared(config_, *slot, *shared, around_.room, *request_.call);
+      bytes = take_shared(config_, *slot, *shared, around_.room, request_);
     } else if (blob_size) {
       if (*blob_size > blobs_.size())
         return invalid(where + " has binary_data_size " + std::to_string(*blob_size) + ", but only " +

@@ -10,6 +10,7 @@
 #include "carillon/controller/service.h"
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/shared_memory.h"
+#include "carillon/graph/tensor.h"
 
 namespace carillon::frontend {
 
@@ -21,6 +22,21 @@ struct OutputChoice {
   std::int64_t classes = 0;  // so many of its largest values as text (classification.h); 0: its values
 };
 
+// An input as the model takes it: held against the config.
+struct InputSlot {
+  std::size_t index = 0;  // into ModelConfig::inputs
+  graph::DataType type = graph::DataType::f32;
+  graph::Shape shape;
+  std::size_t elements = 0;
+  std::size_t bytes = 0;
+};
+
+// An input that lies on a device, and is not here yet.
+struct Fetch {
+  InputSlot slot;
+  SharedPart from;
+};
+
 // What a request may lean on beside its message.
 struct Surroundings {
   const SharedMemory* regions = nullptr;  // null: there are none
@@ -28,10 +44,11 @@ struct Surroundings {
   Reservation* room = nullptr;            // grows for inputs from shared memory; null: without a bound
 };
 
-// A request as a codec leaves it: checked against the model's config, tensors in place.
+// A request as a codec leaves it: checked against the model's config, tensors in place but for `fetches`.
 struct InferRequest {
   std::string id;  // echoed; empty: none given
   std::vector<OutputChoice> outputs;
+  std::vector<Fetch> fetches;                   // what fetch_inputs() has to bring
   std::vector<std::string> unheeded;            // names of parameters that mean nothing here; the first few
   std::unique_ptr<controller::InferCall> call;  // deadline TimePoint::max(): the client named none
 };

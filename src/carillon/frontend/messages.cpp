@@ -129,6 +129,15 @@ void add_statistics(const controller::ModelStatistics& model, inference::ModelSt
   }
 }
 
+// A map's messages as an array, in the order of their names.
+Json by_name(const auto& messages) {
+  std::map<std::string, Json> sorted;
+  for (const auto& [name, message] : messages) sorted.emplace(name, to_value(message));
+  Json array = Json::array();
+  for (auto& [name, message] : sorted) array.push_back(std::move(message));
+  return array;
+}
+
 }  // namespace
 
 inference::ServerMetadataResponse server_metadata(const Commons& commons) {
@@ -138,6 +147,7 @@ inference::ServerMetadataResponse server_metadata(const Commons& commons) {
   for (const char* extension : {"binary_tensor_data", "model_configuration", "model_repository", "parameters",
                                 "schedule_policy", "statistics", "system_shared_memory"})
     response.add_extensions(extension);
+  if (commons.regions.has_devices()) response.add_extensions("cuda_shared_memory");
   if (commons.log_settings.there()) response.add_extensions("logging");
   return response;
 }
@@ -211,6 +221,20 @@ Result<inference::SystemSharedMemoryStatusResponse> shared_memory_status(const S
   return response;
 }
 
+Result<inference::CudaSharedMemoryStatusResponse> device_memory_status(const SharedMemory& regions,
+                                                                       std::string_view name) {
+  const auto found = regions.device_status(name);
+  if (!found) return std::unexpected(found.error());
+  inference::CudaSharedMemoryStatusResponse response;
+  for (const DeviceRegionInfo& region : *found) {
+    auto& status = (*response.mutable_regions())[region.name];
+    status.set_name(region.name);
+    status.set_device_id(static_cast<std::uint64_t>(region.device));
+    status.set_byte_size(region.byte_size);
+  }
+  return response;
+}
+
 Result<inference::LogSettingsResponse> log_settings(LogSettings& settings,
                                                     const inference::LogSettingsRequest& request) {
   using Asked = inference::LogSettingsRequest::SettingValue;
@@ -271,17 +295,6 @@ Error no_loading(std::string_view what) {
               "--model-control-mode poll or explicit to change them while it runs"};
 }
 
-Error no_cuda() {
-  return {ErrorCode::unsupported,
-          "this server has no CUDA shared memory: its devices do not share memory with clients; use system "
-          "shared memory"};
-}
-
-Error no_cuda_region(std::string_view name) {
-  return {ErrorCode::not_found, "no CUDA shared memory region '" + std::string(name.substr(0, 128)) +
-                                    "' is registered: this server takes none"};
-}
-
 std::string to_json(const Message& message) {
   return dump(to_value(message));
 }
@@ -291,11 +304,11 @@ std::string to_json(const inference::RepositoryIndexResponse& index) {
 }
 
 std::string to_json(const inference::SystemSharedMemoryStatusResponse& regions) {
-  std::map<std::string, Json> by_name;
-  for (const auto& [name, region] : regions.regions()) by_name.emplace(name, to_value(region));
-  Json array = Json::array();
-  for (auto& [name, region] : by_name) array.push_back(std::move(region));
-  return dump(array);
+  return dump(by_name(regions.regions()));
+}
+
+std::string to_json(const inference::CudaSharedMemoryStatusResponse& regions) {
+  return dump(by_name(regions.regions()));
 }
 
 }  // namespace carillon::frontend

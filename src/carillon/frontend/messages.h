@@ -12,6 +12,7 @@ class Message;
 namespace inference {
 class LogSettingsRequest;
 class LogSettingsResponse;
+class CudaSharedMemoryStatusResponse;
 class ModelConfig;
 class ModelMetadataResponse;
 class ModelStatisticsResponse;
@@ -45,6 +46,8 @@ inference::RepositoryIndexResponse repository_index(const controller::Service& s
 // name empty: every region. Error (not_found): no such region.
 Result<inference::SystemSharedMemoryStatusResponse> shared_memory_status(const SharedMemory& regions,
                                                                          std::string_view name);
+Result<inference::CudaSharedMemoryStatusResponse> device_memory_status(const SharedMemory& regions,
+                                                                       std::string_view name);
 // Make the changes that are asked for, and tell all settings. Errors as LogSettings' and TraceSettings';
 // not_found: no such model.
 Result<inference::LogSettingsResponse> log_settings(LogSettings& settings,
@@ -56,10 +59,6 @@ Result<inference::TraceSettingResponse> trace_settings(const controller::Service
 // What is said to those who ask for models to be loaded or unloaded (unsupported). `what` names the request.
 Error no_loading(std::string_view what);
 
-// What is said to those who ask for CUDA's shared memory.
-Error no_cuda();                              // unsupported
-Error no_cuda_region(std::string_view name);  // not_found
-
 // The message as JSON under its proto names: numbers as numbers (64-bit ones too), enumerators by name,
 // fields that are not messages always there, messages and members of a oneof where set. Text that is not
 // UTF-8 is mended.
@@ -68,5 +67,6 @@ std::string to_json(const google::protobuf::Message& message);
 std::string to_json(const inference::RepositoryIndexResponse& index);
 // The regions, likewise, in name order.
 std::string to_json(const inference::SystemSharedMemoryStatusResponse& regions);
+std::string to_json(const inference::CudaSharedMemoryStatusResponse& regions);
 
 }  // namespace carillon::frontend

@@ -1,5 +1,6 @@
 #include "carillon/frontend/shared_memory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/frontend/descriptor.h"
 
 namespace carillon::frontend {
 namespace {
@@ -43,7 +45,7 @@ Result<> check_key(std::string_view key) {
 }
 
 Result<> check_region(const RegionInfo& region, const Descriptor& object) {
-  struct stat status{};
+  struct stat status {};
   if (fstat(object.number(), &status) != 0)
     return invalid(region_text(region) + " cannot be looked at: " + system_reason(errno));
   if (!S_ISREG(status.st_mode)) return invalid(region_text(region) + " is no shared memory but another file");
@@ -55,9 +57,75 @@ Result<> check_region(const RegionInfo& region, const Descriptor& object) {
   return {};
 }
 
+// An object in /dev/shm.
+class SystemRegion final : public SharedRegion {
+ public:
+  SystemRegion(RegionInfo info, Descriptor object) : info_(std::move(info)), object_(std::move(object)) {}
+
+  std::uint64_t byte_size() const override { return info_.byte_size; }
+  bool on_device() const override { return false; }
+  Result<> read(std::size_t offset, std::span<std::byte> to) const override;
+  Result<> write(std::size_t offset, std::span<const std::byte> from) const override;
+
+ private:
+  const RegionInfo info_;
+  const Descriptor object_;
+};
+
+std::string device_region_text(const DeviceRegionInfo& info) {
+  return "shared memory region " + cut_name(info.name) + " on CUDA device " + std::to_string(info.device);
+}
+
+class DeviceRegion final : public SharedRegion {
+ public:
+  DeviceRegion(DeviceRegionInfo info, std::unique_ptr<const engine::ImportedMemory> memory)
+      : info_(std::move(info)), memory_(std::move(memory)) {}
+
+  std::uint64_t byte_size() const override { return info_.byte_size; }
+  bool on_device() const override { return true; }
+  Result<> read(std::size_t offset, std::span<std::byte> to) const override {
+    CARILLON_ASSERT(offset <= info_.byte_size && to.size() <= info_.byte_size - offset);
+    return told(memory_->read(offset, to));
+  }
+  Result<> write(std::size_t offset, std::span<const std::byte> from) const override {
+    CARILLON_ASSERT(offset <= info_.byte_size && from.size() <= info_.byte_size - offset);
+    return told(memory_->write(offset, from));
+  }
+
+ private:
+  Result<> told(Result<> copied) const {
+    if (copied) return copied;
+    return in_context(device_region_text(info_), copied.error());
+  }
+
+  const DeviceRegionInfo info_;
+  const std::unique_ptr<const engine::ImportedMemory> memory_;
+};
+
+Result<> check_name(std::string_view name) {
+  if (name.empty() || name.size() > SharedMemory::longest_name)
+    return invalid("the name of a shared memory region has " + std::to_string(name.size()) +
+                   " bytes; it must have 1 to " + std::to_string(SharedMemory::longest_name));
+  // The protocol's texts are UTF-8, and clients fail on a status in which one is not.
+  if (!simdjson::validate_utf8(name.data(), name.size()))
+    return invalid("the name of a shared memory region must be UTF-8");
+  return {};
+}
+
+// "0", "0 and 2", "0, 1 and 2"
+std::string numbers_of(const MemoryImporters& importers) {
+  std::string text;
+  std::size_t left = importers.size();
+  for (const auto& [device, importer] : importers) {
+    text += (text.empty() ? "" : left == 1 ? " and " : ", ") + std::to_string(device);
+    --left;
+  }
+  return text;
+}
+
 }  // namespace
 
-Result<> SharedRegion::read(std::size_t offset, std::span<std::byte> to) const {
+Result<> SystemRegion::read(std::size_t offset, std::span<std::byte> to) const {
   CARILLON_ASSERT(offset <= info_.byte_size && to.size() <= info_.byte_size - offset);
   auto at = static_cast<off_t>(info_.offset + offset);
   while (!to.empty()) {
@@ -73,10 +141,10 @@ Result<> SharedRegion::read(std::size_t offset, std::span<std::byte> to) const {
   return {};
 }
 
-Result<> SharedRegion::write(std::size_t offset, std::span<const std::byte> from) const {
+Result<> SystemRegion::write(std::size_t offset, std::span<const std::byte> from) const {
   CARILLON_ASSERT(offset <= info_.byte_size && from.size() <= info_.byte_size - offset);
   // Writing behind the end would make the object longer again, which its owner did not ask for.
-  struct stat status{};
+  struct stat status {};
   const std::uint64_t end = info_.offset + offset + from.size();
   if (fstat(object_.number(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < end)
     return invalid(region_text(info_) + " has become shorter since it was registered: it has " +
@@ -93,13 +161,25 @@ Result<> SharedRegion::write(std::size_t offset, std::span<const std::byte> from
   return {};
 }
 
+const std::string& SharedMemory::Entry::owner() const {
+  return std::visit([](const auto& of) -> const std::string& { return of.owner; }, info);
+}
+
+Result<> SharedMemory::insert(std::string name, Entry entry) {
+  const std::lock_guard lock(mutex_);
+  if (regions_.contains(name))
+    return invalid("shared memory region " + cut_name(name) +
+                   " is registered already; unregister it first, or take another name");
+  if (regions_.size() >= most_)
+    return fail(ErrorCode::resource_exhausted, "there are " + std::to_string(regions_.size()) +
+                                                   " shared memory regions, as many as there may be");
+  regions_.emplace(std::move(name), std::move(entry));
+  return {};
+}
+
 Result<> SharedMemory::add(RegionInfo region) {
-  if (region.name.empty() || region.name.size() > longest_name)
-    return invalid("the name of a shared memory region has " + std::to_string(region.name.size()) +
-                   " bytes; it must have 1 to " + std::to_string(longest_name));
-  // The protocol's texts are UTF-8, and clients fail on a status in which one is not.
-  if (!simdjson::validate_utf8(region.name) || !simdjson::validate_utf8(region.key))
-    return invalid("the name and the key of a shared memory region must be UTF-8");
+  if (auto good = check_name(region.name); !good) return good;
+  if (!simdjson::validate_utf8(region.key)) return invalid("the key of a shared memory region must be UTF-8");
   if (auto good = check_key(region.key); !good) return good;
   // Without O_NONBLOCK the opening of a pipe would wait for who knows how long. It follows no symbolic link.
   Descriptor object(shm_open(region.key.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK, 0));
@@ -109,43 +189,83 @@ Result<> SharedMemory::add(RegionInfo region) {
                 region_text(region) + " cannot be opened in /dev/shm: " + system_reason(error));
   }
   if (auto good = check_region(region, object); !good) return good;
-
-  const std::lock_guard lock(mutex_);
-  if (regions_.contains(region.name))
-    return invalid("shared memory region " + cut_name(region.name) +
-                   " is registered already; unregister it first, or take another name");
-  if (regions_.size() >= most_)
-    return fail(ErrorCode::resource_exhausted, "there are " + std::to_string(regions_.size()) +
-                                                   " shared memory regions, as many as there may be");
   std::string name = region.name;
-  regions_.emplace(std::move(name),
-                   std::make_shared<const SharedRegion>(std::move(region), std::move(object)));
-  return {};
+  RegionInfo info = region;
+  return insert(std::move(name),
+                {.info = std::move(info),
+                 .region = std::make_shared<const SystemRegion>(std::move(region), std::move(object))});
 }
 
-void SharedMemory::remove(std::string_view name) {
-  std::shared_ptr<const SharedRegion> last;  // closed behind the lock
+Result<> SharedMemory::add_on_device(DeviceRegionInfo region, std::span<const std::byte> handle) {
+  if (importers_.empty())
+    return fail(ErrorCode::unsupported,
+                "this server has no CUDA shared memory: it serves from no CUDA device; use system shared "
+                "memory");
+  if (auto good = check_name(region.name); !good) return good;
+  const std::string what = device_region_text(region);
+  engine::MemoryHandle raw{};
+  if (handle.size() != raw.size())
+    return invalid(what + " has a raw_handle of " + std::to_string(handle.size()) +
+                   " bytes; a cudaIpcMemHandle_t has " + std::to_string(raw.size()));
+  if (region.byte_size == 0) return invalid(what + " has byte size 0; a region has at least one byte");
+  const auto importer = importers_.find(region.device);
+  if (importer == importers_.end())
+    return invalid(what + ": device_id " + std::to_string(region.device) +
+                   " is no CUDA device of this server; it has " + numbers_of(importers_));
+  std::ranges::copy(handle, raw.begin());
+  auto memory = importer->second->open(raw);
+  if (!memory) return in_context(what, memory.error());
+  if (region.byte_size > (*memory)->bytes())
+    return invalid(what + " has byte size " + std::to_string(region.byte_size) +
+                   "; the memory that its handle opens has " + std::to_string((*memory)->bytes()) + " bytes");
+  std::string name = region.name;
+  DeviceRegionInfo info = region;
+  return insert(std::move(name),
+                {.info = std::move(info),
+                 .region = std::make_shared<const DeviceRegion>(std::move(region), std::move(*memory))});
+}
+
+void SharedMemory::remove(std::string_view name, RegionKind kind) {
+  Entry last;  // closed behind the lock
   const std::lock_guard lock(mutex_);
   const auto it = regions_.find(name);
-  if (it == regions_.end()) return;
+  if (it == regions_.end() || it->second.region->on_device() != (kind == RegionKind::device)) return;
   last = std::move(it->second);
   regions_.erase(it);
 }
 
-void SharedMemory::remove_all() {
-  decltype(regions_) all;
+void SharedMemory::remove_all(RegionKind kind) {
+  std::vector<Entry> all;
   const std::lock_guard lock(mutex_);
-  all.swap(regions_);
+  for (auto it = regions_.begin(); it != regions_.end();) {
+    if (it->second.region->on_device() != (kind == RegionKind::device)) {
+      ++it;
+      continue;
+    }
+    all.push_back(std::move(it->second));
+    it = regions_.erase(it);
+  }
+}
+
+template <typename Info>
+Result<std::vector<Info>> SharedMemory::listed(std::string_view name, const char* what) const {
+  std::vector<Info> found;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [each, entry] : regions_)
+    if (const auto* const info = std::get_if<Info>(&entry.info);
+        info != nullptr && (name.empty() || each == name))
+      found.push_back(*info);
+  if (found.empty() && !name.empty())
+    return fail(ErrorCode::not_found, std::string("no ") + what + " " + cut_name(name) + " is registered");
+  return found;
 }
 
 Result<std::vector<RegionInfo>> SharedMemory::status(std::string_view name) const {
-  std::vector<RegionInfo> found;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [each, region] : regions_)
-    if (name.empty() || each == name) found.push_back(region->info());
-  if (found.empty() && !name.empty())
-    return fail(ErrorCode::not_found, "no shared memory region " + cut_name(name) + " is registered");
-  return found;
+  return listed<RegionInfo>(name, "shared memory region");
+}
+
+Result<std::vector<DeviceRegionInfo>> SharedMemory::device_status(std::string_view name) const {
+  return listed<DeviceRegionInfo>(name, "CUDA shared memory region");
 }
 
 Result<SharedPart> SharedMemory::part(std::string_view name, std::uint64_t offset, std::uint64_t bytes,
@@ -153,13 +273,14 @@ Result<SharedPart> SharedMemory::part(std::string_view name, std::uint64_t offse
   std::shared_ptr<const SharedRegion> region;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto it = regions_.find(name); it != regions_.end()) region = it->second;
+    if (const auto it = regions_.find(name);
+        it != regions_.end() && (key == nullptr || key->may_name(name, it->second.owner())))
+      region = it->second.region;
   }
-  if (region && key != nullptr && !key->may_name(name, region->info().owner)) region.reset();
   if (!region)
     return invalid("no shared memory region " + cut_name(name) + " is registered" +
                    (key != nullptr ? " that key '" + key->name + "' may name" : std::string()));
-  const std::uint64_t size = region->info().byte_size;
+  const std::uint64_t size = region->byte_size();
   if (offset > size || bytes > size - offset)
     return invalid("shared_memory_offset " + std::to_string(offset) + " and shared_memory_byte_size " +
                    std::to_string(bytes) + " lead out of shared memory region " + cut_name(name) + " of " +

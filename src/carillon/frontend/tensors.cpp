@@ -95,6 +95,17 @@ void mend_booleans(const InputCheck::Slot& slot, std::span<std::byte> bytes) {
   for (auto& b : bytes) b = b == std::byte{0} ? std::byte{0} : std::byte{1};
 }
 
+// The bytes of an input that lies in shared memory, as the model takes it.
+Result<std::vector<std::byte>> read_part(const repository::ModelConfig& config, const InputCheck::Slot& slot,
+                                         const SharedPart& part, controller::InferCall& call) {
+  std::vector<std::byte> bytes(part.bytes);
+  if (auto read = part.read(bytes); !read) return std::unexpected(std::move(read.error()));
+  if (slot.type == graph::DataType::string)
+    return read_texts(input_text(config, slot), slot.elements, bytes, own_texts(config, call));
+  mend_booleans(slot, bytes);
+  return bytes;
+}
+
 // Whether an output of so many bytes fits into the shared memory that is to take it.
 Result<> check_part(const repository::ModelConfig& config, const OutputChoice& choice, std::size_t bytes) {
   if (bytes <= choice.shared->bytes) return {};
@@ -293,18 +304,31 @@ Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, c
 
 Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config,
                                            const InputCheck::Slot& slot, const SharedPart& part,
-                                           Reservation* room, controller::InferCall& call) {
-  const bool texts = slot.type == graph::DataType::string;
-  if (!texts)
+                                           Reservation* room, InferRequest& request) {
+  if (slot.type != graph::DataType::string)
     if (auto fits = check_size(config, slot, part.bytes); !fits) return std::unexpected(fits.error());
   if (room != nullptr && !room->grow(part.bytes))
     return fail(ErrorCode::resource_exhausted, "there is no room now for " + std::to_string(part.bytes) +
                                                    " bytes from shared memory: too many are in flight");
-  std::vector<std::byte> bytes(part.bytes);
-  if (auto read = part.read(bytes); !read) return std::unexpected(std::move(read.error()));
-  if (texts) return read_texts(input_text(config, slot), slot.elements, bytes, own_texts(config, call));
-  mend_booleans(slot, bytes);
-  return bytes;
+  if (!part.region->on_device()) return read_part(config, slot, part, *request.call);
+  request.fetches.push_back({.slot = slot, .from = part});
+  return {};
+}
+
+Result<> fetch_inputs(const repository::ModelConfig& config, InferRequest& request) {
+  for (const Fetch& fetch : request.fetches) {
+    auto bytes = read_part(config, fetch.slot, fetch.from, *request.call);
+    if (!bytes) return std::unexpected(std::move(bytes.error()));
+    request.call->inputs[fetch.slot.index] = std::move(*bytes);
+  }
+  request.fetches.clear();
+  return {};
+}
+
+bool shares_on_device(const InferRequest& request) {
+  return std::ranges::any_of(request.outputs, [](const OutputChoice& choice) {
+    return choice.shared && choice.shared->region->on_device();
+  });
 }
 
 Result<> check_shared_outputs(const repository::ModelConfig& config, const InferRequest& request) {

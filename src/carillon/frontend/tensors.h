@@ -26,13 +26,7 @@ class InputCheck {
   // `most_elements`: of an input whose size the model leaves open; what the request could hold at most.
   InputCheck(const repository::ModelConfig& config, std::size_t most_elements);
 
-  struct Slot {
-    std::size_t index = 0;  // into ModelConfig::inputs
-    graph::DataType type = graph::DataType::f32;
-    graph::Shape shape;
-    std::size_t elements = 0;
-    std::size_t bytes = 0;
-  };
+  using Slot = InputSlot;
 
   // The slot of input `name`. Errors (invalid_argument): unknown name, one given twice, a datatype or shape
   // that is not the model's, a batch outside 1..max_batch_size or unlike the other inputs', a length that the
@@ -87,11 +81,17 @@ Result<> check_outputs(const repository::ModelConfig& config, const controller::
 Result<std::vector<std::byte>> take_raw(const repository::ModelConfig& config, const InputCheck::Slot& slot,
                                         std::span<const std::byte> data, controller::InferCall& call);
 
-// The same of an input in shared memory, for which `room` (may be null) grows. Errors: also the region's;
-// resource_exhausted: there is no room.
+// The same of an input in shared memory, for which `room` (may be null) grows. One on a device is noted in
+// the request's `fetches`, and nothing is given for it yet. Errors: also the region's; resource_exhausted:
+// there is no room.
 Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config,
                                            const InputCheck::Slot& slot, const SharedPart& part,
-                                           Reservation* room, controller::InferCall& call);
+                                           Reservation* room, InferRequest& request);
+// Brings what is noted there, and lets the regions go; waits for devices. Errors as take_shared()'s.
+Result<> fetch_inputs(const repository::ModelConfig& config, InferRequest& request);
+
+// Whether outputs of the request go to devices: share_outputs() waits for these.
+bool shares_on_device(const InferRequest& request);
 
 // Whether what is asked for fits into the shared memory that is to take it, as far as that is known before
 // the model has run. Requires a call that passed InputCheck::complete().

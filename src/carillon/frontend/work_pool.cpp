@@ -8,7 +8,8 @@
 
 namespace carillon::frontend {
 
-WorkPool::WorkPool(int threads, std::size_t longest_queue) : longest_queue_(longest_queue) {
+WorkPool::WorkPool(int threads, std::size_t longest_queue, const char* name)
+    : longest_queue_(longest_queue), name_(name) {
   CARILLON_ASSERT(threads >= 1);
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
 }
@@ -33,7 +34,7 @@ bool WorkPool::post(Work&& work) {
 }
 
 void WorkPool::run() {
-  pthread_setname_np(pthread_self(), "carillon-heavy");
+  pthread_setname_np(pthread_self(), name_);
   for (;;) {
     Work work;
     {

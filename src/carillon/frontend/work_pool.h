@@ -10,14 +10,14 @@
 
 namespace carillon::frontend {
 
-// Threads for what would hold up a door's own: unpacking and packing bodies, parsing large ones. Work runs in
-// the order in which it came; no more waits than the queue may hold. Any thread.
+// Threads for what would hold up a door's own: unpacking and packing bodies, parsing large ones, waiting for
+// devices. Work runs in the order in which it came; no more waits than the queue may hold. Any thread.
 class WorkPool {
  public:
   using Work = std::move_only_function<void()>;
 
-  // Requires threads >= 1.
-  WorkPool(int threads, std::size_t longest_queue);
+  // Requires threads >= 1. `name`: of the threads, 15 letters at most; outlives them.
+  WorkPool(int threads, std::size_t longest_queue, const char* name = "carillon-heavy");
   // Ends when the work under way has ended; what waits is dropped.
   ~WorkPool();
   WorkPool(const WorkPool&) = delete;
@@ -30,6 +30,7 @@ class WorkPool {
   void run();
 
   const std::size_t longest_queue_;
+  const char* const name_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Work> queue_;

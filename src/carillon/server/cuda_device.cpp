@@ -10,6 +10,7 @@
 #include "carillon/engine/cuda/driver/nvml.h"
 #include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/memory/cuda_memory.h"
+#include "carillon/engine/cuda/memory/ipc_memory.h"
 #include "carillon/engine/cuda/open.h"
 #include "carillon/engine/cuda/plan/cuda_engine.h"
 
@@ -59,7 +60,9 @@ Result<CudaDevice> make_emulated(const std::string& name, cuda::Number number, c
                     .uuid = {},
                     .nvml = {},
                     .free = {},
-                    .make_memory = maker_of_memory(*driver, 0)};
+                    .make_memory = maker_of_memory(*driver, 0),
+                    .ordinal = 0,
+                    .importer = cuda::make_importer(*driver, 0)};
 }
 
 Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::Number number) {
@@ -83,7 +86,9 @@ Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::
                     .uuid = std::move(uuid),
                     .nvml = nvml ? *nvml : nullptr,
                     .free = opened->free,
-                    .make_memory = maker_of_memory(opened->driver, opened->facts.device)};
+                    .make_memory = maker_of_memory(opened->driver, opened->facts.device),
+                    .ordinal = ordinal,
+                    .importer = cuda::make_importer(opened->driver, opened->facts.device)};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "carillon/engine/device_memory.h"
 #include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/engine.h"
+#include "carillon/engine/imported_memory.h"
 
 namespace carillon::engine::cuda {
 class Nvml;  // cuda/driver/nvml.h
@@ -30,6 +31,8 @@ struct CudaDevice {
   // Of so many pages and such blocks; may outlive the rest.
   std::function<Result<std::unique_ptr<engine::DeviceMemory>>(std::uint64_t pages, Bytes io, Bytes workspace)>
       make_memory;
+  int ordinal = 0;                                   // CUDA's number of it
+  std::shared_ptr<engine::MemoryImporter> importer;  // of what clients lend there; may outlive the rest
 };
 
 // Whether `device` is "cuda", "cuda:N" or "cuda-emulated".

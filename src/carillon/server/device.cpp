@@ -196,6 +196,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     };
     device.description = std::move(made->description);
     device.worker.make_memory = std::move(made->make_memory);
+    device.importer = std::move(made->importer);
+    device.ordinal = made->ordinal;
   } else {
     return invalid("--device: '" + arguments.device +
                    "' is not a device; there are cpu, emulated:PROFILE, cuda:N and cuda-emulated");

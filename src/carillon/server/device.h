@@ -13,6 +13,7 @@
 #include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/emulated/breaker.h"
 #include "carillon/engine/engine.h"
+#include "carillon/engine/imported_memory.h"
 #include "carillon/engine/reading_engine.h"
 #include "carillon/worker/worker.h"
 
@@ -62,6 +63,9 @@ struct Device {
   std::string description;  // "cpu: AMD EPYC, 2 threads"
   std::string gpu_uuid;     // of a GPU whose figures `nvml` tells; else empty
   std::shared_ptr<const engine::cuda::Nvml> nvml;
+  // Of a CUDA device: what clients lend there, and CUDA's number of it; else null.
+  std::shared_ptr<engine::MemoryImporter> importer;
+  int ordinal = 0;
   std::string notice;  // what whoever runs it should know; empty: nothing
 };
 

@@ -31,10 +31,10 @@ using Resources = void*;        // CUdevResourceDesc
 
 // CUresult, of what is told apart here.
 inline constexpr Status done = 0, invalid_value = 1, out_of_memory = 2, not_initialized = 3, no_device = 100,
-                        invalid_device = 101, invalid_context = 201, uncorrectable_memory = 214,
-                        invalid_handle = 400, not_found = 500, not_ready = 600, launch_failed = 719,
-                        not_supported = 801, capture_unsupported = 900, capture_invalidated = 901,
-                        capture_unmatched = 903, capture_unjoined = 904;
+                        invalid_device = 101, invalid_context = 201, map_failed = 205,
+                        uncorrectable_memory = 214, invalid_handle = 400, not_found = 500, not_ready = 600,
+                        launch_failed = 719, not_supported = 801, capture_unsupported = 900,
+                        capture_invalidated = 901, capture_unmatched = 903, capture_unjoined = 904;
 // After one of these a context answers nothing else any more: the device is lost to the process.
 constexpr bool is_lost(Status status) {
   return status == uncorrectable_memory ||
@@ -63,6 +63,9 @@ struct Access {  // CUmemAccessDesc
 };
 struct Uuid {  // CUuuid
   unsigned char bytes[16] = {};
+};
+struct IpcHandle {  // CUipcMemHandle: by which another process opens an allocation
+  char bytes[64] = {};
 };
 struct Processors {  // CUdevResource of streaming multiprocessors
   int type = 1;
@@ -95,6 +98,7 @@ inline constexpr unsigned stream_beside_the_default = 1;  // CU_STREAM_NON_BLOCK
 inline constexpr unsigned condition_default = 1;              // CU_GRAPH_COND_ASSIGN_DEFAULT
 inline constexpr unsigned event_without_time = 2;         // CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned host_is_mapped = 2;             // CU_MEMHOSTALLOC_DEVICEMAP
+inline constexpr unsigned peers_as_needed = 1;            // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 inline constexpr int capture_of_this_thread = 1;          // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 // X(member, the driver's symbol, arguments)
@@ -123,6 +127,12 @@ inline constexpr int capture_of_this_thread = 1;          // CU_STREAM_CAPTURE_M
     (Address at, std::size_t bytes, std::size_t offset, Handle memory, unsigned long long flags))           \
   X(unmap, cuMemUnmap, (Address at, std::size_t bytes))                                                     \
   X(set_access, cuMemSetAccess, (Address at, std::size_t bytes, const Access* what, std::size_t count))     \
+  X(allocate, cuMemAlloc_v2, (Address * out, std::size_t bytes))                                            \
+  X(free, cuMemFree_v2, (Address at))                                                                       \
+  X(address_range, cuMemGetAddressRange_v2, (Address * base, std::size_t * bytes, Address at))              \
+  X(ipc_export, cuIpcGetMemHandle, (IpcHandle * out, Address at))                                           \
+  X(ipc_open, cuIpcOpenMemHandle_v2, (Address * out, IpcHandle handle, unsigned flags))                     \
+  X(ipc_close, cuIpcCloseMemHandle, (Address at))                                                           \
   X(host_allocate, cuMemHostAlloc, (void** out, std::size_t bytes, unsigned flags))                         \
   X(host_free, cuMemFreeHost, (void* memory))                                                               \
   X(host_address, cuMemHostGetDevicePointer_v2, (Address * out, void* host, unsigned flags))                \

@@ -43,6 +43,7 @@ static_assert(sizeof(Condition) == sizeof(CUgraphConditionalHandle));
 static_assert(sizeof(Uuid) == sizeof(CUuuid) && sizeof(Address) == sizeof(CUdeviceptr));
 static_assert(sizeof(Handle) == sizeof(CUmemGenericAllocationHandle) &&
               sizeof(DeviceNumber) == sizeof(CUdevice));
+static_assert(sizeof(IpcHandle) == sizeof(CUipcMemHandle) && alignof(IpcHandle) == alignof(CUipcMemHandle));
 static_assert(sizeof(Status) == sizeof(CUresult));
 
 TEST(CudaTable, ConstantsAreTheToolkits) {
@@ -56,6 +57,7 @@ TEST(CudaTable, ConstantsAreTheToolkits) {
   EXPECT_EQ(no_device, CUDA_ERROR_NO_DEVICE);
   EXPECT_EQ(invalid_device, CUDA_ERROR_INVALID_DEVICE);
   EXPECT_EQ(invalid_context, CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(map_failed, CUDA_ERROR_MAP_FAILED);
   EXPECT_EQ(uncorrectable_memory, CUDA_ERROR_ECC_UNCORRECTABLE);
   EXPECT_EQ(invalid_handle, CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(not_found, CUDA_ERROR_NOT_FOUND);
@@ -84,6 +86,7 @@ TEST(CudaTable, ConstantsAreTheToolkits) {
   EXPECT_EQ(stream_beside_the_default, static_cast<unsigned>(CU_STREAM_NON_BLOCKING));
   EXPECT_EQ(event_without_time, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING));
   EXPECT_EQ(host_is_mapped, static_cast<unsigned>(CU_MEMHOSTALLOC_DEVICEMAP));
+  EXPECT_EQ(peers_as_needed, static_cast<unsigned>(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   EXPECT_EQ(capture_of_this_thread, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 }
 

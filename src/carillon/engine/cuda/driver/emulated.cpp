@@ -1,6 +1,8 @@
 #include "carillon/engine/cuda/driver/emulated.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -9,8 +11,10 @@
 #include <set>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace carillon::engine::cuda {
@@ -160,6 +164,58 @@ struct Waiting {
   Work work;
 };
 
+// What a handle of an allocation holds: a file of its process that nobody can cut, as long as that process
+// keeps it open. `sum` tells it from other bytes.
+struct Exported {
+  std::array<char, 8> mark{'e', 'm', 'u', 'l', 'a', 't', 'e', 'd'};
+  std::int32_t process = 0, file = 0;
+  std::uint64_t device = 0, inode = 0, bytes = 0;
+  std::uint32_t here = 0;  // may be opened in its own process, which a driver refuses
+  std::uint32_t sum = 0;
+
+  std::uint32_t summed() const {
+    std::uint64_t out = 0x9e3779b97f4a7c15;
+    for (const std::uint64_t part :
+         {std::uint64_t(static_cast<std::uint32_t>(process)), std::uint64_t(static_cast<std::uint32_t>(file)),
+          device, inode, bytes, std::uint64_t{here}})
+      out = (out ^ part) * 0x100000001b3;
+    return static_cast<std::uint32_t>(out >> 32 ^ out);
+  }
+};
+static_assert(sizeof(Exported) <= sizeof(IpcHandle));
+
+// A file of so many bytes, which stays as long as that; -1: there is none to have.
+int whole_file(std::size_t bytes) {
+  const int file = memfd_create("carillon-emulated", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0 &&
+      fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+    return file;
+  if (file >= 0) close(file);
+  return -1;
+}
+
+IpcHandle handle_of(int file, std::uint64_t bytes, bool here) {
+  struct stat status {};
+  (void)fstat(file, &status);
+  Exported out;
+  out.process = getpid();
+  out.file = file;
+  out.device = status.st_dev;
+  out.inode = status.st_ino;
+  out.bytes = bytes;
+  out.here = here ? 1 : 0;
+  out.sum = out.summed();
+  IpcHandle handle;
+  std::memcpy(handle.bytes, &out, sizeof out);
+  return handle;
+}
+
+// Memory of another process that is open here, so many times.
+struct Borrowed {
+  std::uint64_t device = 0, inode = 0;
+  int opened = 0;
+};
+
 }  // namespace
 
 struct Emulated::State {
@@ -169,6 +225,9 @@ struct Emulated::State {
   std::map<Address, std::uint64_t> reservations;
   std::map<Address, Mapping> mappings;
   std::map<Address, Mapping> host;
+  std::map<Address, Mapping> allocations;
+  std::map<Address, Mapping> borrowed;
+  std::map<Address, Borrowed> loans;  // of what is borrowed
   std::map<Stream, StreamState> streams;
   std::map<Event, EventState> events;
   std::map<GreenContext, std::shared_ptr<Partition>> greens;
@@ -212,7 +271,7 @@ struct Emulated::State {
     for (Address at = span.at; at < span.at + span.bytes;) {
       Mapping* found = nullptr;
       Address start = 0;
-      for (auto* const table : {&mappings, &host}) {
+      for (auto* const table : {&mappings, &host, &allocations, &borrowed}) {
         auto above = table->upper_bound(at);
         if (above == table->begin()) continue;
         --above;
@@ -236,7 +295,8 @@ struct Emulated::State {
       if (seen.insert(memory.get()).second) bytes += memory->bytes;
     };
     for (const auto& [handle, memory] : handles) count(memory);
-    for (const auto& [at, mapping] : mappings) count(mapping.memory);
+    for (const auto* const table : {&mappings, &allocations})
+      for (const auto& [at, mapping] : *table) count(mapping.memory);
     return bytes;
   }
   bool aligned(std::uint64_t number) const { return number % options.granularity == 0; }
@@ -372,7 +432,7 @@ struct Emulated::State {
       std::erase_if(memory.touches, [&](const Touch& t) { return has(host_knows, t.stream, t.sequence); });
     };
     for (auto& [handle, memory] : handles) prune(*memory);
-    for (auto* const table : {&mappings, &host})
+    for (auto* const table : {&mappings, &host, &allocations, &borrowed})
       for (auto& [address_, mapping] : *table) prune(*mapping.memory);
   }
 
@@ -703,6 +763,118 @@ struct EmulatedFunctions {
     }
     return done;
   }
+
+  // --- allocations, and those of other processes
+
+  // Maps the file somewhere, and knows it there; 0: it cannot be.
+  static Address map_file(std::map<Address, Mapping>& table, int file, std::uint64_t bytes) {
+    void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED) return 0;
+    auto memory = std::make_shared<Memory>();
+    memory->file = file;
+    memory->bytes = bytes;
+    table.emplace(address(at), Mapping{.bytes = bytes, .memory = std::move(memory), .access = true});
+    return address(at);
+  }
+  static Status allocate(Address* out, std::size_t bytes) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    if (!s().in_context()) return invalid_context;
+    if (bytes == 0) return invalid_value;
+    if (++s().made == s().options.fail_create || s().used() + bytes > s().options.memory)
+      return out_of_memory;
+    const int file = whole_file(bytes);
+    if (file < 0) return out_of_memory;
+    *out = map_file(s().allocations, file, bytes);
+    if (*out != 0) return done;
+    close(file);
+    return out_of_memory;
+  }
+  static void end_mapping(std::map<Address, Mapping>& table, std::map<Address, Mapping>::iterator which,
+                          const char* what) {
+    if (const auto work = s().outstanding(*which->second.memory, 0, which->second.bytes))
+      s().wrong(fmt::format("{} that {} may use still", what, *work));
+    munmap(pointer(which->first), which->second.bytes);
+    table.erase(which);
+  }
+  static Status free(Address at) {
+    const auto held = hold();
+    const auto found = s().allocations.find(at);
+    if (found == s().allocations.end()) {
+      s().wrong("an allocation was freed that there is not");
+      return invalid_value;
+    }
+    end_mapping(s().allocations, found, "an allocation was freed");
+    return done;
+  }
+  static Status address_range(Address* base, std::size_t* bytes, Address at) {
+    const auto held = hold();
+    for (const auto* const table : {&s().allocations, &s().borrowed, &s().mappings}) {
+      const auto above = table->upper_bound(at);
+      if (above == table->begin()) continue;
+      const auto& [start, mapping] = *std::prev(above);
+      if (at >= start + mapping.bytes) continue;
+      *base = start;
+      *bytes = mapping.bytes;
+      return done;
+    }
+    return not_found;
+  }
+  static Status ipc_export(IpcHandle* out, Address at) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    const auto found = s().allocations.find(at);
+    if (found == s().allocations.end()) return invalid_value;  // what is mapped piece by piece has no handle
+    *out = handle_of(found->second.memory->file, found->second.bytes, false);
+    return done;
+  }
+  static Status ipc_open(Address* out, IpcHandle handle, unsigned flags) {
+    const auto held = hold();
+    if (const auto status = s().gone()) return *status;
+    if (!s().in_context()) return invalid_context;
+    Exported from;
+    std::memcpy(&from, handle.bytes, sizeof from);
+    if (flags != peers_as_needed || from.mark != Exported().mark || from.sum != from.summed() ||
+        from.bytes == 0)
+      return invalid_value;
+    if (from.process == getpid() && from.here == 0) return invalid_context;
+    for (auto& [at, loan] : s().loans)
+      if (loan.device == from.device && loan.inode == from.inode) {
+        ++loan.opened;
+        *out = at;
+        return done;
+      }
+    if (++s().made == s().options.fail_create) return out_of_memory;
+    const int file = open(fmt::format("/proc/{}/fd/{}", from.process, from.file).c_str(), O_RDWR | O_CLOEXEC);
+    struct stat status {};
+    if (file < 0 || fstat(file, &status) != 0 || status.st_dev != from.device ||
+        status.st_ino != from.inode || static_cast<std::uint64_t>(status.st_size) < from.bytes ||
+        (fcntl(file, F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
+      if (file >= 0) close(file);
+      return map_failed;  // its process has ended, or freed it
+    }
+    *out = map_file(s().borrowed, file, from.bytes);
+    if (*out == 0) {
+      close(file);
+      return map_failed;
+    }
+    s().borrowed.at(*out).memory->written.add(0, from.bytes);  // by whom it is
+    s().loans.emplace(*out, Borrowed{.device = from.device, .inode = from.inode, .opened = 1});
+    return done;
+  }
+  static Status ipc_close(Address at) {
+    const auto held = hold();
+    const auto found = s().loans.find(at);
+    if (found == s().loans.end()) {
+      s().wrong("memory of another process was closed that is not open");
+      return invalid_value;
+    }
+    if (--found->second.opened > 0) return done;
+    s().loans.erase(found);
+    end_mapping(s().borrowed, s().borrowed.find(at), "memory of another process was closed");
+    return done;
+  }
+
   static Status host_allocate(void** out, std::size_t bytes, unsigned) {
     const auto held = hold();
     if (const auto status = s().gone()) return *status;
@@ -1339,6 +1511,7 @@ struct EmulatedFunctions {
         {no_device, "CUDA_ERROR_NO_DEVICE"},
         {invalid_device, "CUDA_ERROR_INVALID_DEVICE"},
         {invalid_context, "CUDA_ERROR_INVALID_CONTEXT"},
+        {map_failed, "CUDA_ERROR_MAP_FAILED"},
         {uncorrectable_memory, "CUDA_ERROR_ECC_UNCORRECTABLE"},
         {invalid_handle, "CUDA_ERROR_INVALID_HANDLE"},
         {not_found, "CUDA_ERROR_NOT_FOUND"},
@@ -1356,6 +1529,18 @@ struct EmulatedFunctions {
   }
 };
 
+EmulatedLoan::EmulatedLoan(std::size_t bytes) : file_(whole_file(bytes)), bytes_(bytes) {
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (at == MAP_FAILED) std::abort();
+  data_ = static_cast<std::byte*>(at);
+  handle_ = handle_of(file_, bytes, true);
+}
+
+EmulatedLoan::~EmulatedLoan() {
+  munmap(data_, bytes_);
+  close(file_);
+}
+
 Emulated::Emulated(EmulatedOptions options) : state_(std::make_unique<State>()) {
   state_->options = std::move(options);
   state_->whole->processors = state_->options.processors;
@@ -1365,7 +1550,8 @@ Emulated::Emulated(EmulatedOptions options) : state_(std::make_unique<State>()) 
 
 Emulated::~Emulated() {
   for (const auto& [at, bytes] : state_->reservations) munmap(pointer(at), bytes);
-  for (const auto& [at, mapping] : state_->host) munmap(pointer(at), mapping.bytes);
+  for (const auto* const table : {&state_->host, &state_->allocations, &state_->borrowed})
+    for (const auto& [at, mapping] : *table) munmap(pointer(at), mapping.bytes);
   the_one = nullptr;
 }
 
@@ -1435,6 +1621,8 @@ std::string Emulated::left_behind() const {
   count(state_->handles.size(), "handle");
   count(state_->reservations.size(), "reservation");
   count(state_->host.size(), "block of the host");
+  count(state_->allocations.size(), "allocation");
+  count(state_->borrowed.size(), "open loan");
   count(state_->streams.size(), "stream");
   count(state_->events.size(), "event");
   count(state_->modules.size(), "module");

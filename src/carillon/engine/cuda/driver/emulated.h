@@ -27,6 +27,7 @@
 //  - a capture holds nothing that cannot be captured, and joins all streams that it forked to;
 //  - a conditional node's body is of the context that the node and its condition are of;
 //  - nothing runs in the default stream, which waits for all others;
+//  - memory of another process is used while it is open alone, and closed as often as it was opened;
 //  - what was made is given back in the end (left_behind()).
 //
 // One a process, as the driver is: table() is of the one that is alive. Any thread may call the table, one at
@@ -73,6 +74,25 @@ struct EmulatedOptions {
   std::uint64_t lose_after =
       0;  // so many pieces of work: the device is lost (an uncorrectable error of its memory)
   double slow_copies = 1;  // so many times as long
+};
+
+// Memory that another process lends, for tests: in this process, with a handle that opens as if it were
+// another's. It goes with this, though not under whoever has it open.
+class EmulatedLoan {
+ public:
+  explicit EmulatedLoan(std::size_t bytes);
+  ~EmulatedLoan();
+  EmulatedLoan(const EmulatedLoan&) = delete;
+  EmulatedLoan& operator=(const EmulatedLoan&) = delete;
+
+  const IpcHandle& handle() const { return handle_; }
+  std::byte* data() const { return data_; }
+
+ private:
+  int file_ = -1;
+  std::size_t bytes_;
+  std::byte* data_ = nullptr;
+  IpcHandle handle_;
 };
 
 class Emulated {

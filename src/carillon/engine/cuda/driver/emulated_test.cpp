@@ -372,6 +372,55 @@ TEST(CudaEmulated, FindsWhatAGpuWouldNotForgive) {
          void* parameters[] = {&at, &at, &n, &factor};
          b.d.launch(b.scale, 1, 1, 1, 1025, 1, 1, 0, b.streams[0], parameters, nullptr);
        }},
+      {"an allocation freed under work", "an allocation was freed that a fill",
+       [](Bench& b) {
+         Address at = 0;
+         b.ok(b.d.allocate(&at, 100));
+         b.fill(0, at);
+         b.ok(b.d.free(at));
+       }},
+      {"what is not the start of an allocation is freed", "freed that there is not",
+       [](Bench& b) {
+         Address at = 0;
+         b.ok(b.d.allocate(&at, 100));
+         EXPECT_EQ(b.d.free(at + 1), invalid_value);
+       }},
+      {"another's memory closed under work", "memory of another process was closed that a fill",
+       [](Bench& b) {
+         const EmulatedLoan loan(100);
+         Address at = 0;
+         b.ok(b.d.ipc_open(&at, loan.handle(), peers_as_needed));
+         b.fill(0, at);
+         b.ok(b.d.ipc_close(at));
+       }},
+      {"another's memory used after it was closed", "not mapped",
+       [](Bench& b) {
+         const EmulatedLoan loan(100);
+         Address at = 0;
+         b.ok(b.d.ipc_open(&at, loan.handle(), peers_as_needed));
+         b.ok(b.d.ipc_close(at));
+         b.fill(0, at);
+       }},
+      {"another's memory used beyond its end", "not mapped",
+       [](Bench& b) {
+         const EmulatedLoan loan(100);
+         Address at = 0;
+         b.ok(b.d.ipc_open(&at, loan.handle(), peers_as_needed));
+         b.fill(0, at + 90, 11);
+       }},
+      {"another's memory closed more often than opened", "closed that is not open",
+       [](Bench& b) {
+         const EmulatedLoan loan(100);
+         Address at = 0, again = 0;
+         b.ok(b.d.ipc_open(&at, loan.handle(), peers_as_needed));
+         b.ok(b.d.ipc_open(&again, loan.handle(), peers_as_needed));
+         EXPECT_EQ(at, again) << "as the driver has it";
+         b.ok(b.d.ipc_close(at));
+         b.fill(0, at);  // it is open still
+         b.sync(0);
+         b.ok(b.d.ipc_close(at));
+         EXPECT_EQ(b.d.ipc_close(at), invalid_value);
+       }},
   };
   for (const Fault& fault : faults) {
     SCOPED_TRACE(fault.what);
@@ -381,6 +430,32 @@ TEST(CudaEmulated, FindsWhatAGpuWouldNotForgive) {
     EXPECT_THAT(b.device.violations(), ::testing::ElementsAre(HasSubstr(fault.says)));
     b.d.context_synchronize();
   }
+}
+
+TEST(CudaEmulated, TellsHowLargeAnAllocationIs) {
+  Bench b;
+  const EmulatedLoan loan(1000);
+  Address own = 0, other = 0, base = 0;
+  std::size_t bytes = 0;
+  IpcHandle handle;
+  b.ok(b.d.allocate(&own, 100));
+  b.ok(b.d.ipc_open(&other, loan.handle(), peers_as_needed));
+  for (const auto& [start, size] : {std::pair(own, 100U), std::pair(other, 1000U)}) {
+    b.ok(b.d.address_range(&base, &bytes, start + size - 1));
+    EXPECT_EQ(base, start);
+    EXPECT_EQ(bytes, size);
+    EXPECT_EQ(b.d.address_range(&base, &bytes, start + size), not_found);
+  }
+  EXPECT_EQ(b.d.ipc_export(&handle, own + 1), invalid_value);
+  EXPECT_EQ(b.d.ipc_export(&handle, b.base), invalid_value) << "mapped piece by piece";
+  b.ok(b.d.ipc_export(&handle, own));
+  EXPECT_EQ(b.d.ipc_open(&other, handle, peers_as_needed), invalid_context) << "its own";
+  EXPECT_EQ(b.d.ipc_open(&other, loan.handle(), 0), invalid_value);
+  b.ok(b.d.ipc_close(other));
+  b.ok(b.d.free(own));
+  b.clean();
+  EXPECT_THAT(b.device.violations(), IsEmpty());
+  EXPECT_EQ(b.device.left_behind(), "");
 }
 
 TEST(CudaEmulated, NamesWhatIsLeftBehind) {
@@ -413,6 +488,17 @@ TEST(CudaEmulated, NamesWhatIsLeftBehind) {
        [](Bench& b) {
          void* p = nullptr;
          b.ok(b.d.host_allocate(&p, 64, 0));
+       }},
+      {"1 allocation",
+       [](Bench& b) {
+         Address a = 0;
+         b.ok(b.d.allocate(&a, 64));
+       }},
+      {"1 open loan",
+       [](Bench& b) {
+         const EmulatedLoan loan(64);
+         Address a = 0;
+         b.ok(b.d.ipc_open(&a, loan.handle(), peers_as_needed));
        }},
       {"1 module",
        [](Bench& b) {
