@@ -70,11 +70,14 @@ struct Touch {
   std::string what;
 };
 
-// Memory of the device, or pinned memory of the host.
+struct Board;
+
+// Memory of a device, or pinned memory of the host, which all devices may use.
 struct Memory {
+  const Board* board = nullptr;  // none: the host's
   int file = -1;
   std::uint64_t bytes = 0;
-  bool of_host = false;
+  bool of_host() const { return board == nullptr; }
   Written written;             // all of the host's counts as written
   std::vector<Touch> touches;  // that the host has not waited for
   int mappings = 0;
@@ -94,7 +97,7 @@ struct Work {
   std::string what;
   std::vector<Span> reads, writes;
   std::function<void()> run;
-  std::function<Duration(unsigned processors)> takes;
+  std::function<Duration(const Board& board, unsigned processors)> takes;
   Module module = nullptr;  // a kernel's
   enum class On : std::uint8_t { kernels, bus_in, bus_out } on{};
 };
@@ -105,6 +108,7 @@ struct Node {
 };
 
 struct GraphState {
+  const Board* board = nullptr;
   std::vector<Node> nodes;
 };
 
@@ -125,8 +129,25 @@ struct Capture {
 
 // A context, or a green one: its kernels run one after the other.
 struct Partition {
+  Board& board;
   unsigned processors = 0;
   Duration free_at{0}, busy{0};
+};
+
+// One device of the driver. Its address is its primary context.
+struct Board {
+  DeviceNumber number = 0;
+  EmulatedOptions options;
+  std::shared_ptr<Partition> whole;
+  Duration bus_in{0}, bus_out{0}, busy{0};
+  std::uint64_t launched = 0, made = 0;
+  int contexts = 0;
+  Status lost = done;
+
+  Board(DeviceNumber at, EmulatedOptions with)
+      : number(at), options(std::move(with)), whole(std::make_shared<Partition>(*this, options.processors)) {}
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
 };
 
 struct StreamState {
@@ -141,6 +162,7 @@ struct StreamState {
 };
 
 struct EventState {
+  const Board* board = nullptr;
   bool recorded = false, timed = true;
   Before before;
   Duration at{0};
@@ -166,21 +188,19 @@ struct Emulated::State {
   std::map<Event, EventState> events;
   std::map<GreenContext, std::shared_ptr<Partition>> greens;
   std::map<Resources, unsigned> resources;
-  std::set<Module> modules;
+  std::map<Module, const Board*> modules;
   std::map<Function, std::pair<std::string, Module>> functions;  // of modules that are loaded
   std::map<Graph, GraphState> graphs;
   std::map<GraphExec, Executable> executables;
   std::map<std::uint64_t, Capture> captures;
   std::map<std::string, EmulatedKernel, std::less<>> kernels;
-  std::shared_ptr<Partition> whole = std::make_shared<Partition>();
+  std::deque<Board> boards;  // by number
   std::vector<std::string> violations;
   std::deque<Waiting> waiting;  // in the order of their launches
   Before host_knows;
-  Duration now{0}, bus_in{0}, bus_out{0}, busy{0};
+  Duration now{0};
   std::uintptr_t next = 0x100;
-  std::uint64_t stream_numbers = 0, capture_numbers = 0, launched = 0, made = 0, memory_calls = 0;
-  int contexts = 0;
-  Status lost = done;
+  std::uint64_t stream_numbers = 0, capture_numbers = 0, memory_calls = 0;
 
   void wrong(std::string what) {
     if (violations.size() < 1000) violations.push_back(std::move(what));
@@ -214,20 +234,37 @@ struct Emulated::State {
     return true;
   }
 
-  std::uint64_t used() const {
+  std::uint64_t used(const Board& board) const {
     std::set<const Memory*> seen;
     std::uint64_t bytes = 0;
     const auto count = [&](const std::shared_ptr<Memory>& memory) {
-      if (seen.insert(memory.get()).second) bytes += memory->bytes;
+      if (memory->board == &board && seen.insert(memory.get()).second) bytes += memory->bytes;
     };
     for (const auto& [handle, memory] : handles) count(memory);
     for (const auto& [at, mapping] : mappings) count(mapping.memory);
     return bytes;
   }
   bool aligned(std::uint64_t number) const { return number % options.granularity == 0; }
-  bool in_context() const { return !contexts_here.empty(); }
-  // The status that a call gives whatever it asks: the device is lost.
-  std::optional<Status> gone() const { return lost == done ? std::nullopt : std::optional(lost); }
+  Board* board(DeviceNumber number) {
+    return number >= 0 && static_cast<std::size_t>(number) < boards.size()
+               ? &boards[static_cast<std::size_t>(number)]
+               : nullptr;
+  }
+  // The device whose context is current on this thread.
+  static Board* here() { return contexts_here.empty() ? nullptr : static_cast<Board*>(contexts_here.back()); }
+  // The status that a call gives whatever it asks: the device is lost; else what stands in its way, or done.
+  static Status ready(const Board* board) {
+    if (board == nullptr) return invalid_context;
+    return board->lost;
+  }
+  // Work of one device has nothing to do with another's. The driver lets some of it pass (copies, waits for
+  // events, memory of peers); here each device is served by itself, and whoever mixes them up is told.
+  bool foreign(const Board* owner, const std::string& what, const Board* user) {
+    if (owner == nullptr || user == nullptr || owner == user) return false;
+    wrong(fmt::format("{} of device {} was used by device {}", what, owner->number, user->number));
+    return true;
+  }
+  bool foreign(const Board* owner, const std::string& what) { return foreign(owner, what, here()); }
 
   // --- order
 
@@ -250,7 +287,7 @@ struct Emulated::State {
               return first <= earlier.first && earlier.last <= last &&
                      has(stream.before, earlier.stream, earlier.sequence);
             });
-          if (!writes && !memory.of_host && !memory.written.has(first, last))
+          if (!writes && !memory.of_host() && !memory.written.has(first, last))
             wrong(fmt::format("{} reads bytes that nothing has written", work.what));
           memory.touches.push_back({first, last, stream.number, stream.sequence, writes, work.what});
         });
@@ -264,6 +301,16 @@ struct Emulated::State {
         if (!under(span, [](Memory&, std::uint64_t, std::uint64_t) {})) return false;
     return true;
   }
+  // Says so where some of its memory is another device's.
+  void look_for_foreign_memory(const Work& work, const Board& board) {
+    const Board* other = nullptr;
+    for (const auto* const spans : {&work.reads, &work.writes})
+      for (const Span& span : *spans)
+        under(span, [&](const Memory& memory, std::uint64_t, std::uint64_t) {
+          if (!memory.of_host() && memory.board != &board) other = memory.board;
+        });
+    foreign(other, "memory that " + work.what + " uses", &board);
+  }
   // Work on these bytes that the host has not waited for, or nothing.
   std::optional<std::string> outstanding(const Memory& memory, std::uint64_t first,
                                          std::uint64_t last) const {
@@ -276,19 +323,20 @@ struct Emulated::State {
   // --- time
 
   Duration run_for(const Work& work, StreamState& stream, Duration ready) {
-    Duration& engine = work.on == Work::On::bus_in    ? bus_in
-                       : work.on == Work::On::bus_out ? bus_out
+    Board& board = stream.partition->board;
+    Duration& engine = work.on == Work::On::bus_in    ? board.bus_in
+                       : work.on == Work::On::bus_out ? board.bus_out
                                                       : stream.partition->free_at;
-    const Duration takes = work.takes(stream.partition->processors);
+    const Duration takes = work.takes(board, stream.partition->processors);
     const Duration start = std::max(ready, engine);
     engine = start + takes;
     if (work.on == Work::On::kernels) {
       stream.partition->busy += takes;
-      busy += takes;
+      board.busy += takes;
     }
     return engine;
   }
-  Duration copy_time(std::uint64_t bytes) const {
+  static Duration copy_time(const EmulatedOptions& options, std::uint64_t bytes) {
     return from_seconds((to_seconds(options.copy) + static_cast<double>(bytes) / options.bytes_per_second) *
                         options.slow_copies);
   }
@@ -296,8 +344,7 @@ struct Emulated::State {
   // --- work
 
   Status add(Stream at, Work work) {
-    if (const auto status = gone()) return *status;
-    if (!in_context()) return invalid_context;
+    if (const Status status = ready(here()); status != done) return status;
     const auto found = streams.find(at);
     if (found == streams.end()) {
       wrong(at == nullptr ? work.what + " runs in the default stream, which waits for all others"
@@ -305,6 +352,7 @@ struct Emulated::State {
       return invalid_handle;
     }
     StreamState& stream = found->second;
+    if (foreign(&stream.partition->board, "a stream, for " + work.what + ",")) return invalid_handle;
     if (stream.capture != 0) {
       Capture& capture = captures.at(stream.capture);
       capture.graph.nodes.push_back({std::move(work), stream.tips});
@@ -316,27 +364,31 @@ struct Emulated::State {
   }
 
   Status launch(StreamState& stream, Work work) {
-    if (options.lose_after > 0 && launched >= options.lose_after) {
-      lost = uncorrectable_memory;
-      give_up();
-      return lost;
+    Board& board = stream.partition->board;
+    if (board.options.lose_after > 0 && board.launched >= board.options.lose_after) {
+      lose(board);
+      return board.lost;
     }
-    ++launched;
+    ++board.launched;
     join(stream.before, host_knows);
     stream.before[stream.number] = ++stream.sequence;
     if (!mapped(work)) wrong(work.what + " uses memory that is not mapped with access");
+    look_for_foreign_memory(work, board);
     touch(work, stream);
     stream.free_at = run_for(work, stream, std::max(stream.free_at, now));
     waiting.push_back({stream.number, stream.sequence, std::move(work)});
     return done;
   }
 
-  // No work goes on in a device that is lost: whatever is taken from it now is taken from nobody.
-  void give_up() {
-    waiting.clear();
+  // No work goes on in a device that is lost: whatever is taken from it now is taken from nobody. The others
+  // go on.
+  void lose(Board& board) {
+    board.lost = uncorrectable_memory;
     for (const auto& [handle, stream] : streams) {
+      if (&stream.partition->board != &board) continue;
       join(host_knows, stream.before);
       host_knows[stream.number] = stream.sequence;
+      std::erase_if(waiting, [&](const Waiting& each) { return each.stream == stream.number; });
     }
   }
 
@@ -409,25 +461,34 @@ struct EmulatedFunctions {
   using State = Emulated::State;
   static State& s() { return *the_one->state_; }
   static std::unique_lock<std::recursive_mutex> hold() { return std::unique_lock(s().mutex); }
-  static bool known(DeviceNumber device) { return device >= 0 && device < s().options.devices; }
+  static Board* board(DeviceNumber device) { return s().board(device); }
+  static Status ready() { return State::ready(State::here()); }
+  static Board& of(const StreamState& stream) { return stream.partition->board; }
 
-  static Status init(unsigned) { return s().options.devices > 0 ? done : no_device; }
+  static Status init(unsigned) {
+    const auto held = hold();
+    return s().boards.empty() ? no_device : done;
+  }
   static Status driver_version(int* out) {
     *out = s().options.version;
     return done;
   }
   static Status device_count(int* out) {
-    *out = s().options.devices;
+    const auto held = hold();
+    *out = static_cast<int>(s().boards.size());
     return done;
   }
   static Status device_get(DeviceNumber* out, int ordinal) {
-    if (!known(ordinal)) return invalid_device;
+    const auto held = hold();
+    if (board(ordinal) == nullptr) return invalid_device;
     *out = ordinal;
     return done;
   }
   static Status device_attribute(int* out, int attribute, DeviceNumber device) {
-    if (!known(device)) return invalid_device;
-    const EmulatedOptions& options = s().options;
+    const auto held = hold();
+    const Board* const asked = board(device);
+    if (asked == nullptr) return invalid_device;
+    const EmulatedOptions& options = asked->options;
     switch (attribute) {
       case attribute_major:
         *out = options.major;
@@ -455,37 +516,48 @@ struct EmulatedFunctions {
     }
   }
   static Status device_name(char* out, int bytes, DeviceNumber device) {
-    if (!known(device) || bytes < 1) return invalid_device;
-    const std::size_t length =
-        std::min<std::size_t>(s().options.name.size(), static_cast<std::size_t>(bytes) - 1);
-    std::memcpy(out, s().options.name.data(), length);
+    const auto held = hold();
+    const Board* const asked = board(device);
+    if (asked == nullptr || bytes < 1) return invalid_device;
+    const std::string& name = asked->options.name;
+    const std::size_t length = std::min<std::size_t>(name.size(), static_cast<std::size_t>(bytes) - 1);
+    std::memcpy(out, name.data(), length);
     out[length] = '\0';
     return done;
   }
   static Status device_uuid(Uuid* out, DeviceNumber device) {
-    if (!known(device)) return invalid_device;
+    const auto held = hold();
+    if (board(device) == nullptr) return invalid_device;
     *out = {};
     out->bytes[0] = static_cast<unsigned char>(device + 1);
     return done;
   }
   static Status device_memory(std::size_t* out, DeviceNumber device) {
-    if (!known(device)) return invalid_device;
-    *out = s().options.memory;
+    const auto held = hold();
+    const Board* const asked = board(device);
+    if (asked == nullptr) return invalid_device;
+    *out = asked->options.memory;
     return done;
   }
   static Status context_retain(Context* out, DeviceNumber device) {
     const auto held = hold();
-    if (!known(device)) return invalid_device;
-    ++s().contexts;
-    *out = &s().contexts;
+    Board* const asked = board(device);
+    if (asked == nullptr) return invalid_device;
+    ++asked->contexts;
+    *out = asked;
     return done;
   }
-  static Status context_release(DeviceNumber) {
+  static Status context_release(DeviceNumber device) {
     const auto held = hold();
-    if (--s().contexts < 0) s().wrong("a context was released more often than it was retained");
+    Board* const asked = board(device);
+    if (asked == nullptr) return invalid_device;
+    if (--asked->contexts < 0) s().wrong("a context was released more often than it was retained");
     return done;
   }
   static Status context_push(Context context) {
+    const auto held = hold();
+    if (std::ranges::none_of(s().boards, [&](const Board& each) { return &each == context; }))
+      return invalid_context;
     contexts_here.push_back(context);
     return done;
   }
@@ -497,9 +569,9 @@ struct EmulatedFunctions {
   }
   static Status context_synchronize() {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
+    if (const Status status = ready(); status != done) return status;
     for (auto& [handle, stream] : s().streams) {
+      if (&of(stream) != State::here()) continue;
       if (s().breaks_capture(&stream, "cuCtxSynchronize")) return capture_unsupported;
       s().wait_for(stream.before, stream.free_at);
     }
@@ -507,8 +579,10 @@ struct EmulatedFunctions {
   }
   static Status memory_info(std::size_t* left, std::size_t* all) {
     const auto held = hold();
-    *all = s().options.memory;
-    *left = s().options.memory - s().used();
+    const Board* const asked = State::here();
+    if (asked == nullptr) return invalid_context;
+    *all = asked->options.memory;
+    *left = asked->options.memory - s().used(*asked);
     return done;
   }
 
@@ -521,15 +595,18 @@ struct EmulatedFunctions {
   static Status create(Handle* out, std::size_t bytes, const Properties* of, unsigned long long) {
     const auto held = hold();
     ++s().memory_calls;
-    if (const auto status = s().gone()) return *status;
-    if (of->type != 1 || of->location.type != 1 || !known(of->location.id)) return invalid_value;
+    Board* const asked = board(of->location.id);
+    if (of->type != 1 || of->location.type != 1 || asked == nullptr) return invalid_value;
+    if (asked->lost != done) return asked->lost;
+    s().foreign(asked, "memory that is to be made");
     if (bytes == 0 || !s().aligned(bytes)) {
       s().wrong("physical memory is not of whole granules");
       return invalid_value;
     }
-    if (++s().made == s().options.fail_create || s().used() + bytes > s().options.memory)
+    if (++asked->made == asked->options.fail_create || s().used(*asked) + bytes > asked->options.memory)
       return out_of_memory;
     auto memory = std::make_shared<Memory>();
+    memory->board = asked;
     memory->file = memfd_create("carillon-emulated", MFD_CLOEXEC);
     memory->bytes = bytes;
     if (memory->file < 0 || ftruncate(memory->file, static_cast<off_t>(bytes)) != 0) return out_of_memory;
@@ -582,8 +659,9 @@ struct EmulatedFunctions {
   static Status map(Address at, std::size_t bytes, std::size_t offset, Handle handle, unsigned long long) {
     const auto held = hold();
     ++s().memory_calls;
-    if (const auto status = s().gone()) return *status;
     const auto found = s().handles.find(handle);
+    if (found != s().handles.end() && found->second->board->lost != done) return found->second->board->lost;
+    if (found != s().handles.end()) s().foreign(found->second->board, "memory that is to be mapped");
     const auto above = s().reservations.upper_bound(at);
     const bool reserved =
         above != s().reservations.begin() && at + bytes <= std::prev(above)->first + std::prev(above)->second;
@@ -637,11 +715,14 @@ struct EmulatedFunctions {
     const auto held = hold();
     ++s().memory_calls;
     const std::vector<Address> whole = whole_mappings(at, bytes);
-    if (count != 1 || what->flags != 3 || what->location.type != 1 || !known(what->location.id) ||
-        whole.empty()) {
+    const Board* const asked = count == 1 ? board(what->location.id) : nullptr;
+    if (asked == nullptr || what->flags != 3 || what->location.type != 1 || whole.empty()) {
       s().wrong("access was given in a way that there is not, or to memory that is not mapped");
       return invalid_value;
     }
+    for (const Address each : whole)
+      if (s().foreign(s().mappings.at(each).memory->board, "memory that access is given to", asked))
+        return invalid_value;
     for (const Address each : whole) {
       Mapping& mapping = s().mappings.at(each);
       mapping.access = true;
@@ -651,14 +732,13 @@ struct EmulatedFunctions {
   }
   static Status host_allocate(void** out, std::size_t bytes, unsigned) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    if (const Status status = ready(); status != done) return status;
     if (bytes == 0) return invalid_value;
-    if (++s().made == s().options.fail_create) return out_of_memory;
+    if (++State::here()->made == State::here()->options.fail_create) return out_of_memory;
     void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return out_of_memory;
     auto memory = std::make_shared<Memory>();
     memory->bytes = bytes;
-    memory->of_host = true;
     s().host.emplace(address(at), Mapping{.bytes = bytes, .memory = std::move(memory), .access = true});
     *out = at;
     return done;
@@ -690,7 +770,7 @@ struct EmulatedFunctions {
             .reads = {{from, bytes}},
             .writes = {{to, bytes}},
             .run = [=] { std::memmove(pointer(to), pointer(from), bytes); },
-            .takes = [bytes](unsigned) { return s().copy_time(bytes); },
+            .takes = [bytes](const Board& board, unsigned) { return State::copy_time(board.options, bytes); },
             .on = on};
   }
   // Memory of the host that is not pinned is copied before the call returns.
@@ -725,7 +805,7 @@ struct EmulatedFunctions {
                             .reads = {},
                             .writes = {{to, bytes}},
                             .run = [=] { std::memset(pointer(to), value, bytes); },
-                            .takes = [](unsigned) { return s().options.kernel; },
+                            .takes = [](const Board& board, unsigned) { return board.options.kernel; },
                             .on = Work::On::kernels});
   }
   static Status write_value(Stream stream, Address at, std::uint32_t value, unsigned) {
@@ -734,7 +814,7 @@ struct EmulatedFunctions {
                             .reads = {},
                             .writes = {{at, sizeof value}},
                             .run = [=] { std::memcpy(pointer(at), &value, sizeof value); },
-                            .takes = [](unsigned) { return s().options.enqueue; },
+                            .takes = [](const Board& board, unsigned) { return board.options.enqueue; },
                             .on = Work::On::kernels});
   }
   static Status launch(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -745,6 +825,7 @@ struct EmulatedFunctions {
     if (found == s().functions.end()) s().wrong("a kernel was launched that there is not, or not any more");
     if (found == s().functions.end() || extra != nullptr) return invalid_handle;
     const std::string& symbol = found->second.first;
+    if (s().foreign(s().modules.at(found->second.second), "kernel " + symbol)) return invalid_handle;
     const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
     if (grid_x == 0 || grid_y == 0 || grid_z == 0 || threads == 0 || threads > 1024) {
       s().wrong(symbol + " was launched with a grid or blocks that there cannot be");
@@ -775,8 +856,8 @@ struct EmulatedFunctions {
               .on = Work::On::kernels};
     with(0, [&](const EmulatedKernel::Launch& as) { kernel.accesses(as, work.reads, work.writes); });
     work.run = [with, &kernel] { with(0, [&](const EmulatedKernel::Launch& as) { kernel.run(as); }); };
-    work.takes = [with, &kernel](unsigned processors) {
-      if (!kernel.duration) return s().options.kernel;
+    work.takes = [with, &kernel](const Board& board, unsigned processors) {
+      if (!kernel.duration) return board.options.kernel;
       return with(processors, [&](const EmulatedKernel::Launch& as) { return kernel.duration(as); });
     };
     return s().add(stream, std::move(work));
@@ -797,9 +878,8 @@ struct EmulatedFunctions {
   }
   static Status stream_create(Stream* out, unsigned flags, int) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
-    return make_stream(out, flags, s().whole);
+    if (const Status status = ready(); status != done) return status;
+    return make_stream(out, flags, State::here()->whole);
   }
   static StreamState* stream_of(Stream stream) {
     const auto found = s().streams.find(stream);
@@ -809,6 +889,7 @@ struct EmulatedFunctions {
     const auto held = hold();
     StreamState* const found = stream_of(stream);
     if (found == nullptr) return invalid_handle;
+    s().foreign(&of(*found), "a stream that was destroyed");
     if (!has(s().host_knows, found->number, found->sequence) && found->sequence > 0)
       s().wrong("a stream was destroyed with work in it that nobody waited for");
     if (found->capture != 0) {
@@ -820,9 +901,10 @@ struct EmulatedFunctions {
   }
   static Status stream_query(Stream stream) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     StreamState* const found = stream_of(stream);
     if (found == nullptr) return invalid_handle;
+    if (of(*found).lost != done) return of(*found).lost;
+    s().foreign(&of(*found), "a stream, by cuStreamQuery,");
     if (s().breaks_capture(found, "cuStreamQuery")) return capture_unsupported;
     return query(found->before, found->free_at);
   }
@@ -835,32 +917,35 @@ struct EmulatedFunctions {
   }
   static Status stream_synchronize(Stream stream) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     StreamState* const found = stream_of(stream);
     if (found == nullptr) return invalid_handle;
+    if (of(*found).lost != done) return of(*found).lost;
+    s().foreign(&of(*found), "a stream, by cuStreamSynchronize,");
     if (s().breaks_capture(found, "cuStreamSynchronize")) return capture_unsupported;
     s().wait_for(found->before, found->free_at);
     return done;
   }
   static Status stream_wait(Stream stream, Event event, unsigned) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     StreamState* const waits = stream_of(stream);
     const auto found = s().events.find(event);
     if (waits == nullptr || found == s().events.end()) return invalid_handle;
-    const EventState& of = found->second;
-    if (of.capture != 0) {
-      const auto capture = s().captures.find(of.capture);
-      if (capture == s().captures.end() || (waits->capture != 0 && waits->capture != of.capture)) {
+    if (of(*waits).lost != done) return of(*waits).lost;
+    const EventState& awaited = found->second;
+    s().foreign(&of(*waits), "a stream that is to wait");
+    s().foreign(awaited.board, "an event that a stream is to wait for,", &of(*waits));
+    if (awaited.capture != 0) {
+      const auto capture = s().captures.find(awaited.capture);
+      if (capture == s().captures.end() || (waits->capture != 0 && waits->capture != awaited.capture)) {
         s().wrong("a stream waits for an event of another capture");
         return capture_unsupported;
       }
       if (waits->capture == 0) {
-        waits->capture = of.capture;
+        waits->capture = awaited.capture;
         waits->tips.clear();
         capture->second.forked.insert(stream);
       }
-      for (const std::size_t tip : of.tips)
+      for (const std::size_t tip : awaited.tips)
         if (std::ranges::find(waits->tips, tip) == waits->tips.end()) waits->tips.push_back(tip);
       return done;
     }
@@ -869,48 +954,53 @@ struct EmulatedFunctions {
       s().wrong("a captured stream waits for an event from outside");
       return capture_unsupported;
     }
-    if (!of.recorded) return done;  // as the driver has it: nothing to wait for
-    join(waits->before, of.before);
-    waits->free_at = std::max(waits->free_at, of.at);
+    if (!awaited.recorded) return done;  // as the driver has it: nothing to wait for
+    join(waits->before, awaited.before);
+    waits->free_at = std::max(waits->free_at, awaited.at);
     return done;
   }
   static Status event_create(Event* out, unsigned flags) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
+    if (const Status status = ready(); status != done) return status;
     *out = s().fresh<Event>();
-    s().events.emplace(*out, EventState{.timed = (flags & event_without_time) == 0});
+    s().events.emplace(*out, EventState{.board = State::here(), .timed = (flags & event_without_time) == 0});
     return done;
   }
   static Status event_record(Event event, Stream stream) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    StreamState* const of = stream_of(stream);
+    StreamState* const in = stream_of(stream);
     const auto found = s().events.find(event);
-    if (of == nullptr || found == s().events.end()) return invalid_handle;
-    if (of->capture != 0) {
-      found->second = {.recorded = false,
+    if (in == nullptr || found == s().events.end()) return invalid_handle;
+    if (of(*in).lost != done) return of(*in).lost;
+    const Board* const board = found->second.board;
+    s().foreign(&of(*in), "a stream that an event is recorded in");
+    if (s().foreign(board, "an event that was recorded in a stream", &of(*in))) return invalid_handle;
+    if (in->capture != 0) {
+      found->second = {.board = board,
+                       .recorded = false,
                        .timed = found->second.timed,
                        .before = {},
                        .at = {},
-                       .capture = of->capture,
-                       .tips = of->tips};
+                       .capture = in->capture,
+                       .tips = in->tips};
       return done;
     }
-    join(of->before, s().host_knows);
-    found->second = {.recorded = true,
+    join(in->before, s().host_knows);
+    found->second = {.board = board,
+                     .recorded = true,
                      .timed = found->second.timed,
-                     .before = of->before,
-                     .at = std::max(of->free_at, s().now),
+                     .before = in->before,
+                     .at = std::max(in->free_at, s().now),
                      .capture = 0,
                      .tips = {}};
     return done;
   }
   static Status event_query(Event event) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     const auto found = s().events.find(event);
     if (found == s().events.end()) return invalid_handle;
+    if (found->second.board->lost != done) return found->second.board->lost;
+    s().foreign(found->second.board, "an event, by cuEventQuery,");
     if (found->second.capture != 0) {
       s().wrong("cuEventQuery of an event that was captured");
       return capture_unsupported;
@@ -919,9 +1009,10 @@ struct EmulatedFunctions {
   }
   static Status event_synchronize(Event event) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     const auto found = s().events.find(event);
     if (found == s().events.end()) return invalid_handle;
+    if (found->second.board->lost != done) return found->second.board->lost;
+    s().foreign(found->second.board, "an event, by cuEventSynchronize,");
     if (found->second.capture != 0) {
       s().wrong("cuEventSynchronize of an event that was captured");
       return capture_unsupported;
@@ -934,6 +1025,7 @@ struct EmulatedFunctions {
     const auto a = s().events.find(start), b = s().events.find(end);
     if (a == s().events.end() || b == s().events.end() || !a->second.recorded || !b->second.recorded)
       return invalid_handle;
+    if (s().foreign(a->second.board, "the time of an event", b->second.board)) return invalid_handle;
     if (!a->second.timed || !b->second.timed) {
       s().wrong("the time was asked of an event that was made without");
       return invalid_handle;
@@ -944,25 +1036,32 @@ struct EmulatedFunctions {
   }
   static Status event_destroy(Event event) {
     const auto held = hold();
-    return s().events.erase(event) == 1 ? done : invalid_handle;
+    const auto found = s().events.find(event);
+    if (found == s().events.end()) return invalid_handle;
+    s().foreign(found->second.board, "an event that was destroyed");
+    s().events.erase(found);
+    return done;
   }
 
   // --- kernels
 
   static Status module_load(Module* out, const void* image) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    if (const Status status = ready(); status != done) return status;
     if (image == nullptr) return invalid_value;
     *out = s().fresh<Module>();
-    s().modules.insert(*out);
+    s().modules.emplace(*out, State::here());
     return done;
   }
   static Status module_unload(Module module) {
     const auto held = hold();
-    if (s().modules.erase(module) == 0) {
+    const auto found = s().modules.find(module);
+    if (found == s().modules.end()) {
       s().wrong("a module was unloaded that there is not");
       return invalid_handle;
     }
+    s().foreign(found->second, "a module that was unloaded");
+    s().modules.erase(found);
     std::erase_if(s().functions, [&](const auto& each) { return each.second.second == module; });
     const auto waits =
         std::ranges::find_if(s().waiting, [&](const Waiting& each) { return each.work.module == module; });
@@ -982,13 +1081,16 @@ struct EmulatedFunctions {
 
   static Status capture_begin(Stream stream, int) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     StreamState* const found = stream_of(stream);
     if (found == nullptr || found->capture != 0) return invalid_handle;
+    if (of(*found).lost != done) return of(*found).lost;
+    if (s().foreign(&of(*found), "a stream that is to be captured")) return invalid_handle;
     found->capture = ++s().capture_numbers;
     found->tips.clear();
-    s().captures.emplace(found->capture,
-                         Capture{.id = found->capture, .origin = stream, .graph = {}, .forked = {}});
+    s().captures.emplace(found->capture, Capture{.id = found->capture,
+                                                 .origin = stream,
+                                                 .graph = {.board = &of(*found), .nodes = {}},
+                                                 .forked = {}});
     return done;
   }
   static Status capture_end(Stream stream, Graph* out) {
@@ -1031,9 +1133,10 @@ struct EmulatedFunctions {
   }
   static Status graph_instantiate(GraphExec* out, Graph graph, unsigned long long) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    if (const Status status = ready(); status != done) return status;
     const auto found = s().graphs.find(graph);
     if (found == s().graphs.end()) return invalid_handle;
+    if (s().foreign(found->second.board, "a graph")) return invalid_handle;
     s().check_order(found->second);
     *out = s().fresh<GraphExec>();
     s().executables.emplace(*out, Executable{.graph = found->second, .before = {}});
@@ -1041,11 +1144,13 @@ struct EmulatedFunctions {
   }
   static Status graph_launch(GraphExec graph, Stream stream) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
+    if (const Status status = ready(); status != done) return status;
     const auto found = s().executables.find(graph);
     StreamState* const in = stream_of(stream);
     if (found == s().executables.end() || in == nullptr) return invalid_handle;
+    if (s().foreign(&of(*in), "a stream that a graph is launched into") ||
+        s().foreign(found->second.graph.board, "a graph that was launched", &of(*in)))
+      return invalid_handle;
     if (in->capture != 0) {
       s().breaks_capture(in, "cuGraphLaunch");
       return capture_unsupported;
@@ -1082,10 +1187,12 @@ struct EmulatedFunctions {
   // --- green contexts
 
   static Status processors(DeviceNumber device, Processors* out, int type) {
-    if (!known(device) || type != of_processors) return invalid_value;
+    const auto held = hold();
+    const Board* const asked = board(device);
+    if (asked == nullptr || type != of_processors) return invalid_value;
     *out = {};
-    out->count = s().options.processors;
-    out->least = out->alignment = s().options.least_part;
+    out->count = asked->options.processors;
+    out->least = out->alignment = asked->options.least_part;
     return done;
   }
   static Status split_processors(Processors* parts, unsigned* count, const Processors* of, Processors* rest,
@@ -1117,20 +1224,22 @@ struct EmulatedFunctions {
       if (parts[i].type != of_processors) return invalid_value;
       sum += parts[i].count;
     }
-    if (sum == 0 || sum > s().options.processors) return invalid_value;
+    if (sum == 0) return invalid_value;
     *out = s().fresh<Resources>();
     s().resources.emplace(*out, sum);
     return done;
   }
   static Status green_create(GreenContext* out, Resources what, DeviceNumber device, unsigned flags) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    Board* const asked = board(device);
     const auto found = s().resources.find(what);
-    if (found == s().resources.end() || !known(device) || flags != green_default_stream) return invalid_value;
+    if (asked == nullptr || found == s().resources.end() || flags != green_default_stream ||
+        found->second > asked->options.processors)
+      return invalid_value;
+    if (asked->lost != done) return asked->lost;
+    s().foreign(asked, "a green context");
     *out = s().fresh<GreenContext>();
-    auto partition = std::make_shared<Partition>();
-    partition->processors = found->second;
-    s().greens.emplace(*out, std::move(partition));
+    s().greens.emplace(*out, std::make_shared<Partition>(*asked, found->second));
     return done;
   }
   static Status green_destroy(GreenContext context) {
@@ -1145,9 +1254,11 @@ struct EmulatedFunctions {
   }
   static Status green_stream(Stream* out, GreenContext context, unsigned flags, int) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     const auto found = s().greens.find(context);
     if (found == s().greens.end()) return invalid_handle;
+    const Board& board = found->second->board;
+    if (board.lost != done) return board.lost;
+    s().foreign(&board, "a green context, for a stream,");
     return make_stream(out, flags, found->second);
   }
 
@@ -1179,7 +1290,7 @@ struct EmulatedFunctions {
 
 Emulated::Emulated(EmulatedOptions options) : state_(std::make_unique<State>()) {
   state_->options = std::move(options);
-  state_->whole->processors = state_->options.processors;
+  for (int i = 0; i < state_->options.devices; ++i) add_device(state_->options);
   contexts_here.clear();
   the_one = this;
 }
@@ -1211,17 +1322,36 @@ void Emulated::pass(Duration while_) {
   const std::lock_guard held(state_->mutex);
   state_->now += while_;
 }
+DeviceNumber Emulated::add_device(EmulatedOptions options) {
+  const std::lock_guard held(state_->mutex);
+  const auto number = static_cast<DeviceNumber>(state_->boards.size());
+  return state_->boards.emplace_back(number, std::move(options)).number;
+}
+void Emulated::lose(DeviceNumber device) {
+  const std::lock_guard held(state_->mutex);
+  state_->lose(*state_->board(device));
+}
 Duration Emulated::busy() const {
   const std::lock_guard held(state_->mutex);
-  return state_->busy;
+  Duration sum{0};
+  for (const Board& board : state_->boards) sum += board.busy;
+  return sum;
 }
 std::uint64_t Emulated::launched() const {
   const std::lock_guard held(state_->mutex);
-  return state_->launched;
+  std::uint64_t sum = 0;
+  for (const Board& board : state_->boards) sum += board.launched;
+  return sum;
+}
+std::uint64_t Emulated::launched(DeviceNumber device) const {
+  const std::lock_guard held(state_->mutex);
+  return state_->board(device)->launched;
 }
 std::uint64_t Emulated::memory_used() const {
   const std::lock_guard held(state_->mutex);
-  return state_->used();
+  std::uint64_t sum = 0;
+  for (const Board& board : state_->boards) sum += state_->used(board);
+  return sum;
 }
 std::uint64_t Emulated::memory_calls() const {
   const std::lock_guard held(state_->mutex);
@@ -1249,7 +1379,9 @@ std::string Emulated::left_behind() const {
   count(state_->executables.size(), "graph that can be launched");
   count(state_->captures.size(), "capture that nobody ended");
   count(state_->greens.size(), "green context");
-  count(static_cast<std::size_t>(std::max(0, state_->contexts)), "context");
+  std::size_t contexts = 0;
+  for (const Board& board : state_->boards) contexts += static_cast<std::size_t>(std::max(0, board.contexts));
+  count(contexts, "context");
   count(state_->waiting.size(), "piece of work that nobody waited for");
   return out;
 }

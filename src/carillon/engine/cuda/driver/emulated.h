@@ -20,16 +20,20 @@
 // finds it among the violations, though nothing crashed:
 //
 //  - of two accesses to the same bytes, one of them writing, the later is ordered after the earlier: by its
-//  stream, by an
-//    event, or by the host having waited;
+//    stream, by an event, or by the host having waited;
 //  - what is read was written before, and is mapped with access, as is what is written;
 //  - nothing is unmapped, released, freed or destroyed under work that the host has not waited for;
 //  - a capture holds nothing that cannot be captured, and joins all streams that it forked to;
 //  - nothing runs in the default stream, which waits for all others;
 //  - what was made is given back in the end (left_behind()).
 //
-// One a process, as the driver is: table() is of the one that is alive. Any thread may call the table, one at
-// a time; threads of the host are taken to be ordered among each other.
+//  - what is of one device, streams, events, memory, kernels, graphs, is used by that device's work alone,
+//  and
+//    with that device's context current.
+//
+// One a process, as the driver is: table() is of the one that is alive. It may have several devices, each
+// with memory, contexts, streams, faults and an end of its own; the host's time is one. Any thread may call
+// the table, one at a time; threads of the host are taken to be ordered among each other.
 namespace carillon::engine::cuda {
 
 struct Span {
@@ -54,7 +58,7 @@ struct EmulatedKernel {
 
 struct EmulatedOptions {
   std::string name = "emulated H100";
-  int devices = 1;
+  int devices = 1;      // that are so, each; more may be added
   int version = 13000;  // of the driver
   int major = 9, minor = 0;
   unsigned processors = 132, least_part = 8;
@@ -81,14 +85,21 @@ class Emulated {
   Emulated(const Emulated&) = delete;
   Emulated& operator=(const Emulated&) = delete;
 
+  // One more, whose `granularity`, `enqueue` and `version` are the others'. Its number.
+  DeviceNumber add_device(EmulatedOptions options);
+  // It is lost from now on, as after `lose_after`; the others go on.
+  void lose(DeviceNumber device);
+
   static Driver table();
   // Modules that are loaded have all kernels that are known then. `name` is the symbol.
   void know(std::string name, EmulatedKernel kernel);
 
-  Duration now() const;            // of the host, since the start
-  void pass(Duration while_);      // the host does something else
+  Duration now() const;        // of the host, since the start
+  void pass(Duration while_);  // the host does something else
+  // Of all devices together, where none is named.
   Duration busy() const;           // in which kernels ran, summed up over contexts
   std::uint64_t launched() const;  // pieces of work so far
+  std::uint64_t launched(DeviceNumber device) const;
   std::uint64_t memory_used() const;
   std::uint64_t memory_calls() const;  // create, release, reserve, unreserve, map, unmap, set_access
 

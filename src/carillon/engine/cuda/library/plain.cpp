@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/kernels/kernels.h"
 #include "carillon/engine/cuda/kernels/number.h"
 
@@ -263,11 +264,13 @@ EmulatedHost::EmulatedHost(EmulatedOptions options) : device(std::move(options))
   (void)driver.init(0);
 }
 
-Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> owned) {
+Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> owned,
+                                                        DeviceNumber device) {
   const Driver& driver = *owned;
+  const InPrimaryContext current(driver, device);
   auto loaded = std::make_shared<Loaded>(std::move(owned));
   for (const Status status :
-       {driver.module_load(&loaded->module, "emulated"),
+       {current.status(), driver.module_load(&loaded->module, "emulated"),
         driver.module_function(&loaded->convolution, loaded->module, convolution_symbol),
         driver.module_function(&loaded->product, loaded->module, product_symbol)})
     if (status != done)
