@@ -24,6 +24,7 @@ Address address(const void* at) {
 }
 
 thread_local std::vector<Context> contexts_here;
+thread_local std::optional<Duration> next_here;  // Emulated::next_takes()
 
 // What is ordered before something: of each stream, by its number, its first so many pieces of work.
 using Before = std::map<std::uint64_t, std::uint64_t>;
@@ -70,20 +71,40 @@ struct Touch {
   std::string what;
 };
 
-struct Board;
+// One device of the driver. Its address is its primary context.
+struct Partition;
+struct Board {
+  DeviceNumber number = 0;
+  EmulatedOptions options;
+  std::shared_ptr<Partition> whole;
+  Duration bus_in{0}, bus_out{0}, busy{0};
+  std::uint64_t launched = 0, made = 0, used = 0;
+  int contexts = 0;
+  Status lost = done;
+
+  Board(DeviceNumber at, EmulatedOptions with);
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+};
 
 // Memory of a device, or pinned memory of the host, which all devices may use.
 struct Memory {
-  const Board* board = nullptr;  // none: the host's
+  Board* board = nullptr;  // none: the host's
   int file = -1;
   std::uint64_t bytes = 0;
   bool of_host() const { return board == nullptr; }
   Written written;             // all of the host's counts as written
   std::vector<Touch> touches;  // that the host has not waited for
   int mappings = 0;
+  Memory(Board* of, std::uint64_t size) : board(of), bytes(size) {
+    if (board != nullptr) board->used += bytes;
+  }
   ~Memory() {
     if (file >= 0) close(file);
+    if (board != nullptr) board->used -= bytes;
   }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
 };
 
 struct Mapping {
@@ -134,21 +155,8 @@ struct Partition {
   Duration free_at{0}, busy{0};
 };
 
-// One device of the driver. Its address is its primary context.
-struct Board {
-  DeviceNumber number = 0;
-  EmulatedOptions options;
-  std::shared_ptr<Partition> whole;
-  Duration bus_in{0}, bus_out{0}, busy{0};
-  std::uint64_t launched = 0, made = 0;
-  int contexts = 0;
-  Status lost = done;
-
-  Board(DeviceNumber at, EmulatedOptions with)
-      : number(at), options(std::move(with)), whole(std::make_shared<Partition>(*this, options.processors)) {}
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
-};
+Board::Board(DeviceNumber at, EmulatedOptions with)
+    : number(at), options(std::move(with)), whole(std::make_shared<Partition>(*this, options.processors)) {}
 
 struct StreamState {
   std::uint64_t number = 0;
@@ -180,6 +188,7 @@ struct Waiting {
 struct Emulated::State {
   mutable std::recursive_mutex mutex;
   EmulatedOptions options;
+  std::deque<Board> boards;  // by number; they outlive what is theirs
   std::map<Handle, std::shared_ptr<Memory>> handles;
   std::map<Address, std::uint64_t> reservations;
   std::map<Address, Mapping> mappings;
@@ -194,7 +203,6 @@ struct Emulated::State {
   std::map<GraphExec, Executable> executables;
   std::map<std::uint64_t, Capture> captures;
   std::map<std::string, EmulatedKernel, std::less<>> kernels;
-  std::deque<Board> boards;  // by number
   std::vector<std::string> violations;
   std::deque<Waiting> waiting;  // in the order of their launches
   Before host_knows;
@@ -234,16 +242,6 @@ struct Emulated::State {
     return true;
   }
 
-  std::uint64_t used(const Board& board) const {
-    std::set<const Memory*> seen;
-    std::uint64_t bytes = 0;
-    const auto count = [&](const std::shared_ptr<Memory>& memory) {
-      if (memory->board == &board && seen.insert(memory.get()).second) bytes += memory->bytes;
-    };
-    for (const auto& [handle, memory] : handles) count(memory);
-    for (const auto& [at, mapping] : mappings) count(mapping.memory);
-    return bytes;
-  }
   bool aligned(std::uint64_t number) const { return number % options.granularity == 0; }
   Board* board(DeviceNumber number) {
     return number >= 0 && static_cast<std::size_t>(number) < boards.size()
@@ -253,8 +251,9 @@ struct Emulated::State {
   // The device whose context is current on this thread.
   static Board* here() { return contexts_here.empty() ? nullptr : static_cast<Board*>(contexts_here.back()); }
   // The status that a call gives whatever it asks: the device is lost; else what stands in its way, or done.
-  static Status ready(const Board* board) {
+  Status ready(Board* board) {
     if (board == nullptr) return invalid_context;
+    if (board->lost == done && board->options.fails && board->options.fails()) lose(*board);
     return board->lost;
   }
   // Work of one device has nothing to do with another's. The driver lets some of it pass (copies, waits for
@@ -322,6 +321,20 @@ struct Emulated::State {
 
   // --- time
 
+  // The host's, as far as it has to do with this device.
+  Duration time_at(const Board& board) const { return board.options.time ? board.options.time() : now; }
+  void enqueue(const Board& board) {
+    if (!board.options.time) now += board.options.enqueue;
+  }
+  // The host comes to that time, where it is real: whoever else calls the driver goes on meanwhile.
+  static void pass_until(const Board& board, Duration at, std::unique_lock<std::recursive_mutex>& held) {
+    if (!board.options.wait || board.options.time() >= at) return;
+    const auto wait = board.options.wait;
+    held.unlock();
+    wait(at);
+    held.lock();
+  }
+
   Duration run_for(const Work& work, StreamState& stream, Duration ready) {
     Board& board = stream.partition->board;
     Duration& engine = work.on == Work::On::bus_in    ? board.bus_in
@@ -359,11 +372,11 @@ struct Emulated::State {
       stream.tips = {capture.graph.nodes.size() - 1};
       return done;
     }
-    now += options.enqueue;
-    return launch(stream, std::move(work));
+    enqueue(stream.partition->board);
+    return launch(stream, work);
   }
 
-  Status launch(StreamState& stream, Work work) {
+  Status launch(StreamState& stream, const Work& work) {
     Board& board = stream.partition->board;
     if (board.options.lose_after > 0 && board.launched >= board.options.lose_after) {
       lose(board);
@@ -372,11 +385,17 @@ struct Emulated::State {
     ++board.launched;
     join(stream.before, host_knows);
     stream.before[stream.number] = ++stream.sequence;
+    if (!board.options.computes) {
+      if (work.on == Work::On::bus_out)
+        for (const Span& span : work.writes) std::memset(pointer(span.at), 0, span.bytes);
+      stream.free_at = run_for(work, stream, std::max(stream.free_at, time_at(board)));
+      return done;
+    }
     if (!mapped(work)) wrong(work.what + " uses memory that is not mapped with access");
     look_for_foreign_memory(work, board);
     touch(work, stream);
-    stream.free_at = run_for(work, stream, std::max(stream.free_at, now));
-    waiting.push_back({stream.number, stream.sequence, std::move(work)});
+    stream.free_at = run_for(work, stream, std::max(stream.free_at, time_at(board)));
+    waiting.push_back({stream.number, stream.sequence, work});
     return done;
   }
 
@@ -393,9 +412,10 @@ struct Emulated::State {
   }
 
   // The host knows that this is done, at that time: what is ordered before it is.
-  void wait_for(const Before& before, Duration at) {
-    now = std::max(now, at);
+  void wait_for(const Board& board, const Before& before, Duration at) {
+    if (!board.options.time) now = std::max(now, at);
     join(host_knows, before);
+    if (!board.options.computes) return;
     for (auto each = waiting.begin(); each != waiting.end();) {
       if (!has(host_knows, each->stream, each->sequence)) {
         ++each;
@@ -462,7 +482,7 @@ struct EmulatedFunctions {
   static State& s() { return *the_one->state_; }
   static std::unique_lock<std::recursive_mutex> hold() { return std::unique_lock(s().mutex); }
   static Board* board(DeviceNumber device) { return s().board(device); }
-  static Status ready() { return State::ready(State::here()); }
+  static Status ready() { return s().ready(State::here()); }
   static Board& of(const StreamState& stream) { return stream.partition->board; }
 
   static Status init(unsigned) {
@@ -568,12 +588,17 @@ struct EmulatedFunctions {
     return done;
   }
   static Status context_synchronize() {
-    const auto held = hold();
+    auto held = hold();
     if (const Status status = ready(); status != done) return status;
+    const Board& board = *State::here();
+    Duration last{0};
+    for (const auto& [handle, stream] : s().streams)
+      if (&of(stream) == &board) last = std::max(last, stream.free_at);
+    State::pass_until(board, last, held);
     for (auto& [handle, stream] : s().streams) {
-      if (&of(stream) != State::here()) continue;
+      if (&of(stream) != &board) continue;
       if (s().breaks_capture(&stream, "cuCtxSynchronize")) return capture_unsupported;
-      s().wait_for(stream.before, stream.free_at);
+      s().wait_for(board, stream.before, stream.free_at);
     }
     return done;
   }
@@ -582,7 +607,7 @@ struct EmulatedFunctions {
     const Board* const asked = State::here();
     if (asked == nullptr) return invalid_context;
     *all = asked->options.memory;
-    *left = asked->options.memory - s().used(*asked);
+    *left = asked->options.memory - asked->used;
     return done;
   }
 
@@ -603,13 +628,13 @@ struct EmulatedFunctions {
       s().wrong("physical memory is not of whole granules");
       return invalid_value;
     }
-    if (++asked->made == asked->options.fail_create || s().used(*asked) + bytes > asked->options.memory)
+    if (++asked->made == asked->options.fail_create || asked->used + bytes > asked->options.memory)
       return out_of_memory;
-    auto memory = std::make_shared<Memory>();
-    memory->board = asked;
-    memory->file = memfd_create("carillon-emulated", MFD_CLOEXEC);
-    memory->bytes = bytes;
-    if (memory->file < 0 || ftruncate(memory->file, static_cast<off_t>(bytes)) != 0) return out_of_memory;
+    auto memory = std::make_shared<Memory>(asked, bytes);
+    if (asked->options.computes) {
+      memory->file = memfd_create("carillon-emulated", MFD_CLOEXEC);
+      if (memory->file < 0 || ftruncate(memory->file, static_cast<off_t>(bytes)) != 0) return out_of_memory;
+    }
     *out = s().next++;
     s().handles.emplace(*out, std::move(memory));
     return done;
@@ -676,7 +701,8 @@ struct EmulatedFunctions {
         s().wrong("memory was mapped where some is mapped");
         return invalid_value;
       }
-    if (mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->file, 0) == MAP_FAILED)
+    if (found->second->file >= 0 &&
+        mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->file, 0) == MAP_FAILED)
       return out_of_memory;
     ++found->second->mappings;
     s().mappings.emplace(at, Mapping{.bytes = bytes, .memory = found->second});
@@ -726,7 +752,7 @@ struct EmulatedFunctions {
     for (const Address each : whole) {
       Mapping& mapping = s().mappings.at(each);
       mapping.access = true;
-      mprotect(pointer(each), mapping.bytes, PROT_READ | PROT_WRITE);
+      if (mapping.memory->file >= 0) mprotect(pointer(each), mapping.bytes, PROT_READ | PROT_WRITE);
     }
     return done;
   }
@@ -737,8 +763,7 @@ struct EmulatedFunctions {
     if (++State::here()->made == State::here()->options.fail_create) return out_of_memory;
     void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return out_of_memory;
-    auto memory = std::make_shared<Memory>();
-    memory->bytes = bytes;
+    auto memory = std::make_shared<Memory>(nullptr, bytes);
     s().host.emplace(address(at), Mapping{.bytes = bytes, .memory = std::move(memory), .access = true});
     *out = at;
     return done;
@@ -856,7 +881,9 @@ struct EmulatedFunctions {
               .on = Work::On::kernels};
     with(0, [&](const EmulatedKernel::Launch& as) { kernel.accesses(as, work.reads, work.writes); });
     work.run = [with, &kernel] { with(0, [&](const EmulatedKernel::Launch& as) { kernel.run(as); }); };
-    work.takes = [with, &kernel](const Board& board, unsigned processors) {
+    work.takes = [with, &kernel, told = std::exchange(next_here, std::nullopt)](const Board& board,
+                                                                                unsigned processors) {
+      if (told) return *told;
       if (!kernel.duration) return board.options.kernel;
       return with(processors, [&](const EmulatedKernel::Launch& as) { return kernel.duration(as); });
     };
@@ -906,23 +933,28 @@ struct EmulatedFunctions {
     if (of(*found).lost != done) return of(*found).lost;
     s().foreign(&of(*found), "a stream, by cuStreamQuery,");
     if (s().breaks_capture(found, "cuStreamQuery")) return capture_unsupported;
-    return query(found->before, found->free_at);
+    return query(of(*found), found->before, found->free_at);
   }
   // To ask takes time, or whoever asks again and again would ask for ever.
-  static Status query(const Before& before, Duration at) {
-    s().now += s().options.enqueue;
-    if (s().now < at) return not_ready;
-    s().wait_for(before, at);
+  static Status query(const Board& board, const Before& before, Duration at) {
+    s().enqueue(board);
+    if (s().time_at(board) < at) return not_ready;
+    s().wait_for(board, before, at);
     return done;
   }
   static Status stream_synchronize(Stream stream) {
-    const auto held = hold();
+    auto held = hold();
     StreamState* const found = stream_of(stream);
     if (found == nullptr) return invalid_handle;
     if (of(*found).lost != done) return of(*found).lost;
     s().foreign(&of(*found), "a stream, by cuStreamSynchronize,");
     if (s().breaks_capture(found, "cuStreamSynchronize")) return capture_unsupported;
-    s().wait_for(found->before, found->free_at);
+    const Board& board = of(*found);
+    const Before before = found->before;
+    const Duration at = found->free_at;
+    State::pass_until(board, at, held);
+    if (board.lost != done) return board.lost;
+    s().wait_for(board, before, at);
     return done;
   }
   static Status stream_wait(Stream stream, Event event, unsigned) {
@@ -990,7 +1022,7 @@ struct EmulatedFunctions {
                      .recorded = true,
                      .timed = found->second.timed,
                      .before = in->before,
-                     .at = std::max(in->free_at, s().now),
+                     .at = std::max(in->free_at, s().time_at(of(*in))),
                      .capture = 0,
                      .tips = {}};
     return done;
@@ -1005,10 +1037,11 @@ struct EmulatedFunctions {
       s().wrong("cuEventQuery of an event that was captured");
       return capture_unsupported;
     }
-    return found->second.recorded ? query(found->second.before, found->second.at) : done;
+    return found->second.recorded ? query(*found->second.board, found->second.before, found->second.at)
+                                  : done;
   }
   static Status event_synchronize(Event event) {
-    const auto held = hold();
+    auto held = hold();
     const auto found = s().events.find(event);
     if (found == s().events.end()) return invalid_handle;
     if (found->second.board->lost != done) return found->second.board->lost;
@@ -1017,7 +1050,11 @@ struct EmulatedFunctions {
       s().wrong("cuEventSynchronize of an event that was captured");
       return capture_unsupported;
     }
-    if (found->second.recorded) s().wait_for(found->second.before, found->second.at);
+    if (!found->second.recorded) return done;
+    const EventState awaited = found->second;
+    State::pass_until(*awaited.board, awaited.at, held);
+    if (awaited.board->lost != done) return awaited.board->lost;
+    s().wait_for(*awaited.board, awaited.before, awaited.at);
     return done;
   }
   static Status event_elapsed(float* milliseconds, Event start, Event end) {
@@ -1030,7 +1067,7 @@ struct EmulatedFunctions {
       s().wrong("the time was asked of an event that was made without");
       return invalid_handle;
     }
-    if (s().now < std::max(a->second.at, b->second.at)) return not_ready;
+    if (s().time_at(*a->second.board) < std::max(a->second.at, b->second.at)) return not_ready;
     *milliseconds = static_cast<float>(to_ms(b->second.at - a->second.at));
     return done;
   }
@@ -1161,7 +1198,7 @@ struct EmulatedFunctions {
         s().wrong("a graph was launched with " + node.work.what + " of a module that is unloaded");
         return invalid_handle;
       }
-    s().now += s().options.enqueue;
+    s().enqueue(of(*in));
     join(in->before, executable.before);
     in->free_at = std::max(in->free_at, executable.free_at);
     // In the order of the capture, which is one that the graph allows; its own order was looked at once.
@@ -1322,6 +1359,10 @@ void Emulated::pass(Duration while_) {
   const std::lock_guard held(state_->mutex);
   state_->now += while_;
 }
+void Emulated::next_takes(Duration duration) {
+  next_here = duration;
+}
+
 DeviceNumber Emulated::add_device(EmulatedOptions options) {
   const std::lock_guard held(state_->mutex);
   const auto number = static_cast<DeviceNumber>(state_->boards.size());
@@ -1350,7 +1391,7 @@ std::uint64_t Emulated::launched(DeviceNumber device) const {
 std::uint64_t Emulated::memory_used() const {
   const std::lock_guard held(state_->mutex);
   std::uint64_t sum = 0;
-  for (const Board& board : state_->boards) sum += state_->used(board);
+  for (const Board& board : state_->boards) sum += board.used;
   return sum;
 }
 std::uint64_t Emulated::memory_calls() const {

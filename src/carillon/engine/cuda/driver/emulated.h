@@ -69,13 +69,21 @@ struct EmulatedOptions {
   Duration copy = std::chrono::microseconds{2};       // what a copy takes besides
   Duration kernel = std::chrono::microseconds{3};     // a kernel that does not say
   Duration enqueue = std::chrono::nanoseconds{1500};  // of the host, for each piece of work or graph
+  // Without: work takes its time and does nothing, memory of the device is addresses only, what is copied out
+  // is zeros, and the oracle looks neither at order nor at what is mapped.
+  bool computes = true;
+  // With these time is real for this device: the host's is what `time` says, and whoever waits for work is
+  // kept by `wait` until the time at which it ends.
+  std::function<Duration()> time{};
+  std::function<void(Duration until)> wait{};
 
   // --- Faults
   std::uint64_t fail_create =
       0;  // the n-th call that makes memory, of the device or the host, from 1 on: out of memory
   std::uint64_t lose_after =
       0;  // so many pieces of work: the device is lost (an uncorrectable error of its memory)
-  double slow_copies = 1;  // so many times as long
+  double slow_copies = 1;         // so many times as long
+  std::function<bool()> fails{};  // once it says so, the device is lost
 };
 
 class Emulated {
@@ -89,6 +97,9 @@ class Emulated {
   DeviceNumber add_device(EmulatedOptions options);
   // It is lost from now on, as after `lose_after`; the others go on.
   void lose(DeviceNumber device);
+
+  // The next kernel that this thread launches, or puts into a graph, takes so long.
+  static void next_takes(Duration duration);
 
   static Driver table();
   // Modules that are loaded have all kernels that are known then. `name` is the symbol.

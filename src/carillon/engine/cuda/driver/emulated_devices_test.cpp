@@ -2,6 +2,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -263,6 +264,67 @@ TEST(CudaEmulatedDevices, EachIsFullAndSlowByItself) {
     EXPECT_EQ(two.device.now() - start > from_ms(1), side == &b);
   }
   a.clean();
+  b.clean();
+  EXPECT_THAT(two.device.violations(), IsEmpty());
+}
+
+// Work takes what whoever launches it says, does nothing, and what is copied out is zeros; beside a device
+// that computes.
+TEST(CudaEmulatedDevices, OneMayComputeNothing) {
+  TwoDevices two({.computes = false}, {});
+  const Side a(two.d, 0), b(two.d, 1);
+  {
+    const InContext here(two.d, a.context);
+    const Duration start = two.device.now();
+    Emulated::next_takes(from_ms(40));
+    expect_done(a.run());
+    expect_done(a.run());
+    expect_done(two.d.stream_synchronize(a.stream));
+    EXPECT_NEAR(to_ms(two.device.now() - start), 41, 0.1) << "the second as the kernel says";
+    a.host[0] = 9;
+  }
+  EXPECT_EQ(a.first(), 0);
+  EXPECT_EQ(b.first(), 7);
+  EXPECT_EQ(two.device.memory_used(), 2 * granule);
+  a.clean();
+  b.clean();
+  EXPECT_THAT(two.device.violations(), IsEmpty());
+  EXPECT_EQ(two.device.left_behind(), "");
+}
+
+// Where time is real the device waits by the clock that it was given, and takes none of its own.
+TEST(CudaEmulatedDevices, TimeMayBeTheHosts) {
+  Duration now{0};
+  std::vector<Duration> waits;
+  bool fails = false;
+  EmulatedOptions real{.computes = false};
+  real.time = [&] { return now; };
+  real.wait = [&](Duration until) {
+    waits.push_back(until);
+    now = until;
+  };
+  real.fails = [&] { return fails; };
+  TwoDevices two(real, {});
+  const Side a(two.d, 0), b(two.d, 1);
+  const InContext here(two.d, a.context);
+  waits.clear();
+  now = from_ms(100);
+  for (int i = 0; i < 2; ++i) expect_done(two.d.graph_launch(a.graph, a.stream));
+  EXPECT_EQ(two.d.stream_query(a.stream), not_ready);
+  now = from_ms(101.5);
+  expect_done(two.d.stream_synchronize(a.stream));
+  EXPECT_THAT(waits, ElementsAre(from_ms(102)));
+  expect_done(two.d.stream_synchronize(a.stream));
+  expect_done(two.d.context_synchronize());
+  EXPECT_EQ(waits.size(), 1U) << "what is over is not waited for";
+  EXPECT_LT(two.device.now(), from_ms(100)) << "the other device's time is its own";
+  fails = true;
+  EXPECT_TRUE(is_lost(two.d.context_synchronize()));
+  fails = false;
+  EXPECT_TRUE(is_lost(two.d.context_synchronize())) << "for good";
+  a.clean();
+  const InContext there(two.d, b.context);
+  expect_done(two.d.context_synchronize());
   b.clean();
   EXPECT_THAT(two.device.violations(), IsEmpty());
 }
