@@ -349,9 +349,10 @@ struct Emulated::State {
     }
     return engine;
   }
-  static Duration copy_time(const EmulatedOptions& options, std::uint64_t bytes) {
-    return from_seconds((to_seconds(options.copy) + static_cast<double>(bytes) / options.bytes_per_second) *
-                        options.slow_copies);
+  static Duration copy_time(const EmulatedOptions& options, std::uint64_t bytes, Work::On on) {
+    const double rate =
+        on == Work::On::kernels ? options.memory_bytes_per_second / 2 : options.bytes_per_second;
+    return from_seconds((to_seconds(options.copy) + static_cast<double>(bytes) / rate) * options.slow_copies);
   }
 
   // --- work
@@ -795,7 +796,8 @@ struct EmulatedFunctions {
             .reads = {{from, bytes}},
             .writes = {{to, bytes}},
             .run = [=] { std::memmove(pointer(to), pointer(from), bytes); },
-            .takes = [bytes](const Board& board, unsigned) { return State::copy_time(board.options, bytes); },
+            .takes = [bytes, on](const Board& board,
+                                 unsigned) { return State::copy_time(board.options, bytes, on); },
             .on = on};
   }
   // Memory of the host that is not pinned is copied before the call returns.

@@ -66,6 +66,7 @@ struct EmulatedOptions {
   std::size_t granularity = std::size_t{2} << 20;
   bool virtual_memory = true;
   double bytes_per_second = 55e9;                     // of the bus, in each direction
+  double memory_bytes_per_second = 3.35e12;           // of copies on the device, which read and write
   Duration copy = std::chrono::microseconds{2};       // what a copy takes besides
   Duration kernel = std::chrono::microseconds{3};     // a kernel that does not say
   Duration enqueue = std::chrono::nanoseconds{1500};  // of the host, for each piece of work or graph

@@ -198,9 +198,10 @@ template <typename Work, typename Spec>
 class PlainCall final : public Call {
  public:
   PlainCall(std::shared_ptr<const Loaded> from, Function function, const Spec& spec)
-      : from_(std::move(from)), function_(function), spec_(spec), name_("plain " + to_text(spec)) {}
+      : from_(std::move(from)), function_(function), spec_(spec), name_(to_text(spec) + " by plain loops") {}
   std::string_view name() const override { return name_; }
   std::uint64_t workspace() const override { return 0; }
+  CallWork work() const override { return work_of(spec_); }
   Result<> enqueue(Stream stream, const CallPlaces& places) const override {
     Work work{spec_, places};
     void* parameters[] = {&work};

@@ -68,7 +68,8 @@ class Device {
     if (status == done) return {};
     const bool lost = is_lost(status);
     return fail(lost ? ErrorCode::unavailable : ErrorCode::internal,
-                "cuda:" + std::to_string(number_) + (lost ? ": the device is lost: " : ": ") + what + ": " +
+                "cuda:" + std::to_string(number_) +
+                    (lost ? ": the device is lost until the server is started again: " : ": ") + what + ": " +
                     cuda::name_of(driver, status));
   }
 
@@ -92,6 +93,8 @@ struct PlanParts {
   std::vector<graph::TensorSpec> inputs, outputs;
   Effort effort;
   Recipe recipe;
+  std::shared_ptr<const StepTimes> times;  // with what each step takes by them; or null
+  std::vector<Duration> takes;
   // By segment of the recipe.
   std::vector<KernelRange> segments;
   std::vector<std::string> names;
@@ -214,6 +217,8 @@ Result<> CudaState::capture(KernelRange steps, GraphExec& into) {
   std::vector<std::byte> params;
   for (int i = steps.first; put && i < steps.last; ++i) {
     const Step& step = plan_.parts().recipe.steps[static_cast<std::size_t>(i)];
+    if (plan_.parts().times != nullptr)
+      plan_.parts().times->announce(plan_.parts().takes[static_cast<std::size_t>(i)]);
     const auto at = [&](const Place& place) { return place.at(workspace_, weights_); };
     if (step.call != nullptr) {
       put = step.call->enqueue(stream_, {.a = at(step.a),
@@ -396,17 +401,21 @@ class CudaEngine final : public Engine {
         const Number number = options.precision == Precision::bf16  ? Number::bf16
                               : options.precision == Precision::f16 ? Number::f16
                                                                     : options_.number;
+        const PlanName plan{.model = options.name.empty() ? model.name() : options.name,
+                            .number = number,
+                            .batch = batch,
+                            .length = length};
         RecipeOptions made_with{.number = number, .longest_segment = options_.longest_segment};
         if (options.stop_cost) {
           // Once with each step by itself, to measure, and once as that divides them.
           made_with.longest_segment = 1;
-          auto single = make(*graph, made_with, weights);
+          auto single = make(*graph, plan, made_with, weights);
           if (!single) return in_context(where, single.error());
           auto measured = measure(std::move(*single), weights.bytes().size());
           if (!measured) return in_context(where, measured.error());
           made_with.segment_ends = std::move(*measured);
         }
-        auto parts = make(*graph, made_with, weights);
+        auto parts = make(*graph, plan, made_with, weights);
         if (!parts) return in_context(where, parts.error());
         parts->batch = batch;
         parts->inputs = graph::specs_at(model.inputs(), batch, length);
@@ -443,11 +452,17 @@ class CudaEngine final : public Engine {
     return {};
   }
 
-  Result<PlanParts> make(const graph::Graph& graph, RecipeOptions options, Weights& weights) const {
+  Result<PlanParts> make(const graph::Graph& graph, const PlanName& plan, RecipeOptions options,
+                         Weights& weights) const {
     options.processors = device_->processors();
     auto recipe = make_recipe(graph, options, *library_, weights);
     if (!recipe) return std::unexpected(recipe.error());
-    PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
+    PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe), .times = options_.times};
+    if (parts.times != nullptr) {
+      auto takes = parts.times->of(plan, parts.recipe.steps);
+      if (!takes) return std::unexpected(takes.error());
+      parts.takes = std::move(*takes);
+    }
     const std::vector<Step>& steps = parts.recipe.steps;
     for (int first = 0; const int end : parts.recipe.segment_ends) {
       std::string name = "copies only";

@@ -5,6 +5,7 @@
 #include "carillon/base/result.h"
 #include "carillon/engine/cuda/driver/driver.h"
 #include "carillon/engine/cuda/library/library.h"
+#include "carillon/engine/cuda/plan/step_times.h"
 #include "carillon/engine/engine.h"
 
 namespace carillon::engine::cuda {
@@ -18,6 +19,8 @@ struct CudaOptions {
   // is one kernel alone. A segment costs a launch of a graph, some microseconds: 25 us is what REEF's resets
   // take, too.
   Duration bound = std::chrono::microseconds{25};
+  // What each step is to take, on an emulated device that computes nothing; none on others.
+  std::shared_ptr<const StepTimes> times{};
 };
 
 // The engine of one device. A model's plans are lists of segments, each a CUDA graph that is captured when
@@ -32,8 +35,8 @@ struct CudaOptions {
 // A model's weights are kept in pinned memory of the host, so that a LOAD is one copy at the bus's rate.
 //
 // compile() fails with `unsupported`, naming node, operator and types, where no kernel covers a node; open
-// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 and f16 of
-// CompileOptions stands above `number`.
+// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 and
+// f16 of CompileOptions stands above `number`.
 //
 // `image`: the kernels, as cuModuleLoadData takes them; `library`: made for the same device. Errors:
 // unavailable, where the device is lost or the image is not for it.
