@@ -20,6 +20,7 @@ int run(int argc, char** argv) {
       "  carillon_gpu facts --device cuda:0\n"
       "  carillon_gpu agree resnet50/1/model.onnx --number f16 --cut --segment 4\n"
       "  carillon_gpu speed resnet50/1/model.onnx --number f16 --batch 8 --runs 2000\n"
+      "  carillon_gpu steps resnet50/1/model.onnx --number f16 --batch 8 > table.json\n"
       "  carillon_gpu load vgg16/1/model.onnx"};
   app.require_subcommand(1);
   std::string device = "cuda", file;
@@ -65,12 +66,18 @@ int run(int argc, char** argv) {
       add("speed", "How long runs take", true, [&](const Rig& rig) { return speed(rig, file, batch, runs); });
   fast->add_option("--runs", runs, "How many")->check(CLI::Range(1, 10'000'000))->capture_default_str();
   with_batch(fast);
+  CLI::App* const by_step =
+      add("steps", "How long each step takes by itself, as a table for --device cuda-emulated:FILE", true,
+          [&](const Rig& rig) { return steps(rig, file, batch, options.engine.number, runs); });
+  by_step->add_option("--runs", runs, "How many")->check(CLI::Range(1, 100'000))->capture_default_str();
+  with_batch(by_step);
   add("load", "The rate of a LOAD's copy beside the bus's", true,
       [&](const Rig& rig) { return load(rig, file, times); })
       ->add_option("--times", times, "How often")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  if (by_step->parsed()) options.engine.longest_segment = 1;
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const auto tell = [](const Error& error) {
     std::cerr << "carillon_gpu: " << error.message << '\n';

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -30,6 +29,7 @@
 #include "carillon/engine/cuda/library/measured.h"
 #include "carillon/engine/cuda/plan/recipe.h"
 #include "carillon/engine/cuda/plan/step_work.h"
+#include "carillon/engine/cuda/table/step_table.h"
 #include "carillon/graph/model.h"
 
 namespace carillon::engine::cuda {
@@ -153,14 +153,6 @@ struct Total {
   double operations = 0, bytes = 0, microseconds = 0;
 };
 
-// Of a repository's file its model's name there, else the file.
-std::string name_of_file(const std::string& file) {
-  const std::filesystem::path path(file);
-  return path.filename() == "model.onnx" && path.parent_path().has_parent_path()
-             ? path.parent_path().parent_path().filename().string()
-             : file;
-}
-
 Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string& name, int batch,
                                     Number number, Ways& cudnn, bool& all_built) {
   const std::int64_t length = model.lengths().empty() ? 0 : model.lengths().back();
@@ -266,7 +258,7 @@ Result<bool> run(const Arguments& arguments) {
     for (const Number number : arguments.numbers)
       for (const int batch : arguments.batches) {
         auto table =
-            show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number, **ways, all_built);
+            show(**model, model_of_file(file), (*model)->batched() ? batch : 1, number, **ways, all_built);
         if (!table) return in_context(file, table.error());
         tables.push_back(std::move(*table));
       }

@@ -234,6 +234,13 @@ class FusingAs final : public MathLibrary {
 
 }  // namespace
 
+std::string model_of_file(const std::string& file) {
+  const std::filesystem::path path(file);
+  return path.filename() == "model.onnx" && path.parent_path().has_parent_path()
+             ? path.parent_path().parent_path().filename().string()
+             : file;
+}
+
 Result<StepTable> parse_step_table(std::string_view text, std::string_view where) {
   const auto document = profile::parse_json_strictly(text, where);
   if (!document) return std::unexpected(document.error());

@@ -40,13 +40,17 @@ struct StepTable {
   std::vector<Plan> plans;
 };
 
-// From JSON (docs/cuda.md, "Tables of steps"): what carillon_cuda_tables --json and carillon_gpu speed
-// --segment 1 --json write. 1 to 4,096 plans or some rates; 100,000 steps a plan and 1,000,000 in all.
-// `where` is named in errors (invalid_argument): wrong types, numbers out of range and plans given twice are
-// refused, nothing is replaced. Other fields are left alone.
+// From JSON (docs/cuda.md, "Tables of steps"): what carillon_cuda_tables --json and carillon_gpu steps write.
+// 1 to 4,096 plans or some rates; 100,000 steps a plan and 1,000,000 in all. `where` is named in errors
+// (invalid_argument): wrong types, numbers out of range and plans given twice are refused, nothing is
+// replaced. Other fields are left alone.
 Result<StepTable> parse_step_table(std::string_view json, std::string_view where);
 // not_found where there is no such file; files above 64 MiB are refused.
 Result<StepTable> read_step_table(const std::filesystem::path& file);
+
+// The model's name that a table made from this file has: its folder's in a repository (NAME/1/model.onnx),
+// else the file.
+std::string model_of_file(const std::string& file);
 
 // By the table: a plan that is listed takes what its steps are listed with, in their order where several have
 // one name; whatever is not listed takes what its kernel's rate gives. Errors name the step that is neither
