@@ -371,6 +371,8 @@ void add_profile(CLI::App& program, int& status) {
       "  carillon profile --models ./models --out profile.json\n"
       "  carillon profile --models ./models --only resnet50 --repeats 1000 --json\n"
       "  carillon profile --models ./models --kernels --out profile.json\n"
+      "  carillon profile --models ./models --device cuda-emulated:profiles/h100_mobilenetv2.json --out "
+      "h100.json\n"
       "  carillon profile --models ./models --interference --out-coefficients models.json --out-hardware "
       "cpu.json\n"
       "  carillon profile --fit profiles/igniter/profile_samples.json --fit profiles/igniter/workloads.json "

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -225,7 +226,8 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
 nlohmann::ordered_json rates_of_device() {
   nlohmann::ordered_json rates;
   const auto add = [&](const std::string& kernel, double tera) {
-    rates[kernel] = {{"operations_per_s", tera * 1e12}, {"bytes_per_s", memory_tbs * 1e12}};
+    rates[kernel] = {{"operations_per_s", std::round(tera * 1e12)},
+                     {"bytes_per_s", std::round(memory_tbs * 1e12)}};
   };
   for (const Number number : {Number::f32, Number::tf32, Number::f16, Number::bf16})
     for (const char* const kind : {"conv", "product"})
@@ -280,7 +282,7 @@ Result<bool> run(const Arguments& arguments) {
         {"made_by", fmt::format("carillon_cuda_tables, {}", (*ways)->version())}};
     table["processors"] = 132;
     table["memory_bytes"] = std::uint64_t{80} << 30;
-    table["memory_bytes_per_s"] = memory_tbs * 1e12;
+    table["memory_bytes_per_s"] = std::round(memory_tbs * 1e12);
     table["rates"] = rates_of_device();
     table["plans"] = std::move(tables);
     if (!(std::ofstream(arguments.json) << table.dump(1) << "\n"))
