@@ -219,6 +219,12 @@ def test_scenarios_of_the_simulator_can_read_it(program, tiny_models, table, tmp
              f"cuda-emulated:{file}")
     name, _, _, one = csv.read_text().splitlines()[1].split(",")[:4]
     assert name == "tiny_mlp" and float(one) == pytest.approx(sums["tiny_mlp", 1], rel=0.03)
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text('duration_s = 10\n[load]\nrate = 20\n[[models]]\nname = "tiny_mlp"\nslo_ms = 50\nmax_batch = 1\n'
+                        'latency = { csv = "profile.csv", row = "tiny_mlp" }\n')
+    told = subprocess.run([str(program), "simulate", str(scenario), "--json"], capture_output=True, text=True, timeout=120)
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["on_time"] > 100
 
 
 def test_runs_take_their_time_and_answer_zeros(program, tiny_models, table, tmp_path):
