@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "carillon/engine/cuda/library/library.h"
 #include "carillon/engine/cuda/plan/recipe.h"
 
