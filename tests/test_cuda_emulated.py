@@ -73,9 +73,8 @@ def test_load_is_answered_on_time_and_pages_move(program, tiny_models, tmp_path)
 
 
 @pytest.mark.parametrize("devices, says", [
-    (["cuda-emulated", "cuda-emulated"], "there is one such device a process"),
-    (["cuda:x"], "after 'cuda:' comes its number"),
-    (["cuda-emulated:2"], "is not a device; there are cpu, emulated:PROFILE, cuda:N and cuda-emulated"),
+    (["cuda:x"], "'x' is not a number of one"),
+    (["cuda-emulate"], "is not a device; there are cpu, emulated:PROFILE, cuda:N, cuda-emulated and cuda-emulated:TABLE"),
 ])
 def test_what_cannot_be_is_named(program, tiny_models, tmp_path, devices, says):
     (http,) = free_addresses(1)

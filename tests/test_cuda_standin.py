@@ -13,7 +13,9 @@ import pytest
 import tritonclient.http as http_client
 
 from loopback import serving
+from test_cuda_devices import Askers
 from test_cuda_emulated import TINY, inputs_of
+from test_devices import by_device, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,24 @@ def test_serves_and_agrees_with_onnxruntime(program, standin, tiny_models, tmp_p
         before = kept
 
 
+def test_two_gpus_serve_beside_each_other(program, standin, tiny_models, tmp_path):
+    """`cuda:1,0`: each with libraries, memory and choices of its own."""
+    choices, log = tmp_path / "choices", tmp_path / "server.log"
+    with serving(program, tiny_models, log, "--device", "cuda:1,0", "--cuda-libraries", str(standin), "--io-cache", "16MiB",
+                 "--workspace", "16MiB", "--kernel-choices", str(choices), "--scheduler", "fcfs",
+                 environment={"LD_LIBRARY_PATH": str(standin)}) as running:
+        asked = Askers(running, tiny_models, "tiny_cnn", 8)
+        try:
+            wait_for(lambda: min(by_device(running, "carillon_device_executions_total")) > 20, "one device does nothing")
+        finally:
+            asked.stop()
+        assert asked.right == asked.sent and not asked.failed and not asked.wrong
+    said = log.read_text()
+    assert "device 0: cuda:1: stand-in GPU, f32" in said and "device 1: cuda:0: stand-in GPU, f32" in said
+    for number in (0, 1):
+        assert (tmp_path / f"choices.cuda-{number}").read_text().startswith("carillon kernel choices 1; stand-in GPU; 9.0;")
+
+
 def test_choices_of_another_gpu_are_replaced(program, standin, tiny_models, tmp_path):
     file = tmp_path / "choices.cuda-0"
     model = str(tiny_models / "tiny_cnn/1/model.onnx")
@@ -100,4 +120,4 @@ def test_what_is_missing_is_named(program, standin, tiny_models, tmp_path):
     assert said.returncode == 2 and "is no cuDNN of 9.8 or newer" in said.stderr, said.stderr
     said = subprocess.run([str(program.parent / "carillon_gpu"), "facts", "--device", "cuda:3", "--cuda-libraries", str(standin)],
                           capture_output=True, text=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(standin)})
-    assert said.returncode == 2 and "there is no device cuda:3: there are cuda:0 to cuda:0" in said.stderr, said.stderr
+    assert said.returncode == 2 and "there is no device cuda:3: there are cuda:0 to cuda:1" in said.stderr, said.stderr

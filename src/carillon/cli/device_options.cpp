@@ -59,8 +59,10 @@ void add_device_options(CLI::App& command, server::DeviceArguments& arguments) {
   command
       .add_option(
           "--device", arguments.device,
-          "cpu, cuda or cuda:N, emulated:FILE: time passes by a profile file and outputs are zeros, or "
-          "cuda-emulated: a CUDA device in this process, whose kernels the host computes")
+          "cpu; cuda or cuda:N, an NVIDIA GPU; emulated:FILE: time passes by a profile file and outputs are "
+          "zeros; cuda-emulated: a CUDA device in this process, whose kernels the host computes; "
+          "cuda-emulated:TABLE: one that takes the time that a table of steps says (docs/cuda.md), and "
+          "computes nothing")
       ->capture_default_str();
   add_memory_options(command, arguments);
 }
@@ -69,17 +71,19 @@ void add_devices_options(CLI::App& command, server::DevicesArguments& arguments)
   command
       .add_option(
           "--device", arguments.devices,
-          "cpu (the default); cuda or cuda:N, an NVIDIA GPU; emulated:FILE: time passes by a profile file "
-          "and outputs are zeros; emulated:FILE*N: N of these; cuda-emulated: a CUDA device in this process, "
-          "whose kernels the host computes. May be given several times: one worker each, numbered from 0 "
-          "in the order given")
+          "cpu (the default); cuda or cuda:N, an NVIDIA GPU, cuda:0,1,3: several; emulated:FILE: time passes "
+          "by a profile file and outputs are zeros; cuda-emulated: a CUDA device in this process, whose "
+          "kernels the host computes; cuda-emulated:TABLE: one that takes the time that a table of steps "
+          "says, and computes nothing, such as cuda-emulated:profiles/h100_mobilenetv2.json*8; with *N: N "
+          "of these. May be given several times: one worker each, numbered from 0 in the order given")
       ->allow_extra_args(false);
   command
       .add_option(
           "--emulated-faults", arguments.faults,
           "Outages of emulated devices, to see what becomes of requests: kill=D@T[+L] (runs of device "
           "D fail from time T on, for time L or for ever) and hang=D@T[+L] (they do not come back), "
-          "separated by commas; times such as 5s or 250ms, from when the server is ready")
+          "separated by commas; times such as 5s or 250ms, from when the server is ready. A cuda-emulated "
+          "device can only be lost for good: kill=D@T")
       ->allow_extra_args(false);
   add_memory_options(command, arguments.each);
 }

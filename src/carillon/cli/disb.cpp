@@ -72,13 +72,15 @@ void add_live_options(CLI::App& command, DisbArguments& arguments, CLI::Option& 
                       "run")
           ->capture_default_str());
   own(command
-          .add_option("--device", arguments.device.device,
-                      "cpu; cuda or cuda:N, an NVIDIA GPU (docs/cuda.md); cuda-emulated: a CUDA device in "
-                      "this process")
+          .add_option(
+              "--device", arguments.device.device,
+              "cpu; cuda or cuda:N, an NVIDIA GPU (docs/cuda.md); cuda-emulated: a CUDA device in "
+              "this process, whose kernels the host computes; cuda-emulated:TABLE: one that takes the "
+              "time that a table of steps says, and computes nothing")
           ->check([](const std::string& device) {
             return device == "cpu" || server::is_cuda(device)
                        ? std::string()
-                       : "'" + device + "' is not cpu, cuda, cuda:N or cuda-emulated";
+                       : "'" + device + "' is not cpu, cuda, cuda:N, cuda-emulated or cuda-emulated:TABLE";
           })
           ->capture_default_str());
   own(command.add_option("--cuda-libraries", arguments.device.cuda_libraries,
@@ -185,6 +187,7 @@ void add_disb(CLI::App& program, int& status) {
       "  carillon disb A --models build/samples --scheduler all\n"
       "  carillon disb D --scheduler rt-only --scheduler reef --scale 0.1 --duration 60 --json\n"
       "  carillon disb my_workload.json --models ./models --scale 1 --scheduler reef\n"
+      "  carillon disb A --device cuda-emulated:profiles/h100_mobilenetv2.json --cuda-number f16\n"
       "  carillon disb REAL --simulate --scheduler all --plot real.svg\n"
       "  carillon disb B220 --simulate --scheduler reef --scheduler rt-only --duration 10 --json");
   command.callback([arguments, &status] {

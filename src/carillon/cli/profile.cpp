@@ -225,10 +225,15 @@ int run_profile(const ProfileArguments& arguments) {
     return fail_profile(exit_usage,
                         {ErrorCode::invalid_argument,
                          "--kernels measures on --device cpu, not on '" + arguments.device.device + "'"});
-  const SteadyClock clock;
-  auto device = server::make_device(arguments.device, clock);
+  const SteadyClock real;
+  server::DeviceArguments described = arguments.device;
+  described.virtual_time = true;
+  auto device = server::make_device(described, real);
   if (!device) return fail_profile(exit_usage, device.error());
   if (!device->notice.empty()) fmt::print(stderr, "{}\n", device->notice);
+  // Of a device whose time is virtual, what work takes passes there alone: the figures are the same every
+  // time.
+  const Clock& clock = device->clock ? *device->clock : real;
   const auto entries = read_models(arguments.models);
   if (!entries) return fail_profile(exit_failure, entries.error());
   NoResults nobody;
@@ -366,6 +371,8 @@ void add_profile(CLI::App& program, int& status) {
       "  carillon profile --models ./models --out profile.json\n"
       "  carillon profile --models ./models --only resnet50 --repeats 1000 --json\n"
       "  carillon profile --models ./models --kernels --out profile.json\n"
+      "  carillon profile --models ./models --device cuda-emulated:profiles/h100_mobilenetv2.json --out "
+      "h100.json\n"
       "  carillon profile --models ./models --interference --out-coefficients models.json --out-hardware "
       "cpu.json\n"
       "  carillon profile --fit profiles/igniter/profile_samples.json --fit profiles/igniter/workloads.json "

@@ -715,6 +715,8 @@ void add_serve(CLI::App& program, int& status) {
       "  carillon serve --models ./models --tls-cert server.pem --tls-key server.key --keys keys.toml\n"
       "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs\n"
       "  carillon serve --models ./models --device cpu --device 'emulated:profile.json*4'\n"
+      "  carillon serve --models ./models --device cuda:0,1,3 --cuda-number f16\n"
+      "  carillon serve --models ./models --device 'cuda-emulated:profiles/h100_mobilenetv2.json*8'\n"
       "  carillon serve --models ./models --train /run/carillon/train.sock --train-memory 1GiB\n"
       "  carillon serve --models ./models --plan plan.json --plan-device 2\n"
       "  carillon serve --models ./models --model-control-mode poll --repository-poll-secs 5\n"

@@ -41,9 +41,12 @@ class DeviceMemory {
   virtual std::byte* io(std::uint64_t offset) const = 0;
   virtual std::byte* workspace(std::uint64_t offset) const = 0;
 
-  // Between the host and any address above. Blocks until it is done.
+  // Between the host and any address above. Blocks until it is done, or the device is lost: health() tells
+  // then.
   virtual void copy_in(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void copy_out(std::span<std::byte> to, const std::byte* from) = 0;
+  // An error (unavailable) once the device is lost: what was copied last may not have been.
+  virtual Result<> health() const { return {}; }
   // Where the host itself may read and write these bytes; nullptr where it cannot.
   virtual std::byte* access(std::byte* device) const = 0;
 };

@@ -1,11 +1,16 @@
 #include "carillon/server/cuda_device.h"
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
+#include <mutex>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 
 #include "carillon/engine/cuda/driver/nvml.h"
 #include "carillon/engine/cuda/library/plain.h"
@@ -13,6 +18,7 @@
 #include "carillon/engine/cuda/memory/ipc_memory.h"
 #include "carillon/engine/cuda/open.h"
 #include "carillon/engine/cuda/plan/cuda_engine.h"
+#include "carillon/engine/cuda/table/step_table.h"
 
 namespace carillon::server {
 
@@ -20,25 +26,43 @@ namespace {
 
 namespace cuda = engine::cuda;
 
-constexpr std::string_view emulated_name = "cuda-emulated";
+constexpr std::string_view emulated_name = "cuda-emulated", table_prefix = "cuda-emulated:";
 
-// The emulated device of the process, for as long as anything of it lives.
-class TheEmulated : public cuda::EmulatedHost {
+// The driver of the process's emulated devices, for as long as anything of any of them lives.
+std::shared_ptr<cuda::EmulatedHost> emulated_host() {
+  static std::mutex mutex;
+  static std::weak_ptr<cuda::EmulatedHost> the_one;
+  const std::lock_guard lock(mutex);
+  auto host = the_one.lock();
+  if (host == nullptr)
+    the_one = host = std::make_shared<cuda::EmulatedHost>(cuda::EmulatedOptions{.devices = 0});
+  return host;
+}
+
+// The time that passes on emulated devices.
+class EmulatedClock final : public Clock {
  public:
-  TheEmulated() : EmulatedHost({.memory = std::uint64_t{80} << 30}) {}
-  ~TheEmulated() { there_ = false; }
-  TheEmulated(const TheEmulated&) = delete;
-  TheEmulated& operator=(const TheEmulated&) = delete;
-
-  static Result<std::shared_ptr<const cuda::Driver>> make() {
-    if (there_.exchange(true)) return invalid("there is one such device a process");
-    auto host = std::make_shared<TheEmulated>();
-    return std::shared_ptr<const cuda::Driver>(host, &host->driver);
-  }
+  explicit EmulatedClock(std::shared_ptr<const cuda::EmulatedHost> host) : host_(std::move(host)) {}
+  TimePoint now() const override { return TimePoint{host_->device.now()}; }
 
  private:
-  static inline std::atomic<bool> there_{false};
+  std::shared_ptr<const cuda::EmulatedHost> host_;
 };
+
+// Sleeps for as long as timers are exact, and gives way to others for the rest: runs may be short beside what
+// timers are late by, and are not to be shorter than their table says.
+void wait_until(const Clock& clock, TimePoint until) {
+  constexpr Duration latest = 200us;  // beyond it, it was not the timer
+  thread_local Duration usual = [] {
+    (void)::prctl(PR_SET_TIMERSLACK, 1UL);
+    return Duration{10us};
+  }();
+  if (const Duration time = until - clock.now() - usual; time > Duration{0}) {
+    std::this_thread::sleep_for(time);
+    usual += (std::clamp(clock.now() - (until - usual), Duration{0}, latest) - usual) / 16;
+  }
+  while (clock.now() < until) std::this_thread::yield();
+}
 
 auto maker_of_memory(const std::shared_ptr<const cuda::Driver>& driver, cuda::DeviceNumber device) {
   return [driver, device](std::uint64_t pages, Bytes io,
@@ -47,22 +71,66 @@ auto maker_of_memory(const std::shared_ptr<const cuda::Driver>& driver, cuda::De
   };
 }
 
-Result<CudaDevice> make_emulated(const std::string& name, cuda::Number number, const cuda::Share& share) {
-  auto driver = TheEmulated::make();
-  if (!driver) return std::unexpected(driver.error());
-  auto library = cuda::make_plain_library(*driver);
+// What makes a device the table's.
+void take_table(const cuda::StepTable& table, const Clock* clock, cuda::EmulatedOptions& options) {
+  options.name = table.device;
+  options.processors = table.processors;
+  options.memory = table.memory;
+  options.bytes_per_second = table.bus_bytes_per_s;
+  options.memory_bytes_per_second = table.memory_bytes_per_s;
+  options.copy = from_ns(1e3 * table.copy_us);
+  options.computes = false;
+  if (clock == nullptr) return;
+  const TimePoint start = clock->now();
+  options.time = [clock, start] { return clock->now() - start; };
+  options.wait = [clock, start](Duration until) { wait_until(*clock, start + until); };
+}
+
+Result<CudaDevice> make_emulated(const CudaArguments& arguments, cuda::Number number) {
+  cuda::EmulatedOptions options{.memory = std::uint64_t{80} << 30};
+  std::optional<cuda::StepTable> table;
+  if (arguments.device.starts_with(table_prefix)) {
+    auto read = cuda::read_step_table(arguments.device.substr(table_prefix.size()));
+    if (!read) return std::unexpected(read.error());
+    table = std::move(*read);
+    take_table(*table, arguments.clock, options);
+  }
+  const auto lost_from = std::make_shared<std::atomic<TimePoint>>(TimePoint::max());
+  options.fails = [lost_from] {
+    const TimePoint from = lost_from->load(std::memory_order_relaxed);
+    return from != TimePoint::max() && SteadyClock().now() >= from;
+  };
+  const auto host = emulated_host();
+  const std::shared_ptr<const cuda::Driver> driver(host, &host->driver);
+  const cuda::DeviceNumber device = host->device.add_device(std::move(options));
+  auto library = cuda::make_plain_library(driver, device);
   if (!library) return std::unexpected(library.error());
-  auto engine = cuda::make_cuda_engine(*driver, 0, "emulated", std::move(*library), {.number = number, .share = share});
+  CudaDevice made{
+      .engine = {},
+      .description = arguments.device + ": a CUDA device in this process, whose kernels the host computes",
+      .notice = {},
+      .uuid = {},
+      .nvml = {},
+      .free = {},
+      .computes = !table,
+      .clock = {},
+      .lose_at = [lost_from](TimePoint from) { *lost_from = from; },
+      .make_memory = maker_of_memory(driver, device),
+      .ordinal = device,
+      .importer = cuda::make_importer(driver, device)};
+  cuda::CudaOptions engine_options{.number = number, .share = arguments.share};
+  if (table) {
+    made.description = fmt::format("{}: {}, {}, by a table of its steps' times; outputs are zeros",
+                                   arguments.device, table->device, cuda::name_of(number));
+    made.free = Bytes{table->memory};
+    if (arguments.clock == nullptr) made.clock = std::make_shared<EmulatedClock>(host);
+    *library = cuda::fusing_as(*table, std::move(*library));
+    engine_options.times = cuda::times_by(std::move(*table), arguments.device.substr(table_prefix.size()));
+  }
+  auto engine = cuda::make_cuda_engine(driver, device, "emulated", std::move(*library), engine_options);
   if (!engine) return std::unexpected(engine.error());
-  return CudaDevice{.engine = std::move(*engine),
-                    .description = name + ": a CUDA device in this process, whose kernels the host computes",
-                    .notice = {},
-                    .uuid = {},
-                    .nvml = {},
-                    .free = {},
-                    .make_memory = maker_of_memory(*driver, 0),
-                    .ordinal = 0,
-                    .importer = cuda::make_importer(*driver, 0)};
+  made.engine = std::move(*engine);
+  return made;
 }
 
 Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::Number number) {
@@ -86,6 +154,8 @@ Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::
                     .uuid = std::move(uuid),
                     .nvml = nvml ? *nvml : nullptr,
                     .free = opened->free,
+                    .clock = {},
+                    .lose_at = {},
                     .make_memory = maker_of_memory(opened->driver, opened->facts.device),
                     .ordinal = ordinal,
                     .importer = cuda::make_importer(opened->driver, opened->facts.device)};
@@ -94,21 +164,47 @@ Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::
 }  // namespace
 
 bool is_cuda(const std::string& device) {
-  return device == "cuda" || device.starts_with("cuda:") || device == emulated_name;
+  return device == "cuda" || device.starts_with("cuda:") || device == emulated_name ||
+         device.starts_with(table_prefix);
+}
+
+Result<std::vector<std::string>> cuda_devices_of(const std::string& device) {
+  if (device == "cuda") return std::vector<std::string>{"cuda:0"};
+  constexpr std::string_view right =
+      "after 'cuda:' come numbers of devices, from 0, with commas between them";
+  std::vector<std::string> out;
+  for (std::string_view rest = std::string_view(device).substr(5);;) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view number = rest.substr(0, comma);
+    if (number.empty())
+      return invalid(fmt::format("'{}' is not a device: a number is missing {}; {}", device,
+                                 out.empty() ? "after 'cuda:'" : "beside a comma", right));
+    int value = -1;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (error == std::errc::result_out_of_range)
+      return invalid(fmt::format("'{}' is not a device: {} is larger than any device's number; {}", device,
+                                 number, right));
+    if (error != std::errc{} || end != number.data() + number.size() || value < 0)
+      return invalid(
+          fmt::format("'{}' is not a device: '{}' is not a number of one; {}", device, number, right));
+    out.push_back(fmt::format("cuda:{}", value));
+    if (comma == rest.size()) return out;
+    rest.remove_prefix(comma + 1);
+  }
 }
 
 Result<CudaDevice> make_cuda_device(const CudaArguments& arguments) {
   const std::string where = "--device " + arguments.device;
   const auto number = cuda::number_named(arguments.number);
   if (!number) return invalid("--cuda-number '" + arguments.number + "' is not f32, tf32, f16 or bf16");
-  if (arguments.device == emulated_name) {
-    auto made = make_emulated(arguments.device, *number, arguments.share);
+  if (arguments.device == emulated_name || arguments.device.starts_with(table_prefix)) {
+    auto made = make_emulated(arguments, *number);
     return made ? std::move(made) : in_context(where, made.error());
   }
-  const auto ordinal = cuda::device_in(arguments.device);
-  if (!ordinal)
-    return invalid(where + ": '" + arguments.device +
-                   "' is not a device: after 'cuda:' comes its number, from 0");
+  const auto listed = cuda_devices_of(arguments.device);
+  if (!listed) return in_context(where, listed.error());
+  if (listed->size() > 1) return invalid(where + ": this takes one device; several are for 'carillon serve'");
+  const auto ordinal = cuda::device_in(listed->front());
   auto made = make_real(arguments, *ordinal, *number);
   return made ? std::move(made) : in_context(where, made.error());
 }

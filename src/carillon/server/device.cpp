@@ -178,7 +178,9 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
                                   .libraries = arguments.cuda_libraries,
                                   .number = arguments.cuda_number,
                                   .choices = arguments.kernel_choices,
-                                  .share = arguments.cuda_share});
+                                  .share = arguments.cuda_share,
+                                  .driver = {},
+                                  .clock = arguments.virtual_time ? nullptr : &clock});
     if (!made) return std::unexpected(made.error());
     device.notice = std::move(made->notice);
     device.gpu_uuid = std::move(made->uuid);
@@ -198,9 +200,18 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     device.worker.make_memory = std::move(made->make_memory);
     device.importer = std::move(made->importer);
     device.ordinal = made->ordinal;
+    device.lose_at = std::move(made->lose_at);
+    device.clock = std::move(made->clock);
+    if (!made->computes) {
+      device.worker.populate = false;
+      device.worker.spin = Duration{0};
+    }
   } else {
-    return invalid("--device: '" + arguments.device +
-                   "' is not a device; there are cpu, emulated:PROFILE, cuda:N and cuda-emulated");
+    return invalid(
+        "--device: '" + arguments.device +
+        "' is not a device; there are cpu, emulated:PROFILE, cuda:N, cuda-emulated and cuda-emulated:TABLE" +
+        (arguments.device.find('*') == std::string::npos ? ""
+                                                         : "; several, by '*', are for 'carillon serve'"));
   }
   device.worker.probe = [engine = device.engine] { return engine->probe(); };
   return device;

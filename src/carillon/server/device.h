@@ -50,6 +50,8 @@ struct DeviceArguments {
   // A stream for each class of requests (worker::Options::classes); of cpu only. The numbers are heeded only
   // then.
   bool classes = false;
+  // Of cuda-emulated:TABLE: nobody waits for what its work takes; Device::clock says how far its time is.
+  bool virtual_time = false;
   int best_effort_streams = 0;  // 0: one a core
   int real_time_threads = 0;    // 0: all
 };
@@ -58,7 +60,9 @@ struct Device {
   std::shared_ptr<engine::Engine> engine;
   // For models that the first cannot run: the one that is asked first in front.
   std::vector<std::shared_ptr<engine::ReadingEngine>> others;
-  std::shared_ptr<engine::Breaker> breaker;  // of an emulated one; else null
+  std::shared_ptr<engine::Breaker> breaker;  // of an emulated:FILE; else null
+  std::function<void(TimePoint)> lose_at;    // of an emulated CUDA device, which stays lost; else empty
+  std::shared_ptr<const Clock> clock;        // by which its worker goes, where its time is virtual; else null
   worker::Options worker;
   std::string description;  // "cpu: AMD EPYC, 2 threads"
   std::string gpu_uuid;     // of a GPU whose figures `nvml` tells; else empty

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <utility>
+
+#include "carillon/server/cuda_device.h"
 
 namespace carillon::server {
 namespace {
@@ -70,6 +73,7 @@ Result<std::vector<DeviceArguments>> list_devices(const DevicesArguments& argume
   std::vector<std::string> texts = arguments.devices;
   if (texts.empty()) texts.emplace_back("cpu");
   std::vector<DeviceArguments> out;
+  std::set<std::string> gpus;
   for (const std::string& text : texts) {
     std::string kind = text;
     std::size_t count = 1;
@@ -84,9 +88,26 @@ Result<std::vector<DeviceArguments>> list_devices(const DevicesArguments& argume
     if (out.size() + count > most_devices)
       return invalid("--device " + text + ": there can be at most " + std::to_string(most_devices) +
                      " devices");
+    std::vector<std::string> names(count, kind);
+    if (kind == "cuda" || kind.starts_with("cuda:")) {
+      const auto listed = cuda_devices_of(kind);
+      if (!listed) return in_context("--device " + text, listed.error());
+      names.clear();
+      for (std::size_t i = 0; i < count; ++i) names.insert(names.end(), listed->begin(), listed->end());
+      if (out.size() + names.size() > most_devices)
+        return invalid("--device " + text + ": there can be at most " + std::to_string(most_devices) +
+                       " devices");
+      for (const std::string& name : names)
+        if (!gpus.insert(name).second)
+          return invalid("--device " + text + ": " + name +
+                         " is given twice ('cuda' is cuda:0): each device is served once, and has all that "
+                         "the server takes of it");
+    }
     DeviceArguments one = arguments.each;
-    one.device = kind;
-    out.insert(out.end(), count, one);
+    for (const std::string& name : names) {
+      one.device = name;
+      out.push_back(one);
+    }
   }
   if (std::ranges::count(out, "cpu", &DeviceArguments::device) > 1)
     return invalid(
@@ -125,8 +146,14 @@ Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock&
     const auto faults = parse_faults(text);
     if (!faults) return in_context("--emulated-faults", faults.error());
     for (const EmulatedFault& fault : *faults) {
-      if (fault.device >= group.devices.size() || group.devices[fault.device].breaker == nullptr)
+      if (fault.device >= group.devices.size() ||
+          (group.devices[fault.device].breaker == nullptr && !group.devices[fault.device].lose_at))
         return invalid("--emulated-faults: there is no emulated device " + std::to_string(fault.device));
+      const bool cuda = group.devices[fault.device].breaker == nullptr;
+      if (cuda && (fault.fault != engine::Breaker::Fault::failure || fault.lasts))
+        return invalid("--emulated-faults: device " + std::to_string(fault.device) +
+                       " is a CUDA device, which can only be lost for good: kill=" +
+                       std::to_string(fault.device) + "@TIME");
       group.faults.push_back(fault);
     }
   }
@@ -135,8 +162,11 @@ Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock&
 
 void start_faults(const DeviceGroup& group, TimePoint now) {
   for (const EmulatedFault& fault : group.faults)
-    group.devices[fault.device].breaker->plan(
-        {fault.fault, now + fault.from, fault.lasts ? now + fault.from + *fault.lasts : TimePoint::max()});
+    if (group.devices[fault.device].lose_at)
+      group.devices[fault.device].lose_at(now + fault.from);
+    else
+      group.devices[fault.device].breaker->plan(
+          {fault.fault, now + fault.from, fault.lasts ? now + fault.from + *fault.lasts : TimePoint::max()});
 }
 
 }  // namespace carillon::server

@@ -13,15 +13,18 @@ namespace carillon::server {
 
 // The devices of a server, as its command line describes them.
 struct DevicesArguments {
-  std::vector<std::string> devices;  // of --device: cpu, emulated:FILE, emulated:FILE*N; empty: cpu
-  std::vector<std::string> faults;   // of --emulated-faults
-  DeviceArguments each;              // what holds for every one of them
+  // Of --device: cpu, cuda:0,1, cuda-emulated*N, emulated:FILE, emulated:FILE*N; empty: cpu.
+  std::vector<std::string> devices;
+  std::vector<std::string> faults;  // of --emulated-faults
+  DeviceArguments each;             // what holds for every one of them
 };
 
-// One for each device, in the order of the options, with `each` and its own `device`. Errors name the option.
+// One for each device, in the order of the options, with `each` and its own `device`. Errors name the option;
+// no GPU is given twice.
 Result<std::vector<DeviceArguments>> list_devices(const DevicesArguments& arguments);
 
-// An outage of emulated device `device`, `from` after the server is ready; none: it is never over.
+// An outage of emulated device `device`, `from` after the server is ready; none: it is never over. A CUDA
+// device can only be lost for good.
 struct EmulatedFault {
   std::size_t device = 0;
   engine::Breaker::Fault fault{};

@@ -20,7 +20,12 @@ TEST(Devices, AreNumberedInTheOrderOfTheOptions) {
               {{"emulated:a.json"}, {"emulated:a.json"}},
               {{"cpu", "emulated:a.json*2", "emulated:b.json"},
                {"cpu", "emulated:a.json", "emulated:a.json", "emulated:b.json"}},
-              {{"emulated:a.json*1"}, {"emulated:a.json"}}};
+              {{"emulated:a.json*1"}, {"emulated:a.json"}},
+              {{"cuda"}, {"cuda:0"}},
+              {{"cuda:0,1,3"}, {"cuda:0", "cuda:1", "cuda:3"}},
+              {{"cuda:7", "cpu", "cuda:2,0"}, {"cuda:7", "cpu", "cuda:2", "cuda:0"}},
+              {{"cuda-emulated*2", "cuda-emulated"}, {"cuda-emulated", "cuda-emulated", "cuda-emulated"}},
+              {{"cuda-emulated:a,b.json*2"}, {"cuda-emulated:a,b.json", "cuda-emulated:a,b.json"}}};
   for (const auto& [options, want] : rows) {
     const auto listed = list_devices({.devices = options, .each = {.page_cache = "64 MiB"}});
     ASSERT_TRUE(listed.has_value()) << listed.error().message;
@@ -49,7 +54,20 @@ TEST(Devices, SaysWhichOptionCannotBe) {
               {{"cpu*2"}, "--device cpu can be given once"},
               {{"emulated:a.json*0"}, "--device emulated:a.json*0: what follows '*' must be a number from 1"},
               {{"emulated:a.json*x"}, "what follows '*'"},
-              {{"emulated:a.json*200", "emulated:a.json*100"}, "at most 256 devices"}};
+              {{"emulated:a.json*200", "emulated:a.json*100"}, "at most 256 devices"},
+              {{"cuda:"}, "a number is missing after 'cuda:'; after 'cuda:' come numbers of devices, from 0"},
+              {{"cuda:0,"}, "'cuda:0,' is not a device: a number is missing beside a comma"},
+              {{"cuda:,0"}, "a number is missing after 'cuda:'"},
+              {{"cuda:0,x"}, "'x' is not a number of one"},
+              {{"cuda: 0"}, "' 0' is not a number of one"},
+              {{"cuda:+1"}, "'+1' is not a number of one"},
+              {{"cuda:-1"}, "'-1' is not a number of one"},
+              {{"cuda:9999999999"}, "9999999999 is larger than any device's number"},
+              {{"cuda:2,1,2"}, "--device cuda:2,1,2: cuda:2 is given twice"},
+              {{"cuda:1", "cpu", "cuda:0,1"}, "--device cuda:0,1: cuda:1 is given twice"},
+              {{"cuda", "cuda:0"}, "cuda:0 is given twice ('cuda' is cuda:0)"},
+              {{"cuda*2"}, "cuda:0 is given twice"},
+              {{"cuda:0*2"}, "cuda:0 is given twice"}};
   for (const auto& [options, says] : rows) {
     const auto listed = list_devices({.devices = options});
     ASSERT_FALSE(listed.has_value());
@@ -62,7 +80,8 @@ TEST(Devices, WhatACudaDeviceLacksIsSaid) {
   for (const char* const device : {"cuda", "cuda:0", "cuda:1000"}) {
     const auto made = make_device({.device = device}, clock);
     ASSERT_FALSE(made.has_value());
-    EXPECT_TRUE(made.error().message.starts_with(std::string("--device ") + device + ": ")) << made.error().message;
+    EXPECT_TRUE(made.error().message.starts_with(std::string("--device ") + device + ": "))
+        << made.error().message;
     // No driver, no such device, or one of which there are no plans yet.
     EXPECT_NE(made.error().code, ErrorCode::invalid_argument);
   }
@@ -71,6 +90,45 @@ TEST(Devices, WhatACudaDeviceLacksIsSaid) {
     ASSERT_FALSE(made.has_value());
     EXPECT_EQ(made.error().code, ErrorCode::invalid_argument) << device;
     EXPECT_NE(made.error().message.find(device), std::string::npos);
+  }
+}
+
+// Devices of one driver, which goes with the last of them.
+TEST(Devices, EmulatedCudaDevicesAreSeveral) {
+  const SteadyClock clock;
+  for (int turn = 0; turn < 2; ++turn) {
+    auto group =
+        make_devices({.devices = {"cuda-emulated*2", "cuda-emulated"}, .faults = {"kill=1@1s"}}, clock);
+    ASSERT_TRUE(group.has_value()) << group.error().message;
+    ASSERT_EQ(group->devices.size(), 3U);
+    EXPECT_EQ(group->like_the_last, (std::vector<bool>{false, true, true}));
+    for (const Device& device : group->devices) EXPECT_TRUE(device.engine->probe().has_value());
+    start_faults(*group, clock.now() - 2s);  // all of which are due
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto probed = group->devices[i].engine->probe();
+      EXPECT_EQ(probed.has_value(), i != 1) << i;
+      if (!probed)
+        EXPECT_NE(probed.error().message.find("cuda:1: the device is lost until the server is started again"),
+                  std::string::npos)
+            << probed.error().message;
+    }
+  }
+  for (const auto& [fault, says] : {std::pair("hang=0@1s", "device 0 is a CUDA device"),
+                                    std::pair("kill=0@1s+1s", "which can only be lost for good: kill=0@TIME"),
+                                    std::pair("kill=3@1s", "there is no emulated device 3")}) {
+    const auto group = make_devices({.devices = {"cuda-emulated*3"}, .faults = {fault}}, clock);
+    ASSERT_FALSE(group.has_value());
+    EXPECT_NE(group.error().message.find(says), std::string::npos) << group.error().message;
+  }
+}
+
+TEST(Devices, ListsAreForServersAlone) {
+  const SteadyClock clock;
+  for (const char* const device : {"cuda:0,1", "cuda-emulated*2"}) {
+    const auto made = make_device({.device = device}, clock);
+    ASSERT_FALSE(made.has_value());
+    EXPECT_EQ(made.error().code, ErrorCode::invalid_argument);
+    EXPECT_NE(made.error().message.find("'carillon serve'"), std::string::npos) << made.error().message;
   }
 }
 

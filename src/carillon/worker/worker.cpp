@@ -384,7 +384,11 @@ void WorkerImpl::note_result(const Command& command) {
         core_.executor(command.slot) - device::first_stream - device::ClassStreams::first_best_effort;
     if (nth >= 0) --best_effort_open_[static_cast<std::size_t>(nth)];
     result.device_lost = run.device_lost;
-    if (command.status == ActionStatus::success) {
+    if (result.status == ActionStatus::success && run.device_lost) {
+      result.status = ActionStatus::failed;
+      result.error = std::move(action.error);
+      run.bad_rows.clear();
+    } else if (command.status == ActionStatus::success) {
       result.bad_rows = std::exchange(run.bad_rows, {});
       result.odd_time = run.odd_time;
     }
@@ -869,6 +873,11 @@ TimePoint WorkerImpl::output_turn() {
     for (const InferSlot::Part& part : action.all_parts())
       io_.outputs(action.io_offset + part.io, *part.layout);
     scatter(action);
+    // Else what lay there before would be taken for the answer.
+    if (const auto healthy = memory_->health(); !healthy) {
+      action.error = healthy.error().message;
+      action.device_lost = true;
+    }
   }
   action.times.output_end = clock_.now();
   drive(device::output_executor, [&](TimePoint now) {

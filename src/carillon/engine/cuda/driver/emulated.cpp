@@ -28,6 +28,7 @@ Address address(const void* at) {
 }
 
 thread_local std::vector<Context> contexts_here;
+thread_local std::optional<Duration> next_here;  // Emulated::next_takes()
 
 // What is ordered before something: of each stream, by its number, its first so many pieces of work.
 using Before = std::map<std::uint64_t, std::uint64_t>;
@@ -74,17 +75,40 @@ struct Touch {
   std::string what;
 };
 
-// Memory of the device, or pinned memory of the host.
+// One device of the driver. Its address is its primary context.
+struct Partition;
+struct Board {
+  DeviceNumber number = 0;
+  EmulatedOptions options;
+  std::shared_ptr<Partition> whole;
+  Duration bus_in{0}, bus_out{0}, busy{0};
+  std::uint64_t launched = 0, made = 0, used = 0;
+  int contexts = 0;
+  Status lost = done;
+
+  Board(DeviceNumber at, EmulatedOptions with);
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+};
+
+// Memory of a device, or pinned memory of the host, which all devices may use.
 struct Memory {
+  Board* board = nullptr;  // none: the host's
   int file = -1;
   std::uint64_t bytes = 0;
-  bool of_host = false;
+  bool of_host() const { return board == nullptr; }
   Written written;             // all of the host's counts as written
   std::vector<Touch> touches;  // that the host has not waited for
   int mappings = 0;
+  Memory(Board* of, std::uint64_t size) : board(of), bytes(size) {
+    if (board != nullptr) board->used += bytes;
+  }
   ~Memory() {
     if (file >= 0) close(file);
+    if (board != nullptr) board->used -= bytes;
   }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
 };
 
 struct Mapping {
@@ -98,7 +122,7 @@ struct Work {
   std::string what;
   std::vector<Span> reads, writes;
   std::function<void()> run;
-  std::function<Duration(unsigned processors)> takes;
+  std::function<Duration(const Board& board, unsigned processors)> takes;
   Module module = nullptr;  // a kernel's
   enum class On : std::uint8_t { kernels, bus_in, bus_out } on{};
 };
@@ -114,6 +138,7 @@ struct Node {
 };
 
 struct GraphState {
+  const Board* board = nullptr;
   std::vector<Node> nodes;
 };
 
@@ -136,9 +161,13 @@ struct Capture {
 
 // A context, or a green one: its kernels run one after the other.
 struct Partition {
+  Board& board;
   unsigned processors = 0;
   Duration free_at{0};
 };
+
+Board::Board(DeviceNumber at, EmulatedOptions with)
+    : number(at), options(std::move(with)), whole(std::make_shared<Partition>(*this, options.processors)) {}
 
 struct StreamState {
   std::uint64_t number = 0;
@@ -152,6 +181,7 @@ struct StreamState {
 };
 
 struct EventState {
+  const Board* board = nullptr;
   bool recorded = false, timed = true;
   Before before;
   Duration at{0};
@@ -221,6 +251,7 @@ struct Borrowed {
 struct Emulated::State {
   mutable std::recursive_mutex mutex;
   EmulatedOptions options;
+  std::deque<Board> boards;  // by number; they outlive what is theirs
   std::map<Handle, std::shared_ptr<Memory>> handles;
   std::map<Address, std::uint64_t> reservations;
   std::map<Address, Mapping> mappings;
@@ -232,7 +263,7 @@ struct Emulated::State {
   std::map<Event, EventState> events;
   std::map<GreenContext, std::shared_ptr<Partition>> greens;
   std::map<Resources, unsigned> resources;
-  std::set<Module> modules;
+  std::map<Module, const Board*> modules;
   std::map<Function, std::pair<std::string, Module>> functions;  // of modules that are loaded
   std::map<Graph, GraphState> graphs;
   std::map<GraphExec, Executable> executables;
@@ -244,17 +275,14 @@ struct Emulated::State {
   std::map<Condition, ConditionState> conditions;
   std::map<Context, std::shared_ptr<Partition>> green_contexts;  // as contexts
   std::map<std::string, EmulatedKernel, std::less<>> kernels;
-  std::shared_ptr<Partition> whole = std::make_shared<Partition>();
   std::vector<std::string> violations;
   std::deque<Waiting> waiting;  // in the order of their launches
   std::map<unsigned, Duration> busy_by_processors;
   std::deque<Graph> bodies;  // of conditional nodes, as their arrays
   Before host_knows;
-  Duration now{0}, bus_in{0}, bus_out{0}, busy{0};
+  Duration now{0};
   std::uintptr_t next = 0x100;
-  std::uint64_t stream_numbers = 0, capture_numbers = 0, launched = 0, made = 0, memory_calls = 0;
-  int contexts = 0;
-  Status lost = done;
+  std::uint64_t stream_numbers = 0, capture_numbers = 0, memory_calls = 0;
 
   void wrong(std::string what) {
     if (violations.size() < 1000) violations.push_back(std::move(what));
@@ -288,21 +316,28 @@ struct Emulated::State {
     return true;
   }
 
-  std::uint64_t used() const {
-    std::set<const Memory*> seen;
-    std::uint64_t bytes = 0;
-    const auto count = [&](const std::shared_ptr<Memory>& memory) {
-      if (seen.insert(memory.get()).second) bytes += memory->bytes;
-    };
-    for (const auto& [handle, memory] : handles) count(memory);
-    for (const auto* const table : {&mappings, &allocations})
-      for (const auto& [at, mapping] : *table) count(mapping.memory);
-    return bytes;
-  }
   bool aligned(std::uint64_t number) const { return number % options.granularity == 0; }
-  bool in_context() const { return !contexts_here.empty(); }
-  // The status that a call gives whatever it asks: the device is lost.
-  std::optional<Status> gone() const { return lost == done ? std::nullopt : std::optional(lost); }
+  Board* board(DeviceNumber number) {
+    return number >= 0 && static_cast<std::size_t>(number) < boards.size()
+               ? &boards[static_cast<std::size_t>(number)]
+               : nullptr;
+  }
+  // The device whose context is current on this thread.
+  static Board* here() { return contexts_here.empty() ? nullptr : static_cast<Board*>(contexts_here.back()); }
+  // The status that a call gives whatever it asks: the device is lost; else what stands in its way, or done.
+  Status ready(Board* board) {
+    if (board == nullptr) return invalid_context;
+    if (board->lost == done && board->options.fails && board->options.fails()) lose(*board);
+    return board->lost;
+  }
+  // Work of one device has nothing to do with another's. The driver lets some of it pass (copies, waits for
+  // events, memory of peers); here each device is served by itself, and whoever mixes them up is told.
+  bool foreign(const Board* owner, const std::string& what, const Board* user) {
+    if (owner == nullptr || user == nullptr || owner == user) return false;
+    wrong(fmt::format("{} of device {} was used by device {}", what, owner->number, user->number));
+    return true;
+  }
+  bool foreign(const Board* owner, const std::string& what) { return foreign(owner, what, here()); }
 
   // --- order
 
@@ -325,7 +360,7 @@ struct Emulated::State {
               return first <= earlier.first && earlier.last <= last &&
                      has(stream.before, earlier.stream, earlier.sequence);
             });
-          if (!writes && !memory.of_host && !memory.written.has(first, last))
+          if (!writes && !memory.of_host() && !memory.written.has(first, last))
             wrong(fmt::format("{} reads bytes that nothing has written", work.what));
           memory.touches.push_back({first, last, stream.number, stream.sequence, writes, work.what});
         });
@@ -339,6 +374,16 @@ struct Emulated::State {
         if (!under(span, [](Memory&, std::uint64_t, std::uint64_t) {})) return false;
     return true;
   }
+  // Says so where some of its memory is another device's.
+  void look_for_foreign_memory(const Work& work, const Board& board) {
+    const Board* other = nullptr;
+    for (const auto* const spans : {&work.reads, &work.writes})
+      for (const Span& span : *spans)
+        under(span, [&](const Memory& memory, std::uint64_t, std::uint64_t) {
+          if (!memory.of_host() && memory.board != &board) other = memory.board;
+        });
+    foreign(other, "memory that " + work.what + " uses", &board);
+  }
   // Work on these bytes that the host has not waited for, or nothing.
   std::optional<std::string> outstanding(const Memory& memory, std::uint64_t first,
                                          std::uint64_t last) const {
@@ -350,29 +395,44 @@ struct Emulated::State {
 
   // --- time
 
+  // The host's, as far as it has to do with this device.
+  Duration time_at(const Board& board) const { return board.options.time ? board.options.time() : now; }
+  void enqueue(const Board& board) {
+    if (!board.options.time) now += board.options.enqueue;
+  }
+  // The host comes to that time, where it is real: whoever else calls the driver goes on meanwhile.
+  static void pass_until(const Board& board, Duration at, std::unique_lock<std::recursive_mutex>& held) {
+    if (!board.options.wait || board.options.time() >= at) return;
+    const auto wait = board.options.wait;
+    held.unlock();
+    wait(at);
+    held.lock();
+  }
+
   Duration run_for(const Work& work, StreamState& stream, Duration ready) {
-    Duration& engine = work.on == Work::On::bus_in    ? bus_in
-                       : work.on == Work::On::bus_out ? bus_out
+    Board& board = stream.partition->board;
+    Duration& engine = work.on == Work::On::bus_in    ? board.bus_in
+                       : work.on == Work::On::bus_out ? board.bus_out
                                                       : stream.partition->free_at;
-    const Duration takes = work.takes(stream.partition->processors);
+    const Duration takes = work.takes(board, stream.partition->processors);
     const Duration start = std::max(ready, engine);
     engine = start + takes;
     if (work.on == Work::On::kernels) {
       busy_by_processors[stream.partition->processors] += takes;
-      busy += takes;
+      board.busy += takes;
     }
     return engine;
   }
-  Duration copy_time(std::uint64_t bytes) const {
-    return from_seconds((to_seconds(options.copy) + static_cast<double>(bytes) / options.bytes_per_second) *
-                        options.slow_copies);
+  static Duration copy_time(const EmulatedOptions& options, std::uint64_t bytes, Work::On on) {
+    const double rate =
+        on == Work::On::kernels ? options.memory_bytes_per_second / 2 : options.bytes_per_second;
+    return from_seconds((to_seconds(options.copy) + static_cast<double>(bytes) / rate) * options.slow_copies);
   }
 
   // --- work
 
   Status add(Stream at, Work work) {
-    if (const auto status = gone()) return *status;
-    if (!in_context()) return invalid_context;
+    if (const Status status = ready(here()); status != done) return status;
     const auto found = streams.find(at);
     if (found == streams.end()) {
       wrong(at == nullptr ? work.what + " runs in the default stream, which waits for all others"
@@ -380,45 +440,57 @@ struct Emulated::State {
       return invalid_handle;
     }
     StreamState& stream = found->second;
+    if (foreign(&stream.partition->board, "a stream, for " + work.what + ",")) return invalid_handle;
     if (stream.capture != 0) {
       Capture& capture = captures.at(stream.capture);
       capture.graph.nodes.push_back({std::move(work), stream.tips});
       stream.tips = {capture.graph.nodes.size() - 1};
       return done;
     }
-    now += options.enqueue;
-    return launch(stream, std::move(work));
+    enqueue(stream.partition->board);
+    return launch(stream, work);
   }
 
-  Status launch(StreamState& stream, Work work) {
-    if (options.lose_after > 0 && launched >= options.lose_after) {
-      lost = uncorrectable_memory;
-      give_up();
-      return lost;
+  Status launch(StreamState& stream, const Work& work) {
+    Board& board = stream.partition->board;
+    if (board.options.lose_after > 0 && board.launched >= board.options.lose_after) {
+      lose(board);
+      return board.lost;
     }
-    ++launched;
+    ++board.launched;
     join(stream.before, host_knows);
     stream.before[stream.number] = ++stream.sequence;
+    if (!board.options.computes) {
+      if (work.on == Work::On::bus_out)
+        for (const Span& span : work.writes) std::memset(pointer(span.at), 0, span.bytes);
+      stream.free_at = run_for(work, stream, std::max(stream.free_at, time_at(board)));
+      return done;
+    }
     if (!mapped(work)) wrong(work.what + " uses memory that is not mapped with access");
+    look_for_foreign_memory(work, board);
     touch(work, stream);
-    stream.free_at = run_for(work, stream, std::max(stream.free_at, now));
-    waiting.push_back({stream.number, stream.sequence, std::move(work)});
+    stream.free_at = run_for(work, stream, std::max(stream.free_at, time_at(board)));
+    waiting.push_back({stream.number, stream.sequence, work});
     return done;
   }
 
-  // No work goes on in a device that is lost: whatever is taken from it now is taken from nobody.
-  void give_up() {
-    waiting.clear();
+  // No work goes on in a device that is lost: whatever is taken from it now is taken from nobody. The others
+  // go on.
+  void lose(Board& board) {
+    board.lost = uncorrectable_memory;
     for (const auto& [handle, stream] : streams) {
+      if (&stream.partition->board != &board) continue;
       join(host_knows, stream.before);
       host_knows[stream.number] = stream.sequence;
+      std::erase_if(waiting, [&](const Waiting& each) { return each.stream == stream.number; });
     }
   }
 
   // The host knows that this is done, at that time: what is ordered before it is.
-  void wait_for(const Before& before, Duration at) {
-    now = std::max(now, at);
+  void wait_for(const Board& board, const Before& before, Duration at) {
+    if (!board.options.time) now = std::max(now, at);
     join(host_knows, before);
+    if (!board.options.computes) return;
     for (auto each = waiting.begin(); each != waiting.end();) {
       if (!has(host_knows, each->stream, each->sequence)) {
         ++each;
@@ -458,7 +530,7 @@ struct Emulated::State {
   }
   // With what is in the bodies in the place of conditional nodes, and done where the condition holds.
   GraphState flat(const GraphState& graph) const {
-    GraphState out;
+    GraphState out{.board = graph.board, .nodes = {}};
     std::vector<std::vector<std::size_t>> ends(graph.nodes.size());  // of each node, in `out`
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
       const Node& node = graph.nodes[i];
@@ -523,25 +595,34 @@ struct EmulatedFunctions {
   using State = Emulated::State;
   static State& s() { return *the_one->state_; }
   static std::unique_lock<std::recursive_mutex> hold() { return std::unique_lock(s().mutex); }
-  static bool known(DeviceNumber device) { return device >= 0 && device < s().options.devices; }
+  static Board* board(DeviceNumber device) { return s().board(device); }
+  static Status ready() { return s().ready(State::here()); }
+  static Board& of(const StreamState& stream) { return stream.partition->board; }
 
-  static Status init(unsigned) { return s().options.devices > 0 ? done : no_device; }
+  static Status init(unsigned) {
+    const auto held = hold();
+    return s().boards.empty() ? no_device : done;
+  }
   static Status driver_version(int* out) {
     *out = s().options.version;
     return done;
   }
   static Status device_count(int* out) {
-    *out = s().options.devices;
+    const auto held = hold();
+    *out = static_cast<int>(s().boards.size());
     return done;
   }
   static Status device_get(DeviceNumber* out, int ordinal) {
-    if (!known(ordinal)) return invalid_device;
+    const auto held = hold();
+    if (board(ordinal) == nullptr) return invalid_device;
     *out = ordinal;
     return done;
   }
   static Status device_attribute(int* out, int attribute, DeviceNumber device) {
-    if (!known(device)) return invalid_device;
-    const EmulatedOptions& options = s().options;
+    const auto held = hold();
+    const Board* const asked = board(device);
+    if (asked == nullptr) return invalid_device;
+    const EmulatedOptions& options = asked->options;
     switch (attribute) {
       case attribute_major:
         *out = options.major;
@@ -569,37 +650,48 @@ struct EmulatedFunctions {
     }
   }
   static Status device_name(char* out, int bytes, DeviceNumber device) {
-    if (!known(device) || bytes < 1) return invalid_device;
-    const std::size_t length =
-        std::min<std::size_t>(s().options.name.size(), static_cast<std::size_t>(bytes) - 1);
-    std::memcpy(out, s().options.name.data(), length);
+    const auto held = hold();
+    const Board* const asked = board(device);
+    if (asked == nullptr || bytes < 1) return invalid_device;
+    const std::string& name = asked->options.name;
+    const std::size_t length = std::min<std::size_t>(name.size(), static_cast<std::size_t>(bytes) - 1);
+    std::memcpy(out, name.data(), length);
     out[length] = '\0';
     return done;
   }
   static Status device_uuid(Uuid* out, DeviceNumber device) {
-    if (!known(device)) return invalid_device;
+    const auto held = hold();
+    if (board(device) == nullptr) return invalid_device;
     *out = {};
     out->bytes[0] = static_cast<unsigned char>(device + 1);
     return done;
   }
   static Status device_memory(std::size_t* out, DeviceNumber device) {
-    if (!known(device)) return invalid_device;
-    *out = s().options.memory;
+    const auto held = hold();
+    const Board* const asked = board(device);
+    if (asked == nullptr) return invalid_device;
+    *out = asked->options.memory;
     return done;
   }
   static Status context_retain(Context* out, DeviceNumber device) {
     const auto held = hold();
-    if (!known(device)) return invalid_device;
-    ++s().contexts;
-    *out = &s().contexts;
+    Board* const asked = board(device);
+    if (asked == nullptr) return invalid_device;
+    ++asked->contexts;
+    *out = asked;
     return done;
   }
-  static Status context_release(DeviceNumber) {
+  static Status context_release(DeviceNumber device) {
     const auto held = hold();
-    if (--s().contexts < 0) s().wrong("a context was released more often than it was retained");
+    Board* const asked = board(device);
+    if (asked == nullptr) return invalid_device;
+    if (--asked->contexts < 0) s().wrong("a context was released more often than it was retained");
     return done;
   }
   static Status context_push(Context context) {
+    const auto held = hold();
+    if (std::ranges::none_of(s().boards, [&](const Board& each) { return &each == context; }))
+      return invalid_context;
     contexts_here.push_back(context);
     return done;
   }
@@ -610,19 +702,26 @@ struct EmulatedFunctions {
     return done;
   }
   static Status context_synchronize() {
-    const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
+    auto held = hold();
+    if (const Status status = ready(); status != done) return status;
+    const Board& board = *State::here();
+    Duration last{0};
+    for (const auto& [handle, stream] : s().streams)
+      if (&of(stream) == &board) last = std::max(last, stream.free_at);
+    State::pass_until(board, last, held);
     for (auto& [handle, stream] : s().streams) {
+      if (&of(stream) != &board) continue;
       if (s().breaks_capture(&stream, "cuCtxSynchronize")) return capture_unsupported;
-      s().wait_for(stream.before, stream.free_at);
+      s().wait_for(board, stream.before, stream.free_at);
     }
     return done;
   }
   static Status memory_info(std::size_t* left, std::size_t* all) {
     const auto held = hold();
-    *all = s().options.memory;
-    *left = s().options.memory - s().used();
+    const Board* const asked = State::here();
+    if (asked == nullptr) return invalid_context;
+    *all = asked->options.memory;
+    *left = asked->options.memory - asked->used;
     return done;
   }
 
@@ -635,18 +734,21 @@ struct EmulatedFunctions {
   static Status create(Handle* out, std::size_t bytes, const Properties* of, unsigned long long) {
     const auto held = hold();
     ++s().memory_calls;
-    if (const auto status = s().gone()) return *status;
-    if (of->type != 1 || of->location.type != 1 || !known(of->location.id)) return invalid_value;
+    Board* const asked = board(of->location.id);
+    if (of->type != 1 || of->location.type != 1 || asked == nullptr) return invalid_value;
+    if (asked->lost != done) return asked->lost;
+    s().foreign(asked, "memory that is to be made");
     if (bytes == 0 || !s().aligned(bytes)) {
       s().wrong("physical memory is not of whole granules");
       return invalid_value;
     }
-    if (++s().made == s().options.fail_create || s().used() + bytes > s().options.memory)
+    if (++asked->made == asked->options.fail_create || asked->used + bytes > asked->options.memory)
       return out_of_memory;
-    auto memory = std::make_shared<Memory>();
-    memory->file = memfd_create("carillon-emulated", MFD_CLOEXEC);
-    memory->bytes = bytes;
-    if (memory->file < 0 || ftruncate(memory->file, static_cast<off_t>(bytes)) != 0) return out_of_memory;
+    auto memory = std::make_shared<Memory>(asked, bytes);
+    if (asked->options.computes) {
+      memory->file = memfd_create("carillon-emulated", MFD_CLOEXEC);
+      if (memory->file < 0 || ftruncate(memory->file, static_cast<off_t>(bytes)) != 0) return out_of_memory;
+    }
     *out = s().next++;
     s().handles.emplace(*out, std::move(memory));
     return done;
@@ -696,8 +798,9 @@ struct EmulatedFunctions {
   static Status map(Address at, std::size_t bytes, std::size_t offset, Handle handle, unsigned long long) {
     const auto held = hold();
     ++s().memory_calls;
-    if (const auto status = s().gone()) return *status;
     const auto found = s().handles.find(handle);
+    if (found != s().handles.end() && found->second->board->lost != done) return found->second->board->lost;
+    if (found != s().handles.end()) s().foreign(found->second->board, "memory that is to be mapped");
     const auto above = s().reservations.upper_bound(at);
     const bool reserved =
         above != s().reservations.begin() && at + bytes <= std::prev(above)->first + std::prev(above)->second;
@@ -712,7 +815,8 @@ struct EmulatedFunctions {
         s().wrong("memory was mapped where some is mapped");
         return invalid_value;
       }
-    if (mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->file, 0) == MAP_FAILED)
+    if (found->second->file >= 0 &&
+        mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->file, 0) == MAP_FAILED)
       return out_of_memory;
     ++found->second->mappings;
     s().mappings.emplace(at, Mapping{.bytes = bytes, .memory = found->second});
@@ -751,41 +855,43 @@ struct EmulatedFunctions {
     const auto held = hold();
     ++s().memory_calls;
     const std::vector<Address> whole = whole_mappings(at, bytes);
-    if (count != 1 || what->flags != 3 || what->location.type != 1 || !known(what->location.id) ||
-        whole.empty()) {
+    const Board* const asked = count == 1 ? board(what->location.id) : nullptr;
+    if (asked == nullptr || what->flags != 3 || what->location.type != 1 || whole.empty()) {
       s().wrong("access was given in a way that there is not, or to memory that is not mapped");
       return invalid_value;
     }
+    for (const Address each : whole)
+      if (s().foreign(s().mappings.at(each).memory->board, "memory that access is given to", asked))
+        return invalid_value;
     for (const Address each : whole) {
       Mapping& mapping = s().mappings.at(each);
       mapping.access = true;
-      mprotect(pointer(each), mapping.bytes, PROT_READ | PROT_WRITE);
+      if (mapping.memory->file >= 0) mprotect(pointer(each), mapping.bytes, PROT_READ | PROT_WRITE);
     }
     return done;
   }
 
   // --- allocations, and those of other processes
 
-  // Maps the file somewhere, and knows it there; 0: it cannot be.
-  static Address map_file(std::map<Address, Mapping>& table, int file, std::uint64_t bytes) {
+  // Maps the file somewhere, and knows it there as this device's; 0: it cannot be.
+  static Address map_file(Board& board, std::map<Address, Mapping>& table, int file, std::uint64_t bytes) {
     void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (at == MAP_FAILED) return 0;
-    auto memory = std::make_shared<Memory>();
+    auto memory = std::make_shared<Memory>(&board, bytes);
     memory->file = file;
-    memory->bytes = bytes;
     table.emplace(address(at), Mapping{.bytes = bytes, .memory = std::move(memory), .access = true});
     return address(at);
   }
   static Status allocate(Address* out, std::size_t bytes) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
+    if (const Status status = ready(); status != done) return status;
+    Board& board = *State::here();
     if (bytes == 0) return invalid_value;
-    if (++s().made == s().options.fail_create || s().used() + bytes > s().options.memory)
+    if (++board.made == board.options.fail_create || board.used + bytes > board.options.memory)
       return out_of_memory;
     const int file = whole_file(bytes);
     if (file < 0) return out_of_memory;
-    *out = map_file(s().allocations, file, bytes);
+    *out = map_file(board, s().allocations, file, bytes);
     if (*out != 0) return done;
     close(file);
     return out_of_memory;
@@ -822,7 +928,7 @@ struct EmulatedFunctions {
   }
   static Status ipc_export(IpcHandle* out, Address at) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    if (const Status status = ready(); status != done) return status;
     const auto found = s().allocations.find(at);
     if (found == s().allocations.end()) return invalid_value;  // what is mapped piece by piece has no handle
     *out = handle_of(found->second.memory->file, found->second.bytes, false);
@@ -830,8 +936,8 @@ struct EmulatedFunctions {
   }
   static Status ipc_open(Address* out, IpcHandle handle, unsigned flags) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
+    if (const Status status = ready(); status != done) return status;
+    Board& board = *State::here();
     Exported from;
     std::memcpy(&from, handle.bytes, sizeof from);
     if (flags != peers_as_needed || from.mark != Exported().mark || from.sum != from.summed() ||
@@ -844,7 +950,7 @@ struct EmulatedFunctions {
         *out = at;
         return done;
       }
-    if (++s().made == s().options.fail_create) return out_of_memory;
+    if (++board.made == board.options.fail_create) return out_of_memory;
     const int file = open(fmt::format("/proc/{}/fd/{}", from.process, from.file).c_str(), O_RDWR | O_CLOEXEC);
     struct stat status {};
     if (file < 0 || fstat(file, &status) != 0 || status.st_dev != from.device ||
@@ -853,7 +959,7 @@ struct EmulatedFunctions {
       if (file >= 0) close(file);
       return map_failed;  // its process has ended, or freed it
     }
-    *out = map_file(s().borrowed, file, from.bytes);
+    *out = map_file(board, s().borrowed, file, from.bytes);
     if (*out == 0) {
       close(file);
       return map_failed;
@@ -877,14 +983,12 @@ struct EmulatedFunctions {
 
   static Status host_allocate(void** out, std::size_t bytes, unsigned) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    if (const Status status = ready(); status != done) return status;
     if (bytes == 0) return invalid_value;
-    if (++s().made == s().options.fail_create) return out_of_memory;
+    if (++State::here()->made == State::here()->options.fail_create) return out_of_memory;
     void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return out_of_memory;
-    auto memory = std::make_shared<Memory>();
-    memory->bytes = bytes;
-    memory->of_host = true;
+    auto memory = std::make_shared<Memory>(nullptr, bytes);
     s().host.emplace(address(at), Mapping{.bytes = bytes, .memory = std::move(memory), .access = true});
     *out = at;
     return done;
@@ -916,7 +1020,8 @@ struct EmulatedFunctions {
             .reads = {{from, bytes}},
             .writes = {{to, bytes}},
             .run = [=] { std::memmove(pointer(to), pointer(from), bytes); },
-            .takes = [bytes](unsigned) { return s().copy_time(bytes); },
+            .takes = [bytes, on](const Board& board,
+                                 unsigned) { return State::copy_time(board.options, bytes, on); },
             .on = on};
   }
   // Memory of the host that is not pinned is copied before the call returns.
@@ -951,7 +1056,7 @@ struct EmulatedFunctions {
                             .reads = {},
                             .writes = {{to, bytes}},
                             .run = [=] { std::memset(pointer(to), value, bytes); },
-                            .takes = [](unsigned) { return s().options.kernel; },
+                            .takes = [](const Board& board, unsigned) { return board.options.kernel; },
                             .on = Work::On::kernels});
   }
   static Status write_value(Stream stream, Address at, std::uint32_t value, unsigned) {
@@ -960,7 +1065,7 @@ struct EmulatedFunctions {
                             .reads = {},
                             .writes = {{at, sizeof value}},
                             .run = [=] { std::memcpy(pointer(at), &value, sizeof value); },
-                            .takes = [](unsigned) { return s().options.enqueue; },
+                            .takes = [](const Board& board, unsigned) { return board.options.enqueue; },
                             .on = Work::On::kernels});
   }
   static Status launch(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -971,6 +1076,7 @@ struct EmulatedFunctions {
     if (found == s().functions.end()) s().wrong("a kernel was launched that there is not, or not any more");
     if (found == s().functions.end() || extra != nullptr) return invalid_handle;
     const std::string& symbol = found->second.first;
+    if (s().foreign(s().modules.at(found->second.second), "kernel " + symbol)) return invalid_handle;
     const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
     if (grid_x == 0 || grid_y == 0 || grid_z == 0 || threads == 0 || threads > 1024) {
       s().wrong(symbol + " was launched with a grid or blocks that there cannot be");
@@ -1001,8 +1107,10 @@ struct EmulatedFunctions {
               .on = Work::On::kernels};
     with(0, [&](const EmulatedKernel::Launch& as) { kernel.accesses(as, work.reads, work.writes); });
     work.run = [with, &kernel] { with(0, [&](const EmulatedKernel::Launch& as) { kernel.run(as); }); };
-    work.takes = [with, &kernel](unsigned processors) {
-      if (!kernel.duration) return s().options.kernel;
+    work.takes = [with, &kernel, told = std::exchange(next_here, std::nullopt)](const Board& board,
+                                                                                unsigned processors) {
+      if (told) return *told;
+      if (!kernel.duration) return board.options.kernel;
       return with(processors, [&](const EmulatedKernel::Launch& as) { return kernel.duration(as); });
     };
     return s().add(stream, std::move(work));
@@ -1023,13 +1131,12 @@ struct EmulatedFunctions {
   }
   static Status stream_create(Stream* out, unsigned flags, int) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
-    return make_stream(out, flags, s().whole);
+    if (const Status status = ready(); status != done) return status;
+    return make_stream(out, flags, State::here()->whole);
   }
   // As on GPUs: numerically, the greatest is the least.
   static Status priority_range(int* least, int* greatest) {
-    if (!s().in_context()) return invalid_context;
+    if (s().here() == nullptr) return invalid_context;
     *least = 0;
     *greatest = -5;
     return done;
@@ -1042,6 +1149,7 @@ struct EmulatedFunctions {
     const auto held = hold();
     StreamState* const found = stream_of(stream);
     if (found == nullptr) return invalid_handle;
+    s().foreign(&of(*found), "a stream that was destroyed");
     if (!has(s().host_knows, found->number, found->sequence) && found->sequence > 0)
       s().wrong("a stream was destroyed with work in it that nobody waited for");
     if (found->capture != 0) {
@@ -1053,47 +1161,56 @@ struct EmulatedFunctions {
   }
   static Status stream_query(Stream stream) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     StreamState* const found = stream_of(stream);
     if (found == nullptr) return invalid_handle;
+    if (of(*found).lost != done) return of(*found).lost;
+    s().foreign(&of(*found), "a stream, by cuStreamQuery,");
     if (s().breaks_capture(found, "cuStreamQuery")) return capture_unsupported;
-    return query(found->before, found->free_at);
+    return query(of(*found), found->before, found->free_at);
   }
   // To ask takes time, or whoever asks again and again would ask for ever.
-  static Status query(const Before& before, Duration at) {
-    s().now += s().options.enqueue;
-    if (s().now < at) return not_ready;
-    s().wait_for(before, at);
+  static Status query(const Board& board, const Before& before, Duration at) {
+    s().enqueue(board);
+    if (s().time_at(board) < at) return not_ready;
+    s().wait_for(board, before, at);
     return done;
   }
   static Status stream_synchronize(Stream stream) {
-    const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    auto held = hold();
     StreamState* const found = stream_of(stream);
     if (found == nullptr) return invalid_handle;
+    if (of(*found).lost != done) return of(*found).lost;
+    s().foreign(&of(*found), "a stream, by cuStreamSynchronize,");
     if (s().breaks_capture(found, "cuStreamSynchronize")) return capture_unsupported;
-    s().wait_for(found->before, found->free_at);
+    const Board& board = of(*found);
+    const Before before = found->before;
+    const Duration at = found->free_at;
+    State::pass_until(board, at, held);
+    if (board.lost != done) return board.lost;
+    s().wait_for(board, before, at);
     return done;
   }
   static Status stream_wait(Stream stream, Event event, unsigned) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     StreamState* const waits = stream_of(stream);
     const auto found = s().events.find(event);
     if (waits == nullptr || found == s().events.end()) return invalid_handle;
-    const EventState& of = found->second;
-    if (of.capture != 0) {
-      const auto capture = s().captures.find(of.capture);
-      if (capture == s().captures.end() || (waits->capture != 0 && waits->capture != of.capture)) {
+    if (of(*waits).lost != done) return of(*waits).lost;
+    const EventState& awaited = found->second;
+    s().foreign(&of(*waits), "a stream that is to wait");
+    s().foreign(awaited.board, "an event that a stream is to wait for,", &of(*waits));
+    if (awaited.capture != 0) {
+      const auto capture = s().captures.find(awaited.capture);
+      if (capture == s().captures.end() || (waits->capture != 0 && waits->capture != awaited.capture)) {
         s().wrong("a stream waits for an event of another capture");
         return capture_unsupported;
       }
       if (waits->capture == 0) {
-        waits->capture = of.capture;
+        waits->capture = awaited.capture;
         waits->tips.clear();
         capture->second.forked.insert(stream);
       }
-      for (const std::size_t tip : of.tips)
+      for (const std::size_t tip : awaited.tips)
         if (std::ranges::find(waits->tips, tip) == waits->tips.end()) waits->tips.push_back(tip);
       return done;
     }
@@ -1102,64 +1219,75 @@ struct EmulatedFunctions {
       s().wrong("a captured stream waits for an event from outside");
       return capture_unsupported;
     }
-    if (!of.recorded) return done;  // as the driver has it: nothing to wait for
-    join(waits->before, of.before);
-    waits->free_at = std::max(waits->free_at, of.at);
+    if (!awaited.recorded) return done;  // as the driver has it: nothing to wait for
+    join(waits->before, awaited.before);
+    waits->free_at = std::max(waits->free_at, awaited.at);
     return done;
   }
   static Status event_create(Event* out, unsigned flags) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
+    if (const Status status = ready(); status != done) return status;
     *out = s().fresh<Event>();
-    s().events.emplace(*out, EventState{.timed = (flags & event_without_time) == 0});
+    s().events.emplace(*out, EventState{.board = State::here(), .timed = (flags & event_without_time) == 0});
     return done;
   }
   static Status event_record(Event event, Stream stream) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    StreamState* const of = stream_of(stream);
+    StreamState* const in = stream_of(stream);
     const auto found = s().events.find(event);
-    if (of == nullptr || found == s().events.end()) return invalid_handle;
-    if (of->capture != 0) {
-      found->second = {.recorded = false,
+    if (in == nullptr || found == s().events.end()) return invalid_handle;
+    if (of(*in).lost != done) return of(*in).lost;
+    const Board* const board = found->second.board;
+    s().foreign(&of(*in), "a stream that an event is recorded in");
+    if (s().foreign(board, "an event that was recorded in a stream", &of(*in))) return invalid_handle;
+    if (in->capture != 0) {
+      found->second = {.board = board,
+                       .recorded = false,
                        .timed = found->second.timed,
                        .before = {},
                        .at = {},
-                       .capture = of->capture,
-                       .tips = of->tips};
+                       .capture = in->capture,
+                       .tips = in->tips};
       return done;
     }
-    join(of->before, s().host_knows);
-    found->second = {.recorded = true,
+    join(in->before, s().host_knows);
+    found->second = {.board = board,
+                     .recorded = true,
                      .timed = found->second.timed,
-                     .before = of->before,
-                     .at = std::max(of->free_at, s().now),
+                     .before = in->before,
+                     .at = std::max(in->free_at, s().time_at(of(*in))),
                      .capture = 0,
                      .tips = {}};
     return done;
   }
   static Status event_query(Event event) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     const auto found = s().events.find(event);
     if (found == s().events.end()) return invalid_handle;
+    if (found->second.board->lost != done) return found->second.board->lost;
+    s().foreign(found->second.board, "an event, by cuEventQuery,");
     if (found->second.capture != 0) {
       s().wrong("cuEventQuery of an event that was captured");
       return capture_unsupported;
     }
-    return found->second.recorded ? query(found->second.before, found->second.at) : done;
+    return found->second.recorded ? query(*found->second.board, found->second.before, found->second.at)
+                                  : done;
   }
   static Status event_synchronize(Event event) {
-    const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    auto held = hold();
     const auto found = s().events.find(event);
     if (found == s().events.end()) return invalid_handle;
+    if (found->second.board->lost != done) return found->second.board->lost;
+    s().foreign(found->second.board, "an event, by cuEventSynchronize,");
     if (found->second.capture != 0) {
       s().wrong("cuEventSynchronize of an event that was captured");
       return capture_unsupported;
     }
-    if (found->second.recorded) s().wait_for(found->second.before, found->second.at);
+    if (!found->second.recorded) return done;
+    const EventState awaited = found->second;
+    State::pass_until(*awaited.board, awaited.at, held);
+    if (awaited.board->lost != done) return awaited.board->lost;
+    s().wait_for(*awaited.board, awaited.before, awaited.at);
     return done;
   }
   static Status event_elapsed(float* milliseconds, Event start, Event end) {
@@ -1167,35 +1295,43 @@ struct EmulatedFunctions {
     const auto a = s().events.find(start), b = s().events.find(end);
     if (a == s().events.end() || b == s().events.end() || !a->second.recorded || !b->second.recorded)
       return invalid_handle;
+    if (s().foreign(a->second.board, "the time of an event", b->second.board)) return invalid_handle;
     if (!a->second.timed || !b->second.timed) {
       s().wrong("the time was asked of an event that was made without");
       return invalid_handle;
     }
-    if (s().now < std::max(a->second.at, b->second.at)) return not_ready;
+    if (s().time_at(*a->second.board) < std::max(a->second.at, b->second.at)) return not_ready;
     *milliseconds = static_cast<float>(to_ms(b->second.at - a->second.at));
     return done;
   }
   static Status event_destroy(Event event) {
     const auto held = hold();
-    return s().events.erase(event) == 1 ? done : invalid_handle;
+    const auto found = s().events.find(event);
+    if (found == s().events.end()) return invalid_handle;
+    s().foreign(found->second.board, "an event that was destroyed");
+    s().events.erase(found);
+    return done;
   }
 
   // --- kernels
 
   static Status module_load(Module* out, const void* image) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    if (const Status status = ready(); status != done) return status;
     if (image == nullptr) return invalid_value;
     *out = s().fresh<Module>();
-    s().modules.insert(*out);
+    s().modules.emplace(*out, State::here());
     return done;
   }
   static Status module_unload(Module module) {
     const auto held = hold();
-    if (s().modules.erase(module) == 0) {
+    const auto found = s().modules.find(module);
+    if (found == s().modules.end()) {
       s().wrong("a module was unloaded that there is not");
       return invalid_handle;
     }
+    s().foreign(found->second, "a module that was unloaded");
+    s().modules.erase(found);
     std::erase_if(s().functions, [&](const auto& each) { return each.second.second == module; });
     const auto waits =
         std::ranges::find_if(s().waiting, [&](const Waiting& each) { return each.work.module == module; });
@@ -1215,13 +1351,16 @@ struct EmulatedFunctions {
 
   static Status capture_begin(Stream stream, int) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     StreamState* const found = stream_of(stream);
     if (found == nullptr || found->capture != 0) return invalid_handle;
+    if (of(*found).lost != done) return of(*found).lost;
+    if (s().foreign(&of(*found), "a stream that is to be captured")) return invalid_handle;
     found->capture = ++s().capture_numbers;
     found->tips.clear();
-    s().captures.emplace(found->capture,
-                         Capture{.id = found->capture, .origin = stream, .graph = {}, .forked = {}});
+    s().captures.emplace(found->capture, Capture{.id = found->capture,
+                                                 .origin = stream,
+                                                 .graph = {.board = &of(*found), .nodes = {}},
+                                                 .forked = {}});
     return done;
   }
   static Status capture_end(Stream stream, Graph* out) {
@@ -1258,7 +1397,7 @@ struct EmulatedFunctions {
       node.name = s().fresh<GraphNode>();
       for (const auto& [context, partition] : s().green_contexts)
         if (partition == found->partition) node.context = context;
-      if (node.context == nullptr) node.context = &s().contexts;
+      if (node.context == nullptr) node.context = &found->partition->board;
     }
     if (!capture.into) {
       *out = s().fresh<Graph>();
@@ -1283,9 +1422,9 @@ struct EmulatedFunctions {
   }
   static Status graph_create(Graph* out, unsigned) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    if (const Status status = ready(); status != done) return status;
     *out = s().fresh<Graph>();
-    s().graphs.emplace(*out, GraphState{});
+    s().graphs.emplace(*out, GraphState{.board = State::here(), .nodes = {}});
     return done;
   }
   static Status graph_nodes(Graph graph, GraphNode* out, std::size_t* count) {
@@ -1333,7 +1472,7 @@ struct EmulatedFunctions {
     if (condition->second.context != node->context)
       s().wrong("a conditional node is of another context than its condition");
     const auto body = s().fresh<Graph>();
-    s().graphs.emplace(body, GraphState{});
+    s().graphs.emplace(body, GraphState{.board = found->second.board, .nodes = {}});
     *out = s().fresh<GraphNode>();
     s().graphs.at(graph).nodes.push_back(Node{.work = {},
                                               .after = std::move(*places),
@@ -1361,9 +1500,10 @@ struct EmulatedFunctions {
   }
   static Status graph_instantiate(GraphExec* out, Graph graph, unsigned long long) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    if (const Status status = ready(); status != done) return status;
     const auto found = s().graphs.find(graph);
     if (found == s().graphs.end()) return invalid_handle;
+    if (s().foreign(found->second.board, "a graph")) return invalid_handle;
     for (const Node& node : found->second.nodes)
       if (node.body != nullptr)
         for (const Node& inner : s().graphs.at(node.body).nodes)
@@ -1378,11 +1518,13 @@ struct EmulatedFunctions {
   }
   static Status graph_launch(GraphExec graph, Stream stream) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
-    if (!s().in_context()) return invalid_context;
+    if (const Status status = ready(); status != done) return status;
     const auto found = s().executables.find(graph);
     StreamState* const in = stream_of(stream);
     if (found == s().executables.end() || in == nullptr) return invalid_handle;
+    if (s().foreign(&of(*in), "a stream that a graph is launched into") ||
+        s().foreign(found->second.graph.board, "a graph that was launched", &of(*in)))
+      return invalid_handle;
     if (in->capture != 0) {
       s().breaks_capture(in, "cuGraphLaunch");
       return capture_unsupported;
@@ -1393,7 +1535,7 @@ struct EmulatedFunctions {
         s().wrong("a graph was launched with " + node.work.what + " of a module that is unloaded");
         return invalid_handle;
       }
-    s().now += s().options.enqueue;
+    s().enqueue(of(*in));
     join(in->before, executable.before);
     in->free_at = std::max(in->free_at, executable.free_at);
     // In the order of the capture, which is one that the graph allows; its own order was looked at once.
@@ -1419,10 +1561,12 @@ struct EmulatedFunctions {
   // --- green contexts
 
   static Status processors(DeviceNumber device, Processors* out, int type) {
-    if (!known(device) || type != of_processors) return invalid_value;
+    const auto held = hold();
+    const Board* const asked = board(device);
+    if (asked == nullptr || type != of_processors) return invalid_value;
     *out = {};
-    out->count = s().options.processors;
-    out->least = out->alignment = s().options.least_part;
+    out->count = asked->options.processors;
+    out->least = out->alignment = asked->options.least_part;
     return done;
   }
   static Status split_processors(Processors* parts, unsigned* count, const Processors* of, Processors* rest,
@@ -1454,20 +1598,22 @@ struct EmulatedFunctions {
       if (parts[i].type != of_processors) return invalid_value;
       sum += parts[i].count;
     }
-    if (sum == 0 || sum > s().options.processors) return invalid_value;
+    if (sum == 0) return invalid_value;
     *out = s().fresh<Resources>();
     s().resources.emplace(*out, sum);
     return done;
   }
   static Status green_create(GreenContext* out, Resources what, DeviceNumber device, unsigned flags) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
+    Board* const asked = board(device);
     const auto found = s().resources.find(what);
-    if (found == s().resources.end() || !known(device) || flags != green_default_stream) return invalid_value;
+    if (asked == nullptr || found == s().resources.end() || flags != green_default_stream ||
+        found->second > asked->options.processors)
+      return invalid_value;
+    if (asked->lost != done) return asked->lost;
+    s().foreign(asked, "a green context");
     *out = s().fresh<GreenContext>();
-    auto partition = std::make_shared<Partition>();
-    partition->processors = found->second;
-    s().greens.emplace(*out, std::move(partition));
+    s().greens.emplace(*out, std::make_shared<Partition>(*asked, found->second));
     return done;
   }
   static Status green_as_context(Context* out, GreenContext context) {
@@ -1496,9 +1642,11 @@ struct EmulatedFunctions {
   }
   static Status green_stream(Stream* out, GreenContext context, unsigned flags, int) {
     const auto held = hold();
-    if (const auto status = s().gone()) return *status;
     const auto found = s().greens.find(context);
     if (found == s().greens.end()) return invalid_handle;
+    const Board& board = found->second->board;
+    if (board.lost != done) return board.lost;
+    s().foreign(&board, "a green context, for a stream,");
     return make_stream(out, flags, found->second);
   }
 
@@ -1543,7 +1691,7 @@ EmulatedLoan::~EmulatedLoan() {
 
 Emulated::Emulated(EmulatedOptions options) : state_(std::make_unique<State>()) {
   state_->options = std::move(options);
-  state_->whole->processors = state_->options.processors;
+  for (int i = 0; i < state_->options.devices; ++i) add_device(state_->options);
   contexts_here.clear();
   the_one = this;
 }
@@ -1585,9 +1733,24 @@ void Emulated::pass(Duration while_) {
   const std::lock_guard held(state_->mutex);
   state_->now += while_;
 }
+void Emulated::next_takes(Duration duration) {
+  next_here = duration;
+}
+
+DeviceNumber Emulated::add_device(EmulatedOptions options) {
+  const std::lock_guard held(state_->mutex);
+  const auto number = static_cast<DeviceNumber>(state_->boards.size());
+  return state_->boards.emplace_back(number, std::move(options)).number;
+}
+void Emulated::lose(DeviceNumber device) {
+  const std::lock_guard held(state_->mutex);
+  state_->lose(*state_->board(device));
+}
 Duration Emulated::busy() const {
   const std::lock_guard held(state_->mutex);
-  return state_->busy;
+  Duration sum{0};
+  for (const Board& board : state_->boards) sum += board.busy;
+  return sum;
 }
 Duration Emulated::busy(unsigned processors) const {
   const std::lock_guard held(state_->mutex);
@@ -1596,11 +1759,19 @@ Duration Emulated::busy(unsigned processors) const {
 }
 std::uint64_t Emulated::launched() const {
   const std::lock_guard held(state_->mutex);
-  return state_->launched;
+  std::uint64_t sum = 0;
+  for (const Board& board : state_->boards) sum += board.launched;
+  return sum;
+}
+std::uint64_t Emulated::launched(DeviceNumber device) const {
+  const std::lock_guard held(state_->mutex);
+  return state_->board(device)->launched;
 }
 std::uint64_t Emulated::memory_used() const {
   const std::lock_guard held(state_->mutex);
-  return state_->used();
+  std::uint64_t sum = 0;
+  for (const Board& board : state_->boards) sum += board.used;
+  return sum;
 }
 std::uint64_t Emulated::memory_calls() const {
   const std::lock_guard held(state_->mutex);
@@ -1630,7 +1801,9 @@ std::string Emulated::left_behind() const {
   count(state_->executables.size(), "graph that can be launched");
   count(state_->captures.size(), "capture that nobody ended");
   count(state_->greens.size(), "green context");
-  count(static_cast<std::size_t>(std::max(0, state_->contexts)), "context");
+  std::size_t contexts = 0;
+  for (const Board& board : state_->boards) contexts += static_cast<std::size_t>(std::max(0, board.contexts));
+  count(contexts, "context");
   count(state_->waiting.size(), "piece of work that nobody waited for");
   return out;
 }

@@ -20,8 +20,7 @@
 // finds it among the violations, though nothing crashed:
 //
 //  - of two accesses to the same bytes, one of them writing, the later is ordered after the earlier: by its
-//  stream, by an
-//    event, or by the host having waited;
+//    stream, by an event, or by the host having waited;
 //  - what is read was written before, and is mapped with access, as is what is written;
 //  - nothing is unmapped, released, freed or destroyed under work that the host has not waited for;
 //  - a capture holds nothing that cannot be captured, and joins all streams that it forked to;
@@ -30,8 +29,13 @@
 //  - memory of another process is used while it is open alone, and closed as often as it was opened;
 //  - what was made is given back in the end (left_behind()).
 //
-// One a process, as the driver is: table() is of the one that is alive. Any thread may call the table, one at
-// a time; threads of the host are taken to be ordered among each other.
+//  - what is of one device, streams, events, memory, kernels, graphs, is used by that device's work alone,
+//  and
+//    with that device's context current.
+//
+// One a process, as the driver is: table() is of the one that is alive. It may have several devices, each
+// with memory, contexts, streams, faults and an end of its own; the host's time is one. Any thread may call
+// the table, one at a time; threads of the host are taken to be ordered among each other.
 namespace carillon::engine::cuda {
 
 struct Span {
@@ -56,7 +60,7 @@ struct EmulatedKernel {
 
 struct EmulatedOptions {
   std::string name = "emulated H100";
-  int devices = 1;
+  int devices = 1;      // that are so, each; more may be added
   int version = 13000;  // of the driver
   int major = 9, minor = 0;
   unsigned processors = 132, least_part = 8;
@@ -64,16 +68,25 @@ struct EmulatedOptions {
   std::size_t granularity = std::size_t{2} << 20;
   bool virtual_memory = true;
   double bytes_per_second = 55e9;                     // of the bus, in each direction
+  double memory_bytes_per_second = 3.35e12;           // of copies on the device, which read and write
   Duration copy = std::chrono::microseconds{2};       // what a copy takes besides
   Duration kernel = std::chrono::microseconds{3};     // a kernel that does not say
   Duration enqueue = std::chrono::nanoseconds{1500};  // of the host, for each piece of work or graph
+  // Without: work takes its time and does nothing, memory of the device is addresses only, what is copied out
+  // is zeros, and the oracle looks neither at order nor at what is mapped.
+  bool computes = true;
+  // With these time is real for this device: the host's is what `time` says, and whoever waits for work is
+  // kept by `wait` until the time at which it ends.
+  std::function<Duration()> time{};
+  std::function<void(Duration until)> wait{};
 
   // --- Faults
   std::uint64_t fail_create =
       0;  // the n-th call that makes memory, of the device or the host, from 1 on: out of memory
   std::uint64_t lose_after =
       0;  // so many pieces of work: the device is lost (an uncorrectable error of its memory)
-  double slow_copies = 1;  // so many times as long
+  double slow_copies = 1;         // so many times as long
+  std::function<bool()> fails{};  // once it says so, the device is lost
 };
 
 // Memory that another process lends, for tests: in this process, with a handle that opens as if it were
@@ -102,6 +115,14 @@ class Emulated {
   Emulated(const Emulated&) = delete;
   Emulated& operator=(const Emulated&) = delete;
 
+  // One more, whose `granularity`, `enqueue` and `version` are the others'. Its number.
+  DeviceNumber add_device(EmulatedOptions options);
+  // It is lost from now on, as after `lose_after`; the others go on.
+  void lose(DeviceNumber device);
+
+  // The next kernel that this thread launches, or puts into a graph, takes so long.
+  static void next_takes(Duration duration);
+
   static Driver table();
   // Modules that are loaded have all kernels that are known then. `name` is the symbol.
   void know(std::string name, EmulatedKernel kernel);
@@ -109,11 +130,13 @@ class Emulated {
   // By a kernel: what a graph's conditional node goes by.
   void set_condition(Condition condition, unsigned value);
 
-  Duration now() const;            // of the host, since the start
-  void pass(Duration while_);      // the host does something else
+  Duration now() const;        // of the host, since the start
+  void pass(Duration while_);  // the host does something else
+  // Of all devices together, where none is named.
   Duration busy() const;           // in which kernels ran, summed up over contexts
   Duration busy(unsigned processors) const;  // of those with so many processors, that were destroyed included
   std::uint64_t launched() const;  // pieces of work so far
+  std::uint64_t launched(DeviceNumber device) const;
   std::uint64_t memory_used() const;
   std::uint64_t memory_calls() const;  // create, release, reserve, unreserve, map, unmap, set_access
 

@@ -24,6 +24,7 @@ int run(int argc, char** argv) {
       "  carillon_gpu agree resnet50/1/model.onnx --number f16 --cut --segment 4\n"
       "  carillon_gpu speed resnet50/1/model.onnx --number f16 --batch 8 --runs 2000\n"
       "  carillon_gpu attention distilbert/1/model.onnx --number f16 --batch 8\n"
+      "  carillon_gpu steps resnet50/1/model.onnx --number f16 --batch 8 > table.json\n"
       "  carillon_gpu load vgg16/1/model.onnx\n"
       "  carillon_gpu preempt resnet50/1/model.onnx vgg19/1/model.onnx --number f16 --stop gate"};
   app.require_subcommand(1);
@@ -83,6 +84,11 @@ int run(int argc, char** argv) {
       add("attention", "How long each attention takes by calls and by one kernel", true,
           [&](const Rig& rig) { return attention(rig, file, batch, options.engine.number, told); });
   with_batch(attends);
+  CLI::App* const by_step =
+      add("steps", "How long each step takes by itself, as a table for --device cuda-emulated:FILE", true,
+          [&](const Rig& rig) { return steps(rig, file, batch, options.engine.number, runs); });
+  by_step->add_option("--runs", runs, "How many")->check(CLI::Range(1, 100'000))->capture_default_str();
+  with_batch(by_step);
   add("load", "The rate of a LOAD's copy beside the bus's", true,
       [&](const Rig& rig) { return load(rig, file, times); })
       ->add_option("--times", times, "How often")
@@ -107,6 +113,7 @@ int run(int argc, char** argv) {
   options.engine.flag = stop != "bound";
   options.gate = stop == "gate";
   options.engine.splits = !whole;
+  if (by_step->parsed()) options.engine.longest_segment = 1;
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const auto tell = [](const Error& error) {
     std::cerr << "carillon_gpu: " << error.message << '\n';

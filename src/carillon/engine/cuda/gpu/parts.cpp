@@ -12,6 +12,7 @@
 
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/cuda/driver/context.h"
+#include "carillon/engine/cuda/table/step_table.h"
 
 namespace carillon::engine::cuda::gpu {
 
@@ -316,6 +317,41 @@ Result<Json> attention(const Rig& rig, const std::string& file, int batch, Numbe
                                  {"kernel_us", to_seconds(each.kernel) * 1e6},
                                  {"taken", each.kernel < each.calls ? "kernel" : "calls"}});
   return out;
+}
+
+Result<Json> steps(const Rig& rig, const std::string& file, int batch, Number number, int runs) {
+  auto loaded = Loaded::make(rig, file, batch);
+  if (!loaded) return std::unexpected(loaded.error());
+  const Plan& plan = loaded->plan();
+  const auto count = static_cast<std::size_t>(plan.kernels());
+  std::vector<std::vector<double>> took(count);
+  std::vector<Duration> durations(count);
+  for (int i = -3; i < runs; ++i) {
+    if (auto ran = plan.run({0, plan.kernels()}, loaded->binding(), durations); !ran)
+      return std::unexpected(ran.error());
+    for (std::size_t k = 0; i >= 0 && k < count; ++k) took[k].push_back(to_seconds(durations[k]) * 1e6);
+  }
+  Json rows = Json::array();
+  for (std::size_t k = 0; k < count; ++k) {
+    std::ranges::sort(took[k]);
+    rows.push_back({{"step", plan.kernel_name(static_cast<int>(k))}, {"us", took[k][took[k].size() / 2]}});
+  }
+  const auto lengths = loaded->compiled().lengths();
+  int processors = 0;
+  std::size_t memory = 0;
+  Calls call(*rig.driver);
+  call(rig.driver->device_attribute(&processors, attribute_processors, rig.device), "its processors");
+  call(rig.driver->device_memory(&memory, rig.device), "its memory");
+  if (auto done = call.result(); !done) return std::unexpected(done.error());
+  return Json{{"device", rig.name},
+              {"made_by", "carillon_gpu steps, " + rig.libraries},
+              {"processors", processors},
+              {"memory_bytes", memory},
+              {"plans", Json::array({{{"model", model_of_file(file)},
+                                      {"number", name_of(number)},
+                                      {"batch", batch},
+                                      {"length", lengths.empty() ? 0 : lengths.back()},
+                                      {"steps", std::move(rows)}}})}};
 }
 
 Result<Json> load(const Rig& rig, const std::string& file, int times) {

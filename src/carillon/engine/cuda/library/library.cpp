@@ -40,6 +40,50 @@ std::string to_text(const Product& p) {
                      p.bias ? " bias" : "", epilogues[static_cast<int>(p.epilogue)]);
 }
 
+CallBytes bytes_of(const Convolution& c) {
+  const std::uint64_t size = size_of(c.number);
+  const auto image = [&](std::int64_t height, std::int64_t width, std::int64_t pitch) {
+    return static_cast<std::uint64_t>(c.batch * height * width * pitch) * size;
+  };
+  return {.a = image(c.height, c.width, c.in_pitch),
+          .b = static_cast<std::uint64_t>(std::int64_t{c.filters} * c.kernel_h * c.kernel_w *
+                                          (c.channels / c.groups)) *
+               size,
+          .out = image(c.out_height, c.out_width, c.out_pitch),
+          .bias = c.bias ? static_cast<std::uint64_t>(c.filters) * size : 0,
+          .residual = image(c.out_height, c.out_width, c.residual_pitch)};
+}
+
+CallBytes bytes_of(const Product& p) {
+  const std::uint64_t size = size_of(p.number);
+  const auto matrix = [&](const Product::Matrix& m, std::int64_t rows, std::int64_t columns) {
+    return static_cast<std::uint64_t>((p.batch - 1) * m.step + (m.turned ? columns : rows) * m.pitch) * size;
+  };
+  return {.a = matrix(p.a, p.rows, p.depth),
+          .b = matrix(p.b, p.depth, p.columns),
+          .out = static_cast<std::uint64_t>(p.batch * p.rows * p.columns) * size,
+          .bias = p.bias ? static_cast<std::uint64_t>(p.columns) * size : 0};
+}
+
+namespace {
+double sum_of(const CallBytes& bytes) {
+  return static_cast<double>(bytes.a + bytes.b + bytes.out + bytes.bias + bytes.residual);
+}
+}  // namespace
+
+CallWork work_of(const Convolution& c) {
+  return {.kernel = fmt::format("conv {}", name_of(c.number)),
+          .operations = 2.0 * c.batch * c.out_height * c.out_width * c.filters * c.kernel_h * c.kernel_w *
+                        (c.channels / c.groups),
+          .bytes = sum_of(bytes_of(c))};
+}
+
+CallWork work_of(const Product& p) {
+  return {.kernel = fmt::format("product {}", name_of(p.number)),
+          .operations = 2.0 * static_cast<double>(p.batch * p.rows * p.columns * p.depth),
+          .bytes = sum_of(bytes_of(p))};
+}
+
 std::string identity(const Convolution& c) {
   return fmt::format(
       "{} out {}x{} strides {}x{} dilations {}x{} pads {} {} {} {} pitches {} {} {} aligned {}", to_text(c),

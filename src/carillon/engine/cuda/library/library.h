@@ -60,12 +60,30 @@ struct CallPlaces {
   Address a = 0, b = 0, out = 0, bias = 0, residual = 0, workspace = 0;
 };
 
+// The bytes at each of a call's places.
+struct CallBytes {
+  std::uint64_t a = 0, b = 0, out = 0, bias = 0, residual = 0;
+};
+CallBytes bytes_of(const Convolution& spec);
+CallBytes bytes_of(const Product& spec);
+
+// What a convolution or product has to do: "conv f16" or "product f16", operations (a product and a sum are
+// two), and bytes that are read and written.
+struct CallWork {
+  std::string kernel;
+  double operations = 0, bytes = 0;
+};
+CallWork work_of(const Convolution& spec);
+CallWork work_of(const Product& spec);
+
 // One of them made ready. Immutable; from any thread.
 class Call {
  public:
   virtual ~Call() = default;
-  virtual std::string_view name() const = 0;    // of what computes it, for people and profiles
+  // What is computed, " by " and what computes it; for people, profiles and tables.
+  virtual std::string_view name() const = 0;
   virtual std::uint64_t workspace() const = 0;  // bytes; aligned to 256
+  virtual CallWork work() const { return {}; }  // where it is known
   // Into a stream, which may be one that is captured. Allocates nothing and waits for nothing.
   virtual Result<> enqueue(Stream stream, const CallPlaces& places) const = 0;
 };

@@ -175,31 +175,6 @@ class MeasuredLibrary final : public MathLibrary {
 
 }  // namespace
 
-CallBytes bytes_of(const Convolution& c) {
-  const std::uint64_t size = size_of(c.number);
-  const auto image = [&](std::int64_t height, std::int64_t width, std::int64_t pitch) {
-    return static_cast<std::uint64_t>(c.batch * height * width * pitch) * size;
-  };
-  return {.a = image(c.height, c.width, c.in_pitch),
-          .b = static_cast<std::uint64_t>(std::int64_t{c.filters} * c.kernel_h * c.kernel_w *
-                                          (c.channels / c.groups)) *
-               size,
-          .out = image(c.out_height, c.out_width, c.out_pitch),
-          .bias = c.bias ? static_cast<std::uint64_t>(c.filters) * size : 0,
-          .residual = image(c.out_height, c.out_width, c.residual_pitch)};
-}
-
-CallBytes bytes_of(const Product& p) {
-  const std::uint64_t size = size_of(p.number);
-  const auto matrix = [&](const Product::Matrix& m, std::int64_t rows, std::int64_t columns) {
-    return static_cast<std::uint64_t>((p.batch - 1) * m.step + (m.turned ? columns : rows) * m.pitch) * size;
-  };
-  return {.a = matrix(p.a, p.rows, p.depth),
-          .b = matrix(p.b, p.depth, p.columns),
-          .out = static_cast<std::uint64_t>(p.batch * p.rows * p.columns) * size,
-          .bias = p.bias ? static_cast<std::uint64_t>(p.columns) * size : 0};
-}
-
 namespace {
 
 // Calls does(trial, places) with the call launched once.

@@ -13,13 +13,6 @@
 
 namespace carillon::engine::cuda {
 
-// The bytes at each of a call's places.
-struct CallBytes {
-  std::uint64_t a = 0, b = 0, out = 0, bias = 0, residual = 0;
-};
-CallBytes bytes_of(const Convolution& spec);
-CallBytes bytes_of(const Product& spec);
-
 // How long a call takes, on a device that does nothing else.
 using CallTimer = std::function<Result<Duration>(const Call& call, const CallBytes& bytes)>;
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/kernels/kernels.h"
 #include "carillon/engine/cuda/kernels/number.h"
 
@@ -197,9 +198,10 @@ template <typename Work, typename Spec>
 class PlainCall final : public Call {
  public:
   PlainCall(std::shared_ptr<const Loaded> from, Function function, const Spec& spec)
-      : from_(std::move(from)), function_(function), spec_(spec), name_("plain " + to_text(spec)) {}
+      : from_(std::move(from)), function_(function), spec_(spec), name_(to_text(spec) + " by plain loops") {}
   std::string_view name() const override { return name_; }
   std::uint64_t workspace() const override { return 0; }
+  CallWork work() const override { return work_of(spec_); }
   Result<> enqueue(Stream stream, const CallPlaces& places) const override {
     Work work{spec_, places};
     void* parameters[] = {&work};
@@ -277,11 +279,13 @@ EmulatedHost::EmulatedHost(EmulatedOptions options) : device(std::move(options))
   (void)driver.init(0);
 }
 
-Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> owned) {
+Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> owned,
+                                                        DeviceNumber device) {
   const Driver& driver = *owned;
+  const InPrimaryContext current(driver, device);
   auto loaded = std::make_shared<Loaded>(std::move(owned));
   for (const Status status :
-       {driver.module_load(&loaded->module, "emulated"),
+       {current.status(), driver.module_load(&loaded->module, "emulated"),
         driver.module_function(&loaded->convolution, loaded->module, convolution_symbol),
         driver.module_function(&loaded->product, loaded->module, product_symbol)})
     if (status != done)

@@ -20,8 +20,9 @@ struct EmulatedHost {
 };
 
 // The library of an emulated device that knows them: loops in an order of their own, so that results are near
-// any other library's and not the same. `driver` is that device's table; the module stays loaded as long as
-// any of the calls lives. Made and used with a context current.
-Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> driver);
+// any other library's and not the same. `driver` is the table that has that device; the module stays loaded
+// as long as any of the calls lives. Used with the device's context current.
+Result<std::unique_ptr<MathLibrary>> make_plain_library(std::shared_ptr<const Driver> driver,
+                                                        DeviceNumber device = 0);
 
 }  // namespace carillon::engine::cuda

@@ -128,6 +128,14 @@ void CudaMemory::give_back(Block& block) {
   block = {};
 }
 
+Result<> CudaMemory::health() const {
+  if (!lost_) return {};
+  return fail(ErrorCode::unavailable,
+              fmt::format("cuda:{}: the device is lost until the server is started again: nothing can be "
+                          "copied from it",
+                          device_));
+}
+
 Result<WeightRange> CudaMemory::reserve(std::uint64_t pages) {
   if (pages == 0) return WeightRange{};
   Address at = 0;

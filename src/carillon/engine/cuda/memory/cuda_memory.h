@@ -53,6 +53,7 @@ class CudaMemory final : public DeviceMemory {
   void copy_out(std::span<std::byte> to, const std::byte* from) override;
   std::byte* access(std::byte*) const override { return nullptr; }
 
+  Result<> health() const override;
   bool lost() const { return lost_; }
 
  private:

@@ -256,11 +256,18 @@ class CudaEngine final : public Engine {
     return {};
   }
 
-  Result<PlanParts> make(const graph::Graph& graph, RecipeOptions options, Weights& weights) const {
+  Result<PlanParts> make(const graph::Graph& graph, const PlanName& plan, RecipeOptions options,
+                         Weights& weights) const {
     options.processors = device_->processors();
     auto recipe = make_recipe(graph, options, *library_, weights);
     if (!recipe) return std::unexpected(recipe.error());
-    PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
+    PlanParts parts{
+        .effort = graph::effort_of(graph), .recipe = std::move(*recipe), .times = options_.times};
+    if (parts.times != nullptr) {
+      auto takes = parts.times->of(plan, parts.recipe.steps);
+      if (!takes) return std::unexpected(takes.error());
+      parts.step_takes = std::move(*takes);
+    }
     const std::vector<Step>& steps = parts.recipe.steps;
     for (int first = 0; const int end : parts.recipe.segment_ends) {
       std::string name = "copies only";
@@ -282,20 +289,24 @@ class CudaEngine final : public Engine {
                           : options.precision == Precision::f16 ? Number::f16
                                                                 : options_.number;
     RecipeOptions made_with{.number = number, .longest_segment = options_.longest_segment};
-    if (auto chosen = choose_attention(*graph, made_with, weights); !chosen)
+    const PlanName plan{.model = options.name.empty() ? model.name() : options.name,
+                        .number = number,
+                        .batch = batch,
+                        .length = length};
+    if (auto chosen = choose_attention(*graph, plan, made_with, weights); !chosen)
       return std::unexpected(chosen.error());
     std::vector<Duration> takes;
     if (options.stop_cost) {
       // Once with each step by itself, to measure, and once as that divides them.
       made_with.longest_segment = 1;
-      auto single = make(*graph, made_with, weights);
+      auto single = make(*graph, plan, made_with, weights);
       if (!single) return std::unexpected(single.error());
       auto measured = divide(std::move(*single), weights.bytes().size());
       if (!measured) return std::unexpected(measured.error());
       made_with.segment_ends = std::move(measured->ends);
       takes = std::move(measured->takes);
     }
-    auto parts = make(*graph, made_with, weights);
+    auto parts = make(*graph, plan, made_with, weights);
     if (!parts) return std::unexpected(parts.error());
     parts->takes = std::move(takes);
     parts->batch = batch;
@@ -364,10 +375,13 @@ class CudaEngine final : public Engine {
   }
 
   // Has RecipeOptions::one_kernel say what is to be one kernel, which takes measuring where it is not known.
-  Result<> choose_attention(const graph::Graph& graph, RecipeOptions& with, Weights& weights) const {
+  // By a table of steps it is as the table has it: calls.
+  Result<> choose_attention(const graph::Graph& graph, const PlanName& plan, RecipeOptions& with,
+                            Weights& weights) const {
     static constexpr std::string_view as_calls = "calls", as_kernel = "kernel";
     with.one_kernel = nullptr;
     if (options_.attention == AttentionWay::calls || find_attention(graph).empty()) return {};
+    if (options_.times != nullptr && options_.attention == AttentionWay::faster) return {};
     RecipeOptions ways[] = {with, with};
     ways[1].one_kernel = [](const std::string&) { return true; };
     if (options_.attention == AttentionWay::kernel) {
@@ -382,7 +396,7 @@ class CudaEngine final : public Engine {
     std::map<std::string, Duration> took[2];
     for (const std::size_t way : {1U, 0U}) {
       ways[way].longest_segment = 0;
-      auto parts = make(graph, ways[way], weights);
+      auto parts = make(graph, plan, ways[way], weights);
       if (!parts) return std::unexpected(parts.error());
       unknown.clear();
       std::vector<int> ends;
@@ -401,7 +415,7 @@ class CudaEngine final : public Engine {
       const int steps = static_cast<int>(parts->recipe.steps.size());
       if (ends.back() < steps) ends.push_back(steps);
       ways[way].segment_ends = std::move(ends);
-      auto divided = make(graph, ways[way], weights);
+      auto divided = make(graph, plan, ways[way], weights);
       if (!divided) return std::unexpected(divided.error());
       const auto bench = Bench::make(device_, divided->recipe, weights.bytes().size());
       if (!bench) return std::unexpected(bench.error());

@@ -9,6 +9,7 @@
 #include "carillon/engine/cuda/driver/driver.h"
 #include "carillon/engine/cuda/library/library.h"
 #include "carillon/engine/cuda/stream/splits.h"
+#include "carillon/engine/cuda/plan/step_times.h"
 #include "carillon/engine/engine.h"
 #include "carillon/engine/kernel_choices.h"
 
@@ -49,6 +50,8 @@ struct CudaOptions {
   // Where the faster way is kept, by key; none: in the engine alone.
   std::shared_ptr<KernelChoices> choices{};
   std::function<void(const AttentionTimes&)> told{};  // of each measurement
+  // What each step is to take, on an emulated device that computes nothing; none on others.
+  std::shared_ptr<const StepTimes> times{};
 };
 
 // The engine of one device. A model's plans are lists of segments, each a CUDA graph that is captured when

@@ -113,6 +113,8 @@ Result<> CudaState::put_steps(int segment, bool ends_early) const {
   std::vector<std::byte> params;
   for (int i = steps.first; i < steps.last; ++i) {
     const Step& step = plan_.parts().recipe.steps[static_cast<std::size_t>(i)];
+    if (plan_.parts().times != nullptr)
+      plan_.parts().times->announce(plan_.parts().step_takes[static_cast<std::size_t>(i)]);
     const auto at = [&](const Place& place) { return place.at(workspace_, weights_); };
     if (step.call != nullptr) {
       if (auto put = step.call->enqueue(stream_, {.a = at(step.a),
@@ -163,16 +165,17 @@ Result<> CudaPlan::copy_edges(const std::vector<Recipe::Edge>& edges, const Bind
   return {};
 }
 
+Result<> CudaPlan::launch(int segment, const CudaState& state) const {
+  if (state.graph(segment) == nullptr) return {};
+  return device_->check(device_->driver.graph_launch(state.graph(segment), state.stream()),
+                        parts_.names[static_cast<std::size_t>(segment)]);
+}
+
 Result<> CudaPlan::enqueue(int segment, const Binding& binding, const CudaState& state) const {
-  const Stream stream = state.stream();
   if (segment == 0)
-    if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, stream); !copied) return copied;
-  if (state.graph(segment) != nullptr)
-    if (auto launched = device_->check(device_->driver.graph_launch(state.graph(segment), stream),
-                                       parts_.names[static_cast<std::size_t>(segment)]);
-        !launched)
-      return launched;
-  if (segment + 1 == kernels()) return copy_edges(parts_.recipe.outputs, binding, false, stream);
+    if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, state.stream()); !copied) return copied;
+  if (auto launched = launch(segment, state); !launched) return launched;
+  if (segment + 1 == kernels()) return copy_edges(parts_.recipe.outputs, binding, false, state.stream());
   return {};
 }
 
@@ -202,9 +205,13 @@ Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Dura
   for (int i = range.first; i < range.last; ++i) {
     const auto stopped = [&] { return stop != nullptr && stop->requested(); };
     if (stopped()) return finished();
+    if (i == 0)
+      if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, state.stream()); !copied) return copied;
     if (auto marked = record(0); !marked) return marked;
-    if (auto put = enqueue(i, binding, state); !put) return put;
+    if (auto launched = launch(i, state); !launched) return launched;
     if (auto marked = record(1); !marked) return marked;
+    if (i + 1 == kernels())
+      if (auto copied = copy_edges(parts_.recipe.outputs, binding, false, state.stream()); !copied) return copied;
     if (single)
       if (auto ran = finished(); !ran) return ran;
     if (!durations.empty()) {

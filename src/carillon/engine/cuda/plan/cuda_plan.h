@@ -10,6 +10,7 @@
 #include "carillon/base/time.h"
 #include "carillon/engine/cuda/plan/device.h"
 #include "carillon/engine/cuda/plan/recipe.h"
+#include "carillon/engine/cuda/plan/step_times.h"
 #include "carillon/engine/cuda/stream/lane.h"
 #include "carillon/engine/engine.h"
 
@@ -20,6 +21,8 @@ struct PlanParts {
   std::vector<graph::TensorSpec> inputs, outputs;
   Effort effort;
   Recipe recipe;
+  std::shared_ptr<const StepTimes> times;  // with what each step takes by them; or null
+  std::vector<Duration> step_takes;
   // By segment of the recipe.
   std::vector<KernelRange> segments;
   std::vector<std::string> names;
@@ -101,6 +104,8 @@ class CudaPlan final : public Plan {
   // Puts a segment into the state's stream, with the inputs' copies before the first and the outputs' after the
   // last, and does not wait. The state is prepared; the device's context is current.
   Result<> enqueue(int segment, const Binding& binding, const CudaState& state) const;
+  // Its graph alone.
+  Result<> launch(int segment, const CudaState& state) const;
   // What a segment takes; 0 where nobody measured it.
   Duration takes(int segment) const {
     return parts_.takes.empty() ? Duration{0} : parts_.takes[static_cast<std::size_t>(segment)];

@@ -72,7 +72,8 @@ class Device {
     if (status == done) return {};
     const bool lost = is_lost(status);
     return fail(lost ? ErrorCode::unavailable : ErrorCode::internal,
-                "cuda:" + std::to_string(number_) + (lost ? ": the device is lost: " : ": ") + what + ": " +
+                "cuda:" + std::to_string(number_) +
+                    (lost ? ": the device is lost until the server is started again: " : ": ") + what + ": " +
                     cuda::name_of(driver, status));
   }
 

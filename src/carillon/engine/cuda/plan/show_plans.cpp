@@ -11,12 +11,13 @@
 // faster is measured on a device.
 //
 // Ends with 1 where cuDNN has no plan for a convolution.
+//
+// What --json writes is a table of steps (table/step_table.h) for --device cuda-emulated:FILE.
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cstring>
-#include <filesystem>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -32,6 +33,8 @@
 #include "carillon/engine/cuda/library/cudnn.h"
 #include "carillon/engine/cuda/library/measured.h"
 #include "carillon/engine/cuda/plan/recipe.h"
+#include "carillon/engine/cuda/plan/step_work.h"
+#include "carillon/engine/cuda/table/step_table.h"
 #include "carillon/graph/model.h"
 
 namespace carillon::engine::cuda {
@@ -94,10 +97,9 @@ Result<Arguments> parse(int argc, char** argv) {
   return out;
 }
 
-// What a call was made for.
-struct Work {
-  std::string what, way;
-  double operations = 0, bytes = 0;
+// What is known of a call that was planned.
+struct Planned {
+  std::string way;
   std::uint64_t workspace = 0;
   std::size_t ways = 0;
   bool built = false;
@@ -105,21 +107,21 @@ struct Work {
 
 class Told final : public Call {
  public:
-  explicit Told(std::string name, std::uint64_t workspace) : name_(std::move(name)), workspace_(workspace) {}
+  Told(std::string name, CallWork work, Planned planned)
+      : name_(std::move(name)), work_(std::move(work)), planned_(std::move(planned)) {}
   std::string_view name() const override { return name_; }
-  std::uint64_t workspace() const override { return workspace_; }
+  std::uint64_t workspace() const override { return planned_.workspace; }
+  CallWork work() const override { return work_; }
   Result<> enqueue(Stream, const CallPlaces&) const override {
     return fail(ErrorCode::internal, name_ + ": it is only told of");
   }
+  const Planned& planned() const { return planned_; }
 
  private:
   std::string name_;
-  std::uint64_t workspace_;
+  CallWork work_;
+  Planned planned_;
 };
-
-double sum_of(const CallBytes& bytes) {
-  return static_cast<double>(bytes.a + bytes.b + bytes.out + bytes.bias + bytes.residual);
-}
 
 // Takes the first way that cuDNN's plans can be built for.
 class Planner final : public MathLibrary {
@@ -127,30 +129,27 @@ class Planner final : public MathLibrary {
   explicit Planner(Ways& cudnn) : cudnn_(cudnn) {}
 
   Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
-    Work work{.what = to_text(spec), .bytes = sum_of(bytes_of(spec))};
-    work.operations = 2.0 * spec.batch * spec.out_height * spec.out_width * spec.filters * spec.kernel_h *
-                      spec.kernel_w * (spec.channels / spec.groups);
+    Planned planned;
     auto ways = cudnn_.of(spec);
     if (!ways) {
-      work.way = ways.error().message;
+      planned.way = ways.error().message;
     } else {
-      work.ways = ways->size();
+      planned.ways = ways->size();
       for (const Way& way : *ways) {
         auto call = way.make();
         if (!call) continue;
-        work.built = true;
-        work.way = "cuDNN " + way.key;
-        work.workspace = (*call)->workspace();
+        planned.built = true;
+        planned.way = "cuDNN " + way.key;
+        planned.workspace = (*call)->workspace();
         break;
       }
-      if (!work.built) work.way = "no plan could be built";
+      if (!planned.built) planned.way = "no plan could be built";
     }
-    return tell(std::move(work));
+    return std::make_shared<Told>(to_text(spec), work_of(spec), std::move(planned));
   }
   Result<std::shared_ptr<const Call>> product(const Product& spec) override {
-    Work work{.what = to_text(spec), .way = "cuBLASLt", .bytes = sum_of(bytes_of(spec)), .built = true};
-    work.operations = 2.0 * static_cast<double>(spec.batch * spec.rows * spec.columns * spec.depth);
-    return tell(std::move(work));
+    return std::make_shared<Told>(to_text(spec), work_of(spec),
+                                  Planned{.way = "cuBLASLt", .workspace = 0, .ways = 0, .built = true});
   }
   bool fuses(const Convolution& spec) override {
     const auto ways = cudnn_.of(spec);
@@ -158,17 +157,8 @@ class Planner final : public MathLibrary {
   }
   bool fuses(const Product& spec) override { return spec.epilogue != Epilogue::gelu_erf; }
 
-  const Work& of(const Call* call) const { return works_.at(call); }
-
  private:
-  Result<std::shared_ptr<const Call>> tell(Work work) {
-    auto call = std::make_shared<Told>(work.what, work.workspace);
-    works_.emplace(call.get(), std::move(work));
-    return call;
-  }
-
   Ways& cudnn_;
-  std::map<const Call*, Work> works_;
 };
 
 struct Total {
@@ -176,17 +166,10 @@ struct Total {
   double operations = 0, bytes = 0, microseconds = 0;
 };
 
-// Of a repository's file its model's name there, else the file.
-std::string name_of_file(const std::string& file) {
-  const std::filesystem::path path(file);
-  return path.filename() == "model.onnx" && path.parent_path().has_parent_path()
-             ? path.parent_path().parent_path().filename().string()
-             : file;
-}
-
 Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string& name, int batch,
                                     Number number, bool attention_by_kernel, Ways& cudnn, bool& all_built) {
-  auto graph = model.specialize(batch, model.lengths().empty() ? 0 : model.lengths().back());
+  const std::int64_t length = model.lengths().empty() ? 0 : model.lengths().back();
+  auto graph = model.specialize(batch, length);
   if (!graph) return std::unexpected(graph.error());
   Planner planner(cudnn);
   Weights weights;
@@ -200,38 +183,24 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
   int convolutions = 0, built = 0;
   int number_of_step = 0;
   for (const Step& step : recipe->steps) {
-    Work work;
-    std::string kind;
+    const StepWork work = work_of(step);
+    Planned planned;
+    std::string kind = work.kernel;
     double tera = peak_of_cores;
     if (step.call != nullptr) {
-      work = planner.of(step.call.get());
-      kind = work.what.starts_with("conv") ? "convolutions (cuDNN)" : "products (cuBLASLt)";
+      planned = static_cast<const Told&>(*step.call).planned();
       tera = peak(number);
       if (kind.starts_with("conv")) {
         ++convolutions;
-        built += work.built ? 1 : 0;
+        built += planned.built ? 1 : 0;
       }
+      kind = kind.starts_with("conv") ? "convolutions (cuDNN)" : "products (cuBLASLt)";
     } else {
-      std::vector<kernels::Bytes> reads, writes;
-      std::vector<std::byte> params = step.params;
-      for (const auto& [at, place] : step.pointers) {
-        const Address address = place.at(std::uint64_t{1} << 40, std::uint64_t{1} << 41);
-        std::memcpy(params.data() + at, &address, sizeof address);
-      }
-      step.launch.kernel->accesses(params.data(), reads, writes);
-      for (const auto* each : {&reads, &writes})
-        for (const auto& bytes : *each) work.bytes += static_cast<double>(bytes.count);
-      work.what = std::string(step.launch.kernel->symbol);
-      if (work.what.starts_with("carillon_attention")) {
-        kernels::AttentionParams p;
-        std::memcpy(&p, params.data(), sizeof p);
-        work.operations = 4.0 * p.outer[0] * p.outer[1] * p.outer[2] * p.queries * p.keys * p.head_size;
-        // attention_64_f16 is by tensor cores, attention_f16 is not.
-        if (std::isdigit(static_cast<unsigned char>(work.what["carillon_attention_"sv.size()])) != 0)
-          tera = peak(number);
-      }
-      work.way = fmt::format("own kernel, {} blocks of {}", step.launch.grid, step.launch.block);
-      kind = work.what;
+      // attention_64_f16 is by tensor cores, attention_f16 is not.
+      constexpr auto attention = "carillon_attention_"sv;
+      if (kind.starts_with(attention) && std::isdigit(static_cast<unsigned char>(kind[attention.size()])) != 0)
+        tera = peak(number);
+      planned.way = fmt::format("own kernel, {} blocks of {}", step.launch.grid, step.launch.block);
     }
     const double least = std::max(work.operations / tera, work.bytes / memory_tbs) / 1e6;  // microseconds
     for (Total* total : {&totals[kind], &all}) {
@@ -240,13 +209,11 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
       total->bytes += work.bytes;
       total->microseconds += least;
     }
-    nlohmann::ordered_json row{{"step", step.name},
-                               {"way", work.way},
-                               {"operations", work.operations},
-                               {"bytes", work.bytes},
-                               {"workspace_bytes", work.workspace},
+    nlohmann::ordered_json row{{"step", step.name},   {"kernel", work.kernel},
+                               {"way", planned.way},  {"operations", work.operations},
+                               {"bytes", work.bytes}, {"workspace_bytes", planned.workspace},
                                {"least_us", least}};
-    if (kind.starts_with("conv")) row["ways"] = work.ways;
+    if (kind.starts_with("conv")) row["ways"] = planned.ways;
     for (const Recipe::Attention& each : recipe->attentions)
       if (number_of_step >= each.first && number_of_step < each.last)
         row["attention"] = each.one_kernel ? "kernel" : "calls";
@@ -271,6 +238,7 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
   return nlohmann::ordered_json{{"model", name},
                                 {"number", name_of(number)},
                                 {"batch", batch},
+                                {"length", length},
                                 {"workspace_bytes", recipe->workspace},
                                 {"convolutions", convolutions},
                                 {"planned", built},
@@ -278,6 +246,20 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
                                 {"bytes", all.bytes},
                                 {"least_us", all.microseconds},
                                 {"steps", std::move(steps)}};
+}
+
+// What the device's arithmetic and memory allow, for kernels that no plan here has.
+nlohmann::ordered_json rates_of_device() {
+  nlohmann::ordered_json rates;
+  const auto add = [&](const std::string& kernel, double tera) {
+    rates[kernel] = {{"operations_per_s", std::round(tera * 1e12)},
+                     {"bytes_per_s", std::round(memory_tbs * 1e12)}};
+  };
+  for (const Number number : {Number::f32, Number::tf32, Number::f16, Number::bf16})
+    for (const char* const kind : {"conv", "product"})
+      add(fmt::format("{} {}", kind, name_of(number)), peak(number));
+  add("*", peak_of_cores);
+  return rates;
 }
 
 Result<bool> run(const Arguments& arguments) {
@@ -303,7 +285,7 @@ Result<bool> run(const Arguments& arguments) {
     if (!model) return std::unexpected(model.error());
     for (const Number number : arguments.numbers)
       for (const int batch : arguments.batches) {
-        auto table = show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number,
+        auto table = show(**model, model_of_file(file), (*model)->batched() ? batch : 1, number,
                           arguments.attention_by_kernel, **ways, all_built);
         if (!table) return in_context(file, table.error());
         tables.push_back(std::move(*table));
@@ -318,8 +300,20 @@ Result<bool> run(const Arguments& arguments) {
                              table["batch"].get<int>(), table["steps"].size(), table["planned"].get<int>(),
                              table["convolutions"].get<int>(), table["operations"].get<double>() / 1e9,
                              table["bytes"].get<double>() / 1e6, table["least_us"].get<double>());
-  if (!arguments.json.empty() && !(std::ofstream(arguments.json) << tables.dump(1) << "\n"))
-    return invalid(arguments.json + ": cannot be written");
+  if (!arguments.json.empty()) {
+    nlohmann::ordered_json table{
+        {"device", "H100 SXM, as published" + (arguments.described.empty()
+                                                   ? std::string()
+                                                   : ", with cuDNN's plans for " + arguments.described)},
+        {"made_by", fmt::format("carillon_cuda_tables, {}", (*ways)->version())}};
+    table["processors"] = 132;
+    table["memory_bytes"] = std::uint64_t{80} << 30;
+    table["memory_bytes_per_s"] = std::round(memory_tbs * 1e12);
+    table["rates"] = rates_of_device();
+    table["plans"] = std::move(tables);
+    if (!(std::ofstream(arguments.json) << table.dump(1) << "\n"))
+      return invalid(arguments.json + ": cannot be written");
+  }
   return all_built;
 }
 

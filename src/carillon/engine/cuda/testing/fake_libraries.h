@@ -204,7 +204,7 @@ struct FakePart {
 };
 
 inline Stream& stream_of_dnn() {
-  static Stream stream = nullptr;
+  thread_local Stream stream = nullptr;
   return stream;
 }
 

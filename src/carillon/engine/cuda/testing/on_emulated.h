@@ -27,12 +27,12 @@ class OnEmulated {
   Emulated& device() { return host_.device; }
   const Driver& driver() const { return host_.driver; }
 
-  Result<std::unique_ptr<Engine>> engine(const CudaOptions& options) const {
+  Result<std::unique_ptr<Engine>> engine(const CudaOptions& options, DeviceNumber device = 0) const {
     const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &host_.driver);  // which outlives all
-    auto library = make_plain_library(driver);
+    auto library = make_plain_library(driver, device);
     if (!library) return std::unexpected(library.error());
     if (wrap) *library = wrap(std::move(*library));
-    return make_cuda_engine(driver, 0, "emulated", std::move(*library), options);
+    return make_cuda_engine(driver, device, "emulated", std::move(*library), options);
   }
   // What stands before the library of engines to come.
   std::function<std::unique_ptr<MathLibrary>(std::unique_ptr<MathLibrary>)> wrap;

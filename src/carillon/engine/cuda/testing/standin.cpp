@@ -1,6 +1,10 @@
-// libcuda.so.1, libcudnn.so.9 and libcublasLt.so.13 in one: an emulated device, and stand-ins for the
+// libcuda.so.1, libcudnn.so.9 and libcublasLt.so.13 in one: two emulated devices, and stand-ins for the
 // libraries that give what they are told to plain kernels. For rehearsals of what else takes a GPU; x86-64
 // only.
+#include <map>
+#include <memory>
+#include <mutex>
+
 #include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/testing/fake_libraries.h"
@@ -22,21 +26,61 @@ CARILLON_CUBLASLT_FUNCTIONS(CARILLON_EXPORT_LIBRARY)
 namespace carillon::engine::cuda {
 namespace {
 
+// The plain library of each device: that of the context that is current is asked.
+class ByContext final : public MathLibrary {
+ public:
+  explicit ByContext(const Driver& driver) : driver_(driver) {}
+  // For the device whose context is current: the program has it so when it asks for cuDNN's handle.
+  bool prepare() {
+    const std::lock_guard lock(mutex_);
+    const Context current = here();
+    if (libraries_.contains(current)) return true;
+    int devices = 0;
+    (void)driver_.device_count(&devices);
+    for (int i = 0; i < devices; ++i) {
+      Context of = nullptr;
+      if (driver_.context_retain(&of, i) != done) return false;
+      (void)driver_.context_release(i);
+      if (of != current) continue;
+      auto made = make_plain_library(std::shared_ptr<const Driver>(std::shared_ptr<void>(), &driver_), i);
+      if (made) libraries_.emplace(current, std::move(*made));
+      return made.has_value();
+    }
+    return false;
+  }
+  Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
+    return library().convolution(spec);
+  }
+  Result<std::shared_ptr<const Call>> product(const Product& spec) override {
+    return library().product(spec);
+  }
+
+ private:
+  Context here() const {
+    Context current = nullptr;
+    if (driver_.context_pop(&current) == done) (void)driver_.context_push(current);
+    return current;
+  }
+  MathLibrary& library() {
+    const std::lock_guard lock(mutex_);
+    return *libraries_.at(here());
+  }
+
+  const Driver& driver_;
+  std::mutex mutex_;
+  std::map<Context, std::unique_ptr<MathLibrary>> libraries_;
+};
+
 struct StandIn {
-  Emulated device{{.name = "stand-in GPU", .memory = std::uint64_t{16} << 30}};
+  Emulated device{{.name = "stand-in GPU", .devices = 2, .memory = std::uint64_t{16} << 30}};
   Driver table = Emulated::table();
-  std::unique_ptr<MathLibrary> plain;
+  ByContext plain{table};
 };
 StandIn* the_one = nullptr;
 
-// The plain library wants a context, which the program has when it asks for cuDNN's handle.
 dnn::Status create_dnn(dnn::Handle* out) {
-  if (the_one->plain == nullptr) {
-    auto made = make_plain_library(std::shared_ptr<const Driver>(std::shared_ptr<void>(), &the_one->table));
-    if (!made) return 1;
-    the_one->plain = std::move(*made);
-    testing::computing() = the_one->plain.get();
-  }
+  if (!the_one->plain.prepare()) return 1;
+  testing::computing() = &the_one->plain;
   return testing::fake_dnn().create(out);
 }
 
