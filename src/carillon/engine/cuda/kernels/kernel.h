@@ -23,6 +23,7 @@ inline constexpr int block_threads = 256;
 inline constexpr int shared_floats = 1024;  // of shared()
 
 #ifdef __CUDACC__
+#define CARILLON_UNROLL _Pragma("unroll")
 CARILLON_DEVICE int thread() {
   return static_cast<int>(threadIdx.x);
 }
@@ -61,6 +62,7 @@ CARILLON_DEVICE float block_reduce(float value, float none, Combine combine) {
   return value;
 }
 #else
+#define CARILLON_UNROLL
 inline int thread() {
   return 0;
 }
@@ -123,13 +125,37 @@ template <typename T, int N>
 struct alignas(N * sizeof(T)) Pack {
   T at[N];
 };
+#ifdef __CUDACC__
+// The largest word that so many bytes are moved in.
+template <int Bytes>
+struct WordOf {
+  using Type = uint4;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<4> {
+  using Type = unsigned;
+};
+template <>
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+#endif
+// `from` and `to` are aligned to the pack, or to 16 bytes where it is larger.
 template <typename T, int N>
 CARILLON_DEVICE Pack<T, N> load(const T* from) {
   Pack<T, N> pack;
 #ifdef __CUDACC__
-  if constexpr (N * sizeof(T) == 16) {
-    const uint4 words = *reinterpret_cast<const uint4*>(from);
-    memcpy(&pack, &words, 16);
+  if constexpr (N > 1) {
+    using Word = typename WordOf<N * sizeof(T)>::Type;
+    constexpr int words = N * sizeof(T) / sizeof(Word);
+    Word all[words];
+    CARILLON_UNROLL
+    for (int i = 0; i < words; ++i) all[i] = reinterpret_cast<const Word*>(from)[i];
+    memcpy(&pack, all, sizeof pack);
     return pack;
   }
 #endif
@@ -139,10 +165,13 @@ CARILLON_DEVICE Pack<T, N> load(const T* from) {
 template <typename T, int N>
 CARILLON_DEVICE void store(T* to, const Pack<T, N>& pack) {
 #ifdef __CUDACC__
-  if constexpr (N * sizeof(T) == 16) {
-    uint4 words;
-    memcpy(&words, &pack, 16);
-    *reinterpret_cast<uint4*>(to) = words;
+  if constexpr (N > 1) {
+    using Word = typename WordOf<N * sizeof(T)>::Type;
+    constexpr int words = N * sizeof(T) / sizeof(Word);
+    Word all[words];
+    memcpy(all, &pack, sizeof pack);
+    CARILLON_UNROLL
+    for (int i = 0; i < words; ++i) reinterpret_cast<Word*>(to)[i] = all[i];
     return;
   }
 #endif

@@ -100,8 +100,8 @@ void run_kernel(P params, std::vector<T>& output, How... how) {
 }
 
 template <typename T>
-class CudaKernels : public testing::Test {};
-using Types = testing::Types<float, Half, Bfloat>;
+class CudaKernels : public ::testing::Test {};
+using Types = ::testing::Types<float, Half, Bfloat>;
 TYPED_TEST_SUITE(CudaKernels, Types);
 
 TEST(CudaNumbers, EveryHalfAndBfloatComesBackAndHalvesRoundToEven) {
