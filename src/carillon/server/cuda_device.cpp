@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "carillon/engine/cuda/driver/nvml.h"
+#include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/memory/cuda_memory.h"
 #include "carillon/engine/cuda/open.h"
@@ -51,7 +52,10 @@ Result<CudaDevice> make_emulated(const std::string& name, cuda::Number number) {
   if (!driver) return std::unexpected(driver.error());
   auto library = cuda::make_plain_library(*driver);
   if (!library) return std::unexpected(library.error());
-  auto engine = cuda::make_cuda_engine(*driver, 0, "emulated", std::move(*library), {.number = number});
+  auto chains = cuda::make_interpreted_chains(*driver, 0);
+  if (!chains) return std::unexpected(chains.error());
+  auto engine = cuda::make_cuda_engine(*driver, 0, "emulated", std::move(*library), {.number = number},
+                                       std::move(*chains));
   if (!engine) return std::unexpected(engine.error());
   return CudaDevice{.engine = std::move(*engine),
                     .description = name + ": a CUDA device in this process, whose kernels the host computes",
@@ -77,8 +81,9 @@ Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::
   if (!nvml)
     notice += (notice.empty() ? "" : "; ") + ("there will be no metrics of the GPU: " + nvml.error().message);
   return CudaDevice{.engine = std::move(opened->engine),
-                    .description = fmt::format("{}: {}, {} with {}", arguments.device, opened->facts.name,
-                                               cuda::name_of(number), opened->libraries),
+                    .description = fmt::format("{}: {}, {} with {}{}", arguments.device, opened->facts.name,
+                                               cuda::name_of(number), opened->libraries,
+                                               opened->chains.empty() ? "" : ", chains by " + opened->chains),
                     .notice = std::move(notice),
                     .uuid = std::move(uuid),
                     .nvml = nvml ? *nvml : nullptr,

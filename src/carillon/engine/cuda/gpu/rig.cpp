@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "carillon/base/random.h"
+#include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/plain.h"
 
 namespace carillon::engine::cuda::gpu {
@@ -19,7 +20,10 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
     rig.libraries = "plain kernels";
     auto library = make_plain_library(rig.driver);
     if (!library) return std::unexpected(library.error());
-    auto engine = make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine);
+    auto chains = make_interpreted_chains(rig.driver, 0);
+    if (!chains) return std::unexpected(chains.error());
+    auto engine = make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine,
+                                   std::move(*chains));
     if (!engine) return std::unexpected(engine.error());
     rig.engine = std::move(*engine);
     return rig;

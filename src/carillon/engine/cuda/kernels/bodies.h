@@ -323,11 +323,12 @@ struct Pool {
                        }
                        ++inside;
                      });
-                     const auto divisor = static_cast<float>(p.max             ? 1
-                                                             : p.count_padding ? w.kernel_h * w.kernel_w
-                                                                               : inside);
+                     const int divisor = p.max             ? 1
+                                         : p.count_padding ? w.kernel_h * w.kernel_w
+                                                           : inside;
+                     const float factor = 1.0F / static_cast<float>(divisor);
                      Pack<T, N> out;
-                     for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(total[j] / divisor);
+                     for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(total[j] * factor);
                      store(as<T>(p.output) + pixel * w.channels + channel, out);
                    });
   }

@@ -179,7 +179,8 @@ std::size_t size_of(Type type) {
 }
 
 void choose_readings(Chain& chain, const ChainParams& params) {
-  const auto is_dense = [&](const ChainOperand& o) { return dense(o.extents, o.strides, o.rank); };
+  const auto is_dense = [](const ChainOperand& o) { return dense(o.extents, o.strides, o.rank); };
+  const auto is_single = [](const ChainOperand& o) { return repeated(o.extents, o.strides, o.rank); };
   // As many elements as make 16 bytes of the smallest numbers; of truth values alone, 16.
   std::size_t smallest = 0;
   const auto count = [&](Type type) {
@@ -187,7 +188,7 @@ void choose_readings(Chain& chain, const ChainParams& params) {
     if (size > 1) smallest = smallest == 0 ? size : std::min(smallest, size);
   };
   for (int i = 0; i < chain.operand_count; ++i)
-    if (is_dense(params.operands[i])) count(chain.operands[i].type);
+    if (is_dense(params.operands[i]) && !is_single(params.operands[i])) count(chain.operands[i].type);
   count(chain.steps[chain.step_count - 1].result);
   chain.pack = smallest == 0 ? 16 : static_cast<int>(16 / smallest);
   const auto pack = static_cast<std::uint32_t>(chain.pack);
@@ -199,7 +200,7 @@ void choose_readings(Chain& chain, const ChainParams& params) {
     const int last = operand.rank - 1;
     bool in_packs = aligned(operand.at) && last >= 0 && operand.extents[last] % pack == 0;
     for (int k = 0; k < last; ++k) in_packs = in_packs && operand.strides[k] % chain.pack == 0;
-    if (repeated(operand.extents, operand.strides, operand.rank)) {
+    if (is_single(operand)) {
       into.reading = Reading::single;
     } else if (is_dense(operand) && aligned(operand.at)) {
       into.reading = Reading::dense;

@@ -149,13 +149,15 @@ template <typename T, int N>
 CARILLON_DEVICE Pack<T, N> load(const T* from) {
   Pack<T, N> pack;
 #ifdef __CUDACC__
-  if constexpr (N > 1) {
-    using Word = typename WordOf<N * sizeof(T)>::Type;
-    constexpr int words = N * sizeof(T) / sizeof(Word);
-    Word all[words];
+  if constexpr (N * sizeof(T) > 16) {
+    uint4 words[N * sizeof(T) / 16];
     CARILLON_UNROLL
-    for (int i = 0; i < words; ++i) all[i] = reinterpret_cast<const Word*>(from)[i];
-    memcpy(&pack, all, sizeof pack);
+    for (int i = 0; i < N * sizeof(T) / 16; ++i) words[i] = reinterpret_cast<const uint4*>(from)[i];
+    memcpy(&pack, words, sizeof pack);
+    return pack;
+  } else if constexpr (N > 1) {
+    const auto word = *reinterpret_cast<const typename WordOf<N * sizeof(T)>::Type*>(from);
+    memcpy(&pack, &word, sizeof pack);
     return pack;
   }
 #endif
@@ -165,13 +167,16 @@ CARILLON_DEVICE Pack<T, N> load(const T* from) {
 template <typename T, int N>
 CARILLON_DEVICE void store(T* to, const Pack<T, N>& pack) {
 #ifdef __CUDACC__
-  if constexpr (N > 1) {
-    using Word = typename WordOf<N * sizeof(T)>::Type;
-    constexpr int words = N * sizeof(T) / sizeof(Word);
-    Word all[words];
-    memcpy(all, &pack, sizeof pack);
+  if constexpr (N * sizeof(T) > 16) {
+    uint4 words[N * sizeof(T) / 16];
+    memcpy(words, &pack, sizeof pack);
     CARILLON_UNROLL
-    for (int i = 0; i < words; ++i) reinterpret_cast<Word*>(to)[i] = all[i];
+    for (int i = 0; i < N * sizeof(T) / 16; ++i) reinterpret_cast<uint4*>(to)[i] = words[i];
+    return;
+  } else if constexpr (N > 1) {
+    typename WordOf<N * sizeof(T)>::Type word;
+    memcpy(&word, &pack, sizeof pack);
+    *reinterpret_cast<typename WordOf<N * sizeof(T)>::Type*>(to) = word;
     return;
   }
 #endif

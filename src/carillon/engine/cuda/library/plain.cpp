@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "carillon/engine/cuda/kernels/chain.h"
 #include "carillon/engine/cuda/kernels/kernels.h"
 #include "carillon/engine/cuda/kernels/number.h"
 
@@ -234,7 +235,7 @@ class PlainLibrary final : public MathLibrary {
 }  // namespace
 
 void know_kernels(Emulated& device) {
-  for (const kernels::Kernel& each : kernels::all()) {
+  const auto know = [&](const kernels::Kernel& each) {
     device.know(std::string(each.symbol),
                 {.parameter_bytes = {each.parameter_bytes},
                  .run = [&each](const EmulatedKernel::Launch& launch) { each.run(launch.parameters[0]); },
@@ -249,7 +250,9 @@ void know_kernels(Emulated& device) {
                          writes.push_back({reinterpret_cast<Address>(bytes.at), bytes.count});
                      },
                  .duration = {}});
-  }
+  };
+  for (const kernels::Kernel& each : kernels::all()) know(each);
+  know(kernels::chain_interpreter());
   device.know(convolution_symbol, emulated<ConvolutionWork>([](const ConvolutionWork& work) {
                 dispatch(work.spec.number, [&](auto t) { convolve<decltype(t)>(work.spec, work.at); });
               }));

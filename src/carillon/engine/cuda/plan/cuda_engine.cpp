@@ -231,7 +231,8 @@ Result<> CudaState::capture(KernelRange steps, GraphExec& into) {
     }
     void* parameters[] = {params.data()};
     put = device_->check(
-        driver.launch(device_->function(step.launch.kernel), step.launch.grid, 1, 1, step.launch.block, 1, 1,
+        driver.launch(step.chain ? step.chain->function : device_->function(step.launch.kernel),
+                      step.launch.grid, 1, 1, step.launch.block, 1, 1,
                       0, stream_, static_cast<void**>(parameters), nullptr),
         step.name);
   }
@@ -360,8 +361,11 @@ class CudaModel final : public CompiledModel {
 class CudaEngine final : public Engine {
  public:
   CudaEngine(std::shared_ptr<const Device> device, std::unique_ptr<MathLibrary> library,
-             const CudaOptions& options)
-      : device_(std::move(device)), library_(std::move(library)), options_(options) {}
+             const CudaOptions& options, std::unique_ptr<ChainLibrary> chains)
+      : device_(std::move(device)),
+        library_(std::move(library)),
+        chains_(std::move(chains)),
+        options_(options) {}
 
   std::string_view name() const override { return "cuda"; }
 
@@ -445,6 +449,7 @@ class CudaEngine final : public Engine {
 
   Result<PlanParts> make(const graph::Graph& graph, RecipeOptions options, Weights& weights) const {
     options.processors = device_->processors();
+    options.chains = chains_.get();
     auto recipe = make_recipe(graph, options, *library_, weights);
     if (!recipe) return std::unexpected(recipe.error());
     PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe)};
@@ -514,6 +519,7 @@ class CudaEngine final : public Engine {
 
   std::shared_ptr<const Device> device_;
   std::unique_ptr<MathLibrary> library_;
+  std::unique_ptr<ChainLibrary> chains_;  // may be none
   CudaOptions options_;
 };
 
@@ -521,10 +527,11 @@ class CudaEngine final : public Engine {
 
 Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> driver, DeviceNumber device,
                                                  const void* image, std::unique_ptr<MathLibrary> library,
-                                                 const CudaOptions& options) {
+                                                 const CudaOptions& options,
+                                                 std::unique_ptr<ChainLibrary> chains) {
   auto made = std::make_shared<Device>(std::move(driver), device);
   if (auto prepared = made->prepare(image); !prepared) return std::unexpected(prepared.error());
-  return std::make_unique<CudaEngine>(std::move(made), std::move(library), options);
+  return std::make_unique<CudaEngine>(std::move(made), std::move(library), options, std::move(chains));
 }
 
 }  // namespace carillon::engine::cuda

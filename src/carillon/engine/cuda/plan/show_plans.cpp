@@ -1,12 +1,13 @@
 // What the plans of models are made of on a GPU that need not be there.
 //
 //   carillon_cuda_tables MODEL.onnx ... [--number f32|tf32|f16|bf16]... [--batch N]... [--json FILE]
-//                        [--cudnn-folder FOLDER] [--described FILE]
+//                        [--cudnn-folder FOLDER] [--described FILE] [--no-chains]
 //
 // Per model, number and batch size: what computes each step, its operations and bytes, and the least time
 // that the device's arithmetic and memory allow. Convolutions are planned by cuDNN for the device of
 // --described (cuDNN's JSON of a device's properties; without it an H100), the plans are built and
 // serialised, and not run; cuBLASLt makes no plans without a device, so of products the work is told alone.
+// --no-chains: as where there is no NVRTC, each elementwise step by itself.
 // Ends with 1 where cuDNN has no plan for a convolution.
 
 #include <algorithm>
@@ -45,6 +46,7 @@ struct Arguments {
   std::vector<Number> numbers;
   std::vector<int> batches;
   std::string json, folder, described;
+  bool no_chains = false;
 };
 
 Result<Arguments> parse(int argc, char** argv) {
@@ -66,6 +68,8 @@ Result<Arguments> parse(int argc, char** argv) {
       out.batches.push_back(batch);
     } else if (text == "--json") {
       out.json = next();
+    } else if (text == "--no-chains") {
+      out.no_chains = true;
     } else if (text == "--cudnn-folder") {
       out.folder = next();
     } else if (text == "--described") {
@@ -159,6 +163,14 @@ class Planner final : public MathLibrary {
   std::map<const Call*, Work> works_;
 };
 
+// Chains are told of, and not compiled.
+class ToldChains final : public ChainLibrary {
+ public:
+  Result<std::shared_ptr<const ChainKernel>> kernel(const kernels::Chain&) override {
+    return std::make_shared<const ChainKernel>();
+  }
+};
+
 struct Total {
   int steps = 0;
   double operations = 0, bytes = 0, microseconds = 0;
@@ -173,12 +185,15 @@ std::string name_of_file(const std::string& file) {
 }
 
 Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string& name, int batch,
-                                    Number number, Ways& cudnn, bool& all_built) {
+                                    Number number, bool joins_chains, Ways& cudnn, bool& all_built) {
   auto graph = model.specialize(batch, model.lengths().empty() ? 0 : model.lengths().back());
   if (!graph) return std::unexpected(graph.error());
   Planner planner(cudnn);
   Weights weights;
-  auto recipe = make_recipe(*graph, {.number = number, .processors = 132}, planner, weights);
+  ToldChains chains;
+  const RecipeOptions options{
+      .number = number, .processors = 132, .segment_ends = {}, .chains = joins_chains ? &chains : nullptr};
+  auto recipe = make_recipe(*graph, options, planner, weights);
   if (!recipe) return std::unexpected(recipe.error());
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   std::map<std::string, Total> totals;
@@ -274,7 +289,8 @@ Result<bool> run(const Arguments& arguments) {
     for (const Number number : arguments.numbers)
       for (const int batch : arguments.batches) {
         auto table =
-            show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number, **ways, all_built);
+            show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number, !arguments.no_chains, **ways,
+                 all_built);
         if (!table) return in_context(file, table.error());
         tables.push_back(std::move(*table));
       }

@@ -270,10 +270,15 @@ class RandomChain {
       step.of[1] = any_value(type);
       step.result = Type::boolean;
     } else if (type == Type::boolean || (kind == 2 && condition >= 0)) {
+      // Of values of one type, more often numbers.
+      int from = first;
+      for (int tries = 0; type_of(from) == Type::boolean && tries < 5; ++tries)
+        from = static_cast<int>(random_.below(static_cast<std::uint64_t>(all)));
       step.kind = Chain::Step::Kind::select;
-      step.of[1] = first;
-      step.of[2] = any_value(type);
-      step.of[0] = condition;
+      step.type = step.result = type_of(from);
+      step.of[0] = type == Type::boolean ? first : condition;
+      step.of[1] = from;
+      step.of[2] = any_value(step.type);
     } else {
       step.kind = Chain::Step::Kind::arithmetic;
       if (number) {
