@@ -144,7 +144,15 @@ struct WordOf<2> {
   using Type = unsigned short;
 };
 #endif
-// `from` and `to` are aligned to the pack, or to 16 bytes where it is larger.
+// `from` and `to` are aligned to the pack, or to 16 bytes where it is larger: a device faults where they are
+// not, and so does the host's build.
+template <typename T, int N>
+CARILLON_DEVICE void check_aligned([[maybe_unused]] const T* at) {
+#ifndef __CUDACC__
+  constexpr std::uintptr_t bytes = N * sizeof(T);
+  if (N > 1 && reinterpret_cast<std::uintptr_t>(at) % (bytes < 16 ? bytes : 16) != 0) __builtin_trap();
+#endif
+}
 template <typename T, int N>
 CARILLON_DEVICE Pack<T, N> load(const T* from) {
   Pack<T, N> pack;
@@ -161,6 +169,7 @@ CARILLON_DEVICE Pack<T, N> load(const T* from) {
     return pack;
   }
 #endif
+  check_aligned<T, N>(from);
   memcpy(&pack, from, sizeof pack);
   return pack;
 }
@@ -180,6 +189,7 @@ CARILLON_DEVICE void store(T* to, const Pack<T, N>& pack) {
     return;
   }
 #endif
+  check_aligned<T, N>(to);
   memcpy(to, &pack, sizeof pack);
 }
 CARILLON_DEVICE bool aligned(const void* at) {
