@@ -98,7 +98,7 @@ def test_without_nvrtc_steps_are_kernels_and_it_says_so(program, standin, tiny_m
     some = tmp_path / "some"
     some.mkdir()
     for name in ("libcudnn.so.9", "libcublasLt.so.13"):
-        (some / name).symlink_to(standin / "libcuda.so.1")
+        (some / name).symlink_to((standin / "libcuda.so.1").resolve())
     model = str(tiny_models / "tiny_encoder/1/model.onnx")
     without = gpu(program, standin, "agree", model, libraries=some)
     assert without.returncode == 0 and json.loads(without.stdout)["agrees"], without.stderr

@@ -40,7 +40,8 @@ Result<std::unique_ptr<ChainLibrary>> open_chains(const OpenOptions& options,
     add_notice(device, problem);
   }
   const std::string version = (*compiler)->version();
-  auto chains = make_compiled_chains(device.driver, device.facts.device, std::move(*compiler), std::move(kept));
+  auto chains =
+      make_compiled_chains(device.driver, device.facts.device, std::move(*compiler), std::move(kept));
   if (chains) device.chains = version;
   return chains;
 }

@@ -22,8 +22,8 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
     if (!library) return std::unexpected(library.error());
     auto chains = make_interpreted_chains(rig.driver, 0);
     if (!chains) return std::unexpected(chains.error());
-    auto engine = make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine,
-                                   std::move(*chains));
+    auto engine =
+        make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine, std::move(*chains));
     if (!engine) return std::unexpected(engine.error());
     rig.engine = std::move(*engine);
     return rig;

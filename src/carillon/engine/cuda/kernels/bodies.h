@@ -36,8 +36,7 @@ struct Elementwise {
       }
       Pack<T, N> out;
       for (int j = 0; j < N; ++j)
-        out.at[j] =
-            arithmetic(p.op, in[0].at[j], in[1].at[j], in[2].at[j], p.activation, p.low, p.high);
+        out.at[j] = arithmetic(p.op, in[0].at[j], in[1].at[j], in[2].at[j], p.activation, p.low, p.high);
       store<T, N>(as<T>(p.output) + begin + at, out);
     });
   }
@@ -323,9 +322,7 @@ struct Pool {
                        }
                        ++inside;
                      });
-                     const int divisor = p.max             ? 1
-                                         : p.count_padding ? w.kernel_h * w.kernel_w
-                                                           : inside;
+                     const int divisor = p.max ? 1 : p.count_padding ? w.kernel_h * w.kernel_w : inside;
                      const float factor = 1.0F / static_cast<float>(divisor);
                      Pack<T, N> out;
                      for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(total[j] * factor);

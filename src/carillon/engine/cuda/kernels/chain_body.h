@@ -86,14 +86,14 @@ struct ChainKernel {
 }  // namespace carillon::engine::cuda::kernels
 
 #ifdef __CUDACC__
-#define CARILLON_CHAIN(symbol, C)                                                              \
-  extern "C" __global__ void __launch_bounds__(carillon::engine::cuda::kernels::block_threads) \
-      symbol(const __grid_constant__ carillon::engine::cuda::kernels::ChainParams params) {    \
+#define CARILLON_CHAIN(symbol, C)                                                                  \
+  extern "C" __global__ void __launch_bounds__(carillon::engine::cuda::kernels::block_threads)     \
+      symbol(const __grid_constant__ carillon::engine::cuda::kernels::ChainParams params) {        \
     carillon::engine::cuda::kernels::run<carillon::engine::cuda::kernels::ChainKernel<C>>(params); \
   }
 #else
-#define CARILLON_CHAIN(symbol, C)                                                                  \
-  extern "C" void symbol(const carillon::engine::cuda::kernels::ChainParams* params) {             \
+#define CARILLON_CHAIN(symbol, C)                                                                   \
+  extern "C" void symbol(const carillon::engine::cuda::kernels::ChainParams* params) {              \
     carillon::engine::cuda::kernels::run<carillon::engine::cuda::kernels::ChainKernel<C>>(*params); \
   }
 #endif

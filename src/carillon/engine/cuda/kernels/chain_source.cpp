@@ -30,9 +30,9 @@ std::string_view type_name(Type type) {
 }
 
 // The names of the enumerators, in their order.
-constexpr std::string_view op_names[] = {"copy", "neg",   "abs",  "sqrt",       "rsqrt", "exp", "log",
-                                         "sigmoid", "erf", "floor", "ceil", "reciprocal", "add", "sub",
-                                         "mul",  "div",   "min",  "max",        "pow",   "where", "fma"};
+constexpr std::string_view op_names[] = {"copy",    "neg", "abs",   "sqrt", "rsqrt",      "exp",   "log",
+                                         "sigmoid", "erf", "floor", "ceil", "reciprocal", "add",   "sub",
+                                         "mul",     "div", "min",   "max",  "pow",        "where", "fma"};
 static_assert(std::size(op_names) == static_cast<std::size_t>(Op::fma) + 1);
 constexpr std::string_view activation_names[] = {"none",      "relu",  "relu6", "gelu_erf",
                                                  "gelu_tanh", "swish", "tanh",  "clip"};
@@ -104,12 +104,15 @@ void put_step(Text& text, const Chain::Step& step, int into) {
 std::string chain_source(const Chain& chain, std::string_view symbol) {
   Text text;
   const std::string_view out = type_name(chain.steps[chain.step_count - 1].result);
-  text("#include \"carillon/engine/cuda/kernels/chain_body.h\"\n\nnamespace carillon::engine::cuda::kernels {\n\n"
-       "struct ",
-       symbol, "_body {\n  using Out = ", out, ";\n  static constexpr int pack = ", chain.pack,
-       ";\n  static CARILLON_DEVICE bool packs([[maybe_unused]] const ChainParams& p) {\n    return true");
+  text(
+      "#include \"carillon/engine/cuda/kernels/chain_body.h\"\n\nnamespace carillon::engine::cuda::kernels "
+      "{\n\n"
+      "struct ",
+      symbol, "_body {\n  using Out = ", out, ";\n  static constexpr int pack = ", chain.pack,
+      ";\n  static CARILLON_DEVICE bool packs([[maybe_unused]] const ChainParams& p) {\n    return true");
   for (int i = 0; i < chain.operand_count; ++i)
-    if (chain.operands[i].reading == Chain::Reading::dense || chain.operands[i].reading == Chain::Reading::run)
+    if (chain.operands[i].reading == Chain::Reading::dense ||
+        chain.operands[i].reading == Chain::Reading::run)
       text(" && aligned(p.operands[", i, "].at)");
   text(";\n  }\n  template <int N>\n  static CARILLON_DEVICE Pack<", out,
        ", N> at(const ChainParams& p, std::uint32_t index) {\n");

@@ -148,10 +148,9 @@ TEST(CudaChain, WhatIsNoneIsRefused) {
             std::string::npos);
   EXPECT_NE(refused([](ChainLaunch& c) { c.chain.operand_count = 0; }).find("operands"), std::string::npos);
   EXPECT_NE(refused([](ChainLaunch& c) { ++c.params.count; }).find("elements"), std::string::npos);
-  EXPECT_NE(refused([](ChainLaunch& c) {
-              c.chain.steps[0].of[0] = c.chain.operand_count;
-            }).find("not there yet"),
-            std::string::npos);
+  EXPECT_NE(
+      refused([](ChainLaunch& c) { c.chain.steps[0].of[0] = c.chain.operand_count; }).find("not there yet"),
+      std::string::npos);
   EXPECT_NE(refused([](ChainLaunch& c) {
               c.chain.steps[0].kind = Chain::Step::Kind::compare;
               c.chain.steps[0].result = Type::f32;

@@ -64,10 +64,7 @@ class CompiledChains final : public ChainLibrary {
  public:
   CompiledChains(std::shared_ptr<const Driver> driver, DeviceNumber device,
                  std::shared_ptr<const Nvrtc> compiler, std::shared_ptr<CodeCache> kept)
-      : driver_(std::move(driver)),
-        device_(device),
-        compiler_(std::move(compiler)),
-        kept_(std::move(kept)) {}
+      : driver_(std::move(driver)), device_(device), compiler_(std::move(compiler)), kept_(std::move(kept)) {}
 
   Result<std::shared_ptr<const ChainKernel>> kernel(const kernels::Chain& chain) override {
     std::string source = kernels::chain_source(chain);

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -40,9 +39,7 @@ class TempFolder {
   ~TempFolder() { fs::remove_all(path); }
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
-  std::vector<fs::path> files() const {
-    return {fs::directory_iterator(path), fs::directory_iterator()};
-  }
+  std::vector<fs::path> files() const { return {fs::directory_iterator(path), fs::directory_iterator()}; }
   fs::path path;
 };
 
@@ -230,10 +227,10 @@ std::vector<bool> used_values(const kernels::Chain& chain) {
     if (!used[static_cast<std::size_t>(chain.operand_count + i)]) continue;
     const kernels::Chain::Step& step = chain.steps[i];
     const int all = operands_of(step);
-    const bool of_itself = all == 2 && step.of[0] == step.of[1] &&
-                           (step.kind == Kind::compare || step.op == kernels::Op::sub);
-    const bool no_choice = all == 3 && step.of[1] == step.of[2] &&
-                           (step.kind == Kind::select || step.op == kernels::Op::where);
+    const bool of_itself =
+        all == 2 && step.of[0] == step.of[1] && (step.kind == Kind::compare || step.op == kernels::Op::sub);
+    const bool no_choice =
+        all == 3 && step.of[1] == step.of[2] && (step.kind == Kind::select || step.op == kernels::Op::where);
     for (int k = no_choice ? 1 : 0; k < (of_itself ? 0 : all); ++k)
       used[static_cast<std::size_t>(step.of[k])] = true;
   }
@@ -253,7 +250,8 @@ TEST_F(Nvrtcs, MakeCodeThatSpillsNothingOfChains) {
       const auto code = (*compiler)->compile(source, {"--ptxas-options=-v"});
       ASSERT_TRUE(code) << "seed " << seed << ": " << code.error().message << source;
       EXPECT_THAT(code->log, HasSubstr(" 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"))
-          << "seed " << seed << "\n" << source;
+          << "seed " << seed << "\n"
+          << source;
       const std::regex reads("ld\\.global[a-z.]*\\.(v4\\.[a-z]32|v2\\.[a-z]64)"),
           writes("st\\.global[a-z.]*\\.(v4\\.[a-z]32|v2\\.[a-z]64)");
       const std::size_t pack = size_of(made.result()) * static_cast<std::size_t>(made.launch.chain.pack);
@@ -262,9 +260,10 @@ TEST_F(Nvrtcs, MakeCodeThatSpillsNothingOfChains) {
       const auto used = used_values(made.launch.chain);
       for (int i = 0; i < made.launch.chain.operand_count; ++i) {
         const kernels::Chain::Operand& operand = made.launch.chain.operands[i];
-        reads_packs = reads_packs ||
-                      (used[static_cast<std::size_t>(i)] && operand.reading == kernels::Chain::Reading::dense &&
-                       size_of(operand.type) * static_cast<std::size_t>(made.launch.chain.pack) >= 16);
+        reads_packs =
+            reads_packs ||
+            (used[static_cast<std::size_t>(i)] && operand.reading == kernels::Chain::Reading::dense &&
+             size_of(operand.type) * static_cast<std::size_t>(made.launch.chain.pack) >= 16);
       }
       with_packs += reads_packs ? 1 : 0;
       EXPECT_TRUE(!reads_packs || std::regex_search(code->ptx, reads)) << "seed " << seed << "\n" << source;

@@ -54,8 +54,7 @@ CodeCache::CodeCache(fs::path folder, std::string header, std::string* problem)
          at.increment(error))
       ++entries;
     writes_ = !error && entries < most;
-    if (!writes_)
-      why = error ? error.message() : fmt::format("has {} entries, and no more are kept", most);
+    if (!writes_) why = error ? error.message() : fmt::format("has {} entries, and no more are kept", most);
   }
   if (!why.empty() && problem != nullptr)
     *problem = fmt::format("code of chains {}: {}: what is compiled is not kept", named, why);

@@ -12,10 +12,10 @@
 namespace carillon::engine::cuda {
 
 // Code that was compiled, by its source: each entry a file of a folder, in which processes that name it find
-// it again. An entry tells what it is of (`header`: compiler, its version, architecture, options), the source,
-// and how long it is, with checksums of source and code; one that does not agree in all of it is none, and is
-// replaced by what is compiled anew. Checksums find damage and mistakes, no forger who knows them: the folder
-// belongs to whoever runs the process, as the program itself does. From any thread.
+// it again. An entry tells what it is of (`header`: compiler, its version, architecture, options), the
+// source, and how long it is, with checksums of source and code; one that does not agree in all of it is
+// none, and is replaced by what is compiled anew. Checksums find damage and mistakes, no forger who knows
+// them: the folder belongs to whoever runs the process, as the program itself does. From any thread.
 class CodeCache {
  public:
   static constexpr std::uintmax_t largest = 4 << 20;  // of an entry, in bytes; none larger is read or kept

@@ -17,7 +17,8 @@ constexpr std::size_t most_bytes = std::size_t{16} << 20;
 
 Error told(const rtc::Api& api, rtc::Status status, const std::string& what) {
   const char* const name = api.error_name(status);
-  return {ErrorCode::internal, fmt::format("NVRTC: {}: {} ({})", what, name == nullptr ? "error" : name, status)};
+  return {ErrorCode::internal,
+          fmt::format("NVRTC: {}: {} ({})", what, name == nullptr ? "error" : name, status)};
 }
 
 // Bytes or text that NVRTC tells the size of first.
@@ -102,8 +103,8 @@ Result<Nvrtc::Compiled> Nvrtc::compile(const std::string& source,
   for (const auto* each : {&options_, &further})
     for (const std::string& option : *each) options.push_back(option.c_str());
   rtc::Program program = nullptr;
-  if (const rtc::Status status =
-          api_.create(&program, source.c_str(), "chain.cu", static_cast<int>(texts.size()), texts.data(), names.data());
+  if (const rtc::Status status = api_.create(&program, source.c_str(), "chain.cu",
+                                             static_cast<int>(texts.size()), texts.data(), names.data());
       status != 0)
     return std::unexpected(told(api_, status, "no program"));
   Compiled out;
@@ -115,7 +116,8 @@ Result<Nvrtc::Compiled> Nvrtc::compile(const std::string& source,
   (void)api_.destroy(&program);
   for (std::string* text : {&out.ptx, &out.log})
     while (!text->empty() && (text->back() == '\0' || text->back() == '\n')) text->pop_back();
-  if (status != 0) return std::unexpected(told(api_, status, "a chain is refused: " + out.log.substr(0, 2000)));
+  if (status != 0)
+    return std::unexpected(told(api_, status, "a chain is refused: " + out.log.substr(0, 2000)));
   if (out.cubin.empty()) return fail(ErrorCode::internal, "NVRTC made no code of a chain");
   return out;
 }

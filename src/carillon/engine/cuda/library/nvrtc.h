@@ -10,28 +10,28 @@
 
 namespace carillon::engine::cuda {
 
-// What is used of NVRTC, NVIDIA's compiler as a library, as a table; declared here, so that no header of it is
-// needed. headers_test.cpp holds it against nvrtc.h where there is one.
+// What is used of NVRTC, NVIDIA's compiler as a library, as a table; declared here, so that no header of it
+// is needed. headers_test.cpp holds it against nvrtc.h where there is one.
 namespace rtc {
 
-using Status = int;      // nvrtcResult; 0: success
-using Program = void*;   // nvrtcProgram
+using Status = int;     // nvrtcResult; 0: success
+using Program = void*;  // nvrtcProgram
 
 // X(member, NVRTC's name, arguments); what a function gives is a Status.
-#define CARILLON_NVRTC_FUNCTIONS(X)                                                                        \
-  X(version, nvrtcVersion, (int* major, int* minor))                                                       \
-  X(architecture_count, nvrtcGetNumSupportedArchs, (int* out))                                             \
-  X(architectures, nvrtcGetSupportedArchs, (int* out))                                                     \
-  X(create, nvrtcCreateProgram,                                                                            \
-    (Program * out, const char* source, const char* name, int headers, const char* const* texts,           \
-     const char* const* names))                                                                            \
-  X(destroy, nvrtcDestroyProgram, (Program * program))                                                     \
-  X(compile, nvrtcCompileProgram, (Program program, int count, const char* const* options))                \
-  X(cubin_size, nvrtcGetCUBINSize, (Program program, std::size_t* out))                                    \
-  X(cubin, nvrtcGetCUBIN, (Program program, char* out))                                                    \
-  X(ptx_size, nvrtcGetPTXSize, (Program program, std::size_t* out))                                        \
-  X(ptx, nvrtcGetPTX, (Program program, char* out))                                                        \
-  X(log_size, nvrtcGetProgramLogSize, (Program program, std::size_t* out))                                 \
+#define CARILLON_NVRTC_FUNCTIONS(X)                                                              \
+  X(version, nvrtcVersion, (int* major, int* minor))                                             \
+  X(architecture_count, nvrtcGetNumSupportedArchs, (int* out))                                   \
+  X(architectures, nvrtcGetSupportedArchs, (int* out))                                           \
+  X(create, nvrtcCreateProgram,                                                                  \
+    (Program * out, const char* source, const char* name, int headers, const char* const* texts, \
+     const char* const* names))                                                                  \
+  X(destroy, nvrtcDestroyProgram, (Program * program))                                           \
+  X(compile, nvrtcCompileProgram, (Program program, int count, const char* const* options))      \
+  X(cubin_size, nvrtcGetCUBINSize, (Program program, std::size_t * out))                         \
+  X(cubin, nvrtcGetCUBIN, (Program program, char* out))                                          \
+  X(ptx_size, nvrtcGetPTXSize, (Program program, std::size_t * out))                             \
+  X(ptx, nvrtcGetPTX, (Program program, char* out))                                              \
+  X(log_size, nvrtcGetProgramLogSize, (Program program, std::size_t * out))                      \
   X(log, nvrtcGetProgramLog, (Program program, char* out))
 
 struct Api {

@@ -740,8 +740,9 @@ Result<> Builder::join_chains(std::span<const Lying> outputs) {
       const auto* const bytes = reinterpret_cast<const std::byte*>(&chain->launch);
       for (std::size_t k = 0; k < chain->operands.size(); ++k)
         pointers.push_back({steps.size(),
-                            offsetof(kernels::ChainLaunch, params) + offsetof(kernels::ChainParams, operands) +
-                                k * sizeof(kernels::ChainOperand) + offsetof(kernels::ChainOperand, at),
+                            offsetof(kernels::ChainLaunch, params) +
+                                offsetof(kernels::ChainParams, operands) + k * sizeof(kernels::ChainOperand) +
+                                offsetof(kernels::ChainOperand, at),
                             chain->operands[k]});
       pointers.push_back({steps.size(),
                           offsetof(kernels::ChainLaunch, params) + offsetof(kernels::ChainParams, output),

@@ -125,11 +125,12 @@ class Finder {
         const auto inside = std::ranges::find_if(steps, [&](std::size_t other) {
           return operand.tensor.buffer >= 0 && elements_[other]->out.buffer == operand.tensor.buffer;
         });
-        step.of[k] = inside != steps.end()
-                         ? chain.operand_count + static_cast<int>(inside - steps.begin())
-                         : static_cast<int>(std::ranges::find_if(
-                                                read, [&](const auto& known) { return same(known, operand); }) -
-                                            read.begin());
+        step.of[k] =
+            inside != steps.end()
+                ? chain.operand_count + static_cast<int>(inside - steps.begin())
+                : static_cast<int>(
+                      std::ranges::find_if(read, [&](const auto& known) { return same(known, operand); }) -
+                      read.begin());
       }
       chain.steps[chain.step_count++] = step;
     }

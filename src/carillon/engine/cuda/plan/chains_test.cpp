@@ -68,58 +68,67 @@ TEST(CudaPlanChains, WhatNobodyElseUsesIsInside) {
   };
   const Row rows[] = {
       {"one kernel stays what it is", one([](Net& m, ValueId x) { return m.same("Exp", {x}); }), {1}},
-      {"two become one",
-       one([](Net& m, ValueId x) { return m.same("Exp", {m.same("Tanh", {x})}); }), {2}},
-      {"both branches of one value, and where they meet", one([](Net& m, ValueId x) {
+      {"two become one", one([](Net& m, ValueId x) { return m.same("Exp", {m.same("Tanh", {x})}); }), {2}},
+      {"both branches of one value, and where they meet",
+       one([](Net& m, ValueId x) {
          const ValueId y = m.same("Abs", {x});
          return m.same("Mul", {m.same("Sigmoid", {y}), m.same("Exp", {y})});
        }),
        {4}},
-      {"an operand that is repeated is read by the chain", one([](Net& m, ValueId x) {
+      {"an operand that is repeated is read by the chain",
+       one([](Net& m, ValueId x) {
          return m.same("Relu", {m.same("Add", {m.same("Neg", {x}), m.random_constant({4, 1, 1})})});
        }),
        {3}},
-      {"what is computed once for many elements is not computed for each", one([](Net& m, ValueId x) {
+      {"what is computed once for many elements is not computed for each",
+       one([](Net& m, ValueId x) {
          const ValueId gate = m.node("GlobalAveragePool", {x}, {m.shape(x)[0], 4, 1, 1});
          return m.same("Mul", {m.same("Neg", {x}), m.same("Sigmoid", {gate})});
        }),
        {1, 2}},
-      {"a value that another kernel reads ends its chain", one([](Net& m, ValueId x) {
+      {"a value that another kernel reads ends its chain",
+       one([](Net& m, ValueId x) {
          const ValueId y = m.same("Exp", {m.same("Neg", {x})});
          const ValueId pooled = m.node("GlobalAveragePool", {y}, {m.shape(x)[0], 4, 1, 1});
          return m.same("Mul", {m.same("Sqrt", {y}), pooled});
        }),
        {2, 2}},
-      {"read in another order it is of another chain", one([](Net& m, ValueId x) {
+      {"read in another order it is of another chain",
+       one([](Net& m, ValueId x) {
          const ValueId y = m.same("Exp", {m.same("Neg", {x})});
          const ValueId other = m.node("Reshape", {x}, {m.shape(x)[0], 4, 8, 6});
          const ValueId turned = m.transpose(m.same("Tanh", {other}), {0, 1, 3, 2});
          return m.same("Add", {y, turned});
        }),
        {1, 3}},
-      {"views that turn and turn back are of one order", one([](Net& m, ValueId x) {
+      {"views that turn and turn back are of one order",
+       one([](Net& m, ValueId x) {
          const ValueId y = m.same("Exp", {m.same("Neg", {x})});
          return m.same("Add", {y, m.transpose(m.same("Abs", {m.transpose(x, {0, 1, 3, 2})}), {0, 1, 3, 2})});
        }),
        {4}},
-      {"a reshape between changes nothing", one([](Net& m, ValueId x) {
+      {"a reshape between changes nothing",
+       one([](Net& m, ValueId x) {
          const ValueId flat = m.node("Reshape", {m.same("Neg", {x})}, {m.shape(x)[0], 192});
          return m.node("Reshape", {m.node("Exp", {flat}, {m.shape(x)[0], 192})}, m.shape(x));
        }),
        {2}},
-      {"hard swish, leaky ReLU and ELU are one each", one([](Net& m, ValueId x) {
+      {"hard swish, leaky ReLU and ELU are one each",
+       one([](Net& m, ValueId x) {
          const ValueId a = m.same("HardSwish", {x});
          const ValueId b = m.transpose(m.same("LeakyRelu", {a}), {0, 2, 3, 1});
          const ValueId c = m.node("ReduceMax", {b, m.integers({1})}, {m.shape(x)[0], 1, 8, 4});
          return m.same("Elu", {c});
        }),
        {6, 5}},
-      {"too long a chain is two", one([](Net& m, ValueId x) {
+      {"too long a chain is two",
+       one([](Net& m, ValueId x) {
          for (int i = 0; i < 20; ++i) x = m.same("Tanh", {x});
          return x;
        }),
        {4, 16}},
-      {"too many operands are two", one([](Net& m, ValueId x) {
+      {"too many operands are two",
+       one([](Net& m, ValueId x) {
          for (int i = 0; i < 10; ++i) x = m.same("Add", {x, m.random_constant({4, 6, 8})});
          return x;
        }),
@@ -149,10 +158,14 @@ TEST(CudaPlanChains, ConversionsAtTheEdgesAreInside) {
 engine::testing::Graph random_elementwise(std::uint64_t seed, std::int64_t batch) {
   Net m(seed);
   Random& random = m.random();
-  const auto pick = [&](std::initializer_list<std::int64_t> of) { return of.begin()[random.below(of.size())]; };
+  const auto pick = [&](std::initializer_list<std::int64_t> of) {
+    return of.begin()[random.below(of.size())];
+  };
   const graph::Shape shape{batch, pick({1, 3, 4, 8}), pick({1, 2, 5}), pick({1, 7, 8, 16, 24})};
   std::vector<ValueId> values{m.input(shape), m.input(shape)};
-  const auto any = [&] { return values[values.size() - 1 - random.below(std::min<std::size_t>(4, values.size()))]; };
+  const auto any = [&] {
+    return values[values.size() - 1 - random.below(std::min<std::size_t>(4, values.size()))];
+  };
   const auto part = [&] {  // something that is broadcast
     graph::Shape of = shape;
     for (std::int64_t& each : of)
@@ -172,7 +185,8 @@ engine::testing::Graph random_elementwise(std::uint64_t seed, std::int64_t batch
     switch (random.below(9)) {
       case 0:
       case 1: {
-        const char* const ops[] = {"Tanh", "Sigmoid", "Neg", "Abs", "Relu", "HardSwish", "Elu", "LeakyRelu", "Erf", "Floor"};
+        const char* const ops[] = {"Tanh",      "Sigmoid", "Neg",       "Abs", "Relu",
+                                   "HardSwish", "Elu",     "LeakyRelu", "Erf", "Floor"};
         y = m.same(ops[random.below(std::size(ops))], {x});
         break;
       }

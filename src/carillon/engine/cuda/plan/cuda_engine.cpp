@@ -232,8 +232,8 @@ Result<> CudaState::capture(KernelRange steps, GraphExec& into) {
     void* parameters[] = {params.data()};
     put = device_->check(
         driver.launch(step.chain ? step.chain->function : device_->function(step.launch.kernel),
-                      step.launch.grid, 1, 1, step.launch.block, 1, 1,
-                      0, stream_, static_cast<void**>(parameters), nullptr),
+                      step.launch.grid, 1, 1, step.launch.block, 1, 1, 0, stream_,
+                      static_cast<void**>(parameters), nullptr),
         step.name);
   }
   Graph graph = nullptr;

@@ -33,8 +33,8 @@ struct CudaOptions {
 // A model's weights are kept in pinned memory of the host, so that a LOAD is one copy at the bus's rate.
 //
 // compile() fails with `unsupported`, naming node, operator and types, where no kernel covers a node; open
-// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 and f16 of
-// CompileOptions stands above `number`.
+// models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 and
+// f16 of CompileOptions stands above `number`.
 //
 // `image`: the kernels, as cuModuleLoadData takes them; `library` and `chains`: made for the same device;
 // without `chains` each elementwise step is a kernel. Errors: unavailable, where the device is lost or the

@@ -288,9 +288,8 @@ Result<bool> run(const Arguments& arguments) {
     if (!model) return std::unexpected(model.error());
     for (const Number number : arguments.numbers)
       for (const int batch : arguments.batches) {
-        auto table =
-            show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number, !arguments.no_chains, **ways,
-                 all_built);
+        auto table = show(**model, name_of_file(file), (*model)->batched() ? batch : 1, number,
+                          !arguments.no_chains, **ways, all_built);
         if (!table) return in_context(file, table.error());
         tables.push_back(std::move(*table));
       }

@@ -41,8 +41,9 @@ class RandomChain {
   explicit RandomChain(std::uint64_t seed) : random_(seed) {
     make_extents();
     const auto wanted = 1 + static_cast<int>(random_.below(kernels::most_chain_operands));
-    for (int i = 0; i < wanted; ++i) add_operand(any_of({Type::f32, Type::f16, Type::bf16, Type::f16, Type::f32,
-                                                         Type::i32, Type::i64, Type::boolean}));
+    for (int i = 0; i < wanted; ++i)
+      add_operand(any_of(
+          {Type::f32, Type::f16, Type::bf16, Type::f16, Type::f32, Type::i32, Type::i64, Type::boolean}));
     const auto steps = 1 + static_cast<int>(random_.below(kernels::most_chain_steps));
     for (int i = 0; i < steps; ++i) add_step();
     out_bytes_ = count() * size_of(launch.chain.steps[launch.chain.step_count - 1].result);
@@ -252,7 +253,8 @@ class RandomChain {
     Chain& chain = launch.chain;
     Chain::Step step{};
     const int all = chain.operand_count + chain.step_count;
-    const int first = random_.below(3) != 0 ? all - 1 : static_cast<int>(random_.below(static_cast<std::uint64_t>(all)));
+    const int first =
+        random_.below(3) != 0 ? all - 1 : static_cast<int>(random_.below(static_cast<std::uint64_t>(all)));
     const Type type = type_of(first);
     const bool number = type == Type::f32 || type == Type::f16 || type == Type::bf16;
     const int condition = any_value(Type::boolean);
