@@ -110,7 +110,7 @@ TEST(CudaCodeCache, DamageIsFound) {
     EXPECT_EQ(cache.find(source), std::nullopt);
   }
   // Another source's entry under this one's name.
-  cache.keep("another source", code_of("its code"));
+  cache.keep("b source of some length", code_of("its code"));
   for (const fs::path& each : folder.files())
     if (each != file) fs::rename(each, file);
   EXPECT_EQ(cache.find(source), std::nullopt);

@@ -220,34 +220,62 @@ engine::testing::Graph random_elementwise(std::uint64_t seed, std::int64_t batch
   return m.finish(outputs);
 }
 
-// With chains and without: the same bytes, in no more steps; whole and cut; and nothing that a device minds.
+// Steps with chains, and without.
+std::pair<int, int> expect_same_bytes(OnEmulated& on, const Make& make, Number number, int batch,
+                                      int longest) {
+  const auto interpreted = on.make_chains;
+  const auto inputs = random_inputs(make(batch), 11);
+  std::vector<std::span<const std::byte>> bytes;
+  for (const auto& input : inputs) bytes.emplace_back(input->bytes());
+  std::vector<std::vector<std::byte>> answers[2];
+  int steps[2] = {0, 0};
+  for (const int chains : {0, 1}) {
+    on.make_chains = chains == 1 ? interpreted : nullptr;
+    const auto engine = on.engine({.number = number, .longest_segment = longest});
+    const auto model = (*engine)->compile(MadeModel(make), {.batch_sizes = {batch}});
+    EXPECT_TRUE(model) << model.error().message;
+    if (!model) break;
+    const auto got = on.run(**model, *(*model)->plan(batch), bytes, longest != 0);
+    EXPECT_TRUE(got) << got.error().message;
+    if (got) answers[chains] = *got;
+    steps[chains] = (*model)->plan(batch)->kernels();
+  }
+  on.make_chains = interpreted;
+  EXPECT_EQ(answers[0], answers[1]);
+  return {steps[1], steps[0]};
+}
+
 TEST(CudaPlanChains, GiveTheSameBytes) {
   OnEmulated on;
-  const auto interpreted = on.make_chains;
-  std::size_t steps[2] = {0, 0};
+  int with = 0, without = 0;
   for (std::uint64_t seed = 0; seed < 240 && !HasFailure(); ++seed) {
     const Number number = seed % 3 == 0 ? Number::f32 : seed % 3 == 1 ? Number::f16 : Number::bf16;
-    const int batch = 1 + static_cast<int>(seed % 2);
     SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(number)));
-    const Make make = [&](std::int64_t of) { return random_elementwise(seed, of); };
-    const auto inputs = random_inputs(make(batch), 11);
-    std::vector<std::span<const std::byte>> bytes;
-    for (const auto& input : inputs) bytes.emplace_back(input->bytes());
-    std::vector<std::vector<std::byte>> answers[2];
-    for (const int chains : {0, 1}) {
-      on.make_chains = chains == 1 ? interpreted : nullptr;
-      const auto engine = on.engine({.number = number, .longest_segment = static_cast<int>(seed % 4)});
-      const auto model = (*engine)->compile(MadeModel(make), {.batch_sizes = {batch}});
-      ASSERT_TRUE(model) << model.error().message;
-      const auto got = on.run(**model, *(*model)->plan(batch), bytes, seed % 4 != 0);
-      ASSERT_TRUE(got) << got.error().message;
-      answers[chains] = *got;
-      if (seed % 4 == 1) steps[chains] += static_cast<std::size_t>((*model)->plan(batch)->kernels());
+    const int longest = static_cast<int>(seed % 4);
+    const auto steps = expect_same_bytes(
+        on, [&](std::int64_t of) { return random_elementwise(seed, of); }, number,
+        1 + static_cast<int>(seed % 2), longest);
+    if (longest == 1) {
+      with += steps.first;
+      without += steps.second;
     }
-    EXPECT_EQ(answers[0], answers[1]);
   }
-  EXPECT_LT(steps[1] * 2, steps[0]) << "steps in chains, and without";
+  EXPECT_LT(with * 2, without) << "steps in chains, and without";
   EXPECT_EQ(on.device().left_behind(), "");
+}
+
+TEST(CudaPlanChains, OneTensorInTwoViewsIsTwoOperands) {
+  OnEmulated on;
+  const auto steps = expect_same_bytes(
+      on,
+      [](std::int64_t batch) {
+        Net m(1);
+        const ValueId x = m.input({batch, 8, 8});
+        return m.finish({m.same("Tanh", {m.same("Sub", {x, m.transpose(x, {0, 2, 1})})})});
+      },
+      Number::f32, 2, 1);
+  EXPECT_EQ(steps.first, 1);
+  EXPECT_EQ(steps.second, 2);
 }
 
 // Where a chain cannot be compiled its steps are kernels; where the device is lost, that is told.
