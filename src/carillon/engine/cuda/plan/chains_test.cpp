@@ -23,7 +23,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::OnEmulated;
 using namespace testing::networks;
-using V = std::vector<std::int64_t>;
 
 PostOp post(PostOp::Kind kind, float alpha = 0, float beta = 0) {
   return {.kind = kind, .alpha = alpha, .beta = beta};
