@@ -1,4 +1,4 @@
-"""The whole way to a GPU on stand-ins: a driver, cuDNN and cuBLASLt that compute on the host. For programs that have
+"""The whole way to a GPU on stand-ins: a driver, cuDNN, cuBLASLt and NVRTC that compute on the host. For programs that have
 kernels for GPUs (preset cuda): CARILLON_PROGRAM=build/cuda/carillon pytest tests/test_cuda_standin.py."""
 
 from __future__ import annotations
@@ -60,13 +60,57 @@ def test_serves_and_agrees_with_onnxruntime(program, standin, tiny_models, tmp_p
                         got = answer.as_numpy(spec.name)
                         assert np.max(np.abs(got - want)) <= 1e-4 * max(1e-6, float(np.max(np.abs(want))))
         said = log.read_text()
-        assert "stand-in GPU, f32 with cuDNN 9.19.0 and cuBLASLt 13.1.0" in said
+        assert "stand-in GPU, f32 with cuDNN 9.19.0 and cuBLASLt 13.1.0, chains by NVRTC 13.0" in said
+        assert "run as a kernel each" not in said
         assert "no metrics of the GPU" in said  # there is no management library
         kept = (tmp_path / "choices.cuda-0").read_text()
         assert kept.startswith("carillon kernel choices 1; stand-in GPU; 9.0;") and kept.count("\n") > 10
+        code = code_in(tmp_path)
+        assert len(code) >= 2
         if start == 1:
             assert kept == before, "the second start measured anew"
-        before = kept
+            assert code == code_before, "the second start compiled anew"
+        before, code_before = kept, code
+
+
+def code_in(folder):
+    return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in (folder / "choices.cuda-0.code").iterdir()}
+
+
+def test_code_that_is_damaged_or_anothers_is_made_anew(program, standin, tiny_models, tmp_path):
+    model = str(tiny_models / "tiny_encoder/1/model.onnx")
+
+    def agrees():
+        done = gpu(program, standin, "agree", model, "--kernel-choices", str(tmp_path / "choices"))
+        assert done.returncode == 0 and json.loads(done.stdout)["agrees"], done.stderr
+        return {name: content for name, (content, _) in code_in(tmp_path).items()}
+
+    first = agrees()
+    assert all(content.startswith(b"carillon chain code 1; NVRTC 13.0; --gpu-architecture=sm_90a ")
+               for content in first.values())
+    for damage in (lambda was: was[:-1], lambda was: was[:20], lambda was: b"", lambda was: was + b"x",
+                   lambda was: was.replace(b"sm_90a", b"sm_100", 1), lambda was: was.replace(b"NVRTC 13.0", b"NVRTC 12.9", 1),
+                   lambda was: was[:-9] + bytes([was[-9] ^ 1]) + was[-8:]):
+        for name, content in first.items():
+            (tmp_path / "choices.cuda-0.code" / name).write_bytes(damage(content))
+        assert agrees() == first
+
+
+def test_without_nvrtc_steps_are_kernels_and_it_says_so(program, standin, tiny_models, tmp_path):
+    some = tmp_path / "some"
+    some.mkdir()
+    for name in ("libcudnn.so.9", "libcublasLt.so.13"):
+        (some / name).symlink_to((standin / "libcuda.so.1").resolve())
+    model = str(tiny_models / "tiny_encoder/1/model.onnx")
+    without = gpu(program, standin, "agree", model, libraries=some)
+    assert without.returncode == 0 and json.loads(without.stdout)["agrees"], without.stderr
+    log = tmp_path / "server.log"
+    options = ["--device", "cuda:0", "--cuda-libraries", str(some), "--io-cache", "16MiB", "--workspace", "16MiB"]
+    with serving(program, tiny_models, log, *options, environment={"LD_LIBRARY_PATH": str(standin)}):
+        pass
+    said = log.read_text()
+    assert said.count("elementwise steps run as a kernel each: libnvrtc.so.13 was not found") == 1
+    assert str(some) in said and "chains by" not in said
 
 
 def test_two_gpus_serve_beside_each_other(program, standin, tiny_models, tmp_path):

@@ -39,7 +39,7 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
                      "where it is missing, replaced where it is damaged or another machine's");
   command.add_option(
       "--cuda-libraries", arguments.cuda_libraries,
-      "Folder of NVIDIA's libraries (libcudnn.so.9, libcublasLt.so.13); without it: where the loader "
+      "Folder of NVIDIA's libraries (libcudnn.so.9, libcublasLt.so.13, libnvrtc.so.13); without it: where the loader "
       "finds them, then packages of the virtual environment and of CARILLON_SITE_PACKAGES");
   command
       .add_option(

@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 
 #include "carillon/engine/cuda/driver/nvml.h"
+#include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/memory/cuda_memory.h"
 #include "carillon/engine/cuda/memory/ipc_memory.h"
@@ -127,7 +128,10 @@ Result<CudaDevice> make_emulated(const CudaArguments& arguments, cuda::Number nu
     *library = cuda::fusing_as(*table, std::move(*library));
     engine_options.times = cuda::times_by(std::move(*table), arguments.device.substr(table_prefix.size()));
   }
-  auto engine = cuda::make_cuda_engine(driver, device, "emulated", std::move(*library), engine_options);
+  auto chains = cuda::make_interpreted_chains(driver, device);
+  if (!chains) return std::unexpected(chains.error());
+  auto engine = cuda::make_cuda_engine(driver, device, "emulated", std::move(*library), engine_options,
+                                       std::move(*chains));
   if (!engine) return std::unexpected(engine.error());
   made.engine = std::move(*engine);
   return made;
@@ -148,8 +152,9 @@ Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::
   if (!nvml)
     notice += (notice.empty() ? "" : "; ") + ("there will be no metrics of the GPU: " + nvml.error().message);
   return CudaDevice{.engine = std::move(opened->engine),
-                    .description = fmt::format("{}: {}, {} with {}", arguments.device, opened->facts.name,
-                                               cuda::name_of(number), opened->libraries),
+                    .description = fmt::format("{}: {}, {} with {}{}", arguments.device, opened->facts.name,
+                                               cuda::name_of(number), opened->libraries,
+                                               opened->chains.empty() ? "" : ", chains by " + opened->chains),
                     .notice = std::move(notice),
                     .uuid = std::move(uuid),
                     .nvml = nvml ? *nvml : nullptr,

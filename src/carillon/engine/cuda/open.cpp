@@ -4,15 +4,49 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/kernels/kernels.h"
+#include "carillon/engine/cuda/library/chains.h"
+#include "carillon/engine/cuda/library/code_cache.h"
 #include "carillon/engine/cuda/library/cublaslt.h"
 #include "carillon/engine/cuda/library/cudnn.h"
 #include "carillon/engine/cuda/library/measured.h"
+#include "carillon/engine/cuda/library/nvrtc.h"
 #include "carillon/engine/kernel_choices.h"
 
 namespace carillon::engine::cuda {
+
+namespace {
+
+void add_notice(OpenedDevice& device, const std::string& notice) {
+  if (!device.notice.empty() && !notice.empty()) device.notice += "; ";
+  device.notice += notice;
+}
+
+Result<std::unique_ptr<ChainLibrary>> open_chains(const OpenOptions& options,
+                                                  const std::vector<std::filesystem::path>& sites,
+                                                  OpenedDevice& device) {
+  auto compiler = Nvrtc::open(options.libraries, sites, architecture_of(device.facts));
+  if (!compiler) return std::unexpected(compiler.error());
+  auto kept = std::make_shared<CodeCache>();
+  if (!options.choices.empty()) {
+    std::string problem;
+    kept = std::make_shared<CodeCache>(fmt::format("{}.cuda-{}.code", options.choices, options.ordinal),
+                                       fmt::format("carillon chain code 1; {}; {}", (*compiler)->version(),
+                                                   fmt::join((*compiler)->options(), " ")),
+                                       &problem);
+    add_notice(device, problem);
+  }
+  const std::string version = (*compiler)->version();
+  auto chains =
+      make_compiled_chains(device.driver, device.facts.device, std::move(*compiler), std::move(kept));
+  if (chains) device.chains = version;
+  return chains;
+}
+
+}  // namespace
 
 Result<OpenedDevice> open_device(const OpenOptions& options) {
   auto opened = open_driver(options.driver);
@@ -65,8 +99,10 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
                                        {.timer = time_on(device.driver, facts->device),
                                         .first_launch = first_launch_on(device.driver, facts->device)});
   if (options.gate) engine_options.gate = kernels::gate().data();
-  auto engine =
-      make_cuda_engine(device.driver, facts->device, image.data(), std::move(library), engine_options);
+  auto chains = open_chains(options, sites, device);
+  if (!chains) add_notice(device, "elementwise steps run as a kernel each: " + chains.error().message);
+  auto engine = make_cuda_engine(device.driver, facts->device, image.data(), std::move(library),
+                                 engine_options, chains ? std::move(*chains) : nullptr);
   if (!engine) return std::unexpected(engine.error());
   device.engine = std::move(*engine);
   return device;

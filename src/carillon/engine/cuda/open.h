@@ -14,8 +14,9 @@ struct OpenOptions {
   std::string driver;     // its library; empty: libcuda.so.1
   int ordinal = 0;        // of the device
   std::string libraries;  // the folder of NVIDIA's libraries; empty: as open_library() looks for them
-  std::string
-      choices;  // choices of library calls are kept in the file FILE.cuda-N beside this one; empty: nowhere
+  // Choices of library calls are kept in the file FILE.cuda-N beside this one, and the code of chains in the
+  // folder FILE.cuda-N.code; empty: nowhere.
+  std::string choices;
   bool gate = false;  // segments that are to be stopped soon have gates (CudaOptions::gate)
   CudaOptions engine;
 };
@@ -27,12 +28,13 @@ struct OpenedDevice {
   std::unique_ptr<Engine> engine;
   Bytes free{};           // memory that nobody has
   std::string libraries;  // "cuDNN 9.19.0 and cuBLASLt 13.1.0"
-  std::string notice;     // what is wrong with the file of choices; empty: nothing
+  std::string chains;     // who compiles chains, "NVRTC 13.0"; empty: nobody, each of their steps is a kernel
+  std::string notice;     // what is wrong with what is kept, or why nobody compiles chains; empty: nothing
 };
 
 // Finds driver, device, our kernels and NVIDIA's libraries, in this order, and fails with what is missing
 // first: see open_driver(), find_device() and open_library(); unsupported: the program was built without
-// kernels for GPUs.
+// kernels for GPUs. NVRTC may be missing.
 Result<OpenedDevice> open_device(const OpenOptions& options);
 
 }  // namespace carillon::engine::cuda

@@ -19,6 +19,26 @@ class InContext {
   const Driver& driver_;
 };
 
+// A hold on a device's primary context, which stays for as long as this lives.
+class RetainedContext {
+ public:
+  RetainedContext(const Driver& driver, DeviceNumber device)
+      : driver_(driver), device_(device), status_(driver.context_retain(&context_, device)) {}
+  ~RetainedContext() {
+    if (status_ == done) (void)driver_.context_release(device_);
+  }
+  RetainedContext(const RetainedContext&) = delete;
+  RetainedContext& operator=(const RetainedContext&) = delete;
+  Status status() const { return status_; }  // done, or why there is none
+  Context context() const { return context_; }
+
+ private:
+  const Driver& driver_;
+  DeviceNumber device_;
+  Context context_ = nullptr;
+  Status status_;
+};
+
 // A device's primary context, retained and current on this thread, for as long as this lives.
 class InPrimaryContext {
  public:

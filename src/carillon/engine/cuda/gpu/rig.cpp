@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "carillon/base/random.h"
+#include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/plain.h"
 
 namespace carillon::engine::cuda::gpu {
@@ -20,7 +21,10 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
     auto library = make_plain_library(rig.driver);
     if (!library) return std::unexpected(library.error());
     if (options.gate) options.engine.gate = "gate";
-    auto engine = make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine);
+    auto chains = make_interpreted_chains(rig.driver, 0);
+    if (!chains) return std::unexpected(chains.error());
+    auto engine =
+        make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine, std::move(*chains));
     if (!engine) return std::unexpected(engine.error());
     rig.engine = std::move(*engine);
     return rig;

@@ -23,6 +23,7 @@ inline constexpr int block_threads = 256;
 inline constexpr int shared_floats = 1024;  // of shared()
 
 #ifdef __CUDACC__
+#define CARILLON_UNROLL _Pragma("unroll")
 CARILLON_DEVICE int thread() {
   return static_cast<int>(threadIdx.x);
 }
@@ -66,6 +67,7 @@ CARILLON_DEVICE float block_reduce(float value, float none, Combine combine) {
   return value;
 }
 #else
+#define CARILLON_UNROLL
 inline int thread() {
   return 0;
 }
@@ -133,29 +135,71 @@ template <typename T, int N>
 struct alignas(N * sizeof(T)) Pack {
   T at[N];
 };
+#ifdef __CUDACC__
+// The largest word that so many bytes are moved in.
+template <int Bytes>
+struct WordOf {
+  using Type = uint4;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<4> {
+  using Type = unsigned;
+};
+template <>
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+#endif
+// `from` and `to` are aligned to the pack, or to 16 bytes where it is larger: a device faults where they are
+// not, and so does the host's build.
+template <typename T, int N>
+CARILLON_DEVICE void check_aligned([[maybe_unused]] const T* at) {
+#ifndef __CUDACC__
+  constexpr std::uintptr_t bytes = N * sizeof(T);
+  if (N > 1 && reinterpret_cast<std::uintptr_t>(at) % (bytes < 16 ? bytes : 16) != 0) __builtin_trap();
+#endif
+}
 template <typename T, int N>
 CARILLON_DEVICE Pack<T, N> load(const T* from) {
   Pack<T, N> pack;
 #ifdef __CUDACC__
-  if constexpr (N * sizeof(T) == 16) {
-    const uint4 words = *reinterpret_cast<const uint4*>(from);
-    memcpy(&pack, &words, 16);
+  if constexpr (N * sizeof(T) > 16) {
+    uint4 words[N * sizeof(T) / 16];
+    CARILLON_UNROLL
+    for (int i = 0; i < N * sizeof(T) / 16; ++i) words[i] = reinterpret_cast<const uint4*>(from)[i];
+    memcpy(&pack, words, sizeof pack);
+    return pack;
+  } else if constexpr (N > 1) {
+    const auto word = *reinterpret_cast<const typename WordOf<N * sizeof(T)>::Type*>(from);
+    memcpy(&pack, &word, sizeof pack);
     return pack;
   }
 #endif
+  check_aligned<T, N>(from);
   memcpy(&pack, from, sizeof pack);
   return pack;
 }
 template <typename T, int N>
 CARILLON_DEVICE void store(T* to, const Pack<T, N>& pack) {
 #ifdef __CUDACC__
-  if constexpr (N * sizeof(T) == 16) {
-    uint4 words;
-    memcpy(&words, &pack, 16);
-    *reinterpret_cast<uint4*>(to) = words;
+  if constexpr (N * sizeof(T) > 16) {
+    uint4 words[N * sizeof(T) / 16];
+    memcpy(words, &pack, sizeof pack);
+    CARILLON_UNROLL
+    for (int i = 0; i < N * sizeof(T) / 16; ++i) reinterpret_cast<uint4*>(to)[i] = words[i];
+    return;
+  } else if constexpr (N > 1) {
+    typename WordOf<N * sizeof(T)>::Type word;
+    memcpy(&word, &pack, sizeof pack);
+    *reinterpret_cast<typename WordOf<N * sizeof(T)>::Type*>(to) = word;
     return;
   }
 #endif
+  check_aligned<T, N>(to);
   memcpy(to, &pack, sizeof pack);
 }
 CARILLON_DEVICE bool aligned(const void* at) {

@@ -102,8 +102,8 @@ void run_kernel(P params, std::vector<T>& output, How... how) {
 }
 
 template <typename T>
-class CudaKernels : public testing::Test {};
-using Types = testing::Types<float, Half, Bfloat>;
+class CudaKernels : public ::testing::Test {};
+using Types = ::testing::Types<float, Half, Bfloat>;
 TYPED_TEST_SUITE(CudaKernels, Types);
 
 TEST(CudaNumbers, EveryHalfAndBfloatComesBackAndHalvesRoundToEven) {
@@ -413,8 +413,8 @@ TYPED_TEST(CudaKernels, AttentionByElements) {
 }
 
 template <typename T>
-class CudaTensorCores : public testing::Test {};
-using TensorCoreTypes = testing::Types<Half, Bfloat>;
+class CudaTensorCores : public ::testing::Test {};
+using TensorCoreTypes = ::testing::Types<Half, Bfloat>;
 TYPED_TEST_SUITE(CudaTensorCores, TensorCoreTypes);
 
 // The one way computes by PTX's tables, the other by what each lane fetches of others.
@@ -465,7 +465,7 @@ TYPED_TEST(CudaTensorCores, Attention) {
     const int keys = trial % 3 == 0 ? pick(random, 1, 9) : pick(random, 1, 150);
     AttentionCase<T> each(random, pick(random, 1, trial % 5 == 0 ? 140 : 40), keys, head, trial % 2 == 1);
     each.p.key_warps = 1 << pick(random, 0, 3);
-    SCOPED_TRACE(testing::Message() << "trial " << trial << " head " << head << " queries " << each.p.queries
+    SCOPED_TRACE(::testing::Message() << "trial " << trial << " head " << head << " queries " << each.p.queries
                                     << " keys " << keys << " warps " << each.p.key_warps);
     ASSERT_EQ(attention_by(each.p, Traits<T>::type), AttentionBy::tensor_cores);
     const auto want = each.want();

@@ -1,14 +1,13 @@
 #pragma once
 
 // The types of elements: float, Half (IEEE 754 binary16) and Bfloat, with sums in float. Conversions round to
-// nearest, ties to even, and make every NaN 0x7fff, on the host as on the device.
+// nearest, ties to even, and make every NaN 0x7fff, on the host as on the device. No header of CUDA's is
+// needed: this is also compiled where there is only NVRTC.
 
 #include <cstdint>
 #include <cstring>
 
 #ifdef __CUDACC__
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #define CARILLON_DEVICE __device__ __forceinline__
 #else
 #define CARILLON_DEVICE inline
@@ -26,18 +25,24 @@ struct Bfloat {
 };
 
 namespace number {
-#ifndef __CUDACC__
-inline std::uint32_t bits_of(float value) {
+CARILLON_DEVICE std::uint32_t bits_of(float value) {
+#ifdef __CUDACC__
+  return __float_as_uint(value);
+#else
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
+#endif
 }
-inline float of_bits(std::uint32_t bits) {
+CARILLON_DEVICE float of_bits(std::uint32_t bits) {
+#ifdef __CUDACC__
+  return __uint_as_float(bits);
+#else
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
-}
 #endif
+}
 }  // namespace number
 
 CARILLON_DEVICE float to_float(float value) {
@@ -46,7 +51,9 @@ CARILLON_DEVICE float to_float(float value) {
 
 CARILLON_DEVICE float to_float(Half value) {
 #ifdef __CUDACC__
-  return __half2float(__ushort_as_half(value.bits));
+  float out;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(value.bits));
+  return out;
 #else
   const std::uint32_t sign = (value.bits & 0x8000U) << 16;
   const std::uint32_t exponent = (value.bits >> 10) & 0x1fU;
@@ -59,11 +66,7 @@ CARILLON_DEVICE float to_float(Half value) {
 }
 
 CARILLON_DEVICE float to_float(Bfloat value) {
-#ifdef __CUDACC__
-  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
-#else
   return number::of_bits(static_cast<std::uint32_t>(value.bits) << 16);
-#endif
 }
 
 template <typename T>
@@ -77,7 +80,9 @@ CARILLON_DEVICE float from_float<float>(float value) {
 template <>
 CARILLON_DEVICE Half from_float<Half>(float value) {
 #ifdef __CUDACC__
-  return {__half_as_ushort(__float2half_rn(value))};
+  std::uint16_t out;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out) : "f"(value));
+  return {out};
 #else
   const std::uint32_t bits = number::bits_of(value);
   const std::uint32_t sign = bits >> 16 & 0x8000U;
@@ -98,8 +103,10 @@ CARILLON_DEVICE Half from_float<Half>(float value) {
 
 template <>
 CARILLON_DEVICE Bfloat from_float<Bfloat>(float value) {
-#ifdef __CUDACC__
-  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+  std::uint16_t out;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out) : "f"(value));
+  return {out};
 #else
   const std::uint32_t bits = number::bits_of(value);
   if ((bits & 0x7fffffffU) > 0x7f800000U) return {0x7fff};

@@ -120,6 +120,22 @@ struct GatherParams {
   StopFlag stop;
 };
 
+// A chain of elementwise kernels (chain.h says of which): output[i] for i in [0, count), dense. Operand k is
+// read at i's place in a row-major space of its own extents, of `count` elements.
+inline constexpr int most_chain_operands = 8;
+struct ChainOperand {
+  const void* at;
+  int rank;
+  std::uint32_t extents[max_rank];
+  std::int64_t strides[max_rank];  // 0: it is repeated along that axis
+};
+struct ChainParams {
+  std::int64_t count;
+  ChainOperand operands[most_chain_operands];
+  void* output;
+  StopFlag stop;
+};
+
 enum class Reduction : int { sum, mean, max };
 
 // One result for each index of `kept`, dense, over all of `reduced`. A global pool is a mean or max over H

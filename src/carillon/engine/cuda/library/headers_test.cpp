@@ -1,12 +1,14 @@
-// What is declared of cuDNN and cuBLASLt, against their own headers.
+// What is declared of cuDNN, cuBLASLt and NVRTC, against their own headers.
 #include <cstddef>
 
 #include <cublasLt.h>
 #include <cudnn.h>
 #include <gtest/gtest.h>
+#include <nvrtc.h>
 
 #include "carillon/engine/cuda/library/cublaslt_api.h"
 #include "carillon/engine/cuda/library/cudnn_api.h"
+#include "carillon/engine/cuda/library/nvrtc.h"
 
 namespace carillon::engine::cuda {
 namespace {
@@ -40,6 +42,9 @@ CARILLON_CUDNN_FUNCTIONS(CARILLON_SAME_CUDNN)
 #define CARILLON_SAME_CUBLASLT(member, symbol, result, arguments) \
   static_assert(SameShape<decltype(blas::Api::member), decltype(&::symbol)>::value, #symbol);
 CARILLON_CUBLASLT_FUNCTIONS(CARILLON_SAME_CUBLASLT)
+#define CARILLON_SAME_NVRTC(member, symbol, arguments) \
+  static_assert(SameShape<decltype(rtc::Api::member), decltype(&::symbol)>::value, #symbol);
+CARILLON_NVRTC_FUNCTIONS(CARILLON_SAME_NVRTC)
 
 }  // namespace
 }  // namespace carillon::engine::cuda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "carillon/engine/cuda/driver/context.h"
+#include "carillon/engine/cuda/kernels/chain.h"
 #include "carillon/engine/cuda/kernels/kernels.h"
 #include "carillon/engine/cuda/kernels/number.h"
 
@@ -236,7 +237,7 @@ class PlainLibrary final : public MathLibrary {
 }  // namespace
 
 void know_kernels(Emulated& device) {
-  for (const kernels::Kernel& each : kernels::all()) {
+  const auto know = [&](const kernels::Kernel& each) {
     device.know(std::string(each.symbol),
                 {.parameter_bytes = {each.parameter_bytes},
                  .run = [&each](const EmulatedKernel::Launch& launch) { each.run(launch.parameters[0]); },
@@ -253,7 +254,9 @@ void know_kernels(Emulated& device) {
                  .duration = each.symbol == "carillon_mark"
                                  ? [](const EmulatedKernel::Launch&) { return Duration{1000}; }
                                  : std::function<Duration(const EmulatedKernel::Launch&)>()});
-  }
+  };
+  for (const kernels::Kernel& each : kernels::all()) know(each);
+  know(kernels::chain_interpreter());
   device.know("carillon_gate",
               {.parameter_bytes = {sizeof(Condition), sizeof(Address)},
                .run =

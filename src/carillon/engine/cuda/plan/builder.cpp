@@ -10,6 +10,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cuda/kernels/number.h"
+#include "carillon/engine/cuda/plan/chains.h"
 
 namespace carillon::engine::cuda {
 
@@ -53,6 +54,17 @@ struct Axes {
     *this = std::move(out);
   }
 };
+
+// How a step goes through an operand of the joined axes.
+kernels::ChainOperand read_by(const Axes& axes, std::size_t operand) {
+  kernels::ChainOperand out{};
+  out.rank = static_cast<int>(axes.extents.size());
+  for (std::size_t i = 0; i < axes.extents.size(); ++i) {
+    out.extents[i] = static_cast<std::uint32_t>(axes.extents[i]);
+    out.strides[i] = axes.strides[operand][i];
+  }
+  return out;
+}
 
 // How f32 values become bytes of `type`.
 void store(std::span<const float> from, DataType type, std::span<std::byte> to) {
@@ -372,6 +384,7 @@ Result<Lying> Builder::as_type(const Lying& tensor, DataType type) {
     source = *moved;
   }
   Lying out = fresh(type, source.shape, source.strides);
+  const std::size_t before = recipe_.steps.size();
   kernels::CastParams params{};
   params.count = source.elements();
   if (auto put = kernel(params, kernels::launch(params, *from, *to, options_.processors),
@@ -379,6 +392,13 @@ Result<Lying> Builder::as_type(const Lying& tensor, DataType type) {
                         offsetof(kernels::CastParams, output), out);
       !put)
     return std::unexpected(put.error());
+  ElementStep::Operand operand{.tensor = source};
+  operand.read.rank = 1;
+  operand.read.extents[0] = static_cast<std::uint32_t>(params.count);
+  operand.read.strides[0] = 1;
+  note(before, {.step = {.kind = kernels::Chain::Step::Kind::cast, .type = *from, .result = *to},
+                .operands = {operand},
+                .out = out});
   return out;
 }
 
@@ -459,11 +479,22 @@ Result<Lying> Builder::elementwise(Op op, std::initializer_list<Lying> operands,
   std::vector<std::pair<std::size_t, const Lying*>> reads;
   for (std::size_t k = 0; k < read.size(); ++k)
     reads.emplace_back(offsetof(kernels::ElementwiseParams, operands) + k * sizeof(void*), &read[k]);
+  const std::size_t before = recipe_.steps.size();
   if (auto put = append({reinterpret_cast<const std::byte*>(&params), sizeof params},
                         kernels::launch(params, *known, options_.processors), reads,
                         offsetof(kernels::ElementwiseParams, output), out);
       !put)
     return std::unexpected(put.error());
+  ElementStep made{.step = {.kind = kernels::Chain::Step::Kind::arithmetic,
+                            .type = *known,
+                            .result = *known,
+                            .op = op,
+                            .activation = activation,
+                            .low = low,
+                            .high = high},
+                   .out = out};
+  for (std::size_t k = 0; k < read.size(); ++k) made.operands.push_back({read[k], read_by(axes, k)});
+  note(before, std::move(made));
   return out;
 }
 
@@ -502,11 +533,18 @@ Result<Lying> Builder::compare(kernels::Comparison comparison, const Lying& a, c
   put_extents(params, *axes);
   for (std::size_t k = 0; k < 2; ++k) put_strides(params.strides[k], axes->strides[k]);
   Lying out = fresh(DataType::boolean, shape, row_major(shape));
+  const std::size_t before = recipe_.steps.size();
   if (auto put = kernel(params, kernels::launch(params, *known, options_.processors),
                         {{offsetof(P, operands), &a}, {offsetof(P, operands) + sizeof(void*), &b}},
                         offsetof(P, output), out);
       !put)
     return std::unexpected(put.error());
+  note(before, {.step = {.kind = kernels::Chain::Step::Kind::compare,
+                         .type = *known,
+                         .result = kernels::Type::boolean,
+                         .comparison = comparison},
+                .operands = {{a, read_by(*axes, 0)}, {b, read_by(*axes, 1)}},
+                .out = out});
   return out;
 }
 
@@ -520,6 +558,7 @@ Result<Lying> Builder::select(const Lying& condition, const Lying& a, const Lyin
   put_strides(params.condition_strides, axes->strides[0]);
   for (std::size_t k = 0; k < 2; ++k) put_strides(params.strides[k], axes->strides[k + 1]);
   Lying out = fresh(a.type, shape, row_major(shape));
+  const std::size_t before = recipe_.steps.size();
   if (auto put = kernel(params, kernels::launch(params, graph::size_of(a.type), options_.processors),
                         {{offsetof(P, condition), &condition},
                          {offsetof(P, operands), &a},
@@ -527,6 +566,11 @@ Result<Lying> Builder::select(const Lying& condition, const Lying& a, const Lyin
                         offsetof(P, output), out);
       !put)
     return std::unexpected(put.error());
+  if (const auto known = kernel_type(a.type))
+    note(before,
+         {.step = {.kind = kernels::Chain::Step::Kind::select, .type = *known, .result = *known},
+          .operands = {{condition, read_by(*axes, 0)}, {a, read_by(*axes, 1)}, {b, read_by(*axes, 2)}},
+          .out = out});
   return out;
 }
 
@@ -645,6 +689,94 @@ void Builder::touch(const Lying& tensor, std::size_t step) {
   buffer.last = std::max(buffer.last, at);
 }
 
+void Builder::note(std::size_t before, ElementStep step) {
+  if (recipe_.steps.size() == before) return;  // of no elements
+  step.node = node_ == nullptr ? "edge" : node_->name;
+  elements_.resize(recipe_.steps.size());
+  elements_.back() = std::move(step);
+}
+
+Result<> Builder::join_chains(std::span<const Lying> outputs) {
+  elements_.resize(recipe_.steps.size());
+  // Which steps use a buffer, and which buffers are used by what is no step.
+  std::vector<std::vector<std::size_t>> users(buffers_.size());
+  std::vector<bool> is_edge(buffers_.size(), false);
+  const auto use = [&](const Lying& tensor, std::size_t step) {
+    if (tensor.buffer >= 0) users[static_cast<std::size_t>(tensor.buffer)].push_back(step);
+  };
+  for (const PendingPointer& each : pointers_) use(each.tensor, each.step);
+  for (const CallOperands& each : calls_) {
+    for (const Lying* tensor : {&each.a, &each.b, &each.out}) use(*tensor, each.step);
+    for (const auto* tensor : {&each.bias, &each.residual, &each.scratch})
+      if (*tensor) use(**tensor, each.step);
+  }
+  for (const Lying& output : outputs)
+    if (output.buffer >= 0) is_edge[static_cast<std::size_t>(output.buffer)] = true;
+  std::vector<ChainOf> chains;
+  for (ChainOf& chain : find_chains(elements_, users, is_edge)) {
+    auto made = options_.chains->kernel(chain.launch.chain);
+    if (!made && made.error().code == ErrorCode::unavailable) return std::unexpected(made.error());
+    if (!made) continue;
+    chain.kernel = std::move(*made);
+    chains.push_back(std::move(chain));
+  }
+  if (chains.empty()) return {};
+
+  // The last step of a chain becomes the chain, and the others go.
+  constexpr std::size_t gone = static_cast<std::size_t>(-1);
+  const std::size_t old_steps = recipe_.steps.size();
+  std::vector<std::size_t> now(old_steps, 0);
+  std::vector<const ChainOf*> ends_chain(old_steps, nullptr);
+  for (const ChainOf& chain : chains) {
+    for (const std::size_t step : chain.steps) now[step] = gone;
+    ends_chain[chain.steps.back()] = &chain;
+  }
+  std::vector<Step> steps;
+  std::vector<PendingPointer> pointers;
+  for (std::size_t i = 0; i < old_steps; ++i) {
+    if (const ChainOf* const chain = ends_chain[i]) {
+      const auto launched = kernels::launch(chain->launch, options_.processors);
+      CARILLON_ASSERT(launched);
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&chain->launch);
+      for (std::size_t k = 0; k < chain->operands.size(); ++k)
+        pointers.push_back({steps.size(),
+                            offsetof(kernels::ChainLaunch, params) +
+                                offsetof(kernels::ChainParams, operands) + k * sizeof(kernels::ChainOperand) +
+                                offsetof(kernels::ChainOperand, at),
+                            chain->operands[k]});
+      pointers.push_back({steps.size(),
+                          offsetof(kernels::ChainLaunch, params) + offsetof(kernels::ChainParams, output),
+                          elements_[i]->out});
+      Step made;
+      made.name = chain->name;
+      made.launch = *launched;
+      made.params = {bytes, bytes + sizeof chain->launch};
+      made.chain = chain->kernel;
+      steps.push_back(std::move(made));
+    } else if (now[i] != gone) {
+      now[i] = steps.size();
+      steps.push_back(std::move(recipe_.steps[i]));
+    }
+  }
+  for (PendingPointer& each : pointers_)
+    if (now[each.step] != gone) pointers.push_back({now[each.step], each.at, std::move(each.tensor)});
+  for (CallOperands& each : calls_) each.step = now[each.step];
+  recipe_.steps = std::move(steps);
+  pointers_ = std::move(pointers);
+  // From when to when buffers are used, by the new numbers; inputs are there from the start.
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    const bool is_input = i < graph_.inputs.size();
+    buffers_[i].first = buffers_[i].last = is_input ? 0 : -1;
+  }
+  for (const PendingPointer& each : pointers_) touch(each.tensor, each.step);
+  for (const CallOperands& each : calls_) {
+    for (const Lying* tensor : {&each.a, &each.b, &each.out}) touch(*tensor, each.step);
+    for (const auto* tensor : {&each.bias, &each.residual, &each.scratch})
+      if (*tensor) touch(**tensor, each.step);
+  }
+  return {};
+}
+
 void Builder::find_homes() {
   // The last concatenation first: what the earlier ones make, or read, are parts of it.
   std::vector<bool> is_edge(graph_.values.size(), false);
@@ -709,6 +841,8 @@ Result<Recipe> Builder::finish() {
     if (!tensor) return std::unexpected(tensor.error());
     outputs.push_back(*tensor);
   }
+  if (options_.chains != nullptr)
+    if (auto joined = join_chains(outputs); !joined) return std::unexpected(joined.error());
   const std::size_t steps = recipe_.steps.size();
   const int last = steps == 0 ? 0 : static_cast<int>(steps) - 1;
   for (const Lying& output : outputs)

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "carillon/engine/cuda/kernels/chain.h"
 #include "carillon/engine/cuda/plan/recipe.h"
 #include "carillon/engine/memory_planner.h"
 
@@ -46,6 +47,18 @@ Lying broadcast(const Lying& tensor, const Shape& shape);
 // Elements [first, first + count) of an axis, each `step`-th (>= 1).
 Lying sliced(const Lying& tensor, std::size_t axis, std::int64_t first, std::int64_t count,
              std::int64_t step = 1);
+
+// What an elementwise step computes, and where its tensors lie.
+struct ElementStep {
+  struct Operand {
+    Lying tensor;
+    kernels::ChainOperand read{};  // how the step goes through it
+  };
+  std::string node;
+  kernels::Chain::Step step{};  // what it reads is told by `operands` alone
+  std::vector<Operand> operands;
+  Lying out;  // a buffer of its own, dense, in the order in which the step goes through its elements
+};
 
 // Appends a graph's steps to a recipe. Lowerings (lower.h) call it, one node after the other.
 class Builder {
@@ -133,6 +146,10 @@ class Builder {
   Result<> append(std::shared_ptr<const Call> call, const Lying& a, const Lying& b, const Lying& out,
                   const Lying* bias, const Lying* residual);
   void touch(const Lying& tensor, std::size_t step);
+  // Of the step that was appended last, where there are now more than `before`.
+  void note(std::size_t before, ElementStep step);
+  // Steps that are chains (chains.h) become one each.
+  Result<> join_chains(std::span<const Lying> outputs);
   void find_homes();
   Place place(const Lying& tensor, const MemoryPlan& plan) const;
 
@@ -144,6 +161,7 @@ class Builder {
   std::vector<std::optional<Lying>> values_;
   std::vector<Buffer> buffers_;
   Recipe recipe_;
+  std::vector<std::optional<ElementStep>> elements_;  // by step; shorter where the last ones are none
   std::vector<PendingPointer> pointers_;
   struct CallOperands {
     std::size_t step;

@@ -172,9 +172,10 @@ class CudaModel final : public CompiledModel {
 class CudaEngine final : public Engine {
  public:
   CudaEngine(std::shared_ptr<const Device> device, std::unique_ptr<MathLibrary> library,
-             const CudaOptions& options)
+             const CudaOptions& options, std::unique_ptr<ChainLibrary> chains)
       : device_(std::move(device)),
         library_(std::move(library)),
+        chains_(std::move(chains)),
         options_(options),
         streams_(device_, options.bound) {
     if (options_.choices == nullptr) options_.choices = std::make_shared<KernelChoices>();
@@ -259,6 +260,7 @@ class CudaEngine final : public Engine {
   Result<PlanParts> make(const graph::Graph& graph, const PlanName& plan, RecipeOptions options,
                          Weights& weights) const {
     options.processors = device_->processors();
+    options.chains = chains_.get();
     auto recipe = make_recipe(graph, options, *library_, weights);
     if (!recipe) return std::unexpected(recipe.error());
     PlanParts parts{
@@ -375,19 +377,20 @@ class CudaEngine final : public Engine {
   }
 
   // Has RecipeOptions::one_kernel say what is to be one kernel, which takes measuring where it is not known.
-  // By a table of steps it is as the table has it: calls.
+  // By a table of steps it is as the table has it.
   Result<> choose_attention(const graph::Graph& graph, const PlanName& plan, RecipeOptions& with,
                             Weights& weights) const {
     static constexpr std::string_view as_calls = "calls", as_kernel = "kernel";
     with.one_kernel = nullptr;
     if (options_.attention == AttentionWay::calls || find_attention(graph).empty()) return {};
-    if (options_.times != nullptr && options_.attention == AttentionWay::faster) return {};
     RecipeOptions ways[] = {with, with};
     ways[1].one_kernel = [](const std::string&) { return true; };
-    if (options_.attention == AttentionWay::kernel) {
+    if (options_.attention == AttentionWay::kernel ||
+        (options_.times != nullptr && make(graph, plan, ways[1], weights))) {
       with.one_kernel = ways[1].one_kernel;
       return {};
     }
+    if (options_.times != nullptr) return {};
     with.one_kernel = [choices = options_.choices](const std::string& key) {
       return choices->find(key) == as_kernel;
     };
@@ -436,6 +439,7 @@ class CudaEngine final : public Engine {
 
   std::shared_ptr<const Device> device_;
   std::unique_ptr<MathLibrary> library_;
+  std::unique_ptr<ChainLibrary> chains_;  // may be none
   CudaOptions options_;
   Streams streams_;
 };
@@ -444,10 +448,11 @@ class CudaEngine final : public Engine {
 
 Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> driver, DeviceNumber device,
                                                  const void* image, std::unique_ptr<MathLibrary> library,
-                                                 const CudaOptions& options) {
+                                                 const CudaOptions& options,
+                                                 std::unique_ptr<ChainLibrary> chains) {
   auto made = std::make_shared<Device>(std::move(driver), device);
   if (auto prepared = made->prepare(image, options.gate, options.splits, options.share); !prepared) return std::unexpected(prepared.error());
-  return std::make_unique<CudaEngine>(std::move(made), std::move(library), options);
+  return std::make_unique<CudaEngine>(std::move(made), std::move(library), options, std::move(chains));
 }
 
 }  // namespace carillon::engine::cuda

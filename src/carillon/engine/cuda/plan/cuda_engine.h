@@ -7,6 +7,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/engine/cuda/driver/driver.h"
+#include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/library.h"
 #include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/cuda/plan/step_times.h"
@@ -79,10 +80,12 @@ struct CudaOptions {
 // models, branches that data decide and sizes that data decide are not covered at all. Precision::bf16 and
 // f16 of CompileOptions stands above `number`.
 //
-// `image`: the kernels, as cuModuleLoadData takes them; `library`: made for the same device. Errors:
-// unavailable, where the device is lost or the image is not for it.
+// `image`: the kernels, as cuModuleLoadData takes them; `library` and `chains`: made for the same device;
+// without `chains` each elementwise step is a kernel. Errors: unavailable, where the device is lost or the
+// image is not for it.
 Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> driver, DeviceNumber device,
                                                  const void* image, std::unique_ptr<MathLibrary> library,
-                                                 const CudaOptions& options);
+                                                 const CudaOptions& options,
+                                                 std::unique_ptr<ChainLibrary> chains = nullptr);
 
 }  // namespace carillon::engine::cuda

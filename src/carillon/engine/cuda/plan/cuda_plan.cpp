@@ -134,7 +134,11 @@ Result<> CudaState::put_steps(int segment, bool ends_early) const {
     }
     if (const Address flag = lane_->flag(); ends_early)
       std::memcpy(params.data() + step.launch.kernel->stop_at, &flag, sizeof flag);
-    if (auto put = device_->launch(step.launch, params.data(), stream_, step.name); !put) return put;
+    if (auto put = step.chain
+                       ? device_->launch(step.chain->function, step.launch, params.data(), stream_, step.name)
+                       : device_->launch(step.launch, params.data(), stream_, step.name);
+        !put)
+      return put;
   }
   return ends_early ? mark(segment) : Result<>{};
 }

@@ -79,8 +79,13 @@ class Device {
 
   // `params`: of the kernel's, copied.
   Result<> launch(const kernels::Launch& launch, void* params, Stream stream, const std::string& what) const {
+    return this->launch(functions_.at(launch.kernel), launch, params, stream, what);
+  }
+  // Another function, as that.
+  Result<> launch(Function function, const kernels::Launch& launch, void* params, Stream stream,
+                  const std::string& what) const {
     void* parameters[] = {params};
-    return check(driver.launch(functions_.at(launch.kernel), launch.grid, 1, 1, launch.block, 1, 1, 0, stream,
+    return check(driver.launch(function, launch.grid, 1, 1, launch.block, 1, 1, 0, stream,
                                static_cast<void**>(parameters), nullptr),
                  what);
   }

@@ -13,6 +13,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/engine/cuda/kernels/kernels.h"
+#include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/library.h"
 #include "carillon/graph/graph.h"
 
@@ -55,6 +56,7 @@ struct Step {
   kernels::Launch launch;  // kernel is nullptr: a call
   std::vector<std::byte> params;
   std::vector<std::pair<std::size_t, Place>> pointers;  // where in `params` the addresses go
+  std::shared_ptr<const ChainKernel> chain;             // of a chain: what is launched, with a ChainLaunch
 
   std::shared_ptr<const Call> call;
   Place a, b, out, bias, residual, scratch;
@@ -87,6 +89,8 @@ struct RecipeOptions {
   std::vector<int> segment_ends{};  // instead, as in Recipe
   // Whether attention of this key is to be one kernel, where there is one; none: never.
   std::function<bool(const std::string& key)> one_kernel{};
+  // Who makes kernels of chains (chains.h); none: each step is a kernel of its own.
+  ChainLibrary* chains = nullptr;
 };
 // Errors: `unsupported`, which names the node, its operator and types, and why no kernel covers it.
 Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& options, MathLibrary& library,

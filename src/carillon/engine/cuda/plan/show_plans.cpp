@@ -1,7 +1,7 @@
 // What the plans of models are made of on a GPU that need not be there.
 //
 //   carillon_cuda_tables MODEL.onnx ... [--number f32|tf32|f16|bf16]... [--batch N]... [--json FILE]
-//                        [--cudnn-folder FOLDER] [--described FILE] [--attention calls|kernel]
+//                        [--cudnn-folder FOLDER] [--described FILE] [--attention calls|kernel] [--no-chains]
 //
 // Per model, number and batch size: what computes each step, its operations and bytes, and the least time
 // that the device's arithmetic and memory allow. Convolutions are planned by cuDNN for the device of
@@ -10,6 +10,7 @@
 // Attention that one kernel could compute is its nodes' calls, or with --attention kernel that: which is
 // faster is measured on a device.
 //
+// --no-chains: as where there is no NVRTC, each elementwise step by itself.
 // Ends with 1 where cuDNN has no plan for a convolution.
 //
 // What --json writes is a table of steps (table/step_table.h) for --device cuda-emulated:FILE.
@@ -55,6 +56,7 @@ struct Arguments {
   std::vector<int> batches;
   std::string json, folder, described;
   bool attention_by_kernel = false;
+  bool no_chains = false;
 };
 
 Result<Arguments> parse(int argc, char** argv) {
@@ -76,6 +78,8 @@ Result<Arguments> parse(int argc, char** argv) {
       out.batches.push_back(batch);
     } else if (text == "--json") {
       out.json = next();
+    } else if (text == "--no-chains") {
+      out.no_chains = true;
     } else if (text == "--cudnn-folder") {
       out.folder = next();
     } else if (text == "--attention") {
@@ -161,19 +165,29 @@ class Planner final : public MathLibrary {
   Ways& cudnn_;
 };
 
+// Chains are told of, and not compiled.
+class ToldChains final : public ChainLibrary {
+ public:
+  Result<std::shared_ptr<const ChainKernel>> kernel(const kernels::Chain&) override {
+    return std::make_shared<const ChainKernel>();
+  }
+};
+
 struct Total {
   int steps = 0;
   double operations = 0, bytes = 0, microseconds = 0;
 };
 
 Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string& name, int batch,
-                                    Number number, bool attention_by_kernel, Ways& cudnn, bool& all_built) {
+                                    Number number, bool attention_by_kernel, bool joins_chains, Ways& cudnn, bool& all_built) {
   const std::int64_t length = model.lengths().empty() ? 0 : model.lengths().back();
   auto graph = model.specialize(batch, length);
   if (!graph) return std::unexpected(graph.error());
   Planner planner(cudnn);
   Weights weights;
+  ToldChains chains;
   RecipeOptions options{.number = number, .processors = 132};
+  if (joins_chains) options.chains = &chains;
   options.one_kernel = [&](const std::string&) { return attention_by_kernel; };
   auto recipe = make_recipe(*graph, options, planner, weights);
   if (!recipe) return std::unexpected(recipe.error());
@@ -286,7 +300,7 @@ Result<bool> run(const Arguments& arguments) {
     for (const Number number : arguments.numbers)
       for (const int batch : arguments.batches) {
         auto table = show(**model, model_of_file(file), (*model)->batched() ? batch : 1, number,
-                          arguments.attention_by_kernel, **ways, all_built);
+                          arguments.attention_by_kernel, !arguments.no_chains, **ways, all_built);
         if (!table) return in_context(file, table.error());
         tables.push_back(std::move(*table));
       }

@@ -11,6 +11,7 @@
 
 #include "carillon/base/bytes.h"
 #include "carillon/engine/cuda/driver/emulated.h"
+#include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/memory/cuda_memory.h"
 #include "carillon/engine/cuda/plan/cuda_engine.h"
@@ -32,10 +33,19 @@ class OnEmulated {
     auto library = make_plain_library(driver, device);
     if (!library) return std::unexpected(library.error());
     if (wrap) *library = wrap(std::move(*library));
-    return make_cuda_engine(driver, device, "emulated", std::move(*library), options);
+    std::unique_ptr<ChainLibrary> chains;
+    if (make_chains) {
+      auto made = make_chains(driver);
+      if (!made) return std::unexpected(made.error());
+      chains = std::move(*made);
+    }
+    return make_cuda_engine(driver, device, "emulated", std::move(*library), options, std::move(chains));
   }
   // What stands before the library of engines to come.
   std::function<std::unique_ptr<MathLibrary>(std::unique_ptr<MathLibrary>)> wrap;
+  // Who makes kernels of chains for them: the interpreter; without it each step is a kernel.
+  std::function<Result<std::unique_ptr<ChainLibrary>>(std::shared_ptr<const Driver>)> make_chains =
+      [](std::shared_ptr<const Driver> driver) { return make_interpreted_chains(std::move(driver), 0); };
 
   // The outputs of one run of `plan`, in as many runs as it has segments where `cut`; and what the device
   // found wrong since it was made.

@@ -1,6 +1,6 @@
-// libcuda.so.1, libcudnn.so.9 and libcublasLt.so.13 in one: two emulated devices, and stand-ins for the
-// libraries that give what they are told to plain kernels. For rehearsals of what else takes a GPU; x86-64
-// only.
+// libcuda.so.1, libcudnn.so.9, libcublasLt.so.13 and libnvrtc.so.13 in one: two emulated devices, and stand-ins
+// for the libraries that give what they are told to plain kernels; chains are interpreted, whatever code was
+// made of them. For rehearsals of what else takes a GPU; x86-64 only.
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,6 +8,7 @@
 #include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/testing/fake_libraries.h"
+#include "carillon/engine/cuda/testing/fake_nvrtc.h"
 
 // A function that jumps to where its slot says.
 #define CARILLON_EXPORT(symbol)                                                                    \
@@ -22,6 +23,8 @@ CARILLON_CUDA_DRIVER(CARILLON_EXPORT_DRIVER)
 #define CARILLON_EXPORT_LIBRARY(member, symbol, result, arguments) CARILLON_EXPORT(symbol)
 CARILLON_CUDNN_FUNCTIONS(CARILLON_EXPORT_LIBRARY)
 CARILLON_CUBLASLT_FUNCTIONS(CARILLON_EXPORT_LIBRARY)
+CARILLON_NVRTC_FUNCTIONS(CARILLON_EXPORT_DRIVER)
+CARILLON_EXPORT(nvrtcGetErrorString)
 
 namespace carillon::engine::cuda {
 namespace {
@@ -102,6 +105,10 @@ __attribute__((constructor)) void fill_slots() {
   CARILLON_CUDNN_FUNCTIONS(CARILLON_FILL_DNN)
 #define CARILLON_FILL_BLAS(member, symbol, result, arguments) put(slot_##symbol, cublaslt.member);
   CARILLON_CUBLASLT_FUNCTIONS(CARILLON_FILL_BLAS)
+  const rtc::Api nvrtc = testing::fake_nvrtc();
+#define CARILLON_FILL_NVRTC(member, symbol, arguments) put(slot_##symbol, nvrtc.member);
+  CARILLON_NVRTC_FUNCTIONS(CARILLON_FILL_NVRTC)
+  put(slot_nvrtcGetErrorString, nvrtc.error_name);
 }
 
 }  // namespace
