@@ -367,8 +367,8 @@ class Bench {
                      Duration& alone) {
     worker::Options options;
     options.exec_threads = cpu_.threads;
-    options.make_team = [engine = engine_.get()](int threads) {
-      return engine->make_team({.threads = threads});
+    options.make_team = [engine = engine_.get()](const engine::TeamOptions& wanted) {
+      return engine->make_team(wanted);
     };
     cli::size_memory(options, models, static_cast<std::size_t>(cpu_.threads) + 1);
     options.queue = 256;

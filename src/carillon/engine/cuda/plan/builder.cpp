@@ -733,7 +733,9 @@ Result<> Builder::join_chains(std::span<const Lying> outputs) {
   }
   std::vector<Step> steps;
   std::vector<PendingPointer> pointers;
+  std::vector<int> begins;  // of each old step: how many new ones are before it
   for (std::size_t i = 0; i < old_steps; ++i) {
+    begins.push_back(static_cast<int>(steps.size()));
     if (const ChainOf* const chain = ends_chain[i]) {
       const auto launched = kernels::launch(chain->launch, options_.processors);
       CARILLON_ASSERT(launched);
@@ -757,6 +759,11 @@ Result<> Builder::join_chains(std::span<const Lying> outputs) {
       now[i] = steps.size();
       steps.push_back(std::move(recipe_.steps[i]));
     }
+  }
+  begins.push_back(static_cast<int>(steps.size()));
+  for (Recipe::Attention& each : recipe_.attentions) {
+    each.first = begins[static_cast<std::size_t>(each.first)];
+    each.last = begins[static_cast<std::size_t>(each.last)];
   }
   for (PendingPointer& each : pointers_)
     if (now[each.step] != gone) pointers.push_back({now[each.step], each.at, std::move(each.tensor)});
