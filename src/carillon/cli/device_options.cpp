@@ -48,6 +48,9 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
           "(f32 whose products may be rounded), f16 or bf16; a model's parameter precision stands above it")
       ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
       ->capture_default_str();
+  command.add_flag("!--no-cuda-parts", arguments.cuda_parts,
+                   "Real-time runs have all of a cuda device: best effort ends for each of them, where else it "
+                   "may go on in what they leave");
   command.add_flag(
       "--real-time", arguments.real_time,
       "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");

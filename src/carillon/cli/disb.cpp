@@ -92,6 +92,8 @@ void add_live_options(CLI::App& command, DisbArguments& arguments, CLI::Option& 
                       "What f32 values are stored as on cuda devices: f32, tf32, f16 or bf16")
           ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
           ->capture_default_str());
+  own(command.add_flag("!--no-cuda-parts", arguments.device.cuda_parts,
+                       "Under reef, real-time runs have all of a cuda device, and leave nothing to others"));
   own(command
           .add_option("--warm-up", arguments.warm_up_s,
                       "Seconds of the workload under each scheduler before those that count")

@@ -178,6 +178,7 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
                                   .libraries = arguments.cuda_libraries,
                                   .number = arguments.cuda_number,
                                   .choices = arguments.kernel_choices,
+                                  .parts = arguments.cuda_parts,
                                   .share = arguments.cuda_share,
                                   .driver = {},
                                   .clock = arguments.virtual_time ? nullptr : &clock});
