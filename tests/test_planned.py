@@ -52,6 +52,15 @@ def planned(program, tiny_models, tmp_path_factory):
         yield running
 
 
+def test_shares_of_a_cuda_device_are_served(program, tiny_models, server, tmp_path):
+    plan = write_plan(tmp_path, [workload("tiny_mlp", 40), workload("tiny_cnn", 55, 3)])
+    with serving(program, tiny_models, tmp_path / "server.log", "--plan", str(plan), "--device", "cuda-emulated") as running:
+        for model, share in (("tiny_mlp", 40), ("tiny_cnn", 55)):
+            assert gauge(running, "carillon_share_percent", model) == share
+            for mine, whole in zip(send(running, model, 2), send(server, model, 2)):
+                np.testing.assert_allclose(mine, whole, rtol=1e-4, atol=1e-5)
+
+
 def test_each_workload_has_its_share_and_batch(planned, server):
     for model, share in (("tiny_mlp", 40), ("tiny_cnn", 55)):
         assert gauge(planned, "carillon_share_percent", model) == share

@@ -48,6 +48,12 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
           "(f32 whose products may be rounded), f16 or bf16; a model's parameter precision stands above it")
       ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
       ->capture_default_str();
+  command
+      .add_option("--cuda-longest-kernel", arguments.cuda_longest_kernel_us,
+                  "Microseconds: batch sizes of best-effort models with a longer kernel are left out on cuda "
+                  "devices, as a real-time request may have to wait for it")
+      ->check(CLI::Range(1.0, 1e7))
+      ->capture_default_str();
   command.add_flag("!--no-cuda-parts", arguments.cuda_parts,
                    "Real-time runs have all of a cuda device: best effort ends for each of them, where else it "
                    "may go on in what they leave");

@@ -522,11 +522,13 @@ void Core::make_way(const Stream& stream, std::uint64_t units, Commands& out) {
   }
 }
 
-// The stream has nothing that runs: who waited for it looks again.
+// Who waited for the stream, and finds its units free of what it runs now, looks again.
 void Core::release_held(const Stream& stream, Commands& out) {
+  const std::uint64_t taken = stream.running == no_slot ? 0 : actions_[stream.running].units;
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     Stream& other = streams_[i];
     if (!other.held || other.place.rank <= stream.place.rank) continue;
+    if (taken != 0 && (other.place.units & taken) != 0) continue;
     other.held = false;
     wake(static_cast<Executor>(first_stream + i), out);
   }
@@ -543,6 +545,7 @@ void Core::launch(Executor executor, Slot slot, Commands& out) {
   out.push_back({.kind = Kind::launch, .executor = executor, .slot = slot, .kernel = action.next});
   if (streams_.size() > 1) make_way(streams_[executor - first_stream], action.units, out);
   yield_to_first(streams_[executor - first_stream], out);  // where it was told to before it began
+  release_held(streams_[executor - first_stream], out);
 }
 
 // The run is over, or given up: gives back what it had of its own.
@@ -571,7 +574,7 @@ TimePoint Core::committed(Slot slot, TimePoint end, TimePoint now, Commands& out
   Action& next = actions_[first.slot];
   if (first.window.earliest > now) return first.window.earliest;
   // What would be refused waits for its own turn.
-  if (first.window.latest < end || next.begun || next.wanted || !known(next.model) || !loaded(next.model) ||
+  if (first.window.latest < std::max(end, now) || next.begun || next.wanted || !known(next.model) || !loaded(next.model) ||
       in_the_way(stream, next.units, now))
     return TimePoint::max();
   for (const Stream& other : streams_)
@@ -648,6 +651,7 @@ void Core::ended(Slot slot, int next, bool failed, TimePoint, Commands& out) {
     }
   }
   if (stream.running == no_slot) return look_again(stream, executor, out);
+  release_held(stream, out);
   yield_to_first(stream, out);  // where it was told to before
   if (stream.queue.size() > 0) wake(executor, out);
 }

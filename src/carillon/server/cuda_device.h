@@ -54,6 +54,7 @@ struct CudaArguments {
       libraries;  // the folder of NVIDIA's libraries; empty: as engine::cuda::open_library looks for them
   std::string number = "f32";  // f32, tf32, f16, bf16: engine::cuda::Number
   std::string choices;         // the file beside which this device's choices of kernels are kept; empty: none
+  Duration longest_kernel = std::chrono::microseconds{100};  // as of engine::cuda::CudaOptions
   bool parts = true;           // real-time runs may have a part of the device (engine::cuda::CudaOptions::splits)
   engine::cuda::Share share{};  // of the device
   std::string driver;          // the driver's library in the place of libcuda.so.1; empty: that

@@ -178,6 +178,7 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
                                   .libraries = arguments.cuda_libraries,
                                   .number = arguments.cuda_number,
                                   .choices = arguments.kernel_choices,
+                                  .longest_kernel = from_ns(1e3 * arguments.cuda_longest_kernel_us),
                                   .parts = arguments.cuda_parts,
                                   .share = arguments.cuda_share,
                                   .driver = {},

@@ -39,6 +39,7 @@ struct DeviceArguments {
   // f32 is stored as between a model's inputs and outputs: f32, tf32, f16 or bf16.
   std::string cuda_libraries;
   std::string cuda_number = "f32";
+  double cuda_longest_kernel_us = 100;  // of best-effort models: engine::cuda::CudaOptions::longest_kernel
   bool cuda_parts = true;  // real-time runs may have a part of the device
   engine::cuda::Share cuda_share{};  // of the device
   // Models of other engines are each in a process of their own; else in the server's.

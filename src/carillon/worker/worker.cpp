@@ -70,7 +70,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
                .queue = options.queue,
                .reserved = options.queue,
                .streams = classes_.count(),
-               .places = places_of(classes_, options.make_stream != nullptr)}),
+               .places = places_of(classes_, options.make_stream != nullptr, options.classes.has_value())}),
         infers_(std::make_unique<InferSlot[]>(options.queue)),
         loads_(std::make_unique<LoadSlot[]>(options.queue)),
         measuring_(*this, *this, clock, options.share),
@@ -218,7 +218,8 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   Turn take_rows(Slot slot, Executor self);
 
   // Of a stream.
-  static std::vector<device::StreamPlace> places_of(const device::ClassStreams& classes, bool on_device);
+  static std::vector<device::StreamPlace> places_of(const device::ClassStreams& classes, bool on_device,
+                                                    bool by_class);
   engine::Stream& first() { return *execs_.front()->stream; }
   Exec& exec(Executor executor) { return *execs_[static_cast<std::size_t>(executor - device::first_stream)]; }
   std::uint8_t stream_of(Class cls);
@@ -440,8 +441,11 @@ Result<> WorkerImpl::start(const Options& options) {
   return {};
 }
 
-std::vector<device::StreamPlace> WorkerImpl::places_of(const device::ClassStreams& classes, bool on_device) {
+std::vector<device::StreamPlace> WorkerImpl::places_of(const device::ClassStreams& classes, bool on_device,
+                                                       bool by_class) {
   std::vector<device::StreamPlace> places = classes.places();
+  // Of those that take turns a real-time run is the next: none is behind another that it would wait for.
+  if (by_class && classes.count() == 1) return places;
   for (std::size_t i = 0; on_device && i < places.size(); ++i)
     if (i < device::ClassStreams::first_best_effort)
       places[i].ahead = true;

@@ -4,6 +4,11 @@
 // Lanes<T>; on the host one thread has the parts of all 32, and goes through them one by one. So code that is
 // written with Lanes, each_lane() and the operations below computes the same on both.
 
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
 #include "carillon/engine/cuda/kernels/kernel.h"
 
 namespace carillon::engine::cuda::kernels {

@@ -1,6 +1,7 @@
 #include "carillon/engine/cuda/plan/cuda_engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -52,6 +53,19 @@ class Bench {
   static Result<std::optional<Bench>> make(const std::shared_ptr<const Device>& device, const Recipe& recipe,
                                            std::uint64_t weights);
 
+  // How long whole runs take, one after the other, as the host sees them.
+  Result<std::vector<Duration>> times(const CudaPlan& plan, int repeats) const {
+    const auto state = plan.make_state(nullptr);
+    std::vector<Duration> out;
+    for (int i = 0; i < repeats; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      if (auto ran = plan.run({0, plan.kernels()}, binding(state.get()), {}, nullptr, nullptr); !ran)
+        return std::unexpected(ran.error());
+      out.push_back(std::max<Duration>(Duration{1}, std::chrono::steady_clock::now() - begin));
+    }
+    return out;
+  }
+
   // The least of five times of each segment, in runs of all of them.
   Result<std::vector<Duration>> least(const CudaPlan& plan) const {
     std::vector<int> all(static_cast<std::size_t>(plan.kernels()));
@@ -64,22 +78,23 @@ class Bench {
     std::vector<Duration> least(of.size(), Duration::max()),
         now(static_cast<std::size_t>(plan.kernels()));
     const auto state = plan.make_state(nullptr);
-    for (int round = 0; round < rounds; ++round) {
-      const Binding binding{.inputs = from_,
-                            .outputs = to_,
-                            .workspace = at(workspace_),
-                            .weights = at(weights_),
-                            .state = state.get()};
+    for (int round = 0; round < rounds; ++round)
       for (std::size_t i = 0; i < of.size(); ++i) {
-        if (auto ran = plan.run({of[i], of[i] + 1}, binding, now, nullptr, nullptr); !ran)
+        if (auto ran = plan.run({of[i], of[i] + 1}, binding(state.get()), now, nullptr, nullptr); !ran)
           return std::unexpected(ran.error());
         least[i] = std::min(least[i], now[static_cast<std::size_t>(of[i])]);
       }
-    }
     return least;
   }
 
  private:
+  Binding binding(RunState* state) const {
+    return {.inputs = from_,
+            .outputs = to_,
+            .workspace = at(workspace_),
+            .weights = at(weights_),
+            .state = state};
+  }
   std::byte* at(std::uint64_t offset) const {
     return reinterpret_cast<std::byte*>(scratch_->at() + offset);
   }
@@ -236,6 +251,17 @@ class CudaEngine final : public Engine {
     compiled->bytes_ = compiled->pinned_ ? std::span(compiled->pinned_.get(), weights.bytes().size())
                                          : std::span<const std::byte>(compiled->own_);
     return compiled;
+  }
+
+  std::optional<Result<std::vector<Duration>>> measure(const CompiledModel& model, const Plan& plan,
+                                                       int repeats) override {
+    const Device::Current current(*device_);
+    const auto& mine = static_cast<const CudaPlan&>(plan);
+    const auto bench = Bench::make(device_, mine.parts().recipe, model.weights().count);
+    if (!bench) return std::unexpected(bench.error());
+    if (!*bench)
+      return fail(ErrorCode::resource_exhausted, "the device has no memory left to measure a model in");
+    return (*bench)->times(mine, repeats);
   }
 
   Result<> probe() override {

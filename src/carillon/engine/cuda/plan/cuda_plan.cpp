@@ -19,8 +19,8 @@ CudaState::~CudaState() {
 
 void CudaState::drop_graphs() {
   for (const auto& [part, graphs] : by_part_)
-    for (const GraphExec each : graphs)
-      if (each != nullptr) (void)device_->driver.graph_exec_destroy(each);
+    for (const auto& each : graphs)
+      if (each && *each != nullptr) (void)device_->driver.graph_exec_destroy(*each);
   by_part_.clear();
   graphs_ = nullptr;
 }
@@ -42,17 +42,26 @@ Result<> CudaState::prepare(Address workspace, Address weights, const Part& part
   if (workspace_ != workspace || weights_ != weights) drop_graphs();
   workspace_ = workspace;
   weights_ = weights;
-  Graphs& graphs = by_part_[part];
-  if (graphs.empty()) {
-    graphs.resize(plan_.parts().segments.size());
-    for (std::size_t i = 0; i < graphs.size(); ++i)
-      if (auto captured = capture(static_cast<int>(i), part, graphs[i]); !captured) {
-        drop_graphs();
-        return captured;
-      }
-  }
-  graphs_ = &graphs;
+  part_ = part;
+  graphs_ = &by_part_[part];
+  graphs_->resize(plan_.parts().segments.size());
   return {};
+}
+
+bool CudaState::is_ready(int segment, Address workspace, Address weights, const Part& part) const {
+  const auto found = by_part_.find(part);
+  return workspace_ == workspace && weights_ == weights && found != by_part_.end() &&
+         found->second[static_cast<std::size_t>(segment)].has_value();
+}
+
+Result<GraphExec> CudaState::graph(int segment) {
+  std::optional<GraphExec>& there = (*graphs_)[static_cast<std::size_t>(segment)];
+  if (!there) {
+    GraphExec made = nullptr;
+    if (auto captured = capture(segment, part_, made); !captured) return std::unexpected(captured.error());
+    there = made;
+  }
+  return *there;
 }
 
 Result<> CudaState::capture(int segment, const Part& part, GraphExec& into) {
@@ -169,13 +178,15 @@ Result<> CudaPlan::copy_edges(const std::vector<Recipe::Edge>& edges, const Bind
   return {};
 }
 
-Result<> CudaPlan::launch(int segment, const CudaState& state) const {
-  if (state.graph(segment) == nullptr) return {};
-  return device_->check(device_->driver.graph_launch(state.graph(segment), state.stream()),
+Result<> CudaPlan::launch(int segment, CudaState& state) const {
+  const auto graph = state.graph(segment);
+  if (!graph) return std::unexpected(graph.error());
+  if (*graph == nullptr) return {};
+  return device_->check(device_->driver.graph_launch(*graph, state.stream()),
                         parts_.names[static_cast<std::size_t>(segment)]);
 }
 
-Result<> CudaPlan::enqueue(int segment, const Binding& binding, const CudaState& state) const {
+Result<> CudaPlan::enqueue(int segment, const Binding& binding, CudaState& state) const {
   if (segment == 0)
     if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, state.stream()); !copied) return copied;
   if (auto launched = launch(segment, state); !launched) return launched;
@@ -211,6 +222,7 @@ Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Dura
     if (stopped()) return finished();
     if (i == 0)
       if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, state.stream()); !copied) return copied;
+    if (const auto captured = state.graph(i); !captured) return std::unexpected(captured.error());
     if (auto marked = record(0); !marked) return marked;
     if (auto launched = launch(i, state); !launched) return launched;
     if (auto marked = record(1); !marked) return marked;

@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,17 +44,16 @@ class CudaState final : public RunState {
   CudaState(std::shared_ptr<const Device> device, const CudaPlan& plan, Lane* lane);
   ~CudaState() override;
 
-  // Allocates, and captures graphs, where this memory or part is new.
+  // Allocates where this memory or part is new: its graphs are captured as they are asked for.
   Result<> prepare(Address workspace, Address weights, const Part& part);
-
-  bool is_prepared(Address workspace, Address weights, const Part& part) const {
-    return workspace_ == workspace && weights_ == weights && by_part_.contains(part);
-  }
+  // Whether the segment's graph is there.
+  bool is_ready(int segment, Address workspace, Address weights, const Part& part) const;
 
   Lane& lane() { return *lane_; }
   // Of the part last prepared.
   Stream stream() const { return stream_; }
-  GraphExec graph(int segment) const { return (*graphs_)[static_cast<std::size_t>(segment)]; }
+  // nullptr for a segment without steps.
+  Result<GraphExec> graph(int segment);
   // Of a segment's begin (0) and end (1).
   Event event(int which) const { return events_[static_cast<std::size_t>(which)]; }
 
@@ -61,7 +61,7 @@ class CudaState final : public RunState {
   Duration last{0};
 
  private:
-  using Graphs = std::vector<GraphExec>;  // by segment; nullptr for one without steps
+  using Graphs = std::vector<std::optional<GraphExec>>;  // by segment
   void drop_graphs();
   Result<> capture(int segment, const Part& part, GraphExec& into);
   Result<> capture_steps(int segment, bool ends_early, Graph into, Graph& out) const;
@@ -74,6 +74,7 @@ class CudaState final : public RunState {
   std::unique_ptr<Lane> own_;
   Lane* lane_;
   Stream stream_ = nullptr;
+  Part part_;
   Graphs* graphs_ = nullptr;
   std::array<Event, 2> events_{};
   std::map<Part, Graphs> by_part_;
@@ -103,9 +104,9 @@ class CudaPlan final : public Plan {
 
   // Puts a segment into the state's stream, with the inputs' copies before the first and the outputs' after the
   // last, and does not wait. The state is prepared; the device's context is current.
-  Result<> enqueue(int segment, const Binding& binding, const CudaState& state) const;
+  Result<> enqueue(int segment, const Binding& binding, CudaState& state) const;
   // Its graph alone.
-  Result<> launch(int segment, const CudaState& state) const;
+  Result<> launch(int segment, CudaState& state) const;
   // What a segment takes; 0 where nobody measured it.
   Duration takes(int segment) const {
     return parts_.takes.empty() ? Duration{0} : parts_.takes[static_cast<std::size_t>(segment)];

@@ -55,7 +55,9 @@ class Device {
       return asked;
     processors_ = static_cast<unsigned>(std::max(1, processors));
     if (splits || !share.whole()) splits_.emplace(driver, number_, share);
-    if (!share.whole() && splits_->context({}) == nullptr)
+    // The documents are not plain on what of the primary context green ones take: it is tried.
+    if (splits_ && !works_in_parts()) splits_.reset();
+    if (!share.whole() && (!splits_ || splits_->context({}) == nullptr))
       return fail(ErrorCode::unsupported, "cuda:" + std::to_string(number_) + " cannot be divided");
     if (gate != nullptr && driver.module_load(&gate_module_, gate) == done)
       (void)driver.module_function(&gate_, gate_module_, "carillon_gate");
@@ -113,6 +115,32 @@ class Device {
   const Driver& driver;
 
  private:
+  // Whether an event, and a kernel that is captured, of the primary context go into a stream of a green one.
+  bool works_in_parts() const {
+    const GreenContext within = splits_->context({});
+    if (within == nullptr) return false;
+    Stream stream = nullptr;
+    if (driver.green_stream(&stream, within, stream_beside_the_default, 0) != done) return false;
+    Event event = nullptr;
+    Graph graph = nullptr;
+    GraphExec made = nullptr;
+    bool works = driver.event_create(&event, event_without_time) == done &&
+                 driver.event_record(event, stream) == done && driver.stream_synchronize(stream) == done &&
+                 driver.event_query(event) == done;
+    kernels::MarkParams params{.value = 0, .output = nullptr, .stop = nullptr};
+    const auto mark = kernels::launch(params);
+    if (works && mark && driver.capture_begin(stream, capture_of_this_thread) == done) {
+      works = launch(*mark, &params, stream, "a trial").has_value();
+      works = driver.capture_end(stream, &graph) == done && works;
+      works = works && driver.graph_instantiate(&made, graph, 0) == done;
+    }
+    if (made != nullptr) (void)driver.graph_exec_destroy(made);
+    if (graph != nullptr) (void)driver.graph_destroy(graph);
+    if (event != nullptr) (void)driver.event_destroy(event);
+    (void)driver.stream_destroy(stream);
+    return works && made != nullptr;
+  }
+
   std::shared_ptr<const Driver> owned_;
   DeviceNumber number_;
   Context context_ = nullptr;

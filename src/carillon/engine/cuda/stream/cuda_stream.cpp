@@ -114,7 +114,9 @@ class Streams::One final : public engine::Stream {
   TimePoint turn();
   // Until nothing is under way and nothing was launched; nobody is asked for more.
   void drain() {
+    draining_ = true;
     while (current_) advance();
+    draining_ = false;
   }
   Class cls() const { return cls_; }
   // In whose first part it runs; 0: in none's.
@@ -161,6 +163,7 @@ class Streams::One final : public engine::Stream {
     return cls_ == Class::real_time && parts_ ? run.plan->parts().pair : 0;
   }
   Part part_of(const Run& run) const;
+  Duration time_of(const Run& run) const;
 
   const std::shared_ptr<Shared> shared_;
   const Device& device_;
@@ -176,6 +179,7 @@ class Streams::One final : public engine::Stream {
   std::deque<Flight> flights_;
   Duration in_flight_{0};
   std::optional<Part> part_;  // of the last flight
+  bool draining_ = false;
   TimePoint ask_at_ = TimePoint::min(), free_since_;
 
   friend class Shared;
@@ -189,11 +193,12 @@ Result<> Streams::Shared::add(One& stream) {
     if (auto made = thread.start("carillon-cuda"); !made) return made;
     started_ = true;
   }
-  thread.call([&] {
+  const bool added = thread.call([&] {
     const auto before = std::ranges::find_if(
         streams_, [&](const One* each) { return each->cls() > stream.cls(); });  // real-time is the least
     streams_.insert(before, &stream);
   });
+  if (!added) return fail(ErrorCode::unavailable, "the thread of the device's streams has ended");
   stream.started_ = true;
   return {};
 }
@@ -273,7 +278,7 @@ void Streams::One::advance() {
   if (ahead_) push(*ahead_);
   const bool whole =
       current_->plan->kernels() == 1 && !current_->plan->divided() && current_->state->last > Duration{0};
-  if (!ahead_ && whole && current_->all_there() && !current_->disturbed && current_->result) {
+  if (!draining_ && !ahead_ && whole && current_->all_there() && !current_->disturbed && current_->result) {
     const TimePoint now = shared_->clock.now();
     if (news_.exchange(false) || now >= ask_at_) {
       ask_at_ = client_->committed(current_->launch.run, current_->since + current_->state->last);
@@ -313,9 +318,20 @@ Part Streams::One::part_of(const Run& run) const {
   return {};
 }
 
+// Of the next segment, in the part that it will be in: at most as many times longer as that has fewer processors.
+Duration Streams::One::time_of(const Run& run) const {
+  const Duration takes = run.plan->takes(run.next);
+  const Splits* const splits = device_.splits();
+  const Part part = part_of(run);
+  if (splits == nullptr || part.pair == 0) return takes;
+  const double fewer =
+      static_cast<double>(splits->processors({})) / std::max(1U, splits->processors(part));
+  return std::chrono::duration_cast<Duration>(takes * fewer);
+}
+
 void Streams::One::push(Run& run) {
   while (!run.holds_back() && !run.all_there() && !events_.empty()) {
-    const Duration takes = run.plan->takes(run.next);
+    const Duration takes = time_of(run);
     const bool first = !under_way(run);
     // Behind a whole plan the next may be; of one in segments those that fit the bound.
     if (!first && (!run.plan->divided() || in_flight_ + takes > shared_->bound)) return;
@@ -329,7 +345,7 @@ Result<> Streams::One::put(Run& run, Duration takes) {
   CudaState& state = *run.state;
   const Address workspace = address(run.launch.binding.workspace),
                 weights = address(run.launch.binding.weights);
-  if (!state.is_prepared(workspace, weights, part)) run.disturbed = true;
+  if (!state.is_ready(run.next, workspace, weights, part)) run.disturbed = true;
   if (auto prepared = state.prepare(workspace, weights, part); !prepared) return prepared;
   if (!flights_.empty() && part_ != part)
     if (auto waits = device_.check(driver.stream_wait(state.stream(), flights_.back().event, 0), "an event");
@@ -354,6 +370,9 @@ Result<> Streams::One::put(Run& run, Duration takes) {
 void Streams::One::end_early(Run& run) {
   run.disturbed = true;
   if (!run.begun || !under_way(run)) return;
+  // A segment that was cut runs again, and reads what it read. Calls of libraries in a later one, which look at
+  // no flag, may have written there: buffers live until the end of the segment that reads them last.
+  if (!device_.has_gate() && flights_.size() > 1) return;
   if (auto told = run.state->lane().end_early(); !told && run.result) run.result = told;
 }
 

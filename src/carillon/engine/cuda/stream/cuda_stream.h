@@ -14,11 +14,14 @@ namespace carillon::engine::cuda {
 //
 // - A plan that is to be stopped soon (CudaPlan::divided) has as many segments with the device as take no
 // longer than `bound` together, or one, so that the device does not wait for the host between two; evict()
-// keeps the rest back, and tells kernels of ours that run to end (Lane).
+// keeps the rest back, and tells what runs to end (Lane): where segments have gates or one is there alone, as
+// what is cut must find what it reads.
 // - Any other plan is with the device as a whole as soon as it is launched; Client::committed() says so, and
 // what is launched then runs right behind it.
 // - A real-time plan that leaves room (CudaPlan::whole_device) runs in its part of the device; best-effort runs
 // then go on in the rest: from the next segment on, and kernels of ours that run all over the device end.
+//
+// - A segment is captured when it is first launched for its memory and part.
 //
 // A run's pacer is not heeded: shares of a device are parts of it.
 class Streams {

@@ -35,7 +35,7 @@ class OnEmulated {
     if (wrap) *library = wrap(std::move(*library));
     std::unique_ptr<ChainLibrary> chains;
     if (make_chains) {
-      auto made = make_chains(driver);
+      auto made = make_chains(driver, device);
       if (!made) return std::unexpected(made.error());
       chains = std::move(*made);
     }
@@ -44,8 +44,8 @@ class OnEmulated {
   // What stands before the library of engines to come.
   std::function<std::unique_ptr<MathLibrary>(std::unique_ptr<MathLibrary>)> wrap;
   // Who makes kernels of chains for them: the interpreter; without it each step is a kernel.
-  std::function<Result<std::unique_ptr<ChainLibrary>>(std::shared_ptr<const Driver>)> make_chains =
-      [](std::shared_ptr<const Driver> driver) { return make_interpreted_chains(std::move(driver), 0); };
+  std::function<Result<std::unique_ptr<ChainLibrary>>(std::shared_ptr<const Driver>, DeviceNumber)>
+      make_chains = make_interpreted_chains;
 
   // The outputs of one run of `plan`, in as many runs as it has segments where `cut`; and what the device
   // found wrong since it was made.
