@@ -254,7 +254,8 @@ def test_disb_runs_on_a_table(program, tiny_models, table, tmp_path):
         {"id": "a_rt", "load": {"type": "periodic", "frequency": 10}, "client": {"model_name": "tiny_mlp", "batch_size": 1}},
         {"id": "b_be", "load": {"type": "continuous"}, "client": {"model_name": "tiny_cnn", "batch_size": 1}}]}))
     done = subprocess.run([str(program), "disb", str(workload), "--models", str(tiny_models), "--scale", "1", "--duration", "0.5",
-                           "--warm-up", "0.1", "--scheduler", "reef", "--json", "--device", f"cuda-emulated:{file}"],
+                           "--warm-up", "0.1", "--scheduler", "reef", "--json", "--device", f"cuda-emulated:{file}",
+                           "--cuda-longest-kernel", "1e6"],
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)

@@ -225,7 +225,7 @@ class CudaEngine final : public Engine {
     Weights weights;
     std::vector<std::int64_t> lengths = compiled->lengths_;
     if (lengths.empty()) lengths.push_back(0);
-    std::optional<Error> coarse;  // why the last batch size that cannot be stopped soon cannot
+    std::optional<Error> coarse;  // why the least batch size that cannot be stopped soon cannot
     for (const int batch : sizes) {
       std::vector<std::unique_ptr<CudaPlan>> plans;
       for (const std::int64_t length : lengths) {
@@ -233,7 +233,7 @@ class CudaEngine final : public Engine {
                                   (length > 0 ? " and length " + std::to_string(length) : "");
         auto plan = make_plan(model, batch, length, options, weights);
         if (!plan && plan.error().code == ErrorCode::resource_exhausted) {
-          coarse = in_context(where, plan.error()).error();
+          if (!coarse) coarse = in_context(where, plan.error()).error();
           break;
         }
         if (!plan) return in_context(where, plan.error());
@@ -365,7 +365,7 @@ class CudaEngine final : public Engine {
     if (*longest > options_.longest_kernel)
       return fail(ErrorCode::resource_exhausted,
                   fmt::format("{} takes {:.0f} us, and what is to be stopped soon (best effort) may have no "
-                              "kernel of more than {:.0f}: smaller batch sizes have shorter ones",
+                              "kernel of more than {:.0f} (--cuda-longest-kernel)",
                               plan.kernel_name(static_cast<int>(longest - least->begin())), to_us(*longest),
                               to_us(options_.longest_kernel)));
     return by_time(*least, options_.bound / 2);

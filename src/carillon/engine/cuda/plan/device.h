@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "carillon/base/result.h"
 #include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/driver/driver.h"
@@ -58,7 +60,7 @@ class Device {
     // The documents are not plain on what of the primary context green ones take: it is tried.
     if (splits_ && !works_in_parts()) splits_.reset();
     if (!share.whole() && (!splits_ || splits_->context({}) == nullptr))
-      return fail(ErrorCode::unsupported, "cuda:" + std::to_string(number_) + " cannot be divided");
+      return cannot_be_divided(share);
     if (gate != nullptr && driver.module_load(&gate_module_, gate) == done)
       (void)driver.module_function(&gate_, gate_module_, "carillon_gate");
     return {};
@@ -115,6 +117,16 @@ class Device {
   const Driver& driver;
 
  private:
+  Result<> cannot_be_divided(const Share& share) const {
+    const std::string device = "cuda:" + std::to_string(number_);
+    const std::size_t groups = splits_ ? splits_->groups() : 0;
+    if (groups < 2) return fail(ErrorCode::unsupported, device + " cannot be divided");
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} has {} groups of processors to give, and {:g}% of them from {:g}% on is none: a "
+                            "share is {:g}% at least",
+                            device, groups, 100 * (share.to - share.from), 100 * share.from,
+                            100.0 / static_cast<double>(groups)));
+  }
   // Whether an event, and a kernel that is captured, of the primary context go into a stream of a green one.
   bool works_in_parts() const {
     const GreenContext within = splits_->context({});

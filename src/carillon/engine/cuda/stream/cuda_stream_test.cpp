@@ -289,7 +289,7 @@ TEST(CudaSplits, SharesThatDoNotMeetHaveNoProcessorInCommon) {
   OnEmulated on;
   const InPrimaryContext current(on.driver(), 0);
   unsigned sum = 0;
-  const double edges[] = {0, 0.2, 0.5, 0.52, 1};
+  const double edges[] = {0, 0.2, 0.5, 0.6, 1};
   for (std::size_t i = 0; i + 1 < std::size(edges); ++i) {
     const Splits splits(on.driver(), 0, {.from = edges[i], .to = edges[i + 1]});
     EXPECT_NE(splits.context({}), nullptr);
@@ -297,9 +297,13 @@ TEST(CudaSplits, SharesThatDoNotMeetHaveNoProcessorInCommon) {
     EXPECT_EQ(splits.processors({}) % 8, 0U);
     sum += splits.processors({});
   }
-  EXPECT_EQ(sum, 8U * 16 + 8) << "0.02 is less than a group, and has one, which is another's, too";
-  const Splits little(on.driver(), 0, {.from = 0.999, .to = 1});
-  EXPECT_EQ(little.processors({}), 8U);
+  EXPECT_EQ(sum, 8U * 16) << "all but the four that are no group";
+  const Splits little(on.driver(), 0, {.from = 0.5, .to = 0.52});
+  EXPECT_EQ(little.context({}), nullptr) << "less than a group";
+  EXPECT_EQ(little.groups(), 16U);
+  const auto refused = on.engine({.share = {.from = 0.5, .to = 0.52}});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("16 groups of processors to give, and 2% of them"));
 }
 
 TEST(CudaSplits, AnEngineOfAShareRunsInIt) {

@@ -47,14 +47,14 @@ Groups groups_of(const Driver& driver, DeviceNumber device) {
 Splits::Splits(const Driver& driver, DeviceNumber device, const Share& share)
     : driver_(driver), device_(device) {
   auto [groups, left] = groups_of(driver, device);
-  const std::size_t parts = groups.size();
+  const std::size_t parts = groups_ = groups.size();
   if (parts < 2) return;
   if (!share.whole()) {
     const auto at = [&](double part) {
       return static_cast<std::size_t>(std::lround(part * static_cast<double>(parts)));
     };
-    const std::size_t first = std::min(at(share.from), parts - 1);
-    (void)make(groups, first, std::clamp(at(share.to), first + 1, parts), all_);
+    const std::size_t first = at(share.from), last = std::min(at(share.to), parts);
+    if (first < last) (void)make(groups, first, last, all_);
     return;
   }
   if (left) groups.push_back(*left);  // always of the rest
