@@ -697,7 +697,9 @@ TEST_P(WorkerTest, TheEndDeliversWhatHasRun) {
   int runs = 0;  // the EXEC thread's
   auto model = std::make_shared<FakeModel>(FakeModel::Config{});
   model->before_run = [&]() -> Result<> {
-    if (++runs == 3) third_runs.pass();
+    ++runs;
+    if (runs == 2) sink.held.wait_reached();  // so that it is not EXEC's thread that tells of the first
+    if (runs == 3) third_runs.pass();
     return {};
   };
   const Batch batches[] = {{3, 1}, {3, 1}, {3, 1}};

@@ -58,7 +58,7 @@ class Device {
     processors_ = static_cast<unsigned>(std::max(1, processors));
     if (splits || !share.whole()) splits_.emplace(driver, number_, share);
     // The documents are not plain on what of the primary context green ones take: it is tried.
-    if (splits_ && !works_in_parts()) splits_.reset();
+    if (splits_ && splits_->context({}) != nullptr && !works_in_parts()) splits_.reset();
     if (!share.whole() && (!splits_ || splits_->context({}) == nullptr))
       return cannot_be_divided(share);
     if (gate != nullptr && driver.module_load(&gate_module_, gate) == done)
