@@ -93,11 +93,12 @@ void add_live_options(CLI::App& command, DisbArguments& arguments, CLI::Option& 
           ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
           ->capture_default_str());
   own(command
-          .add_option("--cuda-longest-kernel", arguments.device.cuda_longest_kernel_us,
-                  "Microseconds: batch sizes of best-effort models with a longer kernel are left out on cuda "
-                  "devices, as a real-time request may have to wait for it")
-      ->check(CLI::Range(1.0, 1e7))
-      ->capture_default_str());
+          .add_option(
+              "--cuda-longest-kernel", arguments.device.cuda_longest_kernel_us,
+              "Microseconds: batch sizes of best-effort models with a longer kernel are left out on cuda "
+              "devices, as a real-time request may have to wait for it")
+          ->check(CLI::Range(1.0, 1e7))
+          ->capture_default_str());
   own(command.add_flag("!--no-cuda-parts", arguments.device.cuda_parts,
                        "Under reef, real-time runs have all of a cuda device, and leave nothing to others"));
   own(command

@@ -365,9 +365,10 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
   const auto devices = server::list_devices(arguments.devices);
   if (!devices) return complain(exit_usage, devices.error());
   if (devices->size() != 1 || !arguments.devices.faults.empty())
-    return complain(exit_usage, {ErrorCode::invalid_argument,
-                                 "--plan serves one device of the plan: give it one --device, cpu or cuda, and no "
-                                 "--emulated-faults"});
+    return complain(exit_usage,
+                    {ErrorCode::invalid_argument,
+                     "--plan serves one device of the plan: give it one --device, cpu or cuda, and no "
+                     "--emulated-faults"});
   server::PlannedOptions planned{
       .models = arguments.models,
       .reading = {.follow_links = arguments.follow_links},

@@ -120,17 +120,17 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
   Made out{.config = std::move(*completed), .compiled = {}};
   const bool best_effort = out.config.model_class == "best_effort";
   for (const LoadTarget& target : targets) {
-    const engine::CompileOptions options{
-        .batch_sizes = out.config.batch_sizes,
-        .precision = engine::precision_of(out.config.precision),
-        .pads = out.config.padding,
-        .name = out.config.name,
-        .one_thread = best_effort,
-        .stop_cost = target.stop_cost ? target.stop_cost
-                     : best_effort    ? std::optional(best_effort_stop_cost)
-                                      : std::nullopt,
-        .room_cost =
-            out.config.model_class == "real_time" ? std::optional(real_time_room_cost) : std::nullopt};
+    const engine::CompileOptions options{.batch_sizes = out.config.batch_sizes,
+                                         .precision = engine::precision_of(out.config.precision),
+                                         .pads = out.config.padding,
+                                         .name = out.config.name,
+                                         .one_thread = best_effort,
+                                         .stop_cost = target.stop_cost ? target.stop_cost
+                                                      : best_effort    ? std::optional(best_effort_stop_cost)
+                                                                       : std::nullopt,
+                                         .room_cost = out.config.model_class == "real_time"
+                                                          ? std::optional(real_time_room_cost)
+                                                          : std::nullopt};
     auto compiled = engine_of(target, other).compile(model, options);
     if (!compiled) return std::unexpected(compiled.error());
     out.compiled.push_back(std::move(*compiled));

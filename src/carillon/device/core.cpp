@@ -375,8 +375,7 @@ void Core::gathered(Slot slot, const Gathered& result, TimePoint now, Commands& 
   Stream& stream = streams_[action.stream];
   stream.queue.push(entry(slot));
   if (stream.queue.front().slot != slot) return;
-  if (stream.running == no_slot || (stream.place.ahead && stream.ahead == no_slot))
-    wake(executor(slot), out);
+  if (stream.running == no_slot || (stream.place.ahead && stream.ahead == no_slot)) wake(executor(slot), out);
   if (stream.running != no_slot) yield_to_first(stream, out);
 }
 
@@ -568,14 +567,15 @@ TimePoint Core::committed(Slot slot, TimePoint end, TimePoint now, Commands& out
   Stream& stream = streams_[actions_[slot].stream];
   CARILLON_ASSERT(stream.running == slot);
   const Action& run = actions_[slot];
-  if (!stream.place.ahead || stream.ahead != no_slot || stream.queue.size() == 0 || run.kernels != 1 || run.orphaned)
+  if (!stream.place.ahead || stream.ahead != no_slot || stream.queue.size() == 0 || run.kernels != 1 ||
+      run.orphaned)
     return TimePoint::max();
   const Entry first = stream.queue.front();
   Action& next = actions_[first.slot];
   if (first.window.earliest > now) return first.window.earliest;
   // What would be refused waits for its own turn.
-  if (first.window.latest < std::max(end, now) || next.begun || next.wanted || !known(next.model) || !loaded(next.model) ||
-      in_the_way(stream, next.units, now))
+  if (first.window.latest < std::max(end, now) || next.begun || next.wanted || !known(next.model) ||
+      !loaded(next.model) || in_the_way(stream, next.units, now))
     return TimePoint::max();
   for (const Stream& other : streams_)
     if (other.place.rank < stream.place.rank && other.used > now - std::chrono::seconds{1})

@@ -147,12 +147,12 @@ class Core {
     std::uint64_t workspace = 0;
   };
   void gathered(Slot slot, const Gathered& result, TimePoint now, Commands& out);
-  // EXEC, nothing but of streams with StreamPlace::ahead: all of what the stream runs is with the device, which will have
-  // ended it by about `end`. What is next in the stream is launched behind it, where its window is open now and
-  // still will be at `end`, nothing is in its way, both are runs of one kernel, which cannot end early, and the
-  // second has room in the first one's workspace, which it then has. No stream that goes first was used for a
-  // second: what it gets would have to wait for both. Returns as turn(): when to call it again. A run that
-  // begins so begins as late as `end` was wrong.
+  // EXEC, nothing but of streams with StreamPlace::ahead: all of what the stream runs is with the device,
+  // which will have ended it by about `end`. What is next in the stream is launched behind it, where its
+  // window is open now and still will be at `end`, nothing is in its way, both are runs of one kernel, which
+  // cannot end early, and the second has room in the first one's workspace, which it then has. No stream that
+  // goes first was used for a second: what it gets would have to wait for both. Returns as turn(): when to
+  // call it again. A run that begins so begins as late as `end` was wrong.
   TimePoint committed(Slot slot, TimePoint end, TimePoint now, Commands& out);
   // EXEC: the run ended before kernel `next` (as many as it has: all ran), or it failed.
   void ended(Slot slot, int next, bool failed, TimePoint now, Commands& out);

@@ -206,8 +206,8 @@ class World {
     }
   }
 
-  // An executor is done with something: what it had in hand may end in any order, but for a stream's runs; and
-  // whoever gathers for a run that is to be behind another does nothing else meanwhile.
+  // An executor is done with something: what it had in hand may end in any order, but for a stream's runs;
+  // and whoever gathers for a run that is to be behind another does nothing else meanwhile.
   void complete(std::size_t which) {
     const auto same = [&](const InHand& each) {
       return each.command.executor >= first_stream &&
@@ -462,8 +462,7 @@ class World {
   std::vector<InHand> in_hand_;
   Commands out_;
   std::set<std::uint64_t> must_end_;
-  std::uint64_t resumed_ = 0, stopped_ = 0, parked_ = 0, in_the_way_ = 0, own_gathers_ = 0,
-                ahead_ = 0;
+  std::uint64_t resumed_ = 0, stopped_ = 0, parked_ = 0, in_the_way_ = 0, own_gathers_ = 0, ahead_ = 0;
 };
 
 TEST(DeviceCoreRandom, KeepsItsAccountWhateverHappens) {

@@ -56,9 +56,9 @@ struct CompileOptions {
   // Where `stop_cost` is given: no part is made shorter than this, at least 1 us. To stop yet sooner costs
   // more than it is worth: with parts of 12 us runs took 2 to 7% longer than with 24.
   Duration least_part = std::chrono::microseconds{18};
-  // For real-time runs on devices that can be divided: each plan uses the least part of the device that costs it
-  // at most this share of its time, in [0, 1], by what is measured, so that others run beside it. Nothing: all
-  // of the device.
+  // For real-time runs on devices that can be divided: each plan uses the least part of the device that costs
+  // it at most this share of its time, in [0, 1], by what is measured, so that others run beside it. Nothing:
+  // all of the device.
   std::optional<double> room_cost{};
 };
 
@@ -267,9 +267,9 @@ class Engine {
   // Threads for one stream's kernels; nullptr where the engine has no use for them. They have the calling
   // thread's priority. Fails where the system gives no thread.
   virtual Result<std::unique_ptr<Team>> make_team(const TeamOptions&) { return nullptr; }
-  // How long runs of a plan of that model take, one after the other, on zeros in memory that is taken for them;
-  // nothing where plans run in the host's own memory, and whoever wants to know can run them. From one thread at
-  // a time, beside runs. Errors: no memory on the device, or it is lost.
+  // How long runs of a plan of that model take, one after the other, on zeros in memory that is taken for
+  // them; nothing where plans run in the host's own memory, and whoever wants to know can run them. From one
+  // thread at a time, beside runs. Errors: no memory on the device, or it is lost.
   virtual std::optional<Result<std::vector<Duration>>> measure(const CompiledModel& /*model*/,
                                                                const Plan& /*plan*/, int /*repeats*/) {
     return std::nullopt;

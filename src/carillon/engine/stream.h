@@ -24,9 +24,9 @@ struct Launch {
 
 struct StreamOptions {
   const Clock& clock;
-  std::string name;     // of its thread, where it has one
-  Duration spin;        // see TurnThread
-  Class cls{};          // whose runs it is for; normal ones' also for all where there is no other
+  std::string name;  // of its thread, where it has one
+  Duration spin;     // see TurnThread
+  Class cls{};       // whose runs it is for; normal ones' also for all where there is no other
   // Real-time runs may have a part of the device alone, and best-effort ones then the rest.
   bool parts = false;
 };

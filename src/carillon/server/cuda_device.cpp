@@ -120,8 +120,9 @@ Result<CudaDevice> make_emulated(const CudaArguments& arguments, cuda::Number nu
       .ordinal = device,
       .importer = cuda::make_importer(driver, device)};
   cuda::CudaOptions engine_options{.number = number,
-      .longest_kernel = arguments.longest_kernel,
-      .splits = arguments.parts, .share = arguments.share};
+                                   .longest_kernel = arguments.longest_kernel,
+                                   .splits = arguments.parts,
+                                   .share = arguments.share};
   if (table) {
     made.description = fmt::format("{}: {}, {}, by a table of its steps' times; outputs are zeros",
                                    arguments.device, table->device, cuda::name_of(number));
@@ -146,8 +147,9 @@ Result<CudaDevice> make_real(const CudaArguments& arguments, int ordinal, cuda::
                                    .libraries = arguments.libraries,
                                    .choices = arguments.choices,
                                    .engine = {.number = number,
-      .longest_kernel = arguments.longest_kernel,
-      .splits = arguments.parts, .share = arguments.share}});
+                                              .longest_kernel = arguments.longest_kernel,
+                                              .splits = arguments.parts,
+                                              .share = arguments.share}});
   if (!opened) return std::unexpected(opened.error());
   cuda::Uuid raw;
   std::string uuid, notice = std::move(opened->notice);

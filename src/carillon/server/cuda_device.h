@@ -9,8 +9,8 @@
 #include "carillon/base/bytes.h"
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
-#include "carillon/engine/device_memory.h"
 #include "carillon/engine/cuda/stream/splits.h"
+#include "carillon/engine/device_memory.h"
 #include "carillon/engine/engine.h"
 #include "carillon/engine/imported_memory.h"
 
@@ -55,9 +55,9 @@ struct CudaArguments {
   std::string number = "f32";  // f32, tf32, f16, bf16: engine::cuda::Number
   std::string choices;         // the file beside which this device's choices of kernels are kept; empty: none
   Duration longest_kernel = std::chrono::microseconds{100};  // as of engine::cuda::CudaOptions
-  bool parts = true;           // real-time runs may have a part of the device (engine::cuda::CudaOptions::splits)
+  bool parts = true;  // real-time runs may have a part of the device (engine::cuda::CudaOptions::splits)
   engine::cuda::Share share{};  // of the device
-  std::string driver;          // the driver's library in the place of libcuda.so.1; empty: that
+  std::string driver;           // the driver's library in the place of libcuda.so.1; empty: that
   // Of cuda-emulated:TABLE: whoever waits for its work waits by `clock`, which outlives all that is made;
   // none: time is virtual.
   const Clock* clock = nullptr;

@@ -127,7 +127,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     if (is_cuda(arguments.device) && wanted.best_effort_streams == 0) wanted.best_effort_streams = 1;
     if (is_cuda(arguments.device) && wanted.real_time_threads != 0)
       return invalid(
-          "--real-time-threads: of cpu devices only; on a GPU what real-time runs leave to others is measured");
+          "--real-time-threads: of cpu devices only; on a GPU what real-time runs leave to others is "
+          "measured");
     auto classes = classes_of(wanted, threads);
     if (!classes) return std::unexpected(classes.error());
     device.worker.classes = *classes;

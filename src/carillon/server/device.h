@@ -40,8 +40,8 @@ struct DeviceArguments {
   std::string cuda_libraries;
   std::string cuda_number = "f32";
   double cuda_longest_kernel_us = 100;  // of best-effort models: engine::cuda::CudaOptions::longest_kernel
-  bool cuda_parts = true;  // real-time runs may have a part of the device
-  engine::cuda::Share cuda_share{};  // of the device
+  bool cuda_parts = true;               // real-time runs may have a part of the device
+  engine::cuda::Share cuda_share{};     // of the device
   // Models of other engines are each in a process of their own; else in the server's.
   bool second_engine_apart = true;
   // After how long a device that reports nothing counts as one that hangs, at the least; 0: never. Runs in
@@ -88,8 +88,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
 // What a worker takes of memory, for people: all streams' workspaces, not one of them.
 std::string memory_text(const worker::Options& worker);
 
-// `share_pct` in (0, 100] percent of that device, behind the first `from_pct`. Of the CPU as many threads as it
-// needs, held to their part of the share, whichever they are; of a GPU those of its processors.
+// `share_pct` in (0, 100] percent of that device, behind the first `from_pct`. Of the CPU as many threads as
+// it needs, held to their part of the share, whichever they are; of a GPU those of its processors.
 Result<Device> make_share(const DeviceArguments& arguments, double from_pct, double share_pct,
                           const Clock& clock);
 

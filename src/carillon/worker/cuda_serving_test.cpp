@@ -127,24 +127,24 @@ class Serving {
     constexpr device::Yielding ways[] = {device::Yielding::inside, device::Yielding::boundaries,
                                          device::Yielding::none, device::Yielding::turns};
     if (random.below(3) > 0) classes = {.yielding = ways[random.below(4)], .units = 2, .best_effort = 1};
-    auto worker =
-        make_worker({.page_cache = page_size * pages,
-                     .io_cache = mib(1),
-                     .workspace = mib(1),
-                     .exec_threads = 2,
-                     .queue = 64,
-                     .max_models = 8,
-                     .populate = false,
-                     .classes = classes,
-                     .best_effort_idle = false,
-                     .make_team = [this](const engine::TeamOptions& of) { return engine_->make_team(of); },
-                     .make_stream = [this](const engine::StreamOptions& of) { return engine_->make_stream(of); },
-                     .make_memory = [this](std::uint64_t count, Bytes io,
-                                           Bytes workspace) -> Result<std::unique_ptr<engine::DeviceMemory>> {
-                       return engine::cuda::CudaMemory::make(
-                           on_.driver(), device_, {.pages = count, .io = io, .workspace = workspace});
-                     }},
-                    clock_, results_);
+    auto worker = make_worker(
+        {.page_cache = page_size * pages,
+         .io_cache = mib(1),
+         .workspace = mib(1),
+         .exec_threads = 2,
+         .queue = 64,
+         .max_models = 8,
+         .populate = false,
+         .classes = classes,
+         .best_effort_idle = false,
+         .make_team = [this](const engine::TeamOptions& of) { return engine_->make_team(of); },
+         .make_stream = [this](const engine::StreamOptions& of) { return engine_->make_stream(of); },
+         .make_memory = [this](std::uint64_t count, Bytes io,
+                               Bytes workspace) -> Result<std::unique_ptr<engine::DeviceMemory>> {
+           return engine::cuda::CudaMemory::make(on_.driver(), device_,
+                                                 {.pages = count, .io = io, .workspace = workspace});
+         }},
+        clock_, results_);
     if (!worker) {
       ++out.refused;
       if (plan != Plan::full && plan != Plan::lost) wrong("no worker: " + worker.error().message);
@@ -316,8 +316,8 @@ Beside beside(std::uint64_t seed, bool room) {
   Beside out;
   OnEmulated on({.memory = gib(1).count});
   {
-    const auto engine = on.engine({.bound = std::chrono::microseconds{4 + random.below(20)},
-                                   .gate = seed % 2 == 0 ? "gate" : nullptr});
+    const auto engine = on.engine(
+        {.bound = std::chrono::microseconds{4 + random.below(20)}, .gate = seed % 2 == 0 ? "gate" : nullptr});
     SteadyClock clock;
     Results results;
     auto worker = make_worker(

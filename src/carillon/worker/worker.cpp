@@ -151,9 +151,9 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     const Executor executor;
     std::string name;
     int threads = 1;
-    pthread_t runner{};   // best effort: the thread that runs it
+    pthread_t runner{};      // best effort: the thread that runs it
     bool on_device = false;  // the stream is the device's own
-    bool raises = false;  // best effort: the thread that runs it may have normal priority for a while
+    bool raises = false;     // best effort: the thread that runs it may have normal priority for a while
     std::unique_ptr<engine::Team> team;  // helps the stream's thread; nullptr: nobody does
     std::unique_ptr<engine::Stream> stream;
     Class cls = Class::normal;       // whose runs it is for
@@ -724,15 +724,13 @@ bool WorkerImpl::submit(const InferCommand& command) {
     Window window = command.window;
     // Of those that take turns on one stream a real-time run is the next.
     if (command.cls == Class::real_time && classes_.count() == 1) window.earliest = TimePoint::min();
-    const Slot slot = core_.submit(
-        device::InferAction{
-            .id = command.id,
-            .model = command.model,
-            .window = window,
-            .cls = command.cls,
-            .stream = stream,
-            .units = units_of(command, stream)},
-        now, out_);
+    const Slot slot = core_.submit(device::InferAction{.id = command.id,
+                                                       .model = command.model,
+                                                       .window = window,
+                                                       .cls = command.cls,
+                                                       .stream = stream,
+                                                       .units = units_of(command, stream)},
+                                   now, out_);
     taken = slot != device::no_slot;
     if (!taken) return TimePoint::max();
     if (stream >= device::ClassStreams::first_best_effort)
@@ -924,13 +922,13 @@ void WorkerImpl::begins(Exec& exec) {
   action.segment = {now, real_time_.so_far(now)};
 }
 
-// What runs is sure to end: what is next may be behind it on the device, so that there is no gap between them.
+// What runs is sure to end: what is next may be behind it on the device, so that there is no gap between
+// them.
 TimePoint WorkerImpl::committed(Exec& exec, TimePoint end) {
   Turn turn = drive(exec.executor, [&](TimePoint now) {
     return ending_ ? TimePoint::max() : core_.committed(exec.running, end, now, out_);
   });
-  if (turn.work && turn.work->kind == Command::Kind::gather)
-    turn = take_rows(turn.work->slot, exec.executor);
+  if (turn.work && turn.work->kind == Command::Kind::gather) turn = take_rows(turn.work->slot, exec.executor);
   if (!turn.work) return turn.next;
   exec.ahead = turn.work->slot;
   InferSlot& action = infer(exec.ahead);

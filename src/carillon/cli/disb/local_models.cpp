@@ -30,13 +30,12 @@ Result<LocalModel> compile_local(const repository::RepositoryEntry& entry, engin
   const auto completed = repository::complete_config(std::move(config), **model);
   if (!completed) return std::unexpected(completed.error());
   auto compiled = engine.compile(
-      **model,
-      {.batch_sizes = {1},
-       .precision = engine::precision_of(completed->precision),
-       .pads = completed->padding,
-       .stop_cost = stop_cost,
-       // What is not to be stopped is real-time work: it leaves room where that costs it little.
-       .room_cost = stop_cost ? std::nullopt : std::optional(0.02)});
+      **model, {.batch_sizes = {1},
+                .precision = engine::precision_of(completed->precision),
+                .pads = completed->padding,
+                .stop_cost = stop_cost,
+                // What is not to be stopped is real-time work: it leaves room where that costs it little.
+                .room_cost = stop_cost ? std::nullopt : std::optional(0.02)});
   if (!compiled) return std::unexpected(compiled.error());
   const auto lengths = (*compiled)->lengths();
   const std::int64_t length = lengths.empty() ? 0 : lengths[lengths.size() / 2];

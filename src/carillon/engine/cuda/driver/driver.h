@@ -13,21 +13,21 @@
 // driver's documentation says of its symbol.
 namespace carillon::engine::cuda {
 
-using Status = int;             // CUresult
-using DeviceNumber = int;       // CUdevice
-using Context = void*;          // CUcontext
-using Stream = void*;           // CUstream; nullptr is the default stream, which nothing here uses
-using Event = void*;            // CUevent
-using Address = std::uint64_t;  // CUdeviceptr
-using Handle = std::uint64_t;   // CUmemGenericAllocationHandle: physical memory
-using Module = void*;           // CUmodule
-using Function = void*;         // CUfunction
-using Graph = void*;            // CUgraph
-using GraphExec = void*;        // CUgraphExec
-using GraphNode = void*;        // CUgraphNode
+using Status = int;               // CUresult
+using DeviceNumber = int;         // CUdevice
+using Context = void*;            // CUcontext
+using Stream = void*;             // CUstream; nullptr is the default stream, which nothing here uses
+using Event = void*;              // CUevent
+using Address = std::uint64_t;    // CUdeviceptr
+using Handle = std::uint64_t;     // CUmemGenericAllocationHandle: physical memory
+using Module = void*;             // CUmodule
+using Function = void*;           // CUfunction
+using Graph = void*;              // CUgraph
+using GraphExec = void*;          // CUgraphExec
+using GraphNode = void*;          // CUgraphNode
 using Condition = std::uint64_t;  // CUgraphConditionalHandle
-using GreenContext = void*;     // CUgreenCtx
-using Resources = void*;        // CUdevResourceDesc
+using GreenContext = void*;       // CUgreenCtx
+using Resources = void*;          // CUdevResourceDesc
 
 // CUresult, of what is told apart here.
 inline constexpr Status done = 0, invalid_value = 1, out_of_memory = 2, not_initialized = 3, no_device = 100,
@@ -79,8 +79,8 @@ struct ConditionalNode {
   int kind = 13;  // CU_GRAPH_NODE_TYPE_CONDITIONAL
   int reserved[3] = {};
   Condition condition = 0;
-  int type = 0;            // CU_GRAPH_COND_TYPE_IF
-  unsigned size = 1;       // bodies
+  int type = 0;             // CU_GRAPH_COND_TYPE_IF
+  unsigned size = 1;        // bodies
   Graph* bodies = nullptr;  // given by the driver
   Context context = nullptr;
   unsigned char rest[200] = {};
@@ -95,7 +95,7 @@ inline constexpr int smallest_granularity = 0;            // CU_MEM_ALLOC_GRANUL
 inline constexpr int of_processors = 1;                   // CU_DEV_RESOURCE_TYPE_SM
 inline constexpr unsigned green_default_stream = 1;       // CU_GREEN_CTX_DEFAULT_STREAM
 inline constexpr unsigned stream_beside_the_default = 1;  // CU_STREAM_NON_BLOCKING
-inline constexpr unsigned condition_default = 1;              // CU_GRAPH_COND_ASSIGN_DEFAULT
+inline constexpr unsigned condition_default = 1;          // CU_GRAPH_COND_ASSIGN_DEFAULT
 inline constexpr unsigned event_without_time = 2;         // CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned host_is_mapped = 2;             // CU_MEMHOSTALLOC_DEVICEMAP
 inline constexpr unsigned peers_as_needed = 1;            // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS

@@ -153,9 +153,9 @@ struct Capture {
   std::uint64_t id = 0;
   Stream origin = nullptr;
   GraphState graph;
-  std::optional<Graph> into{};           // a graph that was there, and gets the nodes
-  std::vector<std::size_t> after{};      // nodes of that
-  std::set<Stream> forked;  // and not joined
+  std::optional<Graph> into{};       // a graph that was there, and gets the nodes
+  std::vector<std::size_t> after{};  // nodes of that
+  std::set<Stream> forked;           // and not joined
   bool broken = false;
 };
 
@@ -1061,13 +1061,12 @@ struct EmulatedFunctions {
   }
   static Status write_value(Stream stream, Address at, std::uint32_t value, unsigned) {
     const auto held = hold();
-    // Where nothing of its stream is before it, it is there before work of other streams that the host has not
-    // waited for: whoever looks at it from there may see it at any time.
+    // Where nothing of its stream is before it, it is there before work of other streams that the host has
+    // not waited for: whoever looks at it from there may see it at any time.
     const StreamState* const in = stream_of(stream);
-    const bool at_once = in != nullptr && in->capture == 0 && of(*in).lost == done &&
-                         std::ranges::none_of(s().waiting, [&](const Waiting& each) {
-                           return each.stream == in->number;
-                         });
+    const bool at_once =
+        in != nullptr && in->capture == 0 && of(*in).lost == done &&
+        std::ranges::none_of(s().waiting, [&](const Waiting& each) { return each.stream == in->number; });
     const auto write = [=] { std::memcpy(pointer(at), &value, sizeof value); };
     if (at_once && s().under({at, sizeof value}, [](Memory&, std::uint64_t, std::uint64_t) {}) &&
         of(*in).options.computes)
@@ -1075,9 +1074,10 @@ struct EmulatedFunctions {
     return s().add(stream, {.what = fmt::format("a value at {:#x}", at),
                             .reads = {},
                             .writes = {{at, sizeof value}},
-                            .run = [=] {
-                              if (!at_once) write();
-                            },
+                            .run =
+                                [=] {
+                                  if (!at_once) write();
+                                },
                             .takes = [](const Board& board, unsigned) { return board.options.enqueue; },
                             .on = Work::On::kernels});
   }

@@ -133,9 +133,9 @@ class Emulated {
   Duration now() const;        // of the host, since the start
   void pass(Duration while_);  // the host does something else
   // Of all devices together, where none is named.
-  Duration busy() const;           // in which kernels ran, summed up over contexts
+  Duration busy() const;                     // in which kernels ran, summed up over contexts
   Duration busy(unsigned processors) const;  // of those with so many processors, that were destroyed included
-  std::uint64_t launched() const;  // pieces of work so far
+  std::uint64_t launched() const;            // pieces of work so far
   std::uint64_t launched(DeviceNumber device) const;
   std::uint64_t memory_used() const;
   std::uint64_t memory_calls() const;  // create, release, reserve, unreserve, map, unmap, set_access

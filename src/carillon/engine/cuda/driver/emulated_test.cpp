@@ -360,7 +360,8 @@ TEST(CudaEmulated, FindsWhatAGpuWouldNotForgive) {
          b.ok(b.d.graph_create(&graph, 0));
          b.ok(b.d.condition_create(&what.condition, graph, &b, 0, condition_default));
          b.ok(b.d.graph_add(&node, graph, nullptr, nullptr, 0, &what));
-         b.ok(b.d.capture_begin_in(b.streams[0], what.bodies[0], nullptr, nullptr, 0, capture_of_this_thread));
+         b.ok(
+             b.d.capture_begin_in(b.streams[0], what.bodies[0], nullptr, nullptr, 0, capture_of_this_thread));
          b.fill(0, b.base);
          b.ok(b.d.capture_end(b.streams[0], &body));
          b.ok(b.d.graph_instantiate(&made, graph, 0));
@@ -585,22 +586,23 @@ TEST(CudaEmulated, TimeIsWhatWorkTakes) {
 // What is in the body of a conditional node is done where the kernel before it says so, and after that.
 TEST(CudaEmulated, AConditionalNodeGoesByWhatAKernelSays) {
   Bench b;
-  b.device.know("gate", {.parameter_bytes = {sizeof(Condition), sizeof(Address)},
-                         .run =
-                             [&](const EmulatedKernel::Launch& as) {
-                               Condition condition = 0;
-                               Address from = 0;
-                               std::memcpy(&condition, as.parameters[0], sizeof condition);
-                               std::memcpy(&from, as.parameters[1], sizeof from);
-                               b.device.set_condition(condition, *reinterpret_cast<const unsigned char*>(from));
-                             },
-                         .accesses =
-                             [](const EmulatedKernel::Launch& as, std::vector<Span>& reads, std::vector<Span>&) {
-                               Address from = 0;
-                               std::memcpy(&from, as.parameters[1], sizeof from);
-                               reads.push_back({from, 1});
-                             },
-                         .duration = {}});
+  b.device.know("gate",
+                {.parameter_bytes = {sizeof(Condition), sizeof(Address)},
+                 .run =
+                     [&](const EmulatedKernel::Launch& as) {
+                       Condition condition = 0;
+                       Address from = 0;
+                       std::memcpy(&condition, as.parameters[0], sizeof condition);
+                       std::memcpy(&from, as.parameters[1], sizeof from);
+                       b.device.set_condition(condition, *reinterpret_cast<const unsigned char*>(from));
+                     },
+                 .accesses =
+                     [](const EmulatedKernel::Launch& as, std::vector<Span>& reads, std::vector<Span>&) {
+                       Address from = 0;
+                       std::memcpy(&from, as.parameters[1], sizeof from);
+                       reads.push_back({from, 1});
+                     },
+                 .duration = {}});
   Module module = nullptr;
   Function gate = nullptr;
   b.ok(b.d.module_load(&module, "image"));

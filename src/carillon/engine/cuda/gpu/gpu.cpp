@@ -103,9 +103,10 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(2, 1'000'000))
       ->capture_default_str();
   preempts
-      ->add_option("--stop", stop,
-                   "What ends best-effort work that is with the device: bound, nothing, so that it runs; flag, "
-                   "kernels of ours look at one; gate, no further segment begins, either")
+      ->add_option(
+          "--stop", stop,
+          "What ends best-effort work that is with the device: bound, nothing, so that it runs; flag, "
+          "kernels of ours look at one; gate, no further segment begins, either")
       ->check(CLI::IsMember({"bound", "flag", "gate"}))
       ->capture_default_str();
   preempts->add_flag("--whole,!--parts", whole, "Real-time runs have all of the device");

@@ -35,9 +35,9 @@ Result<Json> steps(const Rig& rig, const std::string& file, int batch, Number nu
 // Weights from the host, as a LOAD copies them; and of the same bytes, pinned, what the bus gives.
 Result<Json> load(const Rig& rig, const std::string& file, int times);
 
-// `times` real-time runs of one model that come while best-effort runs of another have the device, which are made
-// to end: how much longer than alone each takes, from its request on; the best-effort work that was lost and had
-// to run again; and what part of the device the real-time model was given.
+// `times` real-time runs of one model that come while best-effort runs of another have the device, which are
+// made to end: how much longer than alone each takes, from its request on; the best-effort work that was lost
+// and had to run again; and what part of the device the real-time model was given.
 Result<Json> preempt(const Rig& rig, const std::string& urgent, const std::string& patient, int times);
 
 }  // namespace carillon::engine::cuda::gpu

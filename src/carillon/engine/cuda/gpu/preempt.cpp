@@ -12,16 +12,18 @@
 namespace carillon::engine::cuda::gpu {
 namespace {
 
-// Runs of a model in a stream of its class: best-effort ones one after the other while they may, real-time ones
-// when one is asked for.
+// Runs of a model in a stream of its class: best-effort ones one after the other while they may, real-time
+// ones when one is asked for.
 class Runner final : public engine::Stream::Client {
  public:
   Runner(const Rig& rig, Loaded loaded, Class cls, const carillon::Clock& clock)
       : clock_(clock),
         loaded_(std::move(loaded)),
-        stream_(rig.engine->make_stream(
-            {.clock = clock, .name = "preempt", .spin = std::chrono::microseconds{50}, .cls = cls, .parts = true})) {
-  }
+        stream_(rig.engine->make_stream({.clock = clock,
+                                         .name = "preempt",
+                                         .spin = std::chrono::microseconds{50},
+                                         .cls = cls,
+                                         .parts = true})) {}
   ~Runner() override { stream_->stop(); }
   Result<> start() { return stream_->start(*this); }
 
@@ -63,10 +65,8 @@ class Runner final : public engine::Stream::Client {
     if (!wanted_ || !failed_) return TimePoint::max();
     wanted_ = forever_;
     running_ = true;
-    stream_->launch({.run = ++run_,
-                     .plan = &plan(),
-                     .kernels = {next_, plan().kernels()},
-                     .binding = loaded_.binding()});
+    stream_->launch(
+        {.run = ++run_, .plan = &plan(), .kernels = {next_, plan().kernels()}, .binding = loaded_.binding()});
     return TimePoint::min();
   }
   void completed(const Completion& completion) override {
@@ -121,11 +121,13 @@ Result<Json> preempt(const Rig& rig, const std::string& urgent, const std::strin
       now.ask(false);
       const auto ended = now.rest();
       if (!ended) return std::unexpected(ended.error());
-      if (i > 0 || company) (company ? beside : alone).push_back(to_us(*ended - start));  // the first captures
+      if (i > 0 || company)
+        (company ? beside : alone).push_back(to_us(*ended - start));  // the first captures
     }
   later.hold();
   if (const auto ended = later.rest(); !ended) return std::unexpected(ended.error());
-  Json out{{"device", rig.name}, {"libraries", rig.libraries}, {"real_time", urgent}, {"best_effort", patient}};
+  Json out{
+      {"device", rig.name}, {"libraries", rig.libraries}, {"real_time", urgent}, {"best_effort", patient}};
   out["best_effort_segments"] = later.plan().kernels();
   out["leaves_room"] = !whole;
   out["alone_us"] = quantiles(alone);

@@ -2,6 +2,7 @@
 
 #include <cuda_device_runtime_api.h>
 
-extern "C" __global__ void carillon_gate(cudaGraphConditionalHandle condition, const volatile unsigned* stop) {
+extern "C" __global__ void carillon_gate(cudaGraphConditionalHandle condition,
+                                         const volatile unsigned* stop) {
   cudaGraphSetConditional(condition, *stop == 0 ? 1U : 0U);
 }

@@ -465,8 +465,8 @@ TYPED_TEST(CudaTensorCores, Attention) {
     const int keys = trial % 3 == 0 ? pick(random, 1, 9) : pick(random, 1, 150);
     AttentionCase<T> each(random, pick(random, 1, trial % 5 == 0 ? 140 : 40), keys, head, trial % 2 == 1);
     each.p.key_warps = 1 << pick(random, 0, 3);
-    SCOPED_TRACE(::testing::Message() << "trial " << trial << " head " << head << " queries " << each.p.queries
-                                    << " keys " << keys << " warps " << each.p.key_warps);
+    SCOPED_TRACE(::testing::Message() << "trial " << trial << " head " << head << " queries "
+                                      << each.p.queries << " keys " << keys << " warps " << each.p.key_warps);
     ASSERT_EQ(attention_by(each.p, Traits<T>::type), AttentionBy::tensor_cores);
     const auto want = each.want();
     run_kernel(each.p, each.out, Traits<T>::type);

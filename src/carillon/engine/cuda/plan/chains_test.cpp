@@ -301,7 +301,8 @@ TEST(CudaPlanChains, WithoutACompilerStepsAreKernels) {
   };
   OnEmulated on;
   for (const ErrorCode code : {ErrorCode::internal, ErrorCode::unavailable}) {
-    on.make_chains = [code](std::shared_ptr<const Driver> driver, DeviceNumber) -> Result<std::unique_ptr<ChainLibrary>> {
+    on.make_chains = [code](std::shared_ptr<const Driver> driver,
+                            DeviceNumber) -> Result<std::unique_ptr<ChainLibrary>> {
       return std::make_unique<Unwilling>(*make_interpreted_chains(std::move(driver), 0), code);
     };
     const auto engine = on.engine({.longest_segment = 1});

@@ -75,8 +75,7 @@ class Bench {
   // Likewise of each of these.
   Result<std::vector<Duration>> least(const CudaPlan& plan, const std::vector<int>& of) const {
     constexpr int rounds = 5;
-    std::vector<Duration> least(of.size(), Duration::max()),
-        now(static_cast<std::size_t>(plan.kernels()));
+    std::vector<Duration> least(of.size(), Duration::max()), now(static_cast<std::size_t>(plan.kernels()));
     const auto state = plan.make_state(nullptr);
     for (int round = 0; round < rounds; ++round)
       for (std::size_t i = 0; i < of.size(); ++i) {
@@ -95,9 +94,7 @@ class Bench {
             .weights = at(weights_),
             .state = state};
   }
-  std::byte* at(std::uint64_t offset) const {
-    return reinterpret_cast<std::byte*>(scratch_->at() + offset);
-  }
+  std::byte* at(std::uint64_t offset) const { return reinterpret_cast<std::byte*>(scratch_->at() + offset); }
 
   std::unique_ptr<Scratch> scratch_;
   std::uint64_t weights_ = 0, workspace_ = 0;
@@ -289,8 +286,7 @@ class CudaEngine final : public Engine {
     options.chains = chains_.get();
     auto recipe = make_recipe(graph, options, *library_, weights);
     if (!recipe) return std::unexpected(recipe.error());
-    PlanParts parts{
-        .effort = graph::effort_of(graph), .recipe = std::move(*recipe), .times = options_.times};
+    PlanParts parts{.effort = graph::effort_of(graph), .recipe = std::move(*recipe), .times = options_.times};
     if (parts.times != nullptr) {
       auto takes = parts.times->of(plan, parts.recipe.steps);
       if (!takes) return std::unexpected(takes.error());
@@ -371,7 +367,8 @@ class CudaEngine final : public Engine {
     return by_time(*least, options_.bound / 2);
   }
 
-  // The pair whose first part is the least that costs a plan at most that share of its time; 0: there is none.
+  // The pair whose first part is the least that costs a plan at most that share of its time; 0: there is
+  // none.
   Result<int> narrow(const PlanParts& parts, std::uint64_t weights, double cost) const {
     const Splits* const splits = device_->splits();
     if (splits == nullptr || splits->count() == 0 || parts.recipe.steps.empty()) return 0;
@@ -477,7 +474,8 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> d
                                                  const CudaOptions& options,
                                                  std::unique_ptr<ChainLibrary> chains) {
   auto made = std::make_shared<Device>(std::move(driver), device);
-  if (auto prepared = made->prepare(image, options.gate, options.splits, options.share); !prepared) return std::unexpected(prepared.error());
+  if (auto prepared = made->prepare(image, options.gate, options.splits, options.share); !prepared)
+    return std::unexpected(prepared.error());
   return std::make_unique<CudaEngine>(std::move(made), std::move(library), options, std::move(chains));
 }
 

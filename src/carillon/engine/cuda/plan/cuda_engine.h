@@ -9,8 +9,8 @@
 #include "carillon/engine/cuda/driver/driver.h"
 #include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/library.h"
-#include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/cuda/plan/step_times.h"
+#include "carillon/engine/cuda/stream/splits.h"
 #include "carillon/engine/engine.h"
 #include "carillon/engine/kernel_choices.h"
 
@@ -39,13 +39,13 @@ struct CudaOptions {
   Duration longest_kernel = std::chrono::microseconds{100};
   // Kernels of ours look at a flag before each tile, and end where the run is told to.
   bool flag = true;
-  // The module of carillon_gate (kernels::gate()): segments of what is to be stopped soon do not begin once it is
-  // told to end. nullptr, or no `flag`: those that are with the device run.
+  // The module of carillon_gate (kernels::gate()): segments of what is to be stopped soon do not begin once
+  // it is told to end. nullptr, or no `flag`: those that are with the device run.
   const void* gate = nullptr;
   // The device is divided (Splits), so that real-time runs leave room for others.
   bool splits = true;
-  // What runs has this part of the device alone, and what compiling measures is measured there, but for library
-  // calls' ways.
+  // What runs has this part of the device alone, and what compiling measures is measured there, but for
+  // library calls' ways.
   Share share{};
   AttentionWay attention = AttentionWay::faster;
   // Where the faster way is kept, by key; none: in the engine alone.
@@ -61,9 +61,10 @@ struct CudaOptions {
 // workspace, so graphs are never patched: inputs and outputs are copied there and back within the device.
 //
 // With CompileOptions::stop_cost the kernels of each plan are measured on the device, which takes memory for
-// weights and workspace meanwhile, and fall into segments of half of `bound`, so that one is there when another
-// ends; where there is no memory for that, each is a segment. Batch sizes with a kernel above `longest_kernel`
-// are left out of the model, and where all are, it is refused (`unsupported`, which names the kernel).
+// weights and workspace meanwhile, and fall into segments of half of `bound`, so that one is there when
+// another ends; where there is no memory for that, each is a segment. Batch sizes with a kernel above
+// `longest_kernel` are left out of the model, and where all are, it is refused (`unsupported`, which names
+// the kernel).
 //
 // With CompileOptions::room_cost each plan is measured in parts of the device, likewise; where there is no
 // memory for that, it uses all of it.

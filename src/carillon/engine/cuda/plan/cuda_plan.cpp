@@ -96,8 +96,8 @@ Result<> CudaState::capture_gated(int segment, const Part& part, Graph& out) con
   if (!context) return std::unexpected(context.error());
   if (auto made = device_->check(driver.graph_create(&out, 0), "a graph"); !made) return made;
   ConditionalNode node{.context = *context};
-  if (auto made = device_->check(driver.condition_create(&node.condition, out, *context, 0, condition_default),
-                                 "a condition");
+  if (auto made = device_->check(
+          driver.condition_create(&node.condition, out, *context, 0, condition_default), "a condition");
       !made)
     return made;
   if (auto begun = device_->check(
@@ -221,13 +221,15 @@ Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Dura
     const auto stopped = [&] { return stop != nullptr && stop->requested(); };
     if (stopped()) return finished();
     if (i == 0)
-      if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, state.stream()); !copied) return copied;
+      if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, state.stream()); !copied)
+        return copied;
     if (const auto captured = state.graph(i); !captured) return std::unexpected(captured.error());
     if (auto marked = record(0); !marked) return marked;
     if (auto launched = launch(i, state); !launched) return launched;
     if (auto marked = record(1); !marked) return marked;
     if (i + 1 == kernels())
-      if (auto copied = copy_edges(parts_.recipe.outputs, binding, false, state.stream()); !copied) return copied;
+      if (auto copied = copy_edges(parts_.recipe.outputs, binding, false, state.stream()); !copied)
+        return copied;
     if (single)
       if (auto ran = finished(); !ran) return ran;
     if (!durations.empty()) {

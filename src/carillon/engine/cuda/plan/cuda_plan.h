@@ -30,14 +30,15 @@ struct PlanParts {
   // What the segments take, as measured; empty where they were not. Where they were, the plan is one that is
   // to be stopped soon.
   std::vector<Duration> takes;
-  // Where it runs: in the first part of a pair, beside what runs in the rest; or, pair 0, all over the device.
+  // Where it runs: in the first part of a pair, beside what runs in the rest; or, pair 0, all over the
+  // device.
   int pair = 0;
 };
 
 class CudaPlan;
 
-// What runs of a plan in one lane keep: the plan's segments as graphs, in each part of the device that they ran
-// in, for the memory that the last run had.
+// What runs of a plan in one lane keep: the plan's segments as graphs, in each part of the device that they
+// ran in, for the memory that the last run had.
 class CudaState final : public RunState {
  public:
   // `lane`: of the stream that runs; nullptr: one of its own. Outlives the state.
@@ -102,8 +103,8 @@ class CudaPlan final : public Plan {
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations, StopSignal* stop,
                Pacer* pacer) const override;
 
-  // Puts a segment into the state's stream, with the inputs' copies before the first and the outputs' after the
-  // last, and does not wait. The state is prepared; the device's context is current.
+  // Puts a segment into the state's stream, with the inputs' copies before the first and the outputs' after
+  // the last, and does not wait. The state is prepared; the device's context is current.
   Result<> enqueue(int segment, const Binding& binding, CudaState& state) const;
   // Its graph alone.
   Result<> launch(int segment, CudaState& state) const;

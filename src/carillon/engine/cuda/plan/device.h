@@ -35,8 +35,8 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // `gate`: the module of carillon_gate, or nullptr; one that does not load is none. `splits`: whether the device
-  // is divided, too (Splits).
+  // `gate`: the module of carillon_gate, or nullptr; one that does not load is none. `splits`: whether the
+  // device is divided, too (Splits).
   Result<> prepare(const void* image, const void* gate, bool splits, const Share& share = {}) {
     if (auto kept = check(driver.context_retain(&context_, number_), "its context"); !kept) return kept;
     const Current current(*this);
@@ -59,8 +59,7 @@ class Device {
     if (splits || !share.whole()) splits_.emplace(driver, number_, share);
     // The documents are not plain on what of the primary context green ones take: it is tried.
     if (splits_ && splits_->context({}) != nullptr && !works_in_parts()) splits_.reset();
-    if (!share.whole() && (!splits_ || splits_->context({}) == nullptr))
-      return cannot_be_divided(share);
+    if (!share.whole() && (!splits_ || splits_->context({}) == nullptr)) return cannot_be_divided(share);
     if (gate != nullptr && driver.module_load(&gate_module_, gate) == done)
       (void)driver.module_function(&gate_, gate_module_, "carillon_gate");
     return {};
@@ -121,11 +120,12 @@ class Device {
     const std::string device = "cuda:" + std::to_string(number_);
     const std::size_t groups = splits_ ? splits_->groups() : 0;
     if (groups < 2) return fail(ErrorCode::unsupported, device + " cannot be divided");
-    return fail(ErrorCode::unsupported,
-                fmt::format("{} has {} groups of processors to give, and {:g}% of them from {:g}% on is none: a "
-                            "share is {:g}% at least",
-                            device, groups, 100 * (share.to - share.from), 100 * share.from,
-                            100.0 / static_cast<double>(groups)));
+    return fail(
+        ErrorCode::unsupported,
+        fmt::format("{} has {} groups of processors to give, and {:g}% of them from {:g}% on is none: a "
+                    "share is {:g}% at least",
+                    device, groups, 100 * (share.to - share.from), 100 * share.from,
+                    100.0 / static_cast<double>(groups)));
   }
   // Whether an event, and a kernel that is captured, of the primary context go into a stream of a green one.
   bool works_in_parts() const {

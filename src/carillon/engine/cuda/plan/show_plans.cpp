@@ -179,7 +179,8 @@ struct Total {
 };
 
 Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string& name, int batch,
-                                    Number number, bool attention_by_kernel, bool joins_chains, Ways& cudnn, bool& all_built) {
+                                    Number number, bool attention_by_kernel, bool joins_chains, Ways& cudnn,
+                                    bool& all_built) {
   const std::int64_t length = model.lengths().empty() ? 0 : model.lengths().back();
   auto graph = model.specialize(batch, length);
   if (!graph) return std::unexpected(graph.error());
@@ -212,7 +213,8 @@ Result<nlohmann::ordered_json> show(const graph::Model& model, const std::string
     } else {
       // attention_64_f16 is by tensor cores, attention_f16 is not.
       constexpr auto attention = "carillon_attention_"sv;
-      if (kind.starts_with(attention) && std::isdigit(static_cast<unsigned char>(kind[attention.size()])) != 0)
+      if (kind.starts_with(attention) &&
+          std::isdigit(static_cast<unsigned char>(kind[attention.size()])) != 0)
         tera = peak(number);
       planned.way = fmt::format("own kernel, {} blocks of {}", step.launch.grid, step.launch.block);
     }

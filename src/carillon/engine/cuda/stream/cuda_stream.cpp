@@ -54,7 +54,10 @@ class Streams::Shared {
 class Streams::One final : public engine::Stream {
  public:
   One(std::shared_ptr<Shared> shared, const StreamOptions& options)
-      : shared_(std::move(shared)), device_(*shared_->device), name_(options.name), cls_(options.cls),
+      : shared_(std::move(shared)),
+        device_(*shared_->device),
+        name_(options.name),
+        cls_(options.cls),
         parts_(options.parts) {}
   ~One() override {
     stop();
@@ -132,11 +135,11 @@ class Streams::One final : public engine::Stream {
     Launch launch;
     const CudaPlan* plan = nullptr;
     CudaState* state = nullptr;
-    int next = 0;             // the first segment that is not with the device
-    bool begun = false;       // the lane's words are set
-    bool evicted = false;     // nothing more of it is to begin
-    bool parted = false;      // it goes on in another part, once what is under way has ended
-    bool disturbed = false;   // its time says nothing
+    int next = 0;            // the first segment that is not with the device
+    bool begun = false;      // the lane's words are set
+    bool evicted = false;    // nothing more of it is to begin
+    bool parted = false;     // it goes on in another part, once what is under way has ended
+    bool disturbed = false;  // its time says nothing
     TimePoint since;
     Result<> result;
 
@@ -318,14 +321,14 @@ Part Streams::One::part_of(const Run& run) const {
   return {};
 }
 
-// Of the next segment, in the part that it will be in: at most as many times longer as that has fewer processors.
+// Of the next segment, in the part that it will be in: at most as many times longer as that has fewer
+// processors.
 Duration Streams::One::time_of(const Run& run) const {
   const Duration takes = run.plan->takes(run.next);
   const Splits* const splits = device_.splits();
   const Part part = part_of(run);
   if (splits == nullptr || part.pair == 0) return takes;
-  const double fewer =
-      static_cast<double>(splits->processors({})) / std::max(1U, splits->processors(part));
+  const double fewer = static_cast<double>(splits->processors({})) / std::max(1U, splits->processors(part));
   return std::chrono::duration_cast<Duration>(takes * fewer);
 }
 
@@ -370,8 +373,8 @@ Result<> Streams::One::put(Run& run, Duration takes) {
 void Streams::One::end_early(Run& run) {
   run.disturbed = true;
   if (!run.begun || !under_way(run)) return;
-  // A segment that was cut runs again, and reads what it read. Calls of libraries in a later one, which look at
-  // no flag, may have written there: buffers live until the end of the segment that reads them last.
+  // A segment that was cut runs again, and reads what it read. Calls of libraries in a later one, which look
+  // at no flag, may have written there: buffers live until the end of the segment that reads them last.
   if (!device_.has_gate() && flights_.size() > 1) return;
   if (auto told = run.state->lane().end_early(); !told && run.result) run.result = told;
 }

@@ -18,8 +18,9 @@ namespace carillon::engine::cuda {
 // what is cut must find what it reads.
 // - Any other plan is with the device as a whole as soon as it is launched; Client::committed() says so, and
 // what is launched then runs right behind it.
-// - A real-time plan that leaves room (CudaPlan::whole_device) runs in its part of the device; best-effort runs
-// then go on in the rest: from the next segment on, and kernels of ours that run all over the device end.
+// - A real-time plan that leaves room (CudaPlan::whole_device) runs in its part of the device; best-effort
+// runs then go on in the rest: from the next segment on, and kernels of ours that run all over the device
+// end.
 //
 // - A segment is captured when it is first launched for its memory and part.
 //

@@ -53,7 +53,8 @@ class Streaming : public engine::Stream::Client {
     for (std::uint32_t page = 0; page < range_.pages; ++page) pages_.push_back(page);
     (void)memory_->map(range_, pages_);
     memory_->copy_in(range_.data, model_->packed());
-    stream_ = engine_->make_stream({.clock = clock_, .name = "test", .spin = 50us, .cls = cls, .parts = true});
+    stream_ =
+        engine_->make_stream({.clock = clock_, .name = "test", .spin = 50us, .cls = cls, .parts = true});
     const auto started = stream_->start(*this);
     EXPECT_TRUE(started);
   }
@@ -101,8 +102,8 @@ class Streaming : public engine::Stream::Client {
     }
     return worst;
   }
-  // Of the stream's thread: how the device's time was when that run was completed; how many were launched while
-  // another was on the device.
+  // Of the stream's thread: how the device's time was when that run was completed; how many were launched
+  // while another was on the device.
   Duration ended_at(std::uint64_t run) {
     const std::lock_guard lock(mutex_);
     return ended_[run - 1];
@@ -183,11 +184,10 @@ class Streaming : public engine::Stream::Client {
   std::unique_ptr<engine::Stream> stream_;
 };
 
-// Whoever evicts has the device again after the bound, whatever is left of the run; and the run goes on where it
-// stopped. Kernels take 20 us.
+// Whoever evicts has the device again after the bound, whatever is left of the run; and the run goes on where
+// it stopped. Kernels take 20 us.
 TEST(CudaStream, NoMoreIsWithTheDeviceThanTheBound) {
-  OnEmulated on(
-      {.memory = gib(1).count, .bytes_per_second = 1e18, .copy = Duration{0}, .kernel = 20us});
+  OnEmulated on({.memory = gib(1).count, .bytes_per_second = 1e18, .copy = Duration{0}, .kernel = 20us});
   {
     constexpr Duration bound = 50us;
     Streaming s(on, {.bound = bound}, Class::best_effort, {.batch_sizes = {1}, .stop_cost = 0.02});
@@ -303,7 +303,8 @@ TEST(CudaSplits, SharesThatDoNotMeetHaveNoProcessorInCommon) {
   EXPECT_EQ(little.groups(), 16U);
   const auto refused = on.engine({.share = {.from = 0.5, .to = 0.52}});
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("16 groups of processors to give, and 2% of them"));
+  EXPECT_THAT(refused.error().message,
+              ::testing::HasSubstr("16 groups of processors to give, and 2% of them"));
 }
 
 TEST(CudaSplits, AnEngineOfAShareRunsInIt) {
@@ -311,7 +312,8 @@ TEST(CudaSplits, AnEngineOfAShareRunsInIt) {
   for (const double share : {0.25, 0.5}) {
     const auto engine = on.engine({.share = {.from = 0, .to = share}});
     ASSERT_TRUE(engine);
-    const auto model = (*engine)->compile(engine::testing::MadeModel(networks::residual), {.batch_sizes = {1}});
+    const auto model =
+        (*engine)->compile(engine::testing::MadeModel(networks::residual), {.batch_sizes = {1}});
     ASSERT_TRUE(model);
     const auto graph = networks::residual(1);
     const auto inputs = engine::testing::random_inputs(graph, 11);

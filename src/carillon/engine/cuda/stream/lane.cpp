@@ -45,9 +45,8 @@ Result<Stream> Lane::stream(const Part& part) {
   const GreenContext within = splits == nullptr ? nullptr : splits->context(part);
   CARILLON_ASSERT(within != nullptr || part == Part{});
   const Status status =
-      within != nullptr
-          ? device_->driver.green_stream(&made, within, stream_beside_the_default, priority())
-          : device_->driver.stream_create(&made, stream_beside_the_default, priority());
+      within != nullptr ? device_->driver.green_stream(&made, within, stream_beside_the_default, priority())
+                        : device_->driver.stream_create(&made, stream_beside_the_default, priority());
   if (auto checked = device_->check(status, "a stream"); !checked) return std::unexpected(checked.error());
   streams_.emplace(part, made);
   return made;

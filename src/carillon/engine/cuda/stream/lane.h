@@ -14,8 +14,8 @@
 
 namespace carillon::engine::cuda {
 
-// What a stream of EXEC is on the device: CUDA streams of one priority, one in each part of the device that its
-// runs use. It may have two words more, by which what runs is told to end soon, and tells how far it
+// What a stream of EXEC is on the device: CUDA streams of one priority, one in each part of the device that
+// its runs use. It may have two words more, by which what runs is told to end soon, and tells how far it
 // came:
 //
 //  - the flag, in the device's memory: kernels of ours look at it before each of their tiles;
@@ -56,9 +56,9 @@ class Lane final : public Team {
   std::unique_ptr<Scratch> flag_;
   std::uint32_t* mark_ = nullptr;
   Address mark_address_ = 0;
-  Stream control_ = nullptr;         // sets the flag
+  Stream control_ = nullptr;  // sets the flag
   Event set_ = nullptr, reset_ = nullptr;
-  bool dirty_ = false;               // the flag was set, and not taken back
+  bool dirty_ = false;  // the flag was set, and not taken back
 };
 
 }  // namespace carillon::engine::cuda

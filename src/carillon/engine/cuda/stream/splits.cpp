@@ -61,8 +61,7 @@ Splits::Splits(const Driver& driver, DeviceNumber device, const Share& share)
   if (!make(groups, 0, groups.size(), all_)) return;
   for (std::size_t k = 1; k < parts; ++k) {
     Pair pair;
-    const bool made =
-        make(groups, 0, k, pair.first) && make(groups, k, groups.size(), pair.rest);
+    const bool made = make(groups, 0, k, pair.first) && make(groups, k, groups.size(), pair.rest);
     pairs_.push_back(pair);
     if (made) continue;
     for (const Half* each : {&pair.first, &pair.rest})
@@ -106,8 +105,7 @@ int Splits::nearest(double share) const {
   int best = 0;
   double least = 2;
   for (int k = 1; k <= count(); ++k) {
-    const double apart =
-        std::abs(static_cast<double>(processors({k, false})) / all_.processors - share);
+    const double apart = std::abs(static_cast<double>(processors({k, false})) / all_.processors - share);
     if (apart < least) {
       best = k;
       least = apart;

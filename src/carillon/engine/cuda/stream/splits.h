@@ -25,9 +25,9 @@ struct Share {
 // once: those of one pair run beside each other, and all of one device share its caches and its memory's
 // bandwidth. Does not change once it is made; used with the device's context current.
 //
-// Of a share of the device there are no pairs, and context({}) is that: whole groups, the nearest to it, or nullptr
-// where these are none. Shares that do not meet have no group in common; the process asks for a device's groups
-// once, as groups of two splits may share processors.
+// Of a share of the device there are no pairs, and context({}) is that: whole groups, the nearest to it, or
+// nullptr where these are none. Shares that do not meet have no group in common; the process asks for a
+// device's groups once, as groups of two splits may share processors.
 class Splits {
  public:
   // None (count() is 0) where the device cannot be divided: then context({}) is nullptr.
@@ -36,7 +36,7 @@ class Splits {
   Splits(const Splits&) = delete;
   Splits& operator=(const Splits&) = delete;
 
-  std::size_t groups() const { return groups_; }  // of the whole device
+  std::size_t groups() const { return groups_; }                 // of the whole device
   int count() const { return static_cast<int>(pairs_.size()); }  // pairs
   unsigned processors(const Part& part) const;                   // 0: there is no such part
   GreenContext context(const Part& part) const;                  // nullptr likewise

@@ -1,6 +1,6 @@
-// libcuda.so.1, libcudnn.so.9, libcublasLt.so.13 and libnvrtc.so.13 in one: two emulated devices, and stand-ins
-// for the libraries that give what they are told to plain kernels; chains are interpreted, whatever code was
-// made of them. For rehearsals of what else takes a GPU; x86-64 only.
+// libcuda.so.1, libcudnn.so.9, libcublasLt.so.13 and libnvrtc.so.13 in one: two emulated devices, and
+// stand-ins for the libraries that give what they are told to plain kernels; chains are interpreted, whatever
+// code was made of them. For rehearsals of what else takes a GPU; x86-64 only.
 #include <map>
 #include <memory>
 #include <mutex>
