@@ -5,10 +5,12 @@
 #include <new>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/library/plain.h"
+#include "carillon/engine/cuda/memory/cuda_memory.h"
 #include "carillon/engine/cuda/plan/cuda_engine.h"
 #include "carillon/engine/cuda/testing/networks.h"
 #include "carillon/worker/fake_model.h"
@@ -269,6 +271,117 @@ TEST(WorkerAllocation, NorDoesARunOfACudaPlan) {
   quick = false;
   EXPECT_TRUE(ran);
   EXPECT_EQ(elsewhere.exchange(0), 0U);
+}
+
+// Launches run after run, behind each other where it may.
+class RunAfterRun final : public engine::Stream::Client {
+ public:
+  RunAfterRun(const engine::Plan& plan, const engine::Binding& binding) : plan_(plan), binding_(binding) {}
+  void ask(engine::Stream& of, int runs) {
+    stream = &of;
+    wanted += runs;
+    of.wake();
+    while (done < wanted) std::this_thread::yield();
+  }
+  TimePoint idle() override { return next(); }
+  TimePoint committed(std::uint64_t, TimePoint) override { return next(); }
+  void completed(const engine::Completion& completion) override {
+    failed = failed || !completion.result;
+    done = done + 1;
+  }
+
+  std::atomic<engine::Stream*> stream{nullptr};
+  std::atomic<int> wanted{0}, done{0};
+  std::atomic<bool> failed{false};
+
+ private:
+  TimePoint next() {
+    if (launched_ == wanted) return TimePoint::max();
+    stream.load()->launch({.run = static_cast<std::uint64_t>(++launched_),
+                           .plan = &plan_,
+                           .kernels = {0, plan_.kernels()},
+                           .binding = binding_});
+    return TimePoint::max();
+  }
+  const engine::Plan& plan_;
+  const engine::Binding& binding_;
+  int launched_ = 0;  // the stream's thread's
+};
+
+// Likewise of a device's own stream, for runs that are to be stopped soon and for those that are not.
+TEST(WorkerAllocation, NorDoesAStreamOfACudaDevice) {
+  namespace cuda = engine::cuda;
+  static std::atomic<bool> quick;
+  static cuda::Driver emulated;
+  quick = false;
+  emulated = cuda::Emulated::table();
+  cuda::Driver table = emulated;
+  // A context may be pushed slowly and popped quickly: both are the emulated device's.
+  table.copy = [](cuda::Address to, cuda::Address from, std::size_t bytes, cuda::Stream stream) {
+    return quick ? cuda::done : emulated.copy(to, from, bytes, stream);
+  };
+  table.graph_launch = [](cuda::GraphExec graph, cuda::Stream stream) {
+    return quick ? cuda::done : emulated.graph_launch(graph, stream);
+  };
+  table.event_record = [](cuda::Event event, cuda::Stream stream) {
+    return quick ? cuda::done : emulated.event_record(event, stream);
+  };
+  table.event_query = [](cuda::Event event) { return quick ? cuda::done : emulated.event_query(event); };
+  cuda::Emulated device;
+  cuda::know_kernels(device);
+  const std::shared_ptr<const cuda::Driver> driver(std::shared_ptr<void>(), &table);
+  auto library = cuda::make_plain_library(driver);
+  ASSERT_TRUE(library);
+  const auto made = cuda::make_cuda_engine(driver, 0, "emulated", std::move(*library), {});
+  ASSERT_TRUE(made);
+  for (const Class cls : {Class::normal, Class::best_effort}) {
+    SCOPED_TRACE(static_cast<int>(cls));
+    engine::CompileOptions wanted{.batch_sizes = {2}};
+    if (cls == Class::best_effort) wanted.stop_cost = 0.02;
+    const auto model =
+        (*made)->compile(engine::testing::MadeModel(cuda::testing::networks::residual), wanted);
+    ASSERT_TRUE(model) << model.error().message;
+    const engine::Plan& plan = *(*model)->plan(2);
+    auto memory = cuda::CudaMemory::make(
+        driver, 0, {.pages = pages_for((*model)->weights()), .io = mib(1), .workspace = mib(1)});
+    ASSERT_TRUE(memory) << memory.error().message;
+    const auto range = (*memory)->reserve(pages_for((*model)->weights()));
+    ASSERT_TRUE(range);
+    const std::uint32_t pages[] = {0};
+    ASSERT_TRUE((*memory)->map(*range, pages));
+    (*memory)->copy_in(range->data, (*model)->packed());
+    const std::vector<std::byte> zeros(mib(1).count);
+    (*memory)->copy_in((*memory)->io(0), zeros);
+    const std::byte* const inputs[] = {(*memory)->io(0)};
+    std::byte* const outputs[] = {(*memory)->io(kib(512).count)};
+    const auto team = (*made)->make_team({.cls = cls});
+    ASSERT_TRUE(team);
+    const auto state = plan.make_state(team->get());
+    const engine::Binding binding{.inputs = inputs,
+                                  .outputs = outputs,
+                                  .workspace = (*memory)->workspace(0),
+                                  .weights = range->data,
+                                  .state = state.get()};
+    const SteadyClock clock;
+    const auto stream =
+        (*made)->make_stream({.clock = clock, .name = "stream", .spin = Duration{50'000}, .cls = cls});
+    RunAfterRun runs(plan, binding);
+    runs.stream = stream.get();
+    ASSERT_TRUE(stream->start(runs));
+    runs.ask(*stream, 3);  // the first captures
+    quick = true;
+    elsewhere = 0;
+    counting = true;
+    runs.ask(*stream, 200);
+    counting = false;
+    quick = false;
+    EXPECT_EQ(elsewhere.exchange(0), 0U);
+    EXPECT_FALSE(runs.failed);
+    stream->stop();
+    (*memory)->unmap(*range, pages);
+    (*memory)->release(*range);
+  }
+  EXPECT_THAT(device.violations(), ::testing::IsEmpty());
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -68,6 +67,8 @@ class Streams::One final : public engine::Stream {
   Result<> start(Client& client) override {
     client_ = &client;
     const Device::Current current(device_);
+    flights_.reserve(most_flights);
+    events_.reserve(most_flights);
     for (std::size_t i = 0; i < most_flights; ++i) {
       Event event = nullptr;
       if (auto made = device_.check(device_.driver.event_create(&event, event_without_time), "an event");
@@ -178,8 +179,8 @@ class Streams::One final : public engine::Stream {
   std::atomic<bool> news_{true}, busy_{false};
 
   std::optional<Run> current_, ahead_;
-  std::vector<Event> events_;  // that no flight has
-  std::deque<Flight> flights_;
+  std::vector<Event> events_;    // that no flight has
+  std::vector<Flight> flights_;  // in their order; as long as there are events
   Duration in_flight_{0};
   std::optional<Part> part_;  // of the last flight
   bool draining_ = false;
@@ -308,7 +309,7 @@ void Streams::One::collect() {
     }
     events_.push_back(first.event);
     in_flight_ -= first.takes;
-    flights_.pop_front();
+    flights_.erase(flights_.begin());
   }
 }
 
