@@ -67,7 +67,18 @@ def test_speed_and_load_are_told_in_numbers(gpu, tiny_models):
     assert speed["per_second"] > 0 and speed["on_device"]["p50"] > 0
     load = json.loads(gpu("load", file, "--device", "cuda-emulated", "--times", "3").stdout)
     assert load["bytes"] > 0 and load["load_gb_per_s"]["count"] == 3
+    assert load["run_us"]["count"] == load["run_beside_loads_us"]["count"] == 30
     assert load["bus"]["host_to_device_gb_per_s"]["p50"] == pytest.approx(55, rel=0.01)
+
+
+def test_overload_goes_through_the_server(program, tiny_models, tmp_path):
+    done, result = gpu_check(tmp_path, "--device", "cuda-emulated", "--build", str(program.parent), "--models", str(tiny_models),
+                             "--part", "overload", "--model", "tiny_mlp", "--model", "tiny_cnn", "--disb-seconds", "2",
+                             "--deadline-ms", "500")
+    assert done.returncode == 0, done.stderr + str(result)
+    steps = {s["step"]: s["result"] for s in result["steps"]}
+    assert set(steps) == {"closed", "1x", "2x"}
+    assert steps["2x"]["sent"] > 1.5 * steps["1x"]["sent"] > 0 and steps["1x"]["on_time"] > 0
 
 
 @pytest.mark.parametrize("how", ["bound", "flag", "gate", "parts"])

@@ -32,7 +32,8 @@ Result<Json> attention(const Rig& rig, const std::string& file, int batch, Numbe
 // of `runs`, as a table of steps (table/step_table.h). Between a step's two events lies the launch of a
 // graph, so that short ones are told some microseconds longer than they are among others.
 Result<Json> steps(const Rig& rig, const std::string& file, int batch, Number number, int runs);
-// Weights from the host, as a LOAD copies them; and of the same bytes, pinned, what the bus gives.
+// Weights from the host, as a LOAD copies them; of the same bytes, pinned, what the bus gives; and how long
+// runs take by themselves and beside one such copy after the other.
 Result<Json> load(const Rig& rig, const std::string& file, int times);
 
 // `times` real-time runs of one model that come while best-effort runs of another have the device, which are
