@@ -850,11 +850,12 @@ TEST(DeviceCore, WhatIsNextIsLaunchedBehindARunThatIsCommitted) {
   d.committed(first, at(1ms));
   ASSERT_TRUE(d.take(Kind::launch, 11));
   EXPECT_EQ(d.core.workspace_offset(second), d.core.workspace_offset(first));
-  d.ready(12, 0, open_window, 1);
+  d.ready(12, 0, open_window, 1, 8000);
   d.committed(first, at(1ms));
   EXPECT_FALSE(d.take(Kind::launch, 12)) << "one is behind it already";
   d.ended(first, 1);
   EXPECT_EQ(d.core.running(stream0), second);
+  EXPECT_LT(d.core.free_workspace(), kib(64)) << "it has what the first had";
   d.committed(second, at(2ms));
   EXPECT_TRUE(d.take(Kind::launch, 12));
   d.ended(second, 1);
