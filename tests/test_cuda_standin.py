@@ -41,7 +41,7 @@ def test_serves_and_agrees_with_onnxruntime(program, standin, tiny_models, tmp_p
     choices = tmp_path / "choices"
     options = ["--device", "cuda:0", "--cuda-libraries", str(standin), "--io-cache", "16MiB", "--workspace", "16MiB",
                "--kernel-choices", str(choices)]
-    before = ""
+    before, code_before = "", {}
     for start in range(2):
         log = tmp_path / f"server{start}.log"
         with serving(program, tiny_models, log, *options, environment={"LD_LIBRARY_PATH": str(standin)}) as running:
