@@ -1,5 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -7,6 +11,7 @@
 #include "carillon/base/bytes.h"
 #include "carillon/base/ids.h"
 #include "carillon/base/random.h"
+#include "carillon/base/replace_file.h"
 #include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
 #include "carillon/base/xml.h"
@@ -21,6 +26,25 @@ TEST(Bytes, ParsesDecimalAndBinaryUnits) {
   for (const char* wrong : {"", "-1", "1 parsec", "nan", "1e40 TB", "MiB"})
     EXPECT_FALSE(parse_bytes(wrong).has_value()) << wrong;
   EXPECT_EQ(to_text(mib(16)), "16.0 MiB");
+}
+
+TEST(ReplaceFile, PutsTheWholeInPlaceAndLeavesNothingBeside) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "carillon_replace";
+  std::filesystem::remove_all(folder);
+  const auto file = folder / "kept";
+  EXPECT_TRUE(replace_file(file, {"a"})) << "there is no such folder";
+  std::filesystem::create_directory(folder);
+  for (const std::string whole : {"first", "2", ""}) {
+    EXPECT_FALSE(replace_file(file, {whole, "\n", whole}));
+    std::ifstream in(file, std::ios::binary);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), whole + "\n" + whole);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  }
+  std::filesystem::remove(file);
+  std::filesystem::create_directories(file / "is a folder");
+  EXPECT_TRUE(replace_file(file, {"a"})) << "a folder stands there";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Random, SameSeedGivesTheSameStream) {
@@ -97,7 +121,9 @@ TEST(Time, SaturatesInsteadOfOverflowing) {
   EXPECT_EQ(from_ms(1.5), 1500us);
 }
 
-TEST(Xml, IsEscaped) { EXPECT_EQ(xml_escaped("a<b> & \x01\"c\""), "a&lt;b&gt; &amp; \"c\""); }
+TEST(Xml, IsEscaped) {
+  EXPECT_EQ(xml_escaped("a<b> & \x01\"c\""), "a&lt;b&gt; &amp; \"c\"");
+}
 
 }  // namespace
 }  // namespace carillon

@@ -9,6 +9,8 @@
 
 #include <unistd.h>
 
+#include "carillon/base/replace_file.h"
+
 namespace carillon::engine {
 
 namespace {
@@ -101,22 +103,9 @@ Result<> KernelChoices::save() {
     now = measured_;
     for (const auto& [key, name] : names_) text.append(key).append("\t").append(name).append("\n");
   }
-  std::filesystem::path partial = file_;
-  partial += ".partial." + std::to_string(::getpid());
-  std::error_code error;
-  {
-    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    out << text;
-    out.close();
-    if (!out) error = std::make_error_code(std::errc::io_error);
-  }
-  if (!error) std::filesystem::rename(partial, file_, error);
-  if (error) {
-    std::error_code ignored;
-    std::filesystem::remove(partial, ignored);
+  if (const std::error_code error = replace_file(file_, {text}))
     return fail(ErrorCode::unavailable,
                 "kernel choices " + file_.string() + ": cannot be written: " + error.message());
-  }
   const std::lock_guard lock(mutex_);
   saved_ = now;
   return {};

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "carillon/base/mix.h"
+#include "carillon/base/replace_file.h"
 
 namespace carillon::engine::cuda {
 
@@ -101,22 +102,8 @@ std::optional<std::vector<std::byte>> CodeCache::find(const std::string& source)
 void CodeCache::keep(const std::string& source, std::span<const std::byte> code) {
   const std::string head = head_of(source, code);
   if (!writes_ || code.empty() || head.size() + code.size() > largest) return;
-  const fs::path file = file_of(source);
   const std::lock_guard lock(mutex_);
-  fs::path partial = file;
-  partial += ".partial." + std::to_string(::getpid());
-  std::error_code error;
-  {
-    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    out << head;
-    out.write(reinterpret_cast<const char*>(code.data()), static_cast<std::streamsize>(code.size()));
-    out.close();
-    if (!out) error = std::make_error_code(std::errc::io_error);
-  }
-  if (!error) fs::rename(partial, file, error);
-  if (error)
-    fs::remove(partial, error);
-  else
+  if (!replace_file(file_of(source), {head, {reinterpret_cast<const char*>(code.data()), code.size()}}))
     ++kept_;
 }
 
