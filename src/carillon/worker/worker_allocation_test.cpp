@@ -10,7 +10,7 @@
 
 #include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/library/plain.h"
-#include "carillon/engine/cuda/memory/cuda_memory.h"
+#include "carillon/engine/cuda/memory/loaded_plan.h"
 #include "carillon/engine/cuda/plan/cuda_engine.h"
 #include "carillon/engine/cuda/testing/networks.h"
 #include "carillon/worker/fake_model.h"
@@ -342,26 +342,17 @@ TEST(WorkerAllocation, NorDoesAStreamOfACudaDevice) {
         (*made)->compile(engine::testing::MadeModel(cuda::testing::networks::residual), wanted);
     ASSERT_TRUE(model) << model.error().message;
     const engine::Plan& plan = *(*model)->plan(2);
-    auto memory = cuda::CudaMemory::make(
-        driver, 0, {.pages = pages_for((*model)->weights()), .io = mib(1), .workspace = mib(1)});
-    ASSERT_TRUE(memory) << memory.error().message;
-    const auto range = (*memory)->reserve(pages_for((*model)->weights()));
-    ASSERT_TRUE(range);
-    const std::uint32_t pages[] = {0};
-    ASSERT_TRUE((*memory)->map(*range, pages));
-    (*memory)->copy_in(range->data, (*model)->packed());
-    const std::vector<std::byte> zeros(mib(1).count);
-    (*memory)->copy_in((*memory)->io(0), zeros);
-    const std::byte* const inputs[] = {(*memory)->io(0)};
-    std::byte* const outputs[] = {(*memory)->io(kib(512).count)};
+    const auto placed = cuda::LoadedPlan::make(driver, 0, **model, plan);
+    ASSERT_TRUE(placed) << placed.error().message;
+    for (std::size_t k = 0; k < plan.inputs().size(); ++k) {
+      const graph::TensorSpec& spec = plan.inputs()[k];
+      const std::vector<std::byte> zeros(graph::TensorType{spec.type, spec.shape}.bytes().count);
+      (*placed)->set_input(k, zeros);
+    }
     const auto team = (*made)->make_team({.cls = cls});
     ASSERT_TRUE(team);
     const auto state = plan.make_state(team->get());
-    const engine::Binding binding{.inputs = inputs,
-                                  .outputs = outputs,
-                                  .workspace = (*memory)->workspace(0),
-                                  .weights = range->data,
-                                  .state = state.get()};
+    const engine::Binding binding = (*placed)->binding(state.get());
     const SteadyClock clock;
     const auto stream =
         (*made)->make_stream({.clock = clock, .name = "stream", .spin = Duration{50'000}, .cls = cls});
@@ -378,8 +369,6 @@ TEST(WorkerAllocation, NorDoesAStreamOfACudaDevice) {
     EXPECT_EQ(elsewhere.exchange(0), 0U);
     EXPECT_FALSE(runs.failed);
     stream->stop();
-    (*memory)->unmap(*range, pages);
-    (*memory)->release(*range);
   }
   EXPECT_THAT(device.violations(), ::testing::IsEmpty());
 }

@@ -1,7 +1,6 @@
 #include "carillon/engine/cuda/gpu/rig.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "carillon/base/random.h"
@@ -49,79 +48,41 @@ Result<Loaded> Loaded::make(const Rig& rig, const std::string& file, int batch, 
   if (!model) return std::unexpected(model.error());
   out.model_ = *model;
   CompileOptions wanted{.batch_sizes = {batch}};
-  if (cls == Class::best_effort) wanted.stop_cost = 0.02;
-  if (cls == Class::real_time) wanted.room_cost = 0.02;
+  if (cls == Class::best_effort) wanted.stop_cost = usual_stop_cost;
+  if (cls == Class::real_time) wanted.room_cost = usual_room_cost;
   auto compiled = rig.engine->compile(**model, wanted);
   if (!compiled) return std::unexpected(compiled.error());
   out.compiled_ = *compiled;
   out.plan_ = (*compiled)->plan(batch, (*compiled)->lengths().empty() ? 0 : (*compiled)->lengths().back());
   const Plan& plan = *out.plan_;
-  const auto bytes = [](const graph::TensorSpec& spec) {
-    return round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256);
-  };
-  Bytes io{};
-  for (const auto specs : {plan.inputs(), plan.outputs()})
-    for (const graph::TensorSpec& spec : specs) io = io + Bytes{bytes(spec)};
-  const std::uint64_t pages = pages_for((*compiled)->weights());
-  auto memory = CudaMemory::make(rig.driver, rig.device,
-                                 {.pages = std::max<std::uint64_t>(1, pages),
-                                  .io = std::max(io, kib(1)),
-                                  .workspace = std::max(plan.workspace(), kib(1))});
-  if (!memory) return std::unexpected(memory.error());
-  out.memory_ = std::move(*memory);
-  std::uint64_t at = 0;
+  auto placed = LoadedPlan::make(rig.driver, rig.device, **compiled, plan);
+  if (!placed) return std::unexpected(placed.error());
+  out.placed_ = std::move(*placed);
   Random random(7);
-  for (const graph::TensorSpec& spec : plan.inputs()) {
+  for (std::size_t i = 0; i < plan.inputs().size(); ++i) {
+    const graph::TensorSpec& spec = plan.inputs()[i];
     graph::Tensor& tensor = out.inputs_.emplace_back(graph::TensorType{spec.type, spec.shape});
     if (spec.type == graph::DataType::f32)
       for (float& x : tensor.as<float>()) x = static_cast<float>(random.normal());
     else if (spec.type == graph::DataType::i64)
       for (std::int64_t& x : tensor.as<std::int64_t>())
         x = spec.name.find("mask") != std::string::npos ? 1 : static_cast<std::int64_t>(random.below(100));
-    out.memory_->copy_in(out.memory_->io(at), tensor.bytes());
-    out.from_.push_back(out.memory_->io(at));
-    at += bytes(spec);
+    out.placed_->set_input(i, tensor.bytes());
   }
-  for (const graph::TensorSpec& spec : plan.outputs()) {
-    out.to_.push_back(out.memory_->io(at));
-    at += bytes(spec);
-  }
-  const auto range = out.memory_->reserve(pages);
-  if (!range) return std::unexpected(range.error());
-  out.range_ = *range;
-  std::vector<std::uint32_t> mine(pages);
-  std::iota(mine.begin(), mine.end(), 0U);
-  if (auto mapped = out.memory_->map(*range, mine); !mapped) return std::unexpected(mapped.error());
-  out.pages_ = std::move(mine);
-  std::vector<std::byte> weights((*compiled)->weights().count);
-  (*compiled)->write_weights(0, weights);
-  if (!weights.empty()) out.memory_->copy_in(range->data, weights);
   auto team = rig.engine->make_team({.cls = cls});
   if (!team) return std::unexpected(team.error());
   out.team_ = std::move(*team);
   out.state_ = plan.make_state(out.team_.get());
-  out.binding_ = {.inputs = out.from_,
-                  .outputs = out.to_,
-                  .workspace = out.memory_->workspace(0),
-                  .weights = range->data,
-                  .state = out.state_.get()};
+  out.binding_ = out.placed_->binding(out.state_.get());
   return out;
-}
-
-Loaded::~Loaded() {
-  state_.reset();
-  team_.reset();
-  if (memory_ == nullptr) return;
-  if (!pages_.empty()) memory_->unmap(range_, pages_);
-  memory_->release(range_);
 }
 
 std::vector<graph::Tensor> Loaded::outputs() const {
   std::vector<graph::Tensor> out;
-  for (std::size_t i = 0; i < to_.size(); ++i) {
+  for (std::size_t i = 0; i < plan_->outputs().size(); ++i) {
     const graph::TensorSpec& spec = plan_->outputs()[i];
     graph::Tensor& tensor = out.emplace_back(graph::TensorType{spec.type, spec.shape});
-    memory_->copy_out(tensor.bytes(), to_[i]);
+    std::ranges::copy(placed_->output(i), tensor.bytes().begin());
   }
   return out;
 }

@@ -6,7 +6,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/engine/cuda/driver/emulated.h"
-#include "carillon/engine/cuda/memory/cuda_memory.h"
+#include "carillon/engine/cuda/memory/loaded_plan.h"
 #include "carillon/engine/cuda/open.h"
 #include "carillon/engine/engine.h"
 #include "carillon/graph/model.h"
@@ -33,13 +33,12 @@ class Loaded {
   // bound to a lane of it.
   static Result<Loaded> make(const Rig& rig, const std::string& file, int batch, Class cls = Class::normal);
   Loaded(Loaded&&) = default;
-  ~Loaded();
 
   const graph::Model& model() const { return *model_; }
   const CompiledModel& compiled() const { return *compiled_; }
   const Plan& plan() const { return *plan_; }
-  DeviceMemory& memory() const { return *memory_; }
-  const WeightRange& range() const { return range_; }
+  DeviceMemory& memory() const { return placed_->memory(); }
+  const WeightRange& range() const { return placed_->range(); }
   const Binding& binding() const { return binding_; }
   const std::vector<graph::Tensor>& inputs() const { return inputs_; }
   // What the last run gave, from the device.
@@ -50,12 +49,8 @@ class Loaded {
   std::shared_ptr<const graph::Model> model_;
   std::shared_ptr<const CompiledModel> compiled_;
   const Plan* plan_ = nullptr;
-  std::unique_ptr<CudaMemory> memory_;
-  WeightRange range_;
-  std::vector<std::uint32_t> pages_;
   std::vector<graph::Tensor> inputs_;
-  std::vector<const std::byte*> from_;
-  std::vector<std::byte*> to_;
+  std::unique_ptr<LoadedPlan> placed_;
   std::unique_ptr<Team> team_;
   std::unique_ptr<RunState> state_;
   Binding binding_;

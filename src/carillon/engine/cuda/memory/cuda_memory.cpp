@@ -12,9 +12,6 @@
 namespace carillon::engine::cuda {
 namespace {
 
-// What goes through pinned memory at a time: long beside what a copy takes to begin, short beside a page.
-constexpr std::uint64_t piece = std::uint64_t{1} << 20;
-
 Properties on(DeviceNumber device) {
   Properties out;
   out.location.id = device;
@@ -71,14 +68,9 @@ Result<> CudaMemory::prepare(const Sizes& sizes) {
       return failed(status, fmt::format("page {} of {} for weights", handles_.size() + 1, sizes.pages));
     handles_.push_back(page);
   }
-  for (Way* const way : {&in_, &out_}) {
-    void* pinned = nullptr;
-    if (const Status status = driver_.host_allocate(&pinned, piece, host_is_mapped); status != done)
-      return failed(status, "pinned memory of the host");
-    way->pinned = static_cast<std::byte*>(pinned);
-    if (const Status status = driver_.stream_create(&way->stream, stream_beside_the_default, 0);
-        status != done)
-      return failed(status, "a stream for copies");
+  for (CopyWay* const way : {&in_, &out_}) {
+    const char* what = nullptr;
+    if (const Status status = way->prepare(what); status != done) return failed(status, what);
   }
   return {};
 }
@@ -87,10 +79,7 @@ CudaMemory::~CudaMemory() {
   if (context_ == nullptr) return;
   {
     const InContext here(driver_, context_);
-    for (Way* const way : {&in_, &out_}) {
-      if (way->stream != nullptr) driver_.stream_destroy(way->stream);
-      if (way->pinned != nullptr) driver_.host_free(way->pinned);
-    }
+    for (CopyWay* const way : {&in_, &out_}) way->give_back();
     for (const Handle page : handles_) driver_.release(page);
     give_back(io_);
     give_back(workspace_);
@@ -183,31 +172,16 @@ bool CudaMemory::is_pinned(std::span<const std::byte> bytes) const {
 }
 
 void CudaMemory::copy_in(std::byte* to, std::span<const std::byte> from) {
-  const std::lock_guard lock(in_.mutex);
+  if (lost_) return;
   const InContext here(driver_, context_);
-  const bool direct = from.size() > piece && is_pinned(from);
-  const std::uint64_t step = direct ? from.size() : piece;
-  for (std::uint64_t at = 0; at < from.size() && !lost_; at += step) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(step, from.size() - at);
-    if (!direct) std::memcpy(in_.pinned, from.data() + at, bytes);
-    Status status = driver_.copy_in(address(to + at), direct ? from.data() : in_.pinned, bytes, in_.stream);
-    if (status == done) status = driver_.stream_synchronize(in_.stream);
-    if (status != done) lost_ = true;  // nothing else can go wrong here
-  }
+  const bool direct = from.size() > CopyWay::piece && is_pinned(from);
+  if (in_.in(address(to), from, direct) != done) lost_ = true;  // nothing else can go wrong here
 }
 
 void CudaMemory::copy_out(std::span<std::byte> to, const std::byte* from) {
-  const std::lock_guard lock(out_.mutex);
+  if (lost_) return;
   const InContext here(driver_, context_);
-  for (std::uint64_t at = 0; at < to.size() && !lost_; at += piece) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(piece, to.size() - at);
-    Status status = driver_.copy_out(out_.pinned, address(from + at), bytes, out_.stream);
-    if (status == done) status = driver_.stream_synchronize(out_.stream);
-    if (status == done)
-      std::memcpy(to.data() + at, out_.pinned, bytes);
-    else
-      lost_ = true;
-  }
+  if (out_.out(to, address(from)) != done) lost_ = true;
 }
 
 }  // namespace carillon::engine::cuda

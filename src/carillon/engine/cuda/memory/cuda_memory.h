@@ -3,12 +3,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
 #include "carillon/engine/cuda/driver/driver.h"
+#include "carillon/engine/cuda/memory/copy_way.h"
 #include "carillon/engine/device_memory.h"
 
 namespace carillon::engine::cuda {
@@ -63,13 +63,6 @@ class CudaMemory final : public DeviceMemory {
     std::uint64_t bytes = 0;
     Handle handle = 0;
   };
-  // One way of the bus.
-  struct Way {
-    std::mutex mutex;
-    Stream stream = nullptr;
-    std::byte* pinned = nullptr;
-  };
-
   CudaMemory(std::shared_ptr<const Driver> driver, DeviceNumber device)
       : owned_(std::move(driver)), driver_(*owned_), device_(device) {}
   Result<> prepare(const Sizes& sizes);
@@ -87,7 +80,7 @@ class CudaMemory final : public DeviceMemory {
   std::uint64_t granule_ = 0;
   std::vector<Handle> handles_;  // by page
   Block io_, workspace_;
-  Way in_, out_;
+  CopyWay in_{driver_}, out_{driver_};
   mutable std::atomic<bool> lost_ = false;
 };
 

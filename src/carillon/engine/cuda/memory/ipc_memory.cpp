@@ -8,11 +8,11 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cuda/driver/context.h"
+#include "carillon/engine/cuda/memory/copy_way.h"
 
 namespace carillon::engine::cuda {
 namespace {
 
-constexpr std::uint64_t piece_of_copy = std::uint64_t{1} << 20;
 static_assert(sizeof(IpcHandle) == sizeof(MemoryHandle));
 
 class IpcImporter final : public MemoryImporter, public std::enable_shared_from_this<IpcImporter> {
@@ -23,10 +23,7 @@ class IpcImporter final : public MemoryImporter, public std::enable_shared_from_
     if (context_ == nullptr) return;
     {
       const InContext here(driver_, context_);
-      for (Way* const way : {&in_, &out_}) {
-        if (way->stream != nullptr) driver_.stream_destroy(way->stream);
-        if (way->pinned != nullptr) driver_.host_free(way->pinned);
-      }
+      for (CopyWay* const way : {&in_, &out_}) way->give_back();
     }
     driver_.context_release(device_);
   }
@@ -35,28 +32,14 @@ class IpcImporter final : public MemoryImporter, public std::enable_shared_from_
 
   // Of what open() gave: any thread.
   Result<> copy_out(std::span<std::byte> to, Address from) {
-    const std::lock_guard lock(out_.mutex);
     const InContext here(driver_, context_);
-    for (std::uint64_t at = 0; at < to.size(); at += piece_of_copy) {
-      const std::uint64_t bytes = std::min<std::uint64_t>(piece_of_copy, to.size() - at);
-      Status status = driver_.copy_out(out_.pinned, from + at, bytes, out_.stream);
-      if (status == done) status = driver_.stream_synchronize(out_.stream);
-      if (status != done) return not_copied(status, "from");
-      std::memcpy(to.data() + at, out_.pinned, bytes);
-    }
-    return {};
+    const Status status = out_.out(to, from);
+    return status == done ? Result<>() : not_copied(status, "from");
   }
   Result<> copy_in(Address to, std::span<const std::byte> from) {
-    const std::lock_guard lock(in_.mutex);
     const InContext here(driver_, context_);
-    for (std::uint64_t at = 0; at < from.size(); at += piece_of_copy) {
-      const std::uint64_t bytes = std::min<std::uint64_t>(piece_of_copy, from.size() - at);
-      std::memcpy(in_.pinned, from.data() + at, bytes);
-      Status status = driver_.copy_in(to + at, in_.pinned, bytes, in_.stream);
-      if (status == done) status = driver_.stream_synchronize(in_.stream);
-      if (status != done) return not_copied(status, "to");
-    }
-    return {};
+    const Status status = in_.in(to, from);
+    return status == done ? Result<>() : not_copied(status, "to");
   }
   void close(Address at) {
     const InContext here(driver_, context_);
@@ -64,13 +47,6 @@ class IpcImporter final : public MemoryImporter, public std::enable_shared_from_
   }
 
  private:
-  // One way of the bus.
-  struct Way {
-    std::mutex mutex;
-    Stream stream = nullptr;
-    void* pinned = nullptr;
-  };
-
   Result<> not_copied(Status status, const char* which) const {
     return fail(ErrorCode::unavailable, std::string("the CUDA device does not copy ") + which +
                                             " a client's memory: " + name_of(driver_, status));
@@ -84,16 +60,9 @@ class IpcImporter final : public MemoryImporter, public std::enable_shared_from_
       return not_prepared(status);
     }
     const InContext here(driver_, context_);
-    for (Way* const way : {&in_, &out_}) {
-      if (status == done && way->pinned == nullptr) {
-        status = driver_.host_allocate(&way->pinned, piece_of_copy, host_is_mapped);
-        if (status != done) way->pinned = nullptr;
-      }
-      if (status == done && way->stream == nullptr) {
-        status = driver_.stream_create(&way->stream, stream_beside_the_default, 0);
-        if (status != done) way->stream = nullptr;
-      }
-    }
+    const char* what = nullptr;
+    for (CopyWay* const way : {&in_, &out_})
+      if (status == done) status = way->prepare(what);
     return status == done ? Result<>() : not_prepared(status);
   }
   Result<> not_prepared(Status status) const {
@@ -106,7 +75,7 @@ class IpcImporter final : public MemoryImporter, public std::enable_shared_from_
   const DeviceNumber device_;
   std::mutex opening_;
   Context context_ = nullptr;  // does not change once memory was opened, as do the ways
-  Way in_, out_;
+  CopyWay in_{driver_}, out_{driver_};
 };
 
 class IpcMemory final : public ImportedMemory {

@@ -28,21 +28,13 @@ PostOp post(PostOp::Kind kind, float alpha = 0, float beta = 0) {
   return {.kind = kind, .alpha = alpha, .beta = beta};
 }
 
-// The names of what a plan runs, each step by itself.
-std::vector<std::string> named_steps(OnEmulated& on, const Make& make, Number number = Number::f32) {
-  const auto engine = on.engine({.number = number, .longest_segment = 1});
-  const auto model = (*engine)->compile(MadeModel(make), {.batch_sizes = {1}});
-  EXPECT_TRUE(model) << model.error().message;
-  std::vector<std::string> out;
-  for (int i = 0; model && i < (*model)->plan(1)->kernels(); ++i)
-    out.emplace_back((*model)->plan(1)->kernel_name(i));
-  return out;
-}
 // Of how many steps each chain is; 1 for each other elementwise kernel.
 std::vector<int> lengths(const Make& make, Number number = Number::f32) {
   OnEmulated on;
   std::vector<int> out;
-  for (const std::string& step : named_steps(on, make, number)) {
+  const auto steps = on.step_names(MadeModel(make), number);
+  EXPECT_TRUE(steps) << steps.error().message;
+  for (const std::string& step : steps.value_or(std::vector<std::string>())) {
     if (const std::size_t at = step.find("carillon_chain of "); at != std::string::npos)
       out.push_back(std::stoi(step.substr(at + 18)));
     else if (step.find("_elementwise_") != std::string::npos || step.find("_cast_") != std::string::npos ||

@@ -178,19 +178,24 @@ Result<> CudaPlan::copy_edges(const std::vector<Recipe::Edge>& edges, const Bind
   return {};
 }
 
-Result<> CudaPlan::launch(int segment, CudaState& state) const {
+Result<> CudaPlan::enqueue(int segment, const Binding& binding, CudaState& state, bool timed) const {
+  const Driver& driver = device_->driver;
+  const Stream stream = state.stream();
+  const auto mark = [&](int which) {
+    return timed ? device_->check(driver.event_record(state.event(which), stream), "an event") : Result<>();
+  };
   const auto graph = state.graph(segment);
   if (!graph) return std::unexpected(graph.error());
-  if (*graph == nullptr) return {};
-  return device_->check(device_->driver.graph_launch(*graph, state.stream()),
-                        parts_.names[static_cast<std::size_t>(segment)]);
-}
-
-Result<> CudaPlan::enqueue(int segment, const Binding& binding, CudaState& state) const {
   if (segment == 0)
-    if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, state.stream()); !copied) return copied;
-  if (auto launched = launch(segment, state); !launched) return launched;
-  if (segment + 1 == kernels()) return copy_edges(parts_.recipe.outputs, binding, false, state.stream());
+    if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, stream); !copied) return copied;
+  if (auto marked = mark(0); !marked) return marked;
+  if (*graph != nullptr)
+    if (auto launched = device_->check(driver.graph_launch(*graph, stream),
+                                       parts_.names[static_cast<std::size_t>(segment)]);
+        !launched)
+      return launched;
+  if (auto marked = mark(1); !marked) return marked;
+  if (segment + 1 == kernels()) return copy_edges(parts_.recipe.outputs, binding, false, stream);
   return {};
 }
 
@@ -211,25 +216,11 @@ Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Dura
   if (stop != nullptr) stop->next = range.first;
   const bool single = !durations.empty() || stop != nullptr || pacer != nullptr;
   const auto finished = [&] { return device_->check(driver.stream_synchronize(state.stream()), "a run"); };
-  const auto record = [&](int which) {
-    return durations.empty()
-               ? Result<>{}
-               : device_->check(driver.event_record(state.event(which), state.stream()), "an event");
-  };
   if (pacer != nullptr) pacer->begin();
   for (int i = range.first; i < range.last; ++i) {
     const auto stopped = [&] { return stop != nullptr && stop->requested(); };
     if (stopped()) return finished();
-    if (i == 0)
-      if (auto copied = copy_edges(parts_.recipe.inputs, binding, true, state.stream()); !copied)
-        return copied;
-    if (const auto captured = state.graph(i); !captured) return std::unexpected(captured.error());
-    if (auto marked = record(0); !marked) return marked;
-    if (auto launched = launch(i, state); !launched) return launched;
-    if (auto marked = record(1); !marked) return marked;
-    if (i + 1 == kernels())
-      if (auto copied = copy_edges(parts_.recipe.outputs, binding, false, state.stream()); !copied)
-        return copied;
+    if (auto put = enqueue(i, binding, state, !durations.empty()); !put) return put;
     if (single)
       if (auto ran = finished(); !ran) return ran;
     if (!durations.empty()) {

@@ -104,10 +104,9 @@ class CudaPlan final : public Plan {
                Pacer* pacer) const override;
 
   // Puts a segment into the state's stream, with the inputs' copies before the first and the outputs' after
-  // the last, and does not wait. The state is prepared; the device's context is current.
-  Result<> enqueue(int segment, const Binding& binding, CudaState& state) const;
-  // Its graph alone.
-  Result<> launch(int segment, CudaState& state) const;
+  // the last, and does not wait. `timed`: the state's events are recorded before and after its graph. The
+  // state is prepared; the device's context is current.
+  Result<> enqueue(int segment, const Binding& binding, CudaState& state, bool timed = false) const;
   // What a segment takes; 0 where nobody measured it.
   Duration takes(int segment) const {
     return parts_.takes.empty() ? Duration{0} : parts_.takes[static_cast<std::size_t>(segment)];

@@ -249,15 +249,10 @@ TEST(CudaPlan, WhatLibrariesAreToldGivesTheSame) {
   EXPECT_EQ(on.device().left_behind(), "");
 }
 
-// The names of what a model's plan runs at batch 1.
-std::vector<std::string> steps_of(OnEmulated& on, const Make& make) {
-  const auto engine = on.engine({.longest_segment = 1});
-  const auto model = (*engine)->compile(MadeModel(make), {.batch_sizes = {1}});
-  EXPECT_TRUE(model) << model.error().message;
-  std::vector<std::string> out;
-  for (int i = 0; model && i < (*model)->plan(1)->kernels(); ++i)
-    out.emplace_back((*model)->plan(1)->kernel_name(i));
-  return out;
+std::vector<std::string> steps_of(const OnEmulated& on, const Make& make) {
+  auto names = on.step_names(MadeModel(make));
+  EXPECT_TRUE(names) << names.error().message;
+  return names.value_or(std::vector<std::string>());
 }
 
 // Kernels of the emulated device take 3 us each.

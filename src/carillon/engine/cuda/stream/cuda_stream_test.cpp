@@ -29,40 +29,20 @@ class Streaming : public engine::Stream::Client {
   Streaming(OnEmulated& on, const CudaOptions& options, Class cls, const CompileOptions& how)
       : engine_(std::move(*on.engine(options))),
         model_(std::move(*engine_->compile(engine::testing::MadeModel(networks::encoder), how))) {
+    placed_ = std::move(*LoadedPlan::make(
+        std::shared_ptr<const Driver>(std::shared_ptr<void>(), &on.driver()), 0, *model_, plan()));
     lane_ = std::move(*engine_->make_team({.cls = cls}));
     state_ = plan().make_state(lane_.get());
     const auto graph = networks::encoder(1);
-    inputs_ = engine::testing::random_inputs(graph, 11);
-    expected_ = engine::testing::reference(graph, inputs_);
-    std::uint64_t io = 0;
-    const auto place = [&](const graph::TensorSpec& spec) {
-      return std::exchange(io, io + round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256));
-    };
-    std::vector<std::uint64_t> in, out;
-    for (const auto& spec : plan().inputs()) in.push_back(place(spec));
-    for (const auto& spec : plan().outputs()) out.push_back(place(spec));
-    memory_ = std::move(*CudaMemory::make(
-        on.driver(), 0,
-        {.pages = pages_for(model_->weights()), .io = Bytes{io}, .workspace = plan().workspace()}));
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      from_.push_back(memory_->io(in[i]));
-      memory_->copy_in(memory_->io(in[i]), inputs_[i]->bytes());
-    }
-    for (const std::uint64_t at : out) to_.push_back(memory_->io(at));
-    range_ = *memory_->reserve(pages_for(model_->weights()));
-    for (std::uint32_t page = 0; page < range_.pages; ++page) pages_.push_back(page);
-    (void)memory_->map(range_, pages_);
-    memory_->copy_in(range_.data, model_->packed());
+    const auto inputs = engine::testing::random_inputs(graph, 11);
+    expected_ = engine::testing::reference(graph, inputs);
+    for (std::size_t i = 0; i < inputs.size(); ++i) placed_->set_input(i, inputs[i]->bytes());
     stream_ =
         engine_->make_stream({.clock = clock_, .name = "test", .spin = 50us, .cls = cls, .parts = true});
     const auto started = stream_->start(*this);
     EXPECT_TRUE(started);
   }
-  ~Streaming() override {
-    stream_->stop();
-    memory_->unmap(range_, pages_);
-    memory_->release(range_);
-  }
+  ~Streaming() override { stream_->stop(); }
 
   const Plan& plan() const { return *model_->plan(1); }
   engine::Stream& stream() { return *stream_; }
@@ -74,11 +54,7 @@ class Streaming : public engine::Stream::Client {
     wanted_.push_back({.run = ++runs_,
                        .plan = &plan(),
                        .kernels = {first, plan().kernels()},
-                       .binding = {.inputs = from_,
-                                   .outputs = to_,
-                                   .workspace = memory_->workspace(0),
-                                   .weights = range_.data,
-                                   .state = state_.get()}});
+                       .binding = placed_->binding(state_.get())});
     const std::uint64_t run = runs_;
     stream_->wake();
     return run;
@@ -95,11 +71,8 @@ class Streaming : public engine::Stream::Client {
   }
   double apart() {
     double worst = 0;
-    for (std::size_t i = 0; i < to_.size(); ++i) {
-      std::vector<std::byte> got(expected_[i]->bytes().size());
-      memory_->copy_out(got, to_[i]);
-      worst = std::max(worst, networks::apart(*expected_[i], got));
-    }
+    for (std::size_t i = 0; i < expected_.size(); ++i)
+      worst = std::max(worst, networks::apart(*expected_[i], placed_->output(i)));
     return worst;
   }
   // Of the stream's thread: how the device's time was when that run was completed; how many were launched
@@ -163,14 +136,10 @@ class Streaming : public engine::Stream::Client {
   std::function<void(std::uint64_t)> hook_;
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<const CompiledModel> model_;
-  std::unique_ptr<CudaMemory> memory_;
+  std::unique_ptr<LoadedPlan> placed_;
   std::unique_ptr<Team> lane_;
   std::unique_ptr<RunState> state_;
-  engine::testing::Buffers inputs_, expected_;
-  std::vector<const std::byte*> from_;
-  std::vector<std::byte*> to_;
-  WeightRange range_;
-  std::vector<std::uint32_t> pages_;
+  engine::testing::Buffers expected_;
 
   std::recursive_mutex mutex_;
   std::condition_variable_any changed_;

@@ -79,23 +79,22 @@ Result<> Lane::make_words() {
   return device_->check(cleared, "the flag");
 }
 
-Result<> Lane::begin(Stream stream, std::uint32_t marked) {
-  *static_cast<volatile std::uint32_t*>(mark_) = marked;
-  if (!std::exchange(dirty_, false)) return {};
+// After what `after` was recorded for, and `tell` is recorded behind it.
+Result<> Lane::write_flag(Stream stream, Event after, std::uint32_t value, Event tell) {
   const Driver& driver = device_->driver;
-  Status status = driver.stream_wait(stream, set_, 0);
-  if (status == done) status = driver.write_value(stream, flag(), 0, 0);
-  if (status == done) status = driver.event_record(reset_, stream);
+  Status status = driver.stream_wait(stream, after, 0);
+  if (status == done) status = driver.write_value(stream, flag(), value, 0);
+  if (status == done) status = driver.event_record(tell, stream);
   return device_->check(status, "the flag");
 }
 
+Result<> Lane::begin(Stream stream, std::uint32_t marked) {
+  *static_cast<volatile std::uint32_t*>(mark_) = marked;
+  return std::exchange(dirty_, false) ? write_flag(stream, set_, 0, reset_) : Result<>();
+}
+
 Result<> Lane::end_early() {
-  if (std::exchange(dirty_, true)) return {};
-  const Driver& driver = device_->driver;
-  Status status = driver.stream_wait(control_, reset_, 0);
-  if (status == done) status = driver.write_value(control_, flag(), 1, 0);
-  if (status == done) status = driver.event_record(set_, control_);
-  return device_->check(status, "the flag");
+  return std::exchange(dirty_, true) ? Result<>() : write_flag(control_, reset_, 1, set_);
 }
 
 }  // namespace carillon::engine::cuda

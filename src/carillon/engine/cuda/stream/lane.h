@@ -48,6 +48,7 @@ class Lane final : public Team {
  private:
   Lane(std::shared_ptr<const Device> device, Class cls);
   Result<> make_words();
+  Result<> write_flag(Stream stream, Event after, std::uint32_t value, Event tell);
   int priority() const;
 
   std::shared_ptr<const Device> device_;

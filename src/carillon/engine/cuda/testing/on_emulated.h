@@ -13,7 +13,7 @@
 #include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/library/chains.h"
 #include "carillon/engine/cuda/library/plain.h"
-#include "carillon/engine/cuda/memory/cuda_memory.h"
+#include "carillon/engine/cuda/memory/loaded_plan.h"
 #include "carillon/engine/cuda/plan/cuda_engine.h"
 #include "carillon/engine/engine.h"
 #include "carillon/graph/tensor.h"
@@ -47,64 +47,40 @@ class OnEmulated {
   std::function<Result<std::unique_ptr<ChainLibrary>>(std::shared_ptr<const Driver>, DeviceNumber)>
       make_chains = make_interpreted_chains;
 
+  // The names of what a model's plan runs at batch 1, each step by itself.
+  Result<std::vector<std::string>> step_names(const graph::Model& model, Number number = Number::f32) const {
+    const auto made = engine({.number = number, .longest_segment = 1});
+    if (!made) return std::unexpected(made.error());
+    const auto compiled = (*made)->compile(model, {.batch_sizes = {1}});
+    if (!compiled) return std::unexpected(compiled.error());
+    const Plan& plan = *(*compiled)->plan(1);
+    std::vector<std::string> out;
+    for (int i = 0; i < plan.kernels(); ++i) out.emplace_back(plan.kernel_name(i));
+    return out;
+  }
+
   // The outputs of one run of `plan`, in as many runs as it has segments where `cut`; and what the device
   // found wrong since it was made.
   Result<std::vector<std::vector<std::byte>>> run(const CompiledModel& model, const Plan& plan,
                                                   std::span<const std::span<const std::byte>> inputs,
                                                   bool cut) {
-    Bytes io{};
-    for (const auto specs : {plan.inputs(), plan.outputs()})
-      for (const graph::TensorSpec& spec : specs)
-        io = io + Bytes{round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256)};
-    auto memory = CudaMemory::make(driver(), 0,
-                                   {.pages = std::max<std::uint64_t>(1, pages_for(model.weights())),
-                                    .io = std::max(io, kib(1)),
-                                    .workspace = std::max(plan.workspace(), kib(1))});
-    if (!memory) return std::unexpected(memory.error());
-    std::uint64_t at = 0;
-    const auto place = [&](const graph::TensorSpec& spec) {
-      std::byte* const to = (*memory)->io(at);
-      at += round_up(graph::TensorType{spec.type, spec.shape}.bytes().count, 256);
-      return to;
-    };
-    std::vector<const std::byte*> from;
-    for (std::size_t i = 0; i < plan.inputs().size(); ++i) {
-      std::byte* const to = place(plan.inputs()[i]);
-      (*memory)->copy_in(to, inputs[i]);
-      from.push_back(to);
-    }
-    std::vector<std::byte*> to;
-    for (const graph::TensorSpec& spec : plan.outputs()) to.push_back(place(spec));
-    const auto range = (*memory)->reserve(pages_for(model.weights()));
-    if (!range) return std::unexpected(range.error());
-    std::vector<std::uint32_t> pages;
-    for (std::uint32_t page = 0; page < range->pages; ++page) pages.push_back(page);
-    if (auto mapped = (*memory)->map(*range, pages); !mapped) return std::unexpected(mapped.error());
-    std::vector<std::byte> weights(model.weights().count);
-    model.write_weights(0, weights);
-    if (!weights.empty()) (*memory)->copy_in(range->data, weights);
+    auto loaded =
+        LoadedPlan::make(std::shared_ptr<const Driver>(std::shared_ptr<void>(), &driver()), 0, model, plan);
+    if (!loaded) return std::unexpected(loaded.error());
+    for (std::size_t i = 0; i < plan.inputs().size(); ++i) (*loaded)->set_input(i, inputs[i]);
     std::vector<std::vector<std::byte>> out;
     Result<> ran;
     {
       const auto state = plan.make_state();
-      const Binding binding{.inputs = from,
-                            .outputs = to,
-                            .workspace = (*memory)->workspace(0),
-                            .weights = range->data,
-                            .state = state.get()};
+      const Binding binding = (*loaded)->binding(state.get());
       if (cut)
         for (int k = 0; ran && k < plan.kernels(); ++k)
           for (int again = 0; ran && again < 2; ++again) ran = plan.run({k, k + 1}, binding, {});
       else
         ran = plan.run({0, plan.kernels()}, binding, {});
-      for (std::size_t i = 0; ran && i < to.size(); ++i) {
-        const graph::TensorSpec& spec = plan.outputs()[i];
-        out.emplace_back(graph::TensorType{spec.type, spec.shape}.bytes().count);
-        (*memory)->copy_out(out.back(), to[i]);
-      }
+      for (std::size_t i = 0; ran && i < plan.outputs().size(); ++i) out.push_back((*loaded)->output(i));
     }
-    (*memory)->unmap(*range, pages);
-    (*memory)->release(*range);
+    loaded->reset();
     if (!ran) return std::unexpected(ran.error());
     const auto violations = device().violations();
     if (!violations.empty()) return fail(ErrorCode::internal, "the device: " + violations.front());
