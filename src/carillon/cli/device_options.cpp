@@ -37,33 +37,37 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
   command.add_option("--kernel-choices", arguments.kernel_choices,
                      "File that keeps what was chosen, so that the next start measures nothing again; made "
                      "where it is missing, replaced where it is damaged or another machine's");
-  command.add_option("--cuda-libraries", arguments.cuda_libraries,
-                     "Folder of NVIDIA's libraries (libcudnn.so.9, libcublasLt.so.13, libnvrtc.so.13); "
-                     "without it: where the loader "
-                     "finds them, then packages of the virtual environment and of CARILLON_SITE_PACKAGES");
-  command
-      .add_option(
-          "--cuda-number", arguments.cuda_number,
-          "What f32 values are stored as on cuda devices, between a model's inputs and outputs: f32, tf32 "
-          "(f32 whose products may be rounded), f16 or bf16; a model's parameter precision stands above it")
-      ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
-      ->capture_default_str();
-  command
-      .add_option("--cuda-longest-kernel", arguments.cuda_longest_kernel_us,
-                  "Microseconds: batch sizes of best-effort models with a longer kernel are left out on cuda "
-                  "devices, as a real-time request may have to wait for it")
-      ->check(CLI::Range(1.0, 1e7))
-      ->capture_default_str();
-  command.add_flag(
-      "!--no-cuda-parts", arguments.cuda_parts,
-      "Real-time runs have all of a cuda device: best effort ends for each of them, where else it "
-      "may go on in what they leave");
+  add_cuda_options(command, arguments);
   command.add_flag(
       "--real-time", arguments.real_time,
       "Ask for real-time priority and pinned threads (needs CAP_SYS_NICE); refused, it goes on without");
 }
 
 }  // namespace
+
+std::vector<CLI::Option*> add_cuda_options(CLI::App& command, server::DeviceArguments& arguments) {
+  return {
+      command.add_option("--cuda-libraries", arguments.cuda_libraries,
+                         "Folder of NVIDIA's libraries (libcudnn.so.9, libcublasLt.so.13, libnvrtc.so.13); "
+                         "without it: where the loader finds them, then packages of the virtual environment "
+                         "and of CARILLON_SITE_PACKAGES"),
+      command
+          .add_option("--cuda-number", arguments.cuda_number,
+                      "What f32 values are stored as on cuda devices, between a model's inputs and outputs: "
+                      "f32, tf32 (f32 whose products may be rounded), f16 or bf16; a model's parameter "
+                      "precision stands above it")
+          ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
+          ->capture_default_str(),
+      command
+          .add_option("--cuda-longest-kernel", arguments.cuda_longest_kernel_us,
+                      "Microseconds: batch sizes of best-effort models with a longer kernel are left out on "
+                      "cuda devices, as a real-time request may have to wait for it")
+          ->check(CLI::Range(1.0, 1e7))
+          ->capture_default_str(),
+      command.add_flag("!--no-cuda-parts", arguments.cuda_parts,
+                       "Real-time runs have all of a cuda device: best effort ends for each of them, where "
+                       "else it may go on in what they leave")};
+}
 
 void add_device_options(CLI::App& command, server::DeviceArguments& arguments) {
   command

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "carillon/cli/commands.h"
+#include "carillon/cli/device_options.h"
 #include "carillon/cli/disb/arguments.h"
 #include "carillon/cli/seed_option.h"
 #include "carillon/server/cuda_device.h"
@@ -83,24 +84,9 @@ void add_live_options(CLI::App& command, DisbArguments& arguments, CLI::Option& 
                        : "'" + device + "' is not cpu, cuda, cuda:N, cuda-emulated or cuda-emulated:TABLE";
           })
           ->capture_default_str());
-  own(command.add_option("--cuda-libraries", arguments.device.cuda_libraries,
-                         "Folder of NVIDIA's libraries"));
+  for (CLI::Option* const each : add_cuda_options(command, arguments.device)) own(each);
   own(command.add_option("--kernel-choices", arguments.device.kernel_choices,
                          "File beside which choices of library calls are kept, of cuda devices"));
-  own(command
-          .add_option("--cuda-number", arguments.device.cuda_number,
-                      "What f32 values are stored as on cuda devices: f32, tf32, f16 or bf16")
-          ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
-          ->capture_default_str());
-  own(command
-          .add_option(
-              "--cuda-longest-kernel", arguments.device.cuda_longest_kernel_us,
-              "Microseconds: batch sizes of best-effort models with a longer kernel are left out on cuda "
-              "devices, as a real-time request may have to wait for it")
-          ->check(CLI::Range(1.0, 1e7))
-          ->capture_default_str());
-  own(command.add_flag("!--no-cuda-parts", arguments.device.cuda_parts,
-                       "Under reef, real-time runs have all of a cuda device, and leave nothing to others"));
   own(command
           .add_option("--warm-up", arguments.warm_up_s,
                       "Seconds of the workload under each scheduler before those that count")

@@ -32,7 +32,7 @@ struct ProfileArguments {
   server::DeviceArguments device;
   FitArguments fit;
   bool kernels = false;
-  double stop_cost = 0.02;
+  double stop_cost = engine::usual_stop_cost;
   bool interference = false;
   std::string out_measurements;
   int together = 3;

@@ -98,12 +98,6 @@ std::string engine_text(engine::ReadingEngine& engine, const std::string& reason
   return std::string(engine.name()) + " " + engine.version() + " runs it: " + reason;
 }
 
-// A best-effort model's runs are to stop inside kernels; it may cost them so much.
-constexpr double best_effort_stop_cost = 0.02;
-// A real-time model's runs leave room for others, where the device can be divided: it may cost them so much
-// (REEF's dynamic kernel padding, section 5, costs 1% on average).
-constexpr double real_time_room_cost = 0.02;
-
 engine::Engine& engine_of(const LoadTarget& target, std::optional<std::size_t> other) {
   return other ? *target.others[*other] : *target.engine;
 }
@@ -126,10 +120,10 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
                                          .name = out.config.name,
                                          .one_thread = best_effort,
                                          .stop_cost = target.stop_cost ? target.stop_cost
-                                                      : best_effort    ? std::optional(best_effort_stop_cost)
-                                                                       : std::nullopt,
+                                                      : best_effort ? std::optional(engine::usual_stop_cost)
+                                                                    : std::nullopt,
                                          .room_cost = out.config.model_class == "real_time"
-                                                          ? std::optional(real_time_room_cost)
+                                                          ? std::optional(engine::usual_room_cost)
                                                           : std::nullopt};
     auto compiled = engine_of(target, other).compile(model, options);
     if (!compiled) return std::unexpected(compiled.error());

@@ -150,9 +150,6 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
                                                                  .module = {},
                                                                  .apart = arguments.second_engine_apart,
                                                                  .processes = processes_of(arguments)}));
-    device.worker.make_team = [engine = device.engine](const engine::TeamOptions& wanted) {
-      return engine->make_team(wanted);
-    };
     device.description = "cpu: " + cpu_name() + ", " + std::to_string(threads) + " threads";
   } else if (arguments.device.starts_with(emulated)) {
     const std::string file = arguments.device.substr(emulated.size());
@@ -193,9 +190,6 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
     if (arguments.page_cache.empty() && made->free)
       device.worker.page_cache = Bytes{made->free->count / 4 * 3 / page_size.count * page_size.count};
     device.engine = std::move(made->engine);
-    device.worker.make_team = [engine = device.engine](const engine::TeamOptions& wanted) {
-      return engine->make_team(wanted);
-    };
     device.worker.make_stream = [engine = device.engine](const engine::StreamOptions& wanted) {
       return engine->make_stream(wanted);
     };
@@ -217,6 +211,9 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
                                                          : "; several, by '*', are for 'carillon serve'"));
   }
   device.worker.probe = [engine = device.engine] { return engine->probe(); };
+  device.worker.make_team = [engine = device.engine](const engine::TeamOptions& wanted) {
+    return engine->make_team(wanted);
+  };
   return device;
 }
 

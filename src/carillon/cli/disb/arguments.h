@@ -43,7 +43,7 @@ struct DisbArguments {
   std::string models = "build/samples";
   server::DeviceArguments device;
   double warm_up_s = 2;
-  double stop_cost = 0.02;
+  double stop_cost = engine::usual_stop_cost;
 };
 inline constexpr double live_seconds = 20;
 

@@ -35,7 +35,7 @@ Result<LocalModel> compile_local(const repository::RepositoryEntry& entry, engin
                 .pads = completed->padding,
                 .stop_cost = stop_cost,
                 // What is not to be stopped is real-time work: it leaves room where that costs it little.
-                .room_cost = stop_cost ? std::nullopt : std::optional(0.02)});
+                .room_cost = stop_cost ? std::nullopt : std::optional(engine::usual_room_cost)});
   if (!compiled) return std::unexpected(compiled.error());
   const auto lengths = (*compiled)->lengths();
   const std::int64_t length = lengths.empty() ? 0 : lengths[lengths.size() / 2];
