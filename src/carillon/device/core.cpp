@@ -534,17 +534,22 @@ void Core::release_held(const Stream& stream, Commands& out) {
 }
 
 void Core::launch(Executor executor, Slot slot, Commands& out) {
+  Stream& stream = streams_[executor - first_stream];
+  stream.running = slot;
+  put_on_device(stream, slot, out);
+  yield_to_first(stream, out);  // where it was told to before it began
+  release_held(stream, out);
+}
+
+void Core::put_on_device(const Stream& stream, Slot slot, Commands& out) {
   Action& action = actions_[slot];
-  streams_[executor - first_stream].running = slot;
   action.state = State::running;
   if (!action.begun) ++models_[action.model.index()].uses;
   action.begun = true;
   action.ending = false;
   ++in_hand_;
-  out.push_back({.kind = Kind::launch, .executor = executor, .slot = slot, .kernel = action.next});
-  if (streams_.size() > 1) make_way(streams_[executor - first_stream], action.units, out);
-  yield_to_first(streams_[executor - first_stream], out);  // where it was told to before it began
-  release_held(streams_[executor - first_stream], out);
+  out.push_back({.kind = Kind::launch, .executor = executor(slot), .slot = slot, .kernel = action.next});
+  if (streams_.size() > 1) make_way(stream, action.units, out);
 }
 
 // The run is over, or given up: gives back what it had of its own.
@@ -596,15 +601,8 @@ TimePoint Core::committed(Slot slot, TimePoint end, TimePoint now, Commands& out
 }
 
 void Core::launch_ahead(Stream& stream, Slot slot, Commands& out) {
-  Action& action = actions_[slot];
   stream.ahead = slot;
-  action.state = State::running;
-  action.begun = true;
-  action.ending = false;
-  ++models_[action.model.index()].uses;
-  ++in_hand_;
-  out.push_back({.kind = Kind::launch, .executor = executor(slot), .slot = slot, .kernel = 0});
-  if (streams_.size() > 1) make_way(stream, action.units, out);
+  put_on_device(stream, slot, out);
 }
 
 void Core::ahead_gathered(Slot slot, const Gathered& result, Commands& out) {

@@ -328,6 +328,7 @@ class Core {
   void launch(Executor executor, Slot slot, Commands& out);
   bool fits_behind(const Action& next, const Action& run) const;
   void launch_ahead(Stream& stream, Slot slot, Commands& out);
+  void put_on_device(const Stream& stream, Slot slot, Commands& out);
   void ahead_gathered(Slot slot, const Gathered& result, Commands& out);
   void end_early(Slot slot, Commands& out);
   void yield_to_first(Stream& stream, Commands& out);
