@@ -50,6 +50,14 @@ def is_ready(address: str, tls: ssl.SSLContext | None = None) -> bool:
         return False
 
 
+def answer_to(url: str, body: bytes) -> tuple[int, str]:
+    """The status of a POST, and what is said where it is no success."""
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, body), timeout=60).status, ""
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
 @dataclass
 class RunningServer:
     http: str

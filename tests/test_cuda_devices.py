@@ -9,8 +9,6 @@ import json
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +16,12 @@ import pytest
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from loopback import free_addresses, serving
+from loopback import answer_to, free_addresses, serving
 from test_cuda_emulated import inputs_of
-from test_devices import answers, by_device, wait_for
+from test_devices import INPUT, answers, by_device, wait_for
 
 ROOT = Path(__file__).resolve().parents[1]
 MEMORY = ("--io-cache", "16MiB", "--workspace", "16MiB")
-INPUT = json.dumps({"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64], "data": [0.5] * 64}]}).encode()
 
 
 class Askers:
@@ -99,11 +96,7 @@ def test_two_devices_answer_right_and_one_goes_on_when_the_other_is_lost(program
 
 def test_without_devices_the_answer_says_that_they_stay_lost(program, tiny_models, tmp_path):
     def send():
-        request = urllib.request.Request(f"http://{server.http}/v2/models/tiny_mlp/infer", INPUT)
-        try:
-            return urllib.request.urlopen(request, timeout=60).status, ""
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+        return answer_to(f"http://{server.http}/v2/models/tiny_mlp/infer", INPUT)
 
     with serving(program, tiny_models, tmp_path / "server.log", "--device", "cuda-emulated", *MEMORY, "--emulated-faults",
                  "kill=0@1s", page_cache="48MiB") as server:

@@ -11,14 +11,12 @@ import json
 import re
 import subprocess
 import time
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
 import tritonclient.http as http_client
 
-from loopback import free_addresses, is_ready, serving, write_profile
+from loopback import answer_to, free_addresses, is_ready, serving, write_profile
 
 MODELS = ("tiny_mlp", "tiny_cnn", "tiny_encoder")
 INPUT = json.dumps({"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64], "data": [0.5] * 64}]}).encode()
@@ -112,11 +110,7 @@ def test_every_request_is_answered_once_while_devices_fail_and_hang(program, tin
 
 def test_without_devices_all_is_refused_at_once_and_readiness_says_so(program, tiny_models, profile, tmp_path):
     def send():
-        request = urllib.request.Request(f"http://{server.http}/v2/models/tiny_mlp/infer", INPUT)
-        try:
-            return urllib.request.urlopen(request, timeout=60).status, ""
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+        return answer_to(f"http://{server.http}/v2/models/tiny_mlp/infer", INPUT)
 
     with serving(program, tiny_models, tmp_path / "server.log",
                  *emulated(profile, 2, "--emulated-faults", "kill=0@1s+4s,kill=1@1s+4s")) as server:

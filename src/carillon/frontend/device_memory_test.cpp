@@ -26,6 +26,7 @@
 #include "carillon/engine/cuda/memory/ipc_memory.h"
 #include "carillon/frontend/commons.h"
 #include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/grpc_pair.h"
 #include "carillon/frontend/grpc_server.h"
 #include "carillon/frontend/http_api.h"
 #include "carillon/frontend/http_server.h"
@@ -392,34 +393,22 @@ class DeviceDoors : public OnDevice {
         .dump();
   }
   static inference::ModelInferRequest over_grpc(int in, int out) {
-    inference::ModelInferRequest request;
-    request.set_model_name("pair");
+    auto request = pair_request();
     const auto in_memory = [](auto& tensor, int offset) {
       (*tensor.mutable_parameters())["shared_memory_region"].set_string_param("r");
       (*tensor.mutable_parameters())["shared_memory_byte_size"].set_int64_param(12);
       (*tensor.mutable_parameters())["shared_memory_offset"].set_int64_param(offset);
     };
-    auto& x = *request.add_inputs();
-    x.set_name("x");
-    x.set_datatype("FP32");
-    x.add_shape(1);
-    x.add_shape(3);
-    in_memory(x, in);
-    auto& n = *request.add_inputs();
-    n.set_name("n");
-    n.set_datatype("INT32");
-    n.add_shape(1);
-    n.add_shape(2);
-    request.add_raw_input_contents(std::string(8, '\0'));
+    in_memory(*request.mutable_inputs(0), in);
+    request.mutable_raw_input_contents()->DeleteSubrange(0, 1);  // x is there, and not in the request
     auto& y = *request.add_outputs();
     y.set_name("y");
     in_memory(y, out);
     return request;
   }
   ::grpc::Status infer(const inference::ModelInferRequest& request) {
-    ::grpc::ClientContext context;
     inference::ModelInferResponse response;
-    return stub->ModelInfer(&context, request, &response);
+    return call(&inference::GRPCInferenceService::Stub::ModelInfer, request, response);
   }
   unsigned infer(const std::string& request, std::string* said = nullptr) {
     const auto response = TestClient(http->port()).ask("POST", "/v2/models/pair/infer", request);
@@ -427,12 +416,8 @@ class DeviceDoors : public OnDevice {
     return response.result_int();
   }
   template <typename Request, typename Response>
-  ::grpc::Status call(::grpc::Status (inference::GRPCInferenceService::Stub::*method)(::grpc::ClientContext*,
-                                                                                      const Request&,
-                                                                                      Response*),
-                      const Request& request, Response& response) {
-    ::grpc::ClientContext context;
-    return ((*stub).*method)(&context, request, &response);
+  ::grpc::Status call(StubMethod<Request, Response> method, const Request& request, Response& response) {
+    return call_stub(*stub, method, request, response);
   }
   // What a service that answers at once, or one that held the call, has written.
   static std::string written() {

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/grpc_pair.h"
 #include "carillon/frontend/lent_object.h"
 #include "carillon/frontend/parameters.h"
 
@@ -19,25 +20,6 @@ namespace carillon::frontend {
 namespace {
 
 using ::testing::HasSubstr;
-
-inference::ModelInferRequest pair_request() {
-  inference::ModelInferRequest request;
-  request.set_model_name("pair");
-  request.set_id("g1");
-  auto& x = *request.add_inputs();
-  x.set_name("x");
-  x.set_datatype("FP32");
-  x.add_shape(1);
-  x.add_shape(3);
-  request.add_raw_input_contents(std::string(12, '\0'));
-  auto& n = *request.add_inputs();
-  n.set_name("n");
-  n.set_datatype("INT32");
-  n.add_shape(1);
-  n.add_shape(2);
-  request.add_raw_input_contents(std::string(8, '\0'));
-  return request;
-}
 
 class GrpcServerTest : public ::testing::Test {
  protected:
@@ -61,11 +43,8 @@ class GrpcServerTest : public ::testing::Test {
   }
 
   template <typename Request, typename Response>
-  grpc::Status call(grpc::Status (inference::GRPCInferenceService::Stub::*method)(grpc::ClientContext*,
-                                                                                  const Request&, Response*),
-                    const Request& request, Response& response) {
-    grpc::ClientContext context;
-    return ((*stub).*method)(&context, request, &response);
+  grpc::Status call(StubMethod<Request, Response> method, const Request& request, Response& response) {
+    return call_stub(*stub, method, request, response);
   }
 
   grpc::Status raw_call(const char* method, grpc::ClientContext& context, const grpc::ByteBuffer& request) {
