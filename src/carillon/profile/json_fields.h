@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string>
@@ -46,6 +48,17 @@ class JsonFields {
     if (found != object.end()) return &*found;
     if (required) wrong(place, "has no \"" + name + "\"");
     return nullptr;
+  }
+
+  // Whatever is not among `names` is wrong: a misspelt field would pass for one left out.
+  void only(const json& object, const std::string& place, std::initializer_list<std::string_view> names) {
+    if (failed() || !object.is_object()) return;
+    for (const auto& [name, value] : object.items()) {
+      if (std::ranges::find(names, name) != names.end()) continue;
+      std::string list;
+      for (const std::string_view each : names) list.append(list.empty() ? "" : ", ").append(each);
+      return wrong(place, "has " + shown(name) + ", which is none of its fields: " + list);
+    }
   }
 
   std::string text(const json& object, const std::string& place, const std::string& name, bool required) {

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,10 +31,7 @@ int run(int argc, char** argv) {
   OpenOptions options;
   int batch = 1, runs = 1000, times = 20;
   bool cut = false, whole = false;
-  static const std::map<std::string, Number> numbers{
-      {"f32", Number::f32}, {"tf32", Number::tf32}, {"f16", Number::f16}, {"bf16", Number::bf16}};
-  static const std::map<std::string, AttentionWay> ways{
-      {"faster", AttentionWay::faster}, {"calls", AttentionWay::calls}, {"kernel", AttentionWay::kernel}};
+  std::string number = "f32", way = "faster";
   std::vector<AttentionTimes> told;
   std::function<Result<Json>(const Rig&)> part;
   const auto add = [&](const char* name, const char* what, bool takes_model,
@@ -47,11 +43,9 @@ int run(int argc, char** argv) {
                         "File beside which choices of library calls are kept");
     if (takes_model) {
       command->add_option("MODEL", file, "ONNX file")->required();
-      command
-          ->add_option("--number", options.engine.number,
-                       "What f32 values are stored as: f32, tf32, f16 or bf16")
-          ->transform(CLI::CheckedTransformer(numbers).description("f32, tf32, f16 or bf16"))
-          ->default_str("f32");
+      command->add_option("--number", number, "What f32 values are stored as")
+          ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
+          ->capture_default_str();
       command
           ->add_option("--segment", options.engine.longest_segment,
                        "Most kernels in a segment; 0: one segment")
@@ -59,11 +53,9 @@ int run(int argc, char** argv) {
           ->capture_default_str();
     }
     if (takes_model && std::string_view(name) != "attention")
-      command
-          ->add_option("--attention", options.engine.attention,
-                       "Attention by calls, by one kernel, or by the faster: faster, calls or kernel")
-          ->transform(CLI::CheckedTransformer(ways).description("faster, calls or kernel"))
-          ->default_str("faster");
+      command->add_option("--attention", way, "Attention by calls, by one kernel, or by the faster")
+          ->check(CLI::IsMember({"faster", "calls", "kernel"}))
+          ->capture_default_str();
     command->callback([&part, does = std::move(does)] { part = does; });
     return command;
   };
@@ -111,6 +103,10 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   preempts->add_flag("--whole,!--parts", whole, "Real-time runs have all of the device");
   CLI11_PARSE(app, argc, argv);
+  options.engine.number = *number_named(number);
+  options.engine.attention = way == "calls"    ? AttentionWay::calls
+                             : way == "kernel" ? AttentionWay::kernel
+                                               : AttentionWay::faster;
   options.engine.flag = stop != "bound";
   options.gate = stop == "gate";
   options.engine.splits = !whole;

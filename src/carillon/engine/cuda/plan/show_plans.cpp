@@ -1,7 +1,4 @@
-// What the plans of models are made of on a GPU that need not be there.
-//
-//   carillon_cuda_tables MODEL.onnx ... [--number f32|tf32|f16|bf16]... [--batch N]... [--json FILE]
-//                        [--cudnn-folder FOLDER] [--described FILE] [--attention calls|kernel] [--no-chains]
+// What the plans of models are made of on a GPU that need not be there (--help has the options).
 //
 // Per model, number and batch size: what computes each step, its operations and bytes, and the least time
 // that the device's arithmetic and memory allow. Convolutions are planned by cuDNN for the device of
@@ -10,14 +7,12 @@
 // Attention that one kernel could compute is its nodes' calls, or with --attention kernel that: which is
 // faster is measured on a device.
 //
-// --no-chains: as where there is no NVRTC, each elementwise step by itself.
 // Ends with 1 where cuDNN has no plan for a convolution.
 //
 // What --json writes is a table of steps (table/step_table.h) for --device cuda-emulated:FILE.
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -27,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -53,53 +49,10 @@ constexpr double peak_of_cores = 66.9;  // of what runs without tensor cores, in
 struct Arguments {
   std::vector<std::string> models;
   std::vector<Number> numbers;
-  std::vector<int> batches;
-  std::string json, folder, described;
-  bool attention_by_kernel = false;
+  std::vector<int> batches{1};
+  std::string json, folder, described, attention = "calls";
   bool no_chains = false;
 };
-
-Result<Arguments> parse(int argc, char** argv) {
-  Arguments out;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view text = argv[i];
-    const auto next = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
-    if (text == "--number") {
-      const std::string value = next();
-      const auto number = number_named(value);
-      if (!number) return invalid(fmt::format("--number is f32, tf32, f16 or bf16, not '{}'", value));
-      out.numbers.push_back(*number);
-    } else if (text == "--batch") {
-      const std::string value = next();
-      int batch = 0;
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), batch);
-      if (error != std::errc{} || end != value.data() + value.size() || batch < 1 || batch > 4096)
-        return invalid(fmt::format("--batch takes a number of 1 to 4096, not '{}'", value));
-      out.batches.push_back(batch);
-    } else if (text == "--json") {
-      out.json = next();
-    } else if (text == "--no-chains") {
-      out.no_chains = true;
-    } else if (text == "--cudnn-folder") {
-      out.folder = next();
-    } else if (text == "--attention") {
-      const std::string value = next();
-      if (value != "calls" && value != "kernel")
-        return invalid(fmt::format("--attention is calls or kernel, not '{}'", value));
-      out.attention_by_kernel = value == "kernel";
-    } else if (text == "--described") {
-      out.described = next();
-    } else if (text.starts_with("--")) {
-      return invalid(fmt::format("unknown option {}", text));
-    } else {
-      out.models.emplace_back(text);
-    }
-  }
-  if (out.models.empty()) return invalid("which models? give ONNX files");
-  if (out.numbers.empty()) out.numbers = {Number::f16};
-  if (out.batches.empty()) out.batches = {1};
-  return out;
-}
 
 // What is known of a call that was planned.
 struct Planned {
@@ -302,7 +255,7 @@ Result<bool> run(const Arguments& arguments) {
     for (const Number number : arguments.numbers)
       for (const int batch : arguments.batches) {
         auto table = show(**model, model_of_file(file), (*model)->batched() ? batch : 1, number,
-                          arguments.attention_by_kernel, !arguments.no_chains, **ways, all_built);
+                          arguments.attention == "kernel", !arguments.no_chains, **ways, all_built);
         if (!table) return in_context(file, table.error());
         tables.push_back(std::move(*table));
       }
@@ -338,8 +291,40 @@ Result<bool> run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   using namespace carillon;
-  const auto arguments = engine::cuda::parse(argc, argv);
-  const auto done = arguments ? engine::cuda::run(*arguments) : std::unexpected(arguments.error());
+  engine::cuda::Arguments arguments;
+  CLI::App app{
+      "What the plans of models are made of on a GPU that need not be there: per model, number and batch "
+      "size\n"
+      "what computes each step, its operations and bytes, and the least time that the device allows.\n\n"
+      "  carillon_cuda_tables models/resnet50/1/model.onnx --number f16 --batch 1 --batch 8 --json "
+      "h100.json\n"
+      "  carillon serve --models models --device cuda-emulated:h100.json --cuda-number f16\n\n"
+      "Ends with 1 where cuDNN has no plan for a convolution."};
+  app.add_option("MODEL", arguments.models, "ONNX files")->required();
+  std::vector<std::string> numbers{"f16"};
+  app.add_option("--number", numbers, "What f32 values are stored as; may be repeated")
+      ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}))
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  app.add_option("--batch", arguments.batches, "Batch size; may be repeated")
+      ->check(CLI::Range(1, 4096))
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  app.add_option("--json", arguments.json, "File for a table of steps, as --device cuda-emulated:FILE reads");
+  app.add_option("--cuda-libraries", arguments.folder,
+                 "Folder of libcudnn.so.9; without it: as the loader finds "
+                 "it, then packages of CARILLON_SITE_PACKAGES");
+  app.add_option("--described", arguments.described,
+                 "cuDNN's JSON of the device's properties; without it: an H100");
+  app.add_option("--attention", arguments.attention,
+                 "Where one kernel could compute attention: calls, by the nodes' own, or kernel, by that one")
+      ->check(CLI::IsMember({"calls", "kernel"}))
+      ->capture_default_str();
+  app.add_flag("--no-chains", arguments.no_chains,
+               "As where there is no NVRTC: each elementwise step by itself");
+  CLI11_PARSE(app, argc, argv);
+  for (const std::string& number : numbers) arguments.numbers.push_back(*engine::cuda::number_named(number));
+  const auto done = engine::cuda::run(arguments);
   if (!done) {
     std::cerr << "error: " << done.error().message << '\n';
     return 2;

@@ -39,6 +39,9 @@ class StepTableReader {
 
   Result<StepTable> read(const json& document) {
     StepTable table;
+    fields_.only(document, "document",
+                 {"device", "made_by", "processors", "memory_bytes", "bus_bytes_per_s", "memory_bytes_per_s",
+                  "copy_us", "step_us", "rates", "plans"});
     table.device = name(document, "document", "device");
     table.processors =
         static_cast<unsigned>(fields_.integer(document, "document", "processors", 1, 4096, table.processors));
@@ -57,6 +60,7 @@ class StepTableReader {
     for (const auto& [kernel, rate] : rates.items()) {
       if (fields_.failed()) break;
       const std::string place = JsonFields::at("rates", JsonFields::brief(kernel));
+      fields_.only(rate, place, {"operations_per_s", "bytes_per_s"});
       table.rates.emplace(
           kernel,
           StepTable::Rate{fields_.number(rate, place, "operations_per_s", 1, 1e20, "operations a second"),
@@ -88,6 +92,10 @@ class StepTableReader {
 
   StepTable::Plan read_plan(const std::string& place, const json& object) {
     StepTable::Plan plan;
+    // From "workspace_bytes" on they are for people.
+    fields_.only(object, place,
+                 {"model", "number", "batch", "length", "steps", "workspace_bytes", "convolutions", "planned",
+                  "operations", "bytes", "least_us"});
     plan.name.model = name(object, place, "model");
     const std::string number = fields_.text(object, place, "number", true);
     const auto named = number_named(number);
@@ -115,6 +123,9 @@ class StepTableReader {
 
   StepTable::Step read_step(const std::string& place, const json& object) {
     StepTable::Step step;
+    fields_.only(object, place,
+                 {"step", "us", "least_us", "kernel", "way", "operations", "bytes", "workspace_bytes", "ways",
+                  "attention"});
     step.name = plain_name(name(object, place, "step"));
     step.measured = fields_.field(object, place, "us", false) != nullptr;
     if (!step.measured && fields_.field(object, place, "least_us", false) == nullptr)

@@ -43,7 +43,7 @@ struct StepTable {
 // From JSON (docs/cuda.md, "Tables of steps"): what carillon_cuda_tables --json and carillon_gpu steps write.
 // 1 to 4,096 plans or some rates; 100,000 steps a plan and 1,000,000 in all. `where` is named in errors
 // (invalid_argument): wrong types, numbers out of range and plans given twice are refused, nothing is
-// replaced. Other fields are left alone.
+// replaced, and no other fields are taken but those that these programs write for people.
 Result<StepTable> parse_step_table(std::string_view json, std::string_view where);
 // not_found where there is no such file; files above 64 MiB are refused.
 Result<StepTable> read_step_table(const std::filesystem::path& file);
