@@ -24,10 +24,10 @@
 namespace carillon::controller {
 namespace {
 
-// A compiled model of which only the smaller batch sizes are used.
-class SmallerBatches final : public engine::CompiledModel {
+// A compiled model of which only some batch sizes are used.
+class FewerBatches final : public engine::CompiledModel {
  public:
-  SmallerBatches(std::shared_ptr<const engine::CompiledModel> whole, std::vector<int> sizes)
+  FewerBatches(std::shared_ptr<const engine::CompiledModel> whole, std::vector<int> sizes)
       : whole_(std::move(whole)), sizes_(std::move(sizes)) {}
   const std::vector<graph::TensorSpec>& inputs() const override { return whole_->inputs(); }
   const std::vector<graph::TensorSpec>& outputs() const override { return whole_->outputs(); }
@@ -46,6 +46,7 @@ class SmallerBatches final : public engine::CompiledModel {
     return whole_->make_plans(extents, batches, ended);
   }
   bool time_varies() const override { return whole_->time_varies(); }
+  std::vector<std::string> notes() const override { return whole_->notes(); }
   Result<> usable() const override { return whole_->usable(); }
   const engine::Plan* plan(int batch, std::int64_t length) const override {
     return std::ranges::binary_search(sizes_, batch) ? whole_->plan(batch, length) : nullptr;
@@ -242,17 +243,28 @@ Result<Made> import_and_compile(const repository::ModelConfig& config, const std
   return fail(own.code, own.message + neither);
 }
 
-// The most batch sizes, from the smallest on, that fit the worker; `notes` say what is left out.
+// The batch sizes that all of them have.
+std::vector<int> common_sizes(std::span<const Compiled> all) {
+  std::vector<int> sizes(all.front()->batch_sizes().begin(), all.front()->batch_sizes().end());
+  for (const Compiled& each : all.subspan(1))
+    std::erase_if(sizes, [&](int size) { return !std::ranges::binary_search(each->batch_sizes(), size); });
+  return sizes;
+}
+
+Compiled with_sizes(const Compiled& whole, std::span<const int> sizes) {
+  if (std::ranges::equal(whole->batch_sizes(), sizes)) return whole;
+  return std::make_shared<FewerBatches>(whole, std::vector(sizes.begin(), sizes.end()));
+}
+
+// The most of these batch sizes, from the smallest on, that fit the worker; `notes` say what is left out.
 Result<std::size_t> sizes_that_fit(const worker::Worker& worker, const Compiled& whole,
-                                   std::vector<std::string>& notes) {
-  std::vector<int> sizes(whole->batch_sizes().begin(), whole->batch_sizes().end());
-  for (Compiled fitting = whole;; fitting = std::make_shared<SmallerBatches>(whole, sizes)) {
-    const auto room = worker.has_room(*fitting);
+                                   std::span<const int> sizes, std::vector<std::string>& notes) {
+  for (;; sizes = sizes.first(sizes.size() - 1)) {
+    const auto room = worker.has_room(*with_sizes(whole, sizes));
     if (room) return sizes.size();
     if (room.error().code != ErrorCode::resource_exhausted || sizes.size() <= 1)
       return std::unexpected(room.error());
     notes.push_back("batches of " + std::to_string(sizes.back()) + " are left out: " + room.error().message);
-    sizes.pop_back();
   }
 }
 
@@ -359,26 +371,35 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
     return fail(ErrorCode::resource_exhausted,
                 std::string("while reading and compiling it: ") + error.what());
   }
-  std::vector<int> sizes(compiled.front()->batch_sizes().begin(), compiled.front()->batch_sizes().end());
   std::vector<std::string> left_out;
+  for (const Compiled& each : compiled)
+    for (std::string& note : each->notes())
+      if (std::ranges::find(left_out, note) == left_out.end()) left_out.push_back(std::move(note));
+  std::vector<int> sizes = common_sizes(compiled);
+  if (sizes.empty()) {
+    std::string why = "no batch size runs on all devices";
+    for (const std::string& note : left_out) why += "; " + note;
+    return fail(ErrorCode::unsupported, why);
+  }
+  std::vector<std::string> do_not_fit;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     std::vector<std::string> notes;
-    const auto fit = sizes_that_fit(*targets[i].worker, compiled[i], notes);
+    const auto fit = sizes_that_fit(*targets[i].worker, compiled[i], sizes, notes);
     if (!fit) return std::unexpected(fit.error());
     if (*fit >= sizes.size()) continue;
     sizes.resize(*fit);
-    left_out = std::move(notes);
+    do_not_fit = std::move(notes);
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (sizes.size() < compiled[i]->batch_sizes().size())
-      compiled[i] = std::make_shared<SmallerBatches>(compiled[i], sizes);
+    compiled[i] = with_sizes(compiled[i], sizes);
     if (auto added = targets[i].worker->add_model(id, compiled[i]); !added) {
       // Those that took it give it back: `id` is to be free on all of them.
       for (std::size_t j = i; j-- > 0;) targets[j].worker->take_back(id);
       return std::unexpected(added.error());
     }
   }
-  out.notes.insert(out.notes.end(), left_out.begin(), left_out.end());
+  for (const auto* const notes : {&left_out, &do_not_fit})
+    out.notes.insert(out.notes.end(), notes->begin(), notes->end());
   out.compiled = std::move(compiled);
   out.config.batch_sizes = std::move(sizes);
   return out;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
 #include <stdlib.h>
@@ -26,6 +27,8 @@
 
 namespace carillon::controller {
 namespace {
+
+using ::testing::ElementsAre;
 
 namespace fs = std::filesystem;
 
@@ -480,36 +483,98 @@ TEST_P(ClockworkServingTest, AHopelessDeadlineIsRefusedWithTheTimeItWouldHaveTak
 
 INSTANTIATE_TEST_SUITE_P(Schedulers, ClockworkServingTest, ::testing::Values("clockwork"));
 
-// Of two devices the second does not take a model that the first has: it is free again on both.
-TEST(PrepareModel, AModelThatOneDeviceRefusesIsOnNone) {
-  std::string pattern = (fs::temp_directory_path() / "carillon-prepare-XXXXXX").string();
-  const fs::path root = mkdtemp(pattern.data());
-  for (const char* name : {"a", "b"}) {
-    fs::create_directories(root / name / "1");
-    std::ofstream(root / name / "1/model.onnx", std::ios::binary) << linear_model(in_width, out_width, 1);
+// Models a and b, and a worker that takes them.
+class PrepareModel : public ::testing::Test {
+ protected:
+  PrepareModel() {
+    std::string pattern = (fs::temp_directory_path() / "carillon-prepare-XXXXXX").string();
+    root = mkdtemp(pattern.data());
+    for (const char* name : {"a", "b"}) {
+      fs::create_directories(root / name / "1");
+      std::ofstream(root / name / "1/model.onnx", std::ios::binary) << linear_model(in_width, out_width, 1);
+    }
   }
-  const auto entries = repository::read_repository(root);
-  ASSERT_TRUE(entries.has_value() && entries->size() == 2);
-  const SteadyClock clock;
-  Nobody nobody;
-  const auto first = worker::make_worker(
-      {.page_cache = page_size, .io_cache = mib(1), .workspace = mib(1), .exec_threads = 1}, clock, nobody);
-  ASSERT_TRUE(first.has_value()) << first.error().message;
-  RefusingWorker second;
-  const auto engine = engine::make_cpu_engine({.threads = 1});
-  const std::array<LoadTarget, 2> both{LoadTarget{.engine = engine.get(), .worker = first->get()},
-                                       LoadTarget{.engine = engine.get(), .worker = &second}};
-  const auto prepare = [&](std::size_t entry, std::span<const LoadTarget> targets) {
+  ~PrepareModel() override {
+    std::error_code ignored;
+    fs::remove_all(root, ignored);
+  }
+  Result<std::unique_ptr<worker::Worker>> make_worker() {
+    return worker::make_worker(
+        {.page_cache = page_size, .io_cache = mib(1), .workspace = mib(1), .exec_threads = 1}, clock, nobody);
+  }
+  Result<PreparedModel> prepare(std::size_t entry, std::span<const LoadTarget> targets) const {
+    const auto entries = repository::read_repository(root);
+    EXPECT_TRUE(entries && entries->size() == 2);
     return prepare_model((*entries)[entry], (*entries)[entry].versions[0], targets, ModelId{0},
                          [](const std::string&) {});
-  };
+  }
+
+  fs::path root;
+  SteadyClock clock;
+  Nobody nobody;
+  std::unique_ptr<engine::Engine> engine = engine::make_cpu_engine({.threads = 1});
+};
+
+// Of two devices the second does not take a model that the first has: it is free again on both.
+TEST_F(PrepareModel, AModelThatOneDeviceRefusesIsOnNone) {
+  const auto first = make_worker();
+  ASSERT_TRUE(first.has_value()) << first.error().message;
+  RefusingWorker second;
+  const std::array<LoadTarget, 2> both{LoadTarget{.engine = engine.get(), .worker = first->get()},
+                                       LoadTarget{.engine = engine.get(), .worker = &second}};
   const auto refused = prepare(0, both);
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message.find("no addresses left"), std::string::npos) << refused.error().message;
   const auto other = prepare(1, std::span(both).first(1));
   EXPECT_TRUE(other.has_value()) << other.error().message;
-  std::error_code ignored;
-  fs::remove_all(root, ignored);
+}
+
+// The CPU's, which leaves batch sizes out.
+class LeavingOut final : public engine::Engine {
+ public:
+  explicit LeavingOut(std::vector<int> sizes) : sizes_(std::move(sizes)) {}
+  std::string_view name() const override { return "leaving out"; }
+  Result<std::shared_ptr<const engine::CompiledModel>> compile(
+      const graph::Model& model, const engine::CompileOptions& options) override {
+    engine::CompileOptions fewer = options;
+    std::erase_if(fewer.batch_sizes,
+                  [&](int size) { return std::ranges::find(sizes_, size) != sizes_.end(); });
+    return cpu_->compile(model, fewer);
+  }
+
+ private:
+  std::vector<int> sizes_;
+  std::unique_ptr<engine::Engine> cpu_ = engine::make_cpu_engine({.threads = 1});
+};
+
+TEST_F(PrepareModel, DevicesServeTheBatchSizesThatAllOfThemHave) {
+  LeavingOut without_two({2}), without_eight({8, 16});
+  const auto one = make_worker(), other = make_worker();
+  ASSERT_TRUE(one && other);
+  const std::array<LoadTarget, 2> both{LoadTarget{.engine = &without_two, .worker = one->get()},
+                                       LoadTarget{.engine = &without_eight, .worker = other->get()}};
+  const auto prepared = prepare(0, both);
+  ASSERT_TRUE(prepared) << prepared.error().message;
+  EXPECT_THAT(prepared->config.batch_sizes, ElementsAre(1, 4));
+  ASSERT_EQ(prepared->compiled.size(), 2U);
+  for (const auto& each : prepared->compiled) {
+    EXPECT_THAT(each->batch_sizes(), ElementsAre(1, 4));
+    EXPECT_NE(each->plan(4, 0), nullptr);
+    EXPECT_EQ(each->plan(2, 0), nullptr);
+    EXPECT_EQ(each->plan(8, 0), nullptr);
+  }
+}
+
+TEST_F(PrepareModel, DevicesWithoutABatchSizeInCommonAreNamed) {
+  LeavingOut odd({1, 4, 16}), even({2, 8});
+  const auto one = make_worker(), other = make_worker();
+  ASSERT_TRUE(one && other);
+  const std::array<LoadTarget, 2> both{LoadTarget{.engine = &odd, .worker = one->get()},
+                                       LoadTarget{.engine = &even, .worker = other->get()}};
+  const auto prepared = prepare(0, both);
+  ASSERT_FALSE(prepared);
+  EXPECT_EQ(prepared.error().code, ErrorCode::unsupported);
+  EXPECT_EQ(prepared.error().message, "no batch size runs on all devices");
 }
 
 }  // namespace

@@ -238,6 +238,8 @@ class CompiledModel {
   bool open() const { return !reference().empty(); }
   // Whether a run's time depends on its input: the model has lengths, is open, or has control flow.
   virtual bool time_varies() const { return !lengths().empty() || open(); }
+  // What it has not as CompileOptions ask for it, and why, for people: batch sizes that are left out.
+  virtual std::vector<std::string> notes() const { return {}; }
   // Whether its plans can run: an error (unavailable) says why not for now, or not any more. From any thread,
   // and cheap where they can. It is no device's failure: runs fail with `internal` meanwhile.
   virtual Result<> usable() const { return {}; }

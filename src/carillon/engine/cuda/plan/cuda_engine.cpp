@@ -163,6 +163,7 @@ class CudaModel final : public CompiledModel {
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
+  std::vector<std::string> notes() const override { return notes_; }
   const Plan* plan(int batch, std::int64_t length) const override {
     const auto found = plans_.find({batch, length});
     return found == plans_.end() ? nullptr : found->second.get();
@@ -174,6 +175,7 @@ class CudaModel final : public CompiledModel {
   std::vector<int> batch_sizes_;
   std::vector<std::int64_t> lengths_;
   bool pads_ = false;
+  std::vector<std::string> notes_;
   std::map<std::pair<int, std::int64_t>, std::unique_ptr<CudaPlan>> plans_;  // by batch size and length
   // The weights: in pinned memory, else in the host's own.
   std::shared_ptr<const std::byte> pinned_;
@@ -222,7 +224,6 @@ class CudaEngine final : public Engine {
     Weights weights;
     std::vector<std::int64_t> lengths = compiled->lengths_;
     if (lengths.empty()) lengths.push_back(0);
-    std::optional<Error> coarse;  // why the least batch size that cannot be stopped soon cannot
     for (const int batch : sizes) {
       std::vector<std::unique_ptr<CudaPlan>> plans;
       for (const std::int64_t length : lengths) {
@@ -230,7 +231,9 @@ class CudaEngine final : public Engine {
                                   (length > 0 ? " and length " + std::to_string(length) : "");
         auto plan = make_plan(model, batch, length, options, weights);
         if (!plan && plan.error().code == ErrorCode::resource_exhausted) {
-          if (!coarse) coarse = in_context(where, plan.error()).error();
+          compiled->notes_.push_back(fmt::format("batches of {} are left out: {}{}", batch,
+                                                 length > 0 ? fmt::format("at length {}, ", length) : "",
+                                                 plan.error().message));
           break;
         }
         if (!plan) return in_context(where, plan.error());
@@ -241,7 +244,8 @@ class CudaEngine final : public Engine {
       for (std::size_t i = 0; i < lengths.size(); ++i)
         compiled->plans_.emplace(std::pair(batch, lengths[i]), std::move(plans[i]));
     }
-    if (compiled->batch_sizes_.empty()) return fail(ErrorCode::unsupported, coarse->message);
+    if (compiled->batch_sizes_.empty())
+      return fail(ErrorCode::unsupported, named + ": " + compiled->notes_.front());
     library_->compiled();
     compiled->pinned_ = pinned_copy(device_, weights.bytes());
     if (compiled->pinned_ == nullptr) compiled->own_ = weights.take();

@@ -32,6 +32,7 @@ using engine::testing::reference;
 using graph::PostOp;
 using graph::ValueId;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::OnEmulated;
@@ -283,6 +284,41 @@ TEST(CudaPlan, WhatIsToBeStoppedSoonFallsIntoSegmentsOfTheBound) {
     }
     EXPECT_THAT(on.device().violations(), IsEmpty());
   }
+}
+
+// A step takes 30 us a row.
+class TimesByRows final : public StepTimes {
+ public:
+  Result<std::vector<Duration>> of(const PlanName& plan, std::span<const Step> steps) const override {
+    return std::vector(steps.size(), plan.batch * std::chrono::microseconds{30} + Duration{0});
+  }
+  void announce(Duration takes) const override { Emulated::next_takes(takes); }
+};
+
+TEST(CudaPlan, BatchSizesWithKernelsThatAreTooLongAreLeftOutAndNamed) {
+  OnEmulated on({.computes = false});
+  const auto engine = on.engine({.times = std::make_shared<TimesByRows>()});
+  const auto compile = [&](std::vector<int> sizes, std::optional<double> stop_cost) {
+    return (*engine)->compile(MadeModel(residual), {.batch_sizes = std::move(sizes), .stop_cost = stop_cost});
+  };
+  const auto some = compile({1, 2, 4, 8}, 0.02);
+  ASSERT_TRUE(some) << some.error().message;
+  EXPECT_THAT((*some)->batch_sizes(), ElementsAre(1, 2));
+  // The start of a launch is in it.
+  const auto left_out = [](int batch) {
+    return AllOf(HasSubstr(fmt::format("batches of {} are left out: ", batch)),
+                 HasSubstr(fmt::format("takes {} us", 30 * batch + 2)),
+                 HasSubstr("more than 100 (--cuda-longest-kernel)"));
+  };
+  EXPECT_THAT((*some)->notes(), ElementsAre(left_out(4), left_out(8)));
+  const auto all = compile({1, 2, 4, 8}, std::nullopt);
+  ASSERT_TRUE(all) << all.error().message;
+  EXPECT_THAT((*all)->batch_sizes(), ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT((*all)->notes(), IsEmpty());
+  const auto none = compile({4, 8}, 0.02);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(none.error().message, AllOf(HasSubstr("model \""), left_out(4)));
 }
 
 TEST(CudaPlan, AModelsPrecisionStandsAboveTheDevices) {
