@@ -92,8 +92,10 @@ Result<std::vector<DeviceArguments>> list_devices(const DevicesArguments& argume
     if (kind == "cuda" || kind.starts_with("cuda:")) {
       const auto listed = cuda_devices_of(kind);
       if (!listed) return in_context("--device " + text, listed.error());
-      names.clear();
-      for (std::size_t i = 0; i < count; ++i) names.insert(names.end(), listed->begin(), listed->end());
+      if (count > 1)
+        return invalid("--device " + text +
+                       ": '*' is for emulated devices; several GPUs are listed, as in cuda:0,1");
+      names = *listed;
       if (out.size() + names.size() > most_devices)
         return invalid("--device " + text + ": there can be at most " + std::to_string(most_devices) +
                        " devices");

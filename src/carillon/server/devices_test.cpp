@@ -66,8 +66,8 @@ TEST(Devices, SaysWhichOptionCannotBe) {
               {{"cuda:2,1,2"}, "--device cuda:2,1,2: cuda:2 is given twice"},
               {{"cuda:1", "cpu", "cuda:0,1"}, "--device cuda:0,1: cuda:1 is given twice"},
               {{"cuda", "cuda:0"}, "cuda:0 is given twice ('cuda' is cuda:0)"},
-              {{"cuda*2"}, "cuda:0 is given twice"},
-              {{"cuda:0*2"}, "cuda:0 is given twice"}};
+              {{"cuda*2"}, "--device cuda*2: '*' is for emulated devices; several GPUs are listed"},
+              {{"cuda:0*2"}, "'*' is for emulated devices"}};
   for (const auto& [options, says] : rows) {
     const auto listed = list_devices({.devices = options});
     ASSERT_FALSE(listed.has_value());
