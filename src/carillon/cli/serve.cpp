@@ -289,6 +289,7 @@ constexpr auto of_the_end = std::chrono::seconds(30);
 // Waits until it is told to stop, and closes the doors.
 void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
            const controller::Options& options, ServiceManager& manager, const std::string& what) {
+  signals.hold();
   spdlog::info("ready: {}; scheduler {}; {}; Ctrl-C stops", what, arguments.scheduler, ports_text(frontend));
   manager.ready("ready: " + what);
   {

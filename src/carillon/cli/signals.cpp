@@ -52,9 +52,13 @@ void SignalWait::on_hangup(std::function<void()> act) {
   on_hangup_ = std::move(act);
 }
 
-void SignalWait::wait() const {
+void SignalWait::hold() const {
   State expected = State::starting;
   state_.compare_exchange_strong(expected, State::waiting);
+}
+
+void SignalWait::wait() const {
+  hold();
   state_.wait(State::waiting);
 }
 
