@@ -70,13 +70,24 @@ function(carillon_precompiled test)
   endif()
 endfunction()
 
+# Layers whose tests only decide or compute: they run beside each other. Whatever has threads, or waits for something
+# to happen, runs by itself.
+set(CARILLON_TESTED_TOGETHER cuda_kernels device explain figures graph profile provision repository schedule simulate)
+list(TRANSFORM CARILLON_TESTED_TOGETHER REPLACE "(.+)" "carillon_\\1_test")
+
 # carillon_test(NAME <program> SOURCES ... DEPENDS ...): a GoogleTest program, its cases known to ctest.
 function(carillon_test)
   cmake_parse_arguments(T "" "NAME" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${T_NAME} ${T_SOURCES})
   carillon_unity(${T_NAME} 24)
+  # Half of all compilation is tests', and what they test is optimised as ever.
+  target_compile_options(${T_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   carillon_precompiled(${T_NAME})
   target_link_libraries(${T_NAME} PRIVATE carillon_options ${T_DEPENDS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${T_NAME} PRIVATE CARILLON_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${T_NAME} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600)
+  set(alone TRUE)
+  if(T_NAME IN_LIST CARILLON_TESTED_TOGETHER)
+    set(alone FALSE)
+  endif()
+  gtest_discover_tests(${T_NAME} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 RUN_SERIAL ${alone})
 endfunction()

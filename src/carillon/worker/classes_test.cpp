@@ -83,7 +83,7 @@ TEST_P(ByYielding, AllClassesAnswerBitForBitAndOnce) {
   Random random(3);
   std::uint64_t next = 1000;
   int paused = 0;
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < 60; ++round) {
     std::deque<Row> rows, urgent;
     std::vector<std::pair<std::uint64_t, std::size_t>> open;  // action, seed
     std::vector<std::uint64_t> open_urgent;
