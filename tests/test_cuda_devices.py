@@ -125,7 +125,7 @@ def refused(program, *arguments) -> str:
     (["cuda:0", "cuda:0"], "--device cuda:0: cuda:0 is given twice"),
     (["cuda", "cuda:0"], "cuda:0 is given twice ('cuda' is cuda:0)"),
     (["cuda:1,00", "cuda"], "--device cuda: cuda:0 is given twice"),
-    (["cuda*2"], "cuda:0 is given twice"),
+    (["cuda*2"], "'*' is for emulated devices; several GPUs are listed, as in cuda:0,1"),
     (["cuda-emulated*0"], "what follows '*' must be a number from 1"),
     (["cuda-emulated:"], "it should be a table of steps"),
     (["cuda-emulated:/nowhere.json"], "--device cuda-emulated:/nowhere.json: /nowhere.json: no such file; it should be a table"),
