@@ -312,7 +312,15 @@ std::vector<std::filesystem::path> site_packages() {
   return sites;
 }
 
+// A sanitizer stands before dlopen, and cuDNN then does not find its other libraries, and aborts.
+#if defined(CARILLON_SANITIZED)
+constexpr bool cudnn_can_load = false;
+#else
+constexpr bool cudnn_can_load = true;
+#endif
+
 #define CARILLON_NEEDS_CUDNN(api)                                                                 \
+  if (!cudnn_can_load) GTEST_SKIP() << "cuDNN does not load beneath a sanitizer";                 \
   const auto opened = open_library(cudnn, {}, site_packages());                                   \
   if (!opened) GTEST_SKIP() << "tools/setup --with-cuda installs it: " << opened.error().message; \
   const auto api = dnn::find_api(*opened);                                                        \
