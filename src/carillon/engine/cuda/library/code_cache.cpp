@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "carillon/base/mix.h"
 #include "carillon/base/replace_file.h"
