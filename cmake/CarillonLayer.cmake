@@ -70,10 +70,23 @@ function(carillon_precompiled test)
   endif()
 endfunction()
 
-# Layers whose tests only decide or compute: they run beside each other. Whatever has threads, or waits for something
-# to happen, runs by itself.
+# Layers whose tests only decide or compute: CTest runs a process for each suite, and runs them beside each other.
+# Programs with threads or waits have a process for each case, which runs by itself.
 set(CARILLON_TESTED_TOGETHER cuda_kernels device explain figures graph profile provision repository schedule simulate)
 list(TRANSFORM CARILLON_TESTED_TOGETHER REPLACE "(.+)" "carillon_\\1_test")
+
+# carillon_suites(<program>): its suites known to ctest, a process each.
+function(carillon_suites program)
+  set(list ${CMAKE_CURRENT_BINARY_DIR}/${program}_suites.cmake)
+  add_custom_command(TARGET ${program} POST_BUILD BYPRODUCTS ${list}
+    COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${program}> -DPREFIX=${program} -DTIMEOUT=3600 -DLIST=${list}
+      -P ${CMAKE_SOURCE_DIR}/cmake/DiscoverSuites.cmake
+    VERBATIM)
+  # Before the program is built its list is not there, and ctest then says so by a test that cannot run.
+  set(guard ${CMAKE_CURRENT_BINARY_DIR}/${program}_include.cmake)
+  file(WRITE ${guard} "if(EXISTS \"${list}\")\n  include(\"${list}\")\nelse()\n  add_test(${program}_NOT_BUILT ${program}_NOT_BUILT)\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${guard})
+endfunction()
 
 # carillon_test(NAME <program> SOURCES ... DEPENDS ...): a GoogleTest program, its cases known to ctest.
 function(carillon_test)
@@ -85,9 +98,9 @@ function(carillon_test)
   carillon_precompiled(${T_NAME})
   target_link_libraries(${T_NAME} PRIVATE carillon_options ${T_DEPENDS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${T_NAME} PRIVATE CARILLON_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  set(alone TRUE)
   if(T_NAME IN_LIST CARILLON_TESTED_TOGETHER)
-    set(alone FALSE)
+    carillon_suites(${T_NAME})
+  else()
+    gtest_discover_tests(${T_NAME} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 RUN_SERIAL TRUE)
   endif()
-  gtest_discover_tests(${T_NAME} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 RUN_SERIAL ${alone})
 endfunction()

@@ -6,7 +6,8 @@
     check_tree.py circles [--root DIR]                 no header of a room includes itself by way of others
     check_tree.py pure    [--root DIR]                 what decides has no clock, thread, socket, environment or dice
     check_tree.py layout  [--root DIR]                 each layer has a README; headers have their guard
-    check_tree.py headers [--root DIR] --build DIR     every header compiles alone (needs compile_commands.json)
+    check_tree.py headers [--root DIR] --build DIR     every header compiles alone (needs compile_commands.json); those
+                          [--all]                      that changed of late, or with --all all of them
     check_tree.py locals  --build DIR                  sources that are compiled together share no local name
 
 Prints one line a finding, `file:line: what is wrong`, and exits with 1 where there is any.
@@ -187,6 +188,51 @@ def check_layout(root):
     return findings
 
 
+# Where HEAD is main, headers that changed in so many commits are compiled: more than lands at a time.
+LATE_COMMITS = 100
+
+
+def changed_files(root):
+    """What changed since the merge base with main, or in the last commits of main itself; None where git cannot tell."""
+    def git(*arguments):
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("rev-parse", "--show-toplevel") != str(root.resolve()):
+        return None
+    main = git("rev-parse", "--verify", "--quiet", "origin/main") or git("rev-parse", "--verify", "--quiet", "main")
+    base = main and git("merge-base", main, "HEAD")
+    if base == git("rev-parse", "HEAD"):
+        base = git("rev-parse", "--verify", "--quiet", f"HEAD~{LATE_COMMITS}")
+    changed = base and git("diff", "--name-only", base)
+    if changed is None:
+        return None
+    names = [*changed.split("\n"), *(git("ls-files", "--others", "--exclude-standard") or "").split("\n")]
+    return {(root / name).resolve() for name in names if name}
+
+
+def reads(root, header, known):
+    """The header and all headers of the project that it includes, directly or by way of others."""
+    if header not in known:
+        known[header] = {header}
+        for _, line in code_lines(header):
+            if match := re.match(r'\s*#\s*include\s*"(carillon/[^"]+)"', line):
+                other = root / "src" / match.group(1)
+                if other.is_file():
+                    known[header] |= reads(root, other, known)
+    return known[header]
+
+
+def headers_to_compile(root):
+    """A header that is as it was, and reads nothing that changed, compiles as it did."""
+    headers = sources(root, ".h")
+    changed = changed_files(root)
+    if changed is None:
+        return headers
+    known = {}
+    return [header for header in headers if any(file.resolve() in changed for file in reads(root, header, known))]
+
+
 def header_command(root, build, header, commands):
     layer = layer_of(root, header)
     marker = f"/src/carillon/{layer}/"
@@ -210,9 +256,9 @@ def header_command(root, build, header, commands):
     return [compiler, *flags, "-fsyntax-only", "-x", "c++", "-include", str(header), os.devnull]
 
 
-def check_headers(root, build):
+def check_headers(root, build, everything=False):
     commands = json.loads((pathlib.Path(build) / "compile_commands.json").read_text())
-    headers = sources(root, ".h")
+    headers = sources(root, ".h") if everything else headers_to_compile(root)
 
     def compile_one(header):
         done = subprocess.run(header_command(root, build, header, commands), capture_output=True, text=True,
@@ -276,13 +322,15 @@ def main():
     parser.add_argument("check", choices=["arrows", "circles", "pure", "layout", "headers", "locals"])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--build", type=pathlib.Path)
+    parser.add_argument("--all", action="store_true", help="headers: all of them, not those alone that changed")
     args = parser.parse_args()
     if not (args.root / "src" / "carillon").is_dir():
         parser.error(f"{args.root} has no src/carillon")
     if args.check in ("headers", "locals"):
         if not args.build:
             parser.error(f"{args.check} needs --build DIR, a configured build folder")
-        findings = check_headers(args.root, args.build) if args.check == "headers" else check_locals(args.build)
+        findings = (check_headers(args.root, args.build, args.all) if args.check == "headers"
+                    else check_locals(args.build))
     else:
         findings = {"arrows": lambda root: check_arrows(root) + check_guests(root), "circles": check_circles, "pure": check_pure,
                     "layout": check_layout}[args.check](args.root)

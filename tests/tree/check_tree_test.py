@@ -2,6 +2,7 @@
 """Shows that check_tree.py finds what it is there to find: each rule is broken once in a tree made for it."""
 import json
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
@@ -123,6 +124,32 @@ class CheckTree(unittest.TestCase):
         found = check_tree.check_headers(self.root, build)
         self.assertEqual(len(found), 1, found)
         self.assertIn("bad.h", found[0])
+
+    def test_headers_are_compiled_where_they_or_what_they_read_changed(self):
+        def git(*arguments):
+            subprocess.run(["git", "-C", str(self.root), "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
+                           check=True, capture_output=True)
+
+        def chosen():
+            return [header.name for header in check_tree.headers_to_compile(self.root)]
+
+        self.write("src/carillon/base/a.h", "#pragma once\n")
+        self.write("src/carillon/base/b.h", '#pragma once\n#include "carillon/base/a.h"\n')
+        self.write("src/carillon/base/c.h", '#pragma once\n#include "carillon/base/b.h"\n')
+        self.write("src/carillon/base/d.h", "#pragma once\n")
+        self.assertEqual(chosen(), ["a.h", "b.h", "c.h", "d.h"])  # no repository: nobody knows what changed
+        git("init", "--initial-branch", "main")
+        git("add", ".")
+        git("commit", "--message", "first")
+        self.assertEqual(chosen(), ["a.h", "b.h", "c.h", "d.h"])  # a short history says nothing either
+        git("checkout", "-b", "work")
+        git("commit", "--allow-empty", "--message", "nothing")
+        self.assertEqual(chosen(), [])
+        self.write("src/carillon/base/b.h", '#pragma once\n#include "carillon/base/a.h"\nint x;\n')
+        self.assertEqual(chosen(), ["b.h", "c.h"])
+        git("commit", "--all", "--message", "second")
+        self.write("src/carillon/base/e.h", "#pragma once\n")
+        self.assertEqual(chosen(), ["b.h", "c.h", "e.h"])
 
     def test_local_names_of_sources_that_are_compiled_together_are_found(self):
         self.write("a.cpp", "namespace x {\nnamespace {\nstruct Reader {\n  int depth;\n};\nconstexpr int most = 3;\n"
