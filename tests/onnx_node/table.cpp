@@ -164,6 +164,13 @@ elements. Metadata say -1 for such a dimension.
   Classification of such an output is refused.
 - On the second engine likewise, where OpenVINO knows the most that an output can be.
 
+## 16-bit floats
+
+Models in float16 and bfloat16 compute in f32 on every engine of ours. Inputs are converted first, outputs last. Results
+are rounded to 16 bits only at an output, a Cast, or an operator that keeps its operands' type (QuantizeLinear, IsInf), so
+they may differ from step-by-step rounding by a few units in the last place. Weights take the memory of f32, but for tables
+that Gather reads. A model that only moves such numbers keeps them.
+
 ## Training
 
 Losses (NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss), steps of optimizers (Adagrad, Adam, Momentum) and

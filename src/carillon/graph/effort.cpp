@@ -42,6 +42,8 @@ std::uint64_t products_an_element(const Graph& graph, const Node& node) {
   return 0;
 }
 
+}  // namespace
+
 std::uint64_t operations_of(const Graph& graph, const Node& node) {
   const std::string_view op = node.op;
   if (node.outputs.empty()) return 0;
@@ -59,8 +61,6 @@ std::uint64_t operations_of(const Graph& graph, const Node& node) {
   if (node.outputs.front() == no_value) return 0;
   return 2 * elements(graph.value(node.outputs.front())) * products_an_element(graph, node);
 }
-
-}  // namespace
 
 Effort effort_of(const Graph& graph) {
   Effort out;

@@ -267,6 +267,7 @@ class CpuModel final : public CompiledModel {
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
   bool time_varies() const override { return time_varies_; }
+  std::vector<std::string> notes() const override { return notes_; }
   std::span<const std::int64_t> reference() const override { return reference_; }
   Result<std::vector<std::unique_ptr<const Plan>>> make_plans(std::span<const std::int64_t> extents,
                                                               std::span<const int> batches,
@@ -318,6 +319,7 @@ class CpuModel final : public CompiledModel {
   std::vector<std::int64_t> lengths_;
   bool pads_ = false;
   bool time_varies_ = false;
+  std::vector<std::string> notes_;
   graph::Extents reference_;
   // Of an open model: what more plans are made of.
   std::shared_ptr<const graph::Model> source_;
@@ -327,6 +329,31 @@ class CpuModel final : public CompiledModel {
   std::vector<std::unique_ptr<CpuPlan>> plans_;  // by batch size, then length
   HostBlock block_;
 };
+
+// Products that run on plain code because no fast kernel takes them, such as those of double: what an
+// operator should know who wonders about a model's speed. Nothing where all of them are short.
+std::vector<std::string> slow_products(const graph::Graph& graph, const PlanParts& plan) {
+  constexpr std::uint64_t short_enough = 1'000'000;  // operations: about a millisecond of plain code
+  std::size_t slow = 0;
+  std::string first;
+  for (const graph::Node& node : graph.nodes) {
+    if (graph::operations_of(graph, node) < short_enough ||
+        std::ranges::find(plan.names, node.name + " plain:" + node.op) == plan.names.end())
+      continue;
+    if (slow++ > 0) continue;
+    std::string types;
+    for (const graph::ValueId id : node.inputs)
+      if (id != graph::no_value) {
+        const graph::TensorType& type = graph.value(id).type;
+        types += (types.empty() ? "" : ", ") + std::string(graph::onnx_name(type.type)) +
+                 graph::to_text(type.shape);
+      }
+    first = node.op + " \"" + node.name + "\" (" + types + ")";
+  }
+  if (slow == 0) return {};
+  return {std::to_string(slow) + (slow == 1 ? " product is" : " products are") +
+          " slow, as no fast kernel takes the operands: the first is " + first};
+}
 
 // As many as this process may use.
 int usable_cores() {
@@ -433,6 +460,7 @@ class CpuEngine final : public Engine {
       const bool bounded = std::ranges::any_of(
           graph->nodes, [](const graph::Node& node) { return node.op == graph::bounded_node; });
       compiled->time_varies_ = compiled->time_varies_ || length > 0 || parts->branches || bounded;
+      if (i + 1 == compiled->plans_.size()) compiled->notes_ = slow_products(*graph, *parts);
       compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
     }
     if (open) {

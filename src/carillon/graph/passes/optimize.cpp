@@ -3,6 +3,7 @@
 namespace carillon::graph {
 
 Result<> optimize(Graph& graph, Folder& folder) {
+  if (auto ok = widen_halves(graph, folder); !ok) return ok;
   remove_no_ops(graph);
   merge_common(graph);
   einsum_as_matmul(graph);

@@ -11,6 +11,12 @@ namespace carillon::graph {
 // under the guard of its only user. None depends on another having run, but they do more in the order of
 // optimize().
 
+// Arithmetic on f16 and bf16 becomes arithmetic on f32, between conversions where such values come in and go
+// out: engines have fast kernels for f32, and only plain ones for the others. Results are rounded to 16 bits
+// only where a Cast, an output or an operator that keeps its type asks for it. Constants take twice their
+// memory, but for tables that Gather reads. A graph that only moves such values stays as it is.
+Result<> widen_halves(Graph& graph, Folder& folder);
+
 // Identity and all that does nothing for these types and constants; chains of Reshape and of Transpose;
 // Transpose that moves only extents of 1 becomes Reshape; Expand before an operator that broadcasts anyway.
 void remove_no_ops(Graph& graph);
