@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/base/slab.h"
@@ -225,6 +227,7 @@ class Controller final : public Service {
   std::vector<schedule::Door::Taken> taken_;  // scratch
   bool asleep_ = false;
   State state_ = State::preparing;
+  std::atomic<pid_t> thread_number_{0};  // the system's
   std::thread thread_;
   Sizes sizes_;
   Sequences sequences_;

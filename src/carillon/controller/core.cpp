@@ -387,9 +387,36 @@ void Core::wake(TimePoint now) {
   }
   if (scheduler_wake_ <= now) {
     scheduler_wake_ = TimePoint::max();
-    feed(schedule::Wake{}, now);
+    feed(schedule::Wake{.excuses = excuses(now)}, now);
   }
   settle(now);
+}
+
+// Of devices that have had an action for long, and may look as if they hang.
+std::vector<schedule::Excuse> Core::excuses(TimePoint now) {
+  std::vector<schedule::Excuse> out;
+  const auto look = [&](DeviceId id, schedule::Lane lane) {
+    Device& device = devices_[id.index()];
+    TimePoint& looked = device.looked[static_cast<std::size_t>(lane)];
+    if (saturating_add(looked, options_.slow_after) > now) return;
+    looked = now;
+    schedule::Excuse excuse = device.worker->slowness(lane);
+    excuse.device = id;
+    if (excuse.starved > Duration{0} || excuse.moved) out.push_back(excuse);
+  };
+  for (std::uint32_t i = 0; i < flights_.size(); ++i) {
+    const InFlight& flight = flights_[i];
+    if (!under_way(i) || now - flight.sent < options_.slow_after) continue;
+    const schedule::Lane runs = flight.cls == Class::real_time     ? schedule::Lane::real_time
+                                : flight.cls == Class::best_effort ? schedule::Lane::best_effort
+                                                                   : schedule::Lane::exec;
+    look(flight.device, flight.kind == ActionKind::infer ? runs : schedule::Lane::load);
+    // It waits for runs, of whatever class.
+    if (flight.kind == ActionKind::unload)
+      for (const auto lane : {schedule::Lane::exec, schedule::Lane::real_time, schedule::Lane::best_effort})
+        look(flight.device, lane);
+  }
+  return out;
 }
 
 void Core::stop(TimePoint now) {
@@ -737,6 +764,7 @@ void Core::weigh(Open& open, const schedule::Refuse& refusal, TimePoint now) {
 // An action is on its way; its requests come yet.
 void Core::sent(InFlight& flight, Duration predicted, const Window& window, int rows, TimePoint now) {
   flight.predicted = predicted;
+  flight.sent = now;
   Device& device = devices_[flight.device.index()];
   if (flight.kind == ActionKind::load) ++outlooks_[flight.model.index()].loading;
   if (flight.kind == ActionKind::infer) {
