@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/controller/queue_rules.h"
 
 namespace carillon::controller {
 
@@ -174,8 +175,11 @@ Core::Outlook Core::outlook_of(const schedule::ModelInfo& info) {
 }
 
 void Core::answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler,
-                          explain::Cause cause, Error error, TimePoint now) {
-  const Outcome outcome = error.code == ErrorCode::invalid_argument ? Outcome::invalid : Outcome::failed;
+                          explain::Cause cause, Error error, TimePoint now,
+                          std::optional<Duration> retry_after) {
+  const Outcome outcome = error.code == ErrorCode::invalid_argument     ? Outcome::invalid
+                          : error.code == ErrorCode::resource_exhausted ? Outcome::shed
+                                                                        : Outcome::failed;
   book_.answered(call->model, outcome, call->rows, call->arrival, now, {});
   if (options_.journal != nullptr) {
     const ServedModel& model = models_[call->model.index()];
@@ -185,6 +189,7 @@ void Core::answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call,
     record.decided = record.ended = now;
     record.outcome = fate_of(outcome);
     record.cause = cause;
+    if (retry_after) record.retry_after = *retry_after;
     say_message(record, error.message);
     options_.journal->put(record);
   }
@@ -192,6 +197,7 @@ void Core::answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call,
            .call = std::move(call),
            .finished = now,
            .would_take = {},
+           .retry_after = retry_after,
            .number = options_.journal != nullptr ? ticket : 0});
 }
 
@@ -213,11 +219,11 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
                                    " is not served any more"},
         now);
   if (open_rows_ + rows > options_.max_open)
-    return answer_at_once(
-        ticket, std::move(call), std::move(on_answer), explain::Cause::full,
-        {ErrorCode::unavailable, "the server is full: " + std::to_string(open_rows_) +
-                                     " rows are open, of at most " + std::to_string(options_.max_open)},
-        now);
+    return answer_at_once(ticket, std::move(call), std::move(on_answer), explain::Cause::full,
+                          {ErrorCode::resource_exhausted,
+                           "the server is full: " + std::to_string(open_rows_) +
+                               " rows are open, of at most " + std::to_string(options_.max_open)},
+                          now, retry_when_full);
   const TimePoint deadline = deadline_of(*call, model.slo, model.cls, options_);
   if (call->deadline != TimePoint::max() &&
       deadline > saturating_add(call->arrival, options_.longest_deadline)) {
@@ -720,6 +726,7 @@ void Core::refuse(const schedule::Refuse& refusal, TimePoint now) {
                          : full  ? ErrorCode::resource_exhausted
                                  : code_of(refusal.reason);
   weigh(open, refusal, now);
+  if (full) open.retry_after = retry_when_full;
   close(*index, code == ErrorCode::deadline_exceeded || full ? Outcome::refused : Outcome::failed,
         full ? explain::Cause::full : explain::cause_of(refusal.reason), {code, std::move(text)});
 }
@@ -1035,7 +1042,9 @@ void Core::answer_success(std::uint32_t index, TimePoint now) {
 }
 
 void Core::count_waiting(Open& open, bool waiting) {
-  if (std::exchange(open.waiting, waiting) != waiting) book_.waits(open.model, waiting);
+  if (std::exchange(open.waiting, waiting) == waiting) return;
+  book_.waits(open.model, waiting);
+  if (open.call->place) open.call->place->waits(waiting);
 }
 
 void Core::release(std::uint32_t index) {

@@ -274,7 +274,8 @@ class Core {
   AppId application(const InferCall& call, TimePoint now);
   Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
   void answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler,
-                      explain::Cause cause, Error error, TimePoint now);
+                      explain::Cause cause, Error error, TimePoint now,
+                      std::optional<Duration> retry_after = {});
 
   std::unique_ptr<schedule::Scheduler> scheduler_;
   CoreOptions options_;
