@@ -213,6 +213,7 @@ bool Controller::responds(Duration longest) {
 // Whether calls of it are anywhere, at the door and before it included.
 bool Controller::used(ModelId id) {
   if (sizes_.waiting(id) > 0 || sequences_.waiting(id) > 0) return true;
+  if (used_elsewhere_ && used_elsewhere_(id)) return true;
   {
     const std::lock_guard lock(mutex_);
     for (std::uint32_t i = 0; i < submissions_.size(); ++i)
@@ -428,9 +429,10 @@ void Controller::enter(Submission submission, TimePoint at) {
   const auto rows = static_cast<std::size_t>(call.rows);
   call.outputs.resize(model.output_row_bytes.size());
   for (std::size_t i = 0; i < call.outputs.size(); ++i)
-    call.outputs[i].resize(rows * (model.open
-                                       ? graph::memory_of(model.output_types[i], call.size->outputs[i]).count
-                                       : model.output_row_bytes[i].at(call.length)));
+    if (call.wants(i))
+      call.outputs[i].resize(
+          rows * (model.open ? graph::memory_of(model.output_types[i], call.size->outputs[i]).count
+                             : model.output_row_bytes[i].at(call.length)));
   schedule::Door::Arrival arrival{.key = 0,
                                   .model = call.model,
                                   .cls = class_of(call, model.cls),

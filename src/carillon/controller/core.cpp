@@ -259,16 +259,19 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.outputs.clear();
   CARILLON_ASSERT(call->inputs.size() == model.input_row_bytes.size());
   CARILLON_ASSERT(call->outputs.size() == model.output_row_bytes.size());
-  const auto check = [&](const auto& buffers, const std::vector<RowSize>& sizes) {
-    for (std::size_t i = 0; i < buffers.size(); ++i)
-      CARILLON_ASSERT(model.open ? buffers[i].size() % rows == 0
-                                 : buffers[i].size() == rows * sizes[i].at(call->length));
+  CARILLON_ASSERT(call->outputs_wanted.empty() || call->outputs_wanted.size() == call->outputs.size());
+  const auto check = [&](const std::vector<std::byte>& buffer, const RowSize& size) {
+    CARILLON_ASSERT(model.open ? buffer.size() % rows == 0 : buffer.size() == rows * size.at(call->length));
   };
-  check(call->inputs, model.input_row_bytes);
-  check(call->outputs, model.output_row_bytes);
+  for (std::size_t i = 0; i < call->inputs.size(); ++i) check(call->inputs[i], model.input_row_bytes[i]);
+  for (std::size_t i = 0; i < call->outputs.size(); ++i)
+    if (call->wants(i)) check(call->outputs[i], model.output_row_bytes[i]);
   for (std::size_t r = 0; r < rows; ++r) {
     for (const auto& input : call->inputs) open.inputs.push_back(input.data() + input.size() / rows * r);
-    for (auto& output : call->outputs) open.outputs.push_back(output.data() + output.size() / rows * r);
+    for (std::size_t i = 0; i < call->outputs.size(); ++i) {
+      std::vector<std::byte>& output = call->outputs[i];
+      open.outputs.push_back(call->wants(i) ? output.data() + output.size() / rows * r : nullptr);
+    }
   }
   Request request{.id = {},
                   .model = open.model,
