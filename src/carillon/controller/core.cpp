@@ -404,6 +404,9 @@ void Core::wake(TimePoint now) {
 // Of devices that have had an action for long, and may look as if they hang.
 std::vector<schedule::Excuse> Core::excuses(TimePoint now) {
   std::vector<schedule::Excuse> out;
+  // The scheduler may be woken thousands of times a second.
+  if (saturating_add(sought_slow_, options_.slow_after / 8) > now) return out;
+  sought_slow_ = now;
   const auto look = [&](DeviceId id, schedule::Lane lane) {
     Device& device = devices_[id.index()];
     TimePoint& looked = device.looked[static_cast<std::size_t>(lane)];

@@ -306,6 +306,7 @@ class Core {
   std::vector<std::uint32_t> closing_;
   std::vector<Deferred> deferred_;  // in order of due
   TimePoint scheduler_wake_ = TimePoint::max();
+  TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
   schedule::Leisure leisure_;  // kept where somebody is told of it
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device
   worker::InferCommand command_{};  // large: made once
