@@ -15,8 +15,8 @@ using schedule::Lane;
 using testing::chain;
 using testing::Row;
 
-constexpr Window any_time{TimePoint::min(), TimePoint::max()};
-constexpr Lane all[] = {Lane::exec, Lane::load, Lane::real_time, Lane::best_effort};
+constexpr Window at_any_time{TimePoint::min(), TimePoint::max()};
+constexpr Lane all_lanes[] = {Lane::exec, Lane::load, Lane::real_time, Lane::best_effort};
 
 class Slowness : public ::testing::TestWithParam<bool> {};
 
@@ -38,12 +38,12 @@ TEST_P(Slowness, TellsInWhichLaneWorkGotOn) {
   ASSERT_TRUE(worker.add_model({0}, *compiled));
   const auto moved = [&] {
     std::vector<Lane> out;
-    for (const Lane lane : all)
+    for (const Lane lane : all_lanes)
       if (worker.slowness(lane).moved) out.push_back(lane);
     return out;
   };
   EXPECT_EQ(moved(), std::vector<Lane>{});
-  ASSERT_TRUE(worker.submit(LoadCommand{.id = {1}, .model = {0}, .window = any_time}));
+  ASSERT_TRUE(worker.submit(LoadCommand{.id = {1}, .model = {0}, .window = at_any_time}));
   ASSERT_EQ(results.wait({1}).status, ActionStatus::success);
   EXPECT_EQ(moved(), std::vector<Lane>{Lane::load});
   std::uint64_t id = 1;
